@@ -1,0 +1,1 @@
+"""What a job runs in: container runtimes and images."""

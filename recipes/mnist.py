@@ -1,0 +1,50 @@
+"""The MNIST recipe: a small convolutional network on handwritten digits. No framework is imported here.
+
+The network and its optimizer are those of the Keras tutorial that TWCC's AMP page builds on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from recipes.recipe import DataLayout, Layer, Recipe
+from recipes.typed import setting
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MnistSettings:
+    """Hyper-parameters of the MNIST recipe."""
+
+    lr: float = setting(1.0, "Adadelta's learning rate")
+    rho: float = setting(0.95, "Adadelta's decay")
+    dropout_conv: float = setting(0.25, "dropout after the convolutions")
+    dropout_dense: float = setting(0.5, "dropout before the last layer")
+    clip: float | None = setting(None, "gradient norm to clip to, after unscaling")
+
+
+RECIPE = Recipe(
+    name="mnist",
+    settings=MnistSettings,
+    batch=128,
+    epochs=12,
+    trainers={"torch": "recipes.torch_.mnist"},
+    data={
+        "digits": DataLayout(help="1,797 real 8x8 digits shipped inside scikit-learn; nothing to fetch"),
+        "mnist": DataLayout(
+            files=(
+                "train-images-idx3-ubyte",
+                "train-labels-idx1-ubyte",
+                "t10k-images-idx3-ubyte",
+                "t10k-labels-idx1-ubyte",
+            ),
+            help="the IDX files of MNIST in data.dir",
+        ),
+        "synthetic": DataLayout(help="random images of MNIST's shape"),
+    },
+    layers=(
+        Layer(name="conv1", kind="conv", inputs=1, outputs=32),
+        Layer(name="conv2", kind="conv", inputs=32, outputs=64),
+        Layer(name="dense1", kind="linear", inputs=9216, outputs=128),
+        Layer(name="dense2", kind="linear", inputs=128, outputs=10),
+    ),
+)

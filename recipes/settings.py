@@ -1,0 +1,87 @@
+"""Everything that a trainer is told: one value, from the launcher or from the words typed after the trainer's name."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from recipes.levels import Amp, Framework, LossScale
+from recipes.typed import SettingsError, group, setting
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Data:
+    """What is trained on."""
+
+    name: str = setting("", "one of the recipe's data sets; empty is the recipe's first")
+    dir: str | None = setting(None, "folder that holds the files, where the data set has files")
+    download: bool = setting(False, "fetch missing files into data.dir, where the network allows")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Checkpoint:
+    """When the state is saved, and how much of it is kept."""
+
+    every: int = setting(100, "steps between checkpoints; 0 saves only at the end and when asked to stop")
+    keep: int = setting(2, "newest checkpoints kept")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Settings:
+    """One training job as the trainer sees it. `train` is the recipe's own dataclass."""
+
+    recipe: str = setting("mnist", "the training job")
+    framework: Framework = setting("torch", "what it is written in")
+    amp: Amp = group(Amp, "precision")
+    loss_scale: LossScale = group(LossScale, "loss scaling")
+    batch: int = setting(0, "samples per optimizer step over all devices and accumulation; 0 is the recipe's own")
+    accumulate: int = setting(1, "micro-batches per optimizer step")
+    epochs: int | None = setting(None, "passes over the data; null is the recipe's own, or as many as steps needs")
+    steps: int | None = setting(None, "optimizer steps in all, instead of epochs")
+    seed: int = setting(0, "initial weights, data order and dropout")
+    deterministic: bool | None = setting(None, "bit-identical repeats; null is true on a CPU and false on a GPU")
+    xla: bool = setting(False, "TensorFlow's compiler")
+    compile: bool = setting(False, "torch.compile")
+    tf32: bool | None = setting(
+        None, "TF32 matmul and convolution on float32 operands; null is off at o0 and on elsewhere"
+    )
+    device: Literal["auto", "cpu", "cuda"] = setting("auto", "auto is cuda where there is one")
+    data: Data = group(Data, "data set")
+    checkpoint: Checkpoint = group(Checkpoint, "checkpoints")
+    require_proof: bool = setting(True, "fail the run unless what ran was seen to be the mode asked for")
+    train: Any = setting(None, "the recipe's hyper-parameters")
+
+
+def check(settings: Settings, world_size: int = 1) -> None:
+    """Refuse counts that can't be carried out. Raises `SettingsError`."""
+    for key in ("batch", "accumulate"):
+        if getattr(settings, key) < 1:
+            raise SettingsError(f"{key}={getattr(settings, key)} must be at least 1", key)
+    for key in ("epochs", "steps"):
+        value = getattr(settings, key)
+        if value is not None and value < 1:
+            raise SettingsError(f"{key}={value} must be at least 1", key)
+    for key, low in (("every", 0), ("keep", 1)):
+        value = getattr(settings.checkpoint, key)
+        if value < low:
+            raise SettingsError(f"checkpoint.{key}={value} must be at least {low}", f"checkpoint.{key}")
+    share = world_size * settings.accumulate
+    if settings.batch % share:
+        lower = settings.batch - settings.batch % share
+        nearest = " or ".join(str(each) for each in (lower, lower + share) if each > 0)
+        raise SettingsError(
+            f"batch={settings.batch} does not divide by {world_size} device{'s' * (world_size > 1)} x "
+            f"accumulate={settings.accumulate}; say batch={nearest}",
+            "batch",
+        )
+
+
+def with_recipe_defaults(settings: Settings, batch: int, epochs: int, data: str) -> Settings:
+    """The settings with the recipe's own batch, epochs and data where none was named."""
+    return dataclasses.replace(
+        settings,
+        batch=settings.batch or batch,
+        epochs=epochs if settings.epochs is None and settings.steps is None else settings.epochs,
+        data=dataclasses.replace(settings.data, name=settings.data.name or data),
+    )

@@ -1,0 +1,1 @@
+"""Trainers and precision for torch. The trailing underscore keeps this package from shadowing the framework."""

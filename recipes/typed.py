@@ -1,0 +1,215 @@
+"""Frozen dataclasses from mappings and from `key=value` text, strictly typed.
+
+Both worlds build their settings here, so a wrong key or a wrong value gets the same sentence from the launcher before
+anything is queued and from a trainer that was started by hand.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import functools
+import types
+import typing
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal, TypeVar
+
+T = TypeVar("T")
+
+
+class SettingsError(ValueError):
+    """What a person asked for can't be: the message names the value, the choices and the place."""
+
+    def __init__(self, message: str, key: str = "") -> None:
+        super().__init__(message)
+        self.key = key
+
+
+def setting(default: Any, help: str) -> Any:
+    """A dataclass field with its one line of help, which `--help` and the documentation print."""
+    return dataclasses.field(default=default, metadata={"help": help})
+
+
+def group(cls: type, help: str) -> Any:
+    """A dataclass field that holds another settings dataclass."""
+    return dataclasses.field(default_factory=cls, metadata={"help": help})
+
+
+def nearest(word: str, choices: Iterable[str]) -> str:
+    """`, did you mean 'x'?` for the closest of the choices, or nothing."""
+    close = difflib.get_close_matches(word, list(choices), n=1, cutoff=0.6)
+    return f"; did you mean {close[0]}?" if close else ""
+
+
+@functools.cache
+def fields_of(cls: type) -> dict[str, Any]:
+    """Field names of a settings dataclass, each with its resolved annotation."""
+    hints = typing.get_type_hints(cls)
+    return {field.name: hints[field.name] for field in dataclasses.fields(cls)}
+
+
+def is_group(annotation: Any) -> bool:
+    return dataclasses.is_dataclass(annotation)
+
+
+def is_text(annotation: Any) -> bool:
+    """Whether the text after `=` is to be taken as typed: plain strings, optional ones included."""
+    return annotation is str or _options(annotation) == (str, type(None))
+
+
+def build(cls: type[T], values: Mapping[str, Any], prefix: str = "") -> T:
+    """A `cls` from a mapping as YAML or JSON gives it; missing keys keep their defaults.
+
+    Raises `SettingsError` for an unknown key or a value that isn't of the field's type.
+    """
+    known = fields_of(cls)
+    arguments: dict[str, Any] = {}
+    for name, value in values.items():
+        key = f"{prefix}{name}"
+        if name not in known:
+            raise SettingsError(unknown_key(key, [f"{prefix}{each}" for each in known]), key)
+        arguments[name] = convert(value, known[name], key)
+    return cls(**arguments)
+
+
+def unknown_key(key: str, known: Iterable[str]) -> str:
+    known = sorted(known)
+    return f"unknown key {key}{nearest(key, known)} (known here: {', '.join(known)})"
+
+
+def convert(value: Any, annotation: Any, key: str) -> Any:
+    """The value as the annotation wants it, or `SettingsError`. An int passes for a float, nothing else is bent."""
+    if is_group(annotation):
+        if dataclasses.is_dataclass(value) and isinstance(value, annotation):
+            return value
+        if not isinstance(value, Mapping):
+            raise SettingsError(
+                f"{key}={show(value)} should be a group of keys: {', '.join(fields_of(annotation))}", key
+            )
+        return build(annotation, value, prefix=f"{key}.")
+    origin = typing.get_origin(annotation)
+    if origin is Literal:
+        choices = typing.get_args(annotation)
+        if not any(value == each and type(value) is type(each) for each in choices):
+            raise SettingsError(not_a_choice(key, value, choices), key)
+        return value
+    options = _options(annotation)
+    if len(options) > 1:
+        if value is None and type(None) in options:
+            return None
+        errors = []
+        for option in options:
+            if option is type(None):
+                continue
+            try:
+                return convert(value, option, key)
+            except SettingsError as error:
+                errors.append(error)
+        raise errors[0]
+    if origin is tuple:
+        if isinstance(value, str) or not isinstance(value, Iterable):
+            raise SettingsError(f"{key}={show(value)} should be a list, as {key}=[a,b]", key)
+        item = typing.get_args(annotation)[0]
+        return tuple(convert(each, item, f"{key}[{index}]") for index, each in enumerate(value))
+    if origin is dict:
+        if not isinstance(value, Mapping):
+            raise SettingsError(f"{key}={show(value)} should be a mapping, as {key}.NAME=value", key)
+        item = typing.get_args(annotation)[1]
+        return {str(name): convert(each, item, f"{key}.{name}") for name, each in value.items()}
+    if annotation is Any:
+        return value
+    if annotation is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if isinstance(value, annotation) and (annotation is bool or not isinstance(value, bool)):
+        if isinstance(value, str):
+            refuse_control_characters(key, value)
+        return value
+    if annotation is str:
+        raise SettingsError(
+            f'{key} is text, and {show(value)} is {_name(type(value))}: quote it, as {key}: "{value}"', key
+        )
+    raise SettingsError(f"{key}={show(value)} should be {_name(annotation)}", key)
+
+
+def from_text(text: str, annotation: Any, key: str) -> Any:
+    """The value that a person typed after `key=`, read by the field's type rather than by a guess at the text."""
+    options = _options(annotation)
+    if type(None) in options and text in ("null", "auto") and not is_text(annotation):
+        return None
+    if is_text(annotation):
+        value: Any = None if text == "null" and annotation is not str else text
+        return convert(value, annotation, key)
+    last: SettingsError | None = None
+    for option in options:
+        if option is type(None):
+            continue
+        try:
+            return convert(_read(text, option), option, key)
+        except SettingsError as error:
+            last = last or error
+    assert last is not None
+    raise last
+
+
+def _read(text: str, annotation: Any) -> Any:
+    origin = typing.get_origin(annotation)
+    if origin is tuple:
+        inner = text.strip()
+        if inner.startswith("[") and inner.endswith("]"):
+            inner = inner[1:-1]
+        item = typing.get_args(annotation)[0]
+        return [_read(each.strip(), item) for each in inner.split(",") if each.strip()]
+    if annotation is bool:
+        return {"true": True, "false": False}.get(text.lower(), text)
+    if annotation in (int, float):
+        try:
+            return annotation(text)
+        except ValueError:
+            return text
+    return text
+
+
+def not_a_choice(key: str, value: Any, choices: Iterable[Any]) -> str:
+    names = [str(each) for each in choices]
+    return f"{key}={value} is not one of {', '.join(names)}{nearest(str(value), names)}"
+
+
+def refuse_control_characters(key: str, value: str) -> None:
+    """No string that a person sets may hold control characters: they end up in scripts, headers and terminals."""
+    for character in value:
+        if ord(character) < 32 or ord(character) == 127:
+            raise SettingsError(f"{key} holds the control character {character!r}, which no setting may", key)
+
+
+def show(value: Any) -> str:
+    """A value as it would be typed: `true` rather than `True`."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, (list, tuple)):
+        return f"[{','.join(show(each) for each in value)}]"
+    return str(value)
+
+
+def plain(value: Any) -> Any:
+    """Dataclasses and tuples as dictionaries and lists, ready for JSON."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {str(name): plain(each) for name, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(each) for each in value]
+    return value
+
+
+def _options(annotation: Any) -> tuple[Any, ...]:
+    if typing.get_origin(annotation) in (typing.Union, types.UnionType):
+        return typing.get_args(annotation)
+    return (annotation,)
+
+
+def _name(annotation: Any) -> str:
+    return {int: "a whole number", float: "a number", bool: "true or false", str: "text", list: "a list"}.get(
+        annotation, getattr(annotation, "__name__", str(annotation))
+    )
