@@ -16,6 +16,8 @@ class DataLayout:
 
     files: tuple[str, ...] = ()
     """Names that must lie in data.dir, either as they are or with `.gz`; none means that no folder is needed."""
+    epochs: int | None = None
+    """Passes over this data set where nothing else is said; none is the recipe's own number."""
     help: str = ""
 
 

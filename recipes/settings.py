@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from recipes.levels import Amp, Framework, LossScale
-from recipes.typed import SettingsError, group, setting
+from recipes.recipe import Recipe
+from recipes.typed import SettingsError, group, not_a_choice, setting
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -77,11 +78,22 @@ def check(settings: Settings, world_size: int = 1) -> None:
         )
 
 
-def with_recipe_defaults(settings: Settings, batch: int, epochs: int, data: str) -> Settings:
-    """The settings with the recipe's own batch, epochs and data where none was named."""
+def with_recipe_defaults(settings: Settings, recipe: Recipe) -> Settings:
+    """The settings with the recipe's own batch, epochs and data where none was named.
+
+    Raises `SettingsError` for data that the recipe doesn't know, and for epochs and steps together.
+    """
+    name = settings.data.name or next(iter(recipe.data))
+    if name not in recipe.data:
+        raise SettingsError(not_a_choice("data", name, recipe.data), "data.name")
+    if settings.epochs is not None and settings.steps is not None:
+        raise SettingsError(f"epochs={settings.epochs} and steps={settings.steps}: say one of them", "steps")
+    epochs = settings.epochs
+    if epochs is None and settings.steps is None:
+        epochs = recipe.data[name].epochs or recipe.epochs
     return dataclasses.replace(
         settings,
-        batch=settings.batch or batch,
-        epochs=epochs if settings.epochs is None and settings.steps is None else settings.epochs,
-        data=dataclasses.replace(settings.data, name=settings.data.name or data),
+        batch=settings.batch or recipe.batch,
+        epochs=epochs,
+        data=dataclasses.replace(settings.data, name=name),
     )
