@@ -1,0 +1,96 @@
+"""The operations that `amp.allow` and `amp.deny` may name, in torch's spelling and in Paddle's.
+
+Standard library only, so that an unknown name is refused before anything is queued.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from recipes.typed import SettingsError, nearest
+
+MATRIX = (
+    "addbmm addmm addmv addr baddbmm bilinear bmm chain_matmul conv1d conv2d conv3d conv_tbc conv_transpose1d "
+    "conv_transpose2d conv_transpose3d einsum gru gru_cell linear lstm lstm_cell matmul mm multi_dot "
+    "multi_head_attention_forward mv rnn_relu rnn_relu_cell rnn_tanh rnn_tanh_cell scaled_dot_product_attention"
+)
+NORMS = "batch_norm cosine_similarity group_norm instance_norm layer_norm local_response_norm normalize rms_norm"
+ACTIVATIONS = (
+    "celu elu gelu glu hardsigmoid hardswish hardtanh leaky_relu log_softmax logsigmoid mish prelu relu relu6 selu "
+    "sigmoid silu softmax softmin softplus softsign tanh"
+)
+POINTWISE = (
+    "acos add addcdiv addcmul asin cosh div erf erfinv exp expm1 log log10 log1p log2 mul pow reciprocal rsqrt sinh "
+    "sqrt square sub tan"
+)
+REDUCTIONS = "cdist cumprod cumsum dist logsumexp mean norm pdist prod renorm std sum var"
+LOSSES = (
+    "binary_cross_entropy binary_cross_entropy_with_logits cosine_embedding_loss cross_entropy ctc_loss "
+    "gaussian_nll_loss hinge_embedding_loss huber_loss kl_div l1_loss margin_ranking_loss mse_loss "
+    "multi_margin_loss multilabel_margin_loss nll_loss poisson_nll_loss smooth_l1_loss soft_margin_loss "
+    "triplet_margin_loss"
+)
+OTHERS = (
+    "adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d adaptive_max_pool1d adaptive_max_pool2d "
+    "adaptive_max_pool3d avg_pool1d avg_pool2d avg_pool3d cat dropout embedding embedding_bag grid_sample interpolate "
+    "max_pool1d max_pool2d max_pool3d stack"
+)
+
+TORCH = frozenset(" ".join((MATRIX, NORMS, ACTIVATIONS, POINTWISE, REDUCTIONS, LOSSES, OTHERS)).split())
+
+PADDLE = {
+    "bce_loss": "binary_cross_entropy",
+    "bilinear_interp_v2": "interpolate",
+    "concat": "cat",
+    "conv2d_transpose": "conv_transpose2d",
+    "conv3d_transpose": "conv_transpose3d",
+    "cos_sim": "cosine_similarity",
+    "cross_entropy2": "cross_entropy",
+    "depthwise_conv2d": "conv2d",
+    "elementwise_add": "add",
+    "elementwise_div": "div",
+    "elementwise_mul": "mul",
+    "elementwise_pow": "pow",
+    "elementwise_sub": "sub",
+    "flash_attn": "scaled_dot_product_attention",
+    "grid_sampler": "grid_sample",
+    "hard_sigmoid": "hardsigmoid",
+    "hard_swish": "hardswish",
+    "kldiv_loss": "kl_div",
+    "lookup_table_v2": "embedding",
+    "matmul_v2": "matmul",
+    "nearest_interp_v2": "interpolate",
+    "p_norm": "norm",
+    "reduce_mean": "mean",
+    "reduce_prod": "prod",
+    "reduce_sum": "sum",
+    "sigmoid_cross_entropy_with_logits": "binary_cross_entropy_with_logits",
+    "softmax_with_cross_entropy": "cross_entropy",
+    "swish": "silu",
+    "sync_batch_norm": "batch_norm",
+}
+"""Paddle's operation names -> torch's. Where both use one name (`mul`, for instance), it means torch's operation."""
+
+NAMES = TORCH | PADDLE.keys()
+
+
+def canonical(names: Sequence[str], key: str) -> tuple[str, ...]:
+    """The torch names of `names`, each once, in the order given. `key` is the setting that an error names.
+
+    Raises `SettingsError` for a name that is no operation known here.
+    """
+    for name in names:
+        if name not in NAMES:
+            raise SettingsError(f"{key}: {name} is not an operation known here{nearest(name, sorted(NAMES))}", key)
+    return tuple(dict.fromkeys(PADDLE.get(name, name) for name in names))
+
+
+def lists(allow: Sequence[str], deny: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Both lists in torch's names. Raises `SettingsError` for an unknown operation, and for one that is on both."""
+    allowed, denied = canonical(allow, "amp.allow"), canonical(deny, "amp.deny")
+    for operation in allowed:
+        if operation in denied:
+            spellings = dict.fromkeys(each for each in (*allow, *deny) if PADDLE.get(each, each) == operation)
+            also = f" (as {' and '.join(spellings)})" if len(spellings) > 1 else ""
+            raise SettingsError(f"{operation} is on both amp.allow and amp.deny{also}; leave it on one", "amp.allow")
+    return allowed, denied

@@ -1,0 +1,62 @@
+"""`amp.allow` and `amp.deny`: operations moved into half precision or kept in float32, on top of autocast's own lists.
+
+Autocast's lists have no public way in. A function mode sees each call before autocast does, casts the operands and
+runs the operation with autocast off. It works eager and compiled, and the casts are in the compiled graph itself, so
+that a compile cache can't hand back a program with other lists.
+
+A mode sees the calls that a model makes, not those inside one function written in Python: `cast` refuses the models
+for which that matters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from recipes.torch_.cast import floats_to
+
+OTHER_SPELLINGS = {
+    "add": ("__radd__",),
+    "div": ("divide", "true_divide", "__rdiv__", "__rtruediv__", "__truediv__"),
+    "matmul": ("__matmul__", "__rmatmul__"),
+    "mul": ("multiply", "__rmul__"),
+    "multi_dot": ("linalg_multi_dot",),
+    "norm": ("linalg_norm", "linalg_vector_norm", "linalg_matrix_norm"),
+    "pow": ("__pow__", "__rpow__"),
+    "sub": ("subtract", "rsub", "__rsub__"),
+}
+"""What else torch calls an operation where it hands the call to a mode. In-place forms keep their operand's dtype."""
+
+INPUT_ONLY = frozenset({"batch_norm", "instance_norm"})
+"""Their running statistics are written in place: a cast copy of them would lose what was written."""
+
+
+class OperationLists(TorchFunctionMode):
+    """Runs operations in `allow` in `dtype` and those in `deny` in float32, with autocast off for just that call.
+
+    `allow` and `deny` are canonical names (`recipes.operations.lists`).
+    """
+
+    def __init__(self, allow: Sequence[str], deny: Sequence[str], dtype: torch.dtype, device_type: str) -> None:
+        super().__init__()
+        self.device_type = device_type
+        self.dtypes = {
+            spelling: target
+            for names, target in ((allow, dtype), (deny, torch.float32))
+            for name in names
+            for spelling in (name, *OTHER_SPELLINGS.get(name, ()))
+        }
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        name = getattr(func, "__name__", "")
+        target = self.dtypes.get(name)
+        if target is None or "out" in kwargs:
+            return func(*args, **kwargs)
+        with torch.autocast(self.device_type, enabled=False):
+            if name in INPUT_ONLY:
+                return func(floats_to(args[0], target), *args[1:], **kwargs)
+            return func(*floats_to(args, target), **floats_to(kwargs, target))
