@@ -1,0 +1,98 @@
+"""`python -m launcher [VERB] [key=value ...]`: which verb, and what its errors look like.
+
+Each verb is imported only when it is asked for: listing runs costs no Hydra, no submitit and no rich.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from launcher.errors import LauncherError
+
+VERBS = {
+    "run": "check and start a job; the default",
+    "plan": "show what would be started, and which file or word set each value",
+    "ls": "list runs, or show one",
+    "logs": "show or follow a run's output",
+    "watch": "follow runs while they train",
+    "cancel": "stop runs",
+    "resume": "go on with a run that stopped",
+    "rm": "delete runs",
+}
+
+_HELP = """\
+Launch a training job in the precision mode you name, and see proof that the mode ran.
+
+usage: python -m launcher [VERB] [key=value ...]
+
+  python -m launcher amp=o2 batch=512              train here, now
+  python -m launcher amp=o0,o1,o2 batch=128,256    six runs, one after another
+  python -m launcher plan amp=o2                   look first
+  python -m launcher ls                            what ran
+
+verbs:
+{verbs}
+
+  `python -m launcher VERB --help` tells more of each; `python -m launcher run --help` lists every key.
+
+flags of run and plan:
+  --config-dir DIR     a folder of your own configuration files, shaped like conf/
+  --cfg job            print the composed configuration and stop
+  -m, --multirun       accepted; comma lists sweep with or without it
+  -sc install=SHELL    completion, to be evaluated by bash, zsh or fish
+
+exit codes: 0 done, 1 the job failed, 2 the request is wrong, 3 the place can't be used, 130 interrupted.
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a verb. Returns the exit code; never shows a traceback for a user's mistake."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        return _dispatch(words)
+    except LauncherError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        # The reader went away, as `ls | head` does; that is no error of ours.
+        import os
+
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _dispatch(words: list[str]) -> int:
+    if words and words[0] in ("-h", "--help", "help"):
+        print(_HELP.format(verbs="\n".join(f"  {name:9} {text}" for name, text in VERBS.items())), end="")
+        return 0
+    if words and words[0] == "--version":
+        import launcher
+
+        print(launcher.__version__)
+        return 0
+    if words and words[0] in ("-sc", "--shell_completion"):
+        from launcher.completion import main as complete
+
+        return complete(words[1:])
+    verb = "run"
+    if words and "=" not in words[0] and words[0][:1] not in ("-", "+", "~"):
+        verb = words.pop(0)
+        if verb not in VERBS:
+            from difflib import get_close_matches
+
+            from launcher.errors import UsageError
+
+            near = get_close_matches(verb, VERBS, n=1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            raise UsageError(f"{verb} is not a verb ({', '.join(VERBS)}) and not key=value{hint}")
+    import importlib
+
+    return int(importlib.import_module(f"launcher.verbs.{verb}").main(words))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,96 @@
+"""Shell completion from the names of files and fields alone: no Hydra, so that a tab costs no wait.
+
+`-sc install=SHELL` prints what the shell evaluates, `-sc query=SHELL` answers it for the line in COMP_LINE.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+
+from launcher.errors import UsageError
+
+_BASH = """\
+_launcher_complete() {
+  local IFS=$'\\n'
+  COMP_WORDBREAKS=${COMP_WORDBREAKS//=/}
+  COMPREPLY=($(COMP_LINE="${COMP_LINE:0:$COMP_POINT}" %(command)s -sc query=bash 2>/dev/null))
+  [[ ${COMPREPLY-} == *= || ${COMPREPLY-} == *. ]] && compopt -o nospace
+}
+complete -F _launcher_complete %(names)s
+"""
+_ZSH = "autoload -U +X bashcompinit && bashcompinit\n"
+_FISH = """\
+function _launcher_complete
+  set -lx COMP_LINE (commandline -cp)
+  %(command)s -sc query=fish
+end
+complete -c %(name)s -f -a '(_launcher_complete)'
+"""
+
+
+def main(words: Sequence[str]) -> int:
+    what, _, shell = (words[0] if words else "").partition("=")
+    if what not in ("install", "query") or shell not in ("bash", "zsh", "fish"):
+        raise UsageError("-sc takes install=SHELL or query=SHELL, with bash, zsh or fish")
+    if what == "query":
+        print("\n".join(candidates(os.environ.get("COMP_LINE", ""))))
+        return 0
+    command = "python -m launcher"
+    if shell == "fish":
+        print(_FISH % {"command": "amp-launcher", "name": "amp-launcher"}, end="")
+    else:
+        # `python -m launcher` can only be completed through completing python; other uses of python keep their files.
+        names = "-o default amp-launcher python python3"
+        print((_ZSH if shell == "zsh" else "") + _BASH % {"command": command, "names": names}, end="")
+    return 0
+
+
+def candidates(line: str) -> list[str]:
+    """What the last word of the line may become."""
+    words = line.split(" ")
+    if os.path.basename(words[0]).startswith("python"):
+        if words[1:3] != ["-m", "launcher"]:
+            return []
+        words = words[2:]
+    last, given = words[-1], words[1:-1]
+    verb = given[0] if given and "=" not in given[0] else None
+    if verb not in (None, "run", "plan", "resume"):
+        return _runs(last)
+    if "=" in last:
+        key, _, value = last.partition("=")
+        return [f"{key}={each}" for each in _values(key) if each.startswith(value)]
+    found = [f"{each}=" for each in _keys()]
+    if not given:
+        from launcher.__main__ import VERBS
+
+        found += VERBS
+    return sorted(each for each in found if each.startswith(last))
+
+
+def _keys() -> Iterable[str]:
+    from launcher.schema import GROUPS, known_keys
+    from recipes.mnist import RECIPE
+
+    return {*GROUPS, *known_keys(RECIPE.settings)} - {"cluster.kind", "container.kind", "loss_scale.preset"}
+
+
+def _values(key: str) -> list[str]:
+    from typing import get_args
+
+    from launcher.config import conf_folder
+    from launcher.schema import GROUPS, annotation_of
+
+    if key in GROUPS:
+        return sorted(each.stem for each in (conf_folder() / key).glob("*.yaml"))
+    annotation = annotation_of(key)
+    if annotation is bool or bool in get_args(annotation):
+        return ["false", "true"]
+    return [each for each in get_args(annotation) if isinstance(each, str)]
+
+
+def _runs(last: str) -> list[str]:
+    from launcher import runs
+
+    names = {each for root in runs.known_roots() for each in (*runs.run_names(root), *runs.sweep_names(root))}
+    return sorted((each for each in names if each.startswith(last)), reverse=True)[:50]

@@ -1,0 +1,292 @@
+"""Overrides to configurations: Hydra composes each choice of groups once, values are applied to plain dictionaries.
+
+A sweep of a thousand cells that share their groups costs one composition. A swept key that an interpolation refers to
+falls back to composing every cell, so that the result is what Hydra would have given.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from launcher.errors import UsageError
+from launcher.overrides import Override, hydra_word
+from launcher.schema import GROUPS, annotation_of, known_keys, leaves
+from recipes.recipe import find
+from recipes.typed import SettingsError, nearest, not_a_choice, show, unknown_key
+
+_INTERPOLATION = re.compile(r"\$\{([^{}]*)\}?")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cell:
+    """One point of a sweep, or the only one."""
+
+    config: dict[str, Any]
+    """The composed configuration as plain values."""
+    words: tuple[Override, ...]
+    """The overrides that made it, each with its one value."""
+    swept: tuple[tuple[str, Any], ...] = ()
+    """The keys that differ between cells, with this cell's values."""
+
+
+@dataclass(kw_only=True)
+class Composer:
+    """Hydra over this project's `conf/` and the user's own configuration folders.
+
+    The one place that touches Hydra's configuration loader.
+    """
+
+    config_dirs: Sequence[Path] = ()
+    _loader: Any = field(default=None, init=False)
+
+    @property
+    def loader(self) -> Any:
+        if self._loader is None:
+            # What `hydra.initialize` and `compose` stand on, without their process-wide state.
+            from hydra._internal.config_loader_impl import ConfigLoaderImpl
+            from hydra._internal.utils import create_config_search_path
+
+            path = create_config_search_path(str(conf_folder()))
+            for folder in self.config_dirs:
+                if not folder.is_dir():
+                    raise UsageError(f"--config-dir {folder} is not a folder")
+                path.append("command-line", f"file://{folder.absolute()}")
+            self._loader = ConfigLoaderImpl(config_search_path=path)
+        return self._loader
+
+    def groups(self) -> tuple[str, ...]:
+        """Groups that can be chosen: ours, and any that a user's folder adds."""
+        mine = [group for group in self.loader.list_groups("") if group != "hydra"]
+        return tuple(dict.fromkeys([*GROUPS, *mine]))
+
+    def choices(self, group: str) -> list[str]:
+        return list(self.loader.get_group_options(group))
+
+    def compose(self, words: Sequence[str]) -> Any:
+        """The composed, unresolved configuration. Raises `UsageError` with Hydra's first line where it refuses."""
+        from hydra.errors import HydraException
+        from hydra.types import RunMode
+        from omegaconf import OmegaConf, open_dict
+        from omegaconf.errors import OmegaConfBaseException
+
+        try:
+            config = self.loader.load_configuration("config", list(words), run_mode=RunMode.RUN)
+        except (HydraException, OmegaConfBaseException) as error:
+            raise UsageError(f"the configuration can't be composed: {str(error).splitlines()[0]}") from None
+        except Exception as error:
+            if type(error).__module__.startswith("yaml"):
+                raise UsageError(f"a configuration file can't be read: {' '.join(str(error).split())}") from None
+            raise
+        OmegaConf.set_struct(config, False)
+        with open_dict(config):
+            config.pop("hydra", None)
+        return config
+
+    def files(self, words: Sequence[str]) -> Iterator[tuple[str, dict[str, Any]]]:
+        """The files that make up a configuration, in the order in which later ones win: name and dotted leaves."""
+        from hydra.types import RunMode
+        from omegaconf import OmegaConf
+
+        chosen = self.loader.compute_defaults_list("config", list(words), RunMode.RUN).defaults
+        for default in chosen:
+            if default.config_path is None or default.config_path.startswith("hydra/"):
+                continue
+            loaded = self.loader.repository.load_config(default.config_path)
+            if loaded is None:
+                continue
+            content = OmegaConf.to_container(loaded.config, resolve=False)
+            if isinstance(content, dict):
+                content.pop("defaults", None)
+                package = default.package or ""
+                prefix = "" if package in ("", "_global_") else f"{package}."
+                place = str(loaded.path).removeprefix("file://")
+                named = {str(name): value for name, value in content.items()}
+                yield f"{_short(place)}/{default.config_path}.yaml", dict(leaves(named, prefix))
+
+
+def conf_folder() -> Path:
+    """Where the shipped configuration lies: inside the installed package, or beside it in a checkout."""
+    installed = Path(__file__).parent / "conf"
+    return installed if installed.is_dir() else Path(__file__).parent.parent / "conf"
+
+
+def cells(composer: Composer, overrides: Sequence[Override]) -> list[Cell]:
+    """The configurations that the overrides spell: one, or one for each combination of the swept values.
+
+    Raises `UsageError` for an unknown key or choice.
+    """
+    for override in overrides:
+        _check(composer, override)
+    overrides = _last_wins(overrides)
+    choosing = [each for each in overrides if each.kind == "group" or each.prefix == "~"]
+    setting = [each for each in overrides if not (each.kind == "group" or each.prefix == "~")]
+    swept_keys = [each.key for each in overrides if each.swept]
+    bases: dict[tuple[Any, ...], _Base] = {}
+    found = []
+    for combination in itertools.product(*(each.values for each in overrides)):
+        value_of = {id(override): value for override, value in zip(overrides, combination, strict=True)}
+        choice = tuple(value_of[id(each)] for each in choosing)
+        if choice not in bases:
+            words = [hydra_word(each, value) for each, value in zip(choosing, choice, strict=True)]
+            bases[choice] = _Base.make(composer.compose(words), setting)
+        config = bases[choice].apply([(each, value_of[id(each)]) for each in setting])
+        found.append(
+            Cell(
+                config=config,
+                words=tuple(_single(each, value_of[id(each)]) for each in overrides),
+                swept=tuple((each.key, value_of[id(each)]) for each in overrides if each.swept),
+            )
+        )
+    if len(found) > 1:
+        _refuse_twins(found, swept_keys)
+    return found
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Base:
+    """One choice of groups, composed; values are applied to a copy."""
+
+    composed: Any
+    plain: dict[str, Any] | None
+    """Resolved, with the values that no sweep changes; None where an interpolation refers to a swept key."""
+    fixed: frozenset[str]
+
+    @staticmethod
+    def make(composed: Any, setting: Sequence[Override]) -> _Base:
+        from omegaconf import OmegaConf
+
+        raw = OmegaConf.to_container(composed, resolve=False)
+        fixed = [(each, each.values[0]) for each in setting if not each.swept]
+        texts = [*_texts(raw), *_texts([value for each in setting for value in each.values])]
+        swept = [each.key for each in setting if each.swept]
+        if any(_refers(text, key) for text in texts for key in swept):
+            return _Base(composed=composed, plain=None, fixed=frozenset())
+        return _Base(
+            composed=composed, plain=_resolved(composed, fixed), fixed=frozenset(each.key for each, _ in fixed)
+        )
+
+    def apply(self, assignments: Sequence[tuple[Override, Any]]) -> dict[str, Any]:
+        if self.plain is None:
+            return _resolved(self.composed, assignments)
+        config = copy.deepcopy(self.plain)
+        for override, value in assignments:
+            if override.key not in self.fixed:
+                _assign(config, override.key, value)
+        return config
+
+
+def _resolved(composed: Any, assignments: Sequence[tuple[Override, Any]]) -> dict[str, Any]:
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    from launcher.overrides import literal
+    from launcher.schema import text_key
+
+    config = copy.deepcopy(composed)
+    try:
+        for override, value in assignments:
+            text = isinstance(value, str) and text_key(override.key)
+            OmegaConf.update(config, override.key, literal(value) if text else value, merge=True)
+        plain = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
+    except OmegaConfBaseException as error:
+        raise UsageError(f"the configuration can't be resolved: {str(error).splitlines()[0]}") from None
+    assert isinstance(plain, dict)
+    return {str(name): value for name, value in plain.items()}
+
+
+def _assign(config: dict[str, Any], key: str, value: Any) -> None:
+    """Set a dotted key the way OmegaConf's update with merge does: mappings merge, everything else replaces."""
+    *parents, name = key.split(".")
+    node = config
+    for parent in parents:
+        if not isinstance(node.get(parent), dict):
+            node[parent] = {}
+        node = node[parent]
+    if isinstance(value, dict) and isinstance(node.get(name), dict):
+        for inner, each in value.items():
+            _assign(node[name], str(inner), each)
+    else:
+        node[name] = copy.deepcopy(value)
+
+
+def _texts(tree: Any) -> Iterator[str]:
+    if isinstance(tree, str):
+        if "${" in tree:
+            yield tree
+    elif isinstance(tree, Mapping):
+        for each in tree.values():
+            yield from _texts(each)
+    elif isinstance(tree, (list, tuple)):
+        for each in tree:
+            yield from _texts(each)
+
+
+def _refers(text: str, key: str) -> bool:
+    """Whether an interpolation in the text may read the key. Only plain absolute ones are told apart."""
+    for inside in _INTERPOLATION.findall(text):
+        if inside.startswith("oc.env:"):
+            continue
+        if not re.fullmatch(r"[A-Za-z_][\w.-]*", inside):
+            return True
+        if inside == key or inside.startswith(f"{key}.") or key.startswith(f"{inside}."):
+            return True
+    return False
+
+
+def _check(composer: Composer, override: Override) -> None:
+    if override.kind == "group":
+        choices = composer.choices(override.key)
+        for value in override.values:
+            if value is None or (isinstance(value, str) and value in choices):
+                continue
+            raise UsageError(f"{not_a_choice(override.key, show(value), choices)} (command line)")
+        return
+    if override.key.startswith("train.") and override.key.count(".") == 1:
+        return  # the recipe knows its own keys; it is asked once it is known
+    if annotation_of(override.key) is None and not any(key.startswith(f"{override.key}.") for key in known_keys()):
+        near = nearest(override.key, [*known_keys(), *composer.groups()])
+        raise UsageError(f"unknown key {override.key}{near} (command line). `python -m launcher run --help` lists them")
+
+
+def check_train_keys(recipe: str, overrides: Iterable[Override]) -> None:
+    """Refuse `train.` keys that the recipe doesn't have. Raises `UsageError`."""
+    try:
+        settings = find(recipe).settings
+    except SettingsError as error:
+        raise UsageError(str(error)) from None
+    for override in overrides:
+        if override.key.startswith("train.") and annotation_of(override.key, settings) is None:
+            keys = [key for key in known_keys(settings) if key.startswith("train.")]
+            raise UsageError(f"{unknown_key(override.key, keys)} (command line; recipe {recipe})")
+
+
+def _last_wins(overrides: Sequence[Override]) -> list[Override]:
+    """Of several words for one key, the last, as Hydra has it."""
+    by_key = {(each.kind, each.key): each for each in overrides}
+    return [each for each in overrides if by_key[each.kind, each.key] is each]
+
+
+def _single(override: Override, value: Any) -> Override:
+    if not override.swept:
+        return override
+    return Override(typed=override.typed, prefix=override.prefix, key=override.key, kind=override.kind, values=(value,))
+
+
+def _refuse_twins(found: Sequence[Cell], swept: Sequence[str]) -> None:
+    seen: dict[str, None] = {}
+    for cell in found:
+        point = repr(cell.swept)
+        if point in seen:
+            what = ", ".join(f"{key}={value}" for key, value in cell.swept)
+            raise UsageError(f"the sweep over {', '.join(swept)} has the cell {what} twice (command line)")
+        seen[point] = None
+
+
+def _short(place: str) -> str:
+    return "conf" if place == str(conf_folder()) else place

@@ -1,0 +1,149 @@
+"""From a plan to a run folder, and `execute`: what any submitit executor can be given to run a plan."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import launcher
+from launcher import plan as plans
+from launcher import run_ids, runs, script, snapshot
+from launcher.errors import LauncherError, UsageError
+from launcher.plan import PLACEHOLDER, Plan
+
+MAX_NAMES_TRIED = 100
+
+
+def prepare(plan: Plan, code: Mapping[str, Path] | None = None) -> Path:
+    """Lay a plan down as a run folder, ready to be started: snapshot, `plan.json`, `run.sh`, `provenance.json`.
+
+    An unbound plan gets a new run id. `code` is the files that the plan's digest was taken of; without it the snapshot
+    has to be there already. Raises `UsageError` where the folder can't be made; then nothing is left.
+    """
+    root = Path(plan.run_root)
+    try:
+        folder, plan = _create(root, plan)
+    except OSError as error:
+        raise UsageError(f"run_root={plan.run_root}: {error.strerror}: {error.filename}") from None
+    try:
+        if code is not None:
+            snapshot.store(root, plan.code, code)
+        elif not Path(plan.code_dir).is_dir():
+            raise UsageError(f"the code snapshot {plan.code_dir} is not there")
+        write(plan, folder)
+        runs.write_json(folder / "provenance.json", provenance(plan))
+        runs.remember_root(root)
+    except BaseException:
+        discard(folder)
+        raise
+    return folder
+
+
+def write(plan: Plan, folder: Path) -> None:
+    """`plan.json` and the script that carries it out."""
+    runs.write_json(folder / "plan.json", plans.to_json(plan))
+    text = script.render(plan)
+    aside = folder / ".run.sh"
+    with open(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o700), "w", encoding="utf-8") as stream:
+        stream.write(text)
+    aside.replace(folder / "run.sh")
+
+
+def discard(folder: Path) -> None:
+    """Take back a run folder that was never started."""
+    import shutil
+
+    shutil.rmtree(folder, ignore_errors=True)
+    runs.clear_unfinished(folder.parent, folder.name)
+
+
+def execute(plan: Plan) -> dict[str, Any]:
+    """Run a plan's script to its end and return its result.
+
+    Give this to any submitit executor: `executor.submit(execute, plan)`. Our own executors start the script itself and
+    never pickle this function; stock ones run it where they run functions, on a machine that has this package and the
+    plan's snapshot. Raises `LauncherError` if the run did not end well.
+    """
+    folder = prepare(plan) if plan.run_id == PLACEHOLDER else Path(plan.run_dir)
+    if not (folder / "run.sh").exists():
+        raise LauncherError(f"{folder} has no run.sh; prepare the plan first")
+    # The script says how it ended in status.json, which outlives this process.
+    subprocess.run(["bash", str(folder / "run.sh")], stdin=subprocess.DEVNULL, env=environment(), check=False)
+    return outcome(folder)
+
+
+def outcome(folder: Path) -> dict[str, Any]:
+    """The result of an ended run. Raises `LauncherError` with the reason if it did not end well."""
+    status = runs.read_if_whole(folder / "status.json")
+    if status.get("state") != "done":
+        reason = status.get("reason") or "it left no status"
+        raise LauncherError(f"run {folder.name} is {status.get('state', 'lost')}: {reason} (logs in {folder}/attempts)")
+    return runs.read_if_whole(folder / "result.json")
+
+
+def environment() -> dict[str, str]:
+    """This process's environment without what a surrounding job or launcher left in it."""
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(script.SCRUBBED_PREFIXES) and name not in script.SCRUBBED_NAMES
+    }
+
+
+def provenance(plan: Plan) -> dict[str, Any]:
+    """Where a run comes from: enough to repeat it. Holds no environment, which may hold secrets."""
+    from launcher.probe import code_root
+
+    root = code_root().parent
+    commit, dirty = snapshot.git_state(root, [code_root() / "__init__.py"])
+    return {
+        "schema": 1,
+        "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "command": [Path(sys.argv[0]).name, *plan.command],
+        "launcher": launcher.__version__,
+        "host": plan.host,
+        "cwd": os.getcwd(),
+        "python": platform.python_version(),
+        "code": {
+            "digest": plan.code,
+            "root": str(root),
+            "commit": commit,
+            "dirty": dirty,
+            "diff": snapshot.diff(root) if dirty else "",
+        },
+    }
+
+
+def sweep(plans_of_cells: Sequence[Plan], code: Mapping[str, Path], command: Sequence[str]) -> tuple[str, list[Path]]:
+    """Run folders for the cells of a sweep, under one new sweep id, with its record. All of them or none."""
+    root = Path(plans_of_cells[0].run_root)
+    identity = run_ids.new_id(time.time())
+    folders: list[Path] = []
+    try:
+        for index, plan in enumerate(plans_of_cells):
+            bound = plan.bind(run_ids.cell_id(identity, index, len(plans_of_cells)))
+            folders.append(prepare(bound, code))
+        runs.write_sweep(root, identity, [each.name for each in folders], {"command": list(command)})
+    except BaseException:
+        for folder in folders:
+            discard(folder)
+        raise
+    return identity, folders
+
+
+def _create(root: Path, plan: Plan) -> tuple[Path, Plan]:
+    if plan.run_id != PLACEHOLDER:
+        return runs.create(root, plan.run_id), plan
+    for _ in range(MAX_NAMES_TRIED):
+        bound = plan.bind(run_ids.new_id(time.time()))
+        try:
+            return runs.create(root, bound.run_id), bound
+        except FileExistsError:
+            continue
+    raise UsageError(f"no free run id in {root} after {MAX_NAMES_TRIED} tries")

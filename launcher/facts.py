@@ -1,0 +1,96 @@
+"""What was found out about a host before planning. Values only: `probe` does the looking, `plan --facts` replays it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Gpu:
+    """One GPU as the driver names it."""
+
+    index: int
+    uuid: str
+    name: str
+    memory_mib: int
+    capability: str
+    """Compute capability, as `8.0`."""
+    driver: str
+
+    @property
+    def compute_capability(self) -> tuple[int, int]:
+        major, _, minor = self.capability.partition(".")
+        return int(major), int(minor or 0)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Code:
+    """The snapshot of the code that would run."""
+
+    digest: str
+    """SHA-256 over names and contents, in hexadecimal."""
+    root: str
+    """Folder that the files are taken from."""
+    files: int
+    bytes: int
+    commit: str | None = None
+    """Commit of the git checkout that it comes from, if it comes from one."""
+    dirty: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Partition:
+    """One Slurm partition, as `scontrol show partition` and `sinfo` tell it."""
+
+    name: str
+    default: bool
+    max_minutes: int | None
+    nodes: int
+    gpus_per_node: int
+    cpus_per_node: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SlurmFacts:
+    """A Slurm cluster as seen from the host that submits."""
+
+    version: str
+    cluster: str
+    partitions: tuple[Partition, ...]
+    max_array_size: int
+    accounting: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Facts:
+    """One host, and what a request refers to on it."""
+
+    host: str
+    user: str
+    home: str
+    cwd: str
+    """Folder that relative paths of the request start from."""
+    system: str
+    """Kernel name: `Linux`, `Darwin`."""
+    cpus: int
+    python: str
+    """The Python that would run the trainer, absolute."""
+    python_version: str = ""
+    """Empty where that Python could not be run."""
+    packages: dict[str, str] = field(default_factory=dict)
+    """Framework package -> version, for those that this Python can import."""
+    gpus: tuple[Gpu, ...] = ()
+    gpu_problem: str = ""
+    """Why the GPUs could not be listed, where there is a driver that should have."""
+    run_root: str
+    """Absolute, with `~` expanded."""
+    run_root_problem: str = ""
+    folders: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Data folders as named in the request -> the names in them."""
+    missing: tuple[str, ...] = ()
+    """Paths named in the request that are not there."""
+    open_secrets: tuple[str, ...] = ()
+    """Secret files that others may read."""
+    code: Code
+    slurm: SlurmFacts | None = None
+    slurm_problem: str = ""

@@ -1,0 +1,84 @@
+"""`run --help`: every key that can be set, with its type, default and purpose, from the code that reads it."""
+
+from __future__ import annotations
+
+import dataclasses
+import typing
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from launcher.config import conf_folder
+from launcher.schema import CLUSTERS, GROUPS, Launch
+from recipes.recipe import NAMES, find
+from recipes.settings import Settings
+from recipes.typed import fields_of, is_group, show
+
+_USAGE = """\
+Check a job and start it. On this machine the command stays and shows progress; Ctrl-C asks the run to save and stop,
+a second one kills it. `resume` goes on from there.
+
+usage: python -m launcher [run] [key=value ...] [--config-dir DIR] [--cfg job]
+
+A comma list sweeps: amp=o0,o1,o2 batch=128,256 is six runs; seed=range(0,5) is five. The text of keys marked `text` is
+taken as typed, commas included. Lists are written [a,b]; null takes a value back.
+
+choices, each a file of conf/ or of your --config-dir:
+"""
+
+
+def keys(config_dirs: Sequence[Path]) -> str:
+    """The help text of `run`."""
+    lines = [_USAGE.rstrip("\n")]
+    for group in GROUPS:
+        choices = sorted(
+            {each.stem for folder in (conf_folder(), *config_dirs) for each in (folder / group).glob("*.yaml")}
+        )
+        if choices:
+            lines.append(f"  {group}={'|'.join(choices)}")
+    lines += ["", "keys:"]
+    lines += _section(Settings, skip=("train",))
+    lines += _section(Launch, skip=("cluster", "container"))
+    for kind, cluster in CLUSTERS.items():
+        lines += ["", f"keys of cluster={kind}:", *_section(cluster, prefix="cluster.", skip=("kind",))]
+    for name in NAMES:
+        recipe = find(name)
+        data = ", ".join(f"{each} ({layout.help})" for each, layout in recipe.data.items())
+        lines += [
+            "",
+            f"keys of recipe={name} (batch={recipe.batch}, epochs={recipe.epochs} unless named; data: {data}):",
+        ]
+        lines += _section(recipe.settings, prefix="train.")
+    return "\n".join(lines) + "\n"
+
+
+def _section(cls: Any, prefix: str = "", skip: Sequence[str] = ()) -> list[str]:
+    return [f"  {key:24} {kind:24} {help}" for key, kind, help in _rows(cls, prefix, skip)]
+
+
+def _rows(cls: Any, prefix: str, skip: Sequence[str]) -> Iterator[tuple[str, str, str]]:
+    types = fields_of(cls)
+    for field in dataclasses.fields(cls):
+        if field.name in skip:
+            continue
+        annotation, key = types[field.name], f"{prefix}{field.name}"
+        if is_group(annotation):
+            yield from _rows(annotation, f"{key}.", ())
+            continue
+        text = field.metadata.get("help", "")
+        default = "" if field.default in (dataclasses.MISSING, None, "", ()) else f" [{show(field.default)}]"
+        yield key, _type(annotation), f"{text}{default}"
+
+
+def _type(annotation: Any) -> str:
+    if typing.get_origin(annotation) is typing.Literal:
+        return "|".join(str(each) for each in typing.get_args(annotation))
+    names = {str: "text", int: "number", float: "number", bool: "true|false"}
+    if annotation in names:
+        return names[annotation]
+    inside = [each for each in typing.get_args(annotation) if each not in (type(None), Ellipsis)]
+    if typing.get_origin(annotation) is tuple:
+        return f"list of {_type(inside[0])}s"
+    if typing.get_origin(annotation) is dict:
+        return "text each"
+    return _type(inside[0]) if inside else "value"

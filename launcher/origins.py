@@ -1,0 +1,56 @@
+"""Which word, file or default set each value of a job."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from launcher.overrides import hydra_word
+from launcher.plan import Plan
+from launcher.request import Request
+from launcher.schema import leaves
+from launcher.spec import JobSpec
+from recipes.typed import plain
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Origin:
+    """One setting: its value as it will be, and what made it so."""
+
+    key: str
+    value: Any
+    place: str
+
+
+def origins(asked: Request, spec: JobSpec, plan: Plan) -> list[Origin]:
+    """Every setting of the first job of a request, in the order of the code that reads them."""
+    cell = asked.cells[0]
+    groups = [hydra_word(each, each.values[0]) for each in cell.words if each.kind == "group" or each.prefix == "~"]
+    places: dict[str, str] = {}
+    for name, values in asked.composer.files(groups):
+        places.update(dict.fromkeys(values, name))
+    swept = {key for key, _ in cell.swept}
+    for each in cell.words:
+        if each.kind == "value" and each.prefix != "~":
+            places[each.key] = f"command line: {each.typed}" if each.key not in swept else f"sweep: {each.typed}"
+    asked_for = {**plain(spec.training), **plain(spec.launch)}
+    settled = {**asked_for, **plan.settings, "gpus": plan.gpus, "python": plan.python, "name": plan.name}
+    settled["run_root"] = plan.run_root
+    wanted = dict(leaves(asked_for))
+    return [
+        Origin(key=key, value=value, place=_place(key, value, wanted.get(key), places))
+        for key, value in leaves(settled)
+    ]
+
+
+def _place(key: str, value: Any, wanted: Any, places: dict[str, str]) -> str:
+    names: Sequence[str] = [key, key.removesuffix(".kind"), key.rpartition(".")[0]]
+    found = next((places[name] for name in names if name in places), "default")
+    if key.startswith("loss_scale.") and found == "default":
+        found = places.get("loss_scale.preset", found)
+    if key == "data.name" and found == "default":
+        return "the recipe's first"
+    if found == "default" and value != wanted:
+        return "found on the host" if wanted is None or wanted == "auto" else "default"
+    return found

@@ -1,0 +1,116 @@
+"""Words of the command line as overrides: which key, which values, and whether it chooses a file of a group."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from launcher.errors import UsageError
+from launcher.schema import GROUPS, text_key
+from recipes.typed import SettingsError, refuse_control_characters
+
+_SHAPE = re.compile(r"(?P<prefix>\+\+|\+|~)?(?P<key>[^=~+][^=]*?)(?:=(?P<text>.*))?", re.DOTALL)
+
+Kind = Literal["group", "value"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Override:
+    """One word of the command line."""
+
+    typed: str
+    """The word as it was typed."""
+    prefix: str
+    """`+`, `++`, `~` or nothing."""
+    key: str
+    kind: Kind
+    """Whether it chooses a file of a configuration group or sets a value."""
+    values: tuple[Any, ...]
+    """One value, or the values of a sweep."""
+
+    @property
+    def swept(self) -> bool:
+        return len(self.values) > 1
+
+
+def parse(word: str, groups: Sequence[str] = GROUPS) -> Override:
+    """An override from a word such as `amp=o0,o1`, `+env.A=x` or `~data`. Raises `UsageError`.
+
+    The text of a text key is taken as typed; everything else is read by Hydra's override grammar.
+    """
+    match = _SHAPE.fullmatch(word)
+    if match is None or (match["text"] is None and match["prefix"] != "~"):
+        raise UsageError(f"{word!r} is neither a verb nor key=value; see --help")
+    prefix, key, text = match["prefix"] or "", match["key"].strip(), match["text"]
+    if key.startswith("hydra.") or key == "hydra":
+        raise UsageError(f"{key}: Hydra's own settings have no effect here; runs are configured by the keys in --help")
+    try:
+        refuse_control_characters(key, word)
+    except SettingsError as error:
+        raise UsageError(f"{error} (command line)") from None
+    kind: Kind = "group" if key in groups else "value"
+    if text is None:
+        return Override(typed=word, prefix=prefix, key=key, kind=kind, values=(None,))
+    if kind == "value" and text_key(key):
+        return Override(typed=word, prefix=prefix, key=key, kind=kind, values=(text,))
+    return Override(typed=word, prefix=prefix, key=key, kind=kind, values=_grammar(key, text))
+
+
+def _grammar(key: str, text: str) -> tuple[Any, ...]:
+    """The values that Hydra's grammar reads from the text after `=`; several where it spells a sweep."""
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.core.override_parser.types import Glob
+    from hydra.errors import HydraException
+
+    try:
+        parsed = OverridesParser.create().parse_override(f"{key}={text}")
+    except HydraException as error:
+        reason = str(error).splitlines()[0]
+        raise UsageError(
+            f"{key}={text} can't be read: {reason} (command line). Quote odd characters: {key}='\"...\"'"
+        ) from None
+    value = parsed.value()
+    if isinstance(value, Glob):
+        raise UsageError(f"{key}={text}: glob sweeps are not supported; list the values, as {key}=a,b (command line)")
+    if not parsed.is_sweep_override():
+        return (value,)
+    if parsed.is_interval_sweep():
+        raise UsageError(
+            f"{key}={text}: an interval has no values to list; say {key}=range(start,stop,step) (command line)"
+        )
+    return tuple(parsed.sweep_iterator(transformer=lambda each: parsed._convert_value(each)))
+
+
+def hydra_word(override: Override, value: Any) -> str:
+    """The override as Hydra's grammar spells it, with one of its values. Values are always forced in: the schema, not
+    the presence of a key in some file, decides what may be set."""
+    if override.prefix == "~":
+        return override.typed
+    if override.kind == "group":
+        return f"{'+' if override.prefix == '+' else ''}{override.key}={'null' if value is None else value}"
+    if isinstance(value, str) and text_key(override.key):
+        value = literal(value)
+    return f"++{override.key}={_spell(value)}"
+
+
+def literal(text: str) -> str:
+    """The text with OmegaConf's interpolations escaped, so that nothing in it is evaluated."""
+    return re.sub(r"(\\*)\$\{", lambda found: found[1] * 2 + "\\${", text)
+
+
+def _spell(value: Any) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        # Hydra's quoted strings: a backslash is only special before a quote or at the end.
+        escaped = re.sub(r"(\\*)(\"|$)", lambda found: found[1] * 2 + ("\\" + found[2] if found[2] else ""), value)
+        return f'"{escaped}"'
+    if isinstance(value, (list, tuple)):
+        return f"[{','.join(_spell(each) for each in value)}]"
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{_spell(name)}:{_spell(each)}" for name, each in value.items()) + "}"
+    return str(value)

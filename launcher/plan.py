@@ -1,0 +1,261 @@
+"""`resolve(spec, facts) -> Plan`: the fully resolved job as a value. Pure: no files, processes, network or clock."""
+
+from __future__ import annotations
+
+import dataclasses
+import posixpath
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from launcher.errors import UsageError
+from launcher.facts import Facts, Gpu
+from launcher.schema import SlurmCluster
+from launcher.spec import JobSpec
+from recipes import levels, settings
+from recipes.recipe import DataLayout
+from recipes.settings import Settings
+from recipes.typed import SettingsError, build, plain, show
+
+PLACEHOLDER = "RUN_ID"
+"""Stands for the run id until submission."""
+
+EXTRAS = {"torch": "torch", "tensorflow": "tensorflow", "paddle": "paddle"}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Plan:
+    """Everything about one job, resolved. Printing it is the dry run; `script.render` turns it into `run.sh`."""
+
+    schema: int = 1
+    run_id: str = PLACEHOLDER
+    name: str
+    run_root: str
+    queue: str
+    """`direct` or `slurm`."""
+    host: str
+    recipe: str
+    framework: str
+    mechanism: str
+    """What carries the level out, or empty where the device decides."""
+    settings: dict[str, Any]
+    """The trainer's settings, every value; the trainer reads them from plan.json."""
+    words: tuple[str, ...]
+    """The trainer's words, as `amp=o2`."""
+    trainer: str
+    """Module that is run."""
+    python: str
+    code: str
+    """Digest of the code snapshot."""
+    nodes: int
+    gpus: int
+    """Per node."""
+    processes: int
+    """Trainer processes per node."""
+    env: dict[str, str]
+    secrets: dict[str, str]
+    setup: tuple[str, ...]
+    cluster: dict[str, Any]
+    container: dict[str, Any]
+    after: str | None = None
+    swept: tuple[tuple[str, Any], ...] = ()
+    advice: tuple[str, ...] = ()
+    command: tuple[str, ...] = field(default=())
+    """The overrides as typed."""
+
+    @property
+    def run_dir(self) -> str:
+        return f"{self.run_root}/{self.run_id}"
+
+    @property
+    def code_dir(self) -> str:
+        return f"{self.run_root}/.code/{self.code}"
+
+    @property
+    def trainer_argv(self) -> tuple[str, ...]:
+        """The trainer's own part of the command: what a person would type after `python -m`."""
+        return (self.trainer, *self.words, f"spec={self.run_dir}/plan.json", f"run={self.run_dir}")
+
+    def bind(self, run_id: str) -> Plan:
+        """This plan as the run of that id."""
+        return dataclasses.replace(self, run_id=run_id)
+
+
+def to_json(plan: Plan) -> dict[str, Any]:
+    values: dict[str, Any] = plain(plan)
+    return values
+
+
+def from_json(values: Mapping[str, Any]) -> Plan:
+    """A plan as `plan.json` holds it. Raises `UsageError` if it is of another version."""
+    if values.get("schema") != 1:
+        raise UsageError(f"this plan has schema {values.get('schema')}, and this launcher reads schema 1")
+    plan = build(Plan, {**values, "swept": []})
+    return dataclasses.replace(plan, swept=tuple((str(key), value) for key, value in values.get("swept", [])))
+
+
+def resolve(spec: JobSpec, facts: Facts) -> Plan:
+    """The plan of a job on a host. Raises `UsageError` for what that host can't do."""
+    try:
+        return _resolve(spec, facts)
+    except SettingsError as error:
+        raise UsageError(str(error)) from None
+
+
+def _resolve(spec: JobSpec, facts: Facts) -> Plan:
+    launch, training = spec.launch, spec.training
+    slurm = launch.cluster if isinstance(launch.cluster, SlurmCluster) else None
+    if facts.run_root_problem:
+        raise SettingsError(f"run_root={launch.run_root}: {facts.run_root_problem}; name another folder", "run_root")
+    _check_data(spec, facts)
+    _check_secrets(spec, facts)
+    gpus = _slurm_gpus(spec, facts) if slurm else _local_gpus(spec, facts)
+    count = launch.gpus or 0 if slurm else len(gpus)
+    device = training.device if training.device != "auto" else ("cuda" if count else "cpu")
+    if device == "cuda" and not count:
+        raise SettingsError(f"device=cuda, and this job has no GPU ({_what_is_there(facts)})", "device")
+    processes = max(1, count)
+    settings.check(training, launch.nodes * processes)
+    capability = min((gpu.compute_capability for gpu in gpus), default=None)
+    dtype = levels.resolve_dtype(training.amp.level, training.amp.dtype, device, capability, training.framework)
+    row = levels.mechanism(training.framework, training.amp.level, dtype, training.xla, device)
+    if row.hole:
+        raise SettingsError(row.hole, "amp")
+    if not slurm:
+        _check_python(spec, facts)
+    settled = dataclasses.replace(
+        training,
+        device=device,
+        data=dataclasses.replace(training.data, dir=training.data.dir and absolute(training.data.dir, facts)),
+    )
+    return Plan(
+        name=launch.name or f"{spec.recipe.name}-{training.amp.level}",
+        run_root=facts.run_root,
+        queue="slurm" if slurm else "direct",
+        host=facts.host,
+        recipe=spec.recipe.name,
+        framework=training.framework,
+        mechanism=row.mechanism,
+        settings=plain(settled),
+        words=_with_absolute_folder(spec.words, settled),
+        trainer=spec.recipe.trainers[training.framework],
+        python=facts.python,
+        code=facts.code.digest,
+        nodes=launch.nodes,
+        gpus=count,
+        processes=processes,
+        env={**_device_environment(gpus, slurm is not None), **launch.env},
+        secrets={name: absolute(path, facts) for name, path in launch.secrets.items()},
+        setup=launch.cluster.setup,
+        cluster=plain(launch.cluster),
+        container=plain(launch.container),
+        after=launch.after,
+        swept=spec.swept,
+        advice=_advice(facts, count),
+        command=spec.command,
+    )
+
+
+def _local_gpus(spec: JobSpec, facts: Facts) -> tuple[Gpu, ...]:
+    """The GPUs that a job on this machine gets."""
+    launch = spec.launch
+    if launch.visible_gpus is not None:
+        by_index = {gpu.index: gpu for gpu in facts.gpus}
+        for index in launch.visible_gpus:
+            if index not in by_index:
+                raise SettingsError(
+                    f"visible_gpus={show(launch.visible_gpus)}: there is no GPU {index} on {facts.host}, "
+                    f"which has {_what_is_there(facts)}",
+                    "visible_gpus",
+                )
+        return tuple(by_index[index] for index in launch.visible_gpus)
+    if launch.gpus is None:
+        return facts.gpus
+    if launch.gpus > len(facts.gpus):
+        raise SettingsError(f"gpus={launch.gpus}: {facts.host} has {_what_is_there(facts)}", "gpus")
+    return facts.gpus[: launch.gpus]
+
+
+def _slurm_gpus(spec: JobSpec, facts: Facts) -> tuple[Gpu, ...]:
+    """Slurm chooses the devices, so none is known before the job runs."""
+    return ()
+
+
+def _what_is_there(facts: Facts) -> str:
+    if facts.gpu_problem:
+        return facts.gpu_problem
+    if not facts.gpus:
+        return "no GPU"
+    return ", ".join(f"GPU {gpu.index} {gpu.name}" for gpu in facts.gpus)
+
+
+def _device_environment(gpus: tuple[Gpu, ...], slurm: bool) -> dict[str, str]:
+    if slurm:
+        return {}
+    # Without the order, index 0 is the fastest GPU rather than the first on the bus that nvidia-smi calls 0.
+    visible = ",".join(str(gpu.index) for gpu in gpus)
+    return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": visible}
+
+
+def _check_data(spec: JobSpec, facts: Facts) -> None:
+    data = spec.training.data
+    layout: DataLayout = spec.recipe.data[data.name]
+    if not layout.files:
+        return
+    if data.dir is None:
+        raise SettingsError(
+            f"data={data.name} needs data.dir, the folder with {', '.join(layout.files)}"
+            + ("" if data.download else "; with data.download=true they are fetched into it"),
+            "data.dir",
+        )
+    if data.download:
+        return
+    there = facts.folders.get(data.dir)
+    if there is None:
+        raise SettingsError(
+            f"data.dir={data.dir} is not a folder; it should hold {', '.join(layout.files)}", "data.dir"
+        )
+    lacking = [name for name in layout.files if name not in there and f"{name}.gz" not in there]
+    if lacking:
+        raise SettingsError(
+            f"data.dir={data.dir} lacks {', '.join(lacking)} (or the same with .gz); data.download=true fetches them",
+            "data.dir",
+        )
+
+
+def _check_secrets(spec: JobSpec, facts: Facts) -> None:
+    for name, path in spec.launch.secrets.items():
+        if path in facts.missing:
+            raise SettingsError(f"secrets.{name}={path}: there is no such file", f"secrets.{name}")
+        if path in facts.open_secrets:
+            raise SettingsError(f"secrets.{name}={path} can be read by others; run chmod 600 {path}", f"secrets.{name}")
+
+
+def _check_python(spec: JobSpec, facts: Facts) -> None:
+    framework = spec.training.framework
+    if not facts.python_version:
+        raise SettingsError(f"python={facts.python} can't be run on {facts.host}; name another with python=", "python")
+    if framework not in facts.packages:
+        raise SettingsError(
+            f"framework={framework} is not installed for {facts.python}: "
+            f"pip install 'amp-launcher[{EXTRAS[framework]}]', or name another Python with python=",
+            "framework",
+        )
+
+
+def absolute(path: str, facts: Facts) -> str:
+    """A path of the request as the job, which starts in another folder, has to have it."""
+    if path == "~" or path.startswith("~/"):
+        return facts.home + path[1:]
+    return posixpath.normpath(posixpath.join(facts.cwd, path))
+
+
+def _with_absolute_folder(words: tuple[str, ...], settled: Settings) -> tuple[str, ...]:
+    """The data folder reaches the trainer as its settings have it, absolute."""
+    return tuple(f"data.dir={settled.data.dir}" if word.startswith("data.dir=") else word for word in words)
+
+
+def _advice(facts: Facts, count: int) -> tuple[str, ...]:
+    if facts.gpu_problem and not count:
+        return (f"running without a GPU: {facts.gpu_problem}",)
+    return ()

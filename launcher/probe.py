@@ -1,0 +1,155 @@
+"""All the looking, once, before planning: this machine's GPUs, Python, folders and code as `Facts`."""
+
+from __future__ import annotations
+
+import getpass
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+import recipes
+from launcher import snapshot
+from launcher.facts import Facts, Gpu
+from launcher.spec import JobSpec
+
+PACKAGES = {"torch": "torch", "tensorflow": "tensorflow", "paddle": "paddlepaddle"}
+_QUERY = "index,uuid,name,memory.total,compute_cap,driver_version"
+
+
+def probe(specs: Sequence[JobSpec]) -> Facts:
+    """What this machine has, and what the jobs name on it. Writes nothing."""
+    first = specs[0].launch
+    python = resolve_python(first.python)
+    version, packages = _python(python)
+    gpus, gpu_problem = _gpus()
+    run_root = Path(first.run_root).expanduser().absolute()
+    named = {spec.training.data.dir for spec in specs if spec.training.data.dir}
+    secrets = {path for spec in specs for path in spec.launch.secrets.values()}
+    return Facts(
+        host=platform.node(),
+        user=getpass.getuser(),
+        home=str(Path.home()),
+        cwd=os.getcwd(),
+        system=platform.system(),
+        cpus=os.cpu_count() or 1,
+        python=python,
+        python_version=version,
+        packages=packages,
+        gpus=gpus,
+        gpu_problem=gpu_problem,
+        run_root=str(run_root),
+        run_root_problem=_run_root_problem(run_root),
+        folders={each: tuple(sorted(os.listdir(_path(each)))) for each in sorted(named) if _path(each).is_dir()},
+        missing=tuple(sorted(each for each in {*named, *secrets} if not _path(each).exists())),
+        open_secrets=tuple(
+            sorted(each for each in secrets if _path(each).exists() and _path(each).stat().st_mode & 0o077)
+        ),
+        code=snapshot.describe(code_root().parent, code_files()),
+    )
+
+
+def code_root() -> Path:
+    """The package of the training side, wherever it is installed."""
+    return Path(recipes.__path__[0]).absolute()
+
+
+def code_files() -> Mapping[str, Path]:
+    return snapshot.collect(code_root())
+
+
+def resolve_python(named: str | None) -> str:
+    """The Python to run the trainer with, absolute where it can be found."""
+    if named is None:
+        return sys.executable
+    found = shutil.which(str(Path(named).expanduser()))
+    return str(Path(found).absolute()) if found else named
+
+
+def _path(named: str) -> Path:
+    return Path(named).expanduser()
+
+
+def _python(python: str) -> tuple[str, dict[str, str]]:
+    """Version of that Python and the frameworks it can import, without importing them."""
+    if python == sys.executable:
+        return platform.python_version(), _packages()
+    text = (
+        "import importlib.util as u, importlib.metadata as m, platform as p\n"
+        "print(p.python_version())\n"
+        f"for k, v in {PACKAGES!r}.items():\n"
+        "    if u.find_spec(k): print(k, m.version(v))\n"
+    )
+    try:
+        done = subprocess.run([python, "-c", text], capture_output=True, text=True, timeout=60, cwd="/")
+    except (OSError, subprocess.TimeoutExpired):
+        return "", {}
+    lines = done.stdout.split("\n")
+    return lines[0], {name: version for name, _, version in (line.partition(" ") for line in lines[1:]) if version}
+
+
+def _packages() -> dict[str, str]:
+    found = {}
+    for module, distribution in PACKAGES.items():
+        if importlib.util.find_spec(module) is not None:
+            try:
+                found[module] = importlib.metadata.version(distribution)
+            except importlib.metadata.PackageNotFoundError:
+                found[module] = "unknown"
+    return found
+
+
+def _gpus() -> tuple[tuple[Gpu, ...], str]:
+    if shutil.which("nvidia-smi") is None:
+        return (), ""
+    try:
+        done = subprocess.run(
+            ["nvidia-smi", f"--query-gpu={_QUERY}", "--format=csv,noheader,nounits"],
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return (), f"nvidia-smi did not answer: {error}"
+    if done.returncode != 0:
+        return (), f"nvidia-smi failed: {(done.stdout + done.stderr).strip()}"
+    return parse_gpus(done.stdout.splitlines()), ""
+
+
+def parse_gpus(lines: Iterable[str]) -> tuple[Gpu, ...]:
+    """GPUs from the lines that nvidia-smi prints for the fields asked for here."""
+    found = []
+    for line in lines:
+        fields = [each.strip() for each in line.split(",")]
+        if len(fields) == 6:
+            index, uuid, name, memory, capability, driver = fields
+            found.append(
+                Gpu(
+                    index=int(index),
+                    uuid=uuid,
+                    name=name,
+                    memory_mib=int(memory) if memory.isdigit() else 0,
+                    capability=capability,
+                    driver=driver,
+                )
+            )
+    return tuple(found)
+
+
+def _run_root_problem(run_root: Path) -> str:
+    """Why run folders can't be made there, looking only."""
+    place = run_root
+    while not place.exists():
+        place = place.parent
+    if not place.is_dir():
+        return f"{place} is not a folder"
+    if not os.access(place, os.W_OK | os.X_OK):
+        return f"{place} is not writable for {getpass.getuser()}"
+    if os.statvfs(place).f_flag & os.ST_RDONLY:
+        return f"{place} is on a read-only file system"
+    return ""

@@ -1,0 +1,116 @@
+"""The words after `run` or `plan`: flags, overrides, and from them the jobs that were asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from launcher.config import Cell, Composer, cells
+from launcher.errors import UsageError
+from launcher.overrides import Override, parse
+from launcher.spec import JobSpec, make
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Words:
+    """The command line, taken apart but not yet understood."""
+
+    overrides: tuple[str, ...] = ()
+    config_dirs: tuple[Path, ...] = ()
+    cfg: bool = False
+    help: bool = False
+    json: bool = False
+    facts: Path | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Request:
+    """What was asked for: one job, or the cells of a sweep."""
+
+    composer: Composer
+    overrides: tuple[Override, ...]
+    cells: tuple[Cell, ...]
+    specs: tuple[JobSpec, ...] = field(default=())
+
+
+def take_apart(words: Sequence[str], own: Sequence[str] = ()) -> Words:
+    """Flags from overrides. `own` names the flags of the verb beyond those that all have. Raises `UsageError`."""
+    rest = list(words)
+    overrides: list[str] = []
+    folders: list[Path] = []
+    flags: set[str] = set()
+    facts = None
+
+    def value(flag: str, inline: str) -> str:
+        if inline:
+            return inline
+        if not rest:
+            raise UsageError(f"{flag} needs a value")
+        return rest.pop(0)
+
+    while rest:
+        word = rest.pop(0)
+        if not word.startswith("-"):
+            overrides.append(word)
+            continue
+        flag, _, inline = word.partition("=")
+        if flag in ("--config-dir", "-cd"):
+            folders.append(Path(value(flag, inline)).expanduser())
+        elif flag in ("--cfg", "-c"):
+            what = value(flag, inline)
+            if what != "job":
+                raise UsageError(f"--cfg {what}: only `--cfg job` is there")
+            flags.add("cfg")
+        elif flag in ("-m", "--multirun"):
+            pass  # comma lists sweep anyway
+        elif flag in ("-h", "--help"):
+            flags.add("help")
+        elif flag == "--json" and "json" in own:
+            flags.add("json")
+        elif flag == "--facts" and "facts" in own:
+            facts = Path(value(flag, inline)).expanduser()
+        else:
+            there = ["--config-dir", "--cfg", "--multirun", "--help", *(f"--{each}" for each in own)]
+            raise UsageError(f"{flag} is not a flag here (there are {', '.join(there)})")
+    return Words(
+        overrides=tuple(overrides),
+        config_dirs=tuple(folders),
+        cfg="cfg" in flags,
+        help="help" in flags,
+        json="json" in flags,
+        facts=facts,
+    )
+
+
+def compose(words: Words) -> Request:
+    """The composed configurations. Raises `UsageError`."""
+    composer = Composer(config_dirs=words.config_dirs)
+    groups = composer.groups()
+    overrides = tuple(parse(each, groups) for each in words.overrides)
+    return Request(composer=composer, overrides=overrides, cells=tuple(cells(composer, overrides)))
+
+
+def understand(request: Request) -> tuple[JobSpec, ...]:
+    """The typed jobs of a request. A mistake in a sweep is said with the cell that has it."""
+    specs = []
+    for cell in request.cells:
+        try:
+            specs.append(make(cell))
+        except UsageError as error:
+            if len(request.cells) == 1:
+                raise
+            point = " ".join(f"{key}={value}" for key, value in cell.swept)
+            raise UsageError(f"{error} (in the cell {point} of this sweep; nothing was started)") from None
+    return tuple(specs)
+
+
+def print_configuration(asked: Request) -> None:
+    """What `--cfg job` shows: the composed configuration of every cell, as YAML."""
+    import yaml
+
+    for index, cell in enumerate(asked.cells):
+        if len(asked.cells) > 1:
+            point = " ".join(f"{key}={value}" for key, value in cell.swept)
+            print(f"# cell {index}: {point}")
+        print(yaml.safe_dump(cell.config, sort_keys=False, allow_unicode=True), end="")

@@ -1,0 +1,144 @@
+"""The keys that a person can set, with their types: the training settings and what belongs to launching."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args, get_origin
+
+from recipes.settings import Settings
+from recipes.typed import fields_of, is_group, is_text, setting
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LocalCluster:
+    """This machine."""
+
+    kind: Literal["local"] = setting("local", "this machine")
+    setup: tuple[str, ...] = setting(
+        (), "shell lines run before the job, such as module load; the only shell text taken"
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SlurmCluster:
+    """A Slurm cluster. Empty values leave the decision to the cluster."""
+
+    kind: Literal["slurm"] = setting("slurm", "a Slurm cluster")
+    setup: tuple[str, ...] = setting(
+        (), "shell lines run before the job, such as module load; the only shell text taken"
+    )
+    partition: str | None = setting(None, "partition to submit to")
+    account: str | None = setting(None, "account to charge")
+    qos: str | None = setting(None, "quality of service")
+    constraint: str | None = setting(None, "node features, such as a100&nvlink")
+    reservation: str | None = setting(None, "reservation to use")
+    time: str | None = setting(None, "time limit, as Slurm writes it: 90, 1:30:00, 2-12:00")
+    cpus: int | None = setting(None, "CPUs per node")
+    mem: str | None = setting(None, "memory per node, such as 64G")
+    flags: tuple[str, ...] = setting((), "further sbatch flags, one item each, such as --nice=100")
+    gpu_flag: Literal["gpus-per-node", "gres"] = setting("gpus-per-node", "how this cluster wants its GPUs asked for")
+    parallel: int | None = setting(None, "cells of a sweep that may run at once")
+    max_requeues: int = setting(3, "times a run is put back into the queue after a time limit or a preemption")
+    stop_before: int = setting(120, "seconds before the time limit at which the run is asked to save and stop")
+    wckey: str | None = setting(None, "workload characterisation key; none is sent unless named")
+
+
+CLUSTERS: dict[str, type] = {"local": LocalCluster, "slurm": SlurmCluster}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Container:
+    """What the job runs in."""
+
+    kind: Literal["none"] = setting("none", "container runtime")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Launch:
+    """Where and how a job runs: everything that the trainer isn't told."""
+
+    gpus: int | None = setting(None, "GPUs per node; null (auto) is what the host has")
+    visible_gpus: tuple[int, ...] | None = setting(None, "these GPUs of the host, by index")
+    nodes: int = setting(1, "nodes")
+    cluster: Any = setting(LocalCluster(), "where: local, slurm")
+    container: Container = setting(Container(), "in what: none")
+    image: str | None = setting(None, "what the container is made of")
+    python: str | None = setting(None, "Python to run the trainer with; null is this one here and python3 elsewhere")
+    profile: Literal["none"] = setting("none", "profiler around the trainer")
+    env: dict[str, str] = field(
+        default_factory=dict, metadata={"help": "environment variables of the job, as env.NAME=value"}
+    )
+    secrets: dict[str, str] = field(
+        default_factory=dict, metadata={"help": "secrets.NAME=FILE: the file's text reaches the job as NAME; mode 0600"}
+    )
+    mounts: tuple[str, ...] = setting((), "SOURCE:TARGET[:ro] folders for the container")
+    name: str | None = setting(None, "a name for the run; null is recipe and level")
+    run_root: str = setting("~/launcher-runs", "folder that holds the run folders")
+    wait: bool = setting(False, "stay until the job has ended, where it would not")
+    detach: bool = setting(False, "return at once, where it would stay")
+    after: str | None = setting(None, "start after this run or sweep: RUN once it is done, any:RUN however it ends")
+
+
+# The recipe's hyper-parameters depend on the recipe and are typed once it is known.
+TRAINING_KEYS = tuple(name for name in fields_of(Settings) if name != "train")
+# Composed by Hydra: choosing one of these picks a file of conf/.
+GROUPS = ("amp", "loss_scale", "recipe", "data", "cluster", "container", "experiment")
+
+
+@functools.cache
+def key_types() -> dict[str, Any]:
+    """Every key but `train.*`, dotted, with its type. A key of several kinds of cluster has the same type in each."""
+    known: dict[str, Any] = {"loss_scale.preset": str}
+    for name in TRAINING_KEYS:
+        _collect(known, name, fields_of(Settings)[name])
+    for name, annotation in fields_of(Launch).items():
+        _collect(known, name, annotation)
+    del known["cluster"]
+    for cluster in CLUSTERS.values():
+        for name, annotation in fields_of(cluster).items():
+            known.setdefault(f"cluster.{name}", annotation)
+    known["cluster.kind"] = str
+    return known
+
+
+def _collect(known: dict[str, Any], key: str, annotation: Any) -> None:
+    if is_group(annotation):
+        for name, inner in fields_of(annotation).items():
+            _collect(known, f"{key}.{name}", inner)
+    else:
+        known[key] = annotation
+
+
+def annotation_of(key: str, train: type | None = None) -> Any:
+    """The type of a dotted key, or None if no such key exists. `train` is the recipe's settings class, if known."""
+    if key in key_types():
+        return key_types()[key]
+    parent, _, name = key.rpartition(".")
+    holder = key_types().get(parent)
+    if get_origin(holder) is dict and name:
+        return get_args(holder)[1]
+    if train is not None and parent == "train":
+        return fields_of(train).get(name)
+    return None
+
+
+def text_key(key: str) -> bool:
+    """Whether what is typed after `key=` is text, to be taken as it stands."""
+    annotation = annotation_of(key)
+    return annotation is not None and is_text(annotation)
+
+
+def known_keys(train: type | None = None) -> list[str]:
+    recipe = [f"train.{name}" for name in fields_of(train)] if train else []
+    return sorted({*key_types(), *recipe})
+
+
+def leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
+    """The dotted leaf keys of nested mappings, with their values; an empty mapping has none."""
+    for name, value in tree.items():
+        if isinstance(value, Mapping):
+            yield from leaves(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value

@@ -1,0 +1,121 @@
+"""The code that runs is a snapshot: taken once, named by its content, read-only, the same at every resume."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from launcher.errors import UsageError
+from launcher.facts import Code
+
+MAX_BYTES = 64 * 2**20
+MAX_DIFF_BYTES = 2**20
+_SKIPPED_FOLDERS = {"__pycache__", ".git", ".venv", ".mypy_cache", ".ruff_cache", ".pytest_cache"}
+
+
+def collect(package: Path) -> dict[str, Path]:
+    """Files of one package folder, by the name they get in the snapshot. Secrets and caches are left out."""
+    files = {}
+    for folder, folders, names in os.walk(package):
+        folders[:] = sorted(each for each in folders if each not in _SKIPPED_FOLDERS)
+        for name in sorted(names):
+            if name == ".env" or name.startswith(".env.") or name.endswith((".pyc", ".swp", "~")):
+                continue
+            path = Path(folder) / name
+            files[str(Path(package.name) / path.relative_to(package))] = path
+    return files
+
+
+def describe(root: Path, files: Mapping[str, Path]) -> Code:
+    """Digest and size of the files, and the git state they come from. Raises `UsageError` for too much."""
+    total = sum(path.stat().st_size for path in files.values())
+    if total > MAX_BYTES:
+        raise UsageError(
+            f"the code to run is {total / 2**20:.0f} MiB, more than the {MAX_BYTES // 2**20} MiB a snapshot may hold: "
+            f"keep data and results out of {root}, or list them in .gitignore"
+        )
+    commit, dirty = git_state(root, list(files.values())[:1])
+    return Code(
+        digest=_digest(files),
+        root=str(root),
+        files=len(files),
+        bytes=total,
+        commit=commit,
+        dirty=dirty,
+    )
+
+
+def store(run_root: Path, digest: str, files: Mapping[str, Path]) -> Path:
+    """Lay the snapshot into `RUN_ROOT/.code/<digest>`, once, and give its folder.
+
+    Raises `UsageError` if a file changed since its digest was taken: then what would run is not what was planned.
+    """
+    target = run_root / ".code" / digest
+    if target.is_dir():
+        return target
+    staging = target.with_name(f".{digest}.{os.getpid()}")
+    shutil.rmtree(staging, ignore_errors=True)
+    try:
+        for name, path in files.items():
+            copy = staging / name
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, copy)
+            copy.chmod(0o400)
+        if _digest({name: staging / name for name in files}) != digest:
+            raise UsageError("the code changed while it was copied; run the command again")
+        try:
+            staging.rename(target)
+        except OSError:
+            if not target.is_dir():  # another launcher laid the same snapshot first
+                raise
+    finally:
+        if staging.is_dir():
+            shutil.rmtree(staging, ignore_errors=True)
+    return target
+
+
+def _digest(files: Mapping[str, Path]) -> str:
+    whole = hashlib.sha256()
+    for name in sorted(files):
+        content = files[name].read_bytes()
+        whole.update(f"{name}\0{len(content)}\0".encode())
+        whole.update(content)
+    return whole.hexdigest()
+
+
+def git_state(root: Path, files: Sequence[Path]) -> tuple[str | None, bool]:
+    """Commit and whether there are uncommitted changes, if git tracks the first of these files."""
+    if not any((folder / ".git").exists() for folder in (root, *root.parents)):
+        return None, False
+    if not files or not _git(root, "ls-files", "--", str(files[0])):
+        return None, False  # an environment inside somebody's checkout says nothing about this code
+    lines = _git(root, "status", "--porcelain=v2", "--branch", "--untracked-files=normal").splitlines()
+    commits = [line.split()[-1] for line in lines if line.startswith("# branch.oid ")]
+    return (commits[0] if commits else None), any(not line.startswith("#") for line in lines)
+
+
+def diff(root: Path) -> str:
+    """Uncommitted changes of tracked files in the checkout, cut at a size; empty outside git."""
+    text = _git(root, "diff", "HEAD", "--no-color")
+    if len(text) > MAX_DIFF_BYTES:
+        return text[:MAX_DIFF_BYTES] + f"\n... cut at {MAX_DIFF_BYTES} characters\n"
+    return text
+
+
+def _git(root: Path, *arguments: str) -> str:
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(root), *arguments],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=20,
+            env={**os.environ, "GIT_OPTIONAL_LOCKS": "0"},
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout if done.returncode == 0 else ""

@@ -1,0 +1,192 @@
+"""A composed configuration as a typed job: what is wrong with a request is said before anything is looked at."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from launcher.config import Cell, check_train_keys
+from launcher.errors import UsageError
+from launcher.overrides import Override
+from launcher.schema import CLUSTERS, TRAINING_KEYS, Launch, SlurmCluster
+from recipes import levels, settings
+from recipes.levels import PRESETS, LossScale
+from recipes.recipe import Recipe, find
+from recipes.settings import Settings
+from recipes.typed import SettingsError, build, fields_of, nearest, not_a_choice, show
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+# What the script and the runtimes set themselves; a user's value would change which devices or which run a job sees.
+RESERVED = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "PYTHONPATH", "TF_CONFIG")
+RESERVED_PREFIXES = ("LAUNCHER_", "SLURM_", "SBATCH_", "APPTAINERENV_", "SINGULARITYENV_")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JobSpec:
+    """One job, fully typed, nothing looked up yet."""
+
+    training: Settings
+    launch: Launch
+    recipe: Recipe
+    words: tuple[str, ...]
+    """The trainer's words, as `amp=o2`: what was typed of the keys that the trainer reads."""
+    swept: tuple[tuple[str, Any], ...] = ()
+    """Where this job differs from the others of its sweep."""
+    command: tuple[str, ...] = ()
+    """The overrides as they were typed, for the record."""
+
+
+def make(cell: Cell) -> JobSpec:
+    """The job that a composed configuration spells. Raises `UsageError` for every value that can't be."""
+    try:
+        spec = _make(cell)
+        _check_launch(spec.launch)
+        _check_precision(spec)
+    except SettingsError as error:
+        raise UsageError(f"{error}{place(cell, error.key)}") from None
+    return spec
+
+
+def place(cell: Cell, key: str) -> str:
+    """Where a key got its value, for the end of an error message."""
+    for override in cell.words:
+        if override.key == key or (key and key.startswith(f"{override.key}.")):
+            return " (command line)"
+    return ""
+
+
+def _make(cell: Cell) -> JobSpec:
+    config = dict(cell.config)
+    for name in config:
+        if name not in TRAINING_KEYS and name != "train" and name not in fields_of(Launch):
+            known = [*TRAINING_KEYS, *fields_of(Launch)]
+            raise SettingsError(f"unknown key {name}{nearest(name, known)} (in a configuration file)", name)
+    recipe_name = config.get("recipe", "mnist")
+    if not isinstance(recipe_name, str):
+        raise SettingsError(f"recipe is text, and {show(recipe_name)} is not", "recipe")
+    recipe = find(recipe_name)
+    check_train_keys(recipe_name, cell.words)
+    train: Any = build(recipe.settings, _mapping(config.get("train"), "train"), prefix="train.")
+    loss_scale = _loss_scale(_mapping(config.get("loss_scale"), "loss_scale"))
+    chosen = {name: config[name] for name in TRAINING_KEYS if name in config and name != "loss_scale"}
+    training = build(Settings, chosen)
+    training = dataclasses.replace(training, loss_scale=loss_scale, train=train)
+    training = settings.with_recipe_defaults(training, recipe)
+    launching = {name: value for name, value in config.items() if name in fields_of(Launch)}
+    cluster = _cluster(_mapping(launching.pop("cluster", {"kind": "local"}), "cluster"))
+    launch = dataclasses.replace(build(Launch, launching), cluster=cluster)
+    return JobSpec(
+        training=training,
+        launch=launch,
+        recipe=recipe,
+        words=_trainer_words(cell.words, training),
+        swept=cell.swept,
+        command=tuple(each.typed for each in cell.words),
+    )
+
+
+def _mapping(value: Any, key: str) -> Mapping[str, Any]:
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise SettingsError(f"{key}={show(value)} should be a group of keys", key)
+    return value
+
+
+def _loss_scale(values: Mapping[str, Any]) -> LossScale:
+    values = dict(values)
+    preset = values.pop("preset", "auto")
+    if preset not in PRESETS:
+        raise SettingsError(not_a_choice("loss_scale", preset, PRESETS), "loss_scale")
+    base = {field.name: getattr(PRESETS[preset], field.name) for field in dataclasses.fields(LossScale)}
+    return build(LossScale, {**base, **values}, prefix="loss_scale.")
+
+
+def _cluster(values: Mapping[str, Any]) -> Any:
+    kind = values.get("kind")
+    if kind not in CLUSTERS:
+        raise SettingsError(not_a_choice("cluster.kind", show(kind), CLUSTERS), "cluster.kind")
+    for name in values:
+        if name not in fields_of(CLUSTERS[kind]):
+            owners = [each for each, cls in CLUSTERS.items() if name in fields_of(cls)]
+            if owners:
+                raise SettingsError(
+                    f"cluster.{name} belongs to cluster={' or '.join(owners)}, and this is cluster={kind}",
+                    f"cluster.{name}",
+                )
+    return build(CLUSTERS[kind], values, prefix="cluster.")
+
+
+def _trainer_words(overrides: tuple[Override, ...], training: Settings) -> tuple[str, ...]:
+    """`amp` and `batch` always, then whatever else was typed of what the trainer reads, in the order typed."""
+    words = {"amp": f"amp={training.amp.level}", "batch": f"batch={training.batch}"}
+    for each in overrides:
+        root = each.key.split(".")[0]
+        if each.prefix == "~" or root in ("recipe", "framework") or each.values == (None,):
+            continue
+        if root in TRAINING_KEYS or root == "train":
+            if each.key == "amp.level":
+                continue
+            words[each.key] = f"{each.key}={show(each.values[0])}"
+    return tuple(words.values())
+
+
+def _check_launch(launch: Launch) -> None:
+    for name in [*launch.env, *launch.secrets]:
+        key = f"env.{name}" if name in launch.env else f"secrets.{name}"
+        if not _NAME.fullmatch(name):
+            raise SettingsError(f"{key}: {name!r} is not a name for an environment variable", key)
+        if name in RESERVED or name.startswith(RESERVED_PREFIXES):
+            instead = "; say visible_gpus=[...]" if "VISIBLE_DEVICES" in name else ""
+            raise SettingsError(f"{key}: {name} is set by the launcher itself{instead}", key)
+    for name in set(launch.env) & set(launch.secrets):
+        raise SettingsError(f"{name} is given both as env.{name} and as secrets.{name}", f"env.{name}")
+    if launch.nodes < 1:
+        raise SettingsError(f"nodes={launch.nodes} must be at least 1", "nodes")
+    if launch.gpus is not None and launch.gpus < 0:
+        raise SettingsError(f"gpus={launch.gpus} must be at least 0", "gpus")
+    if launch.visible_gpus is not None:
+        if launch.gpus is not None and launch.gpus != len(launch.visible_gpus):
+            raise SettingsError(
+                f"gpus={launch.gpus} and visible_gpus={show(launch.visible_gpus)} name different numbers of GPUs",
+                "gpus",
+            )
+        if len(set(launch.visible_gpus)) != len(launch.visible_gpus) or any(each < 0 for each in launch.visible_gpus):
+            raise SettingsError(
+                f"visible_gpus={show(launch.visible_gpus)} must be different indices from 0", "visible_gpus"
+            )
+    if not isinstance(launch.cluster, SlurmCluster):
+        if launch.nodes > 1:
+            raise SettingsError(f"nodes={launch.nodes} needs cluster=slurm; this is one machine", "nodes")
+        if launch.after is not None:
+            raise SettingsError(f"after={launch.after} needs cluster=slurm, which has dependencies", "after")
+    elif launch.visible_gpus is not None:
+        raise SettingsError(
+            f"visible_gpus={show(launch.visible_gpus)} with cluster=slurm: Slurm chooses the devices; say gpus="
+            f"{len(launch.visible_gpus)}",
+            "visible_gpus",
+        )
+    if launch.wait and launch.detach:
+        raise SettingsError("wait=true and detach=true contradict each other", "wait")
+    if launch.name is not None and not re.fullmatch(r"[\w.+-]{1,60}", launch.name):
+        raise SettingsError(f"name={launch.name} should be up to 60 letters, digits, '.', '_', '+' and '-'", "name")
+    if not launch.run_root:
+        raise SettingsError("run_root= is empty; name a folder", "run_root")
+    if "%" in launch.run_root and isinstance(launch.cluster, SlurmCluster):
+        raise SettingsError(f"run_root={launch.run_root}: Slurm expands % in paths; name another folder", "run_root")
+
+
+def _check_precision(spec: JobSpec) -> None:
+    training = spec.training
+    if training.framework not in spec.recipe.trainers:
+        raise SettingsError(
+            f"framework={training.framework}: recipe {spec.recipe.name} is there for {', '.join(spec.recipe.trainers)}",
+            "framework",
+        )
+    if training.data.name not in spec.recipe.data:
+        raise SettingsError(not_a_choice("data", training.data.name, spec.recipe.data), "data")
+    levels.check(training.amp, training.loss_scale)
+    settings.check(training)

@@ -1,0 +1,89 @@
+"""`plan`: what `run` would start, printed; from the same value, with nothing started and nothing written."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from launcher import request, script
+from launcher.errors import UsageError
+from launcher.facts import Facts
+from launcher.origins import Origin, origins
+from launcher.plan import Plan, resolve, to_json
+from launcher.probe import probe
+from launcher.tables import table
+from recipes.typed import SettingsError, build, plain, show
+
+HELP = """\
+Show what `run` would start, without starting it.
+
+usage: python -m launcher plan [key=value ...] [--json] [--facts FILE] [--config-dir DIR] [--cfg job]
+
+  --json          one JSON object: `facts`, and `plans` with one plan a cell
+  --facts FILE    plan for the host described in FILE (the `facts` of an earlier --json) instead of looking at this one
+
+Every setting is listed with what set it: a word of the command line, a configuration file, or the default in the code.
+The run id is decided when the job is started; RUN_ID stands for it here.
+"""
+
+
+def main(arguments: Sequence[str]) -> int:
+    words = request.take_apart(arguments, own=("json", "facts"))
+    if words.help:
+        print(HELP, end="")
+        return 0
+    asked = request.compose(words)
+    if words.cfg:
+        request.print_configuration(asked)
+        return 0
+    specs = request.understand(asked)
+    facts = read_facts(words.facts) if words.facts else probe(specs)
+    plans = [resolve(spec, facts) for spec in specs]
+    if words.json:
+        print(json.dumps({"schema": 1, "facts": plain(facts), "plans": [to_json(each) for each in plans]}, indent=1))
+        return 0
+    print(describe(plans, origins(asked, specs[0], plans[0])), end="")
+    return 0
+
+
+def read_facts(path: Path) -> Facts:
+    """Facts recorded by `plan --json`, or the object alone. Raises `UsageError`."""
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"--facts {path}: {error.strerror}") from None
+    except ValueError as error:
+        raise UsageError(f"--facts {path} holds no JSON: {error}") from None
+    if isinstance(values, dict) and isinstance(values.get("facts"), dict):
+        values = values["facts"]
+    if not isinstance(values, dict):
+        raise UsageError(f"--facts {path} holds no JSON object")
+    try:
+        return build(Facts, values, prefix="facts.")
+    except (SettingsError, TypeError) as error:
+        raise UsageError(f"--facts {path}: {error}") from None
+
+
+def describe(plans: Sequence[Plan], where: Sequence[Origin]) -> str:
+    """The plan in words: summary, settings with their origins, cells of a sweep, and the script."""
+    first = plans[0]
+    lines = [summary(first) if len(plans) == 1 else f"a sweep of {len(plans)} runs, the first: {summary(first)}", ""]
+    if len(plans) > 1:
+        keys = [key for key, _ in first.swept]
+        rows = [[str(index), *(show(value) for _, value in plan.swept)] for index, plan in enumerate(plans)]
+        lines += [*table(["cell", *keys], rows), ""]
+    lines += [*table(["setting", "value", "from"], [[each.key, show(each.value), each.place] for each in where]), ""]
+    lines += [f"note: {each}" for plan in plans for each in plan.advice]
+    lines += [f"--- {first.run_dir}/run.sh", script.render(first)]
+    return "\n".join(lines)
+
+
+def summary(plan: Plan) -> str:
+    """One line: what would run, how and where."""
+    level, batch = plan.settings["amp"]["level"], plan.settings["batch"]
+    devices = f"{plan.gpus} GPU{'s' * (plan.gpus > 1)}" if plan.gpus else plan.settings["device"]
+    nodes = f" on {plan.nodes} nodes" if plan.nodes > 1 else ""
+    return (
+        f"{plan.recipe} in {plan.framework} at {level} ({plan.mechanism}), batch {batch}, {devices}{nodes}, {plan.host}"
+    )

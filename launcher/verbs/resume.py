@@ -1,0 +1,125 @@
+"""`resume`: go on with a run in its own folder, from its newest checkpoint, with the code that it began with."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from launcher import execute, queues, runs, stopping
+from launcher import plan as plans
+from launcher.errors import UsageError
+from launcher.plan import Plan
+from launcher.queues import Seen
+from launcher.schema import annotation_of
+from launcher.verbs.run import leave, stay
+from recipes.typed import SettingsError, from_text, nearest, show
+
+HELP = """\
+Go on with a run that stopped, failed, was cancelled or was lost, from its newest checkpoint, in the same folder.
+
+usage: python -m launcher resume RUN|SWEEP [key=value ...] [run_root=PATH]
+
+It runs the code that the run began with, whatever was edited since. Keys that leave the model alone may change:
+epochs, steps, checkpoint.every, checkpoint.keep, require_proof, and the cluster's own (cluster.time=...).
+epochs=20 goes on with a run that was done. detach=true returns at once.
+"""
+
+CHANGEABLE = ("epochs", "steps", "checkpoint.every", "checkpoint.keep", "require_proof")
+
+
+def main(arguments: Sequence[str]) -> int:
+    if any(each in ("-h", "--help") for each in arguments):
+        print(HELP, end="")
+        return 0
+    names = [each for each in arguments if "=" not in each]
+    assignments = dict(each.split("=", 1) for each in arguments if "=" in each)
+    root = assignments.pop("run_root", None)
+    detach = _boolean("detach", assignments.pop("detach", "false"))
+    if len(names) != 1:
+        raise UsageError("resume takes one run or sweep: python -m launcher resume RUN [key=value ...]")
+    found = runs.find(names[0], runs.roots(root))
+    seen = queues.look(found.runs)
+    chosen = _choose(seen, goes_on=bool({"epochs", "steps"} & assignments.keys()), is_sweep=found.sweep is not None)
+    changed = [changes(plans.from_json(_plan_of(each)), assignments) for each in chosen]
+    folders = [each.run.folder for each in chosen]
+    for folder, plan in zip(folders, changed, strict=True):
+        lay_down_again(folder, plan)
+    from launcher.executors import DirectExecutor
+
+    DirectExecutor().start(folders)
+    print(f"resuming {', '.join(each.name for each in folders)}", file=sys.stderr)
+    return leave(folders) if detach else stay(folders)
+
+
+def changes(plan: Plan, assignments: dict[str, str]) -> Plan:
+    """The plan with the named keys changed, in its settings and in the trainer's words. Raises `UsageError`."""
+    settings: dict[str, Any] = {**plan.settings, "checkpoint": {**plan.settings["checkpoint"]}}
+    cluster, words = dict(plan.cluster), list(plan.words)
+    for key, text in assignments.items():
+        allowed = [*CHANGEABLE, *(f"cluster.{each}" for each in cluster if each != "kind")]
+        if key not in allowed:
+            why = f"{key} can't change when a run is resumed{nearest(key, allowed)}"
+            raise UsageError(f"{why}; these can: {', '.join(allowed)}")
+        try:
+            value = from_text(text, annotation_of(key), key)
+        except SettingsError as error:
+            raise UsageError(f"{error} (command line)") from None
+        if key.startswith("cluster."):
+            cluster[key.removeprefix("cluster.")] = list(value) if isinstance(value, tuple) else value
+            continue
+        if isinstance(value, int) and not isinstance(value, bool) and value < (0 if key == "checkpoint.every" else 1):
+            raise UsageError(f"{key}={text} is too small (command line)")
+        if key in ("epochs", "steps"):  # one of them says how long it takes
+            other = "steps" if key == "epochs" else "epochs"
+            settings[other] = None
+            words = [each for each in words if not each.startswith((f"{other}=", f"{key}="))]
+        words = [each for each in words if not each.startswith(f"{key}=")]
+        words.append(f"{key}={show(value)}")
+        if key.startswith("checkpoint."):
+            settings["checkpoint"][key.removeprefix("checkpoint.")] = value
+        else:
+            settings[key] = value
+    return dataclasses.replace(plan, settings=settings, cluster=cluster, words=tuple(words))
+
+
+def lay_down_again(folder: Path, plan: Plan) -> None:
+    """Make a finished run's folder ready for another submission, keeping the plan of the attempt before."""
+    before = max(runs.attempts(folder), default=0)
+    if before:
+        shutil.copyfile(folder / "plan.json", folder / "attempts" / str(before) / "plan.json")
+    execute.write(plan, folder)
+    stopping.clear_requests(folder)
+    runs.mark_unfinished(folder.parent, folder.name)
+
+
+def _choose(seen: Sequence[Seen], *, goes_on: bool, is_sweep: bool) -> list[Seen]:
+    """Those that can be resumed. Raises `UsageError` where there is none, or where one still runs."""
+    for each in seen:
+        if not each.state.finished:
+            raise UsageError(f"{each.run.id} is {each.state.name}; only a run that has ended can be resumed")
+        if not Path(_plan_path(each)).exists():
+            raise UsageError(f"{each.run.id} has no plan.json, so nobody can say what it ran")
+    chosen = [each for each in seen if goes_on or each.state.name != "done"]
+    if not chosen:
+        what = "every run of this sweep is done" if is_sweep else f"{seen[0].run.id} is done"
+        raise UsageError(f"{what}; say epochs=N or steps=N to go on with it")
+    return chosen
+
+
+def _plan_path(each: Seen) -> Path:
+    return each.run.folder / "plan.json"
+
+
+def _plan_of(each: Seen) -> dict[str, Any]:
+    return runs.read_if_whole(_plan_path(each))
+
+
+def _boolean(key: str, text: str) -> bool:
+    try:
+        return bool(from_text(text, bool, key))
+    except SettingsError as error:
+        raise UsageError(f"{error} (command line)") from None
