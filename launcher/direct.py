@@ -1,0 +1,81 @@
+"""The direct queue: a run is a session of processes on this machine, or one cell of a sweep whose driver is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from launcher import processes
+from launcher.processes import Identity, Target
+from launcher.runs import Files
+from launcher.states import Liveness, needs_liveness, status_of
+
+
+def liveness(asked: Mapping[str, Files]) -> dict[str, Liveness]:
+    """What the process table says of each run; keys are folders."""
+    found = {folder: _liveness(_answering(files)) for folder, files in asked.items()}
+    shot = [each for each, life in found.items() if life.life == "gone" and status_of(asked[each]) is not None]
+    if shot:
+        # A shell that was killed leaves its children, still writing into the folder: say so.
+        left = processes.processes_of([Target(None, _name(folder)) for folder in shot])
+        for folder, alive in zip(shot, left, strict=True):
+            if alive:
+                pids = ", ".join(str(each.pid) for each in alive)
+                reason = f"{found[folder].reason}; left behind: process {pids} (`cancel` ends what is left)"
+                found[folder] = found[folder]._replace(reason=reason)
+    return found
+
+
+def end(asked: Mapping[str, Files], grace: float) -> dict[str, str]:
+    """End every process of the runs, by TERM and after the grace by KILL; 0 is KILL at once.
+
+    Returns a sentence for each run that couldn't be ended.
+    """
+    elsewhere = {}
+    for folder, files in asked.items():
+        shell = _answering(files)
+        if shell is not None and shell.host != processes.host() and needs_liveness(files):
+            elsewhere[folder] = f"it runs on {shell.host}: cancel it there"
+    here = {folder: files for folder, files in asked.items() if folder not in elsewhere}
+    survivors = processes.end([_target(*each) for each in here.items()], grace)
+    return elsewhere | {
+        folder: f"process {', '.join(str(each.pid) for each in alive)} does not end: the kernel holds it"
+        for folder, alive in zip(here, survivors, strict=True)
+        if alive
+    }
+
+
+def with_processes(asked: Mapping[str, Files]) -> set[str]:
+    """The folders of those runs of which anything lives on this machine, whatever the folder says."""
+    alive = processes.processes_of([_target(*each) for each in asked.items()])
+    return {folder for folder, found in zip(asked, alive, strict=True) if found}
+
+
+def _liveness(process: Identity | None) -> Liveness:
+    if process is None:
+        return Liveness("unknown", "its files name no process")
+    if process.host != processes.host():
+        return Liveness("unknown", f"it runs on {process.host}, which can't be seen from here")
+    if not processes.boot():
+        return Liveness("unknown", "this system has no /proc to look into")
+    if processes.is_alive(process):
+        return Liveness("alive")
+    return Liveness("gone", processes.why_gone(process))
+
+
+def _answering(files: Files) -> Identity | None:
+    """The process that answers for the run: its shell once that has spoken, before that whoever is to start it."""
+    status = status_of(files)
+    source = status if status is not None else files.submission
+    return processes.from_json((source or {}).get("process"))
+
+
+def _target(folder: str, files: Files) -> Target:
+    status = status_of(files)
+    if status is None and (files.submission or {}).get("sweep"):
+        # The process in a waiting cell's submission drives the other cells too.
+        return Target(None, _name(folder))
+    return Target(_answering(files), _name(folder))
+
+
+def _name(folder: str) -> str:
+    return folder.rpartition("/")[2]

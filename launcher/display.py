@@ -1,0 +1,212 @@
+"""Progress of runs on a terminal, redrawn in place, or as plain lines where the output is no terminal."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TextIO
+
+from launcher import human, tables
+from launcher.progress import Progress
+from launcher.states import State
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+LINE_EVERY = 15.0
+"""Seconds between two plain lines about one run, whatever happens there."""
+LINE_GAP = 2.0
+"""Seconds between two plain lines about one run's epochs, however short they are."""
+
+
+class Row(NamedTuple):
+    """One run as it is shown."""
+
+    label: str
+    state: State
+    progress: Progress
+
+
+class Display(Protocol):
+    """Something that shows runs."""
+
+    def show(self, rows: Sequence[Row]) -> None:
+        """How the runs stand now."""
+
+    def say(self, text: str) -> None:
+        """A word to the person who watches."""
+
+    def __enter__(self) -> Display: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+
+def for_stream(stream: TextIO) -> Display:
+    """A live display for a terminal that can move its cursor, plain lines for anything else."""
+    if stream.isatty() and os.environ.get("TERM", "dumb") != "dumb":
+        return Screen(stream)
+    return Lines(stream)
+
+
+class Lines:
+    """A line when a run's state changes, at its epochs, and every now and then; never a flood."""
+
+    def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
+        self._stream = stream
+        self._clock = clock
+        self._said: dict[str, tuple[float, Row]] = {}
+
+    def __enter__(self) -> Lines:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        return None
+
+    def show(self, rows: Sequence[Row]) -> None:
+        now = self._clock()
+        busy = sum(row.state.name == "running" for row in rows)
+        for row in rows:
+            when, before = self._said.get(row.label, (now, None))
+            if _differs(before, row):
+                self.say(f"{row.label}  {_state(row.state)}")
+            elif not _worth_a_line(before, row, now - when, max(1, busy)):
+                continue
+            else:
+                self.say(f"{row.label}  {line(row.progress)}")
+            self._said[row.label] = (now, row)
+
+    def say(self, text: str) -> None:
+        print(tables.clean(text), file=self._stream, flush=True)
+
+
+def _differs(before: Row | None, row: Row) -> bool:
+    return before is None or (before.state.name, before.state.attempt) != (row.state.name, row.state.attempt)
+
+
+def _worth_a_line(before: Row | None, row: Row, seconds: float, busy: int) -> bool:
+    if before is None or row.progress.step == before.progress.step:
+        return False
+    epoch = row.progress.epoch != before.progress.epoch or row.progress.accuracy != before.progress.accuracy
+    return seconds >= (LINE_GAP if epoch else LINE_EVERY) * busy
+
+
+def _state(state: State) -> str:
+    attempt = f" (attempt {state.attempt})" if state.attempt > 1 else ""
+    return f"{state.name}{attempt}{': ' if state.reason else ''}{state.reason}"
+
+
+def line(progress: Progress) -> str:
+    """How far a run is, in one line; only what is known."""
+    parts = [f"step {steps(progress)}"]
+    if progress.epoch is not None:
+        parts.append(f"epoch {progress.epoch + 1}{f'/{progress.epochs}' if progress.epochs else ''}")
+    if progress.samples_per_second is not None:
+        parts.append(f"{human.number(progress.samples_per_second)} samples/s")
+    parts.append(f"loss {loss(progress)}")
+    if progress.loss_scale is not None:
+        parts.append(f"scale {scale(progress)}")
+    if progress.accuracy is not None:
+        parts.append(f"accuracy {progress.accuracy:.4f}")
+    if progress.memory_bytes is not None:
+        parts.append(f"memory {human.size(progress.memory_bytes)}")
+    if progress.seconds_left is not None:
+        parts.append(f"{human.duration(progress.seconds_left)} left")
+    return "  ".join(parts)
+
+
+def steps(progress: Progress) -> str:
+    return f"{progress.step}/{progress.total_steps}" if progress.total_steps else str(progress.step)
+
+
+def loss(progress: Progress) -> str:
+    return "not finite" if "loss" in progress.nonfinite else human.number(progress.loss)
+
+
+def scale(progress: Progress) -> str:
+    """The loss scale, and how many steps overflowed."""
+    skipped = f" ({progress.skipped} skipped)" if progress.skipped else ""
+    return f"{human.number(progress.loss_scale, 8)}{skipped}"
+
+
+class Screen:
+    """A table that is redrawn in place, one line a run."""
+
+    def __init__(self, stream: TextIO) -> None:
+        from rich.console import Console
+        from rich.live import Live
+
+        self._console = Console(file=stream)
+        self._live = Live(console=self._console, auto_refresh=False, transient=False)
+        self._words = ""
+        self._rows: Sequence[Row] = ()
+
+    def __enter__(self) -> Screen:
+        self._live.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._live.__exit__(kind, error, trace)
+
+    def show(self, rows: Sequence[Row]) -> None:
+        self._rows = rows
+        self._live.update(table(rows, self._console.width, self._console.height, self._words), refresh=True)
+
+    def say(self, text: str) -> None:
+        self._words = text
+        self.show(self._rows)
+
+
+_COLOURS = {"running": "green", "stopping": "yellow", "done": "bold green", "failed": "bold red", "lost": "bold red"}
+
+
+def table(rows: Sequence[Row], width: int, height: int, words: str = "") -> Table:
+    """The rows as a table that fits the terminal; what doesn't fit is counted below it."""
+    from rich.progress_bar import ProgressBar
+    from rich.table import Table
+    from rich.text import Text
+
+    bar = width >= 100
+    shown = _those_that_fit(rows, max(1, height - 5))
+    hidden = Counter(row.state.name for row in rows if row not in shown)
+    notes = [f"and {', '.join(f'{count} {name}' for name, count in sorted(hidden.items()))}"] if hidden else []
+    found = Table(box=None, pad_edge=False, caption="\n".join([*notes, words]).strip() or None, caption_justify="left")
+    for name in ("run", "state"):
+        found.add_column(name, no_wrap=True)
+    if bar:
+        found.add_column("", width=16)
+    for name in ("step", "samples/s", "loss", "scale", "memory", "left"):
+        found.add_column(name, justify="right", no_wrap=True)
+    for row in shown:
+        progress = row.progress
+        cells: list[Text | ProgressBar] = [
+            Text(tables.clean(row.label)),
+            Text(row.state.name, style=_COLOURS.get(row.state.name, "")),
+        ]
+        if bar:
+            cells.append(ProgressBar(total=progress.total_steps or 1, completed=progress.step, width=16))
+        figures = (
+            steps(progress) if progress.step else "-",
+            human.number(progress.samples_per_second),
+            loss(progress),
+            scale(progress),
+            human.size(progress.memory_bytes),
+            "-" if row.state.finished else human.duration(progress.seconds_left),
+        )
+        found.add_row(*cells, *(Text(each) for each in figures))
+    return found
+
+
+def _those_that_fit(rows: Sequence[Row], count: int) -> list[Row]:
+    """So many rows: what runs comes before what waits, and that before what has ended; in their own order."""
+    rank = {"running": 0, "stopping": 0, "unreachable": 1, "queued": 1}
+    chosen = sorted(range(len(rows)), key=lambda index: (rank.get(rows[index].state.name, 2), index))[:count]
+    return [rows[index] for index in sorted(chosen)]

@@ -1,0 +1,51 @@
+"""Numbers and times as people read them."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+
+def seconds_of(text: str | None) -> float | None:
+    """Seconds since 1970 of an ISO 8601 time; None for none, or for one that can't be read."""
+    if not text:
+        return None
+    try:
+        # Before Python 3.11 a final Z isn't understood.
+        return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()
+    except ValueError:
+        return None
+
+
+def duration(seconds: float | None) -> str:
+    """`45s`, `3m05s`, `2h07m`, `3d04h`; a dash for none."""
+    if seconds is None:
+        return "-"
+    whole = max(0, round(seconds))
+    if whole < 60:
+        return f"{whole}s"
+    if whole < 3600:
+        return f"{whole // 60}m{whole % 60:02}s"
+    if whole < 86400:
+        return f"{whole // 3600}h{whole % 3600 // 60:02}m"
+    return f"{whole // 86400}d{whole % 86400 // 3600:02}h"
+
+
+def size(count: float | None) -> str:
+    """Bytes in the binary unit that leaves one to three digits before the point."""
+    if count is None:
+        return "-"
+    amount, unit = float(count), "B"
+    for larger in ("KiB", "MiB", "GiB", "TiB"):
+        if amount < 999.5:
+            break
+        amount, unit = amount / 1024, larger
+    return f"{amount:.0f} {unit}" if unit == "B" or amount >= 99.5 else f"{amount:.1f} {unit}"
+
+
+def number(value: float | None, digits: int = 4) -> str:
+    """A number in so many significant digits; a whole one keeps all of its own."""
+    if value is None:
+        return "-"
+    if abs(value) >= 10**digits:
+        return f"{value:,.0f}" if abs(value) < 1e9 else f"{value:.{digits - 1}e}"
+    return f"{value:.{digits}g}"

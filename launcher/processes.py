@@ -1,0 +1,211 @@
+"""Which processes belong to a run on this machine, whether they live, and how they are ended.
+
+A process is known by its pid, its start time (field 22 of /proc/PID/stat, in clock ticks since boot), the boot and the
+host: a pid alone is soon another's. A run's own process is the shell of its run.sh, which leads a session. The session
+is not all of the run: torchrun gives each worker a session of its own. So its processes are the members of the
+session, everything that carries its LAUNCHER_RUN_ID, and the children of both.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import signal
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+ENDED = "ZX"
+"""Letters of process states that are dead: a zombie only waits for its parent, which may never come."""
+
+TERM_GRACE = 10.0
+"""Seconds that processes have to end by themselves once they were told to."""
+SHELL_GRACE = 2.0
+"""Seconds that a run's shell has to write down how its children ended, once they have."""
+
+
+class Identity(NamedTuple):
+    """One process, for ever."""
+
+    host: str
+    boot: str
+    pid: int
+    start: int
+
+
+class Process(NamedTuple):
+    """One line of the process table."""
+
+    pid: int
+    parent: int
+    session: int
+    start: int
+
+
+class Target(NamedTuple):
+    """A run whose processes are to be found or ended: its shell, where one is known, and its name."""
+
+    shell: Identity | None
+    run: str
+
+
+def host() -> str:
+    return os.uname().nodename
+
+
+@functools.cache
+def boot() -> str:
+    """The id of this boot of this machine; empty where there is no /proc."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as stream:
+            return stream.read().strip()
+    except OSError:
+        return ""
+
+
+def identity(pid: int) -> Identity | None:
+    """Who the process of that pid is; None where none lives."""
+    process = _process(pid)
+    return Identity(host(), boot(), pid, process.start) if process else None
+
+
+def from_json(value: Mapping[str, Any] | None) -> Identity | None:
+    """An identity from a run's file; None for one that isn't whole."""
+    try:
+        return (
+            Identity(str(value["host"]), str(value["boot"]), int(value["pid"]), int(value["start"])) if value else None
+        )
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+def to_json(process: Identity) -> dict[str, Any]:
+    return process._asdict()
+
+
+def is_alive(process: Identity) -> bool:
+    """Whether this very process lives, here. One of another host or boot doesn't."""
+    found = _process(process.pid)
+    return found is not None and found.start == process.start and (process.host, process.boot) == (host(), boot())
+
+
+def why_gone(process: Identity) -> str:
+    """Why a process of this host that doesn't live can't be here any more, as far as that is known."""
+    if process.boot != boot():
+        return f"{process.host} was restarted since"
+    return f"process {process.pid} is gone: killed, or ended without a word"
+
+
+# Finding
+
+
+def processes_of(targets: Sequence[Target]) -> list[list[Process]]:
+    """The living processes of each run on this machine, its shell included if it lives; one look at /proc for all."""
+    table = {each.pid: each for each in _table()}
+    named = _by_run_id(table, {target.run for target in targets})
+    children: dict[int, list[int]] = {}
+    for process in table.values():
+        children.setdefault(process.parent, []).append(process.pid)
+    found = []
+    for target in targets:
+        reached = set(named.get(target.run, ()))
+        shell = target.shell
+        # The session is the run's as long as its leader lives. After that its number may have been given again, unless
+        # something in it still carries the run's name.
+        if shell and (is_alive(shell) or shell.pid in {table[pid].session for pid in reached}):
+            reached.update(each.pid for each in table.values() if each.session == shell.pid)
+        waiting = list(reached)
+        while waiting:
+            for child in children.get(waiting.pop(), ()):
+                if child not in reached:
+                    reached.add(child)
+                    waiting.append(child)
+        found.append([table[pid] for pid in sorted(reached - {os.getpid()})])
+    return found
+
+
+def _by_run_id(pids: Iterable[int], runs: set[str]) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = {}
+    for pid in pids:
+        try:
+            with open(f"/proc/{pid}/environ", "rb") as stream:
+                environment = stream.read()
+        except OSError:  # ended meanwhile, or another user's
+            continue
+        _, key, after = (b"\0" + environment).partition(b"\0LAUNCHER_RUN_ID=")
+        run = after.split(b"\0", 1)[0].decode("utf-8", "replace")
+        if key and run in runs:
+            found.setdefault(run, []).append(pid)
+    return found
+
+
+def _table() -> list[Process]:
+    try:
+        names = os.listdir("/proc")
+    except FileNotFoundError:
+        return []
+    found = (_process(int(each)) for each in names if each.isdigit())
+    return [each for each in found if each is not None]
+
+
+def _process(pid: int) -> Process | None:
+    """The living process of that pid."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as stream:
+            line = stream.read()
+    except OSError:
+        return None
+    # The command's name stands in brackets and may hold blanks and brackets itself.
+    fields = line[line.rindex(b")") + 2 :].split()
+    if fields[0].decode() in ENDED:
+        return None
+    return Process(pid=pid, parent=int(fields[1]), session=int(fields[3]), start=int(fields[19]))
+
+
+# Ending
+
+
+def end(targets: Sequence[Target], grace: float = TERM_GRACE) -> list[list[Process]]:
+    """End every process of the runs: TERM, after the grace KILL, both for all runs at once. Without a grace, KILL.
+
+    The shells go last, so that they can still write down how their children ended. Returns, for each run, the processes
+    that outlived even KILL, which the kernel holds in an uninterruptible wait.
+    """
+    if grace > 0:
+        _signal(_without_shells(targets), signal.SIGTERM)
+        _wait(targets, grace)
+    _signal(_without_shells(targets), signal.SIGKILL)
+    if _wait(targets, SHELL_GRACE):
+        for _ in range(20):
+            _signal(_all(targets), signal.SIGKILL)
+            if not _wait(targets, 0.25):
+                break
+    return processes_of(targets)
+
+
+def _all(targets: Sequence[Target]) -> list[Process]:
+    return [process for each in processes_of(targets) for process in each]
+
+
+def _without_shells(targets: Sequence[Target]) -> list[Process]:
+    shells = {(each.shell.pid, each.shell.start) for each in targets if each.shell}
+    return [each for each in _all(targets) if (each.pid, each.start) not in shells]
+
+
+def _wait(targets: Sequence[Target], seconds: float) -> bool:
+    """Whether anything still lives after so many seconds; returns as soon as nothing does."""
+    deadline = time.monotonic() + seconds
+    while alive := bool(_all(targets)):
+        if time.monotonic() >= deadline:
+            break
+        time.sleep(0.1)
+    return alive
+
+
+def _signal(processes: Iterable[Process], number: signal.Signals) -> None:
+    for each in processes:
+        now = _process(each.pid)
+        if now is not None and now.start == each.start:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(each.pid, number)

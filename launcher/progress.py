@@ -1,0 +1,117 @@
+"""How far a run is, from the rows of its metrics.jsonl. Pure: rows in, a value out."""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+RECENT = 200
+"""Step rows that are taken in at once; of a longer backlog only the last ones and the events matter."""
+_SMOOTH = 0.9
+"""Weight of the past at each step in the rate that is shown."""
+
+
+class Progress(NamedTuple):
+    """What the rows so far amount to; None is not known."""
+
+    attempt: int = 0
+    step: int = 0
+    total_steps: int | None = None
+    epoch: int | None = None
+    epochs: int | None = None
+    loss: float | None = None
+    nonfinite: tuple[str, ...] = ()
+    """Values of the last step that were infinite or no number."""
+    learning_rate: float | None = None
+    loss_scale: float | None = None
+    skipped: int = 0
+    """Steps skipped because of an overflow."""
+    memory_bytes: int | None = None
+    samples_per_second: float | None = None
+    """Over the last steps, later ones weighing more."""
+    seconds_left: float | None = None
+    """At the pace of this attempt so far, evaluations and checkpoints included."""
+    accuracy: float | None = None
+    """Of the last evaluation."""
+    resumed_from: int | None = None
+    saved_at: int | None = None
+    """Step of the last checkpoint."""
+    clock: tuple[int, float] | None = None
+    """Step and time of this attempt's first row, from which its pace is taken."""
+    recent: tuple[float, float] = (0.0, 0.0)
+    """Samples and seconds of the last steps, smoothed."""
+
+
+def rows_of(lines: Iterable[bytes]) -> list[dict[str, Any]]:
+    """The rows that matter in a backlog of lines: all events, and the last steps. A line that is no row is left out."""
+    events: list[tuple[int, bytes]] = []
+    steps: deque[tuple[int, bytes]] = deque(maxlen=RECENT)
+    for numbered in enumerate(lines):
+        (events if b'"event"' in numbered[1] else steps).append(numbered)
+    rows = []
+    for _, line in sorted([*events, *steps]):
+        try:
+            row = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(row, dict):
+            rows.append(row)
+    return rows
+
+
+def advance(progress: Progress, rows: Iterable[Mapping[str, Any]]) -> Progress:
+    """The progress after more rows."""
+    for row in rows:
+        event = row.get("event")
+        if event is None and "step" in row:
+            progress = _step(progress, row)
+        elif event == "start":
+            progress = _start(progress, row)
+        elif event == "eval":
+            progress = progress._replace(accuracy=row.get("accuracy"))
+        elif event == "checkpoint":
+            progress = progress._replace(saved_at=row.get("step"))
+    return progress
+
+
+def _start(before: Progress, row: Mapping[str, Any]) -> Progress:
+    resumed = row.get("resumed_from")
+    return Progress(
+        attempt=row.get("attempt") or before.attempt + 1,
+        step=resumed or 0,
+        total_steps=row.get("total_steps"),
+        epochs=row.get("epochs"),
+        epoch=before.epoch,
+        skipped=before.skipped if resumed else 0,
+        accuracy=before.accuracy if resumed else None,
+        resumed_from=resumed,
+        saved_at=resumed,
+    )
+
+
+def _step(before: Progress, row: Mapping[str, Any]) -> Progress:
+    step, now = row["step"], row.get("time")
+    clock = before.clock or ((step, now) if now is not None else None)
+    seconds, rate = row.get("seconds"), row.get("samples_per_second")
+    recent = before.recent
+    if seconds and rate:
+        recent = (recent[0] * _SMOOTH + rate * seconds, recent[1] * _SMOOTH + seconds)
+    left = None
+    if before.total_steps is not None and clock is not None and now is not None and step > clock[0]:
+        left = max(0.0, (before.total_steps - step) * (now - clock[1]) / (step - clock[0]))
+    return before._replace(
+        step=step,
+        epoch=row.get("epoch"),
+        loss=row.get("loss"),
+        nonfinite=tuple(row.get("nonfinite") or ()),
+        learning_rate=row.get("lr"),
+        loss_scale=row.get("loss_scale"),
+        skipped=row.get("skipped_total") or 0,
+        memory_bytes=row.get("memory_bytes"),
+        samples_per_second=recent[0] / recent[1] if recent[1] else None,
+        seconds_left=left,
+        clock=clock,
+        recent=recent,
+    )

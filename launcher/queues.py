@@ -1,0 +1,116 @@
+"""Where runs wait and live. A queue is a module with the functions of `Queue`, imported when a run of it is met."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple, Protocol, cast
+
+from launcher import runs
+from launcher.runs import Files, Run
+from launcher.states import Liveness, State, judge, needs_liveness
+
+MODULES = {"direct": "launcher.direct"}
+"""The word in submission.json -> the module that answers for it."""
+
+
+class Queue(Protocol):
+    """What a kind of queue has to know. Keys are the folders of runs, so that one question serves any number."""
+
+    def liveness(self, asked: Mapping[str, Files]) -> dict[str, Liveness]:
+        """What is known of each run that its folder calls unfinished."""
+
+    def with_processes(self, asked: Mapping[str, Files]) -> set[str]:
+        """Those of which anything lives, though their folders may call them finished."""
+
+    def end(self, asked: Mapping[str, Files], grace: float) -> dict[str, str]:
+        """End all processes of the runs, the hard way after `grace` seconds; a sentence for each that couldn't be."""
+
+
+class Seen(NamedTuple):
+    """A run as it was found."""
+
+    run: Run
+    files: Files
+    state: State
+
+
+def look(wanted: Iterable[Run]) -> list[Seen]:
+    """The state of each run, in the same order; one question to each queue for all of its runs."""
+    folders = {f"{run.root}/{run.id}": run for run in wanted}
+    files = {folder: runs.load(folder) for folder in folders}
+    known: dict[str, Liveness] = {}
+    asked = {folder: each for folder, each in files.items() if needs_liveness(each)}
+    while asked:
+        known.update(_liveness(asked))
+        # A run may have had its last word, or changed hands, between the reading of its files and the question. What
+        # is gone writes no more, so its files count as they are now.
+        again = {folder: runs.load(folder) for folder in asked if known[folder].life == "gone"}
+        asked = {folder: each for folder, each in again.items() if each != files[folder] and needs_liveness(each)}
+        files.update(again)
+    return [Seen(run, files[folder], judge(files[folder], known.get(folder))) for folder, run in folders.items()]
+
+
+def states_of(folders: Sequence[Path]) -> dict[Path, State]:
+    """The state of each run folder."""
+    seen = look(Run(str(each.parent), each.name) for each in folders)
+    return {each.run.folder: each.state for each in seen}
+
+
+def settle(seen: Iterable[Seen]) -> None:
+    """Take away the unfinished markers of runs that were seen finished."""
+    for each in seen:
+        # A folder without a submission may be one that is being submitted this moment.
+        if not each.state.finished or (each.files.exists and each.files.submission is None):
+            continue
+        root = Path(each.run.root)
+        try:
+            runs.clear_unfinished(root, each.run.id)
+        except OSError:
+            continue  # a root that can only be read keeps its markers
+        if not look([each.run])[0].state.finished:  # resumed in between
+            runs.mark_unfinished(root, each.run.id)
+
+
+def with_processes(files: Mapping[str, Files]) -> set[str]:
+    """The folders of those runs of which anything lives."""
+    return {folder for name, group in _by_queue(files).items() for folder in _queue(name).with_processes(group)}
+
+
+def end(files: Mapping[str, Files], grace: float) -> dict[str, str]:
+    """End all processes of the runs, the hard way after `grace` seconds; a sentence for each that couldn't be."""
+    groups = _by_queue(files)
+    failed = {
+        folder: f"its files don't say where it runs{_named(each)}"
+        for folder, each in files.items()
+        if not any(folder in group for group in groups.values())
+    }
+    for name, group in groups.items():
+        failed.update(_queue(name).end(group, grace))
+    return failed
+
+
+def _liveness(asked: Mapping[str, Files]) -> dict[str, Liveness]:
+    found = {folder: Liveness("unknown", f"no queue is known here{_named(files)}") for folder, files in asked.items()}
+    for name, group in _by_queue(asked).items():
+        found.update(_queue(name).liveness(group))
+    return found
+
+
+def _by_queue(files: Mapping[str, Files]) -> dict[str, dict[str, Files]]:
+    groups: dict[str, dict[str, Files]] = {}
+    for folder, each in files.items():
+        name = (each.submission or {}).get("queue")
+        if name in MODULES:
+            groups.setdefault(name, {})[folder] = each
+    return groups
+
+
+def _named(files: Files) -> str:
+    name = (files.submission or {}).get("queue")
+    return f" by the name of {name}" if name else ""
+
+
+def _queue(name: str) -> Queue:
+    return cast(Queue, importlib.import_module(MODULES[name]))

@@ -1,0 +1,116 @@
+"""Names of runs and sweeps: they sort by time, can be read aloud, and are safe as file names.
+
+A run is `YYYYMMDD-HHMMSS-<word>-<word>` in UTC. A sweep has a name of the same form, and its cells are that name with
+`-000`, `-001`, ... behind it. People type any beginning of a name, or any beginning of its words.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from launcher.errors import UsageError
+
+FIRST_WORDS = (
+    "able agile airy amber ample apt azure balmy bold brave breezy brief bright brisk bronze busy calm candid chief "
+    "civil clear clever cool coral cosy crisp curly deep deft eager early easy even exact fair fast fine firm fleet "
+    "fond frank free fresh full gentle glad golden good grand green happy hardy honest humble ideal jade jolly keen "
+    "kind known large late lively loud loyal lucid lucky lunar merry mild mint modest neat noble novel open opal pale "
+    "plain polar prime proud quick quiet rapid rare ready regal rosy round royal rustic sage serene sharp shiny silent "
+    "silver simple sleek smart smooth snowy solar solid spry stable steady still sunny sure sweet swift tall tame tidy "
+    "true upbeat urban vast vivid warm wide wise witty young zesty"
+).split()
+
+SECOND_WORDS = (
+    "acorn alder apple arrow aspen aster badger bamboo basil bay beach beacon beaver birch bison breeze bridge brook "
+    "canyon cedar cherry cliff clover comet condor coral cove crane creek cricket dahlia daisy dawn delta desert dove "
+    "dune eagle ember falcon fern field finch fjord flame forest fox garden gecko geyser ginger glacier grove gull "
+    "harbor hawk hazel heron hill ibis iris island ivy jasmine juniper kestrel kiwi koala lagoon lake larch lark "
+    "lemur lichen lily linden lotus lynx magpie maple marble marten meadow mesa moose moss moth nutmeg oak oasis ocean "
+    "olive orchid oriole osprey otter owl panda parrot pearl pebble pepper petrel pine plover poplar prairie quail "
+    "quartz raven reef ridge river robin saffron salmon seal sparrow spruce stone summit swan thistle thrush tulip "
+    "valley violet walnut willow wren yarrow zebra"
+).split()
+
+_FORM = re.compile(r"(\d{8}-\d{6}-[a-z]+-[a-z]+)(-\d{3,})?")
+_WORDS_AT = len("YYYYMMDD-HHMMSS-")
+
+
+class Match(NamedTuple):
+    """What a person's text named: a run, or a sweep."""
+
+    id: str
+    is_sweep: bool
+
+
+def new_id(now: float) -> str:
+    """A name for a run or sweep begun at `now`, in seconds since 1970. Two made in one second may collide: the folder
+    is made with `mkdir`, which tells."""
+    moment = time.strftime("%Y%m%d-%H%M%S", time.gmtime(now))
+    dice = int.from_bytes(os.urandom(8), "big")
+    first = FIRST_WORDS[dice % len(FIRST_WORDS)]
+    second = SECOND_WORDS[dice // len(FIRST_WORDS) % len(SECOND_WORDS)]
+    return f"{moment}-{first}-{second}"
+
+
+def cell_id(sweep: str, index: int, cells: int) -> str:
+    """The name of one cell of a sweep; all cells of a sweep get the same number of digits, so that they sort."""
+    return f"{sweep}-{index:0{max(3, len(str(cells - 1)))}d}"
+
+
+def is_id(name: str) -> bool:
+    """Whether the name has the form of a run, a cell or a sweep."""
+    return _FORM.fullmatch(name) is not None
+
+
+def sweep_of(run: str) -> str | None:
+    """The sweep that a cell's name belongs to; None for a run of its own."""
+    form = _FORM.fullmatch(run)
+    return form[1] if form and form[2] else None
+
+
+def words_of(run: str) -> str:
+    """The part of a name that people say: its words, and its number in a sweep."""
+    return run[_WORDS_AT:]
+
+
+def resolve(text: str, runs: Iterable[str], sweeps: Iterable[str]) -> Match:
+    """The one run or sweep whose name, or whose words, begin with the text; a whole name wins over longer ones.
+
+    A text that fits a sweep names the sweep, not its cells. Raises `UsageError` for a text that fits none, with the
+    nearest names, and for one that fits several, naming them.
+    """
+    runs, sweeps = list(runs), list(sweeps)
+    found = [Match(each, True) for each in sweeps if _fits(text, each)]
+    matching = {each.id for each in found}
+    found += [Match(each, False) for each in runs if _fits(text, each) and sweep_of(each) not in matching]
+    whole = [each for each in found if text in (each.id, words_of(each.id))]
+    if len(found) == 1 or len(whole) == 1:
+        return (whole or found)[0]
+    if not found:
+        raise UsageError(_unknown(text, [*runs, *sweeps]))
+    raise UsageError(f"{text} fits {len(found)} runs, say more of it: {_few(sorted(each.id for each in found))}")
+
+
+def _fits(text: str, name: str) -> bool:
+    return bool(text) and (name.startswith(text) or name.startswith(text, _WORDS_AT))
+
+
+def _unknown(text: str, known: Sequence[str]) -> str:
+    import difflib
+
+    if not known:
+        return f"no run {text!r}: there are no runs yet (run_root=PATH looks in another folder)"
+    by_word = {words_of(each): each for each in known}
+    close = difflib.get_close_matches(text, [*known, *by_word], n=3, cutoff=0.5)
+    names = dict.fromkeys(by_word.get(each, each) for each in close)
+    advice = f"did you mean {_few(list(names))}?" if names else f"the newest is {max(known)}"
+    return f"no run {text!r}; {advice} (`ls --all` lists them, run_root=PATH looks in another folder)"
+
+
+def _few(names: Sequence[str], limit: int = 8) -> str:
+    more = f" and {len(names) - limit} more" if len(names) > limit else ""
+    return ", ".join(names[:limit]) + more

@@ -1,0 +1,263 @@
+"""The folders that runs leave, and where they are.
+
+    RUN_ROOT/<run id>/           the record of one run: there is no database
+    RUN_ROOT/.unfinished/<id>    a marker from submission until someone sees the run finished, so that listing the
+                                 unfinished ones opens no old folder
+    RUN_ROOT/.sweeps/<id>.json   which runs a sweep has
+
+The roots that were ever submitted to stand in $XDG_STATE_HOME/launcher/roots, one a line. Every file has one writer
+and is written aside and renamed; a file that can't be read is taken for damaged, never for an empty answer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import heapq
+import json
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from launcher import run_ids
+from launcher.errors import UsageError
+
+UNFINISHED = ".unfinished"
+SWEEPS = ".sweeps"
+
+
+class Run(NamedTuple):
+    """One run: its root and its name."""
+
+    root: str
+    id: str
+
+    @property
+    def folder(self) -> Path:
+        return Path(self.root, self.id)
+
+
+class Found(NamedTuple):
+    """What a person's text named: one run, or the runs of a sweep."""
+
+    sweep: str | None
+    runs: tuple[Run, ...]
+
+
+class Files(NamedTuple):
+    """What a run's folder says of its state."""
+
+    submission: dict[str, Any] | None = None
+    status: dict[str, Any] | None = None
+    stop: bool = False
+    """STOP is there: someone asked for an end at the next step."""
+    cancelled: bool = False
+    """`cancel` was asked for."""
+    saved: dict[str, Any] | None = None
+    """The marker of the attempt in status.json: it stopped on request, and this checkpoint has its state."""
+    damaged: tuple[str, ...] = ()
+    """Files that are there and can't be read."""
+    exists: bool = True
+    """The folder itself is there."""
+
+
+# Roots
+
+
+def known_roots() -> list[str]:
+    """Run roots that were submitted to on this machine and are there now, in the order of their first use."""
+    try:
+        lines = _roots_file().read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        return []
+    return [each for each in dict.fromkeys(lines) if each and os.path.isdir(each)]
+
+
+def remember_root(root: Path) -> None:
+    """Add a run root to the known ones."""
+    text, file = str(root.absolute()), _roots_file()
+    if text in known_roots():
+        return
+    file.parent.mkdir(parents=True, exist_ok=True)
+    # One short append is whole even when two launchers do it at once.
+    with open(file, "a", encoding="utf-8") as stream:
+        stream.write(f"{text}\n")
+
+
+def roots(run_root: str | None) -> list[str]:
+    """The root a person named, or all known ones. Raises `UsageError` for one that is no folder."""
+    if run_root is None:
+        return known_roots()
+    root = os.path.abspath(os.path.expanduser(run_root))
+    if not os.path.isdir(root):
+        raise UsageError(f"run_root={run_root} is no folder")
+    return [root]
+
+
+def _roots_file() -> Path:
+    state = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
+    return Path(state, "launcher", "roots")
+
+
+# Making
+
+
+def create(root: Path, run: str) -> Path:
+    """A new run's folder, for its user alone, with its marker. Raises `FileExistsError` where the name is taken."""
+    folder = root / run
+    root.mkdir(mode=0o700, parents=True, exist_ok=True)
+    folder.mkdir(mode=0o700)
+    mark_unfinished(root, run)
+    return folder
+
+
+def mark_unfinished(root: Path, run: str) -> None:
+    marker = root / UNFINISHED / run
+    marker.parent.mkdir(mode=0o700, exist_ok=True)
+    marker.touch()
+
+
+def clear_unfinished(root: Path, run: str) -> None:
+    (root / UNFINISHED / run).unlink(missing_ok=True)
+
+
+def write_sweep(root: Path, sweep: str, runs: Sequence[str], record: dict[str, Any]) -> None:
+    """The record of a sweep: its runs, and whatever else is worth keeping."""
+    path = root / SWEEPS / f"{sweep}.json"
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    write_json(path, {"schema": 1, "id": sweep, "runs": list(runs), **record})
+
+
+def write_json(path: Path, value: dict[str, Any]) -> None:
+    """Aside first, then renamed, so that a reader sees the old file or the new one."""
+    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with open(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as stream:
+            json.dump(value, stream, indent=1)
+            stream.write("\n")
+        os.replace(aside, path)
+    finally:
+        aside.unlink(missing_ok=True)
+
+
+# Reading
+
+
+class Damaged(Exception):
+    """The file is there and holds no JSON object."""
+
+
+def read_json(path: str | Path) -> dict[str, Any] | None:
+    """The object in the file; None where there is no file. Raises `Damaged` for anything else in it."""
+    try:
+        with open(path, "rb") as stream:
+            value = json.loads(stream.read())
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, ValueError) as error:
+        raise Damaged(f"{path}: {error}") from error
+    if not isinstance(value, dict):
+        raise Damaged(f"{path} holds no JSON object")
+    return value
+
+
+def read_if_whole(path: str | Path) -> dict[str, Any]:
+    """The object in the file; empty where there is none or it can't be read."""
+    try:
+        return read_json(path) or {}
+    except Damaged:
+        return {}
+
+
+def load(folder: str) -> Files:
+    """What the folder says now. Files are read in the order that makes a resubmission between them harmless."""
+    damaged = []
+
+    def read(name: str) -> dict[str, Any] | None:
+        try:
+            return read_json(f"{folder}/{name}")
+        except Damaged:
+            damaged.append(name)
+            return None
+
+    # status.json first: it is the newer one only once the submission that it belongs to was written.
+    status, submission = read("status.json"), read("submission.json")
+    attempt = status.get("attempt") if status else None
+    return Files(
+        submission=submission,
+        status=status,
+        stop=os.path.exists(f"{folder}/STOP"),
+        cancelled=os.path.exists(f"{folder}/cancelled"),
+        saved=read(f"attempts/{attempt}/stopped.json") if attempt else None,
+        damaged=tuple(damaged),
+        exists=submission is not None or os.path.isdir(folder),
+    )
+
+
+def attempts(folder: Path) -> list[int]:
+    """Numbers of the attempts that left a folder, oldest first."""
+    try:
+        return sorted(int(each) for each in os.listdir(folder / "attempts") if each.isdigit())
+    except FileNotFoundError:
+        return []
+
+
+# Listing
+
+
+def run_names(root: str) -> list[str]:
+    """Every run in the root, in no order. Only names are read: this has to be quick over ten thousand of them."""
+    try:
+        return [each for each in os.listdir(root) if run_ids.is_id(each)]
+    except FileNotFoundError:
+        return []
+
+
+def sweep_names(root: str) -> list[str]:
+    with contextlib.suppress(FileNotFoundError):
+        return [each[: -len(".json")] for each in os.listdir(f"{root}/{SWEEPS}") if each.endswith(".json")]
+    return []
+
+
+def unfinished(roots: Iterable[str]) -> list[Run]:
+    """Runs with a marker, oldest first."""
+    found = []
+    for root in roots:
+        with contextlib.suppress(FileNotFoundError):
+            found += [Run(root, each) for each in os.listdir(f"{root}/{UNFINISHED}") if run_ids.is_id(each)]
+    return sorted(found, key=lambda run: run.id)
+
+
+def newest(roots: Iterable[str], count: int) -> list[Run]:
+    """The newest runs of all roots together, newest first."""
+    found: list[tuple[str, str]] = []
+    for root in roots:
+        found += [(each, root) for each in heapq.nlargest(count, run_names(root))]
+    return [Run(root, run) for run, root in heapq.nlargest(count, found)]
+
+
+def find(text: str, roots: Sequence[str]) -> Found:
+    """The run or sweep that the text names in the roots. Raises `UsageError` where it names none, or several."""
+    where: dict[str, list[str]] = {}
+    sweeps: dict[str, list[str]] = {}
+    for root in roots:
+        for name in run_names(root):
+            where.setdefault(name, []).append(root)
+        for name in sweep_names(root):
+            sweeps.setdefault(name, []).append(root)
+    match = run_ids.resolve(text, where, sweeps)
+    holders = (sweeps if match.is_sweep else where)[match.id]
+    if len(holders) > 1:
+        raise UsageError(f"{match.id} is in {len(holders)} run roots: add run_root={' or run_root='.join(holders)}")
+    if match.is_sweep:
+        return Found(match.id, tuple(sweep_runs(holders[0], match.id)))
+    return Found(None, (Run(holders[0], match.id),))
+
+
+def sweep_runs(root: str, sweep: str) -> list[Run]:
+    """The runs of a sweep that still have a folder, in the order of its cells."""
+    recorded = read_if_whole(f"{root}/{SWEEPS}/{sweep}.json").get("runs")
+    names = (
+        recorded if isinstance(recorded, list) else sorted(n for n in run_names(root) if run_ids.sweep_of(n) == sweep)
+    )
+    return [Run(root, each) for each in names if run_ids.is_id(each) and os.path.isdir(f"{root}/{each}")]

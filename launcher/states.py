@@ -1,0 +1,137 @@
+"""What state a run is in, from what its folder says and from what its queue knows of its processes.
+
+Nothing is shown as running that isn't, and nothing is lost without a reason in words. `judge` only decides: the
+looking is done by `queues`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, NamedTuple
+
+from launcher.runs import Files
+
+Name = Literal["queued", "running", "stopping", "done", "failed", "stopped", "cancelled", "lost", "unreachable"]
+
+FINISHED: frozenset[str] = frozenset({"done", "failed", "stopped", "cancelled", "lost"})
+"""States that change only by a new submission. An unreachable run may still be running."""
+
+
+class Liveness(NamedTuple):
+    """What a queue knows of a run that its folder calls unfinished."""
+
+    life: Literal["alive", "gone", "unknown"]
+    """`alive`: running, or waiting for its turn."""
+    reason: str = ""
+    """In words: what it waits for, how it ended, why nothing is known."""
+    outcome: Literal["", "failed", "cancelled"] = ""
+    """Of one that is gone: how the queue itself says that it ended, where it says so."""
+
+
+class State(NamedTuple):
+    """A run's state, and why, in words."""
+
+    name: Name
+    reason: str = ""
+    attempt: int = 0
+    """0 before the first one started."""
+    exit_code: int | None = None
+    started: str | None = None
+    ended: str | None = None
+
+    @property
+    def finished(self) -> bool:
+        return self.name in FINISHED
+
+
+def status_of(files: Files) -> dict[str, Any] | None:
+    """status.json, unless it tells of an attempt before the newest submission: a resumed run that hasn't started yet
+    has the last word of the one before."""
+    if files.status is None:
+        return None
+    first = (files.submission or {}).get("first_attempt", 1)
+    return files.status if files.status.get("attempt", 1) >= first else None
+
+
+def needs_liveness(files: Files) -> bool:
+    """Whether the folder alone can't say it: there was a submission, and no last word yet."""
+    status = status_of(files)
+    return files.submission is not None and (status is None or status.get("state") not in FINISHED)
+
+
+def judge(files: Files, liveness: Liveness | None) -> State:
+    """The state of a run. `liveness` may be None where `needs_liveness` says so."""
+    if not files.exists:
+        return State("lost", "its folder is gone")
+    status = status_of(files)
+    unreadable = f"{' and '.join(files.damaged)} can't be read" if files.damaged else ""
+    if files.submission is None and status is None:
+        return State("lost", unreadable or "it was never submitted: the launcher ended before")
+    if status is not None and status.get("state") in FINISHED:
+        return _finished(files, status)
+    if liveness is None:
+        return State("unreachable", unreadable or "nothing is known of its processes")
+    if status is None:
+        return _waiting(files, liveness, unreadable)
+    return _running(files, status, liveness)
+
+
+def _finished(files: Files, status: dict[str, Any]) -> State:
+    name, reason = status["state"], status.get("reason") or ""
+    if files.cancelled and name in ("failed", "stopped"):
+        # What a cancelled run's shell saw is a child that was killed, or one that stopped on request.
+        name, reason = "cancelled", _saved(files) or "on request"
+    elif name == "stopped":
+        reason = reason or _saved(files)
+    return _state(name, reason, status)
+
+
+def _waiting(files: Files, liveness: Liveness, unreadable: str) -> State:
+    """Of a run whose submission nothing has answered yet."""
+    if files.cancelled:
+        # True at once: nothing starts a run that is marked so.
+        return State("cancelled", "before it started")
+    if liveness.life == "unknown":
+        return State("unreachable", liveness.reason)
+    if liveness.life == "alive":
+        if unreadable:
+            return State("unreachable", unreadable)
+        return State("stopping", "before it starts") if files.stop else State("queued", liveness.reason)
+    if files.stop:
+        return State("stopped", "before it started")
+    if liveness.outcome:
+        return State(liveness.outcome, liveness.reason)
+    return State("lost", unreadable or f"it never started: {liveness.reason}")
+
+
+def _running(files: Files, status: dict[str, Any], liveness: Liveness) -> State:
+    if liveness.life == "unknown":
+        return _state("unreachable", liveness.reason, status)
+    if liveness.life == "alive":
+        if files.cancelled or files.stop:
+            return _state("stopping", "cancelled" if files.cancelled else "asked to stop at the next step", status)
+        return _state("running", liveness.reason, status)
+    if files.cancelled:
+        return _state("cancelled", _saved(files) or "killed on request", status)
+    if files.saved is not None:
+        return _state("stopped", f"{_saved(files)}; {liveness.reason}", status)
+    if liveness.outcome:
+        return _state(liveness.outcome, liveness.reason, status)
+    return _state("lost", f"it was running, and {liveness.reason}", status)
+
+
+def _saved(files: Files) -> str:
+    if files.saved is None:
+        return ""
+    step = files.saved.get("step")
+    return f"on request, saved at step {step}" if step is not None else "on request, saved"
+
+
+def _state(name: Name, reason: str, status: dict[str, Any]) -> State:
+    return State(
+        name,
+        reason,
+        attempt=status.get("attempt") or 0,
+        exit_code=status.get("exit_code"),
+        started=status.get("started"),
+        ended=status.get("ended"),
+    )

@@ -1,0 +1,110 @@
+"""Ending runs: asking, insisting, killing. Whatever happens, the folder tells the true state afterwards."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from launcher import processes, queues, runs
+from launcher.queues import Seen
+from launcher.runs import Run
+
+STOP_GRACE = 30.0
+"""Seconds that a trainer has to reach the next step, save, and end."""
+
+
+class Ended(NamedTuple):
+    """A run after someone wanted it ended."""
+
+    seen: Seen
+    why_not: str
+    """Why it couldn't be; empty if it is."""
+
+
+def request_stop(folder: Path) -> None:
+    """Ask the trainer to save and stop at its next step."""
+    (folder / "STOP").touch()
+
+
+def request_cancel(folder: Path) -> None:
+    """The same, leaving our own word that the end was asked for; a run that hasn't started never will."""
+    moment = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    runs.write_json(folder / "cancelled", {"time": moment})
+    request_stop(folder)
+
+
+def clear_requests(folder: Path) -> None:
+    """Forget what was asked, before a run is submitted again."""
+    for name in ("cancelled", "STOP"):
+        (folder / name).unlink(missing_ok=True)
+
+
+def kill(folder: Path) -> str:
+    """End every process of a run at once, and mark it as cancelled. Returns why that couldn't be, or nothing."""
+    return kill_all([folder]).get(folder, "")
+
+
+def kill_all(folders: Iterable[Path]) -> dict[Path, str]:
+    """End every process of the runs at once, all of them together: one after another, a sweep's next cell would start
+    while the last one is killed. Returns why that couldn't be, for those of which it couldn't."""
+    ended = cancel([Run(str(each.parent), each.name) for each in folders], now=True)
+    return {each.seen.run.folder: each.why_not for each in ended if each.why_not}
+
+
+def cancel(
+    wanted: Sequence[Run],
+    *,
+    now: bool = False,
+    stop_grace: float = STOP_GRACE,
+    term_grace: float = processes.TERM_GRACE,
+    say: Callable[[str], None] = lambda _: None,
+) -> list[Ended]:
+    """End the runs: STOP, after a grace TERM, after another KILL; `now` kills at once.
+
+    Returns how each was found afterwards. Runs that were finished before are left as they are, but for processes that
+    outlived their shell.
+    """
+    rest = unended(queues.look(wanted))
+    for each in rest:
+        if not each.state.finished:
+            request_cancel(each.run.folder)
+    asked = [each for each in rest if not each.state.finished]
+    if asked and not now:
+        say(
+            f"asked {len(asked)} run{'s' * (len(asked) > 1)} to save and stop at the next step; what has not ended in "
+            f"{stop_grace:.0f} s is killed (cancel --now kills at once)"
+        )
+        rest = _wait([each.run for each in rest], stop_grace)
+    failed: dict[str, str] = {}
+    if rest:
+        say(f"killing {', '.join(each.run.id for each in rest)}")
+        failed = queues.end(
+            {_folder(each.run): runs.load(_folder(each.run)) for each in rest}, 0 if now else term_grace
+        )
+    after = queues.look(wanted)
+    queues.settle(after)
+    return [Ended(each, failed.get(_folder(each.run), "")) for each in after]
+
+
+def unended(seen: Sequence[Seen]) -> list[Seen]:
+    """Runs that aren't finished, and finished ones of which something lives all the same."""
+    finished = {_folder(each.run): each.files for each in seen if each.state.finished}
+    alive = queues.with_processes(finished)
+    return [each for each in seen if not each.state.finished or _folder(each.run) in alive]
+
+
+def _wait(wanted: Iterable[Run], seconds: float) -> list[Seen]:
+    """Those that haven't ended after so many seconds."""
+    deadline = time.monotonic() + seconds
+    while rest := unended(queues.look(wanted)):
+        if time.monotonic() >= deadline:
+            break
+        time.sleep(0.2)
+        wanted = [each.run for each in rest]
+    return rest
+
+
+def _folder(run: Run) -> str:
+    return f"{run.root}/{run.id}"

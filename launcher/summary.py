@@ -1,0 +1,151 @@
+"""What a run amounts to, in words: from its files to lines of text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from launcher import follow, human, run_ids, runs, tables
+from launcher.states import State
+
+LOG_LINES = 10
+
+
+def label(folder: Path) -> str:
+    """What people call a run on a screen: its words, or in a sweep its number and where it differs from the others."""
+    swept = runs.read_if_whole(folder / "plan.json").get("swept") or ()
+    if not swept:
+        return run_ids.words_of(folder.name)
+    number = folder.name.rpartition("-")[2]
+    return f"{number} {' '.join(f'{key}={_value(value)}' for key, value in swept)}"
+
+
+def asked(plan: Mapping[str, Any]) -> str:
+    """What a run was asked to be: its name and its trainer's words."""
+    return " ".join(str(each) for each in (plan.get("name") or "", *(plan.get("words") or ())) if each)
+
+
+def elapsed(state: State, now: float) -> float | None:
+    """Seconds that the newest attempt has taken so far, or took."""
+    started = human.seconds_of(state.started)
+    if started is None:
+        return None
+    ended = human.seconds_of(state.ended)
+    if ended is None:
+        # Of a run that was lost or killed nobody wrote down when it ended.
+        return None if state.finished else now - started
+    return ended - started
+
+
+def headline(state: State, now: float) -> str:
+    """A state with its reason and how long it took, in one line."""
+    seconds = elapsed(state, now)
+    taken = f" after {human.duration(seconds)}" if seconds is not None and state.finished else ""
+    attempt = f" (attempt {state.attempt})" if state.attempt > 1 else ""
+    return f"{state.name}{taken}{attempt}{': ' if state.reason else ''}{state.reason}"
+
+
+def outcome(result: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """What a run gained and whether its mode was proved, a name and a text each; only what the result holds."""
+    rows = []
+    if accuracy := accuracy_of(result):
+        loss = result["eval"].get("loss")
+        rows.append(("accuracy", accuracy + (f" (held out, loss {human.number(loss)})" if loss is not None else "")))
+    if throughput := throughput_of(result):
+        spread = result["throughput"]
+        ends = f" (p10 {human.number(spread.get('p10'))}, p90 {human.number(spread.get('p90'))})"
+        rows.append(("throughput", f"{throughput} {spread.get('unit') or 'samples/s'}{ends}"))
+    loss = result.get("loss") or {}
+    if loss.get("last") is not None:
+        rows.append(("loss", f"{human.number(loss.get('first'))} at first, {human.number(loss['last'])} at last"))
+    scale = result.get("loss_scale") or {}
+    if scale.get("final") is not None:
+        rows.append(("loss scale", f"{human.number(scale['final'], 8)}, {scale.get('skipped_steps', 0)} steps skipped"))
+    if result.get("peak_memory_bytes") is not None:
+        rows.append(("peak memory", human.size(result["peak_memory_bytes"])))
+    observed = result.get("observed") or {}
+    if observed.get("verdict"):
+        why = observed.get("why")
+        rows.append(("proof", f"{observed['verdict']}{f': {why}' if why else ''}"))
+    return rows
+
+
+def accuracy_of(result: Mapping[str, Any]) -> str:
+    value = (result.get("eval") or {}).get("accuracy")
+    return f"{value:.4f}" if isinstance(value, (int, float)) else ""
+
+
+def throughput_of(result: Mapping[str, Any]) -> str:
+    value = (result.get("throughput") or {}).get("mean")
+    return human.number(value) if value is not None else ""
+
+
+def verdict_of(result: Mapping[str, Any]) -> str:
+    return (result.get("observed") or {}).get("verdict") or ""
+
+
+def settings_line(values: Mapping[str, Any]) -> str:
+    """A mapping of settings as it would be typed."""
+    return " ".join(f"{key}={_value(value)}" for key, value in values.items() if value is not None)
+
+
+def log_tail(folder: Path, attempt: int = 0, count: int = LOG_LINES) -> tuple[Path, list[str]]:
+    """The log that says most about a failure, and its last lines: what went to stderr, else stdout, else the launch."""
+    number = attempt or max(runs.attempts(folder), default=0)
+    candidates = [folder / "attempts" / str(number) / name for name in ("stderr.log", "stdout.log")]
+    for path in (*candidates, folder / "launch.log"):
+        if lines := follow.tail(path, count):
+            return path, lines
+    return candidates[0], []
+
+
+def of_run(folder: Path, state: State, now: float) -> list[str]:
+    """The last words about one run."""
+    result = runs.read_if_whole(folder / "result.json")
+    rows = [(run_ids.words_of(folder.name), headline(state, now)), *outcome(result), ("folder", str(folder))]
+    lines = tables.pairs(rows)
+    if state.name in ("failed", "lost"):
+        path, last = log_tail(folder, state.attempt)
+        if last:
+            lines += [f"the end of {path}:", *(f"  {tables.clean(each)}" for each in last)]
+    if state.name in ("stopped", "cancelled", "lost") and state.attempt:
+        lines.append(f"go on from the last checkpoint with: python -m launcher resume {folder.name}")
+    return lines
+
+
+def of_sweep(states: Mapping[Path, State], now: float) -> list[str]:
+    """A table of the runs of a sweep, and why the ones that failed did."""
+    rows = []
+    failures = []
+    for folder, state in states.items():
+        result = runs.read_if_whole(folder / "result.json")
+        memory = result.get("peak_memory_bytes")
+        rows.append(
+            (
+                label(folder),
+                state.name,
+                human.duration(elapsed(state, now)),
+                accuracy_of(result) or "-",
+                throughput_of(result) or "-",
+                human.size(memory),
+                verdict_of(result) or "-",
+            )
+        )
+        if state.name in ("failed", "lost"):
+            failures.append(f"{folder.name}: {tables.clean(headline(state, now))}")
+    header = ("RUN", "STATE", "TIME", "ACCURACY", "SAMPLES/S", "PEAK MEMORY", "PROOF")
+    roots = _unique(str(folder.parent) for folder in states)
+    return [*tables.table(header, rows, right=frozenset({2, 3, 4, 5})), *failures, f"folders in {', '.join(roots)}"]
+
+
+def _unique(texts: Any) -> Sequence[str]:
+    return list(dict.fromkeys(texts))
+
+
+def _value(value: Any) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value)

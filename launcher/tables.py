@@ -1,0 +1,37 @@
+"""Plain text tables: columns two blanks apart, no borders, so that they can be cut and searched."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+_CONTROL = dict.fromkeys((*range(32), 127), "?")
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, right: frozenset[int] = frozenset()) -> list[str]:
+    """Lines of a table, without blanks at their ends; columns in `right` are aligned to the right."""
+    cells = [[clean(cell) for cell in row] for row in (header, *rows)]
+    widths = [max(len(row[column]) for row in cells) for column in range(len(header))]
+    lines = []
+    for row in cells:
+        padded = (
+            cell.rjust(width) if column in right else cell.ljust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        lines.append("  ".join(padded).rstrip())
+    return lines
+
+
+def pairs(rows: Sequence[tuple[str, str]]) -> list[str]:
+    """Lines of names and values, the values under each other; a value of several lines keeps them there."""
+    width = max((len(name) for name, _ in rows), default=0)
+    lines = []
+    for name, value in rows:
+        first, *more = value.splitlines() or [""]
+        lines.append(f"{name.ljust(width)}  {clean(first)}".rstrip())
+        lines += [f"{' ' * width}  {clean(each)}".rstrip() for each in more]
+    return lines
+
+
+def clean(text: str) -> str:
+    """The text with no character that a terminal would act on."""
+    return text.translate(_CONTROL)

@@ -1,0 +1,76 @@
+"""What verbs have in common: how their words are read, and which runs they mean."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+from launcher import runs
+from launcher.errors import UsageError
+from launcher.runs import Found, Run
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse, with errors that are raised in the launcher's own way."""
+
+    def __init__(self, verb: str, words: str, description: str) -> None:
+        super().__init__(
+            prog=f"python -m launcher {verb}",
+            usage=f"python -m launcher {verb} {words} [run_root=PATH]",
+            description=description,
+            epilog="RUN and SWEEP are ids, or any unique beginning of one or of its words. Without run_root every run "
+            "root that this machine has submitted to is looked into.",
+            allow_abbrev=False,
+        )
+        self.verb = verb
+        self.add_argument("words", nargs="*", help=argparse.SUPPRESS)
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{self.verb}: {message}; `{self.prog} --help` has the choices")
+
+
+def positive(text: str) -> int:
+    """A whole number from 1, for argparse."""
+    value = int(text)
+    if value < 1:
+        raise ValueError(text)
+    return value
+
+
+def split(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The names of runs among the words, and the run roots to look in. Raises `UsageError` for another key."""
+    names = [each for each in words if "=" not in each]
+    run_root = None
+    for word in words:
+        key, equals, value = word.partition("=")
+        if not equals:
+            continue
+        if key != "run_root":
+            raise UsageError(f"unknown key {key} in {word} (known here: run_root)")
+        run_root = value
+    return names, runs.roots(run_root)
+
+
+def newest(roots: Sequence[str]) -> Run:
+    """The newest run, said on stderr so that nobody is surprised. Raises `UsageError` where there is none."""
+    found = runs.newest(roots, 1)
+    if not found:
+        raise UsageError(f"there are no runs{_where(roots)}; run_root=PATH looks in another folder")
+    print(f"newest run: {found[0].id}", file=sys.stderr)
+    return found[0]
+
+
+def _where(roots: Sequence[str]) -> str:
+    return f" in {', '.join(roots)}" if roots else " yet"
+
+
+def found(names: Sequence[str], roots: Sequence[str]) -> list[Found]:
+    """What each name means, all of them before anything is done."""
+    return [runs.find(each, roots) for each in names]
+
+
+def all_runs(what: Sequence[Found]) -> list[Run]:
+    """The runs meant, each once."""
+    return list(dict.fromkeys(run for each in what for run in each.runs))

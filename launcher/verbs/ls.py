@@ -1,0 +1,195 @@
+"""`ls`: which runs there are and how they stand; or everything about one."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from launcher import follow, human, queues, run_ids, runs, summary, tables
+from launcher.errors import UsageError
+from launcher.progress import Progress, advance, rows_of
+from launcher.queues import Seen
+from launcher.runs import Run
+from launcher.verbs.arguments import Parser, found, split
+
+NEWEST = 20
+MOST = 60
+"""Rows of a listing that wasn't asked for whole."""
+
+
+def main(arguments: list[str]) -> int:
+    parser = Parser("ls", "[RUN|SWEEP] [--all] [--json]", "List runs; with a RUN, everything about it.")
+    parser.add_argument("--all", action="store_true", help="every run, not only unfinished ones and the newest")
+    parser.add_argument("--json", action="store_true", help="for programs: a list of objects, or one for a RUN")
+    options = parser.parse_intermixed_args(arguments)
+    names, roots = split(options.words)
+    if len(names) > 1:
+        raise UsageError(f"ls: one run or sweep at a time, not {len(names)}: {' '.join(names)}")
+    if names:
+        (what,) = found(names, roots)
+        if what.sweep is None:
+            return _one(what.runs[0], options.json)
+        wanted, hidden = list(what.runs), 0
+    else:
+        wanted, hidden = _default(roots, options.all or options.json, options.all)
+    seen = queues.look(wanted)
+    queues.settle(seen)
+    if options.json:
+        print(json.dumps([_object(each) for each in seen], indent=1))
+    else:
+        print("\n".join(_listing(seen, hidden, roots)))
+    return 0
+
+
+def _default(roots: Sequence[str], whole: bool, everything: bool) -> tuple[list[Run], int]:
+    """The runs to list, newest first, and how many older ones there are that aren't."""
+    if everything:
+        names = [Run(root, each) for root in roots for each in runs.run_names(root)]
+        return sorted(names, key=lambda run: run.id, reverse=True), 0
+    chosen = {*runs.newest(roots, NEWEST), *runs.unfinished(roots)}
+    listed = sorted(chosen, key=lambda run: run.id, reverse=True)
+    return (listed, 0) if whole else (listed[:MOST], max(0, len(listed) - MOST))
+
+
+def _listing(seen: Sequence[Seen], hidden: int, roots: Sequence[str]) -> list[str]:
+    if not seen:
+        return [f"no runs{' in ' + ', '.join(roots) if roots else ' yet'}"]
+    now = time.time()
+    rows = []
+    for run, _, state in seen:
+        folder = f"{run.root}/{run.id}"
+        result = runs.read_if_whole(f"{folder}/result.json") if state.finished else {}
+        rows.append(
+            (
+                run.id,
+                state.name,
+                human.duration(summary.elapsed(state, now)),
+                "-" if state.finished else _step(folder),
+                summary.accuracy_of(result) or "-",
+                summary.throughput_of(result) or "-",
+                summary.verdict_of(result) or "-",
+                summary.asked(runs.read_if_whole(f"{folder}/plan.json")),
+            )
+        )
+    header = ("RUN", "STATE", "TIME", "STEP", "ACCURACY", "SAMPLES/S", "PROOF", "ASKED")
+    lines = tables.table(header, rows, right=frozenset({2, 3, 4, 5}))
+    if hidden:
+        lines.append(f"and {hidden} more that have not ended (`ls --all` lists everything)")
+    counts = Counter(each.state.name for each in seen)
+    if len(seen) > NEWEST:
+        lines.append(", ".join(f"{count} {name}" for name, count in sorted(counts.items())))
+    return lines
+
+
+def _step(folder: str) -> str:
+    """The last step in the metrics; only the end of the file is read."""
+    lines = follow.tail(Path(folder, "metrics.jsonl"), 1)
+    try:
+        return str(json.loads(lines[-1])["step"]) if lines else "-"
+    except (ValueError, KeyError, TypeError):
+        return "-"
+
+
+def _one(run: Run, as_json: bool) -> int:
+    (seen,) = queues.look([run])
+    queues.settle([seen])
+    if as_json:
+        folder = run.folder
+        details = {
+            **_object(seen),
+            "attempts": runs.attempts(folder),
+            "plan": runs.read_if_whole(folder / "plan.json") or None,
+            "progress": _progress(run)._asdict(),
+            "result": runs.read_if_whole(folder / "result.json") or None,
+        }
+        print(json.dumps(details, indent=1))
+    else:
+        print("\n".join(_details(seen)))
+    return 0
+
+
+def _details(seen: Seen) -> list[str]:
+    run, files, state = seen
+    folder, now = run.folder, time.time()
+    plan = runs.read_if_whole(folder / "plan.json")
+    result = runs.read_if_whole(folder / "result.json")
+    submission = files.submission or {}
+    rows = [("run", run.id), ("state", summary.headline(state, now))]
+    sweep = run_ids.sweep_of(run.id)
+    if sweep:
+        rows.append(("sweep", sweep))
+    rows.append(("asked", summary.asked(plan)))
+    for name in ("requested", "effective"):
+        if result.get(name):
+            rows.append((name, summary.settings_line(result[name])))
+    if not state.finished:
+        progress = _progress(run)
+        if progress.step:
+            from launcher.display import line
+
+            rows.append(("progress", line(progress)))
+    rows += summary.outcome(result)
+    rows.append(("where", _where(submission, plan)))
+    rows.append(("submitted", submission.get("submitted") or "never"))
+    if state.started:
+        rows.append(("started", f"{state.started}, ended {state.ended}" if state.ended else state.started))
+    numbers = runs.attempts(folder)
+    rows.append(("attempts", _attempts(run, numbers)))
+    rows.append(("folder", str(folder)))
+    lines = tables.pairs(rows)
+    if state.name in ("failed", "lost"):
+        path, last = summary.log_tail(folder, state.attempt)
+        if last:
+            lines += [f"the end of {path}:", *(f"  {tables.clean(each)}" for each in last)]
+    return lines
+
+
+def _where(submission: Mapping[str, Any], plan: Mapping[str, Any]) -> str:
+    job = (submission.get("job") or {}).get("id")
+    container = (plan.get("container") or {}).get("kind")
+    parts = [
+        submission.get("queue") or plan.get("queue") or "-",
+        f"job {job}" if job else "",
+        f"on {submission['host']}" if submission.get("host") else "",
+        f"in {container}" if container and container != "none" else "",
+    ]
+    return " ".join(each for each in parts if each)
+
+
+def _attempts(run: Run, numbers: Sequence[int]) -> str:
+    if not numbers:
+        return "none"
+    saved = [each for each in numbers if os.path.exists(f"{run.root}/{run.id}/attempts/{each}/stopped.json")]
+    stopped = f" (stopped on request and saved: {', '.join(map(str, saved))})" if saved else ""
+    return f"{len(numbers)}{stopped}"
+
+
+def _progress(run: Run) -> Progress:
+    _, lines = follow.Lines(run.folder / "metrics.jsonl").read()
+    return advance(Progress(), rows_of(lines))
+
+
+def _object(seen: Seen) -> dict[str, Any]:
+    """One run for a program. Names are added here, never changed."""
+    run, files, state = seen
+    submission = files.submission or {}
+    return {
+        "id": run.id,
+        "sweep": run_ids.sweep_of(run.id),
+        "folder": f"{run.root}/{run.id}",
+        "state": state.name,
+        "reason": state.reason,
+        "finished": state.finished,
+        "attempt": state.attempt,
+        "exit_code": state.exit_code,
+        "submitted": submission.get("submitted"),
+        "started": state.started,
+        "ended": state.ended,
+        "queue": submission.get("queue"),
+        "host": submission.get("host"),
+    }

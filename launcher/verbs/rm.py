@@ -1,0 +1,71 @@
+"""`rm`: delete the folders of runs that have ended."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from launcher import queues, run_ids, runs, stopping
+from launcher.errors import LauncherError, UsageError
+from launcher.runs import Found, Run
+from launcher.verbs.arguments import Parser, all_runs, found, split
+
+
+def main(arguments: list[str]) -> int:
+    parser = Parser("rm", "[--force] RUN|SWEEP ...", "Delete the folders of runs that have ended. Nothing is asked.")
+    parser.add_argument("--force", action="store_true", help="end first, at once, what has not ended")
+    options = parser.parse_intermixed_args(arguments)
+    names, roots = split(options.words)
+    if not names:
+        raise UsageError("rm: name the runs or sweeps to delete (`ls` lists them)")
+    what = found(names, roots)
+    chosen = all_runs(what)
+    _end(chosen, options.force)
+    for run in chosen:
+        delete(run)
+        print(f"{run.id}  deleted")
+    _forget_sweeps(what, roots)
+    return 0
+
+
+def _end(chosen: Sequence[Run], force: bool) -> None:
+    """Make sure that nothing writes into the folders any more. Raises before anything is deleted."""
+    alive = stopping.unended(queues.look(chosen))
+    if not alive:
+        return
+    if not force:
+        states = ", ".join(f"{each.run.id} ({each.state.name})" for each in alive)
+        raise UsageError(f"rm: not ended yet: {states}; `cancel` them first, or rm --force")
+    ended = stopping.cancel(
+        [each.run for each in alive], now=True, say=lambda text: print(text, file=sys.stderr, flush=True)
+    )
+    for (run, _, state), why_not in ended:
+        if why_not or not state.finished:
+            reason = why_not or state.reason or state.name
+            raise LauncherError(f"rm: {run.id} is kept: {reason}; if that can't be true any more, delete {run.folder}")
+
+
+def delete(run: Run) -> None:
+    """Delete one run's folder, and its marker after it. Raises `LauncherError` for anything that isn't one."""
+    folder, root = run.folder, Path(run.root)
+    # The name has the form of a run id, so this is an entry of the root itself; a link is not followed.
+    if not run_ids.is_id(run.id) or folder.parent != root or folder.is_symlink() or not folder.is_dir():
+        raise LauncherError(f"rm: {folder} is no run folder")
+    try:
+        shutil.rmtree(folder)
+    except OSError as error:
+        raise LauncherError(f"rm: {folder} could not be deleted: {error}") from None
+    runs.clear_unfinished(root, run.id)
+
+
+def _forget_sweeps(what: Sequence[Found], roots: Sequence[str]) -> None:
+    """Delete the records of sweeps that have no run left."""
+    named = {each.sweep for each in what} | {run_ids.sweep_of(run.id) for run in all_runs(what)}
+    for root in roots:
+        for sweep in named - {None}:
+            record = f"{root}/{runs.SWEEPS}/{sweep}.json"
+            if os.path.exists(record) and not runs.sweep_runs(root, str(sweep)):
+                os.unlink(record)

@@ -1,0 +1,108 @@
+"""Following runs until they end: progress from their metrics.jsonl, states from their folders."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+from launcher import follow, queues, summary
+from launcher.display import Row, for_stream
+from launcher.progress import Progress, advance, rows_of
+from launcher.runs import Run
+from launcher.states import State
+
+INTERVAL = 0.5
+"""Seconds between two looks; more where looking takes long, so that it never takes a tenth of one core."""
+
+
+class _Followed:
+    """One run, with what is known of it so far."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.label = summary.label(folder)
+        self.state = State("queued")
+        self.progress = Progress()
+        self._lines = follow.Lines(folder / "metrics.jsonl")
+
+    def read(self) -> None:
+        afresh, lines = self._lines.read()
+        self.progress = advance(Progress() if afresh else self.progress, rows_of(lines))
+
+    def row(self) -> Row:
+        return Row(self.label, self.state, self.progress)
+
+
+def watch(run_dirs: Sequence[Path], *, on_interrupt: Callable[[int], None]) -> dict[Path, State]:
+    """Show the runs until all have ended, then what they amount to. Returns how each ended.
+
+    The first Ctrl-C calls `on_interrupt(1)`, which is to ask the runs to stop; later ones call `on_interrupt(2)`, which
+    is to kill them. The watching goes on until they have ended; an `on_interrupt` that raises ends it at once.
+    """
+    followed = {str(each): _Followed(each) for each in run_dirs}
+    with for_stream(sys.stdout) as display, _interrupts() as interrupts:
+        handled = 0
+        while True:
+            began = time.monotonic()
+            open_ones = [each for each in followed.values() if not each.state.finished]
+            _refresh(open_ones)
+            display.show([each.row() for each in followed.values()])
+            if all(each.state.finished for each in followed.values()):
+                break
+            until = time.monotonic() + max(INTERVAL, 10 * (time.monotonic() - began))
+            while time.monotonic() < until and len(interrupts) == handled:
+                time.sleep(0.05)
+            if len(interrupts) > handled:
+                handled = len(interrupts)
+                if handled > 1:
+                    display.say("killing")
+                on_interrupt(min(handled, 2))
+                if handled == 1:
+                    display.say("asked to save and stop at the next step; Ctrl-C again kills")
+    states = {each.folder: each.state for each in followed.values()}
+    for line in report(states):
+        print(line)
+    return states
+
+
+def report(states: dict[Path, State]) -> list[str]:
+    """The last words about runs that have ended: all that is known of one, a table of several."""
+    now = time.time()
+    if len(states) == 1:
+        ((folder, state),) = states.items()
+        return summary.of_run(folder, state, now)
+    return summary.of_sweep(states, now)
+
+
+def _refresh(open_ones: Sequence[_Followed]) -> None:
+    seen = queues.look(Run(str(each.folder.parent), each.folder.name) for each in open_ones)
+    for each, found in zip(open_ones, seen, strict=True):
+        # The state first, the rows after it: what is finished writes no more, so none are missed.
+        each.state = found.state
+        if found.state.attempt:
+            each.read()
+    queues.settle(seen)
+
+
+@contextmanager
+def _interrupts() -> Iterator[list[int]]:
+    """A list that grows at each Ctrl-C, instead of an exception in the middle of drawing."""
+    interrupts: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield interrupts  # only the main thread may take signals
+        return
+
+    def note(number: int, frame: FrameType | None) -> None:
+        interrupts.append(number)
+
+    before = signal.signal(signal.SIGINT, note)
+    try:
+        yield interrupts
+    finally:
+        signal.signal(signal.SIGINT, before)
