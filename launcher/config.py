@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from launcher.errors import UsageError
-from launcher.overrides import Override, hydra_word
-from launcher.schema import GROUPS, annotation_of, known_keys, leaves
+from launcher.overrides import Override, hydra_word, literal
+from launcher.schema import GROUPS, REQUIRED_GROUPS, annotation_of, defaults, known_keys, leaves, text_key
 from recipes.recipe import find
 from recipes.typed import SettingsError, nearest, not_a_choice, show, unknown_key
 
@@ -56,7 +56,7 @@ class Composer:
             for folder in self.config_dirs:
                 if not folder.is_dir():
                     raise UsageError(f"--config-dir {folder} is not a folder")
-                path.append("command-line", f"file://{folder.absolute()}")
+                path.prepend("command-line", f"file://{folder.absolute()}", anchor="schema")
             self._loader = ConfigLoaderImpl(config_search_path=path)
         return self._loader
 
@@ -134,7 +134,7 @@ def cells(composer: Composer, overrides: Sequence[Override]) -> list[Cell]:
         choice = tuple(value_of[id(each)] for each in choosing)
         if choice not in bases:
             words = [hydra_word(each, value) for each, value in zip(choosing, choice, strict=True)]
-            bases[choice] = _Base.make(composer.compose(words), setting)
+            bases[choice] = _Base.make(composer.compose([each for each in words if each]), setting)
         config = bases[choice].apply([(each, value_of[id(each)]) for each in setting])
         found.append(
             Cell(
@@ -185,19 +185,42 @@ def _resolved(composed: Any, assignments: Sequence[tuple[Override, Any]]) -> dic
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
-    from launcher.overrides import literal
-    from launcher.schema import text_key
-
     config = copy.deepcopy(composed)
     try:
         for override, value in assignments:
             text = isinstance(value, str) and text_key(override.key)
             OmegaConf.update(config, override.key, literal(value) if text else value, merge=True)
-        plain = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
+    except OmegaConfBaseException as error:
+        raise UsageError(f"the configuration can't be composed: {str(error).splitlines()[0]}") from None
+    return resolve(config)
+
+
+def resolve(config: Any) -> dict[str, Any]:
+    """The composed configuration as plain values. An interpolation may read a key that only the code has a default for.
+
+    Raises `UsageError` for an interpolation that can't be resolved.
+    """
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    raw = OmegaConf.to_container(config, resolve=False)
+    assert isinstance(raw, dict)
+    if not any(_texts(raw)):
+        return {str(name): value for name, value in raw.items()}
+    try:
+        whole = OmegaConf.to_container(OmegaConf.merge(defaults(), config), resolve=True, throw_on_missing=True)
     except OmegaConfBaseException as error:
         raise UsageError(f"the configuration can't be resolved: {str(error).splitlines()[0]}") from None
-    assert isinstance(plain, dict)
-    return {str(name): value for name, value in plain.items()}
+    assert isinstance(whole, dict)
+    return _restricted(whole, raw)
+
+
+def _restricted(whole: Mapping[Any, Any], shape: Mapping[Any, Any]) -> dict[str, Any]:
+    """The part of a tree that has the keys of another."""
+    return {
+        str(name): _restricted(whole[name], inner) if isinstance(inner, dict) else whole[name]
+        for name, inner in shape.items()
+    }
 
 
 def _assign(config: dict[str, Any], key: str, value: Any) -> None:
@@ -243,7 +266,9 @@ def _check(composer: Composer, override: Override) -> None:
     if override.kind == "group":
         choices = composer.choices(override.key)
         for value in override.values:
-            if value is None or (isinstance(value, str) and value in choices):
+            if isinstance(value, str) and value in choices:
+                continue
+            if value is None and override.key not in REQUIRED_GROUPS:
                 continue
             raise UsageError(f"{not_a_choice(override.key, show(value), choices)} (command line)")
         return

@@ -28,7 +28,7 @@ def origins(asked: Request, spec: JobSpec, plan: Plan) -> list[Origin]:
     cell = asked.cells[0]
     groups = [hydra_word(each, each.values[0]) for each in cell.words if each.kind == "group" or each.prefix == "~"]
     places: dict[str, str] = {}
-    for name, values in asked.composer.files(groups):
+    for name, values in asked.composer.files([each for each in groups if each]):
         places.update(dict.fromkeys(values, name))
     swept = {key for key, _ in cell.swept}
     for each in cell.words:

@@ -85,11 +85,13 @@ def _grammar(key: str, text: str) -> tuple[Any, ...]:
 
 def hydra_word(override: Override, value: Any) -> str:
     """The override as Hydra's grammar spells it, with one of its values. Values are always forced in: the schema, not
-    the presence of a key in some file, decides what may be set."""
+    the presence of a key in some file, decides what may be set. Empty for a group that is not chosen."""
+    if override.kind == "group" and value is None:
+        return ""  # groups that may be left out are left out unless named
     if override.prefix == "~":
         return override.typed
     if override.kind == "group":
-        return f"{'+' if override.prefix == '+' else ''}{override.key}={'null' if value is None else value}"
+        return f"{'+' if override.prefix == '+' else ''}{override.key}={value}"
     if isinstance(value, str) and text_key(override.key):
         value = literal(value)
     return f"++{override.key}={_spell(value)}"
@@ -112,5 +114,5 @@ def _spell(value: Any) -> str:
     if isinstance(value, (list, tuple)):
         return f"[{','.join(_spell(each) for each in value)}]"
     if isinstance(value, dict):
-        return "{" + ",".join(f"{_spell(name)}:{_spell(each)}" for name, each in value.items()) + "}"
+        return "{" + ",".join(f"{name}:{_spell(each)}" for name, each in value.items()) + "}"
     return str(value)

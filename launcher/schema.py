@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, get_args, get_origin
 
 from recipes.settings import Settings
-from recipes.typed import fields_of, is_group, is_text, setting
+from recipes.typed import fields_of, is_group, is_text, plain, setting
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -84,7 +84,8 @@ class Launch:
 # The recipe's hyper-parameters depend on the recipe and are typed once it is known.
 TRAINING_KEYS = tuple(name for name in fields_of(Settings) if name != "train")
 # Composed by Hydra: choosing one of these picks a file of conf/.
-GROUPS = ("amp", "loss_scale", "recipe", "data", "cluster", "container", "experiment")
+REQUIRED_GROUPS = ("amp", "loss_scale", "recipe", "cluster", "container")
+GROUPS = (*REQUIRED_GROUPS, "data", "experiment")
 
 
 @functools.cache
@@ -142,3 +143,9 @@ def leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any
             yield from leaves(value, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}", value
+
+
+def defaults() -> dict[str, Any]:
+    """Every key with the default that the code gives it, as plain values."""
+    settings = plain(Settings())
+    return {**{name: settings[name] for name in TRAINING_KEYS}, **plain(Launch())}

@@ -1,0 +1,59 @@
+# `make run` and `make test` do all their own set-up; the rest is for people who work on the project.
+PYTHON ?= python3
+ARGS ?= amp=o2 batch=512
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+.PHONY: run test lint format bench golden clean help
+
+help: ## this list
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^[^:]*:?([a-z-]+):.*## /\1\t/' | expand -t 16
+
+run: $(VENV)/.run ## train here and now: make run ARGS="amp=o1 batch=256"
+	@$(BIN)/python -m launcher $(ARGS)
+
+test: $(VENV)/.test lint ## everything that has to hold; parts that need the testbed are skipped where it is not up
+	$(BIN)/python -m pytest $(TESTS)
+
+lint: $(VENV)/.test ## format, lint, types, import direction
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest tests/test_import_direction.py
+
+format: $(VENV)/.test ## put the code into the one format
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+golden: $(VENV)/.test ## write the golden files anew; review them as a diff
+	UPDATE_GOLDEN=1 $(BIN)/python -m pytest tests -k golden
+	git --no-pager diff --stat -- tests
+
+bench: $(VENV)/.test ## the benchmarks, each a ratio against something measured beside it
+	$(BIN)/python -m benchmarks
+
+clean: ## the environment and caches; runs are left alone
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+
+# Debian keeps venv's pip in a package of its own.
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { echo "Python 3.10 or newer is needed"; exit 1; }
+	@$(PYTHON) -m venv $(VENV) 2>/dev/null || { rm -rf $(VENV); \
+	  { [ "$$(id -u)" = 0 ] && apt-get update -qq && apt-get install -qq -y python3-venv; } && $(PYTHON) -m venv $(VENV); } || \
+	  { rm -rf $(VENV); echo "Python's venv is missing: sudo apt install python3-venv"; exit 1; }
+
+# torch goes first and alone, at the pinned version, so that no other package pulls a different build of it.
+$(VENV)/.run: pyproject.toml constraints.txt | $(VENV)/bin/python
+	@echo "installing what the job needs into $(VENV), once"
+	@$(PIP) torch
+	@$(PIP) --editable '.[torch]'
+	@touch $@
+
+$(VENV)/.test: pyproject.toml constraints.txt | $(VENV)/bin/python
+	@echo "installing what the tests need into $(VENV), once"
+	@$(PIP) torch
+	@$(PIP) --editable '.[torch,dev]'
+	@touch $@ $(VENV)/.run
+
+-include tests/testbed/testbed.mk

@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from launcher.config import Composer, cells, resolve
+from launcher.errors import UsageError
+from launcher.overrides import Override, hydra_word, parse
+
+COMPOSER = Composer()
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Composer:
+    """A user's folder whose files refer to other keys."""
+    folder = tmp_path_factory.mktemp("site")
+    (folder / "cluster").mkdir()
+    (folder / "experiment").mkdir()
+    (folder / "cluster" / "mine.yaml").write_text("kind: slurm\naccount: ${name}\ntime: '1:00:00'\n")
+    (folder / "experiment" / "tied.yaml").write_text("# @package _global_\nname: s${seed}\nepochs: 3\nenv: {A: x}\n")
+    return Composer(config_dirs=[folder])
+
+
+VALUES: dict[str, st.SearchStrategy[str]] = {
+    "amp": st.sampled_from(["o0", "o1", "o2", "o3", "o0,o1"]),
+    "loss_scale": st.sampled_from(["auto", "tf", "tf,paddle"]),
+    "cluster": st.sampled_from(["local", "mine"]),
+    "experiment": st.sampled_from(["tied", "null"]),
+    "data": st.sampled_from(["digits", "null", "digits,synthetic"]),
+    "seed": st.sampled_from(["1", "range(0,3)", "5,7"]),
+    "batch": st.sampled_from(["8", "8,16"]),
+    "name": st.sampled_from(["a", "${seed}", "1e3"]),
+    "env.A": st.sampled_from(["1.10", "x=y", "${batch}", ""]),
+    "train.lr": st.sampled_from(["0.1", "0.1,0.2", "${seed}"]),
+    "amp.deny": st.sampled_from(["[conv2d]", "[a],[b,c]", "[]"]),
+    "loss_scale.init": st.sampled_from(["1024", "8,16"]),
+    "cluster.mem": st.sampled_from(["4G", "1_000"]),
+    "env": st.sampled_from(["{B: c}", "{A: d}"]),
+}
+WORDS = st.fixed_dictionaries({}, optional=VALUES).map(lambda chosen: [f"{k}={v}" for k, v in chosen.items()])
+
+
+def full_compose(composer: Composer, overrides: list[Override]) -> list[dict[str, Any]]:
+    """Every cell by itself through all of Hydra, with every word an override of Hydra's."""
+    found = []
+    for combination in itertools.product(*(each.values for each in overrides)):
+        words = [hydra_word(each, value) for each, value in zip(overrides, combination, strict=True)]
+        # Groups first, as Hydra itself orders them.
+        found.append(resolve(composer.compose([each for each in words if each])))
+    return found
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(words=WORDS)
+def test_cells_equal_a_full_compose_of_each(site: Composer, words: list[str]) -> None:
+    overrides = [parse(word, site.groups()) for word in words]
+    assert [cell.config for cell in cells(site, overrides)] == full_compose(site, overrides)
+
+
+def test_a_swept_key_that_an_interpolation_reads_changes_what_reads_it(site: Composer) -> None:
+    found = cells(site, [parse("experiment=tied"), parse("seed=4,5")])
+    assert [cell.config["name"] for cell in found] == ["s4", "s5"]
+
+
+def test_an_interpolation_may_read_a_key_that_has_only_a_default(site: Composer) -> None:
+    (cell,) = cells(site, [parse("experiment=tied")])
+    assert cell.config["name"] == "s0"
+    assert "seed" not in cell.config
+
+
+def test_of_two_words_for_one_key_the_last_wins() -> None:
+    (cell,) = cells(COMPOSER, [parse("batch=8"), parse("amp=o0"), parse("amp=o2"), parse("batch=16")])
+    assert (cell.config["batch"], cell.config["amp"]) == (16, {"level": "o2"})
+
+
+def test_cells_come_in_the_order_of_the_words() -> None:
+    found = cells(COMPOSER, [parse("amp=o0,o1"), parse("batch=8,16")])
+    assert [cell.swept for cell in found] == [
+        (("amp", "o0"), ("batch", 8)),
+        (("amp", "o0"), ("batch", 16)),
+        (("amp", "o1"), ("batch", 8)),
+        (("amp", "o1"), ("batch", 16)),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("word", "says"),
+    [
+        ("amp=o9", "amp=o9 is not one of o0, o1, o2, o3 (command line)"),
+        ("amp=null", "amp=null is not one of"),
+        ("~amp", "amp=null is not one of"),
+        ("amp=[o1]", "amp=[o1] is not one of"),
+        ("recipe=mnst", "did you mean mnist?"),
+        ("bach=3", "unknown key bach; did you mean batch?"),
+        ("cluster.partion=x", "did you mean cluster.partition?"),
+        ("batch=1,1", "has the cell batch=1 twice"),
+    ],
+)
+def test_unknown_keys_and_choices_are_refused_with_the_nearest(word: str, says: str) -> None:
+    with pytest.raises(UsageError) as error:
+        cells(COMPOSER, [parse(word)])
+    assert says in str(error.value)
+
+
+def test_a_broken_file_of_the_user_is_named_without_a_traceback(tmp_path: Path) -> None:
+    (tmp_path / "cluster").mkdir()
+    (tmp_path / "cluster" / "mine.yaml").write_text("kind: [slurm\n")
+    with pytest.raises(UsageError) as error:
+        cells(Composer(config_dirs=[tmp_path]), [parse("cluster=mine")])
+    assert "can't be read" in str(error.value)
+    assert "mine.yaml" in str(error.value)
+
+
+def test_a_missing_config_dir_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="is not a folder"):
+        Composer(config_dirs=[tmp_path / "nowhere"]).groups()

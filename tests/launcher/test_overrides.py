@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+import pytest
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hypothesis import given
+from hypothesis import strategies as st
+from omegaconf import OmegaConf
+
+from launcher.errors import UsageError
+from launcher.overrides import hydra_word, parse
+
+TEXT = st.text(st.characters(min_codepoint=32, exclude_characters="\x7f", exclude_categories=("Cs", "Cc")), max_size=30)
+NASTY = st.lists(st.sampled_from(["${", "$", "{", "}", "\\", "'", '"', "=", ",", ":", "a", " ", "["]), max_size=8)
+
+
+@pytest.mark.parametrize(
+    ("word", "key", "value"),
+    [
+        ("env.V=1.10", "env.V", "1.10"),
+        ("env.A=x=y", "env.A", "x=y"),
+        ("name=1e3", "name", "1e3"),
+        ("run_root=~/x", "run_root", "~/x"),
+        ("cluster.constraint=a100&nvlink", "cluster.constraint", "a100&nvlink"),
+        ("cluster.time=24:00:00", "cluster.time", "24:00:00"),
+        ("cluster.qos=no", "cluster.qos", "no"),
+        ("env.A=a,b", "env.A", "a,b"),
+        ("env.A=", "env.A", ""),
+        ("secrets.K=~/.key", "secrets.K", "~/.key"),
+        ("env.A=$(id)", "env.A", "$(id)"),
+    ],
+)
+def test_text_arrives_as_typed(word: str, key: str, value: str) -> None:
+    override = parse(word)
+    assert (override.key, override.values) == (key, (value,))
+
+
+@pytest.mark.parametrize(
+    ("word", "values"),
+    [
+        ("amp=o0,o1,o2", ("o0", "o1", "o2")),
+        ("batch=128,256", (128, 256)),
+        ("seed=range(0,3)", (0, 1, 2)),
+        ("visible_gpus=[0,2]", ([0, 2],)),
+        ("amp.deny=[conv2d],[matmul,bmm]", (["conv2d"], ["matmul", "bmm"])),
+        ("train.lr=1e-3,2e-3", (1e-3, 2e-3)),
+        ("tf32=null", (None,)),
+    ],
+)
+def test_other_keys_are_read_by_hydras_grammar(word: str, values: tuple[object, ...]) -> None:
+    assert parse(word).values == values
+
+
+@given(st.one_of(TEXT, NASTY.map("".join)))
+def test_any_text_survives_hydra_and_omegaconf_unevaluated(text: str) -> None:
+    override = parse(f"env.A={text}")
+    parsed = OverridesParser.create().parse_override(hydra_word(override, override.values[0]))
+    config = OmegaConf.create({})
+    OmegaConf.update(config, "x", parsed.value())
+    assert OmegaConf.to_container(config, resolve=True) == {"x": text}
+
+
+@pytest.mark.parametrize(
+    ("word", "says"),
+    [
+        ("plain", "neither a verb nor key=value"),
+        ("batch=[1", "batch=[1 can't be read"),
+        ("batch=interval(1,2)", "range(start,stop,step)"),
+        ("batch=glob(*)", "glob sweeps are not supported"),
+        ("hydra.run.dir=x", "have no effect here"),
+        ("env.A=a\nb", "control character '\\n'"),
+        ("name=a\x1bb", "control character"),
+    ],
+)
+def test_what_cannot_be_read_is_said(word: str, says: str) -> None:
+    with pytest.raises(UsageError) as error:
+        parse(word)
+    assert says in str(error.value)

@@ -1,0 +1,76 @@
+"""Imports point one way: launcher -> containers, launcher -> the standard-library part of recipes, nothing back."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+FRAMEWORKS = {"torch": "torch_", "tensorflow": "tensorflow_", "keras": "tensorflow_", "paddle": "paddle_"}
+LAUNCHER_ONLY = {"hydra", "omegaconf", "submitit", "fabric", "yaml", "rich"}
+
+
+def imports(path: Path) -> Iterator[str]:
+    """Every module that a file imports, inside functions too."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            yield from _modules(node)
+
+
+def _modules(node: ast.Import | ast.ImportFrom) -> list[str]:
+    if isinstance(node, ast.Import):
+        return [name.name for name in node.names]
+    assert node.level == 0, "imports here are absolute"
+    return [f"{node.module}.{name.name}" for name in node.names]
+
+
+def files(folder: str) -> list[Path]:
+    found = sorted((ROOT / folder).rglob("*.py"))
+    assert found, f"{folder} has no Python files"
+    return found
+
+
+def top(module: str) -> str:
+    return module.split(".")[0]
+
+
+@pytest.mark.parametrize("folder", ["launcher", "containers"])
+def test_launcher_side_imports_no_framework_and_only_the_plain_part_of_recipes(folder: str) -> None:
+    for path in files(folder):
+        for module in imports(path):
+            assert top(module) not in FRAMEWORKS, f"{path} imports {module}"
+            if top(module) == "recipes":
+                part = module.split(".")[1:2]
+                assert not (part and part[0].endswith("_")), f"{path} imports {module}"
+
+
+def test_containers_import_nothing_of_the_launcher() -> None:
+    for path in files("containers"):
+        for module in imports(path):
+            assert top(module) != "launcher", f"{path} imports {module}"
+
+
+def test_training_side_imports_nothing_of_the_launcher_side() -> None:
+    for path in files("recipes"):
+        for module in imports(path):
+            assert top(module) not in {"launcher", "containers"} | LAUNCHER_ONLY, f"{path} imports {module}"
+
+
+def test_a_framework_is_imported_only_in_its_own_folder() -> None:
+    for path in files("recipes"):
+        for module in imports(path):
+            home = FRAMEWORKS.get(top(module))
+            if home:
+                assert home in path.relative_to(ROOT).parts, f"{path} imports {module}"
+
+
+def test_what_lies_directly_in_recipes_loads_with_the_standard_library_only() -> None:
+    for path in sorted((ROOT / "recipes").glob("*.py")):
+        body = ast.parse(path.read_text(encoding="utf-8")).body
+        at_import = [node for node in body if isinstance(node, (ast.Import, ast.ImportFrom))]
+        for module in (name for node in at_import for name in _modules(node)):
+            assert top(module) in sys.stdlib_module_names or top(module) == "recipes", f"{path} imports {module}"
