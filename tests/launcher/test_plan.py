@@ -1,0 +1,129 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+
+from launcher.errors import UsageError
+from launcher.facts import Facts
+from launcher.plan import Plan, from_json, resolve, to_json
+from launcher.script import command, render
+from tests import golden
+from tests.launcher.hosts import KEPLER, LAPTOP, TWO_A100, TWO_V100, spec_of
+
+GOLDEN = Path(__file__).parent / "golden"
+
+CASES: dict[str, tuple[Facts, tuple[str, ...]]] = {
+    "cpu-o2": (LAPTOP, ("amp=o2", "batch=512")),
+    "two-gpus": (TWO_V100, ("amp=o1", "amp.deny=[softmax,conv2d]", "loss_scale=tf", "batch=256", "compile=true")),
+    "one-of-two": (TWO_A100, ("amp=o2", "visible_gpus=[1]", "train.lr=0.5", "steps=100", "name=half")),
+    "hostile": (
+        LAPTOP,
+        (
+            "env.A=$(id) `id` 'x' \"y\" \\ ${HOME} ; & | > * ~ !",
+            "env.B=é ü 漢字 🦊",
+            "env.C=",
+            "env.D=-rf",
+            "env.E=a,b=c:d",
+            "secrets.KEY=~/.key with space",
+            "run_root=/data/my 'runs' $x",
+            "cluster.setup=['module load cuda/12.4','ulimit -c 0']",
+        ),
+    ),
+}
+
+
+def plan_of(name: str) -> Plan:
+    facts, words = CASES[name]
+    spec = spec_of(*words)
+    return resolve(spec, dataclasses.replace(facts, run_root=spec.launch.run_root.replace("~", facts.home)))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_golden_plan(name: str) -> None:
+    golden.check(GOLDEN / f"{name}.json", json.dumps(to_json(plan_of(name)), indent=1, ensure_ascii=False) + "\n")
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_golden_script(name: str) -> None:
+    golden.check(GOLDEN / f"{name}.sh", render(plan_of(name).bind("20260102-030405-calm-fox")))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_plan_survives_json(name: str) -> None:
+    plan = plan_of(name)
+    assert from_json(json.loads(json.dumps(to_json(plan)))) == plan
+
+
+def test_the_words_typed_reach_the_trainer_unchanged() -> None:
+    words = ("amp=o2", "batch=512", "train.lr=0.5", "loss_scale=tf", "amp.deny=[conv2d,softmax]", "seed=3")
+    plan = resolve(spec_of(*words), LAPTOP)
+    assert set(words) <= set(command(plan))
+
+
+def test_the_same_value_makes_plan_and_script() -> None:
+    spec = spec_of("amp=o2")
+    assert resolve(spec, LAPTOP) == resolve(spec, LAPTOP)
+    assert render(resolve(spec, LAPTOP)) == render(resolve(spec, LAPTOP))
+
+
+@pytest.mark.parametrize(
+    ("facts", "words", "visible", "processes", "device"),
+    [
+        (LAPTOP, (), "", 1, "cpu"),
+        (TWO_V100, (), "0,1", 2, "cuda"),
+        (TWO_V100, ("gpus=1",), "0", 1, "cuda"),
+        (TWO_V100, ("visible_gpus=[1]",), "1", 1, "cuda"),
+        (TWO_V100, ("visible_gpus=[1,0]",), "1,0", 2, "cuda"),
+        (TWO_V100, ("gpus=0",), "", 1, "cpu"),
+        (TWO_V100, ("device=cpu", "gpus=1"), "0", 1, "cpu"),
+    ],
+)
+def test_gpus_become_what_the_job_sees(
+    facts: Facts, words: tuple[str, ...], visible: str, processes: int, device: str
+) -> None:
+    plan = resolve(spec_of(*words), facts)
+    assert plan.env["CUDA_VISIBLE_DEVICES"] == visible
+    assert (plan.processes, plan.settings["device"]) == (processes, device)
+    assert plan.env["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
+
+
+@pytest.mark.parametrize(
+    ("facts", "words", "says"),
+    [
+        (LAPTOP, ("visible_gpus=[0]",), "visible_gpus=[0]: there is no GPU 0 on box, which has no GPU"),
+        (TWO_V100, ("visible_gpus=[2]",), "there is no GPU 2 on box, which has GPU 0 Tesla V100"),
+        (TWO_V100, ("gpus=3",), "gpus=3: box has GPU 0 Tesla V100-SXM2-32GB, GPU 1"),
+        (TWO_V100, ("batch=3",), "batch=3 does not divide by 2 devices x accumulate=1; say batch=2 or 4"),
+        (TWO_V100, ("amp=o1", "amp.dtype=bfloat16"), "needs compute capability 8.0, and this GPU has 7.0"),
+        (KEPLER, ("amp=o1",), "needs compute capability 7.0"),
+        (LAPTOP, ("device=cuda",), "device=cuda, and this job has no GPU"),
+        (LAPTOP, ("xla=true",), "for torch say compile=true"),
+        (LAPTOP, ("data=mnist",), "data=mnist needs data.dir"),
+        (LAPTOP, ("data=mnist", "data.dir=/nowhere"), "data.dir=/nowhere is not a folder"),
+        (
+            dataclasses.replace(LAPTOP, folders={"/d": ("train-images-idx3-ubyte.gz",)}),
+            ("data=mnist", "data.dir=/d"),
+            "data.dir=/d lacks train-labels-idx1-ubyte, t10k-images-idx3-ubyte, t10k-labels-idx1-ubyte",
+        ),
+        (dataclasses.replace(LAPTOP, packages={}), (), "pip install 'amp-launcher[torch]'"),
+        (dataclasses.replace(LAPTOP, python_version=""), ("python=python9",), "can't be run on box"),
+        (dataclasses.replace(LAPTOP, run_root_problem="/x is not writable for mei"), (), "name another folder"),
+        (dataclasses.replace(LAPTOP, missing=("/k",)), ("secrets.K=/k",), "secrets.K=/k: there is no such file"),
+        (dataclasses.replace(LAPTOP, open_secrets=("/k",)), ("secrets.K=/k",), "chmod 600 /k"),
+    ],
+)
+def test_what_the_host_cannot_do_is_refused(facts: Facts, words: tuple[str, ...], says: str) -> None:
+    with pytest.raises(UsageError) as error:
+        resolve(spec_of(*words), facts)
+    assert says in str(error.value)
+
+
+def test_relative_and_home_paths_are_absolute_for_the_job() -> None:
+    facts = dataclasses.replace(LAPTOP, folders={"~/mnist": (), "mnist": ()})
+    for typed, meant in (("~/mnist", "/home/mei/mnist"), ("mnist", "/home/mei/project/mnist")):
+        plan = resolve(spec_of("data=mnist", f"data.dir={typed}", "data.download=true"), facts)
+        assert plan.settings["data"]["dir"] == meant
+        assert f"data.dir={meant}" in plan.words

@@ -1,0 +1,213 @@
+"""`run.sh` under the real bash. In place of the trainer's Python stands a program of ours: a process boundary."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from launcher import execute
+from launcher.plan import Plan, resolve
+from launcher.script import command
+from tests.launcher.hosts import LAPTOP, spec_of
+
+# Dumps what it was given, then does what BEHAVIOUR says.
+PROGRAM = """#!{python}
+import json, os, sys, time
+with open(os.environ["DUMP"], "w") as stream:
+    json.dump({{"argv": sys.argv, "env": dict(os.environ), "cwd": os.getcwd()}}, stream)
+print("to stdout"); print("to stderr", file=sys.stderr)
+exec(os.environ.get("BEHAVIOUR", ""))
+"""
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Path:
+    path = tmp_path / "bin" / "python"
+    path.parent.mkdir()
+    path.write_text(PROGRAM.format(python=sys.executable))
+    path.chmod(0o700)
+    return path
+
+
+def lay(tmp_path: Path, program: Path, *words: str, **changes: Any) -> tuple[Plan, Path]:
+    """A prepared run folder whose trainer is the program."""
+    root = tmp_path / "runs"
+    facts = dataclasses.replace(LAPTOP, run_root=str(root), python=str(program))
+    plan = resolve(spec_of(*words), facts)
+    plan = dataclasses.replace(
+        plan, env={**plan.env, "DUMP": str(tmp_path / "dump"), **changes.pop("env", {})}, **changes
+    )
+    (root / ".code" / plan.code).mkdir(parents=True, exist_ok=True)
+    return plan, execute.prepare(plan)
+
+
+def run(folder: Path) -> int:
+    return subprocess.run(["bash", str(folder / "run.sh")], env=execute.environment(), timeout=60).returncode
+
+
+def status(folder: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((folder / "status.json").read_text())
+    return found
+
+
+@pytest.fixture(autouse=True)
+def state_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+
+
+def test_a_good_end_is_done_with_its_logs_and_identity(tmp_path: Path, program: Path) -> None:
+    _, folder = lay(tmp_path, program)
+    assert run(folder) == 0
+    found = status(folder)
+    assert (found["state"], found["exit_code"], found["attempt"]) == ("done", 0, 1)
+    assert found["ended"] >= found["started"]
+    assert found["process"]["boot"] == Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    assert (folder / "attempts/1/stdout.log").read_text() == "to stdout\n"
+    assert (folder / "attempts/1/stderr.log").read_text() == "to stderr\n"
+
+
+def test_the_trainer_gets_the_words_of_the_plan_in_the_snapshot(tmp_path: Path, program: Path) -> None:
+    plan, folder = lay(tmp_path, program, "amp=o2", "batch=512")
+    run(folder)
+    dump = json.loads((tmp_path / "dump").read_text())
+    bound = plan.bind(folder.name)
+    assert dump["argv"] == list(command(bound))
+    assert dump["cwd"] == bound.code_dir
+    assert dump["env"]["LAUNCHER_RUN_ID"] == folder.name
+    assert dump["env"]["PYTHONPATH"] == bound.code_dir
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "code", "state", "reason"),
+    [
+        ("sys.exit(1)", 1, "failed", "the trainer ended with exit code 1"),
+        ("sys.exit(2)", 2, "failed", "the trainer refused its settings"),
+        ("os.kill(os.getpid(), 9)", 137, "failed", "the trainer was killed by signal 9"),
+        ("os.abort()", 134, "failed", "the trainer was killed by signal 6"),
+    ],
+)
+def test_a_bad_end_is_failed_with_the_reason_in_words(
+    tmp_path: Path, program: Path, behaviour: str, code: int, state: str, reason: str
+) -> None:
+    _, folder = lay(tmp_path, program, env={"BEHAVIOUR": behaviour})
+    assert run(folder) == code
+    assert (status(folder)["state"], status(folder)["exit_code"], status(folder)["reason"]) == (state, code, reason)
+
+
+def test_a_stop_with_its_marker_is_stopped(tmp_path: Path, program: Path) -> None:
+    behaviour = "open(sys.argv[-1][4:] + '/attempts/1/stopped.json', 'w').write('{}'); sys.exit(85)"
+    _, folder = lay(tmp_path, program, env={"BEHAVIOUR": behaviour})
+    assert run(folder) == 85
+    assert status(folder)["state"] == "stopped"
+
+
+def test_an_exit_code_85_without_the_marker_is_a_failure(tmp_path: Path, program: Path) -> None:
+    _, folder = lay(tmp_path, program, env={"BEHAVIOUR": "sys.exit(85)"})
+    run(folder)
+    assert status(folder)["state"] == "failed"
+
+
+def test_a_run_that_was_cancelled_before_it_starts_never_starts(tmp_path: Path, program: Path) -> None:
+    _, folder = lay(tmp_path, program)
+    (folder / "cancelled").write_text("{}")
+    assert run(folder) == 1
+    assert status(folder)["state"] == "cancelled"
+    assert not (tmp_path / "dump").exists()
+
+
+def test_every_start_is_an_attempt_of_its_own(tmp_path: Path, program: Path) -> None:
+    _, folder = lay(tmp_path, program)
+    run(folder)
+    run(folder)
+    assert status(folder)["attempt"] == 2
+    assert sorted(each.name for each in (folder / "attempts").iterdir()) == ["1", "2"]
+
+
+def test_term_reaches_the_trainer_and_the_end_is_written_down(tmp_path: Path, program: Path) -> None:
+    _, folder = lay(tmp_path, program, env={"BEHAVIOUR": "time.sleep(60)"})
+    started = subprocess.Popen(["bash", str(folder / "run.sh")], start_new_session=True)
+    deadline = time.monotonic() + 30
+    while not (tmp_path / "dump").exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    time.sleep(0.2)
+    os.kill(started.pid, signal.SIGTERM)
+    assert started.wait(timeout=20) == 143
+    assert (status(folder)["state"], status(folder)["reason"]) == ("failed", "ended by a signal from outside")
+
+
+TEXT = st.text(st.characters(min_codepoint=32, exclude_characters="\x7f", exclude_categories=("Cs", "Cc")), max_size=60)
+SHELL = st.lists(st.sampled_from(["$(id)", "`id`", "'", '"', "\\", "$HOME", "${x}", "&", ";", "|", "*", "~", " ", "-"]))
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(value=st.one_of(TEXT, SHELL.map("".join)), name=TEXT.filter(lambda text: "/" not in text and text.strip()))
+def test_any_value_and_any_folder_arrive_byte_for_byte(tmp_path: Path, program: Path, value: str, name: str) -> None:
+    root = tmp_path / "nested" / name
+    facts = dataclasses.replace(LAPTOP, run_root=str(root), python=str(program))
+    plan = resolve(spec_of(), facts)
+    plan = dataclasses.replace(plan, env={**plan.env, "VALUE": value, "DUMP": str(tmp_path / "dump")})
+    (root / ".code" / plan.code).mkdir(parents=True, exist_ok=True)
+    folder = execute.prepare(plan)
+    assert run(folder) == 0
+    dump = json.loads((tmp_path / "dump").read_text())
+    assert dump["env"]["VALUE"] == value
+    assert dump["argv"] == list(command(plan.bind(folder.name)))
+
+
+def test_100_kb_of_text_arrive(tmp_path: Path, program: Path) -> None:
+    value = "é'\"$" * 25_000
+    _, folder = lay(tmp_path, program, env={"VALUE": value})
+    assert run(folder) == 0
+    assert json.loads((tmp_path / "dump").read_text())["env"]["VALUE"] == value
+
+
+def test_a_secret_reaches_the_trainer_and_stands_nowhere_in_the_folder(tmp_path: Path, program: Path) -> None:
+    key = tmp_path / "key file"
+    key.write_text("hunter2 $(id)\n")
+    key.chmod(0o600)
+    _, folder = lay(tmp_path, program, secrets={"API_KEY": str(key)})
+    assert run(folder) == 0
+    assert json.loads((tmp_path / "dump").read_text())["env"]["API_KEY"] == "hunter2 $(id)"
+    for path in folder.rglob("*"):
+        assert path.is_dir() or b"hunter2" not in path.read_bytes(), path
+
+
+def test_setup_lines_run_before_the_trainer_in_its_environment(tmp_path: Path, program: Path) -> None:
+    _, folder = lay(tmp_path, program, setup=("export FROM_SETUP=yes", "module() { :; }"))
+    run(folder)
+    assert json.loads((tmp_path / "dump").read_text())["env"]["FROM_SETUP"] == "yes"
+
+
+def test_what_a_surrounding_job_left_does_not_reach_the_trainer(
+    tmp_path: Path, program: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("SLURM_JOB_ID", "RANK", "WORLD_SIZE", "PMI_RANK", "MASTER_ADDR", "TORCHELASTIC_RUN_ID"):
+        monkeypatch.setenv(name, "7")
+    _, folder = lay(tmp_path, program)
+    run(folder)
+    seen = json.loads((tmp_path / "dump").read_text())["env"]
+    assert not {"SLURM_JOB_ID", "RANK", "WORLD_SIZE", "PMI_RANK", "MASTER_ADDR", "TORCHELASTIC_RUN_ID"} & seen.keys()
+
+
+def test_the_folder_is_the_users_alone(tmp_path: Path, program: Path) -> None:
+    _, folder = lay(tmp_path, program)
+    run(folder)
+    for path in (folder, *folder.rglob("*")):
+        assert stat.S_IMODE(path.stat().st_mode) & 0o077 == 0, path
+
+
+def test_the_script_passes_the_shells_own_check_of_its_grammar(tmp_path: Path, program: Path) -> None:
+    _, folder = lay(tmp_path, program, "cluster.setup=['module load x']", "compile=true")
+    assert subprocess.run(["bash", "-n", str(folder / "run.sh")]).returncode == 0

@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from launcher.config import Composer, cells
+from launcher.errors import UsageError
+from launcher.overrides import parse
+from launcher.spec import make
+from recipes.levels import PRESETS
+from tests.launcher.hosts import spec_of
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("amp=o0", "amp.dtype=float16"), "amp.dtype=float16 with amp=o0"),
+        (("amp.dtype=float8",), "amp.dtype=float8 is not one of auto, float16, bfloat16"),
+        (("amp.allow=[conv2d]", "amp.deny=[conv2d]"), "conv2d is on both amp.allow and amp.deny"),
+        (("amp=o1", "amp.master_weights=true"), "only o2 has the choice"),
+        (("amp=o0", "loss_scale=dynamic"), "float32 gradients need no scale"),
+        (("batch=7", "accumulate=2"), "batch=7 does not divide by 1 device x accumulate=2; say batch=6 or 8"),
+        (("batch=-1",), "batch=-1 must be at least 1"),
+        (("batch=x",), "batch=x should be a whole number (command line)"),
+        (("batch=1.5",), "batch=1.5 should be a whole number"),
+        (("epochs=2", "steps=3"), "epochs=2 and steps=3: say one of them"),
+        (("train.lrr=3",), "did you mean train.lr?"),
+        (("train.lr=fast",), "train.lr=fast should be a number"),
+        (("loss_scale.init=0",), "loss_scale.init=0.0 must be above zero"),
+        (("framework=tensorflow",), "recipe mnist is there for torch"),
+        (("env.CUDA_VISIBLE_DEVICES=1",), "say visible_gpus=[...]"),
+        (("env.A-B=1",), "is not a name for an environment variable"),
+        (("env.A=1", "secrets.A=/x"), "A is given both as env.A and as secrets.A"),
+        (("gpus=2", "visible_gpus=[1]"), "name different numbers of GPUs"),
+        (("visible_gpus=[1,1]",), "must be different indices"),
+        (("nodes=2",), "nodes=2 needs cluster=slurm"),
+        (("cluster.partition=gpu",), "cluster.partition belongs to cluster=slurm, and this is cluster=local"),
+        (("after=x",), "after=x needs cluster=slurm"),
+        (("wait=true", "detach=true"), "contradict each other"),
+        (("name=a/b",), "name=a/b should be up to 60 letters"),
+        (("run_root=",), "run_root= is empty"),
+        (("checkpoint.keep=0",), "checkpoint.keep=0 must be at least 1"),
+    ],
+)
+def test_a_wrong_request_is_refused_in_words(words: tuple[str, ...], says: str) -> None:
+    with pytest.raises(UsageError) as error:
+        spec_of(*words)
+    assert says in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("yaml", "says"),
+    [
+        ("kind: slurm\ntime: 24:00:00\n", "cluster.time is text"),
+        ("kind: slurm\nqos: no\n", "cluster.qos is text, and false is true or false: quote it"),
+        ("kind: slurm\naccount: 1.10\n", "cluster.account is text, and 1.1 is a number: quote it"),
+        ("kind: slurm\npartitionn: x\n", "unknown key cluster.partitionn; did you mean cluster.partition?"),
+        ("kind: sluurm\n", "cluster.kind=sluurm is not one of local, slurm; did you mean slurm?"),
+    ],
+)
+def test_a_site_file_with_a_number_where_text_is_meant_is_refused(tmp_path: Path, yaml: str, says: str) -> None:
+    (tmp_path / "cluster").mkdir()
+    (tmp_path / "cluster" / "site.yaml").write_text(yaml)
+    (cell,) = cells(Composer(config_dirs=[tmp_path]), [parse("cluster=site")])
+    with pytest.raises(UsageError) as error:
+        make(cell)
+    assert says in str(error.value)
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_every_preset_is_a_choice_and_its_values_can_be_changed(preset: str) -> None:
+    level = "o2" if PRESETS[preset].mode in ("dynamic", "static") else "o1"
+    spec = spec_of(f"loss_scale={preset}", f"amp={level}")
+    assert spec.training.loss_scale == PRESETS[preset]
+    assert spec_of(f"loss_scale={preset}", "loss_scale.growth=3.0").training.loss_scale.growth == 3.0
+
+
+def test_the_recipe_fills_in_what_was_not_named() -> None:
+    training = spec_of().training
+    assert (training.batch, training.data.name, training.steps) == (128, "digits", None)
+    assert training.epochs is not None
+    assert spec_of("steps=5").training.epochs is None
+
+
+def test_a_level_may_be_named_as_a_key_too() -> None:
+    spec = spec_of("amp.level=o2")
+    assert spec.training.amp.level == "o2"
+    assert "amp=o2" in spec.words
