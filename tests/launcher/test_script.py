@@ -8,7 +8,6 @@ import os
 import signal
 import stat
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -18,39 +17,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from launcher import execute
-from launcher.plan import Plan, resolve
+from launcher.plan import resolve
 from launcher.script import command
 from tests.launcher.hosts import LAPTOP, spec_of
-
-# Dumps what it was given, then does what BEHAVIOUR says.
-PROGRAM = """#!{python}
-import json, os, sys, time
-with open(os.environ["DUMP"], "w") as stream:
-    json.dump({{"argv": sys.argv, "env": dict(os.environ), "cwd": os.getcwd()}}, stream)
-print("to stdout"); print("to stderr", file=sys.stderr)
-exec(os.environ.get("BEHAVIOUR", ""))
-"""
-
-
-@pytest.fixture
-def program(tmp_path: Path) -> Path:
-    path = tmp_path / "bin" / "python"
-    path.parent.mkdir()
-    path.write_text(PROGRAM.format(python=sys.executable))
-    path.chmod(0o700)
-    return path
-
-
-def lay(tmp_path: Path, program: Path, *words: str, **changes: Any) -> tuple[Plan, Path]:
-    """A prepared run folder whose trainer is the program."""
-    root = tmp_path / "runs"
-    facts = dataclasses.replace(LAPTOP, run_root=str(root), python=str(program))
-    plan = resolve(spec_of(*words), facts)
-    plan = dataclasses.replace(
-        plan, env={**plan.env, "DUMP": str(tmp_path / "dump"), **changes.pop("env", {})}, **changes
-    )
-    (root / ".code" / plan.code).mkdir(parents=True, exist_ok=True)
-    return plan, execute.prepare(plan)
+from tests.launcher.stand_in import lay
 
 
 def run(folder: Path) -> int:
@@ -60,11 +30,6 @@ def run(folder: Path) -> int:
 def status(folder: Path) -> dict[str, Any]:
     found: dict[str, Any] = json.loads((folder / "status.json").read_text())
     return found
-
-
-@pytest.fixture(autouse=True)
-def state_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
 
 
 def test_a_good_end_is_done_with_its_logs_and_identity(tmp_path: Path, program: Path) -> None:

@@ -1,0 +1,42 @@
+"""A stand-in for the trainer's Python, at the process boundary: it dumps what it was given and does what it is told."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from pathlib import Path
+from typing import Any
+
+from launcher import execute
+from launcher.plan import Plan, resolve
+from tests.launcher.hosts import LAPTOP, spec_of
+
+# Dumps what it was given, then does what BEHAVIOUR says.
+PROGRAM = """#!{python}
+import json, os, sys, time
+with open(os.environ["DUMP"], "w") as stream:
+    json.dump({{"argv": sys.argv, "env": dict(os.environ), "cwd": os.getcwd()}}, stream)
+print("to stdout"); print("to stderr", file=sys.stderr)
+exec(os.environ.get("BEHAVIOUR", ""))
+"""
+
+
+def make_program(folder: Path) -> Path:
+    """The program, as an executable that can be named where a Python is."""
+    path = folder / "python"
+    folder.mkdir(parents=True)
+    path.write_text(PROGRAM.format(python=sys.executable))
+    path.chmod(0o700)
+    return path
+
+
+def lay(tmp_path: Path, program: Path, *words: str, **changes: Any) -> tuple[Plan, Path]:
+    """A prepared run folder whose trainer is the program."""
+    root = tmp_path / "runs"
+    facts = dataclasses.replace(LAPTOP, run_root=str(root), python=str(program))
+    plan = resolve(spec_of(*words), facts)
+    plan = dataclasses.replace(
+        plan, env={**plan.env, "DUMP": str(tmp_path / "dump"), **changes.pop("env", {})}, **changes
+    )
+    (root / ".code" / plan.code).mkdir(parents=True, exist_ok=True)
+    return plan, execute.prepare(plan)
