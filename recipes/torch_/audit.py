@@ -1,0 +1,204 @@
+"""Second witness: torch's profiler, which sits in the dispatcher itself and sees what no Python mode can hide.
+
+It also tells which torch function each matrix product came from (`linear`, `matmul`), and the dtypes in which the
+functions of `amp.allow` and `amp.deny` ran.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+
+from recipes.torch_ import flops
+from recipes.torch_.calls import Call, dtype_name
+
+PROBE = "precision probe"
+"""Name of the range around the witness's own arithmetic."""
+
+_QUIET = "KINETO_LOG_LEVEL"
+_COMPILING = "(dynamo_timed)"
+_OTHER_NAMES = {"cross_entropy": "cross_entropy_loss", "nll_loss": "nll_loss_nd", "grid_sample": "grid_sampler"}
+"""torch functions whose operation has another name."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Seen:
+    """One matrix operation in the profiler's tree."""
+
+    operation: str
+    backward: bool
+    operands: tuple[tuple[str, tuple[int, ...]], ...]
+    function: str
+    """The outermost aten operation around it: the torch function that was called."""
+    start: int
+
+
+@dataclass(kw_only=True, slots=True)
+class Audit:
+    """What the profiler saw of one step."""
+
+    eager: list[Seen] = field(default_factory=list)
+    """In the order in which they ran."""
+    compiled: list[Seen] = field(default_factory=list)
+    """Kernels called from compiled code; kernels that the compiler wrote itself are not among them."""
+    listed: Counter[tuple[str, tuple[str, ...]]] = field(default_factory=Counter)
+    """Function of the lists, with the floating dtypes of its tensors -> times called in forward."""
+
+
+def profiler() -> AbstractContextManager[Any]:
+    """A profiler of the dispatcher alone, with shapes. Raises `RuntimeError` on entry where another one is at work."""
+    os.environ.setdefault(_QUIET, "99")  # read once, at the first profiler; else every step prints two lines
+    return torch.autograd.profiler.profile(record_shapes=True)
+
+
+def read(profile: Any, listed: Sequence[str]) -> Audit:
+    """What `profile`, which has ended, saw. `listed` are torch functions of interest."""
+    tree = profile.kineto_results.experimental_event_tree()
+    reader = _Reader({_OTHER_NAMES.get(each, each): each for each in listed})
+    reader.find_ranges(tree)
+    for event in tree:
+        reader.walk(event, _Place())
+    reader.audit.eager.sort(key=lambda each: each.start)
+    return reader.audit
+
+
+def has_operation(function: str) -> bool:
+    """Whether calls of a torch function can be seen: some are Python that calls other functions."""
+    return hasattr(torch.ops.aten, _OTHER_NAMES.get(function, function))
+
+
+def disagreement(calls: Sequence[Call], audit: Audit) -> str:
+    """Where the two witnesses differ, empty where they agree.
+
+    Eager calls must be the same, one by one. Compiled code is compared one way, as the profiler sees only those of
+    its products that are library calls: there must be no more of a dtype than the graphs say.
+    """
+    eager = [call for call in calls if not call.compiled]
+    for call, seen in zip(eager, audit.eager, strict=False):
+        if _facts(call) != _facts(seen):
+            return f"the dispatch mode saw {_say(call)} where the profiler saw {_say(seen)}"
+    if len(eager) != len(audit.eager):
+        return f"the dispatch mode saw {len(eager)} matrix operations and the profiler {len(audit.eager)}"
+    said = Counter((call.backward, _dtypes(call)) for call in calls if call.compiled)
+    found = Counter((seen.backward, _dtypes(seen)) for seen in audit.compiled)
+    for (backward, dtypes), count in found.items():
+        if count > said[backward, dtypes]:
+            phase = "backward" if backward else "forward"
+            return f"compiled {phase} ran {count} products of {dtypes} and its graphs have {said[backward, dtypes]}"
+    return ""
+
+
+def _facts(each: Call | Seen) -> tuple[Any, ...]:
+    return each.operation, each.backward, each.operands
+
+
+def _dtypes(each: Call | Seen) -> str:
+    return " and ".join(sorted({dtype for dtype, _ in each.operands}))
+
+
+def _say(each: Call | Seen) -> str:
+    shapes = " x ".join(f"{dtype}{list(shape)}" for dtype, shape in each.operands)
+    return f"{each.operation} of {shapes} in {'backward' if each.backward else 'forward'}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Place:
+    """What is around an event of the tree."""
+
+    outermost: str = ""
+    backward: bool = False
+    compiled: bool = False
+
+
+class _Reader:
+    """Reads the profiler's tree of events.
+
+    Ranges that Python opens are found by the clock: with a dispatch mode at work, they lie beside what they enclose.
+    """
+
+    def __init__(self, operations: dict[str, str]) -> None:
+        self.audit = Audit()
+        self._operations = operations
+        self._probes: list[tuple[int, int]] = []
+        self._optimizers: list[tuple[int, int]] = []
+
+    def find_ranges(self, events: Iterable[Any]) -> None:
+        for event in events:
+            if event.name == PROBE:
+                self._probes.append((event.start_time_ns, event.end_time_ns))
+            elif event.name.startswith("Optimizer.step#"):
+                self._optimizers.append((event.start_time_ns, event.end_time_ns))
+            self.find_ranges(event.children)
+
+    def walk(self, event: Any, place: _Place) -> None:
+        name = event.name
+        if name.endswith(_COMPILING):
+            return
+        if name.startswith("autograd::engine::evaluate_function"):
+            place = replace(place, backward=True)
+        elif name.startswith("## Call CompiledFxGraph"):
+            place = replace(place, compiled=True)
+        operation = name.removeprefix("aten::") if name.startswith("aten::") else ""
+        if operation and not place.outermost:
+            place = replace(place, outermost=operation)
+            if operation in self._operations and not (place.backward or place.compiled or self._apart(event, place)):
+                self.audit.listed[self._operations[operation], _floating(_innermost(event))] += 1
+        if operation in flops.FORMULAS:
+            seen = _seen(event, operation, place)
+            if seen.operands and not self._apart(event, place):
+                (self.audit.compiled if place.compiled else self.audit.eager).append(seen)
+            return
+        for child in event.children:
+            self.walk(child, place)
+
+    def _apart(self, event: Any, place: _Place) -> bool:
+        """Whether it is the witness's own arithmetic, or the optimizer's: a closure's has gradients."""
+        if _within(event, self._probes):
+            return True
+        gradients = place.backward or event.extra_fields.sequence_number >= 0
+        return not gradients and _within(event, self._optimizers)
+
+
+def _within(event: Any, ranges: Sequence[tuple[int, int]]) -> bool:
+    return any(start <= event.start_time_ns <= end for start, end in ranges)
+
+
+def _seen(event: Any, operation: str, place: _Place) -> Seen:
+    return Seen(
+        operation=operation,
+        backward=place.backward,
+        operands=_operands(_innermost(event), flops.FORMULAS[operation][0]),
+        function=place.outermost,
+        start=event.start_time_ns,
+    )
+
+
+def _innermost(event: Any) -> Any:
+    """The same operation as it ran in the end: autocast, then the dispatch mode, dispatch it again."""
+    for child in event.children:
+        if child.name == event.name:
+            return _innermost(child)
+    return event
+
+
+def _operands(event: Any, positions: Iterable[int]) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    inputs = event.extra_fields.inputs
+    matrices = _metadata([inputs[each] for each in positions if each < len(inputs)])
+    return tuple((dtype_name(each.dtype), tuple(each.sizes)) for each in matrices)
+
+
+def _floating(event: Any) -> tuple[str, ...]:
+    dtypes = [each.dtype for each in _metadata(event.extra_fields.inputs)]
+    return tuple(dtype_name(each) for each in dtypes if each.is_floating_point)
+
+
+def _metadata(values: Sequence[Any]) -> list[Any]:
+    """The tensors among an event's inputs, without those that have no memory: a compiler traces shapes with such."""
+    flat = [each for value in values for each in (value if isinstance(value, list) else [value])]
+    return [each for each in flat if getattr(each, "storage_data_ptr", None)]

@@ -1,0 +1,66 @@
+"""What a witness of one training step writes down: one entry for each matrix product or convolution that ran."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Call:
+    """One matrix product or convolution."""
+
+    operation: str
+    """aten's name without the overload, such as `addmm`."""
+    backward: bool
+    operands: tuple[tuple[str, tuple[int, ...]], ...]
+    """dtype and shape of each matrix."""
+    flops: int
+    device: str
+    kept: bool | None = False
+    """Inside a module of `amp.keep_fp32`; None where it can't be told."""
+    origin: int = -1
+    """For a gradient, the index of the forward call that it belongs to; -1 where there is none to be found."""
+    functions: tuple[str, ...] = ()
+    """The torch function that it came from; several where it is one of them."""
+    compiled: bool = False
+
+    @property
+    def dtype(self) -> str:
+        """The widest of its matrices' dtypes: what the arithmetic has to be."""
+        return widest(dtype for dtype, _ in self.operands)
+
+
+@dataclass(kw_only=True, slots=True)
+class Record:
+    """Everything that one witness saw of one step."""
+
+    calls: list[Call] = field(default_factory=list)
+    unaccounted: Counter[str] = field(default_factory=Counter)
+    """What may have multiplied matrices and couldn't be counted -> times."""
+
+
+_WIDTH = {"complex128": 16, "float64": 8, "complex64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
+
+
+def widest(dtypes: Iterable[str]) -> str:
+    return max(dtypes, key=lambda each: _WIDTH.get(each, 1))
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def tensors(values: Sequence[Any]) -> list[torch.Tensor]:
+    """The tensors among `values`, those in lists too."""
+    flat: list[torch.Tensor] = []
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            flat.append(value)
+        elif isinstance(value, (list, tuple)):
+            flat.extend(each for each in value if isinstance(each, torch.Tensor))
+    return flat

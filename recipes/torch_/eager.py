@@ -1,0 +1,175 @@
+"""First witness: every operation that torch dispatches, seen below autocast, where the dtypes are those that run."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Collection, Iterator
+from typing import Any
+
+import torch
+from torch._ops import HigherOrderOperator
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
+
+from recipes.torch_ import flops
+from recipes.torch_.calls import Call, Record, dtype_name, tensors
+from recipes.torch_.flops import Unaccounted
+
+LIGHT, MATRIX, UNKNOWN = "light", "matrix", "unknown"
+
+
+class Dispatched(TorchDispatchMode):
+    """Writes down matrix products and convolutions, forward and backward apart; the optimizer's own are left out.
+
+    `kept` are the modules that are to compute in float32. `on_float32(device)` is called before each call that
+    multiplies float32, while everything is set as it is for the call itself.
+    """
+
+    supports_higher_order_operators = True
+
+    def __init__(self, kept: Collection[torch.nn.Module], on_float32: Callable[[torch.device], None]) -> None:
+        super().__init__()
+        self.record = Record()
+        self.optimizer_steps = 0
+        """Above zero while an optimizer steps."""
+        self._pauses = 0
+        self._kept = {id(each) for each in kept}
+        self._on_float32 = on_float32
+        self._forward_call: dict[int, int] = {}  # autograd node -> index of the call that made it
+        self._kinds: dict[Any, str] = {}
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """True keeps compiled code compiled; otherwise torch runs it eagerly, and another program is observed."""
+        return True
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        kind = self._kinds.get(func)
+        if kind is None:
+            kind = self._kinds[func] = _kind(func)
+        if kind == LIGHT or self._pauses or self.in_optimizer():
+            return func(*args, **kwargs)
+        if kind == UNKNOWN:
+            self.record.unaccounted[str(func)] += 1
+            return func(*args, **kwargs)
+        if _decomposes(func):
+            with self:
+                return func.decompose(*args, **kwargs)
+        return self._run(func, args, kwargs)
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """For compiled code, whose own graph tells more than the kernels it calls."""
+        self._pauses += 1
+        try:
+            yield
+        finally:
+            self._pauses -= 1
+
+    def in_optimizer(self) -> bool:
+        """Whether it is the optimizer's own arithmetic: a closure's forward and backward are not."""
+        return bool(self.optimizer_steps) and not torch.is_grad_enabled() and not in_backward()
+
+    def _run(self, func: Any, args: Any, kwargs: Any) -> Any:
+        name = func._schema.name.partition("::")[2]
+        positions = flops.FORMULAS[name][0] if name in flops.FORMULAS else range(len(args))
+        matrices = tensors([args[each] for each in positions if each < len(args)])
+        operands = tuple((dtype_name(each.dtype), tuple(each.shape)) for each in matrices)
+        if any(dtype == "float32" for dtype, _ in operands):
+            self._on_float32(matrices[0].device)
+        out = func(*args, **kwargs)
+        try:
+            count = _count(func, name, args, kwargs, out)
+        except Unaccounted as error:
+            self.record.unaccounted[str(error)] += 1
+            return out
+        backward = in_backward()
+        origin = self._origin(backward)
+        calls = self.record.calls
+        calls.append(
+            Call(
+                operation=name,
+                backward=backward,
+                operands=operands,
+                flops=count,
+                device=matrices[0].device.type,
+                kept=self._is_kept(backward, origin),
+                origin=origin if backward else -1,
+            )
+        )
+        return out
+
+    def _origin(self, backward: bool) -> int:
+        """Index of the forward call that the call about to be written down belongs to.
+
+        Autograd numbers its nodes. The node of a call exists before the call is dispatched, so it has the newest
+        number; in backward the node being run has the number that it got then.
+        """
+        index = len(self.record.calls)
+        newest = torch.autograd._get_sequence_nr() - 1
+        if not backward:
+            self._forward_call.setdefault(newest, index)
+            return index
+        node = torch._C._current_autograd_node()
+        origin = self._forward_call.get(node._sequence_nr(), -1) if node is not None else -1
+        if torch.is_grad_enabled():  # a second backward will go through this one
+            self._forward_call.setdefault(newest, origin)
+        return origin
+
+    def _is_kept(self, backward: bool, origin: int) -> bool | None:
+        """Whether a module of `amp.keep_fp32` is running: on the Python stack, or the origin of this gradient.
+
+        The modules themselves are left as they are, without hooks.
+        """
+        if not self._kept:
+            return False
+        if backward and origin >= 0:
+            return self.record.calls[origin].kept
+        frame = sys._getframe(1)
+        while frame is not None:
+            if frame.f_code.co_name == "_call_impl" and id(frame.f_locals.get("self")) in self._kept:
+                return True
+            frame = frame.f_back
+        return None if backward else False
+
+
+def missing() -> str:
+    """Why torch can't be watched here, empty where it can: the private names that this needs."""
+    needed = (
+        (torch._C, "_current_graph_task_id"),
+        (torch._C, "_current_autograd_node"),
+        (torch.autograd, "_get_sequence_nr"),
+        (TorchDispatchMode, "ignore_compile_internals"),
+    )
+    return ", ".join(name for where, name in needed if not hasattr(where, name))
+
+
+def in_backward() -> bool:
+    return torch._C._current_graph_task_id() != -1
+
+
+def _kind(func: Any) -> str:
+    if isinstance(func, HigherOrderOperator):
+        return UNKNOWN
+    namespace, _, name = func._schema.name.partition("::")
+    if func._overloadpacket in flop_registry:
+        return MATRIX
+    if namespace not in flops.KNOWN_NAMESPACES:
+        return UNKNOWN
+    return MATRIX if flops.is_matrix_operation(name) else LIGHT
+
+
+def _decomposes(func: Any) -> bool:
+    """Whether torch itself only composes this of other operations; in inference mode such arrive whole."""
+    return torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd")
+
+
+def _count(func: Any, name: str, args: Any, kwargs: Any, out: Any) -> int:
+    first = tensors([out] if isinstance(out, torch.Tensor) else out)
+    if name in flops.FORMULAS:
+        return flops.FORMULAS[name][1](args, first[0].shape if first else ())
+    if func._overloadpacket not in flop_registry:
+        raise Unaccounted(f"{func} (no formula)")
+    return int(flop_registry[func._overloadpacket](*args, **kwargs, out_val=out))

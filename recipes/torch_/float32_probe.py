@@ -1,0 +1,80 @@
+"""Which float32 the matrix units use, found by arithmetic: switches say what may happen, not what does.
+
+A product with the identity matrix returns its input exactly, unless the input is rounded on its way in. 1 + 2**-12
+needs more bits than TF32 (10) or bfloat16 (7) have; 1 + 2**-9 tells the two apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from recipes.torch_.audit import PROBE
+
+SIZE = 128
+
+
+def arithmetic(device: torch.device) -> dict[str, str]:
+    """`float32`, `tf32` or `bfloat16` for each of `matmul`, `bmm` and `convolution` on `device`."""
+    return {name: rounding(multiply, device) for name, multiply in _PRODUCTS.items()}
+
+
+def rounding(multiply: Callable[[torch.Tensor, torch.Tensor], torch.Tensor], device: torch.device) -> str:
+    """How `multiply`, a product of two (SIZE, SIZE) float32 matrices, rounds its operands."""
+    with (
+        torch.no_grad(),
+        torch.autocast(device.type, enabled=False),
+        torch.profiler.record_function(PROBE),
+    ):
+        identity = torch.eye(SIZE, device=device)
+        if _survives(1 + 2.0**-12, identity, multiply):
+            return "float32"
+        return "tf32" if _survives(1 + 2.0**-9, identity, multiply) else "bfloat16"
+
+
+def _survives(
+    number: float, identity: torch.Tensor, multiply: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+) -> bool:
+    given = torch.full_like(identity, number)
+    return torch.equal(multiply(given, identity), given)
+
+
+def _convolve(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    """A matrix product as a convolution with 1x1 kernels over a square image."""
+    images = left.t().reshape(1, SIZE, 8, -1)
+    return torch.conv2d(images, right.t().reshape(SIZE, SIZE, 1, 1)).reshape(SIZE, -1).t()
+
+
+_PRODUCTS: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+    "matmul": torch.mm,
+    "bmm": lambda left, right: torch.bmm(left[None], right[None])[0],
+    "convolution": _convolve,
+}
+
+
+def switches(device: torch.device) -> dict[str, str]:
+    """The settings that let float32 products on `device` round their operands: name -> what it is set to."""
+    found = {}
+    for name, read in (_CUDA if device.type == "cuda" else _CPU).items():
+        try:
+            found[name] = str(read())
+        except AttributeError:
+            continue  # a release of torch without it
+        except RuntimeError:
+            found[name] = "unreadable"  # old and new switches were mixed; the arithmetic tells
+    return found
+
+
+_CUDA: dict[str, Callable[[], object]] = {
+    "torch.backends.cuda.matmul.fp32_precision": lambda: torch.backends.cuda.matmul.fp32_precision,
+    "torch.backends.cudnn.conv.fp32_precision": lambda: torch.backends.cudnn.conv.fp32_precision,
+    "torch.backends.cudnn.rnn.fp32_precision": lambda: torch.backends.cudnn.rnn.fp32_precision,
+}
+_CPU: dict[str, Callable[[], object]] = {
+    "torch.backends.mkldnn.matmul.fp32_precision": lambda: torch.backends.mkldnn.matmul.fp32_precision,
+    "torch.backends.mkldnn.conv.fp32_precision": lambda: torch.backends.mkldnn.conv.fp32_precision,
+    "torch.backends.mkldnn.rnn.fp32_precision": lambda: torch.backends.mkldnn.rnn.fp32_precision,
+}
+EXACT = ("none", "ieee", "unreadable")
+"""Settings under which a float32 product is one; `none` is the default of a switch that is off."""

@@ -1,0 +1,146 @@
+"""Floating-point operations of torch's matrix products and convolutions, and which tensors are multiplied.
+
+Counted is one multiplication and one addition for each product, bias and padding ignored, as
+`torch.utils.flop_counter` does. The formulas for convolution gradients and for attention on a CPU are our own: torch's
+count the weight gradient of a grouped convolution `groups` times, and leave attention on a CPU out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import prod
+from typing import Any
+
+Formula = Callable[[Sequence[Any], Sequence[int]], int]
+"""From the call's positional arguments and the shape of its first output to floating-point operations."""
+
+
+class Unaccounted(Exception):
+    """A matrix operation that can't be counted; the message says why."""
+
+
+def _matrix_product(first: int) -> Formula:
+    """(..., m, k) @ (..., k, n), the left operand at position `first`: 2 m k n for each matrix."""
+    return lambda arguments, out: 2 * prod(arguments[first].shape) * arguments[first + 1].shape[-1]
+
+
+def _matrix_vector_product(first: int) -> Formula:
+    """(m, k) @ (k,), and the dot product of two vectors: 2 m k."""
+    return lambda arguments, out: 2 * prod(arguments[first].shape)
+
+
+def _outer_product(arguments: Sequence[Any], out: Sequence[int]) -> int:
+    return 2 * prod(arguments[1].shape) * prod(arguments[2].shape)
+
+
+def _one_convolution(images: Sequence[int], weight: Sequence[int]) -> int:
+    """2 x batch x positions x weights. Weight (c_out, c_in / groups, *kernel): the groups are in its shape."""
+    return 2 * images[0] * prod(images[2:]) * prod(weight)
+
+
+def _convolution(arguments: Sequence[Any], out: Sequence[int]) -> int:
+    transposed = arguments[6]
+    return _one_convolution(arguments[0].shape if transposed else out, arguments[1].shape)
+
+
+def _convolution_backward(arguments: Sequence[Any], out: Sequence[int]) -> int:
+    """The gradients of input and weight are each as much work as the convolution itself."""
+    gradient, images, weight, transposed, wanted = (arguments[each] for each in (0, 1, 2, 7, 10))
+    each = _one_convolution((images if transposed else gradient).shape, weight.shape)
+    return each * (bool(wanted[0]) + bool(wanted[1]))
+
+
+def _attention(first: int, of_query: int, of_value: int) -> Formula:
+    """Products with the query's and with the value's width; query, key and value begin at position `first`."""
+
+    def formula(arguments: Sequence[Any], out: Sequence[int]) -> int:
+        query, key, value = (arguments[first + each].shape for each in range(3))
+        scores = prod(query[:-1]) * key[-2]
+        return 2 * scores * (of_query * query[-1] + of_value * value[-1])
+
+    return formula
+
+
+_attention_forward = _attention(0, 1, 1)
+_attention_backward = _attention(1, 3, 2)  # the scores are computed again
+
+
+def _recurrent(weights: Callable[[Sequence[Any]], Sequence[Any]], passes: int) -> Formula:
+    """Every weight matrix meets every step of every sequence. Input (time, batch, features) or packed (rows, ...)."""
+
+    def formula(arguments: Sequence[Any], out: Sequence[int]) -> int:
+        matrices = [each.shape for each in weights(arguments) if len(each.shape) > 1]
+        return passes * 2 * prod(arguments[0].shape[:-1]) * sum(prod(each) for each in matrices)
+
+    return formula
+
+
+FORMULAS: dict[str, tuple[tuple[int, ...], Formula]] = {
+    "mm": ((0, 1), _matrix_product(0)),
+    "bmm": ((0, 1), _matrix_product(0)),
+    "addmm": ((1, 2), _matrix_product(1)),
+    "addbmm": ((1, 2), _matrix_product(1)),
+    "baddbmm": ((1, 2), _matrix_product(1)),
+    "_addmm_activation": ((1, 2), _matrix_product(1)),
+    "_int_mm": ((0, 1), _matrix_product(0)),
+    "_scaled_mm": ((0, 1), _matrix_product(0)),
+    "mv": ((0, 1), _matrix_vector_product(0)),
+    "addmv": ((1, 2), _matrix_vector_product(1)),
+    "dot": ((0, 1), _matrix_vector_product(0)),
+    "vdot": ((0, 1), _matrix_vector_product(0)),
+    "addr": ((1, 2), _outer_product),
+    "convolution": ((0, 1), _convolution),
+    "convolution_backward": ((0, 1, 2), _convolution_backward),
+    "_scaled_dot_product_flash_attention_for_cpu": ((0, 1, 2), _attention_forward),
+    "_scaled_dot_product_flash_attention": ((0, 1, 2), _attention_forward),
+    "_scaled_dot_product_efficient_attention": ((0, 1, 2), _attention_forward),
+    "_scaled_dot_product_cudnn_attention": ((0, 1, 2), _attention_forward),
+    "_scaled_dot_product_flash_attention_for_cpu_backward": ((0, 1, 2, 3), _attention_backward),
+    "_scaled_dot_product_flash_attention_backward": ((0, 1, 2, 3), _attention_backward),
+    "_scaled_dot_product_efficient_attention_backward": ((0, 1, 2, 3), _attention_backward),
+    "_scaled_dot_product_cudnn_attention_backward": ((0, 1, 2, 3), _attention_backward),
+    "mkldnn_rnn_layer": ((0, 1, 2), _recurrent(lambda arguments: arguments[1:3], 1)),
+    "mkldnn_rnn_layer_backward": ((0, 1, 2), _recurrent(lambda arguments: arguments[1:3], 2)),
+    "_cudnn_rnn": ((0, 1), _recurrent(lambda arguments: arguments[1], 1)),
+    "_cudnn_rnn_backward": ((0, 1), _recurrent(lambda arguments: arguments[1], 2)),
+}
+"""aten operation -> positions of the matrices (not of bias, statistics or log-sum-exp), and its formula."""
+
+_MATRIX_WORDS = frozenset(
+    "mm bmm addmm addbmm baddbmm spaddmm sspaddmm smm hspmm mv addmv dot vdot vecdot addr ger matmul gemm einsum "
+    "conv conv1d conv2d conv3d convolution depthwise attention linear qlinear bilinear trilinear rnn lstm gru".split()
+)
+_LIGHT_WORDS = frozenset("upsample thnn flatten prepack pack quantize reorder indices combination mode".split())
+
+KNOWN_NAMESPACES = frozenset(
+    "aten prim prims c10d _c10d_functional _c10d_functional_autograd fsdp symm_mem profiler inductor "
+    "inductor_prims rngprims streams debugprims torchvision".split()
+)
+"""Libraries of operations whose names tell whether they multiply matrices."""
+
+
+def is_matrix_operation(name: str) -> bool:
+    """Whether an operation of that name multiplies matrices, judged by the words of its name if no formula has it."""
+    if name in FORMULAS:
+        return True
+    words = set(name.strip("_").split("_"))
+    return bool(words & _MATRIX_WORDS) and not words & _LIGHT_WORDS
+
+
+def functions(operation: str, weight_dimensions: int, transposed: bool) -> tuple[str, ...]:
+    """The torch functions that can end in this aten operation: one where it is certain."""
+    if operation.startswith("convolution"):
+        return (f"conv{'_transpose' * transposed}{weight_dimensions - 2}d",)
+    if "dot_product" in operation:
+        return ("scaled_dot_product_attention",)
+    if "rnn" in operation:
+        return ("lstm", "gru", "rnn_tanh", "rnn_relu")
+    if operation in ("mm", "addmm", "_addmm_activation"):
+        return ("linear", "matmul", "mm", "addmm", "einsum", "chain_matmul", "multi_dot", *_RECURRENT, *_ATTENTION)
+    if operation in ("bmm", "baddbmm", "addbmm"):
+        return ("matmul", "bmm", "baddbmm", "addbmm", "einsum", *_ATTENTION)
+    return (operation, "matmul", "einsum")
+
+
+_RECURRENT = ("lstm", "gru", "rnn_tanh", "rnn_relu", "lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell")
+_ATTENTION = ("scaled_dot_product_attention", "multi_head_attention_forward")

@@ -1,0 +1,316 @@
+"""Whether what ran is the precision that was asked for: `proved`, `contradicted` or `unknown`, and why.
+
+Judged are plain dictionaries, one for each observed step of each rank, as every framework's witness writes them:
+
+    {"rank": 0, "world_size": 1, "step": 1,
+     "rule": {"level", "dtype", "allow", "deny", "keep_fp32", "masters", "tf32", "device"},
+     "calls": [{"operation", "functions", "backward", "dtype", "kept", "compiled", "device", "calls", "flops"}],
+     "listed": [{"function", "dtypes", "calls"}],        functions of allow and deny, dtypes of their tensors in order
+     "unseen": [function],                               functions of allow and deny whose calls can't be seen
+     "unaccounted": {operation: times},                  what may have multiplied matrices and wasn't counted
+     "audit": "",                                        where a second witness disagrees
+     "parameters": [{"group": "norm" | "kept" | "other", "dtype", "elements"}],
+     "optimizer": {dtype: elements},                     what optimizers stepped; empty where no step was taken
+     "float32": {"switches": {name: setting}, "arithmetic": {product: "float32" | "tf32" | "bfloat16"}},
+     "xla_clusters": None,
+     "problems": [text]}                                 why this step couldn't be observed
+
+A call counts by its matrices alone, in the widest of their dtypes. `functions` names what the call may have come
+from, `kept` is None where it can't be told whether it was inside a module of `keep_fp32`. Standard library only.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+Report = Mapping[str, Any]
+Finding = tuple[str, str]
+"""`contradicted` or `unknown`, and the sentence that says why."""
+
+PROVED, CONTRADICTED, UNKNOWN = "proved", "contradicted", "unknown"
+
+ENOUGH = 0.9
+"""Of the floating-point operations that are to run in half precision. Not 1: some really can't (torch's attention with
+dropout computes in float32 on a CPU)."""
+GRADIENTS = 2.5
+"""The most work that a product's gradients are, in products: two, and for attention two and a half."""
+EXACT_SWITCHES = ("none", "ieee", "unreadable", "False")
+REASONS = 4
+"""The most reasons that `why` gives."""
+
+
+def observed(reports: Iterable[Report], planned: Iterable[int] = ()) -> dict[str, Any]:
+    """result.json's "observed" from the reports of all ranks; `planned` are steps that had to be observed."""
+    reports = sorted(reports, key=lambda each: (each["step"], each["rank"]))
+    verdict, why = judge(reports, planned)
+    flops: Counter[str] = Counter()
+    devices: Counter[str] = Counter()
+    for call in (call for report in reports for call in report["calls"]):
+        flops[call["dtype"]] += call["flops"]
+        devices[call["device"]] += call["flops"]
+    last = reports[-1] if reports else None
+    elements: Counter[str] = Counter()
+    for each in last["parameters"] if last else ():
+        elements[each["dtype"]] += each["elements"]
+    found = {each for report in reports for each in report["float32"]["arithmetic"].values()}
+    return {
+        "verdict": verdict,
+        "why": why,
+        "dtype": flops.most_common(1)[0][0] if flops else None,
+        "half_flop_share": round(sum(flops[each] for each in flops if _is_half(each)) / flops.total(), 6)
+        if flops.total()
+        else None,
+        "param_dtypes": dict(elements),
+        "tf32": ("tf32" in found) if found else None,
+        "xla_clusters": last["xla_clusters"] if last else None,
+        "device": devices.most_common(1)[0][0] if devices else None,
+    }
+
+
+def judge(reports: Sequence[Report], planned: Iterable[int] = ()) -> tuple[str, str]:
+    """The verdict and its reason."""
+    findings = list(_findings(reports, set(planned)))
+    for verdict in (CONTRADICTED, UNKNOWN):
+        reasons = list(dict.fromkeys(text for kind, text in findings if kind == verdict))
+        if reasons:
+            more = f"; and {len(reasons) - REASONS} more" if len(reasons) > REASONS else ""
+            return verdict, "; ".join(reasons[:REASONS]) + more
+    return PROVED, _summary(reports)
+
+
+def _findings(reports: Sequence[Report], planned: set[int]) -> Iterator[Finding]:
+    if not reports:
+        yield UNKNOWN, "no step was observed"
+        return
+    yield from _attendance(reports, planned)
+    rule = reports[0]["rule"]
+    if any(report["rule"] != rule for report in reports):
+        yield CONTRADICTED, "the ranks were not told the same precision"
+    for report in reports:
+        for kind, text in _of_step(report):
+            yield kind, f"{_place(report)}: {text}"
+    yield from _optimizer(reports)
+
+
+def _attendance(reports: Sequence[Report], planned: set[int]) -> Iterator[Finding]:
+    steps = {report["step"] for report in reports}
+    seen = {(report["step"], report["rank"]) for report in reports}
+    for step in sorted(planned - steps):
+        yield UNKNOWN, f"step {step} was to be observed and was not"
+    for step in sorted(steps):
+        absent = [rank for rank in range(reports[0]["world_size"]) if (step, rank) not in seen]
+        if absent:
+            yield UNKNOWN, f"step {step} was not observed on rank {', '.join(map(str, absent))}"
+
+
+def _of_step(report: Report) -> Iterator[Finding]:
+    for problem in report["problems"]:
+        yield UNKNOWN, problem
+    for operation, times in sorted(report["unaccounted"].items()):
+        yield UNKNOWN, f"{operation} ran {times} times and can't be counted"
+    if report["audit"]:
+        yield UNKNOWN, f"the two witnesses disagree: {report['audit']}"
+    calls, rule = report["calls"], report["rule"]
+    for phase in (False, True):
+        if not _flops(each for each in calls if each["backward"] is phase):
+            yield UNKNOWN, f"no matrix product or convolution was seen in {_phase(phase)}"
+    elsewhere = {each["device"] for each in calls} - {rule["device"]}
+    if elsewhere:
+        yield CONTRADICTED, f"device={rule['device']}, and matrix products ran on {', '.join(sorted(elsewhere))}"
+    if rule["level"] == "o0":
+        yield from _no_half(calls)
+    else:
+        yield from _half_where_due(calls, rule)
+        yield from _lists(report)
+    yield from _parameters(report)
+    yield from _float32(report)
+
+
+def _no_half(calls: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
+    narrow = [each for each in calls if each["dtype"] not in ("float32", "float64", "complex64", "complex128")]
+    if narrow:
+        yield CONTRADICTED, f"o0 is float32, and there ran {_tell(narrow)}"
+
+
+def _half_where_due(calls: Sequence[Mapping[str, Any]], rule: Mapping[str, Any]) -> Iterator[Finding]:
+    """Each call against what the level says of it; `gradients_due` bounds what can't be told in backward."""
+    half, float32_forward = rule["dtype"], 0
+    for backward in (False, True):
+        due: list[Mapping[str, Any]] = []
+        either: list[Mapping[str, Any]] = []
+        for call in (each for each in calls if each["backward"] is backward):
+            allowed = _allowed(call, rule)
+            if allowed == {half}:
+                due.append(call)
+            elif allowed != {"float32"}:
+                either.append(call)
+            elif call["dtype"] != "float32":
+                yield CONTRADICTED, f"{_reason(call, rule)} and ran as {_tell([call])} in {_phase(backward)}"
+            elif not backward:
+                float32_forward += call["flops"]
+        in_doubt = [each for each in either if each["dtype"] == "float32"]
+        excused = _flops(in_doubt)
+        if backward:
+            excused = min(excused, int(GRADIENTS * float32_forward))
+        total = _flops(due) + _flops(either)
+        done = _flops(each for each in (*due, *either) if each["dtype"] == half)
+        if total == excused and any(each["backward"] is backward for each in calls):
+            yield UNKNOWN, f"nothing in {_phase(backward)} was left to run in {half}: all is denied or kept in float32"
+        elif total and done < ENOUGH * (total - excused):
+            others = [each for each in (*due, *either) if each["dtype"] != half]
+            yield (
+                CONTRADICTED,
+                f"{done / total:.1%} of {_phase(backward)} ran in {half}, where {rule['level']} wants {ENOUGH:.0%}; "
+                f"in other dtypes: {_tell(others)}",
+            )
+        elif not backward and done < ENOUGH * total:
+            yield UNKNOWN, f"it can't be told which function {_tell(in_doubt)} came from"
+        if not backward:
+            denied = [each for each in either if each["dtype"] != "float32" and set(each["functions"]) & _denied(rule)]
+            if denied:
+                yield UNKNOWN, f"it can't be told whether {_tell(denied)} came from a function on amp.deny"
+
+
+def _allowed(call: Mapping[str, Any], rule: Mapping[str, Any]) -> set[str]:
+    """The dtypes that the level allows a call: two where it can't be told which."""
+    allowed = set()
+    functions = set(call["functions"])
+    if call["kept"] is not False or functions & _denied(rule):
+        allowed.add("float32")
+    if not call["kept"] and not (functions and functions <= _denied(rule)):
+        allowed.add(rule["dtype"])
+    return allowed
+
+
+def _denied(rule: Mapping[str, Any]) -> set[str]:
+    return set(rule["deny"])
+
+
+def _reason(call: Mapping[str, Any], rule: Mapping[str, Any]) -> str:
+    if call["kept"]:
+        return f"amp.keep_fp32=[{','.join(rule['keep_fp32'])}] keeps it in float32,"
+    return f"{call['functions'][0]} is on amp.deny,"
+
+
+def _lists(report: Report) -> Iterator[Finding]:
+    rule = report["rule"]
+    seen: dict[str, list[Mapping[str, Any]]] = {}
+    for each in report["listed"]:
+        seen.setdefault(each["function"], []).append(each)
+    certain = {each["functions"][0] for each in report["calls"] if len(each["functions"]) == 1}
+    compiled = any(each["compiled"] for each in report["calls"])
+    for function in (*rule["allow"], *rule["deny"]):
+        key = "allow" if function in rule["allow"] else "deny"
+        if function in report["unseen"]:
+            yield UNKNOWN, f"{function} is on amp.{key}, and its calls can't be told from the functions that it calls"
+        elif function not in seen and compiled and function not in certain:
+            yield UNKNOWN, f"{function} is on amp.{key}, and compiled code doesn't say what became of it"
+    for function in rule["deny"]:
+        for each in seen.get(function, ()):
+            if any(_is_half(dtype) for dtype in each["dtypes"]):
+                yield CONTRADICTED, f"{function} is on amp.deny and ran on {_dtypes(each)} ({each['calls']} times)"
+    for function in rule["allow"]:
+        wrong = [each for each in seen.get(function, ()) if each["dtypes"][:1] != [rule["dtype"]]]
+        if wrong and not (rule["keep_fp32"] and len(wrong) < len(seen[function])):
+            yield CONTRADICTED, f"{function} is on amp.allow and ran on {_dtypes(wrong[0])}"
+
+
+def _parameters(report: Report) -> Iterator[Finding]:
+    rule = report["rule"]
+    level, half = rule["level"], rule["dtype"]
+    if not report["parameters"]:
+        yield UNKNOWN, "the model has no floating-point parameters"
+    for each in report["parameters"]:
+        whole = level in ("o0", "o1") or each["group"] == "kept" or (each["group"] == "norm" and level == "o2")
+        expected = "float32" if whole else half
+        if each["dtype"] != expected:
+            what = {"norm": "parameters of norms", "kept": "parameters kept in float32"}.get(
+                each["group"], "parameters"
+            )
+            yield CONTRADICTED, f"{each['elements']} {what} are {each['dtype']}, and {level} makes them {expected}"
+
+
+def _optimizer(reports: Sequence[Report]) -> Iterator[Finding]:
+    rule = reports[0]["rule"]
+    level, half = rule["level"], rule["dtype"]
+    stepped: Counter[str] = Counter()
+    for report in reports:
+        stepped.update(report["optimizer"])
+    if not stepped:
+        if level == "o2":
+            yield UNKNOWN, "no observed step reached the optimizer, so its float32 masters weren't seen"
+        return
+    if level == "o3" or (level == "o2" and not rule["masters"]):
+        if half not in stepped and any(each["dtype"] == half for report in reports for each in report["parameters"]):
+            yield CONTRADICTED, f"the optimizer stepped {', '.join(stepped)} weights, and {level} has no masters here"
+    elif set(stepped) != {"float32"}:
+        yield CONTRADICTED, f"the optimizer stepped {', '.join(stepped)} weights, and {level} steps float32 ones"
+
+
+def _float32(report: Report) -> Iterator[Finding]:
+    """Whether float32 products were float32. At o0 nothing may even be allowed to round them."""
+    rule, found = report["rule"], report["float32"]
+    rounded = {name: each for name, each in found["arithmetic"].items() if each != "float32"}
+    if rule["tf32"]:
+        if rule["level"] == "o0" and found["arithmetic"] and "tf32" not in rounded.values():
+            yield CONTRADICTED, "tf32=true, and float32 products were not rounded to TF32"
+        rounded = {name: each for name, each in rounded.items() if each != "tf32"}
+    if rounded:
+        named = ", ".join(f"{name} to {each}" for name, each in sorted(rounded.items()))
+        yield CONTRADICTED, f"float32 products are rounded: {named}"
+    if rule["level"] == "o0" and not rule["tf32"]:
+        for name, setting in sorted(found["switches"].items()):
+            if setting not in EXACT_SWITCHES:
+                yield CONTRADICTED, f"{name}={setting} lets o0's float32 products be rounded"
+
+
+def _summary(reports: Sequence[Report]) -> str:
+    rule = reports[0]["rule"]
+    dtype = rule["dtype"]
+    shares = []
+    for backward in (False, True):
+        calls = [each for report in reports for each in report["calls"] if each["backward"] is backward]
+        done = _flops(each for each in calls if each["dtype"] == dtype)
+        shares.append(f"{done / _flops(calls):.1%} of {_phase(backward)}")
+    steps = sorted({report["step"] for report in reports})
+    ranks = reports[0]["world_size"]
+    rest = [each for report in reports for each in report["calls"] if each["dtype"] != dtype]
+    return (
+        f"{dtype} in {' and '.join(shares)} matrix FLOPs at step{'s' * (len(steps) > 1)} "
+        f"{', '.join(map(str, steps))} on {ranks} rank{'s' * (ranks > 1)}"
+        + (f"; in other dtypes: {_tell(rest)}" if rest else "")
+    )
+
+
+def _tell(calls: Iterable[Mapping[str, Any]], most: int = 3) -> str:
+    """`linear in float32 (12 calls), ...`, the most work first."""
+    flops: Counter[tuple[str, str]] = Counter()
+    times: Counter[tuple[str, str]] = Counter()
+    for each in calls:
+        name = each["functions"][0] if len(each["functions"]) == 1 else each["operation"]
+        flops[name, each["dtype"]] += each["flops"]
+        times[name, each["dtype"]] += each["calls"]
+    told = [f"{name} in {dtype} ({times[name, dtype]} calls)" for (name, dtype), _ in flops.most_common(most)]
+    return ", ".join(told) + (f" and {len(flops) - most} more" if len(flops) > most else "")
+
+
+def _flops(calls: Iterable[Mapping[str, Any]]) -> int:
+    return sum(each["flops"] for each in calls)
+
+
+def _is_half(dtype: str) -> bool:
+    return dtype in ("float16", "bfloat16") or dtype.startswith("float8")
+
+
+def _dtypes(each: Mapping[str, Any]) -> str:
+    return " and ".join(dict.fromkeys(each["dtypes"]))
+
+
+def _phase(backward: bool) -> str:
+    return "backward" if backward else "forward"
+
+
+def _place(report: Report) -> str:
+    return f"step {report['step']}" + (f" on rank {report['rank']}" if report["world_size"] > 1 else "")
