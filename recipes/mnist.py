@@ -29,7 +29,7 @@ RECIPE = Recipe(
     epochs=12,
     trainers={"torch": "recipes.torch_.mnist"},
     data={
-        "digits": DataLayout(epochs=20, help="1,797 real 8x8 digits shipped inside scikit-learn; nothing to fetch"),
+        "digits": DataLayout(epochs=24, help="1,797 real 8x8 digits shipped inside scikit-learn; nothing to fetch"),
         "mnist": DataLayout(
             files=(
                 "train-images-idx3-ubyte",

@@ -1,0 +1,202 @@
+"""A trainer's settings from the words after its name: `amp=o2 batch=512 spec=RUN/plan.json run=RUN`.
+
+Standard library only. A person types the same words that the launcher passes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from recipes import levels, settings
+from recipes.levels import PRESETS
+from recipes.recipe import Recipe, find
+from recipes.settings import Settings
+from recipes.typed import (
+    SettingsError,
+    build,
+    fields_of,
+    from_text,
+    is_group,
+    leaves,
+    not_a_choice,
+    plain,
+    refuse_control_characters,
+    show,
+    unknown_key,
+)
+
+SHORT = {"amp": "amp.level", "data": "data.name"}
+SCHEMA = 1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Arguments:
+    """What a trainer was started with."""
+
+    settings: Settings
+    run: Path | None = None
+    """The run folder; without one nothing is written."""
+    plan: Mapping[str, Any] = field(default_factory=dict)
+    """The whole of the spec file, empty where none was named."""
+
+
+def parse(words: Sequence[str], recipe_name: str, framework: str) -> Arguments:
+    """The arguments of the trainer of `recipe_name` in `framework`, with the recipe's defaults filled in.
+
+    Raises `SettingsError` for everything that a person can get wrong, the legality of the precision included;
+    what depends on the device or on the number of processes is checked later.
+    """
+    recipe = find(recipe_name)
+    typed = dict(_split(word) for word in _once_each(words))
+    run, spec = typed.pop("run", None), typed.pop("spec", None)
+    for key, value in (("run", run), ("spec", spec)):
+        if value == "":
+            raise SettingsError(f"{key}= names no path (command line)", key)
+    plan = read_plan(Path(spec)) if spec else {}
+    base = _from_plan(plan, recipe, spec) if spec else Settings(framework=framework, train=recipe.settings())  # type: ignore[arg-type]
+    values = plain(base)
+    for key, value in _values(typed, recipe):
+        _put(values, key, value)
+    chosen = settings.with_recipe_defaults(_settings(values, recipe), recipe)
+    for key, mine in (("recipe", recipe_name), ("framework", framework)):
+        if getattr(chosen, key) != mine:
+            raise SettingsError(f"{key}={getattr(chosen, key)}, and this trainer is {key}={mine}", key)
+    if spec:
+        _refuse_disagreement(settings.with_recipe_defaults(base, recipe), chosen, spec)
+    levels.check(chosen.amp, chosen.loss_scale)
+    return Arguments(settings=chosen, run=Path(run) if run else None, plan=plan)
+
+
+def read_plan(path: Path) -> dict[str, Any]:
+    """The JSON of a spec file. Raises `SettingsError` where it can't be read or is of another schema."""
+    try:
+        plan = json.loads(path.read_text())
+    except OSError as error:
+        raise SettingsError(f"spec={path}: {error.strerror}", "spec") from None
+    except ValueError as error:
+        raise SettingsError(f"spec={path} is not JSON: {error}", "spec") from None
+    if not isinstance(plan, dict) or plan.get("schema") != SCHEMA or not isinstance(plan.get("settings"), dict):
+        raise SettingsError(f'spec={path} should hold "schema": {SCHEMA} and "settings"', "spec")
+    return plan
+
+
+def planned_ranks(plan: Mapping[str, Any]) -> int | None:
+    """How many processes the plan has; None where there is no plan."""
+    nodes, processes = plan.get("nodes"), plan.get("processes")
+    return nodes * processes if isinstance(nodes, int) and isinstance(processes, int) else None
+
+
+def help_text(recipe_name: str, module: str) -> str:
+    """Every key with its type's default and its line of help."""
+    recipe = find(recipe_name)
+    lines = [f"usage: python -m {module} [key=value ...] [spec=plan.json] [run=FOLDER]", ""]
+    for key, text, default in _described(Settings, ""):
+        lines.append(f"  {key}={show(default)}  {text}")
+    for key, text, default in _described(recipe.settings, "train."):
+        lines.append(f"  {key}={show(default)}  {text}")
+    lines += ["", "  run=FOLDER  where metrics, checkpoints and the result go, and where a stopped run goes on from"]
+    lines += ["  spec=FILE  settings as JSON; words that disagree with it are refused"]
+    return "\n".join(lines)
+
+
+def _described(cls: type, prefix: str) -> Iterator[tuple[str, str, Any]]:
+    default = cls()
+    for each in dataclasses.fields(cls):
+        value, text = getattr(default, each.name), each.metadata.get("help", "")
+        if dataclasses.is_dataclass(value):
+            yield from _described(type(value), f"{prefix}{each.name}.")
+        elif each.name != "train":
+            yield f"{prefix}{each.name}", text, value
+
+
+def _split(word: str) -> tuple[str, str]:
+    key, equals, text = word.partition("=")
+    if not equals or not key:
+        raise SettingsError(f"{word!r} should be key=value, as batch=512 (command line)")
+    refuse_control_characters(key, text)
+    return key, text
+
+
+def _once_each(words: Sequence[str]) -> Sequence[str]:
+    seen: dict[str, str] = {}
+    for word in words:
+        key = word.partition("=")[0]
+        key = SHORT.get(key, key)
+        if key in seen:
+            raise SettingsError(f"{seen[key]} and {word}: say one of them (command line)", key)
+        seen[key] = word
+    return words
+
+
+def _values(typed: Mapping[str, str], recipe: Recipe) -> Iterator[tuple[str, Any]]:
+    """Each typed key, spelled out, with its value; a loss-scale preset first, so that single keys refine it."""
+    preset = typed.get("loss_scale")
+    if preset is not None:
+        if preset not in PRESETS:
+            raise SettingsError(f"{not_a_choice('loss_scale', preset, PRESETS)} (command line)", "loss_scale")
+        for name, value in plain(PRESETS[preset]).items():
+            yield f"loss_scale.{name}", value
+    for key, text in typed.items():
+        if key == "loss_scale":
+            continue
+        annotation = _annotation(SHORT.get(key, key), recipe)
+        try:
+            yield SHORT.get(key, key), plain(from_text(text, annotation, key))
+        except SettingsError as error:
+            raise SettingsError(f"{error} (command line)", key) from None
+
+
+def _annotation(key: str, recipe: Recipe) -> Any:
+    cls: type = Settings
+    *groups, last = key.split(".")
+    for depth, name in enumerate(groups):
+        inner = recipe.settings if cls is Settings and name == "train" else fields_of(cls).get(name)
+        if not is_group(inner):
+            raise SettingsError(f"{unknown_key(key, _keys(cls, groups[:depth]))} (command line)", key)
+        cls = inner
+    annotation = fields_of(cls).get(last)
+    if annotation is None:
+        raise SettingsError(f"{unknown_key(key, _keys(cls, groups))} (command line)", key)
+    if is_group(annotation) or (cls is Settings and last == "train"):
+        inside = recipe.settings if last == "train" else annotation
+        raise SettingsError(f"{key} is a group: say {key}.KEY=value, KEY one of {', '.join(fields_of(inside))}", key)
+    return annotation
+
+
+def _keys(cls: type, groups: Sequence[str]) -> list[str]:
+    names = [".".join([*groups, name]) for name in fields_of(cls)]
+    return names if groups else [*names, "run", "spec"]
+
+
+def _put(values: dict[str, Any], key: str, value: Any) -> None:
+    *groups, last = key.split(".")
+    for name in groups:
+        values = values[name]
+    values[last] = value
+
+
+def _from_plan(plan: Mapping[str, Any], recipe: Recipe, path: str) -> Settings:
+    try:
+        return _settings(plan["settings"], recipe)
+    except SettingsError as error:
+        raise SettingsError(f"{error} ({path})", error.key) from None
+
+
+def _settings(values: Mapping[str, Any], recipe: Recipe) -> Settings:
+    train = build(recipe.settings, values.get("train") or {}, prefix="train.")
+    return dataclasses.replace(build(Settings, {**values, "train": None}), train=train)
+
+
+def _refuse_disagreement(base: Settings, chosen: Settings, path: str) -> None:
+    before, after = leaves(plain(base)), leaves(plain(chosen))
+    for key, value in after.items():
+        if value != before[key]:
+            raise SettingsError(
+                f"{key}={show(value)} (command line) disagrees with {key}={show(before[key])} ({path}); drop one",
+                key,
+            )

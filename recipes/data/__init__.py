@@ -1,0 +1,1 @@
+"""Data sets as NumPy arrays, the same for every framework."""

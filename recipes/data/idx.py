@@ -1,0 +1,85 @@
+"""The IDX files of MNIST: reading them with every claim of theirs checked, and fetching them.
+
+Format: http://yann.lecun.com/exdb/mnist/ (big-endian magic, sizes, then bytes).
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import os
+import urllib.error
+import urllib.request
+import zlib
+from pathlib import Path
+
+import numpy
+
+from recipes.typed import SettingsError
+
+UNSIGNED_BYTES = 0x08
+MIRRORS = ("https://ossci-datasets.s3.amazonaws.com/mnist/", "https://storage.googleapis.com/cvdf-datasets/mnist/")
+MD5 = {
+    "train-images-idx3-ubyte.gz": "f68b3c2dcbeaaa9fbdd348bbdeb94873",
+    "train-labels-idx1-ubyte.gz": "d53e105ee54ea40749a09fcbcd1e9432",
+    "t10k-images-idx3-ubyte.gz": "9fb629c4189551a2d022fa330f9573f3",
+    "t10k-labels-idx1-ubyte.gz": "ec29112dd5afa0611ce80d1b7f02629c",
+}
+
+
+def find(folder: Path, name: str) -> Path | None:
+    """The file of that name, as it is or with `.gz`."""
+    return next((path for path in (folder / name, folder / f"{name}.gz") if path.is_file()), None)
+
+
+def read(path: Path, dimensions: int) -> numpy.ndarray:
+    """The file's array, uint8 with that many dimensions.
+
+    Raises `SettingsError` for anything but a whole IDX file of unsigned bytes.
+    """
+    try:
+        content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    except (OSError, EOFError, zlib.error) as error:
+        raise SettingsError(f"{path} can't be read: {error}", "data.dir") from None
+    header = 4 + 4 * dimensions
+    magic = bytes((0, 0, UNSIGNED_BYTES, dimensions))
+    if content[:4] != magic or len(content) < header:
+        raise SettingsError(
+            f"{path} is not an IDX file of {dimensions} dimensions: {content[:4].hex()} where {magic.hex()} should be",
+            "data.dir",
+        )
+    shape = tuple(int(each) for each in numpy.frombuffer(content, ">u4", dimensions, offset=4))
+    expected = header + int(numpy.prod(shape, dtype=numpy.int64))
+    if len(content) != expected:
+        raise SettingsError(
+            f"{path} says {' x '.join(map(str, shape))}, which makes {expected} bytes, and has {len(content)}",
+            "data.dir",
+        )
+    return numpy.frombuffer(content, numpy.uint8, offset=header).reshape(shape)
+
+
+def fetch(folder: Path, name: str) -> None:
+    """Download `name`.gz into the folder from the first mirror that answers, checked and then renamed into place.
+
+    Raises `SettingsError` where no mirror does.
+    """
+    compressed = f"{name}.gz"
+    reasons = []
+    for mirror in MIRRORS:
+        try:
+            with urllib.request.urlopen(mirror + compressed, timeout=30) as answer:
+                content = answer.read()
+        except (OSError, urllib.error.URLError) as error:
+            reasons.append(f"{mirror}: {error}")
+            continue
+        if hashlib.md5(content, usedforsecurity=False).hexdigest() != MD5[compressed]:
+            reasons.append(f"{mirror}: another file than the published one")
+            continue
+        folder.mkdir(parents=True, exist_ok=True)
+        aside = folder / f".{compressed}.{os.getpid()}"
+        aside.write_bytes(content)
+        os.replace(aside, folder / compressed)
+        return
+    raise SettingsError(
+        f"{compressed} can't be downloaded ({'; '.join(reasons)}); put it into {folder}", "data.download"
+    )

@@ -1,0 +1,126 @@
+"""Handwritten digits, 28x28: scikit-learn's, MNIST's, or random ones."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy
+
+from recipes import sampling
+from recipes.data import idx
+from recipes.settings import Data
+from recipes.typed import SettingsError
+
+SIDE = 28
+CLASSES = 10
+DIGITS_TRAINED_ON = 1536
+"""Of 1,797, so that batches of 128, 256 and 512 leave no rest; 261 are held out."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Images:
+    """Images, float32 of shape [count, 1, 28, 28] from 0 to 1, with their labels, int64 of shape [count]."""
+
+    images: numpy.ndarray
+    labels: numpy.ndarray
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DataSet:
+    """What is trained on and what is held out; the latter may be empty."""
+
+    name: str
+    train: Images
+    held_out: Images
+
+    def digest(self) -> str:
+        """SHA-256 of all values, as `sha256:...`."""
+        digest = hashlib.sha256()
+        for part in (self.train, self.held_out):
+            digest.update(numpy.ascontiguousarray(part.images))
+            digest.update(numpy.ascontiguousarray(part.labels))
+        return f"sha256:{digest.hexdigest()}"
+
+
+def load(data: Data, seed: int) -> DataSet:
+    """The data set that `data` names. Raises `SettingsError` for missing or broken files."""
+    if data.name == "digits":
+        return digits()
+    if data.name == "mnist":
+        return mnist(data.dir, data.download)
+    return synthetic(seed)
+
+
+def digits() -> DataSet:
+    """scikit-learn's 8x8 digits, every pixel tripled to 24x24 with a border of 2.
+
+    The split is the same for every seed, so that accuracies compare.
+    """
+    try:
+        from sklearn.datasets import load_digits
+    except ImportError:
+        raise SettingsError("data=digits needs scikit-learn: pip install scikit-learn", "data.name") from None
+    found = load_digits()
+    images = (found.images / 16).astype(numpy.float32).repeat(3, axis=1).repeat(3, axis=2)
+    images = numpy.pad(images, ((0, 0), (2, 2), (2, 2)))[:, None]
+    labels = found.target.astype(numpy.int64)
+    order = sampling.order(0, 0, len(labels))
+    train, held_out = order[:DIGITS_TRAINED_ON], order[DIGITS_TRAINED_ON:]
+    return DataSet(
+        name="digits",
+        train=Images(images=images[train], labels=labels[train]),
+        held_out=Images(images=images[held_out], labels=labels[held_out]),
+    )
+
+
+def mnist(folder: str | None, download: bool) -> DataSet:
+    """MNIST from its four IDX files, plain or gzipped."""
+    if folder is None:
+        raise SettingsError("data=mnist needs data.dir=FOLDER, which holds or is to hold the IDX files", "data.dir")
+    return DataSet(
+        name="mnist",
+        train=_mnist_part(Path(folder), "train", download),
+        held_out=_mnist_part(Path(folder), "t10k", download),
+    )
+
+
+def _mnist_part(folder: Path, part: str, download: bool) -> Images:
+    pixels = idx.read(_mnist_file(folder, f"{part}-images-idx3-ubyte", download), 3)
+    labels = idx.read(_mnist_file(folder, f"{part}-labels-idx1-ubyte", download), 1)
+    if pixels.shape[1:] != (SIDE, SIDE):
+        raise SettingsError(f"{part} images in {folder} are {pixels.shape[1]}x{pixels.shape[2]}, not 28x28", "data.dir")
+    if len(pixels) != len(labels):
+        raise SettingsError(f"{folder} has {len(pixels)} {part} images and {len(labels)} labels", "data.dir")
+    if len(labels) and labels.max() >= CLASSES:
+        raise SettingsError(f"{part} labels in {folder} go up to {labels.max()}, not 9", "data.dir")
+    images = pixels[:, None].astype(numpy.float32) / 255
+    return Images(images=images, labels=labels.astype(numpy.int64))
+
+
+def _mnist_file(folder: Path, name: str, download: bool) -> Path:
+    path = idx.find(folder, name)
+    if path is None and download:
+        idx.fetch(folder, name)
+        path = idx.find(folder, name)
+    if path is None:
+        raise SettingsError(
+            f"data.dir={folder} has neither {name} nor {name}.gz; data.download=true fetches them", "data.dir"
+        )
+    return path
+
+
+def synthetic(seed: int) -> DataSet:
+    """As many random images and labels as MNIST trains on; nothing is held out, since there is nothing to learn."""
+    random = numpy.random.Generator(numpy.random.Philox(seed % 2**64))
+    images = random.random((60000, 1, SIDE, SIDE), dtype=numpy.float32)
+    labels = random.integers(0, CLASSES, 60000)
+    return DataSet(
+        name="synthetic",
+        train=Images(images=images, labels=labels),
+        held_out=Images(images=images[:0], labels=labels[:0]),
+    )

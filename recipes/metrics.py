@@ -1,0 +1,132 @@
+"""metrics.jsonl: one JSON object a line, every optimizer step exactly once, and what a whole run amounts to.
+
+Standard library only. A row with "step" and no "event" is an optimizer step.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import statistics
+from array import array
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, BinaryIO
+
+EVENT_KEYS = ("event", "step", "epoch", "time", "nonfinite")
+
+
+def finite(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values with NaN and infinity as null, at any depth, and a "nonfinite" list of the keys where they stood."""
+    where: list[str] = []
+    cleaned: dict[str, Any] = _clean(values, "", where)
+    if where:
+        cleaned["nonfinite"] = where
+    return cleaned
+
+
+def _clean(value: Any, key: str, where: list[str]) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        where.append(key)
+        return None
+    if isinstance(value, Mapping):
+        return {name: _clean(each, f"{key}.{name}" if key else name, where) for name, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_clean(each, f"{key}.{index}", where) for index, each in enumerate(value)]
+    return value
+
+
+def read(path: Path) -> Iterator[dict[str, Any]]:
+    """The rows; a last line that is still being written is left out."""
+    with open(path, encoding="utf-8") as file:
+        for line in file:
+            if line.endswith("\n"):
+                yield json.loads(line)
+
+
+class Summary:
+    """What a run's rows amount to, over all its attempts."""
+
+    def __init__(self) -> None:
+        self.steps = 0
+        self.untimed = 0
+        self.skipped = 0
+        self.first_loss: float | None = None
+        self.last_loss: float | None = None
+        self.loss_scale: float | None = None
+        self.evaluation: dict[str, Any] = {}
+        self._rates = array("d")
+
+    def add(self, row: Mapping[str, Any]) -> None:
+        """Take in one row, as written or as read back."""
+        row = {**row, **dict.fromkeys(row.get("nonfinite", ()), math.nan)}
+        if row.get("event") == "eval":
+            self.evaluation = {key: row[key] for key in row if key not in EVENT_KEYS}
+        if "event" in row:
+            return
+        self.steps += 1
+        self.skipped += bool(row["skipped"])
+        if self.steps == 1:
+            self.first_loss = row["loss"]
+        self.last_loss = row["loss"]
+        self.loss_scale = row["loss_scale"]
+        if row["timed"]:
+            self._rates.append(row["samples_per_second"])
+        else:
+            self.untimed += 1
+
+    def throughput(self) -> dict[str, Any]:
+        """Samples a second over the timed steps: those after each attempt's warm-up that no one was observing.
+
+        `mean` is the arithmetic mean of each step's rate, as NVIDIA's training benchmarks take it. Null where no step
+        was timed.
+        """
+        found: dict[str, Any] = {"unit": "samples/s", "mean": None, "median": None, "p10": None, "p90": None}
+        if self._rates:
+            deciles = statistics.quantiles(self._rates, n=10, method="inclusive") if len(self._rates) > 1 else None
+            found["mean"] = statistics.fmean(self._rates)
+            found["median"] = statistics.median(self._rates)
+            found["p10"] = deciles[0] if deciles else self._rates[0]
+            found["p90"] = deciles[-1] if deciles else self._rates[0]
+        return {**found, "warmup_steps": self.untimed, "steps": len(self._rates)}
+
+
+class Journal:
+    """Appends rows to metrics.jsonl and sums them up; without a path it only sums up.
+
+    A run that goes on gives the `offset` that its checkpoint remembers: what was written after it is cut off, so that
+    no step appears twice, and what was written before it is read back into the summary.
+    """
+
+    def __init__(self, path: Path | None, offset: int = 0) -> None:
+        self.summary = Summary()
+        self._file: BinaryIO | None = None
+        if path is None:
+            return
+        if path.exists():
+            os.truncate(path, min(offset, path.stat().st_size))
+            for row in read(path):
+                self.summary.add(row)
+        self._file = open(path, "ab")  # noqa: SIM115 (stays open for the whole run)
+
+    def append(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Write whole lines, all of them at once."""
+        cleaned = [finite(row) for row in rows]
+        for row in cleaned:
+            self.summary.add(row)
+        if self._file is not None:
+            self._file.write("".join(json.dumps(row, allow_nan=False) + "\n" for row in cleaned).encode())
+            self._file.flush()
+
+    def offset(self) -> int:
+        """The length in bytes of what has safely reached the disk, for a checkpoint to remember."""
+        if self._file is None:
+            return 0
+        os.fsync(self._file.fileno())
+        return self._file.tell()
+
+
+def warm_up(steps: int) -> int:
+    """How many of an attempt's first steps say nothing of its speed: ten, or a fifth of a short attempt."""
+    return min(10, steps // 5)

@@ -1,0 +1,71 @@
+"""result.json: what a run was asked, what it did and what it gained, the same from every framework.
+
+Standard library only.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from recipes.metrics import finite
+from recipes.run_folder import write_json
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Result:
+    """One run's outcome. Dictionaries are as the field's own comment lays them out; null is not known."""
+
+    run: str | None
+    status: Literal["done", "failed", "stopped"]
+    reason: str | None = None
+    """Why it failed, in one sentence."""
+    attempts: int
+    framework: str
+    recipe: str
+    mechanism: str
+    requested: dict[str, Any]
+    """amp, dtype, loss_scale, xla, compile, tf32, batch: as they were asked for."""
+    effective: dict[str, Any]
+    """The same, every auto resolved."""
+    observed: dict[str, Any]
+    """verdict, why, dtype, half_flop_share, param_dtypes, tf32, xla_clusters, device: as they were seen."""
+    throughput: dict[str, Any]
+    """unit, mean, median, p10, p90, warmup_steps, steps."""
+    peak_memory_bytes: int | None
+    """The most of any rank: of the device's memory on a GPU, of resident memory on a CPU."""
+    loss: dict[str, float | None]
+    """first, last."""
+    eval: dict[str, Any]
+    """Of the held-out samples: accuracy, loss; empty where the data set holds none out."""
+    loss_scale: dict[str, Any]
+    """final, skipped_steps."""
+    updates: dict[str, int]
+    """attempted, applied."""
+    epochs: int | None
+    steps: int
+    wall_seconds: float
+    """Over all attempts, without what was lost after their last checkpoint."""
+    world_size: int
+    determinism: Literal["exact", "best_effort"]
+    resumed_from: int | None
+    """The step of the checkpoint that the last attempt went on from."""
+    versions: dict[str, str | None] = field(default_factory=dict)
+    digests: dict[str, str | None] = field(default_factory=dict)
+    """code, image, data."""
+    hardware: dict[str, str | None] = field(default_factory=dict)
+    """gpu, uuid, driver, cpu."""
+
+
+def document(result: Result) -> dict[str, Any]:
+    """The JSON document: NaN and infinity are null, and "nonfinite" says where they stood."""
+    values = {each.name: getattr(result, each.name) for each in dataclasses.fields(result)}
+    return finite({"schema": SCHEMA, **values})
+
+
+def write(path: Path, result: Result) -> None:
+    write_json(path, document(result))

@@ -1,0 +1,81 @@
+"""The trainer's part of a run folder: where its files lie, and how they are written so that no reader sees half of one.
+
+Standard library only.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunFolder:
+    """One run's folder, during one attempt (counted from 1)."""
+
+    path: Path
+    attempt: int
+
+    @property
+    def metrics(self) -> Path:
+        return self.path / "metrics.jsonl"
+
+    @property
+    def result(self) -> Path:
+        return self.path / "result.json"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    @property
+    def stop(self) -> Path:
+        """Anyone may make this empty file to ask the run to save and end."""
+        return self.path / "STOP"
+
+    @property
+    def stopped(self) -> Path:
+        """The marker that the run did end on request: it names the checkpoint to go on from."""
+        return self.path / "attempts" / str(self.attempt) / "stopped.json"
+
+    def create(self) -> None:
+        """Make the folder, for its owner alone, where the launcher hasn't."""
+        self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    def mark_stopped(self, checkpoint: Path, step: int) -> None:
+        """Say that the state of `step` is saved, and that the request has been met."""
+        self.stopped.parent.mkdir(parents=True, exist_ok=True)
+        name = checkpoint.relative_to(self.path).as_posix()
+        write_json(self.stopped, {"schema": 1, "checkpoint": name, "step": step, "time": now()})
+        self.stop.unlink(missing_ok=True)
+
+
+def now() -> str:
+    """The time in UTC, to the second, as ISO 8601 spells it."""
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")
+
+
+def write_json(path: Path, value: Mapping[str, Any]) -> None:
+    """Write aside, flush to the disk, and rename into place. NaN and infinity raise `ValueError`: JSON has neither."""
+    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    with open(aside, "w") as file:
+        json.dump(value, file, indent=2, allow_nan=False)
+        file.write("\n")
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(aside, path)
+    sync_folder(path.parent)
+
+
+def sync_folder(path: Path) -> None:
+    """Flush a folder's own entries, so that a rename in it outlives a power cut."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,122 @@
+"""Checkpoints that are either whole or not there: written aside, flushed to the disk, renamed into place.
+
+A checkpoint is a folder `step-000000123` with `state.pt`, read with `weights_only=True`, and `manifest.json`, which
+holds the state's SHA-256 and what a person wants to know of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from recipes.run_folder import now, sync_folder, write_json
+
+SCHEMA = 1
+NAME = re.compile(r"step-(\d{9,})")
+ASIDE = "."
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Found:
+    """A checkpoint whose state is whole."""
+
+    path: Path
+    step: int
+    manifest: Mapping[str, Any]
+
+    def load(self) -> dict[str, Any]:
+        """The state, on the CPU."""
+        state: dict[str, Any] = torch.load(self.path / "state.pt", map_location="cpu", weights_only=True)
+        return state
+
+
+def save(folder: Path, step: int, state: Mapping[str, Any], facts: Mapping[str, Any], keep: int) -> Path:
+    """Save `state`, and delete all but the `keep` newest. Returns the checkpoint's folder.
+
+    Killed at any moment it leaves either the whole checkpoint or a folder whose name begins with a dot.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"step-{step:09d}"
+    aside = folder / f"{ASIDE}{path.name}.{os.getpid()}"
+    aside.mkdir()
+    with open(aside / "state.pt", "wb") as file:
+        torch.save(dict(state), file)
+        file.flush()
+        os.fsync(file.fileno())
+    digest, size = _digest(aside / "state.pt")
+    manifest = {"schema": SCHEMA, "step": step, "time": now(), "bytes": size, "sha256": digest, **facts}
+    write_json(aside / "manifest.json", manifest)
+    if path.exists():
+        _remove(path)
+    os.rename(aside, path)
+    sync_folder(folder)
+    for old_step, old in _all(folder)[keep:]:
+        if old_step < step:
+            with contextlib.suppress(OSError):  # tidying up is no reason to lose a run
+                _remove(old)
+    return path
+
+
+def newest(folder: Path, warn: Callable[[str], None]) -> Found | None:
+    """The newest whole checkpoint, or None. Broken ones are passed over with a warning that names them."""
+    for step, path in _all(folder):
+        try:
+            manifest = json.loads((path / "manifest.json").read_text())
+            digest, size = _digest(path / "state.pt")
+        except (OSError, ValueError) as error:
+            warn(f"{path} is passed over: {error}")
+            continue
+        if not isinstance(manifest, dict) or manifest.get("schema") != SCHEMA or manifest.get("step") != step:
+            warn(f"{path} is passed over: its manifest is not of schema {SCHEMA} and step {step}")
+        elif (manifest.get("sha256"), manifest.get("bytes")) != (digest, size):
+            warn(f"{path} is passed over: its state is not the one that was saved ({size} bytes)")
+        else:
+            return Found(path=path, step=step, manifest=manifest)
+    return None
+
+
+def clear_leftovers(folder: Path) -> None:
+    """Delete what a killed attempt was still writing or deleting. Only while no other attempt runs."""
+    if folder.is_dir():
+        for path in folder.iterdir():
+            if path.name.startswith(ASIDE):
+                shutil.rmtree(path, ignore_errors=True)
+
+
+def _all(folder: Path) -> list[tuple[int, Path]]:
+    """Step and path of every checkpoint, whole or not, newest first."""
+    return sorted(_named(folder), reverse=True)
+
+
+def _named(folder: Path) -> Iterator[tuple[int, Path]]:
+    if folder.is_dir():
+        for path in folder.iterdir():
+            match = NAME.fullmatch(path.name)
+            if match:
+                yield int(match[1]), path
+
+
+def _remove(path: Path) -> None:
+    """Rename first: a reader never meets a checkpoint that is half deleted."""
+    aside = path.with_name(f"{ASIDE}{path.name}.{os.getpid()}.old")
+    os.rename(path, aside)
+    shutil.rmtree(aside, ignore_errors=True)
+
+
+def _digest(path: Path) -> tuple[str, int]:
+    digest, size = hashlib.sha256(), 0
+    with open(path, "rb") as file:
+        while chunk := file.read(1 << 20):
+            digest.update(chunk)
+            size += len(chunk)
+    return digest.hexdigest(), size

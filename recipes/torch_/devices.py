@@ -1,0 +1,208 @@
+"""Which device each process computes on, how the processes meet, and what makes their arithmetic repeatable."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import torch
+from torch import distributed, nn
+
+from recipes.typed import SettingsError
+
+T = TypeVar("T")
+
+
+class PlacementError(RuntimeError):
+    """The processes are not where they should be: too few, too many, or two on one GPU."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Place:
+    """Where one rank is."""
+
+    rank: int
+    host: str
+    device: str
+    gpu: str
+    """The GPU's own identity; empty on a CPU, or where there is no such GPU."""
+    visible: str
+    problem: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class World:
+    """This process among those of the job. Talk between ranks about the job itself is on the CPU, over gloo."""
+
+    rank: int
+    size: int
+    device: torch.device
+    places: tuple[Place, ...] = ()
+    gpus: Any = None
+    """NCCL's process group, for gradients; None on a CPU or alone."""
+
+    def broadcast(self, value: T) -> T:
+        """Rank 0's value, on every rank."""
+        if self.size == 1:
+            return value
+        holder = [value]
+        distributed.broadcast_object_list(holder, src=0)
+        return holder[0]
+
+    def gather(self, value: T) -> list[T]:
+        """Every rank's value, by rank, on every rank."""
+        return _gather(value, self.size)
+
+    def sum(self, values: Sequence[float]) -> list[float]:
+        """Element-wise sum over the ranks, on every rank."""
+        if self.size == 1:
+            return list(values)
+        total = torch.tensor(values, dtype=torch.float64)
+        distributed.all_reduce(total)
+        return total.tolist()
+
+    def rank_zero_first(self, make: Callable[[], T]) -> T:
+        """`make` on rank 0 and then on the others: the first may download what the others read.
+
+        A `SettingsError` on rank 0 is raised on every rank.
+        """
+        value, problem = None, None
+        if self.rank == 0:
+            try:
+                value = make()
+            except SettingsError as error:
+                problem = (str(error), error.key)
+        problem = self.broadcast(problem)
+        if problem:
+            raise SettingsError(*problem)
+        return make() if self.rank else value  # type: ignore[return-value]
+
+    def wrap(self, model: nn.Module) -> nn.Module:
+        """The model in DistributedDataParallel where there are several ranks. Cast it first."""
+        if self.size == 1:
+            return model
+        return nn.parallel.DistributedDataParallel(model, process_group=self.gpus)
+
+    def gradients(self, model: nn.Module, last: bool) -> AbstractContextManager[Any]:
+        """Around one micro-batch's forward and backward: only the last of a step reduces gradients over the ranks."""
+        return contextlib.nullcontext() if last or self.size == 1 else model.no_sync()  # type: ignore[operator]
+
+    def leave(self) -> None:
+        if self.size > 1:
+            distributed.destroy_process_group()
+
+
+def join(device: str, expected_size: int | None, environ: Mapping[str, str]) -> World:
+    """Meet the other ranks of the job, as torchrun's variables describe them, and check where everyone is.
+
+    `device` is auto, cpu or cuda; `expected_size` the number of ranks that was planned, None where nobody said.
+    Raises `PlacementError` with a table of all ranks, on every rank alike.
+    """
+    rank, size = int(environ.get("RANK", "0")), int(environ.get("WORLD_SIZE", "1"))
+    if size > 1:
+        distributed.init_process_group("gloo")
+    kind = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
+    mine = torch.device(kind, int(environ.get("LOCAL_RANK", "0"))) if kind == "cuda" else torch.device(kind)
+    places = _gather(place(rank, mine, environ), size)
+    check_places(places, expected_size)
+    if kind == "cuda":
+        torch.cuda.set_device(mine)
+    gpus = distributed.new_group(backend="nccl") if size > 1 and kind == "cuda" else None
+    return World(rank=rank, size=size, device=mine, places=tuple(places), gpus=gpus)
+
+
+def place(rank: int, device: torch.device, environ: Mapping[str, str]) -> Place:
+    gpu, problem = "", ""
+    count = torch.cuda.device_count()
+    if device.type == "cuda":
+        if device.index < count:
+            properties = torch.cuda.get_device_properties(device)
+            gpu = str(getattr(properties, "uuid", "")) or f"GPU {visible_gpus(count, environ)}[{device.index}]"
+        else:
+            problem = f"no {device} here: torch sees {count} GPUs" if count else "torch sees no CUDA GPU here"
+    return Place(
+        rank=rank,
+        host=socket.gethostname(),
+        device=str(device),
+        gpu=gpu,
+        visible=visible_gpus(count, environ),
+        problem=problem,
+    )
+
+
+def visible_gpus(count: int, environ: Mapping[str, str]) -> str:
+    return environ.get("CUDA_VISIBLE_DEVICES", ",".join(str(each) for each in range(count))) or "none"
+
+
+def check_places(places: Sequence[Place], expected_size: int | None) -> None:
+    """Raise `PlacementError` unless there are as many ranks as planned, each on a device of its own.
+
+    One rank alone without its GPU is a person's own wrong request: `SettingsError`.
+    """
+    problems = [f"rank {each.rank}: {each.problem}" for each in places if each.problem]
+    if len(places) == 1 and problems:
+        raise SettingsError(f"device=cuda: {places[0].problem}; say device=cpu", "device")
+    if expected_size is not None and len(places) != expected_size:
+        problems.append(f"{len(places)} ranks have met, and {expected_size} were planned")
+    users: dict[tuple[str, str], list[int]] = {}
+    for each in places:
+        if each.gpu:
+            users.setdefault((each.host, each.gpu), []).append(each.rank)
+    for (host, gpu), ranks in users.items():
+        if len(ranks) > 1:
+            problems.append(f"ranks {', '.join(map(str, ranks))} share {gpu} of {host}")
+    if problems:
+        raise PlacementError("\n".join([*problems, table(places)]))
+
+
+def table(places: Sequence[Place]) -> str:
+    """One line a rank, for people."""
+    rows = [("rank", "host", "device", "GPU", "visible GPUs")]
+    rows += [(str(each.rank), each.host, each.device, each.gpu or "-", each.visible) for each in places]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    )
+
+
+def make_repeatable(deterministic: bool) -> None:
+    """Have torch choose only kernels whose results repeat bit by bit, or let it choose the fastest."""
+    if deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS reads it when it starts
+    torch.use_deterministic_algorithms(deterministic)
+    torch.backends.cudnn.benchmark = not deterministic
+    torch.utils.deterministic.fill_uninitialized_memory = False  # a debugging aid that costs a pass over each tensor
+
+
+def seed_rank(seed: int, rank: int) -> None:
+    """Give each rank random numbers of its own, for dropout; weights were drawn from the seed that all share."""
+    digest = hashlib.sha256(f"{seed} {rank}".encode()).digest()
+    torch.manual_seed(int.from_bytes(digest[:8], "big"))
+
+
+def random_state(device: torch.device) -> dict[str, torch.Tensor]:
+    """The state of torch's generators: the CPU's, and this rank's GPU's."""
+    state = {"cpu": torch.get_rng_state()}
+    if device.type == "cuda":
+        state["cuda"] = torch.cuda.get_rng_state(device)
+    return state
+
+
+def set_random_state(state: Mapping[str, torch.Tensor], device: torch.device) -> None:
+    torch.set_rng_state(state["cpu"])
+    if device.type == "cuda" and "cuda" in state:
+        torch.cuda.set_rng_state(state["cuda"], device)
+
+
+def _gather(value: T, size: int) -> list[T]:
+    if size == 1:
+        return [value]
+    values: list[Any] = [None] * size
+    distributed.all_gather_object(values, value)
+    return values

@@ -1,0 +1,47 @@
+"""When the ranks look up from training together: to see whether someone asked them to stop, and to write metrics."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from recipes.torch_.devices import World
+
+SECONDS = 1.0
+"""Between two looks: the longest that a STOP file goes unseen, while steps are shorter than this."""
+STRIDE_GROWTH = 8
+"""The first steps are the slowest; a stride grows by no more than this at once."""
+
+
+class Lookout:
+    """Rank 0 reads the clock and the file system, and says at which step to look again; the others follow.
+
+    Ranks that looked by their own clocks would stop at different steps and wait for each other for ever. Between looks
+    a rank compares two integers and talks to nobody.
+    """
+
+    def __init__(self, world: World, stop: Path | None, clock: Callable[[], float] = time.monotonic) -> None:
+        self._world = world
+        self._stop = stop
+        self._clock = clock
+        self._last: tuple[int, float] | None = None
+        self._next = 0
+
+    def due(self, step: int) -> bool:
+        """Whether this boundary, before step number `step`, is one at which the ranks look."""
+        return step >= self._next
+
+    def look(self, step: int) -> bool:
+        """Whether to save and stop here. Collective: at every due step, on every rank."""
+        stop = self._stop is not None and self._world.rank == 0 and self._stop.exists()
+        stop, self._next = self._world.broadcast((stop, step + self._stride(step)))
+        return stop
+
+    def _stride(self, step: int) -> int:
+        now = self._clock()
+        last, self._last = self._last, (step, now)
+        if last is None or step == last[0]:
+            return 1
+        steps, seconds = step - last[0], max(now - last[1], 1e-9)
+        return max(1, min(int(SECONDS * steps / seconds), STRIDE_GROWTH * steps))
