@@ -7,10 +7,12 @@ The levels are those of apex (`apex/amp/frontend.py`); the mechanisms are each f
 from __future__ import annotations
 
 import dataclasses
+import math
 from dataclasses import dataclass
 from typing import Literal
 
-from recipes.typed import SettingsError, setting
+from recipes import operations
+from recipes.typed import SettingsError, setting, show
 
 Level = Literal["o0", "o1", "o2", "o3"]
 Dtype = Literal["auto", "float16", "bfloat16"]
@@ -73,15 +75,17 @@ class Row:
     hole: str = ""
 
 
-def mechanism(framework: str, level: str, dtype: str, xla: bool, device: str) -> Row:
+def mechanism(
+    framework: str, level: str, dtype: str, xla: bool, device: str, master_weights: bool | None = None
+) -> Row:
     """What carries `level` out in `framework`, with the dtype resolved (`float32` at o0) and a known device."""
     if framework == "torch":
         if xla:
             return Row(hole="xla=true is TensorFlow's compiler; for torch say compile=true")
         if level == "o0":
             return Row(mechanism="float32")
-        if device == "cpu" and dtype == "float16" and level == "o3":
-            return Row(mechanism="half_model")
+        if level == "o2" and master_weights is False:
+            return Row(mechanism="half_model_no_masters")
         return Row(mechanism={"o1": "autocast", "o2": "half_model_fp32_masters", "o3": "half_model"}[level])
     if framework == "tensorflow":
         if level == "o0":
@@ -139,16 +143,19 @@ def resolve_dtype(
     return "bfloat16" if capability is None or capability >= (8, 0) else "float16"
 
 
-def resolve_scale(scale: LossScale, level: str, dtype: str) -> LossScale:
+def resolve_scale(scale: LossScale, level: str, dtype: str, master_weights: bool | None = None) -> LossScale:
     """The loss scale with `auto` decided: dynamic for float16 where float32 gradients or masters exist, else none."""
     if scale.mode != "auto":
         return scale
-    mode: ScaleMode = "dynamic" if dtype == "float16" and level in ("o1", "o2") else "none"
-    return dataclasses.replace(scale, mode=mode)
+    scaled = dtype == "float16" and (level == "o1" or (level == "o2" and master_weights is not False))
+    return dataclasses.replace(scale, mode="dynamic" if scaled else "none")
 
 
-def check(amp: Amp, scale: LossScale) -> None:
-    """Refuse what no framework and no device could carry out. Raises `SettingsError`."""
+def check(amp: Amp, scale: LossScale, framework: str = "torch") -> None:
+    """Refuse what no device could carry out. Raises `SettingsError`.
+
+    Operation names are checked for torch and Paddle, which share one list of them here.
+    """
     if amp.level == "o0" and amp.dtype != "auto":
         raise SettingsError(
             f"amp.dtype={amp.dtype} with amp=o0: o0 is float32; leave the dtype out, or say amp=o1", "amp.dtype"
@@ -157,7 +164,7 @@ def check(amp: Amp, scale: LossScale) -> None:
         for key, value in (("allow", amp.allow), ("deny", amp.deny), ("keep_fp32", amp.keep_fp32)):
             if value:
                 raise SettingsError(
-                    f"amp.{key}=[{','.join(value)}] with amp=o0: nothing runs in half precision there", f"amp.{key}"
+                    f"amp.{key}={show(value)} with amp=o0: nothing runs in half precision there", f"amp.{key}"
                 )
     if amp.level == "o3" and (amp.allow or amp.deny):
         raise SettingsError(
@@ -165,28 +172,41 @@ def check(amp: Amp, scale: LossScale) -> None:
         )
     if amp.master_weights is not None and amp.level != "o2":
         raise SettingsError(
-            f"amp.master_weights={str(amp.master_weights).lower()} with amp={amp.level}: only o2 has the choice",
+            f"amp.master_weights={show(amp.master_weights)} with amp={amp.level}: only o2 has the choice",
             "amp.master_weights",
         )
-    both = sorted(set(amp.allow) & set(amp.deny))
-    if both:
-        raise SettingsError(f"{both[0]} is on both amp.allow and amp.deny; leave it on one", "amp.allow")
-    if scale.mode in ("dynamic", "static") and amp.level in ("o0", "o3"):
-        why = "float32 gradients need no scale" if amp.level == "o0" else "o3 has no float32 masters to unscale into"
-        raise SettingsError(
-            f"loss_scale.mode={scale.mode} with amp={amp.level}: {why}; say loss_scale=none", "loss_scale.mode"
-        )
-    for key in ("init", "growth_every", "backoff_every"):
-        if getattr(scale, key) <= 0:
-            raise SettingsError(f"loss_scale.{key}={getattr(scale, key)} must be above zero", f"loss_scale.{key}")
-    if scale.growth <= 1 or not 0 < scale.backoff < 1:
-        raise SettingsError(
-            f"loss_scale.growth={scale.growth} must be above 1 and loss_scale.backoff={scale.backoff} between 0 and 1",
-            "loss_scale.growth",
-        )
-    low, high = scale.min or 0.0, scale.max or float("inf")
+    if framework == "tensorflow":
+        both = sorted(set(amp.allow) & set(amp.deny))
+        if both:
+            raise SettingsError(f"{both[0]} is on both amp.allow and amp.deny; leave it on one", "amp.allow")
+    else:
+        operations.lists(amp.allow, amp.deny)
+    _check_scale(amp, scale)
+
+
+def _check_scale(amp: Amp, scale: LossScale) -> None:
+    if scale.mode in ("dynamic", "static"):
+        why = {
+            "o0": "float32 gradients need no scale",
+            "o2": "without master weights there are no float32 gradients to unscale into",
+            "o3": "o3 has no float32 masters to unscale into",
+        }.get(amp.level)
+        if why and (amp.level != "o2" or amp.master_weights is False):
+            raise SettingsError(
+                f"loss_scale.mode={scale.mode} with amp={amp.level}: {why}; say loss_scale=none", "loss_scale.mode"
+            )
+    for key in ("init", "growth", "backoff", "growth_every", "backoff_every", "min", "max"):
+        value = getattr(scale, key)
+        if value is not None and not (math.isfinite(value) and value > 0):
+            raise SettingsError(f"loss_scale.{key}={value} must be above zero and finite", f"loss_scale.{key}")
+    if scale.growth <= 1:
+        raise SettingsError(f"loss_scale.growth={scale.growth} must be above 1", "loss_scale.growth")
+    if scale.backoff >= 1:
+        raise SettingsError(f"loss_scale.backoff={scale.backoff} must be below 1", "loss_scale.backoff")
+    low, high = scale.min or 0.0, scale.max or math.inf
     if not low <= scale.init <= high:
         raise SettingsError(
-            f"loss_scale.init={scale.init} is outside loss_scale.min={scale.min} to loss_scale.max={scale.max}",
+            f"loss_scale.init={scale.init} is outside loss_scale.min={show(scale.min)} to "
+            f"loss_scale.max={show(scale.max)}",
             "loss_scale.init",
         )

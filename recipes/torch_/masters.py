@@ -6,48 +6,54 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch.optim import Optimizer
+
+HALF = (torch.float16, torch.bfloat16)
 
 
 class Masters:
     """Float32 copies of an optimizer's half-precision parameters, which it steps in their stead.
 
-    The optimizer's own groups and state hold the masters afterwards, so its `state_dict` is float32 as well.
-    All copies are single `torch._foreach` calls over lists made once.
+    The optimizer's own groups and state hold the masters from then on, so that its `state_dict` is float32 as well.
+    Copies are single `torch._foreach` calls over lists made once. Memory: 8 bytes a parameter, 4 for the master and 4
+    for its gradient, both for as long as the optimizer lives.
     """
 
-    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+    def __init__(self, optimizer: Optimizer) -> None:
         self.parameters: list[torch.Tensor] = []
         self.masters: list[torch.Tensor] = []
         for group in optimizer.param_groups:
             group["params"] = [self._master(each, optimizer.state) for each in group["params"]]
         self._gradients = [torch.zeros_like(each) for each in self.masters]
-        clear = optimizer.zero_grad
-
-        def zero_grad(set_to_none: bool = True) -> None:
-            clear(set_to_none)
-            for parameter in self.parameters:
-                parameter.grad = None
-
-        optimizer.zero_grad = zero_grad  # the model's own gradients go too, as people expect of it
+        self._clear = optimizer.zero_grad
+        optimizer.zero_grad = self._zero_grad  # type: ignore[method-assign]
 
     def _master(self, parameter: torch.Tensor, state: dict[Any, Any]) -> torch.Tensor:
-        if parameter.dtype not in (torch.float16, torch.bfloat16):
+        if parameter.dtype not in HALF:
             return parameter
         master = torch.nn.Parameter(parameter.detach().float(), requires_grad=parameter.requires_grad)
-        if parameter in state:
+        if parameter in state:  # some optimizers, Adagrad among them, make their state at once
             state[master] = {
-                name: value.float() if torch.is_tensor(value) and value.dtype == parameter.dtype else value
+                name: value.float() if torch.is_tensor(value) and value.dtype in HALF else value
                 for name, value in state.pop(parameter).items()
             }
         self.parameters.append(parameter)
         self.masters.append(master)
         return master
 
+    def _zero_grad(self, set_to_none: bool = True) -> None:
+        """The optimizer's own, over the model's gradients too: a GAN's generator leaves some on its critic."""
+        self._clear(set_to_none)
+        for parameter in self.parameters:
+            parameter.grad = None
+
     @torch.no_grad()
     def take_gradients(self) -> None:
-        """Move the model's gradients to the masters, adding to what is there; the model's are None afterwards."""
-        fresh: tuple[list[torch.Tensor], list[torch.Tensor]] = ([], [])
-        added: tuple[list[torch.Tensor], list[torch.Tensor]] = ([], [])
+        """Move the model's gradients to the masters, adding to what is there. The model's are None afterwards."""
+        fresh: list[torch.Tensor] = []
+        into_fresh: list[torch.Tensor] = []
+        more: list[torch.Tensor] = []
+        into_more: list[torch.Tensor] = []
         for parameter, master, buffer in zip(self.parameters, self.masters, self._gradients, strict=True):
             gradient = parameter.grad
             if gradient is None:
@@ -55,15 +61,15 @@ class Masters:
             parameter.grad = None
             if master.grad is None:
                 master.grad = buffer
-                into = fresh
+                fresh.append(gradient)
+                into_fresh.append(buffer)
             else:
-                into = added
-            into[0].append(buffer)
-            into[1].append(gradient)
-        if fresh[0]:
-            torch._foreach_copy_(*fresh)
-        if added[0]:
-            torch._foreach_add_(*added)
+                more.append(gradient)
+                into_more.append(buffer)
+        if fresh:
+            torch._foreach_copy_(into_fresh, fresh)
+        if more:
+            torch._foreach_add_(into_more, more)
 
     @torch.no_grad()
     def give_weights(self) -> None:
@@ -71,16 +77,26 @@ class Masters:
         if self.masters:
             torch._foreach_copy_(self.parameters, self.masters)
 
+    def drop_gradients(self) -> None:
+        """Forget the masters' gradients, so that `model.zero_grad()`, which can't see them, is enough for the next."""
+        for master in self.masters:
+            master.grad = None
+
+    @torch.no_grad()
+    def follow_weights(self) -> None:
+        """Take up weights that were loaded into the model, save where a master rounds to them already."""
+        for parameter, master in zip(self.parameters, self.masters, strict=True):
+            if not torch.equal(master.to(parameter.dtype), parameter):
+                master.copy_(parameter)
+
     def state(self) -> list[torch.Tensor]:
         return [each.detach() for each in self.masters]
 
     @torch.no_grad()
     def load(self, saved: Sequence[torch.Tensor]) -> None:
-        """Take up saved masters and round them into the model. Raises `ValueError` for another model's."""
-        shapes = [tuple(each.shape) for each in saved]
-        own = [tuple(each.shape) for each in self.masters]
-        if shapes != own:
-            raise ValueError("the saved master weights are not of this model: their number or shapes differ")
+        """Take up saved masters and round them into the model. Raises `ValueError` for those of another model."""
+        if [each.shape for each in saved] != [each.shape for each in self.masters]:
+            raise ValueError("the saved master weights are another model's: their number or shapes differ")
         for master, each in zip(self.masters, saved, strict=True):
             master.copy_(each)
         self.give_weights()

@@ -2,10 +2,10 @@
 
 Autocast's lists have no public way in. A function mode sees each call before autocast does, casts the operands and
 runs the operation with autocast off. It works eager and compiled, and the casts are in the compiled graph itself, so
-that a compile cache can't hand back a program with other lists.
+that a compile cache can't hand back a program made for other lists.
 
-A mode sees the calls that a model makes, not those inside one function written in Python: `cast` refuses the models
-for which that matters.
+A mode sees the calls that a model makes, not those inside another function that torch wrote in Python. The one that
+matters is multi-head attention, which `refuse_unreachable` refuses.
 """
 
 from __future__ import annotations
@@ -14,9 +14,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from recipes.torch_.cast import floats_to
+from recipes.typed import SettingsError
 
 OTHER_SPELLINGS = {
     "add": ("__radd__",),
@@ -32,6 +34,14 @@ OTHER_SPELLINGS = {
 
 INPUT_ONLY = frozenset({"batch_norm", "instance_norm"})
 """Their running statistics are written in place: a cast copy of them would lose what was written."""
+
+INSIDE_ATTENTION = frozenset(
+    {"add", "baddbmm", "bmm", "cat", "dropout", "linear", "matmul", "scaled_dot_product_attention", "softmax"}
+)
+"""What `torch.nn.functional.multi_head_attention_forward` calls where no mode sees it."""
+
+COMPILES_MODES = "2.6"
+"""First torch whose compiler traces function modes; before it, compiled code runs as if the lists were empty."""
 
 
 class OperationLists(TorchFunctionMode):
@@ -60,3 +70,32 @@ class OperationLists(TorchFunctionMode):
             if name in INPUT_ONLY:
                 return func(floats_to(args[0], target), *args[1:], **kwargs)
             return func(*floats_to(args, target), **floats_to(kwargs, target))
+
+
+def refuse_unreachable(model: nn.Module, kept: Sequence[nn.Module], allow: Sequence[str], deny: Sequence[str]) -> None:
+    """Raise `SettingsError` where the lists name what `nn.MultiheadAttention` does where they can't reach it.
+
+    Attention inside the modules of `kept` is float32 anyway.
+    """
+    hidden = [each for each in (*allow, *deny) if each in INSIDE_ATTENTION]
+    if not hidden:
+        return
+    inside_kept = {id(inner) for module in kept for inner in module.modules()}
+    for name, module in model.named_modules():
+        if isinstance(module, nn.MultiheadAttention) and id(module) not in inside_kept:
+            key = "amp.deny" if hidden[0] in deny else "amp.allow"
+            raise SettingsError(
+                f"{key}: {hidden[0]} can't be had inside {name or 'the model'}, which is torch's MultiheadAttention; "
+                f"say amp.keep_fp32=[{name or '*'}] to keep all of it in float32",
+                key,
+            )
+
+
+def refuse_uncompilable(allow: Sequence[str], deny: Sequence[str]) -> None:
+    """Raise `SettingsError` for lists in a compiled model where this torch's compiler would pass them over."""
+    if (allow or deny) and torch.__version__ < COMPILES_MODES:
+        key = "amp.allow" if allow else "amp.deny"
+        raise SettingsError(
+            f"{key} with compile=true needs torch {COMPILES_MODES}, and this is {torch.__version__}; say compile=false",
+            key,
+        )

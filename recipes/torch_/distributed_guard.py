@@ -1,0 +1,70 @@
+"""Refusing what would let ranks drift apart, or train something else than was asked for, without a word."""
+
+from __future__ import annotations
+
+import torch
+from torch import distributed, nn
+from torch.nn.parallel import DistributedDataParallel
+
+LOGGED = {torch.float32: "float", torch.float16: "c10::Half", torch.bfloat16: "c10::BFloat16"}
+"""What DDP's logging data calls the dtypes."""
+
+
+def several_ranks() -> bool:
+    return distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1
+
+
+def refuse_wrapped(model: nn.Module) -> None:
+    """Raise `RuntimeError` where `model`, or a module in it, is already distributed or compiled.
+
+    Those have made their plans (buckets, shards, graphs) for the dtypes that they saw: a cast afterwards raises
+    nothing and, under DDP, lets the gradients of the ranks drift apart.
+    """
+    for name, module in model.named_modules():
+        wrapper = _wrapper(module)
+        if wrapper:
+            where = f"module {name}" if name else "the model"
+            raise RuntimeError(
+                f"{where} is already wrapped by {wrapper}; precision.cast(model) comes first, then DDP, FSDP or compile"
+            )
+
+
+def refuse_late_cast(model: nn.Module) -> None:
+    """Raise `RuntimeError` where DDP was given parameters of another dtype than they have now.
+
+    That is what casting the module inside a DDP wrapper leaves behind. DDP says in its logging data what it was
+    given; where a torch has no such data, this sees nothing.
+    """
+    for module in model.modules():
+        logged = getattr(module, "_get_ddp_logging_data", dict)().get("dtypes")
+        if not logged:
+            continue
+        given = set(logged.split(", "))
+        for name, parameter in module.named_parameters():
+            now = LOGGED.get(parameter.dtype)
+            if parameter.requires_grad and now and now not in given:
+                raise RuntimeError(
+                    f"parameter {name} is {parameter.dtype}, and DDP was given {logged}: the model was cast after it "
+                    "was wrapped; precision.cast(model) comes first"
+                )
+
+
+def refuse_sharded(model: nn.Module) -> None:
+    """Raise `RuntimeError` where FSDP holds the parameters: masters of our own can't follow its shards."""
+    for module in model.modules():
+        if _wrapper(module) == "FSDP":
+            raise RuntimeError(
+                "amp=o2 keeps float32 masters of its own and doesn't work with FSDP. FSDP has masters built in: say "
+                "amp=o1 and hand fully_shard a MixedPrecisionPolicy(param_dtype=precision.dtype, "
+                "reduce_dtype=torch.float32)"
+            )
+
+
+def _wrapper(module: nn.Module) -> str:
+    if isinstance(module, (DistributedDataParallel, nn.DataParallel)):
+        return type(module).__name__
+    if hasattr(module, "_orig_mod"):
+        return "torch.compile"
+    if any(each.__name__ in ("FullyShardedDataParallel", "FSDPModule") for each in type(module).__mro__):
+        return "FSDP"
+    return ""

@@ -1,0 +1,54 @@
+"""Which precision and which device a user's own script was told to use, by its environment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+
+from recipes.arguments import read_plan
+from recipes.settings import Settings
+from recipes.typed import SettingsError, build
+
+SPEC = "LAUNCHER_SPEC"
+WANTED = ("amp", "loss_scale", "tf32", "compile", "device", "framework")
+
+
+def read_spec(environ: Mapping[str, str]) -> Settings:
+    """The settings of `WANTED` from the file that LAUNCHER_SPEC names; the others are defaults.
+
+    Raises `SettingsError` where the variable isn't set, the file can't be read, or it is another framework's.
+    """
+    path = environ.get(SPEC)
+    if not path:
+        raise SettingsError(
+            f"{SPEC} is not set: the launcher sets it to the run's plan.json. Start the script with the launcher, or "
+            "use Precision.of(Amp(level=...), LossScale(), device)",
+            SPEC,
+        )
+    settings = read_plan(Path(path))["settings"]
+    wanted = build(Settings, {key: settings[key] for key in WANTED if key in settings})
+    if wanted.framework != "torch":
+        raise SettingsError(f"framework={wanted.framework} ({SPEC}={path}), and this is torch's precision", "framework")
+    return wanted
+
+
+def device_from(name: str, environ: Mapping[str, str]) -> torch.device:
+    """The device that `name` (auto, cpu or cuda) means for this process: a GPU by torchrun's LOCAL_RANK."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    return torch.device("cuda", int(environ.get("LOCAL_RANK", "0"))) if name == "cuda" else torch.device(name)
+
+
+def capability_of(device: torch.device) -> tuple[int, int] | None:
+    """Compute capability of a GPU, None for a CPU. Raises `SettingsError` for a device that isn't there."""
+    if device.type == "cpu":
+        return None
+    if device.type != "cuda":
+        raise SettingsError(f"device={device.type} is not one of cpu, cuda", "device")
+    if not torch.cuda.is_available():
+        raise SettingsError("device=cuda: torch sees no CUDA GPU here; say device=cpu", "device")
+    if device.index is not None and device.index >= torch.cuda.device_count():
+        raise SettingsError(f"device={device}: torch sees {torch.cuda.device_count()} GPUs here", "device")
+    return torch.cuda.get_devicecapability_of(device)

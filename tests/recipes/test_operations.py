@@ -1,0 +1,41 @@
+"""Names of operations, torch's and Paddle's."""
+
+from __future__ import annotations
+
+import pytest
+
+from recipes.operations import PADDLE, TORCH, canonical, lists
+from recipes.typed import SettingsError
+
+
+def test_an_alias_stands_for_torchs_operation_and_is_counted_once():
+    assert canonical(("elementwise_add", "conv2d", "add", "matmul_v2"), "amp.deny") == ("add", "conv2d", "matmul")
+
+
+def test_every_alias_leads_to_an_operation_and_hides_none():
+    assert set(PADDLE.values()) <= TORCH
+    assert not set(PADDLE) & TORCH
+
+
+@pytest.mark.parametrize(
+    "name", ["elementwise_add", "matmul_v2", "softmax_with_cross_entropy", "conv2d", "reduce_mean"]
+)
+def test_paddles_guides_names_are_known(name):
+    assert canonical((name,), "amp.deny")
+
+
+@pytest.mark.parametrize(
+    ("name", "near"), [("conv2", "conv2d"), ("softmx", "softmax"), ("elementwise_ad", "elementwise_add")]
+)
+def test_an_unknown_operation_is_refused_with_the_nearest(name, near):
+    with pytest.raises(SettingsError, match=f"amp.deny: {name} is not an operation known here; did you mean {near}"):
+        canonical((name,), "amp.deny")
+
+
+def test_two_names_of_one_operation_on_both_lists_are_refused():
+    with pytest.raises(SettingsError, match="cross_entropy is on both"):
+        lists(("softmax_with_cross_entropy",), ("cross_entropy",))
+
+
+def test_lists_that_share_nothing_are_taken():
+    assert lists(("softmax",), ("elementwise_add", "linear")) == (("softmax",), ("add", "linear"))

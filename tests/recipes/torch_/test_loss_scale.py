@@ -1,0 +1,297 @@
+"""Loss scaling, step by step beside torch's own scaler and beside the rules of other frameworks, written here anew."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from recipes.levels import PRESETS, LossScale
+from recipes.torch_.loss_scale import LossScaler, NoScale, StaticLossScaler, make_scaler
+from recipes.typed import SettingsError
+
+CPU = torch.device("cpu")
+OVERFLOWS = st.lists(st.booleans(), min_size=1, max_size=40)
+
+
+class Trained:
+    """One weight that moves by 1 in every good step, so that it counts them."""
+
+    def __init__(self, scaler, **optimizer):
+        self.scaler = scaler
+        self.weight = torch.nn.Parameter(torch.zeros(1))
+        self.optimizer = torch.optim.SGD([self.weight], lr=1.0, **optimizer)
+
+    def step(self, bad):
+        scale = self.scaler.scale(torch.ones(()))
+        self.weight.grad = torch.full((1,), torch.inf if bad else -scale.item())
+        self.scaler.step(self.optimizer)
+
+    def iterate(self, bad):
+        self.step(bad)
+        self.scaler.update()
+        return self.scaler.get_scale()
+
+
+@dataclass
+class TorchRule:
+    """Grow after a run of good steps, shrink at each bad one; Keras's LossScaleOptimizer does the same."""
+
+    scale: float
+    growth: float
+    backoff: float
+    growth_every: int
+    good: int = 0
+
+    def iterate(self, bad):
+        if bad:
+            self.scale, self.good = self.scale * self.backoff, 0
+        elif self.good == self.growth_every - 1:
+            self.scale, self.good = self.scale * self.growth, 0
+        else:
+            self.good += 1
+        return self.scale
+
+
+@dataclass
+class PaddleRule:
+    """Shrink after a run of bad steps; a bad step ends the run of good ones, a good step the run of bad ones."""
+
+    scale: float
+    growth: float
+    backoff: float
+    growth_every: int
+    backoff_every: int
+    good: int = 0
+    bad: int = 0
+
+    def iterate(self, bad):
+        if bad:
+            self.good = 0
+            self.bad += 1
+            if self.bad == self.backoff_every:
+                self.scale, self.bad = self.scale * self.backoff, 0
+        else:
+            self.bad = 0
+            self.good += 1
+            if self.good == self.growth_every:
+                self.scale, self.good = self.scale * self.growth, 0
+        return self.scale
+
+
+@given(
+    overflows=OVERFLOWS,
+    init=st.sampled_from([1.0, 2.0**15, 2.0**16, 3.0]),
+    growth=st.sampled_from([2.0, 1.5]),
+    backoff=st.sampled_from([0.5, 0.25]),
+    growth_every=st.integers(1, 5),
+)
+@settings(max_examples=60, deadline=None)
+def test_it_moves_as_torchs_own_scaler_at_every_step(overflows, init, growth, backoff, growth_every):
+    ours = Trained(
+        LossScaler(LossScale(mode="dynamic", init=init, growth=growth, backoff=backoff, growth_every=growth_every), CPU)
+    )
+    theirs = Trained(
+        torch.amp.GradScaler(
+            "cpu", init_scale=init, growth_factor=growth, backoff_factor=backoff, growth_interval=growth_every
+        )
+    )
+    for bad in overflows:
+        assert ours.iterate(bad) == theirs.iterate(bad)
+        assert torch.equal(ours.weight, theirs.weight)
+        mine, torchs = ours.scaler.state_dict(), theirs.scaler.state_dict()
+        assert {name: mine[name] for name in torchs} == torchs
+
+
+@given(overflows=OVERFLOWS, growth_every=st.integers(1, 5))
+@settings(max_examples=60, deadline=None)
+def test_the_tf_preset_moves_by_keras_rule(overflows, growth_every):
+    chosen = replace(PRESETS["tf"], growth_every=growth_every)
+    ours = Trained(LossScaler(chosen, CPU))
+    keras = TorchRule(scale=chosen.init, growth=2.0, backoff=0.5, growth_every=growth_every)
+    assert [ours.iterate(bad) for bad in overflows] == [keras.iterate(bad) for bad in overflows]
+    assert ours.weight.item() == overflows.count(False)
+    assert ours.scaler.skipped == overflows.count(True)
+
+
+@given(overflows=OVERFLOWS, growth_every=st.integers(1, 5), backoff_every=st.integers(1, 4))
+@settings(max_examples=60, deadline=None)
+def test_backoff_every_moves_by_paddles_rule(overflows, growth_every, backoff_every):
+    chosen = replace(PRESETS["paddle"], growth_every=growth_every, backoff_every=backoff_every)
+    ours = Trained(LossScaler(chosen, CPU))
+    paddle = PaddleRule(
+        scale=chosen.init, growth=2.0, backoff=0.5, growth_every=growth_every, backoff_every=backoff_every
+    )
+    assert [ours.iterate(bad) for bad in overflows] == [paddle.iterate(bad) for bad in overflows]
+    assert ours.weight.item() == overflows.count(False)
+
+
+def test_paddles_preset_halves_at_every_second_bad_step_in_a_row():
+    ours = Trained(LossScaler(replace(PRESETS["paddle"], growth_every=3), CPU))
+    good, bad = False, True
+    trace = [ours.iterate(each) for each in (bad, good, bad, bad, bad, bad, good, good, good, bad, good)]
+    k = 1024.0
+    assert trace == [32 * k, 32 * k, 32 * k, 16 * k, 16 * k, 8 * k, 8 * k, 8 * k, 16 * k, 16 * k, 16 * k]
+
+
+@given(overflows=OVERFLOWS, growth_every=st.integers(1, 3), backoff_every=st.integers(1, 3))
+@settings(max_examples=40, deadline=None)
+def test_the_scale_stays_within_its_bounds(overflows, growth_every, backoff_every):
+    bounded = LossScale(
+        mode="dynamic", init=8.0, growth_every=growth_every, backoff_every=backoff_every, min=4.0, max=24.0
+    )
+    ours = Trained(LossScaler(bounded, CPU))
+    rule = PaddleRule(scale=8.0, growth=2.0, backoff=0.5, growth_every=growth_every, backoff_every=backoff_every)
+    for bad in overflows:
+        rule.scale = min(max(rule.iterate(bad), 4.0), 24.0)
+        assert ours.iterate(bad) == rule.scale
+
+
+@given(overflows=OVERFLOWS)
+@settings(max_examples=20, deadline=None)
+def test_a_static_scale_never_moves_and_bad_steps_are_skipped_all_the_same(overflows):
+    ours = Trained(make_scaler(LossScale(mode="static", init=128.0), CPU))
+    assert {ours.iterate(bad) for bad in overflows} == {128.0}
+    assert ours.weight.item() == overflows.count(False)
+    assert ours.scaler.skipped == overflows.count(True)
+
+
+@given(overflows=OVERFLOWS, at=st.integers(0, 40), mode=st.sampled_from(["dynamic", "static"]))
+@settings(max_examples=40, deadline=None)
+def test_a_scaler_saved_anywhere_goes_on_as_if_it_had_not_been(overflows, at, mode):
+    chosen = LossScale(mode=mode, init=2.0**10, growth_every=3, backoff_every=2, min=1.0)
+    whole, first, second = (Trained(make_scaler(chosen, CPU)) for _ in range(3))
+    expected = [whole.iterate(bad) for bad in overflows]
+    seen = [first.iterate(bad) for bad in overflows[:at]]
+    second.scaler.load_state_dict(first.scaler.state_dict())
+    seen += [second.iterate(bad) for bad in overflows[at:]]
+    assert seen == expected
+    assert second.scaler.state_dict() == whole.scaler.state_dict()
+
+
+@given(
+    pairs=st.lists(st.tuples(st.booleans(), st.booleans()), min_size=1, max_size=20), backoff_every=st.integers(1, 3)
+)
+@settings(max_examples=40, deadline=None)
+def test_with_two_optimizers_an_iteration_is_bad_if_either_step_was_and_only_that_one_is_skipped(pairs, backoff_every):
+    scaler = LossScaler(LossScale(mode="dynamic", init=64.0, growth_every=2, backoff_every=backoff_every), CPU)
+    rule = PaddleRule(scale=64.0, growth=2.0, backoff=0.5, growth_every=2, backoff_every=backoff_every)
+    one, two = Trained(scaler), Trained(scaler)
+    for bad_one, bad_two in pairs:
+        one.step(bad_one)
+        two.step(bad_two)
+        assert [bool(scaler.overflowed(each.optimizer)) for each in (one, two)] == [bad_one, bad_two]
+        scaler.update()
+        assert scaler.get_scale() == rule.iterate(bad_one or bad_two)
+    assert one.weight.item() == sum(not bad for bad, _ in pairs)
+    assert two.weight.item() == sum(not bad for _, bad in pairs)
+    assert scaler.skipped == sum(bad for pair in pairs for bad in pair)
+
+
+def test_what_an_optimizer_found_outlives_the_update():
+    """`GradScaler.update` adds the findings up in place, in the first optimizer's own tensor."""
+    scaler = LossScaler(LossScale(mode="dynamic"), CPU)
+    good, bad = Trained(scaler), Trained(scaler)
+    good.step(False)
+    found = scaler.overflowed(good.optimizer)
+    bad.step(True)
+    scaler.update()
+    assert not found
+
+
+class Reads(TorchDispatchMode):
+    """Counts values read from the device by the host, which on a GPU wait for it."""
+
+    count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.count += func is torch.ops.aten._local_scalar_dense.default
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("backoff_every", [1, 2])
+@pytest.mark.parametrize(("fused", "reads"), [(True, 0), (False, 1)])
+def test_only_an_optimizer_that_cannot_skip_by_itself_makes_the_host_wait(fused, reads, backoff_every):
+    scaler = LossScaler(LossScale(mode="dynamic", backoff_every=backoff_every, max=2.0**20), CPU)
+    trained = Trained(scaler, fused=fused)
+    scaler.scale(torch.ones(()))
+    trained.weight.grad = torch.ones(1)
+    with Reads() as counted:
+        scaler.snapshot()
+        scaler.step(trained.optimizer)
+        scaler.overflowed(trained.optimizer)
+        scaler.update()
+    assert counted.count == reads
+
+
+@pytest.mark.parametrize("bad", [False, True])
+def test_a_fused_optimizer_skips_bad_steps_too(bad):
+    ours = Trained(LossScaler(LossScale(mode="dynamic"), CPU), fused=True)
+    ours.iterate(bad)
+    assert ours.weight.item() == (0.0 if bad else 1.0)
+    assert ours.scaler.skipped == bad
+
+
+def test_the_private_names_of_gradscaler_that_are_read_are_there():
+    ours = Trained(LossScaler(LossScale(mode="dynamic"), CPU))
+    assert ours.scaler._scale is None
+    ours.step(True)
+    assert isinstance(ours.scaler._scale, torch.Tensor)
+    (state,) = ours.scaler._per_optimizer_states.values()
+    (found,) = state["found_inf_per_device"].values()
+    assert found.item() == 1.0
+    ours.scaler.update()
+    assert not ours.scaler._per_optimizer_states
+
+
+def test_an_update_before_any_step_says_so():
+    with pytest.raises(RuntimeError, match=r"update\(\) comes after precision\.step"):
+        LossScaler(LossScale(mode="dynamic"), CPU).update()
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without CUDA")
+def test_a_scaler_for_an_absent_gpu_is_an_error_where_torch_only_warns():
+    with pytest.warns(UserWarning, match="CUDA is not available"):
+        assert not torch.amp.GradScaler("cuda").is_enabled()
+    with pytest.raises(SettingsError, match="torch sees no CUDA GPU"):
+        make_scaler(LossScale(mode="dynamic"), torch.device("cuda"))
+
+
+def test_the_mode_chooses_the_scaler():
+    kinds = [type(make_scaler(LossScale(mode=mode), CPU)) for mode in ("none", "static", "dynamic")]
+    assert kinds == [NoScale, StaticLossScaler, LossScaler]
+
+
+def test_no_scale_takes_every_step_and_changes_nothing():
+    scaler = NoScale()
+    loss = torch.ones(())
+    assert scaler.scale(loss) is loss
+    weight = torch.nn.Parameter(torch.zeros(1))
+    weight.grad = torch.ones(1)
+    optimizer = torch.optim.SGD([weight], lr=1.0)
+    scaler.unscale_(optimizer)
+    scaler.step(optimizer)
+    scaler.update()
+    assert weight.item() == -1.0
+    assert (scaler.value, scaler.skipped, scaler.overflowed(optimizer), scaler.state_dict()) == (None, 0, None, {})
+
+
+@pytest.mark.parametrize(
+    ("saved", "now", "key"),
+    [
+        (LossScale(mode="dynamic"), LossScale(mode="dynamic", growth_every=5), "growth_every"),
+        (LossScale(mode="dynamic"), LossScale(mode="dynamic", max=2.0**20), "max"),
+        (LossScale(mode="dynamic", init=128.0), LossScale(mode="static", init=128.0), "mode"),
+        (LossScale(mode="none"), LossScale(mode="dynamic"), "mode"),
+        (LossScale(mode="dynamic"), LossScale(mode="none"), "mode"),
+    ],
+)
+def test_a_scale_saved_under_other_settings_is_refused(saved, now, key):
+    state = make_scaler(saved, CPU).state_dict()
+    with pytest.raises(SettingsError) as caught:
+        make_scaler(now, CPU).load_state_dict(state)
+    assert caught.value.key == f"loss_scale.{key}"
