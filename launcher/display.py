@@ -174,35 +174,40 @@ def table(rows: Sequence[Row], width: int, height: int, words: str = "") -> Tabl
     from rich.table import Table
     from rich.text import Text
 
-    bar = width >= 100
+    wide = width >= 100
     shown = _those_that_fit(rows, max(1, height - 5))
     hidden = Counter(row.state.name for row in rows if row not in shown)
     notes = [f"and {', '.join(f'{count} {name}' for name, count in sorted(hidden.items()))}"] if hidden else []
-    found = Table(box=None, pad_edge=False, caption="\n".join([*notes, words]).strip() or None, caption_justify="left")
+    found = Table(box=None, pad_edge=False, collapse_padding=not wide)
+    found.caption, found.caption_justify = "\n".join([*notes, words]).strip() or None, "left"
     for name in ("run", "state"):
         found.add_column(name, no_wrap=True)
-    if bar:
+    if wide:
         found.add_column("", width=16)
     for name in ("step", "samples/s", "loss", "scale", "memory", "left"):
         found.add_column(name, justify="right", no_wrap=True)
     for row in shown:
         progress = row.progress
         cells: list[Text | ProgressBar] = [
-            Text(tables.clean(row.label)),
+            Text(_cut(tables.clean(row.label), width // 4)),
             Text(row.state.name, style=_COLOURS.get(row.state.name, "")),
         ]
-        if bar:
+        if wide:
             cells.append(ProgressBar(total=progress.total_steps or 1, completed=progress.step, width=16))
         figures = (
             steps(progress) if progress.step else "-",
             human.number(progress.samples_per_second),
             loss(progress),
-            scale(progress),
+            scale(progress) if wide else human.number(progress.loss_scale, 8),
             human.size(progress.memory_bytes),
             "-" if row.state.finished else human.duration(progress.seconds_left),
         )
         found.add_row(*cells, *(Text(each) for each in figures))
     return found
+
+
+def _cut(text: str, width: int) -> str:
+    return text if len(text) <= width else f"{text[: width - 1]}…"
 
 
 def _those_that_fit(rows: Sequence[Row], count: int) -> list[Row]:

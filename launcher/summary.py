@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,14 @@ def label(folder: Path) -> str:
         return run_ids.words_of(folder.name)
     number = folder.name.rpartition("-")[2]
     return f"{number} {' '.join(f'{key}={_value(value)}' for key, value in swept)}"
+
+
+def title(folders: Sequence[Path]) -> str:
+    """What these runs are, in one line: the first of a screen."""
+    if len(folders) == 1:
+        return tables.clean(f"{folders[0].name}  {asked(runs.read_if_whole(folders[0] / 'plan.json'))}".rstrip())
+    sweeps = _unique(run_ids.sweep_of(each.name) or each.name for each in folders)
+    return f"{len(folders)} runs of {', '.join(sweeps)}"
 
 
 def asked(plan: Mapping[str, Any]) -> str:
@@ -139,7 +147,7 @@ def of_sweep(states: Mapping[Path, State], now: float) -> list[str]:
     return [*tables.table(header, rows, right=frozenset({2, 3, 4, 5})), *failures, f"folders in {', '.join(roots)}"]
 
 
-def _unique(texts: Any) -> Sequence[str]:
+def _unique(texts: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(texts))
 
 

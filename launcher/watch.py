@@ -46,6 +46,7 @@ def watch(run_dirs: Sequence[Path], *, on_interrupt: Callable[[int], None]) -> d
     is to kill them. The watching goes on until they have ended; an `on_interrupt` that raises ends it at once.
     """
     followed = {str(each): _Followed(each) for each in run_dirs}
+    print(summary.title(run_dirs), flush=True)
     with for_stream(sys.stdout) as display, _interrupts() as interrupts:
         handled = 0
         while True:

@@ -28,7 +28,12 @@ class Parser(argparse.ArgumentParser):
         self.add_argument("words", nargs="*", help=argparse.SUPPRESS)
 
     def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{self.verb}: {message}; `{self.prog} --help` has the choices")
+        import difflib
+
+        words = message.split()
+        near = difflib.get_close_matches(words[-1], self._option_string_actions, n=1)
+        hint = f"did you mean {near[0]}?" if near and near[0] != words[-1] else f"`{self.prog} --help` has the choices"
+        raise UsageError(f"{self.verb}: {message}; {hint}")
 
 
 def positive(text: str) -> int:

@@ -1,18 +1,21 @@
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-from tests.launcher.stand_in import make_program
-
-
-@pytest.fixture
-def program(tmp_path: Path) -> Path:
-    return make_program(tmp_path / "bin")
+from launcher import queues, runs
 
 
 @pytest.fixture(autouse=True)
-def state_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Known run roots are the test's own."""
+def _own_state(tmp_path, monkeypatch):
+    """No test sees or leaves anything in the state folder of the person who runs it."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+
+
+@pytest.fixture
+def root(tmp_path):
+    """A known run root, empty; whatever a test started in it is killed at the end."""
+    folder = tmp_path / "runs"
+    folder.mkdir()
+    runs.remember_root(folder)
+    yield folder
+    queues.end({str(run.folder): runs.load(str(run.folder)) for run in runs.newest([str(folder)], 1000)}, 0)

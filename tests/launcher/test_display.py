@@ -1,0 +1,147 @@
+import io
+
+import pytest
+from rich.console import Console
+
+from launcher import display
+from launcher.display import Lines, Row
+from launcher.progress import Progress
+from launcher.states import State
+
+RUNNING = State("running", attempt=1)
+HALF = Progress(
+    attempt=1,
+    step=60,
+    total_steps=120,
+    epoch=1,
+    epochs=4,
+    loss=0.0831,
+    loss_scale=65536.0,
+    skipped=2,
+    memory_bytes=512 * 2**20,
+    samples_per_second=3410.5,
+    seconds_left=12.0,
+    accuracy=0.9,
+)
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.fixture
+def lines():
+    clock, out = Clock(), io.StringIO()
+    shown = Lines(out, clock)
+
+    def at(now, *rows):
+        clock.now = now
+        before = len(out.getvalue())
+        shown.show(rows)
+        return out.getvalue()[before:].splitlines()
+
+    return at
+
+
+def row(step=0, label="brave-otter", state=RUNNING, **more):
+    return Row(label, state, HALF._replace(step=step, **more))
+
+
+def test_a_line_says_all_that_is_known():
+    assert display.line(HALF) == (
+        "step 60/120  epoch 2/4  3410 samples/s  loss 0.0831  scale 65536 (2 skipped)  accuracy 0.9000  "
+        "memory 512 MiB  12s left"
+    )
+
+
+def test_what_is_not_known_is_left_out():
+    assert display.line(Progress(step=3)) == "step 3  loss -"
+    assert display.line(Progress(step=3, nonfinite=("loss",))) == "step 3  loss not finite"
+
+
+def test_every_change_of_state_is_a_line(lines):
+    assert lines(0, row(state=State("queued"))) == ["brave-otter  queued"]
+    assert lines(0.5, row(state=State("queued"))) == []
+    assert lines(1, row(state=RUNNING)) == ["brave-otter  running"]
+    assert lines(2, row(state=State("running", attempt=2))) == ["brave-otter  running (attempt 2)"]
+    assert lines(3, row(state=State("failed", "out of memory", attempt=2))) == [
+        "brave-otter  failed (attempt 2): out of memory"
+    ]
+
+
+def test_a_long_epoch_gets_a_line_every_now_and_then(lines):
+    lines(0, row())
+    said = [line for now in range(1, 61) for line in lines(now, row(step=now))]
+    assert len(said) == 60 // display.LINE_EVERY
+
+
+def test_short_epochs_are_no_flood(lines):
+    lines(0, row())
+    said = [line for tick in range(1, 101) for line in lines(tick / 10, row(step=tick, epoch=tick))]
+    assert 3 <= len(said) <= 10 / display.LINE_GAP
+
+
+def test_many_runs_at_once_are_no_flood(lines):
+    labels = [f"{index:03d}" for index in range(50)]
+    lines(0, *(row(label=label) for label in labels))
+    said = [line for now in range(1, 61) for line in lines(now, *(row(now, label, epoch=now) for label in labels))]
+    assert len(said) <= 60 / display.LINE_GAP + len(labels)
+
+
+def test_a_run_that_does_not_move_says_nothing(lines):
+    lines(0, row(step=5))
+    assert lines(1000, row(step=5)) == []
+
+
+def test_no_control_character_gets_through(lines):
+    assert lines(0, row(label="\x1b[31m", state=State("failed", "a\nb"))) == ["?[31m  failed: a?b"]
+
+
+def test_only_a_terminal_that_can_move_its_cursor_gets_the_live_display(monkeypatch):
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    for term, kind in (("xterm", display.Screen), ("dumb", Lines)):
+        monkeypatch.setenv("TERM", term)
+        assert isinstance(display.for_stream(Terminal()), kind)
+    monkeypatch.setenv("TERM", "xterm")
+    assert isinstance(display.for_stream(io.StringIO()), Lines)
+
+
+def drawn(rows, width, height=25, words=""):
+    out = io.StringIO()
+    Console(file=out, width=width).print(display.table(rows, width, height, words))
+    return out.getvalue().splitlines()
+
+
+@pytest.mark.parametrize("width", [80, 100, 140])
+def test_the_table_shows_every_figure_at_any_usual_width(width):
+    found = drawn([row(60)], width)
+    assert max(map(len, found)) <= width
+    assert found[0].split() == ["run", "state", "step", "samples/s", "loss", "scale", "memory", "left"]
+    cells = [each for each in found[1].split() if not set(each) <= set("━╸╺─-")]
+    skipped = ["(2", "skipped)"] if width >= 100 else []
+    assert cells == ["brave-otter", "running", "60/120", "3410", "0.0831", "65536", *skipped, "512", "MiB", "12s"]
+
+
+def test_long_labels_and_numbers_leave_room_for_every_figure_in_80_columns():
+    long = row(98_765, "003 amp=o1 batch=128 train.lr=0.01", State("stopping"), total_steps=100_000)
+    found = drawn([long], 80)
+    assert max(map(len, found)) <= 80
+    for figure in ("98765/100000", "3410", "0.0831", "65536", "512 MiB", "12s", "003 amp=o1"):
+        assert figure in found[1]
+
+
+def test_a_sweep_larger_than_the_terminal_shows_what_runs_and_counts_the_rest():
+    rows = [row(9, f"{index:03d}", State("done")) for index in range(30)]
+    rows += [row(9, f"{index:03d}") for index in range(30, 33)]
+    rows += [row(0, f"{index:03d}", State("queued")) for index in range(33, 500)]
+    found = drawn(rows, 120, height=24, words="asked to stop")
+    assert len(found) <= 23
+    shown = [line.split()[0] for line in found[1:20]]
+    assert shown == [f"{index:03d}" for index in range(30, 49)]
+    assert found[-2].strip() == "and 30 done, 451 queued" and found[-1].strip() == "asked to stop"

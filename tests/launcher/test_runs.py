@@ -1,0 +1,168 @@
+import json
+import os
+import stat
+import threading
+
+import pytest
+
+from launcher import runs
+from launcher.errors import UsageError
+from launcher.runs import Run
+
+from .run_folders import NAME, finished, make
+
+SWEEP = "20260103-000000-calm-lake"
+
+
+@pytest.fixture
+def root(tmp_path):
+    return tmp_path / "runs"
+
+
+def test_a_new_folder_is_its_users_alone_and_marked_unfinished(root):
+    folder = runs.create(root, NAME)
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert stat.S_IMODE(root.stat().st_mode) == 0o700
+    assert runs.unfinished([str(root)]) == [Run(str(root), NAME)]
+
+
+def test_a_name_can_be_taken_once(root):
+    runs.create(root, NAME)
+    with pytest.raises(FileExistsError):
+        runs.create(root, NAME)
+
+
+def test_a_marker_can_be_taken_away_twice(root):
+    runs.create(root, NAME)
+    runs.clear_unfinished(root, NAME)
+    runs.clear_unfinished(root, NAME)
+    assert runs.unfinished([str(root)]) == []
+
+
+def test_a_written_file_is_private_and_leaves_nothing_aside(tmp_path):
+    runs.write_json(tmp_path / "plan.json", {"a": 1})
+    assert stat.S_IMODE((tmp_path / "plan.json").stat().st_mode) == 0o600
+    assert os.listdir(tmp_path) == ["plan.json"]
+
+
+def test_a_value_that_is_no_json_leaves_the_old_file_and_nothing_aside(tmp_path):
+    runs.write_json(tmp_path / "plan.json", {"a": 1})
+    with pytest.raises(TypeError):
+        runs.write_json(tmp_path / "plan.json", {"a": object()})
+    assert os.listdir(tmp_path) == ["plan.json"]
+    assert runs.read_json(tmp_path / "plan.json") == {"a": 1}
+
+
+def test_a_reader_never_sees_half_of_a_file_that_is_rewritten_all_the_time(tmp_path):
+    path, done = tmp_path / "status.json", threading.Event()
+    runs.write_json(path, {"values": [0] * 2000})
+
+    def rewrite():
+        number = 0
+        while not done.is_set():
+            number += 1
+            runs.write_json(path, {"values": [number] * 2000})
+
+    writer = threading.Thread(target=rewrite)
+    writer.start()
+    try:
+        for _ in range(300):
+            values = runs.read_json(path)["values"]
+            assert len(values) == 2000 and len(set(values)) == 1
+    finally:
+        done.set()
+        writer.join()
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b'{"state": "runn', b"[]", b"null", b"\xff\xfe"])
+def test_a_damaged_file_is_told_from_one_that_is_not_there(tmp_path, content):
+    (tmp_path / "status.json").write_bytes(content)
+    with pytest.raises(runs.Damaged):
+        runs.read_json(tmp_path / "status.json")
+    assert runs.read_if_whole(tmp_path / "status.json") == {}
+    assert runs.load(str(tmp_path)).damaged == ("status.json",)
+    assert runs.read_json(tmp_path / "submission.json") is None
+
+
+def test_loading_a_folder_gives_what_its_files_say(root):
+    folder = finished(root, state="stopped")
+    (folder / "STOP").touch()
+    (folder / "attempts/1/stopped.json").write_text('{"step": 7}')
+    files = runs.load(str(folder))
+    assert files.status["state"] == "stopped" and files.submission["queue"] == "direct"
+    assert (files.stop, files.cancelled, files.saved, files.damaged, files.exists) == (
+        True,
+        False,
+        {"step": 7},
+        (),
+        True,
+    )
+
+
+def test_the_marker_of_another_attempt_does_not_count(root):
+    folder = finished(root, attempt=2)
+    (folder / "attempts/1/stopped.json").write_text('{"step": 7}')
+    assert runs.load(str(folder)).saved is None
+
+
+def test_a_folder_that_is_gone_says_so(root):
+    assert not runs.load(str(root / NAME)).exists
+
+
+def test_attempts_are_in_the_order_of_their_numbers(root):
+    folder = make(root)
+    for name in ("10", "2", "1", "notes"):
+        (folder / "attempts" / name).mkdir(parents=True)
+    assert runs.attempts(folder) == [1, 2, 10]
+    assert runs.attempts(root / "nothing") == []
+
+
+def test_only_runs_are_listed(root):
+    make(root)
+    for name in (".code", "notes", "2026"):
+        (root / name).mkdir()
+    assert runs.run_names(str(root)) == [NAME]
+    assert runs.run_names(str(root / "nothing")) == []
+
+
+def test_the_newest_runs_of_several_roots_come_newest_first(tmp_path):
+    ids = [f"2026010{day}-000000-calm-lake" for day in range(1, 8)]
+    for number, name in enumerate(ids):
+        make(tmp_path / "ab"[number % 2], name)
+    roots = [str(tmp_path / "a"), str(tmp_path / "b")]
+    assert [run.id for run in runs.newest(roots, 3)] == ids[:3:-1]
+    assert [run.id for run in runs.unfinished(roots)] == ids
+
+
+def test_known_roots_are_remembered_once_in_the_order_of_their_first_use(tmp_path):
+    for name in ("b", "a", "b"):
+        (tmp_path / name).mkdir(exist_ok=True)
+        runs.remember_root(tmp_path / name)
+    assert runs.known_roots() == [str(tmp_path / "b"), str(tmp_path / "a")]
+    (tmp_path / "b").rmdir()
+    assert runs.known_roots() == [str(tmp_path / "a")]
+
+
+def test_a_named_root_is_taken_as_typed_with_the_home_folder_spelled_out(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "my runs").mkdir()
+    assert runs.roots("~/my runs") == [str(tmp_path / "my runs")]
+    with pytest.raises(UsageError, match="run_root=~/nowhere is no folder"):
+        runs.roots("~/nowhere")
+
+
+def test_a_sweep_is_found_with_those_of_its_runs_that_are_left(root):
+    cells = [f"{SWEEP}-00{index}" for index in range(3)]
+    for cell in (cells[0], cells[2]):
+        make(root, cell)
+    runs.write_sweep(root, SWEEP, cells, {"command": ["amp=o0,o1"]})
+    found = runs.find("calm", [str(root)])
+    assert found == runs.Found(SWEEP, (Run(str(root), cells[0]), Run(str(root), cells[2])))
+    assert json.loads((root / ".sweeps" / f"{SWEEP}.json").read_text())["command"] == ["amp=o0,o1"]
+
+
+def test_a_run_of_the_same_name_in_two_roots_has_to_be_told_apart(tmp_path):
+    for name in "ab":
+        make(tmp_path / name)
+    with pytest.raises(UsageError, match=f"run_root={tmp_path}/a or run_root={tmp_path}/b"):
+        runs.find("brave", [str(tmp_path / "a"), str(tmp_path / "b")])

@@ -1,0 +1,118 @@
+import pytest
+
+from launcher.runs import Files
+from launcher.states import FINISHED, Liveness, judge, needs_liveness, status_of
+
+SUBMITTED = {"schema": 1, "queue": "direct", "first_attempt": 1}
+ALIVE = Liveness("alive")
+GONE = Liveness("gone", "process 7 is gone")
+UNKNOWN = Liveness("unknown", "it runs on n7")
+OUT_OF_MEMORY = Liveness("gone", "out of memory", "failed")
+BY_SLURM = Liveness("gone", "cancelled by root", "cancelled")
+
+
+def status(state, **more):
+    return {"state": state, "attempt": 1, "exit_code": None, "reason": "", **more}
+
+
+def files(state=None, **more):
+    return Files(submission=SUBMITTED, status=status(state) if state else None, **more)
+
+
+SAVED = {"step": 12, "checkpoint": "checkpoints/step-000000012"}
+
+TABLE = [
+    # waiting for its turn
+    (files(), ALIVE, "queued", ""),
+    (files(), Liveness("alive", "waits for resources"), "queued", "waits for resources"),
+    (files(), GONE, "lost", "it never started: process 7 is gone"),
+    (files(), UNKNOWN, "unreachable", "it runs on n7"),
+    (files(), OUT_OF_MEMORY, "failed", "out of memory"),
+    (files(), BY_SLURM, "cancelled", "cancelled by root"),
+    (files(cancelled=True, stop=True), ALIVE, "cancelled", "before it started"),
+    (files(cancelled=True, stop=True), GONE, "cancelled", "before it started"),
+    (files(stop=True), ALIVE, "stopping", "before it starts"),
+    (files(stop=True), GONE, "stopped", "before it started"),
+    # running
+    (files("running"), ALIVE, "running", ""),
+    (files("running", stop=True), ALIVE, "stopping", "asked to stop at the next step"),
+    (files("running", stop=True, cancelled=True), ALIVE, "stopping", "cancelled"),
+    (files("running"), UNKNOWN, "unreachable", "it runs on n7"),
+    (files("running"), None, "unreachable", "nothing is known of its processes"),
+    # said running, and is not
+    (files("running"), GONE, "lost", "it was running, and process 7 is gone"),
+    (files("running", stop=True), GONE, "lost", "it was running, and process 7 is gone"),
+    (files("running", cancelled=True), GONE, "cancelled", "killed on request"),
+    (files("running", cancelled=True, saved=SAVED), GONE, "cancelled", "on request, saved at step 12"),
+    (files("running", saved=SAVED), GONE, "stopped", "on request, saved at step 12; process 7 is gone"),
+    (files("running"), OUT_OF_MEMORY, "failed", "out of memory"),
+    (files("running"), BY_SLURM, "cancelled", "cancelled by root"),
+    # the folder's last word
+    (files("done"), None, "done", ""),
+    (files("done", cancelled=True), None, "done", ""),
+    (files("done", stop=True), None, "done", ""),
+    (files("failed"), None, "failed", ""),
+    (files("failed", cancelled=True), None, "cancelled", "on request"),
+    (files("stopped", saved=SAVED), None, "stopped", "on request, saved at step 12"),
+    (files("stopped", saved=SAVED, cancelled=True), None, "cancelled", "on request, saved at step 12"),
+    (files("cancelled"), None, "cancelled", ""),
+    # not whole
+    (Files(), None, "lost", "it was never submitted: the launcher ended before"),
+    (Files(exists=False), None, "lost", "its folder is gone"),
+    (files(damaged=("status.json",)), ALIVE, "unreachable", "status.json can't be read"),
+    (files(damaged=("status.json",)), GONE, "lost", "status.json can't be read"),
+    (Files(damaged=("submission.json",)), None, "lost", "submission.json can't be read"),
+    (
+        Files(status=status("running"), damaged=("submission.json",)),
+        None,
+        "unreachable",
+        "submission.json can't be read",
+    ),
+    (Files(status=status("done"), damaged=("submission.json",)), None, "done", ""),
+]
+
+
+@pytest.mark.parametrize(("seen", "liveness", "name", "reason"), TABLE)
+def test_a_run_is_in_the_state_that_its_files_and_processes_say(seen, liveness, name, reason):
+    state = judge(seen, liveness)
+    assert (state.name, state.reason) == (name, reason)
+    assert state.finished == (name in FINISHED)
+
+
+@pytest.mark.parametrize(("seen", "liveness", "name", "reason"), TABLE)
+def test_nothing_is_shown_as_running_unless_it_is_alive(seen, liveness, name, reason):
+    if liveness is None or liveness.life != "alive":
+        assert judge(seen, liveness).name not in ("running", "queued", "stopping")
+
+
+@pytest.mark.parametrize(("seen", "liveness", "name", "reason"), TABLE)
+def test_what_did_not_end_well_says_why(seen, liveness, name, reason):
+    said_by_script = seen.status is not None and seen.status["state"] == name
+    if name in ("lost", "unreachable"):
+        assert reason
+    if name in ("failed", "cancelled") and not said_by_script:
+        assert reason
+
+
+def test_the_scripts_own_reason_and_times_are_kept():
+    said = status("failed", attempt=3, exit_code=137, reason="killed", started="a", ended="b")
+    state = judge(Files(submission=SUBMITTED, status=said), None)
+    assert tuple(state) == ("failed", "killed", 3, 137, "a", "b")
+
+
+@pytest.mark.parametrize("last", ["done", "failed", "stopped", "cancelled"])
+def test_a_resumed_run_is_queued_until_its_new_attempt_speaks(last):
+    resumed = Files(submission={**SUBMITTED, "first_attempt": 2}, status=status(last))
+    assert status_of(resumed) is None and needs_liveness(resumed)
+    assert judge(resumed, ALIVE).name == "queued"
+    assert judge(resumed, GONE).name == "lost"
+    spoken = resumed._replace(status=status("running", attempt=2))
+    assert judge(spoken, ALIVE).name == "running"
+
+
+@pytest.mark.parametrize(
+    ("seen", "needed"),
+    [(files(), True), (files("running"), True), (files("done"), False), (files("failed"), False), (Files(), False)],
+)
+def test_a_queue_is_asked_only_about_runs_without_a_last_word(seen, needed):
+    assert needs_liveness(seen) == needed

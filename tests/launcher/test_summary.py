@@ -1,0 +1,119 @@
+import pytest
+
+from launcher import runs, summary
+from launcher.states import State
+
+from .run_folders import finished, make, result, state
+
+SWEEP = "20260103-000000-calm-lake"
+DONE = State("done", attempt=1, exit_code=0, started="2026-01-02T03:04:05Z", ended="2026-01-02T03:05:10Z")
+
+
+def test_the_outcome_says_accuracy_speed_memory_and_why_the_mode_is_proved():
+    assert dict(summary.outcome(result())) == {
+        "accuracy": "0.9722 (held out, loss 0.1)",
+        "throughput": "3410 samples/s (p10 3100, p90 3600)",
+        "loss": "2.31 at first, 0.0831 at last",
+        "loss scale": "65536, 2 steps skipped",
+        "peak memory": "512 MiB",
+        "proof": "proved: 97% of the work in bfloat16",
+    }
+
+
+@pytest.mark.parametrize("missing", list(result()))
+def test_a_result_without_a_part_is_told_without_it(missing):
+    part = result()
+    del part[missing]
+    summary.outcome(part)
+    summary.outcome({**part, missing: None})
+
+
+def test_no_result_has_no_outcome():
+    assert summary.outcome({}) == []
+
+
+def test_values_that_were_not_measured_are_left_out():
+    empty = result(throughput={"mean": None}, eval={}, loss={"first": None, "last": None}, loss_scale={"final": None})
+    assert [name for name, _ in summary.outcome(empty)] == ["peak memory", "proof"]
+
+
+@pytest.mark.parametrize(
+    ("state", "text"),
+    [
+        (DONE, "done after 1m05s"),
+        (
+            DONE._replace(name="failed", reason="out of memory", attempt=3),
+            "failed after 1m05s (attempt 3): out of memory",
+        ),
+        (State("queued"), "queued"),
+        (
+            State("lost", "it was running, and process 7 is gone", 1, None, DONE.started),
+            "lost: it was running, and process 7 is gone",
+        ),
+        (State("running", "", 1, None, DONE.started), "running"),
+    ],
+)
+def test_a_headline_gives_state_time_attempt_and_reason(state, text):
+    assert summary.headline(state, 1767323045 + 5) == text
+
+
+def test_a_running_run_has_taken_what_it_took_so_far_and_a_lost_one_nobody_knows_what():
+    running = State("running", "", 1, None, DONE.started)
+    assert summary.elapsed(running, 1767323045 + 5) == 5
+    assert summary.elapsed(running._replace(name="lost"), 1767323045 + 5) is None
+    assert summary.elapsed(State("queued"), 0) is None
+
+
+def test_a_run_is_called_by_its_words_and_a_cell_by_where_it_differs(tmp_path):
+    assert summary.label(make(tmp_path)) == "brave-otter"
+    cell = make(tmp_path, f"{SWEEP}-003", plan={"swept": [["amp", "o1"], ["xla", True], ["clip", None]]})
+    assert summary.label(cell) == "003 amp=o1 xla=true clip=null"
+
+
+def test_the_last_words_of_a_run_name_its_folder(tmp_path):
+    folder = finished(tmp_path)
+    runs.write_json(folder / "result.json", result())
+    lines = summary.of_run(folder, state(folder), 0)
+    assert lines[0].split() == ["brave-otter", "done", "after", "1m05s"]
+    assert lines[-1].endswith(str(folder))
+    assert any("proved: 97% of the work in bfloat16" in line for line in lines)
+
+
+def test_a_failure_ends_with_the_last_ten_lines_of_what_it_said(tmp_path):
+    folder = finished(tmp_path, state="failed", reason="the trainer ended with exit code 1")
+    log = folder / "attempts/1/stderr.log"
+    log.write_text("".join(f"line {number}\n" for number in range(30)))
+    lines = summary.of_run(folder, state(folder), 0)
+    assert lines[0].endswith("failed after 1m05s: the trainer ended with exit code 1")
+    assert lines[-11] == f"the end of {log}:"
+    assert lines[-10:] == [f"  line {number}" for number in range(20, 30)]
+
+
+def test_a_failure_that_said_nothing_on_stderr_shows_its_stdout_and_one_without_both_its_launch(tmp_path):
+    folder = finished(tmp_path, state="failed")
+    (folder / "launch.log").write_text("bash: no such file\n")
+    assert summary.log_tail(folder) == (folder / "launch.log", ["bash: no such file"])
+    (folder / "attempts/1/stderr.log").touch()
+    (folder / "attempts/1/stdout.log").write_text("it went wrong\n")
+    assert summary.log_tail(folder) == (folder / "attempts/1/stdout.log", ["it went wrong"])
+
+
+@pytest.mark.parametrize(("name", "advised"), [("stopped", True), ("cancelled", True), ("done", False)])
+def test_a_run_that_can_be_gone_on_with_says_how(tmp_path, name, advised):
+    folder = finished(tmp_path, state=name)
+    assert any(f"resume {folder.name}" in line for line in summary.of_run(folder, state(folder), 0)) == advised
+
+
+def test_a_sweep_ends_in_one_table_with_why_runs_failed(tmp_path):
+    good = finished(tmp_path, f"{SWEEP}-000")
+    runs.write_json(good / "plan.json", {"swept": [["amp", "o1"]]})
+    runs.write_json(good / "result.json", result())
+    bad = finished(tmp_path, f"{SWEEP}-001", state="failed", reason="out of memory")
+    runs.write_json(bad / "plan.json", {"swept": [["amp", "o2"]]})
+    lines = summary.of_sweep({folder: state(folder) for folder in (good, bad)}, 0)
+    assert [line.split() for line in lines[:3]] == [
+        ["RUN", "STATE", "TIME", "ACCURACY", "SAMPLES/S", "PEAK", "MEMORY", "PROOF"],
+        ["000", "amp=o1", "done", "1m05s", "0.9722", "3410", "512", "MiB", "proved"],
+        ["001", "amp=o2", "failed", "1m05s", "-", "-", "-", "-"],
+    ]
+    assert lines[3:] == [f"{SWEEP}-001: failed after 1m05s: out of memory", f"folders in {tmp_path}"]

@@ -1,0 +1,55 @@
+import pytest
+
+from launcher import queues, runs
+from launcher.verbs import cancel
+
+from ..run_folders import DEAF, NAME, STEPPING, finished, make, start, state, until
+
+SWEEP = "20260103-000000-calm-lake"
+
+
+def test_a_run_is_asked_to_save_and_stop(root, capsys):
+    folder = make(root, trainer=STEPPING)
+    start(folder)
+    until(lambda: (folder / "metrics.jsonl").exists())
+    assert cancel.main(["brave"]) == 0
+    found = capsys.readouterr()
+    assert found.out.startswith(f"{NAME}  cancelled after 1m05s: on request, saved at step ")
+    assert "asked 1 run to save and stop" in found.err
+    assert state(folder).name == "cancelled"
+
+
+def test_now_kills(root, capsys):
+    folder = make(root, trainer=DEAF)
+    start(folder)
+    until(lambda: state(folder).name == "running")
+    assert cancel.main(["--now", NAME]) == 0
+    assert "cancelled" in capsys.readouterr().out
+    assert queues.with_processes({str(folder): runs.load(str(folder))}) == set()
+
+
+@pytest.mark.parametrize("name", ["done", "failed", "cancelled", "lost"])
+def test_a_run_that_has_already_ended_is_said_to_have(root, name, capsys):
+    folder = finished(root, state="running" if name == "lost" else name)
+    assert cancel.main([NAME]) == 0
+    assert capsys.readouterr().out.startswith(f"{NAME}  already {name}")
+    assert not (folder / "cancelled").exists()
+
+
+def test_a_sweep_is_cancelled_whole(root, capsys):
+    cells = [make(root, f"{SWEEP}-00{index}", trainer=STEPPING) for index in range(3)]
+    runs.write_sweep(root, SWEEP, [each.name for each in cells], {})
+    driver = start(*cells)
+    until(lambda: (cells[0] / "metrics.jsonl").exists())
+    assert cancel.main(["calm"]) == 0
+    driver.wait(20)
+    assert [state(each).name for each in cells] == ["cancelled"] * 3
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == [each.name for each in cells]
+
+
+def test_without_a_run_it_is_the_newest_and_that_is_said(root, capsys):
+    finished(root, "20200101-000000-calm-lake")
+    finished(root)
+    assert cancel.main([]) == 0
+    found = capsys.readouterr()
+    assert found.out.startswith(f"{NAME}  already done") and found.err == f"newest run: {NAME}\n"

@@ -1,0 +1,133 @@
+import os
+import re
+import subprocess
+import threading
+
+import pytest
+
+from launcher import queues, runs
+from launcher.errors import UsageError
+from launcher.verbs import logs
+
+from ..run_folders import NAME, STEPPING, command, finished, make, start, state, until
+
+SWEEP = "20260103-000000-calm-lake"
+
+
+@pytest.fixture
+def printed(capfdbinary):
+    def show(*arguments):
+        assert logs.main(list(arguments)) == 0
+        return capfdbinary.readouterr()
+
+    return show
+
+
+def with_logs(root, attempts=1):
+    folder = finished(root)
+    for number in range(1, attempts + 1):
+        (folder / f"attempts/{number}").mkdir(exist_ok=True)
+        (folder / f"attempts/{number}/stdout.log").write_bytes(b"".join(b"out %d.%d\n" % (number, n) for n in range(5)))
+        (folder / f"attempts/{number}/stderr.log").write_bytes(b"err %d \xff\xc3\xa9 no end" % number)
+    return folder
+
+
+def test_what_a_run_wrote_comes_out_byte_for_byte_where_it_was_written(root, printed):
+    folder = with_logs(root)
+    assert tuple(printed(NAME)) == tuple((folder / f"attempts/1/{name}").read_bytes() for name in logs.NAMES)
+
+
+def test_the_newest_attempt_is_shown_or_the_one_that_was_named(root, printed):
+    with_logs(root, attempts=2)
+    assert printed(NAME).out.startswith(b"out 2.0")
+    assert printed(NAME, "--attempt", "1").out.startswith(b"out 1.0")
+
+
+def test_only_the_last_lines_if_asked(root, printed):
+    with_logs(root)
+    found = printed(NAME, "--lines", "2")
+    assert found.out == b"out 1.3\nout 1.4\n" and found.err.endswith(b"no end")
+
+
+def test_without_a_run_it_is_the_newest_and_that_is_said(root, printed):
+    with_logs(root)
+    found = printed()
+    assert found.out.startswith(b"out 1.0") and found.err.startswith(f"newest run: {NAME}\n".encode())
+
+
+def test_a_run_that_has_not_started_has_printed_nothing(root, printed):
+    make(root)
+    found = printed(NAME)
+    assert found.out == b"" and b"has printed nothing: lost it was never submitted" in found.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--attempt", "3"], "--attempt 3: .* has no such attempt; it has 1"),
+        (["--attempt", "0"], "invalid positive value: '0'"),
+        (["--lines", "x"], "invalid positive value: 'x'"),
+        (["calm"], "is a sweep of 1 runs; name one"),
+        ([NAME, NAME], "one run at a time"),
+    ],
+)
+def test_a_mistake_gets_one_clear_error(root, arguments, message):
+    with_logs(root)
+    finished(root, f"{SWEEP}-000")
+    runs.write_sweep(root, SWEEP, [f"{SWEEP}-000"], {})
+    with pytest.raises(UsageError, match=message):
+        logs.main([*arguments, *([NAME] if arguments[0].startswith("--") else [])])
+
+
+def test_following_shows_lines_as_they_come_and_ends_with_the_run(root):
+    folder = make(root, trainer=f"STEPS=30\n{STEPPING}\nprintf 'the end' >&2")
+    start(folder)
+    follower = subprocess.Popen(
+        command("logs", "-f", NAME), stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=os.environ, text=True
+    )
+    assert follower.stdout.readline() == "step 1\n"
+    assert state(folder).name == "running"
+    with follower:
+        assert follower.stdout.read().splitlines() == [f"step {number}" for number in range(2, 31)]
+        assert follower.stderr.read() == "the end"
+    assert follower.returncode == 0
+
+
+def test_following_goes_on_with_the_next_attempt(root, printed):
+    folder = make(root, trainer=f"STEPS=3\n{STEPPING}\n[ $LAUNCHER_ATTEMPT = 1 ] && sleep 300\nexit 0")
+    first = start(folder)
+    until(lambda: b"step 3" in (folder / "attempts/1/stdout.log").read_bytes() if runs.attempts(folder) else False)
+
+    def again():
+        runs.mark_unfinished(root, NAME)
+        start(folder).wait(20)  # as the next attempt, while the follower still sees the first one running
+        queues.end({str(folder): runs.load(str(folder))}, 0)
+        first.wait(20)
+
+    second = threading.Timer(0.5, again)
+    second.start()
+    out = printed("-f", NAME).out
+    second.join()
+    assert out == b"step 1\nstep 2\nstep 3\n" * 2
+
+
+def test_a_log_of_a_hundred_megabytes_is_followed_whole_with_memory_flat(root, tmp_path):
+    line = "x" * 99
+    folder = make(root, trainer=f"yes {line} | head -n 1000000")
+    start(folder)
+    text = (
+        "import resource, sys\nfrom launcher.verbs import logs\n"
+        f"code = logs.main(['-f', {NAME!r}])\n"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, file=sys.stderr)\nsys.exit(code)"
+    )
+    import sys
+
+    with open(tmp_path / "out", "wb") as out:
+        done = subprocess.run(
+            [sys.executable, "-c", text], stdout=out, stderr=subprocess.PIPE, env=os.environ, timeout=120
+        )
+    assert done.returncode == 0
+    assert (tmp_path / "out").stat().st_size == 100_000_000
+    with open(tmp_path / "out", "rb") as found:
+        assert all(each == line.encode() + b"\n" for each in found)
+    assert int(re.findall(rb"\d+", done.stderr)[-1]) < 64 * 1024

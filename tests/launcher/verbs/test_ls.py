@@ -1,0 +1,218 @@
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from launcher import processes, runs
+from launcher.errors import UsageError
+from launcher.verbs import ls
+
+from ..run_folders import (
+    NAME,
+    STEPPING,
+    command,
+    finished,
+    launcher,
+    make,
+    metrics,
+    result,
+    start,
+    state,
+    submit,
+    until,
+)
+
+SWEEP = "20260103-000000-calm-lake"
+HEAVY = {"hydra", "omegaconf", "yaml", "rich", "submitit", "torch", "numpy", "dataclasses", "subprocess", "asyncio"}
+
+
+@pytest.fixture
+def shown(capsys):
+    def show(*arguments):
+        assert ls.main(list(arguments)) == 0
+        return capsys.readouterr().out.splitlines()
+
+    return show
+
+
+def test_without_any_run_it_says_so(root, shown, monkeypatch):
+    assert shown() == [f"no runs in {root}"]
+    monkeypatch.setenv("XDG_STATE_HOME", str(root / "nowhere"))
+    assert shown() == ["no runs yet"]
+
+
+def test_a_run_is_a_line_with_what_it_was_asked_and_what_it_gained(root, shown):
+    runs.write_json(finished(root) / "result.json", result())
+    header, line = shown()
+    assert header.split() == ["RUN", "STATE", "TIME", "STEP", "ACCURACY", "SAMPLES/S", "PROOF", "ASKED"]
+    assert line.split() == [NAME, "done", "1m05s", "-", "0.9722", "3410", "proved", "mnist-o2", "amp=o2", "batch=128"]
+
+
+def test_a_running_run_shows_its_last_step(root, shown):
+    folder = make(root, trainer=STEPPING)
+    start(folder)
+    until(lambda: state(folder).name == "running")
+    metrics(folder, [{"step": 77}])
+    assert shown()[1].split()[1] == "running"
+
+
+def test_the_newest_twenty_and_all_unfinished_ones_are_listed(root, shown):
+    for day in range(1, 29):
+        finished(root, f"202602{day:02}-000000-calm-lake")
+    elsewhere = processes.Identity("n7", "another", 1, 1)
+    submit(make(root, "20260101-000000-old-one"), elsewhere)
+    lines = shown()
+    assert [line.split()[0][6:8] for line in lines[1:21]] == [f"{day:02}" for day in range(28, 8, -1)]
+    assert lines[21].split()[:2] == ["20260101-000000-old-one", "unreachable"]
+    assert lines[22:] == ["20 done, 1 unreachable"]
+    assert len(shown("--all")) == 1 + 29 + 1
+
+
+def test_a_flood_of_unfinished_runs_is_cut_and_counted(root, shown):
+    for index in range(100):
+        submit(make(root, f"{SWEEP}-{index:03}"), processes.Identity("n7", "another", 1, 1))
+    lines = shown()
+    assert len(lines) == 1 + ls.MOST + 2
+    assert lines[-2] == "and 40 more that have not ended (`ls --all` lists everything)"
+    assert len(json.loads("".join(shown("--json")))) == 100
+
+
+def test_looking_at_a_finished_run_takes_its_marker_away(root, shown):
+    finished(root)
+    runs.mark_unfinished(root, NAME)
+    shown()
+    assert runs.unfinished([str(root)]) == []
+
+
+def test_a_sweep_shows_its_cells(root, shown):
+    cells = [f"{SWEEP}-00{index}" for index in range(3)]
+    for cell in cells:
+        finished(root, cell)
+    finished(root)
+    runs.write_sweep(root, SWEEP, cells, {})
+    assert [line.split()[0] for line in shown("calm")[1:]] == cells
+
+
+def test_one_run_shows_everything_about_it(root, shown):
+    folder = finished(root)
+    runs.write_json(folder / "result.json", result())
+    text = "\n".join(shown("brave"))
+    for words in (
+        "done after 1m05s",
+        "mnist-o2 amp=o2 batch=128",
+        "amp=o2 dtype=auto batch=128",
+        "amp=o2 dtype=bfloat16 batch=128",
+        "proved: 97% of the work in bfloat16",
+        "3410 samples/s",
+        "0.9722",
+        f"direct on {processes.host()}",
+        "2026-01-02T03:04:05Z, ended 2026-01-02T03:05:10Z",
+        str(folder),
+    ):
+        assert words in text
+
+
+def test_a_failed_run_shows_why_and_the_end_of_its_log(root, shown):
+    folder = finished(root, state="failed", reason="the trainer ended with exit code 1")
+    (folder / "attempts/1/stderr.log").write_text(
+        "".join(f"line {number}\n" for number in range(20)) + "ValueError: x\n"
+    )
+    lines = shown(NAME)
+    assert "failed after 1m05s: the trainer ended with exit code 1" in lines[1]
+    assert lines[-1] == "  ValueError: x" and lines[-10] == "  line 11"
+
+
+def test_a_running_run_shows_how_far_it_is(root, shown):
+    folder = make(root, trainer=STEPPING)
+    start(folder)
+    until(lambda: (folder / "metrics.jsonl").exists() and b'"step": 3' in (folder / "metrics.jsonl").read_bytes())
+    (line,) = (line for line in shown(NAME) if line.startswith("progress"))
+    assert "/500" in line and "2560 samples/s" in line
+
+
+def test_programs_get_json(root, shown):
+    folder = finished(root, state="failed", reason="out of memory")
+    ((found),) = json.loads("".join(shown("--json")))
+    assert (found["id"], found["state"], found["reason"], found["folder"]) == (
+        NAME,
+        "failed",
+        "out of memory",
+        str(folder),
+    )
+    runs.write_json(folder / "result.json", result())
+    one = json.loads("".join(shown(NAME, "--json")))
+    assert one["result"]["observed"]["verdict"] == "proved"
+    assert one["attempts"] == [1] and one["plan"]["name"] == "mnist-o2"
+
+
+def test_half_written_and_damaged_files_are_no_trouble(root, shown):
+    for number, name in enumerate(("status.json", "submission.json", "plan.json", "result.json", "metrics.jsonl")):
+        folder = finished(root, f"20260102-03040{number}-brave-otter")
+        (folder / name).write_bytes(b'{"state": ')
+        runs.mark_unfinished(root, folder.name)
+        shown(folder.name)
+        shown(folder.name, "--json")
+    make(root, "20260102-030409-brave-otter")
+    lines = shown()
+    assert [line.split()[1] for line in lines[1:]] == ["lost", "done", "done", "done", "done", "lost"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["brave-oter"], f"did you mean {NAME}"),
+        (["--al"], "did you mean --all"),
+        (["root=x"], "unknown key root"),
+        (["run_root=/nowhere"], "run_root=/nowhere is no folder"),
+        ([NAME, NAME], "one run or sweep at a time"),
+    ],
+)
+def test_a_mistake_gets_one_clear_error(root, arguments, message):
+    finished(root)
+    with pytest.raises(UsageError, match=message):
+        ls.main(arguments)
+
+
+def test_a_run_root_that_was_never_submitted_to_can_be_named(tmp_path, root, shown):
+    finished(tmp_path / "other")
+    assert shown()[0].startswith("no runs")
+    assert shown(f"run_root={tmp_path}/other")[1].startswith(NAME)
+
+
+@pytest.mark.parametrize("arguments", [["ls"], ["ls", "--help"], ["ls", NAME], ["--help"]])
+def test_listing_imports_nothing_heavy(root, arguments):
+    runs.write_json(finished(root) / "result.json", result())
+    text = f"""
+import sys
+from launcher.__main__ import main
+try:
+    main({arguments})
+finally:
+    print(*sys.modules, file=sys.stderr)
+"""
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, env=os.environ)
+    assert done.returncode == 0
+    assert not HEAVY & {name.split(".")[0] for name in done.stderr.split()}
+
+
+def test_a_reader_that_has_seen_enough_is_no_error(root, tmp_path):
+    for index in range(300):
+        finished(root, f"{SWEEP}-{index:03}")
+    child = subprocess.Popen(
+        command("ls", "--all"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ}, text=True
+    )
+    child.stdout.read(10)
+    child.stdout.close()
+    assert child.stderr.read() == ""
+    child.stderr.close()
+    assert child.wait(20) == 0
+
+
+def test_as_typed(root, tmp_path):
+    finished(root)
+    done = launcher("ls", state_home=tmp_path / "state")
+    assert done.returncode == 0 and NAME in done.stdout and done.stderr == ""
+    wrong = launcher("ls", "brave-oter", state_home=tmp_path / "state")
+    assert wrong.returncode == 2 and wrong.stdout == "" and len(wrong.stderr.splitlines()) == 1

@@ -1,0 +1,109 @@
+import os
+
+import pytest
+
+from launcher import processes, runs
+from launcher.errors import LauncherError, UsageError
+from launcher.runs import Run
+from launcher.verbs import rm
+
+from ..run_folders import DEAF, NAME, WITHOUT_STOP, finished, make, start, state, submit, until
+
+SWEEP = "20260103-000000-calm-lake"
+OTHER = "20260102-030406-calm-owl"
+
+
+def test_a_finished_run_is_deleted_with_its_marker_and_nothing_else(root):
+    finished(root)
+    runs.mark_unfinished(root, NAME)
+    finished(root, OTHER)
+    assert rm.main(["brave"]) == 0
+    assert runs.run_names(str(root)) == [OTHER]
+    assert runs.unfinished([str(root)]) == []
+
+
+def test_what_a_link_in_the_folder_points_to_stays(root, tmp_path):
+    outside = tmp_path / "data"
+    outside.mkdir()
+    (outside / "precious").touch()
+    (finished(root) / "data").symlink_to(outside)
+    rm.main([NAME])
+    assert (outside / "precious").exists()
+
+
+def test_a_folder_that_is_a_link_out_of_the_root_is_refused(root, tmp_path):
+    outside = finished(tmp_path / "elsewhere")
+    (root / NAME).symlink_to(outside)
+    with pytest.raises(LauncherError, match="is no run folder"):
+        rm.main([NAME])
+    assert (outside / "status.json").exists()
+
+
+@pytest.mark.parametrize("name", ["..", ".", "", "../elsewhere/" + NAME, ".unfinished", NAME + "/attempts"])
+def test_nothing_outside_a_run_root_can_be_deleted(root, tmp_path, name):
+    finished(tmp_path / "elsewhere")
+    finished(root)
+    with pytest.raises(LauncherError, match="is no run folder"):
+        rm.delete(Run(str(root), name))
+    assert (tmp_path / "elsewhere" / NAME / "status.json").exists() and (root / NAME / "attempts").exists()
+
+
+@pytest.mark.parametrize("words", [["../elsewhere"], ["*"], ["."], ["/"], [""]])
+def test_only_names_of_runs_are_taken(root, words):
+    finished(root)
+    with pytest.raises(UsageError, match="no run"):
+        rm.main(words)
+    assert (root / NAME).exists()
+
+
+def test_a_run_that_has_not_ended_is_kept_and_so_are_the_others(root):
+    folder = make(root, trainer=WITHOUT_STOP)
+    start(folder)
+    until(lambda: state(folder).name == "running")
+    finished(root, OTHER)
+    with pytest.raises(UsageError, match=rf"not ended yet: {NAME} \(running\)"):
+        rm.main([OTHER, NAME])
+    assert sorted(runs.run_names(str(root))) == [NAME, OTHER]
+    assert state(folder).name == "running"
+
+
+def test_force_ends_it_first(root):
+    folder = make(root, trainer=DEAF)
+    child = start(folder)
+    until(lambda: state(folder).name == "running")
+    assert rm.main(["--force", NAME]) == 0
+    assert not folder.exists()
+    assert processes.processes_of([processes.Target(None, NAME)]) == [[]]
+    child.wait(20)
+
+
+def test_a_run_elsewhere_is_kept_even_with_force(root):
+    folder = make(root)
+    submit(folder, processes.Identity("n7", "another", 1, 1))
+    with pytest.raises(LauncherError, match="is kept: it runs on n7"):
+        rm.main(["--force", NAME])
+    assert folder.exists()
+
+
+def test_a_sweep_goes_with_its_record(root):
+    cells = [f"{SWEEP}-00{index}" for index in range(3)]
+    for cell in cells:
+        finished(root, cell)
+    runs.write_sweep(root, SWEEP, cells, {})
+    rm.main([cells[0]])
+    assert runs.sweep_names(str(root)) == [SWEEP]
+    rm.main(["calm"])
+    assert runs.run_names(str(root)) == [] and runs.sweep_names(str(root)) == []
+
+
+def test_a_folder_that_was_never_submitted_can_be_deleted(root):
+    make(root)
+    assert rm.main([NAME]) == 0
+    assert os.listdir(root / ".unfinished") == []
+
+
+def test_without_a_name_nothing_is_deleted(root):
+    finished(root)
+    with pytest.raises(UsageError, match="name the runs"):
+        rm.main([])
+    assert (root / NAME).exists()
