@@ -64,9 +64,8 @@ def _liveness(process: Identity | None) -> Liveness:
 
 def _answering(files: Files) -> Identity | None:
     """The process that answers for the run: its shell once that has spoken, before that whoever is to start it."""
-    status = status_of(files)
-    source = status if status is not None else files.submission
-    return processes.from_json((source or {}).get("process"))
+    said = processes.from_json((status_of(files) or {}).get("process"))
+    return said or processes.from_json((files.submission or {}).get("process"))
 
 
 def _target(folder: str, files: Files) -> Target:

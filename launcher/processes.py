@@ -71,13 +71,14 @@ def identity(pid: int) -> Identity | None:
 
 
 def from_json(value: Mapping[str, Any] | None) -> Identity | None:
-    """An identity from a run's file; None for one that isn't whole."""
+    """An identity from a run's file; None for one that isn't whole: a script may be killed while it finds out."""
     try:
-        return (
+        found = (
             Identity(str(value["host"]), str(value["boot"]), int(value["pid"]), int(value["start"])) if value else None
         )
     except (KeyError, TypeError, ValueError):
         return None
+    return found if found and found.host and found.boot else None
 
 
 def to_json(process: Identity) -> dict[str, Any]:

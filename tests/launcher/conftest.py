@@ -3,6 +3,13 @@ from __future__ import annotations
 import pytest
 
 from launcher import queues, runs
+from tests.launcher.stand_in import make_program
+
+
+@pytest.fixture
+def program(tmp_path):
+    """A stand-in for the trainer's Python."""
+    return make_program(tmp_path / "bin")
 
 
 @pytest.fixture(autouse=True)

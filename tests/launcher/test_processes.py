@@ -89,7 +89,16 @@ def test_a_command_name_with_brackets_and_blanks_is_no_trouble(tmp_path):
         child.wait()
 
 
-@pytest.mark.parametrize("value", [None, {}, {"host": "a"}, {"host": "a", "boot": "b", "pid": "x", "start": 1}])
+@pytest.mark.parametrize(
+    "value",
+    [
+        None,
+        {},
+        {"host": "a"},
+        {"host": "a", "boot": "b", "pid": "x", "start": 1},
+        {"host": "", "boot": "b", "pid": 2, "start": 1},
+    ],
+)
 def test_half_an_identity_is_none(value):
     assert processes.from_json(value) is None
 

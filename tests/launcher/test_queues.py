@@ -157,6 +157,16 @@ def test_a_run_of_a_queue_that_is_not_known_here_is_unreachable(root):
     }
 
 
+def test_a_script_that_was_killed_while_it_found_out_where_it_is_is_known_by_its_submission(root):
+    folder = make(root)
+    submit(folder, processes.identity(os.getpid()))
+    nowhere = {"host": "", "boot": "", "pid": os.getpid(), "start": 1}
+    runs.write_json(folder / "status.json", {"state": "running", "attempt": 1, "process": nowhere})
+    assert state(folder).name == "running"
+    submit(folder, processes.identity(os.getpid())._replace(start=1))
+    assert state(folder).name == "lost"
+
+
 def test_a_restart_of_the_machine_loses_its_runs_and_says_so(root):
     folder = make(root)
     me = processes.identity(os.getpid())
