@@ -147,7 +147,7 @@ class DirectExecutor(ScriptExecutor):
 
 def _start(folders: Sequence[Path], argv: Sequence[str], log: Path) -> None:
     """Start a detached process and leave word of it in each folder it will work through."""
-    first_attempts = [max(runs.attempts(folder), default=0) + 1 for folder in folders]
+    firsts = [next_attempt(folder) for folder in folders]
     with open(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "wb") as output:
         started = subprocess.Popen(
             argv,
@@ -159,17 +159,28 @@ def _start(folders: Sequence[Path], argv: Sequence[str], log: Path) -> None:
             env=executing.environment(),
         )
     identity = processes.identity(started.pid)
-    for folder, first_attempt in zip(folders, first_attempts, strict=True):
-        record: dict[str, Any] = {
-            "schema": 1,
-            "queue": "direct",
-            "host": processes.host(),
-            "submitted": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-            "sweep": run_ids.sweep_of(folder.name),
-            "first_attempt": first_attempt,
-            "process": processes.to_json(identity) if identity else None,
-        }
-        runs.write_json(folder / "submission.json", record)
+    for folder, first in zip(folders, firsts, strict=True):
+        process = processes.to_json(identity) if identity else None
+        record_submission(folder, queue="direct", first_attempt=first, process=process)
+
+
+def next_attempt(folder: Path) -> int:
+    """The number that the next attempt of a run will have. Ask before it may start."""
+    return max(runs.attempts(folder), default=0) + 1
+
+
+def record_submission(folder: Path, *, queue: str, first_attempt: int, **where: Any) -> None:
+    """Write down that a run was handed to a queue, and how it is found there."""
+    record = {
+        "schema": 1,
+        "queue": queue,
+        "host": processes.host(),
+        "submitted": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "sweep": run_ids.sweep_of(folder.name),
+        "first_attempt": first_attempt,
+        **where,
+    }
+    runs.write_json(folder / "submission.json", record)
 
 
 def _plan(submission: DelayedSubmission) -> Plan:

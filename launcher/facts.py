@@ -44,7 +44,9 @@ class Partition:
 
     name: str
     default: bool
+    up: bool
     max_minutes: int | None
+    """None is no limit."""
     nodes: int
     gpus_per_node: int
     cpus_per_node: int
@@ -58,7 +60,12 @@ class SlurmFacts:
     cluster: str
     partitions: tuple[Partition, ...]
     max_array_size: int
+    """MaxArraySize: the largest index of an array is one less."""
     accounting: bool
+    environment: dict[str, str]
+    """Variables that find Slurm's programs and configuration inside a job."""
+    nodes_are_here: bool
+    """Every node is this very machine, so that its own disks are shared with them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -85,6 +92,8 @@ class Facts:
     run_root: str
     """Absolute, with `~` expanded."""
     run_root_problem: str = ""
+    run_root_filesystem: str = ""
+    """Type of its file system, as `ext4`, where known."""
     folders: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """Data folders as named in the request -> the names in them."""
     missing: tuple[str, ...] = ()
@@ -93,4 +102,3 @@ class Facts:
     """Secret files that others may read."""
     code: Code
     slurm: SlurmFacts | None = None
-    slurm_problem: str = ""

@@ -11,6 +11,7 @@ from typing import Any
 from launcher.errors import UsageError
 from launcher.facts import Facts, Gpu
 from launcher.schema import SlurmCluster
+from launcher.slurm import check as slurm_check
 from launcher.spec import JobSpec
 from recipes import levels, settings
 from recipes.recipe import DataLayout
@@ -109,8 +110,13 @@ def _resolve(spec: JobSpec, facts: Facts) -> Plan:
         raise SettingsError(f"run_root={launch.run_root}: {facts.run_root_problem}; name another folder", "run_root")
     _check_data(spec, facts)
     _check_secrets(spec, facts)
-    gpus = _slurm_gpus(spec, facts) if slurm else _local_gpus(spec, facts)
-    count = launch.gpus or 0 if slurm else len(gpus)
+    gpus: tuple[Gpu, ...] = ()  # Slurm chooses the devices, so none is known before the job runs
+    if slurm:
+        slurm_check.check(spec, facts)
+        count = _slurm_gpu_count(slurm, launch.gpus, facts)
+    else:
+        gpus = _local_gpus(spec, facts)
+        count = len(gpus)
     device = training.device if training.device != "auto" else ("cuda" if count else "cpu")
     if device == "cuda" and not count:
         raise SettingsError(f"device=cuda, and this job has no GPU ({_what_is_there(facts)})", "device")
@@ -121,8 +127,7 @@ def _resolve(spec: JobSpec, facts: Facts) -> Plan:
     row = levels.mechanism(training.framework, training.amp.level, dtype, training.xla, device)
     if row.hole:
         raise SettingsError(row.hole, "amp")
-    if not slurm:
-        _check_python(spec, facts)
+    _check_python(spec, facts)
     settled = dataclasses.replace(
         training,
         device=device,
@@ -144,7 +149,7 @@ def _resolve(spec: JobSpec, facts: Facts) -> Plan:
         nodes=launch.nodes,
         gpus=count,
         processes=processes,
-        env={**_device_environment(gpus, slurm is not None), **launch.env},
+        env={**(_slurm_environment(facts) if slurm else _device_environment(gpus)), **launch.env},
         secrets={name: absolute(path, facts) for name, path in launch.secrets.items()},
         setup=launch.cluster.setup,
         cluster=plain(launch.cluster),
@@ -176,9 +181,13 @@ def _local_gpus(spec: JobSpec, facts: Facts) -> tuple[Gpu, ...]:
     return facts.gpus[: launch.gpus]
 
 
-def _slurm_gpus(spec: JobSpec, facts: Facts) -> tuple[Gpu, ...]:
-    """Slurm chooses the devices, so none is known before the job runs."""
-    return ()
+def _slurm_gpu_count(cluster: SlurmCluster, wanted: int | None, facts: Facts) -> int:
+    """GPUs per node; `auto` is what a node of the partition has."""
+    if wanted is not None:
+        return wanted
+    assert facts.slurm is not None
+    partition = slurm_check.find_partition(cluster, facts.slurm)
+    return partition.gpus_per_node if partition else 0
 
 
 def _what_is_there(facts: Facts) -> str:
@@ -189,9 +198,14 @@ def _what_is_there(facts: Facts) -> str:
     return ", ".join(f"GPU {gpu.index} {gpu.name}" for gpu in facts.gpus)
 
 
-def _device_environment(gpus: tuple[Gpu, ...], slurm: bool) -> dict[str, str]:
-    if slurm:
-        return {}
+def _slurm_environment(facts: Facts) -> dict[str, str]:
+    """What a job finds set, since it gets nothing of the environment it was submitted from."""
+    assert facts.slurm is not None
+    who = {"HOME": facts.home, "USER": facts.user, "LOGNAME": facts.user, "LANG": "C.UTF-8"}
+    return {**who, **facts.slurm.environment, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+
+
+def _device_environment(gpus: tuple[Gpu, ...]) -> dict[str, str]:
     # Without the order, index 0 is the fastest GPU rather than the first on the bus that nvidia-smi calls 0.
     visible = ",".join(str(gpu.index) for gpu in gpus)
     return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": visible}

@@ -15,7 +15,8 @@ from pathlib import Path
 
 import recipes
 from launcher import snapshot
-from launcher.facts import Facts, Gpu
+from launcher.facts import Facts, Gpu, SlurmFacts
+from launcher.schema import SlurmCluster
 from launcher.spec import JobSpec
 
 PACKAGES = {"torch": "torch", "tensorflow": "tensorflow", "paddle": "paddlepaddle"}
@@ -45,12 +46,14 @@ def probe(specs: Sequence[JobSpec]) -> Facts:
         gpu_problem=gpu_problem,
         run_root=str(run_root),
         run_root_problem=_run_root_problem(run_root),
+        run_root_filesystem=_filesystem(run_root),
         folders={each: tuple(sorted(os.listdir(_path(each)))) for each in sorted(named) if _path(each).is_dir()},
         missing=tuple(sorted(each for each in {*named, *secrets} if not _path(each).exists())),
         open_secrets=tuple(
             sorted(each for each in secrets if _path(each).exists() and _path(each).stat().st_mode & 0o077)
         ),
         code=snapshot.describe(code_root().parent, code_files()),
+        slurm=_slurm() if isinstance(first.cluster, SlurmCluster) else None,
     )
 
 
@@ -139,6 +142,28 @@ def parse_gpus(lines: Iterable[str]) -> tuple[Gpu, ...]:
                 )
             )
     return tuple(found)
+
+
+def _slurm() -> SlurmFacts:
+    from launcher.slurm.probing import probe as probe_slurm
+
+    return probe_slurm()
+
+
+def _filesystem(folder: Path) -> str:
+    """Type of the file system that holds the folder, or will hold it; empty where /proc doesn't say."""
+    best = ("", "")
+    try:
+        lines = Path("/proc/self/mounts").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return ""
+    for line in lines:
+        _, target, kind, *_ = line.split(" ")
+        target = target.replace("\\040", " ")
+        inside = target == "/" or folder == Path(target) or Path(target) in folder.parents
+        if inside and len(target) >= len(best[0]):
+            best = (target, kind)
+    return best[1]
 
 
 def _run_root_problem(run_root: Path) -> str:

@@ -11,7 +11,7 @@ from launcher import runs
 from launcher.runs import Files, Run
 from launcher.states import Liveness, State, judge, needs_liveness
 
-MODULES = {"direct": "launcher.direct"}
+MODULES = {"direct": "launcher.direct", "slurm": "launcher.slurm.queue"}
 """The word in submission.json -> the module that answers for it."""
 
 

@@ -102,7 +102,20 @@ def understand(request: Request) -> tuple[JobSpec, ...]:
                 raise
             point = " ".join(f"{key}={value}" for key, value in cell.swept)
             raise UsageError(f"{error} (in the cell {point} of this sweep; nothing was started)") from None
+    _check_one_place(specs)
     return tuple(specs)
+
+
+def _check_one_place(specs: Sequence[JobSpec]) -> None:
+    """A sweep is submitted together, so its cells go to one place. Raises `UsageError`."""
+    for key, values in (
+        ("cluster", {spec.launch.cluster.kind for spec in specs}),
+        ("run_root", {spec.launch.run_root for spec in specs}),
+        ("python", {spec.launch.python for spec in specs}),
+        ("after", {spec.launch.after for spec in specs}),
+    ):
+        if len(values) > 1:
+            raise UsageError(f"{key} can't be swept: the cells of a sweep are submitted together; start one for each")
 
 
 def print_configuration(asked: Request) -> None:

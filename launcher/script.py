@@ -6,9 +6,11 @@ The only place that quotes for a shell.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from launcher.plan import Plan
+from launcher.slurm import header as slurm_header
+from launcher.slurm import text as slurm_text
 
 # What a surrounding job or launcher leaves behind would give this job wrong sizes or another job's rendezvous.
 SCRUBBED_PREFIXES = ("SLURM_", "SBATCH_", "SRUN_", "PMI_", "PMIX_", "OMPI_", "TORCHELASTIC_", "LAUNCHER_")
@@ -16,6 +18,7 @@ SCRUBBED_NAMES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTE
 
 _STATUS = r"""
 status() { # state, exit code or null, end or null, reason: one writer, written aside, renamed
+  [ ! -e "$RUN/attempts/$((attempt + 1))" ] || return 0 # a later attempt has taken over
   {
     printf '{"schema": 1, "state": "%s", "attempt": %s, "exit_code": %s, ' "$1" "$attempt" "$2" &&
       printf '"started": "%s", "ended": %s, "reason": "%s", ' "$started" "$3" "$4" &&
@@ -68,10 +71,10 @@ if [ "$code" = 0 ]; then
   status done 0 "$ended" ""
 elif [ -e "$RUN/cancelled" ]; then
   status cancelled "$code" "$ended" "cancelled"
+__REQUEUE__
 elif [ -e "$logs/stopped.json" ]; then
   status stopped "$code" "$ended" "asked to stop, state saved"
-elif [ -n "$signalled" ]; then
-  status failed "$code" "$ended" "ended by a signal from outside"
+__SIGNALLED__
 elif [ "$code" -gt 128 ]; then
   status failed "$code" "$ended" "the trainer was killed by signal $((code - 128))"
 elif [ "$code" = 2 ]; then
@@ -83,20 +86,45 @@ exit "$code"
 """.strip()
 
 
+_SIGNALLED = r"""
+elif [ -n "$signalled" ]; then
+  status failed "$code" "$ended" "ended by a signal from outside"
+""".strip()
+
+
 def render(plan: Plan) -> str:
     """The script of a bound plan. Runs under bash 4 and later with the usual commands of a Linux host."""
+    slurm = plan.queue == "slurm"
+    header = slurm_header.header(plan, log=f"{plan.run_dir}/launch.log") if slurm else []
     sections = [
-        "\n".join(["#!/usr/bin/env bash", *_title(plan)]),
+        "\n".join(["#!/usr/bin/env bash", *header, *_title(plan)]),
         "\n".join(["set -u", "umask 077", f"RUN={quote(plan.run_dir)}", f"CODE={quote(plan.code_dir)}"]),
+        _on_each_node(plan) if plan.nodes > 1 else "",
         _STATUS,
         _ATTEMPT,
+        slurm_text.STALE_STOP if slurm else "",
         _REFUSED,
         _environment(plan),
         _setup(plan.setup),
+        slurm_text.RENDEZVOUS if plan.nodes > 1 else "",
+        slurm_text.TIME_LIMIT if slurm else "",
         _RUN.replace("__COMMAND__", _command(plan)),
-        _ENDING,
+        _ending(plan),
     ]
     return "\n\n".join(section for section in sections if section) + "\n"
+
+
+def array(plans: Sequence[Plan], *, log: str, folders: str, parallel: int | None) -> str:
+    """The script of a job array: element N runs the script of the run folder on line N+1 of the file `folders`."""
+    span = f"0-{len(plans) - 1}" + (f"%{parallel}" if parallel else "")
+    lines = [
+        "#!/usr/bin/env bash",
+        *slurm_header.header(plans[0], log=log, array=span),
+        f"# {len(plans)} runs, the first {plans[0].run_id}. Each element becomes its own run's script.",
+        f'run=$(sed -n "$((SLURM_ARRAY_TASK_ID + 1))p" {quote(folders)})',
+        'exec bash "$run/run.sh"',
+    ]
+    return "\n".join(lines) + "\n"
 
 
 def quote(text: str) -> str:
@@ -105,10 +133,11 @@ def quote(text: str) -> str:
 
 
 def command(plan: Plan) -> tuple[str, ...]:
-    """The argument list that starts the trainer on one node."""
+    """The argument list that starts the trainer on one node, but for what only the node knows."""
     if plan.processes == 1 and plan.nodes == 1:
         return (plan.python, "-m", *plan.trainer_argv)
-    torchrun = (plan.python, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={plan.processes}")
+    where = ("--standalone",) if plan.nodes == 1 else (f"--nnodes={plan.nodes}",)
+    torchrun = (plan.python, "-m", "torch.distributed.run", *where, f"--nproc-per-node={plan.processes}")
     return (*torchrun, "-m", *plan.trainer_argv)
 
 
@@ -125,7 +154,7 @@ def _environment(plan: Plan) -> str:
     lines += [f"{name}=$(<{quote(path)}) && export {name} || exit 1" for name, path in plan.secrets.items()]
     lines += [
         f'export LAUNCHER_RUN_ID={quote(plan.run_id)} LAUNCHER_ATTEMPT=$attempt LAUNCHER_SPEC="$RUN/plan.json"',
-        "export PYTHONPATH=\"$CODE\" PYTHONUNBUFFERED=1",
+        'export PYTHONPATH="$CODE" PYTHONUNBUFFERED=1',
     ]
     return "\n".join(lines)
 
@@ -135,12 +164,37 @@ def _setup(lines: tuple[str, ...]) -> str:
 
 
 def _command(plan: Plan) -> str:
-    words = " \\\n    ".join(_grouped(command(plan)))
-    return f'cd "$CODE" || exit 1\n  {words}'
+    if plan.nodes > 1:
+        # --export: without it, srun hands on what sbatch was told to export, which is nothing.
+        words = ["srun", "--ntasks-per-node=1", f"--nodes={plan.nodes}", "--kill-on-bad-exit=0", "--export=ALL"]
+        if plan.cluster["cpus"]:
+            words.append(f"--cpus-per-task={plan.cluster['cpus']}")  # srun does not inherit it from sbatch
+        return f'{" ".join(words)} bash "$RUN/run.sh" node'
+    words = _grouped(command(plan))
+    return 'cd "$CODE" || exit 1\n  ' + " \\\n    ".join(words)
+
+
+def _on_each_node(plan: Plan) -> str:
+    """What srun starts this script for, once on each node. Ranks follow the node's number, so a requeue keeps them."""
+    words = _grouped(command(plan))
+    rank = '--node-rank="$SLURM_NODEID" --master-addr="$MASTER_ADDR" --master-port="$MASTER_PORT"'
+    at = next(index for index, word in enumerate(words) if word.startswith("-m "))
+    words.insert(at, rank)
+    text = " \\\n    ".join(words)
+    return f'if [ "${{1-}}" = node ]; then\n  cd "$CODE" || exit 1\n  exec {text}\nfi'
+
+
+def _ending(plan: Plan) -> str:
+    if plan.queue != "slurm":
+        return _ENDING.replace("__SIGNALLED__", _SIGNALLED).replace("__REQUEUE__\n", "")
+    requeue = slurm_text.REQUEUE.replace("__MAX_REQUEUES__", str(plan.cluster["max_requeues"]))
+    return _ENDING.replace("__SIGNALLED__", slurm_text.INTERRUPTED).replace("__REQUEUE__", requeue)
 
 
 def _grouped(argv: tuple[str, ...]) -> list[str]:
-    """The words of the command, a line each from the first of the trainer's own on."""
+    """The words of the command, grouped as they are best read: each module with its `-m`, then a word a line."""
     quoted = [quote(word) for word in argv]
-    first = max((index for index, word in enumerate(argv) if word == "-m"), default=0) + 2
-    return [" ".join(quoted[:first]), *quoted[first:]]
+    last = max(index for index, word in enumerate(argv) if word == "-m")
+    if "torch.distributed.run" not in argv:
+        return [" ".join(quoted[: last + 2]), *quoted[last + 2 :]]
+    return [" ".join(quoted[:last]), " ".join(quoted[last : last + 2]), *quoted[last + 2 :]]

@@ -25,6 +25,8 @@ class Liveness(NamedTuple):
     """In words: what it waits for, how it ended, why nothing is known."""
     outcome: Literal["", "failed", "cancelled"] = ""
     """Of one that is gone: how the queue itself says that it ended, where it says so."""
+    waits: bool = False
+    """Of one that is alive: it has no processes now and will get some, as a job that was put back into its queue."""
 
 
 class State(NamedTuple):
@@ -106,6 +108,8 @@ def _waiting(files: Files, liveness: Liveness, unreadable: str) -> State:
 def _running(files: Files, status: dict[str, Any], liveness: Liveness) -> State:
     if liveness.life == "unknown":
         return _state("unreachable", liveness.reason, status)
+    if liveness.waits:
+        return _state("stopping" if files.cancelled else "queued", liveness.reason, status)
     if liveness.life == "alive":
         if files.cancelled or files.stop:
             return _state("stopping", "cancelled" if files.cancelled else "asked to stop at the next step", status)
@@ -114,8 +118,10 @@ def _running(files: Files, status: dict[str, Any], liveness: Liveness) -> State:
         return _state("cancelled", _saved(files) or "killed on request", status)
     if files.saved is not None:
         return _state("stopped", f"{_saved(files)}; {liveness.reason}", status)
-    if liveness.outcome:
-        return _state(liveness.outcome, liveness.reason, status)
+    # What its shell saw last, of one that was ended from outside: the queue knows better why, if it says so.
+    seen = (status.get("reason") or "") if status.get("state") == "interrupted" else ""
+    if liveness.outcome or seen:
+        return _state(liveness.outcome or "failed", (liveness.outcome and liveness.reason) or seen, status)
     return _state("lost", f"it was running, and {liveness.reason}", status)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from launcher import execute, queues, runs, stopping
+from launcher import execute, queues, runs, stopping, submission
 from launcher import plan as plans
 from launcher.errors import UsageError
 from launcher.plan import Plan
@@ -39,6 +39,7 @@ def main(arguments: Sequence[str]) -> int:
     assignments = dict(each.split("=", 1) for each in arguments if "=" in each)
     root = assignments.pop("run_root", None)
     detach = _boolean("detach", assignments.pop("detach", "false"))
+    wait = _boolean("wait", assignments.pop("wait", "false"))
     if len(names) != 1:
         raise UsageError("resume takes one run or sweep: python -m launcher resume RUN [key=value ...]")
     found = runs.find(names[0], runs.roots(root))
@@ -46,13 +47,13 @@ def main(arguments: Sequence[str]) -> int:
     chosen = _choose(seen, goes_on=bool({"epochs", "steps"} & assignments.keys()), is_sweep=found.sweep is not None)
     changed = [changes(plans.from_json(_plan_of(each)), assignments) for each in chosen]
     folders = [each.run.folder for each in chosen]
+    submission.check(changed)
     for folder, plan in zip(folders, changed, strict=True):
         lay_down_again(folder, plan)
-    from launcher.executors import DirectExecutor
-
-    DirectExecutor().start(folders)
+    submission.start(folders, changed[0].queue)
     print(f"resuming {', '.join(each.name for each in folders)}", file=sys.stderr)
-    return leave(folders) if detach else stay(folders)
+    here = changed[0].queue == "direct"
+    return stay(folders) if (wait or (here and not detach)) else leave(folders)
 
 
 def changes(plan: Plan, assignments: dict[str, str]) -> Plan:

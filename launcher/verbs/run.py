@@ -6,9 +6,11 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from launcher import execute, request
-from launcher.plan import Plan, resolve
+from launcher import request, run_ids
+from launcher.plan import resolve
 from launcher.probe import code_files, probe
+from launcher.schema import Launch, LocalCluster
+from launcher.submission import submit
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -27,30 +29,21 @@ def main(arguments: Sequence[str]) -> int:
     plans = [resolve(spec, facts) for spec in specs]
     for line in dict.fromkeys(line for plan in plans for line in plan.advice):
         print(f"note: {line}", file=sys.stderr)
-    launch = specs[0].launch
-    folders = _submit(plans)
-    return stay(folders) if not launch.detach else leave(folders)
+    folders = submit(plans, facts, code_files())
+    return stay(folders) if stays(specs[0].launch) else leave(folders)
 
 
-def _submit(plans: Sequence[Plan]) -> list[Path]:
-    """Prepare every run folder, then start them: one run, or the cells of a sweep in turn."""
-    code = code_files()
-    if len(plans) == 1:
-        folders = [execute.prepare(plans[0], code)]
-    else:
-        _, folders = execute.sweep(plans, code, plans[0].command)
-    from launcher.executors import DirectExecutor
-
-    DirectExecutor().start(folders)
-    return folders
+def stays(launch: Launch) -> bool:
+    """Whether the command waits for the end: here it does unless told not to, on a cluster only when told to."""
+    return not launch.detach if isinstance(launch.cluster, LocalCluster) else launch.wait
 
 
 def leave(folders: Sequence[Path]) -> int:
     """Name the runs and return, leaving them to themselves."""
+    sweep = run_ids.sweep_of(folders[0].name) if len(folders) > 1 else None
     for folder in folders:
         print(folder.name)
-    what = folders[0].name if len(folders) == 1 else folders[0].name.rpartition("-")[0]
-    print(f"started in the background; follow with: python -m launcher watch {what}", file=sys.stderr)
+    print(f"follow with: python -m launcher watch {sweep or folders[0].name}", file=sys.stderr)
     return 0
 
 

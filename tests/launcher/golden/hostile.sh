@@ -8,6 +8,7 @@ RUN='/data/my '"'"'runs'"'"' $x/20260102-030405-calm-fox'
 CODE='/data/my '"'"'runs'"'"' $x/.code/c0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0de'
 
 status() { # state, exit code or null, end or null, reason: one writer, written aside, renamed
+  [ ! -e "$RUN/attempts/$((attempt + 1))" ] || return 0 # a later attempt has taken over
   {
     printf '{"schema": 1, "state": "%s", "attempt": %s, "exit_code": %s, ' "$1" "$attempt" "$2" &&
       printf '"started": "%s", "ended": %s, "reason": "%s", ' "$started" "$3" "$4" &&

@@ -1,0 +1,116 @@
+"""What a job asks of a Slurm cluster, checked against what the cluster has. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+from launcher.facts import Facts, Partition, SlurmFacts
+from launcher.schema import SlurmCluster
+from launcher.slurm import limits
+from launcher.spec import JobSpec
+from recipes.typed import SettingsError, nearest
+
+# Decided by the launcher: how a run is found, stopped and resumed rests on them.
+OURS = (
+    "array", "error", "export", "export-file", "gpus", "gpus-per-node", "gpus-per-task", "gres", "input", "job-name",
+    "nodes", "no-requeue", "ntasks", "ntasks-per-node", "open-mode", "output", "parsable", "requeue", "signal",
+    "test-only", "wait", "wrap", "dependency",
+)  # fmt: skip
+NAMED = {
+    "partition": "partition", "account": "account", "qos": "qos", "constraint": "constraint", "time": "time",
+    "reservation": "reservation", "cpus-per-task": "cpus", "mem": "mem", "wckey": "wckey",
+}  # fmt: skip
+_FLAG = re.compile(r"--[a-z][a-z-]*(?:=.*)?")
+
+
+def check(spec: JobSpec, facts: Facts) -> None:
+    """Refuse what the cluster can't give. Raises `SettingsError`."""
+    cluster = spec.launch.cluster
+    assert isinstance(cluster, SlurmCluster)
+    slurm = facts.slurm
+    assert slurm is not None, "the prober gives facts of Slurm for cluster=slurm"
+    _check_flags(cluster.flags)
+    for key, value in (("account", cluster.account), ("partition", cluster.partition), ("qos", cluster.qos)):
+        if value is not None and re.search(r"\s", value):
+            raise SettingsError(f"cluster.{key}={value} holds a blank", f"cluster.{key}")
+    partition = find_partition(cluster, slurm)
+    if partition is not None:
+        _check_partition(spec, cluster, partition)
+    _check_run_root(facts, slurm)
+
+
+def find_partition(cluster: SlurmCluster, slurm: SlurmFacts) -> Partition | None:
+    """The partition that a job would go to; None where the cluster has no default and none is named."""
+    if cluster.partition is None:
+        return next((each for each in slurm.partitions if each.default), None)
+    names = [each.name for each in slurm.partitions]
+    if "," in cluster.partition:  # Slurm takes a list and picks
+        chosen = [each for each in cluster.partition.split(",") if each not in names]
+        if chosen:
+            raise _unknown_partition(chosen[0], names)
+        return None
+    for each in slurm.partitions:
+        if each.name == cluster.partition:
+            return each
+    raise _unknown_partition(cluster.partition, names)
+
+
+def _unknown_partition(name: str, names: Sequence[str]) -> SettingsError:
+    near = nearest(name, names)
+    return SettingsError(f"cluster.partition={name} is not one of {', '.join(names)}{near}", "cluster.partition")
+
+
+def _check_partition(spec: JobSpec, cluster: SlurmCluster, partition: Partition) -> None:
+    launch = spec.launch
+    if not partition.up:
+        raise SettingsError(f"partition {partition.name} is down; name another", "cluster.partition")
+    if launch.nodes > partition.nodes:
+        raise SettingsError(f"nodes={launch.nodes}: partition {partition.name} has {partition.nodes}", "nodes")
+    if (launch.gpus or 0) > partition.gpus_per_node:
+        raise SettingsError(
+            f"gpus={launch.gpus}: no node of partition {partition.name} has more than {partition.gpus_per_node}", "gpus"
+        )
+    if (cluster.cpus or 0) > partition.cpus_per_node:
+        raise SettingsError(
+            f"cluster.cpus={cluster.cpus}: no node of partition {partition.name} has more than "
+            f"{partition.cpus_per_node}",
+            "cluster.cpus",
+        )
+    if cluster.time is not None:
+        try:
+            wanted = limits.minutes(cluster.time)
+        except ValueError as error:
+            raise SettingsError(f"cluster.time={error}", "cluster.time") from None
+        limit = partition.max_minutes
+        if limit is not None and (wanted is None or wanted > limit):
+            raise SettingsError(
+                f"cluster.time={cluster.time} is over the {limit} minutes that partition {partition.name} allows",
+                "cluster.time",
+            )
+
+
+def _check_flags(flags: Iterable[str]) -> None:
+    for flag in flags:
+        name = flag.removeprefix("--").partition("=")[0]
+        if not _FLAG.fullmatch(flag):
+            raise SettingsError(
+                f"cluster.flags: {flag} should be a long flag of sbatch, as --nice=100", "cluster.flags"
+            )
+        if name in NAMED:
+            raise SettingsError(f"cluster.flags: {flag}: say cluster.{NAMED[name]}= instead", "cluster.flags")
+        if name in OURS:
+            raise SettingsError(f"cluster.flags: --{name} is set by the launcher itself", "cluster.flags")
+
+
+def _check_run_root(facts: Facts, slurm: SlurmFacts) -> None:
+    """A folder that only this machine has would lose every run. Nodes that are this machine share all it has."""
+    if slurm.nodes_are_here:
+        return
+    local = ("/tmp/", "/var/tmp/", "/dev/shm/", "/run/")
+    if facts.run_root_filesystem in ("tmpfs", "ramfs") or f"{facts.run_root}/".startswith(local):
+        raise SettingsError(
+            f"run_root={facts.run_root} is on {facts.host}'s own {facts.run_root_filesystem or 'disk'}; the nodes do not "
+            "share it, so name a folder on a file system that they do",
+            "run_root",
+        )

@@ -1,0 +1,51 @@
+"""The `#SBATCH` lines of a plan, which sbatch reads from the top of its script. Pure."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+
+from launcher.plan import Plan
+from launcher.slurm.check import NAMED
+
+
+def header(plan: Plan, *, log: str, array: str | None = None) -> list[str]:
+    """The `#SBATCH` lines of a plan."""
+    return [f"#SBATCH {each}" for each in options(plan, log=log, array=array)]
+
+
+def options(plan: Plan, *, log: str, array: str | None = None) -> list[str]:
+    """What is asked of sbatch, a word each."""
+    cluster = plan.cluster
+    found = [f"--job-name={plan.name}", f"--nodes={plan.nodes}", "--ntasks-per-node=1"]
+    if plan.gpus:
+        gres = cluster["gpu_flag"] == "gres"
+        found.append(f"--gres=gpu:{plan.gpus}" if gres else f"--gpus-per-node={plan.gpus}")
+    for flag, key in NAMED.items():
+        value = cluster[key]
+        if value is not None:
+            found.append(f"--{flag}={_word(str(value))}")
+    found += [_word(each) for each in cluster["flags"]]
+    found += [
+        f"--signal=B:USR1@{cluster['stop_before']}",
+        "--requeue",
+        "--open-mode=append",
+        f"--output={_word(log)}",
+        # Nothing of the submitter's environment, which may hold tokens: the script sets what the job needs.
+        "--export=NIL",
+    ]
+    if array is not None:
+        found.append(f"--array={array}")
+    return found
+
+
+def shape(plan: Plan) -> tuple[str, ...]:
+    """What has to be equal for runs to be elements of one job array."""
+    return tuple(options(dataclasses.replace(plan, name=""), log=""))
+
+
+def _word(text: str) -> str:
+    """One word of a `#SBATCH` line, which sbatch splits as a shell would but expands nothing."""
+    if re.fullmatch(r"[\w@%+=:,./&|*!()\[\]-]+", text):
+        return text
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'

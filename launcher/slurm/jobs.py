@@ -1,0 +1,110 @@
+"""Which Slurm job a run is, and what Slurm says of any number of them in at most two calls."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from launcher.errors import Unavailable
+from launcher.slurm.commands import call, complaint
+
+WAITING = ("PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD", "CONFIGURING")
+ACTIVE = ("RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "RESIZING", "SIGNALING", "STAGE_OUT", "PREEMPTED")
+# Slurm's verdicts in words. The exit code's own story is told by the run's status.json.
+VERDICTS = {
+    "OUT_OF_MEMORY": "it used more memory than it had asked for (cluster.mem)",
+    "TIMEOUT": "it reached its time limit (cluster.time)",
+    "NODE_FAIL": "its node failed",
+    "BOOT_FAIL": "its node did not start",
+    "DEADLINE": "it could not end before its deadline",
+    "PREEMPTED": "another job took its place",
+    "CANCELLED": "it was cancelled in Slurm",
+    "REVOKED": "another cluster took it",
+    "LAUNCH_FAILED": "Slurm could not start it",
+}
+_ANSWER = re.compile(r"(\d+)(?:;.*)?\s*")
+_REASONS = {
+    "Resources": "waiting for free resources",
+    "Priority": "waiting: others go first",
+    "Dependency": "waiting for the run it comes after",
+    "DependencyNeverSatisfied": "it can never start: the run it comes after did not end well",
+    "BeginTime": "waiting for its begin time, as a requeued job does for two minutes",
+    "JobArrayTaskLimit": "waiting: cluster.parallel runs are running",
+    "QOSMaxJobsPerUserLimit": "waiting: you have as many jobs as you may",
+    "AssocGrpGRES": "waiting: your account's GPUs are in use",
+}
+
+
+class Row(NamedTuple):
+    """One job as Slurm tells it."""
+
+    state: str
+    reason: str
+
+
+def job_of(submission: Mapping[str, Any]) -> str | None:
+    """The id of a run's job, as `123` or `123_4`; None while sbatch hasn't answered.
+
+    The answer is a file that sbatch itself wrote, so that it outlives a launcher that was killed in between.
+    """
+    try:
+        with open(submission["answer"], encoding="utf-8") as stream:
+            match = _ANSWER.fullmatch(stream.read())
+    except (OSError, KeyError):
+        return None
+    if match is None:
+        return None
+    index = submission.get("array_index")
+    return match[1] if index is None else f"{match[1]}_{index}"
+
+
+def ask(jobs: Iterable[str], *, accounting: bool = True) -> dict[str, Row]:
+    """What Slurm knows of the jobs. A live row of squeue wins over what sacct says, which lags and can call a job
+    cancelled whose payload still runs. Jobs that neither knows are missing. Raises `Unavailable`."""
+    wanted = set(jobs)
+    found = _squeue()
+    rest = sorted(each for each in wanted if each not in found)
+    if rest and accounting:
+        found = {**_sacct(rest), **found}
+    return {each: found[each] for each in wanted if each in found}
+
+
+def _squeue() -> dict[str, Row]:
+    # All of the user's jobs: naming thousands would cost more, and naming one that is gone is an error.
+    done = call(["squeue", "--me", "--array", "--noheader", "--states=all", "--format=%i|%T|%r"])
+    if done.returncode != 0:
+        raise Unavailable(f"squeue failed: {complaint(done)}")
+    return _rows(done.stdout)
+
+
+def _sacct(jobs: list[str]) -> dict[str, Row]:
+    """Rows of the accounting; none where the cluster keeps no accounts, as many small ones."""
+    found: dict[str, Row] = {}
+    bases = sorted({each.partition("_")[0] for each in jobs})
+    for start in range(0, len(bases), 500):
+        argv = ["sacct", "--allocations", "--noheader", "--parsable2", "--array", "--duplicates"]
+        done = call([*argv, "--format=JobID,State,Reason", f"--jobs={','.join(bases[start : start + 500])}"])
+        if done.returncode != 0:
+            return found
+        found.update(_rows(done.stdout))  # of a requeued job's several rows, the last
+    return found
+
+
+def _rows(text: str) -> dict[str, Row]:
+    rows = {}
+    for line in text.splitlines():
+        job, state, reason = [*line.split("|"), "", ""][:3]
+        # `CANCELLED by 0`, and `RUNNING+` where the column was cut.
+        rows[job] = Row(state.partition(" ")[0].rstrip("+"), reason)
+    return rows
+
+
+def waits_for(row: Row) -> str:
+    """Why a job waits, in words."""
+    return _REASONS.get(row.reason, f"waiting: {row.reason}" if row.reason not in ("", "None") else "waiting")
+
+
+def verdict(row: Row) -> str:
+    """How a job ended, in words."""
+    return VERDICTS.get(row.state, f"Slurm calls it {row.state}")

@@ -1,0 +1,35 @@
+"""Times and resources as Slurm writes them."""
+
+from __future__ import annotations
+
+import re
+
+_TIME = re.compile(r"(?:(?P<days>\d+)-)?(?P<clock>\d+(?::\d+){0,2})")
+_GRES = re.compile(r"(?:^|,)gpu(?::[A-Za-z][^:,()]*)?(?::(\d+))?")
+
+
+def minutes(text: str) -> int | None:
+    """A time limit in minutes, rounded up; None for no limit.
+
+    The forms are sbatch's: MM, MM:SS, HH:MM:SS, D-HH, D-HH:MM, D-HH:MM:SS. Raises `ValueError` for any other.
+    """
+    if text.lower() in ("infinite", "unlimited", "-1"):
+        return None
+    match = _TIME.fullmatch(text)
+    if match is None:
+        raise ValueError(f"{text} is not a time as Slurm writes it: 90, 30:00, 1:30:00, 2-12, 2-12:00:00")
+    parts = [int(each) for each in match["clock"].split(":")]
+    if match["days"] is not None:
+        hours, mins, seconds = [*parts, 0, 0][:3]
+        total = (int(match["days"]) * 24 + hours) * 3600 + mins * 60 + seconds
+    elif len(parts) == 3:
+        total = parts[0] * 3600 + parts[1] * 60 + parts[2]
+    else:
+        mins, seconds = [*parts, 0][:2]
+        total = mins * 60 + seconds
+    return -(-total // 60)
+
+
+def gpus(gres: str) -> int:
+    """GPUs in a node's generic resources, as `gpu:a100:4(S:0-1),shard:8`. A type without a count is one GPU."""
+    return sum(int(count or 1) for count in _GRES.findall(gres))

@@ -1,0 +1,64 @@
+"""What a Slurm cluster has, asked once before planning."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Sequence
+
+from launcher.errors import Unavailable
+from launcher.facts import Partition, SlurmFacts
+from launcher.slurm import limits
+from launcher.slurm.commands import call, complaint
+
+STANDARD_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_SETTING = re.compile(r"^(\w+)\s+=\s(.*)$", re.MULTILINE)
+
+
+def probe() -> SlurmFacts:
+    """The cluster that this machine submits to. Raises `Unavailable` where there is none, or it does not answer."""
+    sbatch = shutil.which("sbatch")
+    if sbatch is None:
+        raise Unavailable("cluster=slurm, and there is no sbatch on this machine; run this on the cluster's login node")
+    settings = call(["scontrol", "show", "config"])
+    if settings.returncode != 0:
+        raise Unavailable(f"Slurm's controller does not answer: {complaint(settings)}")
+    nodes = call(["sinfo", "--noheader", "--exact", "--format=%P|%a|%l|%c|%G|%n|%D"])
+    if nodes.returncode != 0:
+        raise Unavailable(f"sinfo failed: {complaint(nodes)}")
+    environment = {"PATH": f"{os.path.dirname(sbatch)}:{STANDARD_PATH}"}
+    if "SLURM_CONF" in os.environ:
+        environment["SLURM_CONF"] = os.environ["SLURM_CONF"]
+    return read(settings.stdout, nodes.stdout.splitlines(), os.uname().nodename, environment)
+
+
+def read(settings: str, nodes: Sequence[str], here: str, environment: dict[str, str]) -> SlurmFacts:
+    """Facts from what `scontrol show config` and `sinfo` print; `here` is this machine's name."""
+    values = {name: value.strip() for name, value in _SETTING.findall(settings)}
+    rows: dict[str, list[list[str]]] = {}
+    for line in nodes:
+        fields = line.split("|")
+        if len(fields) == 7:
+            rows.setdefault(fields[0], []).append(fields)
+    partitions = tuple(
+        Partition(
+            name=name.rstrip("*"),
+            default=name.endswith("*"),
+            up=found[0][1] == "up",
+            max_minutes=limits.minutes(found[0][2]),
+            nodes=sum(int(each[6]) for each in found),
+            gpus_per_node=max(limits.gpus(each[4]) for each in found),
+            cpus_per_node=max(int(re.match(r"\d*", each[3])[0] or 0) for each in found),  # type: ignore[index]
+        )
+        for name, found in rows.items()
+    )
+    return SlurmFacts(
+        version=values.get("SLURM_VERSION", ""),
+        cluster=values.get("ClusterName", ""),
+        partitions=partitions,
+        max_array_size=int(values.get("MaxArraySize", "1001")),
+        accounting="slurmdbd" in values.get("AccountingStorageType", ""),
+        environment=environment,
+        nodes_are_here=all(each[5] == here for found in rows.values() for each in found),
+    )

@@ -1,0 +1,97 @@
+"""The Slurm queue: what Slurm knows of runs, and how they are ended there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from launcher import runs
+from launcher.errors import Unavailable
+from launcher.runs import Files
+from launcher.slurm import jobs
+from launcher.slurm.commands import call, complaint
+from launcher.slurm.jobs import Row, job_of
+from launcher.states import Liveness
+
+VERDICT = "verdict.json"
+
+
+def liveness(asked: Mapping[str, Files]) -> dict[str, Liveness]:
+    """What Slurm says of each run; keys are folders."""
+    names = {folder: job_of(files.submission or {}) for folder, files in asked.items()}
+    known = [job for job in names.values() if job is not None]
+    try:
+        rows = jobs.ask(known) if known else {}
+    except Unavailable as error:
+        return {folder: Liveness("unknown", str(error)) for folder in asked}
+    found = {}
+    for folder, job in names.items():
+        if job is None:
+            found[folder] = _unanswered(asked[folder])
+        else:
+            found[folder] = judge(job, rows.get(job) or _kept(folder, job))
+        if found[folder].life == "gone" and job is not None and job in rows:
+            _keep(folder, job, rows[job])
+    return found
+
+
+def judge(job: str, row: Row | None) -> Liveness:
+    """What a row of Slurm means for a run that its folder calls unfinished."""
+    if row is None:
+        return Liveness("gone", f"Slurm no longer knows job {job}")
+    if row.state in jobs.WAITING:
+        return Liveness("alive", jobs.waits_for(row), waits=True)
+    if row.state in jobs.ACTIVE:
+        return Liveness("alive")
+    if row.state == "CANCELLED":
+        return Liveness("gone", f"{jobs.verdict(row)} (job {job})", "cancelled")
+    if row.state in ("FAILED", "COMPLETED"):
+        # The exit code's story is in the run's own files; Slurm adds nothing to it.
+        return Liveness("gone", f"job {job} ended")
+    return Liveness("gone", f"{jobs.verdict(row)} (job {job})", "failed")
+
+
+def end(asked: Mapping[str, Files], grace: float) -> dict[str, str]:
+    """Cancel the jobs of the runs in Slurm, which itself gives them KillWait seconds between TERM and KILL."""
+    names = {folder: job_of(files.submission or {}) for folder, files in asked.items()}
+    known = sorted(job for job in names.values() if job is not None)
+    failed = {folder: "sbatch has not answered, so nobody knows its job" for folder, job in names.items() if not job}
+    for start in range(0, len(known), 500):
+        done = call(["scancel", "--quiet", *known[start : start + 500]])
+        if done.returncode != 0:
+            why = f"scancel failed: {complaint(done)}"
+            failed.update({folder: why for folder, job in names.items() if job in known[start : start + 500]})
+    return failed
+
+
+def with_processes(asked: Mapping[str, Files]) -> set[str]:
+    """Runs of which Slurm still has a live job, though their folders may call them finished."""
+    names = {folder: job_of(files.submission or {}) for folder, files in asked.items()}
+    known = [job for job in names.values() if job is not None]
+    try:
+        rows = jobs.ask(known, accounting=False) if known else {}
+    except Unavailable:
+        return set()
+    alive = {job for job, row in rows.items() if row.state in jobs.ACTIVE and row.state != "COMPLETING"}
+    return {folder for folder, job in names.items() if job in alive}
+
+
+def _unanswered(files: Files) -> Liveness:
+    """Of a run whose sbatch hasn't said an id: it is still trying, or it failed, or it was killed."""
+    answer = Path(str((files.submission or {}).get("answer", "")))
+    if answer.with_suffix(".failed").exists():
+        return Liveness("gone", "sbatch refused it")
+    return Liveness("unknown", "sbatch has not answered yet")
+
+
+def _keep(folder: str, job: str, row: Row) -> None:
+    """Slurm's verdict, kept in the folder before Slurm forgets it."""
+    path = Path(folder, VERDICT)
+    if Path(folder).is_dir() and runs.read_if_whole(path).get("job") != job:
+        runs.write_json(path, {"schema": 1, "job": job, "state": row.state, "reason": row.reason})
+
+
+def _kept(folder: str, job: str) -> Row | None:
+    """What Slurm once said of this job."""
+    kept = runs.read_if_whole(Path(folder, VERDICT))
+    return Row(str(kept["state"]), str(kept["reason"])) if kept.get("job") == job else None

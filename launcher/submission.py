@@ -1,0 +1,60 @@
+"""Handing plans to their queue: checked, laid down as run folders, started. What was not accepted leaves nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from launcher import execute, runs
+from launcher.errors import LauncherError
+from launcher.facts import Facts
+from launcher.plan import Plan
+
+
+def submit(plans: Sequence[Plan], facts: Facts, code: Mapping[str, Path]) -> list[Path]:
+    """Submit one run, or the cells of a sweep, and return their folders.
+
+    Raises `LauncherError` if the queue refuses; then the folders of refused runs are gone.
+    """
+    check(plans)
+    if len(plans) == 1:
+        folders = [execute.prepare(plans[0], code)]
+    else:
+        _, folders = execute.sweep(plans, code, plans[0].command)
+    try:
+        start(folders, plans[0].queue, facts.slurm.max_array_size if facts.slurm else None)
+    except LauncherError:
+        for folder in folders:
+            if not _accepted(folder):
+                execute.discard(folder)
+        raise
+    return folders
+
+
+def check(plans: Sequence[Plan]) -> None:
+    """What only the queue itself can say about the plans, asked without submitting. Raises `LauncherError`."""
+    if plans[0].queue == "slurm":
+        from launcher.slurm.executor import test_only
+
+        test_only(plans)
+
+
+def start(folders: Sequence[Path], queue: str, max_array_size: int | None = None) -> None:
+    """Start prepared run folders on their queue."""
+    if queue == "slurm":
+        from launcher.slurm.executor import SlurmExecutor
+
+        slurm = SlurmExecutor()
+        if max_array_size is not None:
+            slurm.max_array_size = max_array_size
+        slurm.start(folders)
+    else:
+        from launcher.executors import DirectExecutor
+
+        DirectExecutor().start(folders)
+
+
+def _accepted(folder: Path) -> bool:
+    submission = runs.read_if_whole(folder / "submission.json")
+    answer = submission.get("answer")
+    return bool(submission) and not (answer and Path(answer).with_suffix(".failed").exists())
