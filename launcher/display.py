@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 LINE_EVERY = 15.0
 """Seconds between two plain lines about one run, whatever happens there."""
-LINE_GAP = 2.0
+LINE_GAP = 5.0
 """Seconds between two plain lines about one run's epochs, however short they are."""
 
 
@@ -158,6 +158,8 @@ class Screen:
 
     def show(self, rows: Sequence[Row]) -> None:
         self._rows = rows
+        if all(row.state.finished for row in rows):
+            self._words = ""
         self._live.update(table(rows, self._console.width, self._console.height, self._words), refresh=True)
 
     def say(self, text: str) -> None:

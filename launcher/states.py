@@ -81,9 +81,9 @@ def _finished(files: Files, status: dict[str, Any]) -> State:
     name, reason = status["state"], status.get("reason") or ""
     if files.cancelled and name in ("failed", "stopped"):
         # What a cancelled run's shell saw is a child that was killed, or one that stopped on request.
-        name, reason = "cancelled", _saved(files) or "on request"
-    elif name == "stopped":
-        reason = reason or _saved(files)
+        name, reason = "cancelled", "on request"
+    if name in ("stopped", "cancelled"):
+        reason = _saved(files) or reason
     return _state(name, reason, status)
 
 

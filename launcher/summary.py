@@ -54,6 +54,12 @@ def headline(state: State, now: float) -> str:
     return f"{state.name}{taken}{attempt}{': ' if state.reason else ''}{state.reason}"
 
 
+def result_of(folder: Path, state: State) -> dict[str, Any]:
+    """The result that the run's last attempt left; empty if that left none, whatever the ones before it did."""
+    result = runs.read_if_whole(folder / "result.json")
+    return result if result.get("attempts", state.attempt) == state.attempt else {}
+
+
 def outcome(result: Mapping[str, Any]) -> list[tuple[str, str]]:
     """What a run gained and whether its mode was proved, a name and a text each; only what the result holds."""
     rows = []
@@ -110,8 +116,8 @@ def log_tail(folder: Path, attempt: int = 0, count: int = LOG_LINES) -> tuple[Pa
 
 def of_run(folder: Path, state: State, now: float) -> list[str]:
     """The last words about one run."""
-    result = runs.read_if_whole(folder / "result.json")
-    rows = [(run_ids.words_of(folder.name), headline(state, now)), *outcome(result), ("folder", str(folder))]
+    rows = [(run_ids.words_of(folder.name), headline(state, now)), *outcome(result_of(folder, state))]
+    rows.append(("folder", str(folder)))
     lines = tables.pairs(rows)
     if state.name in ("failed", "lost"):
         path, last = log_tail(folder, state.attempt)
@@ -127,7 +133,7 @@ def of_sweep(states: Mapping[Path, State], now: float) -> list[str]:
     rows = []
     failures = []
     for folder, state in states.items():
-        result = runs.read_if_whole(folder / "result.json")
+        result = result_of(folder, state)
         memory = result.get("peak_memory_bytes")
         rows.append(
             (

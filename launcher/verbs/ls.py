@@ -63,7 +63,7 @@ def _listing(seen: Sequence[Seen], hidden: int, roots: Sequence[str]) -> list[st
     rows = []
     for run, _, state in seen:
         folder = f"{run.root}/{run.id}"
-        result = runs.read_if_whole(f"{folder}/result.json") if state.finished else {}
+        result = summary.result_of(run.folder, state) if state.finished else {}
         rows.append(
             (
                 run.id,
@@ -117,7 +117,7 @@ def _details(seen: Seen) -> list[str]:
     run, files, state = seen
     folder, now = run.folder, time.time()
     plan = runs.read_if_whole(folder / "plan.json")
-    result = runs.read_if_whole(folder / "result.json")
+    result = summary.result_of(folder, state)
     submission = files.submission or {}
     rows = [("run", run.id), ("state", summary.headline(state, now))]
     sweep = run_ids.sweep_of(run.id)

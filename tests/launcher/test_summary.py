@@ -79,6 +79,15 @@ def test_the_last_words_of_a_run_name_its_folder(tmp_path):
     assert any("proved: 97% of the work in bfloat16" in line for line in lines)
 
 
+def test_what_an_earlier_attempt_gained_is_not_shown_as_the_last_ones(tmp_path):
+    folder = finished(tmp_path, state="failed", attempt=2)
+    runs.write_json(folder / "result.json", result(attempts=1))
+    assert summary.result_of(folder, state(folder)) == {}
+    assert not any("accuracy" in line for line in summary.of_run(folder, state(folder), 0))
+    runs.write_json(folder / "result.json", result(attempts=2))
+    assert any("accuracy" in line for line in summary.of_run(folder, state(folder), 0))
+
+
 def test_a_failure_ends_with_the_last_ten_lines_of_what_it_said(tmp_path):
     folder = finished(tmp_path, state="failed", reason="the trainer ended with exit code 1")
     log = folder / "attempts/1/stderr.log"
