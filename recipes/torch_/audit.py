@@ -52,7 +52,9 @@ class Audit:
 
 
 def profiler() -> AbstractContextManager[Any]:
-    """A profiler of the dispatcher alone, with shapes. Raises `RuntimeError` on entry where another one is at work."""
+    """A profiler of the dispatcher alone, with shapes. Raises `RuntimeError` where another one is at work."""
+    if torch.autograd._profiler_enabled():
+        raise RuntimeError("another profiler is at work")  # torch would end that one, and say so only in a log
     os.environ.setdefault(_QUIET, "99")  # read once, at the first profiler; else every step prints two lines
     return torch.autograd.profiler.profile(record_shapes=True)
 

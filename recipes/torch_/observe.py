@@ -157,7 +157,7 @@ class _Watch:
         try:
             profile = stack.enter_context(audit.profiler())
         except RuntimeError as error:
-            self.problems.append(f"no second witness: {str(error).splitlines()[0]}")
+            self.problems.append(f"no second witness: {error}")
             profile = None
         stack.enter_context(self.mode)
         return profile

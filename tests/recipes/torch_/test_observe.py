@@ -1,0 +1,309 @@
+"""What the witness says of honest runs, and that watching changes nothing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
+
+from recipes.levels import Amp, LossScale
+from recipes.torch_.observe import choose_steps, gather, observed
+from tests.recipes.torch_.witnessed import (
+    EVERY_HALF,
+    EVERY_LEVEL,
+    Cnn,
+    Dense,
+    GroupedConvolutions,
+    Training,
+    Transformer,
+    name,
+    run,
+)
+
+O1 = Amp(level="o1", dtype="bfloat16")
+LEVELS = pytest.mark.parametrize("amp", EVERY_LEVEL, ids=name)
+HONEST = pytest.mark.parametrize("make", [Cnn, Transformer, GroupedConvolutions])
+
+
+@LEVELS
+@HONEST
+def test_an_honest_run_is_proved(make: Callable[[], nn.Module], amp: Amp) -> None:
+    found = run(make, amp)
+    assert found["verdict"] == "proved", found["why"]
+    assert found["half_flop_share"] == (0.0 if amp.level == "o0" else 1.0)
+    assert found["dtype"] == ("float32" if amp.level == "o0" else amp.dtype)
+    assert found["device"] == "cpu"
+    assert found["xla_clusters"] is None
+    assert found["tf32"] is (False if amp.level == "o0" else None)
+
+
+@pytest.mark.parametrize(
+    ("level", "dtypes"),
+    [("o0", {"float32"}), ("o1", {"float32"}), ("o2", {"float32", "bfloat16"}), ("o3", {"bfloat16"})],
+)
+def test_parameter_dtypes_are_counted_in_elements(level: Any, dtypes: set[str]) -> None:
+    counted = run(GroupedConvolutions, Amp(level=level))["param_dtypes"]
+    assert set(counted) == dtypes
+    assert sum(counted.values()) == sum(each.numel() for each in GroupedConvolutions().parameters())
+    if level == "o2":
+        assert counted["float32"] == 2 * 32, "the norm's weight and bias"
+
+
+@pytest.mark.parametrize(
+    "amp",
+    [
+        Amp(level="o1", deny=("conv2d",)),
+        Amp(level="o1", deny=("linear",)),
+        Amp(level="o2", deny=("linear", "relu")),
+        Amp(level="o1", allow=("dropout",), deny=("matmul_v2", "depthwise_conv2d")),
+        Amp(level="o1", keep_fp32=("10",)),
+        Amp(level="o2", keep_fp32=("7", "10")),
+        Amp(level="o3", keep_fp32=("0",)),
+    ],
+    ids=str,
+)
+def test_what_a_list_or_pattern_keeps_in_float32_lowers_the_share_and_is_no_contradiction(amp: Amp) -> None:
+    found = run(Cnn, amp)
+    assert found["verdict"] == "proved", found["why"]
+    assert 0 < found["half_flop_share"] < 1
+    assert "in other dtypes" in found["why"]
+
+
+def test_everything_on_the_deny_list_leaves_nothing_to_show_the_level_by() -> None:
+    found = run(Dense, Amp(level="o1", deny=("linear",)))
+    assert (found["verdict"], found["half_flop_share"]) == ("unknown", 0.0)
+    assert "all is denied or kept in float32" in found["why"]
+
+
+def test_every_product_of_a_step_is_counted_exactly() -> None:
+    training = Training(Dense, O1)
+    training.run(1, watched={1})
+    counted = {
+        (each["operation"], each["backward"]): (each["calls"], each["flops"])
+        for each in training.witness.reports[0]["calls"]
+    }
+    first, second = 2 * 4 * 32 * 64, 2 * 4 * 64 * 10
+    assert counted == {
+        ("addmm", False): (2, first + second),
+        ("mm", True): (3, 2 * second + first),  # the inputs need no gradient
+    }
+
+
+def test_gradients_are_told_by_the_function_whose_they_are() -> None:
+    training = Training(Transformer, O1)
+    training.run(1, watched={1})
+    for backward in (False, True):
+        functions = {
+            tuple(each["functions"]) for each in training.witness.reports[0]["calls"] if each["backward"] is backward
+        }
+        assert functions == {("linear",), ("scaled_dot_product_attention",)}
+
+
+class Checkpointed(Transformer):
+    reentrant = False
+
+    def forward(self, sequences: torch.Tensor) -> torch.Tensor:
+        hidden = checkpoint(self.block, sequences.requires_grad_(), use_reentrant=self.reentrant)
+        return self.head(hidden.mean(1))
+
+
+class ReentrantlyCheckpointed(Checkpointed):
+    reentrant = True
+
+
+@pytest.mark.parametrize("amp", [Amp(level="o0"), O1, Amp(level="o2", keep_fp32=("head",))], ids=str)
+@pytest.mark.parametrize("make", [Checkpointed, ReentrantlyCheckpointed])
+def test_recomputed_activations_are_proved(make: Callable[[], nn.Module], amp: Amp) -> None:
+    found = run(make, amp)
+    assert found["verdict"] == "proved", found["why"]
+
+
+class Lstm(Dense):
+    def __init__(self) -> None:
+        super().__init__()
+        self.recurrent = nn.LSTM(8, 32, batch_first=True)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return super().forward(self.recurrent(inputs.unflatten(1, (4, 8)))[0][:, -1])
+
+
+@pytest.mark.parametrize("amp", [Amp(level="o0"), O1, Amp(level="o3", dtype="bfloat16")], ids=name)
+def test_a_recurrent_layer_is_proved(amp: Amp) -> None:
+    found = run(Lstm, amp)
+    assert found["verdict"] == "proved", found["why"]
+
+
+class HalfOptimizer(torch.optim.SGD):
+    """Orthogonalises gradients in bfloat16 products, as Muon does."""
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        for each in self.param_groups[0]["params"]:
+            if each.grad is not None and each.ndim == 2:
+                gradient = each.grad.bfloat16()
+                each.grad.add_((gradient @ gradient.t() @ gradient).to(each.dtype), alpha=1e-3)
+        return super().step(closure)
+
+
+@LEVELS
+def test_the_optimizers_own_products_do_not_count(amp: Amp) -> None:
+    found = run(Dense, amp, make_optimizer=lambda weights: HalfOptimizer(weights, lr=0.01))
+    assert found["verdict"] == "proved", found["why"]
+    assert found["half_flop_share"] == (0.0 if amp.level == "o0" else 1.0)
+
+
+def test_a_closure_that_the_optimizer_calls_does_count() -> None:
+    training = Training(Dense, Amp(level="o0"), make_optimizer=lambda weights: torch.optim.LBFGS(weights, max_iter=2))
+    images, labels = Dense.images(), torch.randint(0, 10, (4,))
+
+    def closure() -> torch.Tensor:
+        training.optimizer.zero_grad()
+        loss = functional.cross_entropy(training.model(images), labels)
+        loss.backward()
+        return loss
+
+    with training.witness.step(1):
+        training.optimizer.step(closure)
+    found = observed(training.witness.reports)
+    assert found["verdict"] == "proved", found["why"]
+    assert found["half_flop_share"] == 0.0
+
+
+def test_second_derivatives_count_as_backward() -> None:
+    training = Training(Dense, Amp(level="o1", keep_fp32=("first",)))
+    images = Dense.images().requires_grad_()
+    with training.witness.step(1):
+        with training.precision.forward():
+            output = training.model(images).float().square().sum()
+        (gradient,) = torch.autograd.grad(output, images, create_graph=True)
+        gradient.square().sum().backward()
+    calls = training.witness.reports[0]["calls"]
+    assert {each["kept"] for each in calls} == {True, False}, "each is traced back to its forward call"
+    assert all(each["dtype"] == ("float32" if each["kept"] else "bfloat16") for each in calls)
+
+
+@pytest.mark.parametrize("amp", [*EVERY_LEVEL, Amp(level="o2", keep_fp32=("7",), deny=("conv2d",))], ids=name)
+def test_watching_leaves_weights_optimizer_and_random_numbers_bit_identical(amp: Amp) -> None:
+    trainings = [
+        Training(Cnn, amp, make_optimizer=lambda weights: torch.optim.SGD(weights, lr=0.01, momentum=0.9))
+        for _ in range(2)
+    ]
+    ends = []
+    for training, watched in zip(trainings, ((), (1, 2, 3)), strict=True):
+        torch.manual_seed(1)
+        training.run(3, watched)
+        optimizer = training.optimizer.state_dict()["state"]
+        ends.append(
+            (
+                [each.detach().clone() for each in training.net.state_dict().values()],
+                [each["momentum_buffer"] for each in optimizer.values() if each.get("momentum_buffer") is not None],
+                [torch.get_rng_state()],
+            )
+        )
+    for unwatched, seen in zip(*ends, strict=True):
+        assert len(unwatched) == len(seen) > 0
+        assert all(torch.equal(one, other) for one, other in zip(unwatched, seen, strict=True))
+
+
+def test_an_overflow_that_skips_the_step_leaves_masters_unseen_until_one_is_taken() -> None:
+    amp = Amp(level="o2", dtype="float16")
+    training = Training(Dense, amp, scale=LossScale(mode="dynamic", init=2.0**40, backoff=2.0**-32))
+    skipped = training.run(1, watched={1})
+    assert (skipped["verdict"], "masters weren't seen" in skipped["why"]) == ("unknown", True)
+    assert training.run(2, watched={2})["verdict"] == "proved"
+
+
+def test_a_step_that_raises_is_not_reported_and_leaves_nothing_behind() -> None:
+    from torch._inductor.output_code import CompiledFxGraph
+
+    training = Training(Dense, O1)
+    before = CompiledFxGraph.__call__
+    with pytest.raises(ZeroDivisionError), training.witness.step(1):
+        training.step()
+        raise ZeroDivisionError
+    assert training.witness.reports == []
+    assert CompiledFxGraph.__call__ is before
+    assert training.run(2, watched={2})["verdict"] == "proved"
+    assert len(training.witness.reports) == 1
+
+
+def test_reports_are_json() -> None:
+    training = Training(Transformer, Amp(level="o1", deny=("layer_norm",), keep_fp32=("head",)))
+    training.run()
+    assert json.loads(json.dumps(training.witness.reports)) == training.witness.reports
+
+
+def test_reports_of_an_earlier_attempt_can_be_put_back() -> None:
+    first, second = Training(Dense, O1), Training(Dense, O1)
+    first.run(1, watched={1})
+    second.run(3, watched={3})
+    assert observed(gather(second.witness.reports), planned={1, 3})["verdict"] == "unknown"
+    second.witness.reports[:0] = first.witness.reports
+    assert observed(gather(second.witness.reports), planned={1, 3})["verdict"] == "proved"
+
+
+def test_nothing_observed_is_unknown() -> None:
+    training = Training(Dense, O1)
+    found = training.run(2, watched=())
+    assert (found["verdict"], found["why"]) == ("unknown", "no step was observed")
+    assert found["half_flop_share"] is None
+
+
+def test_a_profiler_of_the_users_own_leaves_no_second_witness() -> None:
+    training = Training(Dense, O1)
+    with torch.autograd.profiler.profile() as users:
+        found = training.run(1, watched={1})
+    assert any(each.key == "aten::addmm" for each in users.key_averages()), "and theirs goes on"
+    assert found["verdict"] == "unknown"
+    assert "no second witness: another profiler is at work" in found["why"]
+
+
+@pytest.mark.parametrize("missing", ["torch._C._current_autograd_node", "torch.autograd._get_sequence_nr"])
+def test_a_torch_without_what_the_witness_needs_is_unknown(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(missing)
+    training = Training(Dense, O1)
+    found = training.run()
+    assert found["verdict"] == "unknown"
+    assert f"this torch has no {missing.rpartition('.')[2]}" in found["why"]
+
+
+def test_gpu_asked_for_and_cpu_run_is_contradicted() -> None:
+    training = Training(Dense, O1)
+    training.run(1, watched={1})
+    training.witness.reports[0]["rule"]["device"] = "cuda"
+    found = observed(training.witness.reports)
+    assert found["verdict"] == "contradicted"
+    assert "device=cuda, and matrix products ran on cpu" in found["why"]
+
+
+@pytest.mark.parametrize(("total", "first"), [(1, 1), (2, 1), (168, 1), (168, 101), (10_000, 10_000)])
+def test_the_steps_chosen_are_the_first_the_last_and_one_between(total: int, first: int) -> None:
+    for seed in range(20):
+        steps = choose_steps(total, seed, first)
+        assert {first, total} <= steps
+        assert len(steps) <= 3
+        assert all(first <= each <= total for each in steps)
+
+
+def test_the_step_between_is_a_function_of_the_seed_and_of_the_number_of_steps() -> None:
+    assert choose_steps(1000, 7) == choose_steps(1000, 7)
+    assert len({frozenset(choose_steps(1000, seed)) for seed in range(50)}) > 40
+    assert len({frozenset(choose_steps(total, 7) - {total}) for total in range(1000, 1050)}) > 40
+
+
+def test_no_steps_left_are_none_to_choose_from() -> None:
+    assert choose_steps(10, 0, first=11) == set()
+
+
+@pytest.mark.parametrize("amp", EVERY_HALF, ids=name)
+def test_reports_hold_what_was_asked_for(amp: Amp) -> None:
+    training = Training(Dense, amp)
+    training.run(1, watched={1})
+    rule = training.witness.reports[0]["rule"]
+    assert (rule["level"], rule["dtype"], rule["masters"]) == (amp.level, amp.dtype, amp.level == "o2")

@@ -1,0 +1,332 @@
+"""Runs that are not in the precision that they claim: none of them may end `proved`."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.utils._python_dispatch import _disable_current_modes
+
+from recipes.levels import Amp, LossScale
+from recipes.torch_.observe import Witness
+from recipes.torch_.precision import Precision
+from tests.recipes.torch_.witnessed import EVERY_HALF, Dense, Training, name, run
+
+O1 = Amp(level="o1", dtype="bfloat16")
+O2 = Amp(level="o2", dtype="bfloat16")
+O3 = Amp(level="o3", dtype="bfloat16")
+HALF = pytest.mark.parametrize("amp", EVERY_HALF, ids=name)
+
+
+def contradicted(observed: dict[str, Any], reason: str) -> None:
+    assert (observed["verdict"], reason in observed["why"]) == ("contradicted", True), observed
+
+
+def unknown(observed: dict[str, Any], reason: str) -> None:
+    assert (observed["verdict"], reason in observed["why"]) == ("unknown", True), observed
+
+
+class CastsBack(Dense):
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cpu", enabled=False):
+            hidden = functional.relu(inputs.float() @ self.first.weight.float().t())
+            return hidden @ self.second.weight.float().t()
+
+
+@HALF
+def test_a_model_that_casts_back_to_float32_is_contradicted(amp: Amp) -> None:
+    contradicted(run(CastsBack, amp), "0.0% of forward")
+
+
+class AutocastOffHalfWay(Dense):
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        hidden = functional.relu(self.first(inputs))
+        with torch.autocast("cpu", enabled=False):
+            return self.second(hidden.float())
+
+
+def test_autocast_switched_off_half_way_through_forward_is_contradicted() -> None:
+    contradicted(run(AutocastOffHalfWay, O1), "linear in float32")
+
+
+@pytest.mark.parametrize("amp", [O1, Amp(level="o1", dtype="float16")], ids=name)
+def test_autocast_switched_off_half_way_through_the_run_is_contradicted(amp: Amp) -> None:
+    training = Training(Dense, amp)
+    training.run(2, watched={1})
+    training.precision.forward = contextlib.nullcontext  # type: ignore[method-assign]
+    contradicted(training.run(2, watched={2}), "step 2: 0.0% of forward")
+
+
+@contextlib.contextmanager
+def rounded_float32(backend: Any, precision: str) -> Iterator[None]:
+    before = backend.fp32_precision
+    backend.fp32_precision = precision
+    try:
+        yield
+    finally:
+        backend.fp32_precision = before
+
+
+@pytest.mark.parametrize("precision", ["tf32", "bf16"])
+@pytest.mark.parametrize("backend", ["matmul", "conv"])
+def test_float32_left_to_be_rounded_under_o0_is_contradicted(backend: str, precision: str) -> None:
+    with rounded_float32(getattr(torch.backends.mkldnn, backend), precision):
+        contradicted(run(Dense, Amp(level="o0")), f"mkldnn.{backend}.fp32_precision={precision}")
+
+
+def test_float32_matmul_precision_left_at_medium_under_o0_is_contradicted() -> None:
+    with rounded_float32(torch.backends.mkldnn.matmul, "ieee"):
+        torch.set_float32_matmul_precision("medium")
+        try:
+            contradicted(run(Dense, Amp(level="o0")), "lets o0's float32 products be rounded")
+        finally:
+            torch.set_float32_matmul_precision("highest")
+
+
+class RoundedInside(Dense):
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        with rounded_float32(torch.backends.mkldnn.matmul, "bf16"):
+            return super().forward(inputs)
+
+
+def test_rounding_that_is_only_on_inside_forward_is_contradicted_under_o0() -> None:
+    contradicted(run(RoundedInside, Amp(level="o0")), "matmul.fp32_precision=bf16")
+
+
+class HidesFromLists(Dense):
+    """Calls made with torch functions disabled, which no function mode sees."""
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        with torch._C.DisableTorchFunction():
+            return super().forward(inputs)
+
+
+@pytest.mark.parametrize("amp", [Amp(level="o1", deny=("linear",)), Amp(level="o2", deny=("relu", "linear"))], ids=name)
+def test_a_deny_list_that_is_ignored_is_contradicted(amp: Amp) -> None:
+    contradicted(run(HidesFromLists, amp), "linear is on amp.deny")
+
+
+def test_an_ignored_deny_list_of_an_elementwise_function_is_contradicted() -> None:
+    contradicted(run(HidesFromLists, Amp(level="o1", deny=("relu",))), "relu is on amp.deny and ran on bfloat16")
+
+
+def test_an_ignored_allow_list_is_contradicted() -> None:
+    class Product(Dense):
+        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+            with torch._C.DisableTorchFunction():
+                return self.second(self.first(inputs) * self.first(inputs).prod(0))
+
+    contradicted(run(Product, Amp(level="o1", allow=("prod",))), "prod is on amp.allow and ran on float32")
+
+
+def test_modules_that_should_be_kept_in_float32_and_are_not_are_contradicted() -> None:
+    def forget(training: Training) -> None:
+        training.net.second.__class__ = nn.Linear
+        training.net.to(torch.bfloat16)
+
+    observed = Training(Dense, Amp(level="o2", keep_fp32=("second",)), prepare=forget).run()
+    contradicted(observed, "amp.keep_fp32=[second] keeps it in float32, and ran as linear in bfloat16")
+    assert "parameters kept in float32 are bfloat16" in observed["why"]
+
+
+class NoMatrices(nn.Module):
+    images = staticmethod(Dense.images)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(32))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return (inputs * self.weight)[:, :10]
+
+
+@pytest.mark.parametrize("amp", [Amp(level="o0"), *EVERY_HALF], ids=name)
+def test_a_model_with_no_matrix_product_at_all_is_unknown(amp: Amp) -> None:
+    unknown(run(NoMatrices, amp), "no matrix product or convolution was seen")
+
+
+class RoundTrips(Dense):
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cpu", enabled=False):
+            hidden = inputs.bfloat16().float() @ self.first.weight.bfloat16().float().t()
+            return hidden.bfloat16().float() @ self.second.weight.bfloat16().float().t()
+
+
+@HALF
+def test_round_trips_through_bfloat16_do_not_pass_for_half_precision(amp: Amp) -> None:
+    contradicted(run(RoundTrips, amp), "0.0% of forward")
+
+
+@pytest.mark.parametrize("amp", [O2, O3], ids=name)
+def test_parameters_cast_back_after_precision_cast_them_are_contradicted(amp: Amp) -> None:
+    def cast_back(training: Training) -> None:
+        training.net.float()
+        training.precision.input = lambda tensor: tensor  # type: ignore[method-assign]
+
+    contradicted(Training(Dense, amp, prepare=cast_back).run(), "parameters are float32")
+
+
+class Float32Backward(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, inputs: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(inputs, weight)
+        return inputs.bfloat16() @ weight.bfloat16().t()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        inputs, weight = ctx.saved_tensors
+        gradient = gradient.float()
+        return (gradient @ weight.float()).to(inputs.dtype), (gradient.t() @ inputs.float()).to(weight.dtype)
+
+
+class HalfForwardOnly(Dense):
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        hidden = Float32Backward.apply(inputs, self.first.weight)
+        return Float32Backward.apply(functional.relu(hidden), self.second.weight)
+
+
+@pytest.mark.parametrize("amp", [O1, O2, O3], ids=name)
+def test_a_float32_backward_of_a_half_forward_is_contradicted(amp: Amp) -> None:
+    observed = run(HalfForwardOnly, amp)
+    contradicted(observed, "0.0% of backward")
+    assert "of forward" not in observed["why"]
+
+
+class UnusedDecoys(CastsBack):
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        decoy = torch.ones(256, 256, dtype=torch.bfloat16)
+        decoy @ decoy
+        return super().forward(inputs)
+
+
+@HALF
+def test_half_products_whose_result_is_not_used_do_not_hide_float32_ones(amp: Amp) -> None:
+    contradicted(run(UnusedDecoys, amp), "of backward ran in")
+
+
+class UsedDecoys(CastsBack):
+    def __init__(self) -> None:
+        super().__init__()
+        self.decoy = nn.Parameter(torch.ones(512, 512))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        decoy = self.decoy.bfloat16()
+        return super().forward(inputs) + (decoy @ decoy).sum() * 0
+
+
+def test_decoys_that_backward_runs_through_are_explained() -> None:
+    """They really are half-precision work of the step: all that can be said is what else ran."""
+    assert "in other dtypes: matmul in float32" in run(UsedDecoys, O1)["why"]
+
+
+@torch.library.custom_op("sabotage::linear", mutates_args=())
+def hidden_linear(inputs: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    return inputs.float() @ weight.float().t()
+
+
+@hidden_linear.register_fake
+def _(inputs: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    return inputs.new_empty(inputs.shape[0], weight.shape[0], dtype=torch.float32)
+
+
+def _hidden_gradients(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    inputs, weight = ctx.saved_tensors
+    gradient = gradient.to(weight.dtype)
+    return (gradient @ weight).to(inputs.dtype), gradient.t() @ inputs.to(weight.dtype)
+
+
+hidden_linear.register_autograd(
+    _hidden_gradients, setup_context=lambda ctx, inputs, output: ctx.save_for_backward(*inputs)
+)
+
+
+class CustomOperation(Dense):
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self.second(functional.relu(hidden_linear(inputs, self.first.weight)).to(self.second.weight.dtype))
+
+
+@pytest.mark.parametrize("amp", [Amp(level="o0"), O1, O2, O3], ids=name)
+def test_an_operation_of_ones_own_is_not_taken_on_trust(amp: Amp) -> None:
+    observed = run(CustomOperation, amp)
+    assert observed["verdict"] != "proved"
+    if amp.level == "o0":
+        unknown(observed, "sabotage.linear.default ran 1 times and can't be counted")
+
+
+class HalfInside(Dense):
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        hidden = inputs.bfloat16() @ self.first.weight.bfloat16().t()
+        return self.second(hidden.float())
+
+
+def test_half_precision_under_o0_is_contradicted() -> None:
+    contradicted(run(HalfInside, Amp(level="o0")), "o0 is float32, and there ran matmul in bfloat16")
+
+
+def test_half_parameters_under_o0_are_contradicted() -> None:
+    class HalfHead(Dense):
+        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+            return functional.linear(self.first(inputs), self.second.weight.float())
+
+    observed = Training(HalfHead, Amp(level="o0"), prepare=lambda training: training.net.second.bfloat16()).run()
+    contradicted(observed, "parameters are bfloat16")
+
+
+class DisablesModes(CastsBack):
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        with _disable_current_modes():
+            return super().forward(inputs)
+
+
+@pytest.mark.parametrize("amp", [Amp(level="o0"), O1, O2, O3], ids=name)
+def test_products_hidden_from_the_dispatch_mode_are_missed_by_the_second_witness(amp: Amp) -> None:
+    observed = run(DisablesModes, amp)
+    assert observed["verdict"] != "proved"
+    assert "witnesses disagree" in observed["why"] or observed["verdict"] == "contradicted"
+
+
+class InAThread(Dense):
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        results: list[torch.Tensor] = []
+        thread = threading.Thread(target=lambda: results.append(Dense.forward(self, inputs)))
+        thread.start()
+        thread.join()
+        return results[0]
+
+
+@pytest.mark.parametrize("amp", [Amp(level="o0"), O1], ids=name)
+def test_a_forward_in_another_thread_is_never_proved(amp: Amp) -> None:
+    """Autocast is a thread's own, so under o1 this even trains in float32."""
+    assert run(InAThread, amp)["verdict"] != "proved"
+
+
+def test_o2_run_where_o3_was_asked_for_is_contradicted() -> None:
+    training = Training(Dense, O2)
+    asked = Precision.of(O3, LossScale(), torch.device("cpu"))
+    training.witness = Witness(training.net, asked)
+    contradicted(training.run(), "the optimizer stepped float32 weights, and o3 has no masters")
+
+
+def test_o2_without_its_masters_is_contradicted() -> None:
+    def forget(training: Training) -> None:
+        training.optimizer = torch.optim.SGD(training.net.parameters(), lr=0.01)
+        training.precision.step = lambda optimizer: optimizer.step()  # type: ignore[method-assign]
+
+    contradicted(Training(Dense, O2, prepare=forget).run(), "the optimizer stepped bfloat16 weights")
+
+
+def test_the_other_half_precision_than_the_one_asked_for_is_contradicted() -> None:
+    asked = Amp(level="o1", dtype="float16")
+
+    class Other(Dense):
+        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                return super().forward(inputs)
+
+    contradicted(run(Other, asked), "linear in bfloat16")

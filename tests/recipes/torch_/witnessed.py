@@ -1,0 +1,144 @@
+"""Small models, and a training loop that is watched: what the tests of the witness share."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Collection
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from recipes.levels import Amp, LossScale
+from recipes.torch_.observe import Witness, gather, observed
+from recipes.torch_.precision import Precision
+
+EVERY_HALF = tuple(Amp(level=level, dtype=dtype) for level in ("o1", "o2", "o3") for dtype in ("float16", "bfloat16"))
+EVERY_LEVEL = (Amp(level="o0"), *EVERY_HALF)
+BATCH = 4
+
+
+def name(amp: Amp) -> str:
+    return amp.level if amp.level == "o0" else f"{amp.level}-{amp.dtype}"
+
+
+class Cnn(nn.Sequential):
+    """The MNIST recipe's layers, on images of [batch, 1, 12, 12]."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            nn.Conv2d(1, 32, 3),
+            nn.ReLU(),
+            nn.Conv2d(32, 64, 3),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Dropout(0.25),
+            nn.Flatten(),
+            nn.Linear(64 * 4 * 4, 128),
+            nn.ReLU(),
+            nn.Dropout(0.5),
+            nn.Linear(128, 10),
+        )
+
+    @staticmethod
+    def images() -> torch.Tensor:
+        return torch.randn(BATCH, 1, 12, 12)
+
+
+class Transformer(nn.Module):
+    """One encoder layer over sequences of [batch, 12, 32]."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.block = nn.TransformerEncoderLayer(32, 4, 64, dropout=0.0, batch_first=True)
+        self.head = nn.Linear(32, 10)
+
+    def forward(self, sequences: torch.Tensor) -> torch.Tensor:
+        return self.head(self.block(sequences).mean(1))
+
+    @staticmethod
+    def images() -> torch.Tensor:
+        return torch.randn(BATCH, 12, 32)
+
+
+class GroupedConvolutions(nn.Sequential):
+    """Grouped, depthwise and transposed convolutions with a norm, on [batch, 8, 16]."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            nn.Conv1d(8, 32, 3, groups=2),
+            nn.BatchNorm1d(32),
+            nn.ReLU(),
+            nn.Conv1d(32, 32, 3, groups=32),
+            nn.ConvTranspose1d(32, 16, 3, groups=4),
+            nn.AdaptiveAvgPool1d(1),
+            nn.Flatten(),
+            nn.Linear(16, 10),
+        )
+
+    @staticmethod
+    def images() -> torch.Tensor:
+        return torch.randn(BATCH, 8, 16)
+
+
+class Dense(nn.Module):
+    """Two linear layers of [batch, 32]; what computes them can be swapped."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(32, 64)
+        self.second = nn.Linear(64, 10)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self.second(functional.relu(self.first(inputs)))
+
+    @staticmethod
+    def images() -> torch.Tensor:
+        return torch.randn(BATCH, 32)
+
+
+class Training:
+    """A training run of a few steps, of which some are watched."""
+
+    def __init__(
+        self,
+        make: Callable[[], nn.Module],
+        amp: Amp,
+        *,
+        scale: LossScale | None = None,
+        compile: bool = False,
+        prepare: Callable[[Training], None] = lambda training: None,
+        make_optimizer: Callable[[Any], torch.optim.Optimizer] = lambda weights: torch.optim.SGD(weights, lr=0.01),
+    ) -> None:
+        torch.manual_seed(0)
+        # A scale that a few steps can't overflow: a skipped step shows no masters.
+        scale = scale or LossScale(init=8.0)
+        self.precision = Precision.of(amp, scale, torch.device("cpu"), compile=compile)
+        self.net = self.precision.cast(make())
+        self.model: Any = torch.compile(self.net) if compile else self.net
+        self.optimizer = self.precision.optimizer(self.net, make_optimizer(self.net.parameters()))
+        prepare(self)
+        self.witness = Witness(self.model, self.precision)
+
+    def step(self) -> torch.Tensor:
+        images, labels = self.net.images(), torch.randint(0, 10, (BATCH,))
+        with self.precision.forward():
+            loss = functional.cross_entropy(self.model(self.precision.input(images)).float(), labels)
+        self.precision.backward(loss)
+        self.precision.step(self.optimizer)
+        self.precision.update()
+        self.optimizer.zero_grad()
+        return loss.detach()
+
+    def run(self, steps: int = 3, watched: Collection[int] = (1, 3)) -> dict[str, Any]:
+        """What was observed."""
+        for number in range(1, steps + 1):
+            with self.witness.step(number) if number in watched else contextlib.nullcontext():
+                self.step()
+        return observed(gather(self.witness.reports), watched)
+
+
+def run(make: Callable[[], nn.Module], amp: Amp, **options: Any) -> dict[str, Any]:
+    """What was observed of three steps, the first and the last watched."""
+    return Training(make, amp, **options).run()
