@@ -50,7 +50,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a verb. Returns the exit code; never shows a traceback for a user's mistake."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        return _dispatch(words)
+        code = _dispatch(words)
+        sys.stdout.flush()  # here, where a reader that has gone is still no error
+        return code
     except LauncherError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code

@@ -61,8 +61,9 @@ def states_of(folders: Sequence[Path]) -> dict[Path, State]:
 def settle(seen: Iterable[Seen]) -> None:
     """Take away the unfinished markers of runs that were seen finished."""
     for each in seen:
-        # A folder without a submission may be one that is being submitted this moment.
-        if not each.state.finished or (each.files.exists and each.files.submission is None):
+        # A folder with neither submission nor status may be one that is being submitted this moment.
+        nothing = each.files.exists and each.files.submission is None and each.files.status is None
+        if nothing or not each.state.finished:
             continue
         root = Path(each.run.root)
         try:
@@ -102,6 +103,8 @@ def _by_queue(files: Mapping[str, Files]) -> dict[str, dict[str, Files]]:
     groups: dict[str, dict[str, Files]] = {}
     for folder, each in files.items():
         name = (each.submission or {}).get("queue")
+        if each.submission is None and (each.status or {}).get("process"):
+            name = "direct"  # its launcher was killed between starting it and writing that down
         if name in MODULES:
             groups.setdefault(name, {})[folder] = each
     return groups

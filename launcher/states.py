@@ -55,9 +55,11 @@ def status_of(files: Files) -> dict[str, Any] | None:
 
 
 def needs_liveness(files: Files) -> bool:
-    """Whether the folder alone can't say it: there was a submission, and no last word yet."""
+    """Whether the folder alone can't say it: it was submitted, or has started, and there is no last word yet."""
     status = status_of(files)
-    return files.submission is not None and (status is None or status.get("state") not in FINISHED)
+    if status is None:
+        return files.submission is not None
+    return status.get("state") not in FINISHED
 
 
 def judge(files: Files, liveness: Liveness | None) -> State:

@@ -57,11 +57,11 @@ def stay(folders: Sequence[Path]) -> int:
     def on_interrupt(times: int) -> None:
         nonlocal interrupted
         interrupted = True
+        if times > 1:
+            stopping.kill_all(folders)
+            return
         for folder in folders:
-            if times == 1:
-                stopping.request_stop(folder)
-            else:
-                stopping.kill(folder)
+            stopping.request_stop(folder)
 
     states = watch(folders, on_interrupt=on_interrupt)
     if interrupted:

@@ -174,6 +174,21 @@ def test_a_restart_of_the_machine_loses_its_runs_and_says_so(root):
     assert state(folder).reason == f"it never started: {me.host} was restarted since"
 
 
+def test_a_run_whose_launcher_was_killed_before_it_wrote_the_submission_is_known_by_its_status(root):
+    folder = make(root, trainer="exec sleep 300")
+    child = start(folder)
+    shell_of(folder)
+    (folder / "submission.json").unlink()
+    assert state(folder).name == "running"
+    queues.settle(seen(folder))
+    assert runs.unfinished([str(root)]) != []
+    assert queues.end({str(folder): runs.load(str(folder))}, 0) == {}
+    child.wait(20)
+    assert state(folder).name == "failed"
+    queues.settle(seen(folder))
+    assert runs.unfinished([str(root)]) == []
+
+
 def test_any_queue_can_be_added_and_is_asked_once_for_all_of_its_runs(root, monkeypatch):
     asked = []
 

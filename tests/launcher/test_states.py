@@ -113,7 +113,14 @@ def test_a_resumed_run_is_queued_until_its_new_attempt_speaks(last):
 
 @pytest.mark.parametrize(
     ("seen", "needed"),
-    [(files(), True), (files("running"), True), (files("done"), False), (files("failed"), False), (Files(), False)],
+    [
+        (files(), True),
+        (files("running"), True),
+        (files("done"), False),
+        (files("failed"), False),
+        (Files(), False),
+        (Files(status=status("running")), True),
+    ],
 )
 def test_a_queue_is_asked_only_about_runs_without_a_last_word(seen, needed):
     assert needs_liveness(seen) == needed
