@@ -40,9 +40,6 @@ INSIDE_ATTENTION = frozenset(
 )
 """What `torch.nn.functional.multi_head_attention_forward` calls where no mode sees it."""
 
-COMPILES_MODES = "2.6"
-"""First torch whose compiler traces function modes; before it, compiled code runs as if the lists were empty."""
-
 
 class OperationLists(TorchFunctionMode):
     """Runs operations in `allow` in `dtype` and those in `deny` in float32, with autocast off for just that call.
@@ -64,7 +61,7 @@ class OperationLists(TorchFunctionMode):
         kwargs = kwargs or {}
         name = getattr(func, "__name__", "")
         target = self.dtypes.get(name)
-        if target is None or "out" in kwargs:
+        if target is None or kwargs.get("out") is not None:
             return func(*args, **kwargs)
         with torch.autocast(self.device_type, enabled=False):
             if name in INPUT_ONLY:
@@ -89,13 +86,3 @@ def refuse_unreachable(model: nn.Module, kept: Sequence[nn.Module], allow: Seque
                 f"say amp.keep_fp32=[{name or '*'}] to keep all of it in float32",
                 key,
             )
-
-
-def refuse_uncompilable(allow: Sequence[str], deny: Sequence[str]) -> None:
-    """Raise `SettingsError` for lists in a compiled model where this torch's compiler would pass them over."""
-    if (allow or deny) and torch.__version__ < COMPILES_MODES:
-        key = "amp.allow" if allow else "amp.deny"
-        raise SettingsError(
-            f"{key} with compile=true needs torch {COMPILES_MODES}, and this is {torch.__version__}; say compile=false",
-            key,
-        )

@@ -27,9 +27,9 @@ from torch.optim import Optimizer
 
 from recipes import levels, operations
 from recipes.levels import Amp, LossScale
+from recipes.torch_.compiler import make_compilable
 from recipes.torch_.distributed_guard import refuse_wrapped
 from recipes.torch_.loss_scale import LossScaler, NoScale, make_scaler
-from recipes.torch_.operations import refuse_uncompilable
 from recipes.torch_.spec import capability_of, device_from, read_spec
 from recipes.torch_.tf32 import resolve_tf32, switch_tf32
 from recipes.typed import SettingsError
@@ -90,9 +90,10 @@ class Precision:
     def of(
         amp: Amp, loss_scale: LossScale, device: torch.device, *, tf32: bool | None = None, compile: bool = False
     ) -> Precision:
-        """The level that `amp` names, resolved for `device`. Sets torch's TF32 switches for the whole process.
+        """The level that `amp` names, resolved for `device`.
 
-        `tf32` None is off at o0 and on elsewhere; `compile` says that the model is going to be compiled. Raises
+        `tf32` None is off at o0 and on elsewhere; `compile` says that the model is going to be compiled. Sets torch's
+        TF32 switches for the whole process, and with `compile` how compiled backwards see autocast. Raises
         `SettingsError` for what can't be had, a CUDA device that isn't there among it.
         """
         return _resolve(amp, loss_scale, device, tf32, compile, os.environ)
@@ -215,7 +216,7 @@ def _resolve(
     if row.hole:
         raise SettingsError(row.hole, "amp.level")
     if compile:
-        refuse_uncompilable(amp.allow, amp.deny)
+        make_compilable(amp)
     on = resolve_tf32(tf32, amp.level, device.type, capability, environ)
     switch_tf32(on, compile)
     return MECHANISMS[row.mechanism](

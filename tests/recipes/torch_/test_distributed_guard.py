@@ -1,0 +1,195 @@
+"""Two ranks over gloo: masters that stay in step, and the orders of wrapping that are refused."""
+
+from __future__ import annotations
+
+import contextlib
+import traceback
+
+import pytest
+import torch
+from torch import distributed, nn
+from torch.multiprocessing import get_context
+from torch.nn.parallel import DistributedDataParallel
+
+from recipes.levels import Amp, LossScale
+from recipes.torch_.precision import Precision
+
+RANKS = 2
+CPU = torch.device("cpu")
+
+
+def network():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(8, 16), nn.LayerNorm(16), nn.ReLU(), nn.Linear(16, 4))
+
+
+def everywhere(tensors):
+    """Each rank's values of all the tensors, one after another."""
+    mine = torch.cat([each.detach().float().flatten() for each in tensors])
+    gathered = [torch.empty_like(mine) for _ in range(RANKS)]
+    distributed.all_gather(gathered, mine)
+    return gathered
+
+
+def masters_under_accumulation(rank, dtype):
+    """Four steps of three micro-batches each, other data on each rank; the third overflows on rank 1 in float16."""
+    precision = Precision.of(Amp(level="o2", dtype=dtype), LossScale(), CPU)
+    model = DistributedDataParallel(precision.cast(network()))
+    optimizer = precision.optimizer(model, torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9))
+    weights = [each for group in optimizer.param_groups for each in group["params"]]
+    start = everywhere(weights)[0]
+    generator = torch.Generator().manual_seed(rank)
+    applied = []
+    for step in range(4):
+        optimizer.zero_grad()
+        for micro in range(3):
+            inputs = torch.randn(4, 8, generator=generator)
+            if dtype == "float16" and step == 2 and rank == 1:
+                inputs = inputs * torch.inf
+            last = micro == 2
+            if last:
+                assert not torch.equal(*everywhere([each.grad for each in model.parameters()]))  # each has its own yet
+            with contextlib.nullcontext() if last else model.no_sync():
+                with precision.forward():
+                    loss = model(precision.input(inputs)).float().square().mean() / 3
+                precision.backward(loss)
+        applied.append(precision.step(optimizer, clip=10.0).applied)
+        precision.update()
+        assert torch.equal(*everywhere(weights)), f"masters differ after step {step}"
+        assert torch.equal(*everywhere(model.parameters()))
+    assert applied == [True, True, dtype != "float16", True]
+    assert precision.scale == (2.0**15 if dtype == "float16" else None)
+    assert not torch.equal(everywhere(weights)[0], start)
+
+
+def micro_batches_are_averaged_over_the_ranks(rank):
+    """One step over both ranks' micro-batches moves the masters as one rank with all of them would."""
+    inputs = torch.randn(8, 8, generator=torch.Generator().manual_seed(7))
+    precision = Precision.of(Amp(level="o2"), LossScale(), CPU)
+    model = DistributedDataParallel(precision.cast(network()))
+    optimizer = precision.optimizer(model, torch.optim.SGD(model.parameters(), lr=1.0))
+    mine = inputs.chunk(RANKS)[rank].chunk(2)
+    with model.no_sync(), precision.forward():
+        loss = model(mine[0]).float().square().mean() / 2
+        precision.backward(loss)
+    with precision.forward():
+        loss = model(mine[1]).float().square().mean() / 2
+    precision.backward(loss)
+    precision.step(optimizer)
+
+    alone = network().to(torch.bfloat16).float()
+    alone(inputs).square().mean().backward()
+    for master, parameter in zip(optimizer.param_groups[0]["params"], alone.parameters(), strict=True):
+        assert torch.allclose(master, parameter.detach() - parameter.grad, atol=0.01)
+
+
+def casting_after_wrapping_is_refused(rank):
+    for level in ("o0", "o1", "o2", "o3"):
+        precision = Precision.of(Amp(level=level), LossScale(), CPU)
+        with pytest.raises(RuntimeError, match="already wrapped by DistributedDataParallel"):
+            precision.cast(DistributedDataParallel(network()))
+        with pytest.raises(RuntimeError, match="module 0 is already wrapped"):
+            precision.cast(nn.Sequential(DistributedDataParallel(network())))
+
+
+def casting_inside_the_wrapper_is_refused(rank):
+    """It raises nothing by itself, and the ranks drift apart."""
+    for level in ("o2", "o3"):
+        precision = Precision.of(Amp(level=level), LossScale(), CPU)
+        model = DistributedDataParallel(network())
+        precision.cast(model.module)
+        with pytest.raises(RuntimeError, match=r"parameter .*bfloat16, and DDP was given float: .*comes first"):
+            precision.optimizer(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    naive = DistributedDataParallel(nn.Linear(8, 4))
+    naive.bfloat16()
+    torch.manual_seed(rank)
+    naive(torch.randn(4, 8).bfloat16()).sum().backward()
+    assert not torch.equal(*everywhere([naive.module.weight.grad])), "torch has mended this: the guard can go"
+
+
+def fsdp_is_refused_at_o2_and_works_by_its_own_masters_at_o1(rank):
+    from torch.distributed import init_device_mesh
+
+    try:
+        from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+    except ImportError:  # torch 2.4 and 2.5 have it elsewhere
+        from torch.distributed._composable.fsdp import MixedPrecisionPolicy, fully_shard
+    mesh = init_device_mesh("cpu", (RANKS,))
+
+    precision = Precision.of(Amp(level="o2"), LossScale(), CPU)
+    model = precision.cast(nn.Linear(8, 4))
+    fully_shard(model, mesh=mesh)
+    with pytest.raises(RuntimeError, match=r"doesn't work with FSDP.*amp=o1"):
+        precision.optimizer(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    with pytest.raises(RuntimeError, match="already wrapped by FSDP"):
+        precision.cast(model)
+
+    precision = Precision.of(Amp(level="o1", dtype="float16"), LossScale(), CPU)
+    model = precision.cast(network())
+    policy = MixedPrecisionPolicy(param_dtype=precision.dtype, reduce_dtype=torch.float32)
+    fully_shard(model, mesh=mesh, mp_policy=policy)
+    optimizer = precision.optimizer(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    applied = []
+    for step in range(3):
+        inputs = torch.randn(4, 8) * (torch.inf if step == 1 and rank == 1 else 1.0)
+        optimizer.zero_grad()
+        with precision.forward():
+            loss = model(inputs).float().square().mean()
+        precision.backward(loss)
+        applied.append(precision.step(optimizer).applied)
+        precision.update()
+    assert applied == [True, False, True]
+    assert precision.scale == 2.0**15
+
+
+SCENARIOS = {
+    "masters-float16": lambda rank: masters_under_accumulation(rank, "float16"),
+    "masters-bfloat16": lambda rank: masters_under_accumulation(rank, "bfloat16"),
+    "averaged": micro_batches_are_averaged_over_the_ranks,
+    "cast-after-ddp": casting_after_wrapping_is_refused,
+    "cast-inside-ddp": casting_inside_the_wrapper_is_refused,
+    "fsdp": fsdp_is_refused_at_o2_and_works_by_its_own_masters_at_o1,
+}
+
+
+def take_part(rank, store, results):
+    torch.set_num_threads(1)
+    distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=RANKS)
+    for name, scenario in SCENARIOS.items():
+        problem = ""
+        try:
+            scenario(rank)
+        except Exception:
+            problem = traceback.format_exc()
+        problems = [None] * RANKS
+        distributed.all_gather_object(problems, problem)
+        if rank == 0:
+            results.put((name, "\n".join(each for each in problems if each)))
+    distributed.destroy_process_group()
+
+
+@pytest.fixture(scope="module")
+def outcomes(tmp_path_factory):
+    """All scenarios in one pair of processes, since starting torch twice takes longer than they do."""
+    context = get_context("spawn")
+    results = context.SimpleQueue()
+    store = tmp_path_factory.mktemp("ranks") / "store"
+    ranks = [context.Process(target=take_part, args=(rank, str(store), results)) for rank in range(RANKS)]
+    for each in ranks:
+        each.start()
+    for each in ranks:
+        each.join(120)
+    stuck = [each for each in ranks if each.is_alive()]
+    for each in stuck:
+        each.kill()
+    assert not stuck
+    seen = {}
+    while not results.empty():
+        name, problem = results.get()
+        seen[name] = problem
+    return seen
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_two_ranks(outcomes, name):
+    assert outcomes[name] == ""
