@@ -85,7 +85,7 @@ def _finished(files: Files, status: dict[str, Any]) -> State:
         # What a cancelled run's shell saw is a child that was killed, or one that stopped on request.
         name, reason = "cancelled", "on request"
     if name in ("stopped", "cancelled"):
-        reason = _saved(files) or reason
+        reason = _saved(files) or ("" if reason == name else reason)
     return _state(name, reason, status)
 
 

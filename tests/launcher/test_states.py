@@ -56,6 +56,7 @@ TABLE = [
     (files("stopped", saved=SAVED), None, "stopped", "on request, saved at step 12"),
     (files("stopped", saved=SAVED, cancelled=True), None, "cancelled", "on request, saved at step 12"),
     (files("cancelled"), None, "cancelled", ""),
+    (Files(submission=SUBMITTED, status=status("cancelled", reason="cancelled")), None, "cancelled", ""),
     (files("cancelled", saved=SAVED), None, "cancelled", "on request, saved at step 12"),
     # not whole
     (Files(), None, "lost", "it was never submitted: the launcher ended before"),
