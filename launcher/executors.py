@@ -148,6 +148,10 @@ class DirectExecutor(ScriptExecutor):
 def _start(folders: Sequence[Path], argv: Sequence[str], log: Path) -> None:
     """Start a detached process and leave word of it in each folder it will work through."""
     firsts = [next_attempt(folder) for folder in folders]
+    # First this process's own identity: as long as it lives, a run without a status is being started.
+    mine = processes.identity(os.getpid())
+    for folder, first in zip(folders, firsts, strict=True):
+        record_submission(folder, queue="direct", first_attempt=first, process=_plain(mine))
     with open(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "wb") as output:
         started = subprocess.Popen(
             argv,
@@ -160,8 +164,11 @@ def _start(folders: Sequence[Path], argv: Sequence[str], log: Path) -> None:
         )
     identity = processes.identity(started.pid)
     for folder, first in zip(folders, firsts, strict=True):
-        process = processes.to_json(identity) if identity else None
-        record_submission(folder, queue="direct", first_attempt=first, process=process)
+        record_submission(folder, queue="direct", first_attempt=first, process=_plain(identity))
+
+
+def _plain(process: processes.Identity | None) -> dict[str, Any] | None:
+    return processes.to_json(process) if process else None
 
 
 def next_attempt(folder: Path) -> int:

@@ -35,8 +35,8 @@ logs=$RUN/attempts/$attempt
 mkdir -p "$logs" || exit 1
 exec >>"$logs/stdout.log" 2>>"$logs/stderr.log" </dev/null
 started=$(now)
-host=$(uname -n)
-boot=$(cat /proc/sys/kernel/random/boot_id)
+read -r host </proc/sys/kernel/hostname
+read -r boot </proc/sys/kernel/random/boot_id
 read -r stat </proc/$$/stat
 fields=(${stat##*) })
 birth=${fields[19]}
@@ -46,6 +46,9 @@ _REFUSED = r"""
 if [ -e "$RUN/cancelled" ]; then
   status cancelled null "\"$(now)\"" "cancelled before it started"
   exit 1
+elif [ -e "$RUN/STOP" ]; then
+  status stopped null "\"$(now)\"" "before it started"
+  exit 85
 fi
 status running null null ""
 """.strip()
@@ -73,7 +76,7 @@ elif [ -e "$RUN/cancelled" ]; then
   status cancelled "$code" "$ended" "cancelled"
 __REQUEUE__
 elif [ -e "$logs/stopped.json" ]; then
-  status stopped "$code" "$ended" "asked to stop, state saved"
+  status stopped "$code" "$ended" "" # the marker says at which step
 __SIGNALLED__
 elif [ "$code" -gt 128 ]; then
   status failed "$code" "$ended" "the trainer was killed by signal $((code - 128))"

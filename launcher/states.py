@@ -83,9 +83,9 @@ def _finished(files: Files, status: dict[str, Any]) -> State:
     name, reason = status["state"], status.get("reason") or ""
     if files.cancelled and name in ("failed", "stopped"):
         # What a cancelled run's shell saw is a child that was killed, or one that stopped on request.
-        name, reason = "cancelled", "on request"
+        name, reason = "cancelled", _saved(files) or "on request"
     if name in ("stopped", "cancelled"):
-        reason = _saved(files) or ("" if reason == name else reason)
+        reason = ("" if reason == name else reason) or _saved(files)
     return _state(name, reason, status)
 
 
@@ -123,7 +123,8 @@ def _running(files: Files, status: dict[str, Any], liveness: Liveness) -> State:
     # What its shell saw last, of one that was ended from outside: the queue knows better why, if it says so.
     seen = (status.get("reason") or "") if status.get("state") == "interrupted" else ""
     if liveness.outcome or seen:
-        return _state(liveness.outcome or "failed", (liveness.outcome and liveness.reason) or seen, status)
+        reason = (liveness.outcome and liveness.reason) or seen or "its script was killed"
+        return _state(liveness.outcome or "failed", reason, status)
     return _state("lost", f"it was running, and {liveness.reason}", status)
 
 

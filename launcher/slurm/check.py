@@ -109,8 +109,8 @@ def _check_run_root(facts: Facts, slurm: SlurmFacts) -> None:
         return
     local = ("/tmp/", "/var/tmp/", "/dev/shm/", "/run/")
     if facts.run_root_filesystem in ("tmpfs", "ramfs") or f"{facts.run_root}/".startswith(local):
+        where = f"{facts.host}'s own {facts.run_root_filesystem or 'disk'}"
         raise SettingsError(
-            f"run_root={facts.run_root} is on {facts.host}'s own {facts.run_root_filesystem or 'disk'}; the nodes do not "
-            "share it, so name a folder on a file system that they do",
+            f"run_root={facts.run_root} is on {where}, which the nodes do not share; name a folder that they do",
             "run_root",
         )

@@ -43,10 +43,10 @@ class SlurmExecutor(ScriptExecutor):
                 number += 1
 
     def _submit_one(self, folder: Path, plan: Plan) -> None:
-        answer = folder / f"sbatch.{next_attempt(folder)}.out"
-        record_submission(
-            folder, queue="slurm", first_attempt=next_attempt(folder), answer=str(answer), array_index=None
-        )
+        first = next_attempt(folder)
+        answer = folder / f"sbatch.{first}.out"
+        log = str(folder / "launch.log")
+        record_submission(folder, queue="slurm", first_attempt=first, answer=str(answer), array_index=None, log=log)
         sbatch([*after_option(plan), str(folder / "run.sh")], answer)
 
     def _submit_array(self, number: int, folders: Sequence[Path], planned: Sequence[Plan]) -> None:
@@ -64,7 +64,12 @@ class SlurmExecutor(ScriptExecutor):
         )
         for index, folder in enumerate(folders):
             record_submission(
-                folder, queue="slurm", first_attempt=next_attempt(folder), answer=str(answer), array_index=index
+                folder,
+                queue="slurm",
+                first_attempt=next_attempt(folder),
+                answer=str(answer),
+                array_index=index,
+                log=str(place / f"{stem}.{index}.log"),
             )
         sbatch([*after_option(planned[0]), str(text)], answer)
 

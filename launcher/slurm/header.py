@@ -25,7 +25,9 @@ def options(plan: Plan, *, log: str, array: str | None = None) -> list[str]:
         value = cluster[key]
         if value is not None:
             found.append(f"--{flag}={_word(str(value))}")
-    found += [_word(each) for each in cluster["flags"]]
+    for flag in cluster["flags"]:
+        name, equals, value = flag.partition("=")
+        found.append(f"{name}{equals}{_word(value)}")
     found += [
         f"--signal=B:USR1@{cluster['stop_before']}",
         "--requeue",
@@ -46,6 +48,6 @@ def shape(plan: Plan) -> tuple[str, ...]:
 
 def _word(text: str) -> str:
     """One word of a `#SBATCH` line, which sbatch splits as a shell would but expands nothing."""
-    if re.fullmatch(r"[\w@%+=:,./&|*!()\[\]-]+", text):
+    if re.fullmatch(r"[\w@%+=:,./&|*!()\[\]-]*", text):
         return text
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'

@@ -10,7 +10,7 @@ from launcher.errors import Unavailable
 from launcher.slurm.commands import call, complaint
 
 WAITING = ("PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD", "CONFIGURING")
-ACTIVE = ("RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "RESIZING", "SIGNALING", "STAGE_OUT", "PREEMPTED")
+ACTIVE = ("RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "RESIZING", "SIGNALING", "STAGE_OUT")
 # Slurm's verdicts in words. The exit code's own story is told by the run's status.json.
 VERDICTS = {
     "OUT_OF_MEMORY": "it used more memory than it had asked for (cluster.mem)",

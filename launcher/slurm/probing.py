@@ -24,7 +24,7 @@ def probe() -> SlurmFacts:
     settings = call(["scontrol", "show", "config"])
     if settings.returncode != 0:
         raise Unavailable(f"Slurm's controller does not answer: {complaint(settings)}")
-    nodes = call(["sinfo", "--noheader", "--exact", "--format=%P|%a|%l|%c|%G|%n|%D"])
+    nodes = call(["sinfo", "--noheader", "--exact", "--format=%P|%a|%l|%c|%G|%o|%D"])
     if nodes.returncode != 0:
         raise Unavailable(f"sinfo failed: {complaint(nodes)}")
     environment = {"PATH": f"{os.path.dirname(sbatch)}:{STANDARD_PATH}"}
@@ -60,5 +60,9 @@ def read(settings: str, nodes: Sequence[str], here: str, environment: dict[str, 
         max_array_size=int(values.get("MaxArraySize", "1001")),
         accounting="slurmdbd" in values.get("AccountingStorageType", ""),
         environment=environment,
-        nodes_are_here=all(each[5] == here for found in rows.values() for each in found),
+        nodes_are_here=all(_is_here(each[5], here) for found in rows.values() for each in found),
     )
+
+
+def _is_here(address: str, here: str) -> bool:
+    return address in (here, "localhost", "::1") or address.startswith("127.")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -14,6 +16,8 @@ from launcher.slurm.jobs import Row, job_of
 from launcher.states import Liveness
 
 VERDICT = "verdict.json"
+# Clusters that watch memory without cgroups kill the job and call it failed; only the log has the reason.
+_OVER_MEMORY = re.compile(r"exceeded (?:job )?memory limit|oom.kill|out of memory", re.IGNORECASE)
 
 
 def liveness(asked: Mapping[str, Files]) -> dict[str, Liveness]:
@@ -29,14 +33,14 @@ def liveness(asked: Mapping[str, Files]) -> dict[str, Liveness]:
         if job is None:
             found[folder] = _unanswered(asked[folder])
         else:
-            found[folder] = judge(job, rows.get(job) or _kept(folder, job))
+            found[folder] = judge(job, rows.get(job) or _kept(folder, job), _log(asked[folder]))
         if found[folder].life == "gone" and job is not None and job in rows:
             _keep(folder, job, rows[job])
     return found
 
 
-def judge(job: str, row: Row | None) -> Liveness:
-    """What a row of Slurm means for a run that its folder calls unfinished."""
+def judge(job: str, row: Row | None, log: str = "") -> Liveness:
+    """What a row of Slurm means for a run that its folder calls unfinished; `log` is what Slurm itself wrote there."""
     if row is None:
         return Liveness("gone", f"Slurm no longer knows job {job}")
     if row.state in jobs.WAITING:
@@ -45,10 +49,13 @@ def judge(job: str, row: Row | None) -> Liveness:
         return Liveness("alive")
     if row.state == "CANCELLED":
         return Liveness("gone", f"{jobs.verdict(row)} (job {job})", "cancelled")
-    if row.state in ("FAILED", "COMPLETED"):
-        # The exit code's story is in the run's own files; Slurm adds nothing to it.
+    if row.state != "OUT_OF_MEMORY" and _OVER_MEMORY.search(log):
+        row = row._replace(state="OUT_OF_MEMORY")
+    if row.state == "COMPLETED":
         return Liveness("gone", f"job {job} ended")
-    return Liveness("gone", f"{jobs.verdict(row)} (job {job})", "failed")
+    # The story of a mere failure is in the run's own files, if its shell lived to tell it.
+    reason = "" if row.state == "FAILED" else f"{jobs.verdict(row)} (job {job})"
+    return Liveness("gone", reason, "failed")
 
 
 def end(asked: Mapping[str, Files], grace: float) -> dict[str, str]:
@@ -82,6 +89,16 @@ def _unanswered(files: Files) -> Liveness:
     if answer.with_suffix(".failed").exists():
         return Liveness("gone", "sbatch refused it")
     return Liveness("unknown", "sbatch has not answered yet")
+
+
+def _log(files: Files) -> str:
+    """The end of what Slurm wrote into the job's own log."""
+    try:
+        with open(str((files.submission or {})["log"]), "rb") as stream:
+            stream.seek(max(0, os.fstat(stream.fileno()).st_size - 4096))
+            return stream.read().decode(errors="replace")
+    except (KeyError, OSError):
+        return ""
 
 
 def _keep(folder: str, job: str, row: Row) -> None:

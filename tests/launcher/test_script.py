@@ -92,6 +92,14 @@ def test_a_run_that_was_cancelled_before_it_starts_never_starts(tmp_path: Path, 
     assert not (tmp_path / "dump").exists()
 
 
+def test_a_run_that_was_asked_to_stop_before_it_starts_never_starts(tmp_path: Path, program: Path) -> None:
+    _, folder = lay(tmp_path, program)
+    (folder / "STOP").touch()
+    assert run(folder) == 85
+    assert (status(folder)["state"], status(folder)["reason"]) == ("stopped", "before it started")
+    assert not (tmp_path / "dump").exists()
+
+
 def test_every_start_is_an_attempt_of_its_own(tmp_path: Path, program: Path) -> None:
     _, folder = lay(tmp_path, program)
     run(folder)

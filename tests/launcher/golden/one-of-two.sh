@@ -23,8 +23,8 @@ logs=$RUN/attempts/$attempt
 mkdir -p "$logs" || exit 1
 exec >>"$logs/stdout.log" 2>>"$logs/stderr.log" </dev/null
 started=$(now)
-host=$(uname -n)
-boot=$(cat /proc/sys/kernel/random/boot_id)
+read -r host </proc/sys/kernel/hostname
+read -r boot </proc/sys/kernel/random/boot_id
 read -r stat </proc/$$/stat
 fields=(${stat##*) })
 birth=${fields[19]}
@@ -32,6 +32,9 @@ birth=${fields[19]}
 if [ -e "$RUN/cancelled" ]; then
   status cancelled null "\"$(now)\"" "cancelled before it started"
   exit 1
+elif [ -e "$RUN/STOP" ]; then
+  status stopped null "\"$(now)\"" "before it started"
+  exit 85
 fi
 status running null null ""
 
@@ -66,7 +69,7 @@ if [ "$code" = 0 ]; then
 elif [ -e "$RUN/cancelled" ]; then
   status cancelled "$code" "$ended" "cancelled"
 elif [ -e "$logs/stopped.json" ]; then
-  status stopped "$code" "$ended" "asked to stop, state saved"
+  status stopped "$code" "$ended" "" # the marker says at which step
 elif [ -n "$signalled" ]; then
   status failed "$code" "$ended" "ended by a signal from outside"
 elif [ "$code" -gt 128 ]; then

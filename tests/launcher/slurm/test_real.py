@@ -1,0 +1,327 @@
+"""Runs on the real Slurm of the testbed. The trainer is a stand-in, so that these are about the queue."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launcher import queues, runs, stopping
+from launcher.errors import Unavailable, UsageError
+from launcher.execute import execute
+from launcher.plan import Plan, resolve
+from launcher.probe import code_files, probe
+from launcher.runs import Run
+from launcher.slurm import jobs
+from launcher.slurm.commands import call
+from launcher.slurm.executor import SlurmExecutor
+from launcher.slurm.probing import probe as probe_slurm
+from launcher.states import State
+from launcher.submission import submit
+from tests.launcher.hosts import spec_of
+from tests.testbed.facts import Testbed
+
+
+@pytest.fixture
+def slurm(testbed: Testbed, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Testbed]:
+    """The testbed's cluster as this process's own; jobs of the test are cancelled at its end."""
+    for name, value in testbed.environment.items():
+        monkeypatch.setenv(name, value)
+    for name in [each for each in os.environ if each.startswith(("SLURM_JOB", "SLURM_ARRAY", "SBATCH_"))]:
+        monkeypatch.delenv(name)
+    yield testbed
+    wanted = runs.newest([str(tmp_path / "runs")], 10_000)
+    queues.end({str(run.folder): runs.load(str(run.folder)) for run in wanted}, 0)
+
+
+class Bench:
+    """Submits stand-in jobs and waits for what becomes of them."""
+
+    def __init__(self, tmp_path: Path, program: Path) -> None:
+        self.root, self.program, self.dump = tmp_path / "runs", program, tmp_path / "dump"
+
+    def plan(self, behaviour: str = "", *words: str) -> Plan:
+        spec = spec_of("cluster=slurm", f"run_root={self.root}", f"python={self.program}", *self._gpus(words), *words)
+        facts = dataclasses.replace(probe([spec]), packages={"torch": "0"}, python_version="3")
+        plan = resolve(spec, facts)
+        if "\n" in behaviour:
+            text, behaviour = behaviour, f"exec(open({str(self.dump)!r} + '.py').read())"
+            self.dump.with_name("dump.py").write_text(text)
+        return dataclasses.replace(plan, env={**plan.env, "DUMP": str(self.dump), "BEHAVIOUR": behaviour})
+
+    @staticmethod
+    def _gpus(words: tuple[str, ...]) -> tuple[str, ...]:
+        return () if any(each.startswith("gpus=") for each in words) else ("gpus=0",)
+
+    def submit(self, *plans: Plan) -> list[Path]:
+        (self.root / ".code" / plans[0].code).mkdir(parents=True, exist_ok=True)
+        facts = dataclasses.replace(probe([spec_of("cluster=slurm", "gpus=0", f"run_root={self.root}")]))
+        return submit(plans, facts, code_files())
+
+    def seen(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self.dump.read_text())
+        return found
+
+
+@pytest.fixture
+def bench(slurm: Testbed, tmp_path: Path, program: Path) -> Bench:
+    return Bench(tmp_path, program)
+
+
+def state(folder: Path) -> State:
+    (seen,) = queues.look([Run(str(folder.parent), folder.name)])
+    return seen.state
+
+
+def until(condition: Callable[[], Any], seconds: float = 60.0) -> Any:
+    deadline = time.monotonic() + seconds
+    while not (found := condition()):
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.2)
+    return found
+
+
+def ended(folder: Path, seconds: float = 60.0) -> State:
+    until(lambda: state(folder).finished, seconds)
+    return state(folder)
+
+
+def job_of(folder: Path) -> str:
+    job = jobs.job_of(runs.read_if_whole(folder / "submission.json"))
+    assert job is not None
+    return job
+
+
+def test_a_run_is_accepted_runs_and_is_done(bench: Bench) -> None:
+    (folder,) = bench.submit(bench.plan())
+    assert ended(folder).name == "done"
+    assert (folder / "attempts/1/stdout.log").read_text() == "to stdout\n"
+
+
+def test_the_job_finds_its_own_environment_and_nothing_of_the_submitters(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("API_TOKEN", "hunter2")
+    monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "99")
+    monkeypatch.setenv("RANK", "7")
+    (folder,) = bench.submit(dataclasses.replace(plan := bench.plan("time.sleep(8)"), env={**plan.env, "V": "1.10"}))
+    shown = call(["scontrol", "show", "job", job_of(folder)]).stdout
+    ended(folder)
+    environment = bench.seen()["env"]
+    assert (environment["V"], environment["HOME"]) == ("1.10", str(Path.home()))
+    assert not {"API_TOKEN", "RANK", "SLURM_ARRAY_TASK_ID"} & environment.keys()
+    assert "hunter2" not in shown + (folder / "run.sh").read_text() + (folder / "plan.json").read_text()
+
+
+def test_gpus_of_the_job_are_the_ones_it_sees(bench: Bench) -> None:
+    (folder,) = bench.submit(bench.plan("", "gpus=2", "batch=128"))
+    ended(folder)
+    assert len(bench.seen()["env"]["CUDA_VISIBLE_DEVICES"].split(",")) == 2
+
+
+@pytest.mark.parametrize("accounting", [True, False])
+def test_states_are_true_with_and_without_accounting(
+    bench: Bench, slurm: Testbed, accounting: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not accounting:
+        monkeypatch.setenv("SLURM_CONF", slurm.slurm.conf_without_accounting)
+    (good,) = bench.submit(bench.plan())
+    (bad,) = bench.submit(bench.plan("sys.exit(3)"))
+    (killed,) = bench.submit(bench.plan("os.kill(os.getpid(), 9)"))
+    (waiting,) = bench.submit(bench.plan("", "cluster.flags=['--hold']"))
+    assert ended(good).name == "done"
+    assert (ended(bad).name, ended(bad).reason) == ("failed", "the trainer ended with exit code 3")
+    assert (ended(killed).name, ended(killed).reason) == ("failed", "the trainer was killed by signal 9")
+    assert state(waiting).name == "queued"
+    stopping.cancel([Run(str(waiting.parent), waiting.name)], now=True)
+    assert ended(waiting).name == "cancelled"
+
+
+def test_a_sweep_is_one_array_and_each_cell_has_its_own_folder(bench: Bench) -> None:
+    folders = bench.submit(*(bench.plan("", f"seed={seed}", "cluster.parallel=2") for seed in range(4)))
+    assert {job_of(each).partition("_")[0] for each in folders} == {job_of(folders[0]).partition("_")[0]}
+    assert [job_of(each).partition("_")[2] for each in folders] == ["0", "1", "2", "3"]
+    for seed, folder in enumerate(folders):
+        assert ended(folder).name == "done"
+        assert json.loads((folder / "plan.json").read_text())["settings"]["seed"] == seed
+        assert (folder / "attempts/1/stdout.log").read_text() == "to stdout\n"
+
+
+def test_cells_of_different_resources_are_arrays_of_their_own(bench: Bench) -> None:
+    folders = bench.submit(bench.plan("", "gpus=1"), bench.plan("", "gpus=2", "batch=128"), bench.plan("", "gpus=1"))
+    first, second, third = (job_of(each).partition("_")[0] for each in folders)
+    assert first == third != second
+    assert [ended(each).name for each in folders] == ["done"] * 3
+
+
+def test_a_sweep_larger_than_the_clusters_arrays_is_chunked(bench: Bench) -> None:
+    plans = [bench.plan()] * 5
+    (bench.root / ".code" / plans[0].code).mkdir(parents=True, exist_ok=True)
+    executor = SlurmExecutor()
+    executor.max_array_size = 2
+    with executor.batch():
+        submitted = [executor.submit(execute, each) for each in plans]
+    arrays = {job_of(Path(each.job_id)).partition("_")[0] for each in submitted}
+    assert len(arrays) == 3
+    assert all(ended(Path(each.job_id)).name == "done" for each in submitted)
+
+
+def test_our_executor_gives_submitit_jobs_with_results(bench: Bench) -> None:
+    plan = bench.plan("open(sys.argv[-1][4:] + '/result.json', 'w').write('{\"level\": \"o2\"}')")
+    (bench.root / ".code" / plan.code).mkdir(parents=True, exist_ok=True)
+    job = SlurmExecutor().submit(execute, plan)
+    assert job.result() == {"level": "o2"}
+    assert job.state == "COMPLETED"
+
+
+def test_what_slurm_refuses_leaves_nothing(bench: Bench) -> None:
+    plan = bench.plan("", "cluster.constraint=quantum")
+    with pytest.raises(UsageError, match="Slurm would refuse this job"):
+        bench.submit(plan)
+    assert not runs.run_names(str(bench.root))
+
+
+def test_a_refusal_at_submission_itself_leaves_nothing(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("launcher.submission.check", lambda plans: None)
+    with pytest.raises(UsageError, match="Slurm refused the job"):
+        bench.submit(bench.plan("", "cluster.constraint=quantum"))
+    assert not runs.run_names(str(bench.root))
+
+
+def test_after_waits_for_the_run_it_names(bench: Bench) -> None:
+    (first,) = bench.submit(bench.plan("time.sleep(3)"))
+    (second,) = bench.submit(dataclasses.replace(bench.plan(), after=first.name))
+    until(lambda: state(second).reason == "waiting for the run it comes after")
+    assert ended(second).name == "done"
+    done = [json.loads((each / "status.json").read_text()) for each in (first, second)]
+    assert done[1]["started"] >= done[0]["ended"]
+
+
+def test_after_a_failed_run_only_any_starts(bench: Bench) -> None:
+    (first,) = bench.submit(bench.plan("time.sleep(2); sys.exit(1)"))
+    (never,) = bench.submit(dataclasses.replace(bench.plan(), after=first.name))
+    (anyway,) = bench.submit(dataclasses.replace(bench.plan(), after=f"any:{first.name}"))
+    assert ended(anyway).name == "done"
+    assert ended(never).name == "cancelled"
+
+
+def test_cancel_ends_a_running_job(bench: Bench) -> None:
+    (folder,) = bench.submit(bench.plan("time.sleep(300)"))
+    until(bench.dump.exists)
+    ((_, why),) = stopping.cancel([Run(str(folder.parent), folder.name)], now=True)
+    assert why == ""
+    assert ended(folder).name == "cancelled"
+
+
+def test_scancel_by_hand_is_told_as_such(bench: Bench) -> None:
+    (folder,) = bench.submit(bench.plan("time.sleep(300)"))
+    until(bench.dump.exists)
+    call(["scancel", job_of(folder)])
+    assert ended(folder).name == "cancelled"
+    assert "cancelled in Slurm" in state(folder).reason
+
+
+def test_out_of_memory_is_told_in_words(bench: Bench) -> None:
+    (folder,) = bench.submit(bench.plan("x = bytearray(900 * 2**20); time.sleep(60)", "cluster.mem=200M"))
+    assert ended(folder).name == "failed"
+    assert "more memory than it had asked for" in state(folder).reason
+
+
+# Stops as a trainer does when it finds STOP, in its first attempt; ends well in any other.
+STOPS = """
+stop = sys.argv[-1][4:] + '/STOP'
+n = os.environ['LAUNCHER_ATTEMPT']
+if n == '1':
+    while not os.path.exists(stop): time.sleep(0.1)
+    open(sys.argv[-1][4:] + '/attempts/1/stopped.json', 'w').write('{"step": 7}')
+    sys.exit(85)
+"""
+
+
+def test_a_time_limit_saves_requeues_and_goes_on_in_the_same_folder(bench: Bench) -> None:
+    (folder,) = bench.submit(bench.plan(STOPS))
+    until(bench.dump.exists)
+    call(["scancel", "--batch", "--signal=USR1", job_of(folder)])
+    until(lambda: runs.read_if_whole(folder / "status.json").get("state") == "requeued")
+    shell = runs.read_if_whole(folder / "status.json")["process"]["pid"]
+    # Told to start while its first shell still ends, Slurm calls the job failed.
+    until(lambda: not Path(f"/proc/{shell}").exists() and "begin time" in state(folder).reason, 90)
+    time.sleep(2)
+    assert call(["scontrol", "update", f"jobid={job_of(folder)}", "StartTime=now"]).returncode == 0
+    assert ended(folder, 120).name == "done"
+    assert state(folder).attempt == 2
+    assert not (folder / "STOP").exists()
+
+
+def test_one_element_of_an_array_is_requeued_alone(bench: Bench) -> None:
+    folders = bench.submit(bench.plan(STOPS), bench.plan(STOPS))
+    until(lambda: all((each / "attempts/1/stdout.log").exists() for each in folders))
+    until(lambda: all(state(each).name == "running" for each in folders))
+    time.sleep(1)
+    call(["scancel", "--batch", "--signal=USR1", job_of(folders[1])])
+    until(lambda: runs.read_if_whole(folders[1] / "status.json").get("state") == "requeued")
+    until(lambda: state(folders[1]).name == "queued", 90)
+    assert state(folders[0]).name == "running"
+    stopping.cancel([Run(str(each.parent), each.name) for each in folders], now=True)
+    assert [ended(each).name for each in folders] == ["cancelled", "cancelled"]
+
+
+def test_a_run_is_requeued_no_more_often_than_allowed(bench: Bench) -> None:
+    (folder,) = bench.submit(bench.plan(STOPS, "cluster.max_requeues=0"))
+    until(bench.dump.exists)
+    call(["scancel", "--batch", "--signal=USR1", job_of(folder)])
+    assert ended(folder).name == "stopped"
+    assert "requeued 0 times already" in state(folder).reason
+
+
+def test_a_wish_to_stop_is_not_taken_for_a_time_limit(bench: Bench) -> None:
+    (folder,) = bench.submit(bench.plan(STOPS))
+    until(bench.dump.exists)
+    stopping.request_stop(folder)
+    assert ended(folder).name == "stopped"
+    assert state(folder).attempt == 1
+
+
+def test_the_job_id_outlives_a_launcher_killed_right_after_sbatch(bench: Bench, slurm: Testbed) -> None:
+    plan = bench.plan("time.sleep(2)")
+    (bench.root / ".code" / plan.code).mkdir(parents=True, exist_ok=True)
+    from launcher.execute import prepare
+
+    folder = prepare(plan)
+    text = (
+        "import os, signal, sys; from pathlib import Path; import launcher.slurm.executor as e\n"
+        "real = e.subprocess.Popen\n"
+        "def popen(*a, **k):\n"
+        "    real(*a, **k); os.kill(os.getpid(), signal.SIGKILL)\n"
+        "e.subprocess.Popen = popen\n"
+        "e.SlurmExecutor().start([Path(sys.argv[1])])"
+    )
+    died = subprocess.run([sys.executable, "-c", text, str(folder)], env=slurm.slurm_env())
+    assert died.returncode == -9
+    assert ended(folder).name == "done"
+
+
+def test_without_slurm_here_it_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(Unavailable, match="there is no sbatch on this machine"):
+        probe_slurm()
+
+
+def test_a_controller_that_does_not_answer_is_said(
+    slurm: Testbed, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    text = Path(slurm.slurm.conf).read_text()
+    wrong = re.sub(r"SlurmctldPort=.*", "SlurmctldPort=1\nMessageTimeout=1", text)
+    (tmp_path / "slurm.conf").write_text(wrong)
+    monkeypatch.setenv("SLURM_CONF", str(tmp_path / "slurm.conf"))
+    with pytest.raises(Unavailable, match=r"Slurm's controller does not answer: .*Unable to contact"):
+        probe_slurm()

@@ -1,0 +1,235 @@
+"""What is pure: limits, rows of squeue and sacct, checks against facts, headers."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from launcher.errors import UsageError
+from launcher.facts import Facts, Partition, SlurmFacts
+from launcher.plan import Plan, resolve
+from launcher.runs import Files
+from launcher.script import array, render
+from launcher.slurm import jobs, limits, probing, queue
+from launcher.slurm.header import header, shape
+from launcher.slurm.jobs import Row, job_of
+from launcher.states import judge
+from tests import golden
+from tests.launcher.hosts import LAPTOP, spec_of
+
+GOLDEN = Path(__file__).parent / "golden"
+
+
+def partition(name: str, **changes: object) -> Partition:
+    values = {"default": False, "up": True, "max_minutes": None, "nodes": 2, "gpus_per_node": 4, "cpus_per_node": 8}
+    return Partition(name=name, **{**values, **changes})  # type: ignore[arg-type]
+
+
+CLUSTER = SlurmFacts(
+    version="22.05.8",
+    cluster="testbed",
+    partitions=(
+        partition("gpu", default=True),
+        partition("short", max_minutes=5),
+        partition("closed", up=False),
+        partition("cpu", gpus_per_node=0),
+    ),
+    max_array_size=1001,
+    accounting=True,
+    environment={"PATH": "/opt/slurm/bin:/usr/bin:/bin", "SLURM_CONF": "/etc/slurm/slurm.conf"},
+    nodes_are_here=False,
+)
+LOGIN = dataclasses.replace(LAPTOP, host="login", slurm=CLUSTER)
+
+
+def plan_of(*words: str, facts: Facts = LOGIN) -> Plan:
+    return resolve(spec_of("cluster=slurm", *words), facts)
+
+
+@pytest.mark.parametrize(
+    ("text", "minutes"),
+    [
+        ("90", 90),
+        ("0:30", 1),
+        ("30:00", 30),
+        ("30:01", 31),
+        ("1:30:00", 90),
+        ("24:00:00", 1440),
+        ("2-0", 2880),
+        ("2-12", 3600),
+        ("1-00:30", 1470),
+        ("1-00:00:01", 1441),
+        ("infinite", None),
+        ("UNLIMITED", None),
+    ],
+)
+def test_times_are_read_as_sbatch_reads_them(text: str, minutes: int | None) -> None:
+    assert limits.minutes(text) == minutes
+
+
+@pytest.mark.parametrize("text", ["", "x", "1h", "1:2:3:4", "-5", "1-", "1.5"])
+def test_other_times_are_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="not a time as Slurm writes it"):
+        limits.minutes(text)
+
+
+@pytest.mark.parametrize(
+    ("gres", "count"),
+    [
+        ("gpu:4", 4),
+        ("gpu:a100:4(S:0-1)", 4),
+        ("gpu:a100:4(S:0-1),gpu:v100:2", 6),
+        ("gpu", 1),
+        ("gpu:a100", 1),
+        ("shard:8", 0),
+        ("(null)", 0),
+        ("fpga:2,gpu:1", 1),
+    ],
+)
+def test_gpus_are_counted_in_every_way_gres_is_written(gres: str, count: int) -> None:
+    assert limits.gpus(gres) == count
+
+
+def test_facts_are_read_from_what_the_programs_print() -> None:
+    settings = "ClusterName             = testbed\nMaxArraySize            = 42\nSLURM_VERSION           = 22.05.8\n"
+    rows = ["gpu*|up|infinite|8|gpu:4|n1|1", "gpu*|up|infinite|16+|gpu:a100:8|n2|1", "short|down|5:00|8|(null)|n1|1"]
+    facts = probing.read(settings + "AccountingStorageType   = accounting_storage/slurmdbd\n", rows, "n1", {})
+    assert facts.partitions[0] == partition("gpu", default=True, gpus_per_node=8, cpus_per_node=16)
+    assert facts.partitions[1] == partition("short", up=False, max_minutes=5, nodes=1, gpus_per_node=0)
+    assert (facts.max_array_size, facts.accounting, facts.nodes_are_here) == (42, True, False)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("cluster.partition=gpx",), "cluster.partition=gpx is not one of gpu, short, closed, cpu; did you mean gpu?"),
+        (("cluster.partition=closed", "gpus=0"), "partition closed is down"),
+        (("gpus=9",), "gpus=9: no node of partition gpu has more than 4"),
+        (("gpus=1", "cluster.partition=cpu"), "gpus=1: no node of partition cpu has more than 0"),
+        (("gpus=0", "nodes=3"), "nodes=3: partition gpu has 2"),
+        (("gpus=0", "cluster.cpus=99"), "no node of partition gpu has more than 8"),
+        (("gpus=0", "cluster.partition=short", "cluster.time=6"), "over the 5 minutes that partition short allows"),
+        (("gpus=0", "cluster.partition=short", "cluster.time=unlimited"), "over the 5 minutes"),
+        (("gpus=0", "cluster.time=soon"), "not a time as Slurm writes it"),
+        (("visible_gpus=[1]",), "Slurm chooses the devices; say gpus=1"),
+        (("gpus=0", "cluster.flags=['-N2']"), "should be a long flag of sbatch"),
+        (("gpus=0", "cluster.flags=['--array=1-3']"), "--array is set by the launcher itself"),
+        (("gpus=0", "cluster.flags=['--partition=x']"), "say cluster.partition= instead"),
+        (("gpus=0", "cluster.account=a b"), "holds a blank"),
+        (("gpus=0", "run_root=/a%b"), "Slurm expands %"),
+    ],
+)
+def test_what_the_cluster_cannot_give_is_refused_before_anything_is_queued(words: tuple[str, ...], says: str) -> None:
+    with pytest.raises(UsageError) as error:
+        plan_of(*words)
+    assert says in str(error.value)
+
+
+@pytest.mark.parametrize(("folder", "kind"), [("/tmp/runs", "ext4"), ("/scratch", "tmpfs"), ("/dev/shm/x", "tmpfs")])
+def test_a_run_root_that_the_nodes_do_not_share_is_refused(folder: str, kind: str) -> None:
+    facts = dataclasses.replace(LOGIN, run_root=folder, run_root_filesystem=kind)
+    with pytest.raises(UsageError, match="which the nodes do not share"):
+        plan_of("gpus=0", facts=facts)
+    alone = dataclasses.replace(facts, slurm=dataclasses.replace(CLUSTER, nodes_are_here=True))
+    assert plan_of("gpus=0", facts=alone).run_root == folder
+
+
+def test_gpus_auto_is_what_a_node_of_the_partition_has() -> None:
+    assert (plan_of().gpus, plan_of().settings["device"]) == (4, "cuda")
+    assert (plan_of("cluster.partition=cpu").gpus, plan_of("cluster.partition=cpu").settings["device"]) == (0, "cpu")
+
+
+FULL = (
+    "amp=o2",
+    "gpus=2",
+    "nodes=2",
+    "batch=512",
+    "cluster.partition=gpu",
+    "cluster.account=GOV109199",
+    "cluster.qos=no",
+    "cluster.constraint=a100&nvlink",
+    "cluster.reservation=maint",
+    "cluster.time=24:00:00",
+    "cluster.cpus=8",
+    "cluster.mem=90G",
+    "cluster.flags=['--nice=100','--comment=two words \"quoted\"']",
+    "cluster.setup=['module purge','module load cuda/12.4']",
+    "cluster.wckey=paper",
+)
+
+
+@pytest.mark.parametrize(("name", "words"), [("one-node", ("gpus=1", "amp=o1")), ("two-nodes", FULL)])
+def test_golden_slurm_script(name: str, words: tuple[str, ...]) -> None:
+    golden.check(GOLDEN / f"{name}.sh", render(plan_of(*words).bind("20260102-030405-calm-fox")))
+
+
+def test_golden_array_script() -> None:
+    plans = [plan_of("gpus=1", f"seed={seed}").bind(f"20260102-030405-calm-fox-00{seed}") for seed in range(3)]
+    golden.check(GOLDEN / "array.sh", array(plans, log="/runs/.sweeps/x/%a.log", folders="/runs/the list", parallel=2))
+
+
+def test_no_wckey_and_no_environment_unless_asked() -> None:
+    lines = header(plan_of("gpus=0"), log="/x")
+    assert "#SBATCH --export=NIL" in lines
+    assert not any("wckey" in line for line in lines)
+
+
+def test_a_gres_cluster_is_asked_for_gres() -> None:
+    assert "#SBATCH --gres=gpu:2" in header(plan_of("gpus=2", "cluster.gpu_flag=gres"), log="/x")
+
+
+def test_cells_of_equal_resources_share_a_shape_and_others_do_not() -> None:
+    assert shape(plan_of("gpus=1", "amp=o1")) == shape(plan_of("gpus=1", "amp=o2", "name=other"))
+    assert shape(plan_of("gpus=1")) != shape(plan_of("gpus=2"))
+    assert shape(plan_of("gpus=0", "cluster.mem=1G")) != shape(plan_of("gpus=0", "cluster.mem=2G"))
+
+
+@pytest.mark.parametrize(
+    ("answer", "index", "job"),
+    [("123\n", None, "123"), ("123;testbed\n", None, "123"), ("123\n", 4, "123_4"), ("", None, None), ("x", 1, None)],
+)
+def test_a_job_is_known_by_what_sbatch_answered(tmp_path: Path, answer: str, index: int | None, job: str) -> None:
+    (tmp_path / "answer").write_text(answer)
+    assert job_of({"answer": str(tmp_path / "answer"), "array_index": index}) == job
+
+
+SUBMITTED = {"queue": "slurm", "first_attempt": 1}
+RUNNING = {"state": "running", "attempt": 1}
+INTERRUPTED = {"state": "interrupted", "attempt": 1, "reason": "ended by Slurm's signal", "exit_code": 143}
+
+
+@pytest.mark.parametrize(
+    ("row", "status", "name", "reason"),
+    [
+        (Row("PENDING", "Resources"), None, "queued", "waiting for free resources"),
+        (Row("RUNNING", "None"), RUNNING, "running", ""),
+        (Row("COMPLETING", "None"), RUNNING, "running", ""),
+        (Row("PENDING", "BeginTime"), {"state": "requeued", "attempt": 1}, "queued", "begin time"),
+        (Row("PENDING", "Resources"), INTERRUPTED, "queued", "waiting for free resources"),
+        (Row("OUT_OF_MEMORY", ""), RUNNING, "failed", "more memory than it had asked for"),
+        (Row("OUT_OF_MEMORY", ""), INTERRUPTED, "failed", "more memory than it had asked for"),
+        (Row("TIMEOUT", ""), INTERRUPTED, "failed", "reached its time limit"),
+        (Row("NODE_FAIL", ""), RUNNING, "failed", "its node failed"),
+        (Row("CANCELLED", ""), INTERRUPTED, "cancelled", "cancelled in Slurm"),
+        (Row("CANCELLED", ""), None, "cancelled", "cancelled in Slurm"),
+        (Row("PREEMPTED", ""), RUNNING, "failed", "another job took its place"),
+        (Row("FAILED", "NonZeroExitCode"), INTERRUPTED, "failed", "ended by Slurm's signal"),
+        (Row("FAILED", ""), RUNNING, "failed", "its script was killed"),
+        (Row("COMPLETED", ""), RUNNING, "lost", "job 7 ended"),
+        (None, RUNNING, "lost", "Slurm no longer knows job 7"),
+        (None, None, "lost", "it never started"),
+    ],
+)
+def test_slurms_word_and_the_folders_word_make_one_state(
+    row: Row | None, status: dict[str, object] | None, name: str, reason: str
+) -> None:
+    state = judge(Files(submission=SUBMITTED, status=status), queue.judge("7", row))
+    assert state.name == name
+    assert reason in state.reason
+
+
+def test_a_cut_or_attributed_state_is_still_read() -> None:
+    rows = jobs._rows("7|CANCELLED by 0|None\n7_1|RUNNING+|\n")
+    assert rows == {"7": Row("CANCELLED", "None"), "7_1": Row("RUNNING", "")}
