@@ -94,7 +94,9 @@ class World:
         return contextlib.nullcontext() if last or self.size == 1 else model.no_sync()  # type: ignore[operator]
 
     def leave(self) -> None:
+        """Wait for the other ranks to get here, and part."""
         if self.size > 1:
+            distributed.barrier()
             distributed.destroy_process_group()
 
 

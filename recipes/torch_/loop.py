@@ -10,12 +10,12 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 import torch
 from torch import nn
 
-from recipes import arguments, result, settings
+from recipes import arguments, levels, result, settings
 from recipes.arguments import Arguments
 from recipes.result import Result
 from recipes.torch_ import devices, outcome
@@ -29,12 +29,23 @@ from recipes.typed import SettingsError
 DONE, FAILED, REFUSED, STOPPED, INTERRUPTED = 0, 1, 2, 85, 130
 
 
-def main(recipe: str, train: Callable[[Run], None], words: Sequence[str] | None = None) -> int:
-    """Run a recipe's `train` for the words of the command line; returns the process's exit code.
+def start(recipe: str, train: Callable[[Run], None]) -> NoReturn:
+    """Run a recipe's `train` for the words of the command line, as all that this process is for."""
+    code = main(recipe, train, sys.argv[1:])
+    if "RANK" in os.environ:
+        # Gloo's threads may still hold Python objects, and abort the process if they release one while the interpreter
+        # is ending: every fifth run of two ranks ended so, after it had done everything else. So don't end it.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)
+
+
+def main(recipe: str, train: Callable[[Run], None], words: Sequence[str]) -> int:
+    """The same, for these words; returns the process's exit code.
 
     0 done; 1 failed, also where the proof did; 2 the settings are wrong; 85 stopped on request with the state saved.
     """
-    words = sys.argv[1:] if words is None else words
     if "--help" in words or "-h" in words:
         print(arguments.help_text(recipe, f"recipes.torch_.{recipe}"))
         return DONE
@@ -67,6 +78,10 @@ def _leave_failure(run: Run | None, reason: str) -> None:
         run.leave_failure(reason)
 
 
+def _steps(count: int) -> str:
+    return f"{count:,} step{'s' * (count != 1)}"
+
+
 class Run:
     """One execution of a recipe by this process: what was asked, its precision, and its place among the ranks."""
 
@@ -81,6 +96,10 @@ class Run:
             tf32=self.settings.tf32,
             compile=self.settings.compile,
         )
+        dtype = str(self.precision.dtype).removeprefix("torch.")
+        row = levels.mechanism("torch", self.settings.amp.level, dtype, self.settings.xla, world.device.type)
+        if row.hole:
+            raise SettingsError(row.hole, "xla")
         asked = self.settings.deterministic
         self.deterministic = world.device.type == "cpu" if asked is None else asked
         devices.make_repeatable(self.deterministic)
@@ -209,7 +228,7 @@ class Run:
             parts.append(f"over {self.world.size} ranks")
         if settings.accumulate > 1:
             parts.append(f"in {settings.accumulate} micro-batches")
-        self.say(f"{' '.join(parts)}, {training.total:,} steps")
+        self.say(f"{' '.join(parts)}, {_steps(training.total)}")
 
     def _conclude(self, training: Training, observed: dict[str, Any], memory: int) -> None:
         summary = training.journal.summary
@@ -219,8 +238,8 @@ class Run:
             facts.append(f"{mean:,.0f} samples/s")
         facts.append(f"{memory / 2**20:,.0f} MiB at most")
         if summary.skipped:
-            facts.append(f"{summary.skipped} steps skipped on overflow")
-        self.say(f"{summary.steps:,} steps in {training.seconds():.1f} s: {', '.join(facts)}")
+            facts.append(f"{_steps(summary.skipped)} skipped on overflow")
+        self.say(f"{_steps(summary.steps)} in {training.seconds():.1f} s: {', '.join(facts)}")
         self.say(f"amp={self.settings.amp.level} {observed['verdict']}: {observed['why']}")
         if training.folder:
             self.say(f"result in {training.folder.result}")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
@@ -92,4 +90,4 @@ def to_device(part: images.Images, device: torch.device) -> tuple[torch.Tensor, 
 
 
 if __name__ == "__main__":
-    sys.exit(loop.main("mnist", train))
+    loop.start("mnist", train)

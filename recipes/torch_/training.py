@@ -27,7 +27,7 @@ from recipes.torch_.state import Progress, Trained
 from recipes.typed import SettingsError
 
 Step = Callable[[torch.Tensor], tuple[torch.Tensor, StepOutcome]]
-"""From this rank's sample indices [micro-batches, samples in each] to its mean loss, a scalar, and what the step did."""
+"""From this rank's sample indices [micro-batches, samples in each] to its mean loss, a scalar, and the outcome."""
 Evaluate = Callable[[], Mapping[str, float]]
 """The held-out measures, alike on every rank."""
 

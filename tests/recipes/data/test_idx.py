@@ -1,0 +1,67 @@
+"""IDX files, whole and broken."""
+
+from __future__ import annotations
+
+import gzip
+
+import numpy
+import pytest
+
+from recipes.data import idx
+from recipes.typed import SettingsError
+from tests.recipes.data.idx_files import encode
+
+IMAGES = numpy.arange(24, dtype=numpy.uint8).reshape(2, 3, 4)
+
+
+def test_an_array_survives_the_format(tmp_path):
+    (tmp_path / "a").write_bytes(encode(IMAGES))
+    assert numpy.array_equal(idx.read(tmp_path / "a", 3), IMAGES)
+
+
+def test_a_gzipped_file_reads_the_same_and_the_plain_one_is_preferred(tmp_path):
+    (tmp_path / "a.gz").write_bytes(gzip.compress(encode(IMAGES)))
+    assert idx.find(tmp_path, "a") == tmp_path / "a.gz"
+    assert numpy.array_equal(idx.read(tmp_path / "a.gz", 3), IMAGES)
+    (tmp_path / "a").touch()
+    assert idx.find(tmp_path, "a") == tmp_path / "a"
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        (b"", "is not an IDX file"),
+        (encode(IMAGES)[:10], "is not an IDX file"),
+        (encode(IMAGES.reshape(2, 12)), "is not an IDX file of 3 dimensions: 00000802 where 00000803"),
+        (b"\0\0\x0d\x03" + encode(IMAGES)[4:], "is not an IDX file"),
+        (encode(IMAGES)[:-1], "2 x 3 x 4, which makes 40 bytes, and has 39"),
+        (encode(IMAGES) + b"\0", "which makes 40 bytes, and has 41"),
+    ],
+)
+def test_anything_but_a_whole_file_of_bytes_is_refused(tmp_path, content, complaint):
+    (tmp_path / "a").write_bytes(content)
+    with pytest.raises(SettingsError, match=complaint):
+        idx.read(tmp_path / "a", 3)
+
+
+@pytest.mark.parametrize("content", [gzip.compress(encode(IMAGES))[:-9], b"no gzip"])
+def test_a_broken_gzip_is_refused(tmp_path, content):
+    (tmp_path / "a.gz").write_bytes(content)
+    with pytest.raises(SettingsError, match="can't be read"):
+        idx.read(tmp_path / "a.gz", 3)
+
+
+def test_a_download_takes_the_first_mirror_that_has_the_published_file(tmp_path, monkeypatch, mirrors):
+    good, bad = mirrors({"t10k-labels-idx1-ubyte.gz": b"good"}), mirrors({"t10k-labels-idx1-ubyte.gz": b"bad"})
+    monkeypatch.setitem(idx.MD5, "t10k-labels-idx1-ubyte.gz", "755f85c2723bb39381c7379a604160d8")  # of b"good"
+    monkeypatch.setattr(idx, "MIRRORS", (mirrors({}), bad, good))
+    idx.fetch(tmp_path / "new", "t10k-labels-idx1-ubyte")
+    assert [each.name for each in (tmp_path / "new").iterdir()] == ["t10k-labels-idx1-ubyte.gz"]
+    assert (tmp_path / "new" / "t10k-labels-idx1-ubyte.gz").read_bytes() == b"good"
+
+
+def test_a_download_that_no_mirror_has_is_refused_and_leaves_nothing(tmp_path, monkeypatch, mirrors):
+    monkeypatch.setattr(idx, "MIRRORS", (mirrors({}), mirrors({"t10k-labels-idx1-ubyte.gz": b"bad"})))
+    with pytest.raises(SettingsError, match=r"404.*another file than the published one.*put it into"):
+        idx.fetch(tmp_path, "t10k-labels-idx1-ubyte")
+    assert list(tmp_path.iterdir()) == []
