@@ -1,0 +1,54 @@
+"""The README's claims that code can hold."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from launcher.__main__ import VERBS
+from launcher.config import Composer, cells
+from launcher.overrides import parse
+from launcher.spec import make
+from recipes import levels
+from recipes.levels import LEVELS, LossScale
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+SITES = ROOT / "examples" / "sites"
+
+
+def modes() -> dict[str, list[str]]:
+    after = README.partition("<!-- modes")[2]
+    rows = [line.strip("| ").split(" | ") for line in after.splitlines() if line.startswith("| o")]
+    return {row[0]: row[1:] for row in rows}
+
+
+def test_the_table_of_modes_is_the_code() -> None:
+    assert list(modes()) == list(LEVELS)
+    for level, (meaning, mechanism, scale) in modes().items():
+        assert meaning == LEVELS[level]
+        assert mechanism == levels.mechanism("torch", level, "bfloat16", False, "cpu").mechanism
+        by_dtype = {each: levels.resolve_scale(LossScale(), level, each).mode for each in ("float16", "bfloat16")}
+        same = by_dtype["float16"] == by_dtype["bfloat16"]
+        said = by_dtype["float16"] if same else "dynamic for float16, none for bfloat16"
+        assert scale == said
+
+
+def test_every_command_it_shows_can_be_understood() -> None:
+    shown = re.findall(r"^    python -m launcher (.*?)\s*(?:#.*)?$", README, re.MULTILINE)
+    assert len(shown) >= 5
+    for line in shown:
+        words = line.split()
+        verb = words.pop(0) if words[0] in VERBS else "run"
+        if verb in ("run", "plan"):
+            for cell in cells(Composer(), [parse(word) for word in words]):
+                make(cell)
+
+
+@pytest.mark.parametrize("site", sorted(path.stem for path in (SITES / "cluster").glob("*.yaml")))
+def test_every_example_site_is_a_cluster(site: str) -> None:
+    composer = Composer(config_dirs=[SITES])
+    (cell,) = cells(composer, [parse(f"cluster={site}", composer.groups())])
+    assert make(cell).launch.cluster.kind == "slurm"
