@@ -60,10 +60,10 @@ def save(folder: Path, step: int, state: Mapping[str, Any], facts: Mapping[str, 
         _remove(path)
     os.rename(aside, path)
     sync_folder(folder)
-    for old_step, old in _all(folder)[keep:]:
-        if old_step < step:
-            with contextlib.suppress(OSError):  # tidying up is no reason to lose a run
-                _remove(old)
+    older = [each for each in _all(folder) if each[0] <= step]  # any ahead is broken, or the run would be there
+    for _, old in older[keep:]:
+        with contextlib.suppress(OSError):  # tidying up is no reason to lose a run
+            _remove(old)
     return path
 
 

@@ -1,0 +1,109 @@
+"""Checkpoints: whole or not there."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from recipes.torch_ import checkpoint
+
+
+def save(folder: Path, step: int, keep: int = 2) -> Path:
+    state = {"weights": torch.full((1000,), float(step)), "nested": {"step": step, "list": [1, None, "a"]}}
+    return checkpoint.save(folder, step, state, {"settings": {"batch": 1}}, keep)
+
+
+def newest(folder: Path) -> tuple[int | None, list[str]]:
+    warnings: list[str] = []
+    found = checkpoint.newest(folder, warnings.append)
+    return (found.step if found else None), warnings
+
+
+def test_a_state_comes_back_as_it_was_saved(tmp_path):
+    save(tmp_path, 3)
+    found = checkpoint.newest(tmp_path, pytest.fail)
+    assert found is not None
+    state = found.load()
+    assert torch.equal(state["weights"], torch.full((1000,), 3.0))
+    assert state["nested"] == {"step": 3, "list": [1, None, "a"]}
+    assert found.manifest["settings"] == {"batch": 1}
+
+
+def test_the_newest_are_kept(tmp_path):
+    for step in (5, 10, 100, 1000):
+        save(tmp_path, step)
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["step-000000100", "step-000001000"]
+
+
+def test_saving_a_step_again_replaces_it(tmp_path):
+    (save(tmp_path, 5) / "state.pt").write_bytes(b"broken")
+    save(tmp_path, 5)
+    assert newest(tmp_path) == (5, [])
+
+
+def test_no_folder_and_an_empty_one_hold_no_checkpoint(tmp_path):
+    assert newest(tmp_path / "none") == (None, [])
+    assert newest(tmp_path) == (None, [])
+
+
+def flip_a_bit(path: Path) -> None:
+    content = bytearray((path / "state.pt").read_bytes())
+    content[len(content) // 2] ^= 1
+    (path / "state.pt").write_bytes(content)
+
+
+BREAKAGES: dict[str, Callable[[Path], object]] = {
+    "one bit": flip_a_bit,
+    "half a state": lambda path: os.truncate(path / "state.pt", 100),
+    "no state": lambda path: (path / "state.pt").unlink(),
+    "no manifest": lambda path: (path / "manifest.json").unlink(),
+    "half a manifest": lambda path: os.truncate(path / "manifest.json", 20),
+    "a manifest of something else": lambda path: (path / "manifest.json").write_text("[]"),
+    "another step's manifest": lambda path: (path / "manifest.json").write_text(
+        json.dumps({**json.loads((path / "manifest.json").read_text()), "step": 1})
+    ),
+}
+
+
+@pytest.mark.parametrize("how", BREAKAGES)
+def test_a_broken_checkpoint_is_passed_over_with_a_warning_that_names_it(tmp_path, how):
+    save(tmp_path, 5)
+    BREAKAGES[how](save(tmp_path, 10))
+    step, warnings = newest(tmp_path)
+    assert step == 5
+    assert len(warnings) == 1
+    assert "step-000000010" in warnings[0]
+
+
+def test_broken_ones_ahead_do_not_push_out_good_ones(tmp_path):
+    save(tmp_path, 5)
+    for step in (20, 30):
+        flip_a_bit(save(tmp_path, step, keep=9))
+    save(tmp_path, 10)
+    assert newest(tmp_path)[0] == 10
+    assert (tmp_path / "step-000000005").exists()
+
+
+def test_leftovers_of_a_killed_attempt_are_cleared(tmp_path):
+    save(tmp_path, 5)
+    (tmp_path / ".step-000000010.123").mkdir()
+    checkpoint.clear_leftovers(tmp_path)
+    assert [each.name for each in tmp_path.iterdir()] == ["step-000000005"]
+
+
+def test_a_state_with_code_in_it_is_not_run(tmp_path):
+    class Evil:
+        def __reduce__(self) -> tuple[object, tuple[str]]:
+            return os.mkdir, (str(tmp_path / "ran"),)
+
+    checkpoint.save(tmp_path, 1, {"evil": Evil()}, {}, 1)
+    found = checkpoint.newest(tmp_path, pytest.fail)
+    assert found is not None
+    with pytest.raises(Exception, match="Weights only"):
+        found.load()
+    assert not (tmp_path / "ran").exists()

@@ -1,0 +1,114 @@
+"""Where ranks are, and what they are told when that is wrong."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from recipes.torch_ import devices
+from recipes.torch_.devices import Place, PlacementError, World, check_places
+from recipes.typed import SettingsError
+from tests.recipes.torch_.trainers import environment
+
+JOIN = """
+import os, sys
+from recipes.torch_ import devices
+try:
+    world = devices.join(sys.argv[1], int(sys.argv[2]) or None, os.environ)
+except devices.PlacementError as error:
+    print(error, flush=True)
+    os._exit(7)
+print(world.rank, world.gather(world.rank), world.sum([1, world.rank]), world.broadcast(world.rank), flush=True)
+world.leave()
+os._exit(0)
+"""
+
+
+def place(rank: int, host: str = "one", gpu: str = "", problem: str = "") -> Place:
+    return Place(rank=rank, host=host, device=f"cuda:{rank}", gpu=gpu or f"GPU-{rank}", visible="0,1", problem=problem)
+
+
+def join(folder, device: str, planned: int, ranks: int) -> subprocess.CompletedProcess[str]:
+    (folder / "join.py").write_text(JOIN)
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
+    words = [*torchrun, str(folder / "join.py"), device, str(planned)]
+    return subprocess.run(words, env=environment(), capture_output=True, text=True, timeout=120)
+
+
+def test_ranks_on_devices_of_their_own_pass():
+    check_places([place(0), place(1)], 2)
+    check_places([place(0, gpu="GPU-a"), place(1, host="two", gpu="GPU-a")], None)
+
+
+def test_two_ranks_on_one_gpu_are_refused_with_a_table_of_all():
+    with pytest.raises(PlacementError) as caught:
+        check_places([place(0), place(1, gpu="GPU-x"), place(2, gpu="GPU-x")], None)
+    lines = str(caught.value).splitlines()
+    assert lines[0] == "ranks 1, 2 share GPU-x of one"
+    assert lines[1].split() == ["rank", "host", "device", "GPU", "visible", "GPUs"]
+    assert [line.split()[0] for line in lines[2:]] == ["0", "1", "2"]
+
+
+def test_a_wrong_number_of_ranks_is_refused():
+    with pytest.raises(PlacementError, match="1 ranks have met, and 4 were planned"):
+        check_places([place(0)], 4)
+
+
+def test_a_rank_without_its_gpu_is_named():
+    with pytest.raises(PlacementError, match="rank 1: no cuda:1 here"):
+        check_places([place(0), place(1, problem="no cuda:1 here: torch sees 1 GPUs")], None)
+
+
+def test_alone_without_a_gpu_the_request_is_wrong():
+    with pytest.raises(SettingsError, match="device=cuda: torch sees no CUDA GPU here; say device=cpu"):
+        check_places([place(0, problem="torch sees no CUDA GPU here")], None)
+
+
+def test_auto_is_the_cpu_where_there_is_no_gpu(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    world = devices.join("auto", None, {})
+    assert (world.device.type, world.rank, world.size) == ("cpu", 0, 1)
+
+
+def test_ranks_that_met_talk_to_each_other(tmp_path):
+    ended = join(tmp_path, "cpu", 2, ranks=2)
+    assert ended.returncode == 0, ended.stderr
+    assert sorted(ended.stdout.splitlines()) == ["0 [0, 1] [2.0, 1.0] 0", "1 [0, 1] [2.0, 1.0] 0"]
+
+
+def test_every_rank_says_why_when_one_is_missing(tmp_path):
+    ended = join(tmp_path, "cpu", 3, ranks=2)
+    assert ended.returncode != 0
+    assert "2 ranks have met, and 3 were planned" in ended.stdout
+
+
+def test_rank_zeros_wrong_data_is_every_ranks():
+    alone = World(rank=0, size=1, device=torch.device("cpu"))
+
+    def fail() -> None:
+        raise SettingsError("no such file", "data.dir")
+
+    assert alone.rank_zero_first(lambda: 3) == 3
+    with pytest.raises(SettingsError, match="no such file") as caught:
+        alone.rank_zero_first(fail)
+    assert caught.value.key == "data.dir"
+
+
+def test_ranks_draw_different_random_numbers_and_the_same_ones_again():
+    drawn = []
+    for rank in (0, 1, 0):
+        devices.seed_rank(5, rank)
+        drawn.append(torch.rand(4).tolist())
+    assert drawn[0] == drawn[2]
+    assert drawn[0] != drawn[1]
+
+
+def test_generators_go_on_where_they_were_saved():
+    device = torch.device("cpu")
+    saved = devices.random_state(device)
+    first = torch.rand(4)
+    devices.set_random_state(saved, device)
+    assert torch.equal(torch.rand(4), first)

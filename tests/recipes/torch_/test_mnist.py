@@ -1,0 +1,264 @@
+"""The MNIST trainer as a person meets it: a command, its output, its exit code and its files."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from recipes import arguments
+from recipes.mnist import RECIPE
+from recipes.torch_.mnist import Net
+from recipes.typed import plain
+from tests.recipes.data.idx_files import write_mnist
+from tests.recipes.torch_.trainers import result, rows, run, start, steps, succeed
+
+
+@pytest.fixture(scope="module")
+def words(tmp_path_factory) -> list[str]:
+    """A short job: 64 images in 8 steps an epoch."""
+    return ["data=mnist", f"data.dir={write_mnist(tmp_path_factory.mktemp('mnist'))}", "batch=8", "train.lr=0.1"]
+
+
+def test_the_layers_that_the_launcher_knows_are_those_of_the_network():
+    built = {name: module for name, module in Net(RECIPE.settings()).named_children() if hasattr(module, "weight")}
+    assert list(built) == [layer.name for layer in RECIPE.layers]
+    for layer in RECIPE.layers:
+        assert built[layer.name].weight.shape[:2] == (layer.outputs, layer.inputs)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("level", ["o0", "o1", "o2"])
+def test_digits_are_learnt_at_the_default_settings(tmp_path, level):
+    threads = {"OMP_NUM_THREADS": str(len(os.sched_getaffinity(0)))}
+    ended = run([f"amp={level}", f"run={tmp_path}"], **threads)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    found = result(tmp_path)
+    assert found["eval"]["accuracy"] >= 0.95
+    assert found["observed"]["verdict"] == "proved"
+    assert found["status"] == "done"
+
+
+def test_a_run_tells_people_what_it_does_and_leaves_the_whole_record(tmp_path, words):
+    said = succeed(["amp=o2", *words, "epochs=2", "checkpoint.every=5", f"run={tmp_path / 'run'}"])
+    assert "mnist on mnist: 64 images, 16 held out" in said
+    assert "amp=o2: bfloat16 by half_model_fp32_masters (amp.dtype=auto, on a CPU), no loss scale" in said
+    assert said.count("held-out accuracy") == 3
+    assert "amp=o2 proved" in said
+    folder = tmp_path / "run"
+    found = result(folder)
+    assert found["requested"]["dtype"] == "auto"
+    assert found["effective"]["dtype"] == "bfloat16"
+    assert found["effective"]["loss_scale"] == "none"
+    assert (found["run"], found["attempts"], found["steps"], found["world_size"]) == ("run", 1, 16, 1)
+    assert found["updates"] == {"attempted": 16, "applied": 16}
+    assert found["determinism"] == "exact"
+    assert found["throughput"]["warmup_steps"] + found["throughput"]["steps"] == 16
+    assert found["digests"]["data"].startswith("sha256:")
+    assert found["peak_memory_bytes"] > 2**26
+    events = [row["event"] for row in rows(folder) if "event" in row]
+    assert events == ["start", "checkpoint", "eval", "checkpoint", "checkpoint", "eval", "checkpoint", "end"]
+    assert [row["step"] for row in steps(folder)] == list(range(1, 17))
+    assert {row["epoch"] for row in steps(folder)} == {0, 1}
+    assert sorted(each.name for each in (folder / "checkpoints").iterdir()) == ["step-000000015", "step-000000016"]
+
+
+def test_without_a_run_folder_nothing_is_written(tmp_path, words):
+    ended = run(["amp=o1", *words, "steps=3"], program=("-m", "recipes.torch_.mnist"))
+    assert ended.returncode == 0
+    assert "amp=o1 proved" in ended.stdout
+    assert "result in" not in ended.stdout
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("wrong", "complaint"),
+    [
+        ("amp=o9", "mnist: amp=o9 is not one of o0, o1, o2, o3 (command line)"),
+        ("xla=true", "mnist: xla=true is TensorFlow's compiler; for torch say compile=true"),
+        ("batch=9000", "mnist: batch=9000 is more than the 64 samples of data=mnist"),
+        ("accumulate=3", "mnist: batch=8 does not divide by 1 device x accumulate=3; say batch=6 or 9"),
+        ("data.dir=/nowhere", "mnist: data.dir=/nowhere has neither train-images-idx3-ubyte nor"),
+        ("tf32=true", "mnist: tf32=true: a CPU has no TF32; say tf32=false"),
+        ("amp.keep_fp32=[dens3]", "amp.keep_fp32"),
+    ],
+)
+def test_a_wrong_request_gets_one_line_and_leaves_nothing(tmp_path, words, wrong, complaint):
+    key = wrong.partition("=")[0]
+    asked = [word for word in words if not word.startswith(f"{key}=")]
+    ended = run(["device=cpu", *asked, wrong, f"run={tmp_path / 'run'}"])
+    assert ended.returncode == 2, ended.stdout + ended.stderr
+    assert complaint in ended.stderr
+    assert len(ended.stderr.splitlines()) == 1
+    assert ended.stdout == ""
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_spec_and_the_environment_give_what_words_do_not(tmp_path, words):
+    settings = plain(arguments.parse(["amp=o1", *words, "steps=3"], "mnist", "torch").settings)
+    plan = {"schema": 1, "settings": settings, "nodes": 1, "processes": 1, "code": "abc"}
+    (tmp_path / "plan.json").write_text(json.dumps(plan))
+    ended = run(
+        ["amp=o1", f"spec={tmp_path / 'plan.json'}", f"run={tmp_path / 'run'}"],
+        LAUNCHER_RUN_ID="20260101-000000-calm-otter",
+        LAUNCHER_ATTEMPT="4",
+    )
+    assert ended.returncode == 0, ended.stderr
+    found = result(tmp_path / "run")
+    assert (found["run"], found["attempts"], found["digests"]["code"]) == ("20260101-000000-calm-otter", 4, "abc")
+
+
+def test_fewer_processes_than_planned_are_an_error_with_a_table(tmp_path, words):
+    settings = plain(arguments.parse(words, "mnist", "torch").settings)
+    (tmp_path / "plan.json").write_text(json.dumps({"schema": 1, "settings": settings, "nodes": 2, "processes": 1}))
+    ended = run([f"spec={tmp_path / 'plan.json'}"])
+    assert ended.returncode == 1
+    assert "1 ranks have met, and 2 were planned" in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_stop_file_ends_the_run_saved_and_it_goes_on_from_there(tmp_path, words, ranks):
+    job = ["amp=o2", *words, "checkpoint.every=0", f"run={tmp_path}"]
+    process = start([*job, "epochs=10000"], ranks, LAUNCHER_ATTEMPT="2")
+    wait_for(tmp_path / "metrics.jsonl", process)
+    (tmp_path / "STOP").touch()
+    out, err = process.communicate(timeout=120)
+    if ranks == 1:
+        assert process.returncode == 85, out + err
+    marker = json.loads((tmp_path / "attempts" / "2" / "stopped.json").read_text())
+    assert (tmp_path / marker["checkpoint"] / "state.pt").exists()
+    assert not (tmp_path / "STOP").exists()
+    assert [row["step"] for row in steps(tmp_path)] == list(range(1, marker["step"] + 1))
+    assert result(tmp_path)["status"] == "stopped"
+    more = marker["step"] // 8 + 1
+    assert f"goes on after step {marker['step']}" in succeed([*job, f"epochs={more}"], ranks)
+    assert [row["step"] for row in steps(tmp_path)] == list(range(1, more * 8 + 1))
+    assert (result(tmp_path)["status"], result(tmp_path)["attempts"]) == ("done", 3)
+
+
+def test_a_run_that_was_asked_to_stop_before_it_began_saves_and_stops_at_once(tmp_path, words):
+    (tmp_path / "STOP").touch()
+    assert run(["amp=o1", *words, f"run={tmp_path}"]).returncode == 85
+    assert json.loads((tmp_path / "attempts" / "1" / "stopped.json").read_text())["step"] == 0
+
+
+def test_an_interrupted_run_says_so(tmp_path, words):
+    process = start(["amp=o1", *words, "epochs=10000", f"run={tmp_path}"])
+    wait_for(tmp_path / "metrics.jsonl", process)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(60) == 130
+    assert result(tmp_path)["reason"] == "interrupted from the keyboard"
+
+
+def test_a_loss_that_is_not_finite_is_recorded_and_no_nan_written(tmp_path, words):
+    ended = run(
+        ["amp=o0", *[word for word in words if "lr" not in word], "train.lr=1e30", "steps=6", f"run={tmp_path}"]
+    )
+    assert ended.returncode == 0, ended.stderr
+    found = result(tmp_path)
+    assert found["loss"]["last"] is None
+    assert "loss.last" in found["nonfinite"]
+    assert steps(tmp_path)[-1]["loss"] is None
+    assert steps(tmp_path)[-1]["nonfinite"] == ["loss"]
+
+
+SABOTAGED = """
+import sys, torch
+from recipes.torch_ import loop, mnist
+{sabotage}
+sys.exit(loop.main("mnist", mnist.train, sys.argv[1:]))
+"""
+
+
+def sabotage(folder: Path, lines: str, *words: str):
+    (folder / "sabotaged.py").write_text(SABOTAGED.format(sabotage=lines))
+    return run([*words, f"run={folder / 'run'}"], program=(str(folder / "sabotaged.py"),))
+
+
+def test_a_model_that_computes_in_float32_fails_the_run_and_says_why(tmp_path, words):
+    lines = (
+        "inner = mnist.Net.forward\n"
+        "def forward(self, x):\n"
+        "    with torch.autocast('cpu', enabled=False):\n"
+        "        return inner(self, x)\n"
+        "mnist.Net.forward = forward"
+    )
+    ended = sabotage(tmp_path, lines, "amp=o1", *words, "steps=4")
+    assert ended.returncode == 1
+    assert len(ended.stderr.splitlines()) == 1
+    assert "what ran was not amp=o1" in ended.stderr
+    found = result(tmp_path / "run")
+    assert (found["status"], found["observed"]["verdict"]) == ("failed", "contradicted")
+    assert found["reason"] in ended.stderr
+
+
+UNSEEN = "import recipes.torch_.eager\nrecipes.torch_.eager.missing = lambda: 'thing to see with'"
+
+
+def test_what_could_not_be_observed_fails_the_run_unless_that_is_allowed(tmp_path, words):
+    ended = sabotage(tmp_path, UNSEEN, "amp=o1", *words, "steps=4")
+    assert ended.returncode == 1
+    assert "nothing proves that amp=o1 ran" in ended.stderr
+    ended = sabotage(tmp_path, UNSEEN, "amp=o1", *words, "steps=5", "require_proof=false")
+    assert ended.returncode == 0, ended.stderr
+    assert result(tmp_path / "run")["observed"]["verdict"] == "unknown"
+
+
+def test_a_run_that_breaks_off_leaves_its_reason(tmp_path, words):
+    lines = "from torch.optim.optimizer import register_optimizer_step_pre_hook as hook\nhook(lambda *_: 1 / 0)"
+    ended = sabotage(tmp_path, lines, "amp=o1", *words)
+    assert ended.returncode == 1
+    assert "ZeroDivisionError" in ended.stderr
+    found = result(tmp_path / "run")
+    assert (found["status"], found["reason"]) == ("failed", "ZeroDivisionError: division by zero")
+
+
+def test_a_data_set_with_nothing_held_out_has_no_evaluation(tmp_path):
+    succeed(["amp=o1", "data=synthetic", "batch=8", "steps=3", f"run={tmp_path}"])
+    assert result(tmp_path)["eval"] == {}
+
+
+def test_two_ranks_train_on_the_same_global_batches_as_one(tmp_path, words):
+    job = ["amp=o0", *words, "steps=6", "train.dropout_conv=0", "train.dropout_dense=0"]
+    succeed([*job, f"run={tmp_path / 'one'}"])
+    said = succeed([*job, f"run={tmp_path / 'two'}"], ranks=2)
+    assert [line.split()[0] for line in said.splitlines()[:3]] == ["rank", "0", "1"]
+    one, two = ([row["loss"] for row in steps(tmp_path / name)] for name in ("one", "two"))
+    assert one == pytest.approx(two, rel=1e-4)
+    assert result(tmp_path / "two")["world_size"] == 2
+
+
+def test_micro_batches_make_the_same_step(tmp_path, words):
+    job = ["amp=o0", *words, "steps=6", "train.dropout_conv=0", "train.dropout_dense=0", "train.clip=0.5"]
+    succeed([*job, f"run={tmp_path / 'one'}"])
+    succeed([*job, "accumulate=4", f"run={tmp_path / 'four'}"])
+    for column in ("loss", "grad_norm"):
+        one, four = ([row[column] for row in steps(tmp_path / name)] for name in ("one", "four"))
+        assert one == pytest.approx(four, rel=1e-4)
+
+
+@pytest.mark.slow
+def test_compiled_it_is_proved_too(tmp_path, words):
+    succeed(["amp=o2", *words, "steps=12", "compile=true", f"run={tmp_path}"])
+    assert result(tmp_path)["effective"]["compile"] is True
+    assert result(tmp_path)["observed"]["verdict"] == "proved"
+
+
+def test_help_costs_no_run():
+    ended = run(["--help"])
+    assert ended.returncode == 0
+    assert "train.lr=1.0" in ended.stdout
+
+
+def wait_for(path: Path, process) -> None:
+    """Until a step is written there."""
+    deadline = time.monotonic() + 120
+    while not (path.exists() and '"step"' in path.read_text()):
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
