@@ -124,7 +124,9 @@ def _resolve(spec: JobSpec, facts: Facts) -> Plan:
     settings.check(training, launch.nodes * processes)
     capability = min((gpu.compute_capability for gpu in gpus), default=None)
     dtype = levels.resolve_dtype(training.amp.level, training.amp.dtype, device, capability, training.framework)
-    row = levels.mechanism(training.framework, training.amp.level, dtype, training.xla, device)
+    row = levels.mechanism(
+        training.framework, training.amp.level, dtype, training.xla, device, training.amp.master_weights
+    )
     if row.hole:
         raise SettingsError(row.hole, "amp")
     _check_python(spec, facts)

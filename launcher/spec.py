@@ -188,5 +188,5 @@ def _check_precision(spec: JobSpec) -> None:
         )
     if training.data.name not in spec.recipe.data:
         raise SettingsError(not_a_choice("data", training.data.name, spec.recipe.data), "data")
-    levels.check(training.amp, training.loss_scale)
+    levels.check(training.amp, training.loss_scale, training.framework)
     settings.check(training)

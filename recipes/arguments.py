@@ -68,7 +68,7 @@ def parse(words: Sequence[str], recipe_name: str, framework: str) -> Arguments:
             raise SettingsError(f"{key}={getattr(chosen, key)}, and this trainer is {key}={mine}", key)
     if spec:
         _refuse_disagreement(settings.with_recipe_defaults(base, recipe), chosen, spec)
-    levels.check(chosen.amp, chosen.loss_scale)
+    levels.check(chosen.amp, chosen.loss_scale, chosen.framework)
     return Arguments(settings=chosen, run=Path(run) if run else None, plan=plan)
 
 

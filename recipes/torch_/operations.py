@@ -21,13 +21,11 @@ from recipes.torch_.cast import floats_to
 from recipes.typed import SettingsError
 
 OTHER_SPELLINGS = {
-    "add": ("__radd__",),
-    "div": ("divide", "true_divide", "__rdiv__", "__rtruediv__", "__truediv__"),
-    "matmul": ("__matmul__", "__rmatmul__"),
-    "mul": ("multiply", "__rmul__"),
+    "div": ("divide", "true_divide", "__rdiv__"),
+    "mul": ("multiply",),
     "multi_dot": ("linalg_multi_dot",),
     "norm": ("linalg_norm", "linalg_vector_norm", "linalg_matrix_norm"),
-    "pow": ("__pow__", "__rpow__"),
+    "pow": ("__rpow__",),
     "sub": ("subtract", "rsub", "__rsub__"),
 }
 """What else torch calls an operation where it hands the call to a mode. In-place forms keep their operand's dtype."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 import torch._functorch.config
@@ -120,10 +122,8 @@ def test_a_model_compiled_under_one_list_is_compiled_anew_under_another():
 )
 def test_what_an_older_compiler_would_get_wrong_is_refused(monkeypatch, version, has_switch, refused, chosen):
     monkeypatch.setattr(torch, "__version__", torch.torch_version.TorchVersion(version))
-    if has_switch:
-        monkeypatch.setattr(torch._functorch.config, "backward_pass_autocast", "same_as_forward", raising=False)
-    elif HAS_SWITCH:
-        monkeypatch.setattr("recipes.torch_.compiler.functorch_config", object())
+    switches = SimpleNamespace(backward_pass_autocast="same_as_forward") if has_switch else SimpleNamespace()
+    monkeypatch.setattr("recipes.torch_.compiler.functorch_config", switches)
     make_compilable(Amp(level="o1"))
     (key,) = chosen
     if key in refused:
@@ -131,3 +131,4 @@ def test_what_an_older_compiler_would_get_wrong_is_refused(monkeypatch, version,
             make_compilable(Amp(level="o1", **chosen))
     else:
         make_compilable(Amp(level="o1", **chosen))
+        assert vars(switches) == ({"backward_pass_autocast": "off"} if has_switch else {})

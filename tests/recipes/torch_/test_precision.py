@@ -543,4 +543,6 @@ def test_what_was_witnessed_is_judged():
     with training.precision.witness(training.model).step(1):
         training.step()
     observed = training.precision.observed()
+    if "this torch has no" in observed["why"]:
+        pytest.skip(observed["why"])
     assert (observed["verdict"], observed["dtype"]) == ("proved", "bfloat16"), observed
