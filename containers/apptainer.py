@@ -1,0 +1,51 @@
+"""Apptainer, and Singularity before it was called that."""
+
+from __future__ import annotations
+
+import re
+
+from containers.description import Container, Mount
+from containers.devices import visibility
+from containers.engines import mount_fields
+from containers.runtime import Runtime, Wrapped, limited
+from containers.words import Late, Word
+
+# The first versions with --no-eval. Those before run every value through a shell inside the container.
+_NO_EVAL = {"apptainer": (1, 1), "singularity": (3, 10)}
+PLAIN_PATH = re.compile(r'[^:,\\"]+')
+"""What `--bind` takes as it stands; anything else needs `--mount`."""
+
+
+def wrap(container: Container, runtime: Runtime) -> Wrapped:
+    """`apptainer exec` of a settled container.
+
+    Values travel as APPTAINERENV_NAME in the client's environment: `--env` would split them at commas.
+    """
+    devices = visibility(container.devices, runtime.kind)
+    prefix = "SINGULARITYENV_" if runtime.product == "singularity" else "APPTAINERENV_"
+    values: dict[str, Word] = {**devices.environment, **container.environment}
+    values |= {name: Late(name) for name in (*devices.passed, *container.passed)}
+    words: list[Word] = [*runtime.command, "exec", "--cleanenv", *(["--no-eval"] if no_eval(runtime) else [])]
+    # --home beside --no-home names the folder without mounting anything: APPTAINERENV_HOME is not obeyed.
+    words += ["--no-home", f"--home={container.home}"]
+    words += ["--net", "--network=none"] if container.network == "none" else []
+    words += ["--ipc"] if container.ipc == "private" else []
+    words += devices.flags
+    words += [_mount(each) for each in container.mounts]
+    words += [f"--pwd={container.workdir}", container.image, *container.argv]
+    return Wrapped(
+        argv=limited(container.limits, tuple(words)),
+        environment={f"{prefix}{name}": value for name, value in values.items()},
+        folders=(container.cache, container.home),
+    )
+
+
+def no_eval(runtime: Runtime) -> bool:
+    """Whether it can be told to leave values alone."""
+    return not runtime.version or runtime.version >= _NO_EVAL[runtime.product or "apptainer"]
+
+
+def _mount(mount: Mount) -> str:
+    if PLAIN_PATH.fullmatch(mount.source) and PLAIN_PATH.fullmatch(mount.target):
+        return f"--bind={mount.source}:{mount.target}" + (":ro" if mount.read_only else "")
+    return f"--mount={mount_fields(mount)}"

@@ -1,0 +1,57 @@
+"""Docker and podman: one command line in all but user namespace and devices."""
+
+from __future__ import annotations
+
+from containers.description import Container, Mount
+from containers.devices import visibility
+from containers.runtime import Runtime, Wrapped
+from containers.words import Word, prefixed
+
+
+def wrap(container: Container, runtime: Runtime) -> Wrapped:
+    """`docker run` or `podman run` of a settled container.
+
+    Values stand in the argument list rather than in the client's environment, where a PATH or an LD_PRELOAD meant for
+    the job would change the client; nor in an env file, whose lines Docker cuts at 64 KiB.
+    """
+    devices = visibility(container.devices, runtime.kind)
+    values = {"HOME": container.home, **devices.environment, **container.environment}
+    words: list[Word] = [*runtime.command, "run", "--rm", "--init", "--pull=never", "--log-driver=none"]
+    words += [prefixed("--name=", container.name), f"--network={container.network}"]
+    words += [f"--ipc={container.ipc}", *([f"--shm-size={container.shm_bytes}"] if container.shm_bytes else [])]
+    words += [f"--ulimit={name}={value}" for name, value in container.limits.items()]
+    words += _user(container, runtime)
+    words += devices.flags
+    words += [f"--workdir={container.workdir}", *(f"--mount={mount_fields(each)}" for each in container.mounts)]
+    words += [f"--env={name}={value}" for name, value in values.items()]
+    words += [f"--env={name}" for name in (*devices.passed, *container.passed)]
+    words += ["--entrypoint=", container.image, *container.argv]
+    return Wrapped(
+        argv=tuple(words),
+        folders=(container.cache, container.home),
+        remove=(*runtime.command, "rm", "--force", container.name),
+    )
+
+
+def mount_fields(mount: Mount) -> str:
+    """The value of `--mount`: comma-separated fields, quoted as in a CSV file."""
+    fields = ["type=bind", f"source={mount.source}", f"target={mount.target}"]
+    return ",".join([*map(_field, fields), *(["readonly"] if mount.read_only else [])])
+
+
+def _field(text: str) -> str:
+    if "," in text or '"' in text:
+        return '"' + text.replace('"', '""') + '"'
+    return text
+
+
+def _user(container: Container, runtime: Runtime) -> list[Word]:
+    user = container.user
+    words: list[Word] = [f"--user={user.uid}:{user.gid}"]
+    if runtime.kind == "podman":
+        # Proxies of the host come in only here; nowhere else does the host's environment leak into the job's.
+        words += ["--http-proxy=false", "--security-opt=label=disable"]
+        if user.uid != 0:
+            # Else files would belong to a subordinate user of theirs. Other groups don't exist in that namespace.
+            return [*words, "--userns=keep-id"]
+    return [*words, *(f"--group-add={group}" for group in user.groups)]

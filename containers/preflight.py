@@ -1,0 +1,216 @@
+"""What is wrong with a container is said before anything is queued. Pure: what was looked up is given.
+
+Every function raises `SettingsError` with the key that a person set.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Collection, Iterable, Mapping
+
+from containers import apptainer, pyxis
+from containers.description import OWNED, SECRETS, Container, Mount, settle
+from containers.runtime import ALIASES, KINDS, Runtime
+from recipes.typed import SettingsError, not_a_choice, refuse_control_characters
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_CONTAINER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+_SYSTEM = ("/", "/proc", "/sys", "/dev")
+# Linux takes no longer string in an argument list or environment, the ending zero byte included.
+MAX_STRING = 128 * 1024
+MAX_TOTAL = 1_500_000
+MAX_PATH, MAX_COMPONENT = 4095, 255
+
+SHELL_OWN = (
+    *("PWD", "OLDPWD", "SHLVL", "_", "UID", "EUID", "GID", "PPID", "IFS", "OPTIND", "SHELLOPTS"),
+    *("RANDOM", "SRANDOM", "SECONDS", "LINENO", "EPOCHSECONDS", "EPOCHREALTIME", "HISTCMD", "GROUPS", "DIRSTACK"),
+    *("FUNCNAME", "PIPESTATUS", "PROMPT_COMMAND", "APPEND_PATH", "PREPEND_PATH"),
+)
+"""Variables that a shell on the way, the script's or the runtime's own, sets or understands itself."""
+RESERVED_PREFIXES = (
+    *("LAUNCHER_", "SLURM_", "SBATCH_", "SRUN_", "PMI_", "PMIX_", "PYXIS_", "ENROOT_", "BASH"),
+    *("APPTAINER_", "SINGULARITY_", "APPTAINERENV_", "SINGULARITYENV_"),
+)
+
+
+def check_names(names: Iterable[str], key: str = "env") -> None:
+    """Refuse names that no job can be given: what people set under `env` and `secrets`."""
+    for name in names:
+        if not _NAME.fullmatch(name):
+            raise SettingsError(f"{key}.{name}: {name!r} is not a name for an environment variable", f"{key}.{name}")
+        if name in OWNED or name in SHELL_OWN or name.startswith(RESERVED_PREFIXES):
+            instead = "; say visible_gpus=[...]" if "VISIBLE_DEVICES" in name else ""
+            raise SettingsError(f"{key}.{name}: {name} is set on the way to the job itself{instead}", f"{key}.{name}")
+
+
+def choose(kind: str, found: Mapping[str, Runtime]) -> Runtime:
+    """The runtime of that kind among those found on the host, by kind. `singularity` is what apptainer was called."""
+    kind = ALIASES.get(kind, kind)
+    if kind not in KINDS:
+        raise SettingsError(not_a_choice("container", kind, (*KINDS, *ALIASES)), "container.kind")
+    if kind == "none":
+        return Runtime(kind="none")
+    if kind not in found:
+        there = ", ".join(["none", *found])
+        raise SettingsError(f"container={kind}: it is not installed on this host, which has {there}", "container.kind")
+    if found[kind].problem:
+        raise SettingsError(f"container={kind}: {found[kind].problem}", "container.kind")
+    return found[kind]
+
+
+def parse_mount(text: str) -> Mount:
+    """`SOURCE:TARGET[:ro]` as people write it. The source may be relative still."""
+    parts = text.split(":")
+    read_only = parts[-1] == "ro"
+    if parts[-1] in ("ro", "rw"):
+        parts.pop()
+    if len(parts) != 2 or not all(parts):
+        raise SettingsError(f"mounts={text} should be SOURCE:TARGET or SOURCE:TARGET:ro, with no other ':'", "mounts")
+    return Mount(source=parts[0], target=parts[1], read_only=read_only)
+
+
+def check(container: Container, runtime: Runtime, missing: Collection[str] = ()) -> None:
+    """Refuse a container that this runtime can't carry exactly. `missing` are the paths that aren't on the host."""
+    _check_texts(container)
+    if runtime.kind == "none":
+        _check_sizes(container, container.environment)
+        return
+    _check_mounts(container, missing)
+    settled = settle(container)
+    _check_sizes(settled, settled.environment)
+    if runtime.gpu_problem and container.devices:
+        raise SettingsError(f"container={runtime.kind} with GPUs: {runtime.gpu_problem}", "container.kind")
+    {"docker": _check_engine, "podman": _check_engine, "apptainer": _check_apptainer, "pyxis": _check_pyxis}[
+        runtime.kind
+    ](settled, runtime)
+
+
+def _check_texts(container: Container) -> None:
+    texts = {"image": container.image, "workdir": container.workdir, "cache": container.cache}
+    texts |= {f"env.{name}": value for name, value in container.environment.items()}
+    texts |= {f"secrets.{name}": value for name, value in container.secrets.items()}
+    for index, mount in enumerate(container.mounts):
+        texts |= {f"mounts[{index}]": f"{mount.source}:{mount.target}"}
+    for index, word in enumerate(container.argv):
+        texts |= {f"argv[{index}]": word} if isinstance(word, str) else {}
+    for key, text in texts.items():
+        refuse_control_characters(key, text)
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise SettingsError(f"{key}={text!r} holds bytes that are not text in UTF-8", key) from None
+    first = container.argv[0] if container.argv else ""
+    if isinstance(first, str) and (not first or first.startswith("-")):
+        raise SettingsError(f"python={first} is not the name of a program", "python")
+    given = [*container.environment, *container.passed, *container.secrets]
+    for name in given:
+        if name in OWNED or not _NAME.fullmatch(name) or given.count(name) > 1:
+            raise SettingsError(f"env.{name}: {name} is set from the description, twice or can't be set", f"env.{name}")
+
+
+def _check_sizes(container: Container, environment: Mapping[str, str]) -> None:
+    total = 0
+    for name, value in environment.items():
+        size = len(f"SINGULARITYENV_{name}={value}".encode()) + 1
+        total += size
+        if size > MAX_STRING:
+            raise SettingsError(
+                f"env.{name} holds {len(value.encode())} bytes, and Linux starts no program with a variable longer "
+                f"than {MAX_STRING // 1024} KiB; put it into a file and name that",
+                f"env.{name}",
+            )
+    for index, word in enumerate(container.argv):
+        size = len(word.encode()) + 1 if isinstance(word, str) else 0
+        total += size
+        if size > MAX_STRING:
+            raise SettingsError(
+                f"argument {index} of the job is longer than {MAX_STRING // 1024} KiB", f"argv[{index}]"
+            )
+    if total > MAX_TOTAL:
+        raise SettingsError(f"the job's environment and arguments hold {total} bytes; Linux takes about 2 MB", "env")
+
+
+def _check_mounts(container: Container, missing: Collection[str]) -> None:
+    for key, path in (("workdir", container.workdir), ("run_root", container.cache)):
+        if not path.startswith("/"):
+            raise SettingsError(f"{key}={path} should be an absolute path", key)
+    targets: dict[str, str] = {posixpath.normpath(container.cache): container.cache}
+    for mount in container.mounts:
+        shown = f"{mount.source}:{mount.target}"
+        if not mount.source.startswith("/"):
+            raise SettingsError(f"mounts={shown}: the source should be an absolute path", "mounts")
+        if not mount.target.startswith("/"):
+            raise SettingsError(f"mounts={shown}: {mount.target} should be absolute, as /{mount.target}", "mounts")
+        target = posixpath.normpath(mount.target)
+        if target in _SYSTEM or target.startswith(("/proc/", "/sys/", f"{SECRETS}/")) or target == SECRETS:
+            raise SettingsError(f"mounts={shown}: {target} belongs to the container itself", "mounts")
+        if target in targets:
+            raise SettingsError(f"mounts={shown}: {target} already holds {targets[target]}", "mounts")
+        targets[target] = mount.source
+        if mount.source in missing:
+            raise SettingsError(f"mounts={shown}: {mount.source} is not there", "mounts")
+        for path in (mount.source, mount.target):
+            parts = path.split("/")
+            if len(path.encode()) > MAX_PATH or any(len(each.encode()) > MAX_COMPONENT for each in parts):
+                raise SettingsError(f"mounts={path[:60]}...: no file system takes a path that long", "mounts")
+    for name, path in container.secrets.items():
+        if path in missing:
+            raise SettingsError(f"secrets.{name}={path}: there is no such file", f"secrets.{name}")
+
+
+def _check_engine(container: Container, runtime: Runtime) -> None:
+    if container.image.startswith("-"):
+        raise SettingsError(f"image={container.image} is not the name of an image", "image")
+    if isinstance(container.name, str) and not _CONTAINER_NAME.fullmatch(container.name):
+        raise SettingsError(f"name={container.name} is not a name for a container", "name")
+    if container.shm_bytes and container.ipc == "host":
+        raise SettingsError("container.shm needs container.ipc=private; the host's /dev/shm has its own size", "shm")
+
+
+def _check_apptainer(container: Container, runtime: Runtime) -> None:
+    if container.shm_bytes:
+        raise SettingsError(f"container.shm: {runtime.kind} shares the host's /dev/shm and its size", "shm")
+    if ":" in container.home:
+        raise SettingsError(f"run_root={container.cache}: {runtime.kind} takes no ':' there", "run_root")
+    _check_image_path(container, runtime)
+    if apptainer.no_eval(runtime):
+        return
+    version = ".".join(map(str, runtime.version))
+    for name, value in container.environment.items():
+        if any(each in value for each in '$`\\"'):
+            raise SettingsError(
+                f'env.{name}: {runtime.product} {version} runs $, `, \\ and " of a value in a shell; '
+                "a newer one, or a file that holds the value, would do",
+                f"env.{name}",
+            )
+    for mount in container.mounts:
+        for path in (mount.source, mount.target):
+            if not apptainer.PLAIN_PATH.fullmatch(path):
+                raise SettingsError(f"mounts={path}: {runtime.product} {version} can't mount such a path", "mounts")
+
+
+def _check_pyxis(container: Container, runtime: Runtime) -> None:
+    for what, given in (("shm", container.shm_bytes), ("ipc", container.ipc == "private")):
+        if given:
+            raise SettingsError(f"container.{what}: pyxis shares the host's /dev/shm and its size", what)
+    if container.network == "none":
+        raise SettingsError("container.network=none: pyxis shares the host's network", "network")
+    if container.devices is not None and container.devices not in ((), "job"):
+        raise SettingsError("visible_gpus with container=pyxis: Slurm chooses the devices; say gpus=", "visible_gpus")
+    paths = {"workdir": container.workdir, "image": container.image.replace("#", "/", 1).replace(":", "/")}
+    for mount in container.mounts:
+        paths |= {f"mounts={mount.source}": mount.source, f"mounts={mount.target}": mount.target}
+    for key, path in paths.items():
+        if not pyxis.PLAIN_PATH.fullmatch(path):
+            odd = "".join(sorted(set(re.sub(pyxis.PLAIN_PATH, "", path))))
+            raise SettingsError(f"{key}: pyxis takes letters, digits and @%+=./_- in paths, not {odd!r}", key)
+
+
+def _check_image_path(container: Container, runtime: Runtime) -> None:
+    if not container.image.startswith("/"):
+        raise SettingsError(
+            f"image={container.image}: {runtime.kind} runs a .sif file or a sandbox folder; fetch it with "
+            f"`image pull {container.image}`",
+            "image",
+        )

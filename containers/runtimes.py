@@ -1,0 +1,19 @@
+"""From a description to the command that starts it. Pure: `wrap(container, runtime)` looks at nothing."""
+
+from __future__ import annotations
+
+from containers import apptainer, engines, plain, pyxis
+from containers.description import Container, settle
+from containers.runtime import Runtime, Wrapped
+
+_RENDERERS = {"docker": engines.wrap, "podman": engines.wrap, "apptainer": apptainer.wrap, "pyxis": pyxis.wrap}
+
+
+def wrap(container: Container, runtime: Runtime) -> Wrapped:
+    """The command and the environment that start this container with this runtime.
+
+    `preflight.check` refuses beforehand what the runtime can't carry.
+    """
+    if runtime.kind == "none":
+        return plain.wrap(container)
+    return _RENDERERS[runtime.kind](settle(container), runtime)

@@ -1,0 +1,148 @@
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from containers import preflight
+from containers.description import Mount
+from containers.preflight import check, check_names, choose, parse_mount
+from containers.runtime import Runtime
+from recipes.typed import SettingsError
+from tests.containers.samples import APPTAINER, DOCKER, FULL, IMAGES, PYXIS, RUNTIMES, SINGULARITY_3_8
+
+PLAIN = dataclasses.replace(FULL, environment={}, secrets={}, mounts=(), limits={}, devices=None)
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+def test_an_ordinary_container_passes(runtime: str) -> None:
+    kind = RUNTIMES[runtime].kind
+    check(dataclasses.replace(PLAIN, image=IMAGES[kind]), RUNTIMES[runtime])
+
+
+def mounts(*pairs: str) -> dict[str, Any]:
+    return {"mounts": tuple(Mount(source=pair.split(">")[0], target=pair.split(">")[1]) for pair in pairs)}
+
+
+@pytest.mark.parametrize(
+    ("change", "runtime", "says", "key"),
+    [
+        (mounts("/d>data"), DOCKER, "mounts=/d:data: data should be absolute, as /data", "mounts"),
+        (mounts("d>/data"), DOCKER, "the source should be an absolute path", "mounts"),
+        (mounts("/d>/data", "/e>/data/"), DOCKER, "mounts=/e:/data/: /data already holds /d", "mounts"),
+        (mounts("/d>/data/runs/.cache"), DOCKER, "/data/runs/.cache already holds /data/runs/.cache", "mounts"),
+        (mounts("/d>/"), DOCKER, "mounts=/d:/: / belongs to the container itself", "mounts"),
+        (mounts("/d>/a/.."), APPTAINER, "/ belongs to the container itself", "mounts"),
+        (mounts("/d>/proc/x"), DOCKER, "/proc/x belongs to the container itself", "mounts"),
+        (mounts("/d>/run/launcher/KEY"), DOCKER, "belongs to the container itself", "mounts"),
+        (mounts("/missing>/data"), DOCKER, "mounts=/missing:/data: /missing is not there", "mounts"),
+        (mounts("/" + "x" * 256 + ">/data"), DOCKER, "no file system takes a path that long", "mounts"),
+        ({"secrets": {"KEY": "/missing"}}, DOCKER, "secrets.KEY=/missing: there is no such file", "secrets.KEY"),
+        ({"workdir": "code"}, DOCKER, "workdir=code should be an absolute path", "workdir"),
+        ({"argv": ("-x",)}, DOCKER, "python=-x is not the name of a program", "python"),
+        ({"argv": ()}, DOCKER, "python= is not the name of a program", "python"),
+        ({"image": "--privileged"}, DOCKER, "image=--privileged is not the name of an image", "image"),
+        ({"name": "run id"}, DOCKER, "name=run id is not a name for a container", "name"),
+        ({"shm_bytes": 2**30}, DOCKER, "container.shm needs container.ipc=private", "shm"),
+        ({"shm_bytes": 2**30}, APPTAINER, "shares the host's /dev/shm", "shm"),
+        ({"ipc": "private"}, PYXIS, "pyxis shares the host's /dev/shm", "ipc"),
+        ({"network": "none"}, PYXIS, "pyxis shares the host's network", "network"),
+        ({"devices": ("0",)}, PYXIS, "Slurm chooses the devices; say gpus=", "visible_gpus"),
+        (mounts("/d e>/data"), PYXIS, "pyxis takes letters, digits and @%+=./_- in paths, not ' '", "mounts"),
+        ({"cache": "/a:b"}, APPTAINER, "run_root=/a:b: apptainer takes no ':' there", "run_root"),
+        ({"image": "docker://x"}, APPTAINER, "fetch it with `image pull docker://x`", "image"),
+        ({"environment": {"V": "$x"}}, SINGULARITY_3_8, "env.V: singularity 3.8.7 runs $, `", "env.V"),
+        (mounts("/a,b>/data"), SINGULARITY_3_8, "singularity 3.8.7 can't mount such a path", "mounts"),
+        ({"environment": {"HOME": "/x"}}, DOCKER, "env.HOME: HOME is set from the description", "env.HOME"),
+        ({"environment": {"MASTER_ADDR": "x"}}, DOCKER, "env.MASTER_ADDR: MASTER_ADDR is set", "env.MASTER_ADDR"),
+    ],
+)
+def test_what_cannot_be_carried_is_refused(change: dict[str, Any], runtime: Runtime, says: str, key: str) -> None:
+    container = dataclasses.replace(dataclasses.replace(PLAIN, image=IMAGES[runtime.kind]), **change)
+    with pytest.raises(SettingsError) as error:
+        check(container, runtime, missing=("/missing",))
+    assert says in str(error.value)
+    assert error.value.key.partition("=")[0] == key
+
+
+def test_gpus_are_refused_where_the_runtime_cannot_give_them() -> None:
+    engine = dataclasses.replace(DOCKER, gpu_problem="there is no NVIDIA container toolkit")
+    with pytest.raises(SettingsError, match="container=docker with GPUs: there is no NVIDIA container toolkit"):
+        check(dataclasses.replace(PLAIN, devices=("0",)), engine)
+    check(dataclasses.replace(PLAIN, image="x", devices=()), engine)
+
+
+def test_a_runtime_that_is_not_there_is_refused_naming_those_that_are() -> None:
+    with pytest.raises(SettingsError, match=r"container=podman: it is not installed .* which has none, docker"):
+        choose("podman", {"docker": DOCKER})
+
+
+def test_a_runtime_that_does_not_answer_is_refused_with_its_reason() -> None:
+    broken = dataclasses.replace(DOCKER, problem="the engine does not answer")
+    with pytest.raises(SettingsError, match="container=docker: the engine does not answer"):
+        choose("docker", {"docker": broken})
+
+
+def test_singularity_is_what_apptainer_was_called() -> None:
+    assert choose("singularity", {"apptainer": APPTAINER}) is APPTAINER
+
+
+def test_a_runtime_nobody_knows_is_refused_with_the_choices() -> None:
+    with pytest.raises(SettingsError, match=r"container=dokcer is not one of none, docker.*did you mean docker\?"):
+        choose("dokcer", {})
+
+
+def test_no_container_needs_nothing_installed() -> None:
+    assert choose("none", {}).kind == "none"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "HOME", "PYTHONNOUSERSITE", "LAUNCHER_X", "SLURM_JOB_ID"),
+        *("APPTAINERENV_X", "SINGULARITY_BIND", "UID", "PWD", "_", "APPEND_PATH", "BASHOPTS", "PYXIS_CONTAINER_IMAGE"),
+    ],
+)
+def test_a_reserved_variable_is_refused_by_name(name: str) -> None:
+    with pytest.raises(SettingsError, match=f"env.{name}: {name} is set on the way to the job"):
+        check_names([name])
+
+
+@pytest.mark.parametrize("name", ["", "1A", "A-B", "A B", "A.B", "A=B", "é", "$(id)", "A\n"])
+def test_what_is_no_name_is_refused(name: str) -> None:
+    with pytest.raises(SettingsError, match="is not a name for an environment variable"):
+        check_names([name], "secrets")
+
+
+def test_ordinary_names_pass() -> None:
+    check_names(["A", "_B", "PATH", "LD_LIBRARY_PATH", "http_proxy", "NCCL_DEBUG", "USER", "TERM"])
+
+
+@pytest.mark.parametrize(
+    ("text", "mount"),
+    [
+        ("/a:/b", Mount(source="/a", target="/b")),
+        ("~/a b:/b", Mount(source="~/a b", target="/b")),
+        ("/a:/b:ro", Mount(source="/a", target="/b", read_only=True)),
+        ("/a:/b:rw", Mount(source="/a", target="/b")),
+    ],
+)
+def test_a_mount_as_people_write_it(text: str, mount: Mount) -> None:
+    assert parse_mount(text) == mount
+
+
+@pytest.mark.parametrize("text", ["/a", "", ":", "/a:", ":/b", "/a:/b:/c", "/a:/b:rx", "/a:ro"])
+def test_a_mount_that_could_mean_two_things_is_refused(text: str) -> None:
+    with pytest.raises(SettingsError, match="should be SOURCE:TARGET or SOURCE:TARGET:ro"):
+        parse_mount(text)
+
+
+def test_the_shells_own_names_really_are_lost_on_the_way() -> None:
+    """The list is there for a reason: bash itself refuses or changes a sample of them."""
+    import subprocess
+
+    for name in ("UID", "EUID", "PPID", "RANDOM", "SECONDS", "SHLVL", "_"):
+        assert name in preflight.SHELL_OWN
+        done = subprocess.run(["bash", "-c", f"export {name}=x; printenv {name}"], capture_output=True, text=True)
+        assert done.stdout != "x\n", name
