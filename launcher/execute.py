@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import platform
 import subprocess
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -105,7 +104,7 @@ def provenance(plan: Plan) -> dict[str, Any]:
     return {
         "schema": 1,
         "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "command": [Path(sys.argv[0]).name, *plan.command],
+        "command": ["python", "-m", "launcher", *plan.command],
         "launcher": launcher.__version__,
         "host": plan.host,
         "cwd": os.getcwd(),

@@ -13,12 +13,18 @@ _PREFIX = re.compile(r"^(?:\w+: )?(?:error|fatal): |^\w+: ")
 _NEEDED = ("HOME", "USER", "LOGNAME", "PATH", "LANG", "TZ", "SLURM_CONF")
 
 
-def environment() -> dict[str, str]:
-    """What Slurm's programs are run with: enough to find the cluster, and nothing of a job that we may be inside of."""
-    return {name: os.environ[name] for name in _NEEDED if name in os.environ}
+def environment(conf: str | None = None) -> dict[str, str]:
+    """What Slurm's programs are run with: enough to find the cluster, and nothing of a job that we may be inside of.
+
+    `conf` is the SLURM_CONF of the cluster that is meant, where this process's own may be another's.
+    """
+    found = {name: os.environ[name] for name in _NEEDED if name in os.environ}
+    return {**found, "SLURM_CONF": conf} if conf else found
 
 
-def call(argv: Sequence[str], *, text: str | None = None, timeout: float = 60) -> subprocess.CompletedProcess[str]:
+def call(
+    argv: Sequence[str], *, text: str | None = None, timeout: float = 60, conf: str | None = None
+) -> subprocess.CompletedProcess[str]:
     """Run one of Slurm's programs and return its output, whatever its exit code. Raises `Unavailable`."""
     try:
         return subprocess.run(
@@ -29,7 +35,7 @@ def call(argv: Sequence[str], *, text: str | None = None, timeout: float = 60) -
             text=True,
             errors="replace",
             timeout=timeout,
-            env=environment(),
+            env=environment(conf),
         )
     except FileNotFoundError:
         raise Unavailable(f"{argv[0]} is not here: Slurm's programs are not on this machine's PATH") from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -46,7 +47,8 @@ class SlurmExecutor(ScriptExecutor):
         first = next_attempt(folder)
         answer = folder / f"sbatch.{first}.out"
         log = str(folder / "launch.log")
-        record_submission(folder, queue="slurm", first_attempt=first, answer=str(answer), array_index=None, log=log)
+        where = {"answer": str(answer), "array_index": None, "log": log, "slurm_conf": os.environ.get("SLURM_CONF")}
+        record_submission(folder, queue="slurm", first_attempt=first, **where)
         sbatch([*after_option(plan), str(folder / "run.sh")], answer)
 
     def _submit_array(self, number: int, folders: Sequence[Path], planned: Sequence[Plan]) -> None:
@@ -70,6 +72,7 @@ class SlurmExecutor(ScriptExecutor):
                 answer=str(answer),
                 array_index=index,
                 log=str(place / f"{stem}.{index}.log"),
+                slurm_conf=os.environ.get("SLURM_CONF"),
             )
         sbatch([*after_option(planned[0]), str(text)], answer)
 

@@ -59,32 +59,32 @@ def job_of(submission: Mapping[str, Any]) -> str | None:
     return match[1] if index is None else f"{match[1]}_{index}"
 
 
-def ask(jobs: Iterable[str], *, accounting: bool = True) -> dict[str, Row]:
+def ask(jobs: Iterable[str], *, accounting: bool = True, conf: str | None = None) -> dict[str, Row]:
     """What Slurm knows of the jobs. A live row of squeue wins over what sacct says, which lags and can call a job
     cancelled whose payload still runs. Jobs that neither knows are missing. Raises `Unavailable`."""
     wanted = set(jobs)
-    found = _squeue()
+    found = _squeue(conf)
     rest = sorted(each for each in wanted if each not in found)
     if rest and accounting:
-        found = {**_sacct(rest), **found}
+        found = {**_sacct(rest, conf), **found}
     return {each: found[each] for each in wanted if each in found}
 
 
-def _squeue() -> dict[str, Row]:
+def _squeue(conf: str | None) -> dict[str, Row]:
     # All of the user's jobs: naming thousands would cost more, and naming one that is gone is an error.
-    done = call(["squeue", "--me", "--array", "--noheader", "--states=all", "--format=%i|%T|%r"])
+    done = call(["squeue", "--me", "--array", "--noheader", "--states=all", "--format=%i|%T|%r"], conf=conf)
     if done.returncode != 0:
         raise Unavailable(f"squeue failed: {complaint(done)}")
     return _rows(done.stdout)
 
 
-def _sacct(jobs: list[str]) -> dict[str, Row]:
+def _sacct(jobs: list[str], conf: str | None) -> dict[str, Row]:
     """Rows of the accounting; none where the cluster keeps no accounts, as many small ones."""
     found: dict[str, Row] = {}
     bases = sorted({each.partition("_")[0] for each in jobs})
     for start in range(0, len(bases), 500):
         argv = ["sacct", "--allocations", "--noheader", "--parsable2", "--array", "--duplicates"]
-        done = call([*argv, "--format=JobID,State,Reason", f"--jobs={','.join(bases[start : start + 500])}"])
+        done = call([*argv, "--format=JobID,State,Reason", f"--jobs={','.join(bases[start : start + 500])}"], conf=conf)
         if done.returncode != 0:
             return found
         found.update(_rows(done.stdout))  # of a requeued job's several rows, the last

@@ -22,10 +22,25 @@ _OVER_MEMORY = re.compile(r"exceeded (?:job )?memory limit|oom.kill|out of memor
 
 def liveness(asked: Mapping[str, Files]) -> dict[str, Liveness]:
     """What Slurm says of each run; keys are folders."""
+    found: dict[str, Liveness] = {}
+    for conf, group in _by_cluster(asked).items():
+        found.update(_liveness(group, conf))
+    return found
+
+
+def _by_cluster(asked: Mapping[str, Files]) -> dict[str | None, dict[str, Files]]:
+    """The runs of each cluster, by the SLURM_CONF that they were submitted with."""
+    groups: dict[str | None, dict[str, Files]] = {}
+    for folder, files in asked.items():
+        groups.setdefault((files.submission or {}).get("slurm_conf"), {})[folder] = files
+    return groups
+
+
+def _liveness(asked: Mapping[str, Files], conf: str | None) -> dict[str, Liveness]:
     names = {folder: job_of(files.submission or {}) for folder, files in asked.items()}
     known = [job for job in names.values() if job is not None]
     try:
-        rows = jobs.ask(known) if known else {}
+        rows = jobs.ask(known, conf=conf) if known else {}
     except Unavailable as error:
         return {folder: Liveness("unknown", str(error)) for folder in asked}
     found = {}
@@ -60,11 +75,18 @@ def judge(job: str, row: Row | None, log: str = "") -> Liveness:
 
 def end(asked: Mapping[str, Files], grace: float) -> dict[str, str]:
     """Cancel the jobs of the runs in Slurm, which itself gives them KillWait seconds between TERM and KILL."""
+    failed: dict[str, str] = {}
+    for conf, group in _by_cluster(asked).items():
+        failed.update(_end(group, conf))
+    return failed
+
+
+def _end(asked: Mapping[str, Files], conf: str | None) -> dict[str, str]:
     names = {folder: job_of(files.submission or {}) for folder, files in asked.items()}
     known = sorted(job for job in names.values() if job is not None)
     failed = {folder: "sbatch has not answered, so nobody knows its job" for folder, job in names.items() if not job}
     for start in range(0, len(known), 500):
-        done = call(["scancel", "--quiet", *known[start : start + 500]])
+        done = call(["scancel", "--quiet", *known[start : start + 500]], conf=conf)
         if done.returncode != 0:
             why = f"scancel failed: {complaint(done)}"
             failed.update({folder: why for folder, job in names.items() if job in known[start : start + 500]})
@@ -73,14 +95,17 @@ def end(asked: Mapping[str, Files], grace: float) -> dict[str, str]:
 
 def with_processes(asked: Mapping[str, Files]) -> set[str]:
     """Runs of which Slurm still has a live job, though their folders may call them finished."""
-    names = {folder: job_of(files.submission or {}) for folder, files in asked.items()}
-    known = [job for job in names.values() if job is not None]
-    try:
-        rows = jobs.ask(known, accounting=False) if known else {}
-    except Unavailable:
-        return set()
-    alive = {job for job, row in rows.items() if row.state in jobs.ACTIVE and row.state != "COMPLETING"}
-    return {folder for folder, job in names.items() if job in alive}
+    found: set[str] = set()
+    for conf, group in _by_cluster(asked).items():
+        names = {folder: job_of(files.submission or {}) for folder, files in group.items()}
+        known = [job for job in names.values() if job is not None]
+        try:
+            rows = jobs.ask(known, accounting=False, conf=conf) if known else {}
+        except Unavailable:
+            continue
+        alive = {job for job, row in rows.items() if row.state in jobs.ACTIVE and row.state != "COMPLETING"}
+        found |= {folder for folder, job in names.items() if job in alive}
+    return found
 
 
 def _unanswered(files: Files) -> Liveness:

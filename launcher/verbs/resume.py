@@ -44,8 +44,9 @@ def main(arguments: Sequence[str]) -> int:
         raise UsageError("resume takes one run or sweep: python -m launcher resume RUN [key=value ...]")
     found = runs.find(names[0], runs.roots(root))
     seen = queues.look(found.runs)
+    plan_of = {each.run: changes(_plan_of(each), assignments) for each in seen}
     chosen = _choose(seen, goes_on=bool({"epochs", "steps"} & assignments.keys()), is_sweep=found.sweep is not None)
-    changed = [changes(plans.from_json(_plan_of(each)), assignments) for each in chosen]
+    changed = [plan_of[each.run] for each in chosen]
     folders = [each.run.folder for each in chosen]
     submission.check(changed)
     for folder, plan in zip(folders, changed, strict=True):
@@ -102,8 +103,6 @@ def _choose(seen: Sequence[Seen], *, goes_on: bool, is_sweep: bool) -> list[Seen
     for each in seen:
         if not each.state.finished:
             raise UsageError(f"{each.run.id} is {each.state.name}; only a run that has ended can be resumed")
-        if not Path(_plan_path(each)).exists():
-            raise UsageError(f"{each.run.id} has no plan.json, so nobody can say what it ran")
     chosen = [each for each in seen if goes_on or each.state.name != "done"]
     if not chosen:
         what = "every run of this sweep is done" if is_sweep else f"{seen[0].run.id} is done"
@@ -111,12 +110,11 @@ def _choose(seen: Sequence[Seen], *, goes_on: bool, is_sweep: bool) -> list[Seen
     return chosen
 
 
-def _plan_path(each: Seen) -> Path:
-    return each.run.folder / "plan.json"
-
-
-def _plan_of(each: Seen) -> dict[str, Any]:
-    return runs.read_if_whole(_plan_path(each))
+def _plan_of(each: Seen) -> Plan:
+    values = runs.read_if_whole(each.run.folder / "plan.json")
+    if not values:
+        raise UsageError(f"{each.run.id} has no plan.json, so nobody can say what it ran")
+    return plans.from_json(values)
 
 
 def _boolean(key: str, text: str) -> bool:
