@@ -1,0 +1,167 @@
+"""The command line as a person meets it: exit codes, one line for an error, nothing left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from launcher.__main__ import VERBS, main
+from tests.launcher.hosts import LAPTOP
+
+BAD = [
+    ["amp=o9"],
+    ["bach=3"],
+    ["plam"],
+    ["batch=127", "accumulate=2"],
+    ["xla=true"],
+    ["amp=o0", "amp.dtype=float16"],
+    ["amp.allow=[conv2d]", "amp.deny=[conv2d]"],
+    ["amp=o1", "amp.deny=[conv9d]"],
+    ["visible_gpus=[99]"],
+    ["gpus=99"],
+    ["data=mnist"],
+    ["data=mnist", "data.dir=/"],
+    ["run_root=/proc/nowhere"],
+    ["name=a\nb"],
+    ["--frobnicate"],
+    ["--config-dir", "/nowhere"],
+    ["plan", "--facts", "/nowhere.json"],
+    ["train.lr=fast"],
+    ["resume"],
+    ["rm"],
+    ["ls", "nothing"],
+]
+
+
+@pytest.mark.parametrize("words", BAD, ids=" ".join)
+def test_a_mistake_is_one_line_exit_2_and_leaves_nothing(
+    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    try:
+        code = main(words)
+    except SystemExit as error:
+        code = int(error.code or 0)
+    said = capsys.readouterr().err
+    assert code == 2
+    assert said.strip()
+    assert "Traceback" not in said
+    assert not (tmp_path / "launcher-runs").exists()
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_has_its_help(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    try:
+        code = main([verb, "--help"])
+    except SystemExit as error:
+        code = int(error.code or 0)
+    assert code == 0
+    assert "python -m launcher" in capsys.readouterr().out
+
+
+def test_listing_and_help_import_nothing_heavy() -> None:
+    heavy = {"hydra", "omegaconf", "yaml", "rich", "submitit", "torch", "antlr4"}
+    for words in (["--help"], ["ls"], ["ls", "--help"]):
+        text = (
+            "import sys; from launcher.__main__ import main\n"
+            f"try: main({words!r})\nexcept SystemExit: pass\nprint(*sys.modules, file=sys.stderr)"
+        )
+        done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True)
+        assert not heavy & set(done.stderr.split()), words
+
+
+def test_completion_imports_no_hydra() -> None:
+    text = "import sys; from launcher.__main__ import main; main(['-sc', 'query=bash']); print(*sys.modules)"
+    environment = {**os.environ, "COMP_LINE": "python -m launcher amp="}
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, env=environment)
+    assert done.stdout.splitlines()[:4] == ["amp=o0", "amp=o1", "amp=o2", "amp=o3"]
+    assert not {"hydra", "omegaconf", "yaml"} & set(done.stdout.split())
+
+
+@pytest.mark.parametrize(
+    ("line", "offers"),
+    [
+        ("python -m launcher ba", ["batch="]),
+        ("python -m launcher loss_scale=d", ["loss_scale=dynamic"]),
+        ("amp-launcher train.l", ["train.lr="]),
+        ("python -m launcher amp=o1 compile=", ["compile=false", "compile=true"]),
+        ("python -m launcher amp.dtype=f", ["amp.dtype=float16"]),
+        ("python script.py a", []),
+        ("python -m launcher wa", ["wait=", "watch"]),
+    ],
+)
+def test_completion_offers_keys_choices_and_verbs(line: str, offers: list[str]) -> None:
+    from launcher.completion import candidates
+
+    assert candidates(line) == offers
+
+
+def test_completion_works_in_a_real_bash() -> None:
+    text = (
+        f'python() {{ "{sys.executable}" "$@"; }}; eval "$(python -m launcher -sc install=bash)"\n'
+        'COMP_LINE="python -m launcher amp=o" COMP_POINT=24; _launcher_complete; echo "${COMPREPLY[@]}"'
+    )
+    done = subprocess.run(["bash", "-c", text], capture_output=True, text=True)
+    assert done.stdout.split() == ["amp=o0", "amp=o1", "amp=o2", "amp=o3"], done.stderr
+
+
+def test_cfg_job_prints_the_composed_configuration(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--cfg", "job", "amp=o2", "env.V=1.10", "-m"]) == 0
+    assert capsys.readouterr().out.splitlines()[:2] == ["amp:", "  level: o2"]
+
+
+def test_plan_names_the_origin_of_each_setting(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "cluster").mkdir()
+    (tmp_path / "cluster" / "mine.yaml").write_text("kind: local\nsetup: [ulimit -c 0]\n")
+    assert main(["plan", "amp=o2", "batch=64", "cluster=mine", "--config-dir", str(tmp_path)]) == 0
+    rows = {line.split()[0]: line for line in capsys.readouterr().out.splitlines() if line and not line.startswith(" ")}
+    assert rows["amp.level"].endswith("conf/amp/o2.yaml")
+    assert rows["batch"].endswith("command line: batch=64")
+    assert rows["cluster.setup"].endswith(f"{tmp_path}/cluster/mine.yaml")
+    assert rows["accumulate"].endswith("default")
+
+
+def test_plan_replays_recorded_facts(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    from recipes.typed import plain
+
+    recorded = tmp_path / "facts.json"
+    recorded.write_text(json.dumps(plain(LAPTOP)))
+    assert main(["plan", "amp=o2", "--json", "--facts", str(recorded)]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["facts"] == plain(LAPTOP)
+    (plan,) = printed["plans"]
+    assert (plan["host"], plan["code"]) == (LAPTOP.host, LAPTOP.code.digest)
+    recorded.write_text(json.dumps(printed))
+    assert main(["plan", "amp=o2", "--json", "--facts", str(recorded)]) == 0
+    assert json.loads(capsys.readouterr().out)["plans"] == [plan]
+
+
+def test_plan_starts_and_writes_nothing(tmp_path: Path) -> None:
+    assert main(["plan", "amp=o0,o1", f"run_root={tmp_path}/runs"]) == 0
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_reader_that_goes_away_is_no_error() -> None:
+    done = subprocess.run(
+        ["bash", "-c", f'set -o pipefail; "{sys.executable}" -m launcher run --help | head -n 1'],
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_interrupted_while_planning_is_130_without_a_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupt(_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("launcher.verbs.plan.probe", interrupt)
+    assert main(["plan"]) == 130
+    assert "Traceback" not in capsys.readouterr().err

@@ -1,0 +1,84 @@
+"""`resume`: what may change, what may not, and what the folder is afterwards."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from launcher.__main__ import main
+from launcher.errors import UsageError
+from launcher.executors import DirectExecutor
+from launcher.plan import resolve
+from launcher.verbs.resume import changes
+from tests.launcher.hosts import LAPTOP, spec_of
+from tests.launcher.stand_in import lay
+
+FIRST = "sys.exit(1) if os.environ['LAUNCHER_ATTEMPT'] == '1' else 0"
+
+
+@pytest.fixture
+def failed(tmp_path: Path, program: Path) -> Path:
+    """A run whose first attempt failed and whose second will not."""
+    _, folder = lay(tmp_path, program, env={"BEHAVIOUR": FIRST})
+    DirectExecutor().start([folder])
+    assert main(["watch", folder.name]) == 1
+    return folder
+
+
+def test_a_failed_run_goes_on_in_its_own_folder(failed: Path, tmp_path: Path) -> None:
+    assert main(["resume", failed.name]) == 0
+    assert json.loads((failed / "status.json").read_text())["attempt"] == 2
+    assert len(list((tmp_path / "runs").glob("2*"))) == 1
+
+
+def test_a_change_reaches_settings_and_words_and_the_old_plan_is_kept(failed: Path) -> None:
+    before = (failed / "plan.json").read_text()
+    assert main(["resume", failed.name, "epochs=40", "checkpoint.every=7"]) == 0
+    plan = json.loads((failed / "plan.json").read_text())
+    assert (plan["settings"]["epochs"], plan["settings"]["checkpoint"]["every"]) == (40, 7)
+    assert {"epochs=40", "checkpoint.every=7"} <= set(plan["words"])
+    assert (failed / "attempts" / "1" / "plan.json").read_text() == before
+    assert "epochs=40" in (failed / "run.sh").read_text()
+
+
+def test_a_done_run_needs_to_be_told_how_far_to_go(failed: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["resume", failed.name]) == 0
+    assert main(["resume", failed.name]) == 2
+    assert "say epochs=N or steps=N" in capsys.readouterr().err
+    assert main(["resume", failed.name, "steps=9"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("word", "says"),
+    [
+        ("batch=3", "batch can't change when a run is resumed"),
+        ("amp=o1", "amp can't change"),
+        ("epoch=3", "did you mean epochs?"),
+        ("epochs=x", "epochs=x should be a whole number"),
+        ("epochs=0", "epochs=0 is too small"),
+        ("cluster.time=5", "cluster.time can't change"),
+    ],
+)
+def test_what_would_change_the_model_is_refused(word: str, says: str) -> None:
+    plan = resolve(spec_of("amp=o2"), LAPTOP)
+    with pytest.raises(UsageError) as error:
+        changes(plan, dict([word.split("=")]))
+    assert says in str(error.value)
+
+
+def test_steps_take_the_place_of_epochs_and_back() -> None:
+    plan = resolve(spec_of("epochs=3"), LAPTOP)
+    by_steps = changes(plan, {"steps": "50"})
+    assert (by_steps.settings["epochs"], by_steps.settings["steps"]) == (None, 50)
+    assert "steps=50" in by_steps.words
+    assert "epochs=3" not in by_steps.words
+    by_epochs = changes(by_steps, {"epochs": "9"})
+    assert (by_epochs.settings["epochs"], by_epochs.settings["steps"]) == (9, None)
+    assert "steps=50" not in by_epochs.words
+
+
+def test_an_unknown_run_is_named_with_the_nearest(capsys: pytest.CaptureFixture[str], failed: Path) -> None:
+    assert main(["resume", "nothing-here"]) == 2
+    assert "no run 'nothing-here'" in capsys.readouterr().err
