@@ -96,7 +96,8 @@ class Journal:
     """Appends rows to metrics.jsonl and sums them up; without a path it only sums up.
 
     A run that goes on gives the `offset` that its checkpoint remembers: what was written after it is cut off, so that
-    no step appears twice, and what was written before it is read back into the summary.
+    no step appears twice, and what was written before it is read back into the summary. What is left becomes a file of
+    its own, so that nothing reaches it from an attempt that was taken for dead and still writes.
     """
 
     def __init__(self, path: Path | None, offset: int = 0) -> None:
@@ -105,7 +106,7 @@ class Journal:
         if path is None:
             return
         if path.exists():
-            os.truncate(path, min(offset, path.stat().st_size))
+            _cut(path, offset)
             for row in read(path):
                 self.summary.add(row)
         self._file = open(path, "ab")  # noqa: SIM115 (stays open for the whole run)
@@ -125,6 +126,15 @@ class Journal:
             return 0
         os.fsync(self._file.fileno())
         return self._file.tell()
+
+
+def _cut(path: Path, offset: int) -> None:
+    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    with open(path, "rb") as old, open(aside, "wb") as new:
+        new.write(old.read(offset))
+        new.flush()
+        os.fsync(new.fileno())
+    os.replace(aside, path)
 
 
 def warm_up(steps: int) -> int:

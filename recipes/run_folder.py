@@ -14,6 +14,10 @@ from pathlib import Path
 from typing import Any
 
 
+class Superseded(RuntimeError):
+    """The run folder belongs to a later attempt, or is gone: this one may write nothing more."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunFolder:
     """One run's folder, during one attempt (counted from 1)."""
@@ -47,12 +51,32 @@ class RunFolder:
         """Make the folder, for its owner alone, where the launcher hasn't."""
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
 
+    def check_ours(self) -> None:
+        """Raise `Superseded` unless this attempt may write. To be asked before every write.
+
+        A scheduler that has lost sight of a node starts its jobs again elsewhere while they still run there. The script
+        of the next attempt makes that attempt's folder before anything else.
+        """
+        following = self.path / "attempts" / str(self.attempt + 1)
+        if following.exists():
+            raise Superseded(f"attempt {self.attempt} ends without another word: {following} has taken over")
+        if not self.path.is_dir():
+            raise Superseded(f"the run folder {self.path} is gone")
+
     def mark_stopped(self, checkpoint: Path, step: int) -> None:
         """Say that the state of `step` is saved, and that the request has been met."""
+        self.check_ours()
         self.stopped.parent.mkdir(parents=True, exist_ok=True)
         name = checkpoint.relative_to(self.path).as_posix()
         write_json(self.stopped, {"schema": 1, "checkpoint": name, "step": step, "time": now()})
         self.stop.unlink(missing_ok=True)
+
+
+def next_attempt(run: Path | None, saved: int) -> int:
+    """The number of an attempt that no launcher has numbered, after attempt `saved` wrote the newest checkpoint."""
+    folder = run / "attempts" if run else None
+    there = [int(each.name) for each in folder.iterdir() if each.name.isdigit()] if folder and folder.is_dir() else []
+    return max([saved, *there]) + 1
 
 
 def now() -> str:

@@ -40,22 +40,29 @@ class Found:
         return state
 
 
-def save(folder: Path, step: int, state: Mapping[str, Any], facts: Mapping[str, Any], keep: int) -> Path:
+def save(
+    folder: Path,
+    step: int,
+    state: Mapping[str, Any],
+    facts: Mapping[str, Any],
+    keep: int,
+    check: Callable[[], None] = lambda: None,
+) -> Path:
     """Save `state`, and delete all but the `keep` newest. Returns the checkpoint's folder.
 
-    Killed at any moment it leaves either the whole checkpoint or a folder whose name begins with a dot.
+    Killed at any moment it leaves either the whole checkpoint or a folder whose name begins with a dot; a save that
+    fails leaves neither. `check` is called last before the checkpoint takes its place, and may raise.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(exist_ok=True)
     path = folder / f"step-{step:09d}"
     aside = folder / f"{ASIDE}{path.name}.{os.getpid()}"
     aside.mkdir()
-    with open(aside / "state.pt", "wb") as file:
-        torch.save(dict(state), file)
-        file.flush()
-        os.fsync(file.fileno())
-    digest, size = _digest(aside / "state.pt")
-    manifest = {"schema": SCHEMA, "step": step, "time": now(), "bytes": size, "sha256": digest, **facts}
-    write_json(aside / "manifest.json", manifest)
+    try:
+        _write(aside, step, state, facts)
+        check()
+    except BaseException:
+        shutil.rmtree(aside, ignore_errors=True)  # on a full disk, room for the files that say so
+        raise
     if path.exists():
         _remove(path)
     os.rename(aside, path)
@@ -65,6 +72,16 @@ def save(folder: Path, step: int, state: Mapping[str, Any], facts: Mapping[str, 
         with contextlib.suppress(OSError):  # tidying up is no reason to lose a run
             _remove(old)
     return path
+
+
+def _write(folder: Path, step: int, state: Mapping[str, Any], facts: Mapping[str, Any]) -> None:
+    with open(folder / "state.pt", "wb") as file:
+        torch.save(dict(state), file)
+        file.flush()
+        os.fsync(file.fileno())
+    digest, size = _digest(folder / "state.pt")
+    manifest = {"schema": SCHEMA, "step": step, "time": now(), "bytes": size, "sha256": digest, **facts}
+    write_json(folder / "manifest.json", manifest)
 
 
 def newest(folder: Path, warn: Callable[[str], None]) -> Found | None:

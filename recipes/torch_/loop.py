@@ -5,6 +5,7 @@ A recipe builds its model and says what one step is; `Run.fit` does the rest.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import time
@@ -18,6 +19,7 @@ from torch import nn
 from recipes import arguments, levels, result, settings
 from recipes.arguments import Arguments
 from recipes.result import Result
+from recipes.run_folder import Superseded
 from recipes.torch_ import devices, outcome
 from recipes.torch_.devices import PlacementError, World
 from recipes.torch_.precision import Precision
@@ -60,6 +62,9 @@ def main(recipe: str, train: Callable[[Run], None], words: Sequence[str]) -> int
         print(f"{recipe}: {error}", file=sys.stderr)
         return REFUSED
     except PlacementError as error:
+        print(f"{recipe}: {error}", file=sys.stderr)
+        return FAILED
+    except Superseded as error:
         print(f"{recipe}: {error}", file=sys.stderr)
         return FAILED
     except KeyboardInterrupt:
@@ -169,7 +174,8 @@ class Run:
         if self._training is not None:
             observed = {"verdict": "unknown", "why": "the run broke off"}
             memory = peak_memory(self.world.device)
-            self._leave_result("failed", reason, observed, memory, self._training.journal.summary.loss_scale)
+            with contextlib.suppress(Superseded):
+                self._leave_result("failed", reason, observed, memory, self._training.journal.summary.loss_scale)
 
     def _leave_result(
         self,
@@ -211,6 +217,7 @@ class Run:
             digests=outcome.digests(self._chosen.plan, self._data_digest),
             hardware=outcome.hardware(self.world.device),
         )
+        training.check_ours()
         result.write(training.folder.result, found)
 
     def _introduce(self, training: Training, data: str) -> None:

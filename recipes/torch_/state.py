@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -63,8 +63,15 @@ class Progress:
     """What witnesses saw, on all ranks."""
 
 
-def save(folder: Path, trained: Trained, progress: Progress, settings: Settings, world: World) -> Path | None:
-    """A checkpoint of all ranks, written by rank 0, which gets its path. Collective."""
+def save(
+    folder: Path,
+    trained: Trained,
+    progress: Progress,
+    settings: Settings,
+    world: World,
+    check: Callable[[], None] = lambda: None,
+) -> Path | None:
+    """A checkpoint of all ranks, written by rank 0, which gets its path. Collective. `check` is `checkpoint.save`'s."""
     random = world.gather(devices.random_state(world.device))
     if world.rank:
         return None
@@ -74,7 +81,7 @@ def save(folder: Path, trained: Trained, progress: Progress, settings: Settings,
         "random": random,
     }
     facts = {"settings": plain(settings), **_machine(world)}
-    return checkpoint.save(folder, progress.step, saved, facts, settings.checkpoint.keep)
+    return checkpoint.save(folder, progress.step, saved, facts, settings.checkpoint.keep, check)
 
 
 def resume(folder: Path, trained: Trained, settings: Settings, world: World) -> tuple[Progress, Path] | None:

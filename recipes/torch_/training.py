@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from recipes import metrics, sampling
+from recipes import metrics, run_folder, sampling
 from recipes.metrics import Journal
 from recipes.run_folder import RunFolder
 from recipes.settings import Settings
@@ -60,6 +60,9 @@ class Training:
                 f"batch={settings.batch} is more than the {samples} samples of data={settings.data.name}", "batch"
             )
         self.total = settings.steps or (settings.epochs or 1) * self.steps_per_epoch
+        launched = os.environ.get("LAUNCHER_ATTEMPT")
+        if folder and launched and world.rank == 0:
+            RunFolder(path=folder, attempt=int(launched)).check_ours()
         resumed = state.resume(folder / "checkpoints", trained, settings, world) if folder else None
         before, self.resumed_from = resumed or (Progress(exact=exact), None)
         if before.step > self.total:
@@ -69,7 +72,7 @@ class Training:
                 "steps" if settings.steps else "epochs",
             )
         self.first = self.done = before.step
-        self.attempt = int(os.environ.get("LAUNCHER_ATTEMPT") or before.attempt + 1)
+        self.attempt = int(launched) if launched else run_folder.next_attempt(folder, before.attempt)
         self.exact = exact and before.exact
         self.recorder = Recorder(world, settings.batch, before.skipped)
         self.folder = RunFolder(path=folder, attempt=self.attempt) if folder else None
@@ -122,12 +125,19 @@ class Training:
         return self._before.seconds + self._seconds()
 
     def event(self, name: str, **values: Any) -> None:
+        self.check_ours()
         self.journal.append([{"event": name, **values, "time": time.time()}])
+
+    def check_ours(self) -> None:
+        """Raise `Superseded` on rank 0 if the run folder is another attempt's now; the other ranks end with it."""
+        if self.folder and self.world.rank == 0:
+            self.folder.check_ours()
 
     def _open_journal(self, before: Progress) -> Journal:
         if self.folder is None or self.world.rank:
             return Journal(None)
         self.folder.create()
+        self.check_ours()
         return Journal(self.folder.metrics, before.metrics_offset)
 
     def _begin(self) -> None:
@@ -152,6 +162,7 @@ class Training:
     def _flush(self) -> None:
         rows = self.recorder.flush()
         self._epoch += rows
+        self.check_ours()
         self.journal.append(rows)
 
     def _end_epoch(self, epoch: int, evaluate: Evaluate | None) -> None:
@@ -181,7 +192,7 @@ class Training:
             exact=self.exact,
             reports=[*self._before.reports, *observe.gather(self._witness.reports)],
         )
-        path = state.save(self.folder.checkpoints, self.trained, progress, self.settings, self.world)
+        path = state.save(self.folder.checkpoints, self.trained, progress, self.settings, self.world, self.check_ours)
         self.event("checkpoint", step=self.done)
         return path
 

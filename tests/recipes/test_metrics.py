@@ -61,6 +61,18 @@ def test_a_file_from_a_run_without_a_checkpoint_is_begun_anew(tmp_path):
     assert [each["step"] for each in read(path)] == [1]
 
 
+def test_an_attempt_that_was_taken_for_dead_writes_nothing_into_the_rows_of_the_next(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    first = Journal(path)
+    first.append([row(1)])
+    second = Journal(path, first.offset())
+    first.append([row(2)])
+    second.append([row(2)])
+    first.append([row(3)])
+    assert [each["step"] for each in read(path)] == [1, 2]
+    assert [each.name for each in tmp_path.iterdir()] == ["metrics.jsonl"]
+
+
 def test_a_half_written_last_line_is_left_out(tmp_path):
     path = tmp_path / "metrics.jsonl"
     path.write_text('{"step": 1}\n{"step": 2')

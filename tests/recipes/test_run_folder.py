@@ -8,7 +8,7 @@ import stat
 
 import pytest
 
-from recipes.run_folder import RunFolder, write_json
+from recipes.run_folder import RunFolder, Superseded, next_attempt, write_json
 
 
 def test_a_folder_of_our_making_is_its_owners_alone(tmp_path):
@@ -24,6 +24,31 @@ def test_the_marker_names_the_checkpoint_and_takes_the_request_back(tmp_path):
     marker = json.loads((tmp_path / "attempts" / "3" / "stopped.json").read_text())
     assert (marker["schema"], marker["checkpoint"], marker["step"]) == (1, "checkpoints/step-000000007", 7)
     assert not folder.stop.exists()
+
+
+def test_nothing_is_written_once_a_later_attempt_has_taken_over(tmp_path):
+    folder = RunFolder(path=tmp_path, attempt=1)
+    (tmp_path / "attempts" / "1").mkdir(parents=True)
+    folder.check_ours()
+    (tmp_path / "attempts" / "2").mkdir()
+    with pytest.raises(Superseded, match=r"attempt 1 ends without another word: .*attempts/2 has taken over"):
+        folder.mark_stopped(tmp_path / "checkpoints" / "step-000000007", 7)
+    assert not folder.stopped.exists()
+    RunFolder(path=tmp_path, attempt=2).check_ours()
+
+
+def test_a_run_folder_that_was_deleted_is_not_made_again(tmp_path):
+    folder = RunFolder(path=tmp_path / "run", attempt=1)
+    with pytest.raises(Superseded, match="is gone"):
+        folder.mark_stopped(folder.checkpoints / "step-000000007", 7)
+    assert not folder.path.exists()
+
+
+def test_without_a_launcher_attempts_are_counted_after_all_that_left_anything(tmp_path):
+    assert next_attempt(None, 0) == next_attempt(tmp_path, 0) == 1
+    assert next_attempt(tmp_path, 2) == 3
+    (tmp_path / "attempts" / "4").mkdir(parents=True)
+    assert next_attempt(tmp_path, 2) == 5
 
 
 def test_a_file_that_can_not_be_written_leaves_the_old_one(tmp_path):

@@ -40,6 +40,25 @@ def test_the_newest_are_kept(tmp_path):
     assert sorted(each.name for each in tmp_path.iterdir()) == ["step-000000100", "step-000001000"]
 
 
+def test_a_save_that_fails_leaves_nothing_and_the_older_ones(tmp_path):
+    save(tmp_path, 1)
+    with pytest.raises(AttributeError):
+        checkpoint.save(tmp_path, 2, {"cannot be pickled": lambda: None}, {}, 2)
+
+    def refuse() -> None:
+        raise PermissionError("taken over")
+
+    with pytest.raises(PermissionError, match="taken over"):
+        checkpoint.save(tmp_path, 3, {}, {}, 1, refuse)
+    assert [each.name for each in tmp_path.iterdir()] == ["step-000000001"]
+
+
+def test_a_checkpoint_makes_no_folder_but_its_own(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        save(tmp_path / "deleted" / "checkpoints", 1)
+    assert not (tmp_path / "deleted").exists()
+
+
 def test_saving_a_step_again_replaces_it(tmp_path):
     (save(tmp_path, 5) / "state.pt").write_bytes(b"broken")
     save(tmp_path, 5)

@@ -102,6 +102,7 @@ def test_a_spec_and_the_environment_give_what_words_do_not(tmp_path, words):
     settings = plain(arguments.parse(["amp=o1", *words, "steps=3"], "mnist", "torch").settings)
     plan = {"schema": 1, "settings": settings, "nodes": 1, "processes": 1, "code": "abc"}
     (tmp_path / "plan.json").write_text(json.dumps(plan))
+    (tmp_path / "run").mkdir()  # a launcher has made it
     ended = run(
         ["amp=o1", f"spec={tmp_path / 'plan.json'}", f"run={tmp_path / 'run'}"],
         LAUNCHER_RUN_ID="20260101-000000-calm-otter",
