@@ -4,101 +4,23 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from launcher import queues, runs, stopping
+from launcher import runs, stopping
 from launcher.errors import Unavailable, UsageError
 from launcher.execute import execute
-from launcher.plan import Plan, resolve
-from launcher.probe import code_files, probe
 from launcher.runs import Run
-from launcher.slurm import jobs
 from launcher.slurm.commands import call
 from launcher.slurm.executor import SlurmExecutor
 from launcher.slurm.probing import probe as probe_slurm
-from launcher.states import State
-from launcher.submission import submit
-from tests.launcher.hosts import spec_of
+from tests.launcher.slurm.bench import Bench, ended, job_of, state, until
 from tests.testbed.facts import Testbed
-
-
-@pytest.fixture
-def slurm(testbed: Testbed, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Testbed]:
-    """The testbed's cluster as this process's own; jobs of the test are cancelled at its end."""
-    for name, value in testbed.environment.items():
-        monkeypatch.setenv(name, value)
-    for name in [each for each in os.environ if each.startswith(("SLURM_JOB", "SLURM_ARRAY", "SBATCH_"))]:
-        monkeypatch.delenv(name)
-    yield testbed
-    wanted = runs.newest([str(tmp_path / "runs")], 10_000)
-    queues.end({str(run.folder): runs.load(str(run.folder)) for run in wanted}, 0)
-
-
-class Bench:
-    """Submits stand-in jobs and waits for what becomes of them."""
-
-    def __init__(self, tmp_path: Path, program: Path) -> None:
-        self.root, self.program, self.dump = tmp_path / "runs", program, tmp_path / "dump"
-
-    def plan(self, behaviour: str = "", *words: str) -> Plan:
-        spec = spec_of("cluster=slurm", f"run_root={self.root}", f"python={self.program}", *self._gpus(words), *words)
-        facts = dataclasses.replace(probe([spec]), packages={"torch": "0"}, python_version="3")
-        plan = resolve(spec, facts)
-        if "\n" in behaviour:
-            text, behaviour = behaviour, f"exec(open({str(self.dump)!r} + '.py').read())"
-            self.dump.with_name("dump.py").write_text(text)
-        return dataclasses.replace(plan, env={**plan.env, "DUMP": str(self.dump), "BEHAVIOUR": behaviour})
-
-    @staticmethod
-    def _gpus(words: tuple[str, ...]) -> tuple[str, ...]:
-        return () if any(each.startswith("gpus=") for each in words) else ("gpus=0",)
-
-    def submit(self, *plans: Plan) -> list[Path]:
-        (self.root / ".code" / plans[0].code).mkdir(parents=True, exist_ok=True)
-        facts = dataclasses.replace(probe([spec_of("cluster=slurm", "gpus=0", f"run_root={self.root}")]))
-        return submit(plans, facts, code_files())
-
-    def seen(self) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(self.dump.read_text())
-        return found
-
-
-@pytest.fixture
-def bench(slurm: Testbed, tmp_path: Path, program: Path) -> Bench:
-    return Bench(tmp_path, program)
-
-
-def state(folder: Path) -> State:
-    (seen,) = queues.look([Run(str(folder.parent), folder.name)])
-    return seen.state
-
-
-def until(condition: Callable[[], Any], seconds: float = 60.0) -> Any:
-    deadline = time.monotonic() + seconds
-    while not (found := condition()):
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.2)
-    return found
-
-
-def ended(folder: Path, seconds: float = 60.0) -> State:
-    until(lambda: state(folder).finished, seconds)
-    return state(folder)
-
-
-def job_of(folder: Path) -> str:
-    job = jobs.job_of(runs.read_if_whole(folder / "submission.json"))
-    assert job is not None
-    return job
 
 
 def test_a_run_is_accepted_runs_and_is_done(bench: Bench) -> None:

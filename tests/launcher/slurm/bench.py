@@ -1,0 +1,72 @@
+"""Stand-in jobs on the testbed's Slurm, and what becomes of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from launcher import queues, runs
+from launcher.plan import Plan, resolve
+from launcher.probe import code_files, probe
+from launcher.runs import Run
+from launcher.slurm import jobs
+from launcher.states import State
+from launcher.submission import submit
+from tests.launcher.hosts import spec_of
+
+
+class Bench:
+    """Submits stand-in jobs and waits for what becomes of them."""
+
+    def __init__(self, tmp_path: Path, program: Path) -> None:
+        self.root, self.program, self.dump = tmp_path / "runs", program, tmp_path / "dump"
+
+    def plan(self, behaviour: str = "", *words: str) -> Plan:
+        spec = spec_of("cluster=slurm", f"run_root={self.root}", f"python={self.program}", *self._gpus(words), *words)
+        facts = dataclasses.replace(probe([spec]), packages={"torch": "0"}, python_version="3")
+        plan = resolve(spec, facts)
+        if "\n" in behaviour:
+            text, behaviour = behaviour, f"exec(open({str(self.dump)!r} + '.py').read())"
+            self.dump.with_name("dump.py").write_text(text)
+        return dataclasses.replace(plan, env={**plan.env, "DUMP": str(self.dump), "BEHAVIOUR": behaviour})
+
+    @staticmethod
+    def _gpus(words: tuple[str, ...]) -> tuple[str, ...]:
+        return () if any(each.startswith("gpus=") for each in words) else ("gpus=0",)
+
+    def submit(self, *plans: Plan) -> list[Path]:
+        (self.root / ".code" / plans[0].code).mkdir(parents=True, exist_ok=True)
+        facts = dataclasses.replace(probe([spec_of("cluster=slurm", "gpus=0", f"run_root={self.root}")]))
+        return submit(plans, facts, code_files())
+
+    def seen(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self.dump.read_text())
+        return found
+
+
+def state(folder: Path) -> State:
+    (seen,) = queues.look([Run(str(folder.parent), folder.name)])
+    return seen.state
+
+
+def until(condition: Callable[[], Any], seconds: float = 60.0) -> Any:
+    deadline = time.monotonic() + seconds
+    while not (found := condition()):
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.2)
+    return found
+
+
+def ended(folder: Path, seconds: float = 60.0) -> State:
+    until(lambda: state(folder).finished, seconds)
+    return state(folder)
+
+
+def job_of(folder: Path) -> str:
+    job = jobs.job_of(runs.read_if_whole(folder / "submission.json"))
+    assert job is not None
+    return job
