@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from containers.runtime import Runtime
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Gpu:
@@ -69,6 +71,23 @@ class SlurmFacts:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class ContainerFacts:
+    """What a host has of container runtimes, and of the image that is asked for."""
+
+    runtimes: dict[str, Runtime]
+    """Those that are installed, by kind."""
+    architecture: str
+    """The host's own, as registries write it."""
+    image: str
+    """As the runtime takes it."""
+    image_present: bool
+    image_architecture: str = ""
+    uid: int
+    gid: int
+    groups: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Facts:
     """One host, and what a request refers to on it."""
 
@@ -102,3 +121,4 @@ class Facts:
     """Secret files that others may read."""
     code: Code
     slurm: SlurmFacts | None = None
+    containers: ContainerFacts | None = None

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from launcher import contained
+from launcher.contained import ContainerPlan
 from launcher.errors import UsageError
 from launcher.facts import Facts, Gpu
 from launcher.schema import SlurmCluster
@@ -53,11 +55,14 @@ class Plan:
     """Per node."""
     processes: int
     """Trainer processes per node."""
+    host_env: dict[str, str]
+    """What the script itself finds set, on the host."""
     env: dict[str, str]
+    """What the job finds set."""
     secrets: dict[str, str]
     setup: tuple[str, ...]
     cluster: dict[str, Any]
-    container: dict[str, Any]
+    container: ContainerPlan | None = None
     after: str | None = None
     swept: tuple[tuple[str, Any], ...] = ()
     advice: tuple[str, ...] = ()
@@ -129,13 +134,15 @@ def _resolve(spec: JobSpec, facts: Facts) -> Plan:
     )
     if row.hole:
         raise SettingsError(row.hole, "amp")
-    _check_python(spec, facts)
+    container = contained.choose(spec, facts, tuple(str(gpu.index) for gpu in gpus), count)
+    if container is None:
+        _check_python(spec, facts)
     settled = dataclasses.replace(
         training,
         device=device,
         data=dataclasses.replace(training.data, dir=training.data.dir and absolute(training.data.dir, facts)),
     )
-    return Plan(
+    plan = Plan(
         name=launch.name or f"{spec.recipe.name}-{training.amp.level}",
         run_root=facts.run_root,
         queue="slurm" if slurm else "direct",
@@ -151,16 +158,19 @@ def _resolve(spec: JobSpec, facts: Facts) -> Plan:
         nodes=launch.nodes,
         gpus=count,
         processes=processes,
-        env={**(_slurm_environment(facts) if slurm else _device_environment(gpus)), **launch.env},
+        host_env=_slurm_environment(facts) if slurm else {},
+        env={**_device_environment(gpus, slurm is not None, container is not None), **launch.env},
         secrets={name: absolute(path, facts) for name, path in launch.secrets.items()},
         setup=launch.cluster.setup,
         cluster=plain(launch.cluster),
-        container=plain(launch.container),
+        container=container,
         after=launch.after,
         swept=spec.swept,
         advice=_advice(facts, count),
         command=spec.command,
     )
+    contained.check(plan, facts)
+    return plan
 
 
 def _local_gpus(spec: JobSpec, facts: Facts) -> tuple[Gpu, ...]:
@@ -204,10 +214,15 @@ def _slurm_environment(facts: Facts) -> dict[str, str]:
     """What a job finds set, since it gets nothing of the environment it was submitted from."""
     assert facts.slurm is not None
     who = {"HOME": facts.home, "USER": facts.user, "LOGNAME": facts.user, "LANG": "C.UTF-8"}
-    return {**who, **facts.slurm.environment, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+    return {**who, **facts.slurm.environment}
 
 
-def _device_environment(gpus: tuple[Gpu, ...]) -> dict[str, str]:
+def _device_environment(gpus: tuple[Gpu, ...], slurm: bool, contained: bool) -> dict[str, str]:
+    """What shows a job its GPUs, where that is not the business of its container or of Slurm."""
+    if contained:
+        return {}
+    if slurm:
+        return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
     # Without the order, index 0 is the fastest GPU rather than the first on the bus that nvidia-smi calls 0.
     visible = ",".join(str(gpu.index) for gpu in gpus)
     return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": visible}

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import recipes
 from launcher import snapshot
-from launcher.facts import Facts, Gpu, SlurmFacts
-from launcher.schema import SlurmCluster
+from launcher.facts import ContainerFacts, Facts, Gpu, SlurmFacts
+from launcher.schema import Launch, SlurmCluster
 from launcher.spec import JobSpec
 
 PACKAGES = {"torch": "torch", "tensorflow": "tensorflow", "paddle": "paddlepaddle"}
@@ -26,12 +26,14 @@ _QUERY = "index,uuid,name,memory.total,compute_cap,driver_version"
 def probe(specs: Sequence[JobSpec]) -> Facts:
     """What this machine has, and what the jobs name on it. Writes nothing."""
     first = specs[0].launch
-    python = resolve_python(first.python)
-    version, packages = _python(python)
+    contained = first.container.kind != "none"
+    python = first.python or "python3" if contained else resolve_python(first.python)
+    version, packages = ("", {}) if contained else _python(python)
     gpus, gpu_problem = _gpus()
     run_root = Path(first.run_root).expanduser().absolute()
     named = {spec.training.data.dir for spec in specs if spec.training.data.dir}
     secrets = {path for spec in specs for path in spec.launch.secrets.values()}
+    sources = {each.split(":")[0] for spec in specs for each in spec.launch.mounts}
     return Facts(
         host=platform.node(),
         user=getpass.getuser(),
@@ -48,12 +50,13 @@ def probe(specs: Sequence[JobSpec]) -> Facts:
         run_root_problem=_run_root_problem(run_root),
         run_root_filesystem=_filesystem(run_root),
         folders={each: tuple(sorted(os.listdir(_path(each)))) for each in sorted(named) if _path(each).is_dir()},
-        missing=tuple(sorted(each for each in {*named, *secrets} if not _path(each).exists())),
+        missing=tuple(sorted(_missing(named, secrets, sources))),
         open_secrets=tuple(
             sorted(each for each in secrets if _path(each).exists() and _path(each).stat().st_mode & 0o077)
         ),
         code=snapshot.describe(code_root().parent, code_files()),
         slurm=_slurm() if isinstance(first.cluster, SlurmCluster) else None,
+        containers=_containers(first) if first.container.kind != "none" else None,
     )
 
 
@@ -72,6 +75,15 @@ def resolve_python(named: str | None) -> str:
         return sys.executable
     found = shutil.which(str(Path(named).expanduser()))
     return str(Path(found).absolute()) if found else named
+
+
+def _missing(named: Iterable[str], secrets: Iterable[str], sources: Iterable[str]) -> Iterable[str]:
+    """Paths that are not there: as they were named, and mounts as the absolute paths that they will be."""
+    yield from (each for each in {*named, *secrets} if not _path(each).exists())
+    for each in sources:
+        source = Path(os.path.normpath(Path.cwd() / _path(each)))
+        if not source.exists():
+            yield str(source)
 
 
 def _path(named: str) -> Path:
@@ -148,6 +160,29 @@ def _slurm() -> SlurmFacts:
     from launcher.slurm.probing import probe as probe_slurm
 
     return probe_slurm()
+
+
+def _containers(launch: Launch) -> ContainerFacts:
+    """Runtimes of this host, and its copy of the image."""
+    from containers import find
+    from containers.runtime import ALIASES, Runtime
+
+    kind = ALIASES.get(launch.container.kind, launch.container.kind)
+    runtimes = find.installed(find.ask_here)
+    name = launch.image or ""
+    if kind == "apptainer" or name.startswith(("/", "~", "./", "../")):
+        name = str(_path(name).absolute())
+    image = find.find_image(name, runtimes.get(kind, Runtime(kind="pyxis")), find.ask_here)
+    return ContainerFacts(
+        runtimes=runtimes,
+        architecture=find.architecture(find.ask_here),
+        image=name,
+        image_present=image.present,
+        image_architecture=image.architecture,
+        uid=os.getuid(),
+        gid=os.getgid(),
+        groups=tuple(os.getgroups()),
+    )
 
 
 def _filesystem(folder: Path) -> str:

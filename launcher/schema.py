@@ -52,7 +52,15 @@ CLUSTERS: dict[str, type] = {"local": LocalCluster, "slurm": SlurmCluster}
 class Container:
     """What the job runs in."""
 
-    kind: Literal["none"] = setting("none", "container runtime")
+    kind: Literal["none", "docker", "podman", "apptainer", "singularity", "pyxis"] = setting(
+        "none", "container runtime"
+    )
+    network: Literal["host", "none"] = setting("host", "the host's network, or none")
+    ipc: Literal["host", "private"] = setting("host", "whose shared memory; data loaders and NCCL need much of it")
+    shm: int | None = setting(None, "MiB of a private /dev/shm; null is the runtime's own size")
+    limits: dict[str, int] = field(
+        default_factory=dict, metadata={"help": "resource limits by prlimit's names, as container.limits.memlock=-1"}
+    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -63,9 +71,9 @@ class Launch:
     visible_gpus: tuple[int, ...] | None = setting(None, "these GPUs of the host, by index")
     nodes: int = setting(1, "nodes")
     cluster: Any = setting(LocalCluster(), "where: local, slurm")
-    container: Container = setting(Container(), "in what: none")
+    container: Container = setting(Container(), "in what: none, docker, podman, apptainer, pyxis")
     image: str | None = setting(None, "what the container is made of")
-    python: str | None = setting(None, "Python to run the trainer with; null is this one here and python3 elsewhere")
+    python: str | None = setting(None, "Python to run the trainer with; null is this one, and python3 in a container")
     profile: Literal["none"] = setting("none", "profiler around the trainer")
     env: dict[str, str] = field(
         default_factory=dict, metadata={"help": "environment variables of the job, as env.NAME=value"}

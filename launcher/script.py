@@ -5,9 +5,12 @@ The only place that quotes for a shell.
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterable, Sequence
+from typing import Any
 
+from containers.devices import JOB_GPUS, needs_job_gpus
+from containers.words import Late, Word, to_bash
+from launcher import contained
 from launcher.plan import Plan
 from launcher.slurm import header as slurm_header
 from launcher.slurm import text as slurm_text
@@ -132,14 +135,18 @@ def array(plans: Sequence[Plan], *, log: str, folders: str, parallel: int | None
 
 def quote(text: str) -> str:
     """One word of shell that means exactly this text."""
-    return shlex.quote(text)
+    return to_bash(text)
 
 
-def command(plan: Plan) -> tuple[str, ...]:
-    """The argument list that starts the trainer on one node, but for what only the node knows."""
+def command(plan: Plan) -> tuple[Word, ...]:
+    """The argument list that starts the trainer on one node, in its container or not."""
     if plan.processes == 1 and plan.nodes == 1:
         return (plan.python, "-m", *plan.trainer_argv)
-    where = ("--standalone",) if plan.nodes == 1 else (f"--nnodes={plan.nodes}",)
+    where: tuple[Word, ...] = ("--standalone",)
+    if plan.nodes > 1:
+        # Ranks follow the node's number, so that a requeue keeps them.
+        rank, head = Late("SLURM_NODEID", before="--node-rank="), Late("MASTER_ADDR", before="--master-addr=")
+        where = (f"--nnodes={plan.nodes}", rank, head, Late("MASTER_PORT", before="--master-port="))
     torchrun = (plan.python, "-m", "torch.distributed.run", *where, f"--nproc-per-node={plan.processes}")
     return (*torchrun, "-m", *plan.trainer_argv)
 
@@ -152,13 +159,16 @@ def _title(plan: Plan) -> Iterable[str]:
 
 
 def _environment(plan: Plan) -> str:
-    lines = [f"export {name}={quote(value)}" for name, value in plan.env.items()]
-    # From the file into the variable: the text is neither in this script nor in any argument list.
-    lines += [f"{name}=$(<{quote(path)}) && export {name} || exit 1" for name, path in plan.secrets.items()]
-    lines += [
-        f'export LAUNCHER_RUN_ID={quote(plan.run_id)} LAUNCHER_ATTEMPT=$attempt LAUNCHER_SPEC="$RUN/plan.json"',
-        'export PYTHONPATH="$CODE" PYTHONUNBUFFERED=1',
-    ]
+    """Exports of the script. A job in a container gets its own variables there, where they can't change the client."""
+    own = {**plan.host_env, **({} if plan.container else plan.env)}
+    lines = [f"export {name}={quote(value)}" for name, value in own.items()]
+    if plan.container is None:
+        # From the file into the variable: the text is neither in this script nor in any argument list.
+        lines += [f"{name}=$(<{quote(path)}) && export {name} || exit 1" for name, path in plan.secrets.items()]
+        lines.append('export PYTHONPATH="$CODE" PYTHONUNBUFFERED=1')
+    lines.append(
+        f'export LAUNCHER_RUN_ID={quote(plan.run_id)} LAUNCHER_ATTEMPT=$attempt LAUNCHER_SPEC="$RUN/plan.json"'
+    )
     return "\n".join(lines)
 
 
@@ -167,24 +177,51 @@ def _setup(lines: tuple[str, ...]) -> str:
 
 
 def _command(plan: Plan) -> str:
-    if plan.nodes > 1:
+    """What starts the trainer, from the shell that then writes down its exit code."""
+    pyxis = plan.container is not None and plan.container.runtime.kind == "pyxis"
+    if plan.nodes > 1 and not pyxis:
         # --export: without it, srun hands on what sbatch was told to export, which is nothing.
         words = ["srun", "--ntasks-per-node=1", f"--nodes={plan.nodes}", "--kill-on-bad-exit=0", "--export=ALL"]
         if plan.cluster["cpus"]:
             words.append(f"--cpus-per-task={plan.cluster['cpus']}")  # srun does not inherit it from sbatch
         return f'{" ".join(words)} bash "$RUN/run.sh" node'
-    words = _grouped(command(plan))
-    return 'cd "$CODE" || exit 1\n  ' + " \\\n    ".join(words)
+    return "\n  ".join(_start(plan))
 
 
 def _on_each_node(plan: Plan) -> str:
-    """What srun starts this script for, once on each node. Ranks follow the node's number, so a requeue keeps them."""
-    words = _grouped(command(plan))
-    rank = '--node-rank="$SLURM_NODEID" --master-addr="$MASTER_ADDR" --master-port="$MASTER_PORT"'
-    at = next(index for index, word in enumerate(words) if word.startswith("-m "))
-    words.insert(at, rank)
-    text = " \\\n    ".join(words)
-    return f'if [ "${{1-}}" = node ]; then\n  cd "$CODE" || exit 1\n  exec {text}\nfi'
+    """What srun starts this script for, once on each node."""
+    *before, last = _start(plan)
+    return "\n  ".join(['if [ "${1-}" = node ]; then', *before, f"exec {last}"]) + "\nfi"
+
+
+def _start(plan: Plan) -> list[str]:
+    """Lines of shell, the last of which is the command itself."""
+    if plan.container is None:
+        return ['cd "$CODE" || exit 1', " \\\n    ".join(_grouped(command(plan)))]
+    argv = command(plan)
+    if plan.container.runtime.kind == "pyxis" and plan.nodes > 1:
+        argv = _read_inside(argv)
+    wrapped = contained.wrapped(plan, argv)
+    lines = [JOB_GPUS.replace("\n", "\n  ")] if needs_job_gpus(_devices(plan), plan.container.runtime.kind) else []
+    lines += [f"mkdir -p -m 700 {quote(each)} || exit 1" for each in wrapped.folders]
+    if wrapped.remove:
+        lines.append("# One that a killed client left behind would hold the name.")
+        lines.append(" ".join(map(to_bash, wrapped.remove)) + " >/dev/null 2>&1")
+    lines += [f"export {name}={to_bash(value)}" for name, value in wrapped.environment.items()]
+    return [*lines, " \\\n    ".join(map(to_bash, wrapped.argv))]
+
+
+def _devices(plan: Plan) -> Any:
+    return plan.container.devices if plan.container else None
+
+
+def _read_inside(argv: tuple[Word, ...]) -> tuple[Word, ...]:
+    """The same command with its late words read by a shell in the container: only there each task has its number."""
+    late = " ".join(f'"{each.before}${each.variable}"' for each in argv if isinstance(each, Late))
+    plain = tuple(each for each in argv if isinstance(each, str))
+    # Behind `PYTHON -m torch.distributed.run`, which are the first three words.
+    text = f'python=$1; shift 3; exec "$python" -m torch.distributed.run {late} "$@"'
+    return ("/bin/sh", "-c", text, "sh", *plain)
 
 
 def _ending(plan: Plan) -> str:
@@ -194,9 +231,9 @@ def _ending(plan: Plan) -> str:
     return _ENDING.replace("__SIGNALLED__", slurm_text.INTERRUPTED).replace("__REQUEUE__", requeue)
 
 
-def _grouped(argv: tuple[str, ...]) -> list[str]:
+def _grouped(argv: tuple[Word, ...]) -> list[str]:
     """The words of the command, grouped as they are best read: each module with its `-m`, then a word a line."""
-    quoted = [quote(word) for word in argv]
+    quoted = [to_bash(word) for word in argv]
     last = max(index for index, word in enumerate(argv) if word == "-m")
     if "torch.distributed.run" not in argv:
         return [" ".join(quoted[: last + 2]), *quoted[last + 2 :]]

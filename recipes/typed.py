@@ -112,6 +112,7 @@ def convert(value: Any, annotation: Any, key: str) -> Any:
         item = typing.get_args(annotation)[0]
         return tuple(convert(each, item, f"{key}[{index}]") for index, each in enumerate(value))
     if origin is dict:
+        value = {} if value is None else value  # null takes a group back
         if not isinstance(value, Mapping):
             raise SettingsError(f"{key}={show(value)} should be a mapping, as {key}.NAME=value", key)
         item = typing.get_args(annotation)[1]

@@ -46,8 +46,8 @@ export C=''
 export D=-rf
 export E=a,b=c:d
 KEY=$(<'/home/mei/.key with space') && export KEY || exit 1
-export LAUNCHER_RUN_ID=20260102-030405-calm-fox LAUNCHER_ATTEMPT=$attempt LAUNCHER_SPEC="$RUN/plan.json"
 export PYTHONPATH="$CODE" PYTHONUNBUFFERED=1
+export LAUNCHER_RUN_ID=20260102-030405-calm-fox LAUNCHER_ATTEMPT=$attempt LAUNCHER_SPEC="$RUN/plan.json"
 
 # cluster.setup, as given
 module load cuda/12.4

@@ -29,8 +29,7 @@ CODE=/home/mei/launcher-runs/.code/c0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec
 
 if [ "${1-}" = node ]; then
   cd "$CODE" || exit 1
-  exec /opt/venv/bin/python -m torch.distributed.run --nnodes=2 --nproc-per-node=2 \
-    --node-rank="$SLURM_NODEID" --master-addr="$MASTER_ADDR" --master-port="$MASTER_PORT" \
+  exec /opt/venv/bin/python -m torch.distributed.run --nnodes=2 --node-rank="$SLURM_NODEID" --master-addr="$MASTER_ADDR" --master-port="$MASTER_PORT" --nproc-per-node=2 \
     -m recipes.torch_.mnist \
     amp=o2 \
     batch=512 \
@@ -79,8 +78,8 @@ export LANG=C.UTF-8
 export PATH=/opt/slurm/bin:/usr/bin:/bin
 export SLURM_CONF=/etc/slurm/slurm.conf
 export CUDA_DEVICE_ORDER=PCI_BUS_ID
-export LAUNCHER_RUN_ID=20260102-030405-calm-fox LAUNCHER_ATTEMPT=$attempt LAUNCHER_SPEC="$RUN/plan.json"
 export PYTHONPATH="$CODE" PYTHONUNBUFFERED=1
+export LAUNCHER_RUN_ID=20260102-030405-calm-fox LAUNCHER_ATTEMPT=$attempt LAUNCHER_SPEC="$RUN/plan.json"
 
 # cluster.setup, as given
 module purge

@@ -1,0 +1,180 @@
+"""The container of a job: chosen and checked when it is planned, described when its script is written."""
+
+from __future__ import annotations
+
+import dataclasses
+import posixpath
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from containers import find, preflight
+from containers.description import Container, Devices, Mount, User
+from containers.runtime import ALIASES, Runtime
+from containers.runtimes import wrap
+from containers.words import Late, Word
+from launcher.facts import Facts
+from launcher.schema import SlurmCluster
+from launcher.spec import JobSpec
+from recipes.typed import SettingsError
+
+if TYPE_CHECKING:
+    from containers.runtime import Wrapped
+    from launcher.plan import Plan
+
+CACHE = ".cache"
+"""Folder of a run root for what outlives containers: compiled kernels, downloads, the job's HOME."""
+ATTEMPT = "LAUNCHER_ATTEMPT"
+RENDEZVOUS = ("MASTER_ADDR", "MASTER_PORT", "SLURM_NODEID")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ContainerPlan:
+    """A job's container, resolved: what `containers.description` needs beyond the command."""
+
+    runtime: Runtime
+    image: str
+    """As the runtime takes it."""
+    asked: str
+    """As it was named."""
+    mounts: tuple[Mount, ...] = ()
+    devices: tuple[str, ...] | str | None = None
+    user: User
+    network: str = "host"
+    ipc: str = "host"
+    shm_bytes: int | None = None
+    limits: dict[str, int] = field(default_factory=dict)
+
+
+def choose(spec: JobSpec, facts: Facts, gpus: tuple[str, ...], count: int) -> ContainerPlan | None:
+    """The container that a job asks for on this host, or None for no container. Raises `SettingsError`."""
+    launch = spec.launch
+    kind = ALIASES.get(launch.container.kind, launch.container.kind)
+    if kind == "none":
+        _refuse_without_container(spec)
+        return None
+    if launch.image is None:
+        raise SettingsError(f"container={kind} needs image=, a name or a file of an image", "image")
+    slurm = isinstance(launch.cluster, SlurmCluster)
+    if kind == "pyxis" and not slurm:
+        raise SettingsError(
+            "container=pyxis is a plugin of Slurm; say cluster=slurm, or another container", "container"
+        )
+    known = facts.containers
+    assert known is not None, "the prober gives facts of containers where one is asked for"
+    runtime = preflight.choose(kind, known.runtimes)
+    image = find.LocalImage(name=known.image, present=known.image_present, architecture=known.image_architecture)
+    find.check_image(image, launch.image, known.architecture)
+    return ContainerPlan(
+        runtime=_with_step(runtime, spec),
+        image=known.image,
+        asked=launch.image,
+        mounts=tuple(_mount(each, facts) for each in launch.mounts),
+        devices=_devices(facts, gpus, count, slurm),
+        user=User(uid=known.uid, gid=known.gid, name=facts.user, groups=known.groups),
+        network=launch.container.network,
+        ipc=launch.container.ipc,
+        shm_bytes=None if launch.container.shm is None else launch.container.shm * 2**20,
+        limits=dict(launch.container.limits),
+    )
+
+
+def check(plan: Plan, facts: Facts) -> None:
+    """Refuse a container that its runtime can't carry exactly. Raises `SettingsError`."""
+    if plan.container is not None:
+        preflight.check_names([*plan.env])
+        preflight.check(describe(plan, (plan.python,)), plan.container.runtime, facts.missing)
+
+
+def describe(plan: Plan, argv: tuple[Word, ...]) -> Container:
+    """The description of a plan's container that runs this command."""
+    chosen = plan.container
+    assert chosen is not None
+    devices: Devices = "job" if chosen.devices == "job" else chosen.devices  # type: ignore[assignment]
+    return Container(
+        image=chosen.image,
+        argv=argv,
+        environment={
+            **plan.env,
+            "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+            "LAUNCHER_RUN_ID": plan.run_id,
+            "LAUNCHER_SPEC": f"{plan.run_dir}/plan.json",
+            "PYTHONPATH": plan.code_dir,
+            "PYTHONUNBUFFERED": "1",
+        },
+        passed=(ATTEMPT, *(RENDEZVOUS if plan.nodes > 1 else ())),
+        secrets=plan.secrets,
+        mounts=(*_own_mounts(plan), *chosen.mounts),
+        workdir=plan.code_dir,
+        devices=devices,
+        user=chosen.user,
+        cache=f"{plan.run_root}/{CACHE}",
+        name=_name(plan),
+        network=chosen.network,  # type: ignore[arg-type]
+        ipc=chosen.ipc,  # type: ignore[arg-type]
+        shm_bytes=chosen.shm_bytes,
+        limits=chosen.limits,
+    )
+
+
+def wrapped(plan: Plan, argv: tuple[Word, ...]) -> Wrapped:
+    """How a plan's container is started with this command."""
+    assert plan.container is not None
+    return wrap(describe(plan, argv), plan.container.runtime)
+
+
+def removal(plan: Mapping[str, Any]) -> list[str]:
+    """The command that removes what a killed client left of a run's container, from its plan.json; empty for none."""
+    runtime = (plan.get("container") or {}).get("runtime") or {}
+    if runtime.get("kind") not in ("docker", "podman"):
+        return []
+    return [*runtime["command"], "rm", "--force", str(plan.get("run_id"))]
+
+
+def _refuse_without_container(spec: JobSpec) -> None:
+    for key, value in (("image", spec.launch.image), ("mounts", spec.launch.mounts)):
+        if value:
+            raise SettingsError(
+                f"{key}= needs a container: say container=docker, podman, apptainer or pyxis, or leave {key} out", key
+            )
+
+
+def _mount(text: str, facts: Facts) -> Mount:
+    mount = preflight.parse_mount(text)
+    source = facts.home + mount.source[1:] if mount.source.startswith("~/") else mount.source
+    return Mount(
+        source=posixpath.normpath(posixpath.join(facts.cwd, source)), target=mount.target, read_only=mount.read_only
+    )
+
+
+def _devices(facts: Facts, gpus: tuple[str, ...], count: int, slurm: bool) -> tuple[str, ...] | str | None:
+    if slurm:
+        return "job" if count else ()
+    return gpus if facts.gpus else None
+
+
+def _with_step(runtime: Runtime, spec: JobSpec) -> Runtime:
+    """Pyxis is an option of srun: the step that it starts is the job's own."""
+    if runtime.kind != "pyxis":
+        return runtime
+    cluster = spec.launch.cluster
+    words = ["srun", "--ntasks-per-node=1", f"--nodes={spec.launch.nodes}", "--kill-on-bad-exit=0"]
+    words += [f"--cpus-per-task={cluster.cpus}"] if cluster.cpus else []
+    return dataclasses.replace(runtime, command=tuple(words))
+
+
+def _own_mounts(plan: Plan) -> tuple[Mount, ...]:
+    """Code, run folder and data, where they are on the host: the trainer's words mean the same on both sides."""
+    own = [
+        Mount(source=plan.code_dir, target=plan.code_dir, read_only=True),
+        Mount(source=plan.run_dir, target=plan.run_dir),
+    ]
+    data = plan.settings["data"]
+    if data["dir"]:
+        own.append(Mount(source=data["dir"], target=data["dir"], read_only=not data["download"]))
+    return tuple(own)
+
+
+def _name(plan: Plan) -> str | Late:
+    """Nodes of a rehearsal may share one engine, so a node's container carries its number."""
+    return plan.run_id if plan.nodes == 1 else Late("SLURM_NODEID", before=f"{plan.run_id}-")
