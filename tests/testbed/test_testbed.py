@@ -1,0 +1,239 @@
+"""What the other tests rely on: that each part is there, is real, and comes back when it dies."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.testbed.bed import LOOPBACK, find, wait_until
+from tests.testbed.facts import SERVERS, Testbed, gather
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+# A session's worth of faults takes its time; nothing here should ever wait longer.
+PATIENCE = 120
+
+
+def run(argv: Sequence[str], env: Mapping[str, str] | None = None, cwd: str = "/") -> subprocess.CompletedProcess[str]:
+    return subprocess.run(argv, env=env, cwd=cwd, capture_output=True, text=True, timeout=PATIENCE)
+
+
+def said(argv: Sequence[str], env: Mapping[str, str] | None = None) -> str:
+    """A command's standard output; the command has to succeed."""
+    done = run(argv, env)
+    assert done.returncode == 0, f"{argv} ended with {done.returncode}: {done.stdout}{done.stderr}"
+    return done.stdout.strip()
+
+
+def running_job(testbed: Testbed, *options: str) -> str:
+    """The id of a job that runs, and that the controller's state on disk knows to be running: it writes that a few
+    seconds late, and one that is killed before then starts a running job anew."""
+    argv = ["sbatch", "--parsable", "--output=/dev/null", *options, "--wrap", "sleep 300"]
+    job = said(argv, testbed.slurm_env())
+    assert wait_until(lambda: state(testbed, job) == "RUNNING", 60)
+    seen = time.time()
+    saved = Path(testbed.slurm.conf).with_name("state") / "job_state"
+    assert wait_until(lambda: saved.stat().st_mtime > seen, 30)
+    return job
+
+
+def state(testbed: Testbed, job: str) -> str:
+    return said(["squeue", "-h", "-j", job, "-o", "%T"], testbed.slurm_env())
+
+
+def control(*verb: str) -> subprocess.CompletedProcess[str]:
+    return run([sys.executable, "-m", "tests.testbed", *verb], dict(os.environ), cwd=str(REPOSITORY))
+
+
+def test_bringing_up_what_is_up_starts_nothing_and_is_quick(testbed: Testbed) -> None:
+    began = time.monotonic()
+    done = control("up")
+    assert done.returncode == 0, done.stderr
+    assert time.monotonic() - began < 3
+    after = gather(find())
+    assert after and after.servers == testbed.servers
+
+
+def test_everything_listens_on_loopback_only(testbed: Testbed) -> None:
+    pids = {f"pid={pid}," for pid in testbed.servers.values()}
+    ours = [line.split() for line in said(["ss", "-ltnpH"]).splitlines() if any(pid in line for pid in pids)]
+    assert len(ours) == 7  # controller, two nodes, accounting and its database, two sshds
+    assert {words[3].rpartition(":")[0] for words in ours} == {LOOPBACK}
+
+
+def test_a_batch_job_of_an_ordinary_user_runs_on_both_nodes_with_its_gpus(testbed: Testbed) -> None:
+    output = Path(testbed.shared) / f"job-{os.getpid()}.txt"
+    # SLURM_NODEID, not the order of lines: both tasks write at once.
+    step = "srun bash -c 'echo $SLURM_NODEID $SLURMD_NODENAME $CUDA_VISIBLE_DEVICES $(id -un)'"
+    argv = ["sbatch", "--wait", "-N2", "--ntasks-per-node=1", "--gpus-per-node=3", f"--output={output}"]
+    said(testbed.as_user([*argv, "--wrap", step]))
+    assert sorted(output.read_text().splitlines()) == ["0 n1 0,1,2 rehearsal", "1 n2 0,1,2 rehearsal"]
+    output.unlink()
+
+
+def test_a_step_sees_the_gpus_that_it_asked_for(testbed: Testbed) -> None:
+    assert said(["srun", "--gres=gpu:2", "printenv", "CUDA_VISIBLE_DEVICES"], testbed.slurm_env()) == "0,1"
+
+
+def test_node_names_resolve(testbed: Testbed) -> None:
+    for node in testbed.slurm.nodes:
+        assert said(["getent", "hosts", node]).split()[0] == LOOPBACK
+
+
+def test_accounts_are_kept(testbed: Testbed) -> None:
+    job = said(testbed.as_user(["sbatch", "--parsable", "--wait", "--output=/dev/null", "--wrap", "true"]))
+    rows = said(["sacct", "-n", "-P", "-X", "-j", job, "-o", "State,Account,User"], testbed.slurm_env())
+    assert rows == f"COMPLETED|{testbed.slurm.account}|{testbed.user.name}"
+
+
+def test_a_client_that_sees_no_accounting_can_do_all_but_sacct(testbed: Testbed) -> None:
+    env = testbed.slurm_env({"SLURM_CONF": testbed.slurm.conf_without_accounting})
+    assert run(["sacct"], env).returncode == 1
+    assert said(["srun", "echo", "ran"], env) == "ran"
+    assert said(["sinfo", "-h", "-o", "%D"], env)
+
+
+def test_accounting_switches_off_and_on_and_jobs_live_on(testbed: Testbed) -> None:
+    env = testbed.slurm_env()
+    job = running_job(testbed)
+    with testbed.without_accounting():
+        assert run(["sacct"], env).returncode == 1
+        assert state(testbed, job) == "RUNNING"
+    assert said(["sacct", "-n", "-X", "-P", "-j", job, "-o", "State"], env) == "RUNNING"
+    said(["scancel", job], env)
+
+
+@pytest.mark.slow
+def test_a_requeued_job_may_start_again_soon(testbed: Testbed) -> None:
+    job = running_job(testbed)
+    env = testbed.slurm_env()
+    said(["scontrol", "requeue", job], env)
+    # Slurm's own default is 120 s.
+    assert wait_until(lambda: state(testbed, job) == "RUNNING", 60)
+    said(["scancel", job], env)
+
+
+@pytest.mark.slow
+def test_the_priority_partition_takes_the_nodes_from_the_scavengers(testbed: Testbed) -> None:
+    job = running_job(testbed, "-p", "scavenge", "-N2", "--exclusive", "--requeue")
+    said(["srun", "-p", "priority", "-N2", "--exclusive", "true"], testbed.slurm_env())
+    assert state(testbed, job) == "PENDING"
+    said(["scancel", job], testbed.slurm_env())
+
+
+@pytest.mark.parametrize("host", ["testbed", "testbed-root", "testbed-bastion", "testbed-jump"])
+def test_every_host_of_the_ssh_configuration_lets_us_in(testbed: Testbed, host: str) -> None:
+    name = "root" if host == "testbed-root" else testbed.user.name
+    argv = ["ssh", "-F", testbed.ssh.config, host, "id -un; sinfo --version; docker version -f ok; apptainer --version"]
+    lines = said(argv).splitlines()
+    assert lines[0] == name
+    assert [line.split()[0] for line in lines[1:]] == ["slurm-wlm", "ok", "apptainer"]
+
+
+def test_the_user_has_keys_of_their_own(testbed: Testbed) -> None:
+    assert said(testbed.as_user(["ssh", "testbed-jump", "id", "-un"])) == testbed.user.name
+
+
+def test_an_unknown_or_changed_host_key_is_refused(testbed: Testbed, tmp_path: Path) -> None:
+    known = Path(testbed.ssh.known_hosts).read_text().splitlines()
+    changed = tmp_path / "known_hosts"
+    # The login host's address with the bastion's key.
+    changed.write_text(f"{known[0].split()[0]} {' '.join(known[1].split()[1:])}\n")
+    for hosts in (changed, "/dev/null"):
+        argv = ["ssh", "-F", testbed.ssh.config, "-o", f"UserKnownHostsFile={hosts}", "testbed", "true"]
+        assert run(argv).returncode == 255
+
+
+PROBE = "import sys, os; print(sys.executable, sys.version_info[:2], os.getuid())"
+
+
+def test_docker_runs_the_image_as_root_and_as_the_user(testbed: Testbed) -> None:
+    argv = ["docker", "run", "--rm", "--network=none", testbed.images["python"].docker, "python3", "-c", PROBE]
+    for command, env in ((argv, testbed.slurm_env()), (testbed.as_user(argv), None)):
+        assert said(command, env) == "/usr/bin/python3 (3, 11) 0"
+
+
+@pytest.mark.parametrize("form", ["sif", "sandbox"])
+def test_apptainer_runs_the_image_as_root_and_as_the_user(testbed: Testbed, form: str) -> None:
+    argv = ["apptainer", "exec", getattr(testbed.images["python"], form), "python3", "-c", PROBE]
+    assert said(testbed.as_user(argv)) == f"/usr/bin/python3 (3, 11) {testbed.user.uid}"
+    argv.insert(2, "--userns")
+    assert said(argv) == "/usr/bin/python3 (3, 11) 0"
+
+
+def test_the_plain_image_has_python_and_no_torch(testbed: Testbed) -> None:
+    argv = ["apptainer", "exec", testbed.images["python"].sandbox, "python3", "-c", "import torch"]
+    assert "No module named 'torch'" in run(testbed.as_user(argv)).stderr
+
+
+@pytest.mark.parametrize("form", ["docker", "sif", "sandbox", "none"])
+def test_the_torch_image_trains(testbed: Testbed, form: str) -> None:
+    probe = "import torch, sklearn.datasets; print((torch.ones(2, 2) @ torch.ones(2, 2)).sum().item())"
+    image = testbed.images["torch"]
+    command = {
+        "docker": ["docker", "run", "--rm", "--network=none", image.docker, "python3"],
+        "sif": ["apptainer", "exec", image.sif, "python3"],
+        "sandbox": ["apptainer", "exec", image.sandbox, "python3"],
+        "none": [testbed.python],
+    }[form]
+    assert said(testbed.as_user([*command, "-c", probe])) == "8.0"
+
+
+def test_the_shared_folder_is_open_to_everyone(testbed: Testbed) -> None:
+    path = Path(testbed.shared) / f"written-{os.getpid()}"
+    said(testbed.as_user(["touch", str(path)]))
+    path.unlink()
+
+
+@pytest.mark.slow
+def test_any_server_that_is_killed_comes_back_and_a_running_job_notices_nothing(testbed: Testbed) -> None:
+    env = testbed.slurm_env()
+    job = running_job(testbed)
+    for server in SERVERS:
+        before = gather(find())
+        assert before and before.up
+        testbed.kill(server)
+        during = gather(find())
+        assert during and not during.up and during.servers[server] is None
+        testbed.revive()
+        after = gather(find())
+        assert after and after.up and after.servers[server] != before.servers[server]
+        assert state(testbed, job) == "RUNNING", server
+        assert said(["srun", "echo", "ran"], env) == "ran", server
+    said(["docker", "run", "--rm", "--network=none", testbed.images["python"].docker, "true"], env)
+    said(["scancel", job], env)
+
+
+USER_OF_THE_FIXTURE = """
+pytest_plugins = ["tests.testbed.plugin"]
+def test_one(testbed): pass
+def test_two(testbed): pass
+"""
+
+
+@pytest.mark.parametrize(("required", "outcome"), [("", "2 skipped"), ("1", "2 errors")])
+def test_without_a_testbed_tests_are_skipped_with_a_count_or_fail_where_it_is_required(
+    tmp_path: Path, required: str, outcome: str
+) -> None:
+    (tmp_path / "test_it.py").write_text(USER_OF_THE_FIXTURE)
+    env = dict(os.environ) | {"TESTBED_DIR": str(tmp_path / "none"), "TESTBED_REQUIRED": required}
+    argv = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "tests.testbed.plugin",
+        f"--rootdir={tmp_path}",
+    ]
+    done = run([*argv, str(tmp_path / "test_it.py")], env, cwd=str(REPOSITORY))
+    assert outcome in done.stdout
+    assert "`make testbed`" in done.stdout
+    if not required:
+        assert "2 tests need the testbed and were skipped: run `make testbed`" in done.stdout
