@@ -12,6 +12,9 @@ from containers.words import Late, Word
 
 # The first versions with --no-eval. Those before run every value through a shell inside the container.
 _NO_EVAL = {"apptainer": (1, 1), "singularity": (3, 10)}
+LOSING = "\x80\x81"
+"""The shell that Apptainer reads values with takes these two for the end of its input and of a line: one such value,
+and the job starts without any of its environment."""
 PLAIN_PATH = re.compile(r'[^:,\\"]+')
 """What `--bind` takes as it stands; anything else needs `--mount`."""
 

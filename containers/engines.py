@@ -47,6 +47,8 @@ def _field(text: str) -> str:
 
 def _user(container: Container, runtime: Runtime) -> list[Word]:
     user = container.user
+    if runtime.kind == "docker" and runtime.rootless:
+        return ["--user=0:0"]
     words: list[Word] = [f"--user={user.uid}:{user.gid}"]
     if runtime.kind == "podman":
         # Proxies of the host come in only here; nowhere else does the host's environment leak into the job's.

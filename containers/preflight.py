@@ -173,7 +173,18 @@ def _check_apptainer(container: Container, runtime: Runtime) -> None:
         raise SettingsError(f"container.shm: {runtime.kind} shares the host's /dev/shm and its size", "shm")
     if ":" in container.home:
         raise SettingsError(f"run_root={container.cache}: {runtime.kind} takes no ':' there", "run_root")
-    _check_image_path(container, runtime)
+    if not container.image.startswith("/"):
+        raise SettingsError(
+            f"image={container.image}: {runtime.kind} runs a .sif file or a sandbox folder; fetch it with "
+            f"`image pull {container.image}`",
+            "image",
+        )
+    for name, value in container.environment.items():
+        if any(each in value for each in apptainer.LOSING):
+            raise SettingsError(
+                f"env.{name}: {runtime.kind} loses U+0080 and U+0081, and with them the job's environment",
+                f"env.{name}",
+            )
     if apptainer.no_eval(runtime):
         return
     version = ".".join(map(str, runtime.version))
@@ -205,12 +216,3 @@ def _check_pyxis(container: Container, runtime: Runtime) -> None:
         if not pyxis.PLAIN_PATH.fullmatch(path):
             odd = "".join(sorted(set(re.sub(pyxis.PLAIN_PATH, "", path))))
             raise SettingsError(f"{key}: pyxis takes letters, digits and @%+=./_- in paths, not {odd!r}", key)
-
-
-def _check_image_path(container: Container, runtime: Runtime) -> None:
-    if not container.image.startswith("/"):
-        raise SettingsError(
-            f"image={container.image}: {runtime.kind} runs a .sif file or a sandbox folder; fetch it with "
-            f"`image pull {container.image}`",
-            "image",
-        )

@@ -24,6 +24,8 @@ class Runtime:
     product: str = ""
     """Where one kind has several makers: `apptainer` or `singularity`."""
     version: tuple[int, ...] = ()
+    rootless: bool = False
+    """An engine whose root is the user who started it: what it writes as root is theirs."""
     problem: str = ""
     """Why it can't be used although its client is there."""
     gpu_problem: str = ""

@@ -1,0 +1,160 @@
+"""What a host has of runtimes and images. The looking is done by the `ask` that is given, so any host can be asked."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from containers.runtime import Kind, Runtime
+from recipes.typed import SettingsError
+
+Ask = Callable[[Sequence[str]], str | None]
+"""Runs an argument list on the host: its standard output, or None if it failed or isn't installed."""
+
+# Codes in the header of a SIF file, at byte 45.
+_SIF_ARCHITECTURES = {"01": "386", "02": "amd64", "03": "arm", "04": "arm64", "05": "ppc64", "06": "ppc64le"}
+_MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LocalImage:
+    """An image as a host has it."""
+
+    name: str
+    present: bool
+    digest: str = ""
+    """What identifies its content; empty where that would have to be computed."""
+    architecture: str = ""
+    """As registries write it: `amd64`, `arm64`; empty where the format does not say."""
+
+
+def ask_here(argv: Sequence[str]) -> str | None:
+    """Ask this machine."""
+    try:
+        done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=60)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.decode(errors="replace") if done.returncode == 0 else None
+
+
+def installed(ask: Ask) -> dict[str, Runtime]:
+    """Every runtime that the host has, by kind."""
+    found = {kind: find(kind, ask) for kind in _FINDERS}
+    return {kind: runtime for kind, runtime in found.items() if runtime is not None}
+
+
+def find(kind: Kind, ask: Ask) -> Runtime | None:
+    """The runtime of this kind, or None if the host hasn't got it."""
+    return Runtime(kind="none") if kind == "none" else _FINDERS[kind](ask)
+
+
+def version(text: str) -> tuple[int, ...]:
+    """The first dotted number in what a program says about itself."""
+    match = re.search(r"\d+(?:\.\d+)+", text)
+    return tuple(int(part) for part in match.group().split(".")) if match else ()
+
+
+def architecture(ask: Ask) -> str:
+    """The host's own, as registries write it."""
+    machine = (ask(["uname", "-m"]) or "").strip()
+    return _MACHINES.get(machine, machine)
+
+
+def find_image(name: str, runtime: Runtime, ask: Ask) -> LocalImage:
+    """The image of that name as this runtime would start it. Pyxis fetches what isn't there, so it is asked nothing."""
+    if runtime.kind in ("docker", "podman"):
+        return _engine_image(name, runtime, ask)
+    if runtime.kind == "apptainer":
+        return _image_file(name, ask)
+    return LocalImage(name=name, present=True)
+
+
+def check_image(image: LocalImage, wanted: str, host_architecture: str) -> None:
+    """Refuse an image that isn't there or is for other machines. `wanted` is how the user named it."""
+    if not image.present:
+        raise SettingsError(
+            f"image={wanted} is not on this host; `python -m launcher image pull {wanted}` fetches it", "image"
+        )
+    if image.architecture and host_architecture and image.architecture != host_architecture:
+        raise SettingsError(
+            f"image={wanted} is made for {image.architecture} and this host is {host_architecture}", "image"
+        )
+
+
+def _docker(ask: Ask) -> Runtime | None:
+    client = ask(["docker", "--version"])
+    if client is None:
+        return None
+    options = ask(["docker", "info", "--format", "{{json .SecurityOptions}}"])
+    problem = "" if options else "its engine does not answer; is it running, and may this user use it?"
+    return Runtime(
+        kind="docker",
+        command=("docker",),
+        version=version(client),
+        rootless="name=rootless" in (options or ""),
+        problem=problem,
+        gpu_problem=_toolkit_problem(ask),
+    )
+
+
+def _podman(ask: Ask) -> Runtime | None:
+    client = ask(["podman", "--version"])
+    if client is None:
+        return None
+    described = ask(["sh", "-c", "ls /etc/cdi /var/run/cdi 2>/dev/null | grep nvidia"])
+    lacking = "no CDI specification of its GPUs is in /etc/cdi; `nvidia-ctk cdi generate` writes one"
+    return Runtime(
+        kind="podman", command=("podman",), version=version(client), gpu_problem="" if described else lacking
+    )
+
+
+def _apptainer(ask: Ask) -> Runtime | None:
+    for program in ("apptainer", "singularity"):
+        said = ask([program, "--version"])
+        if said is not None:
+            # A program called singularity may be Apptainer, and reads the variables of that then.
+            product = "apptainer" if "apptainer" in said else "singularity"
+            return Runtime(kind="apptainer", command=(program,), product=product, version=version(said))
+    return None
+
+
+def _pyxis(ask: Ask) -> Runtime | None:
+    said = ask(["srun", "--help"])
+    return Runtime(kind="pyxis", command=("srun",)) if said and "--container-image" in said else None
+
+
+_FINDERS: dict[Kind, Callable[[Ask], Runtime | None]] = {
+    "docker": _docker,
+    "podman": _podman,
+    "apptainer": _apptainer,
+    "pyxis": _pyxis,
+}
+
+
+def _toolkit_problem(ask: Ask) -> str:
+    if ask(["sh", "-c", "command -v nvidia-container-runtime-hook || command -v nvidia-ctk"]):
+        return ""
+    return "the NVIDIA container toolkit is not installed, which Docker gives GPUs to containers with"
+
+
+def _engine_image(name: str, runtime: Runtime, ask: Ask) -> LocalImage:
+    said = ask([*runtime.command, "image", "inspect", name])
+    if said is None:
+        return LocalImage(name=name, present=False)
+    (found,) = json.loads(said)
+    digests = [each.rpartition("@")[2] for each in found.get("RepoDigests") or []]
+    return LocalImage(
+        name=name, present=True, digest=digests[0] if digests else found["Id"], architecture=found["Architecture"]
+    )
+
+
+def _image_file(path: str, ask: Ask) -> LocalImage:
+    if ask(["test", "-e", path]) is None:
+        return LocalImage(name=path, present=False)
+    header = ask(["sh", "-c", 'test -f "$1" && head -c 47 "$1" | tail -c 15', "sh", path]) or ""
+    if not header.startswith("SIF_MAGIC"):
+        return LocalImage(name=path, present=True)
+    return LocalImage(name=path, present=True, architecture=_SIF_ARCHITECTURES.get(header[-2:], "unknown"))

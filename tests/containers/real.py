@@ -1,0 +1,154 @@
+"""Starting described containers for real, the way `run.sh` does it: through a bash script, as an ordinary user."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from containers.description import Container, Mount, User
+from containers.devices import JOB_GPUS, needs_job_gpus
+from containers.runtime import Runtime, Wrapped
+from containers.runtimes import wrap
+from containers.words import to_bash
+from tests.testbed.facts import Testbed
+
+PROBE = Path(__file__).with_name("probe.py")
+PYTHON = "/usr/bin/python3"
+DOCKER = Runtime(kind="docker", command=("docker",))
+APPTAINER = Runtime(kind="apptainer", command=("apptainer",), product="apptainer", version=(1, 4))
+NONE = Runtime(kind="none")
+
+# An image that wants everything otherwise than the job does.
+CONTRARY = """
+FROM {base}
+ENV FROM_IMAGE=image BOTH=image PYTHONNOUSERSITE= HOME=/image CUDA_VISIBLE_DEVICES=7 XDG_CACHE_HOME=/image
+USER 12345
+WORKDIR /opt
+ENTRYPOINT ["/bin/sh", "-c", "echo the entrypoint ran; exit 99"]
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """A folder that the testbed's user owns, with what a run has: code, run folder, cache."""
+
+    testbed: Testbed
+    folder: Path
+
+    @property
+    def user(self) -> User:
+        user = self.testbed.user
+        return User(uid=user.uid, gid=user.gid, name=user.name, groups=(user.gid,))
+
+    @property
+    def code(self) -> Path:
+        return self.folder / "code"
+
+    @property
+    def run(self) -> Path:
+        return self.folder / "run"
+
+    def container(self, image: str, *, code: int = 0, words: tuple[Any, ...] = (), **changes: Any) -> Container:
+        """The probe in a container."""
+        output = str(self.run / "probe.json")
+        container = Container(
+            image=image,
+            argv=(PYTHON, str(self.code / "probe.py"), output, str(code), *words),
+            mounts=(
+                Mount(source=str(self.code), target=str(self.code), read_only=True),
+                Mount(source=str(self.run), target=str(self.run)),
+            ),
+            workdir=str(self.code),
+            user=self.user,
+            cache=str(self.folder / "cache"),
+            name=f"{self.folder.name}-{self.testbed.user.uid}",
+        )
+        return dataclasses.replace(container, **changes)
+
+    def script(self, container: Container, runtime: Runtime, late: Mapping[str, str] | None = None) -> str:
+        return script(wrap(container, runtime), container, runtime, late or {})
+
+    def start(
+        self, container: Container, runtime: Runtime, late: Mapping[str, str] | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        """Run it to its end."""
+        path = self.write("job.sh", self.script(container, runtime, late))
+        argv = self.testbed.as_user(["bash", str(path)])
+        done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, cwd="/", timeout=120)
+        done.returncode = as_bash_says(done.returncode)
+        return done
+
+    def probe(self, container: Container, runtime: Runtime, late: Mapping[str, str] | None = None) -> dict[str, Any]:
+        """What the probe found; fails with the container's own words if it found nothing."""
+        (self.run / "probe.json").unlink(missing_ok=True)
+        done = self.start(container, runtime, late)
+        assert (self.run / "probe.json").exists(), done.stderr[-3000:]
+        found: dict[str, Any] = json.loads((self.run / "probe.json").read_text())
+        return found | {"exit_code": done.returncode, "stdout": done.stdout, "stderr": done.stderr}
+
+    def write(self, name: str, text: str, mode: int = 0o600) -> Path:
+        path = self.folder / name
+        path.write_text(text, encoding="utf-8")
+        path.chmod(mode)
+        own(path, self.testbed)
+        return path
+
+
+def as_bash_says(returncode: int) -> int:
+    """An end by a signal as `$?` has it."""
+    return returncode if returncode >= 0 else 128 - returncode
+
+
+def script(wrapped: Wrapped, container: Container, runtime: Runtime, late: Mapping[str, str]) -> str:
+    """What `run.sh` does around a wrapped command."""
+    lines = ["set -u", *(f"export {name}={to_bash(value)}" for name, value in late.items())]
+    lines += [JOB_GPUS] if needs_job_gpus(container.devices, runtime.kind) else []
+    lines += [f"mkdir -p -m 700 {to_bash(each)} || exit 1" for each in wrapped.folders]
+    lines += [" ".join(map(to_bash, wrapped.remove)) + " >/dev/null 2>&1"] if wrapped.remove else []
+    lines += [f"export {name}={to_bash(value)}" for name, value in wrapped.environment.items()]
+    lines += [f"cd {to_bash(container.workdir)} || exit 1", "exec " + " ".join(map(to_bash, wrapped.argv))]
+    return "\n".join(lines) + "\n"
+
+
+def make_place(testbed: Testbed, folder: Path) -> Place:
+    place = Place(testbed=testbed, folder=folder)
+    for each in (folder, place.code, place.run):
+        each.mkdir()
+        own(each, testbed)
+    shutil.copy(PROBE, place.code)
+    (place.code / "probe.py").chmod(0o644)
+    return place
+
+
+def own(path: Path, testbed: Testbed) -> None:
+    os.chown(path, testbed.user.uid, testbed.user.gid)
+
+
+def make_contrary(testbed: Testbed) -> tuple[str, str]:
+    """The contrary image for Docker, and the same as Apptainer converts it. Made once for a testbed."""
+    text = CONTRARY.format(base=testbed.images["python"].docker)
+    digest = hashlib.sha256((text + testbed.images["python"].sandbox).encode()).hexdigest()[:8]
+    name, folder = f"testbed-contrary:{digest}", Path(testbed.shared) / f"contrary-{digest}"
+    environment = {**os.environ, **testbed.environment, "DOCKER_BUILDKIT": "0"}
+    if subprocess.run(["docker", "image", "inspect", name], env=environment, capture_output=True).returncode:
+        subprocess.run(
+            ["docker", "build", "-q", "-t", name, "-"],
+            input=text.encode(),
+            env=environment,
+            check=True,
+            capture_output=True,
+        )
+    if not folder.exists():
+        aside = f"{folder}.{os.getpid()}"
+        argv = [testbed.apptainer, "build", "--sandbox", aside, f"docker-daemon:{name}"]
+        subprocess.run(testbed.as_user(argv), check=True, capture_output=True, cwd=testbed.shared)
+        os.rename(aside, folder)
+    return name, str(folder)

@@ -1,0 +1,213 @@
+"""The same description, the same probes, the real runtimes: no container, Docker, and Apptainer from a SIF file and
+from a sandbox. Each runtime is started once with everything at once, and what it found is looked at from all sides.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from containers import preflight
+from containers.apptainer import LOSING
+from containers.description import Container, Mount
+from containers.runtime import Runtime
+from containers.words import Late
+from recipes.typed import SettingsError
+from tests.containers.hostile import LONG, TABLE
+from tests.containers.real import APPTAINER, DOCKER, NONE, Place, make_contrary
+from tests.testbed.facts import Testbed
+
+pytestmark = pytest.mark.testbed
+
+SECRET = "s3cret $(id) 'x' \"y\" é"
+LATE = {"LAUNCHER_ATTEMPT": "3", "MASTER_ADDR": "n1 $(id)", "SLURM_NODEID": "1"}
+WORDS = (*TABLE, LONG, Late("SLURM_NODEID", "--node-rank="), Late("MASTER_ADDR", "'$(id)", '"'))
+FILLED = [*TABLE, LONG, "--node-rank=1", "'$(id)n1 $(id)\""]
+VALUES = {f"V{index}": text for index, text in enumerate(TABLE) if not set(text) & set(LOSING)}
+ENVIRONMENT = {**VALUES, "LONG": LONG, "http_proxy": "http://proxy:1", "TERM": "dumb", "LC_ALL": "C.UTF-8"}
+
+WAYS = ("none", "docker", "apptainer-sif", "apptainer-sandbox")
+CONTAINED = WAYS[1:]
+
+
+def runtime_of(way: str) -> Runtime:
+    return {"none": NONE, "docker": DOCKER}.get(way, APPTAINER)
+
+
+def image_of(way: str, testbed: Testbed) -> str:
+    image = testbed.images["python"]
+    return {"none": "", "docker": image.docker, "apptainer-sif": image.sif, "apptainer-sandbox": image.sandbox}[way]
+
+
+@pytest.fixture(scope="module", params=WAYS)
+def way(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def found(way: str, shared_place: Place, testbed: Testbed) -> dict[str, Any]:
+    """What the probe found in a container with everything in it."""
+    key = shared_place.write(".secret key", SECRET + "\n")
+    container = shared_place.container(
+        image_of(way, testbed),
+        code=37,
+        words=WORDS,
+        environment=ENVIRONMENT,
+        passed=("LAUNCHER_ATTEMPT", "MASTER_ADDR"),
+        secrets={"API_KEY": str(key)},
+        limits={"nofile": 512, "core": 0},
+        devices=(),
+    )
+    preflight.check(container, runtime_of(way))
+    return shared_place.probe(container, runtime_of(way), LATE)
+
+
+def test_arguments_arrive_byte_for_byte(found: dict[str, Any]) -> None:
+    assert found["argv"] == FILLED
+
+
+def test_the_environment_arrives_byte_for_byte(found: dict[str, Any]) -> None:
+    assert {name: found["env"].get(name) for name in ENVIRONMENT} == ENVIRONMENT
+
+
+def test_what_is_known_only_at_the_start_arrives(found: dict[str, Any]) -> None:
+    assert (found["env"]["LAUNCHER_ATTEMPT"], found["env"]["MASTER_ADDR"]) == ("3", "n1 $(id)")
+
+
+def test_a_secret_arrives(found: dict[str, Any]) -> None:
+    assert found["env"]["API_KEY"] == SECRET
+
+
+def test_the_working_folder_is_the_jobs(found: dict[str, Any], shared_place: Place) -> None:
+    assert found["cwd"] == str(shared_place.code)
+
+
+def test_the_exit_code_comes_back(found: dict[str, Any]) -> None:
+    assert found["exit_code"] == 37
+
+
+def test_the_job_runs_as_the_user(found: dict[str, Any], testbed: Testbed) -> None:
+    user = testbed.user
+    assert (found["uid"], found["gid"], found["user"]) == (user.uid, user.gid, user.name)
+    assert found["groups"] == [user.gid]
+
+
+def test_files_belong_to_the_user(found: dict[str, Any], shared_place: Place, testbed: Testbed) -> None:
+    state = (shared_place.run / "probe.json").stat()
+    assert (state.st_uid, state.st_gid) == (testbed.user.uid, testbed.user.gid)
+
+
+def test_limits_are_those_described(found: dict[str, Any]) -> None:
+    assert found["limits"] == {"nofile": [512, 512], "core": [0, 0]}
+
+
+def test_text_is_utf_8(found: dict[str, Any]) -> None:
+    assert found["encoding"] == "utf-8"
+
+
+def test_no_gpu_is_seen_where_none_is_given(found: dict[str, Any], way: str) -> None:
+    assert found["env"].get("CUDA_VISIBLE_DEVICES", "") == ""
+    assert found["env"].get("NVIDIA_VISIBLE_DEVICES") == ("void" if way == "docker" else None)
+
+
+def test_home_is_a_folder_that_stays_and_can_be_written(found: dict[str, Any], way: str, shared_place: Place) -> None:
+    assert found["home_is_writable"]
+    if way != "none":
+        assert found["home"] == str(shared_place.folder / "cache" / "home")
+        assert (shared_place.folder / "cache" / "home" / ".probe").exists()
+        assert found["env"]["XDG_CACHE_HOME"] == str(shared_place.folder / "cache")
+
+
+def test_the_code_is_read_only_in_a_container(found: dict[str, Any], way: str) -> None:
+    assert found["code_is_writable"] == (way == "none")
+
+
+def test_the_users_site_packages_stay_out(found: dict[str, Any], way: str) -> None:
+    if way != "none":
+        assert not found["user_site"]
+
+
+def test_nothing_was_evaluated_or_complained_about(found: dict[str, Any]) -> None:
+    assert "uid=" not in found["stdout"] + found["stderr"]
+    assert "rror" not in found["stderr"], found["stderr"]
+
+
+def hostile_mounts(place: Place) -> tuple[Mount, ...]:
+    """Folders with hostile names, each with a file of its number, mounted under hostile names."""
+    names = sorted({each.replace("/", "_").replace("\x00", "") for each in TABLE if len(each.encode()) < 200})
+    names = [each for each in names if each not in ("", ".", "..", ":ro")]
+    mounts = []
+    for index, name in enumerate(names):
+        source = place.folder / "sources" / name
+        source.mkdir(parents=True)
+        (source / str(index)).write_text("")
+        mounts.append(Mount(source=str(source), target=f"/mounted/{name}", read_only=True))
+    return tuple(mounts)
+
+
+@pytest.mark.parametrize("runtime", [DOCKER, APPTAINER], ids=["docker", "apptainer"])
+def test_hostile_paths_are_mounted_under_hostile_names(runtime: Runtime, place: Place, testbed: Testbed) -> None:
+    mounts = hostile_mounts(place)
+    way = "docker" if runtime is DOCKER else "apptainer-sandbox"
+    container = place.container(image_of(way, testbed))
+    container = dataclasses.replace(container, mounts=(*container.mounts, *mounts))
+    preflight.check(container, runtime)
+    found = place.probe(container, runtime)
+    assert len(mounts) > 100
+    assert found["mounted"] == {str(index): each.target.removeprefix("/mounted/") for index, each in enumerate(mounts)}
+
+
+@pytest.mark.parametrize("runtime", [DOCKER, APPTAINER], ids=["docker", "apptainer"])
+@pytest.mark.parametrize("folder", ["a b", "it's", "é 漢字", "$(id)", "a,b", 'say "hi"', "a\\b", "-x", "a=b", "*"])
+def test_a_hostile_working_folder(folder: str, runtime: Runtime, place: Place, testbed: Testbed) -> None:
+    inside = place.code / folder
+    inside.mkdir()
+    way = "docker" if runtime is DOCKER else "apptainer-sandbox"
+    container = dataclasses.replace(place.container(image_of(way, testbed)), workdir=str(inside))
+    assert place.probe(container, runtime)["cwd"] == str(inside)
+
+
+@pytest.mark.parametrize("character", LOSING)
+def test_apptainer_really_loses_what_is_refused_for_it(character: str, place: Place, testbed: Testbed) -> None:
+    container = place.container(testbed.images["python"].sandbox, environment={"VALUE": character, "OTHER": "x"})
+    with pytest.raises(SettingsError, match=r"env\.VALUE: apptainer loses"):
+        preflight.check(container, APPTAINER)
+    assert place.probe(container, APPTAINER)["env"].get("VALUE") != character
+    assert (
+        place.probe(dataclasses.replace(container, image=testbed.images["python"].docker), DOCKER)["env"]["VALUE"]
+        == character
+    )
+
+
+def contrary(runtime: Runtime, place: Place, testbed: Testbed, **changes: Any) -> Container:
+    docker, sandbox = make_contrary(testbed)
+    return place.container(docker if runtime is DOCKER else sandbox, **changes)
+
+
+@pytest.mark.parametrize("runtime", [DOCKER, APPTAINER], ids=["docker", "apptainer"])
+def test_the_job_wins_over_an_image_that_wants_otherwise(runtime: Runtime, place: Place, testbed: Testbed) -> None:
+    container = contrary(runtime, place, testbed, code=5, environment={"BOTH": "job"}, devices=("0",))
+    if runtime is DOCKER:
+        container = dataclasses.replace(container, devices=None)  # the testbed's engine has no GPU to give
+    found = place.probe(container, runtime)
+    assert found["env"]["FROM_IMAGE"] == "image"
+    assert found["env"]["BOTH"] == "job"
+    assert found["env"]["PYTHONNOUSERSITE"] == "1"
+    assert found["env"]["XDG_CACHE_HOME"] == container.cache
+    if runtime is APPTAINER:
+        assert found["env"]["CUDA_VISIBLE_DEVICES"] == "0"
+    assert (found["home"], found["cwd"], found["uid"]) == (container.home, container.workdir, place.user.uid)
+    assert (found["exit_code"], found["stdout"]) == (5, "")
+
+
+@pytest.mark.parametrize("runtime", [DOCKER, APPTAINER], ids=["docker", "apptainer"])
+def test_what_is_described_as_private_is_private(runtime: Runtime, place: Place, testbed: Testbed) -> None:
+    way = "docker" if runtime is DOCKER else "apptainer-sandbox"
+    ours = place.probe(place.container(image_of(way, testbed)), runtime)
+    own = place.probe(place.container(image_of(way, testbed), ipc="private", network="none"), runtime)
+    host = place.probe(place.container(""), NONE)
+    assert ours["ipc"] == host["ipc"] != own["ipc"]
+    assert ours["interfaces"] == host["interfaces"]
+    assert own["interfaces"] == ["lo"]

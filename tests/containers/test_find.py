@@ -1,0 +1,137 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from containers.find import LocalImage, architecture, ask_here, check_image, find, find_image, installed, version
+from containers.runtime import Runtime
+from recipes.typed import SettingsError
+from tests.containers.samples import APPTAINER, DOCKER, PYXIS
+
+
+class Host:
+    """A host that answers from a table; every other question fails."""
+
+    def __init__(self, **answers: str) -> None:
+        self.answers = answers
+
+    def __call__(self, argv: Sequence[str]) -> str | None:
+        joined = " ".join(argv)
+        return next((said for start, said in self.answers.items() if joined.startswith(start.replace("_", " "))), None)
+
+
+def test_a_bare_host_has_no_runtime() -> None:
+    assert installed(Host()) == {}
+
+
+def test_a_full_host_has_them_all() -> None:
+    host = Host(
+        **{
+            "docker --version": "Docker version 28.2.2, build e6534b4\n",
+            "docker info": '["name=seccomp,profile=default"]\n',
+            "podman --version": "podman version 5.2.0\n",
+            "apptainer --version": "apptainer version 1.4.5\n",
+            "srun --help": "  --container-image=[USER@][REGISTRY#]IMAGE\n",
+            "sh -c command -v nvidia": "/usr/bin/nvidia-ctk\n",
+            "sh -c ls /etc/cdi": "nvidia.yaml\n",
+        }
+    )
+    assert installed(host) == {
+        "docker": Runtime(kind="docker", command=("docker",), version=(28, 2, 2)),
+        "podman": Runtime(kind="podman", command=("podman",), version=(5, 2, 0)),
+        "apptainer": Runtime(kind="apptainer", command=("apptainer",), product="apptainer", version=(1, 4, 5)),
+        "pyxis": Runtime(kind="pyxis", command=("srun",)),
+    }
+
+
+def test_an_engine_that_does_not_answer_is_there_with_a_problem() -> None:
+    found = find("docker", Host(**{"docker --version": "Docker version 28.2.2"}))
+    assert found is not None and "engine does not answer" in found.problem
+
+
+def test_a_rootless_engine_is_known() -> None:
+    found = find("docker", Host(**{"docker --version": "Docker version 27.1", "docker info": '["name=rootless"]'}))
+    assert found is not None and found.rootless
+
+
+def test_gpus_need_the_toolkit() -> None:
+    found = find("docker", Host(**{"docker --version": "Docker version 27.1", "docker info": "[]"}))
+    assert found is not None and "toolkit is not installed" in found.gpu_problem
+    podman = find("podman", Host(**{"podman --version": "podman version 5.2.0"}))
+    assert podman is not None and "nvidia-ctk cdi generate" in podman.gpu_problem
+
+
+@pytest.mark.parametrize(
+    ("program", "said", "product", "number"),
+    [
+        ("singularity", "singularity version 3.8.7-1.el8", "singularity", (3, 8, 7)),
+        ("singularity", "singularity-ce version 3.11.4-focal", "singularity", (3, 11, 4)),
+        ("singularity", "apptainer version 1.2.5-1.el9", "apptainer", (1, 2, 5)),
+        ("apptainer", "apptainer version 1.4.5", "apptainer", (1, 4, 5)),
+    ],
+)
+def test_singularity_is_told_from_apptainer_by_what_it_says(
+    program: str, said: str, product: str, number: tuple[int, ...]
+) -> None:
+    found = find("apptainer", Host(**{f"{program} --version": said}))
+    assert found == Runtime(kind="apptainer", command=(program,), product=product, version=number)
+
+
+def test_srun_without_the_plugin_is_no_pyxis() -> None:
+    assert find("pyxis", Host(**{"srun --help": "Usage: srun [OPTIONS]"})) is None
+
+
+def test_a_program_that_gives_no_number_has_no_version() -> None:
+    assert version("development build") == ()
+
+
+def test_a_machine_is_named_as_registries_do() -> None:
+    assert architecture(Host(uname="x86_64\n")) == "amd64"
+    assert architecture(Host(uname="riscv64\n")) == "riscv64"
+
+
+def test_an_image_that_is_not_there_is_refused_with_the_command_that_fetches_it() -> None:
+    image = find_image("nvcr.io/nvidia/pytorch:25.06-py3", DOCKER, Host())
+    with pytest.raises(SettingsError, match=r"ngc-pytorch:25\.06 is not on this host; .* image pull ngc-pytorch:25"):
+        check_image(image, "ngc-pytorch:25.06", "amd64")
+
+
+def test_an_image_for_other_machines_is_refused() -> None:
+    host = Host(docker='[{"Id": "sha256:1", "RepoDigests": ["a/b@sha256:2"], "Architecture": "arm64"}]')
+    image = find_image("a/b", DOCKER, host)
+    assert image == LocalImage(name="a/b", present=True, digest="sha256:2", architecture="arm64")
+    with pytest.raises(SettingsError, match="made for arm64 and this host is amd64"):
+        check_image(image, "a/b", "amd64")
+
+
+def test_a_sif_says_what_it_is_made_for(tmp_path) -> None:
+    path = tmp_path / "a image.sif"
+    path.write_bytes(b"#!/usr/bin/env run-singularity\n\0SIF_MAGIC\00001\00004\0rest")
+    assert find_image(str(path), APPTAINER, ask_here).architecture == "arm64"
+    (tmp_path / "sandbox").mkdir()
+    assert find_image(str(tmp_path / "sandbox"), APPTAINER, ask_here) == LocalImage(
+        name=str(tmp_path / "sandbox"), present=True
+    )
+    assert not find_image(str(tmp_path / "none"), APPTAINER, ask_here).present
+
+
+def test_pyxis_fetches_what_it_has_not_got() -> None:
+    assert find_image("nvcr.io#nvidia/pytorch", PYXIS, Host()).present
+
+
+@pytest.mark.testbed
+def test_the_testbeds_own_runtimes_and_images_are_found(testbed) -> None:
+    def ask(argv: Sequence[str]) -> str | None:
+        return ask_here(testbed.as_user(argv))
+
+    docker, apptainer = find("docker", ask), find("apptainer", ask)
+    assert docker is not None and apptainer is not None
+    assert (docker.problem, docker.rootless) == ("", False)
+    assert apptainer.product == "apptainer"
+    here = architecture(ask)
+    for runtime, name in ((docker, testbed.images["python"].docker), (apptainer, testbed.images["python"].sif)):
+        image = find_image(name, runtime, ask)
+        assert (image.present, image.architecture) == (True, here)
+        check_image(image, name, here)
+    assert not find_image("no/such:image", docker, ask).present

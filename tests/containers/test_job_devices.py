@@ -1,0 +1,60 @@
+"""The devices of a real Slurm job, from its GRES to what the job in the container sees."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import subprocess
+from typing import Any
+
+import pytest
+
+from containers.runtime import Runtime
+from tests.containers.readers import engine
+from tests.containers.real import APPTAINER, NONE, Place
+
+pytestmark = pytest.mark.testbed
+
+RECORD = """#!/usr/bin/env python3
+import json, sys
+if sys.argv[1] == "run":
+    json.dump(sys.argv, open({path!r}, "w"))
+"""
+
+
+def in_job(place: Place, script: str, gpus: int) -> None:
+    """Run a script in a job of so many GPUs."""
+    path = place.write("job.sh", script)
+    argv = ["srun", f"--gres=gpu:{gpus}", "--ntasks=1", "--cpus-per-task=1", "--chdir=/", "bash", str(path)]
+    done = subprocess.run(place.testbed.as_user(argv), capture_output=True, text=True, timeout=180, cwd="/")
+    assert done.returncode == 0, done.stderr
+
+
+def probe(place: Place, runtime: Runtime, gpus: int) -> dict[str, Any]:
+    container = place.container(place.testbed.images["python"].sandbox, devices="job" if gpus else ())
+    # The job's own devices are in its environment already; nothing sets them for it here.
+    in_job(place, place.script(container, runtime), gpus)
+    found: dict[str, Any] = json.loads((place.run / "probe.json").read_text())
+    return found
+
+
+@pytest.mark.parametrize("gpus", [1, 2, 3])
+def test_a_job_sees_as_many_gpus_as_it_has_in_apptainer_and_without(gpus: int, place: Place) -> None:
+    for runtime in (NONE, APPTAINER):
+        seen = probe(place, runtime, gpus)["env"]["CUDA_VISIBLE_DEVICES"].split(",")
+        assert len(set(seen)) == gpus
+
+
+@pytest.mark.parametrize("kind", ["docker", "podman"])
+@pytest.mark.parametrize("gpus", [1, 2])
+def test_an_engine_is_told_the_jobs_own_devices(gpus: int, kind: str, place: Place) -> None:
+    client = place.write("client", RECORD.format(path=str(place.run / "argv.json")), mode=0o755)
+    runtime = Runtime(kind="docker" if kind == "docker" else "podman", command=(str(client),))
+    container = dataclasses.replace(place.container("image"), devices="job")
+    text = place.script(container, runtime).replace("set -u", "set -u\nenv >" + str(place.run / "env"))
+    in_job(place, text, gpus)
+    told = engine(json.loads((place.run / "argv.json").read_text()), {}).devices.split(",")
+    environment = dict(each.partition("=")[::2] for each in (place.run / "env").read_text().splitlines())
+    job = environment.get("SLURM_STEP_GPUS") or environment["SLURM_JOB_GPUS"]
+    assert told == job.split(",")
+    assert len(set(told)) == gpus

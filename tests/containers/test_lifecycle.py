@@ -1,0 +1,195 @@
+"""Starting, signalling, killing and cleaning up, with the real runtimes."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from containers.description import Container
+from containers.runtime import Runtime
+from containers.runtimes import wrap
+from containers.words import fill
+from tests.containers.real import APPTAINER, DOCKER, NONE, PYTHON, Place
+from tests.testbed.bed import wait_until
+from tests.testbed.facts import Testbed
+
+pytestmark = pytest.mark.testbed
+
+RUNTIMES = pytest.mark.parametrize("runtime", [NONE, DOCKER, APPTAINER], ids=["none", "docker", "apptainer"])
+CONTAINED = pytest.mark.parametrize("runtime", [DOCKER, APPTAINER], ids=["docker", "apptainer"])
+SECRET = "hunter2-very-secret"
+
+# Says that it runs, then goes on until it is told to stop, and saves for a while. A signal to the whole group arrives
+# twice in Apptainer, directly and handed on, so that a handler may only leave a note.
+TRAINER = """
+import os, signal, sys, time
+told = []
+signal.signal(signal.SIGTERM, lambda number, frame: told.append(number))
+open(sys.argv[1] + "/running", "w").write(str(os.getpid()))
+until = time.time() + 60
+while not told and time.time() < until:
+    time.sleep(0.05)
+time.sleep(0.5)
+open(sys.argv[1] + "/stopped", "w").write(os.environ.get("API_KEY", ""))
+sys.exit(85)
+"""
+
+
+def image(runtime: Runtime, testbed: Testbed) -> str:
+    images = testbed.images["python"]
+    return images.docker if runtime is DOCKER else images.sandbox
+
+
+def trainer(place: Place, runtime: Runtime, **changes: object) -> Container:
+    (place.code / "trainer.py").write_text(TRAINER)
+    argv = (PYTHON, str(place.code / "trainer.py"), str(place.run))
+    return dataclasses.replace(place.container(image(runtime, place.testbed)), argv=argv, **changes)  # type: ignore[arg-type]
+
+
+@contextmanager
+def running(place: Place, container: Container, runtime: Runtime) -> Iterator[subprocess.Popen[bytes]]:
+    """The job in a session of its own, as a direct queue starts it, once its trainer says that it runs."""
+    path = place.write("job.sh", place.script(container, runtime))
+    process = subprocess.Popen(
+        place.testbed.as_user(["bash", str(path)]), stdin=subprocess.DEVNULL, start_new_session=True, cwd="/"
+    )
+    try:
+        assert wait_until(lambda: (place.run / "running").exists(), 60), "the trainer did not start"
+        yield process
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        remove(place, container, runtime)
+
+
+def remove(place: Place, container: Container, runtime: Runtime) -> None:
+    argv = fill(wrap(container, runtime).remove, {})
+    if argv:
+        subprocess.run(place.testbed.as_user(argv), capture_output=True, timeout=60)
+
+
+def names(testbed: Testbed) -> str:
+    argv = ["docker", "ps", "--all", "--format", "{{.Names}}"]
+    return subprocess.run(testbed.as_user(argv), capture_output=True, text=True, check=True).stdout
+
+
+@RUNTIMES
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        ("pass", 0),
+        ("import sys; sys.exit(1)", 1),
+        ("import sys; sys.exit(85)", 85),
+        ("import os; os.kill(os.getpid(), 9)", 137),
+        ("import os; os.abort()", 134),
+    ],
+)
+def test_how_a_job_ended_is_what_comes_back(body: str, code: int, runtime: Runtime, place: Place) -> None:
+    container = dataclasses.replace(place.container(image(runtime, place.testbed)), argv=(PYTHON, "-c", body))
+    assert place.start(container, runtime).returncode == code
+
+
+@RUNTIMES
+def test_a_program_that_is_not_there_fails(runtime: Runtime, place: Place) -> None:
+    container = dataclasses.replace(place.container(image(runtime, place.testbed)), argv=("no-such-program",))
+    done = place.start(container, runtime)
+    assert done.returncode != 0
+    assert "no-such-program" in done.stderr
+
+
+@RUNTIMES
+def test_term_reaches_the_trainer_and_its_exit_code_comes_back(runtime: Runtime, place: Place) -> None:
+    with running(place, trainer(place, runtime), runtime) as process:
+        os.killpg(process.pid, signal.SIGTERM)
+        assert process.wait(timeout=30) == 85
+    assert (place.run / "stopped").exists()
+
+
+def test_a_finished_container_leaves_nothing_behind(place: Place, testbed: Testbed) -> None:
+    container = place.container(image(DOCKER, testbed))
+    place.probe(container, DOCKER)
+    assert str(container.name) not in names(testbed)
+
+
+def test_a_container_that_outlives_its_client_is_ended_by_name(place: Place, testbed: Testbed) -> None:
+    container = trainer(place, DOCKER)
+    with running(place, container, DOCKER) as process:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        time.sleep(0.3)
+        assert str(container.name) in names(testbed), "the engine's containers outlive their client"
+        remove(place, container, DOCKER)
+        assert str(container.name) not in names(testbed)
+
+
+def test_a_stale_container_does_not_stop_the_next_start(place: Place, testbed: Testbed) -> None:
+    container = trainer(place, DOCKER)
+    with running(place, container, DOCKER) as process:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        found = place.probe(place.container(image(DOCKER, testbed)), DOCKER)
+        assert found["exit_code"] == 0
+
+
+@CONTAINED
+def test_caches_and_home_outlive_the_container(runtime: Runtime, place: Place) -> None:
+    body = "import os; p = os.path.expanduser('~/kept'); print(os.path.exists(p)); open(p, 'w').write('x')"
+    container = dataclasses.replace(place.container(image(runtime, place.testbed)), argv=(PYTHON, "-c", body))
+    assert place.start(container, runtime).stdout == "False\n"
+    assert place.start(container, runtime).stdout == "True\n"
+    assert (place.folder / "cache").stat().st_mode & 0o777 == 0o700
+
+
+@CONTAINED
+def test_the_users_own_packages_shadow_nothing(runtime: Runtime, place: Place, testbed: Testbed) -> None:
+    """Neither those of the user's home nor those of the home that the container has."""
+    version = subprocess.run(
+        [PYTHON, "-c", "import sys; print('%d.%d' % sys.version_info[:2])"], capture_output=True, text=True, check=True
+    ).stdout.strip()
+    container = place.container(image(runtime, testbed))
+    argv = (PYTHON, "-c", "import leaked")
+    home = Path(container.home) / f".local/lib/python{version}/site-packages"
+    place.start(container, runtime)
+    home.mkdir(parents=True)
+    (home / "leaked.py").write_text("")
+    done = place.start(dataclasses.replace(container, argv=argv), runtime)
+    assert "No module named 'leaked'" in done.stderr
+
+
+@RUNTIMES
+def test_a_secret_is_in_the_trainers_environment_and_nowhere_else(
+    runtime: Runtime, place: Place, testbed: Testbed
+) -> None:
+    key = place.write(".key", SECRET)
+    container = trainer(place, runtime, secrets={"API_KEY": str(key)})
+    with running(place, container, runtime) as process:
+        for path in Path("/proc").glob("[0-9]*/cmdline"):
+            try:
+                text = path.read_bytes()
+            except OSError:  # it has ended since
+                continue
+            assert SECRET.encode() not in text, path
+        if runtime is DOCKER:
+            argv = testbed.as_user(["docker", "inspect", str(container.name)])
+            metadata = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
+            assert "API_KEY" in metadata and SECRET not in metadata
+        assert SECRET not in (place.folder / "job.sh").read_text()
+        os.killpg(process.pid, signal.SIGTERM)
+        process.wait(timeout=30)
+    assert (place.run / "stopped").read_text() == SECRET
+
+
+@RUNTIMES
+def test_a_secret_whose_file_is_gone_stops_the_job(runtime: Runtime, place: Place) -> None:
+    container = trainer(place, runtime, secrets={"API_KEY": str(place.folder / "gone")})
+    assert place.start(container, runtime).returncode != 0
+    assert not (place.run / "running").exists()
