@@ -16,7 +16,7 @@ from recipes.torch_ import flops
 from recipes.torch_.calls import Call, Record, dtype_name, tensors
 from recipes.torch_.flops import Unaccounted
 
-LIGHT, MATRIX, UNKNOWN = "light", "matrix", "unknown"
+LIGHT, COMPOSITE, MATRIX, UNKNOWN = "light", "composite", "matrix", "unknown"
 
 
 class Dispatched(TorchDispatchMode):
@@ -54,7 +54,7 @@ class Dispatched(TorchDispatchMode):
         if kind == UNKNOWN:
             self.record.unaccounted[str(func)] += 1
             return func(*args, **kwargs)
-        if _decomposes(func):
+        if kind == COMPOSITE:
             with self:
                 return func.decompose(*args, **kwargs)
         return self._run(func, args, kwargs)
@@ -153,17 +153,14 @@ def in_backward() -> bool:
 def _kind(func: Any) -> str:
     if isinstance(func, HigherOrderOperator):
         return UNKNOWN
+    if torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd"):
+        return COMPOSITE  # made of other operations; only in inference mode does it arrive whole
     namespace, _, name = func._schema.name.partition("::")
     if func._overloadpacket in flop_registry:
         return MATRIX
     if namespace not in flops.KNOWN_NAMESPACES:
         return UNKNOWN
     return MATRIX if flops.is_matrix_operation(name) else LIGHT
-
-
-def _decomposes(func: Any) -> bool:
-    """Whether torch itself only composes this of other operations; in inference mode such arrive whole."""
-    return torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd")
 
 
 def _count(func: Any, name: str, args: Any, kwargs: Any, out: Any) -> int:

@@ -107,10 +107,13 @@ FORMULAS: dict[str, tuple[tuple[int, ...], Formula]] = {
 """aten operation -> positions of the matrices (not of bias, statistics or log-sum-exp), and its formula."""
 
 _MATRIX_WORDS = frozenset(
-    "mm bmm addmm addbmm baddbmm spaddmm sspaddmm smm hspmm mv addmv dot vdot vecdot addr ger matmul gemm einsum "
-    "conv conv1d conv2d conv3d convolution depthwise attention linear qlinear bilinear trilinear rnn lstm gru".split()
+    (
+        "mm bmm addmm addbmm baddbmm spaddmm sspaddmm smm hspmm mv addmv dot vdot vecdot addr ger matmul tensordot "
+        "gemm einsum conv conv1d conv2d conv3d convolution depthwise attention linear qlinear bilinear trilinear rnn "
+        "lstm gru"
+    ).split()
 )
-_LIGHT_WORDS = frozenset("upsample thnn flatten prepack pack quantize reorder indices combination mode".split())
+_LIGHT_WORDS = frozenset("upsample flatten prepack pack quantize reorder indices combination mode".split())
 
 KNOWN_NAMESPACES = frozenset(
     "aten prim prims c10d _c10d_functional _c10d_functional_autograd fsdp symm_mem profiler inductor "
@@ -123,6 +126,8 @@ def is_matrix_operation(name: str) -> bool:
     """Whether an operation of that name multiplies matrices, judged by the words of its name if no formula has it."""
     if name in FORMULAS:
         return True
+    if name.startswith("_thnn_"):
+        return False  # the elementwise part of a recurrent cell
     words = set(name.strip("_").split("_"))
     return bool(words & _MATRIX_WORDS) and not words & _LIGHT_WORDS
 

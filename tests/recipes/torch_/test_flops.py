@@ -1,0 +1,160 @@
+"""Work counted by hand, and which of torch's operations are work."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.utils.flop_counter import FlopCounterMode
+
+from recipes.torch_ import flops
+from recipes.torch_.calls import Call
+from recipes.torch_.eager import Dispatched
+from tests.recipes.torch_.witnessed import Cnn, Transformer
+
+
+def watched(compute: Callable[[], torch.Tensor], backward: bool = True) -> list[Call]:
+    mode = Dispatched([], lambda device: None)
+    with mode:
+        result = compute()
+        if backward:
+            result.sum().backward()
+    assert not mode.record.unaccounted
+    return mode.record.calls
+
+
+def work(calls: list[Call]) -> tuple[int, int]:
+    """Forward and backward."""
+    return (
+        sum(each.flops for each in calls if not each.backward),
+        sum(each.flops for each in calls if each.backward),
+    )
+
+
+def leaf(*shape: int) -> torch.Tensor:
+    return torch.randn(*shape, requires_grad=True)
+
+
+@pytest.mark.parametrize(
+    ("compute", "forward"),
+    [
+        (lambda: leaf(3, 5) @ leaf(5, 7), 2 * 3 * 5 * 7),
+        (lambda: leaf(2, 3, 5) @ leaf(2, 5, 7), 2 * 2 * 3 * 5 * 7),
+        (lambda: functional.linear(leaf(2, 3, 5), leaf(7, 5), leaf(7)), 2 * 2 * 3 * 5 * 7),
+        (lambda: torch.baddbmm(leaf(2, 3, 7), leaf(2, 3, 5), leaf(2, 5, 7)), 2 * 2 * 3 * 5 * 7),
+        (lambda: torch.einsum("bij,bkj->bik", leaf(2, 3, 5), leaf(2, 7, 5)), 2 * 2 * 3 * 5 * 7),
+        (lambda: functional.conv2d(leaf(2, 4, 8, 8), leaf(6, 4, 3, 3)), 2 * 2 * 36 * 6 * 4 * 9),
+        (lambda: functional.conv2d(leaf(2, 4, 8, 8), leaf(6, 4, 3, 3), stride=2, padding=1), 2 * 2 * 16 * 6 * 4 * 9),
+        (lambda: functional.conv2d(leaf(2, 4, 8, 8), leaf(6, 2, 3, 3), groups=2), 2 * 2 * 36 * 6 * 2 * 9),
+        (lambda: functional.conv1d(leaf(2, 8, 10), leaf(8, 1, 3), groups=8), 2 * 2 * 8 * 8 * 3),
+        (lambda: functional.conv3d(leaf(1, 2, 4, 4, 4), leaf(3, 2, 2, 2, 2)), 2 * 27 * 3 * 2 * 8),
+        (lambda: functional.conv_transpose2d(leaf(2, 4, 8, 8), leaf(4, 6, 3, 3)), 2 * 2 * 64 * 4 * 6 * 9),
+        (lambda: functional.conv_transpose1d(leaf(2, 4, 8), leaf(4, 3, 3), groups=2), 2 * 2 * 8 * 4 * 3 * 3),
+    ],
+)
+def test_a_product_costs_what_it_does_by_hand_and_its_gradients_twice_that(
+    compute: Callable[[], torch.Tensor], forward: int
+) -> None:
+    assert work(watched(compute)) == (forward, 2 * forward)
+
+
+def test_attention_costs_two_products_and_its_gradients_five() -> None:
+    def attend() -> torch.Tensor:
+        query, key, value = leaf(2, 3, 7, 8), leaf(2, 3, 5, 8), leaf(2, 3, 5, 8)
+        return functional.scaled_dot_product_attention(query, key, value)
+
+    one = 2 * (2 * 3) * 7 * 5 * 8
+    assert work(watched(attend)) == (2 * one, 5 * one)
+
+
+def test_a_matrix_times_a_vector_costs_two_for_each_element() -> None:
+    assert work(watched(lambda: torch.mv(torch.randn(3, 5), torch.randn(5)), backward=False))[0] == 2 * 3 * 5
+    assert work(watched(lambda: torch.dot(torch.randn(5), torch.randn(5)), backward=False))[0] == 2 * 5
+
+
+def test_a_recurrent_layer_multiplies_every_weight_at_every_step() -> None:
+    layer = nn.LSTM(8, 16, num_layers=2)
+    inputs = leaf(5, 3, 8)
+    forward = 2 * 5 * 3 * 4 * 16 * ((8 + 16) + (16 + 16))
+    assert work(watched(lambda: layer(inputs)[0])) == (forward, 2 * forward)
+
+
+def test_cudnns_recurrent_layer_is_counted_by_its_weights() -> None:
+    class Shape:
+        def __init__(self, *shape: int) -> None:
+            self.shape = shape
+
+    weights = [Shape(64, 8), Shape(64, 16), Shape(64), Shape(64)]
+    positions, formula = flops.FORMULAS["_cudnn_rnn"]
+    assert positions == (0, 1)
+    assert formula((Shape(5, 3, 8), weights), ()) == 2 * 5 * 3 * 64 * (8 + 16)
+
+
+@pytest.mark.parametrize("make", [Cnn, Transformer])
+def test_without_groups_torchs_own_counter_says_the_same(make: Callable[[], nn.Module]) -> None:
+    """But for attention on a CPU, which torch's counter leaves out."""
+    model, inputs = make(), make.images()  # type: ignore[attr-defined]
+    calls = watched(lambda: model(inputs))
+    with FlopCounterMode(display=False) as counter:
+        model(inputs).sum().backward()
+    attention = sum(each.flops for each in calls if "attention" in each.operation)
+    assert sum(work(calls)) - attention == counter.get_total_flops()
+    assert (attention > 0) == (make is Transformer)
+
+
+def test_the_widest_of_the_matrices_counts_and_not_the_bias() -> None:
+    query, key, value = (torch.randn(2, 3, 7, 8, dtype=torch.bfloat16, requires_grad=True) for _ in range(3))
+    calls = watched(lambda: functional.scaled_dot_product_attention(query, key, value))
+    assert [each.dtype for each in calls] == ["bfloat16", "bfloat16"], "backward has a float32 log-sum-exp too"
+    mixed = Call(
+        operation="mm", backward=False, operands=(("bfloat16", (1, 1)), ("float32", (1, 1))), flops=2, device=""
+    )
+    assert mixed.dtype == "float32"
+
+
+def test_inference_mode_hides_nothing() -> None:
+    layer = nn.Linear(5, 7)
+    with torch.inference_mode():
+        calls = watched(lambda: layer(torch.randn(3, 5)) @ torch.randn(7, 2), backward=False)
+    assert [(each.operation, each.flops) for each in calls] == [("addmm", 2 * 3 * 5 * 7), ("mm", 2 * 3 * 7 * 2)]
+
+
+def test_a_matrix_operation_without_a_formula_is_unaccounted() -> None:
+    mode = Dispatched([], lambda device: None)
+    with mode:
+        nn.Bilinear(3, 4, 5)(torch.randn(2, 3), torch.randn(2, 4))
+    assert list(mode.record.unaccounted) == ["aten._trilinear.default (no formula)"]
+
+
+def test_no_operation_of_aten_that_multiplies_matrices_passes_for_light() -> None:
+    """Every name with such a word in it that is taken for light is on this list, read through by hand."""
+    names = [each for each in torch._C._dispatch_get_all_op_names() if each.startswith("aten::")]
+    operations = {each.removeprefix("aten::").partition(".")[0] for each in names}
+    pieces = ("mm", "mv", "conv", "matmul", "gemm", "linear", "attention", "rnn", "lstm", "gru", "dot", "einsum")
+    light = {
+        each for each in operations if any(piece in each for piece in pieces) and not flops.is_matrix_operation(each)
+    }
+    assert {each for each in light if not any(harmless in each for harmless in HARMLESS)} == set()
+
+
+HARMLESS = (
+    "upsample",
+    "gamma",
+    "comm",
+    "dummy",
+    "cumm",
+    "hamming",
+    "_convert_",
+    "prepack",
+    "pack_gemm",
+    "quantize_weight",
+    "_thnn_",
+    "flatten_weight",
+    "reorder_conv",
+    "convolution_mode",
+    "linear_combination",
+    "quantized_",
+)

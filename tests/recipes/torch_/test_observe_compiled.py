@@ -1,0 +1,171 @@
+"""Compiled code is watched as what it is: neither replaced by eager code nor taken for what eager code would do."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch._dynamo.utils import counters
+from torch.nn import functional
+
+from recipes.levels import Amp
+from recipes.torch_ import compiled
+from recipes.torch_.observe import observed
+from tests.recipes.torch_.witnessed import Cnn, Dense, Training, Transformer, name
+
+pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler")
+
+O0 = Amp(level="o0")
+O1 = Amp(level="o1", dtype="bfloat16")
+
+
+@pytest.fixture(autouse=True)
+def fresh_compiler() -> Iterator[None]:
+    torch._dynamo.reset()
+    counters.clear()
+    yield
+    torch._dynamo.reset()
+
+
+def run_compiled(make: Callable[[], nn.Module], amp: Amp, **options: Any) -> tuple[Training, dict[str, Any]]:
+    training = Training(make, amp, compile=True, **options)
+    return training, training.run()
+
+
+def compilations() -> int:
+    return (
+        counters["stats"]["unique_graphs"]
+        + counters["aot_autograd"]["total"]
+        + counters["inductor"]["fxgraph_cache_miss"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("make", "amp"),
+    [
+        (Dense, O0),
+        (Cnn, O1),
+        (Transformer, Amp(level="o2", dtype="bfloat16")),
+        (Dense, Amp(level="o2", dtype="float16")),
+        (Dense, Amp(level="o3", dtype="bfloat16")),
+    ],
+    ids=lambda each: name(each) if isinstance(each, Amp) else each.__name__,
+)
+def test_an_honest_compiled_run_is_proved_from_the_code_that_ran(make: Callable[[], nn.Module], amp: Amp) -> None:
+    training, found = run_compiled(make, amp)
+    assert found["verdict"] == "proved", found["why"]
+    assert found["half_flop_share"] == (0.0 if amp.level == "o0" else 1.0)
+    for report in training.witness.reports:
+        assert {each["compiled"] for each in report["calls"]} == {True}, "no product ran eagerly"
+
+
+@pytest.mark.parametrize(
+    "amp",
+    [Amp(level="o1", deny=("linear",)), Amp(level="o2", keep_fp32=("10",)), Amp(level="o1", deny=("conv2d",))],
+    ids=str,
+)
+def test_lists_and_kept_modules_are_checked_in_compiled_code(amp: Amp) -> None:
+    _, found = run_compiled(Cnn, amp)
+    assert found["verdict"] == "proved", found["why"]
+    assert 0 < found["half_flop_share"] < 1
+
+
+def test_compiled_and_eager_count_the_same_work() -> None:
+    work = []
+    for compile in (False, True):
+        training = Training(Cnn, O1, compile=compile)
+        training.run(1, watched={1})
+        calls = training.witness.reports[0]["calls"]
+        work.append({flag: sum(each["flops"] for each in calls if each["backward"] is flag) for flag in (False, True)})
+    assert work[0] == work[1]
+
+
+def test_watching_neither_compiles_anew_nor_runs_eagerly() -> None:
+    training = Training(Dense, O1, compile=True)
+    training.run(2, watched={1})
+    after_watched_first_step = compilations()
+    assert after_watched_first_step > 0
+    training.run(4, watched={2, 4})
+    assert compilations() == after_watched_first_step
+
+
+def test_watching_a_compiled_run_changes_no_bit() -> None:
+    ends = []
+    for watched in ((), (1, 3)):
+        training = Training(Cnn, O1, compile=True)
+        training.run(3, watched)
+        ends.append([*training.net.state_dict().values(), torch.get_rng_state()])
+    assert all(torch.equal(one, other) for one, other in zip(*ends, strict=True))
+
+
+def test_a_batch_of_another_size_is_counted_at_its_own_size() -> None:
+    training = Training(Dense, O1, compile=True)
+    texts, work = [], []
+
+    @contextlib.contextmanager
+    def collect(artifact: Any, inputs: Any) -> Iterator[None]:
+        texts.append(artifact.inductor_post_grad_graph_str)
+        yield
+
+    for size in (4, 6, 11):
+        with compiled.watched(collect), training.witness.step(size), training.precision.forward():
+            training.model(torch.randn(size, 32)).float().sum().backward()
+        work.append(sum(each["flops"] for each in training.witness.reports[-1]["calls"]))
+    forward, backward = 32 * 64 + 64 * 10, 2 * 64 * 10 + 32 * 64
+    assert work == [2 * size * (forward + backward) for size in (4, 6, 11)]
+    assert "Sym(" in texts[-1], "the code was compiled for any size"
+
+
+class Upcasts(Dense):
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cpu", enabled=False):
+            hidden = functional.relu(inputs.float() @ self.first.weight.float().t())
+        return self.second(hidden.to(self.second.weight.dtype))
+
+
+@pytest.mark.parametrize("amp", [O1, Amp(level="o3", dtype="bfloat16")], ids=name)
+def test_compiled_upcasts_are_contradicted(amp: Amp) -> None:
+    _, found = run_compiled(Upcasts, amp)
+    assert found["verdict"] == "contradicted", found["why"]
+    assert "in float32" in found["why"]
+
+
+class HalfInside(Dense):
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self.second((inputs.bfloat16() @ self.first.weight.bfloat16().t()).float())
+
+
+def test_compiled_half_precision_under_o0_is_contradicted() -> None:
+    _, found = run_compiled(HalfInside, O0)
+    assert found["verdict"] == "contradicted", found["why"]
+
+
+def test_a_function_list_that_compiled_code_says_nothing_of_is_unknown() -> None:
+    _, found = run_compiled(Dense, Amp(level="o1", deny=("relu",)))
+    assert found["verdict"] == "unknown"
+    assert "compiled code doesn't say what became of it" in found["why"]
+
+
+def test_compiled_code_without_its_graph_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    from torch._inductor.output_code import CompiledFxGraph
+
+    monkeypatch.delitem(CompiledFxGraph.__annotations__, "inductor_post_grad_graph_str")
+    _, found = run_compiled(Dense, O1)
+    assert found["verdict"] == "unknown"
+    assert "inductor_post_grad_graph_str" in found["why"]
+
+
+def test_the_backward_of_kept_modules_is_told_apart_when_it_is_half() -> None:
+    """What torch does by default: it traces the backward of compiled code under the autocast of its forward."""
+    with torch._functorch.config.patch(backward_pass_autocast="same_as_forward"):
+        training = Training(Dense, Amp(level="o1", keep_fp32=("second",)))
+        training.model = torch.compile(training.net)
+        found = training.run()
+    assert found["verdict"] == "contradicted"
+    assert "amp.keep_fp32=[second] keeps it in float32, and ran as linear in bfloat16" in found["why"]
+    assert "in backward" in observed(training.witness.reports)["why"]
