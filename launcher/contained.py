@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import posixpath
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from containers import find, preflight
 from containers.description import Container, Devices, Mount, User
@@ -121,14 +120,6 @@ def wrapped(plan: Plan, argv: tuple[Word, ...]) -> Wrapped:
     """How a plan's container is started with this command."""
     assert plan.container is not None
     return wrap(describe(plan, argv), plan.container.runtime)
-
-
-def removal(plan: Mapping[str, Any]) -> list[str]:
-    """The command that removes what a killed client left of a run's container, from its plan.json; empty for none."""
-    runtime = (plan.get("container") or {}).get("runtime") or {}
-    if runtime.get("kind") not in ("docker", "podman"):
-        return []
-    return [*runtime["command"], "rm", "--force", str(plan.get("run_id"))]
 
 
 def _refuse_without_container(spec: JobSpec) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Mapping
+from typing import Any
 
-from launcher import processes
+from launcher import processes, runs
 from launcher.processes import Identity, Target
 from launcher.runs import Files
 from launcher.states import Liveness, needs_liveness, status_of
@@ -37,11 +39,28 @@ def end(asked: Mapping[str, Files], grace: float) -> dict[str, str]:
             elsewhere[folder] = f"it runs on {shell.host}: cancel it there"
     here = {folder: files for folder, files in asked.items() if folder not in elsewhere}
     survivors = processes.end([_target(*each) for each in here.items()], grace)
+    for folder in here:
+        _remove_container(folder)
     return elsewhere | {
         folder: f"process {', '.join(str(each.pid) for each in alive)} does not end: the kernel holds it"
         for folder, alive in zip(here, survivors, strict=True)
         if alive
     }
+
+
+def _remove_container(folder: str) -> None:
+    """Docker's containers are the engine's children, not the client's: one whose client was killed runs on."""
+    argv = _removal(runs.read_if_whole(f"{folder}/plan.json"))
+    if argv:
+        subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=60, check=False)
+
+
+def _removal(plan: Mapping[str, Any]) -> list[str]:
+    """The command that removes what a killed client left of a run's container, from its plan.json; empty for none."""
+    runtime = (plan.get("container") or {}).get("runtime") or {}
+    if runtime.get("kind") not in ("docker", "podman"):
+        return []
+    return [*runtime["command"], "rm", "--force", str(plan.get("run_id"))]
 
 
 def with_processes(asked: Mapping[str, Files]) -> set[str]:

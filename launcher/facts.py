@@ -82,6 +82,8 @@ class ContainerFacts:
     """As the runtime takes it."""
     image_present: bool
     image_architecture: str = ""
+    environment: dict[str, str] = field(default_factory=dict)
+    """Variables that say how the runtime's client works here, which a job on a cluster would otherwise not have."""
     uid: int
     gid: int
     groups: tuple[int, ...] = ()

@@ -158,7 +158,10 @@ def _resolve(spec: JobSpec, facts: Facts) -> Plan:
         nodes=launch.nodes,
         gpus=count,
         processes=processes,
-        host_env=_slurm_environment(facts) if slurm else {},
+        host_env={
+            **(_slurm_environment(facts) if slurm else {}),
+            **(facts.containers.environment if container and facts.containers else {}),
+        },
         env={**_device_environment(gpus, slurm is not None, container is not None), **launch.env},
         secrets={name: absolute(path, facts) for name, path in launch.secrets.items()},
         setup=launch.cluster.setup,

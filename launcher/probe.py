@@ -20,6 +20,11 @@ from launcher.schema import Launch, SlurmCluster
 from launcher.spec import JobSpec
 
 PACKAGES = {"torch": "torch", "tensorflow": "tensorflow", "paddle": "paddlepaddle"}
+# Where an engine listens and how Apptainer works here. None of them holds a secret.
+CLIENT_VARIABLES = (
+    *("DOCKER_HOST", "DOCKER_CONTEXT", "CONTAINER_HOST", "XDG_RUNTIME_DIR"),
+    *("APPTAINER_USERNS", "APPTAINER_TMPDIR", "APPTAINER_CACHEDIR", "SINGULARITY_TMPDIR", "SINGULARITY_CACHEDIR"),
+)
 _QUERY = "index,uuid,name,memory.total,compute_cap,driver_version"
 
 
@@ -179,6 +184,7 @@ def _containers(launch: Launch) -> ContainerFacts:
         image=name,
         image_present=image.present,
         image_architecture=image.architecture,
+        environment={name: os.environ[name] for name in CLIENT_VARIABLES if name in os.environ},
         uid=os.getuid(),
         gid=os.getgid(),
         groups=tuple(os.getgroups()),

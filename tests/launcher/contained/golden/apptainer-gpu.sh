@@ -1,0 +1,114 @@
+#!/usr/bin/env bash
+# Run 20260102-030405-calm-fox: mnist in torch at o1 (autocast), batch 128.
+# Written by the launcher. Everything it reads and writes is under RUN and CODE.
+
+set -u
+umask 077
+RUN=/home/mei/launcher-runs/20260102-030405-calm-fox
+CODE=/home/mei/launcher-runs/.code/c0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0de
+
+status() { # state, exit code or null, end or null, reason: one writer, written aside, renamed
+  [ ! -e "$RUN/attempts/$((attempt + 1))" ] || return 0 # a later attempt has taken over
+  {
+    printf '{"schema": 1, "state": "%s", "attempt": %s, "exit_code": %s, ' "$1" "$attempt" "$2" &&
+      printf '"started": "%s", "ended": %s, "reason": "%s", ' "$started" "$3" "$4" &&
+      printf '"process": {"host": "%s", "boot": "%s", "pid": %s, "start": %s}}\n' "$host" "$boot" "$$" "$birth"
+  } >"$RUN/.status.json" && mv -f "$RUN/.status.json" "$RUN/status.json"
+}
+now() { date -u +%Y-%m-%dT%H:%M:%SZ; }
+
+attempt=1
+while [ -e "$RUN/attempts/$attempt" ]; do attempt=$((attempt + 1)); done
+logs=$RUN/attempts/$attempt
+mkdir -p "$logs" || exit 1
+exec >>"$logs/stdout.log" 2>>"$logs/stderr.log" </dev/null
+started=$(now)
+read -r host </proc/sys/kernel/hostname
+read -r boot </proc/sys/kernel/random/boot_id
+read -r stat </proc/$$/stat
+fields=(${stat##*) })
+birth=${fields[19]}
+
+if [ -e "$RUN/cancelled" ]; then
+  status cancelled null "\"$(now)\"" "cancelled before it started"
+  exit 1
+elif [ -e "$RUN/STOP" ]; then
+  status stopped null "\"$(now)\"" "before it started"
+  exit 85
+fi
+status running null null ""
+
+export LAUNCHER_RUN_ID=20260102-030405-calm-fox LAUNCHER_ATTEMPT=$attempt LAUNCHER_SPEC="$RUN/plan.json"
+
+signalled=
+# To everything of this run but this shell, which stays to write down how it ended.
+trap 'signalled=TERM; trap "" TERM INT HUP; kill -TERM 0' TERM INT HUP
+(
+  trap : TERM INT HUP
+  mkdir -p -m 700 /home/mei/launcher-runs/.cache || exit 1
+  mkdir -p -m 700 /home/mei/launcher-runs/.cache/home || exit 1
+  export APPTAINERENV_CUDA_VISIBLE_DEVICES=0
+  export APPTAINERENV_LANG=C.UTF-8
+  export APPTAINERENV_PYTHONNOUSERSITE=1
+  export APPTAINERENV_XDG_CACHE_HOME=/home/mei/launcher-runs/.cache
+  export APPTAINERENV_TORCHINDUCTOR_CACHE_DIR=/home/mei/launcher-runs/.cache/torchinductor
+  export APPTAINERENV_TRITON_CACHE_DIR=/home/mei/launcher-runs/.cache/triton
+  export APPTAINERENV_CUDA_CACHE_PATH=/home/mei/launcher-runs/.cache/cuda
+  export APPTAINERENV_USER=mei
+  export APPTAINERENV_LOGNAME=mei
+  export APPTAINERENV_A='it'"'"'s $(id), a=b'
+  export APPTAINERENV_CUDA_DEVICE_ORDER=PCI_BUS_ID
+  export APPTAINERENV_LAUNCHER_RUN_ID=20260102-030405-calm-fox
+  export APPTAINERENV_LAUNCHER_SPEC=/home/mei/launcher-runs/20260102-030405-calm-fox/plan.json
+  export APPTAINERENV_PYTHONPATH=/home/mei/launcher-runs/.code/c0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0de
+  export APPTAINERENV_PYTHONUNBUFFERED=1
+  export APPTAINERENV_LAUNCHER_ATTEMPT="$LAUNCHER_ATTEMPT"
+  apptainer \
+    exec \
+    --cleanenv \
+    --no-eval \
+    --no-home \
+    --home=/home/mei/launcher-runs/.cache/home \
+    --nv \
+    --bind=/home/mei/.key:/run/launcher/KEY:ro \
+    --bind=/home/mei/launcher-runs/20260102-030405-calm-fox:/home/mei/launcher-runs/20260102-030405-calm-fox \
+    --bind=/home/mei/launcher-runs/.cache:/home/mei/launcher-runs/.cache \
+    --bind=/home/mei/launcher-runs/.code/c0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0de:/home/mei/launcher-runs/.code/c0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0de:ro \
+    --pwd=/home/mei/launcher-runs/.code/c0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0de \
+    /images/torch.sif \
+    /bin/sh \
+    -c \
+    'KEY=$(cat "$1") && export KEY || exit 1; shift; exec "$@"' \
+    sh \
+    /run/launcher/KEY \
+    python3 \
+    -m \
+    recipes.torch_.mnist \
+    amp=o1 \
+    batch=128 \
+    spec=/home/mei/launcher-runs/20260102-030405-calm-fox/plan.json \
+    run=/home/mei/launcher-runs/20260102-030405-calm-fox
+  echo $? >"$logs/exit_code"
+) &
+child=$!
+# A wait that a trap interrupts can return anything: the file that the child leaves behind is what counts.
+while kill -0 "$child" 2>/dev/null; do wait "$child"; done
+code=$(cat "$logs/exit_code" 2>/dev/null) || code=137
+
+ended="\"$(now)\""
+if [ "$code" = 0 ]; then
+  status done 0 "$ended" ""
+elif [ -e "$RUN/cancelled" ]; then
+  status cancelled "$code" "$ended" "cancelled"
+elif [ -e "$logs/stopped.json" ]; then
+  status stopped "$code" "$ended" "" # the marker says at which step
+elif [ -n "$signalled" ]; then
+  status failed "$code" "$ended" "ended by a signal from outside"
+elif [ "$code" -gt 128 ]; then
+  status failed "$code" "$ended" "the trainer was killed by signal $((code - 128))"
+elif [ "$code" = 2 ]; then
+  status failed "$code" "$ended" "the trainer refused its settings"
+else
+  status failed "$code" "$ended" "the trainer ended with exit code $code"
+fi
+exit "$code"

@@ -1,0 +1,211 @@
+#!/usr/bin/env bash
+#SBATCH --job-name=mnist-o1
+#SBATCH --nodes=2
+#SBATCH --ntasks-per-node=1
+#SBATCH --gpus-per-node=4
+#SBATCH --signal=B:USR1@120
+#SBATCH --requeue
+#SBATCH --open-mode=append
+#SBATCH --output=/home/mei/launcher-runs/20260102-030405-calm-fox/launch.log
+#SBATCH --export=NIL
+# Run 20260102-030405-calm-fox: mnist in torch at o1 (autocast), batch 512.
+# Written by the launcher. Everything it reads and writes is under RUN and CODE.
+
+set -u
+umask 077
+RUN=/home/mei/launcher-runs/20260102-030405-calm-fox
+CODE=/home/mei/launcher-runs/.code/c0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0de
+
+if [ "${1-}" = node ]; then
+  mkdir -p -m 700 /home/mei/launcher-runs/.cache || exit 1
+  mkdir -p -m 700 /home/mei/launcher-runs/.cache/home || exit 1
+  export NVIDIA_VISIBLE_DEVICES=all
+  export LANG=C.UTF-8
+  export PYTHONNOUSERSITE=1
+  export XDG_CACHE_HOME=/home/mei/launcher-runs/.cache
+  export TORCHINDUCTOR_CACHE_DIR=/home/mei/launcher-runs/.cache/torchinductor
+  export TRITON_CACHE_DIR=/home/mei/launcher-runs/.cache/triton
+  export CUDA_CACHE_PATH=/home/mei/launcher-runs/.cache/cuda
+  export USER=mei
+  export LOGNAME=mei
+  export CUDA_DEVICE_ORDER=PCI_BUS_ID
+  export LAUNCHER_RUN_ID=20260102-030405-calm-fox
+  export LAUNCHER_SPEC=/home/mei/launcher-runs/20260102-030405-calm-fox/plan.json
+  export PYTHONPATH=/home/mei/launcher-runs/.code/c0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0de
+  export PYTHONUNBUFFERED=1
+  exec srun \
+    --ntasks-per-node=1 \
+    --nodes=2 \
+    --kill-on-bad-exit=0 \
+    --export=ALL \
+    --no-container-entrypoint \
+    --no-container-mount-home \
+    --no-container-remap-root \
+    '--container-image=nvcr.io#nvidia/pytorch:25.06-py3' \
+    --container-workdir=/home/mei/launcher-runs/.code/c0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0de \
+    --container-mounts=/home/mei/launcher-runs/20260102-030405-calm-fox:/home/mei/launcher-runs/20260102-030405-calm-fox,/home/mei/launcher-runs/.cache:/home/mei/launcher-runs/.cache,/home/mei/launcher-runs/.code/c0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0de:/home/mei/launcher-runs/.code/c0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0de:ro \
+    --container-env=NVIDIA_VISIBLE_DEVICES,LANG,PYTHONNOUSERSITE,XDG_CACHE_HOME,TORCHINDUCTOR_CACHE_DIR,TRITON_CACHE_DIR,CUDA_CACHE_PATH,USER,LOGNAME,CUDA_DEVICE_ORDER,LAUNCHER_RUN_ID,LAUNCHER_SPEC,PYTHONPATH,PYTHONUNBUFFERED,CUDA_VISIBLE_DEVICES,LAUNCHER_ATTEMPT,MASTER_ADDR,MASTER_PORT,SLURM_NODEID \
+    /usr/bin/env \
+    HOME=/home/mei/launcher-runs/.cache/home \
+    /bin/sh \
+    -c \
+    'python=$1; shift 3; exec "$python" -m torch.distributed.run "--node-rank=$SLURM_NODEID" "--master-addr=$MASTER_ADDR" "--master-port=$MASTER_PORT" "$@"' \
+    sh \
+    python3 \
+    -m \
+    torch.distributed.run \
+    --nnodes=2 \
+    --nproc-per-node=4 \
+    -m \
+    recipes.torch_.mnist \
+    amp=o1 \
+    batch=512 \
+    spec=/home/mei/launcher-runs/20260102-030405-calm-fox/plan.json \
+    run=/home/mei/launcher-runs/20260102-030405-calm-fox
+fi
+
+status() { # state, exit code or null, end or null, reason: one writer, written aside, renamed
+  [ ! -e "$RUN/attempts/$((attempt + 1))" ] || return 0 # a later attempt has taken over
+  {
+    printf '{"schema": 1, "state": "%s", "attempt": %s, "exit_code": %s, ' "$1" "$attempt" "$2" &&
+      printf '"started": "%s", "ended": %s, "reason": "%s", ' "$started" "$3" "$4" &&
+      printf '"process": {"host": "%s", "boot": "%s", "pid": %s, "start": %s}}\n' "$host" "$boot" "$$" "$birth"
+  } >"$RUN/.status.json" && mv -f "$RUN/.status.json" "$RUN/status.json"
+}
+now() { date -u +%Y-%m-%dT%H:%M:%SZ; }
+
+attempt=1
+while [ -e "$RUN/attempts/$attempt" ]; do attempt=$((attempt + 1)); done
+logs=$RUN/attempts/$attempt
+mkdir -p "$logs" || exit 1
+exec >>"$logs/stdout.log" 2>>"$logs/stderr.log" </dev/null
+started=$(now)
+read -r host </proc/sys/kernel/hostname
+read -r boot </proc/sys/kernel/random/boot_id
+read -r stat </proc/$$/stat
+fields=(${stat##*) })
+birth=${fields[19]}
+
+# A STOP of an earlier attempt's own time limit is nobody's wish any more.
+case $(cat "$RUN/STOP" 2>/dev/null) in "attempt "*) rm -f "$RUN/STOP" ;; esac
+
+if [ -e "$RUN/cancelled" ]; then
+  status cancelled null "\"$(now)\"" "cancelled before it started"
+  exit 1
+elif [ -e "$RUN/STOP" ]; then
+  status stopped null "\"$(now)\"" "before it started"
+  exit 85
+fi
+status running null null ""
+
+export HOME=/home/mei
+export USER=mei
+export LOGNAME=mei
+export LANG=C.UTF-8
+export PATH=/opt/slurm/bin:/usr/bin:/bin
+export SLURM_CONF=/etc/slurm/slurm.conf
+export LAUNCHER_RUN_ID=20260102-030405-calm-fox LAUNCHER_ATTEMPT=$attempt LAUNCHER_SPEC="$RUN/plan.json"
+
+# The head is resolved here, where Slurm's programs are; the port follows from the job: no two jobs share one.
+head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+MASTER_ADDR=$(scontrol --oneliner show node "$head" | sed -n 's/.* NodeAddr=\([^ ]*\).*/\1/p')
+export MASTER_ADDR=${MASTER_ADDR:-$head} MASTER_PORT=$((20000 + SLURM_JOB_ID % 20000))
+
+asked=
+trap 'asked=yes; [ -e "$RUN/STOP" ] || echo "attempt $attempt" >"$RUN/STOP"' USR1
+
+signalled=
+# To everything of this run but this shell, which stays to write down how it ended.
+trap 'signalled=TERM; trap "" TERM INT HUP; kill -TERM 0' TERM INT HUP
+(
+  trap : TERM INT HUP
+  mkdir -p -m 700 /home/mei/launcher-runs/.cache || exit 1
+  mkdir -p -m 700 /home/mei/launcher-runs/.cache/home || exit 1
+  export NVIDIA_VISIBLE_DEVICES=all
+  export LANG=C.UTF-8
+  export PYTHONNOUSERSITE=1
+  export XDG_CACHE_HOME=/home/mei/launcher-runs/.cache
+  export TORCHINDUCTOR_CACHE_DIR=/home/mei/launcher-runs/.cache/torchinductor
+  export TRITON_CACHE_DIR=/home/mei/launcher-runs/.cache/triton
+  export CUDA_CACHE_PATH=/home/mei/launcher-runs/.cache/cuda
+  export USER=mei
+  export LOGNAME=mei
+  export CUDA_DEVICE_ORDER=PCI_BUS_ID
+  export LAUNCHER_RUN_ID=20260102-030405-calm-fox
+  export LAUNCHER_SPEC=/home/mei/launcher-runs/20260102-030405-calm-fox/plan.json
+  export PYTHONPATH=/home/mei/launcher-runs/.code/c0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0de
+  export PYTHONUNBUFFERED=1
+  srun \
+    --ntasks-per-node=1 \
+    --nodes=2 \
+    --kill-on-bad-exit=0 \
+    --export=ALL \
+    --no-container-entrypoint \
+    --no-container-mount-home \
+    --no-container-remap-root \
+    '--container-image=nvcr.io#nvidia/pytorch:25.06-py3' \
+    --container-workdir=/home/mei/launcher-runs/.code/c0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0de \
+    --container-mounts=/home/mei/launcher-runs/20260102-030405-calm-fox:/home/mei/launcher-runs/20260102-030405-calm-fox,/home/mei/launcher-runs/.cache:/home/mei/launcher-runs/.cache,/home/mei/launcher-runs/.code/c0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0de:/home/mei/launcher-runs/.code/c0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0de:ro \
+    --container-env=NVIDIA_VISIBLE_DEVICES,LANG,PYTHONNOUSERSITE,XDG_CACHE_HOME,TORCHINDUCTOR_CACHE_DIR,TRITON_CACHE_DIR,CUDA_CACHE_PATH,USER,LOGNAME,CUDA_DEVICE_ORDER,LAUNCHER_RUN_ID,LAUNCHER_SPEC,PYTHONPATH,PYTHONUNBUFFERED,CUDA_VISIBLE_DEVICES,LAUNCHER_ATTEMPT,MASTER_ADDR,MASTER_PORT,SLURM_NODEID \
+    /usr/bin/env \
+    HOME=/home/mei/launcher-runs/.cache/home \
+    /bin/sh \
+    -c \
+    'python=$1; shift 3; exec "$python" -m torch.distributed.run "--node-rank=$SLURM_NODEID" "--master-addr=$MASTER_ADDR" "--master-port=$MASTER_PORT" "$@"' \
+    sh \
+    python3 \
+    -m \
+    torch.distributed.run \
+    --nnodes=2 \
+    --nproc-per-node=4 \
+    -m \
+    recipes.torch_.mnist \
+    amp=o1 \
+    batch=512 \
+    spec=/home/mei/launcher-runs/20260102-030405-calm-fox/plan.json \
+    run=/home/mei/launcher-runs/20260102-030405-calm-fox
+  echo $? >"$logs/exit_code"
+) &
+child=$!
+# A wait that a trap interrupts can return anything: the file that the child leaves behind is what counts.
+while kill -0 "$child" 2>/dev/null; do wait "$child"; done
+code=$(cat "$logs/exit_code" 2>/dev/null) || code=137
+
+ended="\"$(now)\""
+if [ "$code" = 0 ]; then
+  status done 0 "$ended" ""
+elif [ -e "$RUN/cancelled" ]; then
+  status cancelled "$code" "$ended" "cancelled"
+elif [ -n "$asked" ] && [ -e "$logs/stopped.json" ]; then
+  requeued=("$RUN"/attempts/*/requeued)
+  [ -e "${requeued[0]}" ] || requeued=()
+  if [ "${#requeued[@]}" -ge 3 ]; then
+    status stopped "$code" "$ended" "time limit, state saved; requeued 3 times already"
+  else
+    job=${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID}
+    rm -f "$RUN/STOP"
+    : >"$logs/requeued"
+    status requeued "$code" "$ended" "time limit, state saved; waiting to go on"
+    trap 'exit 0' TERM
+    if scontrol requeue "${job:-$SLURM_JOB_ID}"; then
+      # Slurm ends this shell; exiting by itself would race with that.
+      for _ in {1..60}; do sleep 1; done
+    else
+      rm -f "$logs/requeued"
+      status stopped "$code" "$ended" "time limit, state saved; Slurm refused to requeue it"
+    fi
+  fi
+elif [ -e "$logs/stopped.json" ]; then
+  status stopped "$code" "$ended" "" # the marker says at which step
+elif [ -n "$signalled" ]; then
+  status interrupted "$code" "$ended" "ended by Slurm's signal: a time limit, a preemption or scancel"
+elif [ "$code" = 137 ]; then
+  status interrupted "$code" "$ended" "the trainer was killed by signal 9"
+elif [ "$code" -gt 128 ]; then
+  status failed "$code" "$ended" "the trainer was killed by signal $((code - 128))"
+elif [ "$code" = 2 ]; then
+  status failed "$code" "$ended" "the trainer refused its settings"
+else
+  status failed "$code" "$ended" "the trainer ended with exit code $code"
+fi
+exit "$code"

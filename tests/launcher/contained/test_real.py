@@ -1,0 +1,92 @@
+"""Training in the testbed's containers, for real: nothing of the launcher is in the image."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from launcher import queues, runs, stopping
+from launcher.__main__ import main
+from launcher.runs import Run
+from launcher.slurm.commands import call
+from launcher.slurm.jobs import job_of
+from tests.testbed.facts import Testbed
+
+SHORT = ("amp=o2", "batch=64", "steps=4")
+
+
+@pytest.fixture
+def bed(testbed: Testbed, monkeypatch: pytest.MonkeyPatch) -> Testbed:
+    for name, value in testbed.environment.items():
+        monkeypatch.setenv(name, value)
+    # Where root may not raise its capabilities, Apptainer works in a user namespace, as it does for anyone else.
+    monkeypatch.setenv("APPTAINER_USERNS", "1")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    return testbed
+
+
+def words(bed: Testbed, runtime: str) -> tuple[str, ...]:
+    image = bed.images["torch"]
+    if runtime == "docker":
+        return ("container=docker", f"image={image.docker}", "container.limits=null")
+    return (f"container={runtime}", f"image={image.sif}")
+
+
+def started(root: Path) -> Path:
+    (run,) = runs.newest([str(root)], 1)
+    return run.folder
+
+
+def until(condition: Callable[[], object], seconds: float = 90.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.2)
+
+
+@pytest.mark.parametrize("runtime", ["docker", "apptainer"])
+def test_a_run_in_a_container_is_proved_and_its_files_are_the_users(bed: Testbed, tmp_path: Path, runtime: str) -> None:
+    secret = tmp_path / "key"
+    secret.write_text("hunter2\n")
+    secret.chmod(0o600)
+    extra = (f"secrets.API_KEY={secret}", "env.V=1.10, $(id)")
+    assert main([*SHORT, *words(bed, runtime), *extra, f"run_root={tmp_path}/runs"]) == 0
+    folder = started(tmp_path / "runs")
+    result = json.loads((folder / "result.json").read_text())
+    assert result["observed"]["verdict"] == "proved"
+    for path in folder.rglob("*"):
+        assert path.stat().st_uid == os.getuid()
+        assert path.is_dir() or b"hunter2" not in path.read_bytes(), path
+
+
+def test_a_cancelled_run_leaves_no_container(bed: Testbed, tmp_path: Path) -> None:
+    assert main(["amp=o1", *words(bed, "docker"), f"run_root={tmp_path}/runs", "detach=true"]) == 0
+    folder = started(tmp_path / "runs")
+    listed = ["docker", "ps", "--all", "--quiet", f"--filter=name={folder.name}"]
+    until(lambda: subprocess.run(listed, capture_output=True, text=True).stdout.strip())
+    assert stopping.kill(folder) == ""
+    until(lambda: not subprocess.run(listed, capture_output=True, text=True).stdout.strip())
+    (seen,) = queues.look([Run(str(folder.parent), folder.name)])
+    assert seen.state.name == "cancelled"
+
+
+def test_a_time_limit_saves_inside_a_sif_which_keeps_its_file_system(bed: Testbed, tmp_path: Path) -> None:
+    asked = ("cluster=slurm", "gpus=0", "amp=o1", "batch=64", "epochs=40", "checkpoint.every=0")
+    assert main([*asked, *words(bed, "apptainer"), f"run_root={tmp_path}/runs"]) == 0
+    folder = started(tmp_path / "runs")
+    until(lambda: (folder / "metrics.jsonl").exists() and '"step": 2' in (folder / "metrics.jsonl").read_text())
+    job = job_of(runs.read_if_whole(folder / "submission.json"))
+    assert job is not None
+    call(["scancel", "--batch", "--signal=USR1", job])
+    until(lambda: runs.read_if_whole(folder / "status.json").get("state") == "requeued")
+    marker = json.loads((folder / "attempts" / "1" / "stopped.json").read_text())
+    assert (folder / marker["checkpoint"]).is_dir()
+    assert "not connected" not in (folder / "attempts" / "1" / "stderr.log").read_text()
+    ((_, why),) = stopping.cancel([Run(str(folder.parent), folder.name)], now=True)
+    assert why == ""

@@ -1,0 +1,162 @@
+"""Plans with a container: what is refused, and the script byte for byte in every runtime."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from containers.description import Mount
+from containers.runtime import Runtime
+from launcher.errors import UsageError
+from launcher.facts import ContainerFacts, Facts
+from launcher.plan import Plan, from_json, resolve, to_json
+from launcher.script import render
+from tests import golden
+from tests.launcher.hosts import LAPTOP, TWO_A100, spec_of
+from tests.launcher.slurm.test_text import LOGIN
+
+GOLDEN = Path(__file__).parent / "golden"
+PYXIS_IMAGE = "nvcr.io#nvidia/pytorch:25.06-py3"
+RUNTIMES = {
+    "docker": Runtime(kind="docker", command=("docker",), version=(28, 0)),
+    "podman": Runtime(kind="podman", command=("podman",), version=(5, 0)),
+    "apptainer": Runtime(kind="apptainer", command=("apptainer",), product="apptainer", version=(1, 4)),
+    "pyxis": Runtime(kind="pyxis", command=("srun",)),
+}
+
+
+def with_containers(facts: Facts, **changes: Any) -> Facts:
+    values: dict[str, Any] = {
+        "runtimes": RUNTIMES,
+        "architecture": "amd64",
+        "image": "/images/torch.sif",
+        "image_present": True,
+        "image_architecture": "amd64",
+        "uid": 1000,
+        "gid": 1000,
+        "groups": (1000, 27),
+    }
+    return dataclasses.replace(facts, containers=ContainerFacts(**{**values, **changes}), python="python3")
+
+
+def plan_of(facts: Facts, *words: str) -> Plan:
+    return resolve(spec_of(*words), facts)
+
+
+CASES: dict[str, tuple[Facts, tuple[str, ...]]] = {
+    "docker-gpu": (
+        with_containers(TWO_A100, image="nvcr.io/nvidia/pytorch:25.06-py3"),
+        (
+            "container=docker",
+            "image=nvcr.io/nvidia/pytorch:25.06-py3",
+            "visible_gpus=[1]",
+            "env.A=it's $(id), a=b",
+            "secrets.KEY=~/.key",
+            "mounts=['/data/imagenet:/data:ro']",
+            "batch=256",
+        ),
+    ),
+    "podman-gpus": (with_containers(TWO_A100, image="local/torch"), ("container=podman", "image=local/torch")),
+    "apptainer-gpu": (
+        with_containers(TWO_A100),
+        ("container=apptainer", "image=/images/torch.sif", "gpus=1", "env.A=it's $(id), a=b", "secrets.KEY=~/.key"),
+    ),
+    "apptainer-cpu": (with_containers(LAPTOP), ("container=singularity", "image=/images/torch.sif")),
+    "slurm-docker": (
+        with_containers(LOGIN, image="local/torch"),
+        ("cluster=slurm", "container=docker", "image=local/torch", "gpus=2", "nodes=2", "batch=512"),
+    ),
+    "slurm-apptainer": (
+        with_containers(LOGIN),
+        ("cluster=slurm", "container=apptainer", "image=/images/torch.sif", "gpus=2", "batch=512"),
+    ),
+    "slurm-pyxis": (
+        with_containers(LOGIN, image="nvcr.io#nvidia/pytorch:25.06-py3"),
+        (
+            "cluster=slurm",
+            "container=pyxis",
+            "image=nvcr.io#nvidia/pytorch:25.06-py3",
+            "gpus=4",
+            "nodes=2",
+            "batch=512",
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_golden_script_in_a_container(name: str) -> None:
+    facts, words = CASES[name]
+    golden.check(GOLDEN / f"{name}.sh", render(plan_of(facts, *words).bind("20260102-030405-calm-fox")))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_plan_with_a_container_survives_json(name: str) -> None:
+    facts, words = CASES[name]
+    plan = plan_of(facts, *words)
+    assert from_json(to_json(plan)) == plan
+
+
+def test_code_run_folder_and_data_lie_where_they_are_on_the_host() -> None:
+    facts = dataclasses.replace(with_containers(LAPTOP), folders={"/data": ()})
+    words = ("container=apptainer", "image=/images/torch.sif", "data=mnist", "data.dir=/data", "data.download=true")
+    plan = plan_of(facts, *words).bind("20260102-030405-calm-fox")
+    text = render(plan)
+    for mount in (Mount(source=plan.run_dir, target=plan.run_dir), Mount(source="/data", target="/data")):
+        assert f"--bind={mount.source}:{mount.target} " in text
+    assert f"--bind={plan.code_dir}:{plan.code_dir}:ro " in text
+
+
+def test_a_secret_is_in_no_line_of_the_script_but_its_file() -> None:
+    facts, words = CASES["docker-gpu"]
+    text = render(plan_of(facts, *words).bind("20260102-030405-calm-fox"))
+    assert "/home/mei/.key" in text
+    assert "--env=KEY" not in text
+
+
+@pytest.mark.parametrize(
+    ("facts", "words", "says"),
+    [
+        (with_containers(LAPTOP), ("container=docker",), "container=docker needs image="),
+        (LAPTOP, ("image=x",), "image= needs a container"),
+        (LAPTOP, ("mounts=['/a:/b']",), "mounts= needs a container"),
+        (with_containers(LAPTOP, runtimes={}), ("container=docker", "image=x"), "not installed on this host"),
+        (with_containers(LAPTOP, image_present=False), ("container=docker", "image=x"), "image=x is not on this host"),
+        (
+            with_containers(LAPTOP, image_architecture="arm64"),
+            ("container=docker", "image=x"),
+            "image=x is made for arm64 and this host is amd64",
+        ),
+        (with_containers(LAPTOP), ("container=pyxis", "image=x"), "container=pyxis is a plugin of Slurm"),
+        (with_containers(LAPTOP), ("container=docker", "image=x", "mounts=['/a:b']"), "should be absolute, as /b"),
+        (
+            with_containers(LAPTOP),
+            ("container=docker", "image=x", "mounts=['/a:/b','/c:/b']"),
+            "/b already holds /a",
+        ),
+        (
+            dataclasses.replace(with_containers(LAPTOP), missing=("/a",)),
+            ("container=docker", "image=x", "mounts=['/a:/b']"),
+            "/a is not there",
+        ),
+        (with_containers(LAPTOP), ("container=docker", "image=x", "env.HOME=/x"), "env.HOME: HOME is set on the way"),
+        (
+            with_containers(LAPTOP),
+            ("container=docker", "image=x", "container.shm=64"),
+            "container.shm needs container.ipc=private",
+        ),
+    ],
+)
+def test_what_no_container_can_be_is_refused(facts: Facts, words: tuple[str, ...], says: str) -> None:
+    with pytest.raises(UsageError) as error:
+        plan_of(facts, *words)
+    assert says in str(error.value)
+
+
+def test_limits_are_configuration() -> None:
+    facts = with_containers(LAPTOP, image="x")
+    assert "--ulimit=memlock=-1" in render(plan_of(facts, "container=docker", "image=x"))
+    assert "--ulimit" not in render(plan_of(facts, "container=docker", "image=x", "container.limits=null"))
