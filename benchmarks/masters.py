@@ -1,0 +1,101 @@
+"""o2's optimizer step over ResNet-50's weights, against master weights kept by hand with `torch._foreach`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from benchmarks.measure import Measured, by_turns
+from recipes.levels import Amp, LossScale
+from recipes.torch_.precision import Precision
+
+ROUNDS = 40
+
+
+def step(folder: Path) -> Measured:
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    ours, theirs = "precision.step at o2", "master weights by hand"
+    return Measured(
+        name="masters",
+        claim="o2's optimizer step at most 1.05 times a hand-written foreach one",
+        limit=1.05,
+        ours=ours,
+        theirs=theirs,
+        timings=by_turns({ours: _ours(device), theirs: _by_hand(device)}, ROUNDS, warm_up=3),
+        note=f"AdamW over the 161 tensors of ResNet-50, bfloat16, {device.type}",
+    )
+
+
+def _ours(device: torch.device) -> Callable[[], float]:
+    precision = Precision.of(Amp(level="o2"), LossScale(mode="none"), device)
+    model = precision.cast(_model().to(device))
+    optimizer = precision.optimizer(model, torch.optim.AdamW(model.parameters()))
+
+    def act() -> None:
+        precision.step(optimizer)
+        precision.update()
+        optimizer.zero_grad()
+
+    return _timed(list(model.parameters()), act, device)
+
+
+def _by_hand(device: torch.device) -> Callable[[], float]:
+    weights = list(_model().to(device, torch.bfloat16).parameters())
+    masters = [each.detach().float() for each in weights]
+    for each in masters:
+        each.grad = torch.zeros_like(each)
+    gradients = [each.grad for each in masters]
+    optimizer = torch.optim.AdamW(masters)
+
+    @torch.no_grad()
+    def act() -> None:
+        torch._foreach_copy_(gradients, [each.grad for each in weights])
+        optimizer.step()
+        torch._foreach_copy_(weights, masters)
+        for each in weights:
+            each.grad = None
+
+    return _timed(weights, act, device)
+
+
+def _timed(weights: list[torch.Tensor], act: Callable[[], None], device: torch.device) -> Callable[[], float]:
+    gradients = [torch.full_like(each, 1e-3) for each in weights]
+
+    def run() -> float:
+        for weight, gradient in zip(weights, gradients, strict=True):
+            weight.grad = gradient
+        _wait(device)
+        began = time.perf_counter()
+        act()
+        _wait(device)
+        return time.perf_counter() - began
+
+    return run
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+
+
+def _model() -> nn.Module:
+    return nn.ParameterList([torch.randn(shape) * 0.01 for shape in _shapes()])
+
+
+def _shapes() -> Iterator[tuple[int, ...]]:
+    """The shapes of ResNet-50's parameters: 161 tensors, 25.6 million values."""
+    yield from ((64, 3, 7, 7), (64,), (64,))
+    inputs = 64
+    for blocks, width in ((3, 64), (4, 128), (6, 256), (3, 512)):
+        for block in range(blocks):
+            outputs = 4 * width
+            for shape in ((width, inputs, 1, 1), (width, width, 3, 3), (outputs, width, 1, 1)):
+                yield from (shape, (shape[0],), (shape[0],))
+            if block == 0:
+                yield from ((outputs, inputs, 1, 1), (outputs,), (outputs,))
+            inputs = outputs
+    yield from ((1000, 2048), (1000,))

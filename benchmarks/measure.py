@@ -1,0 +1,90 @@
+"""Timing by turns, so that whatever else the machine does falls on both sides of a ratio alike."""
+
+from __future__ import annotations
+
+import statistics
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+
+class Skipped(Exception):
+    """A benchmark that can't be run here; the text says why."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Timing:
+    """What one thing took, time after time."""
+
+    seconds: tuple[float, ...]
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.seconds)
+
+    @property
+    def fastest(self) -> float:
+        return min(self.seconds)
+
+    def times(self, factor: float) -> Timing:
+        return Timing(seconds=tuple(each * factor for each in self.seconds))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Measured:
+    """One claim, and what was measured for it. A ratio is ours to theirs, so that less is better."""
+
+    name: str
+    claim: str
+    limit: float
+    """The most that the ratio of the medians may be."""
+    ours: str
+    theirs: str
+    timings: Mapping[str, Timing]
+    """By what was timed: ours, theirs, and whatever else is worth seeing beside them."""
+    note: str = field(default="")
+
+    @property
+    def ratio(self) -> float:
+        return self.timings[self.ours].median / self.timings[self.theirs].median
+
+    @property
+    def ratio_of_fastest(self) -> float:
+        return self.timings[self.ours].fastest / self.timings[self.theirs].fastest
+
+    @property
+    def holds(self) -> bool:
+        return self.ratio <= self.limit
+
+
+def by_turns(cases: Mapping[str, Callable[[], float]], rounds: int, warm_up: int = 1) -> dict[str, Timing]:
+    """Each case in turn, `rounds` times over, every other round backwards; a case returns the seconds it took.
+
+    The first `warm_up` rounds, which fill caches, are not counted.
+    """
+    seconds: dict[str, list[float]] = {name: [] for name in cases}
+    for number in range(warm_up + rounds):
+        names = list(cases) if number % 2 == 0 else list(reversed(cases))
+        for name in names:
+            taken = cases[name]()
+            if number >= warm_up:
+                seconds[name].append(taken)
+    return {name: Timing(seconds=tuple(each)) for name, each in seconds.items()}
+
+
+def command(argv: Sequence[str], cwd: Path, environment: Mapping[str, str]) -> Callable[[], float]:
+    """A case: a command from its start to its end. Raises `RuntimeError` with its last words where it fails."""
+
+    def run() -> float:
+        began = time.perf_counter()
+        done = subprocess.run(
+            argv, cwd=cwd, env=dict(environment), stdin=subprocess.DEVNULL, capture_output=True, text=True
+        )
+        seconds = time.perf_counter() - began
+        if done.returncode != 0:
+            raise RuntimeError(f"{' '.join(argv)} ended with exit code {done.returncode}: {done.stderr[-2000:]}")
+        return seconds
+
+    return run

@@ -1,0 +1,104 @@
+"""Figures as a table, as JSON, and as Markdown."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.measure import Measured, Timing
+from launcher.tables import table
+
+HEADER = ("benchmark", "ours", "beside it", "ratio", "of fastest", "at most", "")
+
+
+def to_json(measured: Measured) -> dict[str, Any]:
+    return {
+        "schema": 1,
+        "name": measured.name,
+        "claim": measured.claim,
+        "limit": measured.limit,
+        "ratio": measured.ratio,
+        "ratio_of_fastest": measured.ratio_of_fastest,
+        "holds": measured.holds,
+        "ours": measured.ours,
+        "theirs": measured.theirs,
+        "median_seconds": {name: each.median for name, each in measured.timings.items()},
+        "fastest_seconds": {name: each.fastest for name, each in measured.timings.items()},
+        "rounds": {name: len(each.seconds) for name, each in measured.timings.items()},
+        "note": measured.note,
+    }
+
+
+def lines(found: Sequence[Measured]) -> list[str]:
+    """A table for a terminal: medians, the ratio of medians and of the fastest, and whether the claim holds."""
+    rows = [
+        (
+            each.name,
+            duration(each.timings[each.ours]),
+            duration(each.timings[each.theirs]),
+            ratio(each.ratio),
+            ratio(each.ratio_of_fastest),
+            ratio(each.limit),
+            "holds" if each.holds else "misses",
+        )
+        for each in found
+    ]
+    return table(HEADER, rows, right=frozenset({1, 2, 3, 4, 5}))
+
+
+def markdown(results: Iterable[Mapping[str, Any]], hardware: Mapping[str, Any]) -> str:
+    """The saved results for people, with everything that was timed beside ours."""
+    text = [
+        "# Benchmarks",
+        "",
+        f"{hardware['cpu']}, {hardware['cores']} cores, {hardware['memory_gib']} GiB, {hardware['system']}, "
+        f"Python {hardware['python']}. Load average when it began: {hardware['load'][0]}.",
+        "Medians; each line was timed by turns with what it is compared to. `python -m benchmarks` repeats it.",
+        "",
+        "| claim | ours | beside it | ratio | ratio of fastest | |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
+    for each in results:
+        medians = each["median_seconds"]
+        others = [name for name in medians if name != each["ours"]]
+        beside = "<br>".join(f"{name}: {seconds(medians[name])}" for name in others)
+        text.append(
+            f"| {each['claim']} | {each['ours']}: {seconds(medians[each['ours']])} | {beside} | {ratio(each['ratio'])} "
+            f"| {ratio(each['ratio_of_fastest'])} | {'holds' if each['holds'] else 'misses'} |"
+        )
+    notes = [f"- {each['name']}: {each['note']}." for each in results if each["note"]]
+    return "\n".join([*text, *(["", *notes] if notes else [])]) + "\n"
+
+
+def save(folder: Path, stem: str, found: Sequence[Measured], hardware: Mapping[str, Any]) -> Path:
+    """Write the figures beside those that were saved under the same name, replacing what was measured again."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{stem}.json"
+    before = json.loads(path.read_text(encoding="utf-8"))["results"] if path.exists() else []
+    results = {each["name"]: each for each in [*before, *map(to_json, found)]}
+    path.write_text(
+        json.dumps({"schema": 1, "hardware": hardware, "results": list(results.values())}, indent=1) + "\n",
+        encoding="utf-8",
+    )
+    path.with_suffix(".md").write_text(markdown(results.values(), hardware), encoding="utf-8")
+    return path
+
+
+def duration(timing: Timing) -> str:
+    return seconds(timing.median)
+
+
+def seconds(value: float) -> str:
+    """A time with three digits that mean something."""
+    for unit, scale in (("s", 1.0), ("ms", 1e-3)):
+        if value >= scale:
+            return f"{value / scale:.3g} {unit}"
+    return f"{value / 1e-6:.3g} us"
+
+
+def ratio(value: float) -> str:
+    if value > 0.2:
+        return f"{value:.3f}" if value < 1.1 else f"{value:.2f}"
+    return f"1/{1 / value:.0f}"

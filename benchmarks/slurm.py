@@ -1,0 +1,172 @@
+"""What the launcher adds to Slurm, on the real one of the testbed (`make testbed`), beside its peers."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from benchmarks import listing
+from benchmarks.measure import Measured, Skipped, by_turns, command
+from benchmarks.peers import hydra_submitit
+from benchmarks.places import PEERS, PYTHON, environment, launcher
+
+NAME = f"benchmark-{os.getpid()}"
+"""Of all jobs that are submitted here, so that they can be cancelled together."""
+HELD = "cluster.flags=[--hold]"
+"""The jobs wait for ever: what is measured is how they get into the queue."""
+
+
+def submit(folder: Path) -> Measured:
+    with testbed() as variables:
+        here = environment(folder, **variables)
+        script = folder / "job.sh"
+        script.write_text("#!/bin/bash\ntrue\n", encoding="utf-8")
+        python = hydra_submitit.python()
+        peer = hydra_submitit.Sweep(folder / "peer", here, NAME)
+        ours, theirs = "python -m launcher cluster=slurm", "hydra-submitit-launcher, until its sbatch returned"
+        cases = {
+            ours: command(_submission(folder / "runs"), folder, here),
+            theirs: lambda: peer.until_accepted("amp=o1"),
+            "plain submitit": command([python, str(PEERS / "plain_submitit.py"), NAME], folder, here),
+            "bare sbatch": command(["sbatch", "--hold", f"--job-name={NAME}", str(script)], folder, here),
+        }
+        timings = by_turns(cases, rounds=15)
+    return Measured(
+        name="slurm-submit",
+        claim="one submission, typed to accepted, faster than hydra-submitit-launcher's",
+        limit=1.0,
+        ours=ours,
+        theirs=theirs,
+        timings=timings,
+        note="ours is the whole command, until the prompt is back",
+    )
+
+
+def sweep(folder: Path) -> Measured:
+    words = ["amp=o0,o1", "{}seed=range(250)"]
+    with testbed() as variables:
+        here = environment(folder, **variables)
+        peer = hydra_submitit.Sweep(folder / "peer", here, NAME)
+        ours, theirs = "a sweep of 500 cells", "hydra-submitit-launcher's, until its sbatch returned"
+        typed = [each.format("") for each in words]
+        cases = {
+            ours: command([*_submission(folder / "runs"), *typed], folder, here),
+            theirs: lambda: peer.until_accepted(*[each.format("++") for each in words]),
+        }
+        timings = by_turns(cases, rounds=3)
+    return Measured(
+        name="slurm-sweep",
+        claim="a sweep of 500 cells accepted at least 15 times faster than hydra-submitit-launcher's",
+        limit=1 / 15,
+        ours=ours,
+        theirs=theirs,
+        timings=timings,
+        note="ours is the whole command, until the prompt is back",
+    )
+
+
+def start(folder: Path) -> Measured:
+    with testbed() as variables:
+        here = environment(folder, **variables)
+        program = folder / "python"
+        program.write_text(_TRAINER.format(python=PYTHON), encoding="utf-8")
+        program.chmod(0o700)
+        ours, theirs = "job start to the trainer's first line", "srun python -c pass"
+        cases = {
+            ours: _first_line(folder, program, here),
+            theirs: command(["srun", "--quiet", f"--job-name={NAME}", PYTHON, "-c", "pass"], folder, here),
+        }
+        timings = by_turns(cases, rounds=15)
+    return Measured(
+        name="slurm-start",
+        claim="job start to the trainer's first line at most 1.5 times a bare `srun python -c pass`",
+        limit=1.5,
+        ours=ours,
+        theirs=theirs,
+        timings=timings,
+        note="the trainer is a Python that prints; ours is counted from the start of Slurm's own process for the job",
+    )
+
+
+def ls(folder: Path) -> Measured:
+    queued, done = 1000, 10_000
+    with testbed() as variables:
+        here = environment(folder, **variables)
+        listing.finished(folder / "many", done)
+        listing.finished(folder / "few", 10)
+        for root, cells in (("many", queued), ("queued", 10)):
+            command([*_submission(folder / root), f"seed=range({cells})"], folder, here)()
+        ours, theirs = f"ls of {queued:,} queued among {done:,} finished", "ls of 10 finished"
+        cases = {
+            ours: command(launcher("ls", f"run_root={folder / 'many'}"), folder, here),
+            theirs: command(launcher("ls", f"run_root={folder / 'few'}"), folder, here),
+            "ls of 10 queued": command(launcher("ls", f"run_root={folder / 'queued'}"), folder, here),
+            "squeue": command(["squeue", "--me", "--array", "--noheader"], folder, here),
+        }
+        timings = by_turns(cases, rounds=15)
+    return Measured(
+        name="slurm-ls",
+        claim="`ls` over 1,000 queued runs among 10,000 finished ones at most 4 times its time over ten",
+        limit=4.0,
+        ours=ours,
+        theirs=theirs,
+        timings=timings,
+    )
+
+
+@contextmanager
+def testbed() -> Iterator[dict[str, str]]:
+    """The variables that find the testbed's Slurm; what was submitted is cancelled at the end. Raises `Skipped`."""
+    root = Path(__file__).parent.parent
+    asked = subprocess.run(
+        [sys.executable, "-m", "tests.testbed", "status", "--json"], cwd=root, capture_output=True, text=True
+    )
+    if asked.returncode != 0:
+        raise Skipped("the testbed with the real Slurm is not up here; `make testbed` brings it up")
+    variables = json.loads(asked.stdout)["environment"]
+    try:
+        yield variables
+    finally:
+        subprocess.run(["scancel", "--quiet", f"--name={NAME}"], env={**os.environ, **variables}, check=False)
+
+
+def _submission(root: Path) -> list[str]:
+    return launcher("cluster=slurm", "gpus=0", f"name={NAME}", f"run_root={root}", HELD)
+
+
+def _first_line(folder: Path, program: Path, here: dict[str, str]) -> Callable[[], float]:
+    """A case: submit a run of the program and read the seconds that it prints."""
+    argv = launcher("cluster=slurm", "gpus=0", f"name={NAME}", f"run_root={folder / 'runs'}", f"python={program}")
+
+    def run() -> float:
+        done = subprocess.run(argv, cwd=folder, env=here, capture_output=True, text=True)
+        if done.returncode != 0:
+            raise RuntimeError(f"the submission failed: {done.stderr}")
+        log = folder / "runs" / done.stdout.strip() / "attempts/1/stdout.log"
+        deadline = time.monotonic() + 120
+        while not (log.exists() and log.read_text().endswith("\n")):
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"{log} has no line after two minutes")
+            time.sleep(0.05)
+        return float(log.read_text())
+
+    return run
+
+
+_TRAINER = """#!{python}
+import os, sys, time
+if sys.argv[1] == "-c":  # the launcher asks which version this is
+    os.execv({python!r}, [{python!r}, *sys.argv[1:]])
+pid, name = os.getpid(), ""
+while name != "slurmstepd":
+    stat = open(f"/proc/{{pid}}/stat").read()
+    name, fields = stat[stat.index("(") + 1 : stat.rindex(")")], stat[stat.rindex(")") + 2 :].split()
+    pid = int(fields[1])
+print(time.clock_gettime(time.CLOCK_BOOTTIME) - int(fields[19]) / os.sysconf("SC_CLK_TCK"), flush=True)
+"""
