@@ -1,0 +1,218 @@
+"""The NGC images that can be named without spelling out a registry, and what each needs and holds.
+
+The table is `ngc.json`: facts that were read in NVIDIA's release notes are marked verified and say where; the rest are
+from memory and say so. `image list` prints it.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from recipes.typed import SettingsError, nearest
+
+_TABLE = Path(__file__).with_name("ngc.json")
+
+Version = tuple[int, ...]
+
+# The oldest driver for any toolkit of a CUDA major version (CUDA's minor version compatibility).
+_SAME_MAJOR: dict[int, Version] = {11: (450, 80), 12: (525, 60), 13: (580, 65)}
+# The newest GPUs that a CUDA toolkit makes code for, from this toolkit on, and the oldest that it still does.
+_NEWEST_GPU: dict[Version, Version] = {
+    **{(10, 0): (7, 5), (11, 0): (8, 0), (11, 1): (8, 6), (11, 8): (9, 0), (12, 8): (12, 0), (12, 9): (12, 1)},
+}
+_OLDEST_GPU: dict[Version, Version] = {(10, 0): (3, 0), (11, 0): (3, 5), (12, 0): (5, 0), (13, 0): (7, 5)}
+# The first framework that computes in bfloat16 on GPUs.
+_BFLOAT16: dict[str, Version] = {"torch": (1, 10), "tensorflow": (2, 4), "paddle": (2, 2)}
+CONSUMER = ("GeForce", "TITAN")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Release:
+    """One image of the catalogue."""
+
+    line: str
+    """Name that people type, as `ngc-pytorch`."""
+    release: str
+    """Year and month, as `25.06`."""
+    reference: str
+    framework: str
+    version: str
+    python: str
+    cuda: str
+    driver: str
+    """Driver that its CUDA came with."""
+    data_centre_drivers: tuple[str, ...] | None
+    """Older branches that data-centre GPUs may run it with, each from this version on; None where not documented."""
+    minimum_capability: str | None
+    dlprof: bool
+    last: bool
+    """The last of its line: nothing newer will come."""
+    verified: bool
+    source: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.line}:{self.release}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Needs:
+    """What a job and its host ask of an image. What is empty or None is not asked for."""
+
+    framework: str = ""
+    version: Version = ()
+    """The oldest version of the framework."""
+    python: Version = ()
+    capability: Version | None = None
+    """Of the host's GPUs; with several, call once for each."""
+    driver: str = ""
+    data_centre: bool = True
+    """Whether the GPUs are of the kind whose older drivers NVIDIA supports with newer CUDA."""
+    bfloat16: bool = False
+    dlprof: bool = False
+
+
+def is_data_centre(gpu_name: str) -> bool:
+    """Whether a GPU of that name is a data-centre one."""
+    return not any(each in gpu_name for each in CONSUMER)
+
+
+@functools.cache
+def releases() -> tuple[Release, ...]:
+    """Every image, line by line, oldest first."""
+    table = json.loads(_TABLE.read_text(encoding="utf-8"))
+    return tuple(_release(line, release, table) for line, images in table["images"].items() for release in images)
+
+
+def lines() -> tuple[str, ...]:
+    return tuple(dict.fromkeys(each.line for each in releases()))
+
+
+def find(name: str) -> Release:
+    """The image of `ngc-pytorch`, the newest there is, or of `ngc-pytorch:25.06`."""
+    line, _, wanted = name.partition(":")
+    known = [each for each in releases() if each.line == line]
+    if not known:
+        raise SettingsError(
+            f"image={name}: no {line} in the catalogue ({', '.join(lines())}){nearest(line, lines())}", "image"
+        )
+    if not wanted:
+        return known[-1]
+    for each in known:
+        if each.release == wanted:
+            return each
+    raise SettingsError(
+        f"image={name}: the catalogue has {', '.join(each.release for each in known)} of {line}"
+        f"{nearest(wanted, [each.release for each in known])}; any other goes by its full name, "
+        f"as {known[-1].reference}",
+        "image",
+    )
+
+
+def of_reference(reference: str) -> Release | None:
+    """The image that a full reference names, if the catalogue has it."""
+    return next((each for each in releases() if each.reference == reference), None)
+
+
+def lacks(image: Release, needs: Needs) -> str:
+    """Why the image won't do, or nothing."""
+    if needs.framework and image.framework != needs.framework:
+        return f"it holds {image.framework}, not {needs.framework}"
+    if parse(image.version) < needs.version:
+        return f"it has {image.framework} {image.version}, and {_dotted(needs.version)} is needed"
+    if parse(image.python) < needs.python:
+        return f"it has Python {image.python}, and {_dotted(needs.python)} is needed"
+    if needs.dlprof and not image.dlprof:
+        return "it has no DLProf, which NVIDIA put into the images of 2020 and 2021"
+    if needs.bfloat16 and parse(image.version) < _BFLOAT16[image.framework]:
+        return f"its {image.framework} {image.version} has no bfloat16 on GPUs"
+    if needs.capability is not None:
+        problem = _gpu_problem(image, needs.capability)
+        if problem:
+            return problem
+    return _driver_problem(image, needs) if needs.driver else ""
+
+
+def check(image: Release, needs: Needs) -> None:
+    """Refuse an image that won't do, naming the nearest release that would."""
+    problem = lacks(image, needs)
+    if not problem:
+        return
+    would = [each for each in releases() if not lacks(each, needs)]
+    same = [each for each in would if each.line == image.line]
+    near = min(same or would, key=lambda each: abs(_months(each.release) - _months(image.release)), default=None)
+    instead = f"; the nearest that would do is image={near.name}" if near else "; none in the catalogue would do"
+    raise SettingsError(f"image={image.name}: {problem}{instead}", "image")
+
+
+def parse(text: str) -> Version:
+    """`2.4.0a0` as (2, 4, 0): a pre-release of NVIDIA's counts as its release."""
+    return tuple(int(part) for part in re.findall(r"\d+", re.split(r"[a-z+]", text)[0]))
+
+
+def _gpu_problem(image: Release, capability: Version) -> str:
+    cuda = parse(image.cuda)
+    oldest = max(_from(_OLDEST_GPU, cuda), parse(image.minimum_capability) if image.minimum_capability else (0,))
+    if capability < oldest:
+        return f"it needs compute capability {_dotted(oldest)}, and this GPU has {_dotted(capability)}"
+    if capability > _from(_NEWEST_GPU, cuda):
+        return f"its CUDA {image.cuda} is older than this GPU of compute capability {_dotted(capability)}"
+    return ""
+
+
+def _driver_problem(image: Release, needs: Needs) -> str:
+    driver, own = parse(needs.driver), parse(image.driver)
+    floor = _SAME_MAJOR.get(parse(image.cuda)[0], own)
+    if driver >= min(own, floor):
+        return ""
+    branches = image.data_centre_drivers
+    if needs.data_centre:
+        if branches is None or any(driver[0] == parse(each)[0] and driver >= parse(each) for each in branches):
+            return ""
+        older = f", or {', '.join(branches)} on a data-centre GPU" if branches else ""
+    else:
+        older = ""
+    least = image.driver if own <= floor else _dotted(floor)
+    return f"its CUDA {image.cuda} needs driver {least}{older}, and this host has {needs.driver}"
+
+
+def _from(table: dict[Version, Version], version: Version) -> Version:
+    return max((value for start, value in table.items() if start <= version), default=(0,))
+
+
+def _months(release: str) -> int:
+    year, month = parse(release)
+    return year * 12 + month
+
+
+def _dotted(version: Iterable[int]) -> str:
+    return ".".join(map(str, version))
+
+
+def _release(line: str, release: str, table: dict[str, Any]) -> Release:
+    about, shared, own = table["lines"][line], table["releases"][release], table["images"][line][release]
+    # The images of 2019 held one TensorFlow, and said so nowhere in their names.
+    tag = f"{release}-py3" if release < "20" else about["tag"].format(release=release)
+    branches = shared["data_centre_drivers"]
+    return Release(
+        line=line,
+        release=release,
+        reference=f"{about['repository']}:{tag}",
+        framework=about["framework"],
+        version=own["version"],
+        python=own.get("python", shared["python"]),
+        cuda=shared["cuda"],
+        driver=shared["driver"],
+        data_centre_drivers=None if branches is None else tuple(branches),
+        minimum_capability=shared["minimum_capability"],
+        dlprof=bool(about["dlprof"]) and about["dlprof"][0] <= release <= about["dlprof"][1],
+        last=release == about["last"],
+        verified=own["verified"] and shared["verified"],
+        source=shared["source"],
+    )

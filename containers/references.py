@@ -1,0 +1,120 @@
+"""What people write after `image=`: a catalogue name, a registry's image, a digest, a file, a sandbox folder."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+from containers import catalogue
+from containers.catalogue import Release
+from containers.runtime import Kind
+from recipes.typed import SettingsError, nearest
+
+Form = Literal["registry", "sif", "squashfs", "sandbox"]
+
+_COMPONENT = r"[a-z0-9]+(?:(?:\.|__?|-+)[a-z0-9]+)*"
+# As the distribution specification has it: [REGISTRY[:PORT]/]PATH[:TAG][@DIGEST].
+_REFERENCE = re.compile(
+    rf"(?:(?P<registry>(?:localhost|[\w-]+(?:\.[\w-]+)+|[\w.-]+:\d+|localhost:\d+))[/#])?"
+    rf"(?P<repository>{_COMPONENT}(?:/{_COMPONENT})*)(?::(?P<tag>\w[\w.-]{{0,127}}))?(?:@(?P<digest>sha256:[0-9a-f]{{64}}))?"
+)
+_SUFFIXES: dict[str, Form] = {".sif": "sif", ".simg": "sif", ".sqsh": "squashfs", ".squashfs": "squashfs"}
+_HUB = "docker.io"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Image:
+    """An image as it was named."""
+
+    given: str
+    form: Form
+    registry: str = ""
+    repository: str = ""
+    tag: str = ""
+    digest: str = ""
+    path: str = ""
+    """Of a file or folder; may be relative, or start with `~`."""
+    release: Release | None = None
+    """Where it is one of the catalogue's."""
+
+    @property
+    def reference(self) -> str:
+        """The full name in its registry: by digest if there is one, which a tag can't contradict."""
+        version = f"@{self.digest}" if self.digest else f":{self.tag}"
+        return f"{self.registry}/{self.repository}{version}"
+
+
+def resolve(given: str) -> Image:
+    """The image that a name means. Raises `SettingsError` for what can't be one."""
+    if not given:
+        raise SettingsError("image= is empty; name an image, as image=ngc-pytorch", "image")
+    text = given.removeprefix("docker://")
+    for suffix, form in _SUFFIXES.items():
+        if text.endswith(suffix):
+            return Image(given=given, form=form, path=text)
+    if text.startswith(("/", "./", "../", "~")):
+        return Image(given=given, form="sandbox", path=text)
+    release = None
+    if text.startswith("ngc-"):
+        release = catalogue.find(text)
+        text = release.reference
+    match = _REFERENCE.fullmatch(text)
+    if match is None:
+        raise SettingsError(
+            f"image={given} is neither a name of the catalogue ({', '.join(catalogue.lines())}), a registry's image "
+            f"such as nvcr.io/nvidia/pytorch:25.06-py3, nor a .sif, .sqsh or folder{nearest(given, catalogue.lines())}",
+            "image",
+        )
+    registry, repository, tag, digest = (match[each] or "" for each in ("registry", "repository", "tag", "digest"))
+    if not registry:
+        registry, repository = _HUB, repository if "/" in repository else f"library/{repository}"
+    if not tag and not digest:
+        tag = "latest"
+    image = Image(given=given, form="registry", registry=registry, repository=repository, tag=tag, digest=digest)
+    known = release or catalogue.of_reference(f"{registry}/{repository}:{tag}")
+    return (
+        Image(
+            given=given,
+            form="registry",
+            registry=registry,
+            repository=repository,
+            tag=tag,
+            digest=digest,
+            release=known,
+        )
+        if known
+        else image
+    )
+
+
+def local_name(image: Image, kind: Kind, stored: str = "") -> str:
+    """The image as a runtime of this kind is told it. `stored` is where `image pull` put it, for those that run files.
+
+    Paths have to be absolute by now. Raises `SettingsError` where the runtime can't run an image of that form.
+    """
+    if kind in ("docker", "podman"):
+        if image.form != "registry":
+            raise SettingsError(
+                f"image={image.given}: {kind} runs images of a registry; for this one say container=apptainer", "image"
+            )
+        # A name without a registry is left as it is: the engine may have an image of its own by that name.
+        bare = "/" not in image.given.partition("@")[0] and not image.release
+        return image.given.removeprefix("docker://") if bare else image.reference
+    if kind == "apptainer":
+        if image.form == "squashfs":
+            raise SettingsError(f"image={image.given}: enroot's .sqsh has no environment; say container=pyxis", "image")
+        return stored if image.form == "registry" and stored else image.path or f"docker://{image.reference}"
+    if kind == "pyxis":
+        if image.form in ("sif", "sandbox"):
+            raise SettingsError(
+                f"image={image.given}: pyxis runs registry images and .sqsh files; say container=apptainer", "image"
+            )
+        if image.path:
+            return image.path
+        if image.digest:
+            raise SettingsError(f"image={image.given}: enroot fetches by tag; name one instead of the digest", "image")
+        # Without the '#', enroot takes the registry for a part of the path on Docker's, where it begins by itself.
+        name = f"{image.repository}:{image.tag}"
+        return name if image.registry == _HUB else f"{image.registry}#{name}"
+    return ""

@@ -1,0 +1,124 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from containers.references import Image, local_name, resolve
+from recipes.typed import SettingsError
+from tests.containers.hostile import TABLE, TEXT
+
+DIGEST = "sha256:" + "0123456789abcdef" * 4
+
+
+@pytest.mark.parametrize(
+    ("given", "form", "reference"),
+    [
+        ("ngc-pytorch:25.06", "registry", "nvcr.io/nvidia/pytorch:25.06-py3"),
+        ("nvcr.io/nvidia/pytorch:25.06-py3", "registry", "nvcr.io/nvidia/pytorch:25.06-py3"),
+        ("nvcr.io#nvidia/pytorch:25.06-py3", "registry", "nvcr.io/nvidia/pytorch:25.06-py3"),
+        ("docker://nvcr.io/nvidia/pytorch:25.06-py3", "registry", "nvcr.io/nvidia/pytorch:25.06-py3"),
+        ("python", "registry", "docker.io/library/python:latest"),
+        ("python:3.12-slim", "registry", "docker.io/library/python:3.12-slim"),
+        ("me/mine:v1", "registry", "docker.io/me/mine:v1"),
+        ("localhost:5000/a/b:c", "registry", "localhost:5000/a/b:c"),
+        ("127.0.0.1:5000/a@" + DIGEST, "registry", f"127.0.0.1:5000/a@{DIGEST}"),
+        ("nvcr.io/nvidia/pytorch:25.06-py3@" + DIGEST, "registry", f"nvcr.io/nvidia/pytorch@{DIGEST}"),
+    ],
+)
+def test_what_a_registry_holds(given: str, form: str, reference: str) -> None:
+    image = resolve(given)
+    assert (image.form, image.reference, image.given) == (form, reference, given)
+
+
+@pytest.mark.parametrize(
+    ("given", "form"),
+    [
+        ("/images/a b.sif", "sif"),
+        ("images/tf2_21.04-py3.simg", "sif"),
+        ("x.sqsh", "squashfs"),
+        ("/sandboxes/pytorch", "sandbox"),
+        ("./pytorch", "sandbox"),
+        ("~/pytorch", "sandbox"),
+    ],
+)
+def test_what_a_host_holds(given: str, form: str) -> None:
+    image = resolve(given)
+    assert (image.form, image.path) == (form, given)
+
+
+def test_an_image_of_the_catalogue_is_known_by_any_of_its_names() -> None:
+    by_name, in_full = resolve("ngc-pytorch:25.06"), resolve("nvcr.io/nvidia/pytorch:25.06-py3")
+    assert by_name.release == in_full.release is not None
+    assert resolve("nvcr.io/nvidia/pytorch:19.01-py3").release is None
+
+
+@pytest.mark.parametrize(
+    "given", ["", "Python", "a b", "a//b", "-x", "a:b:c", "a@sha256:1", "http://x/y", "a/b:", "é", "$(id)", "a\nb"]
+)
+def test_what_can_be_no_image_is_refused(given: str) -> None:
+    with pytest.raises(SettingsError) as error:
+        resolve(given)
+    assert error.value.key == "image"
+
+
+def test_a_misspelt_catalogue_name_is_met_with_the_nearest() -> None:
+    with pytest.raises(SettingsError, match=r"did you mean ngc-tensorflow\?"):
+        resolve("ngc-tensorflo")
+
+
+@given(text=st.one_of(TEXT, st.sampled_from(TABLE)))
+def test_any_text_is_an_image_or_refused(text: str) -> None:
+    try:
+        image = resolve(text)
+    except SettingsError:
+        return
+    if image.form == "registry":
+        assert not set(image.reference) & set(" '\"$`\\,")
+
+
+@pytest.mark.parametrize(
+    ("given", "kind", "name"),
+    [
+        ("ngc-pytorch:25.06", "docker", "nvcr.io/nvidia/pytorch:25.06-py3"),
+        ("mine:local", "docker", "mine:local"),
+        ("mine:local", "podman", "mine:local"),
+        ("me/mine", "docker", "docker.io/me/mine:latest"),
+        ("ngc-pytorch:25.06", "apptainer", "/cache/x.sif"),
+        ("/a/b.sif", "apptainer", "/a/b.sif"),
+        ("/a/sandbox", "apptainer", "/a/sandbox"),
+        ("ngc-pytorch:25.06", "pyxis", "nvcr.io#nvidia/pytorch:25.06-py3"),
+        ("localhost:5000/a/b", "pyxis", "localhost:5000#a/b:latest"),
+        ("python:3.12", "pyxis", "library/python:3.12"),
+        ("/a/b.sqsh", "pyxis", "/a/b.sqsh"),
+        ("/a/b.sif", "none", ""),
+    ],
+)
+def test_each_runtime_is_told_in_its_own_way(given: str, kind: str, name: str) -> None:
+    assert local_name(resolve(given), kind, stored="/cache/x.sif") == name  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("given", "kind", "says"),
+    [
+        ("/a/b.sif", "docker", "docker runs images of a registry; for this one say container=apptainer"),
+        ("/a/sandbox", "podman", "say container=apptainer"),
+        ("/a/b.sqsh", "docker", "docker runs images of a registry"),
+        ("/a/b.sqsh", "apptainer", "say container=pyxis"),
+        ("/a/b.sif", "pyxis", "pyxis runs registry images and .sqsh files"),
+        ("a@" + DIGEST, "pyxis", "enroot fetches by tag"),
+    ],
+)
+def test_a_form_that_a_runtime_cannot_run_is_refused(given: str, kind: str, says: str) -> None:
+    with pytest.raises(SettingsError) as error:
+        local_name(resolve(given), kind)  # type: ignore[arg-type]
+    assert says in str(error.value)
+
+
+def test_what_is_not_pulled_yet_is_named_where_it_comes_from() -> None:
+    assert local_name(resolve("ngc-pytorch:25.06"), "apptainer") == "docker://nvcr.io/nvidia/pytorch:25.06-py3"
+
+
+def test_an_image_is_a_value() -> None:
+    assert isinstance(resolve("python"), Image)
+    assert resolve("python") == resolve("python")
