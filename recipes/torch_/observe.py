@@ -16,7 +16,7 @@ from __future__ import annotations
 import contextlib
 import random
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import Any
@@ -64,7 +64,7 @@ class Witness:
         self._model = model
         self._precision = precision
         names = _names(model)
-        self._kept = [
+        self._kept = {
             module
             for module, name in names.items()
             if any(
@@ -72,11 +72,8 @@ class Witness:
                 for pattern in precision.amp.keep_fp32
                 for depth in range(1, name.count(".") + 2)
             )
-        ]
-        kept = set(self._kept)
-        self._owners = {
-            parameter: (module, module in kept) for module in names for parameter in module.parameters(recurse=False)
         }
+        self._modules = list(names)
 
     @contextlib.contextmanager
     def step(self, number: int) -> Iterator[None]:
@@ -86,7 +83,7 @@ class Witness:
             yield
             self.reports.append({**self._head(number), "problems": [f"this torch has no {missing}"]})
             return
-        watch = _Watch(self._kept, self._owners)
+        watch = _Watch(self._kept, self._owners())
         with contextlib.ExitStack() as stack:
             profile = watch.start(stack)
             yield
@@ -122,9 +119,18 @@ class Witness:
             "problems": [],
         }
 
+    def _owners(self) -> dict[nn.Parameter, tuple[nn.Module, bool]]:
+        """The module of each parameter, and whether it is kept in float32, as a shared one is if any of its is."""
+        owners: dict[nn.Parameter, tuple[nn.Module, bool]] = {}
+        for module in self._modules:
+            for parameter in module.parameters(recurse=False):
+                if module in self._kept or parameter not in owners:
+                    owners[parameter] = (module, module in self._kept)
+        return owners
+
     def _parameters(self) -> list[dict[str, Any]]:
         elements: Counter[tuple[str, str]] = Counter()
-        for parameter, (module, kept) in self._owners.items():
+        for parameter, (module, kept) in self._owners().items():
             if parameter.is_floating_point():
                 group = "kept" if kept else "norm" if isinstance(module, NORMS) else "other"
                 elements[group, dtype_name(parameter.dtype)] += parameter.numel()
@@ -134,13 +140,12 @@ class Witness:
 class _Watch:
     """Everything that is looking on during one step."""
 
-    def __init__(self, kept: Sequence[nn.Module], owners: dict[nn.Parameter, tuple[nn.Module, bool]]) -> None:
+    def __init__(self, kept: Collection[nn.Module], owners: dict[nn.Parameter, tuple[nn.Module, bool]]) -> None:
         self.mode = eager.Dispatched(kept, self._on_float32)
         self.problems: list[str] = []
         self._keeps = bool(kept)
-        self._owners = {
-            parameter.untyped_storage().data_ptr(): owner for parameter, owner in owners.items() if parameter.numel()
-        }
+        self._owners = owners
+        self._owners_by_address: dict[int, tuple[nn.Module, bool]] = {}
         self._stepped: Counter[str] = Counter()
         self._switches: dict[str, str] = {}
         self._arithmetic: dict[str, str] = {}
@@ -227,7 +232,12 @@ class _Watch:
             self._on_float32(next(each.device for each in inputs if isinstance(each, torch.Tensor)))
 
     def _owner(self, tensor: torch.Tensor) -> tuple[nn.Module, bool] | None:
-        return self._owners.get(tensor.untyped_storage().data_ptr())
+        """The module whose parameter lies where the tensor does, and whether it is kept in float32."""
+        if not self._owners_by_address:
+            for parameter, owner in self._owners.items():
+                local = parameter.to_local() if hasattr(parameter, "to_local") else parameter
+                self._owners_by_address[local.untyped_storage().data_ptr()] = owner
+        return self._owners_by_address.get(tensor.untyped_storage().data_ptr())
 
 
 def _names(model: nn.Module) -> dict[nn.Module, str]:

@@ -1,0 +1,107 @@
+"""Reading the graphs of compiled code."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+import torch
+from torch import nn
+
+from recipes.torch_ import audit, compiled, eager
+from recipes.torch_.flops import Unaccounted
+
+GRAPH = """class GraphModule(torch.nn.Module):
+    def forward(self, primals_1: "f32[10, 32][32, 1]cpu", primals_2: "Sym(s77)", primals_3: "f32[s77, 32][32, 1]cpu"):
+        # File: model.py:5 in forward, code: return self.head(hidden)
+        cast: "bf16[10, 32][32, 1]cpu" = torch.ops.prims.convert_element_type.default(primals_1, torch.bfloat16)
+        permute: "bf16[32, 10][1, 32]cpu" = torch.ops.aten.permute.default(cast, [1, 0]);  cast = None
+        inputs: "bf16[s77, 32][32, 1]cpu" = torch.ops.prims.convert_element_type.default(primals_3, torch.bfloat16)
+        mm: "bf16[s77, 10][10, 1]cpu" = torch.ops.aten.mm.default(inputs, permute);  inputs = permute = None
+        twice: "bf16[2*s77, 10][10, 1]cpu" = torch.ops.aten.cat.default([mm, mm])
+        back: "bf16[2*s77, 32][32, 1]cpu" = torch.ops.aten.mm.default(twice, cast);  twice = None
+        images: "f32[2, 4, Max(1, s77 - 2), 6][1, 1, 1, 1]cpu" = torch.ops.aten.empty.memory_format([2])
+        kernel: "f32[8, 2, 3, 3][18, 9, 3, 1]cpu" = torch.ops.aten.empty.memory_format([8])
+        grads = torch.ops.aten.convolution_backward.default(images, images, kernel, [8], [], [], [], False, [], 2, [0, 1])
+        first: "f32[8, 2, 3, 3][18, 9, 3, 1]cpu" = grads[1]
+        own: "f32[8][1]cpu" = torch.ops.mylib.product.default(first)
+        return (mm, own)
+"""
+
+
+def calls_of(size: int, weight: torch.Tensor | None = None, keeps: bool = False) -> list[compiled.Call]:
+    head = nn.Linear(32, 10)
+    weight = torch.zeros(10, 32) if weight is None else weight
+    owners = {weight.data_ptr(): (head, True)}
+    inputs = [weight, size, torch.zeros(size, 32)]
+    graph = compiled.parse(GRAPH)
+    return compiled.calls(graph, inputs, False, keeps, lambda tensor: owners.get(tensor.data_ptr()))
+
+
+def test_products_are_found_with_the_dtypes_that_they_have_in_the_graph() -> None:
+    assert [(each.operation, each.dtype, each.compiled) for each in calls_of(4)] == [
+        ("mm", "bfloat16", True),
+        ("mm", "bfloat16", True),
+        ("convolution_backward", "float32", True),
+    ]
+
+
+@pytest.mark.parametrize("size", [4, 9])
+def test_sizes_that_the_code_leaves_open_are_those_of_the_inputs(size: int) -> None:
+    gradient_positions = (size - 2) * 6
+    assert [each.flops for each in calls_of(size)] == [
+        2 * size * 32 * 10,
+        2 * (2 * size) * 10 * 32,
+        2 * 2 * gradient_positions * (8 * 2 * 9),
+    ]
+
+
+def test_a_product_with_a_parameter_is_told_by_the_module_whose_it_is() -> None:
+    first, second, convolution = calls_of(4, keeps=True)
+    assert (first.functions, first.kept) == (("linear",), True)
+    assert (second.functions, second.kept) == (("linear",), True)
+    assert (convolution.functions, convolution.kept) == (("conv2d",), None), "it can't be told whether it was kept"
+
+
+def test_operations_of_unknown_libraries_are_unaccounted() -> None:
+    assert compiled.parse(GRAPH).unaccounted == ("mylib.product in compiled code",)
+
+
+def test_a_size_that_cannot_be_worked_out_is_unaccounted() -> None:
+    graph = compiled.parse(GRAPH.replace("Max(1, s77 - 2)", "Mystery(s77)"))
+    with pytest.raises(Unaccounted, match=r"size Mystery\(s77\)"):
+        compiled.calls(graph, [torch.zeros(10, 32), 4, torch.zeros(4, 32)], False, False, lambda tensor: None)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("7", 7),
+        ("s0", 6),
+        ("2*s0 + 1", 13),
+        ("((s0//4))", 1),
+        ("s0**2", 36),
+        ("Max(2, s0 - 5)", 2),
+        ("Mod(s0, 4)", 2),
+        ("-s0 + 10", 4),
+    ],
+)
+def test_sizes_are_arithmetic(text: str, value: int) -> None:
+    assert compiled._size(text, {"s0": 6}) == value
+
+
+def test_this_torch_has_every_private_name_that_the_witness_needs() -> None:
+    """A newer torch that moved one of them makes every run `unknown`: this is where it shows first."""
+    from torch._inductor.output_code import CompiledFxGraph
+
+    assert eager.missing() == ""
+    assert compiled.missing() == ""
+    assert list(inspect.signature(CompiledFxGraph.__call__).parameters) == ["self", "inputs"]
+    assert hasattr(torch.autograd, "_profiler_enabled")
+    with audit.profiler() as profile, torch.no_grad():
+        torch.ones(2, 2) @ torch.ones(2, 2)
+    (product,) = [each for each in profile.kineto_results.experimental_event_tree() if each.name == "aten::matmul"]
+    assert [list(each.sizes) for each in product.extra_fields.inputs] == [[2, 2], [2, 2]]
+    assert all(each.dtype is torch.float32 and each.storage_data_ptr for each in product.extra_fields.inputs)
+    assert product.children[0].name == "aten::mm"
+    assert product.extra_fields.sequence_number == -1

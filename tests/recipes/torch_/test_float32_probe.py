@@ -1,0 +1,59 @@
+"""The probe tells float32 products from rounded ones, by nothing but their results."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from recipes.torch_ import float32_probe
+
+CPU = torch.device("cpu")
+
+
+def tf32(values: torch.Tensor) -> torch.Tensor:
+    """Rounded to TF32's 10 bits of mantissa, to the nearest."""
+    return ((values.view(torch.int32) + 0x1000) & ~0x1FFF).view(torch.float32)
+
+
+@pytest.mark.parametrize(
+    ("multiply", "found"),
+    [
+        (lambda left, right: left @ right, "float32"),
+        (lambda left, right: tf32(left) @ tf32(right), "tf32"),
+        (lambda left, right: left.bfloat16().float() @ right.bfloat16().float(), "bfloat16"),
+        (lambda left, right: (left.bfloat16() @ right.bfloat16()).float(), "bfloat16"),
+    ],
+)
+def test_rounding_is_told_by_what_a_product_with_the_identity_loses(multiply, found) -> None:  # type: ignore[no-untyped-def]
+    assert float32_probe.rounding(multiply, CPU) == found
+
+
+def test_every_kind_of_product_is_probed() -> None:
+    assert float32_probe.arithmetic(CPU) == {"matmul": "float32", "bmm": "float32", "convolution": "float32"}
+
+
+def test_the_convolution_is_a_matrix_product() -> None:
+    left, right = torch.randn(2, float32_probe.SIZE, float32_probe.SIZE).double().unbind()
+    torch.testing.assert_close(float32_probe._convolve(left, right), left @ right)
+
+
+def test_autocast_around_the_probe_does_not_reach_it() -> None:
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert set(float32_probe.arithmetic(CPU).values()) == {"float32"}
+
+
+def test_the_switches_are_those_of_the_device_and_off_by_default() -> None:
+    for device, part in ((CPU, "mkldnn"), (torch.device("cuda"), "cu")):
+        switches = float32_probe.switches(device)
+        assert len(switches) == 3
+        assert all(part in name for name in switches)
+    assert set(float32_probe.switches(CPU).values()) <= set(float32_probe.EXACT)
+
+
+def test_a_switch_for_all_backends_shows_in_those_of_each() -> None:
+    before = torch.backends.fp32_precision
+    torch.backends.fp32_precision = "tf32"
+    try:
+        assert set(float32_probe.switches(CPU).values()) == {"tf32"}
+    finally:
+        torch.backends.fp32_precision = before

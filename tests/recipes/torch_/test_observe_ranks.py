@@ -1,0 +1,84 @@
+"""Several ranks, as real processes: each tells what it saw, and all have to agree."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import json
+import pathlib
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+import torch
+from torch import distributed
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
+
+from recipes.levels import Amp
+from recipes.torch_.observe import Witness, gather, observed
+from tests.recipes.torch_.witnessed import Dense, Training
+
+WORLD = 2
+
+
+def run_ranks(
+    folder: pathlib.Path, amp: str, *, wrapper: str = "ddp", honest_ranks: int = WORLD
+) -> list[dict[str, Any]]:
+    """What each rank made of the reports of all of them."""
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-m", __name__, str(folder), str(rank), amp, wrapper, str(honest_ranks)],
+            env={"OMP_NUM_THREADS": "1", "PYTHONPATH": str(pathlib.Path(__file__).parents[3])},
+        )
+        for rank in range(WORLD)
+    ]
+    assert [process.wait(timeout=120) for process in processes] == [0] * WORLD
+    return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(WORLD)]
+
+
+def main(folder: pathlib.Path, rank: int, amp: Amp, wrapper: str, honest_ranks: int) -> None:
+    distributed.init_process_group("gloo", f"file://{folder}/rendezvous", rank=rank, world_size=WORLD)
+    torch.set_num_threads(1)
+    found = train(rank, amp, wrapper, honest_ranks)
+    (folder / f"{rank}.json").write_text(json.dumps(found))
+    gc.collect()  # gloo aborts a process that still holds a DDP model as it ends
+    distributed.destroy_process_group()
+
+
+def train(rank: int, amp: Amp, wrapper: str, honest_ranks: int) -> dict[str, Any]:
+    training = Training(Dense, amp)
+    if wrapper == "ddp":
+        training.model = DistributedDataParallel(training.net)
+    else:
+        training.model = fully_shard(training.net)
+        training.optimizer = torch.optim.SGD(training.model.parameters(), lr=0.01)
+    training.witness = Witness(training.model, training.precision)
+    if rank >= honest_ranks:
+        training.precision.forward = contextlib.nullcontext  # type: ignore[method-assign]
+    training.run()
+    return observed(gather(training.witness.reports), {1, 3})
+
+
+@pytest.mark.parametrize("amp", ["o0", "o1", "o2"])
+def test_ranks_under_ddp_are_proved_and_agree(amp: str, tmp_path: pathlib.Path) -> None:
+    first, second = run_ranks(tmp_path, amp)
+    assert first == second
+    assert first["verdict"] == "proved", first["why"]
+    assert "on 2 ranks" in first["why"]
+
+
+def test_sharded_parameters_are_proved(tmp_path: pathlib.Path) -> None:
+    for found in run_ranks(tmp_path, "o1", wrapper="fsdp"):
+        assert found["verdict"] == "proved", found["why"]
+
+
+def test_one_rank_in_another_precision_contradicts_all(tmp_path: pathlib.Path) -> None:
+    for found in run_ranks(tmp_path, "o1", honest_ranks=1):
+        assert found["verdict"] == "contradicted"
+        assert "step 1 on rank 1: 0.0% of forward" in found["why"]
+
+
+if __name__ == "__main__":
+    main(pathlib.Path(sys.argv[1]), int(sys.argv[2]), Amp(level=sys.argv[3]), sys.argv[4], int(sys.argv[5]))
