@@ -14,16 +14,18 @@ import launcher
 from launcher import plan as plans
 from launcher import run_ids, runs, script, snapshot
 from launcher.errors import LauncherError, UsageError
+from launcher.facts import Code
 from launcher.plan import PLACEHOLDER, Plan
 
 MAX_NAMES_TRIED = 100
 
 
-def prepare(plan: Plan, code: Mapping[str, Path] | None = None) -> Path:
+def prepare(plan: Plan, code: Mapping[str, Path] | None = None, came_from: Mapping[str, Any] | None = None) -> Path:
     """Lay a plan down as a run folder, ready to be started: snapshot, `plan.json`, `run.sh`, `provenance.json`.
 
     An unbound plan gets a new run id. `code` is the files that the plan's digest was taken of; without it the snapshot
-    has to be there already. Raises `UsageError` where the folder can't be made; then nothing is left.
+    has to be there already. `came_from` is `provenance(plan)` where that is known already, since asking git takes
+    longer than all the rest. Raises `UsageError` where the folder can't be made; then nothing is left.
     """
     root = Path(plan.run_root)
     try:
@@ -36,7 +38,7 @@ def prepare(plan: Plan, code: Mapping[str, Path] | None = None) -> Path:
         elif not Path(plan.code_dir).is_dir():
             raise UsageError(f"the code snapshot {plan.code_dir} is not there")
         write(plan, folder)
-        runs.write_json(folder / "provenance.json", provenance(plan))
+        runs.write_json(folder / "provenance.json", came_from or provenance(plan))
         runs.remember_root(root)
     except BaseException:
         discard(folder)
@@ -95,12 +97,15 @@ def environment() -> dict[str, str]:
     }
 
 
-def provenance(plan: Plan) -> dict[str, Any]:
-    """Where a run comes from: enough to repeat it. Holds no environment, which may hold secrets."""
-    from launcher.probe import code_root
+def provenance(plan: Plan, code: Code | None = None) -> dict[str, Any]:
+    """Where a run comes from: enough to repeat it. Holds no environment, which may hold secrets.
 
-    root = code_root().parent
-    commit, dirty = snapshot.git_state(root, [code_root() / "__init__.py"])
+    The same for all cells of a sweep. `code` is what the prober found; without it git is asked here.
+    """
+    if code is None:
+        from launcher.probe import code_files, code_root
+
+        code = snapshot.describe(code_root().parent, code_files())
     return {
         "schema": 1,
         "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
@@ -111,15 +116,17 @@ def provenance(plan: Plan) -> dict[str, Any]:
         "python": platform.python_version(),
         "code": {
             "digest": plan.code,
-            "root": str(root),
-            "commit": commit,
-            "dirty": dirty,
-            "diff": snapshot.diff(root) if dirty else "",
+            "root": code.root,
+            "commit": code.commit,
+            "dirty": code.dirty,
+            "diff": snapshot.diff(Path(code.root)) if code.dirty else "",
         },
     }
 
 
-def sweep(plans_of_cells: Sequence[Plan], code: Mapping[str, Path], command: Sequence[str]) -> tuple[str, list[Path]]:
+def sweep(
+    plans_of_cells: Sequence[Plan], code: Mapping[str, Path], came_from: Mapping[str, Any]
+) -> tuple[str, list[Path]]:
     """Run folders for the cells of a sweep, under one new sweep id, with its record. All of them or none."""
     root = Path(plans_of_cells[0].run_root)
     identity = run_ids.new_id(time.time())
@@ -127,8 +134,9 @@ def sweep(plans_of_cells: Sequence[Plan], code: Mapping[str, Path], command: Seq
     try:
         for index, plan in enumerate(plans_of_cells):
             bound = plan.bind(run_ids.cell_id(identity, index, len(plans_of_cells)))
-            folders.append(prepare(bound, code))
-        runs.write_sweep(root, identity, [each.name for each in folders], {"command": list(command)})
+            folders.append(prepare(bound, code, came_from))
+        command = list(plans_of_cells[0].command)
+        runs.write_sweep(root, identity, [each.name for each in folders], {"command": command})
     except BaseException:
         for folder in folders:
             discard(folder)

@@ -15,7 +15,7 @@ import contextlib
 import heapq
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -128,13 +128,16 @@ def write_sweep(root: Path, sweep: str, runs: Sequence[str], record: dict[str, A
     write_json(path, {"schema": 1, "id": sweep, "runs": list(runs), **record})
 
 
-def write_json(path: Path, value: dict[str, Any]) -> None:
+def write_json(path: Path, value: Mapping[str, Any]) -> None:
+    write_text(path, json.dumps(value, indent=1) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
     """Aside first, then renamed, so that a reader sees the old file or the new one."""
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with open(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as stream:
-            json.dump(value, stream, indent=1)
-            stream.write("\n")
+            stream.write(text)
         os.replace(aside, path)
     finally:
         aside.unlink(missing_ok=True)

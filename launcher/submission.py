@@ -17,10 +17,11 @@ def submit(plans: Sequence[Plan], facts: Facts, code: Mapping[str, Path]) -> lis
     Raises `LauncherError` if the queue refuses; then the folders of refused runs are gone.
     """
     check(plans)
+    came_from = execute.provenance(plans[0], facts.code)
     if len(plans) == 1:
-        folders = [execute.prepare(plans[0], code)]
+        folders = [execute.prepare(plans[0], code, came_from)]
     else:
-        _, folders = execute.sweep(plans, code, plans[0].command)
+        _, folders = execute.sweep(plans, code, came_from)
     try:
         start(folders, plans[0].queue, facts.slurm.max_array_size if facts.slurm else None)
     except LauncherError:
