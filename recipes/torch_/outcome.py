@@ -74,7 +74,7 @@ def versions() -> dict[str, str | None]:
     cudnn = torch.backends.cudnn.version() if torch.version.cuda else None
     return {
         "python": platform.python_version(),
-        "torch": torch.__version__,
+        "torch": str(torch.__version__),
         "numpy": numpy.__version__,
         "cuda": torch.version.cuda,
         "cudnn": None if cudnn is None else str(cudnn),
@@ -91,8 +91,9 @@ def hardware(device: torch.device) -> dict[str, str | None]:
 
 
 def digests(plan: Mapping[str, Any], data: str) -> dict[str, str | None]:
-    """Code and image as the plan has them, null where there is no plan."""
-    return {"code": plan.get("code"), "image": plan.get("image"), "data": data}
+    """Code, and the image as its runtime is told it, from the plan; null where there is no plan or no container."""
+    container = plan.get("container") or {}
+    return {"code": plan.get("code"), "image": container.get("image"), "data": data}
 
 
 def _device_reason(device: torch.device) -> str:

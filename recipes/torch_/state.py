@@ -113,7 +113,7 @@ def _machine(world: World) -> dict[str, Any]:
         "world_size": world.size,
         "threads": torch.get_num_threads(),
         "device": torch.cuda.get_device_name(world.device) if world.device.type == "cuda" else "cpu",
-        "torch": torch.__version__,
+        "torch": str(torch.__version__),
     }
 
 

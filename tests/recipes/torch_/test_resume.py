@@ -50,9 +50,9 @@ def assert_same_end(killed: Path, whole: Path) -> None:
 def test_killed_in_a_random_step_and_in_a_save(tmp_path, words, level, dtype):
     job = [f"amp={level}", *dtype, *words]
     succeed([*job, f"run={tmp_path / 'whole'}"])
-    at = str(random.SystemRandom().randint(6, 20))
+    at = str(random.SystemRandom().randint(1, 19))  # of the 19 steps that are left after the kill in the second save
     again = [*job, f"run={tmp_path / 'killed'}"]
-    for place in ({"KILL_AT_RENAME": "2"}, {"KILL_AT_STEP": at}):
+    for place in ({"KILL_AT_RENAME": "2"}, {"KILL_AT_BACKWARD": at}):
         assert run(again, program=SUICIDAL, **place).returncode == -signal.SIGKILL
     said = succeed(again)
     assert "goes on after step" in said, f"killed at step {at}"
@@ -67,8 +67,8 @@ def test_two_ranks_of_which_one_is_killed_and_later_all_are(tmp_path, words, lev
     job = [f"amp={level}", *dtype, "accumulate=2", *words]
     succeed([*job, f"run={tmp_path / 'whole'}"], ranks=2)
     again = [*job, f"run={tmp_path / 'killed'}"]
-    at = str(random.SystemRandom().randint(6, 12))
-    assert run(again, 2, SUICIDAL, KILL_AT_STEP=at, KILL_RANK="1").returncode != 0
+    at = str(random.SystemRandom().randint(1, 24))  # two backwards a step
+    assert run(again, 2, SUICIDAL, KILL_AT_BACKWARD=at, KILL_RANK="1").returncode != 0
     process = start(again, ranks=2)
     deadline = time.monotonic() + 120
     while not (tmp_path / "killed" / "checkpoints" / "step-000000015").exists():
@@ -85,7 +85,7 @@ def test_two_ranks_of_which_one_is_killed_and_later_all_are(tmp_path, words, lev
 def test_killed_before_the_first_checkpoint_it_begins_anew(tmp_path, words):
     job = ["amp=o2", *words, "steps=4", f"run={tmp_path}"]
     job.remove("epochs=3")
-    assert run(job, program=SUICIDAL, KILL_AT_STEP="3").returncode == -signal.SIGKILL
+    assert run(job, program=SUICIDAL, KILL_AT_BACKWARD="3").returncode == -signal.SIGKILL
     assert "goes on" not in succeed(job)
     assert [row["step"] for row in steps(tmp_path)] == [1, 2, 3, 4]
 
