@@ -109,7 +109,7 @@ def _of_step(report: Report) -> Iterator[Finding]:
     for problem in report["problems"]:
         yield UNKNOWN, problem
     for operation, times in sorted(report["unaccounted"].items()):
-        yield UNKNOWN, f"{operation} ran {times} times and can't be counted"
+        yield UNKNOWN, f"{operation} can't be counted ({_times(times)})"
     if report["audit"]:
         yield UNKNOWN, f"the two witnesses disagree: {report['audit']}"
     calls, rule = report["calls"], report["rule"]
@@ -163,7 +163,7 @@ def _half_where_due(calls: Sequence[Mapping[str, Any]], rule: Mapping[str, Any])
             yield (
                 CONTRADICTED,
                 f"{done / total:.1%} of {_phase(backward)} ran in {half}, where {rule['level']} wants {ENOUGH:.0%}; "
-                f"in other dtypes: {_tell(others)}",
+                f"in other dtypes: {_tell(others)}{_remedy(others, rule)}",
             )
         elif not backward and done < ENOUGH * total:
             yield UNKNOWN, f"it can't be told which function {_tell(in_doubt)} came from"
@@ -171,6 +171,14 @@ def _half_where_due(calls: Sequence[Mapping[str, Any]], rule: Mapping[str, Any])
             denied = [each for each in either if each["dtype"] != "float32" and set(each["functions"]) & _denied(rule)]
             if denied:
                 yield UNKNOWN, f"it can't be told whether {_tell(denied)} came from a function on amp.deny"
+
+
+def _remedy(others: Sequence[Mapping[str, Any]], rule: Mapping[str, Any]) -> str:
+    """How to ask for what ran, where it was meant: some functions compute in float32 whatever they are given."""
+    most = max(others, key=lambda each: each["flops"])
+    if rule["level"] == "o3" or most["dtype"] != "float32" or len(most["functions"]) != 1:
+        return ""
+    return f" (if that is meant, amp.deny=[{most['functions'][0]}] asks for it)"
 
 
 def _allowed(call: Mapping[str, Any], rule: Mapping[str, Any]) -> set[str]:
@@ -210,7 +218,7 @@ def _lists(report: Report) -> Iterator[Finding]:
     for function in rule["deny"]:
         for each in seen.get(function, ()):
             if any(_is_half(dtype) for dtype in each["dtypes"]):
-                yield CONTRADICTED, f"{function} is on amp.deny and ran on {_dtypes(each)} ({each['calls']} times)"
+                yield CONTRADICTED, f"{function} is on amp.deny and ran on {_dtypes(each)} ({_times(each['calls'])})"
     for function in rule["allow"]:
         wrong = [each for each in seen.get(function, ()) if each["dtypes"][:1] != [rule["dtype"]]]
         if wrong and not (rule["keep_fp32"] and len(wrong) < len(seen[function])):
@@ -292,8 +300,12 @@ def _tell(calls: Iterable[Mapping[str, Any]], most: int = 3) -> str:
         name = each["functions"][0] if len(each["functions"]) == 1 else each["operation"]
         flops[name, each["dtype"]] += each["flops"]
         times[name, each["dtype"]] += each["calls"]
-    told = [f"{name} in {dtype} ({times[name, dtype]} calls)" for (name, dtype), _ in flops.most_common(most)]
+    told = [f"{name} in {dtype} ({_times(times[name, dtype])})" for (name, dtype), _ in flops.most_common(most)]
     return ", ".join(told) + (f" and {len(flops) - most} more" if len(flops) > most else "")
+
+
+def _times(count: int) -> str:
+    return f"{count} call{'s' * (count != 1)}"
 
 
 def _flops(calls: Iterable[Mapping[str, Any]]) -> int:

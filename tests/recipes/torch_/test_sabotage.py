@@ -256,7 +256,7 @@ def test_an_operation_of_ones_own_is_not_taken_on_trust(amp: Amp) -> None:
     observed = run(CustomOperation, amp)
     assert observed["verdict"] != "proved"
     if amp.level == "o0":
-        unknown(observed, "sabotage.linear.default ran 1 times and can't be counted")
+        unknown(observed, "sabotage.linear.default can't be counted (1 call)")
 
 
 class HalfInside(Dense):

@@ -1,0 +1,426 @@
+"""Verdicts on reports written by hand: each thing that must hold, with only that thing broken."""
+
+from __future__ import annotations
+
+import ast
+import copy
+import pathlib
+import sys
+from typing import Any
+
+import pytest
+
+from recipes import verdict
+
+RULE: dict[str, Any] = {
+    "level": "o1",
+    "dtype": "bfloat16",
+    "allow": [],
+    "deny": [],
+    "keep_fp32": [],
+    "masters": False,
+    "tf32": False,
+    "device": "cpu",
+}
+
+
+def call(backward: bool, dtype: str = "bfloat16", flops: int = 100, **other: Any) -> dict[str, Any]:
+    return {
+        "operation": "mm",
+        "functions": ["linear"],
+        "backward": backward,
+        "dtype": dtype,
+        "kept": False,
+        "compiled": False,
+        "device": "cpu",
+        "calls": 1,
+        "flops": flops,
+        **other,
+    }
+
+
+def report(**other: Any) -> dict[str, Any]:
+    made = {
+        "rank": 0,
+        "world_size": 1,
+        "step": 1,
+        "rule": dict(RULE),
+        "calls": [call(False), call(True, flops=200)],
+        "listed": [],
+        "unseen": [],
+        "unaccounted": {},
+        "audit": "",
+        "parameters": [{"group": "other", "dtype": "float32", "elements": 10}],
+        "optimizer": {"float32": 10},
+        "float32": {"switches": {}, "arithmetic": {}},
+        "xla_clusters": None,
+        "problems": [],
+    }
+    rule = other.pop("rule", {})
+    made.update(copy.deepcopy(other))
+    made["rule"] = {**RULE, **rule}
+    return made
+
+
+def of_level(level: str, **other: Any) -> dict[str, Any]:
+    """An honest report of that level."""
+    half = level != "o0"
+    dtype = "bfloat16" if half else "float32"
+    weights = "bfloat16" if level in ("o2", "o3") else "float32"
+    honest: dict[str, Any] = {
+        "calls": [call(False, dtype), call(True, dtype)],
+        "parameters": [{"group": "other", "dtype": weights, "elements": 10}],
+        "optimizer": {"bfloat16" if level == "o3" else "float32": 10},
+    }
+    if level == "o2":
+        honest["parameters"].append({"group": "norm", "dtype": "float32", "elements": 2})
+    rule = {"level": level, "dtype": dtype, "masters": level == "o2", **other.pop("rule", {})}
+    return report(**{**honest, **other}, rule=rule)
+
+
+def judged(*reports: dict[str, Any], planned: tuple[int, ...] = ()) -> tuple[str, str]:
+    return verdict.judge(reports, planned)
+
+
+@pytest.mark.parametrize("level", ["o0", "o1", "o2", "o3"])
+def test_an_honest_report_is_proved_and_says_what_ran(level: str) -> None:
+    kind, why = judged(of_level(level))
+    assert kind == "proved", why
+    assert "100.0% of forward and 100.0% of backward matrix FLOPs at step 1 on 1 rank" in why
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"problems": ["no second witness: why"]}, "step 1: no second witness: why"),
+        ({"unaccounted": {"mylib.mm": 3}}, "mylib.mm can't be counted (3 calls)"),
+        ({"audit": "this and that"}, "the two witnesses disagree: this and that"),
+        ({"calls": []}, "no matrix product or convolution was seen in forward"),
+        ({"calls": [call(False)]}, "no matrix product or convolution was seen in backward"),
+        ({"calls": [call(False, flops=0), call(True)]}, "was seen in forward"),
+        ({"parameters": []}, "no floating-point parameters"),
+    ],
+)
+def test_what_could_not_be_seen_is_unknown(change: dict[str, Any], reason: str) -> None:
+    for level in ("o1", "o2", "o3"):
+        kind, why = judged(of_level(level, **change))
+        assert kind == "unknown", why
+        assert reason in why
+
+
+@pytest.mark.parametrize("backward", [False, True])
+@pytest.mark.parametrize(("half", "kind"), [(91, "proved"), (90, "proved"), (89, "contradicted"), (0, "contradicted")])
+def test_nine_tenths_have_to_be_half_forward_and_backward_each(backward: bool, half: int, kind: str) -> None:
+    mixed = [call(backward, flops=half), call(backward, "float32", flops=100 - half)]
+    found, why = judged(report(calls=[*mixed, call(not backward)]))
+    assert found == kind, why
+    assert "linear in float32" in why, "also where it is proved"
+
+
+def test_backward_cannot_make_up_for_forward() -> None:
+    assert judged(report(calls=[call(False, "float32"), call(True, flops=10**6)]))[0] == "contradicted"
+
+
+def test_a_shortfall_says_how_to_ask_for_it() -> None:
+    _, why = judged(report(calls=[call(False, "float32", functions=["scaled_dot_product_attention"]), call(True)]))
+    assert "(if that is meant, amp.deny=[scaled_dot_product_attention] asks for it)" in why
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float8_e4m3fn", "int8"])
+def test_under_o0_not_one_product_may_be_narrower_than_float32(dtype: str) -> None:
+    calls = [call(False, "float32", flops=10**12), call(False, dtype, flops=1), call(True, "float32")]
+    kind, why = judged(of_level("o0", calls=calls))
+    assert (kind, "o0 is float32" in why) == ("contradicted", True)
+
+
+def test_the_other_half_precision_does_not_count() -> None:
+    assert judged(report(calls=[call(False, "float16"), call(True, "float16")]))[0] == "contradicted"
+
+
+DENIED = {"rule": {"deny": ["conv2d"]}}
+
+
+def test_denied_functions_do_not_count_against_the_share() -> None:
+    denied = [call(flag, "float32", flops=900, functions=["conv2d"]) for flag in (False, True)]
+    kind, why = judged(report(calls=[call(False), call(True), *denied], **DENIED))
+    assert kind == "proved", why
+
+
+@pytest.mark.parametrize("backward", [False, True])
+def test_a_denied_function_that_ran_half_is_contradicted(backward: bool) -> None:
+    ran = call(backward, flops=1, functions=["conv2d"])
+    kind, why = judged(report(calls=[call(False), call(True), ran], **DENIED))
+    assert (kind, "conv2d is on amp.deny" in why) == ("contradicted", True)
+
+
+def test_denied_functions_do_not_hide_others_in_float32() -> None:
+    denied = [call(flag, "float32", flops=900, functions=["conv2d"]) for flag in (False, True)]
+    assert judged(report(calls=[call(False, "float32"), call(True), *denied], **DENIED))[0] == "contradicted"
+
+
+KEPT = {"rule": {"keep_fp32": ["head"]}}
+
+
+def test_kept_modules_do_not_count_against_the_share() -> None:
+    kept = [call(flag, "float32", flops=900, kept=True) for flag in (False, True)]
+    assert judged(report(calls=[call(False), call(True), *kept], **KEPT))[0] == "proved"
+
+
+@pytest.mark.parametrize("backward", [False, True])
+def test_a_kept_module_that_ran_half_is_contradicted(backward: bool) -> None:
+    kind, why = judged(report(calls=[call(False), call(True), call(backward, flops=1, kept=True)], **KEPT))
+    assert (kind, "amp.keep_fp32=[head] keeps it in float32" in why) == ("contradicted", True)
+
+
+def test_nothing_left_to_run_half_is_unknown() -> None:
+    kept = [call(flag, "float32", kept=True) for flag in (False, True)]
+    kind, why = judged(report(calls=kept, **KEPT))
+    assert (kind, "all is denied or kept" in why) == ("unknown", True)
+
+
+def compiled(backward: bool, dtype: str, flops: int, **other: Any) -> dict[str, Any]:
+    """A product of which compiled code doesn't tell the module."""
+    return call(backward, dtype, flops, **{"compiled": True, "kept": None, **other})
+
+
+def test_gradients_that_cannot_be_told_apart_are_excused_as_far_as_kept_modules_can_have_them() -> None:
+    forward = [call(False, flops=1000), call(False, "float32", flops=100, kept=True)]
+    for unknown_gradients, kind in ((200, "proved"), (250, "proved"), (600, "contradicted")):
+        backward = [call(True, flops=2000), compiled(True, "float32", unknown_gradients)]
+        found, why = judged(report(calls=[*forward, *backward], **KEPT))
+        assert found == kind, why
+
+
+def test_forward_products_that_cannot_be_told_apart_are_unknown_where_it_matters() -> None:
+    backward = call(True)
+    few = judged(report(calls=[call(False), compiled(False, "float32", 5), backward], **KEPT))
+    many = judged(report(calls=[call(False), compiled(False, "float32", 50), backward], **KEPT))
+    assert few[0] == "proved"
+    assert (many[0], "it can't be told which function" in many[1]) == ("unknown", True)
+
+
+def test_a_half_product_that_may_be_of_a_denied_function_is_unknown() -> None:
+    perhaps = compiled(False, "bfloat16", 100, kept=False, functions=["linear", "matmul"])
+    kind, why = judged(report(calls=[perhaps, call(False), call(True)], rule={"deny": ["matmul"]}))
+    assert (kind, "can't be told whether mm in bfloat16" in why) == ("unknown", True)
+
+
+def listed(function: str, *dtypes: str) -> dict[str, Any]:
+    return {"function": function, "dtypes": list(dtypes), "calls": 1}
+
+
+@pytest.mark.parametrize(
+    ("entries", "kind"),
+    [
+        ([listed("gelu", "float32")], "proved"),
+        ([listed("gelu", "bfloat16")], "contradicted"),
+        ([listed("gelu", "float32", "bfloat16")], "contradicted"),
+        ([listed("gelu", "float32"), listed("gelu", "bfloat16")], "contradicted"),
+        ([], "proved"),
+    ],
+)
+def test_a_denied_function_has_no_half_operand(entries: list[dict[str, Any]], kind: str) -> None:
+    assert judged(report(listed=entries, rule={"deny": ["gelu"]}))[0] == kind
+
+
+@pytest.mark.parametrize(
+    ("entries", "keep", "kind"),
+    [
+        ([listed("softmax", "bfloat16")], [], "proved"),
+        ([listed("batch_norm", "bfloat16", "float32")], [], "proved"),
+        ([listed("softmax", "float32")], [], "contradicted"),
+        ([listed("softmax", "bfloat16"), listed("softmax", "float32")], [], "contradicted"),
+        ([listed("softmax", "bfloat16"), listed("softmax", "float32")], ["head"], "proved"),
+        ([listed("softmax", "float32")], ["head"], "contradicted"),
+    ],
+)
+def test_an_allowed_function_runs_on_half_operands(entries: list[dict[str, Any]], keep: list[str], kind: str) -> None:
+    rule = {"allow": [entries[0]["function"]], "keep_fp32": keep}
+    assert judged(report(listed=entries, rule=rule))[0] == kind
+
+
+def test_a_listed_function_in_compiled_code_is_unknown_unless_its_products_are_seen() -> None:
+    calls = [call(flag, compiled=True) for flag in (False, True)]
+    kind, why = judged(report(calls=calls, rule={"allow": ["gelu"]}))
+    assert (kind, "compiled code doesn't say" in why) == ("unknown", True)
+    denied = [call(flag, "float32", compiled=True, functions=["conv2d"]) for flag in (False, True)]
+    assert judged(report(calls=[*calls, *denied], **DENIED))[0] == "proved"
+
+
+def test_a_listed_function_whose_calls_cannot_be_seen_is_unknown() -> None:
+    assert judged(report(unseen=["interpolate"], rule={"deny": ["interpolate"]}))[0] == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("level", "group", "dtype", "kind"),
+    [
+        ("o0", "other", "bfloat16", "contradicted"),
+        ("o0", "other", "float64", "contradicted"),
+        ("o1", "other", "bfloat16", "contradicted"),
+        ("o1", "norm", "bfloat16", "contradicted"),
+        ("o2", "other", "float32", "contradicted"),
+        ("o2", "other", "float16", "contradicted"),
+        ("o2", "norm", "bfloat16", "contradicted"),
+        ("o2", "kept", "bfloat16", "contradicted"),
+        ("o2", "kept", "float32", "proved"),
+        ("o3", "other", "float32", "contradicted"),
+        ("o3", "norm", "float32", "contradicted"),
+        ("o3", "norm", "bfloat16", "proved"),
+        ("o3", "kept", "float32", "proved"),
+    ],
+)
+def test_parameters_have_the_dtype_that_the_level_gives_them(level: str, group: str, dtype: str, kind: str) -> None:
+    honest = of_level(level)
+    honest["parameters"].append({"group": group, "dtype": dtype, "elements": 1})
+    found, why = judged(honest)
+    assert found == kind, why
+
+
+@pytest.mark.parametrize(
+    ("level", "masters", "stepped", "kind"),
+    [
+        ("o0", False, {"float32": 1}, "proved"),
+        ("o0", False, {"bfloat16": 1}, "contradicted"),
+        ("o1", False, {}, "proved"),
+        ("o1", False, {"bfloat16": 1}, "contradicted"),
+        ("o2", True, {"float32": 1}, "proved"),
+        ("o2", True, {"bfloat16": 1}, "contradicted"),
+        ("o2", True, {"float32": 1, "bfloat16": 1}, "contradicted"),
+        ("o2", True, {}, "unknown"),
+        ("o2", False, {"bfloat16": 1, "float32": 1}, "proved"),
+        ("o2", False, {"float32": 1}, "contradicted"),
+        ("o3", False, {"bfloat16": 1}, "proved"),
+        ("o3", False, {"float32": 1}, "contradicted"),
+    ],
+)
+def test_the_optimizer_steps_masters_where_the_level_has_them(
+    level: str, masters: bool, stepped: dict[str, int], kind: str
+) -> None:
+    found, why = judged(of_level(level, optimizer=stepped, rule={"masters": masters}))
+    assert found == kind, why
+
+
+def test_masters_may_be_seen_at_any_of_the_steps() -> None:
+    skipped, taken = of_level("o2", optimizer={}), of_level("o2", step=2)
+    assert judged(skipped)[0] == "unknown"
+    assert judged(skipped, taken)[0] == "proved"
+
+
+@pytest.mark.parametrize(
+    ("level", "tf32", "found", "kind"),
+    [
+        ("o0", False, "float32", "proved"),
+        ("o0", False, "tf32", "contradicted"),
+        ("o0", False, "bfloat16", "contradicted"),
+        ("o0", True, "tf32", "proved"),
+        ("o0", True, "float32", "contradicted"),
+        ("o0", True, "bfloat16", "contradicted"),
+        ("o1", False, "tf32", "contradicted"),
+        ("o1", True, "tf32", "proved"),
+        ("o1", True, "float32", "proved"),
+        ("o1", True, "bfloat16", "contradicted"),
+    ],
+)
+def test_float32_products_are_rounded_only_as_was_asked_for(level: str, tf32: bool, found: str, kind: str) -> None:
+    float32 = {"switches": {}, "arithmetic": {"matmul": found, "convolution": found}}
+    got, why = judged(of_level(level, float32=float32, rule={"tf32": tf32}))
+    assert got == kind, why
+
+
+@pytest.mark.parametrize(
+    ("level", "tf32", "setting", "kind"),
+    [
+        ("o0", False, "ieee", "proved"),
+        ("o0", False, "none", "proved"),
+        ("o0", False, "tf32", "contradicted"),
+        ("o0", False, "bf16", "contradicted"),
+        ("o0", True, "tf32", "proved"),
+        ("o1", False, "tf32", "proved"),
+    ],
+)
+def test_under_o0_no_switch_may_let_float32_be_rounded(level: str, tf32: bool, setting: str, kind: str) -> None:
+    arithmetic = {"matmul": "tf32" if tf32 else "float32"}
+    float32 = {"switches": {"matmul.fp32_precision": setting}, "arithmetic": arithmetic}
+    got, why = judged(of_level(level, float32=float32, rule={"tf32": tf32}))
+    assert got == kind, why
+
+
+def test_products_on_another_device_are_contradicted() -> None:
+    kind, why = judged(report(rule={"device": "cuda"}))
+    assert (kind, "device=cuda, and matrix products ran on cpu" in why) == ("contradicted", True)
+
+
+def test_every_rank_has_to_be_seen_at_every_step() -> None:
+    ranks = [report(rank=rank, world_size=3, step=step) for step in (1, 5) for rank in range(3)]
+    assert judged(*ranks)[0] == "proved"
+    kind, why = judged(*ranks[:-1])
+    assert (kind, why) == ("unknown", "step 5 was not observed on rank 2")
+
+
+def test_one_rank_contradicts_all() -> None:
+    wrong = report(rank=1, world_size=2, calls=[call(False, "float32"), call(True)])
+    kind, why = judged(report(rank=0, world_size=2), wrong)
+    assert kind == "contradicted"
+    assert why.startswith("step 1 on rank 1: 0.0% of forward")
+
+
+def test_ranks_told_different_things_are_contradicted() -> None:
+    reports = [report(rank=0, world_size=2), report(rank=1, world_size=2, rule={"dtype": "float16"})]
+    assert judged(*reports)[0] == "contradicted"
+
+
+def test_a_planned_step_that_was_not_observed_is_unknown() -> None:
+    assert judged(report(step=1), report(step=9), planned=(1, 9))[0] == "proved"
+    assert judged(report(step=1), planned=(1, 9)) == ("unknown", "step 9 was to be observed and was not")
+
+
+def test_no_report_is_unknown() -> None:
+    assert judged() == ("unknown", "no step was observed")
+
+
+def test_a_contradiction_outweighs_what_is_unknown() -> None:
+    both = report(audit="x", calls=[call(False, "float32"), call(True)])
+    assert judged(both)[0] == "contradicted"
+
+
+def test_many_reasons_are_cut_short() -> None:
+    problems = [f"problem {number}" for number in range(9)]
+    _, why = judged(report(problems=problems))
+    assert why.count("problem") == 4
+    assert why.endswith("; and 5 more")
+
+
+def test_observed_has_the_fields_of_the_result() -> None:
+    last = of_level("o2", step=2, float32={"switches": {}, "arithmetic": {"matmul": "float32"}})
+    found = verdict.observed([last, of_level("o2")])
+    assert {name: each for name, each in found.items() if name != "why"} == {
+        "verdict": "proved",
+        "dtype": "bfloat16",
+        "half_flop_share": 1.0,
+        "param_dtypes": {"bfloat16": 10, "float32": 2},
+        "tf32": False,
+        "xla_clusters": None,
+        "device": "cpu",
+    }
+
+
+def test_observed_of_nothing_has_the_same_fields() -> None:
+    assert verdict.observed([]).keys() == verdict.observed([report()]).keys()
+    assert verdict.observed([])["verdict"] == "unknown"
+
+
+def test_the_share_is_of_all_work_whatever_was_denied() -> None:
+    denied = [call(flag, "float32", flops=300, functions=["conv2d"]) for flag in (False, True)]
+    found = verdict.observed([report(calls=[call(False), call(True), *denied], **DENIED)])
+    assert (found["verdict"], found["half_flop_share"], found["dtype"]) == ("proved", 0.25, "float32")
+
+
+def test_only_the_standard_library_is_imported() -> None:
+    tree = ast.parse(pathlib.Path(verdict.__file__).read_text(encoding="utf-8"))
+    imported = {
+        name.split(".")[0]
+        for node in ast.walk(tree)
+        if isinstance(node, (ast.Import, ast.ImportFrom))
+        for name in ([node.module or ""] if isinstance(node, ast.ImportFrom) else [each.name for each in node.names])
+    }
+    assert imported <= sys.stdlib_module_names
