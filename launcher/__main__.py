@@ -19,6 +19,7 @@ VERBS = {
     "cancel": "stop runs",
     "resume": "go on with a run that stopped",
     "rm": "delete runs",
+    "image": "list, show and fetch container images",
 }
 
 _HELP = """\

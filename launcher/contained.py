@@ -7,7 +7,7 @@ import posixpath
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from containers import find, preflight
+from containers import catalogue, find, preflight, references
 from containers.description import Container, Devices, Mount, User
 from containers.runtime import ALIASES, Runtime
 from containers.runtimes import wrap
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 CACHE = ".cache"
 """Folder of a run root for what outlives containers: compiled kernels, downloads, the job's HOME."""
+FLOOR = {"torch": (2, 4), "tensorflow": (2, 16)}
+"""Oldest versions that our own trainers run on; users' own scripts may run on older ones."""
+PYTHON_FLOOR = (3, 10)
 ATTEMPT = "LAUNCHER_ATTEMPT"
 RENDEZVOUS = ("MASTER_ADDR", "MASTER_PORT", "SLURM_NODEID")
 
@@ -62,6 +65,7 @@ def choose(spec: JobSpec, facts: Facts, gpus: tuple[str, ...], count: int) -> Co
     known = facts.containers
     assert known is not None, "the prober gives facts of containers where one is asked for"
     runtime = preflight.choose(kind, known.runtimes)
+    _check_release(spec, facts, launch.image)
     image = find.LocalImage(name=known.image, present=known.image_present, architecture=known.image_architecture)
     find.check_image(image, launch.image, known.architecture)
     return ContainerPlan(
@@ -120,6 +124,29 @@ def wrapped(plan: Plan, argv: tuple[Word, ...]) -> Wrapped:
     """How a plan's container is started with this command."""
     assert plan.container is not None
     return wrap(describe(plan, argv), plan.container.runtime)
+
+
+def _check_release(spec: JobSpec, facts: Facts, image: str) -> None:
+    """Refuse an image of the catalogue that can't do this job here, naming the nearest release that would."""
+    release = references.resolve(image).release
+    if release is None:
+        return
+    framework = spec.training.framework
+    needs = catalogue.Needs(
+        framework=framework,
+        version=FLOOR.get(framework, ()),
+        python=PYTHON_FLOOR,
+        bfloat16=spec.training.amp.dtype == "bfloat16",
+    )
+    catalogue.check(release, needs)
+    for gpu in facts.gpus if not facts.slurm else ():
+        found = dataclasses.replace(
+            needs,
+            capability=gpu.compute_capability,
+            driver=gpu.driver,
+            data_centre=catalogue.is_data_centre(gpu.name),
+        )
+        catalogue.check(release, found)
 
 
 def _refuse_without_container(spec: JobSpec) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import getpass
 import importlib.metadata
 import importlib.util
@@ -15,9 +16,11 @@ from pathlib import Path
 
 import recipes
 from launcher import snapshot
+from launcher.errors import UsageError
 from launcher.facts import ContainerFacts, Facts, Gpu, SlurmFacts
 from launcher.schema import Launch, SlurmCluster
 from launcher.spec import JobSpec
+from recipes.typed import SettingsError
 
 PACKAGES = {"torch": "torch", "tensorflow": "tensorflow", "paddle": "paddlepaddle"}
 # Where an engine listens and how Apptainer works here. None of them holds a secret.
@@ -168,16 +171,25 @@ def _slurm() -> SlurmFacts:
 
 
 def _containers(launch: Launch) -> ContainerFacts:
-    """Runtimes of this host, and its copy of the image."""
-    from containers import find
+    """Runtimes of this host, and its copy of the image. Raises `UsageError` for what can't be an image."""
+    from containers import find, pull, references
     from containers.runtime import ALIASES, Runtime
 
-    kind = ALIASES.get(launch.container.kind, launch.container.kind)
+    asked = launch.container.kind
+    kind = ALIASES[asked] if asked == "singularity" else asked
     runtimes = find.installed(find.ask_here)
-    name = launch.image or ""
-    if kind == "apptainer" or name.startswith(("/", "~", "./", "../")):
-        name = str(_path(name).absolute())
-    image = find.find_image(name, runtimes.get(kind, Runtime(kind="pyxis")), find.ask_here)
+    runtime = runtimes.get(kind, Runtime(kind=kind))
+    name, image = "", find.LocalImage(name="", present=False)
+    if launch.image is not None:
+        try:
+            named = references.resolve(launch.image)
+            if named.path:
+                named = dataclasses.replace(named, path=os.path.normpath(Path.cwd() / _path(named.path)))
+            stored = pull.stored(named, runtime, _path(launch.container.cache))
+            name = references.local_name(named, runtime.kind, stored)
+        except SettingsError as error:
+            raise UsageError(str(error)) from None
+        image = find.find_image(name, runtime, find.ask_here)
     return ContainerFacts(
         runtimes=runtimes,
         architecture=find.architecture(find.ask_here),

@@ -58,6 +58,7 @@ class Container:
     network: Literal["host", "none"] = setting("host", "the host's network, or none")
     ipc: Literal["host", "private"] = setting("host", "whose shared memory; data loaders and NCCL need much of it")
     shm: int | None = setting(None, "MiB of a private /dev/shm; null is the runtime's own size")
+    cache: str = setting("~/.cache/launcher/images", "folder of images that `image pull` fetched; may be shared")
     limits: dict[str, int] = field(
         default_factory=dict, metadata={"help": "resource limits by prlimit's names, as container.limits.memlock=-1"}
     )

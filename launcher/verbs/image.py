@@ -1,0 +1,120 @@
+"""`image`: what there is to run in, and fetching it once."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from containers import catalogue, find, references
+from containers.catalogue import Release
+from containers.runtime import ALIASES
+from launcher.errors import UsageError
+from launcher.schema import Container
+from launcher.tables import pairs, table
+from recipes.typed import SettingsError
+
+HELP = """\
+Container images: what the catalogue knows, and fetching one.
+
+usage: python -m launcher image list [LINE]
+       python -m launcher image show IMAGE
+       python -m launcher image pull IMAGE container=docker|podman|apptainer [container.cache=FOLDER] [key=FILE]
+
+IMAGE is a name of the catalogue (ngc-pytorch, ngc-pytorch:25.06), a registry's image, or one by digest. `pull` fetches
+it once, whole or not at all, however many ask at once; key= names a file of mode 0600 with an NGC key or USER:PASSWORD.
+"""
+
+
+def main(arguments: Sequence[str]) -> int:
+    words = [each for each in arguments if "=" not in each]
+    options = dict(each.split("=", 1) for each in arguments if "=" in each)
+    if not words or words[0] in ("-h", "--help") or "--help" in words:
+        print(HELP, end="")
+        return 0 if words else 2
+    verbs = {"list": _list, "show": _show, "pull": _pull}
+    if words[0] not in verbs:
+        raise UsageError(f"image {words[0]} is not one of image {', '.join(verbs)}")
+    try:
+        return verbs[words[0]](words[1:], options)
+    except SettingsError as error:
+        raise UsageError(str(error)) from None
+
+
+def _list(names: Sequence[str], options: dict[str, str]) -> int:
+    _only(options, ())
+    for name in names:
+        if name not in catalogue.lines():
+            raise UsageError(f"no {name} in the catalogue ({', '.join(catalogue.lines())})")
+    chosen = [each for each in catalogue.releases() if not names or each.line in names]
+    header = ["image", "framework", "CUDA", "Python", "driver", "last", "verified"]
+    print("\n".join(table(header, [_row(each) for each in chosen])))
+    return 0
+
+
+def _row(release: Release) -> list[str]:
+    framework = f"{release.framework} {release.version}"
+    marks = ["last" if release.last else "", "yes" if release.verified else "from memory"]
+    return [release.name, framework, release.cuda, release.python, release.driver, *marks]
+
+
+def _show(names: Sequence[str], options: dict[str, str]) -> int:
+    _only(options, ())
+    image = references.resolve(_one(names, "show"))
+    rows = [("image", image.given), ("form", image.form)]
+    rows.append(("path", image.path) if image.path else ("reference", image.reference))
+    release = image.release
+    if release is not None:
+        older = ", ".join(release.data_centre_drivers or ()) or "not documented"
+        rows += [
+            ("framework", f"{release.framework} {release.version}"),
+            ("Python", release.python),
+            ("CUDA", release.cuda),
+            ("driver", f"{release.driver} or newer; on data-centre GPUs also from: {older}"),
+            ("DLProf", "in it" if release.dlprof else "not in it"),
+            ("last of its line", "yes" if release.last else "no"),
+            ("source", release.source + ("" if release.verified else " (not verified)")),
+        ]
+    print("\n".join(pairs(rows)))
+    return 0
+
+
+def _pull(names: Sequence[str], options: dict[str, str]) -> int:
+    from containers import preflight, pull
+
+    _only(options, ("container", "container.cache", "key"))
+    image = references.resolve(_one(names, "pull"))
+    kind = options.get("container")
+    if kind is None:
+        raise UsageError("image pull needs to know for what: say container=docker, podman or apptainer")
+    runtime = preflight.choose(ALIASES.get(kind, kind), find.installed(find.ask_here))
+    credentials = pull.read_key(Path(options["key"]).expanduser(), "key") if "key" in options else None
+    try:
+        pulled = pull.pull(
+            image,
+            runtime,
+            Path(options.get("container.cache", Container().cache)).expanduser(),
+            architecture=find.architecture(find.ask_here),
+            ask=find.ask_here,
+            credentials=credentials,
+            say=lambda line: print(line, file=sys.stderr),
+        )
+    except pull.PullError as error:
+        from launcher.errors import Unavailable
+
+        raise Unavailable(str(error)) from None
+    print(pulled.name)
+    print(f"{'fetched' if pulled.fetched else 'was there'}: {pulled.digest}", file=sys.stderr)
+    return 0
+
+
+def _one(names: Sequence[str], verb: str) -> str:
+    if len(names) != 1:
+        raise UsageError(f"image {verb} takes one image: python -m launcher image {verb} ngc-pytorch")
+    return names[0]
+
+
+def _only(options: dict[str, str], known: Sequence[str]) -> None:
+    for key in options:
+        if key not in known:
+            raise UsageError(f"{key}= has no meaning here ({', '.join(known) or 'there are no keys'})")

@@ -1,0 +1,45 @@
+"""`image`: the catalogue as a person reads it. Fetching is tested where it is done, in tests/containers."""
+
+from __future__ import annotations
+
+import pytest
+
+from containers import catalogue
+from launcher.__main__ import main
+
+
+def test_list_has_a_row_for_every_image(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["image", "list"]) == 0
+    rows = capsys.readouterr().out.splitlines()[1:]
+    assert [row.split()[0] for row in rows] == [each.name for each in catalogue.releases()]
+
+
+def test_list_takes_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["image", "list", "ngc-tensorflow1"]) == 0
+    rows = capsys.readouterr().out.splitlines()[1:]
+    assert rows
+    assert all(row.startswith("ngc-tensorflow1:") for row in rows)
+
+
+def test_show_says_what_an_image_holds_and_where_that_was_read(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["image", "show", "ngc-tensorflow1:19.08"]) == 0
+    shown = capsys.readouterr().out
+    assert "nvcr.io/nvidia/tensorflow:19.08-py3" in shown
+    assert "source" in shown
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["lst"], "image lst is not one of image list, show, pull"),
+        (["list", "ngc-torch"], "no ngc-torch in the catalogue"),
+        (["show"], "image show takes one image"),
+        (["show", "ngc-pytorch:1.0"], "the catalogue has"),
+        (["pull", "ngc-pytorch"], "say container=docker, podman or apptainer"),
+        (["pull", "ngc-pytorch", "conainer=docker"], "conainer= has no meaning here"),
+        (["pull", "/x.sif", "container=apptainer"], "/x.sif"),
+    ],
+)
+def test_what_it_cannot_do_is_said(words: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["image", *words]) == 2
+    assert says in capsys.readouterr().err
