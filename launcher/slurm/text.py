@@ -14,10 +14,16 @@ trap 'asked=yes; [ -e "$RUN/STOP" ] || echo "attempt $attempt" >"$RUN/STOP"' USR
 """.strip()
 
 RENDEZVOUS = r"""
-# The head is resolved here, where Slurm's programs are; the port follows from the job: no two jobs share one.
+# The head is resolved here, where Slurm's programs are. The port follows from the job, so that no two jobs share one,
+# and lies below those that the kernel hands to outgoing connections; one that a stranger listens on is passed over.
 head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 MASTER_ADDR=$(scontrol --oneliner show node "$head" | sed -n 's/.* NodeAddr=\([^ ]*\).*/\1/p')
-export MASTER_ADDR=${MASTER_ADDR:-$head} MASTER_PORT=$((20000 + SLURM_JOB_ID % 20000))
+export MASTER_ADDR=${MASTER_ADDR:-$head} MASTER_PORT=$((20000 + SLURM_JOB_ID % 12000))
+slot=$SLURM_JOB_ID
+while (: <"/dev/tcp/$MASTER_ADDR/$MASTER_PORT") 2>/dev/null; do
+  slot=$((slot + 997))
+  MASTER_PORT=$((20000 + slot % 12000))
+done
 """.strip()
 
 REQUEUE = r"""

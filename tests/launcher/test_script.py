@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import shutil
 import signal
 import stat
 import subprocess
@@ -184,3 +185,28 @@ def test_the_folder_is_the_users_alone(tmp_path: Path, program: Path) -> None:
 def test_the_script_passes_the_shells_own_check_of_its_grammar(tmp_path: Path, program: Path) -> None:
     _, folder = lay(tmp_path, program, "cluster.setup=['module load x']", "compile=true")
     assert subprocess.run(["bash", "-n", str(folder / "run.sh")]).returncode == 0
+
+
+def test_a_shell_whose_run_was_started_again_elsewhere_writes_nothing_more(tmp_path: Path, program: Path) -> None:
+    behaviour = "os.mkdir(sys.argv[-1][4:] + '/attempts/2')"
+    _, folder = lay(tmp_path, program, env={"BEHAVIOUR": behaviour})
+    assert run(folder) == 1
+    assert (status(folder)["state"], status(folder)["attempt"]) == ("running", 1)
+
+
+def test_two_starts_at_once_are_two_attempts(tmp_path: Path, program: Path) -> None:
+    _, folder = lay(tmp_path, program)
+    started = [subprocess.Popen(["bash", str(folder / "run.sh")], start_new_session=True) for _ in range(8)]
+    for each in started:
+        each.wait(timeout=60)
+    assert sorted(int(each.name) for each in (folder / "attempts").iterdir()) == list(range(1, 9))
+    assert (folder / "attempts/8/stdout.log").read_text() == "to stdout\n"
+
+
+def test_a_run_folder_that_was_deleted_is_not_made_again(tmp_path: Path, program: Path) -> None:
+    _, folder = lay(tmp_path, program)
+    script = (folder / "run.sh").rename(tmp_path / "run.sh")
+    shutil.rmtree(folder)
+    done = subprocess.run(["bash", str(script)], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (1, f"the run folder {folder} is gone\n")
+    assert not folder.exists()

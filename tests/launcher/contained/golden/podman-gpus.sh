@@ -7,8 +7,18 @@ umask 077
 RUN=/home/mei/launcher-runs/20260102-030405-calm-fox
 CODE=/home/mei/launcher-runs/.code/c0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0de
 
-status() { # state, exit code or null, end or null, reason: one writer, written aside, renamed
-  [ ! -e "$RUN/attempts/$((attempt + 1))" ] || return 0 # a later attempt has taken over
+taken_over() { [ -e "$RUN/attempts/$((attempt + 1))" ]; } # Slurm may start a run again that it has lost sight of
+status() {                                                # state, exit code or null, end or null, reason
+  ! taken_over || return 0
+  local reason=$4 error
+  until error=$(write_status "$1" "$2" "$3" "$reason" 2>&1); do
+    echo "$error" >&2
+    [ -e "$RUN/.reserve" ] || return 1
+    rm -f "$RUN/.reserve" # on a full disk, room enough to say so
+    reason="$reason${reason:+; }${error##*: }"
+  done
+}
+write_status() { # one writer, written aside, renamed
   {
     printf '{"schema": 1, "state": "%s", "attempt": %s, "exit_code": %s, ' "$1" "$attempt" "$2" &&
       printf '"started": "%s", "ended": %s, "reason": "%s", ' "$started" "$3" "$4" &&
@@ -17,11 +27,23 @@ status() { # state, exit code or null, end or null, reason: one writer, written 
 }
 now() { date -u +%Y-%m-%dT%H:%M:%SZ; }
 
+if [ ! -e "$RUN/plan.json" ]; then
+  echo "the run folder $RUN is gone" >&2
+  exit 1
+fi
+mkdir -p "$RUN/attempts" || exit 1
 attempt=1
-while [ -e "$RUN/attempts/$attempt" ]; do attempt=$((attempt + 1)); done
+# Two starts of one run never share a number: it is whose mkdir succeeds.
+until error=$(mkdir "$RUN/attempts/$attempt" 2>&1); do
+  if [ ! -e "$RUN/attempts/$attempt" ]; then
+    echo "$error" >&2
+    exit 1
+  fi
+  attempt=$((attempt + 1))
+done
 logs=$RUN/attempts/$attempt
-mkdir -p "$logs" || exit 1
 exec >>"$logs/stdout.log" 2>>"$logs/stderr.log" </dev/null
+head -c 4096 /dev/zero >"$RUN/.reserve"
 started=$(now)
 read -r host </proc/sys/kernel/hostname
 read -r boot </proc/sys/kernel/random/boot_id
@@ -98,15 +120,24 @@ trap 'signalled=TERM; trap "" TERM INT HUP; kill -TERM 0' TERM INT HUP
     batch=128 \
     spec=/home/mei/launcher-runs/20260102-030405-calm-fox/plan.json \
     run=/home/mei/launcher-runs/20260102-030405-calm-fox
-  echo $? >"$logs/exit_code"
+  code=$?
+  echo "$code" >"$logs/exit_code"
+  exit "$code"
 ) &
 child=$!
-# A wait that a trap interrupts can return anything: the file that the child leaves behind is what counts.
-while kill -0 "$child" 2>/dev/null; do wait "$child"; done
-code=$(cat "$logs/exit_code" 2>/dev/null) || code=137
+waited=137
+while kill -0 "$child" 2>/dev/null; do
+  wait "$child"
+  waited=$?
+done
+# A wait that a trap interrupts can return anything: the file that the child left counts, where it could be written.
+code=$(cat "$logs/exit_code" 2>/dev/null)
+code=${code:-$waited}
 
 ended="\"$(now)\""
-if [ "$code" = 0 ]; then
+if taken_over; then
+  exit 1
+elif [ "$code" = 0 ]; then
   status done 0 "$ended" ""
 elif [ -e "$RUN/cancelled" ]; then
   status cancelled "$code" "$ended" "cancelled"
@@ -121,4 +152,5 @@ elif [ "$code" = 2 ]; then
 else
   status failed "$code" "$ended" "the trainer ended with exit code $code"
 fi
+rm -f "$RUN/.reserve"
 exit "$code"

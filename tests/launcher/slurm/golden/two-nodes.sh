@@ -37,8 +37,18 @@ if [ "${1-}" = node ]; then
     run=/home/mei/launcher-runs/20260102-030405-calm-fox
 fi
 
-status() { # state, exit code or null, end or null, reason: one writer, written aside, renamed
-  [ ! -e "$RUN/attempts/$((attempt + 1))" ] || return 0 # a later attempt has taken over
+taken_over() { [ -e "$RUN/attempts/$((attempt + 1))" ]; } # Slurm may start a run again that it has lost sight of
+status() {                                                # state, exit code or null, end or null, reason
+  ! taken_over || return 0
+  local reason=$4 error
+  until error=$(write_status "$1" "$2" "$3" "$reason" 2>&1); do
+    echo "$error" >&2
+    [ -e "$RUN/.reserve" ] || return 1
+    rm -f "$RUN/.reserve" # on a full disk, room enough to say so
+    reason="$reason${reason:+; }${error##*: }"
+  done
+}
+write_status() { # one writer, written aside, renamed
   {
     printf '{"schema": 1, "state": "%s", "attempt": %s, "exit_code": %s, ' "$1" "$attempt" "$2" &&
       printf '"started": "%s", "ended": %s, "reason": "%s", ' "$started" "$3" "$4" &&
@@ -47,11 +57,23 @@ status() { # state, exit code or null, end or null, reason: one writer, written 
 }
 now() { date -u +%Y-%m-%dT%H:%M:%SZ; }
 
+if [ ! -e "$RUN/plan.json" ]; then
+  echo "the run folder $RUN is gone" >&2
+  exit 1
+fi
+mkdir -p "$RUN/attempts" || exit 1
 attempt=1
-while [ -e "$RUN/attempts/$attempt" ]; do attempt=$((attempt + 1)); done
+# Two starts of one run never share a number: it is whose mkdir succeeds.
+until error=$(mkdir "$RUN/attempts/$attempt" 2>&1); do
+  if [ ! -e "$RUN/attempts/$attempt" ]; then
+    echo "$error" >&2
+    exit 1
+  fi
+  attempt=$((attempt + 1))
+done
 logs=$RUN/attempts/$attempt
-mkdir -p "$logs" || exit 1
 exec >>"$logs/stdout.log" 2>>"$logs/stderr.log" </dev/null
+head -c 4096 /dev/zero >"$RUN/.reserve"
 started=$(now)
 read -r host </proc/sys/kernel/hostname
 read -r boot </proc/sys/kernel/random/boot_id
@@ -85,10 +107,16 @@ export LAUNCHER_RUN_ID=20260102-030405-calm-fox LAUNCHER_ATTEMPT=$attempt LAUNCH
 module purge
 module load cuda/12.4
 
-# The head is resolved here, where Slurm's programs are; the port follows from the job: no two jobs share one.
+# The head is resolved here, where Slurm's programs are. The port follows from the job, so that no two jobs share one,
+# and lies below those that the kernel hands to outgoing connections; one that a stranger listens on is passed over.
 head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 MASTER_ADDR=$(scontrol --oneliner show node "$head" | sed -n 's/.* NodeAddr=\([^ ]*\).*/\1/p')
-export MASTER_ADDR=${MASTER_ADDR:-$head} MASTER_PORT=$((20000 + SLURM_JOB_ID % 20000))
+export MASTER_ADDR=${MASTER_ADDR:-$head} MASTER_PORT=$((20000 + SLURM_JOB_ID % 12000))
+slot=$SLURM_JOB_ID
+while (: <"/dev/tcp/$MASTER_ADDR/$MASTER_PORT") 2>/dev/null; do
+  slot=$((slot + 997))
+  MASTER_PORT=$((20000 + slot % 12000))
+done
 
 asked=
 trap 'asked=yes; [ -e "$RUN/STOP" ] || echo "attempt $attempt" >"$RUN/STOP"' USR1
@@ -99,15 +127,24 @@ trap 'signalled=TERM; trap "" TERM INT HUP; kill -TERM 0' TERM INT HUP
 (
   trap : TERM INT HUP
   srun --ntasks-per-node=1 --nodes=2 --kill-on-bad-exit=0 --export=ALL --cpus-per-task=8 bash "$RUN/run.sh" node
-  echo $? >"$logs/exit_code"
+  code=$?
+  echo "$code" >"$logs/exit_code"
+  exit "$code"
 ) &
 child=$!
-# A wait that a trap interrupts can return anything: the file that the child leaves behind is what counts.
-while kill -0 "$child" 2>/dev/null; do wait "$child"; done
-code=$(cat "$logs/exit_code" 2>/dev/null) || code=137
+waited=137
+while kill -0 "$child" 2>/dev/null; do
+  wait "$child"
+  waited=$?
+done
+# A wait that a trap interrupts can return anything: the file that the child left counts, where it could be written.
+code=$(cat "$logs/exit_code" 2>/dev/null)
+code=${code:-$waited}
 
 ended="\"$(now)\""
-if [ "$code" = 0 ]; then
+if taken_over; then
+  exit 1
+elif [ "$code" = 0 ]; then
   status done 0 "$ended" ""
 elif [ -e "$RUN/cancelled" ]; then
   status cancelled "$code" "$ended" "cancelled"
@@ -143,4 +180,5 @@ elif [ "$code" = 2 ]; then
 else
   status failed "$code" "$ended" "the trainer ended with exit code $code"
 fi
+rm -f "$RUN/.reserve"
 exit "$code"
