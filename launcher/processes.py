@@ -104,7 +104,7 @@ def why_gone(process: Identity) -> str:
 def processes_of(targets: Sequence[Target]) -> list[list[Process]]:
     """The living processes of each run on this machine, its shell included if it lives; one look at /proc for all."""
     table = {each.pid: each for each in _table()}
-    named = _by_run_id(table, {target.run for target in targets})
+    named = _carrying(table, "LAUNCHER_RUN_ID", {target.run for target in targets})
     children: dict[int, list[int]] = {}
     for process in table.values():
         children.setdefault(process.parent, []).append(process.pid)
@@ -126,7 +126,12 @@ def processes_of(targets: Sequence[Target]) -> list[list[Process]]:
     return found
 
 
-def _by_run_id(pids: Iterable[int], runs: set[str]) -> dict[str, list[int]]:
+def carrying(name: str, values: set[str]) -> set[str]:
+    """Those values that a living process of this machine has in that variable of its environment."""
+    return set(_carrying([each.pid for each in _table()], name, values))
+
+
+def _carrying(pids: Iterable[int], name: str, values: set[str]) -> dict[str, list[int]]:
     found: dict[str, list[int]] = {}
     for pid in pids:
         try:
@@ -134,10 +139,10 @@ def _by_run_id(pids: Iterable[int], runs: set[str]) -> dict[str, list[int]]:
                 environment = stream.read()
         except OSError:  # ended meanwhile, or another user's
             continue
-        _, key, after = (b"\0" + environment).partition(b"\0LAUNCHER_RUN_ID=")
-        run = after.split(b"\0", 1)[0].decode("utf-8", "replace")
-        if key and run in runs:
-            found.setdefault(run, []).append(pid)
+        _, key, after = (b"\0" + environment).partition(f"\0{name}=".encode())
+        value = after.split(b"\0", 1)[0].decode("utf-8", "replace")
+        if key and value in values:
+            found.setdefault(value, []).append(pid)
     return found
 
 

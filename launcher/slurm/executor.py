@@ -8,14 +8,16 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from launcher import plan as plans
-from launcher import run_ids, runs, script
+from launcher import processes, run_ids, runs, script
 from launcher.errors import LauncherError, UsageError
 from launcher.executors import ScriptExecutor, next_attempt, record_submission
 from launcher.plan import Plan
 from launcher.slurm.commands import call, complaint, environment
 from launcher.slurm.header import shape
+from launcher.slurm.jobs import SUBMITS
 
 SAY_AFTER = 5.0
 """Seconds without an answer after which the wait for sbatch is mentioned: a full controller makes it retry."""
@@ -45,10 +47,11 @@ class SlurmExecutor(ScriptExecutor):
 
     def _submit_one(self, folder: Path, plan: Plan) -> None:
         first = next_attempt(folder)
-        answer = folder / f"sbatch.{first}.out"
+        answer = folder / f"sbatch.{len(list(folder.glob('sbatch.*.out'))) + 1}.out"
         log = str(folder / "launch.log")
-        where = {"answer": str(answer), "array_index": None, "log": log, "slurm_conf": os.environ.get("SLURM_CONF")}
-        record_submission(folder, queue="slurm", first_attempt=first, **where)
+        record_submission(
+            folder, queue="slurm", first_attempt=first, array_index=None, log=log, **_how(folder / "run.sh", answer)
+        )
         sbatch([*after_option(plan), str(folder / "run.sh")], answer)
 
     def _submit_array(self, number: int, folders: Sequence[Path], planned: Sequence[Plan]) -> None:
@@ -69,12 +72,22 @@ class SlurmExecutor(ScriptExecutor):
                 folder,
                 queue="slurm",
                 first_attempt=next_attempt(folder),
-                answer=str(answer),
                 array_index=index,
                 log=str(place / f"{stem}.{index}.log"),
-                slurm_conf=os.environ.get("SLURM_CONF"),
+                **_how(text, answer),
             )
         sbatch([*after_option(planned[0]), str(text)], answer)
+
+
+def _how(submitted: Path, answer: Path) -> dict[str, Any]:
+    """What finds a job again, also one whose launcher or sbatch was killed before the answer was written."""
+    mine = processes.identity(os.getpid())
+    return {
+        "script": str(submitted),
+        "answer": str(answer),
+        "slurm_conf": os.environ.get("SLURM_CONF"),
+        "process": processes.to_json(mine) if mine else None,
+    }
 
 
 def sbatch(arguments: Sequence[str], answer: Path) -> str:
@@ -89,7 +102,7 @@ def sbatch(arguments: Sequence[str], answer: Path) -> str:
             stderr=err,
             start_new_session=True,
             cwd="/",
-            env=environment(),
+            env={**environment(), SUBMITS: str(answer)},
         )
     begun, said = time.monotonic(), False
     while True:

@@ -23,6 +23,8 @@ VERDICTS = {
     "REVOKED": "another cluster took it",
     "LAUNCH_FAILED": "Slurm could not start it",
 }
+SUBMITS = "LAUNCHER_SUBMITS"
+"""In the environment of an sbatch that the launcher runs: the file that its answer goes to."""
 _ANSWER = re.compile(r"(\d+)(?:;.*)?\s*")
 _REASONS = {
     "Resources": "waiting for free resources",
@@ -57,6 +59,16 @@ def job_of(submission: Mapping[str, Any]) -> str | None:
         return None
     index = submission.get("array_index")
     return match[1] if index is None else f"{match[1]}_{index}"
+
+
+def of_script(script: str, conf: str | None = None) -> set[str]:
+    """The jobs that were submitted with this script, among those that Slurm still holds. Raises `Unavailable`."""
+    # The base id, of an array too.
+    done = call(["squeue", "--me", "--noheader", "--states=all", "--format=%F|%o"], conf=conf)
+    if done.returncode != 0:
+        raise Unavailable(f"squeue failed: {complaint(done)}")
+    rows = (line.partition("|") for line in done.stdout.splitlines())
+    return {job for job, _, command in rows if command == script}
 
 
 def ask(jobs: Iterable[str], *, accounting: bool = True, conf: str | None = None) -> dict[str, Row]:

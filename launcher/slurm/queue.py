@@ -6,8 +6,9 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from launcher import runs
+from launcher import processes, runs
 from launcher.errors import Unavailable
 from launcher.runs import Files
 from launcher.slurm import jobs
@@ -37,16 +38,17 @@ def _by_cluster(asked: Mapping[str, Files]) -> dict[str | None, dict[str, Files]
 
 
 def _liveness(asked: Mapping[str, Files], conf: str | None) -> dict[str, Liveness]:
-    names = {folder: job_of(files.submission or {}) for folder, files in asked.items()}
-    known = [job for job in names.values() if job is not None]
     try:
+        names = _jobs(asked, conf)
+        known = [job for job in names.values() if job is not None]
         rows = jobs.ask(known, conf=conf) if known else {}
     except Unavailable as error:
         return {folder: Liveness("unknown", str(error)) for folder in asked}
     found = {}
+    unanswered = {answer: _unanswered(asked[group[0]]) for answer, group in _silent(asked, names).items()}
     for folder, job in names.items():
         if job is None:
-            found[folder] = _unanswered(asked[folder])
+            found[folder] = unanswered[_answer(asked[folder])]
         else:
             found[folder] = judge(job, rows.get(job) or _kept(folder, job), _log(asked[folder]))
         if found[folder].life == "gone" and job is not None and job in rows:
@@ -82,7 +84,7 @@ def end(asked: Mapping[str, Files], grace: float) -> dict[str, str]:
 
 
 def _end(asked: Mapping[str, Files], conf: str | None) -> dict[str, str]:
-    names = {folder: job_of(files.submission or {}) for folder, files in asked.items()}
+    names = _jobs(asked, conf)
     known = sorted(job for job in names.values() if job is not None)
     failed = {folder: "sbatch has not answered, so nobody knows its job" for folder, job in names.items() if not job}
     for start in range(0, len(known), 500):
@@ -97,9 +99,9 @@ def with_processes(asked: Mapping[str, Files]) -> set[str]:
     """Runs of which Slurm still has a live job, though their folders may call them finished."""
     found: set[str] = set()
     for conf, group in _by_cluster(asked).items():
-        names = {folder: job_of(files.submission or {}) for folder, files in group.items()}
-        known = [job for job in names.values() if job is not None]
         try:
+            names = _jobs(group, conf)
+            known = [job for job in names.values() if job is not None]
             rows = jobs.ask(known, accounting=False, conf=conf) if known else {}
         except Unavailable:
             continue
@@ -108,12 +110,62 @@ def with_processes(asked: Mapping[str, Files]) -> set[str]:
     return found
 
 
+def _jobs(asked: Mapping[str, Files], conf: str | None) -> dict[str, str | None]:
+    """The job of each run; None where sbatch hasn't answered. Raises `Unavailable`."""
+    names = {folder: job_of(files.submission or {}) for folder, files in asked.items()}
+    for group in _silent(asked, names).values():
+        submission = asked[group[0]].submission or {}
+        if not _refused(submission) and not _still_submitting(submission):
+            _answer_instead(submission, conf)
+            names.update({folder: job_of(asked[folder].submission or {}) for folder in group})
+    return names
+
+
+def _silent(asked: Mapping[str, Files], names: Mapping[str, str | None]) -> dict[str, list[str]]:
+    """The runs without a job, by the file that has to name it: the cells of an array share one."""
+    groups: dict[str, list[str]] = {}
+    for folder, job in names.items():
+        if job is None:
+            groups.setdefault(_answer(asked[folder]), []).append(folder)
+    return groups
+
+
+def _answer(files: Files) -> str:
+    return str((files.submission or {}).get("answer"))
+
+
+def _refused(submission: Mapping[str, Any]) -> bool:
+    return Path(str(submission.get("answer"))).with_suffix(".failed").exists()
+
+
+def _still_submitting(submission: Mapping[str, Any]) -> bool:
+    """Whether the launcher or its sbatch is still at work on it, as far as can be seen from here."""
+    if submission.get("host") != processes.host():
+        return True
+    launcher = processes.from_json(submission.get("process"))
+    alive = launcher is not None and processes.is_alive(launcher)
+    return alive or bool(processes.carrying(jobs.SUBMITS, {str(submission.get("answer"))}))
+
+
+def _answer_instead(submission: Mapping[str, Any], conf: str | None) -> None:
+    """Write the answer of an sbatch that was killed before it did, if Slurm took the job. Raises `Unavailable`."""
+    script, answer = submission.get("script"), Path(str(submission.get("answer")))
+    if script is None or job_of({"answer": str(answer)}) or not answer.parent.is_dir():
+        return
+    # A resumed run has the script of its submissions before.
+    before = {job_of({"answer": str(each)}) for each in answer.parent.glob("sbatch.*.out")}
+    if new := jobs.of_script(script, conf) - before:
+        runs.write_text(answer, max(new, key=int) + "\n")
+
+
 def _unanswered(files: Files) -> Liveness:
-    """Of a run whose sbatch hasn't said an id: it is still trying, or it failed, or it was killed."""
-    answer = Path(str((files.submission or {}).get("answer", "")))
-    if answer.with_suffix(".failed").exists():
+    """Of a run that no job is known of: its sbatch is still trying, or it was refused, or killed."""
+    submission = files.submission or {}
+    if _refused(submission):
         return Liveness("gone", "sbatch refused it")
-    return Liveness("unknown", "sbatch has not answered yet")
+    if _still_submitting(submission):
+        return Liveness("unknown", "sbatch has not answered yet")
+    return Liveness("gone", "its launcher ended before Slurm had accepted it")
 
 
 def _log(files: Files) -> str:
@@ -129,8 +181,9 @@ def _log(files: Files) -> str:
 def _keep(folder: str, job: str, row: Row) -> None:
     """Slurm's verdict, kept in the folder before Slurm forgets it."""
     path = Path(folder, VERDICT)
-    if Path(folder).is_dir() and runs.read_if_whole(path).get("job") != job:
-        runs.write_json(path, {"schema": 1, "job": job, "state": row.state, "reason": row.reason})
+    verdict = {"schema": 1, "job": job, "state": row.state, "reason": row.reason}
+    if Path(folder).is_dir() and runs.read_if_whole(path) != verdict:
+        runs.write_json(path, verdict)
 
 
 def _kept(folder: str, job: str) -> Row | None:
