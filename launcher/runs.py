@@ -55,6 +55,8 @@ class Files(NamedTuple):
     """`cancel` was asked for."""
     saved: dict[str, Any] | None = None
     """The marker of the attempt in status.json: it stopped on request, and this checkpoint has its state."""
+    failure: str = ""
+    """Why the attempt in status.json failed, in the trainer's own words, if it came to say so."""
     damaged: tuple[str, ...] = ()
     """Files that are there and can't be read."""
     exists: bool = True
@@ -192,9 +194,18 @@ def load(folder: str) -> Files:
         stop=os.path.exists(f"{folder}/STOP"),
         cancelled=os.path.exists(f"{folder}/cancelled"),
         saved=read(f"attempts/{attempt}/stopped.json") if attempt else None,
+        failure=_failure(folder, status) if status else "",
         damaged=tuple(damaged),
         exists=submission is not None or os.path.isdir(folder),
     )
+
+
+def _failure(folder: str, status: Mapping[str, Any]) -> str:
+    if status.get("state") != "failed":
+        return ""
+    result = read_if_whole(f"{folder}/result.json")
+    its_own = result.get("status") == "failed" and result.get("attempts") == status.get("attempt")
+    return str(result.get("reason") or "") if its_own else ""
 
 
 def attempts(folder: Path) -> list[int]:

@@ -80,7 +80,7 @@ def judge(files: Files, liveness: Liveness | None) -> State:
 
 
 def _finished(files: Files, status: dict[str, Any]) -> State:
-    name, reason = status["state"], status.get("reason") or ""
+    name, reason = status["state"], files.failure or status.get("reason") or ""
     if files.cancelled and name in ("failed", "stopped"):
         # What a cancelled run's shell saw is a child that was killed, or one that stopped on request.
         name, reason = "cancelled", _saved(files) or "on request"

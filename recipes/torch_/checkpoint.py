@@ -76,7 +76,12 @@ def save(
 
 def _write(folder: Path, step: int, state: Mapping[str, Any], facts: Mapping[str, Any]) -> None:
     with open(folder / "state.pt", "wb") as file:
-        torch.save(dict(state), file)
+        try:
+            torch.save(dict(state), file)
+        except RuntimeError as error:
+            if isinstance(error.__context__, OSError):  # what torch says of an unfinished file hides why it is one
+                raise error.__context__ from None
+            raise
         file.flush()
         os.fsync(file.fileno())
     digest, size = _digest(folder / "state.pt")

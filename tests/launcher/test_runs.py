@@ -105,6 +105,14 @@ def test_the_marker_of_another_attempt_does_not_count(root):
     assert runs.load(str(folder)).saved is None
 
 
+def test_why_a_run_failed_is_told_in_its_trainers_words_unless_they_are_of_another_attempt(root):
+    folder = finished(root, state="failed", attempt=2)
+    for attempts, told in ((1, ""), (2, "OSError: No space left on device")):
+        result = {"status": "failed", "reason": "OSError: No space left on device", "attempts": attempts}
+        (folder / "result.json").write_text(json.dumps(result))
+        assert runs.load(str(folder)).failure == told
+
+
 def test_a_folder_that_is_gone_says_so(root):
     assert not runs.load(str(root / NAME)).exists
 

@@ -52,6 +52,7 @@ TABLE = [
     (files("done", cancelled=True), None, "done", ""),
     (files("done", stop=True), None, "done", ""),
     (files("failed"), None, "failed", ""),
+    (files("failed", failure="OSError: No space left on device"), None, "failed", "OSError: No space left on device"),
     (files("failed", cancelled=True), None, "cancelled", "on request"),
     (files("stopped", saved=SAVED), None, "stopped", "on request, saved at step 12"),
     (files("stopped", saved=SAVED, cancelled=True), None, "cancelled", "on request, saved at step 12"),

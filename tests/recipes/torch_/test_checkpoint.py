@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 from collections.abc import Callable
 from pathlib import Path
 
@@ -50,6 +51,18 @@ def test_a_save_that_fails_leaves_nothing_and_the_older_ones(tmp_path):
 
     with pytest.raises(PermissionError, match="taken over"):
         checkpoint.save(tmp_path, 3, {}, {}, 1, refuse)
+    assert [each.name for each in tmp_path.iterdir()] == ["step-000000001"]
+
+
+def test_a_save_that_the_file_system_refuses_says_why_and_leaves_nothing(tmp_path):
+    save(tmp_path, 1)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            save(tmp_path, 2)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert [each.name for each in tmp_path.iterdir()] == ["step-000000001"]
 
 
