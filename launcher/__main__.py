@@ -66,6 +66,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as error:
+        print(f"error: {_complaint(error)}", file=sys.stderr)
+        return 3
+
+
+def _complaint(error: OSError) -> str:
+    """What the system refused, in words: a folder of somebody else's, a full disk, a working folder that is gone."""
+    import os
+
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return "the folder that this was started in is gone; cd to one that is there"
+    return f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}"
 
 
 def _dispatch(words: list[str]) -> int:

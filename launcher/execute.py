@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import subprocess
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -39,10 +40,17 @@ def prepare(plan: Plan, code: Mapping[str, Path] | None = None, came_from: Mappi
             raise UsageError(f"the code snapshot {plan.code_dir} is not there")
         write(plan, folder)
         runs.write_json(folder / "provenance.json", came_from or provenance(plan))
-        runs.remember_root(root)
+    except OSError as error:
+        discard(folder)
+        raise UsageError(f"run_root={plan.run_root}: {error.strerror}: {error.filename or folder}") from None
     except BaseException:
         discard(folder)
         raise
+    try:
+        runs.remember_root(root)
+    except OSError as error:
+        # The run is as good without it.
+        print(f"note: `ls` finds this run with run_root={root} only: {error}", file=sys.stderr)
     return folder
 
 

@@ -38,14 +38,14 @@ def probe(specs: Sequence[JobSpec]) -> Facts:
     python = first.python or "python3" if contained else resolve_python(first.python)
     version, packages = ("", {}) if contained else _python(python)
     gpus, gpu_problem = _gpus()
-    run_root = Path(first.run_root).expanduser().absolute()
+    run_root = _path(first.run_root).absolute()
     named = {spec.training.data.dir for spec in specs if spec.training.data.dir}
     secrets = {path for spec in specs for path in spec.launch.secrets.values()}
     sources = {each.split(":")[0] for spec in specs for each in spec.launch.mounts}
     return Facts(
         host=platform.node(),
-        user=getpass.getuser(),
-        home=str(Path.home()),
+        user=_user(),
+        home=str(_path("~")),
         cwd=os.getcwd(),
         system=platform.system(),
         cpus=os.cpu_count() or 1,
@@ -95,7 +95,19 @@ def _missing(named: Iterable[str], secrets: Iterable[str], sources: Iterable[str
 
 
 def _path(named: str) -> Path:
-    return Path(named).expanduser()
+    """The path with its `~` expanded. Raises `UsageError` where nobody knows what that is."""
+    try:
+        return Path(named).expanduser()
+    except RuntimeError:
+        raise UsageError(f"{named}: there is no home folder to find it in; set HOME, or name paths in full") from None
+
+
+def _user() -> str:
+    """Who this is; the number alone where the machine has no name for it, as containers and clusters may."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # OSError from Python 3.13 on
+        return str(os.getuid())
 
 
 def _python(python: str) -> tuple[str, dict[str, str]]:
@@ -222,12 +234,12 @@ def _filesystem(folder: Path) -> str:
 def _run_root_problem(run_root: Path) -> str:
     """Why run folders can't be made there, looking only."""
     place = run_root
-    while not place.exists():
+    while not os.path.exists(place):  # Path.exists raises for what may not be looked at
         place = place.parent
     if not place.is_dir():
         return f"{place} is not a folder"
     if not os.access(place, os.W_OK | os.X_OK):
-        return f"{place} is not writable for {getpass.getuser()}"
+        return f"{place} is not writable for {_user()}"
     if os.statvfs(place).f_flag & os.ST_RDONLY:
         return f"{place} is on a read-only file system"
     return ""

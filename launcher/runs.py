@@ -109,7 +109,11 @@ def create(root: Path, run: str) -> Path:
     folder = root / run
     root.mkdir(mode=0o700, parents=True, exist_ok=True)
     folder.mkdir(mode=0o700)
-    mark_unfinished(root, run)
+    try:
+        mark_unfinished(root, run)
+    except BaseException:
+        folder.rmdir()
+        raise
     return folder
 
 

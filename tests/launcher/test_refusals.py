@@ -1,0 +1,104 @@
+"""What the system refuses, and odd places to start from: sentences, exit codes, nothing half made."""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launcher import execute, probe, runs
+from launcher.__main__ import main
+from launcher.config import conf_folder
+from launcher.errors import UsageError
+from launcher.plan import resolve
+from tests.launcher.hosts import LAPTOP, spec_of
+from tests.launcher.run_folders import NAME
+
+CHECKOUT = str(conf_folder().parent)
+
+
+def no_space(*_: Any, **__: Any) -> Any:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+@pytest.mark.parametrize("verb", [["plan"], ["run"], ["ls", "run_root=here"]], ids=" ".join)
+def test_a_working_folder_that_is_gone_is_said(verb: list[str], tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    text = f"import os, sys\nos.rmdir({str(gone)!r})\nfrom launcher.__main__ import main\nsys.exit(main({verb!r}))"
+    done = subprocess.run(
+        [sys.executable, "-c", text],
+        capture_output=True,
+        text=True,
+        cwd=gone,
+        env={**os.environ, "PYTHONPATH": CHECKOUT},
+    )
+    assert (done.returncode, done.stderr.count("\n")) == (3, 1), done.stderr
+    assert "is gone; cd to one that is there" in done.stderr
+
+
+def test_a_user_without_a_name_is_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nobody() -> str:
+        raise KeyError("getpwuid(): uid not found")
+
+    monkeypatch.setattr("getpass.getuser", nobody)
+    assert probe.probe([spec_of("amp=o2")]).user == str(os.getuid())
+
+
+def test_a_home_that_nobody_knows_is_said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def homeless(_: Path) -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "expanduser", homeless)
+    assert main(["plan"]) == 2
+    assert "set HOME, or name paths in full" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become somebody else")
+def test_a_run_root_behind_a_closed_door_is_not_writable() -> None:
+    closed = Path(tempfile.mkdtemp())  # not tmp_path, whose parents are closed as well
+    try:
+        child = os.fork()
+        if not child:
+            os.setresuid(65534, 65534, 65534)
+            os._exit(0 if f"{closed} is not writable for" in probe._run_root_problem(closed / "runs") else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    finally:
+        closed.rmdir()
+
+
+@pytest.mark.parametrize("what", ["launcher.snapshot.store", "launcher.runs.write_json"])
+def test_a_full_disk_is_said_and_no_run_is_left(what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = tmp_path / "runs"
+    monkeypatch.setattr("launcher.snapshot.store", lambda *_: None)
+    monkeypatch.setattr(what, no_space)
+    plan = dataclasses.replace(resolve(spec_of("amp=o2"), LAPTOP), run_root=str(root))
+    with pytest.raises(UsageError, match="No space left on device"):
+        execute.prepare(plan, {})
+    assert runs.run_names(str(root)) == []
+    assert runs.unfinished([str(root)]) == []
+
+
+def test_a_run_that_could_not_be_marked_leaves_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runs, "mark_unfinished", no_space)
+    with pytest.raises(OSError):
+        runs.create(tmp_path, NAME)
+    assert runs.run_names(str(tmp_path)) == []
+
+
+def test_a_state_folder_that_takes_nothing_costs_no_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", "/proc/nowhere")
+    monkeypatch.setattr("launcher.snapshot.store", lambda *_: None)
+    plan = dataclasses.replace(resolve(spec_of("amp=o2"), LAPTOP), run_root=str(tmp_path))
+    folder = execute.prepare(plan, {}, {"schema": 1})
+    assert (folder / "run.sh").exists()
+    assert f"run_root={tmp_path} only" in capsys.readouterr().err
