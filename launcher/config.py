@@ -265,6 +265,11 @@ def _refers(text: str, key: str) -> bool:
 def _check(composer: Composer, override: Override) -> None:
     if override.kind == "group":
         choices = composer.choices(override.key)
+        if not choices and override.values != (None,):
+            raise UsageError(
+                f"{override.key}={show(override.values[0])}: there is no {override.key} to choose; a --config-dir may "
+                f"hold some, as {override.key}/NAME.yaml (command line)"
+            )
         for value in override.values:
             if isinstance(value, str) and value in choices:
                 continue

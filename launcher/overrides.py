@@ -42,10 +42,18 @@ def parse(word: str, groups: Sequence[str] = GROUPS) -> Override:
     """
     match = _SHAPE.fullmatch(word)
     if match is None or (match["text"] is None and match["prefix"] != "~"):
+        from launcher.__main__ import VERBS
+
+        if word in VERBS:
+            raise UsageError(f"{word} is a verb, and a verb is the first word: python -m launcher {word} ...")
         raise UsageError(f"{word!r} is neither a verb nor key=value; see --help")
     prefix, key, text = match["prefix"] or "", match["key"].strip(), match["text"]
     if key.startswith("hydra.") or key == "hydra":
         raise UsageError(f"{key}: Hydra's own settings have no effect here; runs are configured by the keys in --help")
+    try:
+        word.encode()
+    except UnicodeEncodeError:
+        raise UsageError(f"{key} holds bytes that are no UTF-8 text, which no setting may (command line)") from None
     try:
         refuse_control_characters(key, word)
     except SettingsError as error:

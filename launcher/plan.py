@@ -18,7 +18,7 @@ from launcher.spec import JobSpec
 from recipes import levels, settings
 from recipes.recipe import DataLayout
 from recipes.settings import Settings
-from recipes.typed import SettingsError, build, plain, show
+from recipes.typed import SettingsError, build, plain, refuse_control_characters, show
 
 PLACEHOLDER = "RUN_ID"
 """Stands for the run id until submission."""
@@ -111,6 +111,7 @@ def resolve(spec: JobSpec, facts: Facts) -> Plan:
 def _resolve(spec: JobSpec, facts: Facts) -> Plan:
     launch, training = spec.launch, spec.training
     slurm = launch.cluster if isinstance(launch.cluster, SlurmCluster) else None
+    refuse_control_characters("run_root", facts.run_root)
     if facts.run_root_problem:
         raise SettingsError(f"run_root={launch.run_root}: {facts.run_root_problem}; name another folder", "run_root")
     _check_data(spec, facts)

@@ -12,6 +12,8 @@ from launcher.facts import Facts
 from launcher.origins import Origin, origins
 from launcher.plan import Plan, resolve, to_json
 from launcher.probe import probe
+from launcher.schema import SlurmCluster
+from launcher.spec import JobSpec
 from launcher.tables import table
 from recipes.typed import SettingsError, build, plain, show
 
@@ -39,6 +41,8 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     specs = request.understand(asked)
     facts = read_facts(words.facts) if words.facts else probe(specs)
+    if words.facts:
+        _check_recorded(words.facts, facts, specs)
     plans = [resolve(spec, facts) for spec in specs]
     if words.json:
         print(json.dumps({"schema": 1, "facts": plain(facts), "plans": [to_json(each) for each in plans]}, indent=1))
@@ -63,6 +67,15 @@ def read_facts(path: Path) -> Facts:
         return build(Facts, values, prefix="facts.")
     except (SettingsError, TypeError) as error:
         raise UsageError(f"--facts {path}: {error}") from None
+
+
+def _check_recorded(path: Path, facts: Facts, specs: Sequence[JobSpec]) -> None:
+    """Facts hold what was asked about when they were recorded. Raises `UsageError` where this needs more."""
+    for spec in specs:
+        if isinstance(spec.launch.cluster, SlurmCluster) and facts.slurm is None:
+            raise UsageError(f"--facts {path} holds nothing about Slurm; record them with the same words")
+        if spec.launch.container.kind != "none" and facts.containers is None:
+            raise UsageError(f"--facts {path} holds nothing about containers; record them with the same words")
 
 
 def describe(plans: Sequence[Plan], where: Sequence[Origin]) -> str:

@@ -1,0 +1,58 @@
+"""Requests that can't be understood: what is said of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from launcher.__main__ import main
+from launcher.config import conf_folder
+from recipes.typed import plain
+from tests.launcher.hosts import LAPTOP
+
+CHECKOUT = str(conf_folder().parent)
+
+
+def launch(*words: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "launcher", *words],
+        capture_output=True,
+        text=True,
+        cwd=cwd,
+        env={"PATH": os.environ["PATH"], "PYTHONPATH": CHECKOUT, **environment},
+    )
+
+
+def test_a_verb_that_is_not_the_first_word_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["amp=o2", "plan"]) == 2
+    assert "a verb is the first word: python -m launcher plan" in capsys.readouterr().err
+
+
+def test_a_choice_where_there_is_none_says_where_one_goes(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "experiment=x"]) == 2
+    assert "experiment/NAME.yaml" in capsys.readouterr().err
+
+
+def test_bytes_that_are_no_text_are_refused(tmp_path: Path) -> None:
+    done = launch("plan", os.fsdecode(b"run_root=/tmp/\xff"), cwd=tmp_path, HOME=str(tmp_path))
+    assert (done.returncode, "no UTF-8 text" in done.stderr) == (2, True), done.stderr
+
+
+def test_a_folder_whose_name_breaks_a_line_can_hold_no_runs(tmp_path: Path) -> None:
+    odd = tmp_path / "a\nb"
+    odd.mkdir()
+    done = launch("plan", "run_root=runs", cwd=odd, HOME=str(tmp_path))
+    assert (done.returncode, "control character" in done.stderr) == (2, True), done.stderr
+
+
+def test_recorded_facts_that_lack_what_is_asked_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    recorded = tmp_path / "facts.json"
+    recorded.write_text(json.dumps(plain(LAPTOP)))
+    for words, what in ((["cluster=slurm"], "Slurm"), (["container=docker", "image=x"], "containers")):
+        assert main(["plan", "--facts", str(recorded), *words]) == 2
+        assert f"holds nothing about {what}" in capsys.readouterr().err
