@@ -18,16 +18,33 @@ _SKIPPED_FOLDERS = {"__pycache__", ".git", ".venv", ".mypy_cache", ".ruff_cache"
 
 
 def collect(package: Path) -> dict[str, Path]:
-    """Files of one package folder, by the name they get in the snapshot. Secrets and caches are left out."""
+    """Files of one package folder, by the name they get in the snapshot. Secrets, caches, what git ignores, and links
+    that lead nowhere are left out."""
     files = {}
+    ignored = _ignored(package)
     for folder, folders, names in os.walk(package):
         folders[:] = sorted(each for each in folders if each not in _SKIPPED_FOLDERS)
         for name in sorted(names):
             if name == ".env" or name.startswith(".env.") or name.endswith((".pyc", ".swp", "~")):
                 continue
             path = Path(folder) / name
+            if path in ignored or not path.is_file():
+                continue
             files[str(Path(package.name) / path.relative_to(package))] = path
     return files
+
+
+def _ignored(package: Path) -> set[Path]:
+    """Files of the package that its git checkout ignores; none outside one, or where the whole package is ignored."""
+    if not _in_checkout(package):
+        return set()
+    listed = _git(package, "ls-files", "-z", "--others", "--ignored", "--exclude-standard").split("\0")
+    found = {package / each for each in listed if each}
+    return set() if package / "__init__.py" in found else found
+
+
+def _in_checkout(folder: Path) -> bool:
+    return any((each / ".git").exists() for each in (folder, *folder.parents))
 
 
 def describe(root: Path, files: Mapping[str, Path]) -> Code:
@@ -89,7 +106,7 @@ def _digest(files: Mapping[str, Path]) -> str:
 
 def git_state(root: Path, files: Sequence[Path]) -> tuple[str | None, bool]:
     """Commit and whether there are uncommitted changes, if git tracks the first of these files."""
-    if not any((folder / ".git").exists() for folder in (root, *root.parents)):
+    if not _in_checkout(root):
         return None, False
     if not files or not _git(root, "ls-files", "--", str(files[0])):
         return None, False  # an environment inside somebody's checkout says nothing about this code

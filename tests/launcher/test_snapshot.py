@@ -1,0 +1,39 @@
+"""What is in a snapshot of the code, and what isn't."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from launcher import snapshot
+
+
+@pytest.fixture
+def package(tmp_path: Path) -> Path:
+    """A package in a checkout that ignores logs and one folder."""
+    folder = tmp_path / "checkout" / "recipes"
+    (folder / "scratch").mkdir(parents=True)
+    for name in ("__init__.py", "mnist.py", "new.py", "run.log", "scratch/weights.bin", ".env"):
+        (folder / name).write_text(name)
+    (folder.parent / ".gitignore").write_text("*.log\nscratch/\n")
+    subprocess.run(["git", "init", "-q", str(folder.parent)], check=True)
+    subprocess.run(["git", "-C", str(folder.parent), "add", "recipes/mnist.py"], check=True)
+    return folder
+
+
+def test_what_git_ignores_is_left_out_and_what_it_does_not_know_yet_is_in(package: Path) -> None:
+    assert sorted(snapshot.collect(package)) == ["recipes/__init__.py", "recipes/mnist.py", "recipes/new.py"]
+
+
+def test_a_link_that_leads_nowhere_is_left_out(package: Path) -> None:
+    (package / ".#mnist.py").symlink_to("me@box.123")  # what Emacs leaves beside a file that is being edited
+    assert "recipes/.#mnist.py" not in snapshot.collect(package)
+
+
+def test_a_package_that_is_ignored_as_a_whole_is_whole(package: Path) -> None:
+    """As one that is installed in an environment within somebody's checkout."""
+    (package.parent / ".gitignore").write_text("*\n")
+    subprocess.run(["git", "-C", str(package.parent), "rm", "-q", "--cached", "recipes/mnist.py"], check=True)
+    assert "recipes/mnist.py" in snapshot.collect(package)
