@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import fcntl
+import os
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +46,16 @@ def main(arguments: Sequence[str]) -> int:
     if len(names) != 1:
         raise UsageError("resume takes one run or sweep: python -m launcher resume RUN [key=value ...]")
     found = runs.find(names[0], runs.roots(root))
+    with contextlib.ExitStack() as held:
+        for run in found.runs:
+            held.enter_context(_alone(run.folder))
+        folders, queue = _submit(found, assignments)
+    print(f"resuming {', '.join(each.name for each in folders)}", file=sys.stderr)
+    return stay(folders) if (wait or (queue == "direct" and not detach)) else leave(folders)
+
+
+def _submit(found: runs.Found, assignments: dict[str, str]) -> tuple[list[Path], str]:
+    """Start those runs again that can be. Returns their folders, and their queue."""
     seen = queues.look(found.runs)
     plan_of = {each.run: changes(_plan_of(each), assignments) for each in seen}
     chosen = _choose(seen, goes_on=bool({"epochs", "steps"} & assignments.keys()), is_sweep=found.sweep is not None)
@@ -52,9 +65,18 @@ def main(arguments: Sequence[str]) -> int:
     for folder, plan in zip(folders, changed, strict=True):
         lay_down_again(folder, plan)
     submission.start(folders, changed[0].queue)
-    print(f"resuming {', '.join(each.name for each in folders)}", file=sys.stderr)
-    here = changed[0].queue == "direct"
-    return stay(folders) if (wait or (here and not detach)) else leave(folders)
+    return folders, changed[0].queue
+
+
+@contextlib.contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Two launchers that resume a run at once would both find it ended, and start it twice. Raises `UsageError`."""
+    with open(os.open(folder / ".resume", os.O_WRONLY | os.O_CREAT, 0o600), "wb") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UsageError(f"{folder.name} is being resumed by another launcher this moment") from None
+        yield
 
 
 def changes(plan: Plan, assignments: dict[str, str]) -> Plan:

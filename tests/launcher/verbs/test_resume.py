@@ -11,7 +11,7 @@ from launcher.__main__ import main
 from launcher.errors import UsageError
 from launcher.executors import DirectExecutor
 from launcher.plan import resolve
-from launcher.verbs.resume import changes
+from launcher.verbs.resume import _alone, changes
 from tests.launcher.hosts import LAPTOP, spec_of
 from tests.launcher.stand_in import lay
 
@@ -82,3 +82,10 @@ def test_steps_take_the_place_of_epochs_and_back() -> None:
 def test_an_unknown_run_is_named_with_the_nearest(capsys: pytest.CaptureFixture[str], failed: Path) -> None:
     assert main(["resume", "nothing-here"]) == 2
     assert "no run 'nothing-here'" in capsys.readouterr().err
+
+
+def test_two_launchers_do_not_resume_a_run_at_once(failed: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with _alone(failed):
+        assert main(["resume", failed.name]) == 2
+    assert "is being resumed by another launcher" in capsys.readouterr().err
+    assert main(["resume", failed.name]) == 0
