@@ -25,8 +25,8 @@ class LocalImage:
 
     name: str
     present: bool
-    digest: str = ""
-    """What identifies its content; empty where that would have to be computed."""
+    digests: tuple[str, ...] = ()
+    """What identifies its content; none where that would have to be computed."""
     architecture: str = ""
     """As registries write it: `amd64`, `arm64`; empty where the format does not say."""
 
@@ -145,9 +145,9 @@ def _engine_image(name: str, runtime: Runtime, ask: Ask) -> LocalImage:
     if said is None:
         return LocalImage(name=name, present=False)
     (found,) = json.loads(said)
-    digests = [each.rpartition("@")[2] for each in found.get("RepoDigests") or []]
+    digests = sorted({each.rpartition("@")[2] for each in found.get("RepoDigests") or []})
     return LocalImage(
-        name=name, present=True, digest=digests[0] if digests else found["Id"], architecture=found["Architecture"]
+        name=name, present=True, digests=tuple(digests) or (found["Id"],), architecture=found["Architecture"]
     )
 
 

@@ -1,0 +1,208 @@
+"""Fetching an image once, however many ask for it, and whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from containers import registry, store
+from containers.find import Ask, find_image
+from containers.references import Image
+from containers.registry import NGC_USER, Credentials, RegistryError
+from containers.runtime import Runtime
+from recipes.typed import SettingsError
+
+Say = Callable[[str], None]
+
+
+class PullError(Exception):
+    """The image could not be fetched; the message is for people."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Pulled:
+    """An image that is there now."""
+
+    name: str
+    """What the runtime is told: a path, or the engine's own name for it."""
+    digest: str
+    fetched: bool
+    """Whether it had to be fetched."""
+
+
+def read_key(path: Path, key: str = "image") -> Credentials:
+    """Credentials from a file that only its owner may read: a key of NGC's, or `user:password`."""
+    try:
+        mode, text = path.stat().st_mode, path.read_text(encoding="utf-8").strip()
+    except OSError as error:
+        raise SettingsError(f"{path}: {error.strerror}", key) from None
+    if stat.S_IMODE(mode) & 0o077:
+        raise SettingsError(f"{path} can be read by others; run chmod 600 {path}", key)
+    user, colon, password = text.partition(":")
+    return Credentials(user=user, password=password) if colon else Credentials(user=NGC_USER, password=text)
+
+
+def stored(image: Image, runtime: Runtime, cache: Path) -> str:
+    """Where `pull` put this image, for a runtime that runs files; nothing if it isn't there. Asks no registry."""
+    if image.form != "registry" or runtime.kind not in store.SUFFIXES:
+        return ""
+    digest = image.digest or store.lookup(cache, image.reference)
+    path = store.path_of(cache, digest, runtime.kind) if digest else None
+    return str(path) if path and path.exists() else ""
+
+
+def pull(
+    image: Image,
+    runtime: Runtime,
+    cache: Path,
+    *,
+    architecture: str,
+    ask: Ask,
+    credentials: Credentials | None = None,
+    say: Say = lambda line: None,
+) -> Pulled:
+    """Have the image here. Twenty at once fetch once; one that is killed leaves nothing that looks like an image.
+
+    Raises `SettingsError` if there is no such image, `PullError` if it can't be fetched.
+    """
+    if image.form != "registry":
+        raise SettingsError(f"image={image.given} is a file or folder; there is nothing to fetch", "image")
+    if runtime.kind == "none":
+        raise SettingsError(f"image={image.given} needs a container runtime; say container=", "container.kind")
+    try:
+        digest = registry.digest(image, architecture, credentials)
+    except RegistryError as error:
+        raise PullError(str(error)) from None
+    fetched = False
+    name = _present(image, digest, runtime, cache, ask)
+    if not name:
+        try:
+            cache.mkdir(parents=True, exist_ok=True)
+            with store.locked(cache, digest, lambda: say(f"waiting for another pull of {image.given}")) as lock:
+                name = _present(image, digest, runtime, cache, ask)
+                if not name:
+                    say(f"fetching {image.reference} ({digest})")
+                    with store.part(cache, digest) as folder:
+                        name = _FETCHERS[runtime.kind](_Fetch(image, digest, runtime, cache, folder, lock, credentials))
+                    fetched = True
+        except OSError as error:
+            raise PullError(f"{cache}: {error.strerror or error}; name a folder on another file system") from None
+    if runtime.kind in store.SUFFIXES and store.lookup(cache, image.reference) != digest:
+        store.remember(cache, image.reference, digest)
+    return Pulled(name=name, digest=digest, fetched=fetched)
+
+
+def _present(image: Image, digest: str, runtime: Runtime, cache: Path, ask: Ask) -> str:
+    """The image's name for the runtime if it has exactly this digest already."""
+    if runtime.kind in store.SUFFIXES:
+        path = store.path_of(cache, digest, runtime.kind)
+        return str(path) if path.exists() else ""
+    name = image.reference if not image.tag else f"{image.registry}/{image.repository}:{image.tag}"
+    return name if digest in find_image(name, runtime, ask).digests else ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Fetch:
+    """One fetch under the digest's lock."""
+
+    image: Image
+    digest: str
+    runtime: Runtime
+    cache: Path
+    folder: Path
+    """Empty, the user's alone, and gone afterwards."""
+    lock: int
+    credentials: Credentials | None
+
+    def run(self, words: Sequence[str], environment: Mapping[str, str]) -> None:
+        """Run a client; what it says goes to stderr as it comes. Raises `PullError` if it fails.
+
+        The client holds the lock too: should this process be killed, the next one waits for its client to end.
+        """
+        try:
+            done = subprocess.run(
+                words,
+                stdin=subprocess.DEVNULL,
+                stdout=2,
+                env={**os.environ, **environment},
+                pass_fds=(self.lock,),
+            )
+        except OSError as error:
+            raise PullError(f"{words[0]}: {error.strerror}") from None
+        if done.returncode:
+            raise PullError(f"{words[0]} could not fetch {self.image.reference} (exit code {done.returncode})")
+
+
+def _apptainer(fetch: _Fetch) -> str:
+    image, credentials = fetch.image, fetch.credentials
+    aside, target = fetch.folder / "image.sif", store.path_of(fetch.cache, fetch.digest, "apptainer")
+    environment = {}
+    for prefix in ("APPTAINER", "SINGULARITY"):
+        # What it unpacks is as large as the image, and /tmp often is not.
+        environment[f"{prefix}_TMPDIR"] = str(fetch.folder)
+        if credentials:
+            environment[f"{prefix}_DOCKER_USERNAME"] = credentials.user
+            environment[f"{prefix}_DOCKER_PASSWORD"] = credentials.password
+    words = [*fetch.runtime.command, "pull", "--disable-cache"]
+    words += ["--no-https"] if registry.is_loopback(image.registry) else []
+    fetch.run([*words, str(aside), f"docker://{image.registry}/{image.repository}@{fetch.digest}"], environment)
+    aside.replace(target)
+    return str(target)
+
+
+def _enroot(fetch: _Fetch) -> str:
+    image, credentials = fetch.image, fetch.credentials
+    if not image.tag:
+        raise SettingsError(f"image={image.given}: enroot fetches by tag; name one instead of the digest", "image")
+    aside, target = fetch.folder / "image.sqsh", store.path_of(fetch.cache, fetch.digest, "pyxis")
+    environment = {"ENROOT_TEMP_PATH": str(fetch.folder)}
+    user = ""
+    if credentials:
+        file = fetch.folder / ".credentials"
+        with open(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as stream:
+            stream.write(f"machine {image.registry} login {credentials.user} password {credentials.password}\n")
+        environment["ENROOT_CONFIG_PATH"] = str(fetch.folder)
+        user = f"{credentials.user}@"
+    source = f"docker://{user}{image.registry}#{image.repository}:{image.tag}"
+    fetch.run(["enroot", "import", "--output", str(aside), source], environment)
+    aside.replace(target)
+    return str(target)
+
+
+def _engine(fetch: _Fetch) -> str:
+    image, credentials = fetch.image, fetch.credentials
+    client, environment = fetch.runtime.command, {}
+    exact = f"{image.registry}/{image.repository}@{fetch.digest}"
+    if credentials:
+        # A login of its own, which ends with this pull: nothing is left in the user's configuration.
+        environment = {"DOCKER_CONFIG": str(fetch.folder), "REGISTRY_AUTH_FILE": str(fetch.folder / "auth.json")}
+        _log_in([*client, "login", "--username", credentials.user, "--password-stdin"], image, credentials, environment)
+    fetch.run([*client, "pull", exact], environment)
+    if image.tag:
+        fetch.run([*client, "tag", exact, f"{image.registry}/{image.repository}:{image.tag}"], environment)
+        return f"{image.registry}/{image.repository}:{image.tag}"
+    return exact
+
+
+def _log_in(words: Sequence[str], image: Image, credentials: Credentials, environment: Mapping[str, str]) -> None:
+    done = subprocess.run(
+        [*words, image.registry],
+        input=credentials.password.encode(),
+        capture_output=True,
+        env={**os.environ, **environment},
+    )
+    if done.returncode:
+        said = done.stderr.decode(errors="replace").strip()
+        raise PullError(f"{image.registry} does not accept the key: {said}")
+
+
+_FETCHERS: Mapping[str, Callable[[_Fetch], str]] = {
+    "docker": _engine,
+    "podman": _engine,
+    "apptainer": _apptainer,
+    "pyxis": _enroot,
+}

@@ -1,0 +1,258 @@
+"""Pulling for real: Docker's and Apptainer's own clients, and a registry on loopback that counts."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from containers import store
+from containers.find import ask_here, find
+from containers.pull import Pulled, PullError, pull, read_key, stored
+from containers.references import resolve
+from containers.registry import NGC_USER, Credentials
+from containers.runtime import Runtime
+from recipes.typed import SettingsError
+from tests.containers.registry_server import PASSWORD, USER, Registry
+from tests.testbed.bed import wait_until
+from tests.testbed.facts import Testbed
+
+ROOT = Path(__file__).parents[2]
+KEY = Credentials(user=USER, password=PASSWORD)
+KINDS = pytest.mark.parametrize("kind", ["apptainer", "docker"])
+
+
+@pytest.fixture
+def runtimes(testbed: Testbed, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, Runtime]:
+    """Both, spoken to with a home of the test's own."""
+    for name, value in {**testbed.environment, "HOME": str(tmp_path / "home")}.items():
+        monkeypatch.setenv(name, value)
+    (tmp_path / "home").mkdir()
+    found = {kind: find(kind, ask_here) for kind in ("apptainer", "docker")}  # type: ignore[arg-type]
+    assert all(found.values())
+    return {kind: runtime for kind, runtime in found.items() if runtime}
+
+
+@pytest.fixture
+def registry(request: pytest.FixtureRequest) -> Iterator[Registry]:
+    with Registry(f"{request.node.name} {os.getpid()}") as running:
+        yield running
+    forget(running)
+
+
+def forget(registry: Registry) -> None:
+    """Take what a test pulled out of the engine again, if there is an engine."""
+    names = [f"{registry.name}:latest", f"{registry.name}@{registry.digest}"]
+    ask_here(["docker", "image", "rm", "--force", *names])
+
+
+def get(registry: Registry, runtime: Runtime, cache: Path, name: str = "", key: Credentials | None = None) -> Pulled:
+    image = resolve(name or registry.name)
+    return pull(image, runtime, cache, architecture="amd64", ask=ask_here, credentials=key)
+
+
+def files(cache: Path) -> list[str]:
+    return sorted(each.name for each in cache.iterdir() if each.name not in ("locks", "names"))
+
+
+@KINDS
+def test_an_image_is_fetched_once_and_known_by_its_digest(
+    kind: str, runtimes: dict[str, Runtime], registry: Registry, tmp_path: Path
+) -> None:
+    first = get(registry, runtimes[kind], tmp_path / "cache")
+    fetched = registry.blob_fetches
+    second = get(registry, runtimes[kind], tmp_path / "cache")
+    assert (first.digest, first.fetched) == (registry.digest, True)
+    assert second == dataclasses.replace(first, fetched=False)
+    assert registry.blob_fetches == fetched > 0
+    if kind == "apptainer":
+        assert files(tmp_path / "cache") == [f"{registry.digest.replace(':', '-')}.sif"]
+        assert Path(first.name).read_bytes()[32:41] == b"SIF_MAGIC"
+    else:
+        said = ask_here(["docker", "image", "inspect", "--format", "{{json .RepoDigests}}", first.name])
+        assert registry.digest in (said or "")
+
+
+@KINDS
+def test_twenty_at_once_fetch_once(kind: str, runtimes: dict[str, Runtime], registry: Registry, tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "tests.containers.puller", registry.name, kind, str(tmp_path / "cache")]
+    pullers = [
+        subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(20)
+    ]
+    answers = [puller.communicate(timeout=120) for puller in pullers]
+    assert [puller.returncode for puller in pullers] == [0] * 20, answers
+    said = [json.loads(out) for out, _ in answers]
+    assert sum(each["fetched"] for each in said) == 1
+    assert len({(each["name"], each["digest"]) for each in said}) == 1
+    assert registry.blob_fetches == len(registry.blobs)
+
+
+@pytest.mark.parametrize("whole_group", [True, False], ids=["with-its-client", "alone"])
+def test_a_killed_pull_leaves_nothing_half_made(
+    whole_group: bool, runtimes: dict[str, Runtime], tmp_path: Path
+) -> None:
+    """Killed while its client fetches; killed alone, its client goes on for a while and must not be in the way."""
+    cache = tmp_path / "cache"
+    with Registry(f"killed {os.getpid()} {whole_group}", slow=1.0) as registry:
+        words = [sys.executable, "-m", "tests.containers.puller", registry.name, "apptainer", str(cache)]
+        killed = subprocess.Popen(words, cwd=ROOT, stderr=subprocess.DEVNULL, start_new_session=True)
+        assert wait_until(lambda: registry.blob_fetches, 30)
+        (os.killpg if whole_group else os.kill)(killed.pid, signal.SIGKILL)
+        killed.wait()
+        assert not list(cache.glob("*.sif"))
+        assert not stored(resolve(registry.name), runtimes["apptainer"], cache)
+        registry.slow = 0.0
+        again = get(registry, runtimes["apptainer"], cache)
+    assert again.fetched
+    assert files(cache) == [Path(again.name).name]
+    assert not list(cache.glob(".part*"))
+
+
+@KINDS
+def test_a_failed_fetch_leaves_nothing(
+    kind: str, runtimes: dict[str, Runtime], registry: Registry, tmp_path: Path
+) -> None:
+    registry.blobs.clear()
+    with pytest.raises(PullError, match=rf"{kind} could not fetch {registry.name}:latest \(exit code"):
+        get(registry, runtimes[kind], tmp_path / "cache")
+    assert files(tmp_path / "cache") == []
+
+
+@pytest.mark.parametrize("authentication", ["basic", "bearer"])
+@KINDS
+def test_a_private_image_is_fetched_with_a_key_that_stays_nowhere(
+    kind: str, authentication: str, runtimes: dict[str, Runtime], tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    with Registry(f"{request.node.name} {os.getpid()}", authentication=authentication, slow=0.3) as registry:
+        recorder = subprocess.Popen(
+            ["bash", "-c", "while sleep 0.05; do cat /proc/[0-9]*/cmdline; done 2>/dev/null"], stdout=subprocess.PIPE
+        )
+        try:
+            pulled = get(registry, runtimes[kind], tmp_path / "cache", key=KEY)
+        finally:
+            recorder.terminate()
+            seen, _ = recorder.communicate()
+            forget(registry)
+    assert pulled.fetched
+    assert b"pull" in seen and PASSWORD.encode() not in seen
+    for path in tmp_path.rglob("*"):
+        assert not path.is_file() or PASSWORD.encode() not in path.read_bytes(), path
+    assert not (tmp_path / "home" / ".docker").exists()
+
+
+@pytest.mark.parametrize(
+    ("key", "says"),
+    [
+        (None, "it wants a key, and none was given"),
+        (Credentials(user=USER, password="wrong"), "the key is not accepted"),
+    ],
+)
+@pytest.mark.parametrize("authentication", ["basic", "bearer"])
+def test_a_private_image_without_its_key_is_refused_before_any_client_runs(
+    authentication: str, key: Credentials | None, says: str, tmp_path: Path
+) -> None:
+    with Registry("private", authentication=authentication) as registry, pytest.raises(PullError, match=says):
+        get(registry, Runtime(kind="apptainer", command=("/no/such/client",)), tmp_path / "cache", key=key)
+    assert not (tmp_path / "cache").exists()
+
+
+NOBODY = Runtime(kind="apptainer", command=("/no/such/client",))
+
+
+def test_an_image_that_does_not_exist_is_refused_by_name(tmp_path: Path) -> None:
+    with Registry("missing") as registry, pytest.raises(SettingsError, match=r"has no .*/test/image:v9"):
+        get(registry, NOBODY, tmp_path, f"{registry.name}:v9")
+
+
+def test_an_image_for_other_machines_is_refused_before_it_is_fetched(tmp_path: Path) -> None:
+    with Registry("arm", architecture="arm64", index=True) as registry:
+        with pytest.raises(SettingsError, match="is made for arm64 and this host is amd64"):
+            get(registry, NOBODY, tmp_path)
+        assert registry.blob_fetches == 0
+
+
+def test_a_registry_that_is_down_is_said_to_be(tmp_path: Path) -> None:
+    with Registry("down") as registry:
+        name = registry.name
+    with pytest.raises(PullError, match=r"127\.0\.0\.1:\d+ does not answer: .*refused"):
+        pull(resolve(name), NOBODY, tmp_path, architecture="amd64", ask=ask_here)
+
+
+def test_a_client_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with Registry("no client") as registry, pytest.raises(PullError, match="/no/such/client: No such file"):
+        get(registry, NOBODY, tmp_path / "cache")
+    assert files(tmp_path / "cache") == []
+
+
+def test_what_is_no_registrys_needs_no_pulling(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="is a file or folder; there is nothing to fetch"):
+        pull(resolve("/a/b.sif"), NOBODY, tmp_path, architecture="amd64", ask=ask_here)
+    with pytest.raises(SettingsError, match="needs a container runtime"):
+        pull(resolve("python"), Runtime(kind="none"), tmp_path, architecture="amd64", ask=ask_here)
+
+
+@pytest.mark.testbed
+def test_a_tag_that_moved_is_fetched_anew_and_a_digest_stays_what_it_is(
+    runtimes: dict[str, Runtime], tmp_path: Path
+) -> None:
+    apptainer, cache = runtimes["apptainer"], tmp_path / "cache"
+    with Registry(f"first {os.getpid()}") as registry:
+        image = resolve(registry.name)
+        first = get(registry, apptainer, cache)
+        assert stored(image, apptainer, cache) == first.name
+        registry.manifests["latest"] = registry.manifests[registry._fill(f"second {os.getpid()}", "amd64", False, 0)]
+        second = get(registry, apptainer, cache)
+        assert second.fetched and second.digest != first.digest
+        assert stored(image, apptainer, cache) == second.name
+        pinned = resolve(f"{registry.name}@{first.digest}")
+        asked = len(registry.requests)
+        assert get(registry, apptainer, cache, pinned.given) == dataclasses.replace(first, fetched=False)
+        assert len(registry.requests) == asked, "a digest says what it is without asking"
+        assert stored(pinned, apptainer, cache) == first.name
+
+
+def test_enroot_imports_by_tag_with_a_key_from_a_file_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stand-in for enroot at the process boundary."""
+    (tmp_path / "enroot").write_text(
+        "#!/bin/sh\n"
+        f'printf "%s\\n" "$@" >{tmp_path}/argv\n'
+        'cd "$ENROOT_CONFIG_PATH"\n'
+        f"cat .credentials >{tmp_path}/key\n"
+        f"stat -c %a .credentials >>{tmp_path}/key\n"
+        'echo image >"$3"\n'
+    )
+    (tmp_path / "enroot").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    with Registry("enroot", authentication="bearer") as registry:
+        pulled = get(registry, Runtime(kind="pyxis", command=("srun",)), tmp_path / "cache", f"{registry.name}:v1", KEY)
+        host = registry.host
+    assert pulled.name == str(store.path_of(tmp_path / "cache", registry.digest, "pyxis"))
+    argv = (tmp_path / "argv").read_text().splitlines()
+    assert argv[:2] == ["import", "--output"]
+    assert argv[3] == f"docker://{USER}@{host}#test/image:v1"
+    assert (tmp_path / "key").read_text() == f"machine {host} login {USER} password {PASSWORD}\n600\n"
+    assert files(tmp_path / "cache") == [Path(pulled.name).name]
+
+
+def test_a_key_is_read_from_a_file_that_only_its_owner_may_read(tmp_path: Path) -> None:
+    path = tmp_path / "key"
+    path.write_text("nvapi-123\n")
+    path.chmod(0o600)
+    assert read_key(path) == Credentials(user=NGC_USER, password="nvapi-123")
+    path.write_text("mei:pass:word\n")
+    assert read_key(path) == Credentials(user="mei", password="pass:word")
+    assert "pass" not in repr(read_key(path))
+    path.chmod(0o640)
+    with pytest.raises(SettingsError, match=r"can be read by others; run chmod 600"):
+        read_key(path)
+    with pytest.raises(SettingsError, match="No such file"):
+        read_key(tmp_path / "none")
