@@ -36,7 +36,8 @@ ENOUGH = 0.9
 dropout computes in float32 on a CPU)."""
 GRADIENTS = 2.5
 """The most work that a product's gradients are, in products: two, and for attention two and a half."""
-EXACT_SWITCHES = ("none", "ieee", "unreadable", "False")
+EXACT_SWITCHES = ("none", "ieee", "highest", "False", "unreadable")
+"""Settings under which float32 products are left as they are; where one is unreadable, the arithmetic tells."""
 REASONS = 4
 """The most reasons that `why` gives."""
 

@@ -135,14 +135,18 @@ class Dispatched(TorchDispatchMode):
         return None if backward else False
 
 
-def missing() -> str:
-    """Why torch can't be watched here, empty where it can: the private names that this needs."""
-    needed = (
+def missing(compiles: bool) -> str:
+    """The private names of torch that watching needs and that aren't there, empty where all are.
+
+    `compiles` says that compiled code is to be watched: without the last of them, it would run eagerly instead.
+    """
+    needed = [
         (torch._C, "_current_graph_task_id"),
         (torch._C, "_current_autograd_node"),
         (torch.autograd, "_get_sequence_nr"),
-        (TorchDispatchMode, "ignore_compile_internals"),
-    )
+    ]
+    if compiles:
+        needed.append((TorchDispatchMode, "ignore_compile_internals"))
     return ", ".join(name for where, name in needed if not hasattr(where, name))
 
 

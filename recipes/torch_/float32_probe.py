@@ -55,26 +55,37 @@ _PRODUCTS: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
 
 def switches(device: torch.device) -> dict[str, str]:
     """The settings that let float32 products on `device` round their operands: name -> what it is set to."""
+    new, old = _SWITCHES[device.type]
     found = {}
-    for name, read in (_CUDA if device.type == "cuda" else _CPU).items():
+    for name, read in (new if hasattr(torch.backends.cuda.matmul, "fp32_precision") else old).items():
         try:
             found[name] = str(read())
-        except AttributeError:
-            continue  # a release of torch without it
         except RuntimeError:
             found[name] = "unreadable"  # old and new switches were mixed; the arithmetic tells
     return found
 
 
-_CUDA: dict[str, Callable[[], object]] = {
-    "torch.backends.cuda.matmul.fp32_precision": lambda: torch.backends.cuda.matmul.fp32_precision,
-    "torch.backends.cudnn.conv.fp32_precision": lambda: torch.backends.cudnn.conv.fp32_precision,
-    "torch.backends.cudnn.rnn.fp32_precision": lambda: torch.backends.cudnn.rnn.fp32_precision,
+Switches = dict[str, Callable[[], object]]
+
+_SWITCHES: dict[str, tuple[Switches, Switches]] = {
+    "cpu": (
+        {
+            "torch.backends.mkldnn.matmul.fp32_precision": lambda: torch.backends.mkldnn.matmul.fp32_precision,
+            "torch.backends.mkldnn.conv.fp32_precision": lambda: torch.backends.mkldnn.conv.fp32_precision,
+            "torch.backends.mkldnn.rnn.fp32_precision": lambda: torch.backends.mkldnn.rnn.fp32_precision,
+        },
+        {"torch.get_float32_matmul_precision()": torch.get_float32_matmul_precision},
+    ),
+    "cuda": (
+        {
+            "torch.backends.cuda.matmul.fp32_precision": lambda: torch.backends.cuda.matmul.fp32_precision,
+            "torch.backends.cudnn.conv.fp32_precision": lambda: torch.backends.cudnn.conv.fp32_precision,
+            "torch.backends.cudnn.rnn.fp32_precision": lambda: torch.backends.cudnn.rnn.fp32_precision,
+        },
+        {
+            "torch.backends.cuda.matmul.allow_tf32": lambda: torch.backends.cuda.matmul.allow_tf32,
+            "torch.backends.cudnn.allow_tf32": lambda: torch.backends.cudnn.allow_tf32,
+        },
+    ),
 }
-_CPU: dict[str, Callable[[], object]] = {
-    "torch.backends.mkldnn.matmul.fp32_precision": lambda: torch.backends.mkldnn.matmul.fp32_precision,
-    "torch.backends.mkldnn.conv.fp32_precision": lambda: torch.backends.mkldnn.conv.fp32_precision,
-    "torch.backends.mkldnn.rnn.fp32_precision": lambda: torch.backends.mkldnn.rnn.fp32_precision,
-}
-EXACT = ("none", "ieee", "unreadable")
-"""Settings under which a float32 product is one; `none` is the default of a switch that is off."""
+"""By device, those of torch from 2.9 on and those before."""

@@ -78,7 +78,7 @@ class Witness:
     @contextlib.contextmanager
     def step(self, number: int) -> Iterator[None]:
         """Watch one whole step: forward, backward and optimizer. Nothing is reported of a step that raises."""
-        missing = eager.missing()
+        missing = eager.missing(compiles=any(_is_compiled(each) for each in self._model.modules()))
         if missing:
             yield
             self.reports.append({**self._head(number), "problems": [f"this torch has no {missing}"]})
@@ -198,7 +198,7 @@ class _Watch:
     def _on_float32(self, device: torch.device) -> None:
         """Float32 is about to be multiplied: how it is set, and once in forward and in backward how it is done."""
         for name, setting in float32_probe.switches(device).items():
-            if self._switches.get(name) in (None, *float32_probe.EXACT):
+            if self._switches.get(name) in (None, *verdict.EXACT_SWITCHES):
                 self._switches[name] = setting
         backward = eager.in_backward()
         if backward not in self._probed:
@@ -250,6 +250,10 @@ def _names(model: nn.Module) -> dict[nn.Module, str]:
             break
         model = inner
     return {module: name.replace("_orig_mod.", "") for name, module in model.named_modules()}
+
+
+def _is_compiled(module: nn.Module) -> bool:
+    return hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None
 
 
 def _with_functions(calls: Sequence[Call], seen: audit.Audit) -> Iterator[Call]:

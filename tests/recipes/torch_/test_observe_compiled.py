@@ -18,7 +18,10 @@ from recipes.torch_ import compiled
 from recipes.torch_.observe import observed
 from tests.recipes.torch_.witnessed import Cnn, Dense, Training, Transformer, name
 
-pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler")
+pytestmark = [
+    pytest.mark.skipif(bool(compiled.missing()), reason="this torch's compiled code can't be read"),
+    pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler"),
+]
 
 O0 = Amp(level="o0")
 O1 = Amp(level="o1", dtype="bfloat16")
