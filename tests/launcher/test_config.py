@@ -5,8 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hydra.types import RunMode
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from omegaconf import OmegaConf
 
 from launcher.config import Composer, cells, resolve
 from launcher.errors import UsageError
@@ -50,8 +52,10 @@ def full_compose(composer: Composer, overrides: list[Override]) -> list[dict[str
     found = []
     for combination in itertools.product(*(each.values for each in overrides)):
         words = [hydra_word(each, value) for each, value in zip(overrides, combination, strict=True)]
-        # Groups first, as Hydra itself orders them.
-        found.append(resolve(composer.compose([each for each in words if each])))
+        config = composer.loader.load_configuration("config", [each for each in words if each], RunMode.RUN)
+        OmegaConf.set_struct(config, False)
+        del config["hydra"]
+        found.append(resolve(config))
     return found
 
 
