@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import getpass
-import importlib.metadata
 import importlib.util
 import os
 import platform
@@ -131,12 +130,24 @@ def _python(python: str) -> tuple[str, dict[str, str]]:
 def _packages() -> dict[str, str]:
     found = {}
     for module, distribution in PACKAGES.items():
-        if importlib.util.find_spec(module) is not None:
-            try:
-                found[module] = importlib.metadata.version(distribution)
-            except importlib.metadata.PackageNotFoundError:
-                found[module] = "unknown"
+        spec = importlib.util.find_spec(module)
+        if spec is not None:
+            found[module] = _version(distribution, Path(spec.origin or "/").parent.parent)
     return found
+
+
+def _version(distribution: str, folder: Path) -> str:
+    """The version of a package that lies in this folder."""
+    start, end = f"{distribution}-", ".dist-info"
+    for name in os.listdir(folder):
+        if name.startswith(start) and name.endswith(end):
+            return name[len(start) : -len(end)]
+    import importlib.metadata  # which takes longer to import than the rest of this module
+
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return "unknown"
 
 
 def _gpus() -> tuple[tuple[Gpu, ...], str]:
