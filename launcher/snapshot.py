@@ -76,7 +76,9 @@ def store(run_root: Path, digest: str, files: Mapping[str, Path]) -> Path:
         return target
     staging = target.with_name(f".{digest}.{os.getpid()}")
     shutil.rmtree(staging, ignore_errors=True)
+    target.parent.mkdir(mode=0o700, exist_ok=True)  # whoever could write here would decide what runs
     try:
+        staging.mkdir(mode=0o700)
         for name, path in files.items():
             copy = staging / name
             copy.parent.mkdir(parents=True, exist_ok=True)

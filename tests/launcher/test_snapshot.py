@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import stat
 import subprocess
 from pathlib import Path
 
@@ -37,3 +39,13 @@ def test_a_package_that_is_ignored_as_a_whole_is_whole(package: Path) -> None:
     (package.parent / ".gitignore").write_text("*\n")
     subprocess.run(["git", "-C", str(package.parent), "rm", "-q", "--cached", "recipes/mnist.py"], check=True)
     assert "recipes/mnist.py" in snapshot.collect(package)
+
+
+def test_a_stored_snapshot_is_its_users_alone_whatever_the_umask(package: Path, tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        files = snapshot.collect(package)
+        target = snapshot.store(tmp_path, snapshot.describe(package.parent, files).digest, files)
+    finally:
+        os.umask(before)
+    assert [stat.S_IMODE(each.stat().st_mode) for each in (target.parent, target)] == [0o700, 0o700]
