@@ -38,6 +38,9 @@ def main(arguments: Sequence[str]) -> int:
     if any(each in ("-h", "--help") for each in arguments):
         print(HELP, end="")
         return 0
+    for flag in arguments:
+        if flag.startswith("-"):
+            raise UsageError(f"resume has no flag {flag} (only --help); what may change is said as key=value")
     names = [each for each in arguments if "=" not in each]
     assignments = dict(each.split("=", 1) for each in arguments if "=" in each)
     root = assignments.pop("run_root", None)
@@ -57,6 +60,8 @@ def main(arguments: Sequence[str]) -> int:
 def _submit(found: runs.Found, assignments: dict[str, str]) -> tuple[list[Path], str]:
     """Start those runs again that can be. Returns their folders, and their queue."""
     seen = queues.look(found.runs)
+    for each in seen:
+        _check_further(each, assignments)
     plan_of = {each.run: changes(_plan_of(each), assignments) for each in seen}
     chosen = _choose(seen, goes_on=bool({"epochs", "steps"} & assignments.keys()), is_sweep=found.sweep is not None)
     changed = [plan_of[each.run] for each in chosen]
@@ -130,6 +135,17 @@ def _choose(seen: Sequence[Seen], *, goes_on: bool, is_sweep: bool) -> list[Seen
         what = "every run of this sweep is done" if is_sweep else f"{seen[0].run.id} is done"
         raise UsageError(f"{what}; say epochs=N or steps=N to go on with it")
     return chosen
+
+
+def _check_further(each: Seen, assignments: dict[str, str]) -> None:
+    """A run that was done stays so: one that has nothing left to do isn't started again. Raises `UsageError`."""
+    if each.state.name != "done":
+        return
+    settings = _plan_of(each).settings
+    for key in ("epochs", "steps"):
+        text, done = assignments.get(key, ""), settings[key]
+        if text.isdigit() and done is not None and int(text) <= done:
+            raise UsageError(f"{key}={text}: {each.run.id} has done {done} {key} already; say more (command line)")
 
 
 def _plan_of(each: Seen) -> Plan:

@@ -89,3 +89,19 @@ def test_two_launchers_do_not_resume_a_run_at_once(failed: Path, capsys: pytest.
         assert main(["resume", failed.name]) == 2
     assert "is being resumed by another launcher" in capsys.readouterr().err
     assert main(["resume", failed.name]) == 0
+
+
+@pytest.mark.parametrize("word", ["steps=9", "steps=3"])
+def test_a_done_run_that_is_asked_for_no_more_stays_done(
+    word: str, failed: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["resume", failed.name, "steps=9"]) == 0
+    before = (failed / "status.json").read_text()
+    assert main(["resume", failed.name, word]) == 2
+    assert "has done 9 steps already" in capsys.readouterr().err
+    assert (failed / "status.json").read_text() == before
+
+
+def test_a_flag_is_no_run(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["resume", "--bogus"]) == 2
+    assert "resume has no flag --bogus" in capsys.readouterr().err
