@@ -5,8 +5,6 @@ The payload is the plan's script, not a pickle, so nothing of this package has t
 
 from __future__ import annotations
 
-import os
-import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,7 +15,7 @@ from submitit.core import core
 from submitit.core.utils import DelayedSubmission, FailedJobError, JobPaths
 
 from launcher import execute as executing
-from launcher import processes, queues, run_ids, runs, stopping
+from launcher import queues, runs, starting, stopping
 from launcher.errors import LauncherError
 from launcher.execute import execute
 from launcher.plan import PLACEHOLDER, Plan
@@ -132,62 +130,11 @@ class DirectExecutor(ScriptExecutor):
     """This machine: a script starts now, in a session of its own that outlives the launcher. Several run in turn."""
 
     def start(self, folders: Sequence[Path]) -> None:
-        if len(folders) == 1:
-            _start(folders, ["bash", str(folders[0] / "run.sh")], folders[0] / "launch.log")
-            return
-        # setsid gives each cell a session of its own, so that one can be ended without the others.
-        turns = 'for folder in "$@"; do setsid --wait bash "$folder/run.sh"; done'
-        log = folders[0] / "launch.log"
-        _start(folders, ["bash", "-c", turns, "sweep", *(str(each) for each in folders)], log)
+        starting.start_here(folders)
 
     @classmethod
     def affinity(cls) -> int:
         return 0  # available everywhere, chosen only by name: submitit's own choice stays what it was
-
-
-def _start(folders: Sequence[Path], argv: Sequence[str], log: Path) -> None:
-    """Start a detached process and leave word of it in each folder it will work through."""
-    firsts = [next_attempt(folder) for folder in folders]
-    # First this process's own identity: as long as it lives, a run without a status is being started.
-    mine = processes.identity(os.getpid())
-    for folder, first in zip(folders, firsts, strict=True):
-        record_submission(folder, queue="direct", first_attempt=first, process=_plain(mine))
-    with open(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "wb") as output:
-        started = subprocess.Popen(
-            argv,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            start_new_session=True,
-            cwd="/",
-            env=executing.environment(),
-        )
-    identity = processes.identity(started.pid)
-    for folder, first in zip(folders, firsts, strict=True):
-        record_submission(folder, queue="direct", first_attempt=first, process=_plain(identity))
-
-
-def _plain(process: processes.Identity | None) -> dict[str, Any] | None:
-    return processes.to_json(process) if process else None
-
-
-def next_attempt(folder: Path) -> int:
-    """The number that the next attempt of a run will have. Ask before it may start."""
-    return max(runs.attempts(folder), default=0) + 1
-
-
-def record_submission(folder: Path, *, queue: str, first_attempt: int, **where: Any) -> None:
-    """Write down that a run was handed to a queue, and how it is found there."""
-    record = {
-        "schema": 1,
-        "queue": queue,
-        "host": processes.host(),
-        "submitted": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "sweep": run_ids.sweep_of(folder.name),
-        "first_attempt": first_attempt,
-        **where,
-    }
-    runs.write_json(folder / "submission.json", record)
 
 
 def _plan(submission: DelayedSubmission) -> Plan:

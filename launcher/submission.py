@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from launcher import execute, runs
+from launcher import execute, runs, starting
 from launcher.errors import LauncherError
 from launcher.facts import Facts
 from launcher.plan import Plan
@@ -35,7 +35,7 @@ def submit(plans: Sequence[Plan], facts: Facts, code: Mapping[str, Path]) -> lis
 def check(plans: Sequence[Plan]) -> None:
     """What only the queue itself can say about the plans, asked without submitting. Raises `LauncherError`."""
     if plans[0].queue == "slurm":
-        from launcher.slurm.executor import test_only
+        from launcher.slurm.submit import test_only
 
         test_only(plans)
 
@@ -43,16 +43,11 @@ def check(plans: Sequence[Plan]) -> None:
 def start(folders: Sequence[Path], queue: str, max_array_size: int | None = None) -> None:
     """Start prepared run folders on their queue."""
     if queue == "slurm":
-        from launcher.slurm.executor import SlurmExecutor
+        from launcher.slurm import submit
 
-        slurm = SlurmExecutor()
-        if max_array_size is not None:
-            slurm.max_array_size = max_array_size
-        slurm.start(folders)
+        submit.start(folders, max_array_size or submit.MAX_ARRAY_SIZE)
     else:
-        from launcher.executors import DirectExecutor
-
-        DirectExecutor().start(folders)
+        starting.start_here(folders)
 
 
 def _accepted(folder: Path) -> bool:

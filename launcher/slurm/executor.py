@@ -1,155 +1,18 @@
-"""Slurm as a submitit executor: one sbatch for a run, one job array for each shape of resources of a sweep."""
+"""Slurm as a submitit executor."""
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from launcher import plan as plans
-from launcher import processes, run_ids, runs, script
-from launcher.errors import LauncherError, UsageError
-from launcher.executors import ScriptExecutor, next_attempt, record_submission
-from launcher.plan import Plan
-from launcher.slurm.commands import call, complaint, environment
-from launcher.slurm.header import shape
-from launcher.slurm.jobs import SUBMITS
-
-SAY_AFTER = 5.0
-"""Seconds without an answer after which the wait for sbatch is mentioned: a full controller makes it retry."""
-GIVE_UP_AFTER = 300.0
+from launcher.executors import ScriptExecutor
+from launcher.slurm import submit
 
 
 class SlurmExecutor(ScriptExecutor):
     """Submits prepared run folders with sbatch, which returns once Slurm has accepted them."""
 
-    max_array_size: int = 1001
-    """MaxArraySize of the cluster; an array's largest index is one less."""
+    max_array_size: int = submit.MAX_ARRAY_SIZE
 
     def start(self, folders: Sequence[Path]) -> None:
-        planned = [plans.from_json(runs.read_if_whole(each / "plan.json")) for each in folders]
-        if len(folders) == 1:
-            self._submit_one(folders[0], planned[0])
-            return
-        shapes: dict[tuple[str, ...], list[int]] = {}
-        for index, plan in enumerate(planned):
-            shapes.setdefault(shape(plan), []).append(index)
-        number = 0
-        for members in shapes.values():
-            for start in range(0, len(members), self.max_array_size):
-                chunk = members[start : start + self.max_array_size]
-                self._submit_array(number, [folders[each] for each in chunk], [planned[each] for each in chunk])
-                number += 1
-
-    def _submit_one(self, folder: Path, plan: Plan) -> None:
-        first = next_attempt(folder)
-        answer = folder / f"sbatch.{len(list(folder.glob('sbatch.*.out'))) + 1}.out"
-        log = str(folder / "launch.log")
-        record_submission(
-            folder, queue="slurm", first_attempt=first, array_index=None, log=log, **_how(folder / "run.sh", answer)
-        )
-        sbatch([*after_option(plan), str(folder / "run.sh")], answer)
-
-    def _submit_array(self, number: int, folders: Sequence[Path], planned: Sequence[Plan]) -> None:
-        root, sweep = folders[0].parent, run_ids.sweep_of(folders[0].name) or folders[0].name
-        place = root / runs.SWEEPS / sweep
-        place.mkdir(mode=0o700, parents=True, exist_ok=True)
-        stem = f"{int(time.time())}-{number}"  # a resumed sweep makes new arrays beside the old ones
-        listing, text = place / f"{stem}.folders", place / f"{stem}.sh"
-        answer = place / f"{stem}.out"
-        listing.write_text("".join(f"{each}\n" for each in folders), encoding="utf-8")
-        parallel = planned[0].cluster["parallel"]
-        text.write_text(
-            script.array(planned, log=str(place / f"{stem}.%a.log"), folders=str(listing), parallel=parallel),
-            encoding="utf-8",
-        )
-        for index, folder in enumerate(folders):
-            record_submission(
-                folder,
-                queue="slurm",
-                first_attempt=next_attempt(folder),
-                array_index=index,
-                log=str(place / f"{stem}.{index}.log"),
-                **_how(text, answer),
-            )
-        sbatch([*after_option(planned[0]), str(text)], answer)
-
-
-def _how(submitted: Path, answer: Path) -> dict[str, Any]:
-    """What finds a job again, also one whose launcher or sbatch was killed before the answer was written."""
-    mine = processes.identity(os.getpid())
-    return {
-        "script": str(submitted),
-        "answer": str(answer),
-        "slurm_conf": os.environ.get("SLURM_CONF"),
-        "process": processes.to_json(mine) if mine else None,
-    }
-
-
-def sbatch(arguments: Sequence[str], answer: Path) -> str:
-    """Submit, with sbatch writing its answer into a file, in a session of its own: so the job's id outlives a launcher
-    that is killed meanwhile. Returns the job's id. Raises `UsageError` with Slurm's reason if it refuses."""
-    complaints = answer.with_suffix(".err")
-    with open(answer, "wb") as out, open(complaints, "wb") as err:
-        started = subprocess.Popen(
-            ["sbatch", "--parsable", *arguments],
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=err,
-            start_new_session=True,
-            cwd="/",
-            env={**environment(), SUBMITS: str(answer)},
-        )
-    begun, said = time.monotonic(), False
-    while True:
-        try:
-            code = started.wait(timeout=1.0)
-            break
-        except subprocess.TimeoutExpired:
-            waited = time.monotonic() - begun
-            if waited > SAY_AFTER and not said:
-                said = True
-                print(f"sbatch has not answered for {waited:.0f} s; it is still trying", file=sys.stderr)
-            if waited > GIVE_UP_AFTER:
-                raise LauncherError(
-                    f"sbatch has not answered in {waited:.0f} s and is left to itself (process {started.pid}); "
-                    f"its answer will be in {answer}"
-                ) from None
-    text = complaints.read_text(errors="replace")
-    if code != 0:
-        answer.with_suffix(".failed").touch()
-        done = subprocess.CompletedProcess(arguments, code, "", text)
-        raise UsageError(f"Slurm refused the job: {complaint(done)}")
-    if text.strip():
-        print(f"sbatch: {text.strip()}", file=sys.stderr)
-    complaints.unlink()
-    return answer.read_text(encoding="utf-8").strip().partition(";")[0]
-
-
-def test_only(planned: Sequence[Plan]) -> None:
-    """Ask Slurm whether it would take the jobs, one of each shape, submitting nothing. Raises `UsageError`."""
-    for plan in {shape(each): each for each in planned}.values():
-        done = call(["sbatch", "--test-only"], text=script.render(plan))
-        if done.returncode != 0:
-            raise UsageError(f"Slurm would refuse this job: {complaint(done)}")
-
-
-def after_option(plan: Plan) -> list[str]:
-    """The dependency that `after=` names, as sbatch wants it. Raises `UsageError` for a run that has no job."""
-    if plan.after is None:
-        return []
-    from launcher.slurm.jobs import job_of
-
-    kind, _, name = plan.after.rpartition(":")
-    if kind not in ("", "ok", "any"):
-        raise UsageError(f"after={plan.after}: say after=RUN, once it is done, or after=any:RUN, however it ends")
-    found = runs.find(name, runs.roots(None))
-    jobs = [job_of(runs.read_if_whole(each.folder / "submission.json")) for each in found.runs]
-    if not jobs or None in jobs:
-        raise UsageError(f"after={plan.after}: {name} is not a run of Slurm")
-    word = "afterany" if kind == "any" else "afterok"
-    return [f"--dependency={word}:{':'.join(str(each) for each in jobs)}", "--kill-on-invalid-dep=yes"]
+        submit.start(folders, self.max_array_size)

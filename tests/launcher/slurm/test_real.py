@@ -220,12 +220,12 @@ def test_the_job_id_outlives_a_launcher_killed_right_after_sbatch(bench: Bench, 
 
     folder = prepare(plan)
     text = (
-        "import os, signal, sys; from pathlib import Path; import launcher.slurm.executor as e\n"
-        "real = e.subprocess.Popen\n"
+        "import os, signal, subprocess, sys; from pathlib import Path; from launcher.slurm import submit\n"
+        "real = subprocess.Popen\n"
         "def popen(*a, **k):\n"
         "    real(*a, **k); os.kill(os.getpid(), signal.SIGKILL)\n"
-        "e.subprocess.Popen = popen\n"
-        "e.SlurmExecutor().start([Path(sys.argv[1])])"
+        "subprocess.Popen = popen\n"
+        "submit.start([Path(sys.argv[1])])"
     )
     died = subprocess.run([sys.executable, "-c", text, str(folder)], env=slurm.slurm_env())
     assert died.returncode == -9
