@@ -50,6 +50,7 @@ exit codes: 0 done, 1 the job failed, 2 the request is wrong, 3 the place can't 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a verb. Returns the exit code; never shows a traceback for a user's mistake."""
     words = list(sys.argv[1:] if arguments is None else arguments)
+    _open_what_is_closed()
     try:
         code = _dispatch(words)
         sys.stdout.flush()  # here, where a reader that has gone is still no error
@@ -69,6 +70,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:
         print(f"error: {_complaint(error)}", file=sys.stderr)
         return 3
+
+
+def _open_what_is_closed() -> None:
+    """Started with `>&-`, as some daemons do: what is printed goes nowhere, and that is no error."""
+    import os
+
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 (open until the end)
 
 
 def _complaint(error: OSError) -> str:

@@ -55,7 +55,7 @@ def candidates(line: str) -> list[str]:
         words = words[2:]
     last, given = words[-1], words[1:-1]
     verb = given[0] if given and "=" not in given[0] else None
-    if verb not in (None, "run", "plan", "resume"):
+    if verb not in (None, "run", "plan") and not (verb == "resume" and len(given) > 1):
         return _runs(last)
     if "=" in last:
         key, _, value = last.partition("=")
@@ -90,7 +90,8 @@ def _values(key: str) -> list[str]:
 
 
 def _runs(last: str) -> list[str]:
-    from launcher import runs
+    from launcher import run_ids, runs
 
     names = {each for root in runs.known_roots() for each in (*runs.run_names(root), *runs.sweep_names(root))}
-    return sorted((each for each in names if each.startswith(last)), reverse=True)[:50]
+    newest = sorted(names, reverse=True)
+    return [each for name in newest for each in (name, run_ids.words_of(name)) if each.startswith(last)][:50]

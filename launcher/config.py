@@ -18,7 +18,7 @@ from launcher.errors import UsageError
 from launcher.overrides import Override, hydra_word, literal
 from launcher.schema import GROUPS, REQUIRED_GROUPS, annotation_of, defaults, known_keys, leaves, text_key
 from recipes.recipe import find
-from recipes.typed import SettingsError, nearest, not_a_choice, show, unknown_key
+from recipes.typed import SettingsError, fields_of, nearest, not_a_choice, show, unknown_key
 
 _INTERPOLATION = re.compile(r"\$\{([^{}]*)\}?")
 
@@ -300,8 +300,23 @@ def _check(composer: Composer, override: Override) -> None:
     if override.key.startswith("train.") and override.key.count(".") == 1:
         return  # the recipe knows its own keys; it is asked once it is known
     if annotation_of(override.key) is None and not any(key.startswith(f"{override.key}.") for key in known_keys()):
-        near = nearest(override.key, [*known_keys(), *composer.groups()])
+        whole = [key for key in _keys_of(composer) if key.endswith(f".{override.key}")]
+        known = [*known_keys(), *composer.groups()]
+        near = f"; did you mean {' or '.join(whole)}?" if whole else nearest(override.key, known)
         raise UsageError(f"unknown key {override.key}{near} (command line). `python -m launcher run --help` lists them")
+
+
+def _keys_of(composer: Composer) -> list[str]:
+    """Every key there is, those of all recipes included."""
+    train = {key for name in composer.choices("recipe") for key in _train_keys(name)}
+    return sorted({*known_keys(), *train})
+
+
+def _train_keys(recipe: str) -> list[str]:
+    try:
+        return [f"train.{name}" for name in fields_of(find(recipe).settings)]
+    except SettingsError:  # a user's file of that group may choose a recipe by another name
+        return []
 
 
 def check_train_keys(recipe: str, overrides: Iterable[Override]) -> None:

@@ -102,6 +102,18 @@ def test_completion_offers_keys_choices_and_verbs(line: str, offers: list[str]) 
     assert candidates(line) == offers
 
 
+def test_completion_offers_runs_by_their_names_and_by_their_words(tmp_path: Path) -> None:
+    from launcher import runs
+    from launcher.completion import candidates
+
+    runs.create(tmp_path, "20260101-000000-calm-lake")
+    runs.remember_root(tmp_path)
+    for verb in ("logs", "resume"):
+        assert candidates(f"python -m launcher {verb} cal") == ["calm-lake"]
+        assert candidates(f"python -m launcher {verb} 2026") == ["20260101-000000-calm-lake"]
+    assert candidates("python -m launcher resume calm-lake epo") == ["epochs="]
+
+
 def test_completion_works_in_a_real_bash() -> None:
     text = (
         f'python() {{ "{sys.executable}" "$@"; }}; eval "$(python -m launcher -sc install=bash)"\n'

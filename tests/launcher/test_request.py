@@ -56,3 +56,25 @@ def test_recorded_facts_that_lack_what_is_asked_are_refused(tmp_path: Path, caps
     for words, what in ((["cluster=slurm"], "Slurm"), (["container=docker", "image=x"], "containers")):
         assert main(["plan", "--facts", str(recorded), *words]) == 2
         assert f"holds nothing about {what}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("word", "meant"),
+    [
+        ("time=3", "cluster.time"),
+        ("lr=0.1", "train.lr"),
+        ("dtype=float16", "amp.dtype"),
+        ("every=5", "checkpoint.every"),
+        ("bach=3", "batch"),
+    ],
+)
+def test_a_key_without_its_group_is_recognised(word: str, meant: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", word]) == 2
+    assert f"did you mean {meant}?" in capsys.readouterr().err
+
+
+def test_a_closed_stdout_is_no_error(tmp_path: Path) -> None:
+    done = subprocess.run(
+        ["bash", "-c", f'"{sys.executable}" -m launcher run --help >&-'], capture_output=True, text=True, cwd=CHECKOUT
+    )
+    assert (done.returncode, done.stderr) == (0, "")
