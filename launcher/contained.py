@@ -7,10 +7,8 @@ import posixpath
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from containers import catalogue, find, preflight, references
 from containers.description import Container, Devices, Mount, User
 from containers.runtime import ALIASES, Runtime
-from containers.runtimes import wrap
 from containers.words import Late, Word
 from launcher.facts import Facts
 from launcher.schema import SlurmCluster
@@ -55,6 +53,9 @@ def choose(spec: JobSpec, facts: Facts, gpus: tuple[str, ...], count: int) -> Co
     if kind == "none":
         _refuse_without_container(spec)
         return None
+    # Here and below: jobs without a container don't wait for what only those with one need.
+    from containers import find, preflight
+
     if launch.image is None:
         raise SettingsError(f"container={kind} needs image=, a name or a file of an image", "image")
     slurm = isinstance(launch.cluster, SlurmCluster)
@@ -85,6 +86,8 @@ def choose(spec: JobSpec, facts: Facts, gpus: tuple[str, ...], count: int) -> Co
 def check(plan: Plan, facts: Facts) -> None:
     """Refuse a container that its runtime can't carry exactly. Raises `SettingsError`."""
     if plan.container is not None:
+        from containers import preflight
+
         preflight.check_names([*plan.env])
         preflight.check(describe(plan, (plan.python,)), plan.container.runtime, facts.missing)
 
@@ -122,12 +125,16 @@ def describe(plan: Plan, argv: tuple[Word, ...]) -> Container:
 
 def wrapped(plan: Plan, argv: tuple[Word, ...]) -> Wrapped:
     """How a plan's container is started with this command."""
+    from containers.runtimes import wrap
+
     assert plan.container is not None
     return wrap(describe(plan, argv), plan.container.runtime)
 
 
 def _check_release(spec: JobSpec, facts: Facts, image: str) -> None:
     """Refuse an image of the catalogue that can't do this job here, naming the nearest release that would."""
+    from containers import catalogue, references
+
     release = references.resolve(image).release
     if release is None:
         return
@@ -158,6 +165,8 @@ def _refuse_without_container(spec: JobSpec) -> None:
 
 
 def _mount(text: str, facts: Facts) -> Mount:
+    from containers import preflight
+
     mount = preflight.parse_mount(text)
     source = facts.home + mount.source[1:] if mount.source.startswith("~/") else mount.source
     return Mount(
