@@ -11,7 +11,7 @@ from typing import Any
 from launcher.config import Cell, check_train_keys
 from launcher.errors import UsageError
 from launcher.overrides import Override
-from launcher.schema import CLUSTERS, TRAINING_KEYS, Launch, SlurmCluster
+from launcher.schema import CLUSTERS, TRAINING_KEYS, Launch, SlurmCluster, leaves
 from recipes import levels, settings
 from recipes.levels import PRESETS, LossScale
 from recipes.recipe import Recipe, find
@@ -130,7 +130,9 @@ def _trainer_words(overrides: tuple[Override, ...], training: Settings) -> tuple
         if root in TRAINING_KEYS or root == "train":
             if each.key == "amp.level":
                 continue
-            words[each.key] = f"{each.key}={show(each.values[0])}"
+            # A group may be given whole, as checkpoint={every:5}; the trainer knows its keys.
+            for key, value in leaves({each.key: each.values[0]}):
+                words[key] = f"{key}={show(value)}"
     return tuple(words.values())
 
 

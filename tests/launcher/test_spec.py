@@ -87,3 +87,7 @@ def test_a_level_may_be_named_as_a_key_too() -> None:
     spec = spec_of("amp.level=o2")
     assert spec.training.amp.level == "o2"
     assert "amp=o2" in spec.words
+
+
+def test_a_group_that_is_given_whole_reaches_the_trainer_key_by_key() -> None:
+    assert {"checkpoint.every=5", "checkpoint.keep=2"} <= set(spec_of("checkpoint={every:5,keep:2}").words)
