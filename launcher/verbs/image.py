@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from containers import catalogue, find, references
+from containers import catalogue, find, image_recipes, images, preflight, references
 from containers.catalogue import Release
 from containers.runtime import ALIASES
-from launcher.errors import UsageError
+from launcher.errors import Unavailable, UsageError
 from launcher.schema import Container
 from launcher.tables import pairs, table
-from recipes.typed import SettingsError
+from recipes.typed import SettingsError, not_a_choice
 
 HELP = """\
 Container images: what the catalogue knows, and fetching one.
 
 usage: python -m launcher image list [LINE]
        python -m launcher image show IMAGE
+       python -m launcher image render RECIPE [format=docker|singularity]
+       python -m launcher image build RECIPE container=docker|podman|apptainer [target=NAME] [flags=[--network=host]]
        python -m launcher image pull IMAGE container=docker|podman|apptainer [container.cache=FOLDER] [key=FILE]
 
 IMAGE is a name of the catalogue (ngc-pytorch, ngc-pytorch:25.06), a registry's image, or one by digest. `pull` fetches
 it once, whole or not at all, however many ask at once; key= names a file of mode 0600 with an NGC key or USER:PASSWORD.
+RECIPE is one of this project's own: {recipes}. `render` prints a Dockerfile or a Singularity
+definition, `build` builds it: an image of the engine's, or for apptainer the file ./RECIPE.sif. Both need the extra
+`images`: pip install 'amp-launcher[images]'.
 """
 
 
@@ -30,9 +37,9 @@ def main(arguments: Sequence[str]) -> int:
     words = [each for each in arguments if "=" not in each]
     options = dict(each.split("=", 1) for each in arguments if "=" in each)
     if not words or words[0] in ("-h", "--help") or "--help" in words:
-        print(HELP, end="")
+        print(HELP.format(recipes=", ".join(image_recipes.RECIPES)), end="")
         return 0 if words else 2
-    verbs = {"list": _list, "show": _show, "pull": _pull}
+    verbs = {"list": _list, "show": _show, "render": _render, "build": _build, "pull": _pull}
     if words[0] not in verbs:
         raise UsageError(f"image {words[0]} is not one of image {', '.join(verbs)}")
     try:
@@ -79,8 +86,60 @@ def _show(names: Sequence[str], options: dict[str, str]) -> int:
     return 0
 
 
+def _render(names: Sequence[str], options: dict[str, str]) -> int:
+    _only(options, ("format",))
+    recipe = image_recipes.find(_one(names, "render"))
+    print(_rendered(recipe, _format(options.get("format", "docker"))), end="")
+    return 0
+
+
+def _build(names: Sequence[str], options: dict[str, str]) -> int:
+    """Build where the command is run; what the client prints goes to the screen as it comes."""
+    _only(options, ("container", "target", "flags"))
+    recipe = image_recipes.find(_one(names, "build"))
+    if "container" not in options:
+        raise UsageError("image build needs to know with what: say container=docker, podman or apptainer")
+    runtime = preflight.choose(options["container"], find.installed(find.ask_here))
+    if runtime.kind not in ("docker", "podman", "apptainer"):
+        raise UsageError(f"container={runtime.kind} builds no images; say container=docker, podman or apptainer")
+    format = _format("singularity" if runtime.kind == "apptainer" else "docker")
+    target = options.get("target", f"{recipe.name}.sif" if runtime.kind == "apptainer" else recipe.name)
+    with tempfile.TemporaryDirectory(prefix="launcher-image-") as folder:
+        file = Path(folder, images.FILE_NAMES[format])
+        file.write_text(_rendered(recipe, format), encoding="utf-8")
+        argv = images.build_argv(
+            format,
+            client=runtime.command,
+            options=[each for each in options.get("flags", "").strip("[]").split(",") if each],
+            file=str(file),
+            folder=folder,
+            target=target if format == "docker" else str(Path(target).expanduser().absolute()),
+        )
+        code = subprocess.run(argv, stdin=subprocess.DEVNULL, cwd=folder, check=False).returncode
+    if code != 0:
+        raise Unavailable(f"{runtime.command[0]} could not build {recipe.name} (exit code {code})")
+    print(target)
+    return 0
+
+
+def _rendered(recipe: images.ImageRecipe, format: images.Format) -> str:
+    try:
+        return images.render(recipe, format)
+    except ModuleNotFoundError as error:
+        if error.name != "hpccm":
+            raise
+        raise UsageError("image recipes are rendered by hpccm: pip install 'amp-launcher[images]'") from None
+
+
+def _format(text: str) -> images.Format:
+    for each in images.FILE_NAMES:
+        if each == text:
+            return each
+    raise SettingsError(not_a_choice("format", text, images.FILE_NAMES), "format")
+
+
 def _pull(names: Sequence[str], options: dict[str, str]) -> int:
-    from containers import preflight, pull
+    from containers import pull
 
     _only(options, ("container", "container.cache", "key"))
     image = references.resolve(_one(names, "pull"))
@@ -100,8 +159,6 @@ def _pull(names: Sequence[str], options: dict[str, str]) -> int:
             say=lambda line: print(line, file=sys.stderr),
         )
     except pull.PullError as error:
-        from launcher.errors import Unavailable
-
         raise Unavailable(str(error)) from None
     print(pulled.name)
     print(f"{'fetched' if pulled.fetched else 'was there'}: {pulled.digest}", file=sys.stderr)

@@ -28,11 +28,20 @@ def test_show_says_what_an_image_holds_and_where_that_was_read(capsys: pytest.Ca
     assert "source" in shown
 
 
+@pytest.mark.parametrize(("format", "begins"), [("docker", "FROM "), ("singularity", "BootStrap: ")])
+def test_render_prints_a_recipe_in_either_format(format: str, begins: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["image", "render", "cpu", f"format={format}"]) == 0
+    assert any(line.startswith(begins) for line in capsys.readouterr().out.splitlines())
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["lst"], "image lst is not one of image list, show, pull"),
+        (["lst"], "image lst is not one of image list, show, render, build, pull"),
         (["list", "ngc-torch"], "no ngc-torch in the catalogue"),
+        (["render", "cpuu"], "did you mean cpu?"),
+        (["render", "cpu", "format=oci"], "format=oci is not one of docker, singularity"),
+        (["build", "cpu"], "say container=docker, podman or apptainer"),
         (["show"], "image show takes one image"),
         (["show", "ngc-pytorch:1.0"], "the catalogue has"),
         (["pull", "ngc-pytorch"], "say container=docker, podman or apptainer"),
