@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
+from containers.apptainer import LOSING
+
 TABLE = (
     *(
         "",
@@ -122,3 +124,6 @@ TEXT = st.one_of(
 )
 LONG = ("é'\"$(id)`, \\=:" * 8000)[:100_000]
 """More than 100 KB in UTF-8."""
+
+VALUES = {f"V{index}": text for index, text in enumerate(TABLE) if not set(text) & set(LOSING)}
+"""Every text of the table that every runtime carries as a variable's value."""

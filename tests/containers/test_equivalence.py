@@ -15,7 +15,7 @@ from containers.description import Container, Mount
 from containers.runtime import Runtime
 from containers.words import Late
 from recipes.typed import SettingsError
-from tests.containers.hostile import LONG, TABLE
+from tests.containers.hostile import LONG, TABLE, VALUES
 from tests.containers.real import APPTAINER, DOCKER, NONE, Place, make_contrary
 from tests.testbed.facts import Testbed
 
@@ -25,7 +25,6 @@ SECRET = "s3cret $(id) 'x' \"y\" é"
 LATE = {"LAUNCHER_ATTEMPT": "3", "MASTER_ADDR": "n1 $(id)", "SLURM_NODEID": "1"}
 WORDS = (*TABLE, LONG, Late("SLURM_NODEID", "--node-rank="), Late("MASTER_ADDR", "'$(id)", '"'))
 FILLED = [*TABLE, LONG, "--node-rank=1", "'$(id)n1 $(id)\""]
-VALUES = {f"V{index}": text for index, text in enumerate(TABLE) if not set(text) & set(LOSING)}
 ENVIRONMENT = {**VALUES, "LONG": LONG, "http_proxy": "http://proxy:1", "TERM": "dumb", "LC_ALL": "C.UTF-8"}
 
 WAYS = ("none", "docker", "apptainer-sif", "apptainer-sandbox")

@@ -100,7 +100,7 @@ def test_a_killed_pull_leaves_nothing_half_made(
 ) -> None:
     """Killed while its client fetches; killed alone, its client goes on for a while and must not be in the way."""
     cache = tmp_path / "cache"
-    with Registry(f"killed {os.getpid()} {whole_group}", slow=1.0) as registry:
+    with Registry(f"killed {os.getpid()} {whole_group}", slow=2.0) as registry:
         words = [sys.executable, "-m", "tests.containers.puller", registry.name, "apptainer", str(cache)]
         killed = subprocess.Popen(words, cwd=ROOT, stderr=subprocess.DEVNULL, start_new_session=True)
         assert wait_until(lambda: registry.blob_fetches, 30)
@@ -109,8 +109,13 @@ def test_a_killed_pull_leaves_nothing_half_made(
         assert not list(cache.glob("*.sif"))
         assert not stored(resolve(registry.name), runtimes["apptainer"], cache)
         registry.slow = 0.0
-        again = get(registry, runtimes["apptainer"], cache)
+        said: list[str] = []
+        again = pull(
+            resolve(registry.name), runtimes["apptainer"], cache, architecture="amd64", ask=ask_here, say=said.append
+        )
     assert again.fetched
+    # A client that lives on holds the lock as well, so that two never write into one folder.
+    assert any(line.startswith("waiting for another pull") for line in said) != whole_group
     assert files(cache) == [Path(again.name).name]
     assert not list(cache.glob(".part*"))
 
