@@ -136,42 +136,51 @@ def _no_half(calls: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
 
 
 def _half_where_due(calls: Sequence[Mapping[str, Any]], rule: Mapping[str, Any]) -> Iterator[Finding]:
-    """Each call against what the level says of it; `gradients_due` bounds what can't be told in backward."""
-    half, float32_forward = rule["dtype"], 0
-    for backward in (False, True):
-        due: list[Mapping[str, Any]] = []
-        either: list[Mapping[str, Any]] = []
-        for call in (each for each in calls if each["backward"] is backward):
-            allowed = _allowed(call, rule)
-            if allowed == {half}:
-                due.append(call)
-            elif allowed != {"float32"}:
-                either.append(call)
-            elif call["dtype"] != "float32":
-                yield CONTRADICTED, f"{_reason(call, rule)} and ran as {_tell([call])} in {_phase(backward)}"
-            elif not backward:
-                float32_forward += call["flops"]
-        in_doubt = [each for each in either if each["dtype"] == "float32"]
-        excused = _flops(in_doubt)
-        if backward:
-            excused = min(excused, int(GRADIENTS * float32_forward))
-        total = _flops(due) + _flops(either)
-        done = _flops(each for each in (*due, *either) if each["dtype"] == half)
-        if total == excused and any(each["backward"] is backward for each in calls):
-            yield UNKNOWN, f"nothing in {_phase(backward)} was left to run in {half}: all is denied or kept in float32"
-        elif total and done < ENOUGH * (total - excused):
-            others = [each for each in (*due, *either) if each["dtype"] != half]
-            yield (
-                CONTRADICTED,
-                f"{done / total:.1%} of {_phase(backward)} ran in {half}, where {rule['level']} wants {ENOUGH:.0%}; "
-                f"in other dtypes: {_tell(others)}{_remedy(others, rule)}",
-            )
-        elif not backward and done < ENOUGH * total:
-            yield UNKNOWN, f"it can't be told which function {_tell(in_doubt)} came from"
-        if not backward:
-            denied = [each for each in either if each["dtype"] != "float32" and set(each["functions"]) & _denied(rule)]
-            if denied:
-                yield UNKNOWN, f"it can't be told whether {_tell(denied)} came from a function on amp.deny"
+    """Each call against what the level says of it, forward and backward by themselves."""
+    forward, backward = ([each for each in calls if each["backward"] is flag] for flag in (False, True))
+    for call in calls:
+        if _allowed(call, rule) == {"float32"} and call["dtype"] != "float32":
+            yield CONTRADICTED, f"{_reason(call, rule)} and ran as {_tell([call])} in {_phase(call['backward'])}"
+    yield from _share(forward, rule, excused=0)
+    yield from _told_apart(forward, rule)
+    float32_forward = _flops(each for each in forward if _allowed(each, rule) == {"float32"})
+    yield from _share(backward, rule, excused=int(GRADIENTS * float32_forward))
+
+
+def _share(phase: Sequence[Mapping[str, Any]], rule: Mapping[str, Any], excused: int) -> Iterator[Finding]:
+    """Whether enough of what is to run in half precision did.
+
+    Up to `excused` of float32 work is let pass where it can't be told whose it was: in compiled code, not all
+    gradients can be traced to their modules, and those of float32 modules are float32.
+    """
+    if not phase:
+        return
+    half, backward = rule["dtype"], phase[0]["backward"]
+    due = [each for each in phase if rule["dtype"] in _allowed(each, rule)]
+    others = [each for each in due if each["dtype"] != half]
+    in_doubt = _flops(each for each in others if each["dtype"] == "float32" and "float32" in _allowed(each, rule))
+    total, done = _flops(due), _flops(due) - _flops(others)
+    left = total - min(in_doubt, excused)
+    if left == 0:
+        yield UNKNOWN, f"nothing in {_phase(backward)} was left to run in {half}: all is denied or kept in float32"
+    elif done < ENOUGH * left and (backward or done < ENOUGH * (total - in_doubt)):
+        yield (
+            CONTRADICTED,
+            f"{_percent(done, total)} of {_phase(backward)} ran in {half}, and {rule['level']} wants {ENOUGH:.0%}; "
+            f"in other dtypes: {_tell(others)}{_remedy(others, rule)}",
+        )
+
+
+def _told_apart(forward: Sequence[Mapping[str, Any]], rule: Mapping[str, Any]) -> Iterator[Finding]:
+    """Compiled code doesn't always tell which function or module a product came from: where that matters, say so."""
+    doubtful = [each for each in forward if len(_allowed(each, rule)) > 1]
+    in_float32 = [each for each in doubtful if each["dtype"] == "float32"]
+    due = [each for each in forward if rule["dtype"] in _allowed(each, rule)]
+    if in_float32 and _flops(each for each in due if each["dtype"] == rule["dtype"]) < ENOUGH * _flops(due):
+        yield UNKNOWN, f"it can't be told which function or module {_tell(in_float32)} came from"
+    denied = [each for each in doubtful if each["dtype"] != "float32" and set(each["functions"]) & set(rule["deny"])]
+    if denied:
+        yield UNKNOWN, f"it can't be told whether {_tell(denied)} came from a function on amp.deny"
 
 
 def _remedy(others: Sequence[Mapping[str, Any]], rule: Mapping[str, Any]) -> str:
@@ -186,15 +195,12 @@ def _allowed(call: Mapping[str, Any], rule: Mapping[str, Any]) -> set[str]:
     """The dtypes that the level allows a call: two where it can't be told which."""
     allowed = set()
     functions = set(call["functions"])
-    if call["kept"] is not False or functions & _denied(rule):
+    denied = set(rule["deny"])
+    if call["kept"] is not False or functions & denied:
         allowed.add("float32")
-    if not call["kept"] and not (functions and functions <= _denied(rule)):
+    if not call["kept"] and not (functions and functions <= denied):
         allowed.add(rule["dtype"])
     return allowed
-
-
-def _denied(rule: Mapping[str, Any]) -> set[str]:
-    return set(rule["deny"])
 
 
 def _reason(call: Mapping[str, Any], rule: Mapping[str, Any]) -> str:
@@ -282,14 +288,17 @@ def _summary(reports: Sequence[Report]) -> str:
     for backward in (False, True):
         calls = [each for report in reports for each in report["calls"] if each["backward"] is backward]
         done = _flops(each for each in calls if each["dtype"] == dtype)
-        shares.append(f"{done / _flops(calls):.1%} of {_phase(backward)}")
+        shares.append(f"{_percent(done, _flops(calls))} of {_phase(backward)}")
     steps = sorted({report["step"] for report in reports})
     ranks = reports[0]["world_size"]
     rest = [each for report in reports for each in report["calls"] if each["dtype"] != dtype]
+    asked = [each for each in rest if each["dtype"] == "float32" and "float32" in _allowed(each, rule)]
+    other = [each for each in rest if each not in asked]
     return (
         f"{dtype} in {' and '.join(shares)} matrix FLOPs at step{'s' * (len(steps) > 1)} "
         f"{', '.join(map(str, steps))} on {ranks} rank{'s' * (ranks > 1)}"
-        + (f"; in other dtypes: {_tell(rest)}" if rest else "")
+        + (f"; kept in float32 as asked: {_tell(asked)}" if asked else "")
+        + (f"; in other dtypes: {_tell(other)}" if other else "")
     )
 
 
@@ -303,6 +312,11 @@ def _tell(calls: Iterable[Mapping[str, Any]], most: int = 3) -> str:
         times[name, each["dtype"]] += each["calls"]
     told = [f"{name} in {dtype} ({_times(times[name, dtype])})" for (name, dtype), _ in flops.most_common(most)]
     return ", ".join(told) + (f" and {len(flops) - most} more" if len(flops) > most else "")
+
+
+def _percent(part: int, whole: int) -> str:
+    """Rounded down, so that only all of it is 100.0%."""
+    return f"{1000 * part // whole / 10}%"
 
 
 def _times(count: int) -> str:

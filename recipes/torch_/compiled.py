@@ -170,17 +170,18 @@ def _call(
     arguments = [Shaped(shape(each)) if isinstance(each, Value) else each for each in product.arguments]
     out = tuple(_size(each, sizes) for each in product.out)
     operands = tuple((each.dtype, shape(each)) for each in product.operands)
-    convolution = product.operation.startswith("convolution")
-    transposed = convolution and bool(arguments[7 if product.operation == "convolution_backward" else 6])
-    weight = operands[-1] if product.operation == "convolution_backward" else operands[1]
-    functions = flops.functions(product.operation, len(weight[1]), transposed)
+    formula = flops.FORMULAS[product.operation][1]
+    if formula is None:
+        raise flops.Unaccounted(f"{product.operation} in compiled code")
+    transposed = {"convolution": 6, "convolution_backward": 7}.get(product.operation)
+    functions = flops.functions(product.operation, operands, None if transposed is None else arguments[transposed])
     if len(functions) > 1 and any(isinstance(module, torch.nn.Linear) for module, _ in modules):
         functions = ("linear",)
     return Call(
         operation=product.operation,
         backward=backward,
         operands=operands,
-        flops=flops.FORMULAS[product.operation][1](arguments, out),
+        flops=formula(arguments, out),
         device=device,
         kept=any(kept for _, kept in modules),
         functions=functions,

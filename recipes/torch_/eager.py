@@ -14,7 +14,6 @@ from torch.utils.flop_counter import flop_registry
 
 from recipes.torch_ import flops
 from recipes.torch_.calls import Call, Record, dtype_name, tensors
-from recipes.torch_.flops import Unaccounted
 
 LIGHT, COMPOSITE, MATRIX, UNKNOWN = "light", "composite", "matrix", "unknown"
 
@@ -74,31 +73,32 @@ class Dispatched(TorchDispatchMode):
 
     def _run(self, func: Any, args: Any, kwargs: Any) -> Any:
         name = func._schema.name.partition("::")[2]
-        positions = flops.FORMULAS[name][0] if name in flops.FORMULAS else range(len(args))
-        matrices = tensors([args[each] for each in positions if each < len(args)])
+        if name not in flops.FORMULAS:
+            self.record.unaccounted[f"{func} (no formula)"] += 1
+            return func(*args, **kwargs)
+        positions, formula = flops.FORMULAS[name]
+        matrices = tensors([args[each] for each in positions])
         operands = tuple((dtype_name(each.dtype), tuple(each.shape)) for each in matrices)
         if any(dtype == "float32" for dtype, _ in operands):
             self._on_float32(matrices[0].device)
         out = func(*args, **kwargs)
-        try:
-            count = _count(func, name, args, kwargs, out)
-        except Unaccounted as error:
-            self.record.unaccounted[str(error)] += 1
-            return out
+        if formula is not None:
+            produced = tensors([out] if isinstance(out, torch.Tensor) else out)
+            count = formula(args, produced[0].shape if produced else ())
+        else:
+            count = int(flop_registry[func._overloadpacket](*args, **kwargs, out_val=out))
         backward = in_backward()
         origin = self._origin(backward)
-        calls = self.record.calls
-        calls.append(
-            Call(
-                operation=name,
-                backward=backward,
-                operands=operands,
-                flops=count,
-                device=matrices[0].device.type,
-                kept=self._is_kept(backward, origin),
-                origin=origin if backward else -1,
-            )
+        call = Call(
+            operation=name,
+            backward=backward,
+            operands=operands,
+            flops=count,
+            device=matrices[0].device.type,
+            kept=self._is_kept(backward, origin),
+            origin=origin if backward else -1,
         )
+        self.record.calls.append(call)
         return out
 
     def _origin(self, backward: bool) -> int:
@@ -160,17 +160,6 @@ def _kind(func: Any) -> str:
     if torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd"):
         return COMPOSITE  # made of other operations; only in inference mode does it arrive whole
     namespace, _, name = func._schema.name.partition("::")
-    if func._overloadpacket in flop_registry:
-        return MATRIX
     if namespace not in flops.KNOWN_NAMESPACES:
         return UNKNOWN
     return MATRIX if flops.is_matrix_operation(name) else LIGHT
-
-
-def _count(func: Any, name: str, args: Any, kwargs: Any, out: Any) -> int:
-    first = tensors([out] if isinstance(out, torch.Tensor) else out)
-    if name in flops.FORMULAS:
-        return flops.FORMULAS[name][1](args, first[0].shape if first else ())
-    if func._overloadpacket not in flop_registry:
-        raise Unaccounted(f"{func} (no formula)")
-    return int(flop_registry[func._overloadpacket](*args, **kwargs, out_val=out))

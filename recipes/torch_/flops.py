@@ -75,7 +75,7 @@ def _recurrent(weights: Callable[[Sequence[Any]], Sequence[Any]], passes: int) -
     return formula
 
 
-FORMULAS: dict[str, tuple[tuple[int, ...], Formula]] = {
+FORMULAS: dict[str, tuple[tuple[int, ...], Formula | None]] = {
     "mm": ((0, 1), _matrix_product(0)),
     "bmm": ((0, 1), _matrix_product(0)),
     "addmm": ((1, 2), _matrix_product(1)),
@@ -99,12 +99,19 @@ FORMULAS: dict[str, tuple[tuple[int, ...], Formula]] = {
     "_scaled_dot_product_flash_attention_backward": ((0, 1, 2, 3), _attention_backward),
     "_scaled_dot_product_efficient_attention_backward": ((0, 1, 2, 3), _attention_backward),
     "_scaled_dot_product_cudnn_attention_backward": ((0, 1, 2, 3), _attention_backward),
+    "_flash_attention_forward": ((0, 1, 2), None),
+    "_flash_attention_backward": ((0, 1, 2, 3), None),
+    "_efficient_attention_forward": ((0, 1, 2), None),
+    "_efficient_attention_backward": ((0, 1, 2, 3), None),
     "mkldnn_rnn_layer": ((0, 1, 2), _recurrent(lambda arguments: arguments[1:3], 1)),
     "mkldnn_rnn_layer_backward": ((0, 1, 2), _recurrent(lambda arguments: arguments[1:3], 2)),
     "_cudnn_rnn": ((0, 1), _recurrent(lambda arguments: arguments[1], 1)),
     "_cudnn_rnn_backward": ((0, 1), _recurrent(lambda arguments: arguments[1], 2)),
 }
-"""aten operation -> positions of the matrices (not of bias, statistics or log-sum-exp), and its formula."""
+"""aten operation -> positions of the matrices (not of bias, statistics or log-sum-exp), and its formula.
+
+None is for those that take sequences packed end to end, whose lengths only torch's own formulas can read.
+"""
 
 _MATRIX_WORDS = frozenset(
     (
@@ -132,10 +139,17 @@ def is_matrix_operation(name: str) -> bool:
     return bool(words & _MATRIX_WORDS) and not words & _LIGHT_WORDS
 
 
-def functions(operation: str, weight_dimensions: int, transposed: bool) -> tuple[str, ...]:
-    """The torch functions that can end in this aten operation: one where it is certain."""
+def functions(
+    operation: str, operands: Sequence[tuple[str, tuple[int, ...]]], transposed: bool | None = None
+) -> tuple[str, ...]:
+    """The torch functions that can end in this aten operation, one where it is certain.
+
+    `operands` are dtype and shape of its matrices; `transposed` is of convolutions, None where it isn't known.
+    """
     if operation.startswith("convolution"):
-        return (f"conv{'_transpose' * transposed}{weight_dimensions - 2}d",)
+        dimensions = len(operands[-1][1]) - 2
+        names = (f"conv{dimensions}d", f"conv_transpose{dimensions}d")
+        return names if transposed is None else (names[transposed],)
     if "dot_product" in operation:
         return ("scaled_dot_product_attention",)
     if "rnn" in operation:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional
-from torch.utils.flop_counter import FlopCounterMode
+from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
 from recipes.torch_ import flops
 from recipes.torch_.calls import Call
@@ -68,6 +68,17 @@ def test_attention_costs_two_products_and_its_gradients_five() -> None:
 
     one = 2 * (2 * 3) * 7 * 5 * 8
     assert work(watched(attend)) == (2 * one, 5 * one)
+
+
+@pytest.mark.parametrize("kernel", ["flash", "efficient", "cudnn"])
+def test_attention_on_a_gpu_costs_what_torchs_own_counter_says(kernel: str) -> None:
+    query, key, value, gradient = (torch.empty(2, 3, rows, 8) for rows in (7, 5, 5, 7))
+    for name, given in (("", (query, key, value)), ("_backward", (gradient, query, key, value))):
+        operation = f"_scaled_dot_product_{kernel}_attention{name}"
+        theirs = flop_registry[getattr(torch.ops.aten, operation)](*given, out_val=query)
+        positions, formula = flops.FORMULAS[operation]
+        assert formula is not None
+        assert (positions, formula(given, ())) == (tuple(range(len(given))), theirs)
 
 
 def test_a_matrix_times_a_vector_costs_two_for_each_element() -> None:

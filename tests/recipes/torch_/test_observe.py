@@ -73,7 +73,7 @@ def test_what_a_list_or_pattern_keeps_in_float32_lowers_the_share_and_is_no_cont
     found = run(Cnn, amp)
     assert found["verdict"] == "proved", found["why"]
     assert 0 < found["half_flop_share"] < 1
-    assert "in other dtypes" in found["why"]
+    assert "kept in float32 as asked: " in found["why"]
 
 
 def test_everything_on_the_deny_list_leaves_nothing_to_show_the_level_by() -> None:

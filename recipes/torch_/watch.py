@@ -1,0 +1,161 @@
+"""Everything that looks on while one training step runs, and the report that comes of it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from recipes import verdict
+from recipes.torch_ import audit, compiled, eager, float32_probe, flops
+from recipes.torch_.calls import Call, dtype_name
+from recipes.torch_.flops import Unaccounted
+from recipes.torch_.precision import Precision
+
+
+class Watch:
+    """The two witnesses, the compiled code's graphs, the optimizers and the float32 arithmetic of one step."""
+
+    def __init__(self, kept: Collection[nn.Module], owners: dict[nn.Parameter, tuple[nn.Module, bool]]) -> None:
+        self.mode = eager.Dispatched(kept, self._on_float32)
+        self.problems: list[str] = []
+        self._keeps = bool(kept)
+        self._owners = owners
+        self._owners_by_address: dict[int, tuple[nn.Module, bool]] = {}
+        self._stepped: Counter[str] = Counter()
+        self._switches: dict[str, str] = {}
+        self._arithmetic: dict[str, str] = {}
+        self._probed: set[bool] = set()
+
+    def start(self, stack: contextlib.ExitStack) -> Any:
+        """Enter all of it; the profiler comes back, None where another one is at work."""
+        for hook in (
+            register_optimizer_step_pre_hook(self._before_optimizer),
+            register_optimizer_step_post_hook(self._after_optimizer),
+        ):
+            stack.callback(hook.remove)
+        stack.enter_context(compiled.watched(self._around_compiled))
+        try:
+            profile = stack.enter_context(audit.profiler())
+        except RuntimeError as error:
+            self.problems.append(f"no second witness: {error}")
+            profile = None
+        stack.enter_context(self.mode)
+        return profile
+
+    def report(self, profile: Any, precision: Precision) -> dict[str, Any]:
+        """What was seen, once everything has been left: those fields of `recipes.verdict`'s report."""
+        listed = (*precision.allow, *precision.deny)
+        seen = audit.read(profile, listed) if profile is not None else audit.Audit()
+        calls = self.mode.record.calls
+        return {
+            "calls": _aggregate(_with_functions(calls, seen)),
+            "listed": [
+                {"function": function, "dtypes": list(dtypes), "calls": count}
+                for (function, dtypes), count in seen.listed.items()
+            ],
+            "unseen": [each for each in listed if not audit.has_operation(each)],
+            "unaccounted": dict(self.mode.record.unaccounted),
+            "audit": audit.disagreement(calls, seen) if profile is not None else "",
+            "optimizer": dict(self._stepped),
+            "float32": {"switches": self._switches, "arithmetic": self._arithmetic},
+            "problems": self.problems,
+        }
+
+    def _before_optimizer(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        self.mode.optimizer_steps += 1
+        for group in optimizer.param_groups:
+            for each in group["params"]:
+                if each.grad is not None and each.is_floating_point():
+                    self._stepped[dtype_name(each.dtype)] += each.numel()
+
+    def _after_optimizer(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        self.mode.optimizer_steps -= 1
+
+    def _on_float32(self, device: torch.device) -> None:
+        """Float32 is about to be multiplied: how it is set, and once in forward and in backward how it is done."""
+        for name, setting in float32_probe.switches(device).items():
+            if self._switches.get(name) in (None, *verdict.EXACT_SWITCHES):
+                self._switches[name] = setting
+        backward = eager.in_backward()
+        if backward not in self._probed:
+            self._probed.add(backward)
+            for name, found in float32_probe.arithmetic(device).items():
+                if self._arithmetic.get(name, "float32") == "float32":
+                    self._arithmetic[name] = found
+
+    @contextlib.contextmanager
+    def _around_compiled(self, artifact: Any, inputs: Sequence[Any]) -> Iterator[None]:
+        with self.mode.paused():
+            if not self.mode.in_optimizer():
+                self._count_compiled(artifact, inputs)
+            yield
+
+    def _count_compiled(self, artifact: Any, inputs: Sequence[Any]) -> None:
+        record = self.mode.record
+        missing = compiled.missing()
+        if missing:
+            record.unaccounted[f"compiled code (this torch has no {missing})"] += 1
+            return
+        try:
+            graph = compiled.parse(artifact.inductor_post_grad_graph_str)
+            found = compiled.calls(graph, inputs, eager.in_backward(), self._keeps, self._owner)
+        except (SyntaxError, Unaccounted) as error:
+            record.unaccounted[f"compiled code ({error})"] += 1
+            return
+        record.unaccounted.update(graph.unaccounted)
+        record.calls.extend(found)
+        if any(call.dtype == "float32" for call in found):
+            self._on_float32(next(each.device for each in inputs if isinstance(each, torch.Tensor)))
+
+    def _owner(self, tensor: torch.Tensor) -> tuple[nn.Module, bool] | None:
+        """The module whose parameter lies where the tensor does, and whether it is kept in float32."""
+        if not self._owners_by_address:
+            for parameter, owner in self._owners.items():
+                local = parameter.to_local() if hasattr(parameter, "to_local") else parameter
+                self._owners_by_address[local.untyped_storage().data_ptr()] = owner
+        return self._owners_by_address.get(tensor.untyped_storage().data_ptr())
+
+
+def _with_functions(calls: Sequence[Call], seen: audit.Audit) -> Iterator[Call]:
+    """The calls with the functions that they came from: the profiler's word, call by call where the two agree."""
+    names: dict[int, tuple[str, ...]] = {}
+    eager_calls = [index for index, call in enumerate(calls) if not call.compiled]
+    for index, each in zip(eager_calls, seen.eager, strict=False):
+        if not calls[index].backward and calls[index].operation == each.operation:
+            names[index] = (each.function,)
+    for index, call in enumerate(calls):
+        if call.functions:
+            yield call
+        else:
+            found = names.get(call.origin if call.backward else index)
+            yield replace(call, functions=found or flops.functions(call.operation, call.operands))
+
+
+def _aggregate(calls: Iterable[Call]) -> list[dict[str, Any]]:
+    total: dict[tuple[Any, ...], list[int]] = {}
+    for call in calls:
+        key = (call.operation, call.functions, call.backward, call.dtype, call.kept, call.compiled, call.device)
+        entry = total.setdefault(key, [0, 0])
+        entry[0] += 1
+        entry[1] += call.flops
+    return [
+        {
+            "operation": operation,
+            "functions": list(functions),
+            "backward": backward,
+            "dtype": dtype,
+            "kept": kept,
+            "compiled": in_compiled,
+            "device": device,
+            "calls": count,
+            "flops": work,
+        }
+        for (operation, functions, backward, dtype, kept, in_compiled, device), (count, work) in total.items()
+    ]
