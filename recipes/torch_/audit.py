@@ -23,8 +23,17 @@ PROBE = "precision probe"
 
 _QUIET = "KINETO_LOG_LEVEL"
 _COMPILING = "(dynamo_timed)"
-_OTHER_NAMES = {"cross_entropy": "cross_entropy_loss", "nll_loss": "nll_loss_nd", "grid_sample": "grid_sampler"}
-"""torch functions whose operation has another name."""
+_OTHER_NAMES = {
+    "cross_entropy": ("cross_entropy_loss",),
+    "grid_sample": ("grid_sampler",),
+    "logsigmoid": ("log_sigmoid",),
+    "multi_dot": ("linalg_multi_dot",),
+    "nll_loss": ("nll_loss_nd",),
+    "norm": ("norm", "linalg_norm", "linalg_vector_norm", "linalg_matrix_norm"),
+    "sub": ("sub", "rsub"),
+}
+"""torch functions whose operation has another name, or several."""
+_FUNCTIONS = {operation: function for function, operations in _OTHER_NAMES.items() for operation in operations}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,7 +71,7 @@ def profiler() -> AbstractContextManager[Any]:
 def read(profile: Any, listed: Sequence[str]) -> Audit:
     """What `profile`, which has ended, saw. `listed` are torch functions of interest."""
     tree = profile.kineto_results.experimental_event_tree()
-    reader = _Reader({_OTHER_NAMES.get(each, each): each for each in listed})
+    reader = _Reader({operation: function for function in listed for operation in _operations(function)})
     reader.find_ranges(tree)
     for event in tree:
         reader.walk(event, _Place())
@@ -72,7 +81,11 @@ def read(profile: Any, listed: Sequence[str]) -> Audit:
 
 def has_operation(function: str) -> bool:
     """Whether calls of a torch function can be seen: some are Python that calls other functions."""
-    return hasattr(torch.ops.aten, _OTHER_NAMES.get(function, function))
+    return all(hasattr(torch.ops.aten, each) for each in _operations(function))
+
+
+def _operations(function: str) -> tuple[str, ...]:
+    return _OTHER_NAMES.get(function, (function,))
 
 
 def disagreement(calls: Sequence[Call], audit: Audit) -> str:
@@ -176,7 +189,7 @@ def _seen(event: Any, operation: str, place: _Place) -> Seen:
         operation=operation,
         backward=place.backward,
         operands=_operands(_innermost(event), flops.FORMULAS[operation][0]),
-        function=place.outermost,
+        function=_FUNCTIONS.get(place.outermost, place.outermost),
         start=event.start_time_ns,
     )
 

@@ -22,6 +22,7 @@ from recipes.typed import SettingsError
 
 OTHER_SPELLINGS = {
     "div": ("divide", "true_divide", "__rdiv__"),
+    "logsigmoid": ("log_sigmoid",),
     "mul": ("multiply",),
     "multi_dot": ("linalg_multi_dot",),
     "norm": ("linalg_norm", "linalg_vector_norm", "linalg_matrix_norm"),

@@ -76,6 +76,38 @@ def test_what_a_list_or_pattern_keeps_in_float32_lowers_the_share_and_is_no_cont
     assert "kept in float32 as asked: " in found["why"]
 
 
+FUNCTIONS = {
+    "cross_entropy": lambda hidden: functional.cross_entropy(hidden, torch.zeros(len(hidden), dtype=torch.long)),
+    "logsigmoid": functional.logsigmoid,
+    "multi_dot": lambda hidden: torch.linalg.multi_dot([hidden, hidden.t(), hidden]),
+    "nll_loss": lambda hidden: functional.nll_loss(hidden, torch.zeros(len(hidden), dtype=torch.long)),
+    "norm": lambda hidden: hidden.norm(dim=1, keepdim=True),
+    "softmax": lambda hidden: hidden.softmax(-1),
+    "sub": lambda hidden: 1 - hidden,
+}
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_the_calls_of_a_listed_function_are_found_whatever_torch_calls_its_operation(function: str) -> None:
+    class Model(Dense):
+        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+            hidden = self.first(inputs)
+            return self.second(hidden + FUNCTIONS[function](hidden))
+
+    training = Training(Model, Amp(level="o1", deny=(function,)))
+    found = training.run(1, watched={1})
+    assert found["verdict"] == "proved", found["why"]
+    (entry,) = [each for each in training.witness.reports[0]["listed"] if each["function"] == function]
+    assert set(entry["dtypes"]) == {"float32"}
+
+
+@pytest.mark.parametrize("function", ["interpolate", "normalize", "local_response_norm"])
+def test_a_listed_function_that_is_only_python_is_unknown(function: str) -> None:
+    found = run(Dense, Amp(level="o1", deny=(function,)))
+    assert found["verdict"] == "unknown"
+    assert f"{function} is on amp.deny, and its calls can't be told" in found["why"]
+
+
 def test_everything_on_the_deny_list_leaves_nothing_to_show_the_level_by() -> None:
     found = run(Dense, Amp(level="o1", deny=("linear",)))
     assert (found["verdict"], found["half_flop_share"]) == ("unknown", 0.0)
@@ -187,6 +219,31 @@ def test_second_derivatives_count_as_backward() -> None:
     calls = training.witness.reports[0]["calls"]
     assert {each["kept"] for each in calls} == {True, False}, "each is traced back to its forward call"
     assert all(each["dtype"] == ("float32" if each["kept"] else "bfloat16") for each in calls)
+
+
+class RotatedGradient(torch.autograd.Function):
+    """A product in backward alone."""
+
+    @staticmethod
+    def forward(ctx: Any, inputs: torch.Tensor) -> torch.Tensor:
+        return inputs.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        return gradient @ torch.eye(gradient.shape[-1], dtype=gradient.dtype)
+
+
+@pytest.mark.parametrize(("keep", "kept"), [((), False), (("first",), None)])
+def test_of_a_gradient_without_a_forward_product_it_is_not_known_whose_it_is(keep: tuple[str, ...], kept: Any) -> None:
+    class Model(Dense):
+        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+            return self.second(RotatedGradient.apply(self.first(inputs)))
+
+    training = Training(Model, Amp(level="o1", keep_fp32=keep))
+    training.run(1, watched={1})
+    (rotation,) = [each for each in training.witness.reports[0]["calls"] if len(each["functions"]) > 1]
+    assert rotation["backward"]
+    assert rotation["kept"] is kept
 
 
 @pytest.mark.parametrize("amp", [*EVERY_LEVEL, Amp(level="o2", keep_fp32=("7",), deny=("conv2d",))], ids=name)
