@@ -18,6 +18,7 @@ ROUNDS = 40
 
 def step(folder: Path) -> Measured:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    torch.set_num_threads(1)  # as in `training`
     ours, theirs = "precision.step at o2", "master weights by hand"
     return Measured(
         name="masters",
@@ -26,7 +27,7 @@ def step(folder: Path) -> Measured:
         ours=ours,
         theirs=theirs,
         timings=by_turns({ours: _ours(device), theirs: _by_hand(device)}, ROUNDS, warm_up=3),
-        note=f"AdamW over the 161 tensors of ResNet-50, bfloat16, {device.type}",
+        note=f"AdamW over the 161 tensors of ResNet-50, bfloat16, {device.type}, one thread",
     )
 
 

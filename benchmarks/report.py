@@ -32,7 +32,7 @@ def to_json(measured: Measured) -> dict[str, Any]:
 
 
 def lines(found: Sequence[Measured]) -> list[str]:
-    """A table for a terminal: medians, the ratio of medians and of the fastest, and whether the claim holds."""
+    """A table for a terminal: medians, the ratio, the ratio of the fastest, and whether the claim holds."""
     rows = [
         (
             each.name,
@@ -55,7 +55,8 @@ def markdown(results: Iterable[Mapping[str, Any]], hardware: Mapping[str, Any]) 
         "",
         f"{hardware['cpu']}, {hardware['cores']} cores, {hardware['memory_gib']} GiB, {hardware['system']}, "
         f"Python {hardware['python']}. Load average when it began: {hardware['load'][0]}.",
-        "Medians; each line was timed by turns with what it is compared to. `python -m benchmarks` repeats it.",
+        "Times are medians. The ratio is the median over rounds in which each thing was timed once, in turn. "
+        "`python -m benchmarks` repeats it.",
         "",
         "| claim | ours | beside it | ratio | ratio of fastest | |",
         "| --- | --- | --- | --- | --- | --- |",
