@@ -43,16 +43,25 @@ $(VENV)/bin/python:
 	  { [ "$$(id -u)" = 0 ] && apt-get update -qq && apt-get install -qq -y python3-venv; } && $(PYTHON) -m venv $(VENV); } || \
 	  { rm -rf $(VENV); echo "Python's venv is missing: sudo apt install python3-venv"; exit 1; }
 
+# Where there is no GPU, the build for CPUs: what pip is configured to have, else PyTorch's own index of them. Any other
+# failure, and machines with a GPU, take what pip's index has.
+TORCH = $(shell sed -n 's/^torch==//p' constraints.txt)
+CPU_INDEX = https://download.pytorch.org/whl/cpu
+define install_torch
+	@{ ! command -v nvidia-smi >/dev/null && { $(PIP) 'torch==$(TORCH)+cpu' 2>/dev/null || \
+	  $(PIP) --extra-index-url $(CPU_INDEX) 'torch==$(TORCH)+cpu' 2>/dev/null; }; } || $(PIP) torch
+endef
+
 # torch goes first and alone, at the pinned version, so that no other package pulls a different build of it.
 $(VENV)/.run: pyproject.toml constraints.txt | $(VENV)/bin/python
 	@echo "installing what the job needs into $(VENV), once"
-	@$(PIP) torch
+	$(install_torch)
 	@$(PIP) --editable '.[torch]'
 	@touch $@
 
 $(VENV)/.test: pyproject.toml constraints.txt | $(VENV)/bin/python
 	@echo "installing what the tests need into $(VENV), once"
-	@$(PIP) torch
+	$(install_torch)
 	@$(PIP) --editable '.[torch,dev]'
 	@touch $@ $(VENV)/.run
 

@@ -22,6 +22,9 @@ VERBS = {
     "image": "list, show and fetch container images",
 }
 
+QUIET = ("plan", "ls", "logs", "rm", "image", "--help", "-h", "--cfg")
+"""Words of command lines that start and follow nothing."""
+
 _HELP = """\
 Launch a training job in the precision mode you name, and see proof that the mode ran.
 
@@ -62,11 +65,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("interrupted", file=sys.stderr)
         return 130
     except BrokenPipeError:
-        # The reader went away, as `ls | head` does; that is no error of ours.
+        # The reader went away, as `ls | head` does; that is no error of ours. But where the exit code tells how a run
+        # ended, nobody knows that yet: then it is what a shell gives a command that SIGPIPE ended.
         import os
 
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        return 0 if any(each in words for each in QUIET) else 141
     except OSError as error:
         print(f"error: {_complaint(error)}", file=sys.stderr)
         return 3

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from containers.description import Container, Devices, Mount, User
 from containers.runtime import ALIASES, Runtime
 from containers.words import Late, Word
+from launcher.errors import Unavailable
 from launcher.facts import Facts
 from launcher.schema import SlurmCluster
 from launcher.spec import JobSpec
@@ -25,7 +26,7 @@ FLOOR = {"torch": (2, 4), "tensorflow": (2, 16)}
 """Oldest versions that our own trainers run on; users' own scripts may run on older ones."""
 PYTHON_FLOOR = (3, 10)
 ATTEMPT = "LAUNCHER_ATTEMPT"
-RENDEZVOUS = ("MASTER_ADDR", "MASTER_PORT", "SLURM_NODEID")
+RENDEZVOUS = ("MASTER_ADDR", "MASTER_PORT")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,7 +48,10 @@ class ContainerPlan:
 
 
 def choose(spec: JobSpec, facts: Facts, gpus: tuple[str, ...], count: int) -> ContainerPlan | None:
-    """The container that a job asks for on this host, or None for no container. Raises `SettingsError`."""
+    """The container that a job asks for on this host, or None for no container.
+
+    Raises `SettingsError` for what can't be, `Unavailable` for a runtime that this host hasn't got or can't use.
+    """
     launch = spec.launch
     kind = ALIASES.get(launch.container.kind, launch.container.kind)
     if kind == "none":
@@ -65,7 +69,10 @@ def choose(spec: JobSpec, facts: Facts, gpus: tuple[str, ...], count: int) -> Co
         )
     known = facts.containers
     assert known is not None, "the prober gives facts of containers where one is asked for"
-    runtime = preflight.choose(kind, known.runtimes)
+    try:
+        runtime = preflight.choose(kind, known.runtimes)
+    except SettingsError as error:
+        raise Unavailable(str(error)) from None
     _check_release(spec, facts, launch.image)
     image = find.LocalImage(name=known.image, present=known.image_present, architecture=known.image_architecture)
     find.check_image(image, launch.image, known.architecture)

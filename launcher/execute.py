@@ -82,8 +82,15 @@ def execute(plan: Plan) -> dict[str, Any]:
     folder = prepare(plan) if plan.run_id == PLACEHOLDER else Path(plan.run_dir)
     if not (folder / "run.sh").exists():
         raise LauncherError(f"{folder} has no run.sh; prepare the plan first")
-    # The script says how it ended in status.json, which outlives this process.
-    subprocess.run(["bash", str(folder / "run.sh")], stdin=subprocess.DEVNULL, env=environment(), check=False)
+    # The script says how it ended in status.json, which outlives this process. Its session is its own: when it is ended
+    # it signals its whole process group, which must not be that of whoever runs this.
+    argv = ["bash", str(folder / "run.sh")]
+    started = subprocess.Popen(argv, stdin=subprocess.DEVNULL, env=environment(), start_new_session=True)
+    try:
+        started.wait()
+    except BaseException:
+        started.terminate()
+        raise
     return outcome(folder)
 
 

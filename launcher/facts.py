@@ -20,9 +20,10 @@ class Gpu:
     driver: str
 
     @property
-    def compute_capability(self) -> tuple[int, int]:
+    def compute_capability(self) -> tuple[int, int] | None:
+        """None where an old driver does not tell."""
         major, _, minor = self.capability.partition(".")
-        return int(major), int(minor or 0)
+        return (int(major), int(minor or 0)) if major.isdigit() else None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

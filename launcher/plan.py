@@ -128,7 +128,7 @@ def _resolve(spec: JobSpec, facts: Facts) -> Plan:
         raise SettingsError(f"device=cuda, and this job has no GPU ({_what_is_there(facts)})", "device")
     processes = max(1, count)
     settings.check(training, launch.nodes * processes)
-    capability = min((gpu.compute_capability for gpu in gpus), default=None)
+    capability = min((each for gpu in gpus if (each := gpu.compute_capability) is not None), default=None)
     dtype = levels.resolve_dtype(training.amp.level, training.amp.dtype, device, capability, training.framework)
     row = levels.mechanism(
         training.framework, training.amp.level, dtype, training.xla, device, training.amp.master_weights

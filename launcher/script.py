@@ -16,7 +16,19 @@ from launcher.slurm import header as slurm_header
 from launcher.slurm import text as slurm_text
 
 # What a surrounding job or launcher leaves behind would give this job wrong sizes or another job's rendezvous.
-SCRUBBED_PREFIXES = ("SLURM_", "SBATCH_", "SRUN_", "PMI_", "PMIX_", "OMPI_", "TORCHELASTIC_", "LAUNCHER_")
+SCRUBBED_PREFIXES = (
+    "SLURM_",
+    "SBATCH_",
+    "SRUN_",
+    "PMI_",
+    "PMIX_",
+    "OMPI_",
+    "TORCHELASTIC_",
+    "LAUNCHER_",
+    "APPTAINERENV_",
+    "SINGULARITYENV_",
+    "PYXIS_",
+)
 SCRUBBED_NAMES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TF_CONFIG")
 
 _STATUS = r"""

@@ -119,7 +119,7 @@ def git_state(root: Path, files: Sequence[Path]) -> tuple[str | None, bool]:
 
 def diff(root: Path) -> str:
     """Uncommitted changes of tracked files in the checkout, cut at a size; empty outside git."""
-    text = _git(root, "diff", "HEAD", "--no-color")
+    text = _git(root, "diff", "HEAD", "--no-color", "--no-ext-diff")
     if len(text) > MAX_DIFF_BYTES:
         return text[:MAX_DIFF_BYTES] + f"\n... cut at {MAX_DIFF_BYTES} characters\n"
     return text

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from launcher import execute, runs, starting
-from launcher.errors import LauncherError
 from launcher.facts import Facts
 from launcher.plan import Plan
 
@@ -24,7 +23,7 @@ def submit(plans: Sequence[Plan], facts: Facts, code: Mapping[str, Path]) -> lis
         _, folders = execute.sweep(plans, code, came_from)
     try:
         start(folders, plans[0].queue, facts.slurm.max_array_size if facts.slurm else None)
-    except LauncherError:
+    except BaseException:  # an interrupt too: what was not handed over leaves nothing
         for folder in folders:
             if not _accepted(folder):
                 execute.discard(folder)

@@ -30,6 +30,7 @@ def check(spec: JobSpec, facts: Facts) -> None:
     assert isinstance(cluster, SlurmCluster)
     slurm = facts.slurm
     assert slurm is not None, "the prober gives facts of Slurm for cluster=slurm"
+    check_numbers(cluster)
     _check_flags(cluster.flags)
     for key, value in (("account", cluster.account), ("partition", cluster.partition), ("qos", cluster.qos)):
         if value is not None and re.search(r"\s", value):
@@ -38,6 +39,16 @@ def check(spec: JobSpec, facts: Facts) -> None:
     if partition is not None:
         _check_partition(spec, cluster, partition)
     _check_run_root(facts, slurm)
+
+
+def check_numbers(cluster: SlurmCluster) -> None:
+    """Refuse counts that can't be. Raises `SettingsError`."""
+    for name, low in (("cpus", 1), ("parallel", 1), ("max_requeues", 0), ("stop_before", 1)):
+        value = getattr(cluster, name)
+        if value is not None and value < low:
+            raise SettingsError(f"cluster.{name}={value} must be at least {low}", f"cluster.{name}")
+    if cluster.stop_before > 65535:  # sbatch's own limit for --signal
+        raise SettingsError(f"cluster.stop_before={cluster.stop_before} must be at most 65535", "cluster.stop_before")
 
 
 def find_partition(cluster: SlurmCluster, slurm: SlurmFacts) -> Partition | None:

@@ -17,9 +17,10 @@ from launcher import plan as plans
 from launcher.errors import UsageError
 from launcher.plan import Plan
 from launcher.queues import Seen
-from launcher.schema import annotation_of
+from launcher.schema import SlurmCluster, annotation_of
+from launcher.slurm.check import check_numbers
 from launcher.verbs.run import leave, stay
-from recipes.typed import SettingsError, from_text, nearest, show
+from recipes.typed import SettingsError, build, from_text, nearest, show
 
 HELP = """\
 Go on with a run that stopped, failed, was cancelled or was lost, from its newest checkpoint, in the same folder.
@@ -65,12 +66,27 @@ def _submit(found: runs.Found, assignments: dict[str, str]) -> tuple[list[Path],
     plan_of = {each.run: changes(_plan_of(each), assignments) for each in seen}
     chosen = _choose(seen, goes_on=bool({"epochs", "steps"} & assignments.keys()), is_sweep=found.sweep is not None)
     changed = [plan_of[each.run] for each in chosen]
+    for plan in changed:
+        _check_place(plan)
     folders = [each.run.folder for each in chosen]
     submission.check(changed)
     for folder, plan in zip(folders, changed, strict=True):
         lay_down_again(folder, plan)
     submission.start(folders, changed[0].queue)
     return folders, changed[0].queue
+
+
+def _check_place(plan: Plan) -> None:
+    """Refuse to start what could only fail: its code or its Python is gone. Raises `UsageError`."""
+    if not Path(plan.code_dir).is_dir():
+        raise UsageError(f"the code that {plan.run_id} began with is gone ({plan.code_dir}); start it anew")
+    if plan.queue == "direct" and plan.container is None and not Path(plan.python).exists():
+        raise UsageError(f"the Python that {plan.run_id} ran with is gone ({plan.python}); start it anew")
+    if plan.cluster["kind"] == "slurm":
+        try:
+            check_numbers(build(SlurmCluster, plan.cluster))
+        except SettingsError as error:
+            raise UsageError(f"{error} (command line)") from None
 
 
 @contextlib.contextmanager

@@ -10,7 +10,7 @@ import pytest
 
 from containers.description import Mount
 from containers.runtime import Runtime
-from launcher.errors import UsageError
+from launcher.errors import Unavailable, UsageError
 from launcher.facts import ContainerFacts, Facts
 from launcher.plan import Plan, from_json, resolve, to_json
 from launcher.script import render
@@ -123,7 +123,6 @@ def test_a_secret_is_in_no_line_of_the_script_but_its_file() -> None:
         (with_containers(LAPTOP), ("container=docker",), "container=docker needs image="),
         (LAPTOP, ("image=x",), "image= needs a container"),
         (LAPTOP, ("mounts=['/a:/b']",), "mounts= needs a container"),
-        (with_containers(LAPTOP, runtimes={}), ("container=docker", "image=x"), "not installed on this host"),
         (with_containers(LAPTOP, image_present=False), ("container=docker", "image=x"), "image=x is not on this host"),
         (
             with_containers(LAPTOP, image_architecture="arm64"),
@@ -154,6 +153,11 @@ def test_what_no_container_can_be_is_refused(facts: Facts, words: tuple[str, ...
     with pytest.raises(UsageError) as error:
         plan_of(facts, *words)
     assert says in str(error.value)
+
+
+def test_a_runtime_that_is_not_there_is_unavailable_rather_than_wrong() -> None:
+    with pytest.raises(Unavailable, match="not installed on this host, which has none"):
+        plan_of(with_containers(LAPTOP, runtimes={}), "container=docker", "image=x")
 
 
 def test_limits_are_configuration() -> None:

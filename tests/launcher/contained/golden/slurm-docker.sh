@@ -62,7 +62,6 @@ if [ "${1-}" = node ]; then
     --env=LAUNCHER_ATTEMPT \
     --env=MASTER_ADDR \
     --env=MASTER_PORT \
-    --env=SLURM_NODEID \
     --entrypoint= \
     local/torch \
     python3 \

@@ -44,7 +44,7 @@ if [ "${1-}" = node ]; then
     '--container-image=nvcr.io#nvidia/pytorch:25.06-py3' \
     --container-workdir=/home/mei/launcher-runs/.code/c0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0de \
     --container-mounts=/home/mei/launcher-runs/20260102-030405-calm-fox:/home/mei/launcher-runs/20260102-030405-calm-fox,/home/mei/launcher-runs/.cache:/home/mei/launcher-runs/.cache,/home/mei/launcher-runs/.code/c0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0de:/home/mei/launcher-runs/.code/c0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0de:ro \
-    --container-env=NVIDIA_VISIBLE_DEVICES,LANG,PYTHONNOUSERSITE,XDG_CACHE_HOME,TORCHINDUCTOR_CACHE_DIR,TRITON_CACHE_DIR,CUDA_CACHE_PATH,USER,LOGNAME,CUDA_DEVICE_ORDER,LAUNCHER_RUN_ID,LAUNCHER_SPEC,PYTHONPATH,PYTHONUNBUFFERED,CUDA_VISIBLE_DEVICES,LAUNCHER_ATTEMPT,MASTER_ADDR,MASTER_PORT,SLURM_NODEID \
+    --container-env=NVIDIA_VISIBLE_DEVICES,LANG,PYTHONNOUSERSITE,XDG_CACHE_HOME,TORCHINDUCTOR_CACHE_DIR,TRITON_CACHE_DIR,CUDA_CACHE_PATH,USER,LOGNAME,CUDA_DEVICE_ORDER,LAUNCHER_RUN_ID,LAUNCHER_SPEC,PYTHONPATH,PYTHONUNBUFFERED,CUDA_VISIBLE_DEVICES,LAUNCHER_ATTEMPT,MASTER_ADDR,MASTER_PORT \
     /usr/bin/env \
     HOME=/home/mei/launcher-runs/.cache/home \
     /bin/sh \
@@ -174,7 +174,7 @@ trap 'signalled=TERM; trap "" TERM INT HUP; kill -TERM 0' TERM INT HUP
     '--container-image=nvcr.io#nvidia/pytorch:25.06-py3' \
     --container-workdir=/home/mei/launcher-runs/.code/c0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0de \
     --container-mounts=/home/mei/launcher-runs/20260102-030405-calm-fox:/home/mei/launcher-runs/20260102-030405-calm-fox,/home/mei/launcher-runs/.cache:/home/mei/launcher-runs/.cache,/home/mei/launcher-runs/.code/c0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0de:/home/mei/launcher-runs/.code/c0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0de:ro \
-    --container-env=NVIDIA_VISIBLE_DEVICES,LANG,PYTHONNOUSERSITE,XDG_CACHE_HOME,TORCHINDUCTOR_CACHE_DIR,TRITON_CACHE_DIR,CUDA_CACHE_PATH,USER,LOGNAME,CUDA_DEVICE_ORDER,LAUNCHER_RUN_ID,LAUNCHER_SPEC,PYTHONPATH,PYTHONUNBUFFERED,CUDA_VISIBLE_DEVICES,LAUNCHER_ATTEMPT,MASTER_ADDR,MASTER_PORT,SLURM_NODEID \
+    --container-env=NVIDIA_VISIBLE_DEVICES,LANG,PYTHONNOUSERSITE,XDG_CACHE_HOME,TORCHINDUCTOR_CACHE_DIR,TRITON_CACHE_DIR,CUDA_CACHE_PATH,USER,LOGNAME,CUDA_DEVICE_ORDER,LAUNCHER_RUN_ID,LAUNCHER_SPEC,PYTHONPATH,PYTHONUNBUFFERED,CUDA_VISIBLE_DEVICES,LAUNCHER_ATTEMPT,MASTER_ADDR,MASTER_PORT \
     /usr/bin/env \
     HOME=/home/mei/launcher-runs/.cache/home \
     /bin/sh \
