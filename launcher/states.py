@@ -16,6 +16,9 @@ FINISHED: frozenset[str] = frozenset({"done", "failed", "stopped", "cancelled", 
 """States that change only by a new submission. An unreachable run may still be running."""
 
 
+SILENT = "its script never started, or ended before it could write why; launch.log may say more"
+
+
 class Liveness(NamedTuple):
     """What a queue knows of a run that its folder calls unfinished."""
 
@@ -103,7 +106,7 @@ def _waiting(files: Files, liveness: Liveness, unreadable: str) -> State:
     if files.stop:
         return State("stopped", "before it started")
     if liveness.outcome:
-        return State(liveness.outcome, liveness.reason)
+        return State(liveness.outcome, liveness.reason or SILENT)
     return State("lost", unreadable or f"it never started: {liveness.reason}")
 
 

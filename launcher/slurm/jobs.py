@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from launcher.errors import Unavailable
@@ -34,6 +34,9 @@ _REASONS = {
     "BeginTime": "waiting for its begin time, as a requeued job does for two minutes",
     "JobArrayTaskLimit": "waiting: cluster.parallel runs are running",
     "QOSMaxJobsPerUserLimit": "waiting: you have as many jobs as you may",
+    "JobHeldUser": "held by its user (`scontrol release` lets it go)",
+    "JobHeldAdmin": "held by the cluster's administrators",
+    "launch failed requeued held": "held, because Slurm could not start it (`scontrol release` has it tried again)",
     "AssocGrpGRES": "waiting: your account's GPUs are in use",
 }
 
@@ -43,6 +46,8 @@ class Row(NamedTuple):
 
     state: str
     reason: str
+    script: str = ""
+    """What was submitted; only squeue says it."""
 
 
 def job_of(submission: Mapping[str, Any]) -> str | None:
@@ -71,20 +76,25 @@ def of_script(script: str, conf: str | None = None) -> set[str]:
     return {job for job, _, command in rows if command == script}
 
 
-def ask(jobs: Iterable[str], *, accounting: bool = True, conf: str | None = None) -> dict[str, Row]:
-    """What Slurm knows of the jobs. A live row of squeue wins over what sacct says, which lags and can call a job
-    cancelled whose payload still runs. Jobs that neither knows are missing. Raises `Unavailable`."""
-    wanted = set(jobs)
-    found = _squeue(conf)
-    rest = sorted(each for each in wanted if each not in found)
+def ask(jobs: Mapping[str, str | None], *, accounting: bool = True, conf: str | None = None) -> dict[str, Row]:
+    """What Slurm knows of the jobs, each given with its script, if that is known: a controller that crashed may give an
+    id again that it had given before.
+
+    A live row of squeue wins over what sacct says, which lags and can call a job cancelled whose payload still runs.
+    Jobs that neither knows are missing. Raises `Unavailable`.
+    """
+    held = _squeue(conf)
+    found = {job: held[job] for job, script in jobs.items() if job in held and script in (None, held[job].script)}
+    rest = sorted(job for job in jobs if job not in held)
     if rest and accounting:
-        found = {**_sacct(rest, conf), **found}
-    return {each: found[each] for each in wanted if each in found}
+        known = _sacct(rest, conf)
+        found.update({job: known[job] for job in rest if job in known})
+    return found
 
 
 def _squeue(conf: str | None) -> dict[str, Row]:
     # All of the user's jobs: naming thousands would cost more, and naming one that is gone is an error.
-    done = call(["squeue", "--me", "--array", "--noheader", "--states=all", "--format=%i|%T|%r"], conf=conf)
+    done = call(["squeue", "--me", "--array", "--noheader", "--states=all", "--format=%i|%T|%r|%o"], conf=conf)
     if done.returncode != 0:
         raise Unavailable(f"squeue failed: {complaint(done)}")
     return _rows(done.stdout)
@@ -106,9 +116,9 @@ def _sacct(jobs: list[str], conf: str | None) -> dict[str, Row]:
 def _rows(text: str) -> dict[str, Row]:
     rows = {}
     for line in text.splitlines():
-        job, state, reason = [*line.split("|"), "", ""][:3]
+        job, state, reason, script = [*line.split("|", 3), "", "", ""][:4]
         # `CANCELLED by 0`, and `RUNNING+` where the column was cut.
-        rows[job] = Row(state.partition(" ")[0].rstrip("+"), reason)
+        rows[job] = Row(state.partition(" ")[0].rstrip("+"), reason, script)
     return rows
 
 

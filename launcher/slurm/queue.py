@@ -40,7 +40,7 @@ def _by_cluster(asked: Mapping[str, Files]) -> dict[str | None, dict[str, Files]
 def _liveness(asked: Mapping[str, Files], conf: str | None) -> dict[str, Liveness]:
     try:
         names = _jobs(asked, conf)
-        known = [job for job in names.values() if job is not None]
+        known = _with_scripts(asked, names)
         rows = jobs.ask(known, conf=conf) if known else {}
     except Unavailable as error:
         return {folder: Liveness("unknown", str(error)) for folder in asked}
@@ -101,7 +101,7 @@ def with_processes(asked: Mapping[str, Files]) -> set[str]:
     for conf, group in _by_cluster(asked).items():
         try:
             names = _jobs(group, conf)
-            known = [job for job in names.values() if job is not None]
+            known = _with_scripts(group, names)
             rows = jobs.ask(known, accounting=False, conf=conf) if known else {}
         except Unavailable:
             continue
@@ -119,6 +119,11 @@ def _jobs(asked: Mapping[str, Files], conf: str | None) -> dict[str, str | None]
             _answer_instead(submission, conf)
             names.update({folder: job_of(asked[folder].submission or {}) for folder in group})
     return names
+
+
+def _with_scripts(asked: Mapping[str, Files], names: Mapping[str, str | None]) -> dict[str, str | None]:
+    """What was submitted as each job, where that was recorded."""
+    return {job: (asked[folder].submission or {}).get("script") for folder, job in names.items() if job is not None}
 
 
 def _silent(asked: Mapping[str, Files], names: Mapping[str, str | None]) -> dict[str, list[str]]:

@@ -1,7 +1,7 @@
 import pytest
 
 from launcher.runs import Files
-from launcher.states import FINISHED, Liveness, judge, needs_liveness, status_of
+from launcher.states import FINISHED, SILENT, Liveness, judge, needs_liveness, status_of
 
 SUBMITTED = {"schema": 1, "queue": "direct", "first_attempt": 1}
 ALIVE = Liveness("alive")
@@ -29,6 +29,7 @@ TABLE = [
     (files(), UNKNOWN, "unreachable", "it runs on n7"),
     (files(), OUT_OF_MEMORY, "failed", "out of memory"),
     (files(), BY_SLURM, "cancelled", "cancelled by root"),
+    (files(), Liveness("gone", "", "failed"), "failed", SILENT),
     (files(cancelled=True, stop=True), ALIVE, "cancelled", "before it started"),
     (files(cancelled=True, stop=True), GONE, "cancelled", "before it started"),
     (files(stop=True), ALIVE, "stopping", "before it starts"),

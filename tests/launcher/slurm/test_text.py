@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -109,6 +110,8 @@ def test_facts_are_read_from_what_the_programs_print() -> None:
         (("gpus=9",), "gpus=9: no node of partition gpu has more than 4"),
         (("gpus=1", "cluster.partition=cpu"), "gpus=1: no node of partition cpu has more than 0"),
         (("gpus=0", "nodes=3"), "nodes=3: partition gpu has 2"),
+        (("gpus=0", "cluster.max_requeues=-1"), "cluster.max_requeues=-1 must be at least 0"),
+        (("gpus=0", "cluster.parallel=0"), "cluster.parallel=0 must be at least 1"),
         (("gpus=0", "cluster.cpus=99"), "no node of partition gpu has more than 8"),
         (("gpus=0", "cluster.partition=short", "cluster.time=6"), "over the 5 minutes that partition short allows"),
         (("gpus=0", "cluster.partition=short", "cluster.time=unlimited"), "over the 5 minutes"),
@@ -231,5 +234,14 @@ def test_slurms_word_and_the_folders_word_make_one_state(
 
 
 def test_a_cut_or_attributed_state_is_still_read() -> None:
-    rows = jobs._rows("7|CANCELLED by 0|None\n7_1|RUNNING+|\n")
-    assert rows == {"7": Row("CANCELLED", "None"), "7_1": Row("RUNNING", "")}
+    rows = jobs._rows("7|CANCELLED by 0|None\n7_1|RUNNING+|\n8|PENDING|None|/a|b/run.sh\n")
+    expected = {"7": Row("CANCELLED", "None"), "7_1": Row("RUNNING", ""), "8": Row("PENDING", "None", "/a|b/run.sh")}
+    assert rows == expected
+
+
+def test_a_job_id_that_was_given_again_is_another_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = {"squeue": "7|RUNNING|None|/new/run.sh\n", "sacct": "7|RUNNING|\n8|COMPLETED|\n"}
+    monkeypatch.setattr(jobs, "call", lambda argv, **_: subprocess.CompletedProcess(argv, 0, answers[argv[0]], ""))
+    assert jobs.ask({"7": "/old/run.sh"}) == {}
+    assert jobs.ask({"7": "/new/run.sh", "8": "/old/run.sh"}).keys() == {"7", "8"}
+    assert jobs.ask({"7": None}).keys() == {"7"}
