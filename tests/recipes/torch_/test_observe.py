@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 from torch.utils.checkpoint import checkpoint
 
 from recipes.levels import Amp, LossScale
@@ -136,6 +137,63 @@ def test_gradients_are_told_by_the_function_whose_they_are() -> None:
             tuple(each["functions"]) for each in training.witness.reports[0]["calls"] if each["backward"] is backward
         }
         assert functions == {("linear",), ("scaled_dot_product_attention",)}
+
+
+def test_a_product_without_gradients_does_not_take_those_of_the_one_before_it() -> None:
+    class Model(Dense):
+        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+            hidden = self.first(inputs)
+            with torch.no_grad():
+                hidden.t() @ hidden
+            return self.second(hidden)
+
+    training = Training(Model, O1)
+    training.run(1, watched={1})
+    calls = training.witness.reports[0]["calls"]
+    assert {tuple(each["functions"]) for each in calls if not each["backward"]} == {("linear",), ("matmul",)}
+    assert {tuple(each["functions"]) for each in calls if each["backward"]} == {("linear",)}
+
+
+def test_keeping_a_container_keeps_all_that_is_in_it() -> None:
+    found = run(Transformer, Amp(level="o2", dtype="bfloat16", keep_fp32=("block",)))
+    assert found["verdict"] == "proved", found["why"]
+    assert found["param_dtypes"] == {
+        "float32": sum(each.numel() for each in Transformer().block.parameters()),
+        "bfloat16": 330,
+    }
+
+
+def test_kept_modules_are_known_by_their_names_from_before_parts_were_compiled() -> None:
+    def compile_block(training: Training) -> None:
+        training.net.block = torch.compile(training.net.block, backend="eager")
+
+    amp = Amp(level="o2", dtype="bfloat16", keep_fp32=("block.linear1",))
+    training = Training(Transformer, amp, prepare=compile_block)
+    training.run(1, watched={1})
+    report = training.witness.reports[0]
+    kept = [each["elements"] for each in report["parameters"] if each["group"] == "kept"]
+    assert kept == [32 * 64 + 64]
+    assert None in {each["kept"] for each in report["calls"]}, "of code made of several modules it can't be told"
+
+
+class Tied(Dense):
+    """A weight that two modules share."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.again = nn.Linear(32, 64)
+        self.again.weight = self.first.weight
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self.second(self.first(inputs) + self.again(inputs))
+
+
+@pytest.mark.parametrize("keep", ["first", "again"])
+def test_a_shared_weight_is_kept_in_float32_if_any_of_its_modules_is(keep: str) -> None:
+    training = Training(Tied, Amp(level="o2", dtype="bfloat16", keep_fp32=(keep,)))
+    training.run(1, watched={1})
+    kept = [each for each in training.witness.reports[0]["parameters"] if each["group"] == "kept"]
+    assert kept == [{"group": "kept", "dtype": "float32", "elements": 32 * 64 + 64}]
 
 
 class Checkpointed(Transformer):
@@ -277,6 +335,12 @@ def test_an_overflow_that_skips_the_step_leaves_masters_unseen_until_one_is_take
     assert training.run(2, watched={2})["verdict"] == "proved"
 
 
+def test_weights_that_the_optimizer_has_and_does_not_step_do_not_count() -> None:
+    training = Training(Dense, Amp(level="o2"))
+    training.optimizer.add_param_group({"params": [nn.Parameter(torch.ones(3, dtype=torch.bfloat16))]})
+    assert training.run(1, watched={1})["verdict"] == "proved"
+
+
 def test_a_step_that_raises_is_not_reported_and_leaves_nothing_behind() -> None:
     training = Training(Dense, O1)
     artifact = compiled._artifact()
@@ -285,6 +349,8 @@ def test_a_step_that_raises_is_not_reported_and_leaves_nothing_behind() -> None:
         training.step()
         raise ZeroDivisionError
     assert training.witness.reports == []
+    assert not _global_optimizer_pre_hooks
+    assert not _global_optimizer_post_hooks
     assert before is None or vars(artifact)["__call__"] is before
     assert training.run(2, watched={2})["verdict"] == "proved"
     assert len(training.witness.reports) == 1

@@ -78,6 +78,25 @@ def test_lists_and_kept_modules_are_checked_in_compiled_code(amp: Amp) -> None:
     assert 0 < found["half_flop_share"] < 1
 
 
+def test_a_compiled_optimizers_own_products_do_not_count() -> None:
+    @torch.compile
+    def orthogonalised(gradient: torch.Tensor) -> torch.Tensor:
+        half = gradient.bfloat16()
+        return (half @ half.t() @ half).to(gradient.dtype)
+
+    class HalfOptimizer(torch.optim.SGD):
+        @torch.no_grad()
+        def step(self, closure: Any = None) -> Any:
+            for each in self.param_groups[0]["params"]:
+                if each.ndim == 2:
+                    each.grad.add_(orthogonalised(each.grad), alpha=1e-3)
+            return super().step(closure)
+
+    training = Training(Dense, O0, make_optimizer=lambda weights: HalfOptimizer(weights, lr=0.01))
+    found = training.run(1, watched={1})
+    assert (found["verdict"], found["half_flop_share"]) == ("proved", 0.0), found["why"]
+
+
 def test_compiled_and_eager_count_the_same_work() -> None:
     work = []
     for compile in (False, True):
