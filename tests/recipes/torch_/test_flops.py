@@ -75,7 +75,10 @@ def test_attention_on_a_gpu_costs_what_torchs_own_counter_says(kernel: str) -> N
     query, key, value, gradient = (torch.empty(2, 3, rows, 8) for rows in (7, 5, 5, 7))
     for name, given in (("", (query, key, value)), ("_backward", (gradient, query, key, value))):
         operation = f"_scaled_dot_product_{kernel}_attention{name}"
-        theirs = flop_registry[getattr(torch.ops.aten, operation)](*given, out_val=query)
+        packet = getattr(torch.ops.aten, operation)
+        if packet not in flop_registry:
+            pytest.skip("this torch doesn't count it")
+        theirs = flop_registry[packet](*given, out_val=query)
         positions, formula = flops.FORMULAS[operation]
         assert formula is not None
         assert (positions, formula(given, ())) == (tuple(range(len(given))), theirs)
