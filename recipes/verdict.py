@@ -88,7 +88,7 @@ def _findings(reports: Sequence[Report], planned: set[int]) -> Iterator[Finding]
     yield from _attendance(reports, planned)
     rule = reports[0]["rule"]
     if any(report["rule"] != rule for report in reports):
-        yield CONTRADICTED, "the ranks were not told the same precision"
+        yield CONTRADICTED, "not all observed steps and ranks were told the same precision"
     for report in reports:
         for kind, text in _of_step(report):
             yield kind, f"{_place(report)}: {text}"
@@ -96,14 +96,15 @@ def _findings(reports: Sequence[Report], planned: set[int]) -> Iterator[Finding]
 
 
 def _attendance(reports: Sequence[Report], planned: set[int]) -> Iterator[Finding]:
-    steps = {report["step"] for report in reports}
-    seen = {(report["step"], report["rank"]) for report in reports}
-    for step in sorted(planned - steps):
+    by_step: dict[int, list[Report]] = {}
+    for report in reports:
+        by_step.setdefault(report["step"], []).append(report)
+    for step in sorted(planned - by_step.keys()):
         yield UNKNOWN, f"step {step} was to be observed and was not"
-    for step in sorted(steps):
-        absent = [rank for rank in range(reports[0]["world_size"]) if (step, rank) not in seen]
+    for step, present in sorted(by_step.items()):
+        absent = set(range(present[0]["world_size"])) - {report["rank"] for report in present}
         if absent:
-            yield UNKNOWN, f"step {step} was not observed on rank {', '.join(map(str, absent))}"
+            yield UNKNOWN, f"step {step} was not observed on rank {', '.join(map(str, sorted(absent)))}"
 
 
 def _of_step(report: Report) -> Iterator[Finding]:
@@ -293,7 +294,7 @@ def _summary(reports: Sequence[Report]) -> str:
         done = _flops(each for each in calls if each["dtype"] == dtype)
         shares.append(f"{_percent(done, _flops(calls))} of {_phase(backward)}")
     steps = sorted({report["step"] for report in reports})
-    ranks = reports[0]["world_size"]
+    ranks = max(report["world_size"] for report in reports)
     rest = [each for report in reports for each in report["calls"] if each["dtype"] != dtype]
     asked = [each for each in rest if each["dtype"] == "float32" and "float32" in _allowed(each, rule)]
     other = [each for each in rest if each not in asked]

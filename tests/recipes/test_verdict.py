@@ -346,6 +346,11 @@ def test_under_o0_no_switch_may_let_float32_be_rounded(level: str, tf32: bool, s
     assert got == kind, why
 
 
+def test_tf32_asked_for_under_o0_needs_a_float32_product_to_show_in() -> None:
+    empty = {"switches": {}, "arithmetic": {}}
+    assert judged(of_level("o0", float32=empty, rule={"tf32": True}))[0] == "proved"
+
+
 def test_products_on_another_device_are_contradicted() -> None:
     kind, why = judged(report(rule={"device": "cuda"}))
     assert (kind, "device=cuda, and matrix products ran on cpu" in why) == ("contradicted", True)
@@ -358,6 +363,13 @@ def test_every_rank_has_to_be_seen_at_every_step() -> None:
     assert (kind, why) == ("unknown", "step 5 was not observed on rank 2")
 
 
+def test_a_run_may_be_resumed_on_another_number_of_ranks() -> None:
+    before = [report(rank=rank, world_size=4, step=1) for rank in range(4)]
+    after = [report(rank=rank, world_size=2, step=5) for rank in range(2)]
+    assert judged(*before, *after)[0] == "proved"
+    assert judged(*before[:3], *after)[0] == "unknown"
+
+
 def test_one_rank_contradicts_all() -> None:
     wrong = report(rank=1, world_size=2, calls=[call(False, "float32"), call(True)])
     kind, why = judged(report(rank=0, world_size=2), wrong)
@@ -366,8 +378,9 @@ def test_one_rank_contradicts_all() -> None:
 
 
 def test_ranks_told_different_things_are_contradicted() -> None:
-    reports = [report(rank=0, world_size=2), report(rank=1, world_size=2, rule={"dtype": "float16"})]
-    assert judged(*reports)[0] == "contradicted"
+    reports = [report(rank=0, world_size=2), report(rank=1, world_size=2, rule={"keep_fp32": ["head"]})]
+    kind, why = judged(*reports)
+    assert (kind, "told the same precision" in why) == ("contradicted", True)
 
 
 def test_a_planned_step_that_was_not_observed_is_unknown() -> None:
