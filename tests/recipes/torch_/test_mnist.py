@@ -198,7 +198,7 @@ def test_a_model_that_computes_in_float32_fails_the_run_and_says_why(tmp_path, w
     assert found["reason"] in ended.stderr
 
 
-UNSEEN = "import recipes.torch_.eager\nrecipes.torch_.eager.missing = lambda: 'thing to see with'"
+UNSEEN = "import recipes.torch_.eager\nrecipes.torch_.eager.missing = lambda **_: 'a thing to see with'"
 
 
 def test_what_could_not_be_observed_fails_the_run_unless_that_is_allowed(tmp_path, words):
