@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks import report
+from benchmarks.__main__ import BENCHMARKS
+from benchmarks.measure import Measured, Timing, by_turns, command
+
+
+def measured(name: str = "a", ours: tuple[float, ...] = (1.0, 2.0, 9.0), limit: float = 1.0) -> Measured:
+    return Measured(
+        name=name,
+        claim="ours no slower",
+        limit=limit,
+        ours="us",
+        theirs="them",
+        timings={"us": Timing(seconds=ours), "them": Timing(seconds=(2.0, 4.0, 3.0))},
+    )
+
+
+def test_a_ratio_is_the_median_of_those_within_a_round() -> None:
+    assert measured().ratio == 0.5
+    assert measured().ratio_of_fastest == 0.5
+    assert measured().holds
+    assert not measured(limit=0.4).holds
+
+
+def test_cases_take_turns_and_every_other_round_goes_backwards() -> None:
+    asked: list[str] = []
+
+    def case(name: str) -> float:
+        asked.append(name)
+        return float(len(asked))
+
+    timings = by_turns({name: lambda name=name: case(name) for name in "ab"}, rounds=2)
+    assert "".join(asked) == "abbaab"
+    assert timings["a"].seconds == (4.0, 5.0), "the first round warms up"
+
+
+def test_a_command_that_fails_is_no_time(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match="ended with exit code 1: no such"):
+        command(["sh", "-c", "echo no such >&2; exit 1"], tmp_path, {})()
+
+
+def test_saving_again_replaces_what_was_measured_again_and_keeps_the_rest(tmp_path: Path) -> None:
+    hardware = {"cpu": "x", "cores": 2, "memory_gib": 8, "system": "Linux", "python": "3", "load": [0.1, 0, 0]}
+    report.save(tmp_path, "today", [measured("a"), measured("b")], hardware)
+    path = report.save(tmp_path, "today", [measured("a", ours=(8.0, 8.0, 8.0))], hardware)
+    results = json.loads(path.read_text())["results"]
+    assert [(each["name"], each["holds"]) for each in results] == [("a", False), ("b", True)]
+    assert "misses" in path.with_suffix(".md").read_text()
+
+
+@pytest.mark.parametrize(("value", "text"), [(1.234e-5, "12.3 us"), (0.0421, "42.1 ms"), (17.91, "17.9 s")])
+def test_times_have_three_digits(value: float, text: str) -> None:
+    assert report.seconds(value) == text
+
+
+def test_every_benchmark_named_is_there() -> None:
+    folder = Path(report.__file__).parent
+    for place in BENCHMARKS.values():
+        module, _, function = place.partition(":")
+        assert f"\ndef {function}(folder: Path) -> Measured:" in (folder / f"{module}.py").read_text()
