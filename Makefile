@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: run test lint format bench golden clean help
+.PHONY: run test lint faults format bench golden clean help
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^[^:]*:?([a-z-]+):.*## /\1\t/' | expand -t 16
@@ -21,6 +21,10 @@ lint: $(VENV)/.test ## format, lint, types, import direction
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/python -m pytest tests/test_import_direction.py
+
+faults: $(VENV)/.test ## every fault many times, at random moments, on the testbed: make faults ROUNDS=20 [SEED=n]
+	FAULT_ROUNDS=$(or $(ROUNDS),20) FAULT_SEED=$(SEED) TESTBED_REQUIRED=1 $(BIN)/python -m pytest --timeout=0 \
+	  tests/launcher/slurm/test_faults.py tests/launcher/slurm/test_trainer.py tests/launcher/slurm/test_nodes.py
 
 format: $(VENV)/.test ## put the code into the one format
 	$(BIN)/ruff format .

@@ -53,11 +53,11 @@ def state(folder: Path) -> State:
     return seen.state
 
 
-def until(condition: Callable[[], Any], seconds: float = 60.0) -> Any:
+def until(condition: Callable[[], Any], seconds: float = 60.0, every: float = 0.2) -> Any:
     deadline = time.monotonic() + seconds
     while not (found := condition()):
         assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.2)
+        time.sleep(every)
     return found
 
 

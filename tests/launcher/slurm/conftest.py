@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from launcher import queues, runs
+from launcher.slurm.commands import call
 from tests.launcher.slurm.bench import Bench
+from tests.launcher.slurm.trainers import Moments, Trainers, undisturbed
 from tests.testbed.facts import Testbed
 
 
@@ -26,3 +28,34 @@ def slurm(testbed: Testbed, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
 @pytest.fixture
 def bench(slurm: Testbed, tmp_path: Path, program: Path) -> Bench:
     return Bench(tmp_path, program)
+
+
+@pytest.fixture(scope="session")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run that nothing happened to."""
+    return undisturbed(tmp_path_factory.mktemp("undisturbed") / "run")
+
+
+@pytest.fixture
+def trainers(slurm: Testbed, tmp_path: Path, whole: Path) -> Iterator[Trainers]:
+    found = Trainers(tmp_path, whole)
+    yield found
+    call(["scancel", "--quiet", *sorted(found.jobs)])
+
+
+@pytest.fixture
+def moments(request: pytest.FixtureRequest) -> Moments:
+    return Moments(request.node.name)
+
+
+@pytest.fixture(scope="session")
+def whole_of_two_ranks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return undisturbed(tmp_path_factory.mktemp("undisturbed") / "run", ranks=2)
+
+
+@pytest.fixture
+def pairs(slurm: Testbed, tmp_path: Path, whole_of_two_ranks: Path) -> Iterator[Trainers]:
+    """Trainers of two ranks, each on a node of its own."""
+    found = Trainers(tmp_path, whole_of_two_ranks, "nodes=2")
+    yield found
+    call(["scancel", "--quiet", *sorted(found.jobs)])

@@ -1,0 +1,290 @@
+"""Faults on the real Slurm with the real trainer, at random moments.
+
+After each of them the run ends bit by bit as one that nothing happened to, or its state says truly what became of it;
+nothing is submitted twice, and nothing is lost. FAULT_ROUNDS says how often each is tried, FAULT_SEED which moments;
+`make faults` tries many.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from launcher import runs, stopping
+from launcher.runs import Run
+from launcher.slurm.commands import call
+from launcher.states import SILENT
+from tests.launcher.slurm.bench import ended, job_of, state, until
+from tests.launcher.slurm.trainers import (
+    EVERY,
+    JOB,
+    LONG,
+    Moments,
+    Trainers,
+    gone,
+    kill,
+    processes,
+    saved,
+    shell,
+    side_by_side,
+    start_again_now,
+    submissions,
+    told,
+)
+from tests.testbed.facts import Testbed
+
+
+@pytest.fixture
+def cluster(slurm: Testbed) -> Iterator[Testbed]:
+    """The testbed, whose daemons a test may kill."""
+    yield slurm
+    slurm.revive()
+
+
+def test_a_trainer_killed_at_any_moment_fails_with_the_reason_and_can_be_resumed(
+    trainers: Trainers, moments: Moments
+) -> None:
+    def one(number: int) -> None:
+        folder = trainers.start(trainers.plan())
+        saved(folder, moments.step())
+        moments.wait(0.5)
+        kill(processes(folder))
+        assert ended(folder, LONG)[:2] == ("failed", "the trainer was killed by signal 9"), told(folder)
+        trainers.go_on(folder)
+        trainers.ends_as_if_undisturbed(folder)
+        assert state(folder).attempt == 2
+
+    side_by_side(moments.rounds, one)
+
+
+def test_requeued_in_the_middle_of_a_checkpoint_it_goes_on_from_the_one_before(
+    trainers: Trainers, moments: Moments
+) -> None:
+    def one(number: int) -> None:
+        folder = trainers.start(trainers.plan(pace=0.05, save=1.0))
+        least = moments.step()
+        saved(folder, least)
+        until(lambda: list(folder.glob("checkpoints/.step-*")), LONG, every=0.01)
+        moments.wait(0.9)
+        before = shell(folder)
+        assert call(["scontrol", "requeue", job_of(folder)]).returncode == 0
+        start_again_now(folder, before)
+        trainers.ends_as_if_undisturbed(folder)
+        assert not list(folder.glob("checkpoints/.*"))
+
+    side_by_side(moments.rounds, one)
+
+
+def test_a_node_daemon_killed_and_started_again_disturbs_nobody(
+    trainers: Trainers, moments: Moments, cluster: Testbed
+) -> None:
+    folders = [trainers.start(trainers.plan(pace=0.2)) for _ in range(2)]
+    for _ in range(moments.rounds):
+        moments.wait(4)
+        cluster.kill(f"slurmd-{moments.random.choice(cluster.slurm.nodes)}")
+        moments.wait(1)
+        cluster.revive()
+    for folder in folders:
+        trainers.ends_as_if_undisturbed(folder)
+
+
+def test_a_run_started_again_elsewhere_while_its_node_is_out_of_sight_has_one_writer(
+    trainers: Trainers, moments: Moments, cluster: Testbed
+) -> None:
+    folder = trainers.start(trainers.plan("cluster.flags=['--nodelist=n1']", pace=1.0))
+    saved(folder, EVERY)
+    first, before = processes(folder), shell(folder)
+    cluster.kill("slurmd-n1")
+    moments.wait(3)
+    assert call(["scontrol", "update", "nodename=n1", "state=down", "reason=fault"]).returncode == 0
+    assert not gone(first), "the trainer outlives its node's daemon"
+    call(["scontrol", "update", f"jobid={job_of(folder)}", "ReqNodeList=n2"])
+    until(lambda: "begin time" in state(folder).reason, LONG)
+    assert call(["scontrol", "update", f"jobid={job_of(folder)}", "StartTime=now"]).returncode == 0
+    until((folder / "attempts/2").exists, LONG)
+    until(lambda: gone([*first, before]), LONG)
+    assert "attempts/2 has taken over" in (folder / "attempts/1/stderr.log").read_text()
+    trainers.ends_as_if_undisturbed(folder)
+    assert state(folder).attempt == 2
+
+
+def end_controller(cluster: Testbed, moments: Moments) -> None:
+    """By TERM, as for an upgrade, or by KILL: then it forgets what happened in its last seconds."""
+    if moments.random.random() < 0.5:
+        cluster.kill("slurmctld")
+        return
+    pid = cluster.servers["slurmctld"]
+    cluster.kill("slurmctld", signal.SIGTERM)
+    until(lambda: pid is None or gone([pid]), LONG)
+
+
+def test_a_controller_restarted_during_runs_disturbs_nobody(
+    trainers: Trainers, moments: Moments, cluster: Testbed
+) -> None:
+    folders = [trainers.start(trainers.plan(pace=0.2)) for _ in range(2)]
+    for _ in range(moments.rounds):
+        moments.wait(4)
+        end_controller(cluster, moments)
+        assert {state(each).name for each in folders} <= {"running", "done", "unreachable"}
+        moments.wait(3)
+        cluster.revive()
+    for folder in folders:
+        trainers.ends_as_if_undisturbed(folder)
+
+
+def launch(trainers: Trainers, slurm: Testbed) -> subprocess.Popen[str]:
+    """The command as a person types it."""
+    words = ["cluster=slurm", "gpus=0", *JOB, "env.OMP_NUM_THREADS=1"]
+    where = [f"run_root={trainers.root}", f"python={trainers.python}"]
+    return subprocess.Popen(
+        [sys.executable, "-m", "launcher", *words, *where],
+        env=slurm.slurm_env(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def folders_of(trainers: Trainers) -> set[Path]:
+    return {each.folder for each in runs.newest([str(trainers.root)], 1000)}
+
+
+def ends_truly(trainers: Trainers, folder: Path) -> None:
+    """The run is done, as if nothing had happened; or a controller that crashed forgot it, and it says so."""
+
+    def over() -> bool:
+        found = state(folder)
+        if "scontrol release" in found.reason:  # its job had an id that the node knew from before the crash
+            call(["scontrol", "release", job_of(folder)])
+        return found.finished
+
+    until(over, LONG)
+    for _ in range(3):
+        name, reason = state(folder)[:2]
+        if name == "done":
+            break
+        # The controller had not yet saved that the run was submitted, or that it had started, and ends it; or it gives
+        # the id of a job that it forgot to another, which a node that remembers refuses.
+        assert (name, reason) in (("failed", "its script was killed"), ("failed", SILENT)) or (
+            name == "lost" and "Slurm no longer knows job" in reason
+        ), told(folder)
+        until(lambda: not processes(folder), LONG)
+        trainers.go_on(folder)
+        until(over, LONG)
+    trainers.ends_as_if_undisturbed(folder)
+
+
+def test_a_controller_restarted_during_a_submission_takes_it_once_or_not_at_all(
+    trainers: Trainers, moments: Moments, cluster: Testbed
+) -> None:
+    for _ in range(moments.rounds):
+        before = folders_of(trainers)
+        started = launch(trainers, cluster)
+        moments.wait(3)
+        end_controller(cluster, moments)
+        moments.wait(3)
+        cluster.revive()
+        out, err = started.communicate(timeout=LONG)
+        made = folders_of(trainers) - before
+        if started.returncode == 0:
+            assert {each.name for each in made} == {*out.split()}
+            for folder in made:
+                trainers.jobs.add(job_of(folder))
+                ends_truly(trainers, folder)
+        else:
+            assert started.returncode in (2, 3), (out, err)  # Slurm refuses what it has no node for yet
+            assert not made
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of its own, of 200 MB: two runs fill half of it."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=200m", "tmpfs", str(folder)], check=True)
+    yield folder
+    until(lambda: subprocess.run(["umount", str(folder)], capture_output=True).returncode == 0, LONG)
+
+
+def test_a_full_disk_fails_the_run_with_that_reason_and_with_room_again_it_goes_on(
+    trainers: Trainers, moments: Moments, small_disk: Path
+) -> None:
+    folders = [trainers.start(trainers.plan(pace=0.2, root=small_disk / "runs")) for _ in range(2)]
+    for folder in folders:
+        saved(folder, EVERY)
+    for number in range(moments.rounds // 2):
+        moments.wait(2)
+        with open(small_disk / f"filler{number}", "wb") as filler, pytest.raises(OSError, match="No space left"):
+            while True:
+                os.write(filler.fileno(), bytes(4096))
+        for folder in folders:
+            found = ended(folder, LONG)
+            assert found.name == "failed"
+            assert "No space left on device" in found.reason, (found, told(folder))
+        (small_disk / f"filler{number}").unlink()
+        for folder in folders:
+            trainers.go_on(folder)
+    for folder in folders:
+        trainers.ends_as_if_undisturbed(folder)
+
+
+def test_a_run_whose_folder_is_deleted_is_lost_and_its_job_ends(trainers: Trainers, moments: Moments) -> None:
+    def one(number: int) -> None:
+        folder = trainers.start(trainers.plan())
+        if number % 2:  # before it starts
+            moments.wait(1)
+        else:
+            saved(folder, moments.step())
+            moments.wait(0.5)
+        job = job_of(folder)
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)  # what was written meanwhile
+        until(lambda: job not in call(["squeue", "--noheader", "--format=%i"]).stdout.split(), LONG)
+        assert processes(folder) == []
+        assert state(folder)[:2] == ("lost", "its folder is gone")
+        assert not folder.exists()
+
+    side_by_side(moments.rounds, one)
+
+
+def test_a_run_cancelled_while_it_starts_is_cancelled_and_nothing_of_it_lives(
+    trainers: Trainers, moments: Moments
+) -> None:
+    def one(number: int) -> None:
+        folder = trainers.start(trainers.plan())
+        moments.wait(4)
+        ((_, why),) = stopping.cancel([Run(str(folder.parent), folder.name)], now=bool(number % 2), stop_grace=2)
+        assert why == ""
+        assert ended(folder, LONG).name == "cancelled", told(folder)
+        until(lambda: not processes(folder), LONG)
+        assert not (folder / "result.json").exists() or state(folder).reason.startswith("on request")
+
+    side_by_side(2 * moments.rounds, one)
+
+
+def test_a_launcher_killed_at_any_moment_leaves_a_whole_run_or_says_that_there_is_none(
+    trainers: Trainers, moments: Moments, slurm: Testbed
+) -> None:
+    def one(number: int) -> None:
+        started = launch(trainers, slurm)
+        moments.wait(3)
+        started.kill()
+        started.communicate()
+
+    side_by_side(2 * moments.rounds, one)
+    for folder in folders_of(trainers):
+        found = ended(folder, LONG)
+        if found.name == "done":
+            trainers.is_as_if_undisturbed(folder)
+        else:
+            assert found.name == "lost", (found, told(folder))
+            assert "the launcher ended before" in found.reason
+            assert not (folder / "attempts").exists()
+            assert submissions(folder) == set()

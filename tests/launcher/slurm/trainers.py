@@ -1,0 +1,186 @@
+"""The real trainer on the testbed's Slurm, what is done to it, and whether it ends as if nothing had happened."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import random
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from launcher import runs
+from launcher.plan import Plan, resolve
+from launcher.probe import code_files, probe
+from launcher.slurm.commands import call
+from launcher.slurm.jobs import of_script
+from launcher.submission import submit
+from launcher.verbs import resume
+from tests.launcher.hosts import spec_of
+from tests.launcher.slurm.bench import job_of, state, until
+from tests.recipes.torch_ import trainers
+
+STEPS = 24
+EVERY = 4
+JOB = ("amp=o2", "data=digits", "batch=32", f"steps={STEPS}", f"checkpoint.every={EVERY}", "checkpoint.keep=3")
+PACED = Path(__file__).with_name("paced")
+LONG = 180.0
+"""Seconds after which something that should happen on two busy cores won't."""
+
+
+class Trainers:
+    """Submits trainers of one job, whose undisturbed run is in the folder `whole`."""
+
+    def __init__(self, tmp_path: Path, whole: Path, *words: str) -> None:
+        self.root, self.whole, self.words = tmp_path / "runs", whole, words
+        self.python = tmp_path / "python"
+        path = f'PYTHONPATH="${{PYTHONPATH:+$PYTHONPATH:}}{PACED}"'
+        self.python.write_text(f'#!/bin/sh\n{path} exec {sys.executable} "$@"\n')
+        self.python.chmod(0o700)
+        self.jobs: set[str] = set()
+        self.one_at_a_time = threading.Lock()
+
+    def plan(self, *words: str, pace: float = 0.1, save: float = 0.0, root: Path | None = None) -> Plan:
+        """A trainer whose steps take at least `pace` seconds in its first attempt, and its checkpoints `save` more."""
+        where = (f"run_root={root or self.root}", f"python={self.python}")
+        spec = spec_of("cluster=slurm", *where, "gpus=0", *JOB, *self.words, *words)
+        plan = resolve(spec, probe([spec]))
+        added = {"OMP_NUM_THREADS": "1", "PACE": str(pace), "PACE_SAVE": str(save)}
+        later = '[ "$attempt" = 1 ] || PACE=0 PACE_SAVE=0'
+        return dataclasses.replace(plan, env={**plan.env, **added}, setup=(*plan.setup, later))
+
+    def start(self, plan: Plan) -> Path:
+        with self.one_at_a_time:  # each launcher is a process of its own elsewhere
+            (folder,) = submit([plan], probe([spec_of("cluster=slurm", "gpus=0")]), code_files())
+        self.jobs.add(job_of(folder))
+        return folder
+
+    def go_on(self, folder: Path) -> None:
+        """What a person would do with a run that failed: `resume`."""
+        with self.one_at_a_time:
+            assert resume.main([folder.name, f"run_root={folder.parent}"]) == 0
+        self.jobs.add(job_of(folder))
+
+    def ends_as_if_undisturbed(self, folder: Path, seconds: float = LONG) -> None:
+        until(lambda: state(folder).finished, seconds)
+        assert state(folder).name == "done", (state(folder), told(folder))
+        self.is_as_if_undisturbed(folder)
+
+    def is_as_if_undisturbed(self, folder: Path) -> None:
+        """Weights, optimizer, random numbers and every step's row, bit by bit; each step once; proved; one job."""
+        one, other = trainers.last_state(folder), trainers.last_state(self.whole)
+        for key in ("model", "optimizers", "precision", "random"):
+            assert trainers.differences(one[key], other[key], key) == []
+        steps, undisturbed = trainers.steps(folder), trainers.steps(self.whole)
+        assert [row["step"] for row in steps] == list(range(1, STEPS + 1))
+        for column in ("epoch", "loss", "lr", "loss_scale", "skipped", "grad_norm"):
+            assert [row[column] for row in steps] == [row[column] for row in undisturbed]
+        found, expected = trainers.result(folder), trainers.result(self.whole)
+        assert (found["status"], found["eval"], found["determinism"]) == ("done", expected["eval"], "exact")
+        assert found["observed"]["verdict"] == "proved", found["observed"]
+        assert len(submissions(folder)) <= len(list(folder.glob("sbatch.*.out")))
+
+
+def undisturbed(folder: Path, ranks: int = 1) -> Path:
+    """A run of the same job, here and alone."""
+    trainers.succeed([*JOB, "device=cpu", f"run={folder}"], ranks)
+    return folder
+
+
+def processes(folder: Path) -> list[int]:
+    """The trainer's processes, those of torchrun not among them."""
+    found = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if f"run={folder}".encode() in words and b"torch.distributed.run" not in words:
+            found.append(int(pid))
+    return found
+
+
+def shell(folder: Path) -> int:
+    """The process of the newest attempt's script."""
+    pid: int = runs.read_if_whole(folder / "status.json")["process"]["pid"]
+    return pid
+
+
+def step(folder: Path) -> int:
+    """Step of the newest checkpoint; 0 before the first."""
+    names = [each.name for each in folder.glob("checkpoints/step-*")]
+    return max((int(name.removeprefix("step-")) for name in names), default=0)
+
+
+def saved(folder: Path, least: int) -> None:
+    """Wait for a checkpoint of that step or a later one."""
+    until(lambda: step(folder) >= least or state_is_final(folder), LONG, every=0.01)
+    assert step(folder) >= least, told(folder)
+
+
+def state_is_final(folder: Path) -> bool:
+    return runs.read_if_whole(folder / "status.json").get("state") in ("done", "failed", "stopped", "cancelled")
+
+
+def kill(pids: Sequence[int]) -> None:
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+
+
+def gone(pids: Sequence[int]) -> bool:
+    return not any(Path(f"/proc/{pid}").exists() for pid in pids)
+
+
+def ask_as_before_a_time_limit(folder: Path) -> None:
+    """The signal that Slurm sends the script some time before the limit."""
+    assert call(["scancel", "--batch", "--signal=USR1", job_of(folder)]).returncode == 0
+
+
+def start_again_now(folder: Path, before: int) -> None:
+    """Spare a requeued job the wait for its begin time. `before` is the script's process of its attempt so far: told
+    to start while that one still ends, Slurm calls the job failed."""
+    until(lambda: gone([before]) and "begin time" in state(folder).reason, LONG)
+    time.sleep(2)
+    assert call(["scontrol", "update", f"jobid={job_of(folder)}", "StartTime=now"]).returncode == 0
+
+
+def submissions(folder: Path) -> set[str]:
+    """Slurm's jobs for this run, by what was submitted; its accounting may lack one if the controller was killed."""
+    argv = ["sacct", "--allusers", "--allocations", "--noheader", "--parsable2", "--starttime=now-1hours"]
+    lines = call([*argv, "--format=JobID,SubmitLine"]).stdout.splitlines()
+    return {line.partition("|")[0] for line in lines if f"{folder}/run.sh" in line} | of_script(f"{folder}/run.sh")
+
+
+def told(folder: Path) -> str:
+    """The end of all that a run said, for a test that fails."""
+    files = [folder / "status.json", *sorted(folder.glob("attempts/*/*.log")), folder / "launch.log"]
+    return "\n".join(f"{each}: {each.read_text()[-1500:]}" for each in files if each.exists())
+
+
+class Moments:
+    """Random moments of a test, the same again for the same FAULT_SEED; FAULT_ROUNDS says how many rounds it has."""
+
+    def __init__(self, test: str) -> None:
+        seed = int(os.environ.get("FAULT_SEED") or random.SystemRandom().randrange(10**6))
+        print(f"FAULT_SEED={seed}")
+        self.random = random.Random(f"{seed} {test}")
+        self.rounds = int(os.environ.get("FAULT_ROUNDS") or 2)
+
+    def step(self) -> int:
+        """A step after the first checkpoint and before the last."""
+        return self.random.randrange(EVERY, STEPS - 2 * EVERY)
+
+    def wait(self, seconds: float) -> None:
+        time.sleep(self.random.uniform(0, seconds))
+
+
+def side_by_side(count: int, one: Callable[[int], Any], at_once: int = 3) -> None:
+    """So many rounds, a few of them at the same time: most of a round is waiting for Slurm."""
+    with ThreadPoolExecutor(at_once) as pool:
+        for each in [pool.submit(one, number) for number in range(count)]:
+            each.result()
