@@ -48,6 +48,8 @@ def server(bed: Bed, name: str, session: Mapping[str, str]) -> Server:
         f"HostKey {folder}/host-{name}",
         f"PidFile {folder}/{name}.pid",
         f"AuthorizedKeysFile {folder}/authorized_keys",
+        # The keys lie in the testbed's folder, which may be below one that everybody may write to, as /tmp.
+        "StrictModes no",
         "AuthenticationMethods publickey",
         "PermitRootLogin prohibit-password",
         "UsePAM no",

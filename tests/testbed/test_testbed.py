@@ -38,7 +38,7 @@ def running_job(testbed: Testbed, *options: str) -> str:
     assert wait_until(lambda: state(testbed, job) == "RUNNING", 60)
     seen = time.time()
     saved = Path(testbed.slurm.conf).with_name("state") / "job_state"
-    assert wait_until(lambda: saved.stat().st_mtime > seen, 30)
+    assert wait_until(lambda: saved.stat().st_mtime > seen, 90)
     return job
 
 
