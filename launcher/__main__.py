@@ -55,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     _open_what_is_closed()
     try:
-        code = _dispatch(words)
+        code = _dispatch(list(words))
         sys.stdout.flush()  # here, where a reader that has gone is still no error
         return code
     except LauncherError as error:
