@@ -21,7 +21,7 @@ SITES = ROOT / "examples" / "sites"
 
 def modes() -> dict[str, list[str]]:
     after = README.partition("<!-- modes")[2]
-    rows = [line.strip("| ").split(" | ") for line in after.splitlines() if line.startswith("| o")]
+    rows = [line.strip("| ").split(" | ") for line in after.splitlines() if re.match(r"\| o\d \|", line)]
     return {row[0]: row[1:] for row in rows}
 
 
