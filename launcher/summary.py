@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,9 @@ from launcher import follow, human, run_ids, runs, tables
 from launcher.states import State
 
 LOG_LINES = 10
+LONGEST_REPORT = 1000
+"""Lines that torchrun's own words may take at the end of a log."""
+_TORCHRUN = re.compile(r"[EWI]\d{4} .* torch/distributed/|\[.*\] torch\.distributed\.(?:elastic|run)")
 
 
 def label(folder: Path) -> str:
@@ -109,9 +113,24 @@ def log_tail(folder: Path, attempt: int = 0, count: int = LOG_LINES) -> tuple[Pa
     number = attempt or max(runs.attempts(folder), default=0)
     candidates = [folder / "attempts" / str(number) / name for name in ("stderr.log", "stdout.log")]
     for path in (*candidates, folder / "launch.log"):
-        if lines := follow.tail(path, count):
-            return path, lines
+        if lines := without_torchruns_report(follow.tail(path, count + LONGEST_REPORT)):
+            return path, lines[-count:]
     return candidates[0], []
+
+
+def without_torchruns_report(lines: Iterable[str]) -> list[str]:
+    """The lines of a log without what torchrun adds for each worker that failed: a traceback of its own and a table,
+    above which what the worker said is out of sight."""
+    kept, rulers = [], None
+    for line in lines:
+        if _TORCHRUN.match(line):
+            # The report of a worker that failed ends at its second double ruler.
+            rulers = 0 if " failed (exitcode: " in line else rulers
+        elif rulers is None:
+            kept.append(line)
+        elif line and not line.strip("="):
+            rulers = rulers + 1 if rulers == 0 else None
+    return kept
 
 
 def of_run(folder: Path, state: State, now: float) -> list[str]:

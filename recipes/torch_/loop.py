@@ -62,7 +62,8 @@ def main(recipe: str, train: Callable[[Run], None], words: Sequence[str]) -> int
         print(f"{recipe}: {error}", file=sys.stderr)
         return REFUSED
     except PlacementError as error:
-        print(f"{recipe}: {error}", file=sys.stderr)
+        if os.environ.get("RANK", "0") == "0":  # every rank has the same table
+            print(f"{recipe}: {error}", file=sys.stderr)
         return FAILED
     except Superseded as error:
         print(f"{recipe}: {error}", file=sys.stderr)

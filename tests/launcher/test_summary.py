@@ -126,3 +126,39 @@ def test_a_sweep_ends_in_one_table_with_why_runs_failed(tmp_path):
         ["001", "amp=o2", "failed", "1m05s", "-", "-", "-", "-"],
     ]
     assert lines[3:] == [f"{SWEEP}-001: failed after 1m05s: out of memory", f"folders in {tmp_path}"]
+
+
+def torchruns_report(host: str) -> str:
+    return f"""E1120 22:22:31.911000 9607 torch/distributed/elastic/api.py:1002] failed (exitcode: 1) of python
+Traceback (most recent call last):
+  File "torch/distributed/launcher/api.py", line 383, in launch_agent
+    raise ChildFailedError(
+torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+============================================================
+recipes.torch_.mnist FAILED
+------------------------------------------------------------
+Root Cause (first observed failure):
+  host      : {host}
+============================================================
+"""
+
+
+def test_the_end_of_a_log_is_what_the_trainer_said_and_not_what_torchrun_added(tmp_path):
+    log = tmp_path / "attempts" / "1" / "stderr.log"
+    log.parent.mkdir(parents=True)
+    said = "mnist: 2 ranks have met, and 4 were planned\nrank  host\n0     n1\n1     n2\n"
+    closing = (
+        "W1120 22:22:31.9 9607 torch/distributed/elastic/api.py:9] Sending process 7 closing signal\n"
+    )
+    ends = "srun: error: n1: task 0: Exited with exit code 1\n"
+    log.write_text(said + closing + torchruns_report("n1") + torchruns_report("n2") + ends)
+    path, lines = summary.log_tail(tmp_path, 1)
+    assert (path, lines) == (log, (said + ends).splitlines())
+
+
+def test_a_log_that_holds_only_torchruns_words_gives_way_to_the_next(tmp_path):
+    logs = tmp_path / "attempts" / "1"
+    logs.mkdir(parents=True)
+    (logs / "stderr.log").write_text(torchruns_report("n1"))
+    (logs / "stdout.log").write_text("here\n")
+    assert summary.log_tail(tmp_path, 1) == (logs / "stdout.log", ["here"])

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import re
 
-from launcher import execute, runs, submission
+from launcher import execute, runs, submission, summary
 from launcher.probe import code_files
 from tests.launcher.slurm.bench import ended, job_of, until
 from tests.launcher.slurm.trainers import (
@@ -56,10 +55,13 @@ def test_fewer_ranks_than_planned_fail_at_once_with_a_table_of_who_is_there(pair
     submission.start([folder], "slurm")
     pairs.jobs.add(job_of(folder))
     assert ended(folder, LONG).name == "failed", told(folder)
-    said = (folder / "attempts/1/stderr.log").read_text()
-    assert "mnist: 2 ranks have met, and 4 were planned" in said
-    assert re.search(r"^1 +n2 +cpu +- +none$", said, re.MULTILINE)
-    assert said.index("mnist: ") == 0
+    _, said = summary.log_tail(folder)
+    assert said[0] == "mnist: 2 ranks have met, and 4 were planned"
+    assert [line.split() for line in said[1:4]] == [
+        ["rank", "host", "device", "GPU", "visible", "GPUs"],
+        ["0", "n1", "cpu", "-", "none"],
+        ["1", "n2", "cpu", "-", "none"],
+    ]
     assert not (folder / "metrics.jsonl").exists()
 
 
