@@ -57,9 +57,14 @@ def job_of(submission: Mapping[str, Any]) -> str | None:
     """
     try:
         with open(submission["answer"], encoding="utf-8") as stream:
-            match = _ANSWER.fullmatch(stream.read())
+            return job_in(stream.read(), submission)
     except (OSError, KeyError):
         return None
+
+
+def job_in(answer: str, submission: Mapping[str, Any]) -> str | None:
+    """The job that this answer of sbatch means for a run; None where it names none."""
+    match = _ANSWER.fullmatch(answer)
     if match is None:
         return None
     index = submission.get("array_index")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections.abc import Mapping
@@ -13,7 +14,7 @@ from launcher.errors import Unavailable
 from launcher.runs import Files
 from launcher.slurm import jobs
 from launcher.slurm.commands import call, complaint
-from launcher.slurm.jobs import Row, job_of
+from launcher.slurm.jobs import Row, job_in, job_of
 from launcher.states import Liveness
 
 VERDICT = "verdict.json"
@@ -116,8 +117,8 @@ def _jobs(asked: Mapping[str, Files], conf: str | None) -> dict[str, str | None]
     for group in _silent(asked, names).values():
         submission = asked[group[0]].submission or {}
         if not _refused(submission) and not _still_submitting(submission):
-            _answer_instead(submission, conf)
-            names.update({folder: job_of(asked[folder].submission or {}) for folder in group})
+            answer = _answer_instead(submission, conf)
+            names.update({folder: job_in(answer, asked[folder].submission or {}) for folder in group})
     return names
 
 
@@ -152,15 +153,24 @@ def _still_submitting(submission: Mapping[str, Any]) -> bool:
     return alive or bool(processes.carrying(jobs.SUBMITS, {str(submission.get("answer"))}))
 
 
-def _answer_instead(submission: Mapping[str, Any], conf: str | None) -> None:
-    """Write the answer of an sbatch that was killed before it did, if Slurm took the job. Raises `Unavailable`."""
+def _answer_instead(submission: Mapping[str, Any], conf: str | None) -> str:
+    """What an sbatch that was killed would have answered, if Slurm did take the job; written in its place.
+
+    Empty if Slurm didn't. Raises `Unavailable`.
+    """
     script, answer = submission.get("script"), Path(str(submission.get("answer")))
-    if script is None or job_of({"answer": str(answer)}) or not answer.parent.is_dir():
-        return
+    with contextlib.suppress(OSError):  # it may have come meanwhile
+        if text := answer.read_text(encoding="utf-8"):
+            return text
     # A resumed run has the script of its submissions before.
     before = {job_of({"answer": str(each)}) for each in answer.parent.glob("sbatch.*.out")}
-    if new := jobs.of_script(script, conf) - before:
-        runs.write_text(answer, max(new, key=int) + "\n")
+    new = jobs.of_script(script, conf) - before if script else set()
+    if not new:
+        return ""
+    found = max(new, key=int)
+    with contextlib.suppress(OSError):  # a disk that is full, or another person's: it will be asked again
+        runs.write_text(answer, f"{found}\n")
+    return found
 
 
 def _unanswered(files: Files) -> Liveness:
@@ -188,7 +198,8 @@ def _keep(folder: str, job: str, row: Row) -> None:
     path = Path(folder, VERDICT)
     verdict = {"schema": 1, "job": job, "state": row.state, "reason": row.reason}
     if Path(folder).is_dir() and runs.read_if_whole(path) != verdict:
-        runs.write_json(path, verdict)
+        with contextlib.suppress(OSError):  # a disk that is full, or another person's
+            runs.write_json(path, verdict)
 
 
 def _kept(folder: str, job: str) -> Row | None:

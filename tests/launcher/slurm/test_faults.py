@@ -17,11 +17,12 @@ from pathlib import Path
 
 import pytest
 
-from launcher import runs, stopping
+from launcher import execute, runs, stopping
+from launcher.probe import code_files
 from launcher.runs import Run
 from launcher.slurm.commands import call
 from launcher.states import SILENT
-from tests.launcher.slurm.bench import ended, job_of, state, until
+from tests.launcher.slurm.bench import Bench, ended, job_of, state, until
 from tests.launcher.slurm.trainers import (
     EVERY,
     JOB,
@@ -288,3 +289,33 @@ def test_a_launcher_killed_at_any_moment_leaves_a_whole_run_or_says_that_there_i
             assert "the launcher ended before" in found.reason
             assert not (folder / "attempts").exists()
             assert submissions(folder) == set()
+
+
+# Stands in for sbatch on the PATH: the real one for everything but a submission, in which it and its launcher die.
+DYING_SBATCH = """#!/bin/sh
+case "$*" in *--test-only*) exec {sbatch} "$@" ;; esac
+{submit}
+kill -KILL $PPID $$
+"""
+
+
+@pytest.mark.parametrize("accepted", [True, False])
+def test_an_sbatch_killed_before_it_answered_leaves_no_doubt_about_its_job(
+    bench: Bench, slurm: Testbed, tmp_path: Path, accepted: bool
+) -> None:
+    folder = execute.prepare(bench.plan("time.sleep(3)"), code_files())
+    sbatch = shutil.which("sbatch")
+    (tmp_path / "fake").mkdir()
+    text = DYING_SBATCH.format(sbatch=sbatch, submit=f'{sbatch} "$@" >/dev/null' if accepted else "")
+    (tmp_path / "fake/sbatch").write_text(text)
+    (tmp_path / "fake/sbatch").chmod(0o700)
+    start = f"from pathlib import Path; from launcher.submission import start; start([Path({str(folder)!r})], 'slurm')"
+    path = {"PATH": f"{tmp_path / 'fake'}:{os.environ['PATH']}"}
+    died = subprocess.run([sys.executable, "-c", start], env=slurm.slurm_env(path))
+    assert died.returncode == -signal.SIGKILL
+    found = ended(folder, LONG)
+    if accepted:
+        assert found.name == "done"
+        assert {job_of(folder)} == submissions(folder)
+    else:
+        assert found[:2] == ("lost", "it never started: its launcher ended before Slurm had accepted it")

@@ -62,3 +62,13 @@ def test_put_back_into_the_queue_at_any_moment_it_goes_on_from_its_last_checkpoi
         assert second >= EVERY
 
     side_by_side(moments.rounds, one)
+
+
+def test_preempted_it_goes_on_from_its_last_checkpoint_once_its_place_is_free(trainers: Trainers) -> None:
+    place = ("cluster.partition=scavenge", "cluster.mem=35G", "cluster.flags=['--nodelist=n1']")
+    folder = trainers.start(trainers.plan(*place, pace=1.0))
+    saved(folder, EVERY)
+    wants = ["--parsable", "--partition=priority", "--mem=35G", "--nodelist=n1", "--output=/dev/null"]
+    trainers.jobs.add(call(["sbatch", *wants, "--wrap=sleep 1"]).stdout.strip())
+    trainers.ends_as_if_undisturbed(folder)
+    assert state(folder).attempt == 2
