@@ -147,9 +147,7 @@ def test_the_end_of_a_log_is_what_the_trainer_said_and_not_what_torchrun_added(t
     log = tmp_path / "attempts" / "1" / "stderr.log"
     log.parent.mkdir(parents=True)
     said = "mnist: 2 ranks have met, and 4 were planned\nrank  host\n0     n1\n1     n2\n"
-    closing = (
-        "W1120 22:22:31.9 9607 torch/distributed/elastic/api.py:9] Sending process 7 closing signal\n"
-    )
+    closing = "W1120 22:22:31.9 9607 torch/distributed/elastic/api.py:9] Sending process 7 closing signal\n"
     ends = "srun: error: n1: task 0: Exited with exit code 1\n"
     log.write_text(said + closing + torchruns_report("n1") + torchruns_report("n2") + ends)
     path, lines = summary.log_tail(tmp_path, 1)
