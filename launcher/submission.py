@@ -22,7 +22,8 @@ def submit(plans: Sequence[Plan], facts: Facts, code: Mapping[str, Path]) -> lis
     else:
         _, folders = execute.sweep(plans, code, came_from)
     try:
-        start(folders, plans[0].queue, facts.slurm.max_array_size if facts.slurm else None)
+        bound = [plan.bind(folder.name) for plan, folder in zip(plans, folders, strict=True)]
+        start(folders, plans[0].queue, facts.slurm.max_array_size if facts.slurm else None, bound)
     except BaseException:  # an interrupt too: what was not handed over leaves nothing
         for folder in folders:
             if not _accepted(folder):
@@ -39,12 +40,14 @@ def check(plans: Sequence[Plan]) -> None:
         test_only(plans)
 
 
-def start(folders: Sequence[Path], queue: str, max_array_size: int | None = None) -> None:
-    """Start prepared run folders on their queue."""
+def start(
+    folders: Sequence[Path], queue: str, max_array_size: int | None = None, planned: Sequence[Plan] | None = None
+) -> None:
+    """Start prepared run folders on their queue. `planned` is the plans in the folders, if known."""
     if queue == "slurm":
         from launcher.slurm import submit
 
-        submit.start(folders, max_array_size or submit.MAX_ARRAY_SIZE)
+        submit.start(folders, max_array_size or submit.MAX_ARRAY_SIZE, planned)
     else:
         starting.start_here(folders)
 

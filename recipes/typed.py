@@ -195,6 +195,8 @@ def show(value: Any) -> str:
 
 def plain(value: Any) -> Any:
     """Dataclasses and tuples as dictionaries and lists, ready for JSON."""
+    if value is None or isinstance(value, (str, int, float)):  # most values by far
+        return value
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, Mapping):

@@ -26,10 +26,11 @@ MAX_ARRAY_SIZE = 1001
 """Slurm's own MaxArraySize, where the cluster's isn't known."""
 
 
-def start(folders: Sequence[Path], max_array_size: int = MAX_ARRAY_SIZE) -> None:
+def start(folders: Sequence[Path], max_array_size: int = MAX_ARRAY_SIZE, planned: Sequence[Plan] | None = None) -> None:
     """Submit prepared run folders: one job for a run, else an array for each shape of resources, chunked by the
-    cluster's MaxArraySize; an array's largest index is one less."""
-    planned = [plans.from_json(runs.read_if_whole(each / "plan.json")) for each in folders]
+    cluster's MaxArraySize; an array's largest index is one less. `planned` is the plans in the folders, if known."""
+    if planned is None:
+        planned = [plans.from_json(runs.read_if_whole(each / "plan.json")) for each in folders]
     if len(folders) == 1:
         _submit_one(folders[0], planned[0])
         return
