@@ -50,17 +50,26 @@ def control(*verb: str) -> subprocess.CompletedProcess[str]:
     return run([sys.executable, "-m", "tests.testbed", *verb], dict(os.environ), cwd=str(REPOSITORY))
 
 
-def test_bringing_up_what_is_up_starts_nothing_and_is_quick(testbed: Testbed) -> None:
+def servers_now() -> Mapping[str, int]:
+    """The servers' process ids at this moment; the fixture's are those of the session's start, before any was killed."""
+    now = gather(find())
+    assert now
+    return now.servers
+
+
+@pytest.mark.usefixtures("testbed")
+def test_bringing_up_what_is_up_starts_nothing_and_is_quick() -> None:
+    before = servers_now()
     began = time.monotonic()
     done = control("up")
     assert done.returncode == 0, done.stderr
     assert time.monotonic() - began < 3
-    after = gather(find())
-    assert after and after.servers == testbed.servers
+    assert servers_now() == before
 
 
-def test_everything_listens_on_loopback_only(testbed: Testbed) -> None:
-    pids = {f"pid={pid}," for pid in testbed.servers.values()}
+@pytest.mark.usefixtures("testbed")
+def test_everything_listens_on_loopback_only() -> None:
+    pids = {f"pid={pid}," for pid in servers_now().values()}
     ours = [line.split() for line in said(["ss", "-ltnpH"]).splitlines() if any(pid in line for pid in pids)]
     assert len(ours) == 7  # controller, two nodes, accounting and its database, two sshds
     assert {words[3].rpartition(":")[0] for words in ours} == {LOOPBACK}
