@@ -66,7 +66,7 @@ $(VENV)/.run: pyproject.toml constraints.txt | $(VENV)/bin/python
 $(VENV)/.test: pyproject.toml constraints.txt | $(VENV)/bin/python
 	@echo "installing what the tests need into $(VENV), once"
 	$(install_torch)
-	@$(PIP) --editable '.[torch,dev]'
+	@$(PIP) --editable '.[torch,tensorflow,paddle,ssh,dev]'
 	@touch $@ $(VENV)/.run
 
 -include tests/testbed/testbed.mk
