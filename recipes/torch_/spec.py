@@ -51,4 +51,4 @@ def capability_of(device: torch.device) -> tuple[int, int] | None:
         raise SettingsError("device=cuda: torch sees no CUDA GPU here; say device=cpu", "device")
     if device.index is not None and device.index >= torch.cuda.device_count():
         raise SettingsError(f"device={device}: torch sees {torch.cuda.device_count()} GPUs here", "device")
-    return torch.cuda.get_devicecapability_of(device)
+    return torch.cuda.get_device_capability(device)

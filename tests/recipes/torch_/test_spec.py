@@ -13,7 +13,7 @@ import torch
 from recipes.levels import Amp, LossScale
 from recipes.settings import Settings
 from recipes.torch_.precision import Precision
-from recipes.torch_.spec import device_from
+from recipes.torch_.spec import capability_of, device_from
 from recipes.typed import SettingsError, plain
 
 SCRIPT = """
@@ -97,3 +97,10 @@ def test_each_rank_gets_the_gpu_of_its_number(monkeypatch):
     assert device_from("cuda", {"LOCAL_RANK": "3"}) == torch.device("cuda", 3)
     assert device_from("cuda", {}) == torch.device("cuda", 0)
     assert device_from("cpu", {"LOCAL_RANK": "3"}) == torch.device("cpu")
+
+
+def test_a_gpus_compute_capability_is_torchs(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
+    assert capability_of(torch.device("cuda", 0)) == (8, 0)
