@@ -70,9 +70,10 @@ def candidates(line: str) -> list[str]:
 
 def _keys() -> Iterable[str]:
     from launcher.schema import GROUPS, known_keys
-    from recipes.mnist import RECIPE
+    from recipes.recipe import NAMES, find
 
-    return {*GROUPS, *known_keys(RECIPE.settings)} - {"cluster.kind", "container.kind", "loss_scale.preset"}
+    keys = {key for name in NAMES for key in known_keys(find(name).settings)}
+    return {*GROUPS, *keys} - {"cluster.kind", "container.kind", "loss_scale.preset"}
 
 
 def _values(key: str) -> list[str]:

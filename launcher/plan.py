@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import fnmatch
 import posixpath
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -235,27 +236,29 @@ def _device_environment(gpus: tuple[Gpu, ...], slurm: bool, contained: bool) -> 
 def _check_data(spec: JobSpec, facts: Facts) -> None:
     data = spec.training.data
     layout: DataLayout = spec.recipe.data[data.name]
+    if data.download and not layout.download:
+        raise SettingsError(f"data.download=true: there is nothing to fetch for data={data.name}", "data.download")
     if not layout.files:
         return
+    wanted = ", or ".join(" and ".join(names) for names in layout.files)
+    fetch = "; data.download=true fetches them" if layout.download else ""
     if data.dir is None:
-        raise SettingsError(
-            f"data={data.name} needs data.dir, the folder with {', '.join(layout.files)}"
-            + ("" if data.download else "; with data.download=true they are fetched into it"),
-            "data.dir",
-        )
+        free = [name for name, each in spec.recipe.data.items() if not each.files]
+        instead = f"; data={' or data='.join(free)} needs no files" if free else ""
+        raise SettingsError(f"data={data.name} needs data.dir, the folder with {wanted}{fetch}{instead}", "data.dir")
     if data.download:
         return
     there = facts.folders.get(data.dir)
     if there is None:
-        raise SettingsError(
-            f"data.dir={data.dir} is not a folder; it should hold {', '.join(layout.files)}", "data.dir"
-        )
-    lacking = [name for name in layout.files if name not in there and f"{name}.gz" not in there]
-    if lacking:
-        raise SettingsError(
-            f"data.dir={data.dir} lacks {', '.join(lacking)} (or the same with .gz); data.download=true fetches them",
-            "data.dir",
-        )
+        raise SettingsError(f"data.dir={data.dir} is not a folder; it should hold {wanted}{fetch}", "data.dir")
+    lacking = [_lacking(names, there) for names in layout.files]
+    if all(lacking):
+        what = f"lacks {', '.join(lacking[0])}" if len(lacking) == 1 else f"holds neither {wanted}"
+        raise SettingsError(f"data.dir={data.dir} {what} (or the same with .gz){fetch}", "data.dir")
+
+
+def _lacking(names: tuple[str, ...], there: Collection[str]) -> list[str]:
+    return [name for name in names if not fnmatch.filter(there, name) and f"{name}.gz" not in there]
 
 
 def _check_secrets(spec: JobSpec, facts: Facts) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from recipes.recipe import DataLayout, Layer, Recipe
+from recipes.recipe import MNIST_FILES, DataLayout, Layer, Recipe
 from recipes.typed import setting
 
 
@@ -31,19 +31,15 @@ RECIPE = Recipe(
     data={
         "digits": DataLayout(epochs=24, help="1,797 real 8x8 digits shipped inside scikit-learn; nothing to fetch"),
         "mnist": DataLayout(
-            files=(
-                "train-images-idx3-ubyte",
-                "train-labels-idx1-ubyte",
-                "t10k-images-idx3-ubyte",
-                "t10k-labels-idx1-ubyte",
-            ),
+            files=(MNIST_FILES,),
+            download=True,
             help="the IDX files of MNIST in data.dir",
         ),
         "synthetic": DataLayout(help="random images of MNIST's shape"),
     },
-    layers=(
-        Layer(name="conv1", kind="conv", inputs=1, outputs=32),
-        Layer(name="conv2", kind="conv", inputs=32, outputs=64),
+    layers=lambda settings: (
+        Layer(name="conv1", kind="conv", inputs=1, outputs=32, kernel=3),
+        Layer(name="conv2", kind="conv", inputs=32, outputs=64, kernel=3),
         Layer(name="dense1", kind="linear", inputs=9216, outputs=128),
         Layer(name="dense2", kind="linear", inputs=128, outputs=10),
     ),

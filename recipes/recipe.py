@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any, Literal
 
 from recipes.typed import SettingsError, nearest
 
-NAMES = ("mnist",)
+NAMES = ("mnist", "resnet50", "efficientnet", "gan", "simplenet")
+
+MNIST_FILES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DataLayout:
     """One data set that a recipe can train on."""
 
-    files: tuple[str, ...] = ()
-    """Names that must lie in data.dir, either as they are or with `.gz`; none means that no folder is needed."""
+    files: tuple[tuple[str, ...], ...] = ()
+    """Sets of names, one of which must lie whole in data.dir, each as it is or with `.gz`, `*` standing for anything;
+    none means that no folder is needed."""
+    download: bool = False
+    """Whether data.download=true can fetch them."""
     epochs: int | None = None
     """Passes over this data set where nothing else is said; none is the recipe's own number."""
     help: str = ""
@@ -26,9 +33,17 @@ class Layer:
     """The matrix or convolution sizes of one layer, for advice on dimensions that defeat tensor cores."""
 
     name: str
-    kind: str
+    kind: Literal["linear", "conv"]
     inputs: int
+    """Features, or channels."""
     outputs: int
+    kernel: int = 1
+    groups: int = 1
+
+    @property
+    def weights(self) -> int:
+        """How many numbers its weight has, without the bias."""
+        return self.inputs // self.groups * self.outputs * self.kernel**2
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,7 +58,8 @@ class Recipe:
     """framework -> module to run with `python -m`."""
     data: dict[str, DataLayout] = field(default_factory=dict)
     """The first is the default."""
-    layers: tuple[Layer, ...] = ()
+    layers: Callable[[Any], tuple[Layer, ...]] = lambda settings: ()
+    """The network's matrix products and convolutions for the recipe's own settings, in the order they run in."""
 
 
 def find(name: str) -> Recipe:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import functools
+import math
 import types
 import typing
 from collections.abc import Iterable, Mapping
@@ -180,6 +181,18 @@ def refuse_control_characters(key: str, value: str) -> None:
     for character in value:
         if ord(character) < 32 or ord(character) == 127:
             raise SettingsError(f"{key} holds the control character {character!r}, which no setting may", key)
+
+
+def at_least(key: str, value: float, low: float) -> None:
+    """Raise `SettingsError` for a number below `low`, or none."""
+    if not value >= low or value == math.inf:
+        raise SettingsError(f"{key}={show(value)} must be at least {low}", key)
+
+
+def above_zero(key: str, value: float) -> None:
+    """Raise `SettingsError` for a number that is not above zero, or not finite."""
+    if not 0 < value < math.inf:
+        raise SettingsError(f"{key}={show(value)} must be above zero", key)
 
 
 def show(value: Any) -> str:

@@ -25,10 +25,12 @@ def words(tmp_path_factory) -> list[str]:
 
 
 def test_the_layers_that_the_launcher_knows_are_those_of_the_network():
+    layers = RECIPE.layers(RECIPE.settings())
     built = {name: module for name, module in Net(RECIPE.settings()).named_children() if hasattr(module, "weight")}
-    assert list(built) == [layer.name for layer in RECIPE.layers]
-    for layer in RECIPE.layers:
+    assert list(built) == [layer.name for layer in layers]
+    for layer in layers:
         assert built[layer.name].weight.shape[:2] == (layer.outputs, layer.inputs)
+        assert built[layer.name].weight.numel() == layer.weights
 
 
 @pytest.mark.slow

@@ -1,0 +1,125 @@
+"""The EfficientNet-B0 recipe on CIFAR-100: its hyper-parameters and its blocks. No framework is imported here.
+
+Network, optimizer and schedule are those of a published Keras notebook on mixed precision, which differs from the
+paper: ReLU6 throughout, squeezing by 24 where that divides the channels and else by 4, and biases in the convolutions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from recipes.recipe import DataLayout, Layer, Recipe
+from recipes.typed import above_zero, at_least, setting
+
+CLASSES = 100
+STEM, HEAD = 32, 1280
+"""Channels of the first and the last convolution."""
+BLOCKS = (
+    # channels, kernel, repeats, stride of the first, expansion
+    (16, 3, 1, 1, 1),
+    (24, 3, 2, 2, 6),
+    (40, 5, 2, 2, 6),
+    (80, 3, 3, 2, 6),
+    (112, 5, 3, 1, 6),
+    (192, 5, 4, 2, 6),
+    (320, 3, 1, 1, 6),
+)
+NORM_EPSILON, NORM_MOMENTUM = 1e-3, 0.99
+"""Keras's batch normalization; the momentum is the share of the old mean that stays."""
+ADAM_EPSILON = 1e-7
+"""Keras's."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EfficientnetSettings:
+    """Hyper-parameters of the EfficientNet recipe."""
+
+    image_size: int = setting(224, "height and width that the 32x32 images are resized to")
+    lr: float = setting(1e-3, "Adam's learning rate")
+
+    def __post_init__(self) -> None:
+        at_least("train.image_size", self.image_size, 32)
+        above_zero("train.lr", self.lr)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Block:
+    """An inverted residual: 1x1 to more channels, depthwise convolution, squeeze and excite, 1x1 to the outputs."""
+
+    name: str
+    inputs: int
+    outputs: int
+    kernel: int
+    stride: int
+    expansion: int
+
+    @property
+    def expanded(self) -> int:
+        return self.inputs * self.expansion
+
+    @property
+    def squeezed(self) -> int:
+        return self.expanded // (4 if self.expanded % 24 else 24)
+
+    @property
+    def adds(self) -> bool:
+        """Whether what came in is added to what goes out."""
+        return self.stride == 1 and self.inputs == self.outputs
+
+
+def blocks() -> Iterator[Block]:
+    inputs, number = STEM, 0
+    for outputs, kernel, repeats, stride, expansion in BLOCKS:
+        for repeat in range(repeats):
+            yield Block(
+                name=f"blocks.{number}",
+                inputs=inputs,
+                outputs=outputs,
+                kernel=kernel,
+                stride=stride if repeat == 0 else 1,
+                expansion=expansion,
+            )
+            inputs, number = outputs, number + 1
+
+
+def layers(settings: EfficientnetSettings) -> tuple[Layer, ...]:
+    found = [Layer(name="stem", kind="conv", inputs=3, outputs=STEM, kernel=3)]
+    for block in blocks():
+        wide = block.expanded
+        found += [
+            Layer(name=f"{block.name}.expand", kind="conv", inputs=block.inputs, outputs=wide),
+            Layer(
+                name=f"{block.name}.depthwise",
+                kind="conv",
+                inputs=wide,
+                outputs=wide,
+                kernel=block.kernel,
+                groups=wide,
+            ),
+            Layer(name=f"{block.name}.squeeze", kind="conv", inputs=wide, outputs=block.squeezed),
+            Layer(name=f"{block.name}.excite", kind="conv", inputs=block.squeezed, outputs=wide),
+            Layer(name=f"{block.name}.project", kind="conv", inputs=wide, outputs=block.outputs),
+        ]
+    return (
+        *found,
+        Layer(name="head", kind="conv", inputs=BLOCKS[-1][0], outputs=HEAD),
+        Layer(name="classifier", kind="linear", inputs=HEAD, outputs=CLASSES),
+    )
+
+
+RECIPE = Recipe(
+    name="efficientnet",
+    settings=EfficientnetSettings,
+    batch=128,
+    epochs=20,
+    trainers={"torch": "recipes.torch_.efficientnet"},
+    data={
+        "cifar100": DataLayout(
+            files=(("train.bin", "test.bin"), ("train", "test"), ("cifar-100-binary",), ("cifar-100-python",)),
+            help="the binary or the Python files of CIFAR-100 in data.dir",
+        ),
+        "synthetic": DataLayout(help="random images of CIFAR-100's shape"),
+    },
+    layers=layers,
+)

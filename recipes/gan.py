@@ -1,0 +1,82 @@
+"""The GAN recipe: handwritten digits by two networks against each other. No framework is imported here.
+
+Networks, optimizers and labels are those of ALCF's profiling workshop (argonne-lcf/CompPerfWorkshop,
+10_reduced-precision/TensorFlow/train_GAN_optimized.py); its "bad layer sizes" are train.channels=[63,63,31,7] and
+batch=4090.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from recipes.recipe import MNIST_FILES, DataLayout, Layer, Recipe
+from recipes.typed import SettingsError, above_zero, at_least, setting, show
+
+NOISE = 100
+"""Random numbers from -1 to 1 that an image is made from."""
+SEED_SIDE = 7
+"""The generator begins with images of this side, and doubles it twice."""
+DISCRIMINATOR = (24, 64, 128)
+"""Channels of the discriminator's convolutions, each followed by pooling that halves the side: 28, 14, 7, 3."""
+KERNEL = 5
+DROPOUT = 0.4
+NORM_EPSILON, NORM_MOMENTUM = 1e-3, 0.99
+"""Keras's batch normalization; the momentum is the share of the old mean that stays."""
+EPSILON, RMSPROP_DECAY = 1e-7, 0.9
+"""Keras's optimizers."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GanSettings:
+    """Hyper-parameters of the GAN recipe."""
+
+    channels: tuple[int, ...] = setting(
+        (64, 64, 32, 8), "of the generator's dense layer and its convolutions; [63,63,31,7] defeats tensor cores"
+    )
+    generator_lr: float = setting(1e-3, "Adam's learning rate, for the generator")
+    discriminator_lr: float = setting(1e-4, "RMSprop's learning rate, for the discriminator")
+    soften: float = setting(0.01, "how far labels stay from 0 and 1")
+    swap: float = setting(0.1, "share of a batch whose labels are exchanged")
+
+    def __post_init__(self) -> None:
+        if len(self.channels) != 4:
+            raise SettingsError(
+                f"train.channels={show(self.channels)} must be four numbers, as [64,64,32,8]", "train.channels"
+            )
+        for channels in self.channels:
+            at_least("train.channels", channels, 1)
+        above_zero("train.generator_lr", self.generator_lr)
+        above_zero("train.discriminator_lr", self.discriminator_lr)
+        for key, value in (("soften", self.soften), ("swap", self.swap)):
+            if not 0 <= value <= 0.5:
+                raise SettingsError(f"train.{key}={show(value)} must be from 0 to 0.5", f"train.{key}")
+
+
+def layers(settings: GanSettings) -> tuple[Layer, ...]:
+    first, *convolutions = settings.channels
+    found = [Layer(name="generator.dense", kind="linear", inputs=NOISE, outputs=SEED_SIDE**2 * first)]
+    inputs = first
+    for number, outputs in enumerate((*convolutions, 1), start=1):
+        found.append(Layer(name=f"generator.conv{number}", kind="conv", inputs=inputs, outputs=outputs, kernel=KERNEL))
+        inputs = outputs
+    for number, outputs in enumerate(DISCRIMINATOR, start=1):
+        found.append(
+            Layer(name=f"discriminator.conv{number}", kind="conv", inputs=inputs, outputs=outputs, kernel=KERNEL)
+        )
+        inputs = outputs
+    return (*found, Layer(name="discriminator.dense", kind="linear", inputs=3 * 3 * inputs, outputs=1))
+
+
+RECIPE = Recipe(
+    name="gan",
+    settings=GanSettings,
+    batch=4096,
+    epochs=4,
+    trainers={"torch": "recipes.torch_.gan"},
+    data={
+        "mnist": DataLayout(files=(MNIST_FILES,), download=True, help="the IDX files of MNIST in data.dir"),
+        "digits": DataLayout(epochs=100, help="scikit-learn's 1,797 digits, of which 1,536 are trained on"),
+        "synthetic": DataLayout(help="random images of MNIST's shape"),
+    },
+    layers=layers,
+)

@@ -1,0 +1,126 @@
+"""The ResNet-50 v1.5 recipe: its hyper-parameters, its blocks and its learning rate. No framework is imported here.
+
+v1.5 has the stride of a downsampling block in its 3x3 convolution, not in the 1x1 before it. Optimizer, schedule and
+augmentation are those of NVIDIA's ResNet50 v1.5 (https://catalog.ngc.nvidia.com/orgs/nvidia/resources/resnet_tf1).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from recipes.recipe import DataLayout, Layer, Recipe
+from recipes.typed import SettingsError, above_zero, at_least, setting, show
+
+STAGES = (3, 4, 6, 3)
+"""Bottleneck blocks in each of the four stages."""
+EXPANSION = 4
+"""A block puts out this many times the channels that it computes its 3x3 convolution with."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Resnet50Settings:
+    """Hyper-parameters of the ResNet-50 recipe."""
+
+    image_size: int = setting(224, "height and width of the images")
+    width: int = setting(64, "channels of the first stage's 3x3 convolutions; 64 is ResNet-50")
+    classes: int = setting(1000, "kinds of images")
+    lr: float = setting(0.256, "peak learning rate for a batch of 256; it grows with the batch")
+    momentum: float = setting(0.875, "SGD's momentum")
+    weight_decay: float = setting(
+        1 / 32768, "on the weights of convolutions and of the last layer; not on norms, biases"
+    )
+    warmup_epochs: float = setting(5.0, "epochs of linear warm-up, before the cosine")
+    label_smoothing: float = setting(0.1, "share of the label spread over all classes")
+
+    def __post_init__(self) -> None:
+        at_least("train.image_size", self.image_size, 32)
+        at_least("train.width", self.width, 1)
+        at_least("train.classes", self.classes, 2)
+        above_zero("train.lr", self.lr)
+        at_least("train.momentum", self.momentum, 0)
+        at_least("train.weight_decay", self.weight_decay, 0)
+        at_least("train.warmup_epochs", self.warmup_epochs, 0)
+        if not 0 <= self.label_smoothing < 1:
+            raise SettingsError(
+                f"train.label_smoothing={show(self.label_smoothing)} must be from 0 up to, but not, 1",
+                "train.label_smoothing",
+            )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Block:
+    """A bottleneck: 1x1 to `width` channels, 3x3 with the stride, 1x1 to `outputs`; added to what came in.
+
+    Where stride or channels change, what came in passes a strided 1x1 convolution first.
+    """
+
+    name: str
+    inputs: int
+    width: int
+    stride: int
+
+    @property
+    def outputs(self) -> int:
+        return self.width * EXPANSION
+
+    @property
+    def projects(self) -> bool:
+        return self.stride != 1 or self.inputs != self.outputs
+
+
+def blocks(width: int) -> Iterator[Block]:
+    """The sixteen blocks, of which the first gets `width` channels."""
+    inputs = width
+    for stage, count in enumerate(STAGES):
+        for index in range(count):
+            stride = 2 if stage > 0 and index == 0 else 1
+            block = Block(name=f"stage{stage + 1}.{index}", inputs=inputs, width=width * 2**stage, stride=stride)
+            yield block
+            inputs = block.outputs
+
+
+def layers(settings: Resnet50Settings) -> tuple[Layer, ...]:
+    found = [Layer(name="stem", kind="conv", inputs=3, outputs=settings.width, kernel=7)]
+    for block in blocks(settings.width):
+        found += [
+            Layer(name=f"{block.name}.reduce", kind="conv", inputs=block.inputs, outputs=block.width),
+            Layer(name=f"{block.name}.conv", kind="conv", inputs=block.width, outputs=block.width, kernel=3),
+            Layer(name=f"{block.name}.expand", kind="conv", inputs=block.width, outputs=block.outputs),
+        ]
+        if block.projects:
+            found.append(Layer(name=f"{block.name}.project", kind="conv", inputs=block.inputs, outputs=block.outputs))
+    last = settings.width * 2 ** (len(STAGES) - 1) * EXPANSION
+    return (*found, Layer(name="classifier", kind="linear", inputs=last, outputs=settings.classes))
+
+
+def learning_rate(settings: Resnet50Settings, batch: int, step: int, steps_per_epoch: int, total: int) -> float:
+    """The rate of optimizer step `step`, counted from 0, of `total`: linear up to the peak, then half a cosine to 0.
+
+    A run of fewer epochs than the warm-up warms up for a fifth of its steps.
+    """
+    peak = settings.lr * batch / 256
+    warmup = min(round(settings.warmup_epochs * steps_per_epoch), total // 5)
+    if step < warmup:
+        return peak * (step + 1) / warmup
+    return peak * 0.5 * (1 + math.cos(math.pi * (step - warmup) / max(1, total - warmup)))
+
+
+RECIPE = Recipe(
+    name="resnet50",
+    settings=Resnet50Settings,
+    batch=256,
+    epochs=90,
+    trainers={"torch": "recipes.torch_.resnet50"},
+    data={
+        "synthetic": DataLayout(
+            epochs=1, help="one random batch again and again, 500 steps an epoch: how fast it is, nothing else"
+        ),
+        "imagenet": DataLayout(files=(("train", "val"),), help="train/CLASS/*.JPEG and val/CLASS/*.JPEG in data.dir"),
+        "tfrecord": DataLayout(
+            files=(("train-*-of-*", "validation-*-of-*"),), help="ImageNet as TFRecord files in data.dir"
+        ),
+    },
+    layers=layers,
+)

@@ -1,0 +1,69 @@
+"""What the launcher knows of every recipe, without a framework."""
+
+from __future__ import annotations
+
+import pytest
+
+from recipes import efficientnet, resnet50
+from recipes.recipe import NAMES, find
+from recipes.resnet50 import Resnet50Settings, learning_rate
+from recipes.typed import SettingsError, build
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "script"])
+def test_every_recipe_has_defaults_that_are_legal_and_layers(name):
+    recipe = find(name)
+    settings = build(recipe.settings, {})
+    assert recipe.name == name
+    assert recipe.batch > 0 and recipe.epochs > 0 and recipe.data and recipe.trainers
+    assert len({layer.name for layer in recipe.layers(settings)}) == len(recipe.layers(settings)) > 0
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "value", "says"),
+    [
+        ("simplenet", "width", 0, "train.width=0 must be at least 1"),
+        ("simplenet", "lr", float("nan"), "train.lr=nan must be above zero"),
+        ("resnet50", "image_size", 31, "train.image_size=31 must be at least 32"),
+        ("resnet50", "classes", 1, "train.classes=1 must be at least 2"),
+        ("resnet50", "label_smoothing", 1.0, "train.label_smoothing=1.0 must be from 0 up to, but not, 1"),
+        ("resnet50", "lr", float("inf"), "train.lr=inf must be above zero"),
+        ("efficientnet", "lr", 0.0, "train.lr=0.0 must be above zero"),
+        ("gan", "channels", [64, 64], "train.channels=[64,64] must be four numbers, as [64,64,32,8]"),
+        ("gan", "channels", [64, 64, 0, 8], "train.channels=0 must be at least 1"),
+        ("gan", "swap", 0.6, "train.swap=0.6 must be from 0 to 0.5"),
+    ],
+)
+def test_a_hyper_parameter_that_makes_no_sense_is_refused(name, key, value, says):
+    with pytest.raises(SettingsError) as caught:
+        build(find(name).settings, {key: value}, prefix="train.")
+    assert str(caught.value) == says
+    assert caught.value.key == f"train.{key}"
+
+
+def test_resnet50_has_its_published_number_of_weights():
+    """25,557,032 parameters in all, by He et al. and torchvision: without norms and the last bias 25,502,912."""
+    assert sum(layer.weights for layer in resnet50.RECIPE.layers(Resnet50Settings())) == 25_502_912
+    strides = [block.stride for block in resnet50.blocks(64)]
+    assert (len(strides), strides.count(2)) == (16, 3)
+
+
+def test_efficientnet_has_sixteen_blocks_of_which_nine_add_what_came_in():
+    blocks = list(efficientnet.blocks())
+    assert (len(blocks), sum(block.adds for block in blocks)) == (16, 9)
+    assert {block.squeezed for block in blocks if block.expanded % 24 == 0} == {4, 6, 10, 20, 28, 48}
+
+
+def test_resnet50s_learning_rate_climbs_for_five_epochs_and_falls_to_nothing():
+    settings = Resnet50Settings()
+    rates = [learning_rate(settings, 512, step, 100, 9000) for step in range(9000)]
+    assert rates[0] == pytest.approx(2 * 0.256 / 500)
+    assert max(rates) == rates[499] == rates[500] == 2 * 0.256
+    assert rates[500:] == sorted(rates[500:], reverse=True)
+    assert rates[4750] == pytest.approx(0.256)
+    assert 0 < rates[-1] < 1e-7
+
+
+def test_a_short_run_of_resnet50_warms_up_for_a_fifth_of_it():
+    rates = [learning_rate(Resnet50Settings(), 256, step, 5004, 10) for step in range(10)]
+    assert rates[:3] == [0.128, 0.256, 0.256]
