@@ -60,7 +60,7 @@ def candidates(line: str) -> list[str]:
     if "=" in last:
         key, _, value = last.partition("=")
         return [f"{key}={each}" for each in _values(key) if each.startswith(value)]
-    found = [f"{each}=" for each in _keys()]
+    found = [f"{each}=" for each in _keys(given)]
     if not given:
         from launcher.__main__ import VERBS
 
@@ -68,12 +68,13 @@ def candidates(line: str) -> list[str]:
     return sorted(each for each in found if each.startswith(last))
 
 
-def _keys() -> Iterable[str]:
+def _keys(given: Sequence[str]) -> Iterable[str]:
     from launcher.schema import GROUPS, known_keys
     from recipes.recipe import NAMES, find
 
-    keys = {key for name in NAMES for key in known_keys(find(name).settings)}
-    return {*GROUPS, *keys} - {"cluster.kind", "container.kind", "loss_scale.preset"}
+    named = [word.removeprefix("recipe=") for word in given if word.startswith("recipe=")]
+    recipe = find(named[-1] if named and named[-1] in NAMES else "mnist")
+    return {*GROUPS, *known_keys(recipe.settings)} - {"cluster.kind", "container.kind", "loss_scale.preset"}
 
 
 def _values(key: str) -> list[str]:
