@@ -1,0 +1,92 @@
+"""Where a host is and how it is reached: a value, made from the words of a request or read back from a pointer."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from launcher.errors import UsageError
+
+TRANSPORTS = ("fabric", "openssh")
+_FORM = re.compile(
+    r"(?:(?P<user>[^@\s:]+)@)?(?:\[(?P<six>[0-9A-Fa-f:.]+)\]|(?P<host>[^@\s:\[\]]+))(?::(?P<port>\d{1,5}))?"
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Address:
+    """How a machine is reached. Two equal addresses share one connection."""
+
+    destination: str
+    """As it was typed: `me@host:port`, or an alias of the SSH configuration."""
+    transport: str = "fabric"
+    python: str | None = None
+    """The Python that answers there; None is `python3`."""
+    config: str | None = None
+    """SSH configuration file; None is the user's and the system's."""
+    connect_timeout: int = 15
+    """Seconds to connect in."""
+
+    @property
+    def user(self) -> str | None:
+        """None leaves it to the SSH configuration."""
+        return _match(self.destination)["user"]
+
+    @property
+    def host(self) -> str:
+        """The name or alias alone."""
+        found = _match(self.destination)
+        return found["six"] or found["host"]
+
+    @property
+    def port(self) -> int | None:
+        """None leaves it to the SSH configuration."""
+        port = _match(self.destination)["port"]
+        return int(port) if port else None
+
+
+def check(destination: str, key: str) -> None:
+    """Raises `UsageError` for text that can't name a host; `key` is where it stood."""
+    if destination.startswith("-"):
+        raise UsageError(f"{key}={destination} is no host: a host does not begin with a dash")
+    found = _FORM.fullmatch(destination)
+    if found is None:
+        raise UsageError(
+            f"{key}={destination} is no host; write host, me@host, me@host:port, [IPv6]:port, or an alias of your SSH "
+            "configuration"
+        )
+    if found["port"] and not 0 < int(found["port"]) < 65536:
+        raise UsageError(f"{key}={destination}: a port is a number from 1 to 65535")
+
+
+def of(cluster: Any) -> Address | None:
+    """The host that a cluster of `launcher.schema` is reached at; None for this machine."""
+    destination = getattr(cluster, "host", None) or getattr(cluster, "login", None)
+    if destination is None:
+        return None
+    return Address(
+        destination=destination,
+        transport=cluster.transport,
+        python=cluster.python,
+        config=cluster.ssh_config,
+        connect_timeout=cluster.connect_timeout,
+    )
+
+
+def to_json(address: Address) -> dict[str, Any]:
+    return dataclasses.asdict(address)
+
+
+def from_json(values: Mapping[str, Any]) -> Address:
+    """Keys that a newer launcher wrote are left alone."""
+    names = {field.name for field in dataclasses.fields(Address)}
+    return Address(**{name: value for name, value in values.items() if name in names})
+
+
+def _match(destination: str) -> re.Match[str]:
+    found = _FORM.fullmatch(destination)
+    assert found is not None, "addresses are checked before they are made"
+    return found

@@ -1,0 +1,149 @@
+"""The far side: reads requests from its standard input and answers them, one at a time, until that ends.
+
+What a request prints to stderr goes along as notes; standard output carries frames and nothing else. While a request
+takes its time, and while nothing is asked, a sign of life goes out, so that the other side can tell a slow answer from
+a dead network. A request that arrived whole is carried out to its end even if the connection is lost meanwhile.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import platform
+import signal
+import sys
+import threading
+from collections.abc import Generator
+from typing import Any
+
+from launcher.errors import LauncherError
+from launcher.remote import wire
+from launcher.remote.requests import REQUESTS
+
+HEARTBEAT = 5.0
+"""Seconds between two signs of life."""
+
+
+def serve() -> None:
+    """Answer requests until the other side closes or is gone."""
+    channel = _Channel()
+    sys.stdout = open(os.devnull, "w")  # noqa: SIM115 (open until the end)
+    sys.stderr = _Notes(channel)
+    for number in (signal.SIGHUP, signal.SIGPIPE):
+        signal.signal(number, signal.SIG_IGN)
+    channel.send(wire.pack(_greeting()))
+    threading.Thread(target=channel.beat, daemon=True).start()
+    while True:
+        try:
+            request = wire.receive(channel.read)
+            assert isinstance(request, dict)
+            data = b""
+            while len(data) < request.get("bytes", 0):
+                data += wire.receive(channel.read)
+        except wire.Ended:
+            return
+        channel.send(wire.pack(_answer(channel, request, data)))
+
+
+def _greeting() -> dict[str, Any]:
+    return {
+        "host": platform.node(),
+        "home": os.path.expanduser("~"),
+        "python": sys.executable,
+        "version": platform.python_version(),
+        "pid": os.getpid(),
+    }
+
+
+def _answer(channel: _Channel, request: dict[str, Any], data: bytes) -> dict[str, Any]:
+    arguments = dict(request["with"])
+    if "bytes" in request:
+        arguments["data"] = data
+    try:
+        module, _, function = REQUESTS[request["do"]].partition(":")
+        answer = getattr(importlib.import_module(module), function)(**arguments)
+        if isinstance(answer, Generator):
+            answer = _streamed(channel, answer)
+        return {"answer": answer}
+    except LauncherError as error:
+        return {"error": str(error), "code": error.exit_code}
+    except OSError as error:
+        where = f": {error.filename}" if error.filename else ""
+        return {"error": f"{error.strerror or error}{where}", "code": 3}
+
+
+def _streamed(channel: _Channel, items: Generator[Any, None, Any]) -> Any:
+    """Send what a request yields, bytes and objects, as it comes. Gives what it returns."""
+    while True:
+        try:
+            item = next(items)
+        except StopIteration as end:
+            return end.value
+        if isinstance(item, bytes):
+            for frame in wire.packed_bytes(item):
+                channel.send(frame)
+        else:
+            channel.send(wire.pack({"item": item}))
+        if channel.lost:  # nobody is there to take the rest
+            return None
+
+
+class _Channel:
+    """Standard input and output, taken away from children and stray prints."""
+
+    def __init__(self) -> None:
+        self.lost = False
+        self._lock = threading.Lock()
+        self._inward, self._outward = os.dup(0), os.dup(1)
+        nothing = os.open(os.devnull, os.O_RDWR)
+        os.dup2(nothing, 0)
+        os.dup2(nothing, 1)
+        os.close(nothing)
+
+    def read(self, count: int) -> bytes:
+        """So many bytes. Raises `wire.Ended`."""
+        parts = []
+        while count:
+            part = os.read(self._inward, min(count, wire.CHUNK))
+            if not part:
+                raise wire.Ended
+            parts.append(part)
+            count -= len(part)
+        return b"".join(parts)
+
+    def send(self, frame: bytes) -> None:
+        """Nothing, once the other side is gone: what was asked for is done all the same."""
+        with self._lock:
+            rest = memoryview(frame)
+            while rest and not self.lost:
+                try:
+                    rest = rest[os.write(self._outward, rest) :]
+                except OSError:
+                    self.lost = True
+
+    def beat(self) -> None:
+        while not self.lost:
+            threading.Event().wait(HEARTBEAT)
+            self.send(wire.ALIVE)
+
+
+class _Notes:
+    """Takes the place of stderr: what is printed goes along as notes, a line each."""
+
+    encoding = "utf-8"
+
+    def __init__(self, channel: _Channel) -> None:
+        self._channel = channel
+        self._line = ""
+
+    def write(self, text: str) -> int:
+        *whole, self._line = (self._line + text).split("\n")
+        for line in whole:
+            self._channel.send(wire.pack({"say": line}))
+        return len(text)
+
+    def flush(self) -> None:
+        return None
+
+    def isatty(self) -> bool:
+        return False

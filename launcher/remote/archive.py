@@ -1,0 +1,40 @@
+"""The launcher's own standard-library modules as one zip, named by its content: what the far side runs."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import io
+import zipfile
+from pathlib import Path
+
+import containers
+import launcher
+import recipes
+
+LEFT_HERE = (
+    "launcher/__main__.py",
+    "launcher/executors.py",
+    "launcher/slurm/executor.py",
+    "launcher/remote/connection.py",
+)
+"""What loads submitit or fabric, and the program itself. All others import nothing foreign before they are called."""
+_EPOCH = (1980, 1, 1, 0, 0, 0)
+
+
+@functools.cache
+def archive() -> tuple[str, bytes]:
+    """The zip and its SHA-256. The same modules give the same bytes, whenever and wherever they are packed."""
+    found: dict[str, Path] = {}
+    for package, deep in ((launcher, True), (containers, True), (recipes, False)):
+        root = Path(package.__path__[0])
+        for path in root.rglob("*.py") if deep else root.glob("*.py"):
+            found[str(Path(root.name) / path.relative_to(root))] = path
+    whole = io.BytesIO()
+    with zipfile.ZipFile(whole, "w", zipfile.ZIP_DEFLATED) as out:
+        for name in sorted(found.keys() - set(LEFT_HERE)):
+            entry = zipfile.ZipInfo(name, _EPOCH)
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            out.writestr(entry, found[name].read_bytes())
+    data = whole.getvalue()
+    return hashlib.sha256(data).hexdigest(), data

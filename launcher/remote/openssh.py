@@ -1,0 +1,117 @@
+"""The transport `openssh`: the system's ssh, with its own configuration, agents and open master connection.
+
+For sites where a person has to type a one-time password: they open a master by hand, and this goes through it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import subprocess
+import time
+
+from launcher.errors import Unavailable
+from launcher.remote.address import Address
+from launcher.remote.stream import Stalled
+
+KEPT = 4096
+"""Bytes of what ssh complained about last."""
+
+
+def argv(address: Address, *options: str) -> list[str]:
+    """The ssh command up to and with the host; a command for the far side may follow."""
+    words = ["ssh", *options, "-o", f"ConnectTimeout={address.connect_timeout}"]
+    words += ["-F", address.config] if address.config else []
+    words += ["-p", str(address.port)] if address.port else []
+    words += ["-l", address.user] if address.user else []
+    return [*words, "--", address.host]
+
+
+def opened(address: Address, command: str) -> OpenSsh:
+    """A command over there, started. Raises `Unavailable` where this machine has no ssh."""
+    # A shared master keeps its own checks; a connection of our own is checked, and kept from dying in silence.
+    options = ["-T", "-e", "none", "-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=yes"]
+    options += ["-o", "ServerAliveInterval=10", "-o", "ServerAliveCountMax=3", "-o", "ForwardX11=no"]
+    try:
+        return OpenSsh([*argv(address, *options), command])
+    except FileNotFoundError:
+        raise Unavailable("cluster.transport=openssh needs the program ssh, which is not on this machine") from None
+
+
+class OpenSsh:
+    """A `Stream` through a child process."""
+
+    def __init__(self, words: list[str]) -> None:
+        self._said = b""
+        # A session of its own: Ctrl-C in the terminal is for the launcher, which then ends this itself.
+        self._child = subprocess.Popen(
+            words,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            bufsize=0,
+            start_new_session=True,
+        )
+        for each in (self._child.stdin, self._child.stdout, self._child.stderr):
+            assert each is not None
+            os.set_blocking(each.fileno(), False)
+
+    def read(self, timeout: float) -> bytes:
+        assert self._child.stdout and self._child.stderr
+        out, err = self._child.stdout.fileno(), self._child.stderr.fileno()
+        deadline, watched = time.monotonic() + timeout, [out, err]
+        while (left := deadline - time.monotonic()) > 0:
+            ready, _, _ = select.select(watched, [], [], left)
+            if err in ready and not self._hear():
+                watched.remove(err)
+            if out in ready:
+                return os.read(out, 2**16)
+        raise Stalled
+
+    def write(self, data: bytes, timeout: float) -> None:
+        assert self._child.stdin and self._child.stderr
+        to, rest = self._child.stdin.fileno(), memoryview(data)
+        deadline = time.monotonic() + timeout
+        while rest:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise Stalled
+            _, writable, _ = select.select([], [to], [], left)
+            if writable:
+                rest = rest[os.write(to, rest) :]
+                deadline = time.monotonic() + timeout
+
+    def complaint(self) -> str:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._child.wait(1)
+        while self._hear():
+            pass
+        return self._said.decode(errors="replace").strip()
+
+    def exit_code(self) -> int | None:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return self._child.wait(1)
+        return None
+
+    def close(self) -> None:
+        assert self._child.stdin and self._child.stdout and self._child.stderr
+        with contextlib.suppress(OSError):
+            self._child.stdin.close()
+        try:
+            self._child.wait(2)  # the far side ends with its input
+        except subprocess.TimeoutExpired:
+            self._child.terminate()
+            self._child.wait()
+        self._child.stdout.close()
+        self._child.stderr.close()
+
+    def _hear(self) -> bool:
+        """Take in what ssh said to stderr. False where it says no more, or nothing now."""
+        assert self._child.stderr
+        try:
+            text = os.read(self._child.stderr.fileno(), KEPT)
+        except BlockingIOError:
+            return False
+        self._said = (self._said + text)[-KEPT:]
+        return bool(text)

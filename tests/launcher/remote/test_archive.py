@@ -1,0 +1,37 @@
+"""What runs on the far side: standard library only, and the same from the zip as from its files."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+import zipfile
+
+from launcher.remote.archive import archive
+from launcher.remote.requests import REQUESTS
+
+
+def test_every_module_in_the_zip_loads_from_it_with_nothing_but_the_standard_library(tmp_path):
+    digest, zipped = archive()
+    path = tmp_path / f"agent-{digest}.zip"
+    path.write_bytes(zipped)
+    names = [each for each in zipfile.ZipFile(io.BytesIO(zipped)).namelist() if each.endswith(".py")]
+    modules = [each.removesuffix(".py").removesuffix("/__init__").replace("/", ".") for each in names]
+    program = (
+        f"import sys, importlib; sys.path[:] = [{str(path)!r}] + [p for p in sys.path if 'site-packages' not in p]\n"
+        f"for name in {modules!r}: importlib.import_module(name)\n"
+        f"for each in {list(REQUESTS.values())!r}:\n"
+        "    module, _, function = each.partition(':')\n"
+        "    assert callable(getattr(importlib.import_module(module), function)), each\n"
+        "foreign = {'hydra', 'omegaconf', 'submitit', 'fabric', 'paramiko', 'yaml', 'rich', 'torch', 'numpy'}\n"
+        "assert not foreign & sys.modules.keys(), foreign & sys.modules.keys()\n"
+        "print(len(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-S", "-E", "-c", program], capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_zip_is_named_by_its_content_and_the_same_whenever_it_is_packed():
+    first = archive()
+    archive.cache_clear()
+    assert archive() == first
