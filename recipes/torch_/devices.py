@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 import os
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -14,30 +14,13 @@ from typing import Any, TypeVar
 import torch
 from torch import distributed, nn
 
-from recipes.typed import SettingsError
+from recipes.trainer.world import Place, Ranks, check_places, visible_gpus
 
 T = TypeVar("T")
 
 
-class PlacementError(RuntimeError):
-    """The processes are not where they should be: too few, too many, or two on one GPU."""
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Place:
-    """Where one rank is."""
-
-    rank: int
-    host: str
-    device: str
-    gpu: str
-    """The GPU's own identity; empty on a CPU, or where there is no such GPU."""
-    visible: str
-    problem: str = ""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class World:
+class World(Ranks):
     """This process among those of the job. Talk between ranks about the job itself is on the CPU, over gloo."""
 
     rank: int
@@ -66,22 +49,6 @@ class World:
         total = torch.tensor(values, dtype=torch.float64)
         distributed.all_reduce(total)
         return total.tolist()
-
-    def rank_zero_first(self, make: Callable[[], T]) -> T:
-        """`make` on rank 0 and then on the others: the first may download what the others read.
-
-        A `SettingsError` on rank 0 is raised on every rank.
-        """
-        value, problem = None, None
-        if self.rank == 0:
-            try:
-                value = make()
-            except SettingsError as error:
-                problem = (str(error), error.key)
-        problem = self.broadcast(problem)
-        if problem:
-            raise SettingsError(*problem)
-        return make() if self.rank else value  # type: ignore[return-value]
 
     def wrap(self, model: nn.Module) -> nn.Module:
         """The model in DistributedDataParallel where there are several ranks. Cast it first."""
@@ -135,41 +102,6 @@ def place(rank: int, device: torch.device, environ: Mapping[str, str]) -> Place:
         gpu=gpu,
         visible=visible_gpus(count, environ),
         problem=problem,
-    )
-
-
-def visible_gpus(count: int, environ: Mapping[str, str]) -> str:
-    return environ.get("CUDA_VISIBLE_DEVICES", ",".join(str(each) for each in range(count))) or "none"
-
-
-def check_places(places: Sequence[Place], expected_size: int | None) -> None:
-    """Raise `PlacementError` unless there are as many ranks as planned, each on a device of its own.
-
-    One rank alone without its GPU is a person's own wrong request: `SettingsError`.
-    """
-    problems = [f"rank {each.rank}: {each.problem}" for each in places if each.problem]
-    if len(places) == 1 and problems:
-        raise SettingsError(f"device=cuda: {places[0].problem}; say device=cpu", "device")
-    if expected_size is not None and len(places) != expected_size:
-        problems.append(f"{len(places)} ranks have met, and {expected_size} were planned")
-    users: dict[tuple[str, str], list[int]] = {}
-    for each in places:
-        if each.gpu:
-            users.setdefault((each.host, each.gpu), []).append(each.rank)
-    for (host, gpu), ranks in users.items():
-        if len(ranks) > 1:
-            problems.append(f"ranks {', '.join(map(str, ranks))} share {gpu} of {host}")
-    if problems:
-        raise PlacementError("\n".join([*problems, table(places)]))
-
-
-def table(places: Sequence[Place]) -> str:
-    """One line a rank, for people."""
-    rows = [("rank", "host", "device", "GPU", "visible GPUs")]
-    rows += [(str(each.rank), each.host, each.device, each.gpu or "-", each.visible) for each in places]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
     )
 
 

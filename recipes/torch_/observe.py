@@ -14,7 +14,6 @@ what is timed. Blind to threads of Python that compute beside the one that train
 from __future__ import annotations
 
 import contextlib
-import random
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
@@ -28,14 +27,9 @@ from recipes.torch_.calls import dtype_name
 from recipes.torch_.cast import NORMS
 from recipes.torch_.precision import Precision
 from recipes.torch_.watch import Watch
+from recipes.trainer.training import choose_steps
 
-
-def choose_steps(total: int, seed: int, first: int = 1) -> set[int]:
-    """Steps to observe out of `first` to `total`, counted from 1: the first, the last, and one drawn by the seed."""
-    if total < first:
-        return set()
-    between = random.Random(f"{seed} {first} {total}").randint(first, total)
-    return {first, between, total}
+__all__ = ["Witness", "choose_steps", "gather", "observed"]
 
 
 def gather(reports: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -7,16 +7,22 @@ import os
 import resource
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from recipes.torch_ import checkpoint
+from recipes.torch_.state import FILE, read, write
+from recipes.trainer import checkpoint
 
 
 def save(folder: Path, step: int, keep: int = 2) -> Path:
     state = {"weights": torch.full((1000,), float(step)), "nested": {"step": step, "list": [1, None, "a"]}}
-    return checkpoint.save(folder, step, state, {"settings": {"batch": 1}}, keep)
+    return save_state(folder, step, state, keep)
+
+
+def save_state(folder: Path, step: int, state: Any, keep: int, check: Callable[[], None] = lambda: None) -> Path:
+    return checkpoint.save(folder, step, FILE, lambda file: write(file, state), {"settings": {"batch": 1}}, keep, check)
 
 
 def newest(folder: Path) -> tuple[int | None, list[str]]:
@@ -29,7 +35,7 @@ def test_a_state_comes_back_as_it_was_saved(tmp_path):
     save(tmp_path, 3)
     found = checkpoint.newest(tmp_path, pytest.fail)
     assert found is not None
-    state = found.load()
+    state = read(found.state)
     assert torch.equal(state["weights"], torch.full((1000,), 3.0))
     assert state["nested"] == {"step": 3, "list": [1, None, "a"]}
     assert found.manifest["settings"] == {"batch": 1}
@@ -44,13 +50,13 @@ def test_the_newest_are_kept(tmp_path):
 def test_a_save_that_fails_leaves_nothing_and_the_older_ones(tmp_path):
     save(tmp_path, 1)
     with pytest.raises(AttributeError):
-        checkpoint.save(tmp_path, 2, {"cannot be pickled": lambda: None}, {}, 2)
+        save_state(tmp_path, 2, {"cannot be pickled": lambda: None}, 2)
 
     def refuse() -> None:
         raise PermissionError("taken over")
 
     with pytest.raises(PermissionError, match="taken over"):
-        checkpoint.save(tmp_path, 3, {}, {}, 1, refuse)
+        save_state(tmp_path, 3, {}, 1, refuse)
     assert [each.name for each in tmp_path.iterdir()] == ["step-000000001"]
 
 
@@ -133,9 +139,9 @@ def test_a_state_with_code_in_it_is_not_run(tmp_path):
         def __reduce__(self) -> tuple[object, tuple[str]]:
             return os.mkdir, (str(tmp_path / "ran"),)
 
-    checkpoint.save(tmp_path, 1, {"evil": Evil()}, {}, 1)
+    save_state(tmp_path, 1, {"evil": Evil()}, 1)
     found = checkpoint.newest(tmp_path, pytest.fail)
     assert found is not None
     with pytest.raises(Exception, match="Weights only"):
-        found.load()
+        read(found.state)
     assert not (tmp_path / "ran").exists()

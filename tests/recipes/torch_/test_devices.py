@@ -9,16 +9,18 @@ import pytest
 import torch
 
 from recipes.torch_ import devices
-from recipes.torch_.devices import Place, PlacementError, World, check_places
+from recipes.torch_.devices import World
+from recipes.trainer.world import Place, PlacementError, check_places
 from recipes.typed import SettingsError
 from tests.recipes.torch_.trainers import environment
 
 JOIN = """
 import os, sys
 from recipes.torch_ import devices
+from recipes.trainer.world import PlacementError
 try:
     world = devices.join(sys.argv[1], int(sys.argv[2]) or None, os.environ)
-except devices.PlacementError as error:
+except PlacementError as error:
     print(error, flush=True)
     os._exit(7)
 print(world.rank, world.gather(world.rank), world.sum([1, world.rank]), world.broadcast(world.rank), flush=True)

@@ -1,7 +1,7 @@
 """Checkpoints that are either whole or not there: written aside, flushed to the disk, renamed into place.
 
-A checkpoint is a folder `step-000000123` with `state.pt`, read with `weights_only=True`, and `manifest.json`, which
-holds the state's SHA-256 and what a person wants to know of it.
+A checkpoint is a folder `step-000000123` with the state in one file of the framework's own kind, and `manifest.json`,
+which holds that file's name and SHA-256 and what a person wants to know of it.
 """
 
 from __future__ import annotations
@@ -15,11 +15,10 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import torch
+from typing import Any, BinaryIO
 
 from recipes.run_folder import now, sync_folder, write_json
+from recipes.trainer.world import Ranks
 
 SCHEMA = 1
 NAME = re.compile(r"step-(\d{9,})")
@@ -34,21 +33,24 @@ class Found:
     step: int
     manifest: Mapping[str, Any]
 
-    def load(self) -> dict[str, Any]:
-        """The state, on the CPU."""
-        state: dict[str, Any] = torch.load(self.path / "state.pt", map_location="cpu", weights_only=True)
-        return state
+    @property
+    def state(self) -> Path:
+        """The file with the state."""
+        return self.path / str(self.manifest["state"])
 
 
 def save(
     folder: Path,
     step: int,
-    state: Mapping[str, Any],
+    name: str,
+    write: Callable[[BinaryIO], None],
     facts: Mapping[str, Any],
     keep: int,
     check: Callable[[], None] = lambda: None,
 ) -> Path:
-    """Save `state`, and delete all but the `keep` newest. Returns the checkpoint's folder.
+    """Save the state of `step`, and delete all but the `keep` newest. Returns the checkpoint's folder.
+
+    `name` is that of the state's file, and `write` writes it.
 
     Killed at any moment it leaves either the whole checkpoint or a folder whose name begins with a dot; a save that
     fails leaves neither. `check` is called last before the checkpoint takes its place, and may raise.
@@ -58,7 +60,7 @@ def save(
     aside = folder / f"{ASIDE}{path.name}.{os.getpid()}"
     aside.mkdir()
     try:
-        _write(aside, step, state, facts)
+        _write(aside, step, name, write, facts)
         check()
     except BaseException:
         shutil.rmtree(aside, ignore_errors=True)  # on a full disk, room for the files that say so
@@ -74,18 +76,13 @@ def save(
     return path
 
 
-def _write(folder: Path, step: int, state: Mapping[str, Any], facts: Mapping[str, Any]) -> None:
-    with open(folder / "state.pt", "wb") as file:
-        try:
-            torch.save(dict(state), file)
-        except RuntimeError as error:
-            if isinstance(error.__context__, OSError):  # what torch says of an unfinished file hides why it is one
-                raise error.__context__ from None
-            raise
+def _write(folder: Path, step: int, name: str, write: Callable[[BinaryIO], None], facts: Mapping[str, Any]) -> None:
+    with open(folder / name, "wb") as file:
+        write(file)
         file.flush()
         os.fsync(file.fileno())
-    digest, size = _digest(folder / "state.pt")
-    manifest = {"schema": SCHEMA, "step": step, "time": now(), "bytes": size, "sha256": digest, **facts}
+    digest, size = _digest(folder / name)
+    manifest = {"schema": SCHEMA, "step": step, "time": now(), "state": name, "bytes": size, "sha256": digest, **facts}
     write_json(folder / "manifest.json", manifest)
 
 
@@ -94,17 +91,27 @@ def newest(folder: Path, warn: Callable[[str], None]) -> Found | None:
     for step, path in _all(folder):
         try:
             manifest = json.loads((path / "manifest.json").read_text())
-            digest, size = _digest(path / "state.pt")
+            if not isinstance(manifest, dict) or manifest.get("schema") != SCHEMA or manifest.get("step") != step:
+                warn(f"{path} is passed over: its manifest is not of schema {SCHEMA} and step {step}")
+                continue
+            digest, size = _digest(path / str(manifest.get("state")))
         except (OSError, ValueError) as error:
             warn(f"{path} is passed over: {error}")
             continue
-        if not isinstance(manifest, dict) or manifest.get("schema") != SCHEMA or manifest.get("step") != step:
-            warn(f"{path} is passed over: its manifest is not of schema {SCHEMA} and step {step}")
-        elif (manifest.get("sha256"), manifest.get("bytes")) != (digest, size):
+        if (manifest.get("sha256"), manifest.get("bytes")) != (digest, size):
             warn(f"{path} is passed over: its state is not the one that was saved ({size} bytes)")
         else:
             return Found(path=path, step=step, manifest=manifest)
     return None
+
+
+def for_resuming(folder: Path, ranks: Ranks) -> Found | None:
+    """The newest whole checkpoint on every rank, after what a killed attempt left half done is cleared away."""
+    found = None
+    if ranks.rank == 0:
+        clear_leftovers(folder)
+        found = newest(folder, warn=lambda text: print(f"warning: {text}", flush=True))
+    return ranks.broadcast(found)
 
 
 def clear_leftovers(folder: Path) -> None:

@@ -2,34 +2,65 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
+import random
 import statistics
 import time
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-import torch
-
-from recipes import metrics, run_folder, sampling
+from recipes import metrics, run_folder, sampling, verdict
 from recipes.metrics import Journal
 from recipes.run_folder import RunFolder
 from recipes.settings import Settings
-from recipes.torch_ import observe, state
-from recipes.torch_.devices import World
-from recipes.torch_.lookout import Lookout
-from recipes.torch_.observe import Witness
-from recipes.torch_.precision import StepOutcome
-from recipes.torch_.recorder import Recorder
-from recipes.torch_.state import Progress, Trained
+from recipes.trainer.lookout import Lookout
+from recipes.trainer.progress import Progress
+from recipes.trainer.recorder import Device, Outcome, Recorder
+from recipes.trainer.world import Ranks
 from recipes.typed import SettingsError
 
-Step = Callable[[torch.Tensor], tuple[torch.Tensor, StepOutcome]]
-"""From this rank's sample indices [micro-batches, samples in each] to its mean loss, a scalar, and the outcome."""
 Evaluate = Callable[[], Mapping[str, float]]
 """The held-out measures, alike on every rank."""
+
+
+class State(Protocol):
+    """Everything that a run's steps change, saved and taken up again by all ranks together. Collective."""
+
+    def save(self, folder: Path, progress: Progress, check: Callable[[], None]) -> Path | None:
+        """A checkpoint of all ranks, written by rank 0, which gets its path. `check` is `checkpoint.save`'s."""
+
+    def resume(self, folder: Path) -> tuple[Progress, Path] | None:
+        """Take up the newest whole checkpoint, if there is one: its progress and its path.
+
+        Raises `SettingsError` for the checkpoint of another job.
+        """
+
+
+class Witness(Protocol):
+    """Sees what single steps compute."""
+
+    reports: list[dict[str, Any]]
+    """One for each step observed on this rank."""
+
+    def step(self, number: int) -> AbstractContextManager[None]:
+        """Around the execution that step `number` is part of."""
+
+
+class Executor(Protocol):
+    """Takes optimizer steps: one at a time, or several in one execution."""
+
+    at_once: int
+    """The most steps of one execution."""
+
+    def shares(self, order: Any) -> Any:
+        """This rank's samples of an epoch, in the order of `recipes.sampling.order`, step by step."""
+
+    def execute(self, shares: Any, first: int, count: int) -> tuple[Any, Any, Outcome]:
+        """Take the steps from `first` on, counted from 0 in their epoch: mean losses, learning rates and outcome."""
 
 
 class Training:
@@ -42,8 +73,10 @@ class Training:
         self,
         *,
         settings: Settings,
-        world: World,
-        trained: Trained,
+        ranks: Ranks,
+        device: Device,
+        state: State,
+        witness: Witness,
         folder: Path | None,
         samples: int,
         exact: bool,
@@ -51,8 +84,7 @@ class Training:
         say: Callable[[str], None],
     ) -> None:
         self.settings = settings
-        self.world = world
-        self.trained = trained
+        self.ranks = ranks
         self.samples = samples
         self.steps_per_epoch = samples // settings.batch
         if self.steps_per_epoch == 0:
@@ -61,9 +93,9 @@ class Training:
             )
         self.total = settings.steps or (settings.epochs or 1) * self.steps_per_epoch
         launched = os.environ.get("LAUNCHER_ATTEMPT")
-        if folder and launched and world.rank == 0:
+        if folder and launched and ranks.rank == 0:
             RunFolder(path=folder, attempt=int(launched)).check_ours()
-        resumed = state.resume(folder / "checkpoints", trained, settings, world) if folder else None
+        resumed = state.resume(folder / "checkpoints") if folder else None
         before, self.resumed_from = resumed or (Progress(exact=exact), None)
         if before.step > self.total:
             raise SettingsError(
@@ -74,24 +106,25 @@ class Training:
         self.first = self.done = before.step
         self.attempt = int(launched) if launched else run_folder.next_attempt(folder, before.attempt)
         self.exact = exact and before.exact
-        self.recorder = Recorder(world, settings.batch, before.skipped)
+        self.recorder = Recorder(ranks, device, settings.batch, before.skipped)
         self.folder = RunFolder(path=folder, attempt=self.attempt) if folder else None
         self.journal = self._open_journal(before)
         self._before = before
         self._seconds = seconds
         self._say = say
-        self._witness = Witness(trained.model, trained.precision)
-        self._planned = observe.choose_steps(self.total, settings.seed, self.first + 1)
+        self._state = state
+        self._witness = witness
+        self._planned = choose_steps(self.total, settings.seed, self.first + 1)
         self._epoch: list[dict[str, Any]] = []
 
-    def run(self, step: Step, evaluate: Evaluate | None) -> bool:
+    def run(self, executor: Executor, evaluate: Evaluate | None) -> bool:
         """Take the steps that are left. Returns whether the end was reached; if not, a request to stop was met."""
         self._begin()
         warm = self.first + metrics.warm_up(self.total - self.first)
-        lookout = Lookout(self.world, self.folder and self.folder.stop)
-        rate = self.trained.optimizers[0].param_groups[0]
-        shares = self._shares(self.first // self.steps_per_epoch)
-        for number in range(self.first, self.total):
+        lookout = Lookout(self.ranks, self.folder and self.folder.stop)
+        shares = executor.shares(self._order(self.first // self.steps_per_epoch))
+        number = self.first
+        while number < self.total:
             if lookout.due(number):
                 self._flush()
                 if lookout.look(number):
@@ -99,26 +132,39 @@ class Training:
                     return False
             epoch, within = divmod(number, self.steps_per_epoch)
             if within == 0:
-                shares = self._shares(epoch)
-            watched = number + 1 in self._planned
+                shares = executor.shares(self._order(epoch))
+            count = self._at_once(number, executor.at_once)
+            watched = self._planned.intersection(range(number + 1, number + count + 1))
             self.recorder.begin()
-            with self._witness.step(number + 1) if watched else nullcontext():
-                loss, outcome = step(shares[within])
+            if watched:
+                with contextlib.ExitStack() as stack:
+                    for each in sorted(watched):
+                        stack.enter_context(self._witness.step(each))
+                    loss, lr, outcome = executor.execute(shares, within, count)
+            else:
+                loss, lr, outcome = executor.execute(shares, within, count)
             timed = number >= warm and not watched
-            self.recorder.end(number=number + 1, epoch=epoch, loss=loss, lr=rate["lr"], outcome=outcome, timed=timed)
-            self.done = number + 1
-            if within + 1 == self.steps_per_epoch or self.done == self.total:
+            self.recorder.end(
+                first=number + 1, count=count, epoch=epoch, loss=loss, lr=lr, outcome=outcome, timed=timed
+            )
+            self.done = number = number + count
+            if number % self.steps_per_epoch == 0 or number == self.total:
                 self._end_epoch(epoch, evaluate)
             every = self.settings.checkpoint.every
-            if self.done == self.total or (every and self.done % every == 0):
+            if number == self.total or (every and number % every == 0):
                 self._save()
         return True
 
+    def _at_once(self, number: int, most: int) -> int:
+        """How many steps the next execution takes: none that is beyond the epoch, a checkpoint or the end."""
+        count = min(most, self.steps_per_epoch - number % self.steps_per_epoch, self.total - number)
+        every = self.settings.checkpoint.every
+        return min(count, every - number % every) if every else count
+
     def observed(self) -> dict[str, Any]:
         """result.json's "observed": the verdict over all ranks, and over all steps seen since the run began."""
-        reports = [*self._before.reports, *observe.gather(self._witness.reports)]
         planned = self._planned if self.done == self.total else set()
-        return observe.observed(reports, planned)
+        return verdict.observed(self._reports(), planned)
 
     def seconds(self) -> float:
         """That all attempts took."""
@@ -130,11 +176,11 @@ class Training:
 
     def check_ours(self) -> None:
         """Raise `Superseded` on rank 0 if the run folder is another attempt's now; the other ranks end with it."""
-        if self.folder and self.world.rank == 0:
+        if self.folder and self.ranks.rank == 0:
             self.folder.check_ours()
 
     def _open_journal(self, before: Progress) -> Journal:
-        if self.folder is None or self.world.rank:
+        if self.folder is None or self.ranks.rank:
             return Journal(None)
         self.folder.create()
         self.check_ours()
@@ -149,15 +195,17 @@ class Training:
             total_steps=self.total,
             epochs=self.settings.epochs,
             resumed_from=self.first if self.resumed_from else None,
-            world_size=self.world.size,
-            device=str(self.world.device),
+            world_size=self.ranks.size,
+            device=self.ranks.places[0].device,
         )
 
-    def _shares(self, epoch: int) -> torch.Tensor:
-        """This rank's sample indices of an epoch, on the device: [steps, micro-batches, samples in each]."""
-        order = sampling.order(self.settings.seed, epoch, self.samples)
-        mine = sampling.share(order, self.settings.batch, self.settings.accumulate, self.world.rank, self.world.size)
-        return torch.from_numpy(mine.copy()).to(self.world.device)
+    def _order(self, epoch: int) -> Any:
+        return sampling.order(self.settings.seed, epoch, self.samples)
+
+    def _reports(self) -> list[dict[str, Any]]:
+        """What was seen since the run began, on all ranks."""
+        everyones = self.ranks.gather(self._witness.reports)
+        return [*self._before.reports, *(report for each in everyones for report in each)]
 
     def _flush(self) -> None:
         rows = self.recorder.flush()
@@ -190,9 +238,9 @@ class Training:
             seconds=self.seconds(),
             metrics_offset=self.journal.offset(),
             exact=self.exact,
-            reports=[*self._before.reports, *observe.gather(self._witness.reports)],
+            reports=self._reports(),
         )
-        path = state.save(self.folder.checkpoints, self.trained, progress, self.settings, self.world, self.check_ours)
+        path = self._state.save(self.folder.checkpoints, progress, self.check_ours)
         self.event("checkpoint", step=self.done)
         return path
 
@@ -202,3 +250,11 @@ class Training:
         if self.folder and path:
             self.folder.mark_stopped(path, self.done)
         self._say(f"stopped on request after step {self.done}, saved in {path}")
+
+
+def choose_steps(total: int, seed: int, first: int = 1) -> set[int]:
+    """Steps to observe out of `first` to `total`, counted from 1: the first, the last, and one drawn by the seed."""
+    if total < first:
+        return set()
+    between = random.Random(f"{seed} {first} {total}").randint(first, total)
+    return {first, between, total}

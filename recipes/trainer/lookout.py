@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from recipes.torch_.devices import World
+from recipes.trainer.world import Ranks
 
 SECONDS = 1.0
 """Between two looks: the longest that a STOP file goes unseen, while steps are shorter than this."""
@@ -21,7 +21,7 @@ class Lookout:
     a rank compares two integers and talks to nobody.
     """
 
-    def __init__(self, world: World, stop: Path | None, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, world: Ranks, stop: Path | None, clock: Callable[[], float] = time.monotonic) -> None:
         self._world = world
         self._stop = stop
         self._clock = clock

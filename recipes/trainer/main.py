@@ -1,0 +1,62 @@
+"""How a trainer starts and how it ends, whatever its framework."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+
+from recipes import arguments
+from recipes.arguments import Arguments
+from recipes.run_folder import Superseded
+from recipes.trainer.run import DONE, FAILED, INTERRUPTED, REFUSED, Run
+from recipes.trainer.world import PlacementError
+from recipes.typed import SettingsError
+
+
+def main(
+    recipe: str,
+    framework: str,
+    module: str,
+    words: Sequence[str],
+    make_run: Callable[[Arguments], Run],
+    train: Callable[[Run], None],
+    leave: Callable[[Run], None],
+) -> int:
+    """Run a recipe for the words of its command line; returns the process's exit code.
+
+    `make_run` meets the other ranks, `leave` parts from them. 0 done; 1 failed, also where the proof did; 2 the
+    settings are wrong; 85 stopped on request with the state saved.
+    """
+    if "--help" in words or "-h" in words:
+        print(arguments.help_text(recipe, module))
+        return DONE
+    run: Run | None = None
+    try:
+        run = make_run(arguments.parse(words, recipe, framework))
+        train(run)
+    except SettingsError as error:
+        print(f"{recipe}: {error}", file=sys.stderr)
+        return REFUSED
+    except PlacementError as error:
+        if os.environ.get("RANK", "0") == "0":  # every rank has the same table
+            print(f"{recipe}: {error}", file=sys.stderr)
+        return FAILED
+    except Superseded as error:
+        print(f"{recipe}: {error}", file=sys.stderr)
+        return FAILED
+    except KeyboardInterrupt:
+        _leave_failure(run, "interrupted from the keyboard")
+        return INTERRUPTED
+    except Exception as error:
+        traceback.print_exc()
+        _leave_failure(run, f"{type(error).__name__}: {error}")
+        return FAILED
+    leave(run)
+    return run.exit_code
+
+
+def _leave_failure(run: Run | None, reason: str) -> None:
+    if run is not None:
+        run.leave_failure(reason)

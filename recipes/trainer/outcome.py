@@ -1,0 +1,111 @@
+"""result.json's parts that every framework fills alike: what was asked, what it became, and on what it ran."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from recipes.levels import LossScale
+from recipes.settings import Settings
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Mode:
+    """The precision as it was resolved for the device."""
+
+    dtype: str
+    """float32 at o0, else the half precision in use."""
+    mechanism: str
+    loss_scale: LossScale
+    tf32: bool
+    device: str
+    """cpu or cuda."""
+    capability: tuple[int, int] | None = None
+    """A GPU's compute capability."""
+
+
+def requested(settings: Settings) -> dict[str, Any]:
+    """The mode as it was asked for."""
+    return {
+        "amp": settings.amp.level,
+        "dtype": settings.amp.dtype,
+        "loss_scale": settings.loss_scale.mode,
+        "xla": settings.xla,
+        "compile": settings.compile,
+        "tf32": settings.tf32,
+        "batch": settings.batch,
+        "accumulate": settings.accumulate,
+        "deterministic": settings.deterministic,
+        "device": settings.device,
+    }
+
+
+def effective(settings: Settings, mode: Mode, deterministic: bool) -> dict[str, Any]:
+    """The same keys with every `auto` and null resolved."""
+    return {
+        **requested(settings),
+        "dtype": mode.dtype,
+        "loss_scale": mode.loss_scale.mode,
+        "tf32": mode.tf32,
+        "deterministic": deterministic,
+        "device": mode.device,
+    }
+
+
+def mode_lines(settings: Settings, mode: Mode) -> list[str]:
+    """What runs, for people: the level, and why each `auto` became what it is."""
+    scale, why = mode.loss_scale, ""
+    if settings.amp.level != "o0" and settings.amp.dtype == "auto":
+        why = f" (amp.dtype=auto, {_device_reason(mode)})"
+    if scale.mode == "none":
+        scaling = "no loss scale"
+        if settings.loss_scale.mode == "auto":
+            scaling += f" (loss_scale=auto, {_scale_reason(mode)})"
+    else:
+        scaling = f"{scale.mode} loss scale from {scale.init:g}"
+        if settings.loss_scale.mode == "auto":
+            scaling += f" (loss_scale=auto, {mode.dtype})"
+    how = f" by {mode.mechanism}" if settings.amp.level != "o0" else ""
+    lines = [f"amp={settings.amp.level}: {mode.dtype}{how}{why}, {scaling}"]
+    if mode.device == "cuda":
+        lines.append(f"float32 products in {'TF32' if mode.tf32 else 'IEEE float32'}")
+    return lines
+
+
+def digests(plan: Mapping[str, Any], data: str) -> dict[str, str | None]:
+    """Code, and the image as its runtime is told it, from the plan; null where there is no plan or no container."""
+    container = plan.get("container") or {}
+    return {"code": plan.get("code"), "image": container.get("image"), "data": data}
+
+
+def processor() -> str | None:
+    """The CPU's own name."""
+    try:
+        text = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return platform.processor() or None
+    names = [line.partition(":")[2].strip() for line in text.splitlines() if line.startswith("model name")]
+    return names[0] if names else platform.machine()
+
+
+def nvidia_driver() -> str | None:
+    """The version of NVIDIA's kernel driver, where it is loaded."""
+    try:
+        return Path("/sys/module/nvidia/version").read_text().splitlines()[0]
+    except (OSError, IndexError):
+        return None
+
+
+def _device_reason(mode: Mode) -> str:
+    if mode.capability is None:
+        return "on a CPU"
+    return f"compute capability {mode.capability[0]}.{mode.capability[1]}"
+
+
+def _scale_reason(mode: Mode) -> str:
+    if mode.dtype != "float16":
+        return f"{mode.dtype} needs none"
+    return "there are no float32 gradients to unscale into"

@@ -1,0 +1,59 @@
+"""How far a run has come, and whether a checkpoint is one of the run that asks for it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from recipes.settings import Settings
+from recipes.trainer.checkpoint import Found
+from recipes.typed import SettingsError, leaves, plain, show
+
+FREE = ("epochs", "steps", "checkpoint", "require_proof", "deterministic", "device", "data.dir", "data.download")
+"""Settings that may change when a run goes on; the others shape what it is."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Progress:
+    """How far a run has come, beside its tensors."""
+
+    step: int = 0
+    """Optimizer steps done."""
+    attempt: int = 0
+    """Attempt that did the last of them, counted from 1."""
+    skipped: int = 0
+    """Steps among them that the loss scale skipped."""
+    seconds: float = 0.0
+    """That all attempts took."""
+    metrics_offset: int = 0
+    """Bytes of metrics.jsonl that belong to these steps."""
+    exact: bool = True
+    """Whether every attempt repeats bit by bit, and went on from the one before on the same kind of machine."""
+    reports: tuple[dict[str, Any], ...] = ()
+    """What witnesses saw, on all ranks."""
+
+
+def to_dict(progress: Progress) -> dict[str, Any]:
+    return {each.name: getattr(progress, each.name) for each in dataclasses.fields(progress)}
+
+
+def taken_up(saved: Mapping[str, Any], found: Found, machine: Mapping[str, Any]) -> Progress:
+    """The progress that a checkpoint holds; exact only if `machine`, which shapes the arithmetic, is what it was."""
+    progress = Progress(**saved)
+    same = all(found.manifest.get(key) == value for key, value in machine.items())
+    return dataclasses.replace(progress, exact=progress.exact and same)
+
+
+def refuse_another_job(found: Found, settings: Settings) -> None:
+    """Raise `SettingsError` for the checkpoint of another job."""
+    before, after = leaves(found.manifest["settings"]), leaves(plain(settings))
+    for key in sorted({*before, *after}):
+        free = any(key == each or key.startswith(f"{each}.") for each in FREE)
+        if not free and before.get(key) != after.get(key):
+            raise SettingsError(
+                f"{key}={show(after.get(key))}, and {found.path} was saved with {key}={show(before.get(key))}; "
+                "say that to go on with it, or name another run folder to start anew",
+                key,
+            )

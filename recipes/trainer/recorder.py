@@ -1,0 +1,134 @@
+"""One row for every optimizer step, without making the device wait: values stay on it until they are written."""
+
+from __future__ import annotations
+
+import resource
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from recipes.trainer.world import Ranks
+
+
+class Outcome(Protocol):
+    """What became of the optimizer steps of one execution. Scalars on the device, or vectors of one value a step."""
+
+    @property
+    def overflowed(self) -> Any: ...
+
+    @property
+    def loss_scale(self) -> Any: ...
+
+    @property
+    def grad_norm(self) -> Any: ...
+
+
+class Device(Protocol):
+    """What a framework knows of the device: time, memory, and values that still lie there."""
+
+    def mark(self) -> Any:
+        """A moment, as the device passes it."""
+
+    def seconds(self, began: Any, ended: Any) -> float:
+        """Between two moments."""
+
+    def numbers(self, values: Sequence[Any], count: Sequence[int]) -> list[Any]:
+        """The values on the host, one after another: `count` of each, and that many None for a None."""
+
+    def peak_memory(self) -> int:
+        """The most bytes so far: allocated on a GPU, resident in this process on a CPU."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Execution:
+    first: int
+    count: int
+    epoch: int
+    loss: Any
+    lr: Any
+    outcome: Outcome
+    began: Any
+    ended: Any
+    timed: bool
+    time: float
+
+
+class Recorder:
+    """Times executions of one or more steps and keeps what they gave until `flush`."""
+
+    def __init__(self, ranks: Ranks, device: Device, batch: int, skipped: int = 0) -> None:
+        self.skipped = skipped
+        """Steps skipped so far, those of earlier attempts included; as of the last flush."""
+        self._ranks = ranks
+        self._device = device
+        self._batch = batch
+        self._executions: list[_Execution] = []
+        self._began: Any = None
+
+    def begin(self) -> None:
+        """An execution begins."""
+        self._began = self._device.mark()
+
+    def end(self, *, first: int, count: int, epoch: int, loss: Any, lr: Any, outcome: Outcome, timed: bool) -> None:
+        """It has ended, as `count` steps from number `first` on, counted from 1.
+
+        `timed` is whether its time says anything of the speed; `lr` is a number, or a value on the device.
+        """
+        self._executions.append(
+            _Execution(
+                first=first,
+                count=count,
+                epoch=epoch,
+                loss=loss,
+                lr=lr,
+                outcome=outcome,
+                began=self._began,
+                ended=self._device.mark(),
+                timed=timed,
+                time=time.time(),
+            )
+        )
+
+    def flush(self) -> list[dict[str, Any]]:
+        """The rows of the steps since the last flush, the losses averaged over the ranks. Collective."""
+        executions, self._executions = self._executions, []
+        if not executions:
+            return []
+        counts = [each.count for each in executions]
+        losses = self._ranks.sum(self._device.numbers([each.loss for each in executions], counts))
+        rates = self._device.numbers([each.lr for each in executions], counts)
+        skipped = self._device.numbers([each.outcome.overflowed for each in executions], counts)
+        scales = self._device.numbers([each.outcome.loss_scale for each in executions], counts)
+        norms = self._device.numbers([each.outcome.grad_norm for each in executions], counts)
+        memory = self._device.peak_memory()
+        steps = [(each, each.first + offset) for each in executions for offset in range(each.count)]
+        rows = []
+        for index, (each, number) in enumerate(steps):
+            seconds = max(self._device.seconds(each.began, each.ended), 1e-9) / each.count
+            self.skipped += bool(skipped[index])
+            rows.append(
+                {
+                    "step": number,
+                    "epoch": each.epoch,
+                    "loss": losses[index] / self._ranks.size,
+                    "lr": rates[index],
+                    "seconds": seconds,
+                    "samples_per_second": self._batch / seconds,
+                    "loss_scale": scales[index],
+                    "skipped": bool(skipped[index]),
+                    "skipped_total": self.skipped,
+                    "grad_norm": norms[index],
+                    "memory_bytes": memory,
+                    "timed": each.timed,
+                    "time": each.time,
+                }
+            )
+        return rows
+
+
+def resident_memory() -> int:
+    """The most bytes that this process has had resident."""
+    unit = 1 if sys.platform == "darwin" else 1024  # getrusage's, by platform
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

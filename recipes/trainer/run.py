@@ -1,0 +1,207 @@
+"""One execution of a recipe by this process: what it says, and the result that it leaves."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+from abc import ABC, abstractmethod
+from typing import Any, Literal
+
+from recipes import result, settings
+from recipes.arguments import Arguments
+from recipes.result import Result
+from recipes.run_folder import Superseded
+from recipes.trainer import outcome
+from recipes.trainer.outcome import Mode
+from recipes.trainer.recorder import Device
+from recipes.trainer.training import Evaluate, Executor, State, Training, Witness
+from recipes.trainer.world import Ranks, table
+
+DONE, FAILED, REFUSED, STOPPED, INTERRUPTED = 0, 1, 2, 85, 130
+
+
+class Run(ABC):
+    """What was asked, the precision it became, and this process's place among the ranks.
+
+    Each framework's own `Run` adds how a model is wrapped and what one step is made of.
+    """
+
+    framework: str
+
+    def __init__(self, chosen: Arguments, ranks: Ranks, devices: int, began: float) -> None:
+        """`devices` is the number of devices over all ranks; `began` the process's start on the monotonic clock."""
+        self.settings = chosen.settings
+        settings.check(self.settings, devices)
+        self.exit_code = DONE
+        self.deterministic = False
+        self._ranks = ranks
+        self._devices = devices
+        self._chosen = chosen
+        self._began = began
+        self._training: Training | None = None
+        self._data_digest = ""
+
+    @property
+    @abstractmethod
+    def mode(self) -> Mode:
+        """The precision as it was resolved."""
+
+    @property
+    @abstractmethod
+    def device(self) -> Device:
+        """What the framework knows of the device."""
+
+    @abstractmethod
+    def where(self) -> str:
+        """The framework's version and the device, for people."""
+
+    @abstractmethod
+    def versions(self) -> dict[str, str | None]: ...
+
+    @abstractmethod
+    def hardware(self) -> dict[str, str | None]: ...
+
+    @abstractmethod
+    def scale(self) -> float | None:
+        """The loss scale as it is now."""
+
+    def say(self, text: str) -> None:
+        """A line for people, from rank 0."""
+        if self._ranks.rank == 0:
+            print(text, flush=True)
+
+    def leave_failure(self, reason: str) -> None:
+        """Write a result that says why the run broke off, if it had begun to train. Asks nothing of other ranks."""
+        if self._training is not None:
+            observed = {"verdict": "unknown", "why": "the run broke off"}
+            memory = self.device.peak_memory()
+            with contextlib.suppress(Superseded):
+                self._leave_result("failed", reason, observed, memory, self._training.journal.summary.loss_scale)
+
+    def _train(
+        self,
+        *,
+        state: State,
+        witness: Witness,
+        executor: Executor,
+        evaluate: Evaluate | None,
+        samples: int,
+        data: str,
+        data_digest: str,
+    ) -> None:
+        """Train to the end, or until asked to stop, and write the result; sets `exit_code`."""
+        self._data_digest = data_digest
+        training = self._training = Training(
+            settings=self.settings,
+            ranks=self._ranks,
+            device=self.device,
+            state=state,
+            witness=witness,
+            folder=self._chosen.run,
+            samples=samples,
+            exact=self.deterministic,
+            seconds=lambda: time.monotonic() - self._began,
+            say=self.say,
+        )
+        self._introduce(training, data)
+        reached = training.run(executor, evaluate)
+        observed = training.observed()
+        memory = max(self._ranks.gather(self.device.peak_memory()))
+        if not reached:
+            self.exit_code = STOPPED
+            self._leave_result("stopped", None, observed, memory, self.scale())
+            return
+        problem = self._proof_problem(observed)
+        self.exit_code = FAILED if problem else DONE
+        self._leave_result("failed" if problem else "done", problem, observed, memory, self.scale())
+        self._conclude(training, observed, memory)
+        if problem and self._ranks.rank == 0:
+            print(f"{self.settings.recipe}: {problem}", file=sys.stderr)
+
+    def _leave_result(
+        self,
+        status: Literal["done", "failed", "stopped"],
+        reason: str | None,
+        observed: dict[str, Any],
+        memory: int,
+        scale: float | None,
+    ) -> None:
+        training = self._training
+        if training is None or training.folder is None or self._ranks.rank:
+            return
+        training.event("end", status=status)
+        summary = training.journal.summary
+        found = Result(
+            run=os.environ.get("LAUNCHER_RUN_ID") or training.folder.path.resolve().name,
+            status=status,
+            reason=reason,
+            attempts=training.attempt,
+            framework=self.framework,
+            recipe=self.settings.recipe,
+            mechanism=self.mode.mechanism,
+            requested=outcome.requested(self.settings),
+            effective=outcome.effective(self.settings, self.mode, self.deterministic),
+            observed=observed,
+            throughput=summary.throughput(),
+            peak_memory_bytes=memory,
+            loss={"first": summary.first_loss, "last": summary.last_loss},
+            eval=summary.evaluation,
+            loss_scale={"final": scale, "skipped_steps": summary.skipped},
+            updates={"attempted": summary.steps, "applied": summary.steps - summary.skipped},
+            epochs=self.settings.epochs,
+            steps=summary.steps,
+            wall_seconds=training.seconds(),
+            world_size=self._devices,
+            determinism="exact" if training.exact else "best_effort",
+            resumed_from=training.first if training.resumed_from else None,
+            versions=self.versions(),
+            digests=outcome.digests(self._chosen.plan, self._data_digest),
+            hardware=self.hardware(),
+        )
+        training.check_ours()
+        result.write(training.folder.result, found)
+
+    def _introduce(self, training: Training, data: str) -> None:
+        settings = self.settings
+        if len(self._ranks.places) > 1:
+            self.say(table(self._ranks.places))
+        repeats = "deterministic" if self.deterministic else "not deterministic"
+        self.say(f"{settings.recipe} on {data}")
+        self.say(f"{self.where()}, seed {settings.seed}, {repeats}")
+        for line in outcome.mode_lines(settings, self.mode):
+            self.say(line)
+        parts = [f"batch {settings.batch}"]
+        if self._devices > 1:
+            parts.append(f"over {self._devices} {'ranks' if self._devices == self._ranks.size else 'devices'}")
+        if settings.accumulate > 1:
+            parts.append(f"in {settings.accumulate} micro-batches")
+        self.say(f"{' '.join(parts)}, {_steps(training.total)}")
+
+    def _conclude(self, training: Training, observed: dict[str, Any], memory: int) -> None:
+        summary = training.journal.summary
+        facts = [f"held-out {name} {value:.4f}" for name, value in summary.evaluation.items()]
+        mean = summary.throughput()["mean"]
+        if mean is not None:
+            facts.append(f"{mean:,.0f} samples/s")
+        facts.append(f"{memory / 2**20:,.0f} MiB at most")
+        if summary.skipped:
+            facts.append(f"{_steps(summary.skipped)} skipped on overflow")
+        self.say(f"{_steps(summary.steps)} in {training.seconds():.1f} s: {', '.join(facts)}")
+        self.say(f"amp={self.settings.amp.level} {observed['verdict']}: {observed['why']}")
+        if training.folder:
+            self.say(f"result in {training.folder.result}")
+
+    def _proof_problem(self, observed: dict[str, Any]) -> str | None:
+        """Why the proof fails the run, in one sentence."""
+        level = self.settings.amp.level
+        if observed["verdict"] == "contradicted":
+            return f"what ran was not amp={level}: {observed['why']}"
+        if observed["verdict"] == "unknown" and self.settings.require_proof:
+            return f"nothing proves that amp={level} ran: {observed['why']} (require_proof=false lets that pass)"
+        return None
+
+
+def _steps(count: int) -> str:
+    return f"{count:,} step{'s' * (count != 1)}"
