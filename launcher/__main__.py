@@ -18,11 +18,12 @@ VERBS = {
     "watch": "follow runs while they train",
     "cancel": "stop runs",
     "resume": "go on with a run that stopped",
+    "report": "tables and charts from runs",
     "rm": "delete runs",
     "image": "list, show and fetch container images",
 }
 
-QUIET = ("plan", "ls", "logs", "rm", "image", "--help", "-h", "--cfg")
+QUIET = ("plan", "ls", "logs", "report", "rm", "image", "--help", "-h", "--cfg")
 """Words of command lines that start and follow nothing."""
 
 _HELP = """\

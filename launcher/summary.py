@@ -18,10 +18,15 @@ _TORCHRUN = re.compile(r"[EWI]\d{4} .* torch/distributed/|\[.*\] torch\.distribu
 
 def label(folder: Path) -> str:
     """What people call a run on a screen: its words, or in a sweep its number and where it differs from the others."""
-    swept = runs.read_if_whole(folder / "plan.json").get("swept") or ()
+    return label_of(folder.name, runs.read_if_whole(folder / "plan.json"))
+
+
+def label_of(name: str, plan: Mapping[str, Any]) -> str:
+    """The same, of a run by that name with that plan."""
+    swept = plan.get("swept") or ()
     if not swept:
-        return run_ids.words_of(folder.name)
-    number = folder.name.rpartition("-")[2]
+        return run_ids.words_of(name)
+    number = name.rpartition("-")[2]
     return f"{number} {' '.join(f'{key}={_value(value)}' for key, value in swept)}"
 
 
@@ -60,7 +65,11 @@ def headline(state: State, now: float) -> str:
 
 def result_of(folder: Path, state: State) -> dict[str, Any]:
     """The result that the run's last attempt left; empty if that left none, whatever the ones before it did."""
-    result = runs.read_if_whole(folder / "result.json")
+    return if_of(runs.read_if_whole(folder / "result.json"), state)
+
+
+def if_of(result: dict[str, Any], state: State) -> dict[str, Any]:
+    """The result, if it is that of the run's last attempt."""
     return result if result.get("attempts", state.attempt) == state.attempt else {}
 
 

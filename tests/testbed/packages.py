@@ -39,6 +39,7 @@ SERVERS = (
     "iproute2",
     "procps",
     "util-linux",
+    "chromium",  # opens the pages that `report` writes; it fetches nothing, and playwright's own build is not needed
 )
 POLICY = Path("/usr/sbin/policy-rc.d")
 

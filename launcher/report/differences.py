@@ -1,0 +1,92 @@
+"""What differs between runs: settings, script, image, code, versions, hardware, results."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from launcher.report.document import Table, text
+from launcher.report.read import Evidence, inner
+from launcher.schema import leaves
+
+MOST_RUNS = 8
+"""Columns that can be read beside each other."""
+LONGEST = 200
+"""Lines of a script's difference."""
+_OF_PLAN = (
+    "recipe",
+    "framework",
+    "mechanism",
+    "trainer",
+    "python",
+    "nodes",
+    "gpus",
+    "processes",
+    "env",
+    "queue",
+    "host",
+)
+_OF_RESULT = ("versions", "digests", "hardware", "world_size", "determinism", "mechanism", "steps", "wall_seconds")
+
+
+def differing(evidence: Sequence[Evidence]) -> Table | None:
+    """A row for each thing that is not the same in all of these runs; none of one run, and of too many."""
+    if not 1 < len(evidence) <= MOST_RUNS:
+        return None
+    told = [_told(each) for each in evidence]
+    keys = dict.fromkeys(key for each in told for key in each)
+    rows = [(key, *(each.get(key, "-") for each in told)) for key in keys]
+    apart = [row for row in rows if len(set(row[1:])) > 1]
+    if not apart:
+        return Table(
+            header=("what", *(each.label for each in evidence)),
+            rows=((text("nothing differs"), *(text(""),) * len(evidence)),),
+        )
+    return Table(
+        header=("what", *(each.label for each in evidence)), rows=tuple(tuple(map(text, row)) for row in apart)
+    )
+
+
+def _told(evidence: Evidence) -> dict[str, str]:
+    """Everything that is told of a run, by name, in words."""
+    plan, result = evidence.plan, evidence.result
+    code = inner(evidence.provenance, "code")
+    found: dict[str, Any] = {
+        **{f"settings: {key}": value for key, value in leaves(inner(plan, "settings"))},
+        **{f"plan: {key}": value for key, value in leaves({key: plan.get(key) for key in _OF_PLAN})},
+        "image": inner(plan, "container").get("image"),
+        **{f"code: {key}": code.get(key) for key in ("digest", "commit", "dirty")},
+        **{f"result: {key}": value for key, value in leaves({key: result.get(key) for key in _OF_RESULT})},
+    }
+    for group in ("throughput", "loss", "eval", "loss_scale", "observed"):
+        for key, value in leaves(inner(result, group)):
+            found[f"result: {group}.{key}"] = value
+    found.pop("result: observed.why", None)  # a sentence, which stands with the verdict
+    found["result: peak_memory_bytes"] = result.get("peak_memory_bytes")
+    return {key: _said(value) for key, value in found.items()}
+
+
+def script_difference(one: Evidence, other: Evidence) -> list[str]:
+    """Where the two run.sh differ, but for the names of the runs, as a unified diff."""
+    lines = list(difflib.unified_diff(_script(one), _script(other), one.label, other.label, lineterm="", n=1))
+    return [*lines[:LONGEST], f"... and {len(lines) - LONGEST} more lines"] if len(lines) > LONGEST else lines
+
+
+def _script(evidence: Evidence) -> list[str]:
+    try:
+        script = Path(evidence.run.folder, "run.sh").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return []
+    return script.replace(evidence.run.id, "RUN_ID").splitlines()
+
+
+def _said(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    if isinstance(value, (list, tuple)):
+        return " ".join(map(str, value)) or "-"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return "-" if value is None else str(value)

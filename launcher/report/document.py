@@ -1,0 +1,117 @@
+"""What a report says, as values: the same for a terminal, for Markdown and for a page."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cell:
+    """One field of a table."""
+
+    text: str
+    value: float | str | None = None
+    """What it sorts by: a number where it is one; none is nothing to sort, and goes last."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Table:
+    """Rows under a header, as wide as it."""
+
+    header: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    numbers: frozenset[int] = frozenset()
+    """Columns that hold numbers, which stand to the right."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Bar:
+    """One bar; none has no value, and its text says why."""
+
+    label: str
+    value: float | None
+    text: str
+    colour: int
+    """Which colour: the same number is the same run in all charts of a report."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Bars:
+    """Lengths from zero, one under the other."""
+
+    title: str
+    bars: tuple[Bar, ...]
+    note: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Line:
+    """One curve: points [(x, y)] in the order of x."""
+
+    label: str
+    colour: int
+    points: tuple[tuple[float, float], ...]
+    marks: tuple[float, ...] = ()
+    """Places on the x axis to mark below the curve."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Curves:
+    """Curves over one pair of axes."""
+
+    title: str
+    x: str
+    y: str
+    lines: tuple[Line, ...]
+    steps: bool = False
+    """Each value holds until the next one, instead of leading to it."""
+    unit: str = ""
+    """Of the y axis: `bytes` writes it as sizes, `zero` begins it there, `log2` spaces it by powers of two."""
+    note: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Prose:
+    """A paragraph."""
+
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Code:
+    """Text to be taken as it stands: a command, a difference."""
+
+    text: str
+
+
+Part = Table | Bars | Curves | Prose | Code
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Section:
+    """What belongs together, under a title."""
+
+    title: str
+    parts: tuple[Part, ...]
+    brief: bool = True
+    """Whether a terminal shows it too; what is longer is for the page and Markdown."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Document:
+    """A whole report."""
+
+    title: str
+    lead: tuple[str, ...]
+    """The first sentences: what was found."""
+    sections: tuple[Section, ...]
+
+
+def text(words: str) -> Cell:
+    """A cell that sorts as it reads."""
+    return Cell(text=words or "-", value=words or None)
+
+
+def numeric(value: float | None, written: str) -> Cell:
+    """A cell with a number, written as people read it."""
+    return Cell(text="-" if value is None else written, value=value)

@@ -1,0 +1,65 @@
+"""The figures of one run that reports set side by side, from its result, or from its metrics where it left none."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from launcher import summary
+from launcher.report.read import Evidence, inner
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Figures:
+    """None is not known."""
+
+    mode: str
+    """Level, and the dtype that it became."""
+    mechanism: str
+    batch: int | None
+    rate: float | None
+    """Samples a second."""
+    memory: int | None
+    """Bytes."""
+    loss: float | None
+    accuracy: float | None
+    skipped: int | None
+    half_share: float | None
+    """Of the matrix operations observed, what ran in half precision."""
+    verdict: str
+    outcome: str
+    """How the run ended, with the reason where it did not end well."""
+
+
+def figures(evidence: Evidence) -> Figures:
+    plan, result, rows = evidence.plan, evidence.result, evidence.metrics
+    asked, became = inner(plan, "settings"), inner(result, "effective")
+    level = became.get("amp") or inner(asked, "amp").get("level") or ""
+    dtype = became.get("dtype") or ""
+    rate = _number(inner(result, "throughput").get("mean"))
+    return Figures(
+        mode=f"{level} {dtype}".strip(),
+        mechanism=str(result.get("mechanism") or plan.get("mechanism") or ""),
+        batch=became.get("batch") or asked.get("batch"),
+        rate=rate if rate is not None or rows is None else rows.rate,
+        memory=result.get("peak_memory_bytes") or (rows.peak_memory if rows else None),
+        loss=_number(inner(result, "loss").get("last")) if result else (rows.last_loss if rows else None),
+        accuracy=_number(inner(result, "eval").get("accuracy")),
+        skipped=inner(result, "loss_scale").get("skipped_steps") if result else (rows.skipped if rows else None),
+        half_share=_number(inner(result, "observed").get("half_flop_share")),
+        verdict=summary.verdict_of(result),
+        outcome=_outcome(evidence),
+    )
+
+
+def _outcome(evidence: Evidence) -> str:
+    state = evidence.state
+    said = f"{state.name}: {state.reason}" if state.reason else state.name
+    if evidence.result or state.name == "queued":
+        return said
+    steps = f"{evidence.metrics.last_step} steps" if evidence.metrics and evidence.metrics.steps else ""
+    return f"{said} (no result{f', {steps}' if steps else ''})"
+
+
+def _number(value: Any) -> float | None:
+    return value if isinstance(value, (int, float)) and not isinstance(value, bool) else None

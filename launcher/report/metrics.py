@@ -1,0 +1,197 @@
+"""metrics.jsonl of any length to what a chart can show, in one pass and a bounded amount of memory.
+
+What is no whole row is counted and left out: a file may be half written, cut by a full disk, or damaged.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+POINTS = 240
+"""The most points that a curve is drawn with; a chart is hardly a thousand pixels wide."""
+
+
+class Curve:
+    """A curve of any number of points, kept as means over equal numbers of neighbours."""
+
+    def __init__(self, limit: int = POINTS) -> None:
+        self._limit = limit
+        self._width = 1
+        self._sums: list[tuple[float, float, int]] = []
+
+    def add(self, x: float, y: float) -> None:
+        if self._sums and self._sums[-1][2] < self._width:
+            last = self._sums[-1]
+            self._sums[-1] = (last[0] + x, last[1] + y, last[2] + 1)
+            return
+        if len(self._sums) == self._limit:
+            self._halve()
+        self._sums.append((x, y, 1))
+
+    def points(self) -> tuple[tuple[float, float], ...]:
+        """At most `limit` points, each the mean of as many that were added, the last of what was left."""
+        return tuple((x / count, y / count) for x, y, count in self._sums)
+
+    def _halve(self) -> None:
+        pairs = zip(self._sums[::2], self._sums[1::2], strict=False)
+        joined = [(a[0] + b[0], a[1] + b[1], a[2] + b[2]) for a, b in pairs]
+        self._sums = joined + self._sums[len(joined) * 2 :]
+        self._width *= 2
+
+
+class Changes:
+    """A quantity that mostly stays: where it changed. Of too many every other one is dropped, never the last."""
+
+    def __init__(self, limit: int = 4 * POINTS) -> None:
+        self._limit = limit
+        self._points: list[tuple[float, float]] = []
+        self._end: tuple[float, float] | None = None
+
+    def add(self, x: float, y: float) -> None:
+        self._end = (x, y)
+        if self._points and self._points[-1][1] == y:
+            return
+        if len(self._points) == self._limit:
+            self._points = self._points[::2]
+        self._points.append((x, y))
+
+    def points(self) -> tuple[tuple[float, float], ...]:
+        if self._end is None or self._points[-1] == self._end:
+            return tuple(self._points)
+        return (*self._points, self._end)
+
+
+@dataclass(kw_only=True, slots=True)
+class Block:
+    """A stretch of consecutive steps: what of it was timed."""
+
+    samples: float = 0.0
+    seconds: float = 0.0
+    steps: int = 0
+
+    @property
+    def rate(self) -> float | None:
+        """Samples a second over the timed steps."""
+        return self.samples / self.seconds if self.seconds else None
+
+
+@dataclass(kw_only=True)
+class Metrics:
+    """What one metrics.jsonl holds."""
+
+    steps: int = 0
+    last_step: int = 0
+    first_loss: float | None = None
+    last_loss: float | None = None
+    loss: Curve = field(default_factory=Curve)
+    scale: Changes = field(default_factory=Changes)
+    norm: Curve = field(default_factory=Curve)
+    overflows: list[int] = field(default_factory=list)
+    """Steps that were skipped, the first ones of many."""
+    skipped: int = 0
+    nonfinite_at: int | None = None
+    """The first step whose loss was no number or infinite."""
+    evaluations: list[tuple[int, float]] = field(default_factory=list)
+    """Steps and the held-out accuracy there."""
+    seconds: array[float] = field(default_factory=lambda: array("d"))
+    """Of each timed step."""
+    blocks: dict[int, Block] = field(default_factory=dict)
+    """Where steps are counted in blocks: by number, from 0."""
+    peak_memory: int | None = None
+    problems: tuple[str, ...] = ()
+
+    @property
+    def rate(self) -> float | None:
+        """Samples a second over all timed steps."""
+        total = [each for each in self.blocks.values() if each.seconds]
+        seconds = sum(each.seconds for each in total)
+        return sum(each.samples for each in total) / seconds if seconds else None
+
+
+def read(path: Path, block: int = 0) -> Metrics | None:
+    """The file's whole rows; none where there is no file. `block` is the number of steps in one, 0 for a single one."""
+    try:
+        stream = open(path, "rb")  # noqa: SIM115 (closed below)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    found = Metrics()
+    with stream:
+        damaged: list[int] = []
+        torn = False
+        try:
+            for number, line in enumerate(stream, start=1):
+                if not line.endswith(b"\n"):
+                    torn = True
+                elif not _take(found, line, block):
+                    damaged.append(number)
+        except OSError as error:
+            found.problems = (f"{path.name} can't be read to its end: {error.strerror}",)
+    found.problems += tuple(_said(path.name, damaged, torn))
+    return found
+
+
+def _said(name: str, damaged: list[int], torn: bool) -> Iterator[str]:
+    if damaged:
+        lines = f"line {damaged[0]}" if len(damaged) == 1 else f"{len(damaged)} lines, the first {damaged[0]},"
+        yield f"{name}: {lines} can't be read and left out"
+    if torn:
+        yield f"{name}: its last line is half written and left out"
+
+
+def _take(found: Metrics, line: bytes, block: int) -> bool:
+    """Take in one line; whether it is a row of metrics."""
+    try:
+        row = json.loads(line)
+        if "event" in row:
+            _event(found, row)
+        else:
+            _step(found, row, block)
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return False
+    return True
+
+
+def _event(found: Metrics, row: dict[str, Any]) -> None:
+    accuracy = row.get("accuracy")
+    if row["event"] == "eval" and accuracy is not None and len(found.evaluations) < 4 * POINTS:
+        found.evaluations.append((int(row["step"]), float(accuracy)))
+
+
+def _step(found: Metrics, row: dict[str, Any], block: int) -> None:
+    step, loss = int(row["step"]), row["loss"]
+    loss = None if loss is None else float(loss)
+    seconds, rate = float(row["seconds"]), float(row["samples_per_second"])
+    if not (math.isfinite(seconds) and math.isfinite(rate)):
+        raise ValueError(row)
+    found.steps += 1
+    found.last_step = step
+    if found.steps == 1:
+        found.first_loss = loss
+    found.last_loss = loss
+    if loss is not None:
+        found.loss.add(step, loss)
+    elif found.nonfinite_at is None:
+        found.nonfinite_at = step
+    if row.get("loss_scale") is not None:
+        found.scale.add(step, float(row["loss_scale"]))
+    if row.get("grad_norm") is not None:
+        found.norm.add(step, float(row["grad_norm"]))
+    if row.get("skipped"):
+        found.skipped += 1
+        if len(found.overflows) < POINTS:
+            found.overflows.append(step)
+    memory = row.get("memory_bytes")
+    if memory is not None and memory > (found.peak_memory or 0):
+        found.peak_memory = int(memory)
+    if row.get("timed"):
+        found.seconds.append(seconds)
+        part = found.blocks.setdefault((step - 1) // block if block else 0, Block())
+        part.samples += rate * seconds
+        part.seconds += seconds
+        part.steps += 1

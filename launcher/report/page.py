@@ -1,0 +1,79 @@
+"""A document as one HTML file: no network, light and dark, wide and narrow, tables that sort."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from pathlib import Path
+
+from launcher.report import charts
+from launcher.report.document import Bars, Cell, Code, Curves, Document, Part, Prose, Section, Table
+from launcher.report.markup import Markup, join, tag
+
+_HERE = Path(__file__).parent
+
+
+def render(document: Document) -> str:
+    style, script = ((_HERE / name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    # Nothing is fetched and no other script runs, whatever text comes from runs.
+    policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
+    head = tag(
+        "head",
+        tag("meta", charset="utf-8"),
+        tag("meta", http_equiv="Content-Security-Policy", content=policy),
+        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        tag("meta", name="color-scheme", content="light dark"),
+        tag("title", document.title),
+        tag("style", Markup(style)),
+    )
+    body = tag(
+        "body",
+        tag(
+            "main",
+            tag("h1", document.title),
+            join([tag("p", each, class_="lead") for each in document.lead]),
+            join([_section(each) for each in document.sections]),
+        ),
+        tag("script", Markup(script)),
+    )
+    return f"<!doctype html>\n{tag('html', head, body, lang='en')}\n"
+
+
+def _section(section: Section) -> Markup:
+    """Tables and text under each other, charts side by side where there is room."""
+    drawn = [_part(each) for each in section.parts if isinstance(each, (Bars, Curves))]
+    said = [_part(each) for each in section.parts if not isinstance(each, (Bars, Curves))]
+    figures = tag("div", join(drawn), class_="charts") if drawn else None
+    return tag("section", tag("h2", section.title), join(said), figures)
+
+
+def _part(part: Part) -> Markup:
+    if isinstance(part, Table):
+        return _table(part)
+    if isinstance(part, Bars):
+        return charts.bars(part)
+    if isinstance(part, Curves):
+        return charts.curves(part)
+    if isinstance(part, Prose):
+        return tag("p", part.text)
+    assert isinstance(part, Code)
+    return tag("pre", tag("code", part.text))
+
+
+def _table(table: Table) -> Markup:
+    header = [
+        tag("th", tag("button", name, type="button"), scope="col", class_="number" if index in table.numbers else None)
+        for index, name in enumerate(table.header)
+    ]
+    rows = [
+        tag("tr", join([_cell(cell, index in table.numbers, index == 0) for index, cell in enumerate(row)]))
+        for row in table.rows
+    ]
+    whole = tag("table", tag("thead", tag("tr", join(header))), tag("tbody", join(rows)))
+    return tag("div", whole, class_="wide", tabindex=0)
+
+
+def _cell(cell: Cell, number: bool, first: bool) -> Markup:
+    value = None if cell.value is None else (repr(float(cell.value)) if number else str(cell.value))
+    return tag("th" if first else "td", cell.text, class_="number" if number else None, data_value=value)

@@ -1,0 +1,97 @@
+"""A run's folder as evidence: everything that a report may speak of, and what of it can't be read."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from launcher import queues, run_ids, runs, summary, telemetry
+from launcher.report import metrics
+from launcher.report.metrics import Metrics
+from launcher.runs import Damaged, Run
+from launcher.states import State
+from launcher.telemetry import Telemetry
+
+DRAWN = 24
+"""Runs whose every step is read and drawn. More curves than that in one chart can't be told apart, and reading them
+would take as long as the runs are long."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Evidence:
+    """One run as its folder tells it. Dictionaries are empty where there is no such file."""
+
+    run: Run
+    label: str
+    """What a person calls it, unlike that of any other run of the report."""
+    state: State
+    plan: dict[str, Any]
+    result: dict[str, Any]
+    """Of the last attempt."""
+    provenance: dict[str, Any]
+    metrics: Metrics | None
+    """None where there are none, or where they were not read."""
+    telemetry: Telemetry = dataclasses.field(default_factory=Telemetry)
+    """Of its GPUs and hosts; empty where there is none, or where it was not read."""
+    problems: tuple[str, ...] = ()
+    """What is there and can't be read."""
+
+
+def gather(wanted: Sequence[Run]) -> list[Evidence]:
+    """The evidence of each run, in the same order."""
+    seen = queues.look(wanted)
+    queues.settle(seen)
+    read = len(seen) <= DRAWN
+    found = [of_run(each.run.folder, each.run, each.state, read) for each in seen]
+    labels = _distinct([each.run for each in found], [each.label for each in found])
+    return [_with_label(each, label) for each, label in zip(found, labels, strict=True)]
+
+
+def of_run(folder: Path, run: Run, state: State, read: bool, block: int = 0) -> Evidence:
+    """What lies in the folder; metrics only where they are to be `read`, in blocks of so many steps."""
+    problems: list[str] = []
+
+    def file(name: str) -> dict[str, Any]:
+        try:
+            return runs.read_json(folder / name) or {}
+        except Damaged as error:
+            problems.append(f"{name} can't be read: {str(error).removeprefix(f'{folder / name}: ')}")
+            return {}
+
+    plan, result = file("plan.json"), file("result.json")
+    rows = metrics.read(folder / "metrics.jsonl", block) if read else None
+    return Evidence(
+        run=run,
+        label=summary.label_of(folder.name, plan),
+        state=state,
+        plan=plan,
+        result=summary.if_of(result, state),
+        provenance=file("provenance.json"),
+        metrics=rows,
+        telemetry=telemetry.read(folder) if read else Telemetry(),
+        problems=(*problems, *(rows.problems if rows else ())),
+    )
+
+
+def inner(values: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    """The group of values by that name; empty where there is none, or something else in its place."""
+    found = values.get(key)
+    return found if isinstance(found, Mapping) else {}
+
+
+def _with_label(evidence: Evidence, label: str) -> Evidence:
+    return dataclasses.replace(evidence, label=label)
+
+
+def _distinct(wanted: Sequence[Run], labels: Sequence[str]) -> list[str]:
+    """The labels, with the words of their sweeps where two would read alike."""
+    if len(set(labels)) == len(labels):
+        return list(labels)
+    found = []
+    for run, label in zip(wanted, labels, strict=True):
+        sweep = run_ids.sweep_of(run.id)
+        found.append(f"{run_ids.words_of(sweep)} {label}" if sweep else label)
+    return found if len(set(found)) == len(found) else [run.id for run in wanted]

@@ -1,0 +1,314 @@
+"""Runs as a document: each section a function of the evidence."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from launcher import human
+from launcher.report.differences import differing, script_difference
+from launcher.report.document import (
+    Bar,
+    Bars,
+    Cell,
+    Code,
+    Curves,
+    Document,
+    Line,
+    Part,
+    Prose,
+    Section,
+    Table,
+    numeric,
+    text,
+)
+from launcher.report.figures import Figures, figures
+from launcher.report.metrics import Curve
+from launcher.report.read import DRAWN, Evidence, inner
+from launcher.telemetry import Series
+
+BARS = 60
+"""Bars in one chart; the table has all runs."""
+BINS = 40
+"""Of the step times between their 1st and 99th percentile."""
+
+
+def of_runs(title: str, evidence: Sequence[Evidence]) -> Document:
+    """The report of some runs; charts where their steps were read."""
+    found = [figures(each) for each in evidence]
+    sections = [
+        Section(title="Results", parts=(results(evidence, found), *bars(evidence, found))),
+        Section(title="Asked and observed", parts=(asked_and_observed(evidence),)),
+        Section(title="Charts", parts=tuple(charts(evidence)), brief=False),
+        *differences(evidence),
+        *problems(evidence),
+        Section(title="Where it comes from", parts=tuple(provenance(evidence)), brief=False),
+    ]
+    return Document(title=title, lead=tuple(_lead(evidence)), sections=tuple(each for each in sections if each.parts))
+
+
+def _lead(evidence: Sequence[Evidence]) -> Iterator[str]:
+    if len(evidence) > DRAWN:
+        yield f"{len(evidence)} runs; the curves of single steps are drawn for up to {DRAWN} at once."
+
+
+def results(evidence: Sequence[Evidence], found: Sequence[Figures]) -> Table:
+    """One row a run; columns that nobody has a value in are left out."""
+    columns: list[tuple[str, list[Cell], bool]] = [
+        ("run", [text(each.label) for each in evidence], False),
+        ("mode", [text(each.mode) for each in found], False),
+        ("batch", [numeric(each.batch, str(each.batch)) for each in found], True),
+        ("samples/s", [numeric(each.rate, human.number(each.rate)) for each in found], True),
+        ("ratio", _ratios(evidence, found), True),
+        ("peak memory", [numeric(each.memory, human.size(each.memory)) for each in found], True),
+        ("loss", [numeric(each.loss, human.number(each.loss)) for each in found], True),
+        ("accuracy", [numeric(each.accuracy, f"{each.accuracy or 0:.4f}") for each in found], True),
+        ("skipped", [numeric(each.skipped, str(each.skipped)) for each in found], True),
+        ("in half", [numeric(each.half_share, percent(each.half_share)) for each in found], True),
+        ("proof", [text(each.verdict) for each in found], False),
+        ("state", [text(each.outcome) for each in found], False),
+    ]
+    kept = [each for each in columns if any(cell.value is not None for cell in each[1])]
+    return Table(
+        header=tuple(name for name, _, _ in kept),
+        rows=tuple(zip(*(cells for _, cells, _ in kept), strict=True)),
+        numbers=frozenset(index for index, (_, _, right) in enumerate(kept) if right),
+    )
+
+
+def _ratios(evidence: Sequence[Evidence], found: Sequence[Figures]) -> list[Cell]:
+    """Throughput over that of the first run; none between jobs of different kinds."""
+    kinds = {(each.plan.get("recipe"), inner(each.result, "throughput").get("unit")) for each in evidence}
+    first = found[0].rate if found else None
+    if len(found) < 2 or len({recipe for recipe, _ in kinds}) > 1 or not first:
+        return [Cell(text="-") for _ in found]
+    ratios = [each.rate / first if each.rate is not None else None for each in found]
+    return [numeric(each, f"{each or 0:.2f}") for each in ratios]
+
+
+def percent(share: float | None) -> str:
+    return "-" if share is None else f"{100 * share:.1f}%"
+
+
+def bars(evidence: Sequence[Evidence], found: Sequence[Figures]) -> Iterator[Bars]:
+    """Throughput and memory, as published tables of such runs draw them."""
+    if len(found) < 2:
+        return
+    note = f"the first {BARS} of {len(found)}" if len(found) > BARS else ""
+    pairs = list(zip(evidence, found, strict=True))[:BARS]
+    first = found[0].rate
+
+    def rate(each: Figures) -> str:
+        more = f" ({each.rate / first:.2f}x)" if each.rate is not None and first else ""
+        return f"{human.number(each.rate)} samples/s{more}" if each.rate is not None else each.outcome
+
+    rates = [(run.label, each.rate, rate(each)) for run, each in pairs]
+    memory = [(run.label, each.memory, human.size(each.memory)) for run, each in pairs]
+    for title, rows in (("Throughput", rates), ("Peak memory", memory)):
+        drawn = tuple(
+            Bar(label=label, value=value, text=words, colour=index) for index, (label, value, words) in enumerate(rows)
+        )
+        if any(each.value is not None for each in drawn):
+            yield Bars(title=title, bars=drawn, note=note)
+
+
+def asked_and_observed(evidence: Sequence[Evidence]) -> Table:
+    """What each run was asked to be, what it was seen to be, and the judgement."""
+    rows = []
+    for each in evidence:
+        asked, became, seen = (inner(each.result, key) for key in ("requested", "effective", "observed"))
+        settled = ", ".join(
+            f"{key} {show(asked.get(key))} -> {show(became[key])}"
+            for key in became
+            if key in asked and asked[key] != became[key]
+        )
+        parameters = ", ".join(f"{count:,} {name}" for name, count in inner(seen, "param_dtypes").items())
+        observed = ", ".join(
+            part
+            for part in (
+                f"{percent(seen.get('half_flop_share'))} in half" if seen.get("half_flop_share") is not None else "",
+                f"parameters {parameters}" if parameters else "",
+                f"TF32 {show(seen['tf32'])}" if seen.get("tf32") is not None else "",
+                f"XLA clusters {seen['xla_clusters']}" if seen.get("xla_clusters") is not None else "",
+                f"on {seen['device']}" if seen.get("device") else "",
+            )
+            if part
+        )
+        mechanism = str(each.result.get("mechanism") or each.plan.get("mechanism") or "")
+        cells = (each.label, mechanism, " ".join(each.plan.get("words") or ()), settled, observed)
+        rows.append(tuple(map(text, (*cells, seen.get("verdict") or "nothing was observed", seen.get("why") or ""))))
+    return Table(header=("run", "mechanism", "asked", "auto became", "observed", "verdict", "why"), rows=tuple(rows))
+
+
+def show(value: Any) -> str:
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return "auto" if value is None else str(value)
+
+
+def charts(evidence: Sequence[Evidence]) -> Iterator[Part]:
+    """Curves of the steps, those of one run in one colour throughout."""
+    read = [(index, each.label, each.metrics) for index, each in enumerate(evidence) if each.metrics is not None]
+    losses = tuple(
+        Line(
+            label=label if rows.nonfinite_at is None else f"{label} (not finite from step {rows.nonfinite_at})",
+            colour=index,
+            points=rows.loss.points(),
+        )
+        for index, label, rows in read
+        if rows.steps
+    )
+    yield from _curves("Loss", "step", "loss", losses)
+    held_out = tuple(
+        Line(label=label, colour=index, points=tuple((float(step), value) for step, value in rows.evaluations))
+        for index, label, rows in read
+        if len(rows.evaluations) > 1
+    )
+    yield from _curves("Held-out accuracy", "step", "accuracy", held_out)
+    scales = tuple(
+        Line(label=_skips(label, rows.skipped), colour=index, points=rows.scale.points(), marks=_floats(rows.overflows))
+        for index, label, rows in read
+        if rows.scale.points()
+    )
+    if scales:
+        note = (
+            "marks below the curves are steps that overflowed and were skipped" if any(s.marks for s in scales) else ""
+        )
+        yield Curves(title="Loss scale", x="step", y="scale", lines=scales, steps=True, unit="log2", note=note)
+    norms = tuple(Line(label=label, colour=index, points=rows.norm.points()) for index, label, rows in read)
+    yield from _curves("Gradient norm", "step", "norm", norms)
+    times = [(index, label, rows.seconds) for index, label, rows in read if len(rows.seconds) > 1]
+    yield from _step_times(times)
+    yield from over_time(evidence)
+
+
+def over_time(evidence: Sequence[Evidence]) -> Iterator[Curves]:
+    """What the GPUs and hosts did, by seconds since each run's first sample."""
+    for kind, title, name, unit in (
+        ("gpus", "GPU memory", "memory", "MiB"),
+        ("gpus", "GPU utilisation", "utilization", "%"),
+        ("gpus", "GPU power", "power", "W"),
+        ("hosts", "Processors of the host", "cpu", "%"),
+        ("hosts", "Memory of the host", "memory", "MiB"),
+    ):
+        lines = [
+            line
+            for index, each in enumerate(evidence)
+            for line in _sampled(each.label, index, getattr(each.telemetry, kind), name)
+        ]
+        in_bytes = unit == "MiB"
+        scaled = tuple(
+            Line(label=each.label, colour=each.colour, points=tuple((x, y * 2**20) for x, y in each.points))
+            if in_bytes
+            else each
+            for each in lines
+        )
+        yield from _curves(title, "seconds", "in use" if in_bytes else unit, scaled, "bytes" if in_bytes else "zero")
+
+
+def _sampled(label: str, colour: int, series: Sequence[Series], name: str) -> Iterator[Line]:
+    """One line for each device of a run, over all its attempts."""
+    devices: dict[tuple[int, str], Curve] = {}
+    began = min((each.times[0] for each in series if each.times), default=0.0)
+    for each in series:
+        curve = devices.setdefault((each.node, each.device), Curve())
+        for time, value in zip(each.times, each.values.get(name, ()), strict=False):
+            if value is not None:
+                curve.add(time - began, value)
+    nodes = len({node for node, _ in devices}) > 1
+    for (node, device), curve in devices.items():
+        place = " ".join([*([f"node {node}"] if nodes else []), *([device] if len(devices) > 1 else [])])
+        if points := curve.points():
+            yield Line(label=f"{label} {place}".rstrip(), colour=colour, points=points)
+
+
+def _curves(title: str, x: str, y: str, lines: Iterable[Line], unit: str = "") -> Iterator[Curves]:
+    drawn = tuple(each for each in lines if each.points)
+    if drawn:
+        yield Curves(title=title, x=x, y=y, lines=drawn, unit=unit)
+
+
+def _skips(label: str, skipped: int) -> str:
+    return f"{label} ({skipped} skipped)" if skipped else label
+
+
+def _floats(values: Iterable[int]) -> tuple[float, ...]:
+    return tuple(float(each) for each in values)
+
+
+def _step_times(times: Sequence[tuple[int, str, Sequence[float]]]) -> Iterator[Curves]:
+    """How the timed steps' times are spread: the share of each run's steps in bins of equal width."""
+    ordered = [sorted(values) for _, _, values in times]
+    if not ordered:
+        return
+    low = min(each[len(each) // 100] for each in ordered)
+    high = max(each[-1 - len(each) // 100] for each in ordered)
+    if not 0 < low < high:
+        return
+    width = (high - low) / BINS
+    lines = []
+    for (index, label, _), values in zip(times, ordered, strict=True):
+        counts = [0] * BINS
+        for value in values:
+            if low <= value <= high:
+                counts[min(BINS - 1, int((value - low) / width))] += 1
+        points = tuple(((low + n * width) * 1000, 100 * count / len(values)) for n, count in enumerate(counts))
+        lines.append(Line(label=label, colour=index, points=(*points, (high * 1000, points[-1][1]))))
+    note = "timed steps between the 1st and 99th percentile"
+    yield Curves(title="Step time", x="milliseconds", y="% of steps", lines=tuple(lines), steps=True, note=note)
+
+
+def differences(evidence: Sequence[Evidence]) -> Iterator[Section]:
+    """What is not the same in these runs, and, of two, where their scripts differ."""
+    table = differing(evidence)
+    if table is None:
+        return
+    parts: list[Part] = [table]
+    if len(evidence) == 2:
+        lines = script_difference(*evidence)
+        parts.append(Code(text="\n".join(lines)) if lines else Prose(text="The scripts are the same."))
+    yield Section(title="What differs", parts=tuple(parts))
+
+
+def problems(evidence: Sequence[Evidence]) -> Iterator[Section]:
+    """What is in the folders and could not be read."""
+    said = tuple(Prose(text=f"{each.label}: {problem}") for each in evidence for problem in each.problems)
+    if said:
+        yield Section(title="What could not be read", parts=said)
+
+
+def provenance(evidence: Sequence[Evidence]) -> Iterator[Part]:
+    """What ran where, and the commands that repeat it."""
+    rows = []
+    commands: dict[str, None] = {}
+    for each in evidence:
+        came, code = each.provenance, inner(each.provenance, "code")
+        commit = str(code.get("commit") or "")[:12]
+        hardware, versions = inner(each.result, "hardware"), inner(each.result, "versions")
+        framework = str(each.plan.get("framework") or "")
+        rows.append(
+            tuple(
+                map(
+                    text,
+                    (
+                        each.label,
+                        each.run.id,
+                        str(came.get("created") or ""),
+                        f"{commit}{' with changes' if code.get('dirty') else ''}",
+                        str(code.get("digest") or "")[:12],
+                        str(inner(each.plan, "container").get("image") or "none"),
+                        " ".join(f"{name} {version}" for name, version in versions.items() if version) or framework,
+                        str(hardware.get("gpu") or hardware.get("cpu") or ""),
+                        str(each.plan.get("host") or ""),
+                    ),
+                )
+            )
+        )
+        if command := came.get("command"):
+            commands[shlex.join(str(word) for word in command)] = None
+    header = ("run", "id", "created", "commit", "code", "image", "versions", "hardware", "host")
+    yield Table(header=header, rows=tuple(rows))
+    if commands:
+        yield Prose(text="To repeat it:")
+        yield Code(text="\n".join(commands))

@@ -1,0 +1,61 @@
+"""`report`: tables and charts from runs: on the terminal, as Markdown, as one HTML file."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from launcher import runs
+from launcher.errors import UsageError
+from launcher.report import markdown, page, plain, read, sections
+from launcher.report.document import Document
+from launcher.verbs.arguments import Parser, all_runs, found, newest, split
+
+
+def main(arguments: list[str]) -> int:
+    parser = Parser(
+        "report",
+        "[RUN|SWEEP ...] [--html FILE] [--markdown FILE]",
+        "Say what runs amount to; without any, the newest. The HTML file needs no network and opens from disk. Of two "
+        "runs it says what differs.",
+    )
+    parser.add_argument("--html", metavar="FILE", type=Path, help="write a page with charts")
+    parser.add_argument("--markdown", metavar="FILE", type=Path, help="write Markdown; - is the terminal")
+    options = parser.parse_intermixed_args(arguments)
+    names, roots = split(options.words)
+    what = found(names, roots) if names else [runs.Found(None, (newest(roots),))]
+    chosen = all_runs(what)
+    if not chosen:
+        raise UsageError(f"report: no run of {' '.join(names)} is left")
+    document = _document(what, chosen)
+    if str(options.markdown) == "-":
+        print(markdown.render(document), end="")
+    else:
+        print("\n".join(plain.lines(document, _width())))
+        if options.markdown:
+            _write(options.markdown, markdown.render(document), "--markdown")
+    if options.html:
+        _write(options.html, page.render(document), "--html")
+    return 0
+
+
+def _width() -> int:
+    """Columns of the terminal; no limit where the reader is a file or another program."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
+
+
+def _document(what: Sequence[runs.Found], chosen: Sequence[runs.Run]) -> Document:
+    names = [each.sweep or each.runs[0].id for each in what]
+    title = names[0] if len(names) == 1 else f"{len(chosen)} runs"
+    return sections.of_runs(title, read.gather(chosen))
+
+
+def _write(path: Path, content: str, flag: str) -> None:
+    path = path.expanduser()
+    try:
+        runs.write_text(path, content)
+    except OSError as error:
+        raise UsageError(f"{flag} {path}: {error.strerror}; name a file in a folder that is there") from None
+    print(f"written: {path}", file=sys.stderr)

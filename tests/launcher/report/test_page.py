@@ -1,0 +1,155 @@
+"""The HTML page, by what a real browser shows of it."""
+
+import html
+import re
+
+import pytest
+
+from launcher import runs
+from launcher.report import page, read, sections
+from launcher.runs import Run
+
+from . import folders
+
+HOSTILE = "<img src=x onerror=\"document.title='owned'\"></title><script>document.title='owned'</script>&amp;"
+
+
+@pytest.fixture(scope="module")
+def three(tmp_path_factory):
+    """The page of a sweep of three runs, one of them named by somebody with bad intentions."""
+    root = tmp_path_factory.mktemp("runs")
+    made = folders.sweep(root)
+    plan = folders.plan("o2")
+    plan["words"] = [HOSTILE]
+    plan["swept"] = [["name", HOSTILE]]
+    runs.write_json(made[2] / "plan.json", plan)
+    evidence = read.gather([Run(str(root), each.name) for each in made])
+    path = tmp_path_factory.mktemp("page") / "report.html"
+    path.write_text(page.render(sections.of_runs("Three runs", evidence)))
+    return path
+
+
+@pytest.fixture(scope="module")
+def tab(browser, three):
+    """The page, opened from disk, with what it asked for and what went wrong."""
+    opened = browser.new_page(viewport={"width": 1280, "height": 900}, color_scheme="light")
+    opened.requests, opened.faults = [], []
+    opened.on("request", lambda each: opened.requests.append(each.url))
+    opened.on("pageerror", lambda each: opened.faults.append(str(each)))
+    opened.on("console", lambda each: opened.faults.append(each.text))
+    opened.goto(three.as_uri())
+    yield opened
+    opened.close()
+
+
+def test_the_page_shows_its_tables_and_charts_in_words(tab):
+    shown = tab.inner_text("main")
+    for words in ("Three runs", "Throughput", "Peak memory", "Loss scale", "Step time", "Asked and observed"):
+        assert words in shown
+    assert "2500 samples/s (2.50x)" in shown
+    assert "python -m launcher amp=o0" in shown
+    assert tab.locator("svg polyline.line").count() >= 3
+
+
+def test_the_page_asks_for_nothing_but_itself_and_nothing_in_it_fails(tab, three):
+    assert tab.requests == [three.as_uri()]
+    assert tab.faults == []
+
+
+def test_text_from_runs_is_shown_and_never_run(tab):
+    assert tab.title() == "Three runs"
+    assert HOSTILE in tab.inner_text("main")
+    assert tab.locator("main img").count() == 0
+
+
+def test_a_press_on_a_heading_sorts_and_a_second_one_turns_it_round(tab):
+    table = tab.locator("table").first
+    rates = lambda: table.locator("tbody tr td:nth-child(4)").all_inner_texts()  # noqa: E731
+    heading = table.get_by_role("button", name="samples/s")
+    heading.click()
+    assert rates() == ["1000", "2000", "2500"]
+    heading.click()
+    assert rates() == ["2500", "2000", "1000"]
+    assert table.locator("th[aria-sort=descending]").inner_text().startswith("samples/s")
+
+
+def test_what_has_no_value_stays_last_whichever_way_it_is_sorted(browser, root, tmp_path):
+    names = ["20260102-030405-brave-otter", "20260102-030406-brave-owl", "20260102-030407-brave-panda"]
+    made = [folders.run(root, each) for each in names]
+    (made[1] / "result.json").unlink()
+    (made[1] / "metrics.jsonl").unlink()
+    evidence = read.gather([Run(str(root), each.name) for each in made])
+    path = tmp_path / "report.html"
+    path.write_text(page.render(sections.of_runs("x", evidence)))
+    tab = browser.new_page()
+    tab.goto(path.as_uri())
+    table = tab.locator("table").first
+    for _ in range(2):
+        table.get_by_role("button", name="samples/s").click()
+        assert table.locator("tbody tr").last.inner_text().startswith("brave-owl")
+    tab.close()
+
+
+def test_dark_and_light_follow_the_readers_choice_and_can_be_read(browser, three):
+    grounds = {}
+    for scheme in ("light", "dark"):
+        tab = browser.new_page(color_scheme=scheme)
+        tab.goto(three.as_uri())
+        colours = "e => [getComputedStyle(e).backgroundColor, getComputedStyle(e).color]"
+        ground, ink = (luminance(each) for each in tab.eval_on_selector("body", colours))
+        lines = tab.eval_on_selector_all("polyline", "all => all.map(e => getComputedStyle(e).stroke)")
+        quiet = luminance(tab.eval_on_selector("small", "e => getComputedStyle(e).color"))
+        grounds[scheme] = ground
+        assert contrast(ground, ink) > 7
+        assert contrast(ground, quiet) > 4.5
+        assert all(contrast(ground, luminance(each)) > 3 for each in lines)
+        tab.close()
+    assert grounds["dark"] < 0.05 < 0.9 < grounds["light"]
+
+
+@pytest.mark.parametrize("width", [320, 375, 768])
+def test_a_narrow_screen_never_scrolls_sideways_and_cuts_no_label(browser, three, width):
+    tab = browser.new_page(viewport={"width": width, "height": 700})
+    tab.goto(three.as_uri())
+    assert tab.evaluate("document.documentElement.scrollWidth") <= width
+    for each in tab.locator(".bars span, figcaption, .legend li").all():
+        box = each.bounding_box()
+        assert box["x"] >= 0 and box["x"] + box["width"] <= width + 0.5, each.inner_text()
+    assert tab.eval_on_selector("svg polyline", "e => e.closest('svg').getBoundingClientRect().width") > width / 2
+    tab.close()
+
+
+def test_the_page_works_without_its_script(browser, three):
+    context = browser.new_context(java_script_enabled=False)
+    tab = context.new_page()
+    tab.goto(three.as_uri())
+    assert "2500 samples/s (2.50x)" in tab.inner_text("main")
+    context.close()
+
+
+def test_the_page_of_as_many_long_runs_as_are_drawn_is_small(root, tmp_path):
+    made = [
+        folders.run(root, f"20260102-03{n:04}-brave-otter", steps=1200 if n < 3 else 300, scale=2.0**16)
+        for n in range(read.DRAWN)
+    ]
+    evidence = read.gather([Run(str(root), each.name) for each in made])
+    assert all(each.metrics for each in evidence)
+    assert len(page.render(sections.of_runs("many", evidence)).encode()) < 2_000_000
+
+
+def test_the_page_names_no_address_on_any_network(three):
+    text = html.unescape(re.sub(r"(?s)<main>.*</main>", "", three.read_text()))
+    assert "http" not in text.replace("http-equiv", "")
+
+
+def luminance(colour):
+    """Relative luminance of `rgb(r, g, b)`, by WCAG 2."""
+    parts = [int(each) / 255 for each in re.findall(r"\d+", colour)[:3]]
+    linear = [each / 12.92 if each <= 0.04045 else ((each + 0.055) / 1.055) ** 2.4 for each in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def contrast(one, other):
+    """Contrast ratio, by WCAG 2."""
+    light, dark = max(one, other), min(one, other)
+    return (light + 0.05) / (dark + 0.05)

@@ -1,0 +1,163 @@
+"""What a report says on a terminal and in Markdown, from real folders."""
+
+import json
+
+import pytest
+
+from launcher import runs
+from launcher.report import markdown, plain, read, sections
+from launcher.runs import Run
+
+from ..run_folders import finished
+from . import folders
+
+
+def documented(*paths):
+    evidence = read.gather([Run(str(each.parent), each.name) for each in paths])
+    return sections.of_runs("some runs", evidence)
+
+
+def terminal(*paths, width=0):
+    return "\n".join(plain.lines(documented(*paths), width))
+
+
+def test_runs_stand_side_by_side_with_their_ratio_to_the_first(root):
+    said = terminal(*folders.sweep(root))
+    header, *rows = said.splitlines()[3:7]
+    assert header.split()[:4] == ["run", "mode", "batch", "samples/s"]
+    assert [row.split()[5] for row in rows] == ["1000", "2000", "2500"]
+    assert [row.split()[6] for row in rows] == ["1.00", "2.00", "2.50"]
+    assert "001 amp=o1  ████████████████████████        2000 samples/s (2.00x)" in said
+
+
+def test_what_was_asked_stands_beside_what_was_observed(root):
+    said = terminal(folders.run(root, "20260102-030405-brave-otter"))
+    assert "dtype auto -> bfloat16" in said
+    assert "97% of the work in bfloat16" in said
+    assert "proved" in said
+
+
+def test_jobs_of_different_recipes_have_no_ratio(root):
+    one = folders.run(root, "20260102-030405-brave-otter")
+    other = folders.run(root, "20260102-030406-brave-owl", planned={"recipe": "gan"})
+    assert "ratio" not in terminal(one, other)
+
+
+def test_a_run_without_a_result_is_a_row_that_says_so(root):
+    whole = folders.run(root, "20260102-030405-brave-otter")
+    bare = finished(root, "20260102-030406-brave-owl", "failed", reason="the trainer was killed by signal 9")
+    row = next(line for line in terminal(whole, bare).splitlines() if line.startswith("brave-owl"))
+    assert row.endswith("failed: the trainer was killed by signal 9 (no result)")
+
+
+def test_a_run_that_broke_off_is_told_with_the_figures_of_its_whole_rows(root):
+    folder = folders.run(root, "20260102-030405-brave-otter", steps=30, rate=1000.0)
+    (folder / "result.json").unlink()
+    with open(folder / "metrics.jsonl", "a") as stream:
+        stream.write('{"step": 31')
+    said = terminal(folder)
+    assert "(no result, 30 steps)" in said
+    assert "metrics.jsonl: its last line is half written and left out" in said
+    found = read.gather([Run(str(root), folder.name)])[0].metrics
+    assert f"{found.rate:.4g}" in said
+
+
+def test_a_damaged_result_is_said_with_the_run(root):
+    folder = folders.run(root, "20260102-030405-brave-otter")
+    (folder / "result.json").write_text('{"schema": 1, "thr')
+    said = terminal(folder)
+    assert "WHAT COULD NOT BE READ" in said
+    assert "brave-otter: result.json can't be read" in said
+
+
+def test_two_runs_say_what_differs_from_settings_to_results(root):
+    one = folders.run(root, "20260102-030405-brave-otter", "o0")
+    other = folders.run(
+        root,
+        "20260102-030406-brave-owl",
+        "o2",
+        resulting={"versions": {"torch": "2.9"}, "hardware": {"gpu": "card"}, "digests": {"code": "abc"}},
+    )
+    (one / "run.sh").write_text(f"cd {one}\npython trainer amp=o0\n")
+    (other / "run.sh").write_text(f"cd {other}\npython trainer amp=o2\n")
+    said = terminal(one, other)
+    differing = said[said.index("WHAT DIFFERS") :]
+    for key in ("settings: amp.level", "plan: mechanism", "result: versions.torch", "result: hardware.gpu"):
+        assert key in differing
+    assert "settings: batch" not in differing
+    assert "-python trainer amp=o0\n+python trainer amp=o2" in differing
+    assert "brave-otter/" not in differing, "the names of the runs are no difference of their scripts"
+
+
+def test_two_equal_runs_differ_in_nothing(root):
+    one = folders.run(root, "20260102-030405-brave-otter")
+    other = folders.run(root, "20260102-030406-brave-owl")
+    for each in (one, other):
+        (each / "run.sh").write_text("true\n")
+    assert "nothing differs" in terminal(one, other)
+
+
+def test_a_table_wider_than_the_terminal_becomes_a_block_for_each_row(root):
+    said = terminal(*folders.sweep(root), width=60)
+    assert "002 amp=o2\n  mode         o2 bfloat16" in said
+
+
+def test_cells_of_two_sweeps_are_told_apart(root):
+    evidence = read.gather(
+        [
+            Run(
+                str(root),
+                folders.run(root, f"20260103-00000{n}-calm-{word}-000", planned={"swept": [["amp", "o2"]]}).name,
+            )
+            for n, word in enumerate(("lake", "reef"))
+        ]
+    )
+    assert [each.label for each in evidence] == ["calm-lake 000 amp=o2", "calm-reef 000 amp=o2"]
+
+
+def test_markdown_shows_hostile_text_as_it_is(root):
+    folder = folders.run(root, "20260102-030405-brave-otter")
+    plan = folders.plan("o2")
+    plan["words"] = ["name=<script>|`x`|*y*"]
+    runs.write_json(folder / "plan.json", plan)
+    said = markdown.render(documented(folder))
+    assert "<script>" not in said
+    assert r"name=\<script\>\|\`x\`\|\*y\*" in said
+    rows = [line for line in said.splitlines() if line.startswith("| brave")]
+    assert len(rows) == 3
+
+
+def test_markdown_has_tables_and_the_command_to_repeat_it(root):
+    said = markdown.render(documented(*folders.sweep(root)))
+    assert "| run | mode | batch | samples/s |" in said
+    assert "```\npython -m launcher amp=o0\n" in said
+
+
+def test_telemetry_becomes_curves_of_the_run_they_belong_to(root):
+    folder = folders.run(root, "20260102-030405-brave-otter")
+    (folder / "telemetry").mkdir()
+    (folder / "telemetry" / "1-0.host.csv").write_text(
+        "time [s], ...\n100, 10, 100, 1024, 4096\n101, 60, 200, 2048, 4096\n102, 90, 300, 1024, 4096\n"
+    )
+    document = documented(folder)
+    charts = {part.title: part for each in document.sections for part in each.parts if hasattr(part, "lines")}
+    (line,) = charts["Processors of the host"].lines
+    assert line.points == ((1.0, 50.0), (2.0, 30.0))
+    assert charts["Memory of the host"].lines[0].points[0] == (0.0, 3 * 2**20)
+
+
+def test_of_very_many_runs_steps_are_not_read(root):
+    made = [folders.run(root, f"20260102-03{n:04}-brave-otter", steps=1) for n in range(read.DRAWN + 1)]
+    evidence = read.gather([Run(str(root), each.name) for each in made])
+    assert all(each.metrics is None for each in evidence)
+    assert len(sections.of_runs("many", evidence).sections[0].parts[0].rows) == read.DRAWN + 1
+
+
+@pytest.mark.parametrize("value", [None, "text", [1], {"mean": "fast"}])
+def test_a_result_of_another_shape_is_a_run_without_that_figure(root, value):
+    folder = folders.run(root, "20260102-030405-brave-otter")
+    said = json.loads((folder / "result.json").read_text())
+    said["throughput"] = value
+    runs.write_json(folder / "result.json", said)
+    (folder / "metrics.jsonl").unlink()
+    assert "samples/s" not in terminal(folder)

@@ -1,0 +1,40 @@
+import pytest
+
+from launcher.errors import UsageError
+from launcher.verbs import report
+
+from ..report import folders
+from ..run_folders import NAME, launcher
+
+
+def test_a_sweep_is_reported_to_the_terminal_markdown_and_a_page_at_once(root, tmp_path):
+    folders.sweep(root)
+    page, text = tmp_path / "a.html", tmp_path / "a.md"
+    done = launcher(
+        "report", folders.SWEEP, "--html", str(page), "--markdown", str(text), state_home=tmp_path / "state"
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(folders.SWEEP)
+    assert done.stderr.splitlines() == [f"written: {text}", f"written: {page}"]
+    assert page.read_text().startswith("<!doctype html>")
+    assert text.read_text().startswith(f"# {folders.SWEEP}")
+
+
+def test_markdown_can_go_to_the_terminal(root, capsys):
+    folders.run(root, NAME)
+    assert report.main(["--markdown", "-"]) == 0
+    assert capsys.readouterr().out.startswith(f"# {NAME}")
+
+
+def test_an_unknown_run_is_refused_and_writes_nothing(root, tmp_path):
+    folders.run(root, NAME)
+    page = tmp_path / "a.html"
+    with pytest.raises(UsageError, match="no run 'brave-ottr'; did you mean 20260102-030405-brave-otter"):
+        report.main(["brave-ottr", "--html", str(page)])
+    assert not page.exists()
+
+
+def test_a_file_that_cannot_be_written_is_a_usage_error(root, tmp_path):
+    folders.run(root, NAME)
+    with pytest.raises(UsageError, match=r"--html .*none/a.html: No such file or directory; name a file in a folder"):
+        report.main([NAME, "--html", str(tmp_path / "none" / "a.html")])
