@@ -57,6 +57,7 @@ class Summary:
         self.loss_scale: float | None = None
         self.evaluation: dict[str, Any] = {}
         self._rates = array("d")
+        self._seconds = self._waited = 0.0
 
     def add(self, row: Mapping[str, Any]) -> None:
         """Take in one row, as written or as read back."""
@@ -73,6 +74,9 @@ class Summary:
         self.loss_scale = row["loss_scale"]
         if row["timed"]:
             self._rates.append(row["samples_per_second"])
+            if "data_seconds" in row:
+                self._seconds += row["seconds"]
+                self._waited += row["data_seconds"]
         else:
             self.untimed += 1
 
@@ -80,7 +84,8 @@ class Summary:
         """Samples a second over the timed steps: those after each attempt's warm-up that no one was observing.
 
         `mean` is the arithmetic mean of each step's rate, as NVIDIA's training benchmarks take it. Null where no step
-        was timed.
+        was timed. `data_share` is the part of the steps' time that was spent waiting for data; null where nothing had
+        to be waited for, since all data is on the device.
         """
         found: dict[str, Any] = {"unit": "samples/s", "mean": None, "median": None, "p10": None, "p90": None}
         if self._rates:
@@ -89,7 +94,8 @@ class Summary:
             found["median"] = statistics.median(self._rates)
             found["p10"] = deciles[0] if deciles else self._rates[0]
             found["p90"] = deciles[-1] if deciles else self._rates[0]
-        return {**found, "warmup_steps": self.untimed, "steps": len(self._rates)}
+        share = self._waited / self._seconds if self._seconds else None
+        return {**found, "data_share": share, "warmup_steps": self.untimed, "steps": len(self._rates)}
 
 
 class Journal:

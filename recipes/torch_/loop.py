@@ -8,9 +8,10 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
+import numpy
 import torch
 from torch import nn
 
@@ -25,15 +26,25 @@ from recipes.torch_.spec import capability_of
 from recipes.torch_.state import State, Trained
 from recipes.trainer import main as trainer
 from recipes.trainer import run as shared
+from recipes.trainer.feed import Feed
 from recipes.trainer.outcome import Mode
+from recipes.trainer.recorder import Executed
 from recipes.trainer.run import DONE
 from recipes.trainer.training import Evaluate
 from recipes.typed import SettingsError
 
-Step = Callable[[torch.Tensor], tuple[torch.Tensor, StepOutcome]]
-"""From this rank's sample indices [micro-batches, samples in each] to its mean loss, a scalar, and the outcome."""
+Loss = torch.Tensor | Mapping[str, torch.Tensor]
+"""A mean over this rank's samples, a scalar; or several by name, of which the sum is the step's loss."""
+Step = Callable[[Any], tuple[Loss, StepOutcome]]
+"""From this rank's sample indices [micro-batches, samples in each], or what `load` made of them, to loss, outcome."""
+Load = Callable[[int, numpy.ndarray], Any]
+"""From an epoch and this rank's sample indices of one step to what the step gets; called in a thread, some steps ahead.
 
-__all__ = ["DONE", "Evaluate", "Run", "Step", "main", "start"]
+It may depend on nothing else."""
+Schedule = Callable[[int], float]
+"""The learning rate of an optimizer step, counted from 0."""
+
+__all__ = ["DONE", "Evaluate", "Load", "Loss", "Run", "Schedule", "Step", "main", "start"]
 
 
 def start(recipe: str, train: Callable[[Run], None]) -> NoReturn:
@@ -104,17 +115,20 @@ class Run(shared.Run):
         samples: int,
         data: str,
         data_digest: str,
+        load: Load | None = None,
+        schedule: Schedule | None = None,
     ) -> None:
         """Train to the end, or until asked to stop, and write the result; sets `exit_code`.
 
         `model` is the cast model without its wrappers, `evaluate` None where nothing is held out, `data` a line for
-        people. In a run folder that holds a checkpoint the run goes on from there.
+        people. Without `load` the step gets indices, on the device. Without `schedule` learning rates stay as they are.
+        In a run folder that holds a checkpoint the run goes on from there.
         """
         trained = Trained(model=model, optimizers=optimizers, precision=self.precision)
         self._train(
             state=State(trained=trained, settings=self.settings, world=self.world),
             witness=Witness(model, self.precision),
-            executor=_Steps(step, optimizers[0], self),
+            executor=_Steps(step, optimizers, load, schedule, self),
             evaluate=evaluate,
             samples=samples,
             data=data,
@@ -154,17 +168,42 @@ class _Steps:
 
     at_once = 1
 
-    def __init__(self, step: Step, optimizer: torch.optim.Optimizer, run: Run) -> None:
+    def __init__(
+        self,
+        step: Step,
+        optimizers: Sequence[torch.optim.Optimizer],
+        load: Load | None,
+        schedule: Schedule | None,
+        run: Run,
+    ) -> None:
         self._step = step
-        self._rate = optimizer.param_groups[0]
+        self._groups = [group for each in optimizers for group in each.param_groups]
+        self._schedule = schedule
         self._settings, self._world = run.settings, run.world
+        self._feed = None if load is None else Feed(lambda position: load(*position))
+        self._epoch = 0
+        self._next: int | None = None
 
-    def shares(self, order: Any) -> torch.Tensor:
-        """On the device: [steps, micro-batches, samples in each]."""
+    def shares(self, order: Any, epoch: int) -> Any:
+        """[steps, micro-batches, samples in each]; on the device, unless they are still to be loaded."""
         settings, world = self._settings, self._world
         mine = sampling.share(order, settings.batch, settings.accumulate, world.rank, world.size)
-        return torch.from_numpy(mine.copy()).to(world.device)
+        self._epoch, self._next = epoch, None
+        return mine if self._feed else torch.from_numpy(mine.copy()).to(world.device)
 
-    def execute(self, shares: torch.Tensor, first: int, count: int) -> tuple[torch.Tensor, float, StepOutcome]:
-        loss, outcome = self._step(shares[first])
-        return loss, self._rate["lr"], outcome
+    def execute(self, shares: Any, first: int, count: int) -> Executed:
+        if self._schedule is not None:
+            rate = self._schedule(self._epoch * len(shares) + first)
+            for group in self._groups:
+                group["lr"] = rate
+        batch, waited = self._batch(shares, first)
+        loss, outcome = self._step(batch)
+        return Executed(loss=loss, lr=self._groups[0]["lr"], outcome=outcome, waited=waited)
+
+    def _batch(self, shares: Any, first: int) -> tuple[Any, float | None]:
+        if self._feed is None:
+            return shares[first], None
+        if self._next != first:
+            self._feed.start((self._epoch, shares[each]) for each in range(first, len(shares)))
+        self._next = first + 1
+        return self._feed.take()

@@ -38,7 +38,10 @@ def main(
         train(run)
     except SettingsError as error:
         print(f"{recipe}: {error}", file=sys.stderr)
-        return REFUSED
+        if run is None or not run.training:
+            return REFUSED
+        run.leave_failure(str(error))  # a file that turned out to be broken in the middle
+        return FAILED
     except PlacementError as error:
         if os.environ.get("RANK", "0") == "0":  # every rank has the same table
             print(f"{recipe}: {error}", file=sys.stderr)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import resource
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -42,13 +42,24 @@ class Device(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Executed:
+    """What an execution of one or more steps gave: scalars, or vectors of one value a step, where they lie."""
+
+    loss: Any
+    """Mean over this rank's samples; or several losses by name, of which the sum is the step's."""
+    lr: Any
+    """A number, or a value on the device."""
+    outcome: Outcome
+    waited: float | None = None
+    """Seconds that this rank waited for data; None where all data is on the device."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class _Execution:
     first: int
     count: int
     epoch: int
-    loss: Any
-    lr: Any
-    outcome: Outcome
+    executed: Executed
     began: Any
     ended: Any
     timed: bool
@@ -71,19 +82,17 @@ class Recorder:
         """An execution begins."""
         self._began = self._device.mark()
 
-    def end(self, *, first: int, count: int, epoch: int, loss: Any, lr: Any, outcome: Outcome, timed: bool) -> None:
+    def end(self, executed: Executed, *, first: int, count: int, epoch: int, timed: bool) -> None:
         """It has ended, as `count` steps from number `first` on, counted from 1.
 
-        `timed` is whether its time says anything of the speed; `lr` is a number, or a value on the device.
+        `timed` is whether its time says anything of the speed.
         """
         self._executions.append(
             _Execution(
                 first=first,
                 count=count,
                 epoch=epoch,
-                loss=loss,
-                lr=lr,
-                outcome=outcome,
+                executed=executed,
                 began=self._began,
                 ended=self._device.mark(),
                 timed=timed,
@@ -97,35 +106,49 @@ class Recorder:
         if not executions:
             return []
         counts = [each.count for each in executions]
-        losses = self._ranks.sum(self._device.numbers([each.loss for each in executions], counts))
-        rates = self._device.numbers([each.lr for each in executions], counts)
-        skipped = self._device.numbers([each.outcome.overflowed for each in executions], counts)
-        scales = self._device.numbers([each.outcome.loss_scale for each in executions], counts)
-        norms = self._device.numbers([each.outcome.grad_norm for each in executions], counts)
+        given = [each.executed for each in executions]
+        losses = self._losses(given, counts)
+        rates = self._device.numbers([each.lr for each in given], counts)
+        skipped = self._device.numbers([each.outcome.overflowed for each in given], counts)
+        scales = self._device.numbers([each.outcome.loss_scale for each in given], counts)
+        norms = self._device.numbers([each.outcome.grad_norm for each in given], counts)
         memory = self._device.peak_memory()
         steps = [(each, each.first + offset) for each in executions for offset in range(each.count)]
         rows = []
         for index, (each, number) in enumerate(steps):
             seconds = max(self._device.seconds(each.began, each.ended), 1e-9) / each.count
             self.skipped += bool(skipped[index])
-            rows.append(
-                {
-                    "step": number,
-                    "epoch": each.epoch,
-                    "loss": losses[index] / self._ranks.size,
-                    "lr": rates[index],
-                    "seconds": seconds,
-                    "samples_per_second": self._batch / seconds,
-                    "loss_scale": scales[index],
-                    "skipped": bool(skipped[index]),
-                    "skipped_total": self.skipped,
-                    "grad_norm": norms[index],
-                    "memory_bytes": memory,
-                    "timed": each.timed,
-                    "time": each.time,
-                }
-            )
+            named = {name: values[index] for name, values in losses.items()}
+            row = {
+                "step": number,
+                "epoch": each.epoch,
+                "loss": sum(named.values()),
+                "lr": rates[index],
+                "seconds": seconds,
+                "samples_per_second": self._batch / seconds,
+                "loss_scale": scales[index],
+                "skipped": bool(skipped[index]),
+                "skipped_total": self.skipped,
+                "grad_norm": norms[index],
+                "memory_bytes": memory,
+                "timed": each.timed,
+                "time": each.time,
+            }
+            if len(named) > 1:
+                row["losses"] = named
+            if each.executed.waited is not None:
+                row["data_seconds"] = each.executed.waited / each.count
+            rows.append(row)
         return rows
+
+    def _losses(self, given: Sequence[Executed], counts: Sequence[int]) -> dict[str, list[float]]:
+        """Every loss by name, averaged over the ranks, step by step."""
+        by_name = [each.loss if isinstance(each.loss, Mapping) else {"loss": each.loss} for each in given]
+        found = {}
+        for name in by_name[0]:
+            totals = self._ranks.sum(self._device.numbers([each[name] for each in by_name], counts))
+            found[name] = [total / self._ranks.size for total in totals]
+        return found
 
 
 def resident_memory() -> int:

@@ -67,6 +67,11 @@ class Run(ABC):
     def scale(self) -> float | None:
         """The loss scale as it is now."""
 
+    @property
+    def training(self) -> bool:
+        """Whether the first step has been, or might have been, taken."""
+        return self._training is not None
+
     def say(self, text: str) -> None:
         """A line for people, from rank 0."""
         if self._ranks.rank == 0:

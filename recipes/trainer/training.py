@@ -19,7 +19,7 @@ from recipes.run_folder import RunFolder
 from recipes.settings import Settings
 from recipes.trainer.lookout import Lookout
 from recipes.trainer.progress import Progress
-from recipes.trainer.recorder import Device, Outcome, Recorder
+from recipes.trainer.recorder import Device, Executed, Recorder
 from recipes.trainer.world import Ranks
 from recipes.typed import SettingsError
 
@@ -56,11 +56,11 @@ class Executor(Protocol):
     at_once: int
     """The most steps of one execution."""
 
-    def shares(self, order: Any) -> Any:
+    def shares(self, order: Any, epoch: int) -> Any:
         """This rank's samples of an epoch, in the order of `recipes.sampling.order`, step by step."""
 
-    def execute(self, shares: Any, first: int, count: int) -> tuple[Any, Any, Outcome]:
-        """Take the steps from `first` on, counted from 0 in their epoch: mean losses, learning rates and outcome."""
+    def execute(self, shares: Any, first: int, count: int) -> Executed:
+        """Take the steps from `first` on, counted from 0 in their epoch."""
 
 
 class Training:
@@ -122,7 +122,8 @@ class Training:
         self._begin()
         warm = self.first + metrics.warm_up(self.total - self.first)
         lookout = Lookout(self.ranks, self.folder and self.folder.stop)
-        shares = executor.shares(self._order(self.first // self.steps_per_epoch))
+        epoch = self.first // self.steps_per_epoch
+        shares = executor.shares(self._order(epoch), epoch)
         number = self.first
         while number < self.total:
             if lookout.due(number):
@@ -132,7 +133,7 @@ class Training:
                     return False
             epoch, within = divmod(number, self.steps_per_epoch)
             if within == 0:
-                shares = executor.shares(self._order(epoch))
+                shares = executor.shares(self._order(epoch), epoch)
             count = self._at_once(number, executor.at_once)
             watched = self._planned.intersection(range(number + 1, number + count + 1))
             self.recorder.begin()
@@ -140,13 +141,11 @@ class Training:
                 with contextlib.ExitStack() as stack:
                     for each in sorted(watched):
                         stack.enter_context(self._witness.step(each))
-                    loss, lr, outcome = executor.execute(shares, within, count)
+                    executed = executor.execute(shares, within, count)
             else:
-                loss, lr, outcome = executor.execute(shares, within, count)
+                executed = executor.execute(shares, within, count)
             timed = number >= warm and not watched
-            self.recorder.end(
-                first=number + 1, count=count, epoch=epoch, loss=loss, lr=lr, outcome=outcome, timed=timed
-            )
+            self.recorder.end(executed, first=number + 1, count=count, epoch=epoch, timed=timed)
             self.done = number = number + count
             if number % self.steps_per_epoch == 0 or number == self.total:
                 self._end_epoch(epoch, evaluate)

@@ -96,6 +96,7 @@ def test_throughput_is_of_timed_steps_alone():
         "median": 7.0,
         "p10": pytest.approx(3.0),
         "p90": pytest.approx(11.0),
+        "data_share": None,
         "warmup_steps": 1,
         "steps": 11,
     }
@@ -106,6 +107,12 @@ def test_throughput_of_no_step_is_not_known_and_of_one_is_its_own():
     assert journal.summary.throughput()["mean"] is None
     journal.append([row(1, rate=5.0)])
     assert {journal.summary.throughput()[key] for key in ("mean", "median", "p10", "p90")} == {5.0}
+
+
+def test_the_share_of_time_spent_waiting_for_data_is_of_timed_steps_too():
+    journal = Journal(None)
+    journal.append([row(1, timed=False, seconds=2.0, data_seconds=2.0), row(2, seconds=2.0, data_seconds=0.5)])
+    assert journal.summary.throughput()["data_share"] == 0.25
 
 
 def test_warm_up_is_ten_steps_or_a_fifth_of_a_short_attempt():

@@ -41,3 +41,19 @@ def test_a_micro_batch_holds_the_same_samples_for_any_number_of_ranks():
     alone = sampling.share(order, 24, 2, 0, 1)
     together = [sampling.share(order, 24, 2, rank, 3) for rank in range(3)]
     assert numpy.array_equal(alone, numpy.concatenate(together, axis=2))
+
+
+def test_what_augmentation_draws_depends_on_seed_epoch_and_index_alone():
+    drawn = sampling.uniforms(1, 2, 3, 4)
+    assert numpy.array_equal(drawn, sampling.uniforms(1, 2, 3, 4))
+    assert all(0 <= each < 1 for each in sampling.uniforms(1, 2, 3, 1000))
+    for others in ((0, 2, 3), (1, 0, 3), (1, 2, 0)):
+        assert not set(drawn.tolist()) & set(sampling.uniforms(*others, 4).tolist())
+
+
+def test_what_is_held_out_is_never_trained_on_and_depends_on_the_seed_alone():
+    trained_on, held_out = sampling.split(5, 50, 10)
+    assert sorted([*trained_on, *held_out]) == list(range(50))
+    assert len(held_out) == 10
+    assert numpy.array_equal(held_out, sampling.split(5, 50, 10)[1])
+    assert not numpy.array_equal(held_out, sampling.split(6, 50, 10)[1])

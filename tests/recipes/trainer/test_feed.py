@@ -1,0 +1,55 @@
+"""Batches loaded ahead of the steps that take them."""
+
+from __future__ import annotations
+
+import itertools
+import time
+
+import pytest
+
+from recipes.trainer.feed import AHEAD, Feed
+
+
+def test_batches_come_in_order_and_only_a_few_are_loaded_ahead():
+    loaded: list[int] = []
+    feed = Feed(lambda position: loaded.append(position) or position * 10)
+    feed.start(itertools.count())
+    assert [feed.take()[0] for _ in range(5)] == [0, 10, 20, 30, 40]
+    deadline = time.monotonic() + 5
+    while len(loaded) < 5 + AHEAD and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert loaded == list(range(5 + AHEAD))
+
+
+def test_what_was_ready_is_dropped_when_it_starts_elsewhere():
+    feed = Feed(lambda position: position)
+    feed.start(iter(range(100)))
+    feed.take()
+    feed.start(iter((7, 8)))
+    assert [feed.take()[0] for _ in range(2)] == [7, 8]
+
+
+def test_the_time_waited_is_that_of_the_load_that_was_not_ready():
+    def load(position: int) -> int:
+        if position == 1:
+            time.sleep(0.2)
+        return position
+
+    feed = Feed(load)
+    feed.start(iter(range(3)))
+    assert feed.take()[1] < 0.1
+    assert feed.take()[1] > 0.05
+    assert feed.take()[1] < 0.1
+
+
+def test_what_a_load_raises_is_raised_where_its_batch_is_taken():
+    def load(position: int) -> int:
+        if position == 1:
+            raise ValueError("broken file")
+        return position
+
+    feed = Feed(load)
+    feed.start(iter(range(3)))
+    assert feed.take()[0] == 0
+    with pytest.raises(ValueError, match="broken file"):
+        feed.take()
