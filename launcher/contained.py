@@ -47,8 +47,9 @@ class ContainerPlan:
     limits: dict[str, int] = field(default_factory=dict)
 
 
-def choose(spec: JobSpec, facts: Facts, gpus: tuple[str, ...], count: int) -> ContainerPlan | None:
-    """The container that a job asks for on this host, or None for no container.
+def choose(spec: JobSpec, facts: Facts, gpus: tuple[str, ...] | None, count: int) -> ContainerPlan | None:
+    """The container that a job asks for on this host, or None for no container. `gpus` is its devices by index, or None
+    where they are chosen when it starts.
 
     Raises `SettingsError` for what can't be, `Unavailable` for a runtime that this host hasn't got or can't use.
     """
@@ -181,10 +182,12 @@ def _mount(text: str, facts: Facts) -> Mount:
     )
 
 
-def _devices(facts: Facts, gpus: tuple[str, ...], count: int, slurm: bool) -> tuple[str, ...] | str | None:
+def _devices(facts: Facts, gpus: tuple[str, ...] | None, count: int, slurm: bool) -> tuple[str, ...] | str | None:
     if slurm:
         return "job" if count else ()
-    return gpus if facts.gpus else None
+    if not facts.gpus:
+        return None
+    return "job" if gpus is None else gpus
 
 
 def _with_step(runtime: Runtime, spec: JobSpec) -> Runtime:

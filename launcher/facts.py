@@ -18,6 +18,8 @@ class Gpu:
     capability: str
     """Compute capability, as `8.0`."""
     driver: str
+    holder: str = ""
+    """Who is on it, in words; empty is nobody."""
 
     @property
     def compute_capability(self) -> tuple[int, int] | None:

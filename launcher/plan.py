@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from launcher import contained
+from launcher import gpus as shared_gpus
 from launcher.contained import ContainerPlan
-from launcher.errors import UsageError
+from launcher.errors import Unavailable, UsageError
 from launcher.facts import Facts, Gpu
 from launcher.schema import SlurmCluster
 from launcher.slurm import check as slurm_check
@@ -54,6 +55,9 @@ class Plan:
     nodes: int
     gpus: int
     """Per node."""
+    gpu_pool: tuple[str, ...] = ()
+    """UUIDs of which as many as `gpus` are taken when the job starts; empty where a scheduler gives them."""
+    wait_gpus: bool = False
     processes: int
     """Trainer processes per node."""
     host_env: dict[str, str]
@@ -123,7 +127,7 @@ def _resolve(spec: JobSpec, facts: Facts) -> Plan:
         count = _slurm_gpu_count(slurm, launch.gpus, facts)
     else:
         gpus = _local_gpus(spec, facts)
-        count = len(gpus)
+        count = len(gpus) if launch.gpus is None else launch.gpus
     device = training.device if training.device != "auto" else ("cuda" if count else "cpu")
     if device == "cuda" and not count:
         raise SettingsError(f"device=cuda, and this job has no GPU ({_what_is_there(facts)})", "device")
@@ -136,7 +140,9 @@ def _resolve(spec: JobSpec, facts: Facts) -> Plan:
     )
     if row.hole:
         raise SettingsError(row.hole, "amp")
-    container = contained.choose(spec, facts, tuple(str(gpu.index) for gpu in gpus), count)
+    _check_free(spec, facts, gpus, count)
+    named = tuple(str(gpu.index) for gpu in gpus) if len(gpus) == count else None
+    container = contained.choose(spec, facts, named, count)
     if container is None:
         _check_python(spec, facts)
     settled = dataclasses.replace(
@@ -159,12 +165,17 @@ def _resolve(spec: JobSpec, facts: Facts) -> Plan:
         code=facts.code.digest,
         nodes=launch.nodes,
         gpus=count,
+        gpu_pool=tuple(gpu.uuid for gpu in gpus),
+        wait_gpus=launch.wait_gpus,
         processes=processes,
         host_env={
             **(_slurm_environment(facts) if slurm else {}),
             **(facts.containers.environment if container and facts.containers else {}),
         },
-        env={**_device_environment(gpus, slurm is not None, container is not None), **launch.env},
+        env={
+            **_device_environment(named, slurm is not None, container is not None),
+            **launch.env,
+        },
         secrets={name: absolute(path, facts) for name, path in launch.secrets.items()},
         setup=launch.cluster.setup,
         cluster=plain(launch.cluster),
@@ -179,7 +190,8 @@ def _resolve(spec: JobSpec, facts: Facts) -> Plan:
 
 
 def _local_gpus(spec: JobSpec, facts: Facts) -> tuple[Gpu, ...]:
-    """The GPUs that a job on this machine gets."""
+    """The GPUs of which a job on this machine gets as many as it asks for, free ones. Without a number it gets all, so
+    that what a run computes never depends on who else is there."""
     launch = spec.launch
     if launch.visible_gpus is not None:
         by_index = {gpu.index: gpu for gpu in facts.gpus}
@@ -195,7 +207,15 @@ def _local_gpus(spec: JobSpec, facts: Facts) -> tuple[Gpu, ...]:
         return facts.gpus
     if launch.gpus > len(facts.gpus):
         raise SettingsError(f"gpus={launch.gpus}: {facts.host} has {_what_is_there(facts)}", "gpus")
-    return facts.gpus[: launch.gpus]
+    return facts.gpus if launch.gpus else ()
+
+
+def _check_free(spec: JobSpec, facts: Facts, pool: tuple[Gpu, ...], count: int) -> None:
+    """Refuse what could only be refused when it starts. Raises `Unavailable`."""
+    seen = [shared_gpus.Seen(index=gpu.index, uuid=gpu.uuid, holder=gpu.holder) for gpu in pool]
+    why = shared_gpus.refusal(count, seen, facts.host) if pool and not spec.launch.wait_gpus else ""
+    if why:
+        raise Unavailable(why)
 
 
 def _slurm_gpu_count(cluster: SlurmCluster, wanted: int | None, facts: Facts) -> int:
@@ -222,15 +242,14 @@ def _slurm_environment(facts: Facts) -> dict[str, str]:
     return {**who, **facts.slurm.environment}
 
 
-def _device_environment(gpus: tuple[Gpu, ...], slurm: bool, contained: bool) -> dict[str, str]:
-    """What shows a job its GPUs, where that is not the business of its container or of Slurm."""
+def _device_environment(indices: tuple[str, ...] | None, slurm: bool, contained: bool) -> dict[str, str]:
+    """What shows a job its GPUs, where that is not the business of its container or of Slurm. `indices` is None where
+    they are chosen when it starts."""
     if contained:
         return {}
-    if slurm:
-        return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
     # Without the order, index 0 is the fastest GPU rather than the first on the bus that nvidia-smi calls 0.
-    visible = ",".join(str(gpu.index) for gpu in gpus)
-    return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": visible}
+    order = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+    return order if slurm or indices is None else {**order, "CUDA_VISIBLE_DEVICES": ",".join(indices)}
 
 
 def _check_data(spec: JobSpec, facts: Facts) -> None:

@@ -37,6 +37,8 @@ def probe(specs: Sequence[JobSpec]) -> Facts:
     python = first.python or "python3" if contained else resolve_python(first.python)
     version, packages = ("", {}) if contained else _python(python)
     gpus, gpu_problem = _gpus()
+    if not isinstance(first.cluster, SlurmCluster):
+        gpus = _with_holders(gpus)
     run_root = _path(first.run_root).absolute()
     named = {spec.training.data.dir for spec in specs if spec.training.data.dir}
     secrets = {path for spec in specs for path in spec.launch.secrets.values()}
@@ -165,6 +167,14 @@ def _gpus() -> tuple[tuple[Gpu, ...], str]:
     if done.returncode != 0:
         return (), f"nvidia-smi failed: {(done.stdout + done.stderr).strip()}"
     return parse_gpus(done.stdout.splitlines()), ""
+
+
+def _with_holders(found: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
+    """The same GPUs, with who is on them."""
+    from launcher import gpus
+
+    holders = {each.uuid: each.holder for each in gpus.look()} if found else {}
+    return tuple(dataclasses.replace(gpu, holder=holders.get(gpu.uuid, "")) for gpu in found)
 
 
 def parse_gpus(lines: Iterable[str]) -> tuple[Gpu, ...]:

@@ -134,6 +134,10 @@ def write_sweep(root: Path, sweep: str, runs: Sequence[str], record: dict[str, A
     write_json(path, {"schema": 1, "id": sweep, "runs": list(runs), **record})
 
 
+def forget_sweep(root: Path, sweep: str) -> None:
+    (root / SWEEPS / f"{sweep}.json").unlink(missing_ok=True)
+
+
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
     write_text(path, json.dumps(value, indent=1) + "\n")
 

@@ -68,8 +68,9 @@ class Container:
 class Launch:
     """Where and how a job runs: everything that the trainer isn't told."""
 
-    gpus: int | None = setting(None, "GPUs per node; null (auto) is what the host has")
+    gpus: int | None = setting(None, "GPUs per node, free ones of a shared host; null (auto) is all that the host has")
     visible_gpus: tuple[int, ...] | None = setting(None, "these GPUs of the host, by index")
+    wait_gpus: bool = setting(False, "wait for GPUs that others are on, rather than be refused")
     nodes: int = setting(1, "nodes")
     cluster: Any = setting(LocalCluster(), "where: local, slurm")
     container: Container = setting(Container(), "in what: none, docker, podman, apptainer, pyxis")

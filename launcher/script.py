@@ -10,7 +10,7 @@ from typing import Any
 
 from containers.devices import JOB_GPUS, needs_job_gpus
 from containers.words import Late, Word, to_bash
-from launcher import contained
+from launcher import contained, gpus
 from launcher.plan import Plan
 from launcher.slurm import header as slurm_header
 from launcher.slurm import text as slurm_text
@@ -87,8 +87,9 @@ elif [ -e "$RUN/STOP" ]; then
   status stopped null "\"$(now)\"" "before it started"
   exit 85
 fi
-status running null null ""
 """.strip()
+
+_STARTS = 'status running null null ""'
 
 _RUN = r"""
 signalled=
@@ -153,12 +154,14 @@ def render(plan: Plan) -> str:
         _STATUS,
         _ATTEMPT,
         slurm_text.STALE_STOP if slurm else "",
-        _REFUSED,
+        gpus.not_wanted(_REFUSED) if plan.gpu_pool else f"{_REFUSED}\n{_STARTS}",
         _environment(plan),
         _setup(plan.setup),
+        _shared_gpus(plan),
         slurm_text.RENDEZVOUS if plan.nodes > 1 else "",
         slurm_text.TIME_LIMIT if slurm else "",
         _RUN.replace("__COMMAND__", _command(plan)),
+        gpus.RELEASE if plan.gpu_pool else "",
         _ending(plan),
     ]
     return "\n\n".join(section for section in sections if section) + "\n"
@@ -220,6 +223,16 @@ def _setup(lines: tuple[str, ...]) -> str:
     return "\n".join(["# cluster.setup, as given", *lines]) if lines else ""
 
 
+def _shared_gpus(plan: Plan) -> str:
+    """What takes the GPUs of a host that has no scheduler to give them. Behind the setup, which may start what outlives
+    the run."""
+    if not plan.gpu_pool:
+        return ""
+    chosen_late = len(plan.gpu_pool) > plan.gpus
+    words = gpus.take(plan.gpus, plan.gpu_pool, plan.run_id, wait=plan.wait_gpus, chosen_late=chosen_late)
+    return f"{gpus.LOOK}\n{gpus.TAKE}\n{words}\n{_STARTS}"
+
+
 def _command(plan: Plan) -> str:
     """What starts the trainer, from the shell that then writes down its exit code."""
     pyxis = plan.container is not None and plan.container.runtime.kind == "pyxis"
@@ -246,7 +259,8 @@ def _start(plan: Plan) -> list[str]:
     if plan.container.runtime.kind == "pyxis" and plan.nodes > 1:
         argv = _read_inside(argv)
     wrapped = contained.wrapped(plan, argv)
-    lines = [JOB_GPUS.replace("\n", "\n  ")] if needs_job_gpus(_devices(plan), plan.container.runtime.kind) else []
+    slurm_gives = plan.queue == "slurm" and needs_job_gpus(_devices(plan), plan.container.runtime.kind)
+    lines = [JOB_GPUS.replace("\n", "\n  ")] if slurm_gives else []
     lines += [f"mkdir -p -m 700 {quote(each)} || exit 1" for each in wrapped.folders]
     if wrapped.remove:
         lines.append("# One that a killed client left behind would hold the name.")

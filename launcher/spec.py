@@ -171,6 +171,8 @@ def _check_launch(launch: Launch) -> None:
             f"{len(launch.visible_gpus)}",
             "visible_gpus",
         )
+    if launch.wait_gpus and isinstance(launch.cluster, SlurmCluster):
+        raise SettingsError("wait_gpus=true with cluster=slurm: Slurm queues jobs by itself; leave it out", "wait_gpus")
     if launch.wait and launch.detach:
         raise SettingsError("wait=true and detach=true contradict each other", "wait")
     if launch.name is not None and not re.fullmatch(r"[\w.+-]{1,60}", launch.name):

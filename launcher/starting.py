@@ -8,26 +8,56 @@ from __future__ import annotations
 import os
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from launcher import processes, run_ids, runs
+from launcher import gpus, processes, run_ids, runs
+from launcher.errors import Unavailable
 from launcher.execute import environment
+
+GPUS_TIMEOUT = 60.0
+"""Seconds in which a run says whether it has its GPUs; after them it is left to itself."""
 
 
 def start_here(folders: Sequence[Path]) -> None:
-    """Start runs now, in a session of their own that outlives the launcher. Several run in turn."""
-    if len(folders) == 1:
-        _start(folders, ["bash", str(folders[0] / "run.sh")], folders[0] / "launch.log")
-        return
-    # setsid gives each cell a session of its own, so that one can be ended without the others.
-    turns = 'for folder in "$@"; do setsid --wait bash "$folder/run.sh"; done'
-    log = folders[0] / "launch.log"
-    _start(folders, ["bash", "-c", turns, "sweep", *(str(each) for each in folders)], log)
+    """Start runs now, in a session of their own that outlives the launcher. Several run in turn, or where they take
+    GPUs of this host, each as soon as a set of them is free.
+
+    Raises `Refused` where the first can't have its GPUs; then nothing runs.
+    """
+    first = next_attempt(folders[0])
+    argv = ["bash", str(folders[0] / "run.sh")]
+    if len(folders) > 1:
+        argv = ["bash", "-c", gpus.TURNS, "sweep", *(str(each) for each in folders)]
+    started = _start(folders, argv, folders[0] / "launch.log")
+    if runs.read_if_whole(folders[0] / "plan.json").get("gpu_pool"):
+        _await_gpus(started, folders[0], first)
 
 
-def _start(folders: Sequence[Path], argv: Sequence[str], log: Path) -> None:
+class Refused(Unavailable):
+    """The host's GPUs are taken; nothing runs."""
+
+
+def _await_gpus(started: subprocess.Popen[bytes], folder: Path, first: int) -> None:
+    """Wait until a run has taken its GPUs, waits for them, or has ended. Raises `Refused`."""
+    deadline = time.monotonic() + GPUS_TIMEOUT
+    while started.poll() is None and time.monotonic() < deadline:
+        status = runs.read_if_whole(folder / "status.json")
+        if status.get("attempt", 0) >= first and not _is_refusal(status):
+            return
+        time.sleep(0.02)
+    status = runs.read_if_whole(folder / "status.json")
+    if started.poll() == gpus.REFUSED and _is_refusal(status):
+        raise Refused(f"{status['reason']} ({gpus.HINT})")
+
+
+def _is_refusal(status: Mapping[str, Any]) -> bool:
+    """Whether a script failed before it started its trainer."""
+    return status.get("state") == "failed" and status.get("exit_code") is None
+
+
+def _start(folders: Sequence[Path], argv: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
     """Start a detached process and leave word of it in each folder it will work through."""
     firsts = [next_attempt(folder) for folder in folders]
     # First this process's own identity: as long as it lives, a run without a status is being started.
@@ -47,6 +77,7 @@ def _start(folders: Sequence[Path], argv: Sequence[str], log: Path) -> None:
     identity = processes.identity(started.pid)
     for folder, first in zip(folders, firsts, strict=True):
         record_submission(folder, queue="direct", first_attempt=first, process=_plain(identity))
+    return started
 
 
 def _plain(process: processes.Identity | None) -> dict[str, Any] | None:

@@ -116,6 +116,8 @@ def _running(files: Files, status: dict[str, Any], liveness: Liveness) -> State:
     if liveness.waits:
         return _state("stopping" if files.cancelled else "queued", liveness.reason, status)
     if liveness.life == "alive":
+        if status.get("state") == "queued" and not files.cancelled and not files.stop:
+            return _state("queued", status.get("reason") or "", status)
         if files.cancelled or files.stop:
             return _state("stopping", "cancelled" if files.cancelled else "asked to stop at the next step", status)
         return _state("running", liveness.reason, status)
@@ -128,7 +130,8 @@ def _running(files: Files, status: dict[str, Any], liveness: Liveness) -> State:
     if liveness.outcome or seen:
         reason = (liveness.outcome and liveness.reason) or seen or "its script was killed"
         return _state(liveness.outcome or "failed", reason, status)
-    return _state("lost", f"it was running, and {liveness.reason}", status)
+    doing = "waiting for GPUs" if status.get("state") == "queued" else "running"
+    return _state("lost", f"it was {doing}, and {liveness.reason}", status)
 
 
 def _saved(files: Files) -> str:

@@ -18,16 +18,18 @@ def submit(plans: Sequence[Plan], facts: Facts, code: Mapping[str, Path]) -> lis
     check(plans)
     came_from = execute.provenance(plans[0], facts.code)
     if len(plans) == 1:
-        folders = [execute.prepare(plans[0], code, came_from)]
+        sweep, folders = None, [execute.prepare(plans[0], code, came_from)]
     else:
-        _, folders = execute.sweep(plans, code, came_from)
+        sweep, folders = execute.sweep(plans, code, came_from)
     try:
         bound = [plan.bind(folder.name) for plan, folder in zip(plans, folders, strict=True)]
         start(folders, plans[0].queue, facts.slurm.max_array_size if facts.slurm else None, bound)
-    except BaseException:  # an interrupt too: what was not handed over leaves nothing
+    except BaseException as error:  # an interrupt too: what was not handed over leaves nothing
         for folder in folders:
-            if not _accepted(folder):
+            if isinstance(error, starting.Refused) or not _accepted(folder):
                 execute.discard(folder)
+        if sweep and not any(folder.exists() for folder in folders):
+            runs.forget_sweep(folders[0].parent, sweep)
         raise
     return folders
 

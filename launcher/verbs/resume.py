@@ -12,9 +12,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from launcher import execute, queues, runs, stopping, submission
+from launcher import execute, gpus, queues, runs, stopping, submission
 from launcher import plan as plans
-from launcher.errors import UsageError
+from launcher.errors import Unavailable, UsageError
 from launcher.plan import Plan
 from launcher.queues import Seen
 from launcher.schema import SlurmCluster, annotation_of
@@ -77,11 +77,17 @@ def _submit(found: runs.Found, assignments: dict[str, str]) -> tuple[list[Path],
 
 
 def _check_place(plan: Plan) -> None:
-    """Refuse to start what could only fail: its code or its Python is gone. Raises `UsageError`."""
+    """Refuse to start what could only fail: its code or its Python is gone, or its GPUs are taken. Raises
+    `LauncherError`."""
     if not Path(plan.code_dir).is_dir():
         raise UsageError(f"the code that {plan.run_id} began with is gone ({plan.code_dir}); start it anew")
     if plan.queue == "direct" and plan.container is None and not Path(plan.python).exists():
         raise UsageError(f"the Python that {plan.run_id} ran with is gone ({plan.python}); start it anew")
+    if plan.gpu_pool and not plan.wait_gpus:
+        pool = [each for each in gpus.look() if each.uuid in plan.gpu_pool]
+        why = gpus.refusal(plan.gpus, pool, plan.host)
+        if why:
+            raise Unavailable(why)
     if plan.cluster["kind"] == "slurm":
         try:
             check_numbers(build(SlurmCluster, plan.cluster))

@@ -94,7 +94,7 @@ def test_completion_imports_no_hydra() -> None:
         ("python -m launcher amp=o1 compile=", ["compile=false", "compile=true"]),
         ("python -m launcher amp.dtype=f", ["amp.dtype=float16"]),
         ("python script.py a", []),
-        ("python -m launcher wa", ["wait=", "watch"]),
+        ("python -m launcher wa", ["wait=", "wait_gpus=", "watch"]),
     ],
 )
 def test_completion_offers_keys_choices_and_verbs(line: str, offers: list[str]) -> None:

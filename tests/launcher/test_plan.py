@@ -19,6 +19,7 @@ CASES: dict[str, tuple[Facts, tuple[str, ...]]] = {
     "cpu-o2": (LAPTOP, ("amp=o2", "batch=512")),
     "two-gpus": (TWO_V100, ("amp=o1", "amp.deny=[softmax,conv2d]", "loss_scale=tf", "batch=256", "compile=true")),
     "one-of-two": (TWO_A100, ("amp=o2", "visible_gpus=[1]", "train.lr=0.5", "steps=100", "name=half")),
+    "any-of-two": (TWO_A100, ("amp=o2", "gpus=1", "wait_gpus=true")),
     "hostile": (
         LAPTOP,
         (
@@ -74,18 +75,18 @@ def test_the_same_value_makes_plan_and_script() -> None:
     [
         (LAPTOP, (), "", 1, "cpu"),
         (TWO_V100, (), "0,1", 2, "cuda"),
-        (TWO_V100, ("gpus=1",), "0", 1, "cuda"),
+        (TWO_V100, ("gpus=1",), None, 1, "cuda"),
         (TWO_V100, ("visible_gpus=[1]",), "1", 1, "cuda"),
         (TWO_V100, ("visible_gpus=[1,0]",), "1,0", 2, "cuda"),
         (TWO_V100, ("gpus=0",), "", 1, "cpu"),
-        (TWO_V100, ("device=cpu", "gpus=1"), "0", 1, "cpu"),
+        (TWO_V100, ("device=cpu", "gpus=1"), None, 1, "cpu"),
     ],
 )
-def test_gpus_become_what_the_job_sees(
-    facts: Facts, words: tuple[str, ...], visible: str, processes: int, device: str
+def test_gpus_become_what_the_job_sees_or_are_left_to_its_start(
+    facts: Facts, words: tuple[str, ...], visible: str | None, processes: int, device: str
 ) -> None:
     plan = resolve(spec_of(*words), facts)
-    assert plan.env["CUDA_VISIBLE_DEVICES"] == visible
+    assert plan.env.get("CUDA_VISIBLE_DEVICES") == visible
     assert (plan.processes, plan.settings["device"]) == (processes, device)
     assert plan.env["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
 

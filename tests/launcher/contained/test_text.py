@@ -59,6 +59,10 @@ CASES: dict[str, tuple[Facts, tuple[str, ...]]] = {
             "batch=256",
         ),
     ),
+    "docker-any-gpu": (
+        with_containers(TWO_A100, image="local/torch"),
+        ("container=docker", "image=local/torch", "gpus=1"),
+    ),
     "podman-gpus": (with_containers(TWO_A100, image="local/torch"), ("container=podman", "image=local/torch")),
     "apptainer-gpu": (
         with_containers(TWO_A100),

@@ -1,0 +1,308 @@
+"""GPUs of a shared host: real locks, real processes and kills; only `nvidia-smi` is a program of ours."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import signal
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launcher import execute, gpus, probe, processes, runs, starting, stopping, submission
+from launcher.errors import Unavailable, UsageError
+from launcher.facts import Facts
+from launcher.gpus import Seen
+from launcher.plan import Plan, resolve
+from launcher.runs import Run
+from tests.launcher import fake_gpus
+from tests.launcher.fake_gpus import FakeGpus
+from tests.launcher.hosts import LAPTOP, spec_of
+from tests.launcher.run_folders import state, until
+from tests.testbed.facts import Testbed
+
+SHOW = "open(sys.argv[-1][4:] + '/seen', 'w').write(os.environ['CUDA_VISIBLE_DEVICES'])"
+STAY = f"{SHOW}; time.sleep(120)"
+
+
+@pytest.fixture
+def cards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeGpus]:
+    """Three GPUs, which nobody is on."""
+    made = fake_gpus.make(tmp_path / "driver", 3)
+    monkeypatch.setenv("PATH", f"{made.folder}:{os.environ['PATH']}")
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def open_cards(testbed: Testbed, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeGpus]:
+    """The same, which another user can ask about too."""
+    with tempfile.TemporaryDirectory(dir=testbed.shared) as folder:
+        os.chmod(folder, 0o755)
+        made = fake_gpus.make(Path(folder, "driver"), 1)
+        monkeypatch.setenv("PATH", f"{made.folder}:{os.environ['PATH']}")
+        yield made
+        made.close()
+
+
+@pytest.fixture
+def bench(cards: FakeGpus, root: Path, program: Path) -> Bench:
+    return Bench(root, program)
+
+
+class Bench:
+    """Runs on this machine whose trainer is a program of ours."""
+
+    def __init__(self, root: Path, program: Path) -> None:
+        self.root = root
+        self.program = program
+
+    def facts(self) -> Facts:
+        found, problem = probe._gpus()
+        assert problem == ""
+        return dataclasses.replace(
+            LAPTOP, gpus=probe._with_holders(found), run_root=str(self.root), python=str(self.program)
+        )
+
+    def plan(self, *words: str, does: str = STAY, facts: Facts | None = None) -> Plan:
+        plan = resolve(spec_of("batch=144", *words), facts or self.facts())
+        (self.root / ".code" / plan.code).mkdir(parents=True, exist_ok=True)
+        dump = str(self.root.parent / "dump")
+        return dataclasses.replace(plan, env={**plan.env, "DUMP": dump, "BEHAVIOUR": does}, processes=1)
+
+    def start(self, *plans: Plan) -> list[Path]:
+        return submission.submit(plans, self.facts(), None)  # type: ignore[arg-type]
+
+    def run(self, *words: str, **more: Any) -> Path:
+        """One run, started, which has its GPUs."""
+        (folder,) = self.start(self.plan(*words, **more))
+        return folder
+
+    def folders(self) -> list[Path]:
+        return [self.root / each for each in sorted(runs.run_names(str(self.root)))]
+
+
+def seen(folder: Path) -> str:
+    """The devices that the trainer of a run saw."""
+    return str(until(lambda: (folder / "seen").exists() and (folder / "seen").read_text()))
+
+
+def nobody_is_on_any() -> bool:
+    return {each.holder for each in gpus.look()} == {""}
+
+
+def test_two_of_three_are_taken_in_the_order_of_the_bus_and_the_third_by_the_next(bench: Bench) -> None:
+    assert seen(bench.run("gpus=2")) == "0,1"
+    third = bench.run("gpus=1")
+    assert seen(third) == "2"
+    assert (third / "attempts/1/gpus").read_text() == "2\n"
+
+
+def test_named_gpus_are_taken_in_the_order_named(bench: Bench) -> None:
+    assert seen(bench.run("visible_gpus=[2,0]")) == "2,0"
+    assert seen(bench.run("gpus=1")) == "1"
+
+
+def test_without_a_number_a_run_takes_all(bench: Bench) -> None:
+    assert seen(bench.run()) == "0,1,2"
+    with pytest.raises(Unavailable, match="GPUs asked for on box: 1, free: 0; GPU 0: held by"):
+        bench.plan("gpus=1")
+
+
+def test_what_is_taken_is_refused_before_anything_is_made_naming_who_has_it_and_since_when(bench: Bench) -> None:
+    first = bench.run("gpus=2")
+    with pytest.raises(Unavailable) as refused:
+        bench.plan("visible_gpus=[1,2]")
+    said = str(refused.value)
+    user = subprocess.run(["id", "-un"], capture_output=True, text=True).stdout.strip()
+    assert f"asked for on box: 2, free: 1; GPU 1: held by {user} (run {first.name}) since 20" in said
+    assert "gpus=1 takes what is free, wait_gpus=true waits for them" in said
+    assert refused.value.exit_code == 3
+    assert bench.folders() == [first]
+
+
+def test_a_race_for_the_same_gpu_is_lost_by_one_and_leaves_nothing_of_it(bench: Bench) -> None:
+    free = bench.facts()
+    first, late = bench.plan("visible_gpus=[0]"), bench.plan("visible_gpus=[0]", facts=free)
+    (winner,) = bench.start(first)
+    with pytest.raises(starting.Refused, match=rf"free: 0; GPU 0: held by .* \(run {winner.name}\)") as refused:
+        bench.start(late)
+    assert refused.value.exit_code == 3
+    assert bench.folders() == [winner]
+    assert runs.unfinished([str(bench.root)]) == [Run(str(bench.root), winner.name)]
+
+
+def test_many_at_once_never_share_a_gpu_and_none_that_could_have_one_is_refused(bench: Bench) -> None:
+    plans = [bench.plan("gpus=1") for _ in range(6)]
+    folders = [execute.prepare(each) for each in plans]
+    started = [
+        subprocess.Popen(["bash", str(each / "run.sh")], start_new_session=True, env=execute.environment())
+        for each in folders
+    ]
+    until(lambda: sum(each.poll() is not None for each in started) == 3)
+    assert [each.returncode for each in started if each.returncode is not None] == [gpus.REFUSED] * 3
+    assert sorted(seen(folder) for folder, each in zip(folders, started, strict=True) if each.returncode is None) == [
+        "0",
+        "1",
+        "2",
+    ]
+    for each in started:
+        if each.poll() is None:
+            os.killpg(each.pid, signal.SIGKILL)
+            each.wait()
+
+
+@pytest.mark.parametrize("ending", ["done", "killed", "cancelled"])
+def test_a_run_that_ended_in_whatever_way_holds_nothing(bench: Bench, ending: str) -> None:
+    folder = bench.run("gpus=3", does=SHOW if ending == "done" else STAY)
+    seen(folder)
+    if ending == "killed":
+        pid = runs.read_if_whole(folder / "status.json")["process"]["pid"]
+        for each in processes.processes_of([processes.Target(processes.identity(pid), folder.name)])[0]:
+            os.kill(each.pid, signal.SIGKILL)
+    elif ending == "cancelled":
+        assert stopping.kill(folder) == ""
+    until(nobody_is_on_any)
+
+
+def test_a_trainer_that_outlives_its_killed_shell_keeps_its_gpu(bench: Bench) -> None:
+    folder = bench.run("visible_gpus=[1]")
+    seen(folder)
+    os.kill(runs.read_if_whole(folder / "status.json")["process"]["pid"], signal.SIGKILL)
+    until(lambda: state(folder).name == "lost")
+    assert [bool(each.holder) for each in gpus.look()] == [False, True, False]
+    assert stopping.kill(folder) == ""
+    until(nobody_is_on_any)
+
+
+def test_what_a_trainer_leaves_running_holds_no_gpu_once_the_run_has_ended(bench: Bench) -> None:
+    leave = "import subprocess; subprocess.Popen(['setsid', 'sleep', '30'], close_fds=False)"
+    folder = bench.run("gpus=1", does=leave)
+    until(lambda: state(folder).name == "done")
+    assert nobody_is_on_any()
+
+
+def test_a_gpu_with_a_strangers_process_is_not_free_and_the_process_is_named(bench: Bench, cards: FakeGpus) -> None:
+    cards.put(0, os.getpid(), "/opt/their env/bin/python3.11")
+    assert seen(bench.run("gpus=1")) == "1"
+    with pytest.raises(Unavailable, match=rf"GPU 0: process {os.getpid()} \(python3\.11\) of \w+ since 20\d\d-"):
+        bench.plan("visible_gpus=[0]")
+
+
+def test_memory_in_use_without_a_process_counts_unless_a_display_hangs_there(bench: Bench, cards: FakeGpus) -> None:
+    cards.use(0, 7000)
+    cards.use(1, 900, display="Enabled")
+    assert seen(bench.run("gpus=1")) == "1"
+    with pytest.raises(Unavailable, match="GPU 0: 7000 MiB in use by processes that are not seen from here"):
+        bench.plan("visible_gpus=[0]")
+
+
+def test_a_stranger_who_came_after_the_plan_is_seen_at_the_start(bench: Bench, cards: FakeGpus) -> None:
+    plan = bench.plan("gpus=3")
+    cards.put(2, 1, "init")
+    with pytest.raises(starting.Refused, match=r"GPUs asked for: 3, free: 2; GPU 2: process 1 \(init\) of root"):
+        bench.start(plan)
+    assert bench.folders() == []
+
+
+def test_a_run_that_may_wait_is_queued_with_what_it_waits_for_and_then_starts(bench: Bench) -> None:
+    first = bench.run("gpus=3")
+    second = bench.run("gpus=1", "wait_gpus=true", does=SHOW)
+    found = state(second)
+    assert found.name == "queued"
+    assert "GPUs asked for: 1, free: 0; GPU 0: held by" in found.reason
+    assert first.name in found.reason
+    assert stopping.kill(first) == ""
+    assert seen(second) == "0"
+    until(lambda: state(second).name == "done")
+
+
+def test_a_waiting_run_that_is_asked_to_stop_ends_before_it_starts(bench: Bench) -> None:
+    bench.run("gpus=3")
+    second = bench.run("gpus=1", "wait_gpus=true")
+    ((ended, why),) = stopping.cancel([Run(str(bench.root), second.name)])
+    assert (ended.state.name, why) == ("cancelled", "")
+    assert not (second / "seen").exists()
+
+
+def test_a_sweep_runs_a_cell_on_each_free_set_of_gpus(bench: Bench) -> None:
+    other = bench.run("visible_gpus=[1]")
+    until_told = f"{SHOW}; [time.sleep(0.02) for _ in iter(lambda: os.path.exists({str(bench.root / 'go')!r}), True)]"
+    folders = bench.start(*(bench.plan("gpus=1", does=until_told) for _ in range(4)))
+    assert [seen(each) for each in folders[:2]] == ["0", "2"]
+    until(lambda: state(folders[2]).name == "queued" and "free: 0" in state(folders[2]).reason)
+    assert state(folders[3]).name == "queued"
+    assert stopping.kill(other) == ""
+    assert seen(folders[2]) == "1"
+    (bench.root / "go").touch()
+    until(lambda: {state(each).name for each in folders} == {"done"})
+
+
+def test_a_sweep_whose_first_cell_finds_no_gpu_is_refused_whole(bench: Bench) -> None:
+    plans = [bench.plan("gpus=2") for _ in range(3)]
+    other = bench.run("gpus=2")
+    with pytest.raises(starting.Refused, match="asked for: 2, free: 1"):
+        bench.start(*plans)
+    assert bench.folders() == [other]
+    assert runs.sweep_names(str(bench.root)) == []
+
+
+def test_resume_takes_the_gpus_again_and_is_refused_while_they_are_taken(bench: Bench) -> None:
+    from launcher.verbs.resume import main as resume
+
+    folder = bench.run("visible_gpus=[0]", does="sys.exit(1)")
+    until(lambda: state(folder).name == "failed")
+    other = bench.run("visible_gpus=[0]")
+    before = {name: (folder / name).read_bytes() for name in ("status.json", "submission.json", "plan.json")}
+    with pytest.raises(Unavailable, match=rf"GPU 0: held by .* \(run {other.name}\)"):
+        resume([folder.name, "detach=true"])
+    assert {name: (folder / name).read_bytes() for name in before} == before
+    assert stopping.kill(other) == ""
+    assert resume([folder.name, "detach=true"]) == 0
+    until(lambda: state(folder).name == "failed" and state(folder).attempt == 2)
+    assert (folder / "attempts/2/gpus").read_text() == "0\n"
+
+
+def test_another_users_lock_is_seen_and_can_be_taken_over_once_it_is_let_go(
+    open_cards: FakeGpus, testbed: Testbed
+) -> None:
+    (uuid,) = open_cards.uuids
+    text = f"set -u\n{gpus.LOOK}\n{gpus.TAKE}\ngpu_take 1 {uuid} their-run && echo taken && read -r _"
+    argv = testbed.as_user(["bash", "-c", text], {"PATH": os.environ["PATH"]})
+    theirs = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert theirs.stdout is not None
+    assert theirs.stdin is not None
+    assert theirs.stdout.readline() == "taken\n"
+    assert f"held by {testbed.user.name} (run their-run) since" in gpus.look()[0].holder
+    theirs.communicate("\n", timeout=20)
+    mine = subprocess.run(["bash", "-c", text.replace("their-run", "mine")], input="\n", capture_output=True, text=True)
+    assert (mine.stdout, mine.stderr) == ("taken\n", "")
+    (lock,) = open_cards.locks()
+    assert lock.stat().st_uid == testbed.user.uid
+    assert " mine " in lock.read_text()
+
+
+def test_a_lock_file_that_is_a_link_to_somewhere_else_is_not_followed(cards: FakeGpus, tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    link = Path(subprocess.run(["bash", "-c", f"{gpus.LOOK}\ngpu_folder"], capture_output=True, text=True).stdout[:-1])
+    link = link.with_name(f"{link.name}-{cards.uuids[0]}")
+    link.symlink_to(victim)
+    text = f"set -u\n{gpus.LOOK}\n{gpus.TAKE}\ngpu_take 1 {cards.uuids[0]} run"
+    assert subprocess.run(["bash", "-c", text], capture_output=True).returncode == 1
+    assert victim.read_text() == "precious"
+
+
+def test_wait_gpus_is_refused_where_a_scheduler_queues() -> None:
+    with pytest.raises(UsageError, match="wait_gpus=true with cluster=slurm: Slurm queues jobs by itself"):
+        spec_of("cluster=slurm", "wait_gpus=true")
+
+
+def test_who_is_on_a_gpu_is_a_fact_that_a_plan_can_be_made_from_elsewhere() -> None:
+    lines = ["0 GPU-a ", "1 GPU-b held by mei (run x) since 2026-01-02T03:04:05Z", ""]
+    held = "held by mei (run x) since 2026-01-02T03:04:05Z"
+    assert gpus.parse(lines) == [Seen(index=0, uuid="GPU-a"), Seen(index=1, uuid="GPU-b", holder=held)]
