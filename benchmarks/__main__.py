@@ -29,6 +29,8 @@ BENCHMARKS = {
     "slurm-sweep": "slurm:sweep",
     "slurm-start": "slurm:start",
     "slurm-ls": "slurm:ls",
+    "start-docker": "containers:docker",
+    "start-apptainer": "containers:apptainer",
 }
 """Name on the command line -> module and function, imported when it is run."""
 

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
 import sys
 from pathlib import Path
+from typing import Any
+
+from benchmarks.measure import Skipped
 
 OUT = Path(__file__).parent / "out"
 RESULTS = Path(__file__).parent / "results"
@@ -21,3 +26,14 @@ def environment(folder: Path, **more: str) -> dict[str, str]:
 def launcher(*words: str) -> list[str]:
     """`python -m launcher` as a person types it."""
     return [PYTHON, "-m", "launcher", *words]
+
+
+def testbed(servers: str) -> dict[str, Any]:
+    """What is known of the testbed. Raises `Skipped` where its servers of names that begin so are not up."""
+    root = Path(__file__).parent.parent
+    argv = [sys.executable, "-m", "tests.testbed", "status", "--json"]
+    known = json.loads(subprocess.run(argv, cwd=root, capture_output=True, text=True).stdout or "{}")
+    pids = [pid for name, pid in known.get("servers", {}).items() if name.startswith(servers)]
+    if not pids or None in pids:
+        raise Skipped(f"the testbed with the real {servers} is not up here; `make testbed` brings it up")
+    return dict(known)

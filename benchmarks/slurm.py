@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from benchmarks import listing
-from benchmarks.measure import Measured, Skipped, by_turns, command
+from benchmarks import listing, places
+from benchmarks.measure import Measured, by_turns, command
 from benchmarks.peers import hydra_submitit
 from benchmarks.places import PEERS, PYTHON, environment, launcher
 
@@ -123,15 +121,7 @@ def ls(folder: Path) -> Measured:
 @contextmanager
 def testbed() -> Iterator[dict[str, str]]:
     """The variables that find the testbed's Slurm; what was submitted is cancelled at the end. Raises `Skipped`."""
-    root = Path(__file__).parent.parent
-    asked = subprocess.run(
-        [sys.executable, "-m", "tests.testbed", "status", "--json"], cwd=root, capture_output=True, text=True
-    )
-    known = json.loads(asked.stdout or "{}")
-    servers = {name: pid for name, pid in known.get("servers", {}).items() if name.startswith("slurm")}
-    if not servers or None in servers.values():
-        raise Skipped("the testbed with the real Slurm is not up here; `make testbed` brings it up")
-    variables = known["environment"]
+    variables = places.testbed("slurm")["environment"]
     try:
         yield variables
     finally:

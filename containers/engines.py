@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from containers.description import Container, Mount
 from containers.devices import visibility
-from containers.runtime import Runtime, Wrapped
-from containers.words import Word, prefixed
+from containers.runtime import GRACE, Runtime, Wrapped
+from containers.words import Late, Word, prefixed
 
 
 def wrap(container: Container, runtime: Runtime) -> Wrapped:
@@ -30,6 +30,7 @@ def wrap(container: Container, runtime: Runtime) -> Wrapped:
         argv=tuple(words),
         folders=(container.cache, container.home),
         remove=(*runtime.command, "rm", "--force", container.name),
+        stop=(*runtime.command, "stop", Late(GRACE, before="--time="), container.name),
     )
 
 

@@ -32,6 +32,9 @@ class Runtime:
     """Why it can't give GPUs to a container."""
 
 
+GRACE = "LAUNCHER_GRACE"
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Wrapped:
     """How to start a job in its container."""
@@ -43,6 +46,8 @@ class Wrapped:
     """Folders of the host to make first, for the user alone."""
     remove: tuple[Word, ...] = ()
     """Command that ends and removes the container, alive or left over. Empty where it is this process's own child."""
+    stop: tuple[Word, ...] = ()
+    """Command that asks the same container to end, and ends it after `GRACE` seconds, a variable when it is run."""
 
 
 def limited(limits: Mapping[str, int], argv: tuple[Word, ...]) -> tuple[Word, ...]:

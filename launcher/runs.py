@@ -109,9 +109,13 @@ def create(root: Path, run: str) -> Path:
     folder = root / run
     root.mkdir(mode=0o700, parents=True, exist_ok=True)
     folder.mkdir(mode=0o700)
+    attempts = folder / "attempts"
     try:
+        attempts.mkdir(mode=0o700)
         mark_unfinished(root, run)
     except BaseException:
+        if attempts.is_dir():
+            attempts.rmdir()
         folder.rmdir()
         raise
     return folder

@@ -1,4 +1,4 @@
-"""`render(plan) -> run.sh`: one file that a person can read, the same for every place a job can go, for any bash 4.
+"""`render(plan) -> run.sh`: one file that a person can read, the same for every place, for bash 4.2 and later.
 
 The only place that quotes for a shell.
 """
@@ -10,7 +10,7 @@ from typing import Any
 
 from containers.devices import JOB_GPUS, needs_job_gpus
 from containers.words import Late, Word, to_bash
-from launcher import contained, gpus
+from launcher import contained, engine_text
 from launcher.plan import Plan
 from launcher.slurm import header as slurm_header
 from launcher.slurm import text as slurm_text
@@ -50,7 +50,7 @@ write_status() { # one writer, written aside, renamed
       printf '"process": {"host": "%s", "boot": "%s", "pid": %s, "start": %s}}\n' "$host" "$boot" "$$" "$birth"
   } >"$RUN/.status.json" && mv -f "$RUN/.status.json" "$RUN/status.json"
 }
-now() { date -u +%Y-%m-%dT%H:%M:%SZ; }
+now() { TZ=UTC0 printf '%(%Y-%m-%dT%H:%M:%SZ)T' -1; }
 """.strip()
 
 _ATTEMPT = r"""
@@ -58,7 +58,7 @@ if [ ! -e "$RUN/plan.json" ]; then
   echo "the run folder $RUN is gone" >&2
   exit 1
 fi
-mkdir -p "$RUN/attempts" || exit 1
+[ -d "$RUN/attempts" ] || mkdir "$RUN/attempts" || exit 1
 attempt=1
 # Two starts of one run never share a number: it is whose mkdir succeeds.
 until error=$(mkdir "$RUN/attempts/$attempt" 2>&1); do
@@ -70,7 +70,7 @@ until error=$(mkdir "$RUN/attempts/$attempt" 2>&1); do
 done
 logs=$RUN/attempts/$attempt
 exec >>"$logs/stdout.log" 2>>"$logs/stderr.log" </dev/null
-head -c 4096 /dev/zero >"$RUN/.reserve"
+printf %4096s >"$RUN/.reserve"
 started=$(now)
 read -r host </proc/sys/kernel/hostname
 read -r boot </proc/sys/kernel/random/boot_id
@@ -87,6 +87,8 @@ elif [ -e "$RUN/STOP" ]; then
   status stopped null "\"$(now)\"" "before it started"
   exit 85
 fi
+status running null null "" & # while the job starts
+saying=$!
 """.strip()
 
 _STARTS = 'status running null null ""'
@@ -94,7 +96,7 @@ _STARTS = 'status running null null ""'
 _RUN = r"""
 signalled=
 # To everything of this run but this shell, which stays to write down how it ended.
-trap 'signalled=TERM; trap "" TERM INT HUP; kill -TERM 0' TERM INT HUP
+trap 'signalled=TERM; trap "" TERM INT HUP; kill -TERM 0__STOP__' TERM INT HUP
 (
   trap : TERM INT HUP
   __COMMAND__
@@ -103,6 +105,7 @@ trap 'signalled=TERM; trap "" TERM INT HUP; kill -TERM 0' TERM INT HUP
   exit "$code"
 ) &
 child=$!
+wait "$saying"
 waited=137
 while kill -0 "$child" 2>/dev/null; do
   wait "$child"
@@ -111,6 +114,7 @@ done
 # A wait that a trap interrupts can return anything: the file that the child left counts, where it could be written.
 code=$(cat "$logs/exit_code" 2>/dev/null)
 code=${code:-$waited}
+__REMOVE__
 """.strip()
 
 _ENDING = r"""
@@ -144,12 +148,13 @@ elif [ -n "$signalled" ]; then
 
 
 def render(plan: Plan) -> str:
-    """The script of a bound plan. Runs under bash 4 and later with the usual commands of a Linux host."""
+    """The script of a bound plan. Runs under bash 4.2 and later with the usual commands of a Linux host."""
     slurm = plan.queue == "slurm"
     header = slurm_header.header(plan, log=f"{plan.run_dir}/launch.log") if slurm else []
     sections = [
         "\n".join(["#!/usr/bin/env bash", *header, *_title(plan)]),
         "\n".join(["set -u", "umask 077", f"RUN={quote(plan.run_dir)}", f"CODE={quote(plan.code_dir)}"]),
+        _ending_of_container(plan),
         _on_each_node(plan) if plan.nodes > 1 else "",
         _STATUS,
         _ATTEMPT,
@@ -160,8 +165,7 @@ def render(plan: Plan) -> str:
         _shared_gpus(plan),
         slurm_text.RENDEZVOUS if plan.nodes > 1 else "",
         slurm_text.TIME_LIMIT if slurm else "",
-        _RUN.replace("__COMMAND__", _command(plan)),
-        gpus.RELEASE if plan.gpu_pool else "",
+        _around(plan).replace("__COMMAND__", _command(plan)),
         _ending(plan),
     ]
     return "\n\n".join(section for section in sections if section) + "\n"
@@ -248,7 +252,8 @@ def _command(plan: Plan) -> str:
 def _on_each_node(plan: Plan) -> str:
     """What srun starts this script for, once on each node."""
     *before, last = _start(plan)
-    return "\n  ".join(['if [ "${1-}" = node ]; then', *before, f"exec {last}"]) + "\nfi"
+    last = engine_text.on_node(last) if _outlives(plan) else f"exec {last}"
+    return "\n  ".join(['if [ "${1-}" = node ]; then', *before, last]) + "\nfi"
 
 
 def _start(plan: Plan) -> list[str]:
@@ -259,14 +264,29 @@ def _start(plan: Plan) -> list[str]:
     if plan.container.runtime.kind == "pyxis" and plan.nodes > 1:
         argv = _read_inside(argv)
     wrapped = contained.wrapped(plan, argv)
-    slurm_gives = plan.queue == "slurm" and needs_job_gpus(_devices(plan), plan.container.runtime.kind)
-    lines = [JOB_GPUS.replace("\n", "\n  ")] if slurm_gives else []
-    lines += [f"mkdir -p -m 700 {quote(each)} || exit 1" for each in wrapped.folders]
-    if wrapped.remove:
-        lines.append("# One that a killed client left behind would hold the name.")
-        lines.append(" ".join(map(to_bash, wrapped.remove)) + " >/dev/null 2>&1")
+    lines = [JOB_GPUS.replace("\n", "\n  ")] if needs_job_gpus(_devices(plan), plan.container.runtime.kind) else []
+    lines += [f"[ -d {quote(each)} ] || mkdir -p -m 700 {quote(each)} || exit 1" for each in wrapped.folders]
+    lines += [engine_text.REMOVE_STALE] if wrapped.remove else []
     lines += [f"export {name}={to_bash(value)}" for name, value in wrapped.environment.items()]
     return [*lines, " \\\n    ".join(map(to_bash, wrapped.argv))]
+
+
+def _outlives(plan: Plan) -> bool:
+    """Whether the container isn't a child of the script."""
+    return plan.container is not None and plan.container.runtime.kind in ("docker", "podman")
+
+
+def _around(plan: Plan) -> str:
+    """What surrounds the command in the shell that outlives it."""
+    here = _outlives(plan) and plan.nodes == 1
+    text = _RUN.replace("__STOP__", engine_text.STOP if here and plan.queue == "slurm" else "")
+    return text.replace("__REMOVE__", engine_text.REMOVE_LEFT) if here else text.replace("\n__REMOVE__", "")
+
+
+def _ending_of_container(plan: Plan) -> str:
+    if not _outlives(plan):
+        return ""
+    return engine_text.functions(contained.wrapped(plan, command(plan)), slurm=plan.queue == "slurm")
 
 
 def _devices(plan: Plan) -> Any:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,19 +14,10 @@ from launcher.__main__ import main
 from launcher.runs import Run
 from launcher.slurm.commands import call
 from launcher.slurm.jobs import job_of
+from tests.launcher.contained.places import started, until
 from tests.testbed.facts import Testbed
 
 SHORT = ("amp=o2", "batch=64", "steps=4")
-
-
-@pytest.fixture
-def bed(testbed: Testbed, monkeypatch: pytest.MonkeyPatch) -> Testbed:
-    for name, value in testbed.environment.items():
-        monkeypatch.setenv(name, value)
-    # Where root may not raise its capabilities, Apptainer works in a user namespace, as it does for anyone else.
-    monkeypatch.setenv("APPTAINER_USERNS", "1")
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    return testbed
 
 
 def words(bed: Testbed, runtime: str) -> tuple[str, ...]:
@@ -36,18 +25,6 @@ def words(bed: Testbed, runtime: str) -> tuple[str, ...]:
     if runtime == "docker":
         return ("container=docker", f"image={image.docker}", "container.limits=null")
     return (f"container={runtime}", f"image={image.sif}")
-
-
-def started(root: Path) -> Path:
-    (run,) = runs.newest([str(root)], 1)
-    return run.folder
-
-
-def until(condition: Callable[[], object], seconds: float = 90.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.2)
 
 
 @pytest.mark.parametrize("runtime", ["docker", "apptainer"])

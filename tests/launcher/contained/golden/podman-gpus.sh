@@ -7,6 +7,8 @@ umask 077
 RUN=/home/mei/launcher-runs/20260102-030405-calm-fox
 CODE=/home/mei/launcher-runs/.code/c0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0de
 
+remove_container() { podman rm --force 20260102-030405-calm-fox >/dev/null 2>&1; }
+
 taken_over() { [ -e "$RUN/attempts/$((attempt + 1))" ]; } # Slurm may start a run again that it has lost sight of
 status() {                                                # state, exit code or null, end or null, reason
   ! taken_over || return 0
@@ -25,13 +27,13 @@ write_status() { # one writer, written aside, renamed
       printf '"process": {"host": "%s", "boot": "%s", "pid": %s, "start": %s}}\n' "$host" "$boot" "$$" "$birth"
   } >"$RUN/.status.json" && mv -f "$RUN/.status.json" "$RUN/status.json"
 }
-now() { date -u +%Y-%m-%dT%H:%M:%SZ; }
+now() { TZ=UTC0 printf '%(%Y-%m-%dT%H:%M:%SZ)T' -1; }
 
 if [ ! -e "$RUN/plan.json" ]; then
   echo "the run folder $RUN is gone" >&2
   exit 1
 fi
-mkdir -p "$RUN/attempts" || exit 1
+[ -d "$RUN/attempts" ] || mkdir "$RUN/attempts" || exit 1
 attempt=1
 # Two starts of one run never share a number: it is whose mkdir succeeds.
 until error=$(mkdir "$RUN/attempts/$attempt" 2>&1); do
@@ -43,7 +45,7 @@ until error=$(mkdir "$RUN/attempts/$attempt" 2>&1); do
 done
 logs=$RUN/attempts/$attempt
 exec >>"$logs/stdout.log" 2>>"$logs/stderr.log" </dev/null
-head -c 4096 /dev/zero >"$RUN/.reserve"
+printf %4096s >"$RUN/.reserve"
 started=$(now)
 read -r host </proc/sys/kernel/hostname
 read -r boot </proc/sys/kernel/random/boot_id
@@ -51,16 +53,15 @@ read -r stat </proc/$$/stat
 fields=(${stat##*) })
 birth=${fields[19]}
 
-ended_before() {
-  if [ -e "$RUN/cancelled" ]; then
-    status cancelled null "\"$(now)\"" "cancelled before it started"
-    exit 1
-  elif [ -e "$RUN/STOP" ]; then
-    status stopped null "\"$(now)\"" "before it started"
-    exit 85
-  fi
-}
-ended_before
+if [ -e "$RUN/cancelled" ]; then
+  status cancelled null "\"$(now)\"" "cancelled before it started"
+  exit 1
+elif [ -e "$RUN/STOP" ]; then
+  status stopped null "\"$(now)\"" "before it started"
+  exit 85
+fi
+status running null null "" & # while the job starts
+saying=$!
 
 export LAUNCHER_RUN_ID=20260102-030405-calm-fox LAUNCHER_ATTEMPT=$attempt LAUNCHER_SPEC="$RUN/plan.json"
 
@@ -182,10 +183,9 @@ signalled=
 trap 'signalled=TERM; trap "" TERM INT HUP; kill -TERM 0' TERM INT HUP
 (
   trap : TERM INT HUP
-  mkdir -p -m 700 /home/mei/launcher-runs/.cache || exit 1
-  mkdir -p -m 700 /home/mei/launcher-runs/.cache/home || exit 1
-  # One that a killed client left behind would hold the name.
-  podman rm --force 20260102-030405-calm-fox >/dev/null 2>&1
+  [ -d /home/mei/launcher-runs/.cache ] || mkdir -p -m 700 /home/mei/launcher-runs/.cache || exit 1
+  [ -d /home/mei/launcher-runs/.cache/home ] || mkdir -p -m 700 /home/mei/launcher-runs/.cache/home || exit 1
+  [ "$LAUNCHER_ATTEMPT" = 1 ] || remove_container
   podman \
     run \
     --rm \
@@ -240,6 +240,7 @@ trap 'signalled=TERM; trap "" TERM INT HUP; kill -TERM 0' TERM INT HUP
   exit "$code"
 ) &
 child=$!
+wait "$saying"
 waited=137
 while kill -0 "$child" 2>/dev/null; do
   wait "$child"
@@ -248,6 +249,7 @@ done
 # A wait that a trap interrupts can return anything: the file that the child left counts, where it could be written.
 code=$(cat "$logs/exit_code" 2>/dev/null)
 code=${code:-$waited}
+[ "$code" = 0 ] || remove_container
 
 gpu_release
 

@@ -16,17 +16,25 @@ umask 077
 RUN=/home/mei/launcher-runs/20260102-030405-calm-fox
 CODE=/home/mei/launcher-runs/.code/c0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0de
 
+remove_container() { docker rm --force 20260102-030405-calm-fox-"$SLURM_NODEID" >/dev/null 2>&1; }
+# Slurm kills what is left KillWait seconds after its TERM, but not the container: so that ends before.
+stop_container() {
+  wait=$(scontrol show config | sed -n 's/^KillWait *= *\([0-9]*\).*/\1/p')
+  LAUNCHER_GRACE=$((${wait:-30} / 2))
+  docker stop --time="$LAUNCHER_GRACE" 20260102-030405-calm-fox-"$SLURM_NODEID"
+} >/dev/null 2>&1
+
 if [ "${1-}" = node ]; then
   LAUNCHER_GPUS=${SLURM_STEP_GPUS:-${SLURM_JOB_GPUS:-}}
   if [[ ! $LAUNCHER_GPUS =~ ^[0-9A-Za-z-]+(,[0-9A-Za-z-]+)*$ ]]; then
     echo "Slurm names no GPUs of this job (SLURM_STEP_GPUS and SLURM_JOB_GPUS: '$LAUNCHER_GPUS')" >&2
     exit 1
   fi
-  mkdir -p -m 700 /home/mei/launcher-runs/.cache || exit 1
-  mkdir -p -m 700 /home/mei/launcher-runs/.cache/home || exit 1
-  # One that a killed client left behind would hold the name.
-  docker rm --force 20260102-030405-calm-fox-"$SLURM_NODEID" >/dev/null 2>&1
-  exec docker \
+  [ -d /home/mei/launcher-runs/.cache ] || mkdir -p -m 700 /home/mei/launcher-runs/.cache || exit 1
+  [ -d /home/mei/launcher-runs/.cache/home ] || mkdir -p -m 700 /home/mei/launcher-runs/.cache/home || exit 1
+  [ "$LAUNCHER_ATTEMPT" = 1 ] || remove_container
+  trap 'trap "" TERM INT HUP; stop_container &' TERM INT HUP
+  docker \
     run \
     --rm \
     --init \
@@ -77,7 +85,15 @@ if [ "${1-}" = node ]; then
     amp=o1 \
     batch=512 \
     spec=/home/mei/launcher-runs/20260102-030405-calm-fox/plan.json \
-    run=/home/mei/launcher-runs/20260102-030405-calm-fox
+    run=/home/mei/launcher-runs/20260102-030405-calm-fox &
+  child=$!
+  code=137
+  while kill -0 "$child" 2>/dev/null; do
+    wait "$child"
+    code=$?
+  done
+  [ "$code" = 0 ] || remove_container
+  exit "$code"
 fi
 
 taken_over() { [ -e "$RUN/attempts/$((attempt + 1))" ]; } # Slurm may start a run again that it has lost sight of
@@ -98,13 +114,13 @@ write_status() { # one writer, written aside, renamed
       printf '"process": {"host": "%s", "boot": "%s", "pid": %s, "start": %s}}\n' "$host" "$boot" "$$" "$birth"
   } >"$RUN/.status.json" && mv -f "$RUN/.status.json" "$RUN/status.json"
 }
-now() { date -u +%Y-%m-%dT%H:%M:%SZ; }
+now() { TZ=UTC0 printf '%(%Y-%m-%dT%H:%M:%SZ)T' -1; }
 
 if [ ! -e "$RUN/plan.json" ]; then
   echo "the run folder $RUN is gone" >&2
   exit 1
 fi
-mkdir -p "$RUN/attempts" || exit 1
+[ -d "$RUN/attempts" ] || mkdir "$RUN/attempts" || exit 1
 attempt=1
 # Two starts of one run never share a number: it is whose mkdir succeeds.
 until error=$(mkdir "$RUN/attempts/$attempt" 2>&1); do
@@ -116,7 +132,7 @@ until error=$(mkdir "$RUN/attempts/$attempt" 2>&1); do
 done
 logs=$RUN/attempts/$attempt
 exec >>"$logs/stdout.log" 2>>"$logs/stderr.log" </dev/null
-head -c 4096 /dev/zero >"$RUN/.reserve"
+printf %4096s >"$RUN/.reserve"
 started=$(now)
 read -r host </proc/sys/kernel/hostname
 read -r boot </proc/sys/kernel/random/boot_id
@@ -134,7 +150,8 @@ elif [ -e "$RUN/STOP" ]; then
   status stopped null "\"$(now)\"" "before it started"
   exit 85
 fi
-status running null null ""
+status running null null "" & # while the job starts
+saying=$!
 
 export HOME=/home/mei
 export USER=mei
@@ -169,6 +186,7 @@ trap 'signalled=TERM; trap "" TERM INT HUP; kill -TERM 0' TERM INT HUP
   exit "$code"
 ) &
 child=$!
+wait "$saying"
 waited=137
 while kill -0 "$child" 2>/dev/null; do
   wait "$child"

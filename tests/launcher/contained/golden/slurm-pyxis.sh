@@ -17,8 +17,8 @@ RUN=/home/mei/launcher-runs/20260102-030405-calm-fox
 CODE=/home/mei/launcher-runs/.code/c0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0de
 
 if [ "${1-}" = node ]; then
-  mkdir -p -m 700 /home/mei/launcher-runs/.cache || exit 1
-  mkdir -p -m 700 /home/mei/launcher-runs/.cache/home || exit 1
+  [ -d /home/mei/launcher-runs/.cache ] || mkdir -p -m 700 /home/mei/launcher-runs/.cache || exit 1
+  [ -d /home/mei/launcher-runs/.cache/home ] || mkdir -p -m 700 /home/mei/launcher-runs/.cache/home || exit 1
   export NVIDIA_VISIBLE_DEVICES=all
   export LANG=C.UTF-8
   export PYTHONNOUSERSITE=1
@@ -82,13 +82,13 @@ write_status() { # one writer, written aside, renamed
       printf '"process": {"host": "%s", "boot": "%s", "pid": %s, "start": %s}}\n' "$host" "$boot" "$$" "$birth"
   } >"$RUN/.status.json" && mv -f "$RUN/.status.json" "$RUN/status.json"
 }
-now() { date -u +%Y-%m-%dT%H:%M:%SZ; }
+now() { TZ=UTC0 printf '%(%Y-%m-%dT%H:%M:%SZ)T' -1; }
 
 if [ ! -e "$RUN/plan.json" ]; then
   echo "the run folder $RUN is gone" >&2
   exit 1
 fi
-mkdir -p "$RUN/attempts" || exit 1
+[ -d "$RUN/attempts" ] || mkdir "$RUN/attempts" || exit 1
 attempt=1
 # Two starts of one run never share a number: it is whose mkdir succeeds.
 until error=$(mkdir "$RUN/attempts/$attempt" 2>&1); do
@@ -100,7 +100,7 @@ until error=$(mkdir "$RUN/attempts/$attempt" 2>&1); do
 done
 logs=$RUN/attempts/$attempt
 exec >>"$logs/stdout.log" 2>>"$logs/stderr.log" </dev/null
-head -c 4096 /dev/zero >"$RUN/.reserve"
+printf %4096s >"$RUN/.reserve"
 started=$(now)
 read -r host </proc/sys/kernel/hostname
 read -r boot </proc/sys/kernel/random/boot_id
@@ -118,7 +118,8 @@ elif [ -e "$RUN/STOP" ]; then
   status stopped null "\"$(now)\"" "before it started"
   exit 85
 fi
-status running null null ""
+status running null null "" & # while the job starts
+saying=$!
 
 export HOME=/home/mei
 export USER=mei
@@ -147,8 +148,8 @@ signalled=
 trap 'signalled=TERM; trap "" TERM INT HUP; kill -TERM 0' TERM INT HUP
 (
   trap : TERM INT HUP
-  mkdir -p -m 700 /home/mei/launcher-runs/.cache || exit 1
-  mkdir -p -m 700 /home/mei/launcher-runs/.cache/home || exit 1
+  [ -d /home/mei/launcher-runs/.cache ] || mkdir -p -m 700 /home/mei/launcher-runs/.cache || exit 1
+  [ -d /home/mei/launcher-runs/.cache/home ] || mkdir -p -m 700 /home/mei/launcher-runs/.cache/home || exit 1
   export NVIDIA_VISIBLE_DEVICES=all
   export LANG=C.UTF-8
   export PYTHONNOUSERSITE=1
@@ -197,6 +198,7 @@ trap 'signalled=TERM; trap "" TERM INT HUP; kill -TERM 0' TERM INT HUP
   exit "$code"
 ) &
 child=$!
+wait "$saying"
 waited=137
 while kill -0 "$child" 2>/dev/null; do
   wait "$child"
