@@ -10,7 +10,7 @@ from typing import Any
 
 from containers.devices import JOB_GPUS, needs_job_gpus
 from containers.words import Late, Word, to_bash
-from launcher import contained, engine_text
+from launcher import contained, engine_text, gpus
 from launcher.plan import Plan
 from launcher.slurm import header as slurm_header
 from launcher.slurm import text as slurm_text
@@ -87,11 +87,12 @@ elif [ -e "$RUN/STOP" ]; then
   status stopped null "\"$(now)\"" "before it started"
   exit 85
 fi
+""".strip()
+
+_STARTS = r"""
 status running null null "" & # while the job starts
 saying=$!
 """.strip()
-
-_STARTS = 'status running null null ""'
 
 _RUN = r"""
 signalled=
@@ -166,6 +167,7 @@ def render(plan: Plan) -> str:
         slurm_text.RENDEZVOUS if plan.nodes > 1 else "",
         slurm_text.TIME_LIMIT if slurm else "",
         _around(plan).replace("__COMMAND__", _command(plan)),
+        gpus.RELEASE if plan.gpu_pool else "",
         _ending(plan),
     ]
     return "\n\n".join(section for section in sections if section) + "\n"
@@ -264,7 +266,8 @@ def _start(plan: Plan) -> list[str]:
     if plan.container.runtime.kind == "pyxis" and plan.nodes > 1:
         argv = _read_inside(argv)
     wrapped = contained.wrapped(plan, argv)
-    lines = [JOB_GPUS.replace("\n", "\n  ")] if needs_job_gpus(_devices(plan), plan.container.runtime.kind) else []
+    slurm_gives = plan.queue == "slurm" and needs_job_gpus(_devices(plan), plan.container.runtime.kind)
+    lines = [JOB_GPUS.replace("\n", "\n  ")] if slurm_gives else []
     lines += [f"[ -d {quote(each)} ] || mkdir -p -m 700 {quote(each)} || exit 1" for each in wrapped.folders]
     lines += [engine_text.REMOVE_STALE] if wrapped.remove else []
     lines += [f"export {name}={to_bash(value)}" for name, value in wrapped.environment.items()]

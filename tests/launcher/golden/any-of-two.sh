@@ -25,13 +25,13 @@ write_status() { # one writer, written aside, renamed
       printf '"process": {"host": "%s", "boot": "%s", "pid": %s, "start": %s}}\n' "$host" "$boot" "$$" "$birth"
   } >"$RUN/.status.json" && mv -f "$RUN/.status.json" "$RUN/status.json"
 }
-now() { date -u +%Y-%m-%dT%H:%M:%SZ; }
+now() { TZ=UTC0 printf '%(%Y-%m-%dT%H:%M:%SZ)T' -1; }
 
 if [ ! -e "$RUN/plan.json" ]; then
   echo "the run folder $RUN is gone" >&2
   exit 1
 fi
-mkdir -p "$RUN/attempts" || exit 1
+[ -d "$RUN/attempts" ] || mkdir "$RUN/attempts" || exit 1
 attempt=1
 # Two starts of one run never share a number: it is whose mkdir succeeds.
 until error=$(mkdir "$RUN/attempts/$attempt" 2>&1); do
@@ -43,7 +43,7 @@ until error=$(mkdir "$RUN/attempts/$attempt" 2>&1); do
 done
 logs=$RUN/attempts/$attempt
 exec >>"$logs/stdout.log" 2>>"$logs/stderr.log" </dev/null
-head -c 4096 /dev/zero >"$RUN/.reserve"
+printf %4096s >"$RUN/.reserve"
 started=$(now)
 read -r host </proc/sys/kernel/hostname
 read -r boot </proc/sys/kernel/random/boot_id
@@ -178,7 +178,8 @@ done
 echo "$gpus" >"$logs/gpus"
 export LAUNCHER_GPUS=$gpus CUDA_VISIBLE_DEVICES=$gpus
 tell taken
-status running null null ""
+status running null null "" & # while the job starts
+saying=$!
 
 signalled=
 # To everything of this run but this shell, which stays to write down how it ended.
@@ -196,6 +197,7 @@ trap 'signalled=TERM; trap "" TERM INT HUP; kill -TERM 0' TERM INT HUP
   exit "$code"
 ) &
 child=$!
+wait "$saying"
 waited=137
 while kill -0 "$child" 2>/dev/null; do
   wait "$child"

@@ -51,15 +51,16 @@ read -r stat </proc/$$/stat
 fields=(${stat##*) })
 birth=${fields[19]}
 
-if [ -e "$RUN/cancelled" ]; then
-  status cancelled null "\"$(now)\"" "cancelled before it started"
-  exit 1
-elif [ -e "$RUN/STOP" ]; then
-  status stopped null "\"$(now)\"" "before it started"
-  exit 85
-fi
-status running null null "" & # while the job starts
-saying=$!
+ended_before() {
+  if [ -e "$RUN/cancelled" ]; then
+    status cancelled null "\"$(now)\"" "cancelled before it started"
+    exit 1
+  elif [ -e "$RUN/STOP" ]; then
+    status stopped null "\"$(now)\"" "before it started"
+    exit 85
+  fi
+}
+ended_before
 
 export LAUNCHER_RUN_ID=20260102-030405-calm-fox LAUNCHER_ATTEMPT=$attempt LAUNCHER_SPEC="$RUN/plan.json"
 
@@ -175,7 +176,8 @@ done
 echo "$gpus" >"$logs/gpus"
 export LAUNCHER_GPUS=$gpus CUDA_VISIBLE_DEVICES=$gpus
 tell taken
-status running null null ""
+status running null null "" & # while the job starts
+saying=$!
 
 signalled=
 # To everything of this run but this shell, which stays to write down how it ended.
@@ -184,7 +186,6 @@ trap 'signalled=TERM; trap "" TERM INT HUP; kill -TERM 0' TERM INT HUP
   trap : TERM INT HUP
   [ -d /home/mei/launcher-runs/.cache ] || mkdir -p -m 700 /home/mei/launcher-runs/.cache || exit 1
   [ -d /home/mei/launcher-runs/.cache/home ] || mkdir -p -m 700 /home/mei/launcher-runs/.cache/home || exit 1
-  export APPTAINERENV_CUDA_VISIBLE_DEVICES=0
   export APPTAINERENV_LANG=C.UTF-8
   export APPTAINERENV_PYTHONNOUSERSITE=1
   export APPTAINERENV_XDG_CACHE_HOME=/home/mei/launcher-runs/.cache

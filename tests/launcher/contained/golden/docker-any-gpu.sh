@@ -7,6 +7,8 @@ umask 077
 RUN=/home/mei/launcher-runs/20260102-030405-calm-fox
 CODE=/home/mei/launcher-runs/.code/c0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0de
 
+remove_container() { docker rm --force 20260102-030405-calm-fox >/dev/null 2>&1; }
+
 taken_over() { [ -e "$RUN/attempts/$((attempt + 1))" ]; } # Slurm may start a run again that it has lost sight of
 status() {                                                # state, exit code or null, end or null, reason
   ! taken_over || return 0
@@ -25,13 +27,13 @@ write_status() { # one writer, written aside, renamed
       printf '"process": {"host": "%s", "boot": "%s", "pid": %s, "start": %s}}\n' "$host" "$boot" "$$" "$birth"
   } >"$RUN/.status.json" && mv -f "$RUN/.status.json" "$RUN/status.json"
 }
-now() { date -u +%Y-%m-%dT%H:%M:%SZ; }
+now() { TZ=UTC0 printf '%(%Y-%m-%dT%H:%M:%SZ)T' -1; }
 
 if [ ! -e "$RUN/plan.json" ]; then
   echo "the run folder $RUN is gone" >&2
   exit 1
 fi
-mkdir -p "$RUN/attempts" || exit 1
+[ -d "$RUN/attempts" ] || mkdir "$RUN/attempts" || exit 1
 attempt=1
 # Two starts of one run never share a number: it is whose mkdir succeeds.
 until error=$(mkdir "$RUN/attempts/$attempt" 2>&1); do
@@ -43,7 +45,7 @@ until error=$(mkdir "$RUN/attempts/$attempt" 2>&1); do
 done
 logs=$RUN/attempts/$attempt
 exec >>"$logs/stdout.log" 2>>"$logs/stderr.log" </dev/null
-head -c 4096 /dev/zero >"$RUN/.reserve"
+printf %4096s >"$RUN/.reserve"
 started=$(now)
 read -r host </proc/sys/kernel/hostname
 read -r boot </proc/sys/kernel/random/boot_id
@@ -176,17 +178,17 @@ done
 echo "$gpus" >"$logs/gpus"
 export LAUNCHER_GPUS=$gpus CUDA_VISIBLE_DEVICES=$gpus
 tell taken
-status running null null ""
+status running null null "" & # while the job starts
+saying=$!
 
 signalled=
 # To everything of this run but this shell, which stays to write down how it ended.
 trap 'signalled=TERM; trap "" TERM INT HUP; kill -TERM 0' TERM INT HUP
 (
   trap : TERM INT HUP
-  mkdir -p -m 700 /home/mei/launcher-runs/.cache || exit 1
-  mkdir -p -m 700 /home/mei/launcher-runs/.cache/home || exit 1
-  # One that a killed client left behind would hold the name.
-  docker rm --force 20260102-030405-calm-fox >/dev/null 2>&1
+  [ -d /home/mei/launcher-runs/.cache ] || mkdir -p -m 700 /home/mei/launcher-runs/.cache || exit 1
+  [ -d /home/mei/launcher-runs/.cache/home ] || mkdir -p -m 700 /home/mei/launcher-runs/.cache/home || exit 1
+  [ "$LAUNCHER_ATTEMPT" = 1 ] || remove_container
   docker \
     run \
     --rm \
@@ -235,6 +237,7 @@ trap 'signalled=TERM; trap "" TERM INT HUP; kill -TERM 0' TERM INT HUP
   exit "$code"
 ) &
 child=$!
+wait "$saying"
 waited=137
 while kill -0 "$child" 2>/dev/null; do
   wait "$child"
@@ -243,6 +246,7 @@ done
 # A wait that a trap interrupts can return anything: the file that the child left counts, where it could be written.
 code=$(cat "$logs/exit_code" 2>/dev/null)
 code=${code:-$waited}
+[ "$code" = 0 ] || remove_container
 
 gpu_release
 

@@ -53,15 +53,16 @@ read -r stat </proc/$$/stat
 fields=(${stat##*) })
 birth=${fields[19]}
 
-if [ -e "$RUN/cancelled" ]; then
-  status cancelled null "\"$(now)\"" "cancelled before it started"
-  exit 1
-elif [ -e "$RUN/STOP" ]; then
-  status stopped null "\"$(now)\"" "before it started"
-  exit 85
-fi
-status running null null "" & # while the job starts
-saying=$!
+ended_before() {
+  if [ -e "$RUN/cancelled" ]; then
+    status cancelled null "\"$(now)\"" "cancelled before it started"
+    exit 1
+  elif [ -e "$RUN/STOP" ]; then
+    status stopped null "\"$(now)\"" "before it started"
+    exit 85
+  fi
+}
+ended_before
 
 export LAUNCHER_RUN_ID=20260102-030405-calm-fox LAUNCHER_ATTEMPT=$attempt LAUNCHER_SPEC="$RUN/plan.json"
 
@@ -176,7 +177,8 @@ until gpu_take 1 "GPU-0000-1" 20260102-030405-calm-fox; do
 done
 echo "$gpus" >"$logs/gpus"
 tell taken
-status running null null ""
+status running null null "" & # while the job starts
+saying=$!
 
 signalled=
 # To everything of this run but this shell, which stays to write down how it ended.
