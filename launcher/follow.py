@@ -6,7 +6,6 @@ import contextlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
 
 CHUNK = 1 << 20
 
@@ -54,27 +53,22 @@ class Lines:
                     yield from whole.split(b"\n")
 
 
-def copy(path: Path, offset: int, out: BinaryIO, *, whole_lines: bool) -> int:
-    """Copy what the file has from the offset on, up to its last whole line if asked. Returns the new offset.
+def since(path: str | Path, offset: int, limit: int, *, whole_lines: bool) -> bytes:
+    """What the file has from the offset on, so many bytes at most, up to its last whole line if asked.
 
-    A carriage return ends a line too: progress bars write no other end before they are full.
+    A carriage return ends a line too: progress bars write no other end before they are full. Of a line that is longer
+    than the limit, so much of it is given.
     """
     try:
-        stream = open(path, "rb")  # noqa: SIM115 (closed below)
+        with open(path, "rb") as stream:
+            stream.seek(offset)
+            part = stream.read(limit)
     except FileNotFoundError:
-        return offset
-    with stream:
-        stream.seek(offset)
-        while chunk := stream.read(CHUNK):
-            end = max(chunk.rfind(b"\n"), chunk.rfind(b"\r")) + 1 if whole_lines else len(chunk)
-            if not end and len(chunk) == CHUNK:
-                end = CHUNK
-            if not end:
-                break
-            out.write(chunk[:end])
-            offset = stream.seek(offset + end)
-        out.flush()
-    return offset
+        return b""
+    if not whole_lines:
+        return part
+    end = max(part.rfind(b"\n"), part.rfind(b"\r")) + 1
+    return part if not end and len(part) == limit else part[:end]
 
 
 def last_lines(path: Path, count: int) -> int:

@@ -14,6 +14,7 @@ from launcher import gpus as shared_gpus
 from launcher.contained import ContainerPlan
 from launcher.errors import Unavailable, UsageError
 from launcher.facts import Facts, Gpu
+from launcher.remote import address as addresses
 from launcher.schema import SlurmCluster
 from launcher.slurm import check as slurm_check
 from launcher.spec import JobSpec
@@ -89,7 +90,8 @@ class Plan:
 
     def bind(self, run_id: str) -> Plan:
         """This plan as the run of that id."""
-        return dataclasses.replace(self, run_id=run_id)
+        secrets = {name: path.replace(f"/{PLACEHOLDER}/", f"/{run_id}/") for name, path in self.secrets.items()}
+        return dataclasses.replace(self, run_id=run_id, secrets=secrets)
 
 
 def to_json(plan: Plan) -> dict[str, Any]:
@@ -176,7 +178,7 @@ def _resolve(spec: JobSpec, facts: Facts) -> Plan:
             **_device_environment(named, slurm is not None, container is not None),
             **launch.env,
         },
-        secrets={name: absolute(path, facts) for name, path in launch.secrets.items()},
+        secrets=_secrets(spec, facts),
         setup=launch.cluster.setup,
         cluster=plain(launch.cluster),
         container=container,
@@ -298,6 +300,14 @@ def _check_python(spec: JobSpec, facts: Facts) -> None:
             f"pip install 'amp-launcher[{EXTRAS[framework]}]', or name another Python with python=",
             "framework",
         )
+
+
+def _secrets(spec: JobSpec, facts: Facts) -> dict[str, str]:
+    """Where the job finds the files with its secrets. On another host they are copies in its run folder."""
+    secrets = spec.launch.secrets
+    if addresses.of(spec.launch.cluster) is not None:
+        return {name: f"{facts.run_root}/{PLACEHOLDER}/.secrets/{name}" for name in secrets}
+    return {name: absolute(path, facts) for name, path in secrets.items()}
 
 
 def absolute(path: str, facts: Facts) -> str:

@@ -11,15 +11,18 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import recipes
 from launcher import snapshot
 from launcher.errors import UsageError
-from launcher.facts import ContainerFacts, Facts, Gpu, SlurmFacts
-from launcher.schema import Launch, SlurmCluster
+from launcher.facts import Code, ContainerFacts, Facts, Gpu, SlurmFacts
+from launcher.remote import address as addresses
+from launcher.schema import SlurmCluster
 from launcher.spec import JobSpec
-from recipes.typed import SettingsError
+from recipes.typed import SettingsError, build, plain
 
 PACKAGES = {"torch": "torch", "tensorflow": "tensorflow", "paddle": "paddlepaddle"}
 # Where an engine listens and how Apptainer works here. None of them holds a secret.
@@ -31,18 +34,69 @@ _QUERY = "index,uuid,name,memory.total,compute_cap,driver_version"
 
 
 def probe(specs: Sequence[JobSpec]) -> Facts:
-    """What this machine has, and what the jobs name on it. Writes nothing."""
+    """What the host of the jobs has, what they name on it, and the code that they take from here. Writes nothing.
+
+    Raises `LauncherError`.
+    """
+    secrets = {path for spec in specs for path in spec.launch.secrets.values()}
+    address = addresses.of(specs[0].launch.cluster)
+    if address is None:
+        there = look(questions(specs))
+    else:
+        from launcher.remote.host import connect
+
+        there = build(Facts, connect(address).ask("probe", asked=plain(questions(specs))), prefix="facts.")
+    return dataclasses.replace(
+        there,
+        missing=tuple(sorted({*there.missing, *(each for each in secrets if not _path(each).exists())})),
+        open_secrets=tuple(
+            sorted(each for each in secrets if _path(each).exists() and _path(each).stat().st_mode & 0o077)
+        ),
+        code=snapshot.describe(code_root().parent, code_files()),
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Questions:
+    """What has to be found out about the host that jobs go to."""
+
+    slurm: bool
+    container: str
+    """Kind of it, as asked for."""
+    image: str | None
+    cache: str
+    """Folder of fetched images."""
+    python: str | None
+    run_root: str
+    folders: tuple[str, ...]
+    """Of data."""
+    mounts: tuple[str, ...]
+    """Their sources."""
+
+
+def questions(specs: Sequence[JobSpec]) -> Questions:
     first = specs[0].launch
-    contained = first.container.kind != "none"
-    python = first.python or "python3" if contained else resolve_python(first.python)
+    return Questions(
+        slurm=isinstance(first.cluster, SlurmCluster),
+        container=first.container.kind,
+        image=first.image,
+        cache=first.container.cache,
+        python=first.python,
+        run_root=first.run_root,
+        folders=tuple(sorted({spec.training.data.dir for spec in specs if spec.training.data.dir})),
+        mounts=tuple(sorted({each.split(":")[0] for spec in specs for each in spec.launch.mounts})),
+    )
+
+
+def look(asked: Questions) -> Facts:
+    """What this machine has, and what is named on it. Of the code nothing is said."""
+    contained = asked.container != "none"
+    python = asked.python or "python3" if contained else resolve_python(asked.python)
     version, packages = ("", {}) if contained else _python(python)
     gpus, gpu_problem = _gpus()
-    if not isinstance(first.cluster, SlurmCluster):
+    if not asked.slurm:
         gpus = _with_holders(gpus)
-    run_root = _path(first.run_root).absolute()
-    named = {spec.training.data.dir for spec in specs if spec.training.data.dir}
-    secrets = {path for spec in specs for path in spec.launch.secrets.values()}
-    sources = {each.split(":")[0] for spec in specs for each in spec.launch.mounts}
+    run_root = _path(asked.run_root).absolute()
     return Facts(
         host=platform.node(),
         user=_user(),
@@ -58,14 +112,11 @@ def probe(specs: Sequence[JobSpec]) -> Facts:
         run_root=str(run_root),
         run_root_problem=_run_root_problem(run_root),
         run_root_filesystem=_filesystem(run_root),
-        folders={each: tuple(sorted(os.listdir(_path(each)))) for each in sorted(named) if _path(each).is_dir()},
-        missing=tuple(sorted(_missing(named, secrets, sources))),
-        open_secrets=tuple(
-            sorted(each for each in secrets if _path(each).exists() and _path(each).stat().st_mode & 0o077)
-        ),
-        code=snapshot.describe(code_root().parent, code_files()),
-        slurm=_slurm() if isinstance(first.cluster, SlurmCluster) else None,
-        containers=_containers(first) if first.container.kind != "none" else None,
+        folders={each: tuple(sorted(os.listdir(_path(each)))) for each in asked.folders if _path(each).is_dir()},
+        missing=tuple(sorted(_missing(asked.folders, asked.mounts))),
+        code=Code(digest="", root="", files=0, bytes=0),
+        slurm=_slurm() if asked.slurm else None,
+        containers=_containers(asked) if contained else None,
     )
 
 
@@ -86,9 +137,9 @@ def resolve_python(named: str | None) -> str:
     return str(Path(found).absolute()) if found else named
 
 
-def _missing(named: Iterable[str], secrets: Iterable[str], sources: Iterable[str]) -> Iterable[str]:
+def _missing(named: Iterable[str], sources: Iterable[str]) -> Iterable[str]:
     """Paths that are not there: as they were named, and mounts as the absolute paths that they will be."""
-    yield from (each for each in {*named, *secrets} if not _path(each).exists())
+    yield from (each for each in named if not _path(each).exists())
     for each in sources:
         source = Path(os.path.normpath(Path.cwd() / _path(each)))
         if not source.exists():
@@ -203,22 +254,21 @@ def _slurm() -> SlurmFacts:
     return probe_slurm()
 
 
-def _containers(launch: Launch) -> ContainerFacts:
+def _containers(asked: Questions) -> ContainerFacts:
     """Runtimes of this host, and its copy of the image. Raises `UsageError` for what can't be an image."""
     from containers import find, pull, references
     from containers.runtime import ALIASES, Runtime
 
-    asked = launch.container.kind
-    kind = ALIASES[asked] if asked == "singularity" else asked
+    kind: Any = ALIASES.get(asked.container, asked.container)
     runtimes = find.installed(find.ask_here)
     runtime = runtimes.get(kind, Runtime(kind=kind))
     name, image = "", find.LocalImage(name="", present=False)
-    if launch.image is not None:
+    if asked.image is not None:
         try:
-            named = references.resolve(launch.image)
+            named = references.resolve(asked.image)
             if named.path:
                 named = dataclasses.replace(named, path=os.path.normpath(Path.cwd() / _path(named.path)))
-            stored = pull.stored(named, runtime, _path(launch.container.cache))
+            stored = pull.stored(named, runtime, _path(asked.cache))
             name = references.local_name(named, runtime.kind, stored)
         except SettingsError as error:
             raise UsageError(str(error)) from None

@@ -36,8 +36,23 @@ class Seen(NamedTuple):
     state: State
 
 
-def look(wanted: Iterable[Run]) -> list[Seen]:
-    """The state of each run, in the same order; one question to each queue for all of its runs."""
+def look(wanted: Iterable[Run], *, follow: bool = False) -> list[Seen]:
+    """The state of each run, in the same order; one question to each queue, or other host, for all of its runs.
+
+    `follow` brings here what runs on other hosts have measured.
+    """
+    wanted = list(dict.fromkeys(wanted))
+    far = [run for run in wanted if runs.is_elsewhere(run.root)]
+    if not far:
+        return _look_here(wanted)
+    from launcher.remote import looking
+
+    near = _look_here(run for run in wanted if not runs.is_elsewhere(run.root))
+    found = {each.run: each for each in [*looking.look(far, follow=follow), *near]}
+    return [found[run] for run in wanted]
+
+
+def _look_here(wanted: Iterable[Run]) -> list[Seen]:
     folders = {f"{run.root}/{run.id}": run for run in wanted}
     files = {folder: runs.load(folder) for folder in folders}
     known: dict[str, Liveness] = {}

@@ -9,6 +9,7 @@ from pathlib import Path
 from launcher.config import Cell, Composer, cells
 from launcher.errors import UsageError
 from launcher.overrides import Override, parse
+from launcher.remote import address as addresses
 from launcher.spec import JobSpec, make
 
 
@@ -110,6 +111,7 @@ def _check_one_place(specs: Sequence[JobSpec]) -> None:
     """A sweep is submitted together, so its cells go to one place. Raises `UsageError`."""
     for key, values in (
         ("cluster", {spec.launch.cluster.kind for spec in specs}),
+        ("where a cluster is", {addresses.of(spec.launch.cluster) for spec in specs}),
         ("run_root", {spec.launch.run_root for spec in specs}),
         ("python", {spec.launch.python for spec in specs}),
         ("after", {spec.launch.after for spec in specs}),

@@ -5,8 +5,9 @@
                                  unfinished ones opens no old folder
     RUN_ROOT/.sweeps/<id>.json   which runs a sweep has
 
-The roots that were ever submitted to stand in $XDG_STATE_HOME/launcher/roots, one a line. Every file has one writer
-and is written aside and renamed; a file that can't be read is taken for damaged, never for an empty answer.
+The roots that were ever submitted to stand in $XDG_STATE_HOME/launcher/roots, one a line; what is known of runs on
+other hosts is a root beside it (`remote.pointers`). Every file has one writer and is written aside and renamed; a file
+that can't be read is taken for damaged, never for an empty answer.
 """
 
 from __future__ import annotations
@@ -67,12 +68,11 @@ class Files(NamedTuple):
 
 
 def known_roots() -> list[str]:
-    """Run roots that were submitted to on this machine and are there now, in the order of their first use."""
-    try:
+    """Run roots that were submitted to from this machine and are there now, in the order of their first use."""
+    lines = []
+    with contextlib.suppress(FileNotFoundError):
         lines = _roots_file().read_text(encoding="utf-8").splitlines()
-    except FileNotFoundError:
-        return []
-    return [each for each in dict.fromkeys(lines) if each and os.path.isdir(each)]
+    return [each for each in dict.fromkeys([*lines, elsewhere()]) if each and os.path.isdir(each)]
 
 
 def remember_root(root: Path) -> None:
@@ -96,9 +96,23 @@ def roots(run_root: str | None) -> list[str]:
     return [root]
 
 
+def elsewhere() -> str:
+    """The root whose folders stand for runs on other hosts."""
+    return f"{_state_folder()}/elsewhere"
+
+
+def is_elsewhere(root: str) -> bool:
+    """Whether the runs in that root are on other hosts."""
+    return root == elsewhere()
+
+
 def _roots_file() -> Path:
+    return Path(_state_folder(), "roots")
+
+
+def _state_folder() -> str:
     state = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
-    return Path(state, "launcher", "roots")
+    return f"{state}/launcher"
 
 
 # Making

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -22,10 +23,34 @@ class LocalCluster:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class SlurmCluster:
+class Reach:
+    """How a cluster on another machine is reached."""
+
+    transport: Literal["fabric", "openssh"] = setting(
+        "fabric", "what connects: fabric, or the system's ssh with its open master connection"
+    )
+    python: str | None = setting(None, "Python of the far host that answers there; null is python3")
+    ssh_config: str | None = setting(None, "SSH configuration file; null is yours and the system's")
+    connect_timeout: int = setting(15, "seconds to connect in")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SshCluster(Reach):
+    """A machine reached over SSH. Paths are paths over there, those of secrets excepted."""
+
+    kind: Literal["ssh"] = setting("ssh", "a machine reached over SSH")
+    host: str | None = setting(None, "the machine: me@host:port, or an alias of your SSH configuration")
+    setup: tuple[str, ...] = setting(
+        (), "shell lines run before the job, such as module load; the only shell text taken"
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SlurmCluster(Reach):
     """A Slurm cluster. Empty values leave the decision to the cluster."""
 
     kind: Literal["slurm"] = setting("slurm", "a Slurm cluster")
+    login: str | None = setting(None, "login node to submit from, as cluster.host of cluster=ssh; null is this machine")
     setup: tuple[str, ...] = setting(
         (), "shell lines run before the job, such as module load; the only shell text taken"
     )
@@ -45,7 +70,9 @@ class SlurmCluster:
     wckey: str | None = setting(None, "workload characterisation key; none is sent unless named")
 
 
-CLUSTERS: dict[str, type] = {"local": LocalCluster, "slurm": SlurmCluster}
+CLUSTERS: dict[str, type] = {"local": LocalCluster, "ssh": SshCluster, "slurm": SlurmCluster}
+REACH = ("host", "login", *(each.name for each in dataclasses.fields(Reach)))
+"""Keys of a cluster that say where it is and how it is reached: they can't change once a run is there."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,10 +99,12 @@ class Launch:
     visible_gpus: tuple[int, ...] | None = setting(None, "these GPUs of the host, by index")
     wait_gpus: bool = setting(False, "wait for GPUs that others are on, rather than be refused")
     nodes: int = setting(1, "nodes")
-    cluster: Any = setting(LocalCluster(), "where: local, slurm")
+    cluster: Any = setting(LocalCluster(), "where: local, ssh, slurm")
     container: Container = setting(Container(), "in what: none, docker, podman, apptainer, pyxis")
     image: str | None = setting(None, "what the container is made of")
-    python: str | None = setting(None, "Python to run the trainer with; null is this one, and python3 in a container")
+    python: str | None = setting(
+        None, "Python to run the trainer with; null is this one, cluster.python over there, python3 in a container"
+    )
     profile: Literal["none"] = setting("none", "profiler around the trainer")
     env: dict[str, str] = field(
         default_factory=dict, metadata={"help": "environment variables of the job, as env.NAME=value"}

@@ -11,7 +11,8 @@ from typing import Any
 from launcher.config import Cell, check_train_keys
 from launcher.errors import UsageError
 from launcher.overrides import Override
-from launcher.schema import CLUSTERS, TRAINING_KEYS, Launch, SlurmCluster, leaves
+from launcher.remote import address as addresses
+from launcher.schema import CLUSTERS, TRAINING_KEYS, Launch, SlurmCluster, SshCluster, leaves
 from recipes import levels, settings
 from recipes.levels import PRESETS, LossScale
 from recipes.recipe import Recipe, find
@@ -160,6 +161,7 @@ def _check_launch(launch: Launch) -> None:
             raise SettingsError(
                 f"visible_gpus={show(launch.visible_gpus)} must be different indices from 0", "visible_gpus"
             )
+    _check_reach(launch.cluster)
     if not isinstance(launch.cluster, SlurmCluster):
         if launch.nodes > 1:
             raise SettingsError(f"nodes={launch.nodes} needs cluster=slurm; this is one machine", "nodes")
@@ -181,6 +183,17 @@ def _check_launch(launch: Launch) -> None:
         raise SettingsError("run_root= is empty; name a folder", "run_root")
     if "%" in launch.run_root and isinstance(launch.cluster, SlurmCluster):
         raise SettingsError(f"run_root={launch.run_root}: Slurm expands % in paths; name another folder", "run_root")
+
+
+def _check_reach(cluster: Any) -> None:
+    """Refuse text that can name no host. Raises `UsageError`."""
+    if isinstance(cluster, SshCluster) and cluster.host is None:
+        raise SettingsError("cluster=ssh needs cluster.host=me@host, or an alias of your SSH configuration", "cluster")
+    destination = cluster.host if isinstance(cluster, SshCluster) else getattr(cluster, "login", None)
+    if destination is not None:
+        addresses.check(destination, f"cluster.{'host' if isinstance(cluster, SshCluster) else 'login'}")
+        if cluster.connect_timeout < 1:
+            raise SettingsError("cluster.connect_timeout must be at least 1", "cluster.connect_timeout")
 
 
 def _check_precision(spec: JobSpec) -> None:

@@ -25,7 +25,12 @@ class Ended(NamedTuple):
 
 def request_stop(folder: Path) -> None:
     """Ask the trainer to save and stop at its next step."""
-    (folder / "STOP").touch()
+    if runs.is_elsewhere(str(folder.parent)):
+        from launcher.remote import acting
+
+        acting.request_stop([Run(str(folder.parent), folder.name)])
+    else:
+        (folder / "STOP").touch()
 
 
 def request_cancel(folder: Path) -> None:
@@ -64,8 +69,24 @@ def cancel(
     """End the runs: STOP, after a grace TERM, after another KILL; `now` kills at once.
 
     Returns how each was found afterwards. Runs that were finished before are left as they are, but for processes that
-    outlived their shell.
+    outlived their shell. Those on other hosts are ended by these.
     """
+    far = [run for run in wanted if runs.is_elsewhere(run.root)]
+    if far:
+        from launcher.remote import acting
+
+        near = [run for run in wanted if not runs.is_elsewhere(run.root)]
+        ended = cancel(near, now=now, stop_grace=stop_grace, term_grace=term_grace, say=say) if near else []
+        failed = acting.cancel(far, now, stop_grace, term_grace)
+        found = {each.seen.run: each for each in ended}
+        found.update({each.run: Ended(each, failed.get(each.run, "")) for each in queues.look(far)})
+        return [found[run] for run in wanted]
+    return _cancel_here(wanted, now, stop_grace, term_grace, say)
+
+
+def _cancel_here(
+    wanted: Sequence[Run], now: bool, stop_grace: float, term_grace: float, say: Callable[[str], None]
+) -> list[Ended]:
     rest = unended(queues.look(wanted))
     for each in rest:
         if not each.state.finished:
@@ -90,8 +111,14 @@ def cancel(
 
 def unended(seen: Sequence[Seen]) -> list[Seen]:
     """Runs that aren't finished, and finished ones of which something lives all the same."""
-    finished = {_folder(each.run): each.files for each in seen if each.state.finished}
+    here = {_folder(each.run): each.files for each in seen if not runs.is_elsewhere(each.run.root)}
+    finished = {folder: here[folder] for each in seen if each.state.finished and (folder := _folder(each.run)) in here}
     alive = queues.with_processes(finished)
+    far = [each.run for each in seen if runs.is_elsewhere(each.run.root)]
+    if far:
+        from launcher.remote import acting
+
+        alive |= {_folder(run) for run in acting.unended(far)}
     return [each for each in seen if not each.state.finished or _folder(each.run) in alive]
 
 

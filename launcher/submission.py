@@ -21,9 +21,17 @@ def submit(plans: Sequence[Plan], facts: Facts, code: Mapping[str, Path]) -> lis
         sweep, folders = None, [execute.prepare(plans[0], code, came_from)]
     else:
         sweep, folders = execute.sweep(plans, code, came_from)
+    bound = [plan.bind(folder.name) for plan, folder in zip(plans, folders, strict=True)]
+    start_or_discard(folders, bound, sweep, facts.slurm.max_array_size if facts.slurm else None)
+    return folders
+
+
+def start_or_discard(
+    folders: Sequence[Path], bound: Sequence[Plan], sweep: str | None, max_array_size: int | None
+) -> None:
+    """Start prepared run folders; where that fails, those that were not accepted are gone."""
     try:
-        bound = [plan.bind(folder.name) for plan, folder in zip(plans, folders, strict=True)]
-        start(folders, plans[0].queue, facts.slurm.max_array_size if facts.slurm else None, bound)
+        start(folders, bound[0].queue, max_array_size, bound)
     except BaseException as error:  # an interrupt too: what was not handed over leaves nothing
         for folder in folders:
             if isinstance(error, starting.Refused) or not _accepted(folder):
@@ -31,7 +39,6 @@ def submit(plans: Sequence[Plan], facts: Facts, code: Mapping[str, Path]) -> lis
         if sweep and not any(folder.exists() for folder in folders):
             runs.forget_sweep(folders[0].parent, sweep)
         raise
-    return folders
 
 
 def check(plans: Sequence[Plan]) -> None:

@@ -82,7 +82,7 @@ def report(states: dict[Path, State]) -> list[str]:
 
 
 def _refresh(open_ones: Sequence[_Followed]) -> None:
-    seen = queues.look(Run(str(each.folder.parent), each.folder.name) for each in open_ones)
+    seen = queues.look((Run(str(each.folder.parent), each.folder.name) for each in open_ones), follow=True)
     for each, found in zip(open_ones, seen, strict=True):
         # The state first, the rows after it: what is finished writes no more, so none are missed.
         each.state = found.state

@@ -2,10 +2,198 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 import platform
+import sys
+from collections.abc import Generator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
+
+from launcher import log_pieces, queues, runs, stopping, summary
+from launcher.errors import UsageError
+from launcher.queues import Seen
+from launcher.runs import Run
+
+SMALL = ("plan.json", "submission.json", "status.json", "result.json", "provenance.json")
+"""Files of a run that are copied wherever it is looked at from."""
+PIECE = 2**20
+"""Bytes of metrics, for each run, in one answer."""
+CHUNK = 2**20
 
 
 def hello() -> dict[str, Any]:
     """That it answers, and with what."""
     return {"host": platform.node(), "system": platform.system(), "python": platform.python_version()}
+
+
+def probe(asked: Mapping[str, Any]) -> dict[str, Any]:
+    """What this host has, and what a request names on it."""
+    from launcher.probe import Questions
+    from launcher.probe import look as look_around
+    from recipes.typed import build, plain
+
+    answer: dict[str, Any] = plain(look_around(build(Questions, asked)))
+    return answer
+
+
+def look(runs: Sequence[Mapping[str, Any]], follow: bool) -> list[dict[str, Any]]:
+    """How runs stand, and those of their small files that changed since; with `follow` what they measured since."""
+    seen = queues.look(Run(each["root"], each["id"]) for each in runs)
+    queues.settle(seen)
+    return [_told(each, question, follow) for each, question in zip(seen, runs, strict=True)]
+
+
+def _told(seen: Seen, question: Mapping[str, Any], follow: bool) -> dict[str, Any]:
+    from launcher.verbs.ls import step
+
+    folder, state = seen.run.folder, seen.state
+    numbers = runs.attempts(folder)
+    answer: dict[str, Any] = {
+        "state": list(state),
+        "exists": seen.files.exists,
+        "attempts": numbers,
+        "files": dict(_changed(folder, numbers, question["stamps"])),
+        "step": None if state.finished else step(str(folder)),
+    }
+    if state.name in ("failed", "lost"):
+        path, lines = summary.log_tail(folder, state.attempt)
+        answer["log"] = [str(path), lines]
+    if follow:
+        answer["metrics"], answer["more"] = _measured(folder / "metrics.jsonl", *question["metrics"])
+    return answer
+
+
+def _changed(folder: Path, numbers: Sequence[int], stamps: Mapping[str, Any]) -> Generator[Any, None, None]:
+    for name in [*SMALL, *(f"attempts/{number}/stopped.json" for number in numbers)]:
+        try:
+            with open(folder / name, encoding="utf-8", errors="surrogateescape") as stream:
+                found = os.fstat(stream.fileno())
+                stamp = [found.st_size, found.st_mtime_ns]
+                if stamps.get(name) != stamp:
+                    yield name, (stamp, stream.read())
+        except FileNotFoundError:
+            continue
+
+
+def _measured(path: Path, have: int, end: str) -> tuple[list[Any], bool]:
+    """Where the new part of the metrics begins, the part, and whether there is more.
+
+    `have` is the bytes that the asking side has and `end` a digest of their last ones: where a resumed run has cut its
+    metrics back, all of them are new.
+    """
+    try:
+        stream = open(path, "rb")  # noqa: SIM115 (closed below)
+    except FileNotFoundError:
+        return [0, ""], False
+    with stream:
+        stream.seek(max(0, have - 256))
+        if hashlib.sha256(stream.read(min(have, 256))).hexdigest() != end:
+            have = 0
+        stream.seek(have)
+        part = stream.read(PIECE)
+        if len(part) == PIECE:
+            part = part[: part.rfind(b"\n") + 1] or part
+            return [have, part.decode("utf-8", "surrogateescape")], True
+        return [have, part.decode("utf-8", "surrogateescape")], False
+
+
+def log(
+    root: str, id: str, place: Mapping[str, Any] | None, attempt: int | None, lines: int | None, following: bool
+) -> Generator[Any, None, None]:
+    """A piece of a run's logs: where it is, then the bytes of stdout and of stderr."""
+    run = Run(root, id)
+    if not run.folder.is_dir():
+        raise UsageError(f"there is no run {id} in {root} on {platform.node()}")
+    found = log_pieces.piece(
+        run, log_pieces.Place(**place) if place else None, attempt=attempt, lines=lines, following=following
+    )
+    yield {
+        "place": found.place._asdict(),
+        "sizes": [len(each) for each in found.texts],
+        "more": found.more,
+        "ended": found.ended,
+        "state": list(found.state) if found.state else None,
+    }
+    yield from (each for each in found.texts if each)
+
+
+def request_stop(runs: Sequence[Mapping[str, str]]) -> None:
+    """Ask runs to save and stop at their next step."""
+    for each in runs:
+        stopping.request_stop(Path(each["root"], each["id"]))
+
+
+def cancel(runs: Sequence[Mapping[str, str]], now: bool, stop_grace: float, term_grace: float) -> list[str]:
+    """End runs. For each, why it couldn't be; empty where it was."""
+    there = [each for each in _runs(runs) if each.folder.is_dir()]
+    ended = stopping.cancel(there, now=now, stop_grace=stop_grace, term_grace=term_grace, say=_say)
+    why = {each.seen.run: each.why_not for each in ended}
+    return [why.get(each, "") for each in _runs(runs)]
+
+
+def unended(runs: Sequence[Mapping[str, str]]) -> list[bool]:
+    """Which runs haven't ended, or have left something alive."""
+    alive = {each.run for each in stopping.unended(queues.look(_runs(runs)))}
+    return [each in alive for each in _runs(runs)]
+
+
+def resume(runs: Sequence[Mapping[str, str]], sweep: str | None, assignments: Mapping[str, str]) -> list[str]:
+    """Start runs again that have ended; the names of those that were."""
+    from launcher.verbs.resume import resume_here
+
+    folders, _ = resume_here(_runs(runs), dict(assignments), is_sweep=sweep is not None)
+    return [each.name for each in folders]
+
+
+def remove(runs: Sequence[Mapping[str, str]], force: bool) -> None:
+    """Delete the folders of runs, and the records of sweeps that have none left. One that is gone is no error."""
+    from launcher.verbs.rm import remove_here
+
+    remove_here([each for each in _runs(runs) if each.folder.is_dir()], force)
+
+
+def contents(root: str, id: str) -> list[list[Any]]:
+    """Every file of a run that may be fetched: its name, size and time of change. Secrets stay."""
+    found = []
+    top = Path(root, id)
+    if not top.is_dir():
+        raise UsageError(f"there is no run {id} in {root} on {platform.node()}")
+    for folder, folders, names in os.walk(top):
+        folders[:] = sorted(each for each in folders if not each.startswith("."))
+        for name in sorted(names):
+            path = Path(folder, name)
+            if name.startswith(".") or path.is_symlink() or not path.is_file():
+                continue
+            stamp = path.stat()
+            found.append([str(path.relative_to(top)), stamp.st_size, stamp.st_mtime_ns])
+    return found
+
+
+def files(root: str, id: str, wanted: Sequence[Sequence[Any]]) -> Generator[Any, None, None]:
+    """Files of a run, each from an offset on, one behind the other: what it is, its bytes, its SHA-256 as a whole."""
+    for name, offset in wanted:
+        try:
+            stream = open(Path(root, id, name), "rb")  # noqa: SIM115 (closed below)
+        except FileNotFoundError:
+            yield {"name": name, "gone": True}
+            continue
+        with stream:
+            stamp = os.fstat(stream.fileno())
+            whole, left = hashlib.sha256(), stamp.st_size
+            yield {"name": name, "size": stamp.st_size, "mtime": stamp.st_mtime_ns, "offset": offset}
+            while left and (part := stream.read(min(CHUNK, left))):
+                whole.update(part)
+                done = stamp.st_size - left
+                left -= len(part)
+                if done + len(part) > offset:
+                    yield part[max(0, offset - done) :]
+            yield {"name": name, "sha256": whole.hexdigest(), "short": left}
+
+
+def _runs(runs: Sequence[Mapping[str, str]]) -> list[Run]:
+    return [Run(each["root"], each["id"]) for each in runs]
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

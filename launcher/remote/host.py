@@ -20,7 +20,11 @@ NOISE = 2**16
 """Bytes that login scripts may print before the agent's first word."""
 
 
-class Lost(Unavailable):
+class Unreachable(Unavailable):
+    """The host could not be asked."""
+
+
+class Lost(Unreachable):
     """The connection ended in the middle: what was asked may have been done or not."""
 
 
@@ -39,8 +43,8 @@ class Host:
     def ask(self, request: str, /, data: bytes | None = None, **arguments: Any) -> Any:
         """Ask one of `requests.REQUESTS` and give its answer. `data` is bytes that go along.
 
-        Raises the `LauncherError` that it raised there, with its exit code; `Unavailable` where the host can't be
-        reached, and `Lost`, which is one too, where the connection broke after the request had begun to be sent.
+        Raises the `LauncherError` that it raised there, with its exit code; `Unreachable` where the host could not be
+        asked, and of these `Lost` where the connection broke after the request had begun to be sent.
         """
         answers = self.stream(request, data, **arguments)
         while True:
@@ -53,7 +57,12 @@ class Host:
         """The same of a request that yields: its objects and bytes as they come; what it returns is the generator's own
         value. An answer that is left before its end ends the connection."""
         if self._stream is None:
-            self._open()
+            try:
+                self._open()
+            except Lost:
+                raise
+            except Unavailable as error:
+                raise Unreachable(str(error)) from None
         message: dict[str, Any] = {"do": request, "with": arguments}
         if data is not None:
             message["bytes"] = len(data)

@@ -9,4 +9,16 @@ from __future__ import annotations
 
 REQUESTS = {
     "hello": "launcher.remote.answers:hello",
+    "probe": "launcher.remote.answers:probe",
+    "lacking": "launcher.remote.taking_over:lacking",
+    "submit": "launcher.remote.taking_over:submit",
+    "look": "launcher.remote.answers:look",
+    "log": "launcher.remote.answers:log",
+    "request_stop": "launcher.remote.answers:request_stop",
+    "cancel": "launcher.remote.answers:cancel",
+    "unended": "launcher.remote.answers:unended",
+    "resume": "launcher.remote.answers:resume",
+    "remove": "launcher.remote.answers:remove",
+    "contents": "launcher.remote.answers:contents",
+    "files": "launcher.remote.answers:files",
 }

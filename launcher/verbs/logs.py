@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 import time
-from pathlib import Path
+from collections.abc import Callable
 
-from launcher import follow, queues, runs
-from launcher.errors import UsageError
+from launcher import log_pieces, queues, runs
+from launcher.errors import LauncherError, UsageError
+from launcher.log_pieces import Piece
 from launcher.runs import Run
 from launcher.verbs.arguments import Parser, found, newest, positive, split
 
 INTERVAL = 0.3
 """Seconds between two looks at a run that is followed."""
-NAMES = ("stdout.log", "stderr.log")
 
 
 def main(arguments: list[str]) -> int:
@@ -24,19 +25,25 @@ def main(arguments: list[str]) -> int:
     options = parser.parse_intermixed_args(arguments)
     names, roots = split(options.words)
     run = _chosen(names, roots)
-    attempts = runs.attempts(run.folder)
-    if options.attempt is not None and options.attempt not in attempts:
-        there = f"it has {', '.join(map(str, attempts))}" if attempts else "it has not started yet"
-        raise UsageError(f"--attempt {options.attempt}: {run.id} has no such attempt; {there}")
-    if not attempts and not options.follow:
-        (seen,) = queues.look([run])
-        print(f"{run.id} has printed nothing: {seen.state.name} {seen.state.reason}".rstrip(), file=sys.stderr)
-        return 0
+    _check(run, options.attempt, options.follow)
     try:
         _print(run, options.attempt, options.lines, options.follow)
     except KeyboardInterrupt:
         return 130
     return 0
+
+
+def _check(run: Run, attempt: int | None, following: bool) -> None:
+    """Raises `UsageError` for an attempt that there is not; says so of a run that has printed nothing."""
+    if attempt is None and following:
+        return
+    (seen,) = queues.look([run])
+    attempts = runs.attempts(run.folder)
+    if attempt is not None and attempt not in attempts:
+        there = f"it has {', '.join(map(str, attempts))}" if attempts else "it has not started yet"
+        raise UsageError(f"--attempt {attempt}: {run.id} has no such attempt; {there}")
+    if not attempts:
+        print(f"{run.id} has printed nothing: {seen.state.name} {seen.state.reason}".rstrip(), file=sys.stderr)
 
 
 def _chosen(names: list[str], roots: list[str]) -> Run:
@@ -52,36 +59,27 @@ def _chosen(names: list[str], roots: list[str]) -> Run:
 
 def _print(run: Run, attempt: int | None, lines: int | None, following: bool) -> None:
     """Copy the logs of one attempt, and, if followed without a number, of those that come after it."""
-    number = attempt or max(runs.attempts(run.folder), default=1)
-    offsets = _begin(_folder(run, number), lines)
-    while following:
-        # The state first, the logs after it: what is finished prints no more.
-        (seen,) = queues.look([run])
-        numbers = runs.attempts(run.folder)
-        newer = [each for each in numbers if each > number]
-        offsets = _copy(_folder(run, number), offsets, whole_lines=not (seen.state.finished or newer))
-        if newer and attempt is None:
-            number, offsets = newer[0], (0, 0)
-        elif seen.state.finished or newer:
+    next_piece = _source(run)
+    place = None
+    while True:
+        piece = next_piece(place, attempt=attempt, lines=lines, following=following)
+        for text, stream in zip(piece.texts, (sys.stdout.buffer, sys.stderr.buffer), strict=True):
+            stream.write(text)
+            stream.flush()
+        # Only what was written counts as read.
+        place = piece.place
+        if piece.ended:
             return
-        else:
+        if not piece.more:
             time.sleep(INTERVAL)
-    _copy(_folder(run, number), offsets, whole_lines=False)
 
 
-def _folder(run: Run, number: int) -> Path:
-    return run.folder / "attempts" / str(number)
+def _source(run: Run) -> Callable[..., Piece]:
+    if not runs.is_elsewhere(run.root):
+        return functools.partial(log_pieces.piece, run)
+    from launcher.remote import logs, pointers
 
-
-def _begin(folder: Path, lines: int | None) -> tuple[int, ...]:
-    if lines is None:
-        return (0, 0)
-    return tuple(follow.last_lines(folder / name, lines) for name in NAMES)
-
-
-def _copy(folder: Path, offsets: tuple[int, ...], *, whole_lines: bool) -> tuple[int, ...]:
-    streams = (sys.stdout.buffer, sys.stderr.buffer)
-    return tuple(
-        follow.copy(folder / name, offset, stream, whole_lines=whole_lines)
-        for name, offset, stream in zip(NAMES, offsets, streams, strict=True)
-    )
+    pointer = pointers.of(run.folder)
+    if pointer is None:
+        raise LauncherError(f"{run.id}: what is known here of where it runs can't be read ({run.folder})")
+    return functools.partial(logs.from_host, run, pointer)

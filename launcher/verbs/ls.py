@@ -69,7 +69,7 @@ def _listing(seen: Sequence[Seen], hidden: int, roots: Sequence[str]) -> list[st
                 run.id,
                 state.name,
                 human.duration(summary.elapsed(state, now)),
-                "-" if state.finished else _step(folder),
+                "-" if state.finished else _step(run),
                 summary.accuracy_of(result) or "-",
                 summary.throughput_of(result) or "-",
                 summary.verdict_of(result) or "-",
@@ -86,13 +86,24 @@ def _listing(seen: Sequence[Seen], hidden: int, roots: Sequence[str]) -> list[st
     return lines
 
 
-def _step(folder: str) -> str:
+def step(folder: str) -> int | None:
     """The last step in the metrics; only the end of the file is read."""
     lines = follow.tail(Path(folder, "metrics.jsonl"), 1)
     try:
-        return str(json.loads(lines[-1])["step"]) if lines else "-"
+        return int(json.loads(lines[-1])["step"]) if lines else None
     except (ValueError, KeyError, TypeError):
-        return "-"
+        return None
+
+
+def _step(run: Run) -> str:
+    if runs.is_elsewhere(run.root):
+        from launcher.remote import pointers
+
+        known = pointers.known(run.folder)
+        found = known.step if known else None
+    else:
+        found = step(f"{run.root}/{run.id}")
+    return "-" if found is None else str(found)
 
 
 def _one(run: Run, as_json: bool) -> int:

@@ -17,7 +17,8 @@ from launcher import plan as plans
 from launcher.errors import Unavailable, UsageError
 from launcher.plan import Plan
 from launcher.queues import Seen
-from launcher.schema import SlurmCluster, annotation_of
+from launcher.runs import Run
+from launcher.schema import REACH, SlurmCluster, annotation_of
 from launcher.slurm.check import check_numbers
 from launcher.verbs.run import leave, stay
 from recipes.typed import SettingsError, build, from_text, nearest, show
@@ -50,21 +51,34 @@ def main(arguments: Sequence[str]) -> int:
     if len(names) != 1:
         raise UsageError("resume takes one run or sweep: python -m launcher resume RUN [key=value ...]")
     found = runs.find(names[0], runs.roots(root))
-    with contextlib.ExitStack() as held:
-        for run in found.runs:
-            held.enter_context(_alone(run.folder))
-        folders, queue = _submit(found, assignments)
+    if any(runs.is_elsewhere(run.root) for run in found.runs):
+        from launcher.remote import acting
+
+        folders, stays = acting.resume(found, assignments), wait
+    else:
+        folders, queue = resume_here(found.runs, assignments, is_sweep=found.sweep is not None)
+        stays = wait or (queue == "direct" and not detach)
     print(f"resuming {', '.join(each.name for each in folders)}", file=sys.stderr)
-    return stay(folders) if (wait or (queue == "direct" and not detach)) else leave(folders)
+    return stay(folders) if stays else leave(folders)
 
 
-def _submit(found: runs.Found, assignments: dict[str, str]) -> tuple[list[Path], str]:
-    """Start those runs again that can be. Returns their folders, and their queue."""
-    seen = queues.look(found.runs)
+def resume_here(wanted: Sequence[Run], assignments: dict[str, str], *, is_sweep: bool) -> tuple[list[Path], str]:
+    """Start those runs of this machine again that can be. Returns their folders, and their queue.
+
+    Raises `LauncherError`, and then none was started.
+    """
+    with contextlib.ExitStack() as held:
+        for run in wanted:
+            held.enter_context(_alone(run.folder))
+        return _submit(wanted, assignments, is_sweep)
+
+
+def _submit(wanted: Sequence[Run], assignments: dict[str, str], is_sweep: bool) -> tuple[list[Path], str]:
+    seen = queues.look(wanted)
     for each in seen:
         _check_further(each, assignments)
     plan_of = {each.run: changes(_plan_of(each), assignments) for each in seen}
-    chosen = _choose(seen, goes_on=bool({"epochs", "steps"} & assignments.keys()), is_sweep=found.sweep is not None)
+    chosen = _choose(seen, goes_on=bool({"epochs", "steps"} & assignments.keys()), is_sweep=is_sweep)
     changed = [plan_of[each.run] for each in chosen]
     for plan in changed:
         _check_place(plan)
@@ -111,7 +125,7 @@ def changes(plan: Plan, assignments: dict[str, str]) -> Plan:
     settings: dict[str, Any] = {**plan.settings, "checkpoint": {**plan.settings["checkpoint"]}}
     cluster, words = dict(plan.cluster), list(plan.words)
     for key, text in assignments.items():
-        allowed = [*CHANGEABLE, *(f"cluster.{each}" for each in cluster if each != "kind")]
+        allowed = [*CHANGEABLE, *(f"cluster.{each}" for each in cluster if each not in ("kind", *REACH))]
         if key not in allowed:
             why = f"{key} can't change when a run is resumed{nearest(key, allowed)}"
             raise UsageError(f"{why}; these can: {', '.join(allowed)}")

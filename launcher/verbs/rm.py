@@ -10,25 +10,46 @@ from pathlib import Path
 
 from launcher import queues, run_ids, runs, stopping
 from launcher.errors import LauncherError, UsageError
-from launcher.runs import Found, Run
+from launcher.runs import Run
 from launcher.verbs.arguments import Parser, all_runs, found, split
 
 
 def main(arguments: list[str]) -> int:
-    parser = Parser("rm", "[--force] RUN|SWEEP ...", "Delete the folders of runs that have ended. Nothing is asked.")
+    description = "Delete the folders of runs that have ended. Nothing is asked."
+    parser = Parser("rm", "[--force] [--forget] RUN|SWEEP ...", description)
     parser.add_argument("--force", action="store_true", help="end first, at once, what has not ended")
+    parser.add_argument(
+        "--forget", action="store_true", help="of runs on a host that is no more: delete what is known of them here"
+    )
     options = parser.parse_intermixed_args(arguments)
     names, roots = split(options.words)
     if not names:
         raise UsageError("rm: name the runs or sweeps to delete (`ls` lists them)")
     what = found(names, roots)
     chosen = all_runs(what)
-    _end(chosen, options.force)
+    far = [run for run in chosen if runs.is_elsewhere(run.root)]
+    if far and not options.forget:
+        from launcher.remote import acting
+
+        acting.remove(far, options.force)
+    near = [run for run in chosen if not runs.is_elsewhere(run.root)]
+    if near and options.forget:
+        raise UsageError(f"rm --forget: {near[0].id} is a run of this machine; leave --forget out")
+    _end(near, options.force)
     for run in chosen:
         delete(run)
-        print(f"{run.id}  deleted")
-    _forget_sweeps(what, roots)
+        print(f"{run.id}  {'forgotten' if options.forget else 'deleted'}")
+    _forget_sweeps(chosen, roots, [each.sweep for each in what])
     return 0
+
+
+def remove_here(chosen: Sequence[Run], force: bool) -> None:
+    """Delete runs of this machine, and the records of sweeps that have none left. Raises `LauncherError`, and then
+    nothing is deleted."""
+    _end(chosen, force)
+    for run in chosen:
+        delete(run)
+    _forget_sweeps(chosen, sorted({run.root for run in chosen}), ())
 
 
 def _end(chosen: Sequence[Run], force: bool) -> None:
@@ -61,9 +82,9 @@ def delete(run: Run) -> None:
     runs.clear_unfinished(root, run.id)
 
 
-def _forget_sweeps(what: Sequence[Found], roots: Sequence[str]) -> None:
-    """Delete the records of sweeps that have no run left."""
-    named = {each.sweep for each in what} | {run_ids.sweep_of(run.id) for run in all_runs(what)}
+def _forget_sweeps(deleted: Sequence[Run], roots: Sequence[str], sweeps: Sequence[str | None]) -> None:
+    """Delete the records of sweeps that have no run left: those named, and those of the deleted runs."""
+    named = {*sweeps, *(run_ids.sweep_of(run.id) for run in deleted)}
     for root in roots:
         for sweep in named - {None}:
             record = f"{root}/{runs.SWEEPS}/{sweep}.json"

@@ -9,6 +9,7 @@ from pathlib import Path
 from launcher import request, run_ids
 from launcher.plan import resolve
 from launcher.probe import code_files, probe
+from launcher.remote import address as addresses
 from launcher.schema import Launch, LocalCluster
 from launcher.submission import submit
 
@@ -29,7 +30,14 @@ def main(arguments: Sequence[str]) -> int:
     plans = [resolve(spec, facts) for spec in specs]
     for line in dict.fromkeys(line for plan in plans for line in plan.advice):
         print(f"note: {line}", file=sys.stderr)
-    folders = submit(plans, facts, code_files())
+    address = addresses.of(specs[0].launch.cluster)
+    if address is None:
+        folders = submit(plans, facts, code_files())
+    else:
+        from launcher.remote import handing_over
+
+        secrets = [spec.launch.secrets for spec in specs]
+        folders = handing_over.submit(plans, facts, code_files(), address, secrets)
     return stay(folders) if stays(specs[0].launch) else leave(folders)
 
 

@@ -1,4 +1,3 @@
-import io
 import os
 
 import pytest
@@ -63,34 +62,30 @@ def test_a_file_that_was_deleted_starts_again(tmp_path):
     assert list(lines.read()[1]) == [b"1"]
 
 
-def test_a_copy_stops_at_the_last_whole_line_until_it_is_asked_for_everything(tmp_path):
-    path, out = tmp_path / "stdout.log", io.BytesIO()
+def test_reading_on_stops_at_the_last_whole_line_until_it_is_asked_for_everything(tmp_path):
+    path = tmp_path / "stdout.log"
     path.write_bytes(b"one\ntw")
-    offset = follow.copy(path, 0, out, whole_lines=True)
-    assert (offset, out.getvalue()) == (4, b"one\n")
-    assert follow.copy(path, offset, out, whole_lines=True) == 4
-    assert follow.copy(path, offset, out, whole_lines=False) == 6
-    assert out.getvalue() == b"one\ntw"
+    assert follow.since(path, 0, 100, whole_lines=True) == b"one\n"
+    assert follow.since(path, 4, 100, whole_lines=True) == b""
+    assert follow.since(path, 4, 100, whole_lines=False) == b"tw"
 
 
 def test_a_progress_bar_is_followed_though_it_ends_no_line(tmp_path):
-    path, out = tmp_path / "stderr.log", io.BytesIO()
+    path = tmp_path / "stderr.log"
     path.write_bytes(b"\r 10%\r 20%")
-    follow.copy(path, 0, out, whole_lines=True)
-    assert out.getvalue() == b"\r 10%\r"
+    assert follow.since(path, 0, 100, whole_lines=True) == b"\r 10%\r"
 
 
-def test_a_log_without_line_ends_larger_than_a_chunk_is_followed(tmp_path, monkeypatch):
-    monkeypatch.setattr(follow, "CHUNK", 8)
-    path, out = tmp_path / "stdout.log", io.BytesIO()
+def test_a_line_that_is_longer_than_a_piece_is_followed(tmp_path):
+    path = tmp_path / "stdout.log"
     path.write_bytes(b"x" * 20)
-    assert follow.copy(path, 0, out, whole_lines=True) == 16
-    assert follow.copy(path, 16, out, whole_lines=False) == 20
-    assert out.getvalue() == b"x" * 20
+    assert follow.since(path, 0, 8, whole_lines=True) == b"x" * 8
+    assert follow.since(path, 16, 8, whole_lines=True) == b""
+    assert follow.since(path, 16, 8, whole_lines=False) == b"x" * 4
 
 
 def test_a_log_that_is_not_there_yet_is_empty(tmp_path):
-    assert follow.copy(tmp_path / "no.log", 0, io.BytesIO(), whole_lines=True) == 0
+    assert follow.since(tmp_path / "no.log", 0, 100, whole_lines=True) == b""
     assert follow.last_lines(tmp_path / "no.log", 3) == 0
     assert follow.tail(tmp_path / "no.log", 3) == []
 

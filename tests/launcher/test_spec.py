@@ -56,7 +56,7 @@ def test_a_wrong_request_is_refused_in_words(words: tuple[str, ...], says: str) 
         ("kind: slurm\nqos: no\n", "cluster.qos is text, and false is true or false: quote it"),
         ("kind: slurm\naccount: 1.10\n", "cluster.account is text, and 1.1 is a number: quote it"),
         ("kind: slurm\npartitionn: x\n", "unknown key cluster.partitionn; did you mean cluster.partition?"),
-        ("kind: sluurm\n", "cluster.kind=sluurm is not one of local, slurm; did you mean slurm?"),
+        ("kind: sluurm\n", "cluster.kind=sluurm is not one of local, ssh, slurm; did you mean slurm?"),
     ],
 )
 def test_a_site_file_with_a_number_where_text_is_meant_is_refused(tmp_path: Path, yaml: str, says: str) -> None:

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from launcher import queues, runs
+from launcher import log_pieces, queues, runs
 from launcher.errors import UsageError
 from launcher.verbs import logs
 
@@ -34,7 +34,7 @@ def with_logs(root, attempts=1):
 
 def test_what_a_run_wrote_comes_out_byte_for_byte_where_it_was_written(root, printed):
     folder = with_logs(root)
-    assert tuple(printed(NAME)) == tuple((folder / f"attempts/1/{name}").read_bytes() for name in logs.NAMES)
+    assert tuple(printed(NAME)) == tuple((folder / f"attempts/1/{name}").read_bytes() for name in log_pieces.NAMES)
 
 
 def test_the_newest_attempt_is_shown_or_the_one_that_was_named(root, printed):

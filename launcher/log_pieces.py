@@ -1,0 +1,71 @@
+"""What a run printed, a piece at a time, so that following it takes little memory, here or over a wire.
+
+A piece tells where the next one begins, by byte offset. Whoever keeps that place misses nothing, has nothing twice and
+no line in parts, however often the reading was broken off.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from launcher import follow, queues, runs
+from launcher.runs import Run
+from launcher.states import State
+
+NAMES = ("stdout.log", "stderr.log")
+PIECE = 2**20
+"""Bytes of each log in one piece."""
+
+
+class Place(NamedTuple):
+    """How far a reader is."""
+
+    attempt: int
+    stdout: int = 0
+    stderr: int = 0
+
+
+class Piece(NamedTuple):
+    """What comes next of a run's logs."""
+
+    place: Place
+    texts: tuple[bytes, bytes]
+    more: bool
+    """The next piece is there already."""
+    ended: bool
+    """Nothing will come after it."""
+    state: State | None = None
+    """Of a run that is followed."""
+
+
+def piece(run: Run, place: Place | None, *, attempt: int | None, lines: int | None, following: bool) -> Piece:
+    """The next piece from a place on; without one from the beginning, or the last so many lines.
+
+    `attempt` keeps to that one; else the attempts after it follow. Whole lines, as long as more may come.
+    """
+    # The state first, the logs after it: what is finished prints no more.
+    state = queues.look([run])[0].state if following else None
+    numbers = runs.attempts(run.folder)
+    if place is None:
+        number = attempt or max(numbers, default=1)
+        place = Place(number, *(_begin(run, number, name, lines) for name in NAMES))
+    newer = [each for each in numbers if each > place.attempt]
+    over = state is None or state.finished or bool(newer)
+    texts = tuple(
+        follow.since(_path(run, place.attempt, name), offset, PIECE, whole_lines=not over)
+        for name, offset in zip(NAMES, place[1:], strict=True)
+    )
+    after = Place(place.attempt, place.stdout + len(texts[0]), place.stderr + len(texts[1]))
+    if any(len(each) > PIECE // 2 for each in texts):
+        return Piece(after, (texts[0], texts[1]), more=True, ended=False, state=state)
+    if following and newer and attempt is None:
+        return Piece(Place(newer[0]), (texts[0], texts[1]), more=True, ended=False, state=state)
+    return Piece(after, (texts[0], texts[1]), more=False, ended=over, state=state)
+
+
+def _path(run: Run, attempt: int, name: str) -> str:
+    return f"{run.root}/{run.id}/attempts/{attempt}/{name}"
+
+
+def _begin(run: Run, attempt: int, name: str, lines: int | None) -> int:
+    return 0 if lines is None else follow.last_lines(run.folder / "attempts" / str(attempt) / name, lines)

@@ -1,0 +1,72 @@
+"""What is done to runs elsewhere: their host is asked to do what the launcher does to its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from launcher.remote import pointers
+from launcher.remote.host import Unreachable, connect
+from launcher.remote.looking import by_address, look
+from launcher.runs import Found, Run
+
+
+def request_stop(wanted: Iterable[Run]) -> None:
+    """Ask runs to save and stop at their next step. Raises `LauncherError`."""
+    for address, group in by_address(wanted).items():
+        connect(address).ask("request_stop", runs=_names(group))
+
+
+def cancel(wanted: Sequence[Run], now: bool, stop_grace: float, term_grace: float) -> dict[Run, str]:
+    """End runs as `stopping.cancel` does, and give why that couldn't be for those of which it couldn't."""
+    why: dict[Run, str] = {}
+    for address, group in by_address(wanted).items():
+        try:
+            answers = connect(address).ask(
+                "cancel", runs=_names(group), now=now, stop_grace=stop_grace, term_grace=term_grace
+            )
+        except Unreachable as error:
+            why.update({run: str(error) for run, _ in group})
+            continue
+        why.update({run: text for (run, _), text in zip(group, answers, strict=True) if text})
+    return why
+
+
+def unended(wanted: Sequence[Run]) -> set[Run]:
+    """Those that haven't ended, or of which something lives all the same. Raises `LauncherError`."""
+    found: set[Run] = set()
+    for address, group in by_address(wanted).items():
+        alive = connect(address).ask("unended", runs=_names(group))
+        found |= {run for (run, _), lives in zip(group, alive, strict=True) if lives}
+    return found
+
+
+def remove(wanted: Sequence[Run], force: bool) -> None:
+    """Delete the folders of runs over there. Raises `LauncherError`, and then all are kept."""
+    for address, group in by_address(wanted).items():
+        connect(address).ask("remove", runs=_names(group), force=force)
+
+
+def resume(found: Found, assignments: Mapping[str, str]) -> list[Path]:
+    """Start again, over there, those of the runs that can be. Gives their folders here. Raises `LauncherError`."""
+    resumed: list[str] = []
+    for address, group in by_address(found.runs).items():
+        resumed += connect(address).ask("resume", runs=_names(group), sweep=found.sweep, assignments=dict(assignments))
+    folders = [run.folder for run in found.runs if run.id in resumed]
+    for folder in folders:
+        pointers.forget_state(folder)
+    return folders
+
+
+def refresh(wanted: Sequence[Run]) -> None:
+    """Look again, though the last word of some may be known."""
+    for run in wanted:
+        known = pointers.known(run.folder)
+        if known is not None and known.state.finished:
+            pointers.forget_state(run.folder)
+    look(wanted)
+
+
+def _names(group: Iterable[tuple[Run, Any]]) -> list[dict[str, str]]:
+    return [{"root": pointer.root, "id": run.id} for run, pointer in group]

@@ -1,0 +1,147 @@
+"""Handing plans to a host: the code that it lacks, the plans and the word to start them, in one message.
+
+Run ids are chosen here, and pointers are written here, before anything is sent. So a connection that is cut loses no
+run; and a request that is sent again starts nothing twice, since the host knows it by its token.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+import time
+import zlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from launcher import execute, processes, run_ids, runs
+from launcher.errors import LauncherError
+from launcher.facts import Facts
+from launcher.plan import Plan, to_json
+from launcher.remote import pointers
+from launcher.remote.address import Address
+from launcher.remote.host import Host, Lost, Unreachable, connect
+from launcher.remote.looking import confirm
+from launcher.remote.pointers import Known, Pointer
+from launcher.states import State
+
+TRIES = 3
+
+
+def submit(
+    plans: Sequence[Plan],
+    facts: Facts,
+    code: Mapping[str, Path],
+    address: Address,
+    secrets: Sequence[Mapping[str, str]],
+) -> list[Path]:
+    """Submit one run, or the cells of a sweep, to a host, and give their folders here. `secrets` is, for each plan, the
+    files on this machine that hold them.
+
+    Raises `LauncherError` if the host or its queue refuses; then nothing is left. Raises `Unreachable` where the host
+    was lost in the middle: then `ls` tells what became of the runs, once it answers.
+    """
+    came_from = {**execute.provenance(plans[0], facts.code), "token": os.urandom(16).hex()}
+    contents = {path: Path(path).expanduser().read_bytes() for each in secrets for path in each.values()}
+    host = connect(address)
+    digests = {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in code.items()}
+    lacking = host.ask("lacking", root=plans[0].run_root, code=plans[0].code, files=digests)
+    sweep, folders = _point(plans, address, came_from["token"])
+    bound = [to_json(plan.bind(folder.name)) for plan, folder in zip(plans, folders, strict=True)]
+    message = {
+        "plans": bound,
+        "came_from": came_from,
+        "sweep": sweep,
+        "secrets_of": [dict(each) for each in secrets],
+        "files": digests,
+        "max_array_size": facts.slurm.max_array_size if facts.slurm else None,
+    }
+    try:
+        _hand_over(host, message, {name: code[name] for name in lacking}, contents)
+    except Unreachable as error:
+        what = sweep or folders[0].name
+        raise Unreachable(
+            f"{error}\n{what} may have been started or not; `ls {what}` says so once it answers"
+        ) from None
+    except LauncherError:
+        _take_back(folders, sweep)
+        raise
+    for folder, plan in zip(folders, bound, strict=True):
+        runs.write_json(folder / "plan.json", plan)
+        pointers.remember(folder, Known(state=State("queued"), seen=time.time()))
+        pointer = pointers.read(folder)
+        assert pointer is not None
+        confirm(folder, pointer)
+    return folders
+
+
+def _point(plans: Sequence[Plan], address: Address, token: str) -> tuple[str | None, list[Path]]:
+    """Pointers for the runs, under new ids. All of them or none."""
+    me = processes.identity(os.getpid())
+    folders: list[Path] = []
+    while True:
+        identity = run_ids.new_id(time.time())
+        names = [run_ids.cell_id(identity, index, len(plans)) for index in range(len(plans))]
+        names = names if len(plans) > 1 else [identity]
+        pointer = Pointer(address=address, root=plans[0].run_root, token=token, submitter=me, created=time.time())
+        try:
+            for name in names:
+                folders.append(pointers.create(name, pointer))
+        except FileExistsError:
+            _take_back(folders, None)
+            folders = []
+            continue
+        except BaseException:
+            _take_back(folders, None)
+            raise
+        break
+    if len(plans) == 1:
+        return None, folders
+    runs.write_sweep(Path(runs.elsewhere()), identity, names, {"command": list(plans[0].command)})
+    return identity, folders
+
+
+def _take_back(folders: Sequence[Path], sweep: str | None) -> None:
+    for folder in folders:
+        execute.discard(folder)
+    if sweep:
+        Path(runs.elsewhere(), runs.SWEEPS, f"{sweep}.json").unlink(missing_ok=True)
+
+
+def _hand_over(host: Host, message: dict[str, Any], code: Mapping[str, Path], secrets: Mapping[str, bytes]) -> None:
+    """Send it until the host has answered; one that was cut off may have done it, and says so when asked again."""
+    data = packed(message, {name: path.read_bytes() for name, path in code.items()}, secrets)
+    for tried in range(1, TRIES + 1):
+        try:
+            host.ask("submit", data)
+            return
+        except Lost as error:
+            if tried == TRIES:
+                raise
+            print(f"{error}; asking again", file=sys.stderr, flush=True)
+            time.sleep(tried)
+
+
+def packed(message: Mapping[str, Any], code: Mapping[str, bytes], secrets: Mapping[str, bytes]) -> bytes:
+    """One compressed text of bytes: a line of JSON, then the contents that it lists, one behind the other."""
+    listed = {
+        **message,
+        "code": [[name, len(content)] for name, content in code.items()],
+        "secrets": [[name, len(content)] for name, content in secrets.items()],
+    }
+    return zlib.compress(b"".join([json.dumps(listed).encode(), b"\n", *code.values(), *secrets.values()]), 6)
+
+
+def unpacked(data: bytes) -> tuple[dict[str, Any], dict[str, bytes], dict[str, bytes]]:
+    """The same taken apart: message, code, secrets."""
+    line, _, rest = zlib.decompress(data).partition(b"\n")
+    message = json.loads(line)
+    parts: list[dict[str, bytes]] = []
+    for key in ("code", "secrets"):
+        found = {}
+        for name, size in message.pop(key):
+            found[name], rest = rest[:size], rest[size:]
+        parts.append(found)
+    return message, parts[0], parts[1]

@@ -1,0 +1,134 @@
+"""What is known here of runs elsewhere: a folder for each, in a run root of its own, with copies of its small files.
+
+    STATE/launcher/elsewhere/<run id>/elsewhere.json   the pointer: which host, and where there
+    STATE/launcher/elsewhere/<run id>/known.json       the state as the host told it last, and when
+    STATE/launcher/elsewhere/<run id>/plan.json ...    copies, as far as they were brought
+
+So a run elsewhere is found, listed, watched and reported on as any other; only looking at it and acting on it ask its
+host. What ended is not asked about again. STATE is $XDG_STATE_HOME, or ~/.local/state.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from launcher import processes, runs
+from launcher.remote import address as addresses
+from launcher.remote.address import Address
+from launcher.states import State
+
+POINTER = "elsewhere.json"
+KNOWN = "known.json"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Pointer:
+    """Where a run is."""
+
+    address: Address
+    root: str
+    """Its run root there."""
+    token: str
+    """Of the submission that made it, so that one asked for twice is known to be the same."""
+    submitter: processes.Identity | None = None
+    """The launcher that is handing it over, until the host has said that it has it."""
+    created: float = 0.0
+    """Seconds since 1970."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Known:
+    """How a run stood when its host was last asked."""
+
+    state: State
+    seen: float
+    """Seconds since 1970, by this machine's clock."""
+    step: int | None = None
+    stamps: Mapping[str, Any] = field(default_factory=dict)
+    """Of each file that was copied, its size and time of change there."""
+    log: tuple[str, tuple[str, ...]] | None = None
+    """Of a run that failed: the log that says why, and its last lines."""
+
+
+def create(run: str, pointer: Pointer) -> Path:
+    """A folder here for a run that is about to be handed over. Raises `FileExistsError` where the name is taken."""
+    folder = runs.create(Path(runs.elsewhere()), run)
+    write(folder, pointer)
+    return folder
+
+
+def write(folder: Path, pointer: Pointer) -> None:
+    submitter = processes.to_json(pointer.submitter) if pointer.submitter else None
+    record = {
+        "schema": 1,
+        "address": addresses.to_json(pointer.address),
+        "root": pointer.root,
+        "token": pointer.token,
+        "submitter": submitter,
+        "created": pointer.created,
+    }
+    runs.write_json(folder / POINTER, record)
+
+
+def read(folder: Path) -> Pointer | None:
+    """The pointer in a folder; None where it can't be read."""
+    values = runs.read_if_whole(folder / POINTER)
+    if not values:
+        return None
+    return Pointer(
+        address=addresses.from_json(values["address"]),
+        root=values["root"],
+        token=values["token"],
+        submitter=processes.from_json(values["submitter"]),
+        created=values["created"],
+    )
+
+
+def known(folder: Path) -> Known | None:
+    """What was last known of a run; None where it was never asked about."""
+    values = runs.read_if_whole(folder / KNOWN)
+    if not values:
+        return None
+    log = values["log"]
+    return Known(
+        state=State(*values["state"]),
+        seen=values["seen"],
+        step=values["step"],
+        stamps=values["stamps"],
+        log=(log[0], tuple(log[1])) if log else None,
+    )
+
+
+def remember(folder: Path, what: Known) -> None:
+    record = {
+        "schema": 1,
+        "state": list(what.state),
+        "seen": what.seen,
+        "step": what.step,
+        "stamps": what.stamps,
+        "log": what.log,
+    }
+    runs.write_json(folder / KNOWN, record)
+
+
+def forget_state(folder: Path) -> None:
+    """A run was submitted again: what was known of its end counts no more."""
+    before = known(folder)
+    stamps = before.stamps if before else {}
+    remember(folder, Known(state=State("queued"), seen=time.time(), stamps=stamps))
+    runs.mark_unfinished(folder.parent, folder.name)
+
+
+def of(folder: Path) -> Pointer | None:
+    """The pointer of a run elsewhere; None for one of this machine."""
+    return read(folder) if runs.is_elsewhere(str(folder.parent)) else None
+
+
+def place(folder: Path) -> str:
+    """Where a run's folder really is, for people."""
+    pointer = of(folder)
+    return f"{pointer.address.destination}:{pointer.root}/{folder.name}" if pointer else str(folder)

@@ -1,0 +1,137 @@
+"""The far side of a submission: the code snapshot put together, the runs laid down and started, each once."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from launcher import execute, runs, snapshot, submission
+from launcher import plan as plans
+from launcher.errors import UsageError
+from launcher.plan import Plan
+from launcher.remote.handing_over import unpacked
+
+SNAPSHOTS = 5
+"""Earlier snapshots that are looked into for files that need not be sent again."""
+SUBMITTING = ".submitting"
+"""Folder of a run root with a lock for each submission that is being carried out."""
+
+
+def lacking(root: str, code: str, files: Mapping[str, str]) -> list[str]:
+    """Names of those files of a snapshot, given with their SHA-256, that are in none of the earlier snapshots."""
+    if Path(root, ".code", code).is_dir():
+        return []
+    there = _there(Path(root))
+    return [name for name, digest in files.items() if digest not in there]
+
+
+def submit(data: bytes) -> list[str]:
+    """Lay runs down and start them. What an earlier try of the same submission did is not done again.
+
+    Raises `LauncherError` if the queue refuses; then nothing is left.
+    """
+    message, code, secrets = unpacked(data)
+    asked = [plans.from_json(each) for each in message["plans"]]
+    root = Path(asked[0].run_root)
+    came_from = message["came_from"]
+    try:
+        with _alone(root, came_from["token"]):
+            new = [plan for plan in asked if not _is_done(root / plan.run_id, came_from["token"])]
+            if new:
+                _lay_snapshot(root, new[0].code, message["files"], code)
+                _start(root, new, message, secrets)
+    except OSError as error:
+        raise UsageError(f"run_root={root}: {error.strerror}: {error.filename or root}") from None
+    return [plan.run_id for plan in asked]
+
+
+def _start(root: Path, new: list[Plan], message: Mapping[str, Any], secrets: Mapping[str, bytes]) -> None:
+    files_of = dict(zip((each["run_id"] for each in message["plans"]), message["secrets_of"], strict=True))
+    submission.check(new)
+    folders: list[Path] = []
+    try:
+        for plan in new:
+            folders.append(execute.prepare(plan, None, message["came_from"]))
+            _lay_secrets(plan, {name: secrets[path] for name, path in files_of[plan.run_id].items()})
+        if message["sweep"]:
+            names = [each["run_id"] for each in message["plans"]]
+            runs.write_sweep(root, message["sweep"], names, {"command": list(new[0].command)})
+    except BaseException:
+        for folder in folders:
+            execute.discard(folder)
+        raise
+    submission.start_or_discard(folders, new, message["sweep"], message["max_array_size"])
+
+
+def _is_done(folder: Path, token: str) -> bool:
+    """Whether the run was handed to its queue by an earlier try. A folder that was only begun is taken away.
+
+    Raises `UsageError` where the folder is another submission's.
+    """
+    if not folder.exists():
+        return False
+    came_from = runs.read_if_whole(folder / "provenance.json")
+    if came_from and came_from.get("token") != token:
+        raise UsageError(f"there is a run {folder.name} in {folder.parent} already; run the command again")
+    if (folder / "submission.json").exists():
+        return True
+    execute.discard(folder)
+    return False
+
+
+def _lay_secrets(plan: Plan, secrets: Mapping[str, bytes]) -> None:
+    for name, content in secrets.items():
+        path = Path(plan.secrets[name])
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as out:
+            out.write(content)
+
+
+@contextlib.contextmanager
+def _alone(root: Path, token: str) -> Iterator[None]:
+    """A try of a submission waits for the one before, which may still be at work though its connection was cut."""
+    root.mkdir(mode=0o700, parents=True, exist_ok=True)
+    folder = root / SUBMITTING
+    folder.mkdir(mode=0o700, exist_ok=True)
+    with open(os.open(folder / token, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+        (folder / token).unlink(missing_ok=True)
+
+
+def _lay_snapshot(root: Path, digest: str, files: Mapping[str, str], sent: Mapping[str, bytes]) -> None:
+    """Put the snapshot together from what was sent and what earlier ones have. Raises `UsageError`."""
+    if (root / ".code" / digest).is_dir():
+        return
+    there = _there(root)
+    received = root / ".code" / f".received.{os.getpid()}"
+    try:
+        found = {}
+        for name, of in files.items():
+            if name in sent:
+                found[name] = received / name
+                found[name].parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                found[name].write_bytes(sent[name])
+            elif of in there:
+                found[name] = there[of]
+            else:
+                raise UsageError("an older snapshot of the code was deleted meanwhile; run the command again")
+        snapshot.store(root, digest, found)
+    finally:
+        shutil.rmtree(received, ignore_errors=True)
+
+
+def _there(root: Path) -> dict[str, Path]:
+    """Files of the newest snapshots, by their SHA-256."""
+    with contextlib.suppress(FileNotFoundError):
+        folders = sorted((root / ".code").iterdir(), key=lambda each: each.stat().st_mtime, reverse=True)
+        newest = [each for each in folders if not each.name.startswith(".")][:SNAPSHOTS]
+        paths = [path for each in newest for path in each.rglob("*") if path.is_file()]
+        return {hashlib.sha256(path.read_bytes()).hexdigest(): path for path in paths}
+    return {}
