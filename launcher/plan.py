@@ -69,6 +69,8 @@ class Plan:
     setup: tuple[str, ...]
     cluster: dict[str, Any]
     container: ContainerPlan | None = None
+    telemetry: int = 0
+    """Seconds between samples of GPUs and hosts; 0 is none."""
     after: str | None = None
     swept: tuple[tuple[str, Any], ...] = ()
     advice: tuple[str, ...] = ()
@@ -182,6 +184,7 @@ def _resolve(spec: JobSpec, facts: Facts) -> Plan:
         setup=launch.cluster.setup,
         cluster=plain(launch.cluster),
         container=container,
+        telemetry=launch.telemetry.every,
         after=launch.after,
         swept=spec.swept,
         advice=_advice(facts, count),

@@ -92,6 +92,13 @@ class Container:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Telemetry:
+    """What is recorded of GPUs and hosts while a run runs."""
+
+    every: int = setting(10, "seconds between samples of GPUs, CPUs and memory; 0 records none")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Launch:
     """Where and how a job runs: everything that the trainer isn't told."""
 
@@ -106,6 +113,7 @@ class Launch:
         None, "Python to run the trainer with; null is this one, cluster.python over there, python3 in a container"
     )
     profile: Literal["none"] = setting("none", "profiler around the trainer")
+    telemetry: Telemetry = setting(Telemetry(), "what is recorded of GPUs and hosts")
     env: dict[str, str] = field(
         default_factory=dict, metadata={"help": "environment variables of the job, as env.NAME=value"}
     )

@@ -10,7 +10,7 @@ from typing import Any
 
 from containers.devices import JOB_GPUS, needs_job_gpus
 from containers.words import Late, Word, to_bash
-from launcher import contained, engine_text, gpus
+from launcher import contained, engine_text, gpus, telemetry
 from launcher.plan import Plan
 from launcher.slurm import header as slurm_header
 from launcher.slurm import text as slurm_text
@@ -100,6 +100,7 @@ signalled=
 trap 'signalled=TERM; trap "" TERM INT HUP; kill -TERM 0__STOP__' TERM INT HUP
 (
   trap : TERM INT HUP
+__LET_GO__
   __COMMAND__
   code=$?
   echo "$code" >"$logs/exit_code"
@@ -156,6 +157,7 @@ def render(plan: Plan) -> str:
         "\n".join(["#!/usr/bin/env bash", *header, *_title(plan)]),
         "\n".join(["set -u", "umask 077", f"RUN={quote(plan.run_dir)}", f"CODE={quote(plan.code_dir)}"]),
         _ending_of_container(plan),
+        telemetry.shell(plan.telemetry, _sampled_gpus(plan)) if plan.telemetry else "",
         _on_each_node(plan) if plan.nodes > 1 else "",
         _STATUS,
         _ATTEMPT,
@@ -166,7 +168,7 @@ def render(plan: Plan) -> str:
         _shared_gpus(plan),
         slurm_text.RENDEZVOUS if plan.nodes > 1 else "",
         slurm_text.TIME_LIMIT if slurm else "",
-        _around(plan).replace("__COMMAND__", _command(plan)),
+        _run(plan),
         gpus.RELEASE if plan.gpu_pool else "",
         _ending(plan),
     ]
@@ -239,10 +241,38 @@ def _shared_gpus(plan: Plan) -> str:
     return f"{gpus.LOOK}\n{gpus.TAKE}\n{words}\n{_STARTS}"
 
 
+def _run(plan: Plan) -> str:
+    """The trainer from its start to its exit code, with the sampling of telemetry around it."""
+    text = _around(plan).replace("__COMMAND__", _command(plan))
+    if not _samples_here(plan):
+        return text.replace("__LET_GO__\n", "")
+    text = text.replace("__LET_GO__", f"  {telemetry.LET_GO}")
+    start = [telemetry.START, "sampler=${!-}"]
+    return "\n".join([*start, text, telemetry.LET_GO, 'wait "$sampler" 2>/dev/null'])
+
+
+def _samples_here(plan: Plan) -> bool:
+    """Whether the script's own shell samples. On several nodes each node's does; but those of Pyxis have no shell on
+    the host, so that there only the first node is sampled."""
+    return plan.telemetry > 0 and (plan.nodes == 1 or _is_pyxis(plan))
+
+
+def _sampled_gpus(plan: Plan) -> str:
+    """A word of bash for the job's GPUs as nvidia-smi takes them; empty where it has none."""
+    if not plan.gpus:
+        return ""
+    if plan.queue == "slurm":
+        return '"${CUDA_VISIBLE_DEVICES:-${SLURM_STEP_GPUS:-${SLURM_JOB_GPUS-}}}"'
+    return '"$gpus"' if plan.gpu_pool else ""
+
+
+def _is_pyxis(plan: Plan) -> bool:
+    return plan.container is not None and plan.container.runtime.kind == "pyxis"
+
+
 def _command(plan: Plan) -> str:
     """What starts the trainer, from the shell that then writes down its exit code."""
-    pyxis = plan.container is not None and plan.container.runtime.kind == "pyxis"
-    if plan.nodes > 1 and not pyxis:
+    if plan.nodes > 1 and not _is_pyxis(plan):
         # --export: without it, srun hands on what sbatch was told to export, which is nothing.
         words = ["srun", "--ntasks-per-node=1", f"--nodes={plan.nodes}", "--kill-on-bad-exit=0", "--export=ALL"]
         if plan.cluster["cpus"]:
@@ -254,6 +284,8 @@ def _command(plan: Plan) -> str:
 def _on_each_node(plan: Plan) -> str:
     """What srun starts this script for, once on each node."""
     *before, last = _start(plan)
+    if plan.telemetry and not _samples_here(plan):
+        before.append(telemetry.START)  # held by the trainer itself, which takes this shell's place
     last = engine_text.on_node(last) if _outlives(plan) else f"exec {last}"
     return "\n  ".join(['if [ "${1-}" = node ]; then', *before, last]) + "\nfi"
 

@@ -147,6 +147,10 @@ def _check_launch(launch: Launch) -> None:
             raise SettingsError(f"{key}: {name} is set by the launcher itself{instead}", key)
     for name in set(launch.env) & set(launch.secrets):
         raise SettingsError(f"{name} is given both as env.{name} and as secrets.{name}", f"env.{name}")
+    if launch.telemetry.every < 0:
+        raise SettingsError(
+            f"telemetry.every={launch.telemetry.every} must be at least 0 seconds; 0 records none", "telemetry.every"
+        )
     if launch.nodes < 1:
         raise SettingsError(f"nodes={launch.nodes} must be at least 1", "nodes")
     if launch.gpus is not None and launch.gpus < 0:

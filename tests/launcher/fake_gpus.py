@@ -13,20 +13,35 @@ from launcher import gpus
 
 # Answers from files beside itself, so that what it says can change while a run waits.
 _PROGRAM = """#!{python} -S
-import pathlib, sys
+import pathlib, sys, time
 here = pathlib.Path(__file__).parent
-fields = sys.argv[1].partition("=")[2].split(",")
-units = "nounits" in sys.argv[2]
-if "--query-gpu" in sys.argv[1]:
+options = dict(each.partition("=")[::2] for each in sys.argv[1:])
+units = {{"memory.used": "MiB", "memory.total": "MiB", "utilization.gpu": "%", "utilization.memory": "%",
+         "power.draw": "W", "clocks.current.sm": "MHz", "clocks.current.memory": "MHz"}}
+def cell(name, value):
+    return value if name not in units or "nounits" in options["--format"] else value + " " + units[name]
+def sample(fields, wanted):
     for index, line in enumerate((here / "gpus").read_text().splitlines()):
         uuid, used, display = line.split()
         known = {{
             "index": str(index), "uuid": uuid, "name": "Tesla V100-SXM2-32GB", "compute_cap": "7.0",
-            "memory.used": used if units else used + " MiB", "display_active": display,
-            "memory.total": "32768" if units else "32768 MiB", "driver_version": "560.35.03",
+            "memory.used": used, "memory.total": "32768", "display_active": display, "driver_version": "560.35.03",
+            "timestamp": time.strftime("%Y/%m/%d %H:%M:%S") + ".123", "utilization.gpu": "93", "power.draw": "212.08",
+            "clocks.current.sm": "1530", "clocks.current.memory": "877", "temperature.gpu": "61",
         }}
-        print(", ".join(known.get(each, "[N/A]") for each in fields))
-elif "--query-compute-apps" in sys.argv[1]:
+        if not wanted or str(index) in wanted:
+            print(", ".join(cell(each, known.get(each, "[N/A]")) for each in fields), flush=True)
+if "--query-gpu" in options:
+    fields = options["--query-gpu"].split(",")
+    if "noheader" not in options["--format"]:
+        print(", ".join(each + (" [" + units[each] + "]" if each in units else "") for each in fields), flush=True)
+    wanted = [each for each in options.get("--id", "").split(",") if each]
+    sample(fields, wanted)
+    while "--loop" in options:
+        time.sleep(float(options["--loop"]))
+        sample(fields, wanted)
+elif "--query-compute-apps" in options:
+    fields = options["--query-compute-apps"].split(",")
     for line in (here / "processes").read_text().splitlines():
         uuid, pid, name = line.split(" ", 2)
         print(", ".join({{"gpu_uuid": uuid, "pid": pid, "process_name": name}}[each] for each in fields))

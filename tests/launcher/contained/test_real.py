@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher import queues, runs, stopping
+from launcher import queues, runs, stopping, telemetry
 from launcher.__main__ import main
 from launcher.runs import Run
 from launcher.slurm.commands import call
@@ -37,6 +37,7 @@ def test_a_run_in_a_container_is_proved_and_its_files_are_the_users(bed: Testbed
     folder = started(tmp_path / "runs")
     result = json.loads((folder / "result.json").read_text())
     assert result["observed"]["verdict"] == "proved"
+    assert len(telemetry.read(folder).hosts) == 1
     for path in folder.rglob("*"):
         assert path.stat().st_uid == os.getuid()
         assert path.is_dir() or b"hunter2" not in path.read_bytes(), path

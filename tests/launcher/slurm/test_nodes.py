@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from launcher import execute, runs, submission, summary
+from launcher import execute, runs, submission, summary, telemetry
 from launcher.probe import code_files
 from tests.launcher.slurm.bench import ended, job_of, until
 from tests.launcher.slurm.trainers import (
@@ -34,6 +34,7 @@ def test_two_jobs_on_the_same_two_nodes_at_once_are_both_done_and_proved(pairs: 
         assert ["rank", "host", "device", "GPU", "visible", "GPUs"] in lines
         assert ["0", "n1", "cpu", "-", "none"] in lines
         assert ["1", "n2", "cpu", "-", "none"] in lines
+        assert [(each.attempt, each.node) for each in telemetry.read(folder).hosts] == [(1, 0), (1, 1)]
 
 
 def test_before_their_time_limit_both_nodes_save_together_and_go_on(pairs: Trainers) -> None:
@@ -46,6 +47,8 @@ def test_before_their_time_limit_both_nodes_save_together_and_go_on(pairs: Train
     start_again_now(folder, shell(folder))
     pairs.ends_as_if_undisturbed(folder)
     assert [row["resumed_from"] for row in rows(folder) if row.get("event") == "start"] == [None, stopped]
+    sampled = [(each.attempt, each.node) for each in telemetry.read(folder).hosts]
+    assert sampled == [(1, 0), (1, 1), (2, 0), (2, 1)]
 
 
 def test_fewer_ranks_than_planned_fail_at_once_with_a_table_of_who_is_there(pairs: Trainers) -> None:

@@ -9,6 +9,39 @@ CODE=/home/mei/launcher-runs/.code/c0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec
 
 remove_container() { podman rm --force 20260102-030405-calm-fox >/dev/null 2>&1; }
 
+telemetry() { # into files, a sample at once and then every 10 s; stdin is a pipe that ends with the run
+  local held smi= files=$RUN/telemetry/$LAUNCHER_ATTEMPT-${SLURM_NODEID:-0}
+  for held in /proc/self/fd/*; do # nothing of the run's, such as a lock, may stay held by this
+    held=${held##*/}
+    [ "$held" -le 2 ] || [ "$held" = 255 ] || exec {held}>&-
+  done
+  mkdir -p "$RUN/telemetry" || exit 0
+  if command -v nvidia-smi; then
+    # stdbuf: so that what it printed is in the file when it is ended. TZ: its times bear no time zone.
+    local ids="$gpus" by_line="stdbuf -oL"
+    command -v stdbuf || by_line=
+    TZ=UTC0 $by_line nvidia-smi ${ids:+"--id=$ids"} --loop=10 --format=csv,nounits \
+      --query-gpu=timestamp,index,uuid,memory.used,memory.total,utilization.gpu,utilization.memory,power.draw,clocks.current.sm,clocks.current.memory,temperature.gpu \
+      </dev/null >"$files.gpu.csv" 2>&1 &
+    smi=$!
+  fi
+  {
+    echo "time [s], cpu.busy [ticks], cpu.total [ticks], memory.available [kB], memory.total [kB]"
+    telemetry_of_host
+    while read -r -t 10 _ || [ $? -gt 128 ]; do telemetry_of_host; done
+    telemetry_of_host
+  } >"$files.host.csv"
+  [ -z "$smi" ] || kill "$smi"
+}
+telemetry_of_host() {
+  local now user nice system idle waiting irq softirq stolen busy total available
+  printf -v now '%(%s)T' -1
+  read -r _ user nice system idle waiting irq softirq stolen _ </proc/stat
+  { read -r _ total _ && read -r _ && read -r _ available _; } </proc/meminfo
+  busy=$((user + nice + system + irq + softirq + stolen))
+  echo "$now, $busy, $((busy + idle + waiting)), $available, $total"
+}
+
 taken_over() { [ -e "$RUN/attempts/$((attempt + 1))" ]; } # Slurm may start a run again that it has lost sight of
 status() {                                                # state, exit code or null, end or null, reason
   ! taken_over || return 0
@@ -180,11 +213,14 @@ tell taken
 status running null null "" & # while the job starts
 saying=$!
 
+exec {telemetry}> >(telemetry >/dev/null 2>&1)
+sampler=${!-}
 signalled=
 # To everything of this run but this shell, which stays to write down how it ended.
 trap 'signalled=TERM; trap "" TERM INT HUP; kill -TERM 0' TERM INT HUP
 (
   trap : TERM INT HUP
+  exec {telemetry}>&-
   [ -d /home/mei/launcher-runs/.cache ] || mkdir -p -m 700 /home/mei/launcher-runs/.cache || exit 1
   [ -d /home/mei/launcher-runs/.cache/home ] || mkdir -p -m 700 /home/mei/launcher-runs/.cache/home || exit 1
   [ "$LAUNCHER_ATTEMPT" = 1 ] || remove_container
@@ -252,6 +288,8 @@ done
 code=$(cat "$logs/exit_code" 2>/dev/null)
 code=${code:-$waited}
 [ "$code" = 0 ] || remove_container
+exec {telemetry}>&-
+wait "$sampler" 2>/dev/null
 
 gpu_release
 

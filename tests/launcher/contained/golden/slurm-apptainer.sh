@@ -16,6 +16,39 @@ umask 077
 RUN=/home/mei/launcher-runs/20260102-030405-calm-fox
 CODE=/home/mei/launcher-runs/.code/c0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0de
 
+telemetry() { # into files, a sample at once and then every 10 s; stdin is a pipe that ends with the run
+  local held smi= files=$RUN/telemetry/$LAUNCHER_ATTEMPT-${SLURM_NODEID:-0}
+  for held in /proc/self/fd/*; do # nothing of the run's, such as a lock, may stay held by this
+    held=${held##*/}
+    [ "$held" -le 2 ] || [ "$held" = 255 ] || exec {held}>&-
+  done
+  mkdir -p "$RUN/telemetry" || exit 0
+  if command -v nvidia-smi; then
+    # stdbuf: so that what it printed is in the file when it is ended. TZ: its times bear no time zone.
+    local ids="${CUDA_VISIBLE_DEVICES:-${SLURM_STEP_GPUS:-${SLURM_JOB_GPUS-}}}" by_line="stdbuf -oL"
+    command -v stdbuf || by_line=
+    TZ=UTC0 $by_line nvidia-smi ${ids:+"--id=$ids"} --loop=10 --format=csv,nounits \
+      --query-gpu=timestamp,index,uuid,memory.used,memory.total,utilization.gpu,utilization.memory,power.draw,clocks.current.sm,clocks.current.memory,temperature.gpu \
+      </dev/null >"$files.gpu.csv" 2>&1 &
+    smi=$!
+  fi
+  {
+    echo "time [s], cpu.busy [ticks], cpu.total [ticks], memory.available [kB], memory.total [kB]"
+    telemetry_of_host
+    while read -r -t 10 _ || [ $? -gt 128 ]; do telemetry_of_host; done
+    telemetry_of_host
+  } >"$files.host.csv"
+  [ -z "$smi" ] || kill "$smi"
+}
+telemetry_of_host() {
+  local now user nice system idle waiting irq softirq stolen busy total available
+  printf -v now '%(%s)T' -1
+  read -r _ user nice system idle waiting irq softirq stolen _ </proc/stat
+  { read -r _ total _ && read -r _ && read -r _ available _; } </proc/meminfo
+  busy=$((user + nice + system + irq + softirq + stolen))
+  echo "$now, $busy, $((busy + idle + waiting)), $available, $total"
+}
+
 taken_over() { [ -e "$RUN/attempts/$((attempt + 1))" ]; } # Slurm may start a run again that it has lost sight of
 status() {                                                # state, exit code or null, end or null, reason
   ! taken_over || return 0
@@ -84,11 +117,14 @@ export LAUNCHER_RUN_ID=20260102-030405-calm-fox LAUNCHER_ATTEMPT=$attempt LAUNCH
 asked=
 trap 'asked=yes; [ -e "$RUN/STOP" ] || echo "attempt $attempt" >"$RUN/STOP"' USR1
 
+exec {telemetry}> >(telemetry >/dev/null 2>&1)
+sampler=${!-}
 signalled=
 # To everything of this run but this shell, which stays to write down how it ended.
 trap 'signalled=TERM; trap "" TERM INT HUP; kill -TERM 0' TERM INT HUP
 (
   trap : TERM INT HUP
+  exec {telemetry}>&-
   [ -d /home/mei/launcher-runs/.cache ] || mkdir -p -m 700 /home/mei/launcher-runs/.cache || exit 1
   [ -d /home/mei/launcher-runs/.cache/home ] || mkdir -p -m 700 /home/mei/launcher-runs/.cache/home || exit 1
   export APPTAINERENV_LANG=C.UTF-8
@@ -143,6 +179,8 @@ done
 # A wait that a trap interrupts can return anything: the file that the child left counts, where it could be written.
 code=$(cat "$logs/exit_code" 2>/dev/null)
 code=${code:-$waited}
+exec {telemetry}>&-
+wait "$sampler" 2>/dev/null
 
 ended="\"$(now)\""
 if taken_over; then

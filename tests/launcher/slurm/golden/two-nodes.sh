@@ -27,8 +27,42 @@ umask 077
 RUN=/home/mei/launcher-runs/20260102-030405-calm-fox
 CODE=/home/mei/launcher-runs/.code/c0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0de
 
+telemetry() { # into files, a sample at once and then every 10 s; stdin is a pipe that ends with the run
+  local held smi= files=$RUN/telemetry/$LAUNCHER_ATTEMPT-${SLURM_NODEID:-0}
+  for held in /proc/self/fd/*; do # nothing of the run's, such as a lock, may stay held by this
+    held=${held##*/}
+    [ "$held" -le 2 ] || [ "$held" = 255 ] || exec {held}>&-
+  done
+  mkdir -p "$RUN/telemetry" || exit 0
+  if command -v nvidia-smi; then
+    # stdbuf: so that what it printed is in the file when it is ended. TZ: its times bear no time zone.
+    local ids="${CUDA_VISIBLE_DEVICES:-${SLURM_STEP_GPUS:-${SLURM_JOB_GPUS-}}}" by_line="stdbuf -oL"
+    command -v stdbuf || by_line=
+    TZ=UTC0 $by_line nvidia-smi ${ids:+"--id=$ids"} --loop=10 --format=csv,nounits \
+      --query-gpu=timestamp,index,uuid,memory.used,memory.total,utilization.gpu,utilization.memory,power.draw,clocks.current.sm,clocks.current.memory,temperature.gpu \
+      </dev/null >"$files.gpu.csv" 2>&1 &
+    smi=$!
+  fi
+  {
+    echo "time [s], cpu.busy [ticks], cpu.total [ticks], memory.available [kB], memory.total [kB]"
+    telemetry_of_host
+    while read -r -t 10 _ || [ $? -gt 128 ]; do telemetry_of_host; done
+    telemetry_of_host
+  } >"$files.host.csv"
+  [ -z "$smi" ] || kill "$smi"
+}
+telemetry_of_host() {
+  local now user nice system idle waiting irq softirq stolen busy total available
+  printf -v now '%(%s)T' -1
+  read -r _ user nice system idle waiting irq softirq stolen _ </proc/stat
+  { read -r _ total _ && read -r _ && read -r _ available _; } </proc/meminfo
+  busy=$((user + nice + system + irq + softirq + stolen))
+  echo "$now, $busy, $((busy + idle + waiting)), $available, $total"
+}
+
 if [ "${1-}" = node ]; then
   cd "$CODE" || exit 1
+  exec {telemetry}> >(telemetry >/dev/null 2>&1)
   exec /opt/venv/bin/python -m torch.distributed.run --nnodes=2 --node-rank="$SLURM_NODEID" --master-addr="$MASTER_ADDR" --master-port="$MASTER_PORT" --nproc-per-node=2 \
     -m recipes.torch_.mnist \
     amp=o2 \

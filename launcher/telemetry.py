@@ -1,0 +1,235 @@
+"""What a run's GPUs and hosts did while it ran: written by run.sh, read back here as plain series.
+
+    RUN/telemetry/<attempt>-<node>.gpu.csv    as `nvidia-smi` prints it, of this job's GPUs alone
+    RUN/telemetry/<attempt>-<node>.host.csv   counters of /proc, of the whole machine
+
+Attempts count from 1, nodes from 0. The sampling runs on the host, outside any container, every `telemetry.every`
+seconds; a job without GPUs, or on a host without `nvidia-smi`, has no GPU file.
+"""
+
+from __future__ import annotations
+
+import calendar
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+FOLDER = "telemetry"
+
+GPU_UNITS = {
+    "memory": "MiB",
+    "memory_total": "MiB",
+    "utilization": "%",
+    "memory_utilization": "%",
+    "power": "W",
+    "sm_clock": "MHz",
+    "memory_clock": "MHz",
+    "temperature": "C",
+}
+"""What is known of a GPU, and its unit."""
+HOST_UNITS = {"cpu": "%", "memory": "MiB", "memory_total": "MiB"}
+"""What is known of a host. `cpu` is the share of all its cores that was busy since the sample before: the first has
+none. `memory` is what is not available to new programs."""
+
+# nvidia-smi's own names for the first, in the order asked for, after the time and who it is about.
+_QUERIED = (
+    *("memory.used", "memory.total", "utilization.gpu", "utilization.memory"),
+    *("power.draw", "clocks.current.sm", "clocks.current.memory", "temperature.gpu"),
+)
+_NAMES = dict(zip(_QUERIED, GPU_UNITS, strict=True))
+_FILE = re.compile(r"(\d+)-(\d+)\.(gpu|host)\.csv")
+_TIME = re.compile(r"(\d{4})/(\d\d)/(\d\d) (\d\d):(\d\d):(\d\d(?:\.\d+)?)")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Series:
+    """Samples of one device in one attempt, oldest first: `values[name][i]` was read at `times[i]`."""
+
+    attempt: int
+    node: int
+    device: str
+    """`host`, or `gpu 0` by nvidia-smi's index."""
+    uuid: str = ""
+    """Of a GPU."""
+    times: tuple[float, ...]
+    """Seconds since 1970."""
+    values: dict[str, tuple[float | None, ...]]
+    """By the names of `GPU_UNITS` or `HOST_UNITS`, in their units; None is what the driver did not tell."""
+
+    def known(self, name: str) -> list[float]:
+        """The values of that name that are not None."""
+        return [each for each in self.values.get(name, ()) if each is not None]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Telemetry:
+    """All that a run's folder tells, by attempt, node and device."""
+
+    gpus: tuple[Series, ...] = ()
+    hosts: tuple[Series, ...] = ()
+    notes: tuple[str, ...] = ()
+    """What nvidia-smi said besides, such as that a GPU was lost; each once."""
+
+
+def read(run: Path) -> Telemetry:
+    """The telemetry of a run's folder, empty where it has none. A line that is still being written is left out."""
+    gpus: list[Series] = []
+    hosts: list[Series] = []
+    notes: dict[str, None] = {}
+    try:
+        names = sorted((int(match[1]), int(match[2]), match[3]) for match in _files(run / FOLDER))
+    except FileNotFoundError:
+        return Telemetry()
+    for attempt, node, kind in names:
+        text = (run / FOLDER / f"{attempt}-{node}.{kind}.csv").read_text(encoding="utf-8", errors="replace")
+        lines = text[: text.rfind("\n") + 1].splitlines()
+        if kind == "gpu":
+            found, said = parse_gpus(lines, attempt, node)
+            gpus += found
+            notes |= dict.fromkeys(said)
+        else:
+            hosts += parse_host(lines, attempt, node)
+    return Telemetry(gpus=tuple(gpus), hosts=tuple(hosts), notes=tuple(notes))
+
+
+def parse_gpus(lines: Iterable[str], attempt: int = 1, node: int = 0) -> tuple[list[Series], list[str]]:
+    """Series by index from nvidia-smi's CSV, which has its header first, and the lines that are no samples."""
+    header: list[str] = []
+    notes: list[str] = []
+    samples: dict[tuple[int, str], list[tuple[float, list[float | None]]]] = {}
+    for line in lines:
+        fields = [each.strip() for each in line.split(",")]
+        if fields[0] == "timestamp":
+            header = [each.partition(" ")[0] for each in fields]
+            continue
+        time = _seconds(fields[0])
+        row = dict(zip(header, fields, strict=False))
+        if time is None or len(fields) != len(header) or not row.get("index", "").isdigit():
+            notes += [line.strip()] if line.strip() else []
+            continue
+        values = [_number(row.get(each, "")) for each in _QUERIED]
+        samples.setdefault((int(row["index"]), row.get("uuid", "")), []).append((time, values))
+    found = []
+    for (index, uuid), rows in sorted(samples.items()):
+        columns = zip(*(values for _, values in rows), strict=True)
+        found.append(
+            Series(
+                attempt=attempt,
+                node=node,
+                device=f"gpu {index}",
+                uuid=uuid,
+                times=tuple(time for time, _ in rows),
+                values=dict(zip(_NAMES.values(), columns, strict=True)),
+            )
+        )
+    return found, notes
+
+
+def parse_host(lines: Iterable[str], attempt: int = 1, node: int = 0) -> list[Series]:
+    """The series of a host's counters: one, or none where there is no sample."""
+    times: list[float] = []
+    shares: list[float | None] = []
+    used: list[float | None] = []
+    totals: list[float | None] = []
+    before: tuple[int, int] | None = None
+    for line in lines:
+        fields = line.split(",")
+        if len(fields) != 5 or not all(each.strip().isdigit() for each in fields):
+            continue
+        time, busy, ticks, available, total = map(int, fields)
+        moved = ticks - before[1] if before else 0
+        shares.append(100 * (busy - before[0]) / moved if before and moved > 0 else None)
+        before = busy, ticks
+        times.append(time)
+        used.append((total - available) / 1024)
+        totals.append(total / 1024)
+    if not times:
+        return []
+    values = {"cpu": tuple(shares), "memory": tuple(used), "memory_total": tuple(totals)}
+    return [Series(attempt=attempt, node=node, device="host", times=tuple(times), values=values)]
+
+
+def shell(every: int, gpus: str) -> str:
+    """The bash function that writes the files, for run.sh; `gpus` is a word of bash for nvidia-smi's --id, or empty."""
+    query = ",".join(("timestamp", "index", "uuid", *_QUERIED))
+    text = _SAMPLER if gpus else _SAMPLER.replace(_GPUS, "")
+    return text.replace("__EVERY__", str(every)).replace("__IDS__", gpus).replace("__QUERY__", query)
+
+
+START = "exec {telemetry}> >(telemetry >/dev/null 2>&1)"
+"""The line that begins it. It ends when nobody holds the file descriptor `telemetry` any more, however they ended."""
+LET_GO = "exec {telemetry}>&-"
+"""What a shell does that is not to hold it."""
+
+_GPUS = r"""
+  if command -v nvidia-smi; then
+    # stdbuf: so that what it printed is in the file when it is ended. TZ: its times bear no time zone.
+    local ids=__IDS__ by_line="stdbuf -oL"
+    command -v stdbuf || by_line=
+    TZ=UTC0 $by_line nvidia-smi ${ids:+"--id=$ids"} --loop=__EVERY__ --format=csv,nounits \
+      --query-gpu=__QUERY__ \
+      </dev/null >"$files.gpu.csv" 2>&1 &
+    smi=$!
+  fi
+""".strip("\n")
+
+_SAMPLER = rf"""
+telemetry() {{ # into files, a sample at once and then every __EVERY__ s; stdin is a pipe that ends with the run
+  local held smi= files=$RUN/telemetry/$LAUNCHER_ATTEMPT-${{SLURM_NODEID:-0}}
+  for held in /proc/self/fd/*; do # nothing of the run's, such as a lock, may stay held by this
+    held=${{held##*/}}
+    [ "$held" -le 2 ] || [ "$held" = 255 ] || exec {{held}}>&-
+  done
+  mkdir -p "$RUN/telemetry" || exit 0
+{_GPUS}
+  {{
+    echo "time [s], cpu.busy [ticks], cpu.total [ticks], memory.available [kB], memory.total [kB]"
+    telemetry_of_host
+    while read -r -t __EVERY__ _ || [ $? -gt 128 ]; do telemetry_of_host; done
+    telemetry_of_host
+  }} >"$files.host.csv"
+  [ -z "$smi" ] || kill "$smi"
+}}
+telemetry_of_host() {{
+  local now user nice system idle waiting irq softirq stolen busy total available
+  printf -v now '%(%s)T' -1
+  read -r _ user nice system idle waiting irq softirq stolen _ </proc/stat
+  {{ read -r _ total _ && read -r _ && read -r _ available _; }} </proc/meminfo
+  busy=$((user + nice + system + irq + softirq + stolen))
+  echo "$now, $busy, $((busy + idle + waiting)), $available, $total"
+}}
+""".strip()
+
+
+def _files(folder: Path) -> Iterator[re.Match[str]]:
+    for each in folder.iterdir():
+        if match := _FILE.fullmatch(each.name):
+            yield match
+
+
+def _seconds(text: str) -> float | None:
+    match = _TIME.fullmatch(text)
+    if match is None:
+        return None
+    *whole, seconds = match.groups()
+    return calendar.timegm((*map(int, whole), 0)) + float(seconds)
+
+
+def _number(text: str) -> float | None:
+    """None for `[N/A]`, `[Not Supported]`, `[Unknown Error]` and the like."""
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def peak(series: Sequence[Series], name: str) -> float | None:
+    """The most that any of them ever had, None where none told."""
+    return max((value for each in series for value in each.known(name)), default=None)
+
+
+def mean(series: Sequence[Series], name: str) -> float | None:
+    """The mean over all samples of all of them, None where none told."""
+    known = [value for each in series for value in each.known(name)]
+    return sum(known) / len(known) if known else None

@@ -1,0 +1,203 @@
+"""Telemetry: what is read, from text; what run.sh writes, under the real bash.
+
+In place of `nvidia-smi`, which is not on this machine, stands a program of ours: a process boundary. What it prints is
+laid out as NVIDIA's program prints it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launcher import execute, gpus, processes, telemetry
+from launcher.processes import Target
+from tests.launcher import fake_gpus
+from tests.launcher.fake_gpus import FakeGpus
+from tests.launcher.run_folders import until
+from tests.launcher.stand_in import lay
+
+HEADER = (
+    "timestamp, index, uuid, memory.used [MiB], memory.total [MiB], utilization.gpu [%], utilization.memory [%], "
+    "power.draw [W], clocks.current.sm [MHz], clocks.current.memory [MHz], temperature.gpu"
+)
+ROWS = (
+    "2026/11/21 00:00:10.250, 0, GPU-a, 3000, 81559, 93, 40, 412.73, 1980, 2619, 61",
+    "2026/11/21 00:00:10.251, 1, GPU-b, 4, 81559, 0, 0, 70.02, 345, 2619, 33",
+    "2026/11/21 00:00:20.250, 0, GPU-a, 71234, 81559, 99, 61, 655.10, 1755, 2619, 70",
+    "2026/11/21 00:00:20.251, 1, GPU-b, [N/A], 81559, [Not Supported], 0, [Unknown Error], 345, 2619, 33",
+)
+
+
+@pytest.fixture
+def cards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeGpus]:
+    """Two GPUs, which nobody is on."""
+    made = fake_gpus.make(tmp_path / "driver", 2)
+    monkeypatch.setenv("PATH", f"{made.folder}:{os.environ['PATH']}")
+    yield made
+    made.close()
+
+
+def lay_on(cards: FakeGpus, tmp_path: Path, program: Path, **changes: Any) -> Path:
+    """A prepared run on the second of the GPUs."""
+    return lay(tmp_path, program, gpus=1, gpu_pool=cards.uuids[1:], **changes)[1]
+
+
+def started(folder: Path) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(["bash", str(folder / "run.sh")], env=execute.environment(), start_new_session=True)
+
+
+def session(shell: subprocess.Popen[bytes]) -> set[int]:
+    """What lives of the session that the run's shell began."""
+    found = subprocess.run(["ps", "-o", "pid=", "-s", str(shell.pid)], capture_output=True, text=True)
+    return {int(each) for each in found.stdout.split()}
+
+
+def samplers(shell: subprocess.Popen[bytes]) -> set[int]:
+    """Those of them that write telemetry."""
+    return {each for each in session(shell) if any(telemetry.FOLDER in name for name in open_files(each))}
+
+
+def open_files(pid: int) -> list[str]:
+    names = []
+    with contextlib.suppress(FileNotFoundError):  # it has ended meanwhile
+        for each in os.scandir(f"/proc/{pid}/fd"):
+            with contextlib.suppress(FileNotFoundError):
+                names.append(os.readlink(each.path))
+    return names
+
+
+def test_each_gpu_is_a_series_in_its_units() -> None:
+    (first, second), notes = telemetry.parse_gpus([HEADER, *ROWS])
+    assert notes == []
+    assert (first.device, first.uuid, second.device) == ("gpu 0", "GPU-a", "gpu 1")
+    assert first.times == (1795219210.25, 1795219220.25)
+    assert {name: values[0] for name, values in first.values.items()} == {
+        "memory": 3000,
+        "memory_total": 81559,
+        "utilization": 93,
+        "memory_utilization": 40,
+        "power": 412.73,
+        "sm_clock": 1980,
+        "memory_clock": 2619,
+        "temperature": 61,
+    }
+    assert first.values.keys() == telemetry.GPU_UNITS.keys()
+
+
+def test_what_the_driver_does_not_tell_is_none() -> None:
+    (_, second), _ = telemetry.parse_gpus([HEADER, *ROWS])
+    assert [second.values[name][1] for name in ("memory", "utilization", "power")] == [None, None, None]
+    assert second.known("power") == [70.02]
+
+
+def test_columns_are_found_by_their_names() -> None:
+    lines = ["timestamp, uuid, index, power.draw [W]", "2026/11/21 00:00:10.250, GPU-a, 3, 99.50"]
+    (found,), _ = telemetry.parse_gpus(lines)
+    assert (found.device, found.values["power"], found.values["memory"]) == ("gpu 3", (99.5,), (None,))
+
+
+@pytest.mark.parametrize("words", ["No devices were found", "Unable to determine the device handle for GPU 0: Lost"])
+def test_what_nvidia_smi_says_besides_is_kept_as_a_note(words: str) -> None:
+    found, notes = telemetry.parse_gpus([HEADER, ROWS[0], words])
+    assert (len(found), notes) == (1, [words])
+
+
+def test_the_share_of_busy_cores_is_that_since_the_sample_before() -> None:
+    lines = ["time [s], ...", "100, 50, 1000, 1024, 4096", "110, 150, 1400, 2048, 4096", "120, 150, 1400, 0, 4096"]
+    (host,) = telemetry.parse_host(lines)
+    assert host.values["cpu"] == (None, 25.0, None)
+    assert host.values["memory"] == (3.0, 2.0, 4.0)
+    assert host.values.keys() == telemetry.HOST_UNITS.keys()
+
+
+def test_a_half_written_line_is_left_out(tmp_path: Path) -> None:
+    folder = tmp_path / telemetry.FOLDER
+    folder.mkdir()
+    (folder / "2-1.gpu.csv").write_text("\n".join([HEADER, *ROWS, ROWS[0][:40]]))
+    (folder / "2-1.host.csv").write_text("time [s]\n1, 2, 3, 4, 5\n1, 2")
+    found = telemetry.read(tmp_path)
+    assert [(each.attempt, each.node, len(each.times)) for each in found.gpus] == [(2, 1, 2), (2, 1, 2)]
+    assert [(each.attempt, each.node, len(each.times)) for each in found.hosts] == [(2, 1, 1)]
+    assert found.notes == ()
+
+
+def test_a_run_without_telemetry_has_none(tmp_path: Path) -> None:
+    assert telemetry.read(tmp_path) == telemetry.Telemetry()
+
+
+def test_a_run_is_sampled_while_it_runs(tmp_path: Path, program: Path, cards: FakeGpus) -> None:
+    folder = lay_on(cards, tmp_path, program, env={"BEHAVIOUR": "time.sleep(1.3)"}, telemetry=1)
+    began = time.time()
+    shell = started(folder)
+    assert shell.wait(timeout=30) == 0
+    assert session(shell) == set()
+    found = telemetry.read(folder)
+    (gpu,), (host,) = found.gpus, found.hosts
+    assert (gpu.device, gpu.attempt, gpu.node) == ("gpu 1", 1, 0)
+    assert len(gpu.times) >= 2
+    assert abs(gpu.times[0] - began) < 30
+    assert {name: values[0] for name, values in gpu.values.items()} == {
+        "memory": 4,
+        "memory_total": 32768,
+        "utilization": 93,
+        "memory_utilization": None,
+        "power": 212.08,
+        "sm_clock": 1530,
+        "memory_clock": 877,
+        "temperature": 61,
+    }
+    assert len(host.times) >= 3  # one at once, one while it ran, one at the end
+    assert any(share is not None and 0 < share <= 100 for share in host.values["cpu"])
+    assert all(0 < used < total for used, total in zip(host.known("memory"), host.known("memory_total"), strict=True))
+
+
+def test_a_job_without_gpus_asks_no_driver(tmp_path: Path, program: Path, cards: FakeGpus) -> None:
+    _, folder = lay(tmp_path, program, telemetry=1)
+    assert started(folder).wait(timeout=30) == 0
+    assert [each.name for each in (folder / telemetry.FOLDER).iterdir()] == ["1-0.host.csv"]
+
+
+def test_a_host_without_the_driver_is_sampled_all_the_same(tmp_path: Path, program: Path) -> None:
+    _, folder = lay(tmp_path, program, gpus=1, telemetry=1)
+    assert started(folder).wait(timeout=30) == 0
+    assert [each.name for each in (folder / telemetry.FOLDER).iterdir()] == ["1-0.host.csv"]
+
+
+def test_nothing_is_recorded_where_it_is_switched_off(tmp_path: Path, program: Path) -> None:
+    _, folder = lay(tmp_path, program, "telemetry.every=0")
+    assert "telemetry" not in (folder / "run.sh").read_text()
+    assert started(folder).wait(timeout=30) == 0
+    assert not (folder / telemetry.FOLDER).exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_sampling_ends_with_the_run_however_that_ends(
+    tmp_path: Path, program: Path, cards: FakeGpus, number: signal.Signals
+) -> None:
+    folder = lay_on(cards, tmp_path, program, env={"BEHAVIOUR": "time.sleep(60)"}, telemetry=60)
+    shell = started(folder)
+    until(lambda: (tmp_path / "dump").exists() and len(samplers(shell)) == 2)
+    os.kill(shell.pid, number)
+    until(lambda: not samplers(shell))
+    processes.end([Target(processes.identity(shell.pid), folder.name)], 0)
+    shell.wait(timeout=20)
+
+
+def test_sampling_holds_no_lock_and_no_log_of_the_run(tmp_path: Path, program: Path, cards: FakeGpus) -> None:
+    folder = lay_on(cards, tmp_path, program, env={"BEHAVIOUR": "time.sleep(30)"}, telemetry=60)
+    shell = started(folder)
+    until(lambda: (tmp_path / "dump").exists() and len(samplers(shell)) == 2)
+    holding = {each for each in session(shell) if any(gpus.NAME in name for name in open_files(each))}
+    writing = {each for each in session(shell) if any(name.endswith(".log") for name in open_files(each))}
+    assert holding and writing
+    assert not samplers(shell) & (holding | writing)
+    processes.end([Target(processes.identity(shell.pid), folder.name)], 0)
+    shell.wait(timeout=20)
