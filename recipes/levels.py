@@ -154,7 +154,7 @@ def resolve_scale(scale: LossScale, level: str, dtype: str, master_weights: bool
 def check(amp: Amp, scale: LossScale, framework: str = "torch") -> None:
     """Refuse what no device could carry out. Raises `SettingsError`.
 
-    Operation names are checked for torch and Paddle, which share one list of them here.
+    Operation names are TensorFlow's own there; torch and Paddle share one list of them here.
     """
     if amp.level == "o0" and amp.dtype != "auto":
         raise SettingsError(
@@ -176,12 +176,33 @@ def check(amp: Amp, scale: LossScale, framework: str = "torch") -> None:
             "amp.master_weights",
         )
     if framework == "tensorflow":
-        both = sorted(set(amp.allow) & set(amp.deny))
-        if both:
-            raise SettingsError(f"{both[0]} is on both amp.allow and amp.deny; leave it on one", "amp.allow")
+        _check_tensorflow(amp)
     else:
         operations.lists(amp.allow, amp.deny)
     _check_scale(amp, scale)
+
+
+def _check_tensorflow(amp: Amp) -> None:
+    """What Keras's policies and the graph rewrite have no way of doing."""
+    operations.tensorflow_lists(amp.allow, amp.deny)
+    if (amp.allow or amp.deny) and amp.level != "o1":
+        key = "allow" if amp.allow else "deny"
+        raise SettingsError(
+            f"amp.{key} with amp={amp.level}: in TensorFlow only the graph rewrite of o1 has operation lists; say "
+            "amp=o1, or at o2 amp.keep_fp32 with names of layers",
+            f"amp.{key}",
+        )
+    if amp.keep_fp32 and amp.level != "o2":
+        raise SettingsError(
+            f"amp.keep_fp32={show(amp.keep_fp32)} with amp={amp.level}: in TensorFlow only the Keras policy of o2 goes "
+            "by layers; say amp=o2, or at o1 amp.deny with operations",
+            "amp.keep_fp32",
+        )
+    if amp.master_weights is False:
+        raise SettingsError(
+            "amp.master_weights=false: the variables of Keras's mixed policies are always float32; say amp=o3",
+            "amp.master_weights",
+        )
 
 
 def _check_scale(amp: Amp, scale: LossScale) -> None:

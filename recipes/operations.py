@@ -1,4 +1,4 @@
-"""The operations that `amp.allow` and `amp.deny` may name, in torch's spelling and in Paddle's.
+"""The operations that `amp.allow` and `amp.deny` may name: in torch's spelling, in Paddle's, and in TensorFlow's.
 
 Standard library only, so that an unknown name is refused before anything is queued.
 """
@@ -94,3 +94,51 @@ def lists(allow: Sequence[str], deny: Sequence[str]) -> tuple[tuple[str, ...], t
             also = f" (as {' and '.join(spellings)})" if len(spellings) > 1 else ""
             raise SettingsError(f"{operation} is on both amp.allow and amp.deny{also}; leave it on one", "amp.allow")
     return allowed, denied
+
+
+TENSORFLOW = frozenset(
+    (
+        "Abs Add AddN AddV2 ArgMax ArgMin AvgPool AvgPool3D AvgPool3DGrad AvgPoolGrad BatchMatMul BatchMatMulV2 "
+        "BatchToSpace BatchToSpaceND BiasAdd BiasAddGrad BlockLSTM BlockLSTMGrad BlockLSTMGradV2 BlockLSTMV2 "
+        "BroadcastTo Ceil CheckNumerics ClipByValue Concat ConcatV2 Conv2D Conv2DBackpropFilter Conv2DBackpropInput "
+        "Conv3D Conv3DBackpropFilter Conv3DBackpropFilterV2 Conv3DBackpropInput Conv3DBackpropInputV2 CudnnRNN "
+        "CudnnRNNBackprop CudnnRNNBackpropV2 CudnnRNNBackpropV3 CudnnRNNV2 CudnnRNNV3 DepthToSpace "
+        "DepthwiseConv2dNative DepthwiseConv2dNativeBackpropFilter DepthwiseConv2dNativeBackpropInput "
+        "DynamicPartition DynamicStitch Einsum Elu EluGrad EnsureShape Enter Equal Erf Erfc Exit Exp ExpandDims Expm1 "
+        "Fill Floor FloorDiv FusedBatchNormGradV2 FusedBatchNormGradV3 FusedBatchNormV2 FusedBatchNormV3 "
+        "FusedPadConv2D GRUBlockCell GRUBlockCellGrad Gather GatherNd GatherV2 Greater GreaterEqual Identity "
+        "IdentityN Inv IsFinite IsInf IsNan L2Loss LSTMBlockCell LSTMBlockCellGrad LeakyRelu LeakyReluGrad Less "
+        "LessEqual Log Log1p LogSoftmax MatMul Max MaxPool MaxPool3D MaxPool3DGrad MaxPool3DGradGrad MaxPoolGrad "
+        "MaxPoolGradGrad MaxPoolGradGradV2 MaxPoolGradV2 MaxPoolV2 Maximum Mean Merge Min Minimum MirrorPad "
+        "MirrorPadGrad Mul Neg NextIteration NotEqual OneHot OnesLike Pack Pad PadV2 Pow PreventGradient Prod Rank "
+        "RealDiv Reciprocal Relu Relu6 Relu6Grad ReluGrad Reshape ResizeBilinear ResizeNearestNeighbor "
+        "ResizeNearestNeighborGrad Reverse ReverseSequence ReverseV2 Round Rsqrt SaveV2 ScatterNd Select SelectV2 "
+        "Selu SeluGrad Shape ShapeN Sigmoid SigmoidGrad Sign Size Slice Snapshot Softmax "
+        "SoftmaxCrossEntropyWithLogits Softplus SoftplusGrad Softsign SoftsignGrad SpaceToBatch SpaceToBatchND "
+        "SpaceToDepth SparseSoftmaxCrossEntropyWithLogits Split SplitV Sqrt Square SquaredDifference Squeeze "
+        "StatelessWhile StopGradient StridedSlice StridedSliceGrad Sub Sum Switch Tanh TanhGrad TensorListConcat "
+        "TensorListConcatLists TensorListConcatV2 TensorListFromTensor TensorListGather TensorListGetItem "
+        "TensorListPopBack TensorListPushBack TensorListPushBackBatch TensorListScatter "
+        "TensorListScatterIntoExistingList TensorListScatterV2 TensorListSetItem TensorListSplit TensorListStack Tile "
+        "TopK TopKV2 Transpose Unpack Where While ZerosLike"
+    ).split()
+)
+"""The operations on any list of TensorFlow's graph rewrite, for GPUs or for CPUs. Source: the lists that 2.21 writes to
+TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_LOG_PATH (`auto_mixed_precision_lists.h`), without NVIDIA's own additions.
+Gradients have names of their own there: `Conv2DBackpropFilter` is another operation than `Conv2D`."""
+
+
+def tensorflow_lists(allow: Sequence[str], deny: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Both lists, each name once. Raises `SettingsError` for an unknown operation, and for one that is on both."""
+    for key, names in (("amp.allow", allow), ("amp.deny", deny)):
+        for name in names:
+            if name not in TENSORFLOW:
+                raise SettingsError(
+                    f"{key}: {name} is not an operation that TensorFlow's graph rewrite knows"
+                    f"{nearest(name, sorted(TENSORFLOW))}",
+                    key,
+                )
+    both = sorted(set(allow) & set(deny))
+    if both:
+        raise SettingsError(f"{both[0]} is on both amp.allow and amp.deny; leave it on one", "amp.allow")
+    return tuple(dict.fromkeys(allow)), tuple(dict.fromkeys(deny))

@@ -3,35 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 
 import torch
 
-from recipes.arguments import read_plan
 from recipes.settings import Settings
-from recipes.typed import SettingsError, build
-
-SPEC = "LAUNCHER_SPEC"
-WANTED = ("amp", "loss_scale", "tf32", "compile", "device", "framework")
+from recipes.trainer import spec
+from recipes.typed import SettingsError
 
 
 def read_spec(environ: Mapping[str, str]) -> Settings:
-    """The settings of `WANTED` from the file that LAUNCHER_SPEC names; the others are defaults.
-
-    Raises `SettingsError` where the variable isn't set, the file can't be read, or it is another framework's.
-    """
-    path = environ.get(SPEC)
-    if not path:
-        raise SettingsError(
-            f"{SPEC} is not set: the launcher sets it to the run's plan.json. Start the script with the launcher, or "
-            "use Precision.of(Amp(level=...), LossScale(), device)",
-            SPEC,
-        )
-    settings = read_plan(Path(path))["settings"]
-    wanted = build(Settings, {key: settings[key] for key in WANTED if key in settings})
-    if wanted.framework != "torch":
-        raise SettingsError(f"framework={wanted.framework} ({SPEC}={path}), and this is torch's precision", "framework")
-    return wanted
+    """The settings that a precision in torch needs, as `recipes.trainer.spec.read_spec` takes them."""
+    return spec.read_spec(environ, "torch")
 
 
 def device_from(name: str, environ: Mapping[str, str]) -> torch.device:

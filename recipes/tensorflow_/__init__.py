@@ -1,0 +1,43 @@
+"""Training in TensorFlow with Keras 3. Importing this imports TensorFlow, quietly.
+
+TensorFlow logs to the process's stderr before anything can tell it not to; whatever it says while it is imported is
+kept back, and shown where the import fails.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+EXTRA = "pip install 'amp-launcher[tensorflow]'"
+
+
+def _import_quietly() -> None:
+    # 3 hides errors too: without a GPU there is one, that says there is none.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2" if Path("/dev/nvidiactl").exists() else "3")
+    os.environ.setdefault("KERAS_BACKEND", "tensorflow")
+    sys.stderr.flush()
+    stderr = os.dup(2)
+    with tempfile.TemporaryFile() as kept_back:
+        os.dup2(kept_back.fileno(), 2)
+        try:
+            import keras  # noqa: F401
+            import tensorflow  # noqa: F401
+        except ImportError as error:
+            os.dup2(stderr, 2)
+            if error.name in ("tensorflow", "keras"):
+                print(f"framework=tensorflow is not installed for {sys.executable}: {EXTRA}", file=sys.stderr)
+                raise SystemExit(2) from None
+            kept_back.seek(0)
+            shutil.copyfileobj(kept_back, sys.stderr.buffer)
+            raise
+        finally:
+            os.dup2(stderr, 2)
+            os.close(stderr)
+
+
+if "tensorflow" not in sys.modules:
+    _import_quietly()

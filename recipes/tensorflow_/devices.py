@@ -1,0 +1,159 @@
+"""Which devices each process computes on, how the processes meet, and what makes their arithmetic repeatable.
+
+One process drives all GPUs of its node: `MirroredStrategy`. Several nodes are `MultiWorkerMirroredStrategy`, one
+process each, which find each other by the variable TF_CONFIG.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import keras
+import numpy
+import tensorflow as tf
+
+from recipes.trainer.world import Place, PlacementError, Ranks, check_places, visible_gpus
+from recipes.typed import SettingsError
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class World(Ranks):
+    """This process among those of the job, and the devices that it drives."""
+
+    rank: int
+    size: int
+    kind: str
+    """cpu or cuda."""
+    strategy: tf.distribute.Strategy
+    places: tuple[Place, ...] = ()
+    """One for each device of the job."""
+
+    @property
+    def local(self) -> int:
+        """Devices of this process."""
+        return self.devices // self.size
+
+    @property
+    def devices(self) -> int:
+        """Devices of all processes."""
+        return int(self.strategy.num_replicas_in_sync)
+
+    def gather(self, value: T) -> list[T]:
+        """Every rank's value, by rank, on every rank; by the strategy's own collectives."""
+        if self.size == 1:
+            return [value]
+        content = numpy.frombuffer(pickle.dumps(value), numpy.uint8)
+        lengths = self._all_gather(numpy.array([len(content)], numpy.float32))
+        everything = self._all_gather(content.astype(numpy.float32)).astype(numpy.uint8)
+        ends = numpy.cumsum(lengths).astype(int)
+        parts = numpy.split(everything, ends[:-1])
+        return [pickle.loads(part.tobytes()) for part in parts[:: self.local]]
+
+    def _all_gather(self, numbers: numpy.ndarray) -> numpy.ndarray:
+        """Those of every device, one after another: floats, which all collectives can carry."""
+        found = _gathering(self.strategy)(tf.constant(numbers, tf.float32))
+        return self.strategy.experimental_local_results(found)[0].numpy()
+
+    def leave(self) -> None:
+        """Wait for the other ranks to get here."""
+        self.gather(None)
+
+
+def _gathering(strategy: tf.distribute.Strategy) -> Any:
+    if strategy not in _gatherings:
+
+        def everyones(numbers: tf.Tensor) -> tf.Tensor:
+            return tf.distribute.get_replica_context().all_gather(numbers, axis=0)
+
+        @tf.function(input_signature=[tf.TensorSpec([None], tf.float32)], autograph=False)
+        def run(numbers: tf.Tensor) -> Any:
+            return strategy.run(everyones, (numbers,))
+
+        _gatherings[strategy] = run
+    return _gatherings[strategy]
+
+
+_gatherings: dict[Any, Any] = {}
+
+
+def join(device: str, planned: int | None, environ: Mapping[str, str] = os.environ) -> World:
+    """Meet the other processes of the job, as TF_CONFIG describes them, and check where everyone is.
+
+    `device` is auto, cpu or cuda; `planned` the number of processes, None where nobody said. To be called before
+    anything is computed. Raises `SettingsError` for a TF_CONFIG or a device that can't be, `PlacementError` where
+    processes are missing or share a GPU.
+    """
+    rank, size = _of_cluster(environ)
+    if planned is not None and size != planned:
+        raise PlacementError(f"TF_CONFIG names {size} processes, and {planned} were planned")
+    gpus = tf.config.list_physical_devices("GPU")
+    kind = ("cuda" if gpus else "cpu") if device == "auto" else device
+    if kind == "cuda" and not gpus:
+        raise SettingsError("device=cuda: TensorFlow sees no CUDA GPU here; say device=cpu", "device")
+    if kind == "cpu":
+        gpus = []
+        tf.config.set_visible_devices([], "GPU")
+    for each in gpus:
+        tf.config.experimental.set_memory_growth(each, True)  # or each process takes all memory of every GPU it sees
+    world = World(rank=rank, size=size, kind=kind, strategy=_strategy(size, len(gpus)))
+    mine = [_place(index, kind, len(gpus), environ) for index in range(world.local)]
+    everyones = [place for places in world.gather(mine) for place in places]
+    places = tuple(_numbered(number, place) for number, place in enumerate(everyones))
+    check_places(places, None)
+    return World(rank=rank, size=size, kind=kind, strategy=world.strategy, places=places)
+
+
+def _of_cluster(environ: Mapping[str, str]) -> tuple[int, int]:
+    """This process's number and how many there are, from TF_CONFIG."""
+    text = environ.get("TF_CONFIG")
+    if not text:
+        return 0, 1
+    try:
+        config = json.loads(text)
+        workers, task = config["cluster"]["worker"], config["task"]
+        if task["type"] != "worker" or not 0 <= task["index"] < len(workers) or set(config["cluster"]) != {"worker"}:
+            raise ValueError("only workers are known here")
+    except (ValueError, KeyError, TypeError) as error:
+        raise SettingsError(
+            f"TF_CONFIG={text} should be "
+            '{"cluster": {"worker": ["HOST:PORT", ...]}, "task": {"type": "worker", "index": 0}}: '
+            f"{error}",
+            "TF_CONFIG",
+        ) from None
+    return task["index"], len(workers)
+
+
+def _strategy(processes: int, gpus: int) -> tf.distribute.Strategy:
+    if processes > 1:
+        return tf.distribute.MultiWorkerMirroredStrategy()
+    if gpus > 1:
+        return tf.distribute.MirroredStrategy()
+    if gpus == 0 and len(tf.config.list_logical_devices("CPU")) > 1:
+        return tf.distribute.MirroredStrategy([each.name for each in tf.config.list_logical_devices("CPU")])
+    return tf.distribute.get_strategy()
+
+
+def _place(index: int, kind: str, count: int, environ: Mapping[str, str]) -> Place:
+    gpu = f"GPU {visible_gpus(count, environ).split(',')[index]}" if kind == "cuda" else ""
+    device = f"cuda:{index}" if kind == "cuda" else "cpu"
+    visible = visible_gpus(count, environ)
+    return Place(rank=index, host=socket.gethostname(), device=device, gpu=gpu, visible=visible)
+
+
+def _numbered(number: int, place: Place) -> Place:
+    return Place(rank=number, host=place.host, device=place.device, gpu=place.gpu, visible=place.visible)
+
+
+def make_repeatable(deterministic: bool, seed: int) -> None:
+    """Draw from the seed, and have TensorFlow choose only kernels whose results repeat bit by bit, where asked."""
+    keras.utils.set_random_seed(seed % 2**32)
+    if deterministic:
+        tf.config.experimental.enable_op_determinism()

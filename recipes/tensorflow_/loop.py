@@ -1,0 +1,191 @@
+"""What every recipe in TensorFlow shares: how it starts, how it ends, and what it leaves behind.
+
+A recipe builds its models and says what one step is on one replica; `Run.fit` does the rest:
+
+    def train(run: Run) -> None:
+        images, labels = run.constant(all_images), run.constant(all_labels)   # on every replica's device
+        net = run.build(lambda: Net(settings))                                # layers take the level's dtypes from here
+        optimizer = run.optimizer(lambda: keras.optimizers.SGD(0.1), net.trainable_variables)
+
+        def step(batch):                             # traced once: a graph, on each replica's own samples
+            gradients, total = None, tf.zeros(())
+            for chosen in tf.unstack(batch):         # micro-batches, one after another
+                with run.precision.forward(after=gradients) as tape:
+                    logits = net(run.precision.input(tf.gather(images, chosen)), training=True)
+                    loss = cross_entropy(tf.gather(labels, chosen), tf.cast(logits, tf.float32)) / len(batch)
+                gradients = run.precision.backward(tape, loss, optimizer, gradients)
+                total += loss
+            outcome = run.precision.step(optimizer, gradients, clip=settings.clip)
+            run.precision.update()
+            return total, outcome
+
+        run.fit(models=[net], optimizers=[optimizer], step=step, evaluate=..., samples=len(all_images), ...)
+
+Several optimizers: a `backward` and a `step` each, one `update`. Random numbers of a step's own: `run.seed()` with
+`tf.random.stateless_*`, so that they follow from the run's seed and its position. `step` is traced without AutoGraph:
+Python's loops are unrolled, and what depends on a tensor's value is `tf.cond` or `tf.where`.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+import keras
+import numpy
+import tensorflow as tf
+
+from recipes import arguments
+from recipes.arguments import Arguments
+from recipes.tensorflow_ import devices, hardware, replicas, xla
+from recipes.tensorflow_.devices import World
+from recipes.tensorflow_.executor import Load, Loss, Schedule, Step, Steps
+from recipes.tensorflow_.gpus import capability_of
+from recipes.tensorflow_.observe import Witness
+from recipes.tensorflow_.precision import Precision
+from recipes.tensorflow_.recorder import TensorFlowDevice
+from recipes.tensorflow_.state import State, Trained
+from recipes.trainer import main as trainer
+from recipes.trainer import run as shared
+from recipes.trainer.outcome import Mode
+from recipes.trainer.run import DONE
+from recipes.trainer.training import Evaluate
+from recipes.typed import SettingsError
+
+__all__ = ["DONE", "Evaluate", "Load", "Loss", "Run", "Schedule", "Step", "main", "start"]
+
+
+def start(recipe: str, train: Callable[[Run], None]) -> NoReturn:
+    """Run a recipe's `train` for the words of the command line, as all that this process is for."""
+    sys.exit(main(recipe, train, sys.argv[1:]))
+
+
+def main(recipe: str, train: Callable[[Run], None], words: Sequence[str]) -> int:
+    """The same, for these words; returns the process's exit code.
+
+    0 done; 1 failed, also where the proof did; 2 the settings are wrong; 85 stopped on request with the state saved.
+    """
+    began = time.monotonic()
+
+    def make_run(chosen: Arguments) -> Run:
+        xla.watch(chosen.settings.xla)
+        world = devices.join(chosen.settings.device, arguments.planned_ranks(chosen.plan), os.environ)
+        return Run(chosen, world, began)
+
+    module = f"recipes.tensorflow_.{recipe}"
+    return trainer.main(recipe, "tensorflow", module, words, make_run, train, lambda run: run.world.leave())
+
+
+class Run(shared.Run):
+    """One execution of a recipe by this process: what was asked, its precision, and its place among the ranks."""
+
+    framework = "tensorflow"
+
+    def __init__(self, chosen: Arguments, world: World, began: float) -> None:
+        super().__init__(chosen, world, world.devices, began)
+        self.world = world
+        if self.settings.compile:
+            raise SettingsError("compile=true is torch.compile; for TensorFlow say xla=true", "compile")
+        asked = self.settings.deterministic
+        # Of some operations XLA has no deterministic implementation, and refuses to compile them where one is wanted.
+        self.deterministic = world.kind == "cpu" and not self.settings.xla if asked is None else asked
+        devices.make_repeatable(self.deterministic, self.settings.seed)
+        with world.strategy.scope():
+            self.precision = Precision.of(
+                self.settings.amp,
+                self.settings.loss_scale,
+                world.kind,
+                tf32=self.settings.tf32,
+                xla=self.settings.xla,
+            )
+            self._random = keras.random.SeedGenerator(self.settings.seed % 2**31)
+        xla.configure(self.settings.xla, self.settings.amp.level, world.kind, world.devices)
+
+    def build(self, make: Callable[[], keras.Model]) -> keras.Model:
+        """The model that `make` makes, in the level's dtypes, on every replica. `make` has to build its variables too.
+
+        Each replica draws its own dropout.
+        """
+        with self.world.strategy.scope():
+            model = self.precision.build(make)
+        if self.world.devices > 1:
+            replicas.draw_apart(model)
+        return model
+
+    def optimizer(self, make: Callable[[], keras.Optimizer], variables: Sequence[Any]) -> keras.Optimizer:
+        """The optimizer that `make` makes, to step these variables."""
+        with self.world.strategy.scope():
+            return self.precision.optimizer(make(), variables)
+
+    def constant(self, array: numpy.ndarray) -> Any:
+        """An array on the device of every replica, for `step` to read."""
+        if self.world.devices == 1:
+            return tf.constant(array)
+        with self.world.strategy.scope():
+            return tf.Variable(array, trainable=False)
+
+    def seed(self) -> tf.Tensor:
+        """Inside of `step`: a new seed for one of `tf.random.stateless_*`, another in every step and replica."""
+        return replicas.apart(self._random.next())
+
+    def fit(
+        self,
+        *,
+        models: Sequence[keras.Model],
+        optimizers: Sequence[keras.Optimizer],
+        step: Step,
+        evaluate: Evaluate | None,
+        samples: int,
+        data: str,
+        data_digest: str,
+        load: Load | None = None,
+        schedule: Schedule | None = None,
+    ) -> None:
+        """Train to the end, or until asked to stop, and write the result; sets `exit_code`.
+
+        `evaluate` is None where nothing is held out, `data` a line for people. Without `load` the step gets indices.
+        Without `schedule` learning rates stay as they are. In a run folder that holds a checkpoint the run goes on from
+        there.
+        """
+        trained = Trained(models=models, optimizers=optimizers, random=[self._random], precision=self.precision)
+        witness = Witness(models, self.precision, self.world)
+        self._train(
+            state=State(trained=trained, settings=self.settings, world=self.world),
+            witness=witness,
+            executor=Steps(step, optimizers, load, schedule, self.settings, self.world),
+            evaluate=evaluate,
+            samples=samples,
+            data=data,
+            data_digest=data_digest,
+        )
+
+    @property
+    def mode(self) -> Mode:
+        return Mode(
+            dtype=self.precision.dtype,
+            mechanism=self.precision.mechanism,
+            loss_scale=self.precision.loss_scale,
+            tf32=self.precision.tf32,
+            device=self.world.kind,
+            capability=capability_of(self.world.kind),
+        )
+
+    @property
+    def device(self) -> TensorFlowDevice:
+        return TensorFlowDevice(self.world.kind)
+
+    def where(self) -> str:
+        line = hardware.device_line(self.world.kind, self.world.devices)
+        return f"tensorflow {tf.__version__}, keras {keras.__version__} on {line}"
+
+    def versions(self) -> dict[str, str | None]:
+        return hardware.versions()
+
+    def hardware(self) -> dict[str, str | None]:
+        return hardware.hardware(self.world.kind)
+
+    def scale(self) -> float | None:
+        return self.precision.scale

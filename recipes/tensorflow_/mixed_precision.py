@@ -1,0 +1,114 @@
+"""The levels that do something: o1, o2 and o3 as small variations of `Precision`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from recipes.levels import Amp
+from recipes.tensorflow_ import rewrite
+from recipes.tensorflow_.precision import Precision
+from recipes.typed import SettingsError, nearest
+
+KEPT = "kept_in_float32"
+"""The scope that the operations of kept layers are named in, by which they are known in the graph."""
+
+
+class Float32(Precision):
+    """o0, with the graph rewrites that an earlier one left on switched off."""
+
+    @classmethod
+    def prepare(cls, amp: Amp, dtype: str) -> None:
+        """What has to be set for the whole process."""
+        rewrite.switch_off()
+
+
+class GraphRewrite(Float32):
+    """o1: the model is float32, and Grappler rewrites its graph by operation lists."""
+
+    @classmethod
+    def prepare(cls, amp: Amp, dtype: str) -> None:
+        for name in (*amp.allow, *amp.deny):
+            if not hasattr(tf.raw_ops, name):
+                key = "amp.allow" if name in amp.allow else "amp.deny"
+                raise SettingsError(
+                    f"{key}: TensorFlow {tf.__version__} has no operation {name}{nearest(name, dir(tf.raw_ops))}", key
+                )
+        rewrite.switch_on(dtype, amp.allow, amp.deny)
+
+
+class MixedPolicy(Float32):
+    """o2: layers compute in half precision, and their variables are float32, so they are their own masters."""
+
+    @property
+    def policy(self) -> str:  # type: ignore[override]
+        return f"mixed_{self.dtype}"
+
+    def _keep(self, model: keras.Model) -> None:
+        self.kept = matching(model, self.amp.keep_fp32)
+        names = _names(model)
+        for layer in model._flatten_layers():
+            if names.get(id(layer)) in self.kept:
+                layer.dtype_policy = "float32"
+                _name_operations(layer)
+
+
+class HalfPolicy(Float32):
+    """o3: half precision throughout, variables and inputs included. Only the loss is float32."""
+
+    @property
+    def policy(self) -> str:  # type: ignore[override]
+        return self.dtype
+
+    def input(self, tensor: Any) -> Any:
+        return tf.nest.map_structure(lambda each: tf.cast(each, self.dtype) if each.dtype.is_floating else each, tensor)
+
+
+MECHANISMS: dict[str, type[Float32]] = {"o0": Float32, "o1": GraphRewrite, "o2": MixedPolicy, "o3": HalfPolicy}
+
+
+def matching(model: keras.Model, patterns: Sequence[str]) -> tuple[str, ...]:
+    """Names of the layers that a pattern matches, those inside of a match among them: `head`, `block1.conv`.
+
+    Raises `SettingsError` for a pattern that matches none.
+    """
+    names = list(_names(model).values())
+    for pattern in patterns:
+        if not any(fnmatchcase(name, pattern) for name in names):
+            raise SettingsError(
+                f"amp.keep_fp32: {pattern} matches no layer{nearest(pattern, names)} "
+                f"(its layers: {', '.join(names[:12])}{', ...' * (len(names) > 12)})",
+                "amp.keep_fp32",
+            )
+    return tuple(name for name in names if any(_within(name, pattern) for pattern in patterns))
+
+
+def _within(name: str, pattern: str) -> bool:
+    parts = name.split(".")
+    return any(fnmatchcase(".".join(parts[:depth]), pattern) for depth in range(1, len(parts) + 1))
+
+
+def _names(model: keras.Model, prefix: str = "") -> dict[int, str]:
+    """The dotted name of each layer inside of the model, by its id."""
+    found: dict[int, str] = {}
+    for layer in model._flatten_layers(include_self=False, recursive=False):
+        if isinstance(layer, keras.layers.InputLayer):
+            continue
+        name = f"{prefix}{layer.name}"
+        found[id(layer)] = name
+        found.update(_names(layer, f"{name}."))
+    return found
+
+
+def _name_operations(layer: keras.Layer) -> None:
+    call = layer.call
+
+    def named(*arguments: Any, **named_arguments: Any) -> Any:
+        with tf.name_scope(KEPT):
+            return call(*arguments, **named_arguments)
+
+    layer.call = named

@@ -1,0 +1,77 @@
+"""What recipes that learn labels share: the step over micro-batches, and the measures on what is held out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import keras
+import numpy
+import tensorflow as tf
+
+from recipes.tensorflow_.executor import Step
+from recipes.tensorflow_.loop import Run
+from recipes.tensorflow_.precision import StepOutcome
+
+HELD_OUT_BATCH = 1000
+
+
+def make_step(
+    run: Run, optimizer: keras.Optimizer, loss_of: Callable[[Any], tf.Tensor], clip: float | None = None
+) -> Step:
+    """A step that adds up the gradients of its micro-batches; `loss_of` gives the float32 mean loss of one of them."""
+    precision = run.precision
+
+    def step(batch: Any) -> tuple[tf.Tensor, StepOutcome]:
+        count = tf.nest.flatten(batch)[0].shape[0]
+        gradients, total = None, tf.zeros(())
+        for number in range(count):
+            chosen = tf.nest.map_structure(lambda each, number=number: each[number], batch)
+            with precision.forward(after=gradients) as tape:
+                loss = loss_of(chosen) / count
+            gradients = precision.backward(tape, loss, optimizer, gradients)
+            total += loss
+        outcome = precision.step(optimizer, gradients, clip=clip)
+        precision.update()
+        return total, outcome
+
+    return step
+
+
+def cross_entropy(labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
+    """The mean over samples, in float32, of integer labels and logits of any dtype."""
+    logits = tf.cast(logits, tf.float32)
+    return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits))
+
+
+def make_measure(run: Run, net: keras.Model) -> Callable[[Iterable[tuple[Any, Any]], int], dict[str, float]]:
+    """From this process's batches of images and labels, out of `count` samples, to accuracy and loss. Collective."""
+
+    @tf.function(autograph=False)
+    def batch_measures(inputs: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        logits = tf.cast(net(run.precision.input(inputs), training=False), tf.float32)
+        right = tf.equal(tf.argmax(logits, 1, labels.dtype), labels)
+        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
+        return tf.reduce_sum(tf.cast(right, tf.float32)), tf.reduce_sum(losses)
+
+    def measure(batches: Iterable[tuple[Any, Any]], count: int) -> dict[str, float]:
+        correct, loss = 0.0, 0.0
+        for inputs, labels in batches:
+            right, losses = batch_measures(tf.convert_to_tensor(inputs), tf.convert_to_tensor(labels))
+            correct, loss = correct + float(right), loss + float(losses)
+        correct, loss = run.world.sum([correct, loss])
+        return {"accuracy": correct / count, "loss": loss / count}
+
+    return measure
+
+
+def held_out(run: Run, count: int, at_once: int = HELD_OUT_BATCH) -> Iterator[numpy.ndarray]:
+    """This process's share of the indices of `count` samples, at most `at_once` at a time."""
+    mine = numpy.arange(run.world.rank, count, run.world.size)
+    for first in range(0, len(mine), at_once):
+        yield mine[first : first + at_once]
+
+
+def channels_last(images: numpy.ndarray) -> numpy.ndarray:
+    """Images [count, channels, height, width] as [count, height, width, channels], TensorFlow's own layout."""
+    return numpy.ascontiguousarray(images.transpose(0, 2, 3, 1))
