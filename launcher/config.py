@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from launcher.errors import UsageError
-from launcher.overrides import Override, hydra_word, literal
-from launcher.schema import GROUPS, REQUIRED_GROUPS, annotation_of, defaults, known_keys, leaves, text_key
+from launcher.overrides import Override, escaped, hydra_word
+from launcher.schema import GROUPS, REQUIRED_GROUPS, annotation_of, defaults, known_keys, leaves
 from recipes.recipe import find
 from recipes.typed import SettingsError, fields_of, nearest, not_a_choice, show, unknown_key
 
@@ -208,8 +208,7 @@ def _resolved(composed: Any, assignments: Sequence[tuple[Override, Any]]) -> dic
     config = copy.deepcopy(composed)
     try:
         for override, value in assignments:
-            text = isinstance(value, str) and text_key(override.key)
-            OmegaConf.update(config, override.key, literal(value) if text else value, merge=True)
+            OmegaConf.update(config, override.key, escaped(override, value), merge=True)
     except OmegaConfBaseException as error:
         raise UsageError(f"the configuration can't be composed: {str(error).splitlines()[0]}") from None
     return resolve(config)
@@ -285,11 +284,6 @@ def _refers(text: str, key: str) -> bool:
 def _check(composer: Composer, override: Override) -> None:
     if override.kind == "group":
         choices = composer.choices(override.key)
-        if not choices and override.values != (None,):
-            raise UsageError(
-                f"{override.key}={show(override.values[0])}: there is no {override.key} to choose; a --config-dir may "
-                f"hold some, as {override.key}/NAME.yaml (command line)"
-            )
         for value in override.values:
             if isinstance(value, str) and value in choices:
                 continue

@@ -119,7 +119,7 @@ def describe(plan: Plan, argv: tuple[Word, ...]) -> Container:
         passed=(ATTEMPT, *(RENDEZVOUS if plan.nodes > 1 else ())),
         secrets=plan.secrets,
         mounts=(*_own_mounts(plan), *chosen.mounts),
-        workdir=plan.code_dir,
+        workdir=plan.script.folder(plan.run_dir) if plan.script and plan.script.bare else plan.code_dir,
         devices=devices,
         user=chosen.user,
         cache=f"{plan.run_root}/{CACHE}",
@@ -147,10 +147,12 @@ def _check_release(spec: JobSpec, facts: Facts, image: str) -> None:
     if release is None:
         return
     framework = spec.training.framework
+    bare = spec.recipe.name == "script" and spec.training.train.bare
     needs = catalogue.Needs(
         framework=framework,
-        version=FLOOR.get(framework, ()),
-        python=PYTHON_FLOOR,
+        version=() if bare else FLOOR.get(framework, ()),
+        python=() if bare else PYTHON_FLOOR,
+        dlprof=spec.training.profile.tool == "dlprof",
         bfloat16=spec.training.amp.dtype == "bfloat16",
     )
     catalogue.check(release, needs)
@@ -206,6 +208,8 @@ def _own_mounts(plan: Plan) -> tuple[Mount, ...]:
         Mount(source=plan.code_dir, target=plan.code_dir, read_only=True),
         Mount(source=plan.run_dir, target=plan.run_dir),
     ]
+    if plan.script and plan.script.workdir and not plan.script.in_image:
+        own.append(Mount(source=plan.script.workdir, target=plan.script.workdir))
     data = plan.settings["data"]
     if data["dir"]:
         own.append(Mount(source=data["dir"], target=data["dir"], read_only=not data["download"]))

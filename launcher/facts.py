@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from containers.runtime import Runtime
+from recipes.script import Source
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,6 +42,17 @@ class Code:
     commit: str | None = None
     """Commit of the git checkout that it comes from, if it comes from one."""
     dirty: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Script:
+    """A user's script that is here."""
+
+    path: str
+    """Absolute, with links resolved."""
+    name: str
+    """In the snapshot, as `script/train.py`."""
+    source: Source = field(default_factory=Source)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -124,6 +136,10 @@ class Facts:
     """Paths named in the request that are not there."""
     open_secrets: tuple[str, ...] = ()
     """Secret files that others may read."""
+    profilers: tuple[str, ...] = ()
+    """NVIDIA's profilers that are on the PATH."""
+    scripts: dict[str, Script] = field(default_factory=dict)
+    """The users' scripts as named in the request."""
     code: Code
     slurm: SlurmFacts | None = None
     containers: ContainerFacts | None = None

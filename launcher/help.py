@@ -19,6 +19,7 @@ Check a job and start it. On this machine the command stays and shows progress; 
 a second one kills it. `resume` goes on from there.
 
 usage: python -m launcher [run] [key=value ...] [--config-dir DIR] [--cfg job]
+       python -m launcher [run] recipe=script script=FILE [key=value ...] [-- ARGUMENTS OF THE SCRIPT]
 
 A comma list sweeps: amp=o0,o1,o2 batch=128,256 is six runs; seed=range(0,5) is five. The text of keys marked `text` is
 taken as typed, commas included. Lists are written [a,b]; null takes a value back.
@@ -44,10 +45,8 @@ def keys(config_dirs: Sequence[Path]) -> str:
     for name in NAMES:
         recipe = find(name)
         data = ", ".join(f"{each} ({layout.help})" for each, layout in recipe.data.items())
-        lines += [
-            "",
-            f"keys of recipe={name} (batch={recipe.batch}, epochs={recipe.epochs} unless named; data: {data}):",
-        ]
+        own = f" (batch={recipe.batch}, epochs={recipe.epochs} unless named; data: {data})" if recipe.data else ""
+        lines += ["", f"keys of recipe={name}{own}:"]
         lines += _section(recipe.settings, prefix="train.")
     return "\n".join(lines) + "\n"
 

@@ -9,7 +9,7 @@ from typing import Any
 from launcher.overrides import hydra_word
 from launcher.plan import Plan
 from launcher.request import Request
-from launcher.schema import leaves
+from launcher.schema import TRAINING_KEYS, leaves
 from launcher.spec import JobSpec
 from recipes.typed import plain
 
@@ -41,7 +41,16 @@ def origins(asked: Request, spec: JobSpec, plan: Plan) -> list[Origin]:
     return [
         Origin(key=key, value=value, place=_place(key, value, wanted.get(key), places))
         for key, value in leaves(settled)
+        if _concerns(key, spec)
     ]
+
+
+def _concerns(key: str, spec: JobSpec) -> bool:
+    """Whether the job's recipe has anything to do with a key: a script has its own batch, and other recipes no file."""
+    root = key.split(".")[0]
+    if root in ("script", "arguments", "workdir"):
+        return spec.recipe.name == "script"
+    return root not in TRAINING_KEYS or spec.recipe.takes is None or root in spec.recipe.takes
 
 
 def _place(key: str, value: Any, wanted: Any, places: dict[str, str]) -> str:

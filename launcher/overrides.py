@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -15,6 +16,9 @@ _SHAPE = re.compile(r"(?P<prefix>\+\+|\+|~)?(?P<key>[^=~+][^=]*?)(?:=(?P<text>.*
 
 Kind = Literal["group", "value"]
 
+PASSED = "--"
+"""What stands before arguments that are passed on, and in the place of an override's prefix."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Override:
@@ -23,7 +27,7 @@ class Override:
     typed: str
     """The word as it was typed."""
     prefix: str
-    """`+`, `++`, `~` or nothing."""
+    """`+`, `++`, `~`, `--` or nothing."""
     key: str
     kind: Kind
     """Whether it chooses a file of a configuration group or sets a value."""
@@ -103,6 +107,32 @@ def hydra_word(override: Override, value: Any) -> str:
     if isinstance(value, str) and text_key(override.key):
         value = literal(value)
     return f"++{override.key}={_spell(value)}"
+
+
+def passed(arguments: Sequence[str]) -> Override:
+    """What stood behind `--` on the command line: the arguments of the user's script, byte for byte."""
+    for each in arguments:
+        try:
+            each.encode()
+            refuse_control_characters("an argument behind --", each)
+        except UnicodeEncodeError:
+            raise UsageError("an argument behind -- holds bytes that are no UTF-8 text (command line)") from None
+        except SettingsError as error:
+            raise UsageError(f"{error} (command line)") from None
+    typed = f"-- {shlex.join(arguments)}"
+    return Override(typed=typed, prefix=PASSED, key="arguments", kind="value", values=(list(arguments),))
+
+
+def typed_words(override: Override) -> tuple[str, ...]:
+    """The words of the command line that the override was."""
+    return (PASSED, *override.values[0]) if override.prefix == PASSED else (override.typed,)
+
+
+def escaped(override: Override, value: Any) -> Any:
+    """The value of an override as OmegaConf is to be given it: text that is taken as typed is not interpolated."""
+    if override.prefix == PASSED:
+        return [literal(each) for each in value]
+    return literal(value) if isinstance(value, str) and text_key(override.key) else value
 
 
 def literal(text: str) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from launcher import contained
+from launcher import contained, profilers, user_script
 from launcher import gpus as shared_gpus
 from launcher.contained import ContainerPlan
 from launcher.errors import Unavailable, UsageError
@@ -18,7 +18,8 @@ from launcher.remote import address as addresses
 from launcher.schema import SlurmCluster
 from launcher.slurm import check as slurm_check
 from launcher.spec import JobSpec
-from recipes import levels, settings
+from launcher.user_script import ScriptPlan
+from recipes import levels, script, settings
 from recipes.recipe import DataLayout
 from recipes.settings import Settings
 from recipes.typed import SettingsError, build, plain, refuse_control_characters, show
@@ -71,6 +72,8 @@ class Plan:
     container: ContainerPlan | None = None
     telemetry: int = 0
     """Seconds between samples of GPUs and hosts; 0 is none."""
+    script: ScriptPlan | None = None
+    """The user's own script, where that is the recipe."""
     after: str | None = None
     swept: tuple[tuple[str, Any], ...] = ()
     advice: tuple[str, ...] = ()
@@ -88,7 +91,11 @@ class Plan:
     @property
     def trainer_argv(self) -> tuple[str, ...]:
         """The trainer's own part of the command: what a person would type after `python -m`."""
-        return (self.trainer, *self.words, f"spec={self.run_dir}/plan.json", f"run={self.run_dir}")
+        words = (*self.words, f"spec={self.run_dir}/plan.json", f"run={self.run_dir}")
+        if self.script is None:
+            return (self.trainer, *words)
+        file = (f"script={self.script.file}", f"workdir={self.script.folder(self.run_dir)}")
+        return (self.trainer, *words, *file, *(("--", *self.script.arguments) if self.script.arguments else ()))
 
     def bind(self, run_id: str) -> Plan:
         """This plan as the run of that id."""
@@ -135,17 +142,22 @@ def _resolve(spec: JobSpec, facts: Facts) -> Plan:
     device = training.device if training.device != "auto" else ("cuda" if count else "cpu")
     if device == "cuda" and not count:
         raise SettingsError(f"device=cuda, and this job has no GPU ({_what_is_there(facts)})", "device")
-    processes = max(1, count)
+    processes = training.train.processes if spec.recipe.name == "script" else max(1, count)
     settings.check(training, launch.nodes * processes)
     capability = min((each for gpu in gpus if (each := gpu.compute_capability) is not None), default=None)
     dtype = levels.resolve_dtype(training.amp.level, training.amp.dtype, device, capability, training.framework)
-    row = levels.mechanism(
-        training.framework, training.amp.level, dtype, training.xla, device, training.amp.master_weights
-    )
+    if spec.recipe.name == "script":
+        ngc = user_script.is_ngc_tensorflow1(launch.image)
+        row = script.mechanism(training, dtype, device, user_script.source(spec, facts), ngc_tensorflow1=ngc)
+    else:
+        row = levels.mechanism(
+            training.framework, training.amp.level, dtype, training.xla, device, training.amp.master_weights
+        )
     if row.hole:
         raise SettingsError(row.hole, "amp")
     _check_free(spec, facts, gpus, count)
     named = tuple(str(gpu.index) for gpu in gpus) if len(gpus) == count else None
+    profilers.check(spec, facts, device)
     container = contained.choose(spec, facts, named, count)
     if container is None:
         _check_python(spec, facts)
@@ -155,7 +167,7 @@ def _resolve(spec: JobSpec, facts: Facts) -> Plan:
         data=dataclasses.replace(training.data, dir=training.data.dir and absolute(training.data.dir, facts)),
     )
     plan = Plan(
-        name=launch.name or f"{spec.recipe.name}-{training.amp.level}",
+        name=launch.name or f"{user_script.stem(launch) or spec.recipe.name}-{training.amp.level}",
         run_root=facts.run_root,
         queue="slurm" if slurm else "direct",
         host=facts.host,
@@ -185,9 +197,10 @@ def _resolve(spec: JobSpec, facts: Facts) -> Plan:
         cluster=plain(launch.cluster),
         container=container,
         telemetry=launch.telemetry.every,
+        script=user_script.choose(spec, facts),
         after=launch.after,
         swept=spec.swept,
-        advice=_advice(facts, count),
+        advice=(*_advice(facts, count), *user_script.advice(spec, facts, count), *launch.notes),
         command=spec.command,
     )
     contained.check(plan, facts)
@@ -259,6 +272,8 @@ def _device_environment(indices: tuple[str, ...] | None, slurm: bool, contained:
 
 def _check_data(spec: JobSpec, facts: Facts) -> None:
     data = spec.training.data
+    if not spec.recipe.data:
+        return
     layout: DataLayout = spec.recipe.data[data.name]
     if data.download and not layout.download:
         raise SettingsError(f"data.download=true: there is nothing to fetch for data={data.name}", "data.download")

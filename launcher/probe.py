@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import recipes
-from launcher import snapshot
+from launcher import profilers, snapshot, user_code, user_script
 from launcher.errors import UsageError
 from launcher.facts import Code, ContainerFacts, Facts, Gpu, SlurmFacts
 from launcher.remote import address as addresses
@@ -52,7 +52,9 @@ def probe(specs: Sequence[JobSpec]) -> Facts:
         open_secrets=tuple(
             sorted(each for each in secrets if _path(each).exists() and _path(each).stat().st_mode & 0o077)
         ),
-        code=snapshot.describe(code_root().parent, code_files()),
+        profilers=tuple(each for each in profilers.AROUND if shutil.which(each)),
+        scripts=_scripts(specs),
+        code=snapshot.describe(code_root().parent, code_files(specs)),
     )
 
 
@@ -125,8 +127,29 @@ def code_root() -> Path:
     return Path(recipes.__path__[0]).absolute()
 
 
-def code_files() -> Mapping[str, Path]:
-    return snapshot.collect(code_root())
+def code_files(specs: Sequence[JobSpec] = ()) -> Mapping[str, Path]:
+    """The files that the jobs run: those of the training side, and those of the users' own scripts."""
+    files = snapshot.collect(code_root())
+    for named in _named_scripts(specs):
+        files.update(user_code.collect(user_code.absolute(named)))
+    return files
+
+
+def _named_scripts(specs: Sequence[JobSpec]) -> list[str]:
+    """The scripts of the jobs that are to be found here, each once."""
+    named = (spec.launch.script for spec in specs)
+    return list(dict.fromkeys(each for each in named if each and not user_script.in_image(each)))
+
+
+def _scripts(specs: Sequence[JobSpec]) -> dict[str, Script]:
+    found = {}
+    bare = all(spec.training.train.bare for spec in specs if spec.launch.script)
+    for named in _named_scripts(specs):
+        path = user_code.absolute(named)
+        user_code.check(named, path, alone=bare)
+        text = path.read_text(encoding="utf-8", errors="replace")
+        found[named] = Script(path=str(path), name=user_code.name_in_snapshot(path), source=script.read(text))
+    return found
 
 
 def resolve_python(named: str | None) -> str:

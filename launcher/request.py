@@ -8,7 +8,7 @@ from pathlib import Path
 
 from launcher.config import Cell, Composer, cells
 from launcher.errors import UsageError
-from launcher.overrides import Override, parse
+from launcher.overrides import PASSED, Override, parse, passed
 from launcher.remote import address as addresses
 from launcher.spec import JobSpec, make
 
@@ -18,6 +18,8 @@ class Words:
     """The command line, taken apart but not yet understood."""
 
     overrides: tuple[str, ...] = ()
+    arguments: tuple[str, ...] | None = None
+    """What stood behind `--`; None where there was none."""
     config_dirs: tuple[Path, ...] = ()
     cfg: bool = False
     help: bool = False
@@ -42,6 +44,7 @@ def take_apart(words: Sequence[str], own: Sequence[str] = ()) -> Words:
     folders: list[Path] = []
     flags: set[str] = set()
     facts = None
+    arguments: tuple[str, ...] | None = None
 
     def value(flag: str, inline: str) -> str:
         if inline:
@@ -52,6 +55,9 @@ def take_apart(words: Sequence[str], own: Sequence[str] = ()) -> Words:
 
     while rest:
         word = rest.pop(0)
+        if word == PASSED:
+            arguments, rest = tuple(rest), []
+            continue
         if not word.startswith("-"):
             overrides.append(word)
             continue
@@ -76,6 +82,7 @@ def take_apart(words: Sequence[str], own: Sequence[str] = ()) -> Words:
             raise UsageError(f"{flag} is not a flag here (there are {', '.join(there)})")
     return Words(
         overrides=tuple(overrides),
+        arguments=arguments,
         config_dirs=tuple(folders),
         cfg="cfg" in flags,
         help="help" in flags,
@@ -89,6 +96,8 @@ def compose(words: Words) -> Request:
     composer = Composer(config_dirs=words.config_dirs)
     groups = composer.groups()
     overrides = tuple(parse(each, groups) for each in words.overrides)
+    if words.arguments is not None:
+        overrides = (*overrides, passed(words.arguments))
     return Request(composer=composer, overrides=overrides, cells=tuple(cells(composer, overrides)))
 
 

@@ -112,7 +112,12 @@ class Launch:
     python: str | None = setting(
         None, "Python to run the trainer with; null is this one, cluster.python over there, python3 in a container"
     )
-    profile: Literal["none"] = setting("none", "profiler around the trainer")
+    script: str | None = setting(None, "recipe=script: the file to run, or image:FILE for one in the image alone")
+    arguments: tuple[str, ...] = setting((), "recipe=script: its arguments; on the command line, all that is behind --")
+    workdir: str | None = setting(
+        None, "recipe=script: folder to start in; null is this one (of image:FILE the file's), run is one of the run's own"
+    )
+    notes: tuple[str, ...] = setting((), "what to know of this job; told before it starts")
     telemetry: Telemetry = setting(Telemetry(), "what is recorded of GPUs and hosts")
     env: dict[str, str] = field(
         default_factory=dict, metadata={"help": "environment variables of the job, as env.NAME=value"}
@@ -131,7 +136,7 @@ class Launch:
 # The recipe's hyper-parameters depend on the recipe and are typed once it is known.
 TRAINING_KEYS = tuple(name for name in fields_of(Settings) if name != "train")
 # Composed by Hydra: choosing one of these picks a file of conf/.
-REQUIRED_GROUPS = ("amp", "loss_scale", "recipe", "cluster", "container")
+REQUIRED_GROUPS = ("amp", "loss_scale", "recipe", "cluster", "container", "profile")
 GROUPS = (*REQUIRED_GROUPS, "data", "experiment")
 
 

@@ -167,7 +167,7 @@ def render(plan: Plan) -> str:
         _setup(plan.setup),
         _shared_gpus(plan),
         slurm_text.RENDEZVOUS if plan.nodes > 1 else "",
-        slurm_text.TIME_LIMIT if slurm else "",
+        _time_limit(plan) if slurm else "",
         _run(plan),
         gpus.RELEASE if plan.gpu_pool else "",
         _ending(plan),
@@ -195,21 +195,27 @@ def quote(text: str) -> str:
 
 def command(plan: Plan) -> tuple[Word, ...]:
     """The argument list that starts the trainer on one node, in its container or not."""
+    bare = plan.script is not None and plan.script.bare
+    started = ("-m", *plan.trainer_argv)
+    if plan.script and bare:
+        started = (plan.script.file_in(plan.code_dir), *plan.script.arguments)
+    profiler = profilers.prefix(plan.settings, plan.run_dir, bare=bare)
     if plan.processes == 1 and plan.nodes == 1:
-        return (plan.python, "-m", *plan.trainer_argv)
+        return (*profiler, plan.python, *started)
     where: tuple[Word, ...] = ("--standalone",)
     if plan.nodes > 1:
         # Ranks follow the node's number, so that a requeue keeps them.
         rank, head = Late("SLURM_NODEID", before="--node-rank="), Late("MASTER_ADDR", before="--master-addr=")
         where = (f"--nnodes={plan.nodes}", rank, head, Late("MASTER_PORT", before="--master-port="))
-    torchrun = (plan.python, "-m", "torch.distributed.run", *where, f"--nproc-per-node={plan.processes}")
-    return (*torchrun, "-m", *plan.trainer_argv)
+    torchrun = (*profiler, plan.python, "-m", "torch.distributed.run", *where, f"--nproc-per-node={plan.processes}")
+    return (*torchrun, *started)
 
 
 def _title(plan: Plan) -> Iterable[str]:
     how = f" ({plan.mechanism})" if plan.mechanism else ""
-    level, batch = plan.settings["amp"]["level"], plan.settings["batch"]
-    yield f"# Run {plan.run_id}: {plan.recipe} in {plan.framework} at {level}{how}, batch {batch}."
+    what = plan.script.line() if plan.script else plan.recipe
+    batch = f", batch {plan.settings['batch']}" if plan.settings["batch"] else ""
+    yield f"# Run {plan.run_id}: {what} in {plan.framework} at {plan.settings['amp']['level']}{how}{batch}."
     yield "# Written by the launcher. Everything it reads and writes is under RUN and CODE."
 
 
@@ -292,8 +298,14 @@ def _on_each_node(plan: Plan) -> str:
 
 def _start(plan: Plan) -> list[str]:
     """Lines of shell, the last of which is the command itself."""
+    if plan.settings["profile"]["tool"] in ("nsys", "ncu"):
+        return [f'mkdir -p "$RUN/{profilers.FOLDER}" || exit 1', *_start_in_place(plan)]
+    return _start_in_place(plan)
+
+
+def _start_in_place(plan: Plan) -> list[str]:
     if plan.container is None:
-        return ['cd "$CODE" || exit 1', " \\\n    ".join(_grouped(command(plan)))]
+        return [*_working_folder(plan), " \\\n    ".join(_grouped(command(plan)))]
     argv = command(plan)
     if plan.container.runtime.kind == "pyxis" and plan.nodes > 1:
         argv = _read_inside(argv)
@@ -324,6 +336,19 @@ def _ending_of_container(plan: Plan) -> str:
     return engine_text.functions(contained.wrapped(plan, command(plan)), slurm=plan.queue == "slurm")
 
 
+def _time_limit(plan: Plan) -> str:
+    """DLProf does not survive being interrupted: where it runs, the time limit's warning is let pass."""
+    return slurm_text.UNWARNED if plan.settings["profile"]["tool"] == "dlprof" else slurm_text.TIME_LIMIT
+
+
+def _working_folder(plan: Plan) -> list[str]:
+    """Our own trainers start where the code is; a script by itself, where it is to work."""
+    if plan.script is None or not plan.script.bare:
+        return ['cd "$CODE" || exit 1']
+    folder = quote(plan.script.folder(plan.run_dir))
+    return [f"{f'mkdir -p {folder} && ' if not plan.script.workdir else ''}cd {folder} || exit 1"]
+
+
 def _devices(plan: Plan) -> Any:
     return plan.container.devices if plan.container else None
 
@@ -338,6 +363,16 @@ def _read_inside(argv: tuple[Word, ...]) -> tuple[Word, ...]:
 
 
 def _ending(plan: Plan) -> str:
+    text = _ending_of_a_trainer(plan)
+    if plan.script is None:
+        return text
+    # What the exit codes of somebody else's script mean, only that script knows.
+    return text.replace("the trainer refused its settings", "the script ended with exit code 2").replace(
+        "the trainer", "the script"
+    )
+
+
+def _ending_of_a_trainer(plan: Plan) -> str:
     if plan.queue != "slurm":
         return _ENDING.replace("__SIGNALLED__", _SIGNALLED).replace("__REQUEUE__\n", "")
     requeue = slurm_text.REQUEUE.replace("__MAX_REQUEUES__", str(plan.cluster["max_requeues"]))
@@ -347,7 +382,12 @@ def _ending(plan: Plan) -> str:
 def _grouped(argv: tuple[Word, ...]) -> list[str]:
     """The words of the command, grouped as they are best read: each module with its `-m`, then a word a line."""
     quoted = [to_bash(word) for word in argv]
-    last = max(index for index, word in enumerate(argv) if word == "-m")
+    modules = [index for index, word in enumerate(argv) if word == "-m"]
+    if not modules:
+        return [" ".join(quoted)]  # a script by itself, as its user would type it
+    last = modules[-1] if "--" not in argv else max(each for each in modules if each < argv.index("--"))
+    end = argv.index("--") if "--" in argv else len(argv)
+    words = [*quoted[last + 2 : end], *([" ".join(quoted[end:])] if end < len(argv) else [])]
     if "torch.distributed.run" not in argv:
-        return [" ".join(quoted[: last + 2]), *quoted[last + 2 :]]
-    return [" ".join(quoted[:last]), " ".join(quoted[last : last + 2]), *quoted[last + 2 :]]
+        return [" ".join(quoted[: last + 2]), *words]
+    return [" ".join(quoted[:last]), " ".join(quoted[last : last + 2]), *words]

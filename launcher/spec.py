@@ -8,12 +8,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from launcher import user_script
 from launcher.config import Cell, check_train_keys
 from launcher.errors import UsageError
-from launcher.overrides import Override
+from launcher.overrides import Override, typed_words
 from launcher.remote import address as addresses
 from launcher.schema import CLUSTERS, TRAINING_KEYS, Launch, SlurmCluster, SshCluster, leaves
-from recipes import levels, settings
+from recipes import levels, script, settings
 from recipes.levels import PRESETS, LossScale
 from recipes.recipe import Recipe, find
 from recipes.settings import Settings
@@ -45,6 +46,8 @@ def make(cell: Cell) -> JobSpec:
     try:
         spec = _make(cell)
         _check_launch(spec.launch)
+        precision = spec.training.train.precision if spec.recipe.name == "script" else ""
+        user_script.check(spec.launch, spec.recipe.name, precision)
         _check_precision(spec)
     except SettingsError as error:
         raise UsageError(f"{error}{place(cell, error.key)}") from None
@@ -85,7 +88,7 @@ def _make(cell: Cell) -> JobSpec:
         recipe=recipe,
         words=_trainer_words(cell.words, training),
         swept=cell.swept,
-        command=tuple(each.typed for each in cell.words),
+        command=tuple(word for each in cell.words for word in typed_words(each)),
     )
 
 
@@ -122,8 +125,10 @@ def _cluster(values: Mapping[str, Any]) -> Any:
 
 
 def _trainer_words(overrides: tuple[Override, ...], training: Settings) -> tuple[str, ...]:
-    """`amp` and `batch` always, then whatever else was typed of what the trainer reads, in the order typed."""
-    words = {"amp": f"amp={training.amp.level}", "batch": f"batch={training.batch}"}
+    """`amp` and `batch` always, but for a script no batch; then whatever else was typed of what the trainer reads."""
+    words = {"amp": f"amp={training.amp.level}"}
+    if training.batch:
+        words["batch"] = f"batch={training.batch}"
     for each in overrides:
         root = each.key.split(".")[0]
         if each.prefix == "~" or root in ("recipe", "framework") or each.values == (None,):
@@ -207,7 +212,9 @@ def _check_precision(spec: JobSpec) -> None:
             f"framework={training.framework}: recipe {spec.recipe.name} is there for {', '.join(spec.recipe.trainers)}",
             "framework",
         )
-    if training.data.name not in spec.recipe.data:
+    if spec.recipe.name == "script":
+        script.check(training)
+    elif training.data.name not in spec.recipe.data:
         raise SettingsError(not_a_choice("data", training.data.name, spec.recipe.data), "data")
     levels.check(training.amp, training.loss_scale, training.framework)
     settings.check(training)

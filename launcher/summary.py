@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -40,7 +41,9 @@ def title(folders: Sequence[Path]) -> str:
 
 def asked(plan: Mapping[str, Any]) -> str:
     """What a run was asked to be: its name and its trainer's words."""
-    return " ".join(str(each) for each in (plan.get("name") or "", *(plan.get("words") or ())) if each)
+    passed = (plan.get("script") or {}).get("arguments")
+    behind = [f"-- {shlex.join(passed)}"] if passed else []
+    return " ".join(str(each) for each in (plan.get("name") or "", *(plan.get("words") or ()), *behind) if each)
 
 
 def elapsed(state: State, now: float) -> float | None:

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
-from launcher import follow, queues, summary
+from launcher import follow, queues, runs, summary
 from launcher.display import Row, for_stream
 from launcher.progress import Progress, advance, rows_of
 from launcher.runs import Run
@@ -65,7 +65,7 @@ def watch(run_dirs: Sequence[Path], *, on_interrupt: Callable[[int], None]) -> d
                     display.say("killing")
                 on_interrupt(min(handled, 2))
                 if handled == 1:
-                    display.say("asked to save and stop at the next step; Ctrl-C again kills")
+                    display.say(_answer(run_dirs))
     states = {each.folder: each.state for each in followed.values()}
     for line in report(states):
         print(line)
@@ -89,6 +89,13 @@ def _refresh(open_ones: Sequence[_Followed]) -> None:
         if found.state.attempt:
             each.read()
     queues.settle(seen)
+
+
+def _answer(run_dirs: Sequence[Path]) -> str:
+    """What the first Ctrl-C did. Nobody asks a user's own script to save."""
+    if all(runs.read_if_whole(each / "plan.json").get("script") for each in run_dirs):
+        return "a script goes on to its end, as it can't be asked to save; Ctrl-C again kills it"
+    return "asked to save and stop at the next step; Ctrl-C again kills"
 
 
 @contextmanager

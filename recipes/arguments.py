@@ -30,7 +30,7 @@ from recipes.typed import (
     unknown_key,
 )
 
-SHORT = {"amp": "amp.level", "data": "data.name"}
+SHORT = {"amp": "amp.level", "data": "data.name", "profile": "profile.tool"}
 SCHEMA = 1
 
 
@@ -58,7 +58,10 @@ def parse(words: Sequence[str], recipe_name: str, framework: str) -> Arguments:
         if value == "":
             raise SettingsError(f"{key}= names no path (command line)", key)
     plan = read_plan(Path(spec)) if spec else {}
-    base = _from_plan(plan, recipe, spec) if spec else Settings(framework=framework, train=recipe.settings())  # type: ignore[arg-type]
+    if spec:
+        base = _from_plan(plan, recipe, spec)
+    else:
+        base = Settings(recipe=recipe_name, framework=framework, train=recipe.settings())  # type: ignore[arg-type]
     values = plain(base)
     for key, value in _values(typed, recipe):
         _put(values, key, value)

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from recipes.typed import SettingsError, nearest
 
-NAMES = ("mnist", "resnet50", "efficientnet", "gan", "simplenet")
+NAMES = ("mnist", "resnet50", "efficientnet", "gan", "simplenet", "script")
 
 MNIST_FILES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 
@@ -60,6 +60,8 @@ class Recipe:
     """The first is the default."""
     layers: Callable[[Any], tuple[Layer, ...]] = lambda settings: ()
     """The network's matrix products and convolutions for the recipe's own settings, in the order they run in."""
+    takes: tuple[str, ...] | None = None
+    """The settings that its trainers read, besides `train`; None is all of them."""
 
 
 def find(name: str) -> Recipe:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from recipes.levels import Amp, Framework, LossScale
-from recipes.recipe import Recipe
-from recipes.typed import SettingsError, group, not_a_choice, setting
+from recipes.recipe import Recipe, find
+from recipes.typed import SettingsError, group, not_a_choice, setting, show
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -26,6 +26,18 @@ class Checkpoint:
 
     every: int = setting(100, "steps between checkpoints; 0 saves only at the end and when asked to stop")
     keep: int = setting(2, "newest checkpoints kept")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Profile:
+    """What is recorded of where the time goes."""
+
+    tool: Literal["none", "framework", "nsys", "ncu", "dlprof"] = setting(
+        "none", "framework is the framework's own profiler; nsys, ncu and dlprof are NVIDIA's, around the trainer"
+    )
+    start: int = setting(10, "first step that is recorded; those before it warm up")
+    steps: int = setting(5, "steps that are recorded; dlprof records all from the first")
+    key_node: str | None = setting(None, "dlprof: the operation that marks where an iteration begins")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,15 +62,20 @@ class Settings:
     device: Literal["auto", "cpu", "cuda"] = setting("auto", "auto is cuda where there is one")
     data: Data = group(Data, "data set")
     checkpoint: Checkpoint = group(Checkpoint, "checkpoints")
+    profile: Profile = group(Profile, "profiling")
     require_proof: bool = setting(True, "fail the run unless what ran was seen to be the mode asked for")
     train: Any = setting(None, "the recipe's hyper-parameters")
 
 
 def check(settings: Settings, world_size: int = 1) -> None:
     """Refuse counts that can't be carried out. Raises `SettingsError`."""
+    batched = find(settings.recipe).batch > 0
     for key in ("batch", "accumulate"):
-        if getattr(settings, key) < 1:
+        if getattr(settings, key) < 1 and (batched or key != "batch"):
             raise SettingsError(f"{key}={getattr(settings, key)} must be at least 1", key)
+    for key in ("start", "steps"):
+        if getattr(settings.profile, key) < 1:
+            raise SettingsError(f"profile.{key}={getattr(settings.profile, key)} must be at least 1", f"profile.{key}")
     for key in ("epochs", "steps"):
         value = getattr(settings, key)
         if value is not None and value < 1:
@@ -68,7 +85,7 @@ def check(settings: Settings, world_size: int = 1) -> None:
         if value < low:
             raise SettingsError(f"checkpoint.{key}={value} must be at least {low}", f"checkpoint.{key}")
     share = world_size * settings.accumulate
-    if settings.batch % share:
+    if batched and settings.batch % share:
         lower = settings.batch - settings.batch % share
         nearest = " or ".join(str(each) for each in (lower, lower + share) if each > 0)
         raise SettingsError(
@@ -78,11 +95,28 @@ def check(settings: Settings, world_size: int = 1) -> None:
         )
 
 
+def _refuse_what_it_does_not_take(settings: Settings, recipe: Recipe) -> None:
+    default = Settings()
+    for each in dataclasses.fields(Settings):
+        value = getattr(settings, each.name)
+        if recipe.takes is None or each.name in (*recipe.takes, "train") or value == getattr(default, each.name):
+            continue
+        told = f"{each.name}={show(value)}" if isinstance(value, (int, str)) else each.name
+        raise SettingsError(
+            f"{told}: recipe={recipe.name} decides that by itself; what it is to be told goes behind --, as in "
+            "`-- --batch-size 64`",
+            each.name,
+        )
+
+
 def with_recipe_defaults(settings: Settings, recipe: Recipe) -> Settings:
     """The settings with the recipe's own batch, epochs and data where none was named.
 
     Raises `SettingsError` for data that the recipe doesn't know, and for epochs and steps together.
     """
+    _refuse_what_it_does_not_take(settings, recipe)
+    if not recipe.data:
+        return settings
     name = settings.data.name or next(iter(recipe.data))
     if name not in recipe.data:
         raise SettingsError(not_a_choice("data", name, recipe.data), "data.name")

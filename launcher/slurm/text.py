@@ -13,6 +13,11 @@ asked=
 trap 'asked=yes; [ -e "$RUN/STOP" ] || echo "attempt $attempt" >"$RUN/STOP"' USR1
 """.strip()
 
+UNWARNED = r"""
+asked=
+trap '' USR1 # the profiler would not survive it
+""".strip()
+
 RENDEZVOUS = r"""
 # The head is resolved here, where Slurm's programs are. The port follows from the job, so that no two jobs share one,
 # and lies below those that the kernel hands to outgoing connections; one that a stranger listens on is passed over.

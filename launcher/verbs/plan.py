@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from launcher import request, script
+from launcher import request, script, user_script
 from launcher.errors import UsageError
 from launcher.facts import Facts
 from launcher.origins import Origin, origins
@@ -86,17 +87,30 @@ def describe(plans: Sequence[Plan], where: Sequence[Origin]) -> str:
         keys = [key for key, _ in first.swept]
         rows = [[str(index), *(show(value) for _, value in plan.swept)] for index, plan in enumerate(plans)]
         lines += [*table(["cell", *keys], rows), ""]
+    if first.script and first.script.bare:
+        lines += [*_as_typed(first), ""]
     lines += [*table(["setting", "value", "from"], [[each.key, show(each.value), each.place] for each in where]), ""]
     lines += [f"note: {each}" for plan in plans for each in plan.advice]
     lines += [f"--- {first.run_dir}/run.sh", script.render(first)]
     return "\n".join(lines)
 
 
+def _as_typed(plan: Plan) -> list[str]:
+    """What a bare script's user would type where it starts."""
+    assert plan.script is not None
+    exported = user_script.environment(plan.mechanism, plan.settings["amp"]["level"])
+    words = shlex.join(str(each) for each in script.command(plan))
+    where = f"{'the image, ' if plan.script.in_image else ''}{plan.script.folder(plan.run_dir)}"
+    return [f"in {where}:", *(f"  export {name}={value}" for name, value in exported.items()), f"  {words}"]
+
+
 def summary(plan: Plan) -> str:
     """One line: what would run, how and where."""
-    level, batch = plan.settings["amp"]["level"], plan.settings["batch"]
+    level = plan.settings["amp"]["level"]
+    batch = f", batch {plan.settings['batch']}" if plan.settings["batch"] else ""
+    what = plan.script.line() if plan.script else plan.recipe
     devices = f"{plan.gpus} GPU{'s' * (plan.gpus > 1)}" if plan.gpus else plan.settings["device"]
     nodes = f" on {plan.nodes} nodes" if plan.nodes > 1 else ""
     return (
-        f"{plan.recipe} in {plan.framework} at {level} ({plan.mechanism}), batch {batch}, {devices}{nodes}, {plan.host}"
+        f"{what} in {plan.framework} at {level} ({plan.mechanism}){batch}, {devices}{nodes}, {plan.host}"
     )

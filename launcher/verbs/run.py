@@ -32,7 +32,7 @@ def main(arguments: Sequence[str]) -> int:
         print(f"note: {line}", file=sys.stderr)
     address = addresses.of(specs[0].launch.cluster)
     if address is None:
-        folders = submit(plans, facts, code_files())
+        folders = submit(plans, facts, code_files(specs))
     else:
         from launcher.remote import handing_over
 

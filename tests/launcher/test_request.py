@@ -33,11 +33,6 @@ def test_a_verb_that_is_not_the_first_word_is_said(capsys: pytest.CaptureFixture
     assert "a verb is the first word: python -m launcher plan" in capsys.readouterr().err
 
 
-def test_a_choice_where_there_is_none_says_where_one_goes(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["plan", "experiment=x"]) == 2
-    assert "experiment/NAME.yaml" in capsys.readouterr().err
-
-
 def test_bytes_that_are_no_text_are_refused(tmp_path: Path) -> None:
     done = launch("plan", os.fsdecode(b"run_root=/tmp/\xff"), cwd=tmp_path, HOME=str(tmp_path))
     assert (done.returncode, "no UTF-8 text" in done.stderr) == (2, True), done.stderr

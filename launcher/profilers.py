@@ -1,0 +1,85 @@
+"""NVIDIA's profilers as words in front of a trainer's command, and where they can't stand there.
+
+The framework's own profiler needs no such words: the trainer is told by its settings.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from launcher.facts import Facts
+from launcher.spec import JobSpec
+from recipes.typed import SettingsError
+
+FOLDER = "profile"
+"""Folder of a run for what profilers leave."""
+AROUND = ("nsys", "ncu", "dlprof")
+"""Programs that start the trainer themselves."""
+
+
+def prefix(settings: dict[str, Any], run_dir: str, *, bare: bool) -> tuple[str, ...]:
+    """The words in front of the command of a run in that folder, from its settings as plain values.
+
+    Our trainers and wrappers open and close the profiler's range themselves, so that their warm-up is not recorded; in
+    a script started bare nobody does. `dlprof` is told which iteration is the first to count.
+    """
+    profile = settings["profile"]
+    tool = profile["tool"]
+    if tool == "nsys":
+        shared = ("--trace=cuda,cudnn,cublas,nvtx,osrt", "--force-overwrite=true")
+        ranged = ("--capture-range=cudaProfilerApi", "--capture-range-end=stop")
+        return ("nsys", "profile", *shared, *(() if bare else ranged), f"--output={run_dir}/{FOLDER}/nsys")
+    if tool == "ncu":
+        shared = ("--target-processes=all", "--force-overwrite")
+        return ("ncu", *shared, *(() if bare else ("--profile-from-start=off",)), f"--export={run_dir}/{FOLDER}/ncu")
+    if tool == "dlprof":
+        node = (f"--key_node={profile['key_node']}",) if profile["key_node"] else ()
+        return ("dlprof", *node, f"--iter_start={profile['start']}")
+    return ()
+
+
+def check(spec: JobSpec, facts: Facts, device: str) -> None:
+    """Refuse a profiler that isn't there or would record nothing. Raises `SettingsError`."""
+    profile, launch = spec.training.profile, spec.launch
+    if profile.key_node is not None and profile.tool != "dlprof":
+        raise SettingsError(f"profile.key_node={profile.key_node} belongs to profile=dlprof", "profile.key_node")
+    if profile.tool == "none":
+        return
+    bare = spec.recipe.name == "script" and spec.training.train.bare
+    if profile.tool == "framework":
+        if bare:
+            raise SettingsError(
+                "profile=framework needs a hand inside of the process, and train.bare=true starts the script alone; "
+                "say profile=nsys",
+                "profile",
+            )
+        return
+    if device == "cpu":
+        raise SettingsError(
+            f"profile={profile.tool} records GPUs, and this job runs on a CPU; say profile=framework", "profile"
+        )
+    if launch.nodes > 1:
+        raise SettingsError(
+            f"profile={profile.tool} with nodes={launch.nodes}: it records one node; say nodes=1", "profile"
+        )
+    contained = launch.container.kind != "none"
+    if profile.tool == "dlprof" and not _has_dlprof(launch.image if contained else None):
+        raise SettingsError(
+            "profile=dlprof needs one of NVIDIA's images of 2020 and 2021 that hold it (`image list` tells which), and "
+            "recipe=script with train.bare=true, as they are older than our own trainers; say profile=nsys",
+            "profile",
+        )
+    if not contained and launch.cluster.kind == "local" and profile.tool not in facts.profilers:
+        raise SettingsError(
+            f"profile={profile.tool}: there is no {profile.tool} on the PATH of {facts.host}; say profile=framework",
+            "profile",
+        )
+
+
+def _has_dlprof(image: str | None) -> bool:
+    if image is None:
+        return False
+    from containers import references
+
+    release = references.resolve(image).release
+    return release is not None and release.dlprof

@@ -1,0 +1,165 @@
+"""`recipe=script`: the user's own file as part of a plan, and what the launcher does about its precision."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+import shlex
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from launcher.schema import Launch
+from recipes import script
+from recipes.script import IN_IMAGE, NGC_TENSORFLOW1, Source
+from recipes.typed import SettingsError, refuse_control_characters
+
+if TYPE_CHECKING:
+    from launcher.facts import Facts
+    from launcher.spec import JobSpec
+
+OWN_FOLDER = "run"
+"""As `workdir=run`: a folder of the run's own."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ScriptPlan:
+    """A user's script, resolved."""
+
+    file: str
+    """As Python is given it: in the snapshot, as `script/train.py`, or as it is in the image."""
+    in_image: bool
+    """It is only in the container's image, and nobody has looked whether it is."""
+    workdir: str
+    """Folder that it starts in, absolute; empty is the run's own, `RUN/work`."""
+    arguments: tuple[str, ...] = ()
+    """What stood behind `--`."""
+    bare: bool = False
+    """Started alone, with no wrapper around it."""
+
+    def folder(self, run: str) -> str:
+        """The folder that it starts in, for the run in that folder."""
+        return self.workdir or f"{run}/work"
+
+    def file_in(self, code: str) -> str:
+        """The file as a command that starts elsewhere names it, with the snapshot in that folder."""
+        return self.file if self.in_image else f"{code}/{self.file}"
+
+    def line(self) -> str:
+        """File and arguments, as one would type them."""
+        return shlex.join([self.file.removeprefix("script/"), *self.arguments])
+
+
+def check(launch: Launch, recipe: str, precision: str) -> None:
+    """Refuse what doesn't go with scripts, and scripts that don't go. Raises `SettingsError`."""
+    if recipe != "script":
+        for key, value in (("script", launch.script), ("arguments", launch.arguments), ("workdir", launch.workdir)):
+            if value:
+                told = f"{key}={value}" if isinstance(value, str) else f"-- {shlex.join(value)}"
+                raise SettingsError(f"{told} belongs to recipe=script, and this is recipe={recipe}", key)
+        return
+    if not launch.script:
+        raise SettingsError("recipe=script needs script=FILE; its arguments go behind --", "script")
+    for each in launch.arguments:
+        refuse_control_characters("arguments", each)
+    if in_image(launch.script) and launch.container.kind == "none":
+        raise SettingsError(
+            f"script={launch.script} is in an image, and there is no container; say container=", "script"
+        )
+    if precision != "script":
+        for name in NGC_TENSORFLOW1:
+            if name in launch.env:
+                raise SettingsError(
+                    f"env.{name}: amp=o0 and amp=o1 set it in NVIDIA's TensorFlow 1 images, and every other TensorFlow "
+                    "passes over it in silence; leave it out",
+                    f"env.{name}",
+                )
+
+
+def in_image(named: str) -> bool:
+    return named.startswith(IN_IMAGE)
+
+
+def choose(spec: JobSpec, facts: Facts) -> ScriptPlan | None:
+    """The script of a job, or None for our own recipes. Raises `SettingsError`."""
+    launch = spec.launch
+    if launch.script is None:
+        return None
+    if in_image(launch.script):
+        file = launch.script.removeprefix(IN_IMAGE)
+        workdir = launch.workdir or posixpath.dirname(file)
+        if not posixpath.isabs(workdir):
+            raise SettingsError(
+                f"script={launch.script} is relative to a folder of the image: say workdir=/FOLDER, or name the file "
+                "in full",
+                "workdir",
+            )
+    else:
+        file = facts.scripts[launch.script].name
+        workdir = "" if launch.workdir == OWN_FOLDER else absolute(launch.workdir or ".", facts)
+        if workdir == "/" and launch.container.kind != "none":
+            raise SettingsError(
+                "workdir=/ can't be mounted into a container; name a folder, or say workdir=run", "workdir"
+            )
+        if launch.workdir in facts.missing:
+            raise SettingsError(f"workdir={launch.workdir}: there is no such folder", "workdir")
+    return ScriptPlan(
+        file=file,
+        in_image=in_image(launch.script),
+        workdir=workdir,
+        arguments=launch.arguments,
+        bare=spec.training.train.bare,
+    )
+
+
+def absolute(path: str, facts: Facts) -> str:
+    if path == "~" or path.startswith("~/"):
+        return facts.home + path[1:]
+    return posixpath.normpath(posixpath.join(facts.cwd, path))
+
+
+def stem(launch: Launch) -> str:
+    """The script's name without its folder and ending, as part of a run's name; empty where there is none."""
+    name = posixpath.basename((launch.script or "").removeprefix(IN_IMAGE))
+    return re.sub(r"[^\w.+-]", "-", name.removesuffix(".py"))[:40]
+
+
+def source(spec: JobSpec, facts: Facts) -> Source:
+    """What the text of the job's script tells of its precision; nothing where it isn't here."""
+    found = facts.scripts.get(spec.launch.script or "")
+    return found.source if found else Source()
+
+
+def is_ngc_tensorflow1(image: str | None) -> bool:
+    """Whether the catalogue knows the image as one with NVIDIA's own build of TensorFlow 1."""
+    if image is None:
+        return False
+    from containers import catalogue, references
+
+    release = references.resolve(image).release
+    return release is not None and release.framework == "tensorflow" and catalogue.parse(release.version) < (2,)
+
+
+def environment(mechanism: str, level: str) -> dict[str, str]:
+    """What says the level to a script that nothing of ours is around."""
+    if mechanism != "ngc_environment":
+        return {}
+    return dict.fromkeys(NGC_TENSORFLOW1, "1" if level == "o1" else "0")
+
+
+def advice(spec: JobSpec, facts: Facts, gpus: int) -> tuple[str, ...]:
+    """What a user of scripts should know of this one."""
+    launch, train = spec.launch, spec.training.train
+    if launch.script is None:
+        return ()
+    found = []
+    if in_image(launch.script):
+        found.append(f"{launch.script.removeprefix(IN_IMAGE)} is looked for in the image alone, when the job starts")
+    if gpus > 1 and train.processes == 1:
+        found.append(f"the script is started once and sees {gpus} GPUs; train.processes={gpus} starts one for each")
+    if spec.swept and launch.workdir != OWN_FOLDER and not in_image(launch.script):
+        found.append("all cells of this sweep start in one folder; workdir=run gives each its own")
+    if train.bare:
+        found.append("nothing observes what a bare script runs, so nothing will be proved")
+    if not train.bare and not script.by_script(train, source(spec, facts)) and spec.training.amp.level != "o0":
+        found.append("amp is applied around the script, which is left as it is")
+    return tuple(found)

@@ -1,0 +1,194 @@
+"""The user's own file as a recipe: what can be done about its precision without touching it, and what can't.
+
+Standard library only: the launcher refuses with it before anything is queued, the wrapper around the file applies it.
+"""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+from typing import Literal
+
+from recipes import levels
+from recipes.levels import Row
+from recipes.recipe import Recipe
+from recipes.settings import Settings
+from recipes.typed import SettingsError, setting
+
+IN_IMAGE = "image:"
+"""In front of a file that is only in the container's image."""
+
+NGC_TENSORFLOW1 = ("TF_ENABLE_AUTO_MIXED_PRECISION", "TF_ENABLE_AUTO_MIXED_PRECISION_GRAPH_REWRITE")
+"""Variables that NVIDIA's own builds of TensorFlow 1 read; every other TensorFlow passes over them in silence."""
+
+LINES = {
+    "torch": """\
+    from recipes.torch_.precision import Precision
+    precision = Precision.from_env()
+    model = precision.cast(model)                        # before DistributedDataParallel and torch.compile
+    optimizer = precision.optimizer(model, optimizer)
+    with precision.forward():
+        loss = ...
+    precision.backward(loss)                             # for loss.backward()
+    precision.step(optimizer)                            # for optimizer.step()
+    precision.update()""",
+    "tensorflow": """\
+    from recipes.tensorflow_.precision import Precision
+    precision = Precision.from_env()""",
+    "paddle": """\
+    from recipes.paddle_.precision import Precision
+    precision = Precision.from_env()""",
+}
+"""What a script adds to carry any level out by itself."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ScriptSettings:
+    """How the file is started."""
+
+    precision: Literal["auto", "launcher", "script"] = setting(
+        "auto",
+        "who applies amp: the launcher around the file, or the script itself; auto is script where the file calls "
+        "Precision.from_env()",
+    )
+    processes: int = setting(1, "processes on each node, started by torchrun where there are several")
+    bare: bool = setting(
+        False, "start the file alone, with nothing of this project around it, for images too old for that; no proof"
+    )
+
+
+RECIPE = Recipe(
+    name="script",
+    settings=ScriptSettings,
+    batch=0,
+    epochs=0,
+    trainers={"torch": "recipes.torch_.script", "tensorflow": "recipes.tensorflow_.script"},
+    takes=("recipe", "framework", "amp", "loss_scale", "xla", "compile", "tf32", "device", "profile", "require_proof"),
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Source:
+    """What the text of a script tells of its precision. A file that isn't here, or isn't Python, tells nothing."""
+
+    asks: bool = False
+    """It calls `Precision.from_env()`."""
+    fits: bool = False
+    """It trains by Keras's compile and fit, which scale the loss of float16 by themselves."""
+
+
+def read(text: str) -> Source:
+    """What the text of a Python file tells."""
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError):
+        return Source()
+    calls = [node.func for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    methods = {each.attr for each in calls if isinstance(each, ast.Attribute)}
+    asks = any(
+        isinstance(each, ast.Attribute) and each.attr == "from_env" and _last_name(each.value) == "Precision"
+        for each in calls
+    )
+    own_loop = any(
+        (isinstance(node, ast.Attribute) and node.attr == "GradientTape")
+        or (isinstance(node, ast.FunctionDef) and node.name == "train_step")
+        or (isinstance(node, ast.keyword) and node.arg == "auto_scale_loss")
+        for node in ast.walk(tree)
+    )
+    return Source(asks=asks, fits={"compile", "fit"} <= methods and not own_loop)
+
+
+def _last_name(node: ast.AST) -> str:
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def by_script(train: ScriptSettings, source: Source) -> bool:
+    """Whether the script applies its precision itself."""
+    return source.asks if train.precision == "auto" else train.precision == "script"
+
+
+def mechanism(settings: Settings, dtype: str, device: str, source: Source, *, ngc_tensorflow1: bool = False) -> Row:
+    """What carries the level out in a script, with the dtype resolved, or the reason why nothing can.
+
+    `ngc_tensorflow1` says that it runs in an image that holds NVIDIA's own build of TensorFlow 1.
+    """
+    framework, level, train = settings.framework, settings.amp.level, settings.train
+    if train.bare:
+        return _bare(settings, ngc_tensorflow1)
+    own = levels.mechanism(framework, level, dtype, settings.xla, device, settings.amp.master_weights)
+    if own.hole:
+        return own
+    if by_script(train, source):
+        return own
+    if level == "o0":
+        return own
+    add = f"let the script carry it out by itself, with these lines:\n{LINES[framework]}"
+    if settings.amp.allow or settings.amp.deny or settings.amp.keep_fp32:
+        return Row(hole=f"amp.allow, amp.deny and amp.keep_fp32 need a hand inside of the script; {add}")
+    if framework == "torch":
+        return _around_torch(level, dtype, add)
+    if framework == "tensorflow":
+        return _around_tensorflow(level, dtype, source, own, add)
+    return Row(hole=f"around a script in {framework} nothing is applied; {add}")
+
+
+def _bare(settings: Settings, ngc_tensorflow1: bool) -> Row:
+    level = settings.amp.level
+    if settings.train.precision == "script":
+        return Row(mechanism="script")
+    if settings.framework == "tensorflow" and ngc_tensorflow1:
+        if level in ("o0", "o1") and settings.amp.dtype != "bfloat16":
+            return Row(mechanism="ngc_environment")
+        return Row(hole="NVIDIA's TensorFlow 1 images know float32 and the float16 graph rewrite: say amp=o0 or amp=o1")
+    if level == "o0":
+        return Row(mechanism="float32")
+    return Row(
+        hole=f"train.bare=true starts the script with nothing around it, so nobody would apply amp={level}; say "
+        "train.precision=script where the script does it by itself"
+    )
+
+
+def _around_torch(level: str, dtype: str, add: str) -> Row:
+    if level != "o1":
+        return Row(hole=f"amp={level} casts the model, which is inside of the script; say amp=o1, or {add}")
+    if dtype == "float16":
+        return Row(
+            hole=f"float16 needs its loss scaled, and nothing scales it in a script that is left as it is; say "
+            f"amp.dtype=bfloat16, or {add}"
+        )
+    return Row(mechanism="autocast_around")
+
+
+def _around_tensorflow(level: str, dtype: str, source: Source, own: Row, add: str) -> Row:
+    if dtype == "bfloat16":
+        return own
+    if level == "o2" and source.fits:
+        return own
+    scaled = "; Keras scales it in compile and fit alone, with amp=o2" if level == "o2" else ""
+    return Row(
+        hole=f"float16 needs its loss scaled, and nothing scales it in this script as it is{scaled}; say "
+        f"amp.dtype=bfloat16, or {add}"
+    )
+
+
+def check(settings: Settings) -> None:
+    """Refuse what no script could be started with. Raises `SettingsError`."""
+    train: ScriptSettings = settings.train
+    if train.processes < 1:
+        raise SettingsError(f"train.processes={train.processes} must be at least 1", "train.processes")
+    if train.processes > 1 and settings.framework != "torch":
+        raise SettingsError(
+            f"train.processes={train.processes}: torchrun starts scripts in torch, and this one is in "
+            f"{settings.framework}",
+            "train.processes",
+        )
+    if train.bare and settings.require_proof:
+        raise SettingsError(
+            "train.bare=true: nothing observes what such a script runs, so nothing can be proved; say "
+            "require_proof=false",
+            "require_proof",
+        )
+    if settings.compile and train.precision == "launcher":
+        raise SettingsError("compile=true: whether its model is compiled is the script's own business", "compile")

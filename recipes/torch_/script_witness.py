@@ -1,0 +1,129 @@
+"""Watching a training loop that nobody here wrote: its steps are told by its optimizers, its model by what is called.
+
+Watched is a span of two optimizer steps, so that a GAN's generator and discriminator are both in it, from the first
+forward of a module to the first one after the second step. The first steps of the script are watched, and then two of
+each following decade of steps.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import threading
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.modules.module import register_module_forward_pre_hook
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from recipes.torch_ import eager
+from recipes.torch_.observe import Witness
+from recipes.torch_.precision import Precision
+
+SPAN = 2
+"""Optimizer steps that are watched at a time."""
+
+
+class ScriptWitness:
+    """Counts the optimizer steps of a script, and watches some of them."""
+
+    def __init__(self, precision: Precision) -> None:
+        self.precision = precision
+        self.steps = 0
+        """Optimizer steps so far."""
+        self.reports: list[dict[str, Any]] = []
+        self.paused = False
+        """While another profiler is at work."""
+        self._due = 1
+        self._open: contextlib.ExitStack | None = None
+        self._until = 0
+        self._thread = threading.get_ident()
+        self._hook: Any = None
+        self._watched: _Watched | None = None
+
+    @contextlib.contextmanager
+    def watching(self) -> Iterator[None]:
+        """The script runs in here. What was being watched when it ends in an exception is not reported."""
+        # torch would warn the user of a hook that is ours.
+        warnings.filterwarnings("ignore", message=r"Using `torch.compile\(module\)` when there are global hooks")
+        counting = register_optimizer_step_post_hook(self._stepped)
+        self._await_forward()
+        try:
+            yield
+            if self._open is not None and self.steps >= self._due:
+                self._close()
+        finally:
+            counting.remove()
+            self._stop_waiting()
+
+    def _stepped(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        self.steps += 1
+        ends = self._open is not None and self.steps >= self._until
+        begins = self._open is None and self.steps + 1 >= self._due
+        if self._hook is None and (ends or begins):
+            self._await_forward()
+
+    def _await_forward(self) -> None:
+        """Only where something is about to begin or to end is there a hook on modules, and no other step is slower."""
+        self._hook = register_module_forward_pre_hook(self._on_forward)
+
+    def _stop_waiting(self) -> None:
+        if self._hook is not None:
+            self._hook.remove()
+            self._hook = None
+
+    def _on_forward(self, module: nn.Module, inputs: Any) -> None:
+        if torch.compiler.is_compiling() or threading.get_ident() != self._thread or eager.in_backward():
+            return
+        if self._open is not None:
+            assert self._watched is not None
+            if self.steps < self._until:
+                self._watched.add(module)
+                return
+            self._close()
+            self._stop_waiting()
+        elif torch.is_grad_enabled() and not self.paused and self.steps + 1 >= self._due:
+            self._begin(module)
+
+    def _begin(self, module: nn.Module) -> None:
+        self._due = self.steps + 1
+        self._until = self.steps + SPAN
+        self._watched = _Watched(module, self.precision)
+        self._open = contextlib.ExitStack()
+        self._open.enter_context(self._watched.step(self._due))
+
+    def _close(self) -> None:
+        assert self._open is not None and self._watched is not None
+        self._open.close()
+        self._open = None
+        self.reports += self._watched.reports
+        low = 10 ** len(str(self.steps))
+        self._due = random.Random(low).randrange(low, 10 * low)
+
+
+class _Watched(Witness):
+    """A witness of modules that become known only as they are called."""
+
+    def __init__(self, module: nn.Module, precision: Precision) -> None:
+        self._known: dict[nn.Parameter, tuple[nn.Module, bool]] = {}
+        super().__init__(module, precision)
+        self._seen: set[int] = set()
+        self.add(module)
+
+    def add(self, module: nn.Module) -> None:
+        """The modules inside of this one are among those that are watched."""
+        if id(module) in self._seen:
+            return
+        kept = set(self._precision.kept)
+        for name, each in module.named_modules():
+            self._seen.add(id(each))
+            if name in kept:
+                self._kept.update(each.modules())
+        self._modules = list(dict.fromkeys([*self._modules, *module.modules()]))
+        self._known.update(super()._owners())
+
+    def _owners(self) -> dict[nn.Parameter, tuple[nn.Module, bool]]:
+        return self._known

@@ -1,0 +1,268 @@
+"""The wrapper around a user's own script, whatever its framework: it starts the file, watches, and leaves the result.
+
+python -m recipes.torch_.script amp=o1 script=train.py workdir=. -- --lr 0.1 data/
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import runpy
+import sys
+import time
+import traceback
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from recipes import arguments, result, run_folder, script, verdict
+from recipes.arguments import Arguments
+from recipes.result import Result
+from recipes.run_folder import RunFolder, write_json
+from recipes.script import Source
+from recipes.trainer import outcome
+from recipes.trainer.outcome import Mode
+from recipes.trainer.run import FAILED, INTERRUPTED, REFUSED
+from recipes.typed import SettingsError
+
+PATIENCE = 60.0
+"""Seconds that the first rank waits at the end for what the others saw."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Started:
+    """What the wrapper was started with."""
+
+    chosen: Arguments
+    file: Path
+    """Absolute."""
+    workdir: Path
+    arguments: tuple[str, ...]
+    source: Source
+
+
+class Wrapper(ABC):
+    """What a framework does around a script: its precision, where it can be applied there, and its observation."""
+
+    mode: Mode
+
+    @abstractmethod
+    def around(self) -> AbstractContextManager[None]:
+        """The script runs inside of this."""
+
+    @abstractmethod
+    def reports(self) -> list[dict[str, Any]]:
+        """What was seen on this rank, once the script has ended: reports as `recipes.verdict` has them."""
+
+    @abstractmethod
+    def mechanism(self) -> str:
+        """What carried the level out, as far as it was seen."""
+
+    @abstractmethod
+    def steps(self) -> int:
+        """Optimizer steps that were counted."""
+
+    @abstractmethod
+    def peak_memory(self) -> int: ...
+
+    @abstractmethod
+    def versions(self) -> dict[str, str | None]: ...
+
+    @abstractmethod
+    def hardware(self) -> dict[str, str | None]: ...
+
+
+def main(framework: str, words: Sequence[str], wrap: Callable[[Started], Wrapper]) -> int:
+    """Run a script for these words; returns the process's exit code.
+
+    It is the script's own, but for 1 where the script went well and its proof did not, and 2 where it wasn't started.
+    """
+    if "--help" in _ours(words) or "-h" in _ours(words):
+        print(arguments.help_text("script", f"recipes.{framework}_.script"))
+        print("  script=FILE  the file; what stands behind -- is passed on to it\n  workdir=FOLDER  where it starts")
+        return 0
+    began = time.monotonic()
+    try:
+        started = parse(words, framework)
+        wrapper = wrap(started)
+    except SettingsError as error:
+        print(f"script: {error}", file=sys.stderr)
+        return REFUSED
+    if os.environ.get("RANK", "0") == "0":
+        for line in outcome.mode_lines(started.chosen.settings, wrapper.mode):
+            print(line, flush=True)
+    with wrapper.around():
+        if started.chosen.run:
+            started.chosen.run.mkdir(mode=0o700, parents=True, exist_ok=True)
+        code, failure = execute(started.file, started.arguments, started.workdir)
+    sys.stdout.flush()
+    return _conclude(started, wrapper, code, failure, time.monotonic() - began)
+
+
+def parse(words: Sequence[str], framework: str) -> Started:
+    """The words of the wrapper's command line. Raises `SettingsError`."""
+    ours = _ours(words)
+    mine = {key: text for key, equals, text in (word.partition("=") for word in ours) if key in ("script", "workdir")}
+    rest = [word for word in ours if word.partition("=")[0] not in ("script", "workdir")]
+    chosen = arguments.parse(rest, "script", framework)
+    script.check(chosen.settings)
+    if not mine.get("script"):
+        raise SettingsError("script=FILE is missing (command line)", "script")
+    file = Path(mine["script"]).absolute()
+    try:
+        source = script.read(file.read_text(encoding="utf-8", errors="replace"))
+    except OSError as error:
+        raise SettingsError(f"script={file}: {error.strerror}", "script") from None
+    return Started(
+        chosen=chosen,
+        file=file,
+        workdir=Path(mine.get("workdir") or ".").absolute(),
+        arguments=tuple(words[len(ours) + 1 :]),
+        source=source,
+    )
+
+
+def _ours(words: Sequence[str]) -> list[str]:
+    return list(words[: words.index("--")] if "--" in words else words)
+
+
+def execute(file: Path, passed: Sequence[str], workdir: Path) -> tuple[int, str | None]:
+    """Run the file as `python FILE ...` would. Returns its exit code, and why it failed in one sentence."""
+    workdir.mkdir(parents=True, exist_ok=True)
+    os.chdir(workdir)
+    sys.argv = [str(file), *passed]
+    sys.path[0] = str(file.parent)
+    try:
+        runpy.run_path(str(file), run_name="__main__")
+    except SystemExit as ended:
+        code = _exit_code(ended)
+        return code, f"the script ended with exit code {code}" if code else None
+    except KeyboardInterrupt:
+        return INTERRUPTED, "interrupted from the keyboard"
+    except BaseException as error:
+        _print_traceback(error, file)
+        return FAILED, f"{type(error).__name__}: {error}"
+    return 0, None
+
+
+def _exit_code(ended: SystemExit) -> int:
+    """As Python makes it of what `sys.exit` was given."""
+    if ended.code is None or isinstance(ended.code, int):
+        return (ended.code or 0) & 0xFF
+    print(ended.code, file=sys.stderr)
+    return 1
+
+
+def _print_traceback(error: BaseException, file: Path) -> None:
+    """The script's own frames; those of the wrapper tell its user nothing."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename != str(file):
+        trace = trace.tb_next
+    traceback.print_exception(type(error), error, trace)
+
+
+def _conclude(started: Started, wrapper: Wrapper, code: int, failure: str | None, seconds: float) -> int:
+    """Judge what all ranks saw, write the result, and give the exit code."""
+    rank, size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    settings, run = started.chosen.settings, started.chosen.run
+    reports = wrapper.reports()
+    if rank:
+        if run:
+            write_json(_left_by(run, rank), {"reports": reports})
+        return code
+    folder = _folder(run)
+    if size > 1 and run and not code:
+        reports = [*reports, *_of_the_others(run, size)]
+    observed = verdict.observed(reports) if not code else {"verdict": "unknown", "why": "the script failed"}
+    problem = failure or _proof_problem(settings.amp.level, settings.require_proof, observed)
+    if folder:
+        folder.check_ours()
+        result.write(folder.result, _result(started, wrapper, folder, observed, problem, seconds, size))
+    print(f"amp={settings.amp.level} {observed['verdict']}: {observed['why']}", flush=True)
+    if problem and not failure:
+        print(f"script: {problem}", file=sys.stderr)
+    return code or (FAILED if problem else 0)
+
+
+def _folder(run: Path | None) -> RunFolder | None:
+    if run is None:
+        return None
+    attempt = int(os.environ.get("LAUNCHER_ATTEMPT") or run_folder.next_attempt(run, 0))
+    folder = RunFolder(path=run, attempt=attempt)
+    (run / "attempts" / str(attempt)).mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def _left_by(run: Path, rank: int) -> Path:
+    """Where a rank of this very start leaves what it saw. The script's own process group may be gone by then."""
+    start = f"{os.environ.get('TORCHELASTIC_RUN_ID', '')}-{os.environ.get('LAUNCHER_ATTEMPT', '')}"
+    return run / f".seen-{start}-{rank}.json"
+
+
+def _of_the_others(run: Path, size: int) -> list[dict[str, Any]]:
+    """What the other ranks left. One that left nothing in time is missed by the verdict."""
+    waiting = {_left_by(run, rank) for rank in range(1, size)}
+    found: list[dict[str, Any]] = []
+    until = time.monotonic() + PATIENCE
+    while waiting and time.monotonic() < until:
+        for path in [each for each in waiting if each.exists()]:
+            found += json.loads(path.read_text())["reports"]
+            path.unlink()
+            waiting.remove(path)
+        time.sleep(0.05)
+    return found
+
+
+def _proof_problem(level: str, required: bool, observed: dict[str, Any]) -> str | None:
+    if observed["verdict"] == "contradicted":
+        return f"what ran was not amp={level}: {observed['why']}"
+    if observed["verdict"] == "unknown" and required:
+        return f"nothing proves that amp={level} ran: {observed['why']} (require_proof=false lets that pass)"
+    return None
+
+
+def _result(
+    started: Started,
+    wrapper: Wrapper,
+    folder: RunFolder,
+    observed: dict[str, Any],
+    problem: str | None,
+    seconds: float,
+    size: int,
+) -> Result:
+    settings = started.chosen.settings
+    asked = {**outcome.requested(settings), **_UNKNOWN}
+    return Result(
+        run=os.environ.get("LAUNCHER_RUN_ID") or folder.path.resolve().name,
+        status="failed" if problem else "done",
+        reason=problem,
+        attempts=folder.attempt,
+        framework=settings.framework,
+        recipe="script",
+        mechanism=wrapper.mechanism(),
+        requested=asked,
+        effective={**outcome.effective(settings, wrapper.mode, False), **_UNKNOWN},
+        observed=observed,
+        throughput={},
+        peak_memory_bytes=wrapper.peak_memory(),
+        loss={},
+        eval={},
+        loss_scale={},
+        updates={"attempted": wrapper.steps(), "applied": wrapper.steps()},
+        epochs=None,
+        steps=wrapper.steps(),
+        wall_seconds=seconds,
+        world_size=size,
+        determinism="best_effort",
+        resumed_from=None,
+        versions=wrapper.versions(),
+        digests={**outcome.digests(started.chosen.plan, ""), "data": None},
+        hardware=wrapper.hardware(),
+    )
+
+
+# What only the script itself knows.
+_UNKNOWN: dict[str, Any] = {"batch": None, "accumulate": None, "deterministic": None}

@@ -1,0 +1,146 @@
+"""Published command lines, as experiments: what is planned is what the pages say, word for word."""
+
+from __future__ import annotations
+
+import dataclasses
+import shlex
+from pathlib import Path
+
+import pytest
+
+from containers.runtime import Runtime
+from launcher.errors import UsageError
+from launcher.facts import ContainerFacts, Facts
+from launcher.plan import Plan, resolve
+from launcher.script import command, render
+from launcher.verbs.plan import describe
+from tests import golden
+from tests.launcher.hosts import LAPTOP, gpu, spec_of
+
+GOLDEN = Path(__file__).parent / "golden"
+TWCC_IMAGE = "nvcr.io/nvidia/tensorflow:19.08-py3"
+RUNTIMES = {
+    "docker": Runtime(kind="docker", command=("docker",), version=(28, 0)),
+    "apptainer": Runtime(kind="apptainer", command=("apptainer",), product="apptainer", version=(1, 4)),
+}
+
+# Copied from the pages, with their line breaks.
+PUBLISHED = {
+    "twcc_published_group1": """
+        python ./main.py --mode=training_benchmark --warmup_steps 200 \\
+       --num_iter 500 --batch_size 128 --iter_unit batch --results_dir results \\
+       --nouse_tf_amp  --nouse_xla
+    """,
+    "twcc_published_group2": """
+        python ./main.py --mode=training_benchmark --warmup_steps 200 \\
+       --num_iter 500 --batch_size 256 --iter_unit batch --results_dir results \\
+       --nouse_tf_amp  --nouse_xla
+    """,
+    "twcc_published_group3": """
+        python ./main.py --mode=training_benchmark --warmup_steps 200 \\
+       --num_iter 500 --batch_size 256 --iter_unit batch --results_dir results \\
+       --nouse_xla
+    """,
+    "twcc_published_group4": """
+        python ./main.py --mode=training_benchmark --warmup_steps 200 \\
+       --num_iter 500 --batch_size 256 --iter_unit batch --results_dir results
+    """,
+    "twcc_published_group5": """
+        python ./main.py --mode=training_benchmark --warmup_steps 200 \\
+       --num_iter 500 --batch_size 512 --iter_unit batch --results_dir results
+    """,
+    "alcf_published_dlprof": """
+        dlprof --key_node=ASSIGNADDVARIABLEOP_1 --iter_start=15 python train_GAN_optimized.py
+    """,
+}
+EXPORTED = {
+    **dict.fromkeys(("twcc_published_group1", "twcc_published_group2"), "0"),
+    **dict.fromkeys(("twcc_published_group3", "twcc_published_group4", "twcc_published_group5"), "1"),
+}
+TRAPS = {
+    "twcc_published_group3": ("since June 2020",),
+    "twcc_published_group4": ("since June 2020", "take this row as unproven"),
+    "twcc_published_group5": ("since June 2020", "take it as unproven"),
+    "alcf_published_dlprof": ("does not survive SIGINT", "--iter_stop", "fail to detect AMP"),
+}
+
+
+def host(image: str, capability: str = "7.0") -> Facts:
+    found = ContainerFacts(
+        runtimes=RUNTIMES,
+        architecture="amd64",
+        image=image,
+        image_present=True,
+        image_architecture="amd64",
+        uid=1000,
+        gid=1000,
+    )
+    card = dataclasses.replace(gpu(0, capability), driver="470.57.02")
+    return dataclasses.replace(LAPTOP, gpus=(card,), containers=found, python="python")
+
+
+def plan_of(name: str, *words: str) -> Plan:
+    facts = host(TWCC_IMAGE) if name.startswith("twcc") else host("/images/tf2_21.04.sif", "8.0")
+    return resolve(spec_of(f"experiment={name}", *words), facts)
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_the_command_is_the_published_one(name: str) -> None:
+    words = shlex.split(PUBLISHED[name].replace("\\\n", " "))
+    assert list(command(plan_of(name))) == words
+
+
+@pytest.mark.parametrize(("name", "value"), EXPORTED.items())
+def test_the_exported_variables_are_the_published_ones(name: str, value: str) -> None:
+    plan = plan_of(name)
+    exported = {key: text for key, text in plan.env.items() if key.startswith("TF_")}
+    assert exported == {
+        "TF_ENABLE_AUTO_MIXED_PRECISION": value,
+        "TF_ENABLE_AUTO_MIXED_PRECISION_GRAPH_REWRITE": value,
+    }
+    assert plan.mechanism == "ngc_environment"
+
+
+@pytest.mark.parametrize(("name", "traps"), TRAPS.items())
+def test_the_traps_of_a_line_are_told_before_it_runs(name: str, traps: tuple[str, ...]) -> None:
+    told = " ".join(plan_of(name).advice)
+    assert [each for each in traps if each not in told] == []
+
+
+def test_the_folder_and_the_image_are_the_published_ones() -> None:
+    plan = plan_of("twcc_published_group1")
+    assert plan.script is not None and plan.container is not None
+    assert plan.script.workdir == "/workspace/nvidia-examples/resnet50v1.5"
+    assert plan.container.image == TWCC_IMAGE
+    assert "./main.py is looked for in the image alone" in " ".join(plan.advice)
+
+
+@pytest.mark.parametrize("name", ["twcc_published_group3", "alcf_published_dlprof"])
+def test_golden_script(name: str) -> None:
+    golden.check(GOLDEN / f"{name}.sh", render(plan_of(name).bind("20260102-030405-calm-fox")))
+
+
+def test_the_variables_are_not_set_for_a_tensorflow_that_passes_over_them() -> None:
+    with pytest.raises(UsageError, match="nobody would apply amp=o1"):
+        plan_of("twcc_published_group3", "image=ngc-tensorflow:21.04")
+
+
+def test_the_variables_cannot_be_set_by_hand_against_the_level() -> None:
+    with pytest.raises(UsageError, match=r"env\.TF_ENABLE_AUTO_MIXED_PRECISION: amp=o0 and amp=o1 set it"):
+        plan_of("twcc_published_group1", "env.TF_ENABLE_AUTO_MIXED_PRECISION=1")
+
+
+def test_dlprof_is_refused_in_an_image_that_has_none() -> None:
+    with pytest.raises(UsageError, match="profile=dlprof needs one of NVIDIA's images of 2020 and 2021"):
+        plan_of("alcf_published_dlprof", "image=ngc-tensorflow:22.05")
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_plan_shows_it_as_the_page_does(name: str) -> None:
+    plan = plan_of(name)
+    lines = describe([plan], []).splitlines()
+    line = " ".join(PUBLISHED[name].replace("\\\n", " ").split())
+    assert f"  {line}" in lines
+    if name in EXPORTED:
+        assert f"  export TF_ENABLE_AUTO_MIXED_PRECISION={EXPORTED[name]}" in lines
+        assert "in the image, /workspace/nvidia-examples/resnet50v1.5:" in lines

@@ -1,0 +1,239 @@
+"""`recipe=script`: from the words typed to the command that starts the user's file."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shlex
+import subprocess
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from containers.runtime import Runtime
+from launcher import request, user_code
+from launcher.errors import UsageError
+from launcher.facts import ContainerFacts, Facts, Script
+from launcher.plan import Plan, from_json, resolve, to_json
+from launcher.probe import code_files, probe
+from launcher.script import command, render
+from launcher.spec import JobSpec
+from recipes.script import Source
+from tests.launcher.hosts import LAPTOP, TWO_A100, spec_of
+
+HERE = Script(path="/home/mei/project/train.py", name="script/train.py")
+ASKS = dataclasses.replace(HERE, source=Source(asks=True))
+
+
+def with_script(facts: Facts, script: Script = HERE) -> Facts:
+    return dataclasses.replace(facts, scripts={"train.py": script})
+
+
+def specs_of(*words: str) -> tuple[JobSpec, ...]:
+    return request.understand(request.compose(request.take_apart(words)))
+
+
+def plan_of(*words: str, facts: Facts = LAPTOP, script: Script = HERE) -> Plan:
+    (spec,) = specs_of("recipe=script", "script=train.py", *words)
+    return resolve(spec, with_script(facts, script))
+
+
+def test_the_wrapper_is_told_the_level_the_file_and_its_arguments() -> None:
+    plan = plan_of("amp=o1", "--", "--lr", "0.1", "data/")
+    assert command(plan) == (
+        "/opt/venv/bin/python",
+        "-m",
+        "recipes.torch_.script",
+        "amp=o1",
+        "spec=/home/mei/launcher-runs/RUN_ID/plan.json",
+        "run=/home/mei/launcher-runs/RUN_ID",
+        "script=script/train.py",
+        "workdir=/home/mei/project",
+        *("--", "--lr", "0.1", "data/"),
+    )
+    assert from_json(json.loads(json.dumps(to_json(plan)))) == plan
+
+
+@given(st.lists(st.text(st.characters(exclude_categories=("Cs", "Cc")), max_size=20), max_size=4))
+def test_arguments_behind_two_dashes_are_passed_on_byte_for_byte(arguments: list[str]) -> None:
+    words = command(plan_of("--", *arguments))
+    passed = list(words[words.index("--") + 1 :]) if "--" in words else []
+    assert passed == arguments
+    line = (
+        next(each for each in render(plan_of("--", *arguments)).splitlines() if each.strip().startswith("-- "))
+        if arguments
+        else "--"
+    )
+    assert shlex.split(line) == ["--", *arguments]
+
+
+@pytest.mark.parametrize("argument", ["a\nb", "a\x00", "\udcff"])
+def test_an_argument_that_no_script_could_hold_is_refused(argument: str) -> None:
+    with pytest.raises(UsageError, match="an argument behind --"):
+        specs_of("recipe=script", "script=train.py", "--", argument)
+
+
+def test_flags_and_verbs_behind_two_dashes_are_the_scripts() -> None:
+    (spec,) = specs_of("recipe=script", "script=train.py", "--", "--help", "plan", "--", "-m", "amp=o9")
+    assert spec.launch.arguments == ("--help", "plan", "--", "-m", "amp=o9")
+    assert spec.command[-6:] == ("--", "--help", "plan", "--", "-m", "amp=o9")
+
+
+def test_a_script_has_no_batch_and_is_told_none() -> None:
+    plan = plan_of()
+    assert [word for word in plan.trainer_argv if word.startswith(("batch=", "epochs=", "seed="))] == []
+    assert "batch" not in render(plan).split("set -u")[0]
+    with pytest.raises(UsageError, match=r"batch=64: recipe=script decides that by itself.*-- --batch-size 64"):
+        plan_of("batch=64")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("recipe=script",), "recipe=script needs script=FILE"),
+        (("script=train.py",), "script=train.py belongs to recipe=script, and this is recipe=mnist"),
+        (("workdir=/tmp",), "workdir=/tmp belongs to recipe=script"),
+        (("--", "--lr", "1"), "-- --lr 1 belongs to recipe=script"),
+        (("recipe=script", "script=image:/a.py"), "is in an image, and there is no container"),
+        (("recipe=script", "script=train.py", "train.bare=true"), "say require_proof=false"),
+        (("recipe=script", "script=train.py", "framework=paddle"), "recipe script is there for torch, tensorflow"),
+        (("recipe=script", "script=train.py", "train.proceses=2"), "did you mean train.processes?"),
+        (("recipe=script", "script=train.py", "data=mnist"), "decides that by itself"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(words: tuple[str, ...], said: str) -> None:
+    with pytest.raises(UsageError) as refusal:
+        specs_of(*words)
+    assert said in str(refusal.value)
+
+
+def test_what_cannot_be_done_honestly_is_refused_before_queueing() -> None:
+    for words in (("amp=o2",), ("amp.dtype=float16",)):
+        with pytest.raises(UsageError, match=r"precision = Precision\.from_env\(\)"):
+            plan_of(*words)
+    assert plan_of("amp=o2", script=ASKS).mechanism == "half_model_fp32_masters"
+    assert plan_of("amp=o2", "train.precision=script").mechanism == "half_model_fp32_masters"
+
+
+def test_one_process_unless_more_are_asked_for() -> None:
+    alone = plan_of(facts=TWO_A100)
+    assert (alone.processes, "torch.distributed.run" in command(alone)) == (1, False)
+    assert "train.processes=2 starts one for each" in " ".join(alone.advice)
+    both = command(plan_of("train.processes=2", facts=TWO_A100))
+    assert both[1:6] == ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m")
+
+
+def test_a_bare_script_starts_as_python_would_start_it() -> None:
+    plan = plan_of("amp=o0", "train.bare=true", "require_proof=false", "--", "--lr", "1")
+    script = f"{plan.code_dir}/script/train.py"
+    assert command(plan) == ("/opt/venv/bin/python", script, "--lr", "1")
+    assert "cd /home/mei/project || exit 1" in render(plan)
+
+
+@pytest.mark.parametrize(
+    ("word", "folder"),
+    [("workdir=run", "/home/mei/launcher-runs/RUN_ID/work"), ("workdir=out", "/home/mei/project/out")],
+)
+def test_it_starts_where_it_is_told_to(word: str, folder: str) -> None:
+    assert f"workdir={folder}" in plan_of(word).trainer_argv
+
+
+def test_a_working_folder_that_is_not_there_is_refused() -> None:
+    with pytest.raises(UsageError, match="workdir=out: there is no such folder"):
+        plan_of("workdir=out", facts=dataclasses.replace(LAPTOP, missing=("out",)))
+
+
+def test_in_a_container_the_working_folder_is_mounted_and_a_script_of_the_image_is_not_looked_for() -> None:
+    docker = {"docker": Runtime(kind="docker", command=("docker",), version=(28, 0))}
+    found = ContainerFacts(
+        runtimes=docker,
+        architecture="amd64",
+        image="it:1",
+        image_present=True,
+        image_architecture="amd64",
+        uid=1,
+        gid=1,
+    )
+    facts = dataclasses.replace(LAPTOP, containers=found, python="python3")
+    here = plan_of("container=docker", "image=it:1", facts=facts)
+    assert "--mount=type=bind,source=/home/mei/project,target=/home/mei/project" in render(here)
+    (spec,) = specs_of("recipe=script", "script=image:/opt/it/train.py", "container=docker", "image=it:1")
+    there = resolve(spec, facts)
+    assert {"script=/opt/it/train.py", "workdir=/opt/it"} <= set(there.trainer_argv)
+    assert "/opt/it/train.py is looked for in the image alone, when the job starts" in there.advice
+    assert "target=/opt/it" not in render(there)
+
+
+def test_the_end_of_a_script_is_told_as_a_scripts() -> None:
+    text = render(plan_of())
+    assert "the script ended with exit code 2" in text
+    assert "the trainer" not in text
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "project"
+    (folder / "sub").mkdir(parents=True)
+    (folder / "train.py").write_text("from helper import go\nPrecision.from_env()\n")
+    (folder / "sub" / "helper.py").write_text("")
+    (folder / ".env").write_text("TOKEN=x")
+    (folder / ".hidden").mkdir()
+    (folder / ".hidden" / "big").write_text("x")
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(user_code.collect(folder / "train.py"))
+
+
+def test_the_files_beside_a_script_go_along_but_for_secrets_and_hidden_folders(project: Path) -> None:
+    assert names(project) == ["script/sub/helper.py", "script/train.py"]
+
+
+def test_of_a_git_checkout_all_that_git_would_track_goes_along(project: Path) -> None:
+    for words in (["init", "-q"], ["add", "train.py"]):
+        subprocess.run(["git", *words], cwd=project, check=True)
+    (project / ".gitignore").write_text("data\n.hidden\n")
+    (project / "data").write_text("x" * 100)
+    inner = project / "sub" / "train2.py"
+    inner.write_text("")
+    assert user_code.name_in_snapshot(inner) == "script/sub/train2.py"
+    expected = ["script/.gitignore", "script/sub/helper.py", "script/sub/train2.py", "script/train.py"]
+    assert sorted(user_code.collect(inner)) == expected
+
+
+def test_more_than_a_snapshot_holds_is_refused(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(user_code.snapshot, "MAX_BYTES", 10)
+    with pytest.raises(UsageError, match="goes along with it, and holds more than"):
+        user_code.collect(project / "train.py")
+
+
+def test_the_prober_reads_the_script_and_the_snapshot_holds_it(project: Path) -> None:
+    (spec,) = specs_of("recipe=script", "script=train.py", "amp=o2", f"run_root={project}/runs")
+    facts = probe([spec])
+    assert facts.scripts["train.py"].source == Source(asks=True)
+    assert {"script/train.py", "recipes/script.py"} <= set(code_files([spec]))
+    assert resolve(spec, facts).mechanism == "half_model_fp32_masters"
+
+
+@pytest.mark.parametrize(
+    ("named", "said"),
+    [("trian.py", "there is no such file; .* has train.py"), ("sub", "is a folder; name the file in it")],
+)
+def test_a_script_that_is_not_there_is_refused_before_queueing(project: Path, named: str, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        probe(specs_of("recipe=script", f"script={named}"))
+
+
+def test_recipes_beside_a_script_would_be_taken_for_ours(project: Path) -> None:
+    (project / "recipes").mkdir()
+    with pytest.raises(UsageError, match="would be taken for this project's own"):
+        probe(specs_of("recipe=script", "script=train.py"))
+    probe(specs_of("recipe=script", "script=train.py", "train.bare=true", "require_proof=false", "amp=o0"))
+
+
+def test_other_recipes_are_told_no_script() -> None:
+    assert [word for word in resolve(spec_of("amp=o1"), LAPTOP).trainer_argv if word.startswith("script=")] == []

@@ -1,0 +1,121 @@
+"""What can be done about the precision of a user's file without touching it: the rules alone."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from recipes import script
+from recipes.levels import Amp
+from recipes.script import LINES, NGC_TENSORFLOW1, ScriptSettings, Source
+from recipes.settings import Settings, with_recipe_defaults
+from recipes.typed import SettingsError
+
+KERAS = Source(fits=True)
+ASKS = Source(asks=True)
+
+
+def settings(framework="torch", level="o1", **train):
+    return Settings(
+        recipe="script", framework=framework, amp=Amp(level=level), require_proof=False, train=ScriptSettings(**train)
+    )
+
+
+@pytest.mark.parametrize(
+    ("framework", "level", "dtype", "device", "source", "mechanism"),
+    [
+        ("torch", "o0", "float32", "cpu", Source(), "float32"),
+        ("torch", "o1", "bfloat16", "cpu", Source(), "autocast_around"),
+        ("torch", "o1", "bfloat16", "cuda", Source(), "autocast_around"),
+        ("torch", "o2", "float16", "cuda", ASKS, "half_model_fp32_masters"),
+        ("torch", "o3", "bfloat16", "cpu", ASKS, "half_model"),
+        ("tensorflow", "o1", "bfloat16", "cpu", Source(), "grappler"),
+        ("tensorflow", "o2", "bfloat16", "cuda", Source(), "keras_policy"),
+        ("tensorflow", "o2", "float16", "cuda", KERAS, "keras_policy"),
+        ("paddle", "o0", "float32", "cpu", Source(), "float32"),
+    ],
+)
+def test_what_can_be_applied_around_a_script_is(framework, level, dtype, device, source, mechanism):
+    row = script.mechanism(settings(framework, level), dtype, device, source)
+    assert (row.mechanism, row.hole) == (mechanism, "")
+
+
+@pytest.mark.parametrize(
+    ("framework", "level", "dtype", "device", "source"),
+    [
+        ("torch", "o1", "float16", "cuda", Source()),
+        ("torch", "o2", "bfloat16", "cuda", Source()),
+        ("torch", "o3", "bfloat16", "cuda", Source()),
+        ("tensorflow", "o1", "float16", "cuda", KERAS),
+        ("tensorflow", "o2", "float16", "cuda", Source()),
+        ("tensorflow", "o3", "float16", "cuda", KERAS),
+        ("paddle", "o1", "float16", "cuda", Source()),
+    ],
+)
+def test_what_cannot_be_applied_honestly_is_refused_with_the_lines_to_add(framework, level, dtype, device, source):
+    row = script.mechanism(settings(framework, level), dtype, device, source)
+    assert row.mechanism == ""
+    assert LINES[framework] in row.hole
+
+
+def test_a_hole_of_the_legality_table_stays_one_even_where_the_script_asks():
+    row = script.mechanism(dataclasses.replace(settings("tensorflow", "o2"), xla=True), "bfloat16", "cpu", ASKS)
+    assert "XLA" in row.hole
+
+
+@pytest.mark.parametrize(("level", "mechanism"), [("o0", "ngc_environment"), ("o1", "ngc_environment"), ("o2", "")])
+def test_variables_carry_a_level_in_nvidias_tensorflow_1_and_in_no_other(level, mechanism):
+    asked = settings("tensorflow", level, bare=True)
+    assert script.mechanism(asked, "float16", "cuda", Source(), ngc_tensorflow1=True).mechanism == mechanism
+    elsewhere = script.mechanism(asked, "float16", "cuda", Source())
+    assert elsewhere.mechanism == ("float32" if level == "o0" else "")
+    assert len(NGC_TENSORFLOW1) == 2
+
+
+def test_nobody_applies_anything_to_a_bare_script_but_the_script():
+    assert "nobody would apply amp=o1" in script.mechanism(settings(bare=True), "bfloat16", "cpu", ASKS).hole
+    own = settings(bare=True, precision="script")
+    assert script.mechanism(own, "bfloat16", "cpu", Source()).mechanism == "script"
+
+
+@pytest.mark.parametrize(
+    ("text", "asks", "fits"),
+    [
+        ("p = Precision.from_env()", True, False),
+        ("p = precision.Precision.from_env(environ)", True, False),
+        ("# Precision.from_env()\nx = 'Precision.from_env()'", False, False),
+        ("model.compile(opt)\nmodel.fit(data)", False, True),
+        ("model.compile(opt)\nwith tf.GradientTape() as tape: pass\nmodel.fit(data)", False, False),
+        ("model.compile(opt, auto_scale_loss=False)\nmodel.fit(data)", False, False),
+        ("class M(Model):\n  def train_step(self, data): pass\nm.compile()\nm.fit()", False, False),
+        ("re.compile('x')", False, False),
+        ("print 'python 2'", False, False),
+        ("x = '\0'", False, False),
+    ],
+)
+def test_the_text_of_a_script_tells_who_applies_its_precision_and_who_scales_its_loss(text, asks, fits):
+    assert script.read(text) == Source(asks=asks, fits=fits)
+
+
+@pytest.mark.parametrize("key", ["batch", "epochs", "steps", "seed", "accumulate"])
+def test_what_a_script_decides_by_itself_cannot_be_set(key):
+    with pytest.raises(SettingsError, match=f"{key}=7: recipe=script decides that by itself"):
+        with_recipe_defaults(dataclasses.replace(settings(), **{key: 7}), script.RECIPE)
+
+
+@pytest.mark.parametrize(
+    ("train", "proof", "said"),
+    [
+        ({"processes": 0}, True, "train.processes=0 must be at least 1"),
+        ({"bare": True}, True, "say require_proof=false"),
+    ],
+)
+def test_a_script_that_could_not_be_started_is_refused(train, proof, said):
+    with pytest.raises(SettingsError, match=said):
+        script.check(dataclasses.replace(settings(**train), require_proof=proof))
+
+
+def test_torchrun_starts_scripts_in_torch_alone():
+    with pytest.raises(SettingsError, match=r"train\.processes=2: torchrun"):
+        script.check(settings("tensorflow", processes=2))

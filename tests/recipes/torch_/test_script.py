@@ -1,0 +1,249 @@
+"""The wrapper around a user's script in torch: run as a user's file is run, in this process where one is enough."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+
+import pytest
+import torch
+
+from recipes.settings import Settings
+from recipes.torch_.script import TorchWrapper
+from recipes.trainer import script as shared
+from recipes.typed import plain
+
+HEAD = """\
+import sys
+import torch
+from torch import nn
+torch.manual_seed(0)
+net = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 1))
+inputs = torch.randn(64, 32)
+targets = inputs.sum(1, keepdim=True)
+"""
+PLAIN = (
+    HEAD
+    + """
+optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+for step in range(30):
+    optimizer.zero_grad()
+    loss = ((net(inputs) - targets) ** 2).mean()
+    loss.backward()
+    optimizer.step()
+print("ended at", loss.item())
+"""
+)
+OWN = (
+    HEAD
+    + """
+from recipes.torch_.precision import Precision
+precision = Precision.from_env()
+net = precision.cast(net)
+optimizer = precision.optimizer(net, torch.optim.SGD(net.parameters(), lr=0.01))
+for step in range(5):
+    optimizer.zero_grad()
+    with precision.forward():
+        loss = ((net(precision.input(inputs)).float() - targets) ** 2).mean()
+    precision.backward(loss)
+    precision.step(optimizer)
+    precision.update()
+"""
+)
+GAN = (
+    HEAD
+    + """
+critic = nn.Linear(1, 1)
+first, second = (torch.optim.SGD(each.parameters(), lr=1e-4) for each in (net, critic))
+for step in range(3):
+    first.zero_grad()
+    critic(net(inputs)).mean().backward()
+    first.step()
+    second.zero_grad()
+    critic(net(inputs).detach()).mean().backward()
+    second.step()
+"""
+)
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch, capfd):
+    """Runs a script under the wrapper in this process: its exit code, what it printed, and its result."""
+
+    def start(text, *words, passed=(), environ=None):
+        file = tmp_path / "train.py"
+        file.write_text(textwrap.dedent(text))
+        folder = tmp_path / "run"
+        folder.mkdir(exist_ok=True)
+        for name, value in (environ or {}).items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr(sys, "argv", list(sys.argv))
+        monkeypatch.setattr(sys, "path", list(sys.path))
+        told = [*words, f"script={file}", f"run={folder}", "device=cpu"]
+        code = shared.main("torch", [*told, *(["--", *passed] if passed else [])], TorchWrapper)
+        found = folder / "result.json"
+        return code, capfd.readouterr(), json.loads(found.read_text()) if found.exists() else {}
+
+    return start
+
+
+def spec(tmp_path, **settings):
+    path = tmp_path / "plan.json"
+    values = plain(Settings(recipe="script", device="cpu", train=None))
+    path.write_text(json.dumps({"schema": 1, "settings": {**values, "train": {}, **settings}}))
+    return {"LAUNCHER_SPEC": str(path)}
+
+
+def last_loss(out):
+    return float(out.split("ended at ")[1].split()[0])
+
+
+def test_o1_is_applied_around_a_script_that_knows_nothing_of_it_and_proved(run):
+    code, _, found = run(PLAIN, "amp=o1")
+    assert (code, found["status"], found["mechanism"]) == (0, "done", "autocast_around")
+    assert found["observed"]["verdict"] == "proved"
+    assert found["observed"]["dtype"] == "bfloat16"
+    assert found["observed"]["half_flop_share"] == 1.0
+    assert found["steps"] == 30
+    assert not torch.is_autocast_enabled("cpu")
+
+
+def test_weights_move_under_it_which_they_would_not_with_autocasts_cache(run):
+    """With the cache on, every forward sees the weights of the first: the loss would stay where it began."""
+    _, whole, _ = run(PLAIN, "amp=o0")
+    _, half, _ = run(PLAIN, "amp=o1")
+    assert last_loss(half.out) == pytest.approx(last_loss(whole.out), rel=0.05)
+    assert last_loss(half.out) < 20  # 36 at first
+
+
+def test_o0_is_proved_too(run):
+    code, _, found = run(PLAIN, "amp=o0")
+    assert (code, found["observed"]["verdict"], found["observed"]["half_flop_share"]) == (0, "proved", 0.0)
+
+
+@pytest.mark.parametrize(
+    "words", [("amp=o2",), ("amp=o3",), ("amp=o1", "amp.dtype=float16"), ("amp=o1", "amp.deny=[mm]")]
+)
+def test_what_needs_a_hand_in_the_script_is_refused_with_the_lines_to_add(run, words):
+    code, printed, found = run("raise SystemExit('it ran')", *words)
+    assert (code, found) == (2, {})
+    assert "precision = Precision.from_env()" in printed.err
+    assert "it ran" not in printed.err
+
+
+@pytest.mark.parametrize(("level", "dtype"), [("o2", "float16"), ("o1", "float16"), ("o3", "bfloat16")])
+def test_a_script_that_asks_for_its_precision_may_have_any_level(run, tmp_path, level, dtype):
+    amp = {"level": level, "dtype": dtype}
+    code, _, found = run(OWN, f"amp={level}", f"amp.dtype={dtype}", environ=spec(tmp_path, amp=amp))
+    assert code == 0, found["reason"]
+    assert (found["observed"]["verdict"], found["observed"]["dtype"]) == ("proved", dtype)
+    assert found["mechanism"] in ("half_model_fp32_masters", "autocast", "half_model")
+
+
+def test_a_script_that_asks_in_a_helper_is_noticed_while_it_runs(run, tmp_path):
+    (tmp_path / "helper.py").write_text("from recipes.torch_.precision import Precision as P\nmake = P.from_env\n")
+    text = OWN.replace("Precision.from_env()", "make()").replace(
+        "from recipes.torch_.precision import Precision", "from helper import make"
+    )
+    code, _, found = run(text, "amp=o1", environ=spec(tmp_path, amp={"level": "o1"}))
+    assert (code, found["mechanism"], found["observed"]["verdict"]) == (0, "autocast", "proved")
+
+
+def test_a_script_that_sets_its_precision_in_its_own_way_is_held_against_the_level(run):
+    own = PLAIN.replace("    loss = ", "    with torch.autocast('cpu', dtype=torch.bfloat16):\n        loss = ")
+    code, _, found = run(own, "amp=o1", "train.precision=script")
+    assert (code, found["mechanism"], found["observed"]["verdict"]) == (0, "script", "proved")
+    code, printed, found = run(PLAIN, "amp=o1", "train.precision=script")
+    assert (code, found["observed"]["verdict"]) == (1, "contradicted")
+    assert "what ran was not amp=o1" in printed.err
+
+
+def test_autocast_switched_off_inside_of_the_script_is_seen(run):
+    off = PLAIN.replace("    loss = ", "    with torch.autocast('cpu', enabled=False):\n        loss = ")
+    code, _, found = run(off, "amp=o1")
+    assert (code, found["observed"]["verdict"]) == (1, "contradicted")
+
+
+def test_both_networks_of_a_gan_are_seen(run):
+    code, _, found = run(GAN, "amp=o1")
+    assert (code, found["observed"]["verdict"], found["steps"]) == (0, "proved", 6)
+
+
+def test_a_compiled_model_is_seen(run):
+    text = PLAIN.replace("optimizer =", "net = torch.compile(net, backend='aot_eager')\noptimizer =")
+    code, _, found = run(text, "amp=o1")
+    assert (code, found["observed"]["verdict"]) == (0, "proved"), found["observed"]
+
+
+def test_a_script_without_a_model_proves_nothing_and_fails_unless_that_is_allowed(run):
+    code, printed, found = run("print('no model here')", "amp=o1")
+    assert (code, found["observed"]["verdict"]) == (1, "unknown")
+    assert "require_proof=false lets that pass" in printed.err
+    assert run("print('no model here')", "amp=o1", "require_proof=false")[0] == 0
+
+
+def test_arguments_reach_the_script_untouched_and_its_folder_is_its_import_path(run, tmp_path):
+    passed = ["--lr", "0.1", "data/", "amp=o9", "${x}", 'it\'s "quoted"', "--", ""]
+    text = "import json, os, sys\njson.dump([sys.argv, sys.path[0], os.getcwd(), __name__], open('told.json', 'w'))"
+    elsewhere = tmp_path / "work"
+    assert run(text, "amp=o0", "require_proof=false", f"workdir={elsewhere}", passed=passed)[0] == 0
+    argv, path, cwd, name = json.loads((elsewhere / "told.json").read_text())
+    assert argv == [str(tmp_path / "train.py"), *passed]
+    assert (path, cwd, name) == (str(tmp_path), str(elsewhere), "__main__")
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "reason"),
+    [
+        ("import sys; sys.exit(7)", 7, "the script ended with exit code 7"),
+        ("import sys; sys.exit('no data')", 1, "the script ended with exit code 1"),
+        ("raise ValueError('no data')", 1, "ValueError: no data"),
+        ("this is not", 1, "SyntaxError"),
+    ],
+)
+def test_the_exit_code_is_the_scripts_own(run, text, code, reason):
+    ended, printed, found = run(text, "amp=o0")
+    assert (ended, found["status"]) == (code, "failed")
+    assert reason in found["reason"]
+    assert "runpy" not in printed.err or "SyntaxError" in printed.err
+
+
+def test_a_traceback_begins_in_the_script(run, tmp_path):
+    _, printed, _ = run("def f():\n    1 / 0\nf()\n", "amp=o0")
+    assert printed.err.count("File ") == 2
+    assert f'File "{tmp_path}/train.py", line 3' in printed.err
+
+
+def test_a_missing_script_is_refused(tmp_path, capsys):
+    told = ["amp=o1", f"script={tmp_path}/none.py"]
+    assert shared.main("torch", told, TorchWrapper) == 2
+    assert "No such file" in capsys.readouterr().err
+    assert shared.main("torch", ["amp=o1"], TorchWrapper) == 2
+    assert "script=FILE is missing" in capsys.readouterr().err
+
+
+def test_all_ranks_are_judged(tmp_path):
+    """Two processes by torchrun; the second switches autocast off, which the first says."""
+    text = PLAIN.replace(
+        "optimizer =",
+        "import os\nfrom torch import distributed\ndistributed.init_process_group('gloo')\n"
+        "net = nn.parallel.DistributedDataParallel(net)\n"
+        "if os.environ['RANK'] == sys.argv[1]: torch.set_autocast_enabled('cpu', False)\noptimizer =",
+        1,
+    )
+    (tmp_path / "train.py").write_text(text)
+    for liar, verdict in (("9", "proved"), ("1", "contradicted")):
+        run = tmp_path / f"run-{liar}"
+        argv = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+        argv += ["-m", "recipes.torch_.script", "amp=o1", "device=cpu", f"script={tmp_path}/train.py", f"run={run}"]
+        env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.getcwd()}
+        done = subprocess.run([*argv, "--", liar], env=env, capture_output=True, text=True, timeout=180)
+        found = json.loads((run / "result.json").read_text())
+        assert (found["observed"]["verdict"], found["world_size"]) == (verdict, 2), done.stderr
+        assert done.returncode == (0 if verdict == "proved" else 1)
+        if verdict == "contradicted":
+            assert "on rank 1" in found["observed"]["why"]
