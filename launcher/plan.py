@@ -190,6 +190,7 @@ def _resolve(spec: JobSpec, facts: Facts) -> Plan:
         },
         env={
             **_device_environment(named, slurm is not None, container is not None),
+            **user_script.environment(row.mechanism, training.amp.level),
             **launch.env,
         },
         secrets=_secrets(spec, facts),

@@ -18,10 +18,11 @@ from typing import Any
 import recipes
 from launcher import profilers, snapshot, user_code, user_script
 from launcher.errors import UsageError
-from launcher.facts import Code, ContainerFacts, Facts, Gpu, SlurmFacts
+from launcher.facts import Code, ContainerFacts, Facts, Gpu, Script, SlurmFacts
 from launcher.remote import address as addresses
 from launcher.schema import SlurmCluster
 from launcher.spec import JobSpec
+from recipes import script
 from recipes.typed import SettingsError, build, plain
 
 PACKAGES = {"torch": "torch", "tensorflow": "tensorflow", "paddle": "paddlepaddle"}
@@ -72,12 +73,14 @@ class Questions:
     run_root: str
     folders: tuple[str, ...]
     """Of data."""
+    workdirs: tuple[str, ...]
     mounts: tuple[str, ...]
     """Their sources."""
 
 
 def questions(specs: Sequence[JobSpec]) -> Questions:
     first = specs[0].launch
+    scripts = [spec for spec in specs if _named_scripts([spec])]
     return Questions(
         slurm=isinstance(first.cluster, SlurmCluster),
         container=first.container.kind,
@@ -86,6 +89,7 @@ def questions(specs: Sequence[JobSpec]) -> Questions:
         python=first.python,
         run_root=first.run_root,
         folders=tuple(sorted({spec.training.data.dir for spec in specs if spec.training.data.dir})),
+        workdirs=tuple(sorted({each for spec in scripts if (each := spec.launch.workdir) is not None})),
         mounts=tuple(sorted({each.split(":")[0] for spec in specs for each in spec.launch.mounts})),
     )
 
@@ -99,6 +103,7 @@ def look(asked: Questions) -> Facts:
     if not asked.slurm:
         gpus = _with_holders(gpus)
     run_root = _path(asked.run_root).absolute()
+    named = {*asked.folders, *asked.workdirs} - {user_script.OWN_FOLDER}
     return Facts(
         host=platform.node(),
         user=_user(),
@@ -115,7 +120,7 @@ def look(asked: Questions) -> Facts:
         run_root_problem=_run_root_problem(run_root),
         run_root_filesystem=_filesystem(run_root),
         folders={each: tuple(sorted(os.listdir(_path(each)))) for each in asked.folders if _path(each).is_dir()},
-        missing=tuple(sorted(_missing(asked.folders, asked.mounts))),
+        missing=tuple(sorted(_missing(named, asked.mounts))),
         code=Code(digest="", root="", files=0, bytes=0),
         slurm=_slurm() if asked.slurm else None,
         containers=_containers(asked) if contained else None,

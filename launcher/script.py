@@ -10,7 +10,7 @@ from typing import Any
 
 from containers.devices import JOB_GPUS, needs_job_gpus
 from containers.words import Late, Word, to_bash
-from launcher import contained, engine_text, gpus, telemetry
+from launcher import contained, engine_text, gpus, profilers, telemetry
 from launcher.plan import Plan
 from launcher.slurm import header as slurm_header
 from launcher.slurm import text as slurm_text
