@@ -13,6 +13,7 @@ from launcher.errors import LauncherError
 VERBS = {
     "run": "check and start a job; the default",
     "plan": "show what would be started, and which file or word set each value",
+    "compare": "arms of one job in turn on the same devices: what a mode gains and costs",
     "ls": "list runs, or show one",
     "logs": "show or follow a run's output",
     "watch": "follow runs while they train",

@@ -62,6 +62,10 @@ def write(plan: Plan, folder: Path) -> None:
     with open(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o700), "w", encoding="utf-8") as stream:
         stream.write(text)
     aside.replace(folder / "run.sh")
+    for arm in plan.arms:
+        for made in (Path(arm.run_dir).parent, Path(arm.run_dir)):
+            made.mkdir(mode=0o700, exist_ok=True)
+        write(arm, Path(arm.run_dir))
 
 
 def discard(folder: Path) -> None:

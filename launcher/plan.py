@@ -11,6 +11,7 @@ from typing import Any
 
 from launcher import contained, profilers, user_script
 from launcher import gpus as shared_gpus
+from launcher.comparison import ARMS, Compare, Published
 from launcher.contained import ContainerPlan
 from launcher.errors import Unavailable, UsageError
 from launcher.facts import Facts, Gpu
@@ -79,10 +80,19 @@ class Plan:
     advice: tuple[str, ...] = ()
     command: tuple[str, ...] = field(default=())
     """The overrides as typed."""
+    comparison: Compare | None = None
+    """How the arms are measured, where there are any."""
+    published: Published | None = None
+    """The published table that it repeats."""
+    arms: tuple[Plan, ...] = ()
+    """Of a comparison: the job in each of its modes, the first the control."""
+    arm: str = ""
+    """Of an arm: its place in the comparison, as 00."""
 
     @property
     def run_dir(self) -> str:
-        return f"{self.run_root}/{self.run_id}"
+        whole = f"{self.run_root}/{self.run_id}"
+        return f"{whole}/{ARMS}/{self.arm}" if self.arm else whole
 
     @property
     def code_dir(self) -> str:
@@ -100,20 +110,24 @@ class Plan:
     def bind(self, run_id: str) -> Plan:
         """This plan as the run of that id."""
         secrets = {name: path.replace(f"/{PLACEHOLDER}/", f"/{run_id}/") for name, path in self.secrets.items()}
-        return dataclasses.replace(self, run_id=run_id, secrets=secrets)
+        arms = tuple(arm.bind(run_id) for arm in self.arms)
+        return dataclasses.replace(self, run_id=run_id, secrets=secrets, arms=arms)
 
 
 def to_json(plan: Plan) -> dict[str, Any]:
     values: dict[str, Any] = plain(plan)
-    return values
+    # A plain run's plan speaks of no comparison.
+    absent = (*(() if plan.arms else ("comparison", "published", "arms")), *(() if plan.arm else ("arm",)))
+    return {key: value for key, value in values.items() if key not in absent}
 
 
 def from_json(values: Mapping[str, Any]) -> Plan:
     """A plan as `plan.json` holds it. Raises `UsageError` if it is of another version."""
     if values.get("schema") != 1:
         raise UsageError(f"this plan has schema {values.get('schema')}, and this launcher reads schema 1")
-    plan = build(Plan, {**values, "swept": []})
-    return dataclasses.replace(plan, swept=tuple((str(key), value) for key, value in values.get("swept", [])))
+    plan = build(Plan, {**values, "swept": [], "arms": []})
+    swept = tuple((str(key), value) for key, value in values.get("swept", []))
+    return dataclasses.replace(plan, swept=swept, arms=tuple(from_json(each) for each in values.get("arms", [])))
 
 
 def resolve(spec: JobSpec, facts: Facts) -> Plan:

@@ -10,7 +10,7 @@ from typing import Any
 
 from containers.devices import JOB_GPUS, needs_job_gpus
 from containers.words import Late, Word, to_bash
-from launcher import contained, engine_text, gpus, profilers, telemetry
+from launcher import blocks, contained, engine_text, gpus, profilers, telemetry
 from launcher.plan import Plan
 from launcher.slurm import header as slurm_header
 from launcher.slurm import text as slurm_text
@@ -151,14 +151,15 @@ elif [ -n "$signalled" ]; then
 
 def render(plan: Plan) -> str:
     """The script of a bound plan. Runs under bash 4.2 and later with the usual commands of a Linux host."""
-    slurm = plan.queue == "slurm"
+    slurm = plan.queue == "slurm" and not plan.arm  # an arm is no job of its own
     header = slurm_header.header(plan, log=f"{plan.run_dir}/launch.log") if slurm else []
     sections = [
         "\n".join(["#!/usr/bin/env bash", *header, *_title(plan)]),
         "\n".join(["set -u", "umask 077", f"RUN={quote(plan.run_dir)}", f"CODE={quote(plan.code_dir)}"]),
         _ending_of_container(plan),
         telemetry.shell(plan.telemetry, _sampled_gpus(plan)) if plan.telemetry else "",
-        _on_each_node(plan) if plan.nodes > 1 else "",
+        _on_each_node(plan) if plan.nodes > 1 and not plan.arms else "",
+        blocks.function(plan) if plan.arms else "",
         _STATUS,
         _ATTEMPT,
         slurm_text.STALE_STOP if slurm else "",
@@ -166,7 +167,7 @@ def render(plan: Plan) -> str:
         _environment(plan),
         _setup(plan.setup),
         _shared_gpus(plan),
-        slurm_text.RENDEZVOUS if plan.nodes > 1 else "",
+        slurm_text.RENDEZVOUS if plan.nodes > 1 and not plan.arms else "",
         _time_limit(plan) if slurm else "",
         _run(plan),
         gpus.RELEASE if plan.gpu_pool else "",
@@ -212,6 +213,10 @@ def command(plan: Plan) -> tuple[Word, ...]:
 
 
 def _title(plan: Plan) -> Iterable[str]:
+    if plan.arms:
+        yield f"# Comparison {plan.run_id} of {len(plan.arms)} arms, each with its own run.sh in RUN/arms."
+        yield "# Written by the launcher. Everything it reads and writes is under RUN and CODE."
+        return
     how = f" ({plan.mechanism})" if plan.mechanism else ""
     what = plan.script.line() if plan.script else plan.recipe
     batch = f", batch {plan.settings['batch']}" if plan.settings["batch"] else ""
@@ -278,6 +283,8 @@ def _is_pyxis(plan: Plan) -> bool:
 
 def _command(plan: Plan) -> str:
     """What starts the trainer, from the shell that then writes down its exit code."""
+    if plan.arms:
+        return "ended=\n  trap 'ended=yes' TERM INT HUP\n  " + blocks.COMMAND
     if plan.nodes > 1 and not _is_pyxis(plan):
         # --export: without it, srun hands on what sbatch was told to export, which is nothing.
         words = ["srun", "--ntasks-per-node=1", f"--nodes={plan.nodes}", "--kill-on-bad-exit=0", "--export=ALL"]
@@ -320,7 +327,7 @@ def _start_in_place(plan: Plan) -> list[str]:
 
 def _outlives(plan: Plan) -> bool:
     """Whether the container isn't a child of the script."""
-    return plan.container is not None and plan.container.runtime.kind in ("docker", "podman")
+    return plan.container is not None and not plan.arms and plan.container.runtime.kind in ("docker", "podman")
 
 
 def _around(plan: Plan) -> str:
@@ -373,7 +380,7 @@ def _ending(plan: Plan) -> str:
 
 
 def _ending_of_a_trainer(plan: Plan) -> str:
-    if plan.queue != "slurm":
+    if plan.queue != "slurm" or plan.arm:
         return _ENDING.replace("__SIGNALLED__", _SIGNALLED).replace("__REQUEUE__\n", "")
     requeue = slurm_text.REQUEUE.replace("__MAX_REQUEUES__", str(plan.cluster["max_requeues"]))
     return _ENDING.replace("__SIGNALLED__", slurm_text.INTERRUPTED).replace("__REQUEUE__", requeue)

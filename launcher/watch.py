@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
-from launcher import follow, queues, runs, summary
+from launcher import arms, follow, queues, runs, summary
 from launcher.display import Row, for_stream
 from launcher.progress import Progress, advance, rows_of
 from launcher.runs import Run
@@ -22,11 +22,13 @@ INTERVAL = 0.5
 
 
 class _Followed:
-    """One run, with what is known of it so far."""
+    """One run, with what is known of it so far; of a comparison also each arm, which stands for it on the screen."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, label: str | None = None) -> None:
+        plan = runs.read_if_whole(folder / "plan.json")
         self.folder = folder
-        self.label = summary.label(folder)
+        self.label = summary.label_of(folder.name, plan) if label is None else label
+        self.arms = [_Followed(arm.run.folder, arm.label) for arm in arms.of(folder, plan)]
         self.state = State("queued")
         self.progress = Progress()
         self._lines = follow.Lines(folder / "metrics.jsonl")
@@ -34,9 +36,15 @@ class _Followed:
     def read(self) -> None:
         afresh, lines = self._lines.read()
         self.progress = advance(Progress() if afresh else self.progress, rows_of(lines))
+        for arm in self.arms:
+            # Each block is an attempt, which is no news.
+            arm.state = arms.state(Run(str(arm.folder.parent), arm.folder.name), self.state)._replace(attempt=1)
+            arm.read()
 
-    def row(self) -> Row:
-        return Row(self.label, self.state, self.progress)
+    def rows(self) -> list[Row]:
+        if self.arms:
+            return [row for arm in self.arms for row in arm.rows()]
+        return [Row(self.label, self.state, self.progress)]
 
 
 def watch(run_dirs: Sequence[Path], *, on_interrupt: Callable[[int], None]) -> dict[Path, State]:
@@ -53,7 +61,7 @@ def watch(run_dirs: Sequence[Path], *, on_interrupt: Callable[[int], None]) -> d
             began = time.monotonic()
             open_ones = [each for each in followed.values() if not each.state.finished]
             _refresh(open_ones)
-            display.show([each.row() for each in followed.values()])
+            display.show([row for each in followed.values() for row in each.rows()])
             if all(each.state.finished for each in followed.values()):
                 break
             until = time.monotonic() + max(INTERVAL, 10 * (time.monotonic() - began))
@@ -77,6 +85,10 @@ def report(states: dict[Path, State]) -> list[str]:
     now = time.time()
     if len(states) == 1:
         ((folder, state),) = states.items()
+        if runs.read_if_whole(folder / "plan.json").get("arms"):
+            from launcher.report.compared import last_words
+
+            return last_words(folder, state, now)
         return summary.of_run(folder, state, now)
     return summary.of_sweep(states, now)
 

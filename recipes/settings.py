@@ -26,6 +26,7 @@ class Checkpoint:
 
     every: int = setting(100, "steps between checkpoints; 0 saves only at the end and when asked to stop")
     keep: int = setting(2, "newest checkpoints kept")
+    stop_every: int = setting(0, "an attempt saves and stops after every so many steps of the run; 0 is never")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -80,7 +81,7 @@ def check(settings: Settings, world_size: int = 1) -> None:
         value = getattr(settings, key)
         if value is not None and value < 1:
             raise SettingsError(f"{key}={value} must be at least 1", key)
-    for key, low in (("every", 0), ("keep", 1)):
+    for key, low in (("every", 0), ("keep", 1), ("stop_every", 0)):
         value = getattr(settings.checkpoint, key)
         if value < low:
             raise SettingsError(f"checkpoint.{key}={value} must be at least {low}", f"checkpoint.{key}")

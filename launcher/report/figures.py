@@ -55,9 +55,9 @@ def figures(evidence: Evidence) -> Figures:
 def _outcome(evidence: Evidence) -> str:
     state = evidence.state
     said = f"{state.name}: {state.reason}" if state.reason else state.name
-    if evidence.result or state.name == "queued":
-        return said
     steps = f"{evidence.metrics.last_step} steps" if evidence.metrics and evidence.metrics.steps else ""
+    if evidence.result or (state.name == "queued" and not steps):
+        return said
     return f"{said} (no result{f', {steps}' if steps else ''})"
 
 

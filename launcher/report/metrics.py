@@ -69,16 +69,25 @@ class Changes:
 
 @dataclass(kw_only=True, slots=True)
 class Block:
-    """A stretch of consecutive steps: what of it was timed."""
+    """A stretch of consecutive steps."""
 
     samples: float = 0.0
     seconds: float = 0.0
-    steps: int = 0
+    timed: int = 0
+    """Steps that the two above are of."""
+    losses: int = 0
+    loss_sum: float = 0.0
+    """Of all its steps whose loss was finite."""
 
     @property
     def rate(self) -> float | None:
         """Samples a second over the timed steps."""
         return self.samples / self.seconds if self.seconds else None
+
+    @property
+    def loss(self) -> float | None:
+        """The mean over its steps."""
+        return self.loss_sum / self.losses if self.losses else None
 
 
 @dataclass(kw_only=True)
@@ -174,8 +183,11 @@ def _step(found: Metrics, row: dict[str, Any], block: int) -> None:
     if found.steps == 1:
         found.first_loss = loss
     found.last_loss = loss
+    part = found.blocks.setdefault((step - 1) // block if block else 0, Block())
     if loss is not None:
         found.loss.add(step, loss)
+        part.losses += 1
+        part.loss_sum += loss
     elif found.nonfinite_at is None:
         found.nonfinite_at = step
     if row.get("loss_scale") is not None:
@@ -191,7 +203,6 @@ def _step(found: Metrics, row: dict[str, Any], block: int) -> None:
         found.peak_memory = int(memory)
     if row.get("timed"):
         found.seconds.append(seconds)
-        part = found.blocks.setdefault((step - 1) // block if block else 0, Block())
         part.samples += rate * seconds
         part.seconds += seconds
-        part.steps += 1
+        part.timed += 1

@@ -54,8 +54,8 @@ def _lead(evidence: Sequence[Evidence]) -> Iterator[str]:
 
 
 def results(evidence: Sequence[Evidence], found: Sequence[Figures]) -> Table:
-    """One row a run; columns that nobody has a value in are left out."""
-    columns: list[tuple[str, list[Cell], bool]] = [
+    """One row a run."""
+    wanted: list[tuple[str, list[Cell], bool]] = [
         ("run", [text(each.label) for each in evidence], False),
         ("mode", [text(each.mode) for each in found], False),
         ("batch", [numeric(each.batch, str(each.batch)) for each in found], True),
@@ -69,7 +69,12 @@ def results(evidence: Sequence[Evidence], found: Sequence[Figures]) -> Table:
         ("proof", [text(each.verdict) for each in found], False),
         ("state", [text(each.outcome) for each in found], False),
     ]
-    kept = [each for each in columns if any(cell.value is not None for cell in each[1])]
+    return columns(wanted)
+
+
+def columns(wanted: Sequence[tuple[str, list[Cell], bool]]) -> Table:
+    """A table from columns: name, cells, and whether they are numbers. What nobody has a value in is left out."""
+    kept = [each for each in wanted if any(cell.value is not None for cell in each[1])]
     return Table(
         header=tuple(name for name, _, _ in kept),
         rows=tuple(zip(*(cells for _, cells, _ in kept), strict=True)),

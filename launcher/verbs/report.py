@@ -7,9 +7,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from launcher import runs
+from launcher import queues, runs
 from launcher.errors import UsageError
-from launcher.report import markdown, page, plain, read, sections
+from launcher.report import compared, markdown, page, plain, read, sections
 from launcher.report.document import Document
 from launcher.verbs.arguments import Parser, all_runs, found, newest, split
 
@@ -47,9 +47,22 @@ def _width() -> int:
 
 
 def _document(what: Sequence[runs.Found], chosen: Sequence[runs.Run]) -> Document:
+    if len(chosen) == 1 and (document := _comparison(chosen[0])) is not None:
+        return document
     names = [each.sweep or each.runs[0].id for each in what]
     title = names[0] if len(names) == 1 else f"{len(chosen)} runs"
     return sections.of_runs(title, read.gather(chosen))
+
+
+def _comparison(run: runs.Run) -> Document | None:
+    """The report of a comparison, if the run is one."""
+    plan = runs.read_if_whole(run.folder / "plan.json")
+    if not compared.is_comparison(plan):
+        return None
+    (seen,) = queues.look([run])
+    queues.settle([seen])
+    came_from = runs.read_if_whole(run.folder / "provenance.json")
+    return compared.document(run.id, run.folder, seen.state, plan, came_from)
 
 
 def _write(path: Path, content: str, flag: str) -> None:

@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Protocol
 
-from recipes import metrics, run_folder, sampling, verdict
+from recipes import collapse, metrics, run_folder, sampling, verdict
 from recipes.metrics import Journal
 from recipes.run_folder import RunFolder
 from recipes.settings import Settings
@@ -66,7 +66,8 @@ class Executor(Protocol):
 class Training:
     """One attempt at a run: from its checkpoint, where there is one, to its end or until it is asked to stop.
 
-    Every method is collective: all ranks call it at the same step.
+    Every method is collective: all ranks call it at the same step, and all of them raise `collapse.Collapsed` at the
+    same one, since what they judge by is the same on each.
     """
 
     def __init__(
@@ -77,6 +78,7 @@ class Training:
         device: Device,
         state: State,
         witness: Witness,
+        watch: collapse.Watch,
         folder: Path | None,
         samples: int,
         exact: bool,
@@ -114,13 +116,14 @@ class Training:
         self._say = say
         self._state = state
         self._witness = witness
+        self._watch = watch
         self._planned = choose_steps(self.total, settings.seed, self.first + 1)
         self._epoch: list[dict[str, Any]] = []
 
     def run(self, executor: Executor, evaluate: Evaluate | None) -> bool:
         """Take the steps that are left. Returns whether the end was reached; if not, a request to stop was met."""
         self._begin()
-        warm = self.first + metrics.warm_up(self.total - self.first)
+        warm = self.first + metrics.warm_up(self._rest(self.first, self.total - self.first))
         lookout = Lookout(self.ranks, self.folder and self.folder.stop)
         epoch = self.first // self.steps_per_epoch
         shares = executor.shares(self._order(epoch), epoch)
@@ -152,12 +155,21 @@ class Training:
             every = self.settings.checkpoint.every
             if number == self.total or (every and number % every == 0):
                 self._save()
+            stop_every = self.settings.checkpoint.stop_every
+            if stop_every and number % stop_every == 0 and number < self.total:
+                self._stop()
+                return False
         return True
 
     def _at_once(self, number: int, most: int) -> int:
         """How many steps the next execution takes: none that is beyond the epoch, a checkpoint or the end."""
         count = min(most, self.steps_per_epoch - number % self.steps_per_epoch, self.total - number)
         every = self.settings.checkpoint.every
+        return self._rest(number, min(count, every - number % every) if every else count)
+
+    def _rest(self, number: int, count: int) -> int:
+        """So many steps from `number` on, or those to where the attempt stops by itself."""
+        every = self.settings.checkpoint.stop_every
         return min(count, every - number % every) if every else count
 
     def observed(self) -> dict[str, Any]:
@@ -211,6 +223,7 @@ class Training:
         self._epoch += rows
         self.check_ours()
         self.journal.append(rows)
+        self._watch.see(rows)  # before anything is saved of what a collapse has spoilt
 
     def _end_epoch(self, epoch: int, evaluate: Evaluate | None) -> None:
         self._flush()

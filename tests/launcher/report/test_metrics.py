@@ -68,7 +68,7 @@ def test_rows_become_losses_rates_and_evaluations(tmp_path):
 
 def test_steps_in_blocks_are_timed_block_by_block(tmp_path):
     found = metrics.read(write(tmp_path / "metrics.jsonl", rows(20)), block=10)
-    assert {number: block.steps for number, block in found.blocks.items()} == {0: 5, 1: 10}
+    assert {number: block.timed for number, block in found.blocks.items()} == {0: 5, 1: 10}
 
 
 def test_a_half_written_last_line_is_left_out_and_said(tmp_path):

@@ -1,0 +1,63 @@
+"""The arms of a comparison, as its folder tells of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from launcher import comparison, runs
+from launcher.runs import Files, Run
+from launcher.states import State
+
+
+class Arm(NamedTuple):
+    """One arm: its folder, and what a person calls it."""
+
+    run: Run
+    label: str
+
+
+def of(folder: Path, plan: Mapping[str, Any]) -> list[Arm]:
+    """The arms of the run in this folder, the control first; none of a plain run."""
+    arms = plan.get("arms") or ()
+    root = str(folder / comparison.ARMS)
+    return [Arm(Run(root, each["arm"]), comparison.label_of(each.get("swept") or ())) for each in arms]
+
+
+def state(arm: Run, whole: State) -> State:
+    """The state of an arm, given that of its comparison. Between its blocks it counts as running."""
+    files = runs.load(str(arm.folder))
+    failed = _failed(arm.folder)
+    if failed:
+        return _of(files, "failed", files.failure or failed)
+    status = (files.status or {}).get("state")
+    if status == "done":
+        return _of(files, "done", "")
+    if whole.finished:
+        name = whole.name if whole.name in ("failed", "cancelled", "lost") else "stopped"
+        return _of(files, name, "" if status else "not measured")
+    if status is None:
+        return State("queued", "its first block")
+    return _of(files, whole.name, "" if status == "running" else "its next block comes")
+
+
+def _of(files: Files, name: Any, reason: str) -> State:
+    status = files.status or {}
+    return State(
+        name,
+        reason,
+        attempt=status.get("attempt") or 0,
+        exit_code=status.get("exit_code"),
+        started=status.get("started"),
+        ended=status.get("ended"),
+    )
+
+
+def _failed(folder: Path) -> str:
+    """What ended the arm, in the words of whoever ran its blocks; empty if nothing did."""
+    try:
+        said = (folder / "failed").read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return ""
+    return "it ran out of memory" if said == "out of memory" else f"its trainer ended with {said}"

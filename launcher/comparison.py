@@ -1,0 +1,182 @@
+"""Comparisons: arms of one job, measured in turn inside one run.
+
+    RUN_ROOT/<run id>/            a run like any other: one script, one job, one state
+    RUN_ROOT/<run id>/blocks      the blocks that were measured: arm and exit code, a line each
+    RUN_ROOT/<run id>/arms/<n>/   a run folder for each arm, an attempt for each of its blocks
+
+An arm goes on from its own checkpoint at each of its blocks, so that it is one training run, whose loss can be compared
+step by step. In each round every arm has one block, every other round backwards (A B B A): what drifts with time, as a
+card that warms up does, falls on all arms alike.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from launcher.errors import UsageError
+from launcher.overrides import Override
+from recipes.typed import SettingsError, at_least, fields_of, from_text, setting, show, unknown_key
+
+if TYPE_CHECKING:
+    from launcher.plan import Plan
+    from launcher.spec import JobSpec
+
+ARMS = "arms"
+BLOCKS = "blocks"
+PREFIX = "compare."
+ENOUGH = 5
+"""Rounds from which there is an interval."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Compare:
+    """How the arms of a comparison are measured."""
+
+    rounds: int = setting(5, "blocks of each arm, taken in turn; an interval needs five")
+    steps: int = setting(50, "optimizer steps in a block, the first of which warm up")
+    cool_down: int = setting(2, "seconds of rest between two blocks")
+    tolerance: float = setting(0.02, "difference of the losses at the same steps, relative, that counts as none")
+
+    @property
+    def total(self) -> int:
+        """Steps of each arm."""
+        return self.rounds * self.steps
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PublishedArm:
+    """What somebody published of an arm; None is not given."""
+
+    rate: float | None = None
+    """Samples a second."""
+    step_seconds: float | None = None
+    epoch_seconds: float | None = None
+    memory_gb: float | None = None
+    loss: float | None = None
+    accuracy: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Published:
+    """A published table that a comparison repeats."""
+
+    source: str
+    hardware: str
+    note: str = ""
+    arms: tuple[PublishedArm, ...] = ()
+    """One for each arm, in their order."""
+
+
+def take_apart(words: Sequence[str], base: Compare | None = None) -> tuple[Compare, list[str]]:
+    """The settings of the comparison among the words, and the other words. Raises `UsageError`."""
+    found: dict[str, Any] = {}
+    rest = []
+    known = fields_of(Compare)
+    for word in words:
+        key, _, text = word.partition("=")
+        if not key.startswith(PREFIX):
+            rest.append(word)
+            continue
+        name = key.removeprefix(PREFIX)
+        try:
+            if name not in known:
+                raise SettingsError(unknown_key(key, [f"{PREFIX}{each}" for each in known]))
+            found[name] = from_text(text, known[name], key)
+        except SettingsError as error:
+            raise UsageError(f"{error} (command line)") from None
+    how = dataclasses.replace(base or Compare(), **found)
+    try:
+        at_least("compare.rounds", how.rounds, 1)
+        at_least("compare.steps", how.steps, 2)
+        at_least("compare.cool_down", how.cool_down, 0)
+        at_least("compare.tolerance", how.tolerance, 0)
+    except SettingsError as error:
+        raise UsageError(f"{error} (command line)") from None
+    return how, rest
+
+
+def check_words(overrides: Sequence[Override]) -> None:
+    """Refuse what a comparison decides itself. Raises `UsageError`."""
+    for each in overrides:
+        if each.key in ("steps", "epochs") or each.key.startswith("checkpoint."):
+            raise UsageError(
+                f"{each.typed}: a comparison measures compare.rounds blocks of compare.steps steps, saved after each; "
+                "say compare.steps=N"
+            )
+
+
+def check(specs: Sequence[JobSpec]) -> None:
+    """Refuse arms that can't be set beside each other, or can't share an allocation. Raises `UsageError`."""
+    if len(specs) < 2:
+        raise UsageError(
+            "compare needs arms to compare: list several values, as amp=o0,o1,o2 (the first is the control)"
+        )
+    same: Mapping[str, Any] = {
+        "recipe": lambda spec: spec.training.recipe,
+        "seed": lambda spec: spec.training.seed,
+        "data": lambda spec: dataclasses.astuple(spec.training.data),
+        "nodes": lambda spec: spec.launch.nodes,
+        "gpus": lambda spec: spec.launch.gpus,
+        "visible_gpus": lambda spec: spec.launch.visible_gpus,
+        "cluster": lambda spec: spec.launch.cluster,
+    }
+    why = {
+        "recipe": "arms are one job in several modes",
+        "seed": "arms begin with the same weights and see the data in the same order",
+        "data": "arms are trained on the same data",
+    }
+    for key, value_of in same.items():
+        values = list(dict.fromkeys(str(value_of(spec)) for spec in specs))
+        if len(values) > 1:
+            reason = why.get(key, "arms run one after another in the same place, on the same devices")
+            raise UsageError(f"{key} can't differ between the arms of a comparison ({' and '.join(values)}): {reason}")
+
+
+def settled(spec: JobSpec, how: Compare) -> JobSpec:
+    """The job as an arm: as long as the comparison says, saved and stopped after each block."""
+    checkpoint = dataclasses.replace(spec.training.checkpoint, every=0, keep=1, stop_every=how.steps)
+    training = dataclasses.replace(spec.training, steps=how.total, epochs=None, checkpoint=checkpoint)
+    return dataclasses.replace(spec, training=training)
+
+
+def make(plans: Sequence[Plan], how: Compare, name: str | None = None, published: Published | None = None) -> Plan:
+    """One plan that measures these arms, the first of which is the control. Pure."""
+    arms = tuple(
+        dataclasses.replace(plan, arm=f"{number:02}", gpu_pool=(), setup=(), after=None, command=())
+        for number, plan in enumerate(plans)
+    )
+    control = plans[0]
+    return dataclasses.replace(
+        control,
+        name=name or f"compare-{control.recipe}",
+        words=tuple(f"({label(arm)})" for arm in arms),
+        swept=(),
+        telemetry=0,
+        env={},
+        secrets={},
+        comparison=how,
+        published=published,
+        arms=arms,
+        advice=tuple(dict.fromkeys(line for plan in plans for line in plan.advice)),
+    )
+
+
+def label(arm: Plan) -> str:
+    """What a person calls an arm: where it differs from the others."""
+    return label_of(arm.swept)
+
+
+def label_of(swept: Sequence[Any]) -> str:
+    """The same from what a plan.json says of it. An arm that was given a name is called by it."""
+    pairs = [(str(key), value) for key, value in swept]
+    if [key for key, _ in pairs] == ["arm"]:
+        return str(pairs[0][1])
+    return " ".join(f"{key}={show(value)}" for key, value in pairs)
+
+
+def order(arms: Sequence[str], rounds: int) -> list[str]:
+    """The blocks: each round has one of every arm, every other round backwards."""
+    return [arm for number in range(rounds) for arm in (arms if number % 2 == 0 else reversed(arms))]

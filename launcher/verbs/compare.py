@@ -1,0 +1,90 @@
+"""`compare`: arms of one job, measured in turn on the same devices; then what they differ in."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Sequence
+
+from launcher import comparison, request
+from launcher.comparison import Compare
+from launcher.plan import Plan, resolve
+from launcher.probe import code_files, probe
+from launcher.spec import JobSpec
+from launcher.submission import submit
+from launcher.verbs.run import leave, stay, stays
+
+HELP = """\
+Measure a job in several modes against each other, and say what each gains and costs.
+
+usage: python -m launcher compare KEY=A,B[,C] [key=value ...] [compare.rounds=5] [compare.steps=50]
+
+The first of the listed values is the control, to which the others are held. Arms begin with the same weights, see the
+same data in the same order, and run the same code, one block after another on the same devices: A B C, C B A, A B C ...
+They may differ in anything but recipe, seed and data: amp=o0,o1,o2, batch=128,256, xla=false,true, compile=, tf32=.
+From five rounds on, ratios of throughput have an interval. An arm that runs out of memory is a row of the table.
+`report` says it again later, `--plan` shows the script and starts nothing.
+
+keys, beside those of `run --help`:
+{keys}
+"""
+
+
+def main(arguments: Sequence[str]) -> int:
+    how, rest = comparison.take_apart([each for each in arguments if each != "--plan"])
+    words = request.take_apart(rest)
+    if words.help:
+        print(HELP.format(keys="\n".join(_keys())), end="")
+        return 0
+    asked = request.compose(words)
+    if words.cfg:
+        request.print_configuration(asked)
+        return 0
+    comparison.check_words(asked.overrides)
+    specs = request.understand(asked)
+    return carry_out(specs, how, words.overrides, arguments)
+
+
+def carry_out(
+    specs: Sequence[JobSpec], how: Compare, overrides: Sequence[str], arguments: Sequence[str], name: str | None = None
+) -> int:
+    """Plan the comparison of these jobs, and start it unless the plan alone was asked for."""
+    comparison.check(specs)
+    settled = [comparison.settled(spec, how) for spec in specs]
+    facts = probe(settled)
+    whole = comparison.make([resolve(spec, facts) for spec in settled], how, name or specs[0].launch.name)
+    whole = dataclasses.replace(whole, command=tuple(arguments))
+    if "--plan" in arguments:
+        print("\n".join(describe(whole)))
+        return 0
+    for line in whole.advice:
+        print(f"note: {line}", file=sys.stderr)
+    folders = submit([whole], facts, code_files(specs))
+    if not stays(specs[0].launch):
+        return leave(folders)
+    return stay(folders)
+
+
+def describe(whole: Plan) -> list[str]:
+    """The plan of a comparison in words: its arms, its blocks, and the scripts."""
+    from launcher import script
+    from launcher.tables import table
+    from launcher.verbs.plan import summary
+
+    how = whole.comparison
+    assert how is not None
+    rows = [(arm.arm, comparison.label(arm), summary(arm)) for arm in whole.arms]
+    blocks = f"{how.rounds} rounds of {len(whole.arms)} blocks, {how.steps} steps each"
+    lines = [f"a comparison of {len(whole.arms)} arms: {blocks}, {how.cool_down} s apart", ""]
+    lines += [*table(["arm", "differs in", "is"], rows), ""]
+    lines += [f"note: {each}" for each in whole.advice]
+    lines += [f"--- {whole.run_dir}/run.sh", script.render(whole)]
+    control = whole.arms[0]
+    return [*lines, f"--- {control.run_dir}/run.sh", script.render(control)]
+
+
+def _keys() -> list[str]:
+    return [
+        f"  {comparison.PREFIX}{field.name:20} {field.metadata['help']} [{field.default}]"
+        for field in dataclasses.fields(Compare)
+    ]

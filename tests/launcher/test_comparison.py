@@ -1,0 +1,250 @@
+"""Comparisons as values, and their script under the real bash with a stand-in for the trainer's Python."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from launcher import arms, comparison, execute, plan, runs, script
+from launcher.comparison import Compare
+from launcher.config import Composer, cells
+from launcher.errors import UsageError
+from launcher.overrides import parse
+from launcher.plan import Plan, resolve
+from launcher.runs import Run
+from launcher.spec import JobSpec, make
+from launcher.states import State
+from tests.golden import check
+from tests.launcher.hosts import LAPTOP, TWO_A100
+
+GOLDEN = Path(__file__).parent / "golden"
+
+# Ends each block as a trainer does: after the steps of a block it stops, saved, and after the last one it is done.
+TRAINER = """
+import pathlib
+folder = pathlib.Path(sys.argv[-1].removeprefix("run="))
+attempt = os.environ["LAUNCHER_ATTEMPT"]
+plan = json.load(open(folder / "plan.json"))
+(folder / "seen").open("a").write(f"{attempt} {os.environ.get('WHAT')}\\n")
+AT_FIRST
+every, total = plan["settings"]["checkpoint"]["stop_every"], plan["settings"]["steps"]
+done = len([each for each in (folder / "attempts").iterdir() if (each / "stopped.json").exists()])
+if (done + 1) * every < total:
+    (folder / "attempts" / attempt / "stopped.json").write_text("{}")
+    sys.exit(85)
+"""
+
+
+def specs(*words: str) -> list[JobSpec]:
+    return [make(cell) for cell in cells(Composer(), [parse(word) for word in words])]
+
+
+def whole(*words: str, how: Compare | None = None, facts=LAPTOP) -> Plan:
+    found = specs(*words)
+    comparison.check(found)
+    how = how or Compare()
+    return comparison.make([resolve(comparison.settled(spec, how), facts) for spec in found], how)
+
+
+def lay(tmp_path: Path, program: Path, *words: str, first: str = "", rounds: int = 2) -> Path:
+    """A prepared comparison whose arms are run by the stand-in. `first` is done first of all in each block."""
+    facts = dataclasses.replace(LAPTOP, run_root=str(tmp_path / "runs"), python=str(program))
+    made = whole(*words, how=Compare(rounds=rounds, steps=5, cool_down=0), facts=facts)
+    (tmp_path / "runs" / ".code" / made.code).mkdir(parents=True, exist_ok=True)
+    behaviour = TRAINER.replace("AT_FIRST", first)
+    ready = tuple(
+        dataclasses.replace(arm, env={**arm.env, "DUMP": str(tmp_path / "dump"), "BEHAVIOUR": behaviour})
+        for arm in made.arms
+    )
+    return execute.prepare(dataclasses.replace(made, arms=ready))
+
+
+def run(folder: Path) -> int:
+    argv = ["bash", str(folder / "run.sh")]
+    return subprocess.run(argv, env=execute.environment(), timeout=60, start_new_session=True).returncode
+
+
+def blocks(folder: Path) -> list[str]:
+    return (folder / "blocks").read_text().splitlines()
+
+
+def test_rounds_go_there_and_back_and_have_each_arm_once():
+    assert comparison.order(["A", "B", "C"], 3) == ["A", "B", "C", "C", "B", "A", "A", "B", "C"]
+
+
+def test_keys_of_the_comparison_are_taken_out_of_the_words():
+    how, rest = comparison.take_apart(["amp=o0,o1", "compare.rounds=7", "compare.tolerance=0.1", "batch=8"])
+    assert (how, rest) == (Compare(rounds=7, tolerance=0.1), ["amp=o0,o1", "batch=8"])
+
+
+@pytest.mark.parametrize(
+    ("word", "complaint"),
+    [
+        ("compare.round=7", "unknown key compare.round; did you mean compare.rounds?"),
+        ("compare.rounds=many", "compare.rounds=many should be a whole number"),
+        ("compare.rounds=0", "compare.rounds=0 must be at least 1"),
+        ("compare.steps=1", "compare.steps=1 must be at least 2"),
+        ("compare.cool_down=-1", "compare.cool_down=-1 must be at least 0"),
+        ("compare.tolerance=-0.1", "compare.tolerance=-0.1 must be at least 0"),
+    ],
+)
+def test_wrong_keys_of_the_comparison_are_refused(word, complaint):
+    with pytest.raises(UsageError, match=complaint.replace("?", r"\?")):
+        comparison.take_apart([word])
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["amp=o1"], "compare needs arms to compare: list several values"),
+        (["seed=1,2"], r"seed can't differ between the arms .*\(1 and 2\): arms begin with the same weights"),
+        (["data=digits,synthetic"], "data can't differ between the arms"),
+        (["gpus=0,1"], "gpus can't differ between the arms .*: arms run one after another in the same place"),
+    ],
+)
+def test_arms_that_cannot_be_compared_are_refused(words, complaint):
+    with pytest.raises(UsageError, match=complaint):
+        comparison.check(specs(*words))
+
+
+@pytest.mark.parametrize("word", ["steps=10", "epochs=2", "checkpoint.every=5"])
+def test_what_a_comparison_decides_itself_is_refused(word):
+    with pytest.raises(UsageError, match=f"{word}: a comparison measures compare.rounds blocks of compare.steps steps"):
+        comparison.check_words([parse(word)])
+
+
+def test_an_arm_is_the_job_it_would_be_by_itself_but_for_its_length():
+    made = whole("amp=o0,o2", "batch=64", how=Compare(rounds=3, steps=7))
+    alone = resolve(specs("amp=o2", "batch=64")[0], LAPTOP)
+    arm = made.arms[1]
+    assert arm.words == alone.words
+    assert {key for key in arm.settings if arm.settings[key] != alone.settings[key]} == {
+        "steps",
+        "epochs",
+        "checkpoint",
+    }
+    assert (arm.settings["steps"], arm.settings["checkpoint"]["stop_every"]) == (21, 7)
+    assert comparison.label(arm) == "amp=o2"
+
+
+def test_nothing_of_one_arms_environment_reaches_another():
+    made = whole("amp=o0,o2", "env.ONLY_HERE=x")
+    assert (made.env, made.secrets) == ({}, {})
+    assert "ONLY_HERE" not in script.render(made)
+    assert "ONLY_HERE" in script.render(made.arms[0])
+
+
+def test_its_plan_survives_being_written_and_read():
+    made = whole("amp=o0,o2").bind("20260102-030405-brave-otter")
+    assert plan.from_json(json.loads(json.dumps(plan.to_json(made)))) == made
+    assert made.arms[1].run_dir == "/home/mei/launcher-runs/20260102-030405-brave-otter/arms/01"
+    assert made.arms[1].code_dir == made.code_dir
+
+
+def test_the_plan_of_a_plain_run_speaks_of_no_comparison():
+    assert not {"arms", "arm", "comparison", "published"} & plan.to_json(resolve(specs("amp=o2")[0], LAPTOP)).keys()
+
+
+def test_gpus_are_taken_once_for_all_arms():
+    made = whole("amp=o0,o2", "gpus=1", facts=TWO_A100)
+    assert "gpu_take" in script.render(made)
+    assert all("gpu_take" not in script.render(arm) for arm in made.arms)
+
+
+def test_golden_script_of_a_comparison():
+    made = whole("amp=o0,o2", "batch=64", how=Compare(rounds=3, steps=20)).bind("20260102-030405-brave-otter")
+    check(GOLDEN / "comparison.sh", script.render(made))
+
+
+def test_every_arm_is_run_block_by_block_in_turn(tmp_path, program):
+    folder = lay(tmp_path, program, "amp=o0,o1", rounds=3)
+    assert run(folder) == 0
+    assert blocks(folder) == ["00 85", "01 85", "01 85", "00 85", "00 0", "01 0"]
+    assert runs.read_json(folder / "status.json")["state"] == "done"
+    for arm in ("00", "01"):
+        assert runs.read_json(folder / "arms" / arm / "status.json")["state"] == "done"
+        assert runs.attempts(folder / "arms" / arm) == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("first", "said", "code"),
+    [
+        ("print('RuntimeError: CUDA out of memory.', file=sys.stderr); sys.exit(1)", "out of memory", 0),
+        ("print('ResourceExhaustedError: OOM', file=sys.stderr); sys.exit(1)", "out of memory", 0),
+        ("os.kill(os.getpid(), 9)", "out of memory", 0),
+        ("print('oh no', file=sys.stderr); sys.exit(1)", "exit code 1", 1),
+    ],
+)
+def test_an_arm_that_runs_out_of_memory_is_a_row_and_one_that_fails_otherwise_a_failure(
+    tmp_path, program, first, said, code
+):
+    folder = lay(tmp_path, program, "batch=8,16", first=f"if 'batch=16' in sys.argv:\n    {first}")
+    assert run(folder) == code
+    assert (folder / "arms/01/failed").read_text().strip() == said
+    assert [each.split()[0] for each in blocks(folder)] == ["00", "01", "01", "00"]
+    assert blocks(folder)[2] == "01 skipped"
+    assert runs.attempts(folder / "arms/01") == [1], "it is not tried again"
+    assert runs.read_json(folder / "arms/00/status.json")["state"] == "done", "the others are measured all the same"
+
+
+def test_where_every_arm_runs_out_of_memory_the_comparison_failed(tmp_path, program):
+    folder = lay(tmp_path, program, "batch=8,16", first="print('out of memory', file=sys.stderr); sys.exit(1)")
+    assert run(folder) == 1
+
+
+def test_asked_to_stop_it_stops_saved_and_goes_on_where_it_was(tmp_path, program):
+    waiting = (
+        "import time\n"
+        "if attempt == '1' and 'amp=o1' in sys.argv:\n"
+        "    while not (folder / 'STOP').exists(): time.sleep(0.02)\n"
+        "    sys.exit(85)"
+    )
+    folder = lay(tmp_path, program, "amp=o0,o1", first=waiting)
+    process = subprocess.Popen(["bash", str(folder / "run.sh")], env=execute.environment(), start_new_session=True)
+    wait_for(folder / "arms/01/seen")
+    (folder / "STOP").touch()
+    assert process.wait(timeout=30) == 85
+    assert runs.read_json(folder / "status.json")["state"] == "stopped"
+    assert not (folder / "STOP").exists()
+    assert blocks(folder) == ["00 85"], "the block that was broken off does not count"
+    assert run(folder) == 0
+    assert blocks(folder) == ["00 85", "01 85", "01 0", "00 0"]
+
+
+def test_killed_it_leaves_nothing_running_and_measures_no_further(tmp_path, program):
+    folder = lay(tmp_path, program, "amp=o0,o1", first="import time; time.sleep(60)")
+    process = subprocess.Popen(["bash", str(folder / "run.sh")], env=execute.environment(), start_new_session=True)
+    wait_for(folder / "arms/00/seen")
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=30) != 0
+    assert runs.read_json(folder / "status.json")["state"] == "failed"
+    assert not (folder / "arms/01/seen").exists()
+    assert subprocess.run(["pgrep", "-f", str(folder)], capture_output=True, text=True, check=False).stdout == ""
+
+
+def test_arms_are_what_their_folder_and_the_comparison_say(tmp_path, program):
+    folder = lay(tmp_path, program, "amp=o0,o1")
+    control, other = arms.of(folder, runs.read_json(folder / "plan.json"))
+    assert (control.label, other.label) == ("amp=o0", "amp=o1")
+    running, lost = State("running", attempt=1), State("lost", "gone", attempt=1)
+    assert arms.state(control.run, running) == State("queued", "its first block")
+    assert run(folder) == 0
+    assert arms.state(other.run, State("done")).name == "done"
+    runs.write_json(folder / "arms/01/status.json", {"state": "stopped", "attempt": 1})
+    assert arms.state(other.run, running)[:2] == ("running", "its next block comes")
+    assert arms.state(other.run, lost).name == "lost"
+    (folder / "arms/01/failed").write_text("out of memory\n")
+    assert arms.state(Run(str(folder / "arms"), "01"), running)[:2] == ("failed", "it ran out of memory")
+
+
+def wait_for(path: Path) -> None:
+    deadline = time.monotonic() + 20
+    while not path.exists():
+        assert time.monotonic() < deadline, f"{path} did not come"
+        time.sleep(0.02)

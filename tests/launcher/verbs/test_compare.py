@@ -1,0 +1,89 @@
+"""`compare` as a person types it, once for real, with tiny arms."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from launcher import runs
+
+from ..run_folders import launcher
+
+WORDS = ["data=synthetic", "compare.steps=4", "compare.cool_down=0", "telemetry.every=0"]
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory):
+    """A comparison of two levels of the real trainer in one round, and what was said."""
+    folder = tmp_path_factory.mktemp("compare")
+    root = folder / "runs"
+    done = launcher(
+        "compare", "amp=o0,o2", "batch=8", *WORDS, "compare.rounds=2", f"run_root={root}", state_home=folder / "state"
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    (name,) = runs.run_names(str(root))
+    return done, root / name, folder / "state"
+
+
+def lines(path: Path):
+    return [json.loads(each) for each in path.read_text().splitlines()]
+
+
+def test_it_says_what_each_arm_gains_and_costs(measured):
+    done, folder, _ = measured
+    assert f"{folder.name}  compare-mnist (amp=o0) (amp=o2)" in done.stdout
+    assert "amp=o2 (half_model_fp32_masters in torch): " in done.stdout
+    assert "too few for an interval" in done.stdout
+    assert "loss at the same steps within 2.0%" in done.stdout
+    rows = [line.split() for line in done.stdout.splitlines() if line.startswith("amp=o")]
+    assert [row[-2:] for row in rows if row[-1] == "done" and len(row) > 6] == [["proved", "done"]] * 2
+
+
+def test_arms_begin_alike_and_go_on_from_their_own_state(measured):
+    _, folder, _ = measured
+    assert (folder / "blocks").read_text().split("\n")[:4] == ["00 85", "01 85", "01 0", "00 0"]
+    steps = [
+        [row for row in lines(folder / "arms" / arm / "metrics.jsonl") if "event" not in row] for arm in ("00", "01")
+    ]
+    assert [row["step"] for row in steps[0]] == [row["step"] for row in steps[1]] == list(range(1, 9))
+    assert steps[0][0]["loss"] == pytest.approx(steps[1][0]["loss"], rel=0.01)
+    digests = [runs.read_json(folder / "arms" / arm / "result.json")["digests"] for arm in ("00", "01")]
+    assert digests[0] == digests[1]
+
+
+def test_it_is_one_run_to_every_other_verb(measured):
+    _, folder, state = measured
+    listed = launcher("ls", f"run_root={folder.parent}", state_home=state)
+    assert [line.split()[1] for line in listed.stdout.splitlines() if line.startswith(folder.name)] == ["done"]
+    again = launcher("report", folder.name, f"run_root={folder.parent}", state_home=state)
+    assert "COMPARISON" in again.stdout
+    watched = launcher("watch", folder.name, f"run_root={folder.parent}", state_home=state)
+    assert (watched.returncode, watched.stdout.count("done")) == (0, again.stdout.count("done") + 3)
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["amp=o1"], "compare needs arms to compare"),
+        (["seed=1,2"], "seed can't differ between the arms of a comparison (1 and 2)"),
+        (["amp=o0,o1", "steps=5"], "steps=5: a comparison measures compare.rounds blocks of compare.steps steps"),
+        (["amp=o0,o9"], "amp=o9 is not one of o0, o1, o2, o3"),
+        (["amp=o0,o1", "compare.rouds=3"], "unknown key compare.rouds; did you mean compare.rounds?"),
+    ],
+)
+def test_a_wrong_request_is_refused_and_leaves_nothing(tmp_path, words, complaint):
+    done = launcher("compare", *words, f"run_root={tmp_path / 'runs'}", state_home=tmp_path / "state")
+    assert done.returncode == 2
+    assert complaint in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "runs").exists()
+
+
+def test_its_plan_can_be_looked_at_first(tmp_path):
+    done = launcher("compare", "amp=o0,o2", "--plan", f"run_root={tmp_path / 'runs'}", state_home=tmp_path / "state")
+    assert done.returncode == 0, done.stderr
+    assert "a comparison of 2 arms: 5 rounds of 2 blocks, 50 steps each, 2 s apart" in done.stdout
+    assert "local order=(00 01 01 00 00 01 01 00 00 01)" in done.stdout
+    assert not (tmp_path / "runs").exists()
