@@ -1,0 +1,190 @@
+"""What a comparison's report says, from folders as a comparison leaves them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from launcher import runs
+from launcher.comparison import Published, PublishedArm
+from launcher.report import compared, plain
+from launcher.states import State
+from recipes.typed import plain as as_plain
+
+from ..run_folders import metrics, result
+from . import folders
+
+STEPS = 10
+
+
+def arm(root: Path, number: int, level: str, factors: list[float], *, loss: float = 2.3, **more) -> dict:
+    """An arm's folder: a round for each factor, with so many times 1,000 samples a second."""
+    folder = root / "arms" / f"{number:02}"
+    folder.mkdir(parents=True)
+    plan = folders.plan(level, swept=[["amp", level]], arm=f"{number:02}", **more.pop("planned", {}))
+    runs.write_json(folder / "plan.json", plan)
+    written = []
+    for index, factor in enumerate(factors):
+        for row in folders.rows(STEPS, rate=1000 * factor)[1 : STEPS + 1]:
+            step = index * STEPS + row["step"]
+            written.append({**row, "step": step, "loss": loss - step / 100, **more.get("row", {})})
+    metrics(folder, written)
+    if more.get("finished", True):
+        status = {"state": "done", "attempt": 1, "exit_code": 0, "started": "2026-01-02T03:04:05Z", "ended": None}
+        runs.write_json(folder / "status.json", status)
+        said = result(attempts=1, mechanism=plan["mechanism"], digests={"data": more.get("data", "same")})
+        runs.write_json(folder / "result.json", {**said, "loss_scale": {"final": None, "skipped_steps": 0}})
+    return plan
+
+
+def whole(root: Path, *arms: dict, rounds: int = 5, **more) -> dict:
+    how = {"rounds": rounds, "steps": STEPS, "cool_down": 0, "tolerance": 0.02}
+    return {**folders.plan("o0"), "comparison": how, "arms": list(arms), **more}
+
+
+def document(root: Path, plan: dict, state: str = "done"):
+    return compared.document("a comparison", root, State(state, attempt=1), plan, {"command": ["python"]})
+
+
+def lead(root: Path, plan: dict) -> list[str]:
+    return list(document(root, plan).lead)
+
+
+NOISE = [1.00, 1.02, 0.98, 1.01, 0.99]
+
+
+def test_a_gain_beyond_noise_is_told_with_its_interval_and_its_cost(tmp_path):
+    plan = whole(
+        tmp_path,
+        arm(tmp_path, 0, "o0", NOISE),
+        arm(tmp_path, 1, "o2", [2 * each for each in (1.01, 1.00, 1.00, 1.02, 0.97)]),
+    )
+    first, second = lead(tmp_path, plan)
+    assert first.startswith("amp=o2 gains the most: 2.00 times the throughput of amp=o0, its loss within 2.0%.")
+    assert second.startswith(
+        "amp=o2 (half_model_fp32_masters in torch): 2.00 times the throughput of amp=o0 (95% interval 1.9"
+    )
+    assert "5 rounds" in second
+    assert "loss at the same steps within 2.0% (+0.00%)" in second
+    said = "\n".join(plain.lines(document(tmp_path, plan)))
+    row = next(line.split() for line in said.splitlines() if line.startswith("amp=o2  half"))
+    assert row[4] == "2.00"
+    assert "ROUNDS" not in said, "single rounds are for the page"
+
+
+def test_noise_is_called_noise(tmp_path):
+    plan = whole(tmp_path, arm(tmp_path, 0, "o0", NOISE), arm(tmp_path, 1, "o1", NOISE[::-1]))
+    assert lead(tmp_path, plan)[0] == "No difference in speed beyond noise between amp=o0 and amp=o1."
+    assert "no difference in speed from amp=o0 beyond noise" in lead(tmp_path, plan)[1]
+
+
+def test_fewer_than_five_rounds_give_no_interval_and_say_so(tmp_path):
+    few = [1.0, 1.01, 0.99]
+    plan = whole(tmp_path, arm(tmp_path, 0, "o0", few), arm(tmp_path, 1, "o2", [3 * each for each in few]), rounds=3)
+    first, second = lead(tmp_path, plan)
+    assert first.startswith("Too few rounds to tell a difference from noise")
+    assert "3.00 times the throughput over 3 rounds, too few for an interval" in second
+
+
+def test_a_loss_beyond_the_tolerance_is_no_gain(tmp_path):
+    fast = [2 * each for each in (1.01, 1.00, 1.00, 1.02, 0.97)]
+    plan = whole(tmp_path, arm(tmp_path, 0, "o0", NOISE), arm(tmp_path, 1, "o3", fast, loss=2.9))
+    first, second = lead(tmp_path, plan)
+    assert first == "Nothing was faster than amp=o0 beyond noise with its loss within 2.0%."
+    assert "loss at the same steps +32.5%, beyond the tolerance of 2.0%" in second
+
+
+def test_an_arm_that_ran_out_of_memory_is_a_row(tmp_path):
+    plan = whole(
+        tmp_path,
+        arm(tmp_path, 0, "o0", NOISE),
+        arm(tmp_path, 1, "o1", [1.0], finished=False),
+        arm(tmp_path, 2, "o2", NOISE[::-1]),
+    )
+    (tmp_path / "arms/01/failed").write_text("out of memory\n")
+    said = lead(tmp_path, plan)
+    assert "amp=o1 (autocast in torch): it ran out of memory after 10 steps." in said
+    (row,) = [row for row in document(tmp_path, plan).sections[0].parts[0].rows if row[0].text == "amp=o1"]
+    assert row[-1].text == "failed: it ran out of memory (no result, 10 steps)"
+
+
+def test_where_the_control_failed_that_is_said_first(tmp_path):
+    plan = whole(tmp_path, arm(tmp_path, 0, "o0", [], finished=False), arm(tmp_path, 1, "o2", NOISE))
+    (tmp_path / "arms/00/failed").write_text("out of memory\n")
+    said = lead(tmp_path, plan)
+    assert said[0] == "Nothing was measured beside the control, amp=o0."
+    assert said[1].endswith("it ran out of memory. Nothing can be held against it.")
+
+
+def test_arms_of_different_frameworks_are_told_apart_and_their_losses_not_compared(tmp_path):
+    other = {"framework": "tensorflow", "mechanism": "grappler"}
+    plan = whole(tmp_path, arm(tmp_path, 0, "o1", NOISE), arm(tmp_path, 1, "o1", NOISE, planned=other))
+    runs.write_json(
+        tmp_path / "arms/01/result.json", {**result(attempts=1, mechanism="grappler"), "digests": {"data": "same"}}
+    )
+    said = lead(tmp_path, plan)[1]
+    assert "(grappler in tensorflow)" in said
+    assert "losses are not compared: another framework begins with other weights" in said
+
+
+def test_different_data_found_afterwards_is_said(tmp_path):
+    plan = whole(tmp_path, arm(tmp_path, 0, "o0", NOISE), arm(tmp_path, 1, "o2", NOISE, data="other"))
+    assert lead(tmp_path, plan)[-1].startswith("The arms were trained on different data")
+
+
+def test_a_loss_that_is_not_finite_is_said(tmp_path):
+    lost = {"loss": None, "nonfinite": ["loss"]}
+    plan = whole(tmp_path, arm(tmp_path, 0, "o0", NOISE), arm(tmp_path, 1, "o3", NOISE, row=lost))
+    assert "its loss is not finite from step 1 on" in lead(tmp_path, plan)[1]
+
+
+def test_half_of_a_comparison_is_reported_as_far_as_it_went(tmp_path):
+    plan = whole(
+        tmp_path,
+        arm(tmp_path, 0, "o0", NOISE[:3], finished=False),
+        arm(tmp_path, 1, "o2", NOISE[:2], finished=False),
+    )
+    said = "\n".join(plain.lines(document(tmp_path, plan, "running")))
+    assert "over 2 rounds" in said
+    assert "(no result, 20 steps)" in said
+
+
+def test_published_figures_stand_beside_ours_and_only_ratios_are_set_against_each_other(tmp_path):
+    said = Published(
+        source="a page",
+        hardware="a V100",
+        arms=(PublishedArm(rate=393.49, memory_gb=25.43), PublishedArm(rate=1308.37, memory_gb=19.28)),
+    )
+    plan = whole(
+        tmp_path,
+        arm(tmp_path, 0, "o0", NOISE),
+        arm(tmp_path, 1, "o2", [2 * e for e in NOISE]),
+        published=as_plain(said),
+    )
+    (section,) = [each for each in document(tmp_path, plan).sections if each.title == "Beside what was published"]
+    table = section.parts[1]
+    shown = {name: [row[index].text for row in table.rows] for index, name in enumerate(table.header)}
+    assert shown["published ratio"] == ["1", "3.325"]
+    assert shown["our ratio"] == ["1.00", "2.00"]
+    assert shown["published samples/s"] == ["393.5", "1308"]
+    assert shown["published GB"] == ["25.43", "19.28"]
+    assert "published loss" not in shown
+
+
+@pytest.mark.parametrize(
+    ("control", "arm_said", "expected"),
+    [
+        (PublishedArm(step_seconds=0.529), PublishedArm(step_seconds=0.102), 5.186),
+        (PublishedArm(epoch_seconds=159), PublishedArm(epoch_seconds=67), 2.373),
+        (PublishedArm(), PublishedArm(rate=3.0), None),
+    ],
+)
+def test_published_times_are_turned_into_gains(tmp_path, control, arm_said, expected):
+    said = Published(source="a page", hardware="a V100", arms=(control, arm_said))
+    plan = whole(tmp_path, arm(tmp_path, 0, "o0", NOISE), arm(tmp_path, 1, "o2", NOISE), published=as_plain(said))
+    (section,) = [each for each in document(tmp_path, plan).sections if each.title == "Beside what was published"]
+    table = section.parts[1]
+    assert ("published ratio" in table.header) is (expected is not None)
+    if expected is not None:
+        assert table.rows[1][table.header.index("published ratio")].value == pytest.approx(expected, abs=5e-4)
