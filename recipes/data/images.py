@@ -21,7 +21,10 @@ DIGITS_TRAINED_ON = 1536
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Images:
-    """Images, float32 of shape [count, 1, 28, 28] from 0 to 1, with their labels, int64 of shape [count]."""
+    """Images of shape [count, channels, height, width] with their labels, int64 of shape [count].
+
+    Digits are float32 from 0 to 1, of shape [count, 1, 28, 28].
+    """
 
     images: numpy.ndarray
     labels: numpy.ndarray
@@ -39,12 +42,16 @@ class DataSet:
     held_out: Images
 
     def digest(self) -> str:
-        """SHA-256 of all values, as `sha256:...`."""
-        digest = hashlib.sha256()
-        for part in (self.train, self.held_out):
-            digest.update(numpy.ascontiguousarray(part.images))
-            digest.update(numpy.ascontiguousarray(part.labels))
-        return f"sha256:{digest.hexdigest()}"
+        return digest(self.train, self.held_out)
+
+
+def digest(*parts: Images) -> str:
+    """SHA-256 of all values, as `sha256:...`."""
+    found = hashlib.sha256()
+    for part in parts:
+        found.update(numpy.ascontiguousarray(part.images))
+        found.update(numpy.ascontiguousarray(part.labels))
+    return f"sha256:{found.hexdigest()}"
 
 
 def load(data: Data, seed: int) -> DataSet:

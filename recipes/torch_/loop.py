@@ -177,7 +177,7 @@ class _Steps:
         run: Run,
     ) -> None:
         self._step = step
-        self._groups = [group for each in optimizers for group in each.param_groups]
+        self._optimizers = optimizers  # their groups are other ones once a checkpoint was loaded
         self._schedule = schedule
         self._settings, self._world = run.settings, run.world
         self._feed = None if load is None else Feed(lambda position: load(*position))
@@ -194,11 +194,11 @@ class _Steps:
     def execute(self, shares: Any, first: int, count: int) -> Executed:
         if self._schedule is not None:
             rate = self._schedule(self._epoch * len(shares) + first)
-            for group in self._groups:
+            for group in (group for each in self._optimizers for group in each.param_groups):
                 group["lr"] = rate
         batch, waited = self._batch(shares, first)
         loss, outcome = self._step(batch)
-        return Executed(loss=loss, lr=self._groups[0]["lr"], outcome=outcome, waited=waited)
+        return Executed(loss=loss, lr=self._optimizers[0].param_groups[0]["lr"], outcome=outcome, waited=waited)
 
     def _batch(self, shares: Any, first: int) -> tuple[Any, float | None]:
         if self._feed is None:

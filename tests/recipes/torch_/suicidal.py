@@ -1,4 +1,4 @@
-"""The MNIST trainer, which kills itself with SIGKILL where the environment says.
+"""The trainer of RECIPE, mnist unless said, which kills itself with SIGKILL where the environment says.
 
 KILL_AT_BACKWARD=n: after the n-th backward of this process, so before its optimizer's step. KILL_AT_RENAME=n: before
 its n-th rename of a folder, so with a checkpoint written and not yet in place. KILL_RANK: on that rank alone, 0 unless
@@ -7,13 +7,14 @@ said.
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
 from typing import Any
 
 import torch
 
-from recipes.torch_ import loop, mnist
+from recipes.torch_ import loop
 
 count = {"KILL_AT_BACKWARD": 0, "KILL_AT_RENAME": 0}
 real_backward, real_rename = torch.Tensor.backward, os.rename
@@ -38,4 +39,5 @@ def rename(*arguments: Any) -> None:
 if os.environ.get("RANK", "0") == os.environ.get("KILL_RANK", "0"):
     torch.Tensor.backward, os.rename = backward, rename  # type: ignore[method-assign]
 
-loop.start("mnist", mnist.train)
+recipe = os.environ.get("RECIPE", "mnist")
+loop.start(recipe, importlib.import_module(f"recipes.torch_.{recipe}").train)

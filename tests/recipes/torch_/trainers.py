@@ -51,9 +51,9 @@ def run(
     )
 
 
-def succeed(words: Sequence[str], ranks: int = 1) -> str:
+def succeed(words: Sequence[str], ranks: int = 1, program: Sequence[str] = MODULE) -> str:
     """What a trainer that has to succeed prints."""
-    ended = run(words, ranks)
+    ended = run(words, ranks, program)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     return ended.stdout
 

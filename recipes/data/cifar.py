@@ -1,0 +1,109 @@
+"""CIFAR-100: its binary or its Python files, with every claim of theirs checked, or random images of its shape.
+
+Formats: https://www.cs.toronto.edu/~kriz/cifar.html. A binary record is a coarse label, a fine label and 3,072 bytes of
+red, green and blue; the Python files are pickles of a dictionary of arrays.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy
+
+from recipes import sampling
+from recipes.data.images import Images, digest
+from recipes.settings import Data
+from recipes.typed import SettingsError
+
+SHAPE = (3, 32, 32)
+CLASSES = 100
+PIXELS = 3 * 32 * 32
+LAYOUT = "train.bin and test.bin of the binary version, or train and test of the Python version"
+VALIDATION_SHARE = 5
+"""One in five training images is held out: 10,000 of 50,000, as in the notebook."""
+
+
+class Cifar:
+    """Images, uint8 of shape [count, 3, 32, 32], with their fine labels.
+
+    Of the training images some are held out for validation: which ones is a function of the seed, so that none of them
+    is ever trained on, also not after the run went on from a checkpoint.
+    """
+
+    def __init__(self, name: str, known: Images, test: Images, seed: int, held_out: int) -> None:
+        trained_on, validation = sampling.split(seed, len(known), held_out)
+        self.name = name
+        self.train = Images(images=known.images[trained_on], labels=known.labels[trained_on])
+        self.validation = Images(images=known.images[validation], labels=known.labels[validation])
+        self.test = test
+
+    def digest(self) -> str:
+        return digest(self.train, self.validation, self.test)
+
+
+def load(data: Data, seed: int) -> Cifar:
+    """CIFAR-100 from data.dir, or random images. Raises `SettingsError` for missing or broken files."""
+    if data.name == "synthetic":
+        return synthetic(seed)
+    if data.dir is None:
+        raise SettingsError(f"data=cifar100 needs data.dir=FOLDER with {LAYOUT}", "data.dir")
+    given = Path(data.dir)
+    for folder in (given, given / "cifar-100-binary", given / "cifar-100-python"):
+        for read, suffix in ((read_binary, ".bin"), (read_python, "")):
+            train, test = folder / f"train{suffix}", folder / f"test{suffix}"
+            if train.is_file() and test.is_file():
+                known = read(train)
+                return Cifar("cifar100", known, read(test), seed, len(known) // VALIDATION_SHARE)
+    raise SettingsError(f"data.dir={given} has no CIFAR-100; it should hold {LAYOUT}", "data.dir")
+
+
+def synthetic(seed: int) -> Cifar:
+    """As many random images as are trained on of CIFAR-100; nothing is held out, since there is nothing to learn."""
+    random = numpy.random.Generator(numpy.random.Philox(seed % 2**64))
+    pixels = random.integers(0, 256, (40_000, *SHAPE), dtype=numpy.uint8)
+    known = Images(images=pixels, labels=random.integers(0, CLASSES, len(pixels)))
+    return Cifar("synthetic", known, Images(images=pixels[:0], labels=known.labels[:0]), seed, 0)
+
+
+def read_binary(path: Path) -> Images:
+    content = path.read_bytes()
+    record = 2 + PIXELS
+    if not content or len(content) % record:
+        raise SettingsError(
+            f"{path} has {len(content)} bytes, which is not a whole number of CIFAR-100's records of {record}",
+            "data.dir",
+        )
+    records = numpy.frombuffer(content, numpy.uint8).reshape(-1, record)
+    return _checked(path, records[:, 2:], records[:, 1])
+
+
+def read_python(path: Path) -> Images:
+    try:
+        found = _ArraysOnly(io.BytesIO(path.read_bytes()), encoding="bytes").load()
+        pixels, labels = found[b"data"], numpy.asarray(found[b"fine_labels"])
+    except (pickle.UnpicklingError, EOFError, KeyError, TypeError, IndexError, ValueError, AttributeError) as error:
+        raise SettingsError(
+            f"{path} is not a Python file of CIFAR-100: {type(error).__name__}: {error}", "data.dir"
+        ) from None
+    if not isinstance(pixels, numpy.ndarray) or pixels.dtype != numpy.uint8 or pixels.shape != (len(labels), PIXELS):
+        raise SettingsError(f"{path} should hold {len(labels)} images of {PIXELS} bytes for its labels", "data.dir")
+    return _checked(path, pixels, labels)
+
+
+def _checked(path: Path, pixels: numpy.ndarray, labels: numpy.ndarray) -> Images:
+    if len(labels) == 0 or labels.max() >= CLASSES or labels.min() < 0:
+        raise SettingsError(f"{path} has labels other than 0 to {CLASSES - 1}, or no images", "data.dir")
+    return Images(images=pixels.reshape(-1, *SHAPE), labels=labels.astype(numpy.int64))
+
+
+class _ArraysOnly(pickle.Unpickler):
+    """Builds NumPy arrays and nothing else: a pickle from somewhere may ask for any function to be called."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        allowed = ("_reconstruct", "ndarray", "dtype") if module.split(".")[0] == "numpy" else ()
+        if name in allowed or (module, name) == ("_codecs", "encode"):
+            return super().find_class(module, name)
+        raise pickle.UnpicklingError(f"it asks for {module}.{name}")

@@ -1,0 +1,33 @@
+"""Random inputs with random labels, for recipes of which only the speed and the arithmetic matter."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+import numpy
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Pairs:
+    """Inputs and labels, both float32 of shape [count, width], uniform from 0 up to 1."""
+
+    inputs: numpy.ndarray
+    labels: numpy.ndarray
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def digest(self) -> str:
+        """SHA-256 of all values, as `sha256:...`."""
+        digest = hashlib.sha256(self.inputs)
+        digest.update(self.labels)
+        return f"sha256:{digest.hexdigest()}"
+
+
+def load(seed: int, count: int, width: int) -> Pairs:
+    """The same numbers for the same seed and sizes."""
+    random = numpy.random.Generator(numpy.random.Philox(seed % 2**64))
+    inputs = random.random((count, width), dtype=numpy.float32)
+    labels = random.random((count, width), dtype=numpy.float32)
+    return Pairs(inputs=inputs, labels=labels)

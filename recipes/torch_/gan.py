@@ -1,0 +1,159 @@
+"""The GAN recipe: `python -m recipes.torch_.gan amp=o2 data.dir=FOLDER batch=4096 [run=FOLDER]`."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from torch.nn.functional import binary_cross_entropy_with_logits
+
+from recipes.data import images
+from recipes.gan import (
+    DISCRIMINATOR,
+    DROPOUT,
+    EPSILON,
+    KERNEL,
+    NOISE,
+    NORM_EPSILON,
+    NORM_MOMENTUM,
+    RMSPROP_DECAY,
+    SEED_SIDE,
+    GanSettings,
+)
+from recipes.torch_ import loop
+from recipes.torch_.loop import Loss, Run
+from recipes.torch_.precision import StepOutcome
+from recipes.torch_.supervised import draw_glorot, to_device
+
+
+def convolution(inputs: int, outputs: int) -> nn.Conv2d:
+    return nn.Conv2d(inputs, outputs, KERNEL, padding=KERNEL // 2)
+
+
+def norm(channels: int) -> nn.BatchNorm2d:
+    return nn.BatchNorm2d(channels, eps=NORM_EPSILON, momentum=1 - NORM_MOMENTUM)
+
+
+class Generator(nn.Sequential):
+    """Noise [batch, 100] to images [batch, 1, 28, 28] from 0 to 1."""
+
+    def __init__(self, settings: GanSettings) -> None:
+        super().__init__()
+        first, second, third, fourth = settings.channels
+        self.dense = nn.Linear(NOISE, SEED_SIDE**2 * first)
+        self.image = nn.Unflatten(1, (first, SEED_SIDE, SEED_SIDE))
+        self.norm1 = norm(first)
+        self.conv1 = convolution(first, second)
+        self.tanh1 = nn.Tanh()
+        self.larger1 = nn.Upsample(scale_factor=2)
+        self.norm2 = norm(second)
+        self.conv2 = convolution(second, third)
+        self.tanh2 = nn.Tanh()
+        self.larger2 = nn.Upsample(scale_factor=2)
+        self.norm3 = norm(third)
+        self.conv3 = convolution(third, fourth)
+        self.tanh3 = nn.Tanh()
+        self.norm4 = norm(fourth)
+        self.conv4 = convolution(fourth, 1)
+        self.sigmoid = nn.Sigmoid()
+
+
+class Discriminator(nn.Sequential):
+    """Images [batch, 1, 28, 28] to logits [batch, 1], high where the image is taken for a made one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        inputs = 1
+        for number, outputs in enumerate(DISCRIMINATOR, start=1):
+            self.add_module(f"conv{number}", convolution(inputs, outputs))
+            self.add_module(f"tanh{number}", nn.Tanh())
+            self.add_module(f"pool{number}", nn.MaxPool2d(2))
+            self.add_module(f"dropout{number}", nn.Dropout(DROPOUT))
+            inputs = outputs
+        self.flatten = nn.Flatten()
+        self.dense = nn.Linear(3 * 3 * inputs, 1)
+
+
+def train(run: Run) -> None:
+    settings, hyper, precision, world = run.settings, run.settings.train, run.precision, run.world
+    data = world.rank_zero_first(lambda: images.load(settings.data, settings.seed))
+    real, _ = to_device(data.train, world.device)
+
+    both = nn.ModuleDict({"generator": Generator(hyper), "discriminator": Discriminator()})
+    draw_glorot(both)
+    both = precision.cast(both.to(world.device))
+    judge = both["discriminator"]
+    generator, discriminator = run.wrap(both["generator"]), run.wrap(judge)
+    makers = torch.optim.Adam(both["generator"].parameters(), lr=hyper.generator_lr, eps=EPSILON)
+    judges = torch.optim.RMSprop(judge.parameters(), lr=hyper.discriminator_lr, alpha=RMSPROP_DECAY, eps=EPSILON)
+    makers, judges = precision.optimizer(both, makers), precision.optimizer(both, judges)
+
+    def made(count: int) -> torch.Tensor:
+        noise = torch.rand(count, NOISE, device=world.device) * 2 - 1
+        return generator(precision.input(noise))
+
+    def generator_loss(chosen: torch.Tensor) -> torch.Tensor:
+        """Low where the discriminator takes made images for real ones, whose label is 0."""
+        logits = judge(made(len(chosen))).float()
+        return binary_cross_entropy_with_logits(logits, torch.full_like(logits, hyper.soften))
+
+    def discriminator_loss(chosen: torch.Tensor) -> torch.Tensor:
+        """Of as many real images as made ones; some labels are exchanged, since its task is the easier one."""
+        with torch.no_grad():
+            fake = made(len(chosen))
+        logits = discriminator(torch.cat((precision.input(real[chosen]).to(fake.dtype), fake))).float()
+        return binary_cross_entropy_with_logits(logits, labels(len(chosen), hyper, world.device))
+
+    def step(batch: torch.Tensor) -> tuple[Loss, StepOutcome]:
+        """The generator's update, and then the discriminator's against the new generator; the loss scale moves once."""
+        losses = {each: torch.zeros((), device=world.device) for each in ("generator", "discriminator")}
+        judge.requires_grad_(False)
+        for number, chosen in enumerate(batch, start=1):
+            with world.gradients(generator, last=number == len(batch)):
+                with precision.forward():
+                    loss = generator_loss(chosen) / len(batch)
+                precision.backward(loss)
+            losses["generator"] += loss.detach()
+        judge.requires_grad_(True)
+        first = precision.step(makers)
+        makers.zero_grad()
+        for number, chosen in enumerate(batch, start=1):
+            with world.gradients(discriminator, last=number == len(batch)):
+                with precision.forward():
+                    loss = discriminator_loss(chosen) / len(batch)
+                precision.backward(loss)
+            losses["discriminator"] += loss.detach()
+        second = precision.step(judges)
+        judges.zero_grad()
+        precision.update()
+        return losses, either(first, second)
+
+    run.fit(
+        model=both,
+        optimizers=[makers, judges],
+        step=step,
+        evaluate=None,
+        samples=len(data.train),
+        data=f"{data.name}: {len(data.train):,} images",
+        data_digest=data.digest(),
+    )
+
+
+def labels(count: int, settings: GanSettings, device: torch.device) -> torch.Tensor:
+    """Of `count` real images, near 0, and `count` made ones, near 1: [2 * count, 1]; the first of each exchanged."""
+    exchanged = int(count * settings.swap)
+    found = torch.full((2, count, 1), settings.soften, device=device)
+    found[1] = 1 - settings.soften
+    found[:, :exchanged] = 1 - found[:, :exchanged]
+    return found.view(-1, 1)
+
+
+def either(first: StepOutcome, second: StepOutcome) -> StepOutcome:
+    """Of two optimizers' steps under one loss scale: overflowed where one of them did."""
+    overflowed = None
+    if first.overflowed is not None and second.overflowed is not None:
+        overflowed = first.overflowed | second.overflowed
+    return StepOutcome(overflowed=overflowed, loss_scale=first.loss_scale)
+
+
+if __name__ == "__main__":
+    loop.start("gan", train)

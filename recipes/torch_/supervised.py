@@ -1,0 +1,85 @@
+"""What recipes that learn labels share: the step over micro-batches, and the measures on what is held out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import numpy
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from recipes.data.images import Images
+from recipes.torch_.loop import Run, Step
+from recipes.torch_.precision import StepOutcome
+
+HELD_OUT_BATCH = 1000
+
+
+def make_step(
+    run: Run,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    loss_of: Callable[[Any], torch.Tensor],
+    clip: float | None = None,
+) -> Step:
+    """A step that adds up the gradients of its micro-batches.
+
+    `model` is the wrapped one; `loss_of` gives the float32 mean loss of one micro-batch, whatever these are.
+    """
+    precision, world = run.precision, run.world
+
+    def step(batch: Any) -> tuple[torch.Tensor, StepOutcome]:
+        total = torch.zeros((), device=world.device)
+        for number, chosen in enumerate(batch, start=1):
+            with world.gradients(model, last=number == len(batch)):
+                with precision.forward():
+                    loss = loss_of(chosen) / len(batch)
+                precision.backward(loss)
+            total += loss.detach()
+        outcome = precision.step(optimizer, clip=clip)
+        precision.update()
+        optimizer.zero_grad()
+        return total, outcome
+
+    return step
+
+
+@torch.no_grad()
+def measure(
+    run: Run, net: nn.Module, batches: Iterable[tuple[torch.Tensor, torch.Tensor]], count: int
+) -> dict[str, float]:
+    """Accuracy and mean loss over `count` samples, of which `batches` are this rank's images and labels. Collective."""
+    correct, loss = 0.0, 0.0
+    net.eval()
+    for inputs, labels in batches:
+        with run.precision.forward():
+            logits = net(run.precision.input(inputs)).float()
+        correct += (logits.argmax(1) == labels).sum().item()
+        loss += cross_entropy(logits, labels, reduction="sum").item()
+    net.train()
+    correct, loss = run.world.sum([correct, loss])
+    return {"accuracy": correct / count, "loss": loss / count}
+
+
+def held_out(run: Run, count: int, at_once: int = HELD_OUT_BATCH) -> Iterator[numpy.ndarray]:
+    """This rank's share of the indices of `count` samples, at most `at_once` at a time."""
+    mine = numpy.arange(run.world.rank, count, run.world.size)
+    for first in range(0, len(mine), at_once):
+        yield mine[first : first + at_once]
+
+
+def to_device(part: Images, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """All images and labels, in the device's memory: loading is then an indexing on the device."""
+    return torch.from_numpy(part.images).to(device), torch.from_numpy(part.labels).to(device)
+
+
+@torch.no_grad()
+def draw_glorot(net: nn.Module) -> None:
+    """Initial weights as Keras and Paddle draw them: uniform, by Glorot and Bengio; biases zero."""
+    for module in net.modules():
+        if isinstance(module, (nn.Conv2d, nn.Linear)):
+            nn.init.xavier_uniform_(module.weight)
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)

@@ -1,0 +1,96 @@
+"""CIFAR-100's files, whole and broken."""
+
+from __future__ import annotations
+
+import os
+import pickle
+
+import numpy
+import pytest
+
+from recipes.data import cifar
+from recipes.settings import Data
+from recipes.typed import SettingsError
+from tests.recipes.data.cifar_files import write_binary, write_python
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return write_binary(tmp_path / "data")
+
+
+def load(folder, seed=0):
+    return cifar.load(Data(name="cifar100", dir=str(folder)), seed)
+
+
+def test_a_fifth_of_the_training_images_is_held_out_by_the_seed_and_never_trained_on(folder):
+    data = load(folder)
+    assert (len(data.train), len(data.validation), len(data.test)) == (40, 10, 10)
+    assert data.train.images.shape == (40, 3, 32, 32) and data.train.images.dtype == numpy.uint8
+    known = {image.tobytes() for image in data.train.images}
+    assert not known & {image.tobytes() for image in data.validation.images}
+    assert load(folder).digest() == data.digest() != load(folder, seed=1).digest()
+
+
+def test_fine_labels_and_channels_are_where_they_belong(folder):
+    content = bytearray((folder / "test.bin").read_bytes())
+    content[:2] = (3, 77)
+    content[2 : 2 + 1024] = bytes([9]) * 1024
+    (folder / "test.bin").write_bytes(content)
+    found = load(folder).test
+    assert found.labels[0] == 77
+    assert (found.images[0, 0] == 9).all()
+
+
+def test_python_files_hold_the_same_and_either_may_lie_in_the_archives_own_folder(folder, tmp_path):
+    write_python(tmp_path / "other" / "cifar-100-python", folder)
+    assert load(tmp_path / "other").digest() == load(folder).digest()
+
+
+def test_a_folder_without_cifar_is_told_what_it_should_hold(tmp_path):
+    (tmp_path / "train.bin").touch()
+    with pytest.raises(SettingsError, match=r"has no CIFAR-100; it should hold train\.bin and test\.bin of the binary"):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        (b"", r"test\.bin has 0 bytes, which is not a whole number of CIFAR-100's records of 3074"),
+        (bytes(3073), r"test\.bin has 3073 bytes"),
+        (bytes([0, 100]) + bytes(3072), r"test\.bin has labels other than 0 to 99"),
+    ],
+)
+def test_a_broken_binary_file_is_named(folder, content, complaint):
+    (folder / "test.bin").write_bytes(content)
+    with pytest.raises(SettingsError, match=complaint):
+        load(folder)
+
+
+class Evil:
+    def __reduce__(self):
+        return os.system, ("echo harm",)
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        (b"no pickle", "is not a Python file of CIFAR-100"),
+        (pickle.dumps({b"data": 1}), "KeyError"),
+        (pickle.dumps(Evil()), "it asks for posix.system"),
+        (
+            pickle.dumps({b"data": numpy.zeros((2, 5), numpy.uint8), b"fine_labels": [1, 2]}, protocol=2),
+            "should hold 2 images of 3072 bytes",
+        ),
+    ],
+)
+def test_a_broken_or_hostile_python_file_is_named_and_runs_nothing(folder, tmp_path, content, complaint):
+    other = write_python(tmp_path / "python", folder)
+    (other / "train").write_bytes(content)
+    with pytest.raises(SettingsError, match=complaint):
+        load(other)
+
+
+def test_synthetic_images_hold_nothing_out():
+    data = cifar.load(Data(name="synthetic"), 0)
+    assert (len(data.train), len(data.validation), len(data.test)) == (40_000, 0, 0)
