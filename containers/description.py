@@ -70,6 +70,8 @@ class Container:
     """Whose shared memory: data loaders and NCCL pass batches through it."""
     shm_bytes: int | None = None
     """Size of a private /dev/shm; None is the runtime's own default."""
+    terminal: bool = False
+    """Whether a person sits at it, whose terminal is passed on."""
     limits: Mapping[str, int] = field(default_factory=dict)
     """Resource limits by the names of prlimit (`memlock`, `stack`), soft and hard alike; -1 is unlimited."""
 

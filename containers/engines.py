@@ -18,6 +18,7 @@ def wrap(container: Container, runtime: Runtime) -> Wrapped:
     values = {"HOME": container.home, **devices.environment, **container.environment}
     words: list[Word] = [*runtime.command, "run", "--rm", "--init", "--pull=never", "--log-driver=none"]
     words += [prefixed("--name=", container.name), f"--network={container.network}"]
+    words += ["--interactive", "--tty"] if container.terminal else []
     words += [f"--ipc={container.ipc}", *([f"--shm-size={container.shm_bytes}"] if container.shm_bytes else [])]
     words += [f"--ulimit={name}={value}" for name, value in container.limits.items()]
     words += _user(container, runtime)

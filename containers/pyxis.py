@@ -26,7 +26,13 @@ def wrap(container: Container, runtime: Runtime) -> Wrapped:
     outside = {name: value for name, value in values.items() if name not in _INSIDE}
     names = (*outside, *devices.passed, *container.passed)
     mounts = [f"{each.source}:{each.target}" + (":ro" if each.read_only else "") for each in container.mounts]
-    words: list[Word] = [*runtime.command, "--export=ALL", "--no-container-entrypoint", "--no-container-mount-home"]
+    words: list[Word] = [
+        *runtime.command,
+        *(["--pty"] if container.terminal else []),
+        "--export=ALL",
+        "--no-container-entrypoint",
+        "--no-container-mount-home",
+    ]
     words += ["--no-container-remap-root", f"--container-image={container.image}"]
     words += [f"--container-workdir={container.workdir}", f"--container-mounts={','.join(mounts)}"]
     words += [f"--container-env={','.join(names)}", "/usr/bin/env", *inside, *container.argv]

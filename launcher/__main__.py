@@ -21,6 +21,7 @@ VERBS = {
     "resume": "go on with a run that stopped",
     "report": "tables and charts from runs",
     "rm": "delete runs",
+    "shell": "open a terminal in a job's environment",
     "image": "list, show and fetch container images",
 }
 

@@ -183,15 +183,19 @@ def take(count: int, pool: Sequence[str], run: str, *, wait: bool, chosen_late: 
 
     Run ids and UUIDs hold letters, digits and dashes only.
     """
-    late = f"export {VARIABLE}=$gpus CUDA_VISIBLE_DEVICES=$gpus"
     return (
         _TAKING.replace("__COUNT__", str(count))
         .replace("__POOL__", " ".join(pool))
         .replace("__RUN__", run)
         .replace("__WAIT__", "yes" if wait else "")
         .replace("__REFUSED__", str(REFUSED))
-        .replace("__LATE__\n", f"{late}\n" if chosen_late else "")
+        .replace("__LATE__\n", f"{show('$gpus')}\n" if chosen_late else "")
     )
+
+
+def show(indices: str) -> str:
+    """What shows a job the GPUs of these indices: a word of bash."""
+    return f"export {VARIABLE}={indices} CUDA_VISIBLE_DEVICES={indices}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -77,6 +77,15 @@ def submit(
     return folders
 
 
+def send_code(plan: Plan, code: Mapping[str, Path], address: Address) -> None:
+    """Bring a host the snapshot of a plan, as far as it lacks it. Raises `LauncherError`."""
+    host = connect(address)
+    digests = {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in code.items()}
+    lacking = host.ask("lacking", root=plan.run_root, code=plan.code, files=digests)
+    message = {"root": plan.run_root, "digest": plan.code, "files": digests}
+    host.ask("lay_code", packed(message, {name: code[name].read_bytes() for name in lacking}, {}))
+
+
 def _point(plans: Sequence[Plan], address: Address, token: str) -> tuple[str | None, list[Path]]:
     """Pointers for the runs, under new ids. All of them or none."""
     me = processes.identity(os.getpid())

@@ -11,6 +11,7 @@ REQUESTS = {
     "hello": "launcher.remote.answers:hello",
     "probe": "launcher.remote.answers:probe",
     "lacking": "launcher.remote.taking_over:lacking",
+    "lay_code": "launcher.remote.taking_over:lay_code",
     "submit": "launcher.remote.taking_over:submit",
     "look": "launcher.remote.answers:look",
     "log": "launcher.remote.answers:log",

@@ -31,6 +31,17 @@ def lacking(root: str, code: str, files: Mapping[str, str]) -> list[str]:
     return [name for name, digest in files.items() if digest not in there]
 
 
+def lay_code(data: bytes) -> None:
+    """Put a snapshot together, for what is no run."""
+    message, code, _ = unpacked(data)
+    root = Path(message["root"])
+    try:
+        root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _lay_snapshot(root, message["digest"], message["files"], code)
+    except OSError as error:
+        raise UsageError(f"run_root={root}: {error.strerror}: {error.filename or root}") from None
+
+
 def submit(data: bytes) -> list[str]:
     """Lay runs down and start them. What an earlier try of the same submission did is not done again.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections.abc import Callable
 
 from launcher.plan import Plan
 from launcher.slurm.check import NAMED
@@ -16,20 +17,9 @@ def header(plan: Plan, *, log: str, array: str | None = None) -> list[str]:
 
 def options(plan: Plan, *, log: str, array: str | None = None) -> list[str]:
     """What is asked of sbatch, a word each."""
-    cluster = plan.cluster
-    found = [f"--job-name={plan.name}", f"--nodes={plan.nodes}", "--ntasks-per-node=1"]
-    if plan.gpus:
-        gres = cluster["gpu_flag"] == "gres"
-        found.append(f"--gres=gpu:{plan.gpus}" if gres else f"--gpus-per-node={plan.gpus}")
-    for flag, key in NAMED.items():
-        value = cluster[key]
-        if value is not None:
-            found.append(f"--{flag}={_word(str(value))}")
-    for flag in cluster["flags"]:
-        name, equals, value = flag.partition("=")
-        found.append(f"{name}{equals}{_word(value)}")
+    found = resources(plan, _word)
     found += [
-        f"--signal=B:USR1@{cluster['stop_before']}",
+        f"--signal=B:USR1@{plan.cluster['stop_before']}",
         "--requeue",
         "--open-mode=append",
         f"--output={_word(log)}",
@@ -38,6 +28,23 @@ def options(plan: Plan, *, log: str, array: str | None = None) -> list[str]:
     ]
     if array is not None:
         found.append(f"--array={array}")
+    return found
+
+
+def resources(plan: Plan, spelled: Callable[[str], str] = str) -> list[str]:
+    """What is asked of sbatch and srun alike."""
+    cluster = plan.cluster
+    found = [f"--job-name={plan.name}", f"--nodes={plan.nodes}", "--ntasks-per-node=1"]
+    if plan.gpus:
+        gres = cluster["gpu_flag"] == "gres"
+        found.append(f"--gres=gpu:{plan.gpus}" if gres else f"--gpus-per-node={plan.gpus}")
+    for flag, key in NAMED.items():
+        value = cluster[key]
+        if value is not None:
+            found.append(f"--{flag}={spelled(str(value))}")
+    for flag in cluster["flags"]:
+        name, equals, value = flag.partition("=")
+        found.append(f"{name}{equals}{spelled(value)}")
     return found
 
 

@@ -1,0 +1,155 @@
+"""A terminal in a job's environment: the script that opens it where the job would run, and the command that gets there.
+
+The same description as a job's: its variables, setup, container, mounts and devices. What differs: no attempt, no
+`LAUNCHER_RUN_ID` (whatever carries that belongs to a run and ends with it), and the run root in the place of one run's
+folder. Pure.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import shlex
+from collections.abc import Sequence
+
+from containers.description import Container, Mount
+from containers.devices import JOB_GPUS, needs_job_gpus
+from containers.runtimes import wrap
+from containers.words import Word, to_bash
+from launcher import contained, gpus
+from launcher.plan import PLACEHOLDER, Plan
+from launcher.script import quote
+from launcher.slurm.header import resources
+
+_PROMPT = r"launcher \$ "
+_INSIDE = f"if command -v bash >/dev/null; then PS1={shlex.quote(_PROMPT)} exec bash --norc --noprofile -i; fi; exec sh"
+
+_TAKING = r"""
+until gpu_take __COUNT__ "__POOL__" shell; do
+  if [ -z "__WAIT__" ]; then
+    echo "error: $refusal (gpus=0 opens a shell without GPUs, __HINT__)" >&2
+    exit 3
+  fi
+  [ "$refusal" = "${told-}" ] || echo "waiting: $refusal" >&2
+  told=$refusal
+  sleep 2
+done
+""".strip()
+
+
+def script(plan: Plan, *, token: str, attempt: int | None, port: tuple[int, int] | None) -> str:
+    """What opens the terminal, for a bash on the host of the job; for Pyxis, on the host that calls srun.
+
+    `token` makes the container's name unique. `attempt` is that of a run under way whose GPUs are to be shared; else
+    GPUs are taken as a job takes them. `port` is one that is brought to the person's machine, and where it is there.
+    """
+    taken = bool(plan.gpu_pool) and attempt is None
+    sections = [
+        "set -u",
+        f"umask 077\nCODE={quote(plan.code_dir)}",
+        _environment(plan),
+        "\n".join(plan.setup),
+        _gpus(plan, attempt),
+        _banner(plan, port),
+        _start(plan, token),
+        "code=$?",
+        gpus.RELEASE if taken else "",
+        "exit $code",
+    ]
+    return "\n".join(section for section in sections if section)
+
+
+def on_slurm(plan: Plan, text: str, job: str | None) -> list[str]:
+    """`srun --pty` of the script, with the job's resources; in the allocation of `job` where it has one."""
+    if _is_pyxis(plan):
+        return ["bash", "-c", text]
+    # What finds the cluster, which this command's own environment may not have, or another's.
+    named = [f"{name}={value}" for name, value in plan.host_env.items()]
+    where = [f"--jobid={job}", "--overlap"] if job else resources(plan)
+    return ["env", *named, "srun", *where, "--export=ALL", "--pty", "bash", "-c", text]
+
+
+def over_ssh(ssh: Sequence[str], words: Sequence[str]) -> list[str]:
+    """The words as the system's ssh takes them: the far side's login shell reads them, so bash alone is named there."""
+    return [*ssh, f"exec bash -c {shlex.quote(shlex.join(words))}"]
+
+
+def _environment(plan: Plan) -> str:
+    own = {**plan.host_env, **({} if plan.container else plan.env)}
+    lines = [f"export {name}={quote(value)}" for name, value in own.items()]
+    lines.append("export TERM=${TERM:-dumb}")
+    if plan.container is None:
+        lines += [f"{name}=$(<{quote(path)}) && export {name} || exit 1" for name, path in plan.secrets.items()]
+        lines.append('export PYTHONPATH="$CODE" PYTHONUNBUFFERED=1')
+        if plan.run_id != PLACEHOLDER:
+            lines.append(f"export LAUNCHER_SPEC={quote(plan.run_dir)}/plan.json")
+        if "/" in plan.python:
+            lines.append(f'export PATH={quote(plan.python.rpartition("/")[0] or "/")}:"$PATH"')
+    return "\n".join(lines)
+
+
+def _gpus(plan: Plan, attempt: int | None) -> str:
+    if not plan.gpu_pool:
+        return ""
+    late = len(plan.gpu_pool) > plan.gpus
+    shown = gpus.show("$gpus") if late else ""
+    if attempt is not None:
+        return f"gpus=$(<{quote(plan.run_dir)}/attempts/{attempt}/gpus) || exit 3\n{shown}" if late else ""
+    words = (
+        _TAKING.replace("__COUNT__", str(plan.gpus))
+        .replace("__POOL__", " ".join(plan.gpu_pool))
+        .replace("__WAIT__", "yes" if plan.wait_gpus else "")
+        .replace("__HINT__", gpus.HINT)
+    )
+    return f"{gpus.LOOK}\n{gpus.TAKE}\n{words}\n{shown}"
+
+
+def _banner(plan: Plan, port: tuple[int, int] | None) -> str:
+    where = f"in {plan.container.runtime.kind} {plan.container.asked}" if plan.container else "on the host itself"
+    trainer = shlex.join(["python" if plan.container is None else plan.python, "-m", plan.trainer, *plan.words])
+    lines = [f"the environment of {plan.recipe} at {plan.settings['amp']['level']}, {where}; `exit` leaves it"]
+    lines.append(f"the trainer by hand: {trainer}")
+    if port:
+        lines.append(f"port {port[0]} of this host is http://localhost:{port[1]} where you sit")
+    return "\n".join(f"echo {quote(each)} >&2" for each in lines)
+
+
+def _start(plan: Plan, token: str) -> str:
+    if plan.container is None:
+        return 'cd "$CODE" 2>/dev/null || cd\n' + f"PS1={quote(_PROMPT)} bash --norc --noprofile -i"
+    container = _container(plan, token)
+    runtime = plan.container.runtime
+    if _is_pyxis(plan):
+        runtime = dataclasses.replace(runtime, command=("srun", *resources(plan)))
+    wrapped = wrap(container, runtime)
+    lines = [JOB_GPUS] if plan.queue == "slurm" and needs_job_gpus(container.devices, runtime.kind) else []
+    lines += [f"mkdir -p -m 700 {quote(each)} || exit 1" for each in (plan.run_root, *wrapped.folders)]
+    lines += [f"export {name}={to_bash(value)}" for name, value in wrapped.environment.items()]
+    if not wrapped.remove:
+        return "\n".join([*lines, _line(wrapped.argv)])
+    # The engine's container goes on when its client's terminal is gone, and so does the client. It is waited for in a
+    # way that a hang-up interrupts.
+    lines.append(f"trap {quote(_line(wrapped.remove) + ' >/dev/null 2>&1')} EXIT")
+    lines.append("trap 'exit 129' HUP TERM")
+    return "\n".join([*lines, f"{_line(wrapped.argv)} <&0 &", "wait $!"])
+
+
+def _container(plan: Plan, token: str) -> Container:
+    described = contained.describe(plan, ("/bin/sh", "-c", _INSIDE))
+    hidden = ("LAUNCHER_RUN_ID",) if plan.run_id != PLACEHOLDER else ("LAUNCHER_RUN_ID", "LAUNCHER_SPEC")
+    root = Mount(source=plan.run_root, target=plan.run_root)
+    return dataclasses.replace(
+        described,
+        environment={name: value for name, value in described.environment.items() if name not in hidden},
+        passed=("TERM",),
+        mounts=(root, *(each for each in described.mounts if each.source != plan.run_dir)),
+        name=f"shell-{token}",
+        terminal=True,
+    )
+
+
+def _line(words: Sequence[Word]) -> str:
+    return " ".join(map(to_bash, words))
+
+
+def _is_pyxis(plan: Plan) -> bool:
+    return plan.container is not None and plan.container.runtime.kind == "pyxis"

@@ -1,0 +1,183 @@
+"""`shell`: a terminal in a job's container and environment, where the job would run, or in those of a run."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from launcher import execute, interactive, queues, request, runs, snapshot
+from launcher import plan as plans
+from launcher.errors import Unavailable, UsageError
+from launcher.plan import Plan, resolve
+from launcher.remote import address as addresses
+from launcher.remote.address import Address
+from recipes.typed import nearest
+
+HELP = """\
+Open a terminal in the container and environment that a job would have, on its cluster.
+
+usage: python -m launcher shell [key=value ...] [--forward PORT] [--config-dir DIR]
+       python -m launcher shell RUN [--forward PORT] [run_root=PATH]
+
+  key=value       as for run: cluster=, container=, image=, gpus=, env.NAME=...
+  RUN             the environment of that run; while it runs, its own GPUs or Slurm allocation
+  --forward PORT  bring a port (TensorBoard 6006, Jupyter 8888) to this machine while the terminal is open;
+                  HERE:PORT where this machine's own is in use
+
+On this machine it opens here; over SSH by the system's ssh, through an open master connection where there is one;
+under Slurm by srun --pty with the job's resources. On a host without a scheduler it takes GPUs as a job does, and holds
+them while it is open: gpus=0 takes none.
+"""
+
+
+class Port(NamedTuple):
+    """A port of the job's host, and where it is to be on this machine."""
+
+    here: int
+    there: int
+
+
+class Place(NamedTuple):
+    """What a terminal is opened for."""
+
+    plan: Plan
+    address: Address | None
+    attempt: int | None = None
+    """Of a run that runs now."""
+    job: str | None = None
+    """Its Slurm job."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    words = list(arguments)
+    if any(each in ("-h", "--help") for each in words):
+        print(HELP, end="")
+        return 0
+    port = _forwarded(words)
+    names = [each for each in words if "=" not in each and not each.startswith("-")]
+    if not sys.stdin.isatty():
+        raise UsageError("shell opens a terminal, and its standard input is none; `logs` and `ls` need none")
+    place = _of_run(names, words) if names else _of_job(words)
+    command = opening(place, port, secrets.token_hex(4))
+    if shutil.which(command[0]) is None:
+        raise Unavailable(f"{command[0]} is not on this machine, and opens this terminal")
+    sys.stdout.flush()
+    _close()
+    os.execvpe(command[0], command, _environment(place))
+
+
+def opening(place: Place, port: Port | None, token: str) -> list[str]:
+    """The command that opens the terminal. Raises `UsageError` for a port that can't be brought here."""
+    plan, address = place.plan, place.address
+    if port and plan.container is not None and plan.container.network == "none":
+        raise UsageError(f"--forward {port.there}: container.network=none has no ports; say container.network=host")
+    if port and plan.queue == "slurm":
+        raise UsageError(
+            f"--forward {port.there}: the node is known only once Slurm has given it; with the shell open, say on your "
+            f"own machine `ssh -L {port.here}:NODE:{port.there} {address.destination if address else 'LOGIN'}`"
+        )
+    if port and address is None and port.here != port.there:
+        raise UsageError(f"--forward {port.here}:{port.there}: this machine is the job's host; {port.there} is its own")
+    text = interactive.script(plan, token=token, attempt=place.attempt, port=(port.there, port.here) if port else None)
+    command = interactive.on_slurm(plan, text, place.job) if plan.queue == "slurm" else ["bash", "-c", text]
+    if address is None:
+        return command
+    from launcher.remote import openssh
+
+    forward = ["-L", f"{port.here}:localhost:{port.there}", "-o", "ExitOnForwardFailure=yes"] if port else []
+    return interactive.over_ssh(openssh.argv(address, "-t", *forward), command)
+
+
+def _forwarded(words: list[str]) -> Port | None:
+    """Takes `--forward PORT` or `--forward HERE:PORT` out of the words."""
+    for index, word in enumerate(words):
+        flag, equals, text = word.partition("=")
+        if flag == "--forward":
+            if not equals:
+                text = words[index + 1] if index + 1 < len(words) else ""
+            here, _, there = text.rpartition(":")
+            if not all(each.isdecimal() and 0 < int(each) < 65536 for each in (here or there, there)):
+                raise UsageError(f"--forward {text}: a port is a number from 1 to 65535, or two as 8080:6006")
+            del words[index : index + (1 if equals else 2)]
+            return Port(int(here or there), int(there))
+    return None
+
+
+def _of_job(words: Sequence[str]) -> Place:
+    """A terminal for a job that would be started with these words."""
+    from launcher.probe import code_files, probe
+
+    asked = request.compose(request.take_apart(words))
+    specs = request.understand(asked)
+    if len(specs) > 1:
+        raise UsageError(f"shell opens one terminal, and these words are a sweep of {len(specs)}; name one value each")
+    address = addresses.of(specs[0].launch.cluster)
+    if address and specs[0].launch.secrets:
+        names = ", ".join(specs[0].launch.secrets)
+        raise UsageError(f"secrets ({names}) go over with a run; `shell RUN` has them, a shell without one can't")
+    plan = resolve(specs[0], probe(specs))
+    if address is None:
+        root = Path(plan.run_root)
+        root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        snapshot.store(root, plan.code, code_files(specs))
+    else:
+        from launcher.remote import handing_over
+
+        handing_over.send_code(plan, code_files(specs), address)
+    return Place(plan, address)
+
+
+def _of_run(names: Sequence[str], words: Sequence[str]) -> Place:
+    """A terminal in the environment of a run."""
+    if len(names) > 1:
+        raise UsageError(f"shell takes one run, not {len(names)}: {' '.join(names)}")
+    extra = [each for each in words if "=" in each and not each.startswith("run_root=")]
+    if extra:
+        raise UsageError(
+            f"shell {names[0]}: the environment is the run's own{nearest(extra[0].partition('=')[0], ['run_root'])}; "
+            f"leave {' '.join(extra)} out, or the run"
+        )
+    root = next((each.partition("=")[2] for each in words if each.startswith("run_root=")), None)
+    found = runs.find(names[0], runs.roots(root))
+    if found.sweep is not None:
+        raise UsageError(f"{found.sweep} is a sweep; name one of its runs, as {found.runs[0].id}")
+    (run,) = found.runs
+    (seen,) = queues.look([run])
+    values = runs.read_if_whole(run.folder / "plan.json")
+    if not values:
+        raise UsageError(f"{run.id} has no plan.json, so nobody can say what it ran in")
+    plan = plans.from_json(values)
+    running = seen.state.name in ("running", "stopping")
+    return Place(plan, _address(run), seen.state.attempt if running else None, _job(seen.files) if running else None)
+
+
+def _close() -> None:
+    """Connections end before this process becomes another program."""
+    host = sys.modules.get("launcher.remote.host")
+    if host is not None:
+        host.close_all()
+
+
+def _address(run: runs.Run) -> Address | None:
+    from launcher.remote import pointers
+
+    pointer = pointers.read(run.folder)
+    return pointer.address if pointer else None
+
+
+def _job(files: runs.Files) -> str | None:
+    if (files.submission or {}).get("queue") != "slurm":
+        return None
+    from launcher.slurm.jobs import job_of
+
+    return job_of(files.submission or {})
+
+
+def _environment(place: Place) -> dict[str, str]:
+    """Of the command here. Over SSH it is the system's ssh, which may need all of it."""
+    return dict(os.environ) if place.address else execute.environment()

@@ -1,0 +1,228 @@
+"""`shell` at a real pseudo-terminal, in every place that a job can go to."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from launcher import gpus, stopping
+from launcher.__main__ import main
+from tests.launcher import fake_gpus, terminal
+from tests.launcher.run_folders import until
+from tests.launcher.terminal import Terminal
+from tests.testbed.facts import Testbed
+
+Open = Callable[..., Terminal]
+
+
+@pytest.fixture
+def opened(tmp_path: Path) -> Iterator[Open]:
+    """Opens terminals, and closes what is left of them at the end."""
+    (tmp_path / "runs").mkdir()
+    made: list[Terminal] = []
+
+    def open_one(*words: str) -> Terminal:
+        own_root = any(each.startswith("run_root=") for each in words)
+        made.append(terminal.launcher("shell", *words, *([] if own_root else [f"run_root={tmp_path}/runs"])))
+        return made[-1]
+
+    yield open_one
+    for each in made:
+        each.close()
+
+
+@pytest.fixture
+def bed(testbed: Testbed, monkeypatch: pytest.MonkeyPatch) -> Testbed:
+    for name, value in testbed.environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("APPTAINER_USERNS", "1")
+    return testbed
+
+
+def test_here_it_has_the_variables_the_code_and_the_python_of_a_job(opened: Open, tmp_path: Path) -> None:
+    shell = opened("amp=o2", "env.GREETING=hello, $(id)", "cluster.setup=['export FROM_SETUP=yes']")
+    shell.expect("the trainer by hand: python -m recipes.torch_.mnist amp=o2 batch=128")
+    assert shell.ask('echo "$GREETING $FROM_SETUP"') == "hello, $(id) yes"
+    assert shell.ask("python -c 'import recipes; print(recipes.__file__)'").startswith(f"{tmp_path}/runs/.code/")
+    assert shell.ask("echo ${LAUNCHER_RUN_ID-none}") == "none"
+    shell.type("exit 7")
+    assert shell.wait() == 7
+    assert [each.name for each in (tmp_path / "runs").iterdir()] == [".code"]
+
+
+def test_ctrl_c_is_the_shells_own(opened: Open) -> None:
+    shell = opened("amp=o1")
+    shell.expect("launcher #")
+    shell.type("echo sleeping; sleep 100")
+    shell.expect("\nsleeping\n")
+    time.sleep(0.2)
+    shell.press(b"\x03")
+    shell.expect("launcher #")
+    assert shell.ask("echo still here") == "still here"
+
+
+def test_it_holds_the_gpus_it_has_while_it_is_open(
+    opened: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cards = fake_gpus.make(tmp_path / "driver", 2)
+    monkeypatch.setenv("PATH", f"{cards.folder}:{os.environ['PATH']}")
+    shell = opened("gpus=1", "batch=128")
+    assert shell.ask("echo $CUDA_VISIBLE_DEVICES") == "0"
+    assert "(run shell) since" in gpus.look()[0].holder
+    second = opened("visible_gpus=[0]")
+    second.expect(r"error: GPUs asked for on .*: 1, free: 0; GPU 0: held by \w+ \(run shell\) since")
+    assert second.wait() == 3
+    shell.hang_up()
+    until(lambda: [each.holder for each in gpus.look()] == ["", ""])
+    cards.close()
+
+
+@pytest.mark.parametrize("runtime", ["docker", "apptainer"])
+def test_in_a_container_it_has_the_image_the_variables_and_the_mounts(
+    bed: Testbed, opened: Open, tmp_path: Path, runtime: str
+) -> None:
+    image = bed.images["python"]
+    name = image.docker if runtime == "docker" else image.sandbox
+    data = tmp_path / "some data"
+    data.mkdir()
+    (data / "word").write_text("mellon")
+    limits = ["container.limits=null"] if runtime == "docker" else []
+    shell = opened(f"container={runtime}", f"image={name}", f"mounts=['{data}:/data:ro']", "env.A=x, $(id)", *limits)
+    assert shell.ask("cat /data/word; echo; echo $A; tty | cut -c1-5") == "mellon\nx, $(id)\n/dev/"
+    assert shell.ask("python3 -c 'import recipes; print(recipes.__file__)'").startswith(f"{tmp_path}/runs/.code/")
+    shell.type("exit")
+    assert shell.wait() == 0
+
+
+def test_closing_the_window_leaves_no_container(bed: Testbed, opened: Open) -> None:
+    shell = opened("container=docker", f"image={bed.images['python'].docker}", "container.limits=null")
+    name = shell.ask("hostname; cat /proc/1/comm")
+    assert name
+    listed = ["docker", "ps", "--quiet", "--filter=name=shell-"]
+    before = subprocess.run(listed, capture_output=True, text=True).stdout.split()
+    assert before
+    shell.hang_up()
+    until(lambda: not set(before) & set(subprocess.run(listed, capture_output=True, text=True).stdout.split()))
+
+
+def test_under_slurm_it_is_an_interactive_job_with_the_resources_of_one(bed: Testbed, opened: Open) -> None:
+    shell = opened("cluster=slurm", "gpus=2", "batch=128", "name=a-shell", "cluster.time=5")
+    found = shell.ask("echo $SLURM_JOB_NAME $CUDA_VISIBLE_DEVICES $SLURM_JOB_ID; tty | cut -c1-5").split()
+    assert (found[0], found[1], found[3]) == ("a-shell", "0,1", "/dev/")
+    shell.type("exit")
+    assert shell.wait() == 0
+    asked = ["squeue", "--noheader", f"--jobs={found[2]}", "--states=running", "--format=%i"]
+    until(lambda: not subprocess.run(asked, capture_output=True, text=True).stdout.strip())
+
+
+def test_of_a_running_job_it_joins_its_allocation(bed: Testbed, opened: Open, tmp_path: Path) -> None:
+    words = ("cluster=slurm", "gpus=1", "amp=o1", "batch=64", "epochs=4000", "env.MARK=its-own")
+    assert main([*words, "device=cpu", f"run_root={tmp_path}/runs"]) == 0
+    (folder,) = [each for each in (tmp_path / "runs").iterdir() if each.name[0] == "2"]
+    until(lambda: (folder / "status.json").exists(), 60)
+    shell = opened(folder.name)
+    found = shell.ask("echo $MARK $SLURM_JOB_NAME $LAUNCHER_SPEC").split()
+    assert (found[0], found[2]) == ("its-own", f"{folder}/plan.json")
+    shell.type("exit")
+    assert shell.wait() == 0
+    assert stopping.kill(folder) == ""
+
+
+@pytest.fixture
+def there(testbed: Testbed) -> Iterator[tuple[str, ...]]:
+    """Words for the testbed's host over SSH, with a run root of the test's own there."""
+    folder = Path(tempfile.mkdtemp(prefix="shell-", dir=testbed.user.home))
+    os.chown(folder, testbed.user.uid, testbed.user.gid)
+    yield (
+        "cluster=ssh",
+        "cluster.host=testbed",
+        f"cluster.ssh_config={testbed.ssh.config}",
+        f"python={testbed.python}",
+        f"run_root={folder}",
+    )
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def test_over_ssh_it_is_the_hosts_and_a_port_of_it_is_here(
+    bed: Testbed, opened: Open, there: tuple[str, ...], free_port: Callable[[], int]
+) -> None:
+    here, port = free_port(), free_port()
+    shell = opened(*there, "env.A=x, $(id)", "--forward", f"{here}:{port}")
+    assert shell.ask("id -un; echo $A") == f"{bed.user.name}\nx, $(id)"
+    root = there[-1].partition("=")[2]
+    assert shell.ask("python -c 'import recipes; print(recipes.__file__)'").startswith(f"{root}/.code/")
+    shell.ask(f"mkdir {root}/web; echo of the host >{root}/web/word")
+    shell.type(f"python -m http.server {port} --bind 127.0.0.1 --directory {root}/web >/dev/null 2>&1 &")
+    address = f"http://127.0.0.1:{here}/word"
+    assert until(lambda: _fetched(address)) == "of the host\n"
+    shell.type("kill %1; exit")
+    assert shell.wait() == 0
+
+
+def test_over_ssh_in_a_container(bed: Testbed, opened: Open, there: tuple[str, ...]) -> None:
+    shell = opened(*there[:3], there[-1], "container=apptainer", f"image={bed.images['python'].sandbox}")
+    assert shell.ask("id -un; tty | cut -c1-5") == f"{bed.user.name}\n/dev/"
+    assert "/.code/" in shell.ask("python3 -c 'import recipes; print(recipes.__file__)'")
+
+
+def test_behind_a_login_node_it_is_srun_there(bed: Testbed, opened: Open, there: tuple[str, ...]) -> None:
+    words = ("cluster=slurm", "cluster.login=testbed", *there[2:], "gpus=1", "cluster.time=5")
+    shell = opened(*words)
+    assert shell.ask("id -un; echo $CUDA_VISIBLE_DEVICES; echo ${SLURM_JOB_ID:+a job}").split("\n") == [
+        bed.user.name,
+        "0",
+        "a job",
+    ]
+    shell.type("exit")
+    assert shell.wait() == 0
+
+
+def _fetched(address: str) -> str:
+    try:
+        with urllib.request.urlopen(address, timeout=5) as answer:
+            return str(answer.read().decode())
+    except OSError:
+        return ""
+
+
+@pytest.fixture
+def free_port() -> Callable[[], int]:
+    """Ports that nobody listens on."""
+
+    def find() -> int:
+        with socket.socket() as each:
+            each.bind(("127.0.0.1", 0))
+            return int(each.getsockname()[1])
+
+    return find
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("nonesuch",), "nonesuch"),
+        (("amp=o1,o2",), "these words are a sweep of 2"),
+        (("--forward", "x"), "--forward x: a port is a number from 1 to 65535"),
+        (("--forward", "8080:6006"), "this machine is the job's host; 6006 is its own"),
+        (("amp=o9",), "amp=o9 is not one of"),
+        (("--frobnicate",), "--frobnicate is not a flag here"),
+    ],
+)
+def test_a_mistake_is_a_line_and_exit_2(opened: Open, words: tuple[str, ...], says: str) -> None:
+    shell = opened(*words)
+    shell.expect(f"error: .*{says}")
+    assert shell.wait() == 2
+
+
+def test_without_a_terminal_it_says_so(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert main(["shell", f"run_root={tmp_path}/runs"]) == 2
+    assert "shell opens a terminal, and its standard input is none" in capsys.readouterr().err
