@@ -20,18 +20,24 @@ AROUND = ("nsys", "ncu", "dlprof")
 def prefix(settings: dict[str, Any], run_dir: str, *, bare: bool) -> tuple[str, ...]:
     """The words in front of the command of a run in that folder, from its settings as plain values.
 
-    Our trainers and wrappers open and close the profiler's range themselves, so that their warm-up is not recorded; in
-    a script started bare nobody does. `dlprof` is told which iteration is the first to count.
+    Our trainers and wrappers in torch open and close the profiler's range themselves, so that their warm-up is not
+    recorded; elsewhere, and in a script started bare, all is. `dlprof` is told which iteration is the first to count.
     """
     profile = settings["profile"]
     tool = profile["tool"]
+    in_range = settings["framework"] == "torch" and not bare
     if tool == "nsys":
         shared = ("--trace=cuda,cudnn,cublas,nvtx,osrt", "--force-overwrite=true")
         ranged = ("--capture-range=cudaProfilerApi", "--capture-range-end=stop")
-        return ("nsys", "profile", *shared, *(() if bare else ranged), f"--output={run_dir}/{FOLDER}/nsys")
+        return ("nsys", "profile", *shared, *(ranged if in_range else ()), f"--output={run_dir}/{FOLDER}/nsys")
     if tool == "ncu":
         shared = ("--target-processes=all", "--force-overwrite")
-        return ("ncu", *shared, *(() if bare else ("--profile-from-start=off",)), f"--export={run_dir}/{FOLDER}/ncu")
+        return (
+            "ncu",
+            *shared,
+            *(("--profile-from-start=off",) if in_range else ()),
+            f"--export={run_dir}/{FOLDER}/ncu",
+        )
     if tool == "dlprof":
         node = (f"--key_node={profile['key_node']}",) if profile["key_node"] else ()
         return ("dlprof", *node, f"--iter_start={profile['start']}")

@@ -94,11 +94,27 @@ def outcome(result: Mapping[str, Any]) -> list[tuple[str, str]]:
         rows.append(("loss scale", f"{human.number(scale['final'], 8)}, {scale.get('skipped_steps', 0)} steps skipped"))
     if result.get("peak_memory_bytes") is not None:
         rows.append(("peak memory", human.size(result["peak_memory_bytes"])))
+    if profile := profile_of(result):
+        rows.append(("profile", profile))
     observed = result.get("observed") or {}
     if observed.get("verdict"):
         why = observed.get("why")
         rows.append(("proof", f"{observed['verdict']}{f': {why}' if why else ''}"))
     return rows
+
+
+def profile_of(result: Mapping[str, Any]) -> str:
+    """What was profiled, where its trace is in the run folder, and how much of the GPU's time tensor cores had."""
+    found = result.get("profile") or {}
+    if not found:
+        return ""
+    first, last = found["steps"]
+    steps = f"steps {first} to {last}" if last > first else f"step {first}"
+    opens = {"framework": ", which Perfetto and TensorBoard open", "nsys": ", for nsys-ui", "ncu": ", for ncu-ui"}
+    trace = f" in {found['trace']}{opens.get(found['tool'], '')}" if found.get("trace") else ""
+    share = found.get("tensor_core_share")
+    tensor = f"; {share:.1%} of GPU time in tensor-core kernels, by their names" if share is not None else ""
+    return f"{steps}{trace}{tensor}"
 
 
 def accuracy_of(result: Mapping[str, Any]) -> str:

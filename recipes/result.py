@@ -54,6 +54,8 @@ class Result:
     determinism: Literal["exact", "best_effort"]
     resumed_from: int | None
     """The step of the checkpoint that the last attempt went on from."""
+    profile: dict[str, Any] = field(default_factory=dict)
+    """tool, steps, seconds, trace, tensor_core_share; empty where nothing was profiled."""
     versions: dict[str, str | None] = field(default_factory=dict)
     digests: dict[str, str | None] = field(default_factory=dict)
     """code, image, data."""

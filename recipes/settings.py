@@ -81,6 +81,13 @@ def check(settings: Settings, world_size: int = 1) -> None:
         value = getattr(settings, key)
         if value is not None and value < 1:
             raise SettingsError(f"{key}={value} must be at least 1", key)
+    start = settings.profile.start
+    if settings.profile.tool != "none" and settings.steps is not None and start >= settings.steps:
+        raise SettingsError(
+            f"profile.start={start} and steps={settings.steps}: the last step proves the precision, so profiled ones "
+            "come before it; say more steps or an earlier start",
+            "profile.start",
+        )
     for key, low in (("every", 0), ("keep", 1), ("stop_every", 0)):
         value = getattr(settings.checkpoint, key)
         if value < low:

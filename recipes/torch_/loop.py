@@ -17,7 +17,7 @@ from torch import nn
 
 from recipes import arguments, levels, sampling
 from recipes.arguments import Arguments
-from recipes.torch_ import devices, hardware
+from recipes.torch_ import devices, hardware, profiling
 from recipes.torch_.devices import World
 from recipes.torch_.observe import Witness
 from recipes.torch_.precision import Precision, StepOutcome
@@ -28,6 +28,7 @@ from recipes.trainer import main as trainer
 from recipes.trainer import run as shared
 from recipes.trainer.feed import Feed
 from recipes.trainer.outcome import Mode
+from recipes.trainer.profiling import Profiler
 from recipes.trainer.recorder import Executed
 from recipes.trainer.run import DONE
 from recipes.trainer.training import Evaluate
@@ -161,6 +162,9 @@ class Run(shared.Run):
 
     def scale(self) -> float | None:
         return self.precision.scale
+
+    def profiler(self) -> Profiler | None:
+        return profiling.make(self.settings.profile, self.world.device, self.world.rank)
 
 
 class _Steps:

@@ -15,13 +15,14 @@ from typing import Any
 import torch
 
 from recipes import levels, script
-from recipes.torch_ import hardware
+from recipes.torch_ import hardware, profiling
 from recipes.torch_.precision import Precision
 from recipes.torch_.recorder import TorchDevice
 from recipes.torch_.script_witness import ScriptWitness
 from recipes.torch_.spec import capability_of, device_from
 from recipes.trainer import script as shared
 from recipes.trainer.outcome import Mode
+from recipes.trainer.profiling import Profiling
 from recipes.trainer.script import Started
 from recipes.typed import SettingsError
 
@@ -40,7 +41,10 @@ class TorchWrapper(shared.Wrapper):
         self._own = script.by_script(settings.train, started.source)
         self._asked = False
         self._precision = Precision.of(settings.amp, settings.loss_scale, self._device, tf32=settings.tf32)
-        self._witness = ScriptWitness(self._precision)
+        profiler = profiling.make(settings.profile, self._device, int(os.environ.get("RANK", "0")))
+        self._profiling = Profiling(settings.profile, profiler, started.chosen.run)
+        self._profiling.whenever()
+        self._witness = ScriptWitness(self._precision, self._profiling)
         self._around = contextlib.ExitStack()
         self._mechanism = row.mechanism
         self.mode = Mode(
@@ -90,6 +94,9 @@ class TorchWrapper(shared.Wrapper):
 
     def steps(self) -> int:
         return self._witness.steps
+
+    def profile(self) -> dict[str, Any]:
+        return self._profiling.found
 
     def peak_memory(self) -> int:
         return TorchDevice(self._device).peak_memory()

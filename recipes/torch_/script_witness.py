@@ -22,6 +22,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from recipes.torch_ import eager
 from recipes.torch_.observe import Witness
 from recipes.torch_.precision import Precision
+from recipes.trainer.profiling import Profiling
 
 SPAN = 2
 """Optimizer steps that are watched at a time."""
@@ -30,13 +31,12 @@ SPAN = 2
 class ScriptWitness:
     """Counts the optimizer steps of a script, and watches some of them."""
 
-    def __init__(self, precision: Precision) -> None:
+    def __init__(self, precision: Precision, profiling: Profiling) -> None:
         self.precision = precision
         self.steps = 0
         """Optimizer steps so far."""
         self.reports: list[dict[str, Any]] = []
-        self.paused = False
-        """While another profiler is at work."""
+        self._profiling = profiling
         self._due = 1
         self._open: contextlib.ExitStack | None = None
         self._until = 0
@@ -61,8 +61,11 @@ class ScriptWitness:
 
     def _stepped(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         self.steps += 1
+        if self._open is None or self._profiling.running:  # one profiler at a time
+            self._profiling.after(self.steps)
+            self._profiling.before(self.steps + 1)
         ends = self._open is not None and self.steps >= self._until
-        begins = self._open is None and self.steps + 1 >= self._due
+        begins = self._open is None and not self._profiling.running and self.steps + 1 >= self._due
         if self._hook is None and (ends or begins):
             self._await_forward()
 
@@ -85,7 +88,7 @@ class ScriptWitness:
                 return
             self._close()
             self._stop_waiting()
-        elif torch.is_grad_enabled() and not self.paused and self.steps + 1 >= self._due:
+        elif torch.is_grad_enabled() and not self._profiling.running and self.steps + 1 >= self._due:
             self._begin(module)
 
     def _begin(self, module: nn.Module) -> None:

@@ -15,6 +15,7 @@ from recipes.result import Result
 from recipes.run_folder import Superseded
 from recipes.trainer import outcome
 from recipes.trainer.outcome import Mode
+from recipes.trainer.profiling import Profiler
 from recipes.trainer.recorder import Device
 from recipes.trainer.training import Evaluate, Executor, State, Training, Witness
 from recipes.trainer.world import Ranks, table
@@ -72,6 +73,10 @@ class Run(ABC):
         """Whether the first step has been, or might have been, taken."""
         return self._training is not None
 
+    def profiler(self) -> Profiler | None:
+        """What records steps, where that was asked for and the framework has it."""
+        return None
+
     def say(self, text: str) -> None:
         """A line for people, from rank 0."""
         if self._ranks.rank == 0:
@@ -109,6 +114,7 @@ class Run(ABC):
             exact=self.deterministic,
             seconds=lambda: time.monotonic() - self._began,
             say=self.say,
+            profiler=self.profiler(),
         )
         self._introduce(training, data)
         reached = training.run(executor, evaluate)
@@ -161,6 +167,7 @@ class Run(ABC):
             world_size=self._devices,
             determinism="exact" if training.exact else "best_effort",
             resumed_from=training.first if training.resumed_from else None,
+            profile=training.profiling.found,
             versions=self.versions(),
             digests=outcome.digests(self._chosen.plan, self._data_digest),
             hardware=self.hardware(),

@@ -65,6 +65,10 @@ class Wrapper(ABC):
     def steps(self) -> int:
         """Optimizer steps that were counted."""
 
+    def profile(self) -> dict[str, Any]:
+        """What was profiled, as result.json has it."""
+        return {}
+
     @abstractmethod
     def peak_memory(self) -> int: ...
 
@@ -258,6 +262,7 @@ def _result(
         world_size=size,
         determinism="best_effort",
         resumed_from=None,
+        profile=wrapper.profile(),
         versions=wrapper.versions(),
         digests={**outcome.digests(started.chosen.plan, ""), "data": None},
         hardware=wrapper.hardware(),

@@ -18,6 +18,7 @@ from recipes.metrics import Journal
 from recipes.run_folder import RunFolder
 from recipes.settings import Settings
 from recipes.trainer.lookout import Lookout
+from recipes.trainer.profiling import Profiler, Profiling
 from recipes.trainer.progress import Progress
 from recipes.trainer.recorder import Device, Executed, Recorder
 from recipes.trainer.world import Ranks
@@ -84,6 +85,7 @@ class Training:
         exact: bool,
         seconds: Callable[[], float],
         say: Callable[[str], None],
+        profiler: Profiler | None = None,
     ) -> None:
         self.settings = settings
         self.ranks = ranks
@@ -119,6 +121,8 @@ class Training:
         self._watch = watch
         self._planned = choose_steps(self.total, settings.seed, self.first + 1)
         self._epoch: list[dict[str, Any]] = []
+        self.profiling = Profiling(settings.profile, profiler, folder)
+        self.profiling.choose(self.first + 1, self.total, self._planned)
 
     def run(self, executor: Executor, evaluate: Evaluate | None) -> bool:
         """Take the steps that are left. Returns whether the end was reached; if not, a request to stop was met."""
@@ -139,6 +143,7 @@ class Training:
                 shares = executor.shares(self._order(epoch), epoch)
             count = self._at_once(number, executor.at_once)
             watched = self._planned.intersection(range(number + 1, number + count + 1))
+            self.profiling.before(number + 1, count)
             self.recorder.begin()
             if watched:
                 with contextlib.ExitStack() as stack:
@@ -147,9 +152,10 @@ class Training:
                     executed = executor.execute(shares, within, count)
             else:
                 executed = executor.execute(shares, within, count)
-            timed = number >= warm and not watched
+            timed = number >= warm and not watched and not self.profiling.running
             self.recorder.end(executed, first=number + 1, count=count, epoch=epoch, timed=timed)
             self.done = number = number + count
+            self.profiling.after(number)
             if number % self.steps_per_epoch == 0 or number == self.total:
                 self._end_epoch(epoch, evaluate)
             every = self.settings.checkpoint.every

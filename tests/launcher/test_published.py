@@ -12,7 +12,7 @@ from containers.runtime import Runtime
 from launcher.errors import UsageError
 from launcher.facts import ContainerFacts, Facts
 from launcher.plan import Plan, resolve
-from launcher.script import command, render
+from launcher.script import command
 from launcher.verbs.plan import describe
 from tests import golden
 from tests.launcher.hosts import LAPTOP, gpu, spec_of
@@ -115,9 +115,13 @@ def test_the_folder_and_the_image_are_the_published_ones() -> None:
     assert "./main.py is looked for in the image alone" in " ".join(plan.advice)
 
 
-@pytest.mark.parametrize("name", ["twcc_published_group3", "alcf_published_dlprof"])
-def test_golden_script(name: str) -> None:
-    golden.check(GOLDEN / f"{name}.sh", render(plan_of(name).bind("20260102-030405-calm-fox")))
+def test_golden_screens() -> None:
+    screens = []
+    for name in PUBLISHED:
+        lines = describe([plan_of(name)], []).splitlines()
+        shown = lines[: lines.index("setting  value  from")]
+        screens += [f"--- plan experiment={name}", *shown, *(line for line in lines if line.startswith("note: ")), ""]
+    golden.check(GOLDEN / "published.txt", "\n".join(screens))
 
 
 def test_the_variables_are_not_set_for_a_tensorflow_that_passes_over_them() -> None:

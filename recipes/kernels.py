@@ -1,0 +1,43 @@
+"""Which GPU kernels use tensor cores, told by their names: what DLProf told, where there is no DLProf.
+
+Names corroborate and prove nothing. They are those that cuBLAS, cuDNN, CUTLASS and XLA's and Triton's users publish in
+traces; a kernel whose name says nothing counts as one without tensor cores, so that a share is a lower bound.
+Standard library only.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+# cuBLAS and cuDNN name the instruction's shape: h884, h1688, s1688, s16816, i16832. s is float32 accumulation of half
+# or, at 1688, of TF32 operands. CUTLASS says tensorop; newer cuBLAS says nvjet; dtypes stand as in bf16bf16_bf16f32.
+_TENSOR_CORES = re.compile(
+    r"""
+      (?:^|_)[his](?:884|1688|16816|8816|16832|16864)(?:gemm|cudnn|fprop|dgrad|wgrad|_|$)
+    | tensorop
+    | tf32f32 | (?:bf16bf16|f16f16|e4m3e4m3|e5m2e4m3|e4m3e5m2)_
+    | ^nvjet_
+    | [hiqw]g?mma
+    | flash_fwd | flash_bwd | fmha
+    """,
+    re.VERBOSE | re.IGNORECASE,
+)
+_NO_KERNEL = re.compile(r"^(?:mem(?:cpy|set)|\[?cuda ?mem)", re.IGNORECASE)
+
+
+def uses_tensor_cores(kernel: str) -> bool:
+    """Whether the name of a kernel says that it multiplies matrices on tensor cores."""
+    return _TENSOR_CORES.search(kernel) is not None
+
+
+def tensor_core_share(microseconds: Mapping[str, float]) -> float | None:
+    """The share of GPU time in kernels that use tensor cores, 0 to 1, from each kernel's name and time.
+
+    Copies between host and device are no kernels. None where there was none, as on a CPU.
+    """
+    kernels = {name: time for name, time in microseconds.items() if not _NO_KERNEL.match(name)}
+    total = sum(kernels.values())
+    if not total:
+        return None
+    return round(sum(time for name, time in kernels.items() if uses_tensor_cores(name)) / total, 4)

@@ -1,0 +1,100 @@
+"""Which steps of a run are profiled, and what is said of them afterwards: neither warm-up nor proof is among them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from recipes.kernels import tensor_core_share
+from recipes.settings import Profile
+from recipes.typed import SettingsError
+
+FOLDER = "profile"
+
+
+class Profiler(Protocol):
+    """What records: a framework's own profiler, or the range of one that is around the process."""
+
+    trace: str
+    """Name of what it leaves in the folder, empty where it leaves nothing."""
+
+    def start(self) -> None: ...
+
+    def stop(self, folder: Path) -> Mapping[str, float]:
+        """Leave the trace in the folder. The GPU's kernels by name, with microseconds; none on a CPU."""
+
+
+class Profiling:
+    """The profiled steps of one run, on one rank."""
+
+    def __init__(self, profile: Profile, profiler: Profiler | None, run: Path | None) -> None:
+        if profile.tool == "framework" and run is None:
+            raise SettingsError("profile=framework leaves a trace in the run folder: say run=FOLDER", "profile")
+        self.found: dict[str, Any] = {}
+        """result.json's "profile"; empty where nothing was recorded."""
+        self.running = False
+        self._profile = profile
+        self._profiler = profiler
+        self._run = run
+        self._steps = range(0)
+        self._first = 0
+        self._began = 0.0
+
+    def choose(self, first: int, total: int, taken: Collection[int]) -> None:
+        """Decide on the steps, of `first` to `total` counted from 1, but for those that are `taken`."""
+        if self._profiler is not None:
+            self._steps = window(self._profile, first, total, taken)
+
+    def whenever(self) -> None:
+        """Take the steps from `profile.start` on, of a loop whose length nobody knows."""
+        if self._profiler is not None:
+            self._steps = range(self._profile.start, self._profile.start + self._profile.steps)
+
+    def before(self, number: int, count: int = 1) -> None:
+        """The steps from `number` on are about to be taken, in one execution."""
+        if self._profiler is not None and not self.running and not self.found and self._touches(number, count):
+            self.running = True
+            self._first = number
+            self._began = time.perf_counter()
+            self._profiler.start()
+
+    def after(self, number: int) -> None:
+        """The steps up to `number` have been taken."""
+        if not self.running or number < self._steps[-1]:
+            return
+        assert self._profiler is not None
+        self.running = False
+        folder = (self._run or Path()) / FOLDER
+        if self._profiler.trace:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        kernels = self._profiler.stop(folder)
+        self.found = {
+            "tool": self._profile.tool,
+            "steps": [self._first, number],
+            "seconds": time.perf_counter() - self._began,
+            "trace": f"{FOLDER}/{self._profiler.trace}" if self._profiler.trace else None,
+            "tensor_core_share": tensor_core_share(kernels),
+        }
+
+    def _touches(self, number: int, count: int) -> bool:
+        return bool(self._steps) and number <= self._steps[-1] and number + count > self._steps[0]
+
+
+def window(profile: Profile, first: int, total: int, taken: Collection[int]) -> range:
+    """The steps to record: the first that many from `profile.start` on that hold none that is taken, else fewer.
+
+    Raises `SettingsError` where the run is too short.
+    """
+    low = max(profile.start, first)
+    for length in range(profile.steps, 0, -1):
+        for start in range(low, total - length + 2):
+            steps = range(start, start + length)
+            if not any(each in steps for each in taken):
+                return steps
+    raise SettingsError(
+        f"profile.start={profile.start}: this run has {total} steps, and its first and last prove the precision; "
+        "say more steps or an earlier start",
+        "profile.start",
+    )

@@ -1,0 +1,100 @@
+"""Profilers around the trainer: the command word for word, and where they are refused before queueing."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from launcher.errors import UsageError
+from launcher.facts import Facts
+from launcher.plan import Plan, resolve
+from launcher.script import command, render
+from tests.launcher.contained.test_text import with_containers
+from tests.launcher.hosts import LAPTOP, TWO_A100, spec_of
+from tests.launcher.slurm.test_text import LOGIN
+
+GPU = dataclasses.replace(TWO_A100, profilers=("nsys", "ncu"))
+RUN = "/home/mei/launcher-runs/RUN_ID"
+
+
+def plan_of(*words: str, facts: Facts = GPU) -> Plan:
+    return resolve(spec_of(*words), facts)
+
+
+@pytest.mark.parametrize(
+    ("tool", "words"),
+    [
+        (
+            "nsys",
+            "nsys profile --trace=cuda,cudnn,cublas,nvtx,osrt --force-overwrite=true --capture-range=cudaProfilerApi "
+            f"--capture-range-end=stop --output={RUN}/profile/nsys",
+        ),
+        (
+            "ncu",
+            f"ncu --target-processes=all --force-overwrite --profile-from-start=off --export={RUN}/profile/ncu",
+        ),
+        ("framework", ""),
+        ("none", ""),
+    ],
+)
+def test_the_profiler_stands_in_front_of_the_whole_command(tool: str, words: str) -> None:
+    alone = plan_of("amp=o1", "gpus=1", "visible_gpus=[0]", f"profile={tool}")
+    assert command(alone) == (*words.split(), "/opt/venv/bin/python", "-m", *alone.trainer_argv)
+    both = command(plan_of("amp=o1", "batch=256", f"profile={tool}"))
+    started = ("/opt/venv/bin/python", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m")
+    assert both[: len(words.split()) + 6] == (*words.split(), *started)
+
+
+def test_the_trainer_is_told_which_steps_are_recorded() -> None:
+    plan = plan_of("amp=o1", "gpus=1", "profile=nsys", "profile.start=20", "profile.steps=3")
+    assert {"profile=nsys", "profile.start=20", "profile.steps=3"} <= set(plan.trainer_argv)
+
+
+def test_the_folder_of_the_trace_is_there_before_the_profiler_is() -> None:
+    lines = render(plan_of("amp=o1", "gpus=1", "profile=nsys")).splitlines()
+    made = next(index for index, line in enumerate(lines) if line.strip() == 'mkdir -p "$RUN/profile" || exit 1')
+    assert made < next(index for index, line in enumerate(lines) if "nsys profile" in line)
+    assert "RUN/profile" not in render(plan_of("amp=o1", "gpus=1"))
+
+
+@pytest.mark.parametrize(
+    ("words", "facts", "said"),
+    [
+        (("profile=nsys",), LAPTOP, "records GPUs, and this job runs on a CPU; say profile=framework"),
+        (("profile=nsys",), TWO_A100, "there is no nsys on the PATH of box"),
+        (("profile=dlprof",), GPU, "profile=dlprof needs one of NVIDIA's images of 2020 and 2021"),
+        (("profile.key_node=X",), GPU, "profile.key_node=X belongs to profile=dlprof"),
+        (("profile=framework", "profile.start=0"), LAPTOP, "profile.start=0 must be at least 1"),
+        (("profile=framework", "steps=10"), LAPTOP, "profile.start=10 and steps=10: the last step proves"),
+    ],
+)
+def test_what_could_record_nothing_is_refused(words: tuple[str, ...], facts: Facts, said: str) -> None:
+    with pytest.raises(UsageError) as refusal:
+        plan_of("batch=256", *words, facts=facts)
+    assert said in str(refusal.value)
+
+
+def test_an_unknown_profiler_is_refused_with_the_nearest() -> None:
+    with pytest.raises(UsageError, match="did you mean nsys"):
+        spec_of("profile=nsyss")
+
+
+def test_a_profiler_in_a_container_stands_inside_of_it() -> None:
+    facts = with_containers(TWO_A100, image="nvcr.io/nvidia/pytorch:25.06-py3")
+    words = ("container=docker", "image=nvcr.io/nvidia/pytorch:25.06-py3", "gpus=1", "profile=nsys")
+    lines = [line.strip(" \\") for line in render(plan_of(*words, facts=facts)).splitlines()]
+    assert lines.index("nvcr.io/nvidia/pytorch:25.06-py3") + 1 == lines.index("nsys")
+
+
+def test_dlprof_is_not_warned_of_a_time_limit_and_nsys_is() -> None:
+    dlprof = (
+        *("recipe=script", "script=image:/x/train.py", "train.bare=true", "train.precision=script", "amp=o0"),
+        *("require_proof=false", "framework=tensorflow", "container=apptainer", "image=ngc-tensorflow:21.04"),
+        *("cluster=slurm", "profile=dlprof", "gpus=1"),
+    )
+    facts = with_containers(LOGIN, image="/images/tf.sif")
+    text = render(resolve(spec_of(*dlprof), facts))
+    assert "trap '' USR1" in text
+    assert '>"$RUN/STOP"' not in text
+    assert '>"$RUN/STOP"' in render(resolve(spec_of("cluster=slurm", "profile=nsys", "gpus=1"), LOGIN))
