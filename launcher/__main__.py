@@ -20,6 +20,7 @@ VERBS = {
     "cancel": "stop runs",
     "resume": "go on with a run that stopped",
     "report": "tables and charts from runs",
+    "fetch": "bring what runs on other hosts left",
     "rm": "delete runs",
     "shell": "open a terminal in a job's environment",
     "image": "list, show and fetch container images",

@@ -136,8 +136,23 @@ def settings_line(values: Mapping[str, Any]) -> str:
     return " ".join(f"{key}={_value(value)}" for key, value in values.items() if value is not None)
 
 
-def log_tail(folder: Path, attempt: int = 0, count: int = LOG_LINES) -> tuple[Path, list[str]]:
+def place_of(folder: Path) -> str:
+    """Where a run's folder is, for people; one on another host as scp writes it."""
+    if not runs.is_elsewhere(str(folder.parent)):
+        return str(folder)
+    from launcher.remote import pointers
+
+    return pointers.place(folder)
+
+
+def log_tail(folder: Path, attempt: int = 0, count: int = LOG_LINES) -> tuple[Path | str, list[str]]:
     """The log that says most about a failure, and its last lines: what went to stderr, else stdout, else the launch."""
+    if runs.is_elsewhere(str(folder.parent)):
+        from launcher.remote import pointers
+
+        known = pointers.known(folder)
+        said = known.log if known else None
+        return (said[0], list(said[1])) if said else (place_of(folder), [])
     number = attempt or max(runs.attempts(folder), default=0)
     candidates = [folder / "attempts" / str(number) / name for name in ("stderr.log", "stdout.log")]
     for path in (*candidates, folder / "launch.log"):
@@ -164,7 +179,7 @@ def without_torchruns_report(lines: Iterable[str]) -> list[str]:
 def of_run(folder: Path, state: State, now: float) -> list[str]:
     """The last words about one run."""
     rows = [(run_ids.words_of(folder.name), headline(state, now)), *outcome(result_of(folder, state))]
-    rows.append(("folder", str(folder)))
+    rows.append(("folder", place_of(folder)))
     lines = tables.pairs(rows)
     if state.name in ("failed", "lost"):
         path, last = log_tail(folder, state.attempt)

@@ -12,7 +12,7 @@ from launcher.errors import UsageError
 
 TRANSPORTS = ("fabric", "openssh")
 _FORM = re.compile(
-    r"(?:(?P<user>[^@\s:]+)@)?(?:\[(?P<six>[0-9A-Fa-f:.]+)\]|(?P<host>[^@\s:\[\]]+))(?::(?P<port>\d{1,5}))?"
+    r"(?:(?P<user>[^@\s:,]+)@)?(?:\[(?P<six>[0-9A-Fa-f:.]+)\]|(?P<host>[^@\s:,\[\]]+))(?::(?P<port>\d{1,5}))?"
 )
 
 

@@ -37,6 +37,13 @@ def probe(asked: Mapping[str, Any]) -> dict[str, Any]:
     return answer
 
 
+def examine(run_root: str) -> dict[str, Any]:
+    """The state of this machine, for `doctor`."""
+    from launcher import examining
+
+    return dict(plain(examining.look(run_root)))
+
+
 def look(runs: Sequence[Mapping[str, Any]], follow: bool) -> list[dict[str, Any]]:
     """How runs stand, and those of their small files that changed since; with `follow` what they measured since."""
     seen = queues.look(Run(each["root"], each["id"]) for each in runs)
@@ -171,8 +178,11 @@ def contents(root: str, id: str) -> list[list[Any]]:
 
 
 def files(root: str, id: str, wanted: Sequence[Sequence[Any]]) -> Generator[Any, None, None]:
-    """Files of a run, each from an offset on, one behind the other: what it is, its bytes, its SHA-256 as a whole."""
-    for name, offset in wanted:
+    """Files of a run, one behind the other: what it is, its bytes, its SHA-256 as a whole.
+
+    Each is wanted from an offset on if it still has the size and time of change that go with it, else from its start.
+    """
+    for name, offset, size, mtime in wanted:
         try:
             stream = open(Path(root, id, name), "rb")  # noqa: SIM115 (closed below)
         except FileNotFoundError:
@@ -181,6 +191,8 @@ def files(root: str, id: str, wanted: Sequence[Sequence[Any]]) -> Generator[Any,
         with stream:
             stamp = os.fstat(stream.fileno())
             whole, left = hashlib.sha256(), stamp.st_size
+            if (size, mtime) != (stamp.st_size, stamp.st_mtime_ns):
+                offset = 0
             yield {"name": name, "size": stamp.st_size, "mtime": stamp.st_mtime_ns, "offset": offset}
             while left and (part := stream.read(min(CHUNK, left))):
                 whole.update(part)

@@ -102,6 +102,7 @@ def _taken(run: Run, pointer: Pointer, answer: dict[str, Any]) -> State:
     for name, (stamp, text) in answer["files"].items():
         (run.folder / name).parent.mkdir(parents=True, exist_ok=True)
         runs.write_text(run.folder / name, text)
+        os.utime(run.folder / name, ns=(stamp[1], stamp[1]))  # so that a fetch knows it again
         stamps[name] = stamp
     if "metrics" in answer:
         start, text = answer["metrics"]

@@ -10,6 +10,7 @@ from __future__ import annotations
 REQUESTS = {
     "hello": "launcher.remote.answers:hello",
     "probe": "launcher.remote.answers:probe",
+    "examine": "launcher.remote.answers:examine",
     "lacking": "launcher.remote.taking_over:lacking",
     "lay_code": "launcher.remote.taking_over:lay_code",
     "submit": "launcher.remote.taking_over:submit",

@@ -65,7 +65,7 @@ def _listing(seen: Sequence[Seen], hidden: int, roots: Sequence[str]) -> list[st
         folder = f"{run.root}/{run.id}"
         result = summary.result_of(run.folder, state) if state.finished else {}
         rows.append(
-            (
+            [
                 run.id,
                 state.name,
                 human.duration(summary.elapsed(state, now)),
@@ -74,16 +74,32 @@ def _listing(seen: Sequence[Seen], hidden: int, roots: Sequence[str]) -> list[st
                 summary.throughput_of(result) or "-",
                 summary.verdict_of(result) or "-",
                 summary.asked(runs.read_if_whole(f"{folder}/plan.json")),
-            )
+            ]
         )
-    header = ("RUN", "STATE", "TIME", "STEP", "ACCURACY", "SAMPLES/S", "PROOF", "ASKED")
-    lines = tables.table(header, rows, right=frozenset({2, 3, 4, 5}))
+    header = ["RUN", "STATE", "TIME", "STEP", "ACCURACY", "SAMPLES/S", "PROOF", "ASKED"]
+    if any(runs.is_elsewhere(each.run.root) for each in seen):
+        header.insert(2, "HOST")
+        for row, each in zip(rows, seen, strict=True):
+            row.insert(2, _host(each.run))
+    lines = tables.table(header, rows, right=frozenset(range(len(header) - 6, len(header) - 2)))
+    silent = {_host(each.run): each.state.reason for each in reversed(seen) if each.state.name == "unreachable"}
+    lines += [f"{host}: {reason}" for host, reason in silent.items() if host != "-"]
     if hidden:
         lines.append(f"and {hidden} more that have not ended (`ls --all` lists everything)")
     counts = Counter(each.state.name for each in seen)
     if len(seen) > NEWEST:
         lines.append(", ".join(f"{count} {name}" for name, count in sorted(counts.items())))
     return lines
+
+
+def _host(run: Run) -> str:
+    """The host of a run as it was typed; a dash for this machine."""
+    if not runs.is_elsewhere(run.root):
+        return "-"
+    from launcher.remote import pointers
+
+    pointer = pointers.of(run.folder)
+    return pointer.address.destination if pointer else "?"
 
 
 def step(folder: str) -> int | None:
@@ -107,7 +123,7 @@ def _step(run: Run) -> str:
 
 
 def _one(run: Run, as_json: bool) -> int:
-    (seen,) = queues.look([run])
+    (seen,) = queues.look([run], follow=True)
     queues.settle([seen])
     if as_json:
         folder = run.folder
@@ -151,7 +167,9 @@ def _details(seen: Seen) -> list[str]:
         rows.append(("started", f"{state.started}, ended {state.ended}" if state.ended else state.started))
     numbers = runs.attempts(folder)
     rows.append(("attempts", _attempts(run, numbers)))
-    rows.append(("folder", str(folder)))
+    rows.append(("folder", summary.place_of(folder)))
+    if runs.is_elsewhere(run.root):
+        rows.append(("known here", str(folder)))
     lines = tables.pairs(rows)
     if state.name in ("failed", "lost"):
         path, last = summary.log_tail(folder, state.attempt)
@@ -193,6 +211,7 @@ def _object(seen: Seen) -> dict[str, Any]:
         "id": run.id,
         "sweep": run_ids.sweep_of(run.id),
         "folder": f"{run.root}/{run.id}",
+        "at": _host(run) if runs.is_elsewhere(run.root) else None,
         "state": state.name,
         "reason": state.reason,
         "finished": state.finished,

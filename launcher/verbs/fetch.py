@@ -1,0 +1,38 @@
+"""`fetch`: bring what runs on other hosts left: results, metrics, logs, checkpoints."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from launcher import human, runs
+from launcher.errors import UsageError
+from launcher.verbs.arguments import Parser, all_runs, found, newest
+
+
+def main(arguments: list[str]) -> int:
+    parser = Parser(
+        "fetch",
+        "[RUN|SWEEP ...] [to=FOLDER]",
+        "Bring everything that runs on other hosts left, into FOLDER/RUN, or into what is known of them here. What is "
+        "here already is not brought again, and a fetch that was cut off goes on where it was.",
+    )
+    options = parser.parse_intermixed_args(arguments)
+    named = dict(each.split("=", 1) for each in options.words if "=" in each)
+    names = [each for each in options.words if "=" not in each]
+    to = named.pop("to", None)
+    for key in named:
+        raise UsageError(f"fetch: unknown key {key} (known here: to)")
+    roots = [root for root in runs.known_roots() if runs.is_elsewhere(root)]
+    if not roots:
+        raise UsageError("fetch: no run of this launcher is on another host; those of this machine are here already")
+    chosen = all_runs(found(names, roots)) if names else [newest(roots)]
+    from launcher.remote import fetching
+
+    for run in chosen:
+        folder = Path(to).expanduser().absolute() / run.id if to is not None else run.folder
+        brought = fetching.fetch(run, folder, say=lambda text: print(text, file=sys.stderr, flush=True))
+        print(f"{run.id}  {brought.files} files, {human.size(brought.bytes)} brought to {folder}")
+        for name in brought.gone:
+            print(f"{run.id}  {name} was deleted there meanwhile", file=sys.stderr)
+    return 0

@@ -1,0 +1,96 @@
+"""The launcher as a person types it, with its jobs over SSH: on the testbed the far folders can be looked into too."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from launcher import runs
+from launcher.__main__ import main
+from launcher.remote.host import Host
+
+
+class Said(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+@dataclass(kw_only=True)
+class Far:
+    testbed: Any
+    there: Path
+    python: Path
+    config: str
+    capfd: Any
+
+    @property
+    def root(self) -> Path:
+        """The run root over there."""
+        return self.there / "runs"
+
+    @property
+    def words(self) -> list[str]:
+        where = [f"cluster.ssh_config={self.config}", f"run_root={self.root}", f"python={self.python}"]
+        return ["cluster=ssh", "cluster.host=box", "telemetry.every=0", *where]
+
+    def type(self, *words: str) -> Said:
+        """`python -m launcher WORDS`, in this process."""
+        self.capfd.readouterr()
+        code = main(list(words))
+        return Said(code, *self.capfd.readouterr())
+
+    def submit(self, *words: str) -> list[str]:
+        """Submit, and give the names of the runs."""
+        said = self.type(*self.words, *words)
+        assert said.code == 0, said.err
+        return said.out.split()
+
+    def folder(self, run: str) -> Path:
+        """Of a run, over there."""
+        return self.root / run
+
+    def status(self, run: str) -> dict[str, Any]:
+        return runs.read_if_whole(self.folder(run) / "status.json")
+
+    def state(self, run: str) -> str:
+        """As `ls` tells it here."""
+        import json
+
+        said = self.type("ls", run, "--json")
+        assert said.code == 0, said.err
+        return json.loads(said.out)["state"]
+
+    def until(self, run: str, *states: str, seconds: float = 60.0) -> str:
+        return until(lambda: (found := self.state(run)) in states and found, seconds)
+
+    def pointer(self, run: str) -> Path:
+        """The folder here that stands for it."""
+        return Path(runs.elsewhere(), run)
+
+
+def until(true: Callable[[], Any], seconds: float = 60.0) -> Any:
+    deadline = time.monotonic() + seconds
+    while not (found := true()):
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.05)
+    return found
+
+
+@contextlib.contextmanager
+def asked(monkeypatch) -> Iterator[list[str]]:
+    """The requests that hosts get meanwhile, by name."""
+    names: list[str] = []
+    before = Host.stream
+
+    def stream(self, request, /, data=None, **arguments):
+        names.append(request)
+        return before(self, request, data, **arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Host, "stream", stream)
+        yield names

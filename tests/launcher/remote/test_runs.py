@@ -1,0 +1,322 @@
+"""Runs over SSH from beginning to end: real sshd, real processes; only the trainer is a stand-in."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from launcher import processes, runs
+from launcher.remote import host, pointers
+from tests.launcher.remote.far import asked, until
+
+SLOW = "env.PAUSE=0.2"
+
+
+def test_a_run_is_started_over_there_and_everything_about_it_is_known_here(far):
+    (run,) = far.submit("steps=30", "amp=o2")
+    assert far.until(run, "running")
+    listed = far.type("ls").out
+    assert "HOST" in listed and "box" in listed and run in listed
+    assert far.until(run, "done") == "done"
+    shown = far.type("ls", run).out
+    assert f"box:{far.root}/{run}" in shown and "proved" in shown and "0.5000" in shown
+    logs = far.type("logs", run)
+    assert logs.out == (far.folder(run) / "attempts/1/stdout.log").read_text()
+    assert logs.out.splitlines()[-1] == "step 30"
+
+
+def test_the_words_reach_the_trainer_there_and_the_snapshot_is_the_code_from_here(far):
+    (run,) = far.submit("steps=1", "amp=o1", "batch=64")
+    far.until(run, "done")
+    plan = runs.read_if_whole(far.folder(run) / "plan.json")
+    assert plan["words"] == ["amp=o1", "batch=64", "steps=1"]
+    code = far.root / ".code" / plan["code"]
+    here = Path(__file__).parents[3] / "recipes"
+    assert (code / "recipes/levels.py").read_bytes() == (here / "levels.py").read_bytes()
+    assert runs.read_if_whole(far.folder(run) / "provenance.json")["code"]["digest"] == plan["code"]
+
+
+def test_it_goes_on_when_the_connection_and_the_launcher_are_gone(far):
+    (run,) = far.submit("steps=50", SLOW)
+    shell = until(lambda: far.status(run).get("process"))
+    host.close_all()
+    identity = processes.from_json(shell)
+    stat = Path(f"/proc/{identity.pid}/stat").read_text().rpartition(")")[2].split()
+    assert int(stat[3]) == identity.pid, "it leads a session of its own"
+    assert processes.is_alive(identity)
+    assert far.state(run) == "running"
+
+
+def test_what_ended_is_not_asked_about_again(far, monkeypatch):
+    (run,) = far.submit("steps=1")
+    far.until(run, "done")
+    with asked(monkeypatch) as requests:
+        assert run in far.type("ls").out and far.state(run) == "done"
+    assert requests == []
+
+
+def test_a_listing_of_runs_here_loads_nothing_of_ssh(far, tmp_path):
+    program = (
+        "import sys; from launcher.__main__ import main; main(['ls']); "
+        "print([each for each in sys.modules if each.startswith(('fabric', 'paramiko', 'launcher.remote'))])"
+    )
+    environment = {**os.environ, "XDG_STATE_HOME": str(tmp_path / "none")}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_a_sweep_is_one_submission_and_answers_to_its_name(far, monkeypatch):
+    with asked(monkeypatch) as requests:
+        cells = far.submit("steps=2", "amp=o0,o1,o2", "env.PAUSE=0")
+    assert requests == ["probe", "lacking", "submit"]
+    sweep = cells[0].rpartition("-")[0]
+    assert [each.rpartition("-")[2] for each in cells] == ["000", "001", "002"]
+    assert far.type("watch", sweep).code == 0
+    assert far.type("ls", sweep).out.count("done") == 3
+    assert runs.sweep_runs(str(far.root), sweep)
+
+
+def test_submitting_takes_three_questions_for_one_run_and_for_a_hundred(far, monkeypatch):
+    for seeds in ("1", ",".join(map(str, range(100)))):
+        with asked(monkeypatch) as requests:
+            found = far.submit("steps=1", f"seed={seeds}", "env.PAUSE=0")
+        assert len(found) == len(seeds.split(","))
+        assert requests == ["probe", "lacking", "submit"]
+    assert far.type("cancel", "--now", found[0].rpartition("-")[0]).code == 0
+
+
+def test_a_second_submission_of_an_unchanged_tree_sends_no_file_and_of_a_changed_one_only_what_changed(
+    far, monkeypatch
+):
+    from launcher.remote import handing_over
+
+    sent = []
+    packed = handing_over.packed
+
+    def packing(message, code, secrets):
+        sent.append(sorted(code))
+        return packed(message, code, secrets)
+
+    monkeypatch.setattr(handing_over, "packed", packing)
+    far.submit("steps=1")
+    far.submit("steps=1")
+    from launcher.verbs import run as verb
+
+    collect = verb.code_files
+
+    def changed(*specs):
+        files = dict(collect(*specs))
+        copy = far.there / "levels.py"
+        copy.write_bytes(files["recipes/levels.py"].read_bytes() + b"\n# edited\n")
+        return {**files, "recipes/levels.py": copy}
+
+    monkeypatch.setattr(verb, "code_files", changed)
+    monkeypatch.setattr("launcher.probe.code_files", changed)
+    far.submit("steps=1")
+    assert len(sent[0]) > 20
+    assert sent[1:] == [[], ["recipes/levels.py"]]
+
+
+def test_the_plan_is_what_would_be_submitted_and_is_replayed_without_a_host(far, tmp_path, monkeypatch):
+    said = far.type("plan", *far.words, "steps=3", "--json")
+    assert said.code == 0, said.err
+    planned = json.loads(said.out)
+    assert planned["plans"][0]["run_root"] == str(far.root)
+    recorded = tmp_path / "facts.json"
+    recorded.write_text(said.out)
+    with asked(monkeypatch) as requests:
+        again = far.type("plan", *far.words, "steps=3", "--json", "--facts", str(recorded))
+    assert requests == []
+    assert json.loads(again.out)["plans"] == planned["plans"]
+    (run,) = far.submit("steps=3")
+    submitted = runs.read_if_whole(far.folder(run) / "plan.json")
+    assert {**submitted, "run_id": "RUN_ID", "command": None} == {**planned["plans"][0], "command": None}
+
+
+def test_logs_are_followed_to_the_end_and_through_a_resumption(far):
+    (run,) = far.submit("steps=40", "env.PAUSE=0.05")
+    until(lambda: far.status(run).get("state") == "running")
+    said = far.type("logs", "-f", run)
+    assert said.code == 0
+    assert [line for line in said.out.splitlines() if line.startswith("step")] == [f"step {n}" for n in range(1, 41)]
+    assert far.type("logs", "--lines", "2", run).out == "step 39\nstep 40\n"
+    wrong = far.type("logs", "--attempt", "3", run)
+    assert wrong.code == 2 and "it has 1" in wrong.err
+
+
+def test_a_cancelled_run_is_saved_and_resumed_from_there(far):
+    (run,) = far.submit("steps=60", SLOW)
+    until(lambda: "step 2" in far.type("logs", run).out)
+    said = far.type("cancel", run)
+    assert said.code == 0 and "cancelled" in said.out and "saved at step" in said.out
+    assert far.state(run) == "cancelled"
+    refused = far.type("resume", run, "batch=7")
+    assert refused.code == 2 and "batch can't change" in refused.err
+    refused = far.type("resume", run, "cluster.host=other")
+    assert refused.code == 2 and "cluster.host can't change" in refused.err
+    said = far.type("resume", run, "steps=12", "wait=true")
+    assert said.code == 0, said.err
+    assert "done" in said.out and "attempt 2" in said.out
+    numbers = [line for line in far.type("logs", run).out.splitlines() if line.startswith("step")]
+    assert numbers[-1] == "step 12" and numbers[0] != "step 1"
+    assert far.type("resume", run).code == 2
+
+
+def test_watching_shows_progress_and_ends_with_the_result(far):
+    (run,) = far.submit("steps=30", "env.PAUSE=0.05")
+    said = far.type("watch", run)
+    assert said.code == 0
+    assert "done" in said.out and "proved" in said.out and f"box:{far.root}/{run}" in said.out
+    here = (far.pointer(run) / "metrics.jsonl").read_bytes()
+    assert here == (far.folder(run) / "metrics.jsonl").read_bytes()
+
+
+def test_a_run_that_fails_is_told_with_the_end_of_its_log(far):
+    (run,) = far.submit("env.BEHAVIOUR=sys.exit('out of luck')")
+    far.until(run, "failed")
+    shown = far.type("ls", run).out
+    assert "out of luck" in shown and "box:" in shown
+    said = far.type("watch", run)
+    assert said.code == 1 and "out of luck" in said.out
+
+
+def test_waiting_stays_until_the_end_and_gives_its_code(far):
+    said = far.type(*far.words, "steps=3", "wait=true")
+    assert said.code == 0 and "done" in said.out
+    assert far.type(*far.words, "env.BEHAVIOUR=sys.exit(1)", "wait=true").code == 1
+
+
+def test_deleting_asks_the_host_and_then_forgets(far):
+    (run,) = far.submit("steps=60", SLOW)
+    until(lambda: far.status(run).get("state") == "running")
+    refused = far.type("rm", run)
+    assert refused.code == 2 and "not ended yet" in refused.err
+    assert far.folder(run).is_dir() and far.pointer(run).is_dir()
+    assert far.type("rm", "--force", run).code == 0
+    assert not far.folder(run).exists() and not far.pointer(run).exists()
+
+
+def test_runs_of_a_host_that_is_no_more_are_forgotten_on_request(far):
+    (run,) = far.submit("steps=1")
+    far.until(run, "done")
+    assert far.type("rm", "--forget", run).out == f"{run}  forgotten\n"
+    assert far.folder(run).is_dir() and not far.pointer(run).exists()
+
+
+def test_a_run_whose_folder_is_gone_there_is_lost(far):
+    (run,) = far.submit("steps=60", SLOW)
+    until(lambda: far.status(run).get("process"))
+    assert far.state(run) == "running"
+    processes.end([processes.Target(processes.from_json(far.status(run)["process"]), run)], 0)
+    shutil.rmtree(far.folder(run))
+    assert far.state(run) == "lost"
+    assert "there is no run" in far.type("logs", run).err
+    assert far.type("fetch", run).code == 2
+    assert far.type("rm", run).code == 0
+
+
+def test_secrets_travel_as_files_for_the_job_alone(far, tmp_path):
+    secret = tmp_path / "token"
+    secret.write_text("a-very-secret-word")
+    secret.chmod(0o600)
+    (run,) = far.submit("steps=1", f"secrets.TOKEN={secret}")
+    far.until(run, "done")
+    assert "secret of 18 letters" in far.type("logs", run).out
+    kept = far.folder(run) / ".secrets/TOKEN"
+    assert kept.stat().st_mode & 0o777 == 0o600 and kept.parent.stat().st_mode & 0o077 == 0
+    assert far.type("fetch", run).code == 0
+    for folder in (far.folder(run), far.pointer(run)):
+        holding = [each for each in folder.rglob("*") if each.is_file() and b"very-secret" in each.read_bytes()]
+        assert holding == ([kept] if folder == far.folder(run) else [])
+    secret.chmod(0o644)
+    refused = far.type(*far.words, f"secrets.TOKEN={secret}")
+    assert refused.code == 2 and "can be read by others" in refused.err
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "says"),
+    [
+        (["run_root=/proc/x"], 2, "run_root=/proc/x"),
+        (["run_root=/root/x"], 2, "not writable for rehearsal"),
+        (["python=/no/such/python"], 2, "/no/such/python can't be run"),
+        (["python=/bin/false"], 2, "can't be run"),
+        (["framework=tensorflow"], 2, "tensorflow"),
+        (["data=mnist", "data.dir=/no/such/data"], 2, "/no/such/data is not a folder"),
+        (["gpus=3"], 2, "gpus=3"),
+        (["nodes=2"], 2, "needs cluster=slurm"),
+        (["secrets.A=/no/such/file"], 2, "no such file"),
+        (["cluster.host="], 2, "cluster.host= is no host"),
+        (["cluster.host=-oProxyCommand=x"], 2, "is no host"),
+        (["cluster.transport=telnet"], 2, "is not one of fabric, openssh"),
+        (["cluster.connect_timeout=0"], 2, "at least 1"),
+        (["cluster.ssh_config=/no/such/config"], 2, "/no/such/config"),
+        (["cluster.host=box,other"], 2, "cluster.host=box,other is no host"),
+        (["cluster.host=nowhere.invalid"], 3, "no host nowhere.invalid"),
+        (["cluster.python=/no/such/python3"], 3, "cluster.python="),
+        (["cluster.partition=gpu"], 2, "belongs to cluster=slurm"),
+    ],
+)
+def test_what_cannot_be_is_refused_and_leaves_nothing(far, words, code, says):
+    said = far.type(*far.words, *words)
+    assert said.code == code and says in said.err, said.err
+    assert "Traceback" not in said.err
+    assert not far.root.exists() or runs.run_names(str(far.root)) == []
+    assert runs.run_names(runs.elsewhere()) == []
+
+
+def test_a_host_has_to_be_named(far):
+    refused = far.type("cluster=ssh")
+    assert refused.code == 2 and "needs cluster.host=me@host" in refused.err
+
+
+def test_a_name_that_is_no_run_is_refused_without_asking_anybody(far, monkeypatch):
+    far.submit("steps=1")
+    with asked(monkeypatch) as requests:
+        for verb in ("logs", "watch", "cancel", "resume", "rm", "fetch"):
+            assert far.type(verb, "no-such-run").code == 2
+    assert requests == []
+
+
+def test_a_host_that_does_not_answer_makes_its_runs_unreachable_and_others_are_shown(far, tmp_path):
+    (here,) = far.submit("steps=60", SLOW)
+    (there,) = far.submit("steps=60", SLOW)
+    far.until(there, "running")
+    pointer = pointers.read(far.pointer(there))
+    wrong = tmp_path / "wrong"
+    wrong.write_text(Path(far.config).read_text().replace(str(far.testbed.ssh.port), "1"))
+    import dataclasses
+
+    address = dataclasses.replace(pointer.address, config=str(wrong))
+    pointers.write(far.pointer(there), dataclasses.replace(pointer, address=address))
+    listed = far.type("ls")
+    assert listed.code == 0
+    rows = {line.split()[0]: line.split()[1] for line in listed.out.splitlines() if line[:2] == "20"}
+    assert rows[here] == "running" and rows[there] == "unreachable"
+    assert "running" in listed.out.splitlines()[-1] and "refused" in listed.out.splitlines()[-1]
+    assert far.type("cancel", there).code == 1
+    assert far.type("logs", there).code == 3
+    assert far.type("rm", there).code == 3
+    assert far.pointer(there).exists()
+    pointers.write(far.pointer(there), pointer)
+    assert far.state(there) == "running"
+
+
+def test_runs_of_two_launchers_at_once_are_both_there(far, tmp_path):
+    command = [sys.executable, "-m", "launcher", *far.words, "steps=1"]
+    started = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(4)]
+    names = []
+    for each in started:
+        out, err = each.communicate(timeout=60)
+        assert each.returncode == 0, err
+        names += out.split()
+    assert len(set(names)) == 4
+    for name in names:
+        far.until(name, "done")
+    assert len(list((far.root / ".code").iterdir())) == 1
+    assert list((far.root / ".submitting").iterdir()) == []
