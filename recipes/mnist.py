@@ -27,7 +27,7 @@ RECIPE = Recipe(
     settings=MnistSettings,
     batch=128,
     epochs=12,
-    trainers={"torch": "recipes.torch_.mnist"},
+    trainers={"torch": "recipes.torch_.mnist", "tensorflow": "recipes.tensorflow_.mnist"},
     data={
         "digits": DataLayout(epochs=24, help="1,797 real 8x8 digits shipped inside scikit-learn; nothing to fetch"),
         "mnist": DataLayout(

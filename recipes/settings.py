@@ -56,6 +56,7 @@ class Settings:
     seed: int = setting(0, "initial weights, data order and dropout")
     deterministic: bool | None = setting(None, "bit-identical repeats; null is true on a CPU and false on a GPU")
     xla: bool = setting(False, "TensorFlow's compiler")
+    steps_per_execution: int = setting(1, "TensorFlow: optimizer steps between which Python isn't asked")
     compile: bool = setting(False, "torch.compile")
     tf32: bool | None = setting(
         None, "TF32 matmul and convolution on float32 operands; null is off at o0 and on elsewhere"
@@ -77,6 +78,14 @@ def check(settings: Settings, world_size: int = 1) -> None:
     for key in ("start", "steps"):
         if getattr(settings.profile, key) < 1:
             raise SettingsError(f"profile.{key}={getattr(settings.profile, key)} must be at least 1", f"profile.{key}")
+    if settings.steps_per_execution < 1:
+        raise SettingsError(
+            f"steps_per_execution={settings.steps_per_execution} must be at least 1", "steps_per_execution"
+        )
+    if settings.steps_per_execution > 1 and settings.framework != "tensorflow":
+        raise SettingsError(
+            f"steps_per_execution={settings.steps_per_execution} is TensorFlow's; leave it out", "steps_per_execution"
+        )
     for key in ("epochs", "steps"):
         value = getattr(settings, key)
         if value is not None and value < 1:

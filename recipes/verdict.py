@@ -3,7 +3,8 @@
 Judged are plain dictionaries, one for each observed step of each rank, as every framework's witness writes them:
 
     {"rank": 0, "world_size": 1, "step": 1,
-     "rule": {"level", "dtype", "allow", "deny", "keep_fp32", "masters", "tf32", "device"},
+     "rule": {"level", "dtype", "allow", "deny", "keep_fp32", "masters", "tf32", "device",
+              "float32_parameters"},                     where parameters are cast as they are used, they stay float32
      "calls": [{"operation", "functions", "backward", "dtype", "kept", "compiled", "device", "calls", "flops"}],
      "listed": [{"function", "dtypes", "calls"}],        functions of allow and deny, dtypes of their tensors in order
      "unseen": [function],                               functions of allow and deny whose calls can't be seen
@@ -187,7 +188,8 @@ def _told_apart(forward: Sequence[Mapping[str, Any]], rule: Mapping[str, Any]) -
 def _remedy(others: Sequence[Mapping[str, Any]], rule: Mapping[str, Any]) -> str:
     """How to ask for what ran, where it was meant: some functions compute in float32 whatever they are given."""
     most = max(others, key=lambda each: each["flops"])
-    if rule["level"] == "o3" or most["dtype"] != "float32" or len(most["functions"]) != 1:
+    no_lists = rule["level"] == "o3" or (rule["level"] == "o2" and rule.get("float32_parameters"))
+    if no_lists or most["dtype"] != "float32" or len(most["functions"]) != 1:
         return ""
     return f" (if that is meant, amp.deny=[{most['functions'][0]}] asks for it)"
 
@@ -243,6 +245,7 @@ def _parameters(report: Report) -> Iterator[Finding]:
         yield UNKNOWN, "the model has no floating-point parameters"
     for each in report["parameters"]:
         whole = level in ("o0", "o1") or each["group"] == "kept" or (each["group"] == "norm" and level == "o2")
+        whole = rule.get("float32_parameters", whole)
         expected = "float32" if whole else half
         if each["dtype"] != expected:
             what = {"norm": "parameters of norms", "kept": "parameters kept in float32"}.get(

@@ -29,6 +29,10 @@ Schedule = Callable[[int], float]
 """The learning rate of an optimizer step, counted from 0."""
 
 
+STEPS = "steps"
+"""What the loop over the steps of one execution is called in the graph."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Outcomes:
     """`recipes.trainer.recorder.Outcome` of several steps: vectors, or None."""
@@ -124,7 +128,7 @@ class Steps:
             return number + 1, tf.nest.map_structure(lambda array, each: array.write(number, each), arrays, found)
 
         _, arrays = tf.while_loop(
-            lambda number, arrays: number < count, body, (tf.constant(1), arrays), parallel_iterations=1
+            lambda number, arrays: number < count, body, (tf.constant(1), arrays), parallel_iterations=1, name=STEPS
         )
         return tf.nest.map_structure(lambda each: each.stack(), arrays)
 

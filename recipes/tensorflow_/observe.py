@@ -1,12 +1,230 @@
+"""What really ran in a training step: settings are not evidence.
+
+    witness = Witness([model], precision)              # before the first step
+    for number in range(1, total_steps + 1):
+        with witness.step(number) if number in steps else contextlib.nullcontext():
+            step(...)                                  # one or more functions of TensorFlow
+
+TensorFlow gives away the optimized graph of a function when it is first run, and under XLA the program that became of
+it. In an observed step it is seen which functions are executed, each known by what was collected when it ran first, and
+which operations run outside of any. So what is reported of a later step is the graph that it executed, not a new look
+at it. A function that ran first in a step that nobody watched is unknown.
+"""
+
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import keras
+from tensorflow.python.eager import context
+from tensorflow.python.framework import op_callbacks
+
+from recipes import verdict
+from recipes.tensorflow_ import float32_probe, graphs, hlo, xla
+from recipes.tensorflow_.devices import World
+from recipes.tensorflow_.graphs import Reading
+from recipes.tensorflow_.mixed_precision import KEPT
+from recipes.tensorflow_.operations import PRODUCTS, base, may_multiply
+from recipes.tensorflow_.precision import Precision
+
+NORMS = ("BatchNormalization", "LayerNormalization", "GroupNormalization", "RMSNormalization")
+"""Keras layers whose parameters belong to a norm."""
+
+
+def missing() -> str:
+    """The private names of TensorFlow that this needs and doesn't find, empty where all are there."""
+    needed = {
+        "context.enable_graph_collection": hasattr(context, "enable_graph_collection"),
+        "context.export_run_metadata": hasattr(context, "export_run_metadata"),
+        "op_callbacks.add_op_callback": hasattr(op_callbacks, "add_op_callback"),
+    }
+    return ", ".join(name for name, there in needed.items() if not there)
+
+
+def observed(reports: Iterable[dict[str, Any]], planned: Iterable[int] = ()) -> dict[str, Any]:
+    """result.json's "observed" from the reports of all ranks; a step of `planned` that is not there is `unknown`."""
+    return verdict.observed(reports, planned)
 
 
 class Witness:
-    def __init__(self, models, precision, world=None):
-        self.reports = []
+    """Watches single training steps of `models` under `precision`. One at a time."""
+
+    def __init__(self, models: Sequence[keras.Model], precision: Precision, world: World | None = None) -> None:
+        self.reports: list[dict[str, Any]] = []
+        """One for each step observed in this process, ready for JSON."""
+        self._models = models
+        self._precision = precision
+        self._world = world
+        self._known: dict[str, Reading] = {}
+        """By the name of a function: what it was seen to run. Of several that ran first together, the first has it."""
+        self._missing = missing()
+        self._before: set[Any] = set()
+        self._watched: list[int] = []
+        """Numbers of the steps under way that are watched."""
+        if not self._missing:
+            context.enable_graph_collection()
 
     @contextlib.contextmanager
-    def step(self, number):
+    def step(self, number: int) -> Iterator[None]:
+        """Watch one whole step, or the execution of several that it is part of. Nothing is reported of one that raises.
+
+        Within itself it is another step of the same execution.
+        """
+        self._watched.append(number)
+        if len(self._watched) > 1:
+            yield
+            return
+        try:
+            if self._missing:
+                yield
+                report: dict[str, Any] = {"problems": [f"this TensorFlow has no {self._missing}"]}
+            else:
+                self._collected()  # of what ran before, unseen
+                executed: Counter[str] = Counter()
+                eager: Counter[str] = Counter()
+                with _seeing(executed, eager):
+                    yield
+                report = self._report(executed, eager)
+            self.reports += [{**self._head(each), **report} for each in self._watched]
+        finally:
+            self._watched.clear()
+
+    def _report(self, executed: Counter[str], eager: Counter[str]) -> dict[str, Any]:
+        new = [name for name in executed if name not in self._known]
+        collected = self._collected()
+        if new and collected is not None:
+            self._known[new[0]] = collected
+            self._known.update(dict.fromkeys(new[1:], Reading()))
+        readings = [self._known[name] for name in executed if name in self._known]
+        unaccounted = Counter({f"{name} outside of any graph": times for name, times in eager.items()})
+        listed: Counter[tuple[str, str]] = Counter()
+        for each in readings:
+            unaccounted.update(each.unaccounted)
+            listed.update(each.listed)
+        calls = [call for each in readings for call in each.calls]
+        problems = []
+        if not executed:
+            problems.append("no graph was executed")
+        elif new and collected is None:
+            problems.append(f"{new[0]} was executed, and its graph was made before anyone watched")
+        inexact = any(call["dtype"] == "float32" for call in calls)
+        precision = self._precision
+        names = (*precision.allow, *precision.deny)
+        return {
+            "calls": _aggregate(calls),
+            "listed": [
+                {"function": name, "dtypes": [dtype], "calls": times}
+                for (name, dtype), times in listed.items()
+                if name in names
+            ],
+            "unaccounted": dict(unaccounted),
+            "audit": "; ".join(each.audit for each in readings if each.audit),
+            "optimizer": _elements(precision.stepped()),
+            "float32": {
+                "switches": float32_probe.switches(precision.device) if inexact else {},
+                "arithmetic": float32_probe.arithmetic() if inexact else {},
+            },
+            "problems": problems,
+        }
+
+    def _collected(self) -> Reading | None:
+        """What was run for the first time since this was last asked; None where nothing was."""
+        names = (*self._precision.allow, *self._precision.deny)
+        kept = KEPT if self._precision.kept else None
+        collected = list(context.export_run_metadata().function_graphs)
+        folder = xla.folder()
+        compiled = (hlo.modules(folder) if folder else set()) - self._before
+        self._before |= compiled
+        if not collected and not compiled:
+            return None
+        found = graphs.read(collected, names, kept)
+        for path in sorted(compiled):
+            one = hlo.read(path.read_text(), kept, self._precision.device)
+            found.calls.extend(one.calls)
+            found.listed.update(one.listed)
+            found.unaccounted.update(one.unaccounted)
+        return found
+
+    def _head(self, number: int) -> dict[str, Any]:
+        precision, world = self._precision, self._world
+        amp = precision.amp
+        return {
+            "rank": world.rank if world else 0,
+            "world_size": world.size if world else 1,
+            "step": number,
+            "rule": {
+                "level": amp.level,
+                "dtype": precision.dtype,
+                "allow": list(precision.allow),
+                "deny": list(precision.deny),
+                "keep_fp32": list(amp.keep_fp32),
+                "masters": amp.level == "o2",
+                "float32_parameters": amp.level != "o3",
+                "tf32": precision.tf32,
+                "device": precision.device,
+            },
+            "calls": [],
+            "listed": [],
+            "unseen": [],
+            "unaccounted": {},
+            "audit": "",
+            "parameters": self._parameters(),
+            "optimizer": {},
+            "float32": {"switches": {}, "arithmetic": {}},
+            "xla_clusters": len(self._before) if xla.folder() else None,
+            "problems": [],
+        }
+
+    def _parameters(self) -> list[dict[str, Any]]:
+        elements: Counter[tuple[str, str]] = Counter()
+        for layer in (layer for model in self._models for layer in model._flatten_layers()):
+            group = "norm" if type(layer).__name__ in NORMS else "other"
+            for variable in layer._trainable_variables:
+                elements[group, variable.value.dtype.name] += int(variable.value.shape.num_elements())
+        return [{"group": group, "dtype": dtype, "elements": count} for (group, dtype), count in elements.items()]
+
+
+@contextlib.contextmanager
+def _seeing(executed: Counter[str], eager: Counter[str]) -> Iterator[None]:
+    """Count the functions that are executed, and products outside of them."""
+
+    def see(
+        op_type: str | bytes, inputs: Any, attrs: Any, outputs: Any, op_name: str | None = None, graph: Any = None
+    ) -> None:
+        if graph is not None:
+            return
+        name = op_type.decode() if isinstance(op_type, bytes) else op_type
+        if context.context().has_function(name):
+            executed[name] += 1
+        elif base(name) in PRODUCTS or may_multiply(name):
+            eager[name] += 1
+
+    op_callbacks.add_op_callback(see)
+    try:
         yield
+    finally:
+        op_callbacks.remove_op_callback(see)
+
+
+def _elements(variables: Iterable[Any]) -> dict[str, int]:
+    """How many numbers of each dtype these variables hold, as TensorFlow has them."""
+    found: Counter[str] = Counter()
+    for each in variables:
+        found[each.value.dtype.name] += int(each.value.shape.num_elements())
+    return dict(found)
+
+
+def _aggregate(calls: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Calls that differ in nothing but their number and work as one."""
+    total: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for each in calls:
+        key = tuple(str(value) for name, value in each.items() if name not in ("calls", "flops"))
+        if key in total:
+            total[key]["calls"] += each["calls"]
+            total[key]["flops"] += each["flops"]
+        else:
+            total[key] = dict(each)
+    return list(total.values())

@@ -1,0 +1,113 @@
+"""The EfficientNet-B0 recipe: `python -m recipes.tensorflow_.efficientnet amp=o2 data.dir=FOLDER [run=FOLDER]`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+import numpy
+import tensorflow as tf
+from keras import layers
+
+from recipes import efficientnet
+from recipes.data import cifar
+from recipes.data.images import Images
+from recipes.efficientnet import (
+    ADAM_EPSILON,
+    CLASSES,
+    HEAD,
+    NORM_EPSILON,
+    NORM_MOMENTUM,
+    STEM,
+    Block,
+    EfficientnetSettings,
+)
+from recipes.tensorflow_ import loop
+from recipes.tensorflow_.loop import Run
+from recipes.tensorflow_.supervised import channels_last, cross_entropy, held_out, make_measure, make_step
+
+
+def convolution(found: Any, channels: int, kernel: int, stride: int, name: str) -> Any:
+    return layers.Conv2D(channels, kernel, stride, padding="same", name=name)(found)
+
+
+def norm(found: Any, name: str) -> Any:
+    return layers.BatchNormalization(epsilon=NORM_EPSILON, momentum=NORM_MOMENTUM, name=name)(found)
+
+
+def relu(found: Any, name: str) -> Any:
+    return layers.ReLU(max_value=6, name=name)(found)
+
+
+def inverted_residual(inputs: Any, block: Block) -> Any:
+    """A block of `recipes.efficientnet`."""
+    name = block.name.replace(".", "_")
+    found = relu(norm(convolution(inputs, block.expanded, 1, 1, f"{name}_expand"), f"{name}_norm1"), f"{name}_relu1")
+    depthwise = layers.DepthwiseConv2D(block.kernel, block.stride, padding="same", name=f"{name}_depthwise")
+    found = relu(norm(depthwise(found), f"{name}_norm2"), f"{name}_relu2")
+    share = layers.GlobalAveragePooling2D(keepdims=True, name=f"{name}_mean")(found)
+    share = relu(convolution(share, block.squeezed, 1, 1, f"{name}_squeeze"), f"{name}_relu3")
+    share = layers.Activation("sigmoid", name=f"{name}_share")(
+        convolution(share, block.expanded, 1, 1, f"{name}_excite")
+    )
+    found = layers.Multiply(name=f"{name}_scaled")([share, found])
+    found = norm(convolution(found, block.outputs, 1, 1, f"{name}_project"), f"{name}_norm3")
+    return layers.Add(name=f"{name}_add")([found, inputs]) if block.adds else found
+
+
+def network(settings: EfficientnetSettings) -> keras.Model:
+    """Float images [batch, size, size, 3] to logits [batch, 100]; weights by Glorot, as Keras has it."""
+    images = keras.Input((settings.image_size, settings.image_size, 3))
+    found = relu(norm(convolution(images, STEM, 3, 2, "stem"), "norm1"), "relu1")
+    for block in efficientnet.blocks():
+        found = inverted_residual(found, block)
+    found = relu(norm(convolution(found, HEAD, 1, 1, "head"), "norm2"), "relu2")
+    found = layers.GlobalAveragePooling2D(name="mean")(found)
+    return keras.Model(images, layers.Dense(CLASSES, name="classifier")(found), name="net")
+
+
+def train(run: Run) -> None:
+    settings, hyper, precision, world = run.settings, run.settings.train, run.precision, run.world
+    data = world.rank_zero_first(lambda: cifar.load(settings.data, settings.seed))
+    images, labels = run.constant(channels_last(data.train.images)), run.constant(data.train.labels)
+    unseen = {"": data.validation, "test_": data.test}
+
+    net = run.build(lambda: network(hyper))
+    optimizer = run.optimizer(lambda: keras.optimizers.Adam(hyper.lr, epsilon=ADAM_EPSILON), net.trainable_variables)
+
+    def resized(pixels: Any) -> tf.Tensor:
+        """Bytes [batch, 32, 32, 3] as floats from 0 to 1 [batch, size, size, 3]."""
+        return tf.image.resize(pixels, 2 * (hyper.image_size,)) / 255
+
+    def loss_of(chosen: tf.Tensor) -> tf.Tensor:
+        logits = net(precision.input(resized(tf.gather(images, chosen))), training=True)
+        return cross_entropy(tf.gather(labels, chosen), logits)
+
+    measure = make_measure(run, net)
+
+    def batches(part: Images) -> Iterator[tuple[tf.Tensor, numpy.ndarray]]:
+        for chosen in held_out(run, len(part), max(1, settings.batch // world.size)):
+            yield resized(channels_last(part.images[chosen])), part.labels[chosen]
+
+    def evaluate() -> dict[str, float]:
+        """Of the validation images, and of the test images, which nothing is chosen by."""
+        found = {}
+        for prefix, part in unseen.items():
+            for name, value in measure(batches(part), len(part)).items():
+                found[prefix + name] = value
+        return found
+
+    run.fit(
+        models=[net],
+        optimizers=[optimizer],
+        step=make_step(run, optimizer, loss_of),
+        evaluate=evaluate if len(data.test) else None,
+        samples=len(data.train),
+        data=f"{data.name}: {len(data.train):,} images, {len(data.validation):,} held out, {len(data.test):,} to test",
+        data_digest=data.digest(),
+    )
+
+
+if __name__ == "__main__":
+    loop.start("efficientnet", train)

@@ -1,0 +1,154 @@
+"""The GAN recipe: `python -m recipes.tensorflow_.gan amp=o2 data.dir=FOLDER batch=4096 [run=FOLDER]`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import numpy
+import tensorflow as tf
+from keras import layers
+
+from recipes.data import images
+from recipes.gan import (
+    DISCRIMINATOR,
+    DROPOUT,
+    EPSILON,
+    KERNEL,
+    NOISE,
+    NORM_EPSILON,
+    NORM_MOMENTUM,
+    RMSPROP_DECAY,
+    SEED_SIDE,
+    GanSettings,
+)
+from recipes.tensorflow_ import loop
+from recipes.tensorflow_.loop import Loss, Run
+from recipes.tensorflow_.precision import StepOutcome
+from recipes.tensorflow_.supervised import channels_last
+
+
+def convolution(channels: int, activation: str, name: str) -> keras.Layer:
+    return layers.Conv2D(channels, KERNEL, padding="same", activation=activation, name=name)
+
+
+def norm(name: str) -> keras.Layer:
+    return layers.BatchNormalization(epsilon=NORM_EPSILON, momentum=NORM_MOMENTUM, name=name)
+
+
+def generator_network(settings: GanSettings) -> keras.Model:
+    """Noise [batch, 100] to images [batch, 28, 28, 1] from 0 to 1."""
+    first, second, third, fourth = settings.channels
+    return keras.Sequential(
+        [
+            keras.Input((NOISE,)),
+            layers.Dense(SEED_SIDE**2 * first, name="dense"),
+            layers.Reshape((SEED_SIDE, SEED_SIDE, first), name="image"),
+            norm("norm1"),
+            convolution(second, "tanh", "conv1"),
+            layers.UpSampling2D(name="larger1"),
+            norm("norm2"),
+            convolution(third, "tanh", "conv2"),
+            layers.UpSampling2D(name="larger2"),
+            norm("norm3"),
+            convolution(fourth, "tanh", "conv3"),
+            norm("norm4"),
+            convolution(1, "sigmoid", "conv4"),
+        ],
+        name="generator",
+    )
+
+
+def discriminator_network() -> keras.Model:
+    """Images [batch, 28, 28, 1] to logits [batch, 1], high where the image is taken for a made one."""
+    found: list[Any] = [keras.Input((28, 28, 1))]
+    for number, channels in enumerate(DISCRIMINATOR, start=1):
+        found += [
+            convolution(channels, "tanh", f"conv{number}"),
+            layers.MaxPooling2D(name=f"pool{number}"),
+            layers.Dropout(DROPOUT, name=f"dropout{number}"),
+        ]
+    return keras.Sequential([*found, layers.Flatten(name="flatten"), layers.Dense(1, name="dense")], "discriminator")
+
+
+def train(run: Run) -> None:
+    settings, hyper, precision = run.settings, run.settings.train, run.precision
+    data = run.world.rank_zero_first(lambda: images.load(settings.data, settings.seed))
+    real = run.constant(channels_last(data.train.images))
+
+    generator = run.build(lambda: generator_network(hyper))
+    discriminator = run.build(discriminator_network)
+    makers = run.optimizer(
+        lambda: keras.optimizers.Adam(hyper.generator_lr, epsilon=EPSILON), generator.trainable_variables
+    )
+    judges = run.optimizer(
+        lambda: keras.optimizers.RMSprop(hyper.discriminator_lr, rho=RMSPROP_DECAY, epsilon=EPSILON),
+        discriminator.trainable_variables,
+    )
+
+    def made(count: int) -> tf.Tensor:
+        noise = tf.random.stateless_uniform((count, NOISE), run.seed(), -1, 1)
+        return generator(precision.input(noise), training=True)
+
+    def generator_loss(chosen: tf.Tensor) -> tf.Tensor:
+        """Low where the discriminator takes made images for real ones, whose label is 0."""
+        logits = discriminator(made(chosen.shape[0]), training=True)
+        return binary_cross_entropy(logits, numpy.full((chosen.shape[0], 1), hyper.soften, numpy.float32))
+
+    def discriminator_loss(chosen: tf.Tensor) -> tf.Tensor:
+        """Of as many real images as made ones; some labels are exchanged, since its task is the easier one."""
+        fake = made(chosen.shape[0])
+        inputs = tf.concat((tf.cast(tf.gather(real, chosen), fake.dtype), fake), 0)
+        return binary_cross_entropy(discriminator(inputs, training=True), labels(chosen.shape[0], hyper))
+
+    def step(batch: tf.Tensor) -> tuple[Loss, StepOutcome]:
+        """The generator's update, and then the discriminator's against the new generator; the loss scale moves once."""
+        losses, outcomes = {}, []
+        for name, optimizer, loss_of in (
+            ("generator", makers, generator_loss),
+            ("discriminator", judges, discriminator_loss),
+        ):
+            gradients, losses[name] = None, tf.zeros(())
+            for chosen in tf.unstack(batch):
+                with precision.forward(after=gradients) as tape:
+                    loss = loss_of(chosen) / batch.shape[0]
+                gradients = precision.backward(tape, loss, optimizer, gradients)
+                losses[name] += loss
+            outcomes.append(precision.step(optimizer, gradients))
+        precision.update()
+        return losses, either(*outcomes)
+
+    run.fit(
+        models=[generator, discriminator],
+        optimizers=[makers, judges],
+        step=step,
+        evaluate=None,
+        samples=len(data.train),
+        data=f"{data.name}: {len(data.train):,} images",
+        data_digest=data.digest(),
+    )
+
+
+def binary_cross_entropy(logits: tf.Tensor, labels: numpy.ndarray) -> tf.Tensor:
+    return tf.reduce_mean(tf.nn.sigmoid_cross_entropy_with_logits(labels, tf.cast(logits, tf.float32)))
+
+
+def labels(count: int, settings: GanSettings) -> numpy.ndarray:
+    """Of `count` real images, near 0, and `count` made ones, near 1: [2 * count, 1]; the first of each exchanged."""
+    exchanged = int(count * settings.swap)
+    found = numpy.full((2, count, 1), settings.soften, numpy.float32)
+    found[1] = 1 - settings.soften
+    found[:, :exchanged] = 1 - found[:, :exchanged]
+    return found.reshape(-1, 1)
+
+
+def either(first: StepOutcome, second: StepOutcome) -> StepOutcome:
+    """Of two optimizers' steps under one loss scale: overflowed where one of them did."""
+    overflowed = None
+    if first.overflowed is not None and second.overflowed is not None:
+        overflowed = tf.logical_or(first.overflowed, second.overflowed)
+    return StepOutcome(overflowed=overflowed, loss_scale=first.loss_scale)
+
+
+if __name__ == "__main__":
+    loop.start("gan", train)

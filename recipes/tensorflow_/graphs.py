@@ -1,0 +1,130 @@
+"""What a graph that ran computes: its matrix products and convolutions, with dtype and work.
+
+TensorFlow keeps, of each function that it instantiates while graphs are collected, the graph as optimized and the
+partitions of it that its executors run. The first is read, and held against the second. What a loop of the model
+repeats can't be counted, nor what Python computes inside of a graph.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import tensorflow as tf
+
+from recipes.tensorflow_ import shapes
+from recipes.tensorflow_.operations import PRODUCTS, base, flops, may_multiply
+
+BACKWARD = re.compile(r"(^|/)(gradient_tape|gradients)/")
+LOOP = re.compile(r"(^|/)while(_\d+)?/body")
+"""Of a loop in the model. The loop over the steps of one execution has another name."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Reading:
+    """What is known of the graphs that a function ran: parts of `recipes.verdict`'s report."""
+
+    calls: list[dict[str, Any]] = field(default_factory=list)
+    listed: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """How often an operation of the lists stands in them, by its name and dtype."""
+    unaccounted: Counter[str] = field(default_factory=Counter)
+    audit: str = ""
+
+
+def read(collected: Iterable[Any], named: Sequence[str], kept: str | None) -> Reading:
+    """What is in the graphs of RunMetadata's `function_graphs`.
+
+    `named` are the operations of amp.allow and amp.deny; `kept` is what stands in the name of each operation of a layer
+    kept in float32, None where none is.
+    """
+    found = Reading()
+    disagreements = []
+    for each in collected:
+        graph = each.post_optimization_graph
+        disagreements += _disagreement(graph, each.partition_graphs)
+        _read_one(graph, named, kept, found)
+    return Reading(
+        calls=found.calls, listed=found.listed, unaccounted=found.unaccounted, audit="; ".join(disagreements)
+    )
+
+
+def _read_one(graph: Any, named: Sequence[str], kept: str | None, found: Reading) -> None:
+    products = [node for node in graph.node if base(node.op) in PRODUCTS]
+    for node in graph.node:
+        names = {base(node.op), *(each.decode() for each in node.attr["fused_ops"].list.s)}
+        for name in names & set(named):
+            found.listed[name, dtype_of(node)] += 1
+        if base(node.op) not in PRODUCTS and may_multiply(node.op):
+            found.unaccounted[node.op] += 1
+    for function in graph.library.function:
+        inside = Counter(node.op for node in function.node_def if base(node.op) in PRODUCTS or may_multiply(node.op))
+        for operation, times in inside.items():
+            found.unaccounted[f"{operation} in a branch or function of its own"] += times
+    if not products:
+        return
+    try:
+        known = shapes.infer(graph, [node.name for node in products])
+    except ValueError as error:
+        found.unaccounted[f"products of unknown shapes ({str(error).splitlines()[0][:200]})"] += len(products)
+        return
+    for node in products:
+        operation, output = base(node.op), known.outputs[node.name]
+        needed = 1 if operation in ("MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3") else None
+        inputs = known.inputs[node.name][:needed]
+        if LOOP.search(node.name):
+            found.unaccounted[f"{operation} in a loop of the model"] += 1
+        elif output is None or not shapes.all_known(inputs):
+            found.unaccounted[f"{operation} of unknown shape"] += 1
+        else:
+            transposed = node.attr["transpose_a"].b or node.attr["adj_x"].b
+            equation = node.attr["equation"].s.decode()
+            found.calls.append(
+                call(
+                    operation,
+                    dtype_of(node),
+                    flops(operation, inputs, output, transposed, equation),
+                    backward=bool(BACKWARD.search(node.name)),
+                    kept=kept is not None and kept in node.name,
+                    device="cuda" if "GPU" in node.device else "cpu",
+                )
+            )
+
+
+def call(
+    operation: str, dtype: str, work: int, *, backward: bool, kept: bool, device: str, compiled: bool = False
+) -> dict[str, Any]:
+    """One call as `recipes.verdict` has it."""
+    return {
+        "operation": operation,
+        "functions": [operation],
+        "backward": backward,
+        "dtype": dtype,
+        "kept": kept,
+        "compiled": compiled,
+        "device": device,
+        "calls": 1,
+        "flops": work,
+    }
+
+
+def dtype_of(node: Any) -> str:
+    """Of its operands."""
+    return tf.as_dtype(node.attr["T"].type).name if node.attr["T"].type else "unknown"
+
+
+def _disagreement(graph: Any, partitions: Sequence[Any]) -> list[str]:
+    """Where what the executors run is something else than the optimized graph."""
+    one = Counter((base(node.op), dtype_of(node)) for node in graph.node if base(node.op) in PRODUCTS)
+    other = Counter(
+        (base(node.op), dtype_of(node)) for part in partitions for node in part.node if base(node.op) in PRODUCTS
+    )
+    if one == other:
+        return []
+    return [
+        f"{one[each]} {each[0]} in {each[1]} in the optimized graph and {other[each]} in what was run"
+        for each in sorted({*one, *other})
+        if one[each] != other[each]
+    ]

@@ -1,0 +1,132 @@
+"""The ResNet-50 v1.5 recipe: `python -m recipes.tensorflow_.resnet50 amp=o2 batch=256 steps=500 [run=FOLDER]`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+import numpy
+import tensorflow as tf
+from keras import layers
+
+from recipes import resnet50
+from recipes.data import photographs
+from recipes.data.photographs import DEVIATION, MEAN, Photographs
+from recipes.resnet50 import STEPS_PER_EPOCH, Block, Resnet50Settings
+from recipes.tensorflow_ import loop
+from recipes.tensorflow_.loop import Run
+from recipes.tensorflow_.supervised import cross_entropy, held_out, make_measure, make_step
+from recipes.trainer.feed import Feed
+
+NORM_EPSILON, NORM_MOMENTUM = 1e-5, 0.9
+"""Those of torch's batch normalization."""
+
+
+def convolution(found: Any, channels: int, kernel: int, stride: int, name: str) -> Any:
+    """Padded alike on all sides, as in torch, whatever the stride."""
+    if kernel > 1:
+        found = layers.ZeroPadding2D(kernel // 2, name=f"{name}_pad")(found)
+    drawn = keras.initializers.VarianceScaling(2.0, "fan_out", "untruncated_normal")
+    return layers.Conv2D(channels, kernel, stride, use_bias=False, kernel_initializer=drawn, name=name)(found)
+
+
+def norm(found: Any, name: str, gamma: str = "ones") -> Any:
+    return layers.BatchNormalization(epsilon=NORM_EPSILON, momentum=NORM_MOMENTUM, gamma_initializer=gamma, name=name)(
+        found
+    )
+
+
+def bottleneck(inputs: Any, block: Block) -> Any:
+    """A block of `recipes.resnet50`: the stride is in the 3x3 convolution, and the last norm begins at zero."""
+    name = block.name.replace(".", "_")
+    found = layers.ReLU(name=f"{name}_relu1")(
+        norm(convolution(inputs, block.width, 1, 1, f"{name}_reduce"), f"{name}_norm1")
+    )
+    found = layers.ReLU(name=f"{name}_relu2")(
+        norm(convolution(found, block.width, 3, block.stride, f"{name}_conv"), f"{name}_norm2")
+    )
+    found = norm(convolution(found, block.outputs, 1, 1, f"{name}_expand"), f"{name}_norm3", gamma="zeros")
+    if block.projects:
+        inputs = norm(convolution(inputs, block.outputs, 1, block.stride, f"{name}_project"), f"{name}_norm4")
+    return layers.ReLU(name=f"{name}_relu3")(layers.Add(name=f"{name}_add")([found, inputs]))
+
+
+def network(settings: Resnet50Settings) -> keras.Model:
+    """Float images [batch, size, size, 3] to logits [batch, classes]."""
+    images = keras.Input((settings.image_size, settings.image_size, 3))
+    found = norm(convolution(images, settings.width, 7, 2, "stem"), "norm")
+    found = layers.ZeroPadding2D(1, name="pool_pad")(layers.ReLU(name="relu")(found))
+    found = layers.MaxPooling2D(3, 2, name="pool")(found)  # nothing is below zero after the ReLU: zeros pad it well
+    for block in resnet50.blocks(settings.width):
+        found = bottleneck(found, block)
+    found = layers.GlobalAveragePooling2D(name="mean")(found)
+    return keras.Model(images, layers.Dense(settings.classes, name="classifier")(found), name="net")
+
+
+def train(run: Run) -> None:
+    settings, hyper, precision, world = run.settings, run.settings.train, run.precision, run.world
+    net = run.build(lambda: network(hyper))
+    optimizer = run.optimizer(lambda: keras.optimizers.SGD(hyper.lr, momentum=hyper.momentum), net.trainable_variables)
+    decayed = [each for each in net.trainable_variables if each.name == "kernel"]  # no norm and no bias
+
+    def loss_of(images: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+        """Cross-entropy with smoothed labels. Weight decay adds to the gradient and not to the value, as in torch."""
+        logits = tf.cast(net(precision.input(images), training=True), tf.float32)
+        spread = -tf.reduce_mean(tf.nn.log_softmax(logits))
+        loss = (1 - hyper.label_smoothing) * cross_entropy(labels, logits) + hyper.label_smoothing * spread
+        squares = tf.add_n([tf.nn.l2_loss(tf.cast(each, tf.float32)) for each in decayed])
+        decay = hyper.weight_decay * squares
+        return loss + decay - tf.stop_gradient(decay)
+
+    common: dict[str, Any] = {"models": [net], "optimizers": [optimizer]}
+    if settings.data.name == "synthetic":
+        samples = STEPS_PER_EPOCH * settings.batch
+        images, labels, digest = photographs.synthetic(settings.seed, settings.batch, hyper.image_size, hyper.classes)
+        each = settings.batch // (settings.accumulate * world.devices)
+        ours, truth = run.constant(normalized(images[:each])), run.constant(labels[:each])
+        run.fit(
+            **common,
+            step=make_step(run, optimizer, lambda chosen: loss_of(tf.convert_to_tensor(ours), truth)),
+            evaluate=None,
+            samples=samples,
+            schedule=resnet50.schedule(settings, samples),
+            data=f"one random batch of {hyper.image_size}x{hyper.image_size} images again and again",
+            data_digest=digest,
+        )
+        return
+
+    known, unseen = world.rank_zero_first(lambda: photographs.load(settings.data, hyper.image_size, hyper.classes))
+    measure = make_measure(run, net)
+    run.fit(
+        **common,
+        step=make_step(run, optimizer, lambda batch: loss_of(normalized(batch[0]), batch[1])),
+        load=lambda epoch, indices: known.augmented(settings.seed, epoch, indices),
+        evaluate=lambda: measure(_batches(run, unseen), len(unseen)),
+        samples=len(known),
+        schedule=resnet50.schedule(settings, len(known)),
+        data=f"{settings.data.name}: {len(known):,} images, {len(unseen):,} held out",
+        data_digest=known.digest(),
+    )
+
+
+def normalized(images: Any) -> Any:
+    """Bytes [batch, height, width, 3] as floats around zero."""
+    if isinstance(images, numpy.ndarray):
+        mean, deviation = numpy.float32(MEAN), numpy.float32(DEVIATION)
+        return (images.astype(numpy.float32) / 255 - mean) / deviation
+    return (tf.cast(images, tf.float32) / 255 - tf.constant(MEAN)) / tf.constant(DEVIATION)
+
+
+def _batches(run: Run, unseen: Photographs) -> Iterator[tuple[Any, Any]]:
+    """This process's held-out images, loaded ahead."""
+    positions = list(held_out(run, len(unseen), max(1, run.settings.batch // run.world.size)))
+    feed = Feed(unseen.plain)
+    feed.start(iter(positions))
+    for _ in positions:
+        (images, labels), _ = feed.take()
+        yield normalized(images), labels
+
+
+if __name__ == "__main__":
+    loop.start("resnet50", train)

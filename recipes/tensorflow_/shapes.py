@@ -1,0 +1,130 @@
+"""The shapes of a graph's tensors, as TensorFlow's own shape inference finds them.
+
+An optimized graph can't be imported as it is: fused operations refuse dtypes that their kernels take, and loops have no
+shapes before they are closed. So what leads to the wanted nodes is imported with plain operations in their place.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import tensorflow as tf
+
+from recipes.tensorflow_.operations import base
+
+Shape = tuple[int, ...]
+
+LEADING = {"Enter", "Exit", "NextIteration", "Merge", "Identity", "RefEnter"}
+"""Operations that hand on their first input."""
+KEPT_ATTRIBUTES = {
+    "Conv2D": ("T", "strides", "padding", "data_format", "dilations", "explicit_paddings"),
+    "DepthwiseConv2dNative": ("T", "strides", "padding", "data_format", "dilations", "explicit_paddings"),
+    "MatMul": ("T", "transpose_a", "transpose_b"),
+    "BatchMatMulV2": ("T", "adj_x", "adj_y"),
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Shapes:
+    """Of a node's inputs and of its first output; None where they aren't known."""
+
+    inputs: dict[str, list[Shape | None]] = field(default_factory=dict)
+    outputs: dict[str, Shape | None] = field(default_factory=dict)
+
+
+def infer(graph: Any, wanted: Iterable[str]) -> Shapes:
+    """The shapes around the nodes of a GraphDef that have the `wanted` names."""
+    nodes = {node.name: node for node in graph.node}
+    wanted = list(wanted)
+    plain = tf.compat.v1.GraphDef(versions=graph.versions, library=graph.library)
+    done: set[str] = set()
+    todo = list(wanted)
+    while todo:
+        name = todo.pop()
+        if name in done:
+            continue
+        done.add(name)
+        new = plain.node.add()
+        new.CopyFrom(_plain(nodes[name], nodes))  # on no device
+        todo += [_source(each) for each in new.input]
+    imported = tf.Graph()
+    with imported.as_default():
+        tf.graph_util.import_graph_def(plain, name="")
+    found = Shapes()
+    for name in wanted:
+        operation = imported.get_operation_by_name(name)
+        found.inputs[name] = [_known(each.shape) for each in operation.inputs]
+        found.outputs[name] = _known(operation.outputs[0].shape)
+    return found
+
+
+def _plain(node: Any, nodes: dict[str, Any]) -> Any:
+    """The node as one that can be imported, without control inputs."""
+    inputs = [each for each in node.input if not each.startswith("^")]
+    if node.op == "_Arg":
+        return _placeholder(node.name, node.attr["T"], _of_argument(node, "_output_shapes"))
+    if node.op == "ReadVariableOp":
+        argument = _argument(inputs[0], nodes)
+        shape = None if argument is None else _of_argument(argument, "_handle_shapes")
+        return _placeholder(node.name, node.attr["dtype"], shape)
+    if node.op in LEADING and len(inputs) >= 1:
+        return _identity(node.name, node.attr["T"], inputs[0])
+    operation = base(node.op)
+    new = tf.compat.v1.NodeDef(name=node.name, op=operation, input=inputs)
+    if operation == node.op:
+        for key, value in node.attr.items():
+            new.attr[key].CopyFrom(value)
+        return new
+    if operation in KEPT_ATTRIBUTES:
+        del new.input[2:]
+        for key in KEPT_ATTRIBUTES[operation]:
+            if key in node.attr:
+                new.attr[key].CopyFrom(node.attr[key])
+        return new
+    if operation == "BatchNormEx":  # _FusedBatchNormEx: its output has the shape of its first input
+        return _identity(node.name, node.attr["T"], inputs[0])
+    return _placeholder(node.name, node.attr["T"], None)
+
+
+def _placeholder(name: str, dtype: Any, shape: Any) -> Any:
+    new = tf.compat.v1.NodeDef(name=name, op="Placeholder")
+    new.attr["dtype"].CopyFrom(dtype)
+    if shape is None:
+        new.attr["shape"].shape.unknown_rank = True
+    else:
+        new.attr["shape"].shape.CopyFrom(shape)
+    return new
+
+
+def _identity(name: str, dtype: Any, source: str) -> Any:
+    new = tf.compat.v1.NodeDef(name=name, op="Identity", input=[source])
+    new.attr["T"].CopyFrom(dtype)
+    return new
+
+
+def _argument(name: str, nodes: dict[str, Any]) -> Any:
+    """The function's argument that a resource comes from, None where it comes from elsewhere."""
+    node = nodes[_source(name)]
+    while node.op in (*LEADING, "Switch"):
+        node = nodes[_source(node.input[0])]
+    return node if node.op == "_Arg" else None
+
+
+def _of_argument(node: Any, key: str) -> Any:
+    found = node.attr[key].list.shape if key in node.attr else []
+    return found[0] if found else None
+
+
+def _source(name: str) -> str:
+    return re.sub(r":\d+$", "", name)
+
+
+def _known(shape: tf.TensorShape) -> Shape | None:
+    return tuple(shape.as_list()) if shape.is_fully_defined() else None
+
+
+def all_known(shapes: Sequence[Shape | None]) -> bool:
+    return all(each is not None for each in shapes)

@@ -1,0 +1,46 @@
+"""The simplenet recipe: `python -m recipes.tensorflow_.simplenet amp=o2 [train.width=256 batch=64] [run=FOLDER]`."""
+
+from __future__ import annotations
+
+import keras
+import tensorflow as tf
+from keras import layers
+
+from recipes.data import pairs
+from recipes.simplenet import STEPS_PER_EPOCH, SimplenetSettings
+from recipes.tensorflow_ import loop
+from recipes.tensorflow_.loop import Run
+from recipes.tensorflow_.supervised import make_step
+
+
+def network(settings: SimplenetSettings) -> keras.Model:
+    """Linear layers with nothing between them: [batch, width] to [batch, width]; weights by Glorot, as Keras has it."""
+    found = [layers.Dense(settings.width, name=f"linears_{index}") for index in range(settings.layers)]
+    return keras.Sequential([keras.Input((settings.width,)), *found], name="net")
+
+
+def train(run: Run) -> None:
+    settings, hyper, precision = run.settings, run.settings.train, run.precision
+    data = pairs.load(settings.seed, STEPS_PER_EPOCH * settings.batch, hyper.width)
+    inputs, labels = run.constant(data.inputs), run.constant(data.labels)
+
+    net = run.build(lambda: network(hyper))
+    optimizer = run.optimizer(lambda: keras.optimizers.SGD(hyper.lr), net.trainable_variables)
+
+    def loss_of(chosen: tf.Tensor) -> tf.Tensor:
+        found = net(precision.input(tf.gather(inputs, chosen)), training=True)
+        return tf.reduce_mean(tf.square(tf.cast(found, tf.float32) - tf.gather(labels, chosen)))
+
+    run.fit(
+        models=[net],
+        optimizers=[optimizer],
+        step=make_step(run, optimizer, loss_of),
+        evaluate=None,
+        samples=len(data),
+        data=f"random numbers: {len(data):,} pairs of {hyper.width:,}",
+        data_digest=data.digest(),
+    )
+
+
+if __name__ == "__main__":
+    loop.start("simplenet", train)
