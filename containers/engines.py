@@ -16,7 +16,11 @@ def wrap(container: Container, runtime: Runtime) -> Wrapped:
     """
     devices = visibility(container.devices, runtime.kind)
     values = {"HOME": container.home, **devices.environment, **container.environment}
-    words: list[Word] = [*runtime.command, "run", "--rm", "--init", "--pull=never", "--log-driver=none"]
+    # Without root, podman is two processes, of which the outer one takes a TERM for its own: it ends at once, with 0,
+    # while the job goes on to save its state. So its container is kept for asking how it ended. Seen with 4.3.
+    podman = runtime.kind == "podman"
+    words: list[Word] = [*runtime.command, "run", *([] if podman else ["--rm"])]
+    words += ["--init", "--pull=never", "--log-driver=none"]
     words += [prefixed("--name=", container.name), f"--network={container.network}"]
     words += ["--interactive", "--tty"] if container.terminal else []
     words += [f"--ipc={container.ipc}", *([f"--shm-size={container.shm_bytes}"] if container.shm_bytes else [])]
@@ -31,6 +35,7 @@ def wrap(container: Container, runtime: Runtime) -> Wrapped:
         argv=tuple(words),
         folders=(container.cache, container.home),
         remove=(*runtime.command, "rm", "--force", container.name),
+        outcome=(*runtime.command, "wait", container.name) if podman else (),
         stop=(*runtime.command, "stop", Late(GRACE, before="--time="), container.name),
     )
 

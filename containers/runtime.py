@@ -46,6 +46,9 @@ class Wrapped:
     """Folders of the host to make first, for the user alone."""
     remove: tuple[Word, ...] = ()
     """Command that ends and removes the container, alive or left over. Empty where it is this process's own child."""
+    outcome: tuple[Word, ...] = ()
+    """Command that waits for the container and prints its exit code, where the client's own is not to be trusted. Then
+    the container stays until `remove`."""
     stop: tuple[Word, ...] = ()
     """Command that asks the same container to end, and ends it after `GRACE` seconds, a variable when it is run."""
 

@@ -9,8 +9,6 @@ from containers.words import to_bash
 
 # An attempt before can have been killed with its script. The first has nobody before it: asking the engine takes time.
 REMOVE_STALE = '[ "$LAUNCHER_ATTEMPT" = 1 ] || remove_container'
-# One whose command succeeded is gone; of any other, only its client is known to have ended.
-REMOVE_LEFT = '[ "$code" = 0 ] || remove_container'
 # In a trap, where everything of this script has been told to end already.
 STOP = "; stop_container &"
 
@@ -32,9 +30,22 @@ _ON_NODE = r"""
     wait "$child"
     code=$?
   done
+  __OUTCOME__
   __REMOVE_LEFT__
   exit "$code"
 """.strip()
+
+
+def outcome(wrapped: Wrapped) -> str:
+    """Where the client's exit code, in `code`, isn't to be trusted: the container's own, if there was a container."""
+    if not wrapped.outcome:
+        return ""
+    return f"outcome=$({' '.join(map(to_bash, wrapped.outcome))} 2>/dev/null) && code=$outcome"
+
+
+def remove_left(wrapped: Wrapped) -> str:
+    """One whose client succeeded is gone; of any other, only the client is known to have ended."""
+    return "remove_container" if wrapped.outcome else '[ "$code" = 0 ] || remove_container'
 
 
 def functions(wrapped: Wrapped, *, slurm: bool) -> str:
@@ -46,6 +57,9 @@ def functions(wrapped: Wrapped, *, slurm: bool) -> str:
     return "\n".join(lines)
 
 
-def on_node(command: str) -> str:
+def on_node(command: str, wrapped: Wrapped) -> str:
     """The end of what one node of several runs, in place of `exec COMMAND`: its shell has to outlive the client."""
-    return _ON_NODE.replace("__COMMAND__", command).replace("__REMOVE_LEFT__", REMOVE_LEFT)
+    text = _ON_NODE.replace("__REMOVE_LEFT__", remove_left(wrapped))
+    how = outcome(wrapped)
+    text = text.replace("__OUTCOME__", how) if how else text.replace("  __OUTCOME__\n", "")
+    return text.replace("__COMMAND__", command)

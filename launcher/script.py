@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from containers.devices import JOB_GPUS, needs_job_gpus
+from containers.runtime import Wrapped
 from containers.words import Late, Word, to_bash
 from launcher import blocks, contained, engine_text, gpus, profilers, telemetry
 from launcher.plan import Plan
@@ -103,6 +104,7 @@ trap 'signalled=TERM; trap "" TERM INT HUP; kill -TERM 0__STOP__' TERM INT HUP
 __LET_GO__
   __COMMAND__
   code=$?
+  __OUTCOME__
   echo "$code" >"$logs/exit_code"
   exit "$code"
 ) &
@@ -299,7 +301,8 @@ def _on_each_node(plan: Plan) -> str:
     *before, last = _start(plan)
     if plan.telemetry and not _samples_here(plan):
         before.append(telemetry.START)  # held by the trainer itself, which takes this shell's place
-    last = engine_text.on_node(last) if _outlives(plan) else f"exec {last}"
+    outliving = _outliving(plan)
+    last = engine_text.on_node(last, outliving) if outliving else f"exec {last}"
     return "\n  ".join(['if [ "${1-}" = node ]; then', *before, last]) + "\nfi"
 
 
@@ -325,22 +328,31 @@ def _start_in_place(plan: Plan) -> list[str]:
     return [*lines, " \\\n    ".join(map(to_bash, wrapped.argv))]
 
 
-def _outlives(plan: Plan) -> bool:
-    """Whether the container isn't a child of the script."""
-    return plan.container is not None and not plan.arms and plan.container.runtime.kind in ("docker", "podman")
+def _outliving(plan: Plan) -> Wrapped | None:
+    """The container where it isn't a child of the script."""
+    if plan.container is None or plan.arms or plan.container.runtime.kind not in ("docker", "podman"):
+        return None
+    return contained.wrapped(plan, command(plan))
 
 
 def _around(plan: Plan) -> str:
     """What surrounds the command in the shell that outlives it."""
-    here = _outlives(plan) and plan.nodes == 1
-    text = _RUN.replace("__STOP__", engine_text.STOP if here and plan.queue == "slurm" else "")
-    return text.replace("__REMOVE__", engine_text.REMOVE_LEFT) if here else text.replace("\n__REMOVE__", "")
+    wrapped = _outliving(plan) if plan.nodes == 1 else None
+    parts = {"__STOP__": "", "  __OUTCOME__\n": "", "\n__REMOVE__": ""}
+    if wrapped:
+        how = engine_text.outcome(wrapped)
+        parts["__STOP__"] = engine_text.STOP if plan.queue == "slurm" else ""
+        parts["  __OUTCOME__\n"] = f"  {how}\n" if how else ""
+        parts["\n__REMOVE__"] = f"\n{engine_text.remove_left(wrapped)}"
+    text = _RUN
+    for place, part in parts.items():
+        text = text.replace(place, part)
+    return text
 
 
 def _ending_of_container(plan: Plan) -> str:
-    if not _outlives(plan):
-        return ""
-    return engine_text.functions(contained.wrapped(plan, command(plan)), slurm=plan.queue == "slurm")
+    wrapped = _outliving(plan)
+    return engine_text.functions(wrapped, slurm=plan.queue == "slurm") if wrapped else ""
 
 
 def _time_limit(plan: Plan) -> str:

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from containers.description import Container, Mount, User
 from containers.devices import JOB_GPUS, needs_job_gpus
 from containers.runtime import Runtime, Wrapped
@@ -23,8 +25,11 @@ from tests.testbed.facts import Testbed
 PROBE = Path(__file__).with_name("probe.py")
 PYTHON = "/usr/bin/python3"
 DOCKER = Runtime(kind="docker", command=("docker",))
+PODMAN = Runtime(kind="podman", command=("podman",))
 APPTAINER = Runtime(kind="apptainer", command=("apptainer",), product="apptainer", version=(1, 4))
 NONE = Runtime(kind="none")
+EVERY = pytest.mark.parametrize("runtime", [NONE, DOCKER, PODMAN, APPTAINER], ids=lambda each: each.kind)
+CONTAINED = pytest.mark.parametrize("runtime", [DOCKER, PODMAN, APPTAINER], ids=lambda each: each.kind)
 
 # An image that wants everything otherwise than the job does.
 CONTRARY = """
@@ -102,6 +107,12 @@ class Place:
         return path
 
 
+def image_of(runtime: Runtime, testbed: Testbed) -> str:
+    """The image with Python, as that runtime takes it."""
+    image = testbed.images["python"]
+    return {"none": "", "docker": image.docker, "podman": image.podman, "apptainer": image.sandbox}[runtime.kind]
+
+
 def as_bash_says(returncode: int) -> int:
     """An end by a signal as `$?` has it."""
     return returncode if returncode >= 0 else 128 - returncode
@@ -114,7 +125,15 @@ def script(wrapped: Wrapped, container: Container, runtime: Runtime, late: Mappi
     lines += [f"mkdir -p -m 700 {to_bash(each)} || exit 1" for each in wrapped.folders]
     lines += [" ".join(map(to_bash, wrapped.remove)) + " >/dev/null 2>&1"] if wrapped.remove else []
     lines += [f"export {name}={to_bash(value)}" for name, value in wrapped.environment.items()]
-    lines += [f"cd {to_bash(container.workdir)} || exit 1", "exec " + " ".join(map(to_bash, wrapped.argv))]
+    command, outcome, removal = (
+        " ".join(map(to_bash, each)) for each in (wrapped.argv, wrapped.outcome, wrapped.remove)
+    )
+    lines += [f"cd {to_bash(container.workdir)} || exit 1"]
+    if outcome:
+        lines += ["trap : TERM", command, "code=$?", f"outcome=$({outcome} 2>/dev/null) && code=$outcome"]
+        lines += [f"{removal} >/dev/null 2>&1", 'exit "$code"']
+    else:
+        lines += [f"exec {command}"]
     return "\n".join(lines) + "\n"
 
 
@@ -132,8 +151,24 @@ def own(path: Path, testbed: Testbed) -> None:
     os.chown(path, testbed.user.uid, testbed.user.gid)
 
 
-def make_contrary(testbed: Testbed) -> tuple[str, str]:
-    """The contrary image for Docker, and the same as Apptainer converts it. Made once for a testbed."""
+def contrary_of(runtime: Runtime, testbed: Testbed) -> str:
+    """The contrary image, for Docker and podman, and as Apptainer converts it. Made once for a testbed."""
+    if runtime.kind == "podman":
+        return _contrary_of_podman(testbed)
+    docker, sandbox = _contrary_of_docker(testbed)
+    return docker if runtime.kind == "docker" else sandbox
+
+
+def _contrary_of_podman(testbed: Testbed) -> str:
+    text = CONTRARY.format(base=testbed.images["python"].podman)
+    name = f"localhost/testbed-contrary:{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+    if subprocess.run(testbed.as_user(["podman", "image", "exists", name]), cwd="/").returncode:
+        argv = testbed.as_user(["podman", "build", "-q", "-t", name, "-"])
+        subprocess.run(argv, input=text.encode(), check=True, capture_output=True, cwd="/")
+    return name
+
+
+def _contrary_of_docker(testbed: Testbed) -> tuple[str, str]:
     text = CONTRARY.format(base=testbed.images["python"].docker)
     digest = hashlib.sha256((text + testbed.images["python"].sandbox).encode()).hexdigest()[:8]
     name, folder = f"testbed-contrary:{digest}", Path(testbed.shared) / f"contrary-{digest}"

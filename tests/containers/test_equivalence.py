@@ -1,5 +1,5 @@
-"""The same description, the same probes, the real runtimes: no container, Docker, and Apptainer from a SIF file and
-from a sandbox. Each runtime is started once with everything at once, and what it found is looked at from all sides.
+"""The same description, the same probes, the real runtimes: no container, Docker, podman, and Apptainer from a SIF file
+and from a sandbox. Each runtime is started once with everything at once, and what it found is looked at from all sides.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from containers.runtime import Runtime
 from containers.words import Late
 from recipes.typed import SettingsError
 from tests.containers.hostile import LONG, TABLE, VALUES
-from tests.containers.real import APPTAINER, DOCKER, NONE, Place, make_contrary
+from tests.containers.real import APPTAINER, CONTAINED, DOCKER, NONE, PODMAN, Place, contrary_of, image_of
 from tests.testbed.facts import Testbed
 
 pytestmark = pytest.mark.testbed
@@ -27,17 +27,11 @@ WORDS = (*TABLE, LONG, Late("SLURM_NODEID", "--node-rank="), Late("MASTER_ADDR",
 FILLED = [*TABLE, LONG, "--node-rank=1", "'$(id)n1 $(id)\""]
 ENVIRONMENT = {**VALUES, "LONG": LONG, "http_proxy": "http://proxy:1", "TERM": "dumb", "LC_ALL": "C.UTF-8"}
 
-WAYS = ("none", "docker", "apptainer-sif", "apptainer-sandbox")
-CONTAINED = WAYS[1:]
+WAYS = ("none", "docker", "podman", "apptainer-sif", "apptainer-sandbox")
 
 
 def runtime_of(way: str) -> Runtime:
-    return {"none": NONE, "docker": DOCKER}.get(way, APPTAINER)
-
-
-def image_of(way: str, testbed: Testbed) -> str:
-    image = testbed.images["python"]
-    return {"none": "", "docker": image.docker, "apptainer-sif": image.sif, "apptainer-sandbox": image.sandbox}[way]
+    return {"none": NONE, "docker": DOCKER, "podman": PODMAN}.get(way, APPTAINER)
 
 
 @pytest.fixture(scope="module", params=WAYS)
@@ -50,7 +44,7 @@ def found(way: str, shared_place: Place, testbed: Testbed) -> dict[str, Any]:
     """What the probe found in a container with everything in it."""
     key = shared_place.write(".secret key", SECRET + "\n")
     container = shared_place.container(
-        image_of(way, testbed),
+        testbed.images["python"].sif if way == "apptainer-sif" else image_of(runtime_of(way), testbed),
         code=37,
         words=WORDS,
         environment=ENVIRONMENT,
@@ -108,7 +102,7 @@ def test_text_is_utf_8(found: dict[str, Any]) -> None:
 
 def test_no_gpu_is_seen_where_none_is_given(found: dict[str, Any], way: str) -> None:
     assert found["env"].get("CUDA_VISIBLE_DEVICES", "") == ""
-    assert found["env"].get("NVIDIA_VISIBLE_DEVICES") == ("void" if way == "docker" else None)
+    assert found["env"].get("NVIDIA_VISIBLE_DEVICES") == ("void" if way in ("docker", "podman") else None)
 
 
 def test_home_is_a_folder_that_stays_and_can_be_written(found: dict[str, Any], way: str, shared_place: Place) -> None:
@@ -146,11 +140,10 @@ def hostile_mounts(place: Place) -> tuple[Mount, ...]:
     return tuple(mounts)
 
 
-@pytest.mark.parametrize("runtime", [DOCKER, APPTAINER], ids=["docker", "apptainer"])
+@CONTAINED
 def test_hostile_paths_are_mounted_under_hostile_names(runtime: Runtime, place: Place, testbed: Testbed) -> None:
     mounts = hostile_mounts(place)
-    way = "docker" if runtime is DOCKER else "apptainer-sandbox"
-    container = place.container(image_of(way, testbed))
+    container = place.container(image_of(runtime, testbed))
     container = dataclasses.replace(container, mounts=(*container.mounts, *mounts))
     preflight.check(container, runtime)
     found = place.probe(container, runtime)
@@ -158,13 +151,12 @@ def test_hostile_paths_are_mounted_under_hostile_names(runtime: Runtime, place: 
     assert found["mounted"] == {str(index): each.target.removeprefix("/mounted/") for index, each in enumerate(mounts)}
 
 
-@pytest.mark.parametrize("runtime", [DOCKER, APPTAINER], ids=["docker", "apptainer"])
+@CONTAINED
 @pytest.mark.parametrize("folder", ["a b", "it's", "é 漢字", "$(id)", "a,b", 'say "hi"', "a\\b", "-x", "a=b", "*"])
 def test_a_hostile_working_folder(folder: str, runtime: Runtime, place: Place, testbed: Testbed) -> None:
     inside = place.code / folder
     inside.mkdir()
-    way = "docker" if runtime is DOCKER else "apptainer-sandbox"
-    container = dataclasses.replace(place.container(image_of(way, testbed)), workdir=str(inside))
+    container = dataclasses.replace(place.container(image_of(runtime, testbed)), workdir=str(inside))
     assert place.probe(container, runtime)["cwd"] == str(inside)
 
 
@@ -181,15 +173,14 @@ def test_apptainer_really_loses_what_is_refused_for_it(character: str, place: Pl
 
 
 def contrary(runtime: Runtime, place: Place, testbed: Testbed, **changes: Any) -> Container:
-    docker, sandbox = make_contrary(testbed)
-    return place.container(docker if runtime is DOCKER else sandbox, **changes)
+    return place.container(contrary_of(runtime, testbed), **changes)
 
 
-@pytest.mark.parametrize("runtime", [DOCKER, APPTAINER], ids=["docker", "apptainer"])
+@CONTAINED
 def test_the_job_wins_over_an_image_that_wants_otherwise(runtime: Runtime, place: Place, testbed: Testbed) -> None:
     container = contrary(runtime, place, testbed, code=5, environment={"BOTH": "job"}, devices=("0",))
-    if runtime is DOCKER:
-        container = dataclasses.replace(container, devices=None)  # the testbed's engine has no GPU to give
+    if runtime is not APPTAINER:
+        container = dataclasses.replace(container, devices=None)  # the testbed's engines have no GPU to give
     found = place.probe(container, runtime)
     assert found["env"]["FROM_IMAGE"] == "image"
     assert found["env"]["BOTH"] == "job"
@@ -201,11 +192,10 @@ def test_the_job_wins_over_an_image_that_wants_otherwise(runtime: Runtime, place
     assert (found["exit_code"], found["stdout"]) == (5, "")
 
 
-@pytest.mark.parametrize("runtime", [DOCKER, APPTAINER], ids=["docker", "apptainer"])
+@CONTAINED
 def test_what_is_described_as_private_is_private(runtime: Runtime, place: Place, testbed: Testbed) -> None:
-    way = "docker" if runtime is DOCKER else "apptainer-sandbox"
-    ours = place.probe(place.container(image_of(way, testbed)), runtime)
-    own = place.probe(place.container(image_of(way, testbed), ipc="private", network="none"), runtime)
+    ours = place.probe(place.container(image_of(runtime, testbed)), runtime)
+    own = place.probe(place.container(image_of(runtime, testbed), ipc="private", network="none"), runtime)
     host = place.probe(place.container(""), NONE)
     assert ours["ipc"] == host["ipc"] != own["ipc"]
     assert ours["interfaces"] == host["interfaces"]

@@ -10,7 +10,7 @@ import pytest
 from containers.runtime import Runtime
 from containers.words import Late
 from tests.containers.hostile import LONG, VALUES
-from tests.containers.real import APPTAINER, DOCKER, NONE, Place
+from tests.containers.real import APPTAINER, EVERY, Place, image_of
 from tests.testbed.facts import Testbed
 
 pytestmark = pytest.mark.testbed
@@ -18,12 +18,11 @@ pytestmark = pytest.mark.testbed
 WORDS = tuple(VALUES.values())
 
 
-@pytest.mark.parametrize("runtime", [NONE, DOCKER, APPTAINER], ids=["none", "docker", "apptainer"])
+@EVERY
 @pytest.mark.parametrize("way", ["slurm", "ssh"])
 def test_everything_arrives_byte_for_byte(way: str, runtime: Runtime, place: Place, testbed: Testbed) -> None:
-    images = testbed.images["python"]
     container = place.container(
-        images.docker if runtime is DOCKER else images.sif,
+        testbed.images["python"].sif if runtime is APPTAINER else image_of(runtime, testbed),
         words=(*WORDS, LONG, Late("LAUNCHER_ATTEMPT", "attempt=")),
         environment={**VALUES, "LONG": LONG},
         passed=("LAUNCHER_ATTEMPT",),

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.testbed import accounting, apptainer, docker, images, munge, slurm, sshd, user
+from tests.testbed import accounting, apptainer, docker, images, munge, podman, slurm, sshd, user
 from tests.testbed.bed import LOOPBACK, SYSTEM_PATH, Bed, TestbedError, wait_until
 from tests.testbed.processes import running
 
@@ -44,6 +44,7 @@ class Ssh:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Image:
     docker: str
+    podman: str  # in the ordinary user's storage; empty where there is none
     sif: str
     sandbox: str
 
@@ -164,7 +165,10 @@ def gather(bed: Bed) -> Testbed | None:
         apptainer=str(apptainer.program(bed)),
         images={
             name: Image(
-                docker=images.docker_name(name), sif=str(images.sif(bed, name)), sandbox=str(images.sandbox(bed, name))
+                docker=images.docker_name(name),
+                podman=podman.IMAGE if name == "python" else "",
+                sif=str(images.sif(bed, name)),
+                sandbox=str(images.sandbox(bed, name)),
             )
             for name in images.NAMES
         },

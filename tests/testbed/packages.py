@@ -26,6 +26,9 @@ SERVERS = (
     "docker.io",
     "containerd",
     "runc",
+    "podman",
+    "catatonit",  # the init that podman puts into containers
+    "tini",
     "squashfuse",
     "squashfs-tools",
     "fuse2fs",

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
-from tests.testbed import accounting, apptainer, docker, facts, images, munge, packages, slurm, sshd, user
+from tests.testbed import accounting, apptainer, docker, facts, images, munge, packages, podman, slurm, sshd, user
 from tests.testbed.bed import Bed, TestbedError, check_folder
 from tests.testbed.processes import names, running, stop
 
@@ -28,6 +28,7 @@ PARTS = (
     Part("slurm", ("accounting", "user"), slurm.up),
     Part("sshd", ("user",), lambda bed: sshd.up(bed, facts.session(bed))),
     Part("docker", ("user",), docker.up),
+    Part("podman", ("user",), podman.up),
     Part("apptainer", ("packages",), apptainer.up),
     Part("image python", ("tools",), images.make_python),
     Part("packages of torch", ("tools",), images.make_packages),
@@ -35,6 +36,7 @@ PARTS = (
     Part("sif python", ("image python", "apptainer"), lambda bed: images.make_sif(bed, "python")),
     Part("sif torch", ("image torch", "apptainer"), lambda bed: images.make_sif(bed, "torch")),
     Part("docker python", ("image python", "docker"), lambda bed: images.make_docker(bed, "python")),
+    Part("podman python", ("image python", "podman"), podman.make_image),
     Part("docker torch", ("image torch", "docker"), lambda bed: images.make_docker(bed, "torch")),
 )
 # Parts that only start processes, quickly: what a test calls after it has killed one.

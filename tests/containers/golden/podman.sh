@@ -3,7 +3,6 @@ mkdir -p -m 700 /data/runs/.cache/home
 podman rm --force run-20260102-030405-calm-fox-"$SLURM_NODEID"
 podman \
   run \
-  --rm \
   --init \
   --pull=never \
   --log-driver=none \

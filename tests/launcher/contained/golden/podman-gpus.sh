@@ -226,7 +226,6 @@ trap 'signalled=TERM; trap "" TERM INT HUP; kill -TERM 0' TERM INT HUP
   [ "$LAUNCHER_ATTEMPT" = 1 ] || remove_container
   podman \
     run \
-    --rm \
     --init \
     --pull=never \
     --log-driver=none \
@@ -274,6 +273,7 @@ trap 'signalled=TERM; trap "" TERM INT HUP; kill -TERM 0' TERM INT HUP
     spec=/home/mei/launcher-runs/20260102-030405-calm-fox/plan.json \
     run=/home/mei/launcher-runs/20260102-030405-calm-fox
   code=$?
+  outcome=$(podman wait 20260102-030405-calm-fox 2>/dev/null) && code=$outcome
   echo "$code" >"$logs/exit_code"
   exit "$code"
 ) &
@@ -287,7 +287,7 @@ done
 # A wait that a trap interrupts can return anything: the file that the child left counts, where it could be written.
 code=$(cat "$logs/exit_code" 2>/dev/null)
 code=${code:-$waited}
-[ "$code" = 0 ] || remove_container
+remove_container
 exec {telemetry}>&-
 wait "$sampler" 2>/dev/null
 
