@@ -318,8 +318,8 @@ def published(said: Published, compared: Sequence[Arm]) -> Section:
         bar
         for number, (each, arm) in enumerate(pairs)
         for bar in (
-            _ratio_bar(f"{arm.label}, published", _gain(each, first, arm, compared[0]), number),
-            _ratio_bar(f"{arm.label}, here", 1.0 if number == 0 else (arm.ratio.mean if arm.ratio else None), number),
+            _ratio_bar(arm.label, "published", _gain(each, first, arm, compared[0]), number),
+            _ratio_bar(arm.label, "measured", _ratio_cell(arm, control=number == 0).value, number),
         )
     )
     return Section(
@@ -347,8 +347,11 @@ def _rounded(value: float | None, digits: int = 4) -> Cell:
     return numeric(value, human.number(value, digits))
 
 
-def _ratio_bar(label: str, value: float | None, colour: int) -> Bar:
-    return Bar(label=label, value=value, text="not measured" if value is None else f"{value:.2f}x", colour=colour)
+def _ratio_bar(label: str, how: str, value: float | str | None, colour: int) -> Bar:
+    known = value if isinstance(value, (int, float)) else None
+    return Bar(
+        label=f"{label}, {how}", value=known, text=f"not {how}" if known is None else f"{known:.2f}x", colour=colour
+    )
 
 
 def _hardware(evidence: Evidence) -> str:

@@ -67,13 +67,15 @@ def _table(table: Table) -> Markup:
         for index, name in enumerate(table.header)
     ]
     rows = [
-        tag("tr", join([_cell(cell, index in table.numbers, index == 0) for index, cell in enumerate(row)]))
-        for row in table.rows
+        tag("tr", join([_cell(cell, name, index in table.numbers) for index, (name, cell) in enumerate(named)]))
+        for named in (list(zip(table.header, row, strict=True)) for row in table.rows)
     ]
-    whole = tag("table", tag("thead", tag("tr", join(header))), tag("tbody", join(rows)))
+    # A table of words becomes a list of blocks on a narrow screen; one of numbers is moved sideways in its place.
+    words = None if table.numbers or len(table.header) < 3 else "words"
+    whole = tag("table", tag("thead", tag("tr", join(header))), tag("tbody", join(rows)), class_=words)
     return tag("div", whole, class_="wide", tabindex=0)
 
 
-def _cell(cell: Cell, number: bool, first: bool) -> Markup:
+def _cell(cell: Cell, name: str, number: bool) -> Markup:
     value = None if cell.value is None else (repr(float(cell.value)) if number else str(cell.value))
-    return tag("th" if first else "td", cell.text, class_="number" if number else None, data_value=value)
+    return tag("td", cell.text, class_="number" if number else None, data_value=value, data_name=name)

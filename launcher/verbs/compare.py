@@ -7,12 +7,11 @@ import sys
 from collections.abc import Sequence
 
 from launcher import comparison, request
-from launcher.comparison import Compare
+from launcher.comparison import Compare, Published
 from launcher.plan import Plan, resolve
-from launcher.probe import code_files, probe
+from launcher.probe import probe
 from launcher.spec import JobSpec
-from launcher.submission import submit
-from launcher.verbs.run import leave, stay, stays
+from launcher.verbs.run import hand_over, leave, stay, stays
 
 HELP = """\
 Measure a job in several modes against each other, and say what each gains and costs.
@@ -42,27 +41,32 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     comparison.check_words(asked.overrides)
     specs = request.understand(asked)
-    return carry_out(specs, how, words.overrides, arguments)
+    return carry_out(specs, how, arguments, look="--plan" in arguments)
 
 
 def carry_out(
-    specs: Sequence[JobSpec], how: Compare, overrides: Sequence[str], arguments: Sequence[str], name: str | None = None
+    specs: Sequence[JobSpec],
+    how: Compare,
+    arguments: Sequence[str],
+    *,
+    name: str | None = None,
+    published: Published | None = None,
+    look: bool = False,
 ) -> int:
-    """Plan the comparison of these jobs, and start it unless the plan alone was asked for."""
+    """Plan the comparison of these jobs, and start it, or `look` at its plan alone."""
     comparison.check(specs)
     settled = [comparison.settled(spec, how) for spec in specs]
     facts = probe(settled)
-    whole = comparison.make([resolve(spec, facts) for spec in settled], how, name or specs[0].launch.name)
+    plans = [resolve(spec, facts) for spec in settled]
+    whole = comparison.make(plans, how, specs[0].launch.name or name, published)
     whole = dataclasses.replace(whole, command=tuple(arguments))
-    if "--plan" in arguments:
+    if look:
         print("\n".join(describe(whole)))
         return 0
     for line in whole.advice:
         print(f"note: {line}", file=sys.stderr)
-    folders = submit([whole], facts, code_files(specs))
-    if not stays(specs[0].launch):
-        return leave(folders)
-    return stay(folders)
+    folders = hand_over([whole], facts, specs)
+    return stay(folders) if stays(specs[0].launch) else leave(folders)
 
 
 def describe(whole: Plan) -> list[str]:

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from launcher import request, script, user_script
+from launcher import experiments, request, script, user_script
 from launcher.errors import UsageError
 from launcher.facts import Facts
 from launcher.origins import Origin, origins
@@ -36,6 +36,13 @@ def main(arguments: Sequence[str]) -> int:
     if words.help:
         print(HELP, end="")
         return 0
+    if (name := experiments.named(words.overrides)) is not None:
+        found = experiments.find(name, words.config_dirs)
+        if found is not None:
+            from launcher.verbs.compare import carry_out
+
+            chosen = experiments.ask(name, found, words.overrides, words.config_dirs)
+            return carry_out(chosen.specs, chosen.how, arguments, name=name, published=chosen.published, look=True)
     asked = request.compose(words)
     if words.cfg:
         request.print_configuration(asked)
@@ -111,6 +118,4 @@ def summary(plan: Plan) -> str:
     what = plan.script.line() if plan.script else plan.recipe
     devices = f"{plan.gpus} GPU{'s' * (plan.gpus > 1)}" if plan.gpus else plan.settings["device"]
     nodes = f" on {plan.nodes} nodes" if plan.nodes > 1 else ""
-    return (
-        f"{what} in {plan.framework} at {level} ({plan.mechanism}){batch}, {devices}{nodes}, {plan.host}"
-    )
+    return f"{what} in {plan.framework} at {level} ({plan.mechanism}){batch}, {devices}{nodes}, {plan.host}"

@@ -6,11 +6,14 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from launcher import request, run_ids
-from launcher.plan import resolve
+from launcher import experiments, request, run_ids
+from launcher.experiments import Asked
+from launcher.facts import Facts
+from launcher.plan import Plan, resolve
 from launcher.probe import code_files, probe
 from launcher.remote import address as addresses
 from launcher.schema import Launch, LocalCluster
+from launcher.spec import JobSpec
 from launcher.submission import submit
 
 
@@ -21,6 +24,10 @@ def main(arguments: Sequence[str]) -> int:
 
         print(keys(words.config_dirs), end="")
         return 0
+    if (name := experiments.named(words.overrides)) is not None:
+        found = experiments.find(name, words.config_dirs)
+        if found is not None:
+            return experiment(experiments.ask(name, found, words.overrides, words.config_dirs), arguments)
     asked = request.compose(words)
     if words.cfg:
         request.print_configuration(asked)
@@ -30,15 +37,26 @@ def main(arguments: Sequence[str]) -> int:
     plans = [resolve(spec, facts) for spec in specs]
     for line in dict.fromkeys(line for plan in plans for line in plan.advice):
         print(f"note: {line}", file=sys.stderr)
+    folders = hand_over(plans, facts, specs)
+    return stay(folders) if stays(specs[0].launch) else leave(folders)
+
+
+def experiment(asked: Asked, arguments: Sequence[str]) -> int:
+    """A published table, measured here."""
+    from launcher.verbs.compare import carry_out
+
+    return carry_out(asked.specs, asked.how, arguments, name=asked.name, published=asked.published)
+
+
+def hand_over(plans: Sequence[Plan], facts: Facts, specs: Sequence[JobSpec]) -> list[Path]:
+    """Submit plans, here or on the host that they are for. Returns their folders."""
     address = addresses.of(specs[0].launch.cluster)
     if address is None:
-        folders = submit(plans, facts, code_files(specs))
-    else:
-        from launcher.remote import handing_over
+        return submit(plans, facts, code_files(specs))
+    from launcher.remote import handing_over
 
-        secrets = [spec.launch.secrets for spec in specs]
-        folders = handing_over.submit(plans, facts, code_files(), address, secrets)
-    return stay(folders) if stays(specs[0].launch) else leave(folders)
+    secrets = [spec.launch.secrets for spec in specs]
+    return handing_over.submit(plans, facts, code_files(specs), address, secrets)
 
 
 def stays(launch: Launch) -> bool:

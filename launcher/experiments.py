@@ -1,0 +1,144 @@
+"""Experiments: published tables, each a comparison of named arms, repeated by one command.
+
+An experiment is a file of conf/experiment/ or of a --config-dir. One without `arms` is a bundle of settings for a
+single run, which Hydra reads; one with `arms` is a comparison, and is read here:
+
+    words: [recipe=gan, data=mnist]           what all arms share, as it would be typed
+    compare: {rounds: 5, steps: 100}          how they are measured
+    arms:                                     the first is the control
+      - {name: float32, words: [amp=o0]}
+      - {name: float16, words: [amp=o2, amp.dtype=float16]}
+    scales:                                   smaller forms, by the word scale=NAME
+      smoke: {words: [data=synthetic], compare: {rounds: 1}, arms: [[], [loss_scale=none]]}
+    published:                                what it repeats
+      source: ...
+      hardware: ...
+      arms: [{step_seconds: 0.150}, {step_seconds: 0.0684}]
+
+Words that are typed beside experiment=NAME come last and hold for all arms.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from launcher import comparison
+from launcher.comparison import Compare, Published
+from launcher.config import Composer, cells, conf_folder
+from launcher.errors import UsageError
+from launcher.overrides import parse
+from launcher.spec import JobSpec, make
+from recipes.typed import SettingsError, build, nearest
+
+KEY = "experiment="
+SCALE = "scale="
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Named:
+    """One arm of an experiment."""
+
+    name: str
+    words: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Scale:
+    """A smaller form of an experiment."""
+
+    words: tuple[str, ...] = ()
+    compare: dict[str, Any] = field(default_factory=dict)
+    arms: tuple[tuple[str, ...], ...] = ()
+    """Words for each arm by its place, which come after its own."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Experiment:
+    """A comparison as a file describes it."""
+
+    words: tuple[str, ...] = ()
+    compare: dict[str, Any] = field(default_factory=dict)
+    arms: tuple[Named, ...] = ()
+    scales: dict[str, Any] = field(default_factory=dict)
+    published: Published | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Asked:
+    """An experiment as it was asked for: its jobs, and how they are measured."""
+
+    name: str
+    how: Compare
+    specs: tuple[JobSpec, ...]
+    published: Published | None
+
+
+def named(words: Sequence[str]) -> str | None:
+    """The experiment among the words, the last of several."""
+    return next((word.removeprefix(KEY) for word in reversed(words) if word.startswith(KEY)), None)
+
+
+def find(name: str, config_dirs: Sequence[Path]) -> Experiment | None:
+    """The comparison by that name; None where it is a single run's settings, or there is none of that name.
+
+    Raises `UsageError` for a file that can't be read.
+    """
+    path = next((each for each in _places(name, config_dirs) if each.is_file()), None)
+    if path is None or "/" in name:
+        return None
+    import yaml
+
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+        if not isinstance(values, dict) or "arms" not in values:
+            return None
+        found = build(Experiment, values)
+        for scale in found.scales:
+            _scale(found, scale)
+    except (yaml.YAMLError, SettingsError) as error:
+        raise UsageError(f"{path}: {' '.join(str(error).split())}") from None
+    if found.published and len(found.published.arms) != len(found.arms):
+        raise UsageError(f"{path}: {len(found.arms)} arms, and {len(found.published.arms)} in what was published")
+    return found
+
+
+def ask(name: str, experiment: Experiment, words: Sequence[str], config_dirs: Sequence[Path]) -> Asked:
+    """The jobs of an experiment with the words that were typed beside it. Raises `UsageError`."""
+    typed = [word for word in words if not word.startswith((KEY, SCALE))]
+    wanted = next((word.removeprefix(SCALE) for word in words if word.startswith(SCALE)), None)
+    if wanted is not None and wanted not in experiment.scales:
+        there = ", ".join(experiment.scales) or "none"
+        raise UsageError(f"scale={wanted} is not one of {there}{nearest(wanted, experiment.scales)} (command line)")
+    scale = _scale(experiment, wanted) if wanted else Scale()
+    base = build(Compare, {**experiment.compare, **scale.compare}, prefix=comparison.PREFIX)
+    how, typed = comparison.take_apart(typed, base)
+    composer = Composer(config_dirs=config_dirs)
+    groups = composer.groups()
+    specs = []
+    for index, arm in enumerate(experiment.arms):
+        own = scale.arms[index] if index < len(scale.arms) else ()
+        overrides = [parse(word, groups) for word in (*experiment.words, *arm.words, *scale.words, *own, *typed)]
+        comparison.check_words(overrides)
+        swept = next((each.typed for each in overrides if each.swept), None)
+        if swept:
+            raise UsageError(
+                f"{swept}: experiment={name} has its own arms; give one value, which holds for all of them"
+            )
+        (cell,) = cells(composer, overrides)
+        specs.append(make(dataclasses.replace(cell, swept=(("arm", arm.name),))))
+    return Asked(name=name, how=how, specs=tuple(specs), published=experiment.published)
+
+
+def _places(name: str, config_dirs: Sequence[Path]) -> list[Path]:
+    return [folder / "experiment" / f"{name}.yaml" for folder in (*config_dirs, conf_folder())]
+
+
+def _scale(experiment: Experiment, name: str) -> Scale:
+    values = experiment.scales[name]
+    if not isinstance(values, Mapping):
+        raise SettingsError(f"scales.{name} should be a group of keys: words, compare, arms", "scales")
+    return build(Scale, values, prefix=f"scales.{name}.")
