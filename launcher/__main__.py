@@ -24,6 +24,7 @@ VERBS = {
     "rm": "delete runs",
     "shell": "open a terminal in a job's environment",
     "image": "list, show and fetch container images",
+    "doctor": "check this machine or a cluster, and say what to mend",
 }
 
 QUIET = ("plan", "ls", "logs", "report", "rm", "image", "--help", "-h", "--cfg")

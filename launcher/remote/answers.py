@@ -40,6 +40,7 @@ def probe(asked: Mapping[str, Any]) -> dict[str, Any]:
 def examine(run_root: str) -> dict[str, Any]:
     """The state of this machine, for `doctor`."""
     from launcher import examining
+    from recipes.typed import plain
 
     return dict(plain(examining.look(run_root)))
 

@@ -1,0 +1,251 @@
+"""What a host's state means for jobs there: findings, each with what to do about it. Pure.
+
+The traps behind the rules were met on real hosts; each rule names its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from containers import find
+from containers.runtime import ALIASES
+from launcher import human
+from launcher.examining import Host
+from launcher.facts import Facts
+from launcher.schema import SlurmCluster
+from launcher.slurm.check import find_partition
+from launcher.spec import JobSpec
+
+Level = Literal["ok", "advice", "problem"]
+MIB = 2**20
+CLOCK_SECONDS = 60
+"""Difference of clocks from which times of runs mislead."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Finding:
+    """One thing that was looked at."""
+
+    level: Level
+    """`problem` stands in the way of the job asked for; `advice` may hurt another one."""
+    about: str
+    said: str
+    mend: str = ""
+
+
+KNOWN = (
+    ("error setting rlimit", "this machine may not raise limits: say container.limits=null"),
+    ("could not select device driver", "install NVIDIA's container toolkit and restart Docker"),
+    ("driver version is insufficient", "take an older image, or a newer driver; `image list` has what each needs"),
+    ("unresolvable CDI devices", "describe the GPUs to the engine: `nvidia-ctk cdi generate`"),
+    ("No space left on device", "make room there, or name another folder with run_root="),
+    ("user namespace", "ask for user namespaces, or for Apptainer's setuid package"),
+    ("Transport endpoint is not connected", "unpack the image: a .sif's file system ends with a signal"),
+)
+"""What a job that failed said, and what to do about it."""
+
+
+def known(said: str) -> str:
+    """What to do about the words of a job that failed; empty where they are not known."""
+    return next((mend for words, mend in KNOWN if words in said), "")
+
+
+def ok(about: str, said: str) -> Finding:
+    return Finding(level="ok", about=about, said=said)
+
+
+def advice(about: str, said: str, mend: str) -> Finding:
+    return Finding(level="advice", about=about, said=said, mend=mend)
+
+
+def problem(about: str, said: str, mend: str = "") -> Finding:
+    return Finding(level="problem", about=about, said=said, mend=mend)
+
+
+def of_host(host: Host, facts: Facts, spec: JobSpec, *, now: float, remote: bool) -> Iterator[Finding]:
+    """What is found on the host that starts the job: the machine itself, or a cluster's login node. `now` is this
+    machine's clock when the host's was read."""
+    on_cluster = isinstance(spec.launch.cluster, SlurmCluster)
+    yield ok("host", f"{facts.host}, {facts.system}, {facts.cpus} CPUs, {human.size(host.memory_mib * MIB)} memory")
+    yield from _clock(host, now, remote)
+    yield from _tools(host, facts, on_cluster)
+    yield from _python(facts, spec)
+    if not on_cluster:
+        yield from _gpus(host, facts, spec)
+    yield from _disk(host, facts)
+    yield from _container(host, facts, spec)
+    if not on_cluster:
+        yield from _limits(host)
+    if remote and not on_cluster and host.kills_at_logout:
+        yield problem(
+            "logout",
+            "systemd-logind ends all processes of a user who logs out (KillUserProcesses=yes), runs included",
+            f"ask for KillExcludeUsers={facts.user} in /etc/systemd/logind.conf, or keep a session open there (tmux)",
+        )
+    yield from _proxies(host)
+
+
+def of_slurm(facts: Facts, spec: JobSpec) -> Iterator[Finding]:
+    """What is found of the Slurm cluster."""
+    slurm, cluster = facts.slurm, spec.launch.cluster
+    assert slurm is not None
+    yield ok("slurm", f"{slurm.cluster}, Slurm {slurm.version}, {len(slurm.partitions)} partitions")
+    partition = find_partition(cluster, slurm)
+    if partition is None:
+        yield advice(
+            "partition",
+            "no partition is named, and the cluster has no default one",
+            f"say cluster.partition= one of {', '.join(each.name for each in slurm.partitions)}",
+        )
+    else:
+        limit = human.duration(partition.max_minutes * 60) if partition.max_minutes else "no time limit"
+        gpus = f"{partition.gpus_per_node} GPUs" if partition.gpus_per_node else "no GPUs (GRES)"
+        said = f"{partition.name}: {partition.nodes} nodes of {partition.cpus_per_node} CPUs and {gpus}, {limit}"
+        if partition.up:
+            yield ok("partition", said)
+        else:
+            yield problem("partition", f"{partition.name} is not up", "name another with cluster.partition=")
+    if slurm.accounting:
+        yield ok("accounting", "on: how jobs ended is asked of sacct")
+    else:
+        yield advice(
+            "accounting",
+            "off: Slurm forgets ended jobs within minutes (MinJobAge)",
+            "nothing has to be done: runs write down themselves how they ended, but not why Slurm killed them",
+        )
+
+
+def _clock(host: Host, now: float, remote: bool) -> Iterator[Finding]:
+    off = host.time - now
+    if remote and abs(off) > CLOCK_SECONDS:
+        ahead = "ahead" if off > 0 else "behind"
+        yield advice("clock", f"its clock is {human.duration(abs(off))} {ahead} of this one", "switch NTP on there")
+
+
+def _tools(host: Host, facts: Facts, on_cluster: bool) -> Iterator[Finding]:
+    if host.bash < (4, 2):
+        found = ".".join(map(str, host.bash)) or "none"
+        yield problem("bash", f"{found} is there, and run.sh needs bash 4.2 or newer", "put a newer bash on the PATH")
+    needed = {"setsid"} | ({"flock"} if facts.gpus and not on_cluster else set())
+    lacking = sorted(needed & set(host.lacking))
+    if lacking:
+        yield problem("tools", f"{' and '.join(lacking)} of util-linux are not there", "install util-linux")
+
+
+def _python(facts: Facts, spec: JobSpec) -> Iterator[Finding]:
+    if spec.launch.container.kind != "none":
+        return
+    framework = spec.training.framework
+    if not facts.python_version:
+        yield problem("python", f"{facts.python} can't be run", "name another with python=")
+        return
+    frameworks = ", ".join(f"{name} {version}" for name, version in facts.packages.items())
+    said = f"{facts.python_version} ({facts.python}) with {frameworks or 'no framework'}"
+    version = tuple(int(each) for each in facts.python_version.split(".")[:2] if each.isdecimal())
+    if version < (3, 10):
+        yield problem("python", f"{said}; trainers need 3.10", "name a newer one with python=, or use a container")
+    elif framework not in facts.packages:
+        yield problem("python", f"{said}, and not {framework}", f"pip install {framework} there, or say python=")
+    else:
+        yield ok("python", said)
+
+
+def _gpus(host: Host, facts: Facts, spec: JobSpec) -> Iterator[Finding]:
+    wants = bool(spec.launch.gpus or spec.launch.visible_gpus) or spec.training.device == "cuda"
+    if facts.gpu_problem:
+        mend = "reboot after a driver's upgrade, or install it again: `nvidia-smi` has to answer"
+        yield problem("gpu", facts.gpu_problem, mend) if wants else advice("gpu", facts.gpu_problem, mend)
+    elif facts.gpus:
+        first = facts.gpus[0]
+        names = sorted({f"{gpu.name} ({human.size(gpu.memory_mib * MIB)})" for gpu in facts.gpus})
+        yield ok("gpu", f"{len(facts.gpus)}x {', '.join(names)}, driver {first.driver}")
+        for gpu in facts.gpus:
+            if gpu.holder:
+                yield advice("gpu", f"GPU {gpu.index} is not free: {gpu.holder}", "gpus=N takes free ones")
+    elif host.nvidia_cards:
+        said = f"{host.nvidia_cards} NVIDIA cards are on the bus, and there is no nvidia-smi"
+        mend = "install NVIDIA's driver; in a container, start it with its GPUs"
+        yield problem("gpu", said, mend) if wants else advice("gpu", said, mend)
+    elif wants:
+        yield problem("gpu", "there is no NVIDIA GPU", "leave gpus= and device=cuda out, or go elsewhere")
+    else:
+        yield ok("gpu", "none: jobs run on the CPU")
+
+
+def _disk(host: Host, facts: Facts) -> Iterator[Finding]:
+    if facts.run_root_problem:
+        yield problem("run_root", facts.run_root_problem, "name another folder with run_root=")
+        return
+    kind = f", {facts.run_root_filesystem}" if facts.run_root_filesystem else ""
+    said = f"{facts.run_root}: {human.size(host.free_mib * MIB)} free{kind}"
+    if host.free_mib < 512:
+        yield problem("run_root", said, "make room, or name another folder with run_root=")
+    elif host.free_mib < 10 * 1024:
+        yield advice("run_root", said, "checkpoints may need more: make room, or say checkpoint.keep=1")
+    else:
+        yield ok("run_root", said)
+    if host.tmp_noexec:
+        yield advice(
+            "tmp",
+            f"{host.tmp} is mounted noexec: what compile=true and profilers build there can't be loaded",
+            "say env.TMPDIR= a folder on another disk",
+        )
+    if host.tmp_free_mib < 1024:
+        said = f"{host.tmp} has {human.size(host.tmp_free_mib * MIB)} free"
+        yield advice("tmp", said, "say env.TMPDIR= a folder on another disk; image pull needs several GiB there")
+
+
+def _container(host: Host, facts: Facts, spec: JobSpec) -> Iterator[Finding]:
+    kind, known = ALIASES.get(spec.launch.container.kind, spec.launch.container.kind), facts.containers
+    if kind == "none" or known is None:
+        return
+    runtime = known.runtimes.get(kind)
+    if runtime is None:
+        there = ", ".join(known.runtimes) or "none"
+        yield problem("container", f"{kind} is not there (there is {there})", f"install {kind}, or say container=")
+        return
+    version = ".".join(map(str, runtime.version))
+    if runtime.problem:
+        yield problem("container", f"{kind} {version}: {runtime.problem}")
+    else:
+        yield ok("container", f"{runtime.product or kind} {version}".rstrip())
+    if runtime.gpu_problem and facts.gpus:
+        yield problem("container", f"{kind} can't give GPUs to containers: {runtime.gpu_problem}")
+    if kind == "apptainer" and host.user_namespaces and not host.setuid_apptainer:
+        yield problem(
+            "container",
+            f"Apptainer is not setuid here and users may make no user namespaces: {host.user_namespaces}",
+            "ask for its setuid package, or for user namespaces",
+        )
+    image = find.LocalImage(name=known.image, present=known.image_present, architecture=known.image_architecture)
+    if spec.launch.image is None:
+        yield problem("image", "none is named", "say image=; `image list` has NVIDIA's")
+    elif not image.present:
+        yield problem("image", f"{spec.launch.image} is not there", f"`image pull {spec.launch.image}` on that host")
+    elif image.architecture and known.architecture and image.architecture != known.architecture:
+        yield problem("image", f"{spec.launch.image} is for {image.architecture}, the host is {known.architecture}")
+    else:
+        yield ok("image", known.image)
+
+
+def _limits(host: Host) -> Iterator[Finding]:
+    if host.shm_mib < 1024:
+        said = f"/dev/shm has {human.size(host.shm_mib * MIB)}: data loaders and NCCL pass batches through it"
+        yield advice("shm", said, "start the container with --shm-size or --ipc=host; or remount it larger")
+    if host.infiniband and host.memlock_kib >= 0:
+        yield advice(
+            "memlock",
+            f"there is InfiniBand and locked memory is limited to {host.memlock_kib} KiB, which stops RDMA",
+            "set memlock unlimited in /etc/security/limits.conf, and for Docker by container.limits.memlock=-1",
+        )
+
+
+def _proxies(host: Host) -> Iterator[Finding]:
+    if host.proxies and not {"localhost", "127.0.0.1", "*"} & set(host.no_proxy):
+        yield advice(
+            "proxy",
+            f"{', '.join(host.proxies)} is set and no_proxy leaves localhost out: gRPC and TensorBoard go to the proxy",
+            "add localhost,127.0.0.1 to no_proxy",
+        )

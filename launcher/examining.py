@@ -1,0 +1,148 @@
+"""A machine beyond what planning needs to know: its tools, disks, limits and clock. Looks only, where it runs."""
+
+from __future__ import annotations
+
+import os
+import re
+import resource
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+_PROXIES = ("http_proxy", "https_proxy", "all_proxy")
+_KILLS = re.compile(r"^\s*KillUserProcesses\s*=\s*(\w+)", re.MULTILINE)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Host:
+    """One machine, as the user who asks finds it."""
+
+    time: float
+    """Its clock, seconds since 1970."""
+    memory_mib: int
+    bash: tuple[int, ...] = ()
+    lacking: tuple[str, ...] = ()
+    """Programs that runs need and that are not there."""
+    free_mib: int
+    """Where run folders go."""
+    tmp: str = "/tmp"
+    tmp_free_mib: int
+    tmp_noexec: bool = False
+    shm_mib: int
+    memlock_kib: int = -1
+    """-1 is no limit."""
+    infiniband: bool = False
+    nvidia_cards: int = 0
+    """On the PCI bus, whether there is a driver or not."""
+    kills_at_logout: bool = False
+    """Processes of a user end when they log out."""
+    user_namespaces: str = ""
+    """Why ordinary users can make none; empty where they can."""
+    setuid_apptainer: bool = False
+    proxies: tuple[str, ...] = ()
+    """Names of the variables that are set. Their values may hold passwords."""
+    no_proxy: tuple[str, ...] = ()
+
+
+def look(run_root: str) -> Host:
+    """This machine. `run_root` need not exist yet."""
+    tmp = tempfile.gettempdir()
+    limit = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
+    return Host(
+        time=time.time(),
+        memory_mib=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2**20,
+        bash=_bash(),
+        lacking=tuple(each for each in ("setsid", "flock") if shutil.which(each) is None),
+        free_mib=_free_mib(_existing(Path(run_root).expanduser().absolute())),
+        tmp=tmp,
+        tmp_free_mib=_free_mib(Path(tmp)),
+        tmp_noexec=bool(os.statvfs(tmp).f_flag & os.ST_NOEXEC),
+        shm_mib=_size_mib(Path("/dev/shm")),
+        memlock_kib=-1 if limit == resource.RLIM_INFINITY else limit // 1024,
+        infiniband=any(Path("/sys/class/infiniband").glob("*")),
+        nvidia_cards=sum(_is_nvidia_gpu(each) for each in Path("/sys/bus/pci/devices").glob("*")),
+        kills_at_logout=_kills_at_logout(),
+        user_namespaces=_user_namespaces(),
+        setuid_apptainer=_setuid_apptainer(),
+        proxies=tuple(each for each in _PROXIES if os.environ.get(each) or os.environ.get(each.upper())),
+        no_proxy=tuple((os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or "").replace(" ", "").split(",")),
+    )
+
+
+def _said(argv: Sequence[str]) -> str:
+    try:
+        done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=20)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.decode(errors="replace") if done.returncode == 0 else ""
+
+
+def _text(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return ""
+
+
+def _bash() -> tuple[int, ...]:
+    found = re.match(r"(\d+) (\d+)", _said(["bash", "-c", "echo ${BASH_VERSINFO[0]} ${BASH_VERSINFO[1]}"]))
+    return (int(found[1]), int(found[2])) if found else ()
+
+
+def _existing(path: Path) -> Path:
+    while not os.path.exists(path):
+        path = path.parent
+    return path
+
+
+def _free_mib(path: Path) -> int:
+    found = os.statvfs(path)
+    return found.f_bavail * found.f_frsize // 2**20
+
+
+def _size_mib(path: Path) -> int:
+    if not path.is_dir():
+        return 0
+    found = os.statvfs(path)
+    return found.f_blocks * found.f_frsize // 2**20
+
+
+def _is_nvidia_gpu(device: Path) -> bool:
+    # 0x10de is NVIDIA's number; class 03 is a display controller, 3D ones included.
+    return _text(f"{device}/vendor") == "0x10de" and _text(f"{device}/class").startswith("0x03")
+
+
+def _kills_at_logout() -> bool:
+    """KillUserProcesses, as logind has it now, else as its files say; off is systemd's own default."""
+    manager = ("org.freedesktop.login1", "/org/freedesktop/login1", "org.freedesktop.login1.Manager")
+    now = _said(["busctl", "get-property", *manager, "KillUserProcesses"])
+    if now:
+        return now.strip() == "b true"
+    files = [Path("/etc/systemd/logind.conf"), *sorted(Path("/etc/systemd/logind.conf.d").glob("*.conf"))]
+    found = [each for path in files for each in _KILLS.findall(_text(str(path)))]
+    return bool(found) and found[-1].lower() in ("yes", "true", "on", "1")
+
+
+def _user_namespaces() -> str:
+    for path, closed in (
+        ("/proc/sys/user/max_user_namespaces", "0"),
+        ("/proc/sys/kernel/unprivileged_userns_clone", "0"),
+        ("/proc/sys/kernel/apparmor_restrict_unprivileged_userns", "1"),
+    ):
+        if _text(path) == closed:
+            return f"{path} is {closed}"
+    return ""
+
+
+def _setuid_apptainer() -> bool:
+    program = shutil.which("apptainer") or shutil.which("singularity")
+    if program is None:
+        return False
+    prefix = Path(program).resolve().parent.parent
+    starters = [prefix / "libexec" / each / "bin" / "starter-suid" for each in ("apptainer", "singularity")]
+    starters += [prefix / "lib" / each.parent.parent.name / "bin" / "starter-suid" for each in starters]
+    return any(each.exists() and bool(each.stat().st_mode & 0o4000) for each in starters)

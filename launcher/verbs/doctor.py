@@ -1,0 +1,225 @@
+"""`doctor`: check the place that a job would go to, end to end, and say what to mend."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from launcher import examining, human, queues, request, runs, stopping, submission, summary, tables
+from launcher.diagnosis import Finding, advice, known, of_host, of_slurm, ok, problem
+from launcher.errors import LauncherError
+from launcher.facts import Facts
+from launcher.plan import Plan, resolve
+from launcher.probe import code_files, probe
+from launcher.remote import address as addresses
+from launcher.remote.address import Address
+from launcher.runs import Run
+from launcher.schema import SlurmCluster
+from launcher.spec import JobSpec
+from recipes.typed import SettingsError, build, plain
+
+HELP = """\
+Check this machine, or the cluster that is named, and run a job of a few steps there; say what to mend.
+
+usage: python -m launcher doctor [key=value ...] [--json] [--config-dir DIR]
+
+  key=value  as for run: cluster=ssh cluster.host=.., container=.., image=.., amp=.., gpus=..
+
+Each line is ok, advice (it may hurt other jobs) or a problem (it stands in the way of this one).
+Exit code 0 where nothing stands in the way, 3 where something does, 2 where the words are wrong.
+"""
+
+SMALL = {
+    "recipe=mnist": {"data": "data=synthetic", "batch": "batch=64"},
+    "": {"steps": "steps=6", "checkpoint.every": "checkpoint.every=0", "name": "name=doctor"},
+}
+"""What makes the job a small one, where nothing else is said."""
+QUEUED_FOR = 60.0
+"""Seconds that the job may wait for its turn."""
+RUNS_FOR = 300.0
+
+
+def main(arguments: Sequence[str]) -> int:
+    words = request.take_apart(arguments, own=("json",))
+    if words.help:
+        print(HELP, end="")
+        return 0
+    overrides = _small(words.overrides)
+    specs = request.understand(request.compose(request.Words(overrides=overrides, config_dirs=words.config_dirs)))
+    found = []
+    for each in examine(specs[:1]):
+        found.append(each)
+        if not words.json:
+            print("\n".join(lines(each)), flush=True)
+    problems = sum(each.level == "problem" for each in found)
+    if words.json:
+        print(json.dumps({"schema": 1, "well": not problems, "findings": [plain(each) for each in found]}, indent=1))
+    elif problems:
+        print(f"{problems} problem{'s' * (problems > 1)} in the way of this job")
+    else:
+        print("nothing stands in the way")
+    return 3 if problems else 0
+
+
+def lines(finding: Finding) -> list[str]:
+    """A finding as it is shown."""
+    shown = [f"{finding.level:8} {finding.about:10} {finding.said}"]
+    return [*shown, f"{'':19} -> {finding.mend}"] if finding.mend else shown
+
+
+def _small(overrides: Sequence[str]) -> tuple[str, ...]:
+    """The words, with what makes the job small."""
+    keys = {each.partition("=")[0] for each in overrides}
+    added = {**SMALL[""], **({} if "recipe" in keys or "data" in keys else SMALL["recipe=mnist"])}
+    if "cluster=slurm" in overrides:
+        added["cluster.time"] = "cluster.time=10"
+    if "epochs" in keys:
+        del added["steps"]
+    return (*overrides, *(word for key, word in added.items() if key not in keys))
+
+
+def examine(specs: Sequence[JobSpec]) -> Iterator[Finding]:
+    """Everything from the way to the host to the proof of a job there, until nothing more can be seen."""
+    (spec,) = specs
+    address = addresses.of(spec.launch.cluster)
+    try:
+        if address is not None:
+            yield _reached(address)
+        facts = probe(specs)
+        host, now = _host(spec, address), time.time()
+    except LauncherError as error:
+        yield problem("reach" if address else "host", str(error))
+        return
+    blocked = False
+    for finding in _of_place(host, facts, spec, now, address):
+        blocked = blocked or finding.level == "problem"
+        yield finding
+    if blocked:
+        yield advice("job", "none was started: what is in the way comes first", "mend that and ask again")
+        return
+    try:
+        plan = resolve(spec, facts)
+        for each in plan.advice:
+            yield advice("plan", each, "nothing has to be done for this job")
+        folder = _start(plan, facts, spec, address)
+    except LauncherError as error:
+        yield problem("job", str(error))
+        return
+    yield from _job(Run(str(folder.parent), folder.name))
+
+
+def _reached(address: Address) -> Finding:
+    from launcher.remote.host import connect
+
+    began = time.monotonic()
+    host = connect(address)
+    said = host.ask("hello")
+    opened = time.monotonic()
+    host.ask("hello")
+    there, here = f"{said['host']}, Python {said['python']}", f"{address.destination} by {address.transport}"
+    trip = time.monotonic() - opened
+    return ok("reach", f"{here}: {there}; connected in {opened - began:.1f} s, {1000 * trip:.0f} ms there and back")
+
+
+def _host(spec: JobSpec, address: Address | None) -> examining.Host:
+    if address is None:
+        return examining.look(spec.launch.run_root)
+    from launcher.remote.host import connect
+
+    answer = connect(address).ask("examine", run_root=spec.launch.run_root)
+    return build(examining.Host, answer, prefix="host.")
+
+
+def _of_place(
+    host: examining.Host, facts: Facts, spec: JobSpec, now: float, address: Address | None
+) -> Iterator[Finding]:
+    try:
+        yield from of_host(host, facts, spec, now=now, remote=address is not None)
+        if isinstance(spec.launch.cluster, SlurmCluster):
+            yield from of_slurm(facts, spec)
+    except SettingsError as error:
+        yield problem("request", str(error))
+
+
+def _start(plan: Plan, facts: Facts, spec: JobSpec, address: Address | None) -> Path:
+    code = code_files([spec])
+    if address is None:
+        return submission.submit([plan], facts, code)[0]
+    from launcher.remote import handing_over
+
+    return handing_over.submit([plan], facts, code, address, [spec.launch.secrets])[0]
+
+
+def _job(run: Run) -> Iterator[Finding]:
+    """What became of the job. One that went well leaves nothing."""
+    print(f"a job of a few steps runs ({run.id}); Ctrl-C ends it", file=sys.stderr, flush=True)
+    try:
+        seen, waited = _awaited(run)
+    except BaseException:
+        stopping.cancel([run], now=True)
+        raise
+    state = seen.state
+    if not state.finished:
+        stopping.cancel([run], now=True)
+        said = f"{state.name} for {waited:.0f} s{': ' if state.reason else ''}{state.reason}; it was cancelled"
+        if state.name == "queued":
+            yield advice("job", said, "the queue is long, or nothing free fits; ask again later, or ask for less")
+        else:
+            yield problem("job", said, f"`logs {run.id}` shows what it did")
+        return
+    result = summary.result_of(run.folder, state)
+    if state.name == "done":
+        yield ok("job", f"done in {human.duration(waited)}: {_figures(result)}")
+        yield _proof(result)
+        _remove(run)
+        return
+    _, last = summary.log_tail(run.folder, state.attempt)
+    tail = "".join(f"\n{'':20}{tables.clean(each)}" for each in [line for line in last if line.strip()][-5:])
+    mend = known("\n".join([state.reason, *last])) or f"`logs {run.id}` shows all of it"
+    yield problem("job", f"{state.name}: {state.reason}{tail}", mend)
+
+
+def _awaited(run: Run) -> tuple[queues.Seen, float]:
+    """The run once it has ended, or has waited or run for too long, and after how many seconds."""
+    began = time.monotonic()
+    while True:
+        (seen,) = queues.look([run])
+        waited = time.monotonic() - began
+        limit = QUEUED_FOR if seen.state.name == "queued" else QUEUED_FOR + RUNS_FOR
+        if seen.state.finished or waited > limit:
+            return seen, waited
+        time.sleep(0.5)
+
+
+def _figures(result: dict[str, Any]) -> str:
+    memory = human.size(result.get("peak_memory_bytes"))
+    return f"{summary.throughput_of(result) or '-'} samples/s, {memory} at most, on {_device(result)}"
+
+
+def _device(result: dict[str, Any]) -> str:
+    hardware = result.get("hardware") or {}
+    return str(hardware.get("gpu") or hardware.get("cpu") or "-")
+
+
+def _proof(result: dict[str, Any]) -> Finding:
+    observed = result.get("observed") or {}
+    verdict, why = observed.get("verdict", "unknown"), observed.get("why") or "nothing was observed"
+    if verdict == "proved":
+        return ok("proof", f"proved: {why}")
+    return problem("proof", f"{verdict}: {why}", "the mode was not seen to run; the README's Modes has what it needs")
+
+
+def _remove(run: Run) -> None:
+    from launcher.verbs import rm
+
+    if runs.is_elsewhere(run.root):
+        from launcher.remote import acting
+
+        acting.remove([run], False)
+        rm.delete(run)
+    else:
+        rm.remove_here([run], False)

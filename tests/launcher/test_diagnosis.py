@@ -1,0 +1,181 @@
+"""What a host's state means, said for hosts that are described."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from launcher import diagnosis, examining
+from launcher.diagnosis import of_host, of_slurm
+from launcher.examining import Host
+from launcher.facts import Facts
+from tests.launcher.contained.test_text import RUNTIMES, with_containers
+from tests.launcher.hosts import LAPTOP, TWO_A100, spec_of
+from tests.launcher.slurm.test_text import CLUSTER, LOGIN
+
+HEALTHY = Host(
+    time=1000.0, memory_mib=64_000, bash=(5, 2), free_mib=500_000, tmp_free_mib=50_000, shm_mib=32_000, no_proxy=()
+)
+
+
+def found(*words: str, facts: Facts = LAPTOP, remote: bool = False, **changes: Any) -> dict[str, tuple[str, str, str]]:
+    """Findings that are not ok, by what they are about."""
+    host = dataclasses.replace(HEALTHY, **changes)
+    every = of_host(host, facts, spec_of(*words), now=1000.0, remote=remote)
+    return {each.about: (each.level, each.said, each.mend) for each in every if each.level != "ok"}
+
+
+def test_a_healthy_host_has_nothing_to_mend() -> None:
+    assert found() == {}
+    assert found(facts=TWO_A100) == {}
+    assert found("cluster=ssh", "cluster.host=box", remote=True) == {}
+
+
+@pytest.mark.parametrize(
+    ("words", "facts", "changes", "about", "level", "says"),
+    [
+        ((), LAPTOP, {"bash": (4, 1)}, "bash", "problem", "4.1 is there, and run.sh needs bash 4.2"),
+        ((), LAPTOP, {"lacking": ("flock",)}, None, "", ""),
+        ((), TWO_A100, {"lacking": ("flock",)}, "tools", "problem", "flock of util-linux are not there"),
+        ((), dataclasses.replace(LAPTOP, python_version="3.9.2"), {}, "python", "problem", "trainers need 3.10"),
+        ((), dataclasses.replace(LAPTOP, packages={}), {}, "python", "problem", "and not torch"),
+        ((), dataclasses.replace(LAPTOP, gpu_problem="Driver/library mismatch"), {}, "gpu", "advice", "mismatch"),
+        (("gpus=1",), dataclasses.replace(LAPTOP, gpu_problem="x"), {}, "gpu", "problem", "x"),
+        ((), LAPTOP, {"nvidia_cards": 2}, "gpu", "advice", "2 NVIDIA cards are on the bus, and there is no nvidia-smi"),
+        (("gpus=1",), LAPTOP, {}, "gpu", "problem", "there is no NVIDIA GPU"),
+        (
+            (),
+            dataclasses.replace(LAPTOP, run_root_problem="/x is not writable"),
+            {},
+            "run_root",
+            "problem",
+            "/x is not",
+        ),
+        ((), LAPTOP, {"free_mib": 100}, "run_root", "problem", "100 MiB free"),
+        ((), LAPTOP, {"free_mib": 5000}, "run_root", "advice", "4.9 GiB free"),
+        ((), LAPTOP, {"tmp_noexec": True}, "tmp", "advice", "/tmp is mounted noexec"),
+        ((), LAPTOP, {"shm_mib": 64}, "shm", "advice", "/dev/shm has 64.0 MiB"),
+        ((), LAPTOP, {"infiniband": True, "memlock_kib": 64}, "memlock", "advice", "limited to 64 KiB"),
+        ((), LAPTOP, {"memlock_kib": 64}, None, "", ""),
+        (
+            (),
+            LAPTOP,
+            {"proxies": ("http_proxy",)},
+            "proxy",
+            "advice",
+            "http_proxy is set and no_proxy leaves localhost",
+        ),
+        ((), LAPTOP, {"proxies": ("http_proxy",), "no_proxy": ("localhost",)}, None, "", ""),
+        ((), LAPTOP, {"kills_at_logout": True}, None, "", ""),
+        (
+            ("container=apptainer", "image=x"),
+            with_containers(LAPTOP),
+            {"user_namespaces": "/proc/sys/user/max_user_namespaces is 0"},
+            "container",
+            "problem",
+            "max_user_namespaces is 0",
+        ),
+        (
+            ("container=apptainer", "image=x"),
+            with_containers(LAPTOP),
+            {"user_namespaces": "/proc/x is 0", "setuid_apptainer": True},
+            None,
+            "",
+            "",
+        ),
+        (("container=docker",), with_containers(LAPTOP), {}, "image", "problem", "none is named"),
+        (
+            ("container=docker", "image=x"),
+            with_containers(LAPTOP, image_present=False),
+            {},
+            "image",
+            "problem",
+            "x is not there",
+        ),
+        (
+            ("container=docker", "image=x"),
+            with_containers(LAPTOP, image_architecture="arm64"),
+            {},
+            "image",
+            "problem",
+            "x is for arm64, the host is amd64",
+        ),
+        (
+            ("container=docker", "image=x"),
+            with_containers(LAPTOP, runtimes={}),
+            {},
+            "container",
+            "problem",
+            "not there",
+        ),
+        (
+            ("container=podman", "image=x"),
+            with_containers(
+                TWO_A100, runtimes={"podman": dataclasses.replace(RUNTIMES["podman"], gpu_problem="no CDI")}
+            ),
+            {},
+            "container",
+            "problem",
+            "can't give GPUs to containers: no CDI",
+        ),
+    ],
+)
+def test_what_is_found(
+    words: tuple[str, ...], facts: Facts, changes: dict[str, Any], about: str | None, level: str, says: str
+) -> None:
+    every = found(*words, facts=facts, **changes)
+    if about is None:
+        assert every == {}
+        return
+    assert every[about][0] == level
+    assert says in every[about][1]
+
+
+def test_a_gpu_that_somebody_is_on_is_named() -> None:
+    held = dataclasses.replace(TWO_A100.gpus[1], holder="held by mei (run x)")
+    facts = dataclasses.replace(TWO_A100, gpus=(TWO_A100.gpus[0], held))
+    assert found(facts=facts)["gpu"] == ("advice", "GPU 1 is not free: held by mei (run x)", "gpus=N takes free ones")
+
+
+def test_a_host_that_ends_what_outlives_a_login_is_a_problem_over_ssh_alone() -> None:
+    level, said, mend = found("cluster=ssh", "cluster.host=box", remote=True, kills_at_logout=True)["logout"]
+    assert (level, "KillUserProcesses=yes" in said, "KillExcludeUsers=mei" in mend) == ("problem", True, True)
+
+
+def test_clocks_that_differ_are_told_with_the_direction() -> None:
+    assert found(remote=True, time=1300.0)["clock"][1] == "its clock is 5m00s ahead of this one"
+    assert found(remote=False, time=1300.0) == {}
+
+
+def test_every_problem_of_a_known_kind_says_what_to_do() -> None:
+    said = "docker: Error response from daemon: error setting rlimit type 8: operation not permitted"
+    assert diagnosis.known(said) == "this machine may not raise limits: say container.limits=null"
+    assert diagnosis.known("Segmentation fault") == ""
+
+
+def slurm(*words: str, **changes: Any) -> dict[str, tuple[str, str]]:
+    facts = dataclasses.replace(LOGIN, slurm=dataclasses.replace(CLUSTER, **changes))
+    return {each.about: (each.level, each.said) for each in of_slurm(facts, spec_of("cluster=slurm", *words))}
+
+
+def test_a_slurm_cluster_is_described_with_the_partition_asked_for() -> None:
+    seen = slurm("cluster.partition=short")
+    assert seen["slurm"] == ("ok", "testbed, Slurm 22.05.8, 4 partitions")
+    assert seen["partition"] == ("ok", "short: 2 nodes of 8 CPUs and 4 GPUs, 5m00s")
+    assert seen["accounting"][0] == "ok"
+
+
+def test_a_closed_partition_is_a_problem_and_missing_accounting_advice() -> None:
+    assert slurm("cluster.partition=closed")["partition"] == ("problem", "closed is not up")
+    assert slurm(accounting=False)["accounting"][0] == "advice"
+    assert slurm("cluster.partition=cpu")["partition"][1].startswith("cpu: 2 nodes of 8 CPUs and no GPUs (GRES)")
+
+
+def test_this_machine_can_be_looked_at(tmp_path: Any) -> None:
+    seen = examining.look(str(tmp_path / "not" / "there"))
+    assert seen.bash >= (4, 2)
+    assert seen.lacking == ()
+    assert seen.memory_mib > 100
+    assert seen.free_mib > 0

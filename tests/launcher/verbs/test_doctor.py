@@ -1,0 +1,93 @@
+"""`doctor` against this machine, the testbed's cluster and its sshd: the lines, the job and the exit code."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from launcher import runs
+from launcher.__main__ import main
+from tests.testbed.facts import Testbed
+
+
+@pytest.fixture
+def bed(testbed: Testbed, monkeypatch: pytest.MonkeyPatch) -> Testbed:
+    for name, value in testbed.environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    return testbed
+
+
+@pytest.fixture
+def their_root(testbed: Testbed) -> Iterator[str]:
+    folder = Path(tempfile.mkdtemp(prefix="doctor-", dir=testbed.user.home))
+    os.chown(folder, testbed.user.uid, testbed.user.gid)
+    yield str(folder)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def test_a_machine_that_is_well_is_proved_so_by_a_job_that_leaves_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    assert main(["doctor", "amp=o2", f"run_root={tmp_path}/runs"]) == 0
+    shown = capsys.readouterr().out
+    assert "ok       job        done in" in shown
+    assert "ok       proof      proved: bfloat16 in 100.0%" in shown
+    assert shown.endswith("nothing stands in the way\n")
+    assert runs.run_names(f"{tmp_path}/runs") == []
+
+
+def test_what_stands_in_the_way_is_exit_3_and_starts_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["doctor", "--json", "python=/nowhere/python", f"run_root={tmp_path}/runs"]) == 3
+    said = json.loads(capsys.readouterr().out)
+    assert said["well"] is False
+    (found,) = [each for each in said["findings"] if each["level"] == "problem"]
+    assert (found["about"], found["said"]) == ("python", "/nowhere/python can't be run")
+    assert not (tmp_path / "runs").exists()
+
+
+def test_wrong_words_are_exit_2(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "amp=o9"]) == 2
+    assert "amp=o9 is not one of o0, o1, o2, o3 (command line)" in capsys.readouterr().err
+
+
+def test_a_partition_that_is_not_there_is_a_problem_with_the_choices(
+    bed: Testbed, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["doctor", "cluster=slurm", "cluster.partition=nonesuch", f"run_root={tmp_path}/runs"]) == 3
+    assert "problem  request    cluster.partition=nonesuch is not one of gpu," in capsys.readouterr().out
+
+
+def test_limits_that_the_engine_may_not_raise_are_told_with_what_to_say_instead(
+    bed: Testbed, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("container=docker", f"image={bed.images['torch'].docker}", "container.limits.nproc=99999999")
+    assert main(["doctor", *words, f"run_root={tmp_path}/runs"]) == 3
+    shown = capsys.readouterr().out
+    assert "problem  job        failed" in shown
+    assert "-> this machine may not raise limits: say container.limits=null" in shown
+
+
+def test_a_host_over_ssh_is_checked_to_the_proof_of_a_job_there(
+    bed: Testbed, their_root: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("cluster=ssh", "cluster.host=testbed", f"cluster.ssh_config={bed.ssh.config}", f"python={bed.python}")
+    assert main(["doctor", *words, "amp=o1", f"run_root={their_root}"]) == 0
+    shown = capsys.readouterr().out
+    assert "ok       reach      testbed by fabric: " in shown
+    assert "ok       proof      proved: bfloat16" in shown
+    assert runs.run_names(their_root) == []
+
+
+def test_a_host_that_is_not_there_is_one_problem(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "cluster=ssh", "cluster.host=nonesuch.invalid"]) == 3
+    assert "problem  reach      there is no host nonesuch.invalid" in capsys.readouterr().out
