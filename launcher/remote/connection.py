@@ -23,8 +23,8 @@ from launcher.remote.stream import Stalled
 
 KEEPALIVE = 10
 """Seconds between two signs of life of the connection itself, so that routers on the way keep it."""
-WINDOW = 2**24
-"""Bytes that may be on their way to us: more than a long fat network holds."""
+WINDOW = 2**22
+"""Bytes that may be on their way to us: at 100 ms there and back, 40 MB a second."""
 DEFAULT_USER_FILES = "~/.ssh/known_hosts ~/.ssh/known_hosts2"
 DEFAULT_GLOBAL_FILES = "/etc/ssh/ssh_known_hosts /etc/ssh/ssh_known_hosts2"
 

@@ -19,7 +19,10 @@ class Proxy:
         """Seconds that bytes take in each direction."""
         self.stalled = False
         """Nothing goes through, and nothing is closed."""
+        self.mute = False
+        """What the server says is not passed on."""
         self.refusing = False
+        """New connections are closed at once."""
         self.cut_after_up: int | None = None
         """Cut all connections, once, when so many bytes have gone to the server."""
         self.up = 0
@@ -82,7 +85,7 @@ class Proxy:
                     come.wait_for(lambda: waiting)
                     when, data = waiting.pop(0)
                 time.sleep(max(0.0, when - time.monotonic()))
-                while self.stalled:
+                while self.stalled or (self.mute and way == "down"):
                     time.sleep(0.02)
                 try:
                     if not data:
