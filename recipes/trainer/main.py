@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 
 from recipes import arguments
 from recipes.arguments import Arguments
+from recipes.collapse import Collapsed
 from recipes.run_folder import Superseded
 from recipes.trainer.run import DONE, FAILED, INTERRUPTED, REFUSED, Run
 from recipes.trainer.world import PlacementError
@@ -26,8 +27,8 @@ def main(
 ) -> int:
     """Run a recipe for the words of its command line; returns the process's exit code.
 
-    `make_run` meets the other ranks, `leave` parts from them. 0 done; 1 failed, also where the proof did; 2 the
-    settings are wrong; 85 stopped on request with the state saved.
+    `make_run` meets the other ranks, `leave` parts from them. 0 done; 1 failed, also where the proof did or the loss
+    collapsed; 2 the settings are wrong; 85 stopped on request with the state saved.
     """
     if "--help" in words or "-h" in words:
         print(arguments.help_text(recipe, module))
@@ -48,6 +49,11 @@ def main(
         return FAILED
     except Superseded as error:
         print(f"{recipe}: {error}", file=sys.stderr)
+        return FAILED
+    except Collapsed as error:
+        if os.environ.get("RANK", "0") == "0":  # every rank has the same rows
+            print(f"{recipe}: {error}", file=sys.stderr)
+        _leave_failure(run, str(error))
         return FAILED
     except KeyboardInterrupt:
         _leave_failure(run, "interrupted from the keyboard")

@@ -9,7 +9,7 @@ import time
 from abc import ABC, abstractmethod
 from typing import Any, Literal
 
-from recipes import result, settings
+from recipes import collapse, result, settings
 from recipes.arguments import Arguments
 from recipes.result import Result
 from recipes.run_folder import Superseded
@@ -109,6 +109,7 @@ class Run(ABC):
             device=self.device,
             state=state,
             witness=witness,
+            watch=collapse.Watch(level=self.settings.amp.level, dtype=self.mode.dtype, scale=self.mode.loss_scale),
             folder=self._chosen.run,
             samples=samples,
             exact=self.deterministic,

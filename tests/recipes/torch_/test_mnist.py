@@ -174,8 +174,9 @@ def test_a_loss_that_is_not_finite_is_recorded_and_no_nan_written(tmp_path, word
     ended = run(
         ["amp=o0", *[word for word in words if "lr" not in word], "train.lr=1e30", "steps=6", f"run={tmp_path}"]
     )
-    assert ended.returncode == 0, ended.stderr
+    assert ended.returncode == 1, ended.stderr
     found = result(tmp_path)
+    assert found["reason"].startswith("the loss is nan since step 2")
     assert found["loss"]["last"] is None
     assert "loss.last" in found["nonfinite"]
     assert steps(tmp_path)[-1]["loss"] is None

@@ -1,0 +1,79 @@
+"""When a run is past saving: its loss is no number any more, or its loss scale has nowhere left to go.
+
+Standard library only; the same rule for every framework, over the rows of metrics.jsonl.
+
+A step that overflowed under a loss scale is skipped, and no reason to stop: that is how a dynamic scale finds its
+level. It is one where the skipping doesn't end. A non-finite loss whose step was taken is one at once: its gradients,
+and so the weights, are non-finite from then on.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from recipes.levels import LossScale
+
+PATIENCE = 20
+"""Steps skipped in a row, with the scale at its floor or fixed, after which it counts as collapsed."""
+FLOOR = 2.0**-14
+"""The floor of a dynamic scale that was given none: float16's smallest normal number. Gradients that overflow even
+when scaled by this are not merely large. fairseq gives up at 1e-4, nearly the same."""
+
+
+class Collapsed(RuntimeError):
+    """Further steps would be wasted: the message says since when, and what to try."""
+
+
+class Watch:
+    """Looks at the rows of steps, in their order."""
+
+    def __init__(self, *, level: str, dtype: str, scale: LossScale) -> None:
+        """`dtype` and `scale` as resolved for the device."""
+        self._level = level
+        self._dtype = dtype
+        self._scale = scale
+        self._floor = scale.min or FLOOR
+        self._skipped = 0
+
+    def see(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Take in the rows of further steps, values as they are, NaN included. Raises `Collapsed`."""
+        for row in rows:
+            self._skipped = self._skipped + 1 if row["skipped"] else 0
+            if row["skipped"]:
+                self._look_at_scale(row)
+            elif not _is_finite(row["loss"]):
+                raise Collapsed(f"the loss is {row['loss']} since step {row['step']}; {self._advice()}")
+            elif not _is_finite(row["grad_norm"]):
+                raise Collapsed(f"the gradients are not finite at step {row['step']}; {self._advice()}")
+
+    def _look_at_scale(self, row: Mapping[str, Any]) -> None:
+        scale = row["loss_scale"]
+        fixed = self._scale.mode == "static"
+        if self._skipped < PATIENCE or not (fixed or (scale is not None and scale <= self._floor)):
+            return
+        since = row["step"] - self._skipped + 1
+        state = f"is fixed at {scale:g}" if fixed else f"is down to {scale:g}"
+        raise Collapsed(
+            f"every step since step {since} overflowed and was skipped, and the loss scale {state}; {self._advice()}"
+        )
+
+    def _advice(self) -> str:
+        tries = []
+        if self._dtype == "float16":
+            tries.append("amp.dtype=bfloat16 where the device has it")
+        if self._level == "o3":
+            tries.append("amp=o2")
+        elif self._scale.mode == "static":
+            tries.append("loss_scale=dynamic or a smaller loss_scale.init")
+        elif self._scale.mode == "none" and self._dtype == "float16":
+            tries.append("loss_scale=dynamic")
+        tries.append("a lower learning rate")
+        if self._level in ("o1", "o2"):
+            tries.append("amp.deny=[...] for the operations that overflow")
+        return f"try {', '.join(tries[:-1])}{', or ' if len(tries) > 1 else ''}{tries[-1]}"
+
+
+def _is_finite(value: float | None) -> bool:
+    return value is None or math.isfinite(value)

@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from recipes.collapse import FLOOR, PATIENCE, Collapsed, Watch
+from recipes.levels import PRESETS, LossScale
+
+DYNAMIC, STATIC, NONE = PRESETS["dynamic"], PRESETS["static"], PRESETS["none"]
+
+
+def row(step: int, *, loss: float = 1.0, skipped: bool = False, scale: float | None = None, norm: Any = None) -> Any:
+    return {"step": step, "loss": loss, "skipped": skipped, "loss_scale": scale, "grad_norm": norm}
+
+
+def watch(scale: LossScale = DYNAMIC, level: str = "o2", dtype: str = "float16") -> Watch:
+    return Watch(level=level, dtype=dtype, scale=scale)
+
+
+def said(rows: Sequence[Any], seen: Watch) -> str:
+    with pytest.raises(Collapsed) as raised:
+        seen.see(rows)
+    return str(raised.value)
+
+
+def dynamic(bad: Sequence[bool], scale: float = 2.0**16) -> list[Any]:
+    """What a dynamic scale goes through where these steps are bad."""
+    rows = []
+    for step, each in enumerate(bad, 1):
+        rows.append(row(step, loss=math.nan if each else 1.0, skipped=each, scale=scale))
+        scale = scale / 2 if each else scale
+    return rows
+
+
+@given(st.lists(st.booleans(), max_size=200))
+def test_a_dynamic_scale_that_finds_its_level_is_let_be(bad: list[bool]) -> None:
+    # One good step after each pair of bad ones, so that no row of skipped steps is long.
+    watch().see(dynamic([each for pair in bad for each in (pair, pair, False)]))
+
+
+@given(st.lists(st.booleans(), max_size=60))
+def test_it_collapses_at_the_first_step_that_ends_a_long_row_at_the_floor_and_at_no_other(bad: list[bool]) -> None:
+    rows = dynamic([*bad, *[True] * 100])
+    in_a_row = 0
+    expected = None
+    for each in rows:
+        in_a_row = in_a_row + 1 if each["skipped"] else 0
+        if in_a_row >= PATIENCE and each["loss_scale"] <= FLOOR:
+            expected = each["step"]
+            break
+    seen = watch()
+    seen.see(rows[: expected - 1] if expected else rows)
+    assert f"step {expected - in_a_row + 1} overflowed" in said(rows[expected - 1 :], seen) if expected else True
+
+
+@given(st.lists(st.integers(1, 7), min_size=1, max_size=30))
+def test_how_the_rows_are_parted_does_not_matter(sizes: list[int]) -> None:
+    rows = dynamic([True] * 100)
+    whole = said(rows, watch())
+    seen, at = watch(), 0
+    with pytest.raises(Collapsed) as raised:
+        for size in [*sizes, 100]:
+            seen.see(rows[at : at + size])
+            at += size
+    assert str(raised.value) == whole
+
+
+def test_a_dynamic_scale_says_since_when_and_how_far_down() -> None:
+    assert said(dynamic([False, False, *[True] * 100]), watch()).startswith(
+        f"every step since step 3 overflowed and was skipped, and the loss scale is down to {FLOOR:.6g}"
+    )
+
+
+def test_the_floor_is_the_one_that_was_given() -> None:
+    floor = LossScale(mode="dynamic", init=4.0, min=4.0)
+    rows = [row(step, skipped=True, scale=4.0) for step in range(1, PATIENCE + 1)]
+    watch(floor).see(rows[:-1])
+    assert "is down to 4;" in said(rows, watch(floor))
+
+
+def test_a_static_scale_has_the_same_patience() -> None:
+    rows = [row(step, skipped=True, scale=128.0) for step in range(1, PATIENCE + 1)]
+    seen = watch(STATIC)
+    seen.see(rows[:-1])
+    text = said(rows[-1:], seen)
+    assert "every step since step 1 overflowed and was skipped, and the loss scale is fixed at 128;" in text
+    assert "loss_scale=dynamic or a smaller loss_scale.init" in text
+
+
+@pytest.mark.parametrize("loss", [math.nan, math.inf, -math.inf])
+def test_a_loss_that_is_no_number_ends_it_at_once_where_the_step_was_taken(loss: float) -> None:
+    assert said([row(1), row(2, loss=loss)], watch(NONE)).startswith(f"the loss is {loss} since step 2; try ")
+
+
+def test_gradients_that_are_no_numbers_end_it_where_the_step_was_taken() -> None:
+    assert said([row(7, norm=math.inf)], watch(NONE)).startswith("the gradients are not finite at step 7; ")
+    watch().see([row(7, norm=math.inf, skipped=True, scale=1.0)])
+
+
+@pytest.mark.parametrize(
+    ("level", "dtype", "scale", "tries"),
+    [
+        ("o0", "float32", NONE, "try a lower learning rate"),
+        (
+            "o1",
+            "bfloat16",
+            NONE,
+            "try a lower learning rate, or amp.deny=[...] for the operations that overflow",
+        ),
+        ("o3", "float16", NONE, "try amp.dtype=bfloat16 where the device has it, amp=o2, or a lower learning rate"),
+        (
+            "o2",
+            "float16",
+            NONE,
+            "try amp.dtype=bfloat16 where the device has it, loss_scale=dynamic, a lower learning rate, or "
+            "amp.deny=[...] for the operations that overflow",
+        ),
+    ],
+)
+def test_what_to_try_is_what_the_mode_leaves(level: str, dtype: str, scale: LossScale, tries: str) -> None:
+    assert said([row(1, loss=math.nan)], watch(scale, level, dtype)).endswith(f"; {tries}")
