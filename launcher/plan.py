@@ -157,6 +157,8 @@ def _resolve(spec: JobSpec, facts: Facts) -> Plan:
     if device == "cuda" and not count:
         raise SettingsError(f"device=cuda, and this job has no GPU ({_what_is_there(facts)})", "device")
     processes = training.train.processes if spec.recipe.name == "script" else max(1, count)
+    if training.framework == "paddle" and launch.nodes * processes > 1:
+        raise SettingsError("framework=paddle runs in one process on one GPU; say gpus=1", "gpus")
     settings.check(training, launch.nodes * processes)
     capability = min((each for gpu in gpus if (each := gpu.compute_capability) is not None), default=None)
     dtype = levels.resolve_dtype(training.amp.level, training.amp.dtype, device, capability, training.framework)

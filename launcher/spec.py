@@ -14,7 +14,7 @@ from launcher.errors import UsageError
 from launcher.overrides import Override, typed_words
 from launcher.remote import address as addresses
 from launcher.schema import CLUSTERS, TRAINING_KEYS, Launch, SlurmCluster, SshCluster, leaves
-from recipes import levels, script, settings
+from recipes import levels, settings
 from recipes.levels import PRESETS, LossScale
 from recipes.recipe import Recipe, find
 from recipes.settings import Settings
@@ -212,9 +212,7 @@ def _check_precision(spec: JobSpec) -> None:
             f"framework={training.framework}: recipe {spec.recipe.name} is there for {', '.join(spec.recipe.trainers)}",
             "framework",
         )
-    if spec.recipe.name == "script":
-        script.check(training)
-    elif training.data.name not in spec.recipe.data:
+    if spec.recipe.data and training.data.name not in spec.recipe.data:
         raise SettingsError(not_a_choice("data", training.data.name, spec.recipe.data), "data")
     levels.check(training.amp, training.loss_scale, training.framework)
     settings.check(training)

@@ -60,6 +60,8 @@ class Recipe:
     """The first is the default."""
     layers: Callable[[Any], tuple[Layer, ...]] = lambda settings: ()
     """The network's matrix products and convolutions for the recipe's own settings, in the order they run in."""
+    check: Callable[[Any], None] = lambda settings: None
+    """Raises `SettingsError` for settings that this recipe alone refuses."""
     takes: tuple[str, ...] | None = None
     """The settings that its trainers read, besides `train`; None is all of them."""
 

@@ -57,16 +57,6 @@ class ScriptSettings:
     )
 
 
-RECIPE = Recipe(
-    name="script",
-    settings=ScriptSettings,
-    batch=0,
-    epochs=0,
-    trainers={"torch": "recipes.torch_.script", "tensorflow": "recipes.tensorflow_.script"},
-    takes=("recipe", "framework", "amp", "loss_scale", "xla", "compile", "tf32", "device", "profile", "require_proof"),
-)
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Source:
     """What the text of a script tells of its precision. A file that isn't here, or isn't Python, tells nothing."""
@@ -192,3 +182,14 @@ def check(settings: Settings) -> None:
         )
     if settings.compile and train.precision == "launcher":
         raise SettingsError("compile=true: whether its model is compiled is the script's own business", "compile")
+
+
+RECIPE = Recipe(
+    name="script",
+    settings=ScriptSettings,
+    batch=0,
+    epochs=0,
+    trainers={"torch": "recipes.torch_.script", "tensorflow": "recipes.tensorflow_.script"},
+    check=check,
+    takes=("recipe", "framework", "amp", "loss_scale", "xla", "compile", "tf32", "device", "profile", "require_proof"),
+)

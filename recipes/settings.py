@@ -71,7 +71,9 @@ class Settings:
 
 def check(settings: Settings, world_size: int = 1) -> None:
     """Refuse counts that can't be carried out. Raises `SettingsError`."""
-    batched = find(settings.recipe).batch > 0
+    recipe = find(settings.recipe)
+    recipe.check(settings)
+    batched = recipe.batch > 0
     for key in ("batch", "accumulate"):
         if getattr(settings, key) < 1 and (batched or key != "batch"):
             raise SettingsError(f"{key}={getattr(settings, key)} must be at least 1", key)

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from recipes import arguments, result, run_folder, script, verdict
+from recipes import arguments, result, run_folder, script, settings, verdict
 from recipes.arguments import Arguments
 from recipes.result import Result
 from recipes.run_folder import RunFolder, write_json
@@ -112,7 +112,7 @@ def parse(words: Sequence[str], framework: str) -> Started:
     mine = {key: text for key, equals, text in (word.partition("=") for word in ours) if key in ("script", "workdir")}
     rest = [word for word in ours if word.partition("=")[0] not in ("script", "workdir")]
     chosen = arguments.parse(rest, "script", framework)
-    script.check(chosen.settings)
+    settings.check(chosen.settings)
     if not mine.get("script"):
         raise SettingsError("script=FILE is missing (command line)", "script")
     file = Path(mine["script"]).absolute()

@@ -1,0 +1,19 @@
+"""Training in Paddle. Importing this imports Paddle, without its advice about compilers."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+
+EXTRA = "pip install 'amp-launcher[paddle]'"
+
+if "paddle" not in sys.modules:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="No ccache found")
+        try:
+            import paddle  # noqa: F401
+        except ModuleNotFoundError as error:
+            if error.name != "paddle":
+                raise
+            print(f"framework=paddle is not installed for {sys.executable}: {EXTRA}", file=sys.stderr)
+            raise SystemExit(2) from None

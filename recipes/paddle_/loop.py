@@ -1,0 +1,150 @@
+"""What every recipe in Paddle shares: how it starts, how it ends, and what it leaves behind."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import numpy
+import paddle
+from paddle import nn
+
+from recipes import arguments, levels, sampling
+from recipes.arguments import Arguments
+from recipes.paddle_ import devices
+from recipes.paddle_.devices import PaddleDevice, World
+from recipes.paddle_.observe import Witness
+from recipes.paddle_.precision import Precision, StepOutcome
+from recipes.paddle_.state import State
+from recipes.settings import Settings
+from recipes.trainer import main as trainer
+from recipes.trainer import run as shared
+from recipes.trainer.outcome import Mode
+from recipes.trainer.recorder import Executed
+from recipes.trainer.run import DONE, FAILED
+from recipes.typed import SettingsError
+
+__all__ = ["DONE", "FAILED", "Run", "Step", "main", "start"]
+
+Step = Callable[[Any], tuple[Any, StepOutcome]]
+"""From sample indices, int64 of shape [micro-batches, samples in each], to the step's mean loss and its outcome."""
+
+
+def start(recipe: str, train: Callable[[Run], None]) -> NoReturn:
+    """Run a recipe's `train` for the words of the command line, as all that this process is for."""
+    sys.exit(main(recipe, train, sys.argv[1:]))
+
+
+def main(recipe: str, train: Callable[[Run], None], words: list[str]) -> int:
+    """The same, for these words; returns the process's exit code.
+
+    0 done; 1 failed, also where the proof did; 2 the settings are wrong; 85 stopped on request with the state saved.
+    """
+    began = time.monotonic()
+
+    def make_run(chosen: Arguments) -> Run:
+        world = devices.join(chosen.settings.device, arguments.planned_ranks(chosen.plan), os.environ)
+        return Run(chosen, world, began)
+
+    return trainer.main(recipe, "paddle", f"recipes.paddle_.{recipe}", words, make_run, train, lambda run: None)
+
+
+class Run(shared.Run):
+    """One execution of a recipe by this process: what was asked, and its precision."""
+
+    framework = "paddle"
+
+    def __init__(self, chosen: Arguments, world: World, began: float) -> None:
+        super().__init__(chosen, world, 1, began)
+        self.world = world
+        settings = self.settings
+        row = levels.mechanism("paddle", settings.amp.level, "", settings.xla, world.kind, settings.amp.master_weights)
+        if row.hole:
+            raise SettingsError(row.hole, "amp")
+        if settings.compile:
+            raise SettingsError("compile=true is torch.compile; Paddle has no counterpart here", "compile")
+        if settings.profile.tool == "framework":
+            raise SettingsError("profile=framework is there for torch and tensorflow; say profile=nsys", "profile")
+        self.precision = Precision.of(settings.amp, settings.loss_scale, world.kind, tf32=settings.tf32)
+        asked = settings.deterministic
+        self.deterministic = world.kind == "cpu" if asked is None else asked
+        if self.deterministic and world.kind == "cuda":
+            paddle.set_flags({"FLAGS_cudnn_deterministic": True})
+        paddle.seed(settings.seed % 2**63)
+
+    def fit(
+        self,
+        *,
+        model: nn.Layer,
+        optimizer: paddle.optimizer.Optimizer,
+        step: Step,
+        samples: int,
+        data: str,
+        data_digest: str,
+    ) -> None:
+        """Train to the end, or until asked to stop, and write the result; sets `exit_code`."""
+        self._train(
+            state=State(
+                model=model,
+                optimizer=optimizer,
+                precision=self.precision,
+                settings=self.settings,
+                world=self.world,
+            ),
+            witness=Witness(model, self.precision),
+            executor=_Steps(step, optimizer, self.settings),
+            evaluate=None,
+            samples=samples,
+            data=data,
+            data_digest=data_digest,
+        )
+
+    @property
+    def mode(self) -> Mode:
+        return Mode(
+            dtype=self.precision.dtype,
+            mechanism=self.precision.mechanism,
+            loss_scale=self.precision.loss_scale,
+            tf32=self.precision.tf32,
+            device=self.world.kind,
+            capability=devices.capability_of(self.world.kind),
+        )
+
+    @property
+    def device(self) -> PaddleDevice:
+        return PaddleDevice(self.world.kind)
+
+    def where(self) -> str:
+        return f"paddle {paddle.__version__} on {devices.device_line(self.world.kind)}"
+
+    def versions(self) -> dict[str, str | None]:
+        return devices.versions()
+
+    def hardware(self) -> dict[str, str | None]:
+        return devices.hardware(self.world.kind)
+
+    def scale(self) -> float | None:
+        return self.precision.scale
+
+
+class _Steps:
+    """`recipes.trainer.training.Executor` in Paddle: one step at a time."""
+
+    at_once = 1
+
+    def __init__(self, step: Step, optimizer: paddle.optimizer.Optimizer, settings: Settings) -> None:
+        self._step = step
+        self._optimizer = optimizer
+        self._settings = settings
+
+    def shares(self, order: Any, epoch: int) -> Any:
+        """[steps, micro-batches, samples in each], on the device."""
+        mine = sampling.share(order, self._settings.batch, self._settings.accumulate, 0, 1)
+        return paddle.to_tensor(numpy.ascontiguousarray(mine))
+
+    def execute(self, shares: Any, first: int, count: int) -> Executed:
+        loss, outcome = self._step(shares[first])
+        return Executed(loss=loss, lr=self._optimizer.get_lr(), outcome=outcome)

@@ -1,0 +1,277 @@
+"""The one place where a training loop in Paddle meets its precision level. The loop never asks which level it has.
+
+precision = Precision.of(settings.amp, settings.loss_scale, "cuda")
+optimizer = paddle.optimizer.SGD(0.1, parameters=model.parameters())
+model, optimizer = precision.decorate(model, optimizer)          # before paddle.DataParallel
+for inputs, labels in batches:
+    with precision.forward():
+        loss = mse_loss(model(inputs).astype("float32"), labels)
+    precision.backward(loss)                                      # loss / k where k micro-batches make a step
+    outcome = precision.step(optimizer)                           # unscale, skip on overflow
+    precision.update()
+    optimizer.clear_grad()
+
+On a CPU Paddle applies no mixed precision, and only o0 can be had. Nothing here beyond o0 was seen to run on a GPU.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections import Counter
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+import paddle
+from paddle import nn
+
+from recipes import levels, operations
+from recipes.levels import Amp, LossScale
+from recipes.paddle_ import devices
+from recipes.trainer.spec import read_spec
+from recipes.trainer.tf32 import resolve_tf32
+from recipes.typed import SettingsError
+
+# Paddle keeps BatchNorm in float32 by itself, and these only where the half precision is float16.
+NORMS = (nn.LayerNorm, nn.GroupNorm, nn.InstanceNorm1D, nn.InstanceNorm2D, nn.InstanceNorm3D)
+
+OptimizerStep = Callable[[Counter[str]], None]
+"""Told what an optimizer stepped: elements by dtype."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepOutcome:
+    """What became of one optimizer step."""
+
+    overflowed: Any = None
+    """None where there is no loss scale."""
+    loss_scale: float | None = None
+    """The scale that this step's gradients had."""
+    grad_norm: Any = None
+
+
+class Precision:
+    """A precision level, applied to a training loop in Paddle. This class is o0: float32, every method the plain thing.
+
+    `dtype` is float32 at o0, else the half precision in use; `allow` and `deny` are torch's names of operations.
+    """
+
+    def __init__(
+        self, *, amp: Amp, loss_scale: LossScale, dtype: str, mechanism: str, device: str, tf32: bool = False
+    ) -> None:
+        self.amp = amp
+        self.level = amp.level
+        self.loss_scale = loss_scale
+        self.dtype = dtype
+        self.mechanism = mechanism
+        self.device = device
+        self.tf32 = tf32
+        self.allow, self.deny = operations.lists(amp.allow, amp.deny)
+        self.kept: tuple[str, ...] = ()
+        self.skipped_total = 0
+        """Optimizer steps skipped so far."""
+        self.on_step: list[OptimizerStep] = []
+        self._scaler = _scaler(loss_scale)
+
+    @staticmethod
+    def of(amp: Amp, loss_scale: LossScale, device: str, *, tf32: bool | None = None) -> Precision:
+        """The level that `amp` names, resolved for `device` (cpu or cuda). Raises `SettingsError` for what can't be."""
+        return _resolve(amp, loss_scale, device, tf32, os.environ)
+
+    @staticmethod
+    def from_env(environ: Mapping[str, str] = os.environ) -> Precision:
+        """The precision that the launcher was asked for, in a script of one's own, by the file LAUNCHER_SPEC names."""
+        settings = read_spec(environ, "paddle")
+        return _resolve(settings.amp, settings.loss_scale, devices.resolve(settings.device), settings.tf32, environ)
+
+    def decorate(self, model: nn.Layer, optimizer: paddle.optimizer.Optimizer) -> tuple[nn.Layer, Any]:
+        """Model and optimizer in the level's dtypes. Both at once: without its optimizer a model has no masters."""
+        return model, optimizer
+
+    def forward(self) -> AbstractContextManager[Any]:
+        """Everything from the model's inputs to the loss goes in here; backward and step don't."""
+        return contextlib.nullcontext()
+
+    def backward(self, loss: paddle.Tensor) -> None:
+        """Scale the loss and run backward. `loss` is a scalar, already divided by the number of micro-batches."""
+        (loss if self._scaler is None else self._scaler.scale(loss)).backward()
+
+    def step(self, optimizer: paddle.optimizer.Optimizer) -> StepOutcome:
+        """Unscale, and step unless the gradients overflowed."""
+        for each in self.on_step:
+            each(_stepped(optimizer))
+        if self._scaler is None:
+            optimizer.step()
+            return StepOutcome()
+        scale = self.scale
+        self._scaler.step(optimizer)
+        overflowed = bool(self._scaler._cache_found_inf)
+        self.skipped_total += overflowed
+        return StepOutcome(overflowed=overflowed, loss_scale=scale)
+
+    def update(self) -> None:
+        """Move the loss scale. Once an iteration."""
+        if self._scaler is not None:
+            self._scaler.update()
+
+    @property
+    def scale(self) -> float | None:
+        """The loss scale, None where there is none."""
+        return None if self._scaler is None else float(self._scaler._scale)
+
+    def lists(self) -> dict[str, list[str]]:
+        """`amp.allow` and `amp.deny` as Paddle's own arguments, in Paddle's names of operations."""
+        return {"custom_white_list": _in_paddle(self.allow), "custom_black_list": _in_paddle(self.deny)}
+
+    def amp_configs(self) -> dict[str, Any] | None:
+        """For `paddle.Model.prepare(amp_configs=...)`; None for o0."""
+        return None
+
+    def state_dict(self) -> dict[str, Any]:
+        scaler = None if self._scaler is None else _plain(self._scaler.state_dict())
+        return {"level": self.level, "dtype": self.dtype, "scaler": scaler, "skipped": self.skipped_total}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a saved state. Raises `SettingsError` for one of another level or dtype."""
+        for key, own in (("level", self.level), ("dtype", self.dtype)):
+            if state[key] != own:
+                raise SettingsError(f"amp.{key}={own}, and the checkpoint was saved with {state[key]}", f"amp.{key}")
+        self.skipped_total = state["skipped"]
+        if self._scaler is not None:
+            scale = paddle.to_tensor([state["scaler"]["scale"]], dtype="float32").numpy()
+            self._scaler.load_state_dict({**state["scaler"], "scale": scale})
+
+
+class AutoCast(Precision):
+    """o1: the model stays float32, and each operation runs in the dtype that the operation lists give it."""
+
+    def __init__(self, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        if self.amp.keep_fp32 and self.level == "o1":
+            raise SettingsError("amp.keep_fp32 with framework=paddle: say it with amp=o2, or amp.deny", "amp.keep_fp32")
+
+    def forward(self) -> AbstractContextManager[Any]:
+        cast = paddle.amp.auto_cast(level=self.level.upper(), dtype=self.dtype, **self.lists())
+        return cast  # type: ignore[no-any-return]
+
+    def amp_configs(self) -> dict[str, Any] | None:
+        scale = self.loss_scale
+        scaling = {
+            "init_loss_scaling": scale.init,
+            "incr_ratio": scale.growth,
+            "decr_ratio": scale.backoff,
+            "incr_every_n_steps": scale.growth_every,
+            "decr_every_n_nan_or_inf": scale.backoff_every,
+            "use_dynamic_loss_scaling": scale.mode == "dynamic",
+        }
+        return {"level": self.level.upper(), **(scaling if scale.mode != "none" else {}), **self.lists()}
+
+
+class Decorated(AutoCast):
+    """o2, and o3 as its nearest: the model in half precision; the optimizer steps float32 masters, or at o3 none."""
+
+    def decorate(self, model: nn.Layer, optimizer: paddle.optimizer.Optimizer) -> tuple[nn.Layer, Any]:
+        kept = _matching(model, self.amp.keep_fp32)
+        self.kept = tuple(kept)
+        norms = [each for each in model.sublayers(include_self=True) if isinstance(each, NORMS)]
+        masters = self.level == "o2" and self.amp.master_weights is not False
+        excluded = [*kept.values(), *(norms if self.level == "o2" else [])]
+        found = paddle.amp.decorate(
+            models=model,
+            optimizers=optimizer,
+            level="O2",
+            dtype=self.dtype,
+            master_weight=masters,
+            excluded_layers=excluded or None,
+        )
+        return found  # type: ignore[no-any-return]
+
+    def forward(self) -> AbstractContextManager[Any]:
+        cast = paddle.amp.auto_cast(level="O2", dtype=self.dtype, **self.lists())
+        return cast  # type: ignore[no-any-return]
+
+
+MECHANISMS: dict[str, type[Precision]] = {
+    "float32": Precision,
+    "auto_cast": AutoCast,
+    "decorate_auto_cast": Decorated,
+    "decorate_no_masters": Decorated,
+}
+
+
+def _resolve(amp: Amp, scale: LossScale, device: str, tf32: bool | None, environ: Mapping[str, str]) -> Precision:
+    levels.check(amp, scale, "paddle")
+    capability = devices.capability_of(device)
+    dtype = levels.resolve_dtype(amp.level, amp.dtype, device, capability, "paddle")
+    row = levels.mechanism("paddle", amp.level, dtype, False, device, amp.master_weights)
+    if row.hole:
+        raise SettingsError(row.hole, "amp.level")
+    return MECHANISMS[row.mechanism](
+        amp=amp,
+        loss_scale=levels.resolve_scale(scale, amp.level, dtype, amp.master_weights),
+        dtype=dtype,
+        mechanism=row.mechanism,
+        device=device,
+        tf32=resolve_tf32(tf32, amp.level, device, capability, environ),
+    )
+
+
+def _scaler(scale: LossScale) -> Any:
+    """Paddle's own scaler with these parameters, None for none."""
+    if scale.mode == "none" or scale.mode == "auto":
+        return None
+    for key in ("min", "max"):
+        if getattr(scale, key) is not None:
+            raise SettingsError(f"loss_scale.{key}: Paddle's scaler has no bounds; leave it out", f"loss_scale.{key}")
+    return paddle.amp.GradScaler(
+        init_loss_scaling=scale.init,
+        incr_ratio=scale.growth,
+        decr_ratio=scale.backoff,
+        incr_every_n_steps=scale.growth_every,
+        decr_every_n_nan_or_inf=scale.backoff_every,
+        use_dynamic_loss_scaling=scale.mode == "dynamic",
+    )
+
+
+def _in_paddle(names: tuple[str, ...]) -> list[str]:
+    """Every name that Paddle has for an operation: its lists hold several, by the age of the operation."""
+    inverse: dict[str, list[str]] = {}
+    for paddles, torchs in operations.PADDLE.items():
+        inverse.setdefault(torchs, []).append(paddles)
+    return [each for name in names for each in (name, *inverse.get(name, ()))]
+
+
+def _matching(model: nn.Layer, patterns: tuple[str, ...]) -> dict[str, nn.Layer]:
+    """The layers whose names match. Raises `SettingsError` for a pattern that matches none."""
+    from fnmatch import fnmatchcase
+
+    layers = dict(model.named_sublayers())
+    found = {}
+    for pattern in patterns:
+        matching = {name: each for name, each in layers.items() if fnmatchcase(name, pattern)}
+        if not matching:
+            raise SettingsError(f"amp.keep_fp32: {pattern} names no layer of {', '.join(layers)}", "amp.keep_fp32")
+        found.update(matching)
+    return found
+
+
+def _stepped(optimizer: paddle.optimizer.Optimizer) -> Counter[str]:
+    """What the optimizer is about to step, in elements by dtype: masters where it has them."""
+    found: Counter[str] = Counter()
+    for each in optimizer._parameter_list:
+        if each.grad is not None:
+            half = each.dtype in (paddle.float16, paddle.bfloat16)
+            masters = half and getattr(optimizer, "_multi_precision", False)
+            found["float32" if masters else dtype_name(each.dtype)] += each.size
+    return found
+
+
+def dtype_name(dtype: Any) -> str:
+    """`float32` for `paddle.float32`."""
+    return str(dtype).removeprefix("paddle.")
+
+
+def _plain(state: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: float(each[0]) if name == "scale" else each for name, each in state.items()}

@@ -1,0 +1,7 @@
+"""All tests of Paddle run in this one process: importing it takes seconds."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("paddle")

@@ -1,0 +1,107 @@
+"""The simplenet recipe in Paddle: what it leaves, how it goes on, and its numbers beside torch's."""
+
+from __future__ import annotations
+
+import json
+
+import numpy
+import paddle
+import pytest
+import torch
+
+from recipes.paddle_ import simplenet
+from recipes.paddle_.loop import main
+from recipes.torch_ import simplenet as torch_simplenet
+from recipes.torch_.loop import main as torch_main
+
+SMALL = ["amp=o0", "train.width=32", "batch=16", "device=cpu"]
+
+
+def run(folder, *words):
+    code = main("simplenet", simplenet.train, [*SMALL, *words, f"run={folder}"])
+    found = json.loads((folder / "result.json").read_text()) if (folder / "result.json").exists() else {}
+    return code, found
+
+
+def losses(folder):
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return {row["step"]: row["loss"] for row in rows if "loss" in row and "event" not in row}
+
+
+def test_a_float32_run_is_proved_and_leaves_what_every_framework_leaves(tmp_path):
+    code, found = run(tmp_path)
+    assert (code, found["status"], found["framework"], found["steps"]) == (0, "done", "paddle", 20)
+    observed = found["observed"]
+    assert (observed["verdict"], observed["dtype"], observed["half_flop_share"]) == ("proved", "float32", 0.0)
+    assert observed["param_dtypes"] == {"float32": 9 * (32 * 32 + 32)}
+    assert found["versions"]["paddle"] == paddle.__version__
+    assert found["throughput"]["mean"] > 0
+    assert len(losses(tmp_path)) == 20
+
+
+@pytest.mark.parametrize("accumulate", [1, 4])
+def test_float32_losses_are_torchs_from_equal_weights(tmp_path, monkeypatch, accumulate):
+    """20 steps, each loss within float32's rounding of the sums."""
+    random = numpy.random.default_rng(7)
+    weights = [random.normal(0, 0.2, (32, 32)).astype(numpy.float32) for _ in range(9)]
+
+    def paddles(settings):
+        net = made(settings)
+        for linear, weight in zip(net.linears, weights, strict=True):
+            linear.weight.set_value(weight)
+            linear.bias.set_value(numpy.zeros(32, numpy.float32))
+        return net
+
+    def torchs(settings):
+        net = torch_made(settings)
+        with torch.no_grad():
+            for linear, weight in zip(net.linears, weights, strict=True):
+                linear.weight.copy_(torch.from_numpy(weight.T.copy()))
+                linear.bias.zero_()
+        return net
+
+    made, torch_made = simplenet.Net, torch_simplenet.Net
+    monkeypatch.setattr(simplenet, "Net", paddles)
+    monkeypatch.setattr(torch_simplenet, "Net", torchs)
+    words = [f"accumulate={accumulate}", "train.lr=0.01"]
+    assert run(tmp_path / "paddle", *words)[0] == 0
+    assert torch_main("simplenet", torch_simplenet.train, [*SMALL, *words, f"run={tmp_path}/torch"]) == 0
+    ours, theirs = losses(tmp_path / "paddle"), losses(tmp_path / "torch")
+    assert list(ours) == list(theirs) == list(range(1, 21))
+    assert list(ours.values()) == pytest.approx(list(theirs.values()), rel=2e-6)
+    assert ours[20] < ours[1]
+
+
+def test_a_run_that_goes_on_ends_bit_for_bit_as_one_that_never_stopped(tmp_path):
+    assert run(tmp_path / "whole", "train.lr=0.01")[0] == 0
+    first = run(tmp_path / "parts", "train.lr=0.01", "checkpoint.stop_every=7")
+    assert (first[0], first[1]["status"]) == (85, "stopped")
+    second = run(tmp_path / "parts", "train.lr=0.01")
+    assert (second[0], second[1]["resumed_from"], second[1]["determinism"]) == (0, 7, "exact")
+    assert losses(tmp_path / "parts") == losses(tmp_path / "whole")
+    states = [next((tmp_path / each / "checkpoints").glob("step-*20/state.npz")) for each in ("whole", "parts")]
+    whole, parts = (dict(numpy.load(each)) for each in states)
+    assert [name for name in whole if name != "rest" and (whole[name] != parts[name]).any()] == []
+
+
+@pytest.mark.parametrize("level", ["o1", "o2", "o3"])
+def test_half_precision_on_a_cpu_is_refused_as_paddle_would_apply_none(tmp_path, capsys, level):
+    code = main("simplenet", simplenet.train, [f"amp={level}", "device=cpu", f"run={tmp_path}"])
+    assert code == 2
+    assert "Paddle applies no mixed precision on a CPU" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("xla=true", "xla=true is TensorFlow's compiler"),
+        ("compile=true", "compile=true is torch.compile"),
+        ("profile=framework", "profile=framework is there for torch"),
+        ("device=cuda", "Paddle sees no CUDA GPU here"),
+        ("batch=30 accumulate=4", "does not divide"),
+    ],
+)
+def test_what_paddle_cannot_do_is_refused(tmp_path, capsys, word, said):
+    words = [each for each in SMALL if each.partition("=")[0] not in word] + word.split()
+    assert main("simplenet", simplenet.train, [*words, f"run={tmp_path}"]) == 2
+    assert said in capsys.readouterr().err
