@@ -85,7 +85,8 @@ def blocks() -> Iterator[Block]:
 
 def layers(settings: EfficientnetSettings) -> tuple[Layer, ...]:
     found = [Layer(name="stem", kind="conv", inputs=3, outputs=STEM, kernel=3)]
-    for block in blocks():
+    chain = list(blocks())
+    for block in chain:
         wide = block.expanded
         found += [
             Layer(name=f"{block.name}.expand", kind="conv", inputs=block.inputs, outputs=wide),
@@ -103,7 +104,7 @@ def layers(settings: EfficientnetSettings) -> tuple[Layer, ...]:
         ]
     return (
         *found,
-        Layer(name="head", kind="conv", inputs=BLOCKS[-1][0], outputs=HEAD),
+        Layer(name="head", kind="conv", inputs=chain[-1].outputs, outputs=HEAD),
         Layer(name="classifier", kind="linear", inputs=HEAD, outputs=CLASSES),
     )
 
@@ -113,7 +114,7 @@ RECIPE = Recipe(
     settings=EfficientnetSettings,
     batch=128,
     epochs=20,
-    trainers={"torch": "recipes.torch_.efficientnet"},
+    trainers={"torch": "recipes.torch_.efficientnet", "tensorflow": "recipes.tensorflow_.efficientnet"},
     data={
         "cifar100": DataLayout(
             files=(("train.bin", "test.bin"), ("train", "test"), ("cifar-100-binary",), ("cifar-100-python",)),

@@ -72,7 +72,7 @@ RECIPE = Recipe(
     settings=GanSettings,
     batch=4096,
     epochs=4,
-    trainers={"torch": "recipes.torch_.gan"},
+    trainers={"torch": "recipes.torch_.gan", "tensorflow": "recipes.tensorflow_.gan"},
     data={
         "mnist": DataLayout(files=(MNIST_FILES,), download=True, help="the IDX files of MNIST in data.dir"),
         "digits": DataLayout(epochs=100, help="scikit-learn's 1,797 digits, of which 1,536 are trained on"),

@@ -7,14 +7,20 @@ augmentation are those of NVIDIA's ResNet50 v1.5 (https://catalog.ngc.nvidia.com
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from recipes.recipe import DataLayout, Layer, Recipe
 from recipes.typed import SettingsError, above_zero, at_least, setting, show
 
+if TYPE_CHECKING:
+    from recipes.settings import Settings
+
 STAGES = (3, 4, 6, 3)
 """Bottleneck blocks in each of the four stages."""
+STEPS_PER_EPOCH = 500
+"""Of synthetic data."""
 EXPANSION = 4
 """A block puts out this many times the channels that it computes its 3x3 convolution with."""
 
@@ -107,12 +113,19 @@ def learning_rate(settings: Resnet50Settings, batch: int, step: int, steps_per_e
     return peak * 0.5 * (1 + math.cos(math.pi * (step - warmup) / max(1, total - warmup)))
 
 
+def schedule(settings: Settings, samples: int) -> Callable[[int], float]:
+    """The learning rate of each optimizer step of a run over so many samples."""
+    per_epoch = samples // settings.batch
+    total = settings.steps or (settings.epochs or 1) * per_epoch
+    return lambda step: learning_rate(settings.train, settings.batch, step, per_epoch, total)
+
+
 RECIPE = Recipe(
     name="resnet50",
     settings=Resnet50Settings,
     batch=256,
     epochs=90,
-    trainers={"torch": "recipes.torch_.resnet50"},
+    trainers={"torch": "recipes.torch_.resnet50", "tensorflow": "recipes.tensorflow_.resnet50"},
     data={
         "synthetic": DataLayout(
             epochs=1, help="one random batch again and again, 500 steps an epoch: how fast it is, nothing else"

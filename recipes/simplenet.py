@@ -33,7 +33,11 @@ RECIPE = Recipe(
     settings=SimplenetSettings,
     batch=2048,
     epochs=2,
-    trainers={"torch": "recipes.torch_.simplenet"},
+    trainers={
+        "torch": "recipes.torch_.simplenet",
+        "tensorflow": "recipes.tensorflow_.simplenet",
+        "paddle": "recipes.paddle_.simplenet",
+    },
     data={"synthetic": DataLayout(help="ten batches of random numbers")},
     layers=lambda settings: tuple(
         Layer(name=f"linears.{index}", kind="linear", inputs=settings.width, outputs=settings.width)

@@ -68,7 +68,8 @@ def discriminator_network() -> keras.Model:
             layers.MaxPooling2D(name=f"pool{number}"),
             layers.Dropout(DROPOUT, name=f"dropout{number}"),
         ]
-    return keras.Sequential([*found, layers.Flatten(name="flatten"), layers.Dense(1, name="dense")], "discriminator")
+    found += [layers.Flatten(name="flatten"), layers.Dense(1, name="dense")]
+    return keras.Sequential(found, name="discriminator")
 
 
 def train(run: Run) -> None:

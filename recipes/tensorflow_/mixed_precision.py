@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import random
+from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -63,6 +64,17 @@ class HalfPolicy(Float32):
     @property
     def policy(self) -> str:  # type: ignore[override]
         return self.dtype
+
+    def _make(self, make: Callable[[], keras.Model]) -> keras.Model:
+        """With the weights that every other level begins with, rounded: in half precision Keras draws other numbers."""
+        state = random.getstate()  # that layers take their seeds from
+        keras.config.set_dtype_policy("float32")
+        drawn = make().get_weights()
+        random.setstate(state)
+        keras.config.set_dtype_policy(self.policy)
+        model = make()
+        model.set_weights(drawn)
+        return model
 
     def input(self, tensor: Any) -> Any:
         return tf.nest.map_structure(lambda each: tf.cast(each, self.dtype) if each.dtype.is_floating else each, tensor)

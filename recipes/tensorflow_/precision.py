@@ -109,7 +109,7 @@ class Precision:
         before = keras.config.dtype_policy()
         keras.config.set_dtype_policy(self.policy)
         try:
-            model = make()
+            model = self._make(make)
         finally:
             keras.config.set_dtype_policy(before)
         if not model.trainable_variables:
@@ -122,6 +122,9 @@ class Precision:
                 )
         self._keep(model)
         return model
+
+    def _make(self, make: Callable[[], keras.Model]) -> keras.Model:
+        return make()
 
     def _keep(self, model: keras.Model) -> None:
         pass

@@ -10,7 +10,7 @@ from torch.nn.functional import cross_entropy, interpolate, pad
 
 from recipes import efficientnet
 from recipes.data import cifar
-from recipes.efficientnet import ADAM_EPSILON, BLOCKS, CLASSES, HEAD, NORM_EPSILON, NORM_MOMENTUM, STEM, Block
+from recipes.efficientnet import ADAM_EPSILON, CLASSES, HEAD, NORM_EPSILON, NORM_MOMENTUM, STEM, Block
 from recipes.torch_ import loop
 from recipes.torch_.loop import Run
 from recipes.torch_.supervised import draw_glorot, held_out, make_step, measure, to_device
@@ -63,8 +63,9 @@ class Net(nn.Module):
         super().__init__()
         self.stem = Convolution(3, STEM, 3, 2)
         self.norm1 = norm(STEM)
-        self.blocks = nn.Sequential(*(InvertedResidual(block) for block in efficientnet.blocks()))
-        self.head = Convolution(BLOCKS[-1][0], HEAD, 1)
+        blocks = list(efficientnet.blocks())
+        self.blocks = nn.Sequential(*(InvertedResidual(block) for block in blocks))
+        self.head = Convolution(blocks[-1].outputs, HEAD, 1)
         self.norm2 = norm(HEAD)
         self.relu = nn.ReLU6(inplace=True)
         self.classifier = nn.Linear(HEAD, CLASSES)

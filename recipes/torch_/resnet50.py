@@ -13,14 +13,11 @@ from torch.nn.functional import cross_entropy
 from recipes import resnet50
 from recipes.data import photographs
 from recipes.data.photographs import DEVIATION, MEAN, Photographs
-from recipes.resnet50 import Block, Resnet50Settings
+from recipes.resnet50 import STEPS_PER_EPOCH, Block, Resnet50Settings
 from recipes.torch_ import loop
 from recipes.torch_.loop import Run
 from recipes.torch_.supervised import held_out, make_step, measure
 from recipes.trainer.feed import Feed
-
-STEPS_PER_EPOCH = 500
-"""Of synthetic data."""
 
 
 class Bottleneck(nn.Module):
@@ -101,7 +98,7 @@ def train(run: Run) -> None:
             step=lambda indices: step(batch),
             evaluate=None,
             samples=samples,
-            schedule=_schedule(run, samples),
+            schedule=resnet50.schedule(settings, samples),
             data=f"one random batch of {hyper.image_size}x{hyper.image_size} images again and again",
             data_digest=digest,
         )
@@ -119,7 +116,7 @@ def train(run: Run) -> None:
         load=load,
         evaluate=lambda: measure(run, net, _batches(run, unseen), len(unseen)),
         samples=len(known),
-        schedule=_schedule(run, len(known)),
+        schedule=resnet50.schedule(settings, len(known)),
         data=f"{settings.data.name}: {len(known):,} images, {len(unseen):,} held out",
         data_digest=known.digest(),
     )
@@ -133,12 +130,6 @@ def synthetic_batch(run: Run) -> tuple[list[tuple[torch.Tensor, torch.Tensor]], 
     return [
         _on_device(torch.from_numpy(images[each]), torch.from_numpy(labels[each]), world.device) for each in mine
     ], digest
-
-
-def _schedule(run: Run, samples: int) -> loop.Schedule:
-    settings, per_epoch = run.settings, samples // run.settings.batch
-    total = settings.steps or (settings.epochs or 1) * per_epoch
-    return lambda step: resnet50.learning_rate(settings.train, settings.batch, step, per_epoch, total)
 
 
 def _batches(run: Run, unseen: Photographs) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:

@@ -42,10 +42,15 @@ def module(name: str) -> ModuleType:
     return importlib.import_module(f"recipes.torch_.{name}")
 
 
+def small(name: str, *words: str) -> list[str]:
+    """The words of a small job, of which these take the place of those with the same key."""
+    by_key = {word.partition("=")[0]: word for word in (*SMALL[name], "checkpoint.every=0", *words)}
+    return list(by_key.values())
+
+
 def train(name: str, folder: Path, *words: str) -> Path:
     """Run a recipe in this process, where it has to succeed."""
-    code = loop.main(name, module(name).train, [*SMALL[name], "checkpoint.every=0", *words, f"run={folder}"])
-    assert code == loop.DONE
+    assert loop.main(name, module(name).train, small(name, *words, f"run={folder}")) == loop.DONE
     return folder
 
 
@@ -133,11 +138,9 @@ def test_every_level_is_proved_and_its_losses_are_those_of_float32_within_a_boun
     ],
 )
 def test_float16_agrees_too(tmp_path, name, bound, words):
-    given = {word.partition("=")[0] for word in words}
-    words = (*(each for each in SMALL[name] if each.partition("=")[0] not in given), *words)
 
     def go(folder: Path, *more: str) -> list[float]:
-        assert loop.main(name, module(name).train, [*words, *more, "checkpoint.every=0", f"run={folder}"]) == loop.DONE
+        train(name, folder, *words, *more)
         assert result(folder)["observed"]["verdict"] == "proved"
         return losses(folder)
 
@@ -156,9 +159,9 @@ def test_simplenet_is_the_published_construction(tmp_path):
     """
     first, taken_off = [], []
     for seed in range(5):
-        words = ["train.width=256", "batch=64", "amp=o0", f"seed={seed}", "checkpoint.every=0"]
-        assert loop.main("simplenet", simplenet.train, [*words, f"run={tmp_path / str(seed)}"]) == loop.DONE
-        found = losses(tmp_path / str(seed))
+        found = losses(
+            train("simplenet", tmp_path / str(seed), "train.width=256", "batch=64", "amp=o0", f"seed={seed}")
+        )
         assert len(found) == 20
         first.append(found[0])
         taken_off.append((found[0] - found[-1]) / 19)
@@ -202,17 +205,15 @@ def test_both_losses_of_the_gan_are_kept(tmp_path):
 
 def test_the_gans_optimizers_share_one_loss_scale_that_moves_once_a_step(tmp_path):
     words = ("amp=o1", "amp.dtype=float16", "steps=4", "loss_scale.init=64", "loss_scale.growth_every=2")
-    folder = tmp_path / "run"
-    given = [word for word in SMALL["gan"] if not word.startswith("batch")]
-    assert loop.main("gan", gan.train, [*given, "batch=4", *words, f"run={folder}"]) == loop.DONE
+    folder = tmp_path
+    train("gan", folder, "batch=4", *words)
     assert [row["loss_scale"] for row in steps(folder)] == [64, 64, 128, 128]
     state = last_state(folder)
     assert len(state["optimizers"]) == 2
 
 
 def test_the_gans_loss_scaling_can_be_off(tmp_path):
-    words = ["data=digits", "batch=4", "amp=o2", "amp.dtype=float16", "loss_scale=none", "steps=2", f"run={tmp_path}"]
-    assert loop.main("gan", gan.train, words) == loop.DONE
+    train("gan", tmp_path, "batch=4", "amp=o2", "amp.dtype=float16", "loss_scale=none", "steps=2")
     assert [row["loss_scale"] for row in steps(tmp_path)] == [None, None]
 
 
@@ -245,9 +246,7 @@ def test_a_step_is_skipped_where_one_of_two_optimizers_skips_it():
     ],
 )
 def test_a_killed_run_goes_on_bit_by_bit(tmp_path, name, words):
-    given = {word.partition("=")[0] for word in words}
-    job = [*(each for each in SMALL[name] if each.partition("=")[0] not in given), *words]
-    job += ["steps=8", "checkpoint.every=3"]
+    job = small(name, *words, "steps=8", "checkpoint.every=3")
     program = ("-m", f"recipes.torch_.{name}")
     succeed([*job, f"run={tmp_path / 'whole'}"], program=program)
     again = [*job, f"run={tmp_path / 'killed'}"]
@@ -265,7 +264,7 @@ def test_a_killed_run_goes_on_bit_by_bit(tmp_path, name, words):
 @pytest.mark.parametrize("name", ["gan", "resnet50"])
 def test_two_ranks_train_together(tmp_path, name):
     """In evaluation two ranks would compute what one does; in training each has norms and dropout of its own."""
-    words = [*SMALL[name], "amp=o2", "steps=4", "accumulate=2", f"run={tmp_path}"]
+    words = small(name, "amp=o2", "steps=4", "accumulate=2", f"run={tmp_path}")
     said = succeed(words, ranks=2, program=("-m", f"recipes.torch_.{name}"))
     assert "over 2 ranks in 2 micro-batches" in said
     found = result(tmp_path)

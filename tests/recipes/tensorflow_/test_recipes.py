@@ -1,0 +1,201 @@
+"""The recipes in TensorFlow beside MNIST: their numbers at every level, beside torch's, and their resuming."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from pathlib import Path
+
+import numpy
+import pytest
+
+keras = pytest.importorskip("keras")
+tf = pytest.importorskip("tensorflow")
+torch = pytest.importorskip("torch")
+
+from recipes import efficientnet as efficientnet_recipe  # noqa: E402
+from recipes import resnet50 as resnet50_recipe  # noqa: E402
+from recipes.resnet50 import Resnet50Settings  # noqa: E402
+from recipes.simplenet import SimplenetSettings  # noqa: E402
+from recipes.tensorflow_ import efficientnet, gan, loop, resnet50, simplenet  # noqa: E402
+from recipes.torch_ import efficientnet as torch_efficientnet  # noqa: E402
+from recipes.torch_ import loop as torch_loop  # noqa: E402
+from recipes.torch_ import resnet50 as torch_resnet50  # noqa: E402
+from recipes.torch_ import simplenet as torch_simplenet  # noqa: E402
+from recipes.torch_.supervised import draw_glorot  # noqa: E402
+from tests.recipes.data.image_files import encoded, write_folders  # noqa: E402
+
+SMALL = {
+    "simplenet": ("train.width=64", "batch=32", "steps=6"),
+    "resnet50": ("train.width=8", "train.image_size=32", "train.classes=10", "batch=8", "steps=4"),
+    "efficientnet": ("data=synthetic", "train.image_size=32", "batch=16", "train.lr=1e-4", "steps=2"),
+    "gan": ("data=digits", "batch=16", "steps=4"),
+}
+
+
+@pytest.fixture
+def shallow(monkeypatch):
+    """Networks of a few blocks: a graph is traced and optimized for every run, which takes longer than its steps."""
+    monkeypatch.setattr(resnet50_recipe, "STAGES", (1, 1))
+    monkeypatch.setattr(efficientnet_recipe, "BLOCKS", ((16, 3, 1, 1, 1), (24, 3, 2, 2, 6)))
+
+
+def small(name: str, *words: str) -> list[str]:
+    """The words of a small job, of which these take the place of those with the same key."""
+    by_key = {word.partition("=")[0]: word for word in (*SMALL[name], "checkpoint.every=0", *words)}
+    return list(by_key.values())
+
+
+def train(name: str, folder: Path, *words: str) -> Path:
+    """Run a recipe in this process, where it has to succeed."""
+    module = importlib.import_module(f"recipes.tensorflow_.{name}")
+    assert loop.main(name, module.train, small(name, *words, f"run={folder}")) == loop.DONE
+    return folder
+
+
+def steps(folder: Path) -> list[dict]:
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [row for row in rows if "event" not in row]
+
+
+def losses(folder: Path) -> list[float]:
+    return [row["loss"] for row in steps(folder)]
+
+
+def result(folder: Path) -> dict:
+    return json.loads((folder / "result.json").read_text())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "bound"), [("simplenet", 0.01), ("resnet50", 0.05), ("efficientnet", 0.08), ("gan", 0.1)]
+)
+def test_every_level_is_proved_and_its_losses_are_those_of_float32_within_a_bound(tmp_path, shallow, name, bound):
+    """The GAN's scatter most: Keras draws dropout in the dtype that a layer computes in, so other units fall out."""
+    plain = losses(train(name, tmp_path / "o0", "amp=o0"))
+    assert result(tmp_path / "o0")["observed"]["verdict"] == "proved"
+    for level in ("o1", "o2", "o3"):
+        half = losses(train(name, tmp_path / level, f"amp={level}"))
+        assert half == pytest.approx(plain, rel=bound), level
+        assert half != plain
+        found = result(tmp_path / level)
+        assert (found["observed"]["verdict"], found["effective"]["dtype"]) == ("proved", "bfloat16")
+
+
+def test_simplenet_is_torchs_from_equal_initial_weights(tmp_path, monkeypatch):
+    torch.manual_seed(0)
+    first = torch_simplenet.Net(SimplenetSettings(width=64))
+    drawn = [each.detach().numpy().copy() for each in first.parameters()]
+
+    class Net(torch_simplenet.Net):
+        def __init__(self, settings):
+            super().__init__(settings)
+            self.load_state_dict(first.state_dict())
+
+    def network(settings):
+        net = real(settings)
+        net.set_weights([each.T for each in drawn])
+        return net
+
+    real = simplenet.network
+    monkeypatch.setattr(simplenet, "network", network)
+    monkeypatch.setattr(torch_simplenet, "Net", Net)
+    ours = losses(train("simplenet", tmp_path / "tensorflow", "amp=o0", "steps=20", "train.lr=0.1"))
+    words = small("simplenet", "amp=o0", "steps=20", "train.lr=0.1", f"run={tmp_path / 'torch'}")
+    assert torch_loop.main("simplenet", torch_simplenet.train, words) == torch_loop.DONE
+    theirs = losses(tmp_path / "torch")
+    assert len(ours) == 20 and theirs[-1] < 0.8 * theirs[0]
+    assert ours == pytest.approx(theirs, rel=1e-5)
+
+
+def to_keras(weight: torch.Tensor, variable) -> numpy.ndarray:
+    """A weight in Keras's layout."""
+    array = weight.detach().numpy()
+    if array.ndim == 4:
+        order = (2, 3, 0, 1) if "depthwise" in variable.path else (2, 3, 1, 0)
+        return array.transpose(order)
+    return array.T
+
+
+@pytest.mark.parametrize("name", ["resnet50", "efficientnet"])
+def test_networks_put_out_what_torchs_do_from_equal_weights(shallow, name):
+    if name == "resnet50":
+        settings = Resnet50Settings(width=8, image_size=33, classes=10)
+        ours, theirs = resnet50.network(settings), torch_resnet50.Net(settings)
+    else:
+        settings = efficientnet_recipe.EfficientnetSettings(image_size=33)
+        ours, theirs = efficientnet.network(settings), torch_efficientnet.Net()
+    draw_glorot(theirs)
+    with torch.no_grad():
+        for each in theirs.modules():
+            if isinstance(each, torch.nn.BatchNorm2d):
+                each.weight.uniform_(0.5, 1.5)
+    names = {"gamma": "weight", "beta": "bias", "kernel": "weight", "bias": "bias"}
+    parameters = dict(theirs.named_parameters())
+    taken = set()
+    for variable in ours.trainable_variables:
+        layer, kind = variable.path.split("/")[-2:]
+        place = f"{layer.replace('_', '.')}.{names[kind]}"
+        variable.assign(to_keras(parameters[place], variable))
+        taken.add(place)
+    assert taken == set(parameters)
+    images = numpy.random.default_rng(0).random((4, 33, 33, 3), dtype=numpy.float32)
+    with torch.no_grad():
+        expected = theirs.train()(torch.from_numpy(images.transpose(0, 3, 1, 2))).numpy()
+    assert numpy.asarray(ours(images, training=True)) == pytest.approx(expected, rel=1e-3, abs=1e-3)
+
+
+def test_labels_of_the_gan_are_torchs():
+    from recipes.gan import GanSettings
+    from recipes.torch_ import gan as torch_gan
+
+    settings = GanSettings(soften=0.1, swap=0.2)
+    expected = torch_gan.labels(10, settings, torch.device("cpu")).numpy()
+    assert gan.labels(10, settings) == pytest.approx(expected)
+
+
+def test_the_gan_has_two_losses_and_one_loss_scale_that_moves_once_a_step_and_goes_on_bit_by_bit(tmp_path):
+    words = ("amp=o2", "amp.dtype=float16", "batch=4", "loss_scale.init=64", "loss_scale.growth_every=2")
+    whole = train("gan", tmp_path / "whole", *words)
+    assert [row["loss_scale"] for row in steps(whole)] == [64, 64, 128, 128]
+    for row in steps(whole):
+        assert sorted(row["losses"]) == ["discriminator", "generator"]
+        assert row["loss"] == pytest.approx(sum(row["losses"].values()))
+    parts = small("gan", *words, "checkpoint.stop_every=2", f"run={tmp_path / 'parts'}")
+    assert [loop.main("gan", gan.train, parts) for _ in range(2)] == [85, 0]
+    assert losses(tmp_path / "parts") == losses(whole)
+
+
+def test_tfrecord_files_that_tensorflow_wrote_train_as_the_same_images_in_folders(tmp_path, shallow):
+    folders = write_folders(tmp_path / "folders", classes=2, train=8, val=2)
+    records = tmp_path / "records"
+    records.mkdir()
+    number = 0
+    for part, count in (("train", 8), ("validation", 2)):
+        with tf.io.TFRecordWriter(str(records / f"{part}-00000-of-00001")) as writer:
+            for label in (1, 2):
+                for _ in range(count):
+                    writer.write(example(encoded(number), label))
+                    number += 1
+    runs = []
+    for name, folder in (("imagenet", folders), ("tfrecord", records)):
+        words = [f"data={name}", f"data.dir={folder}", "train.classes=2", "train.width=8", "train.image_size=32"]
+        run = tmp_path / f"run-{name}"
+        words += ["batch=4", "amp=o0", "epochs=2", "checkpoint.every=0", f"run={run}"]
+        assert loop.main("resnet50", resnet50.train, words) == loop.DONE
+        runs.append(run)
+    one, other = (losses(run) for run in runs)
+    assert one == other and len(one) == 8
+    assert result(runs[0])["eval"] == result(runs[1])["eval"]
+    assert 0 <= result(runs[0])["throughput"]["data_share"] < 1
+
+
+def example(image: bytes, label: int) -> bytes:
+    """A record as TensorFlow's own tools write it."""
+    features = {
+        "image/class/label": tf.train.Feature(int64_list=tf.train.Int64List(value=[label])),
+        "image/encoded": tf.train.Feature(bytes_list=tf.train.BytesList(value=[image])),
+        "image/format": tf.train.Feature(bytes_list=tf.train.BytesList(value=[b"PNG"])),
+        "image/object/bbox/xmin": tf.train.Feature(float_list=tf.train.FloatList(value=[0.5])),
+    }
+    return tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString()
