@@ -54,7 +54,8 @@ def read(collected: Iterable[Any], named: Sequence[str], kept: str | None) -> Re
 def _read_one(graph: Any, named: Sequence[str], kept: str | None, found: Reading) -> None:
     products = [node for node in graph.node if base(node.op) in PRODUCTS]
     for node in graph.node:
-        names = {base(node.op), *(each.decode() for each in node.attr["fused_ops"].list.s)}
+        fused = node.attr["fused_ops"].list.s if "fused_ops" in node.attr else ()  # looking up what isn't there adds it
+        names = {base(node.op), *(each.decode() for each in fused)}
         for name in names & set(named):
             found.listed[name, dtype_of(node)] += 1
         if base(node.op) not in PRODUCTS and may_multiply(node.op):
@@ -79,8 +80,8 @@ def _read_one(graph: Any, named: Sequence[str], kept: str | None, found: Reading
         elif output is None or not shapes.all_known(inputs):
             found.unaccounted[f"{operation} of unknown shape"] += 1
         else:
-            transposed = node.attr["transpose_a"].b or node.attr["adj_x"].b
-            equation = node.attr["equation"].s.decode()
+            transposed = any(key in node.attr and node.attr[key].b for key in ("transpose_a", "adj_x"))
+            equation = node.attr["equation"].s.decode() if "equation" in node.attr else ""
             found.calls.append(
                 call(
                     operation,
@@ -112,7 +113,7 @@ def call(
 
 def dtype_of(node: Any) -> str:
     """Of its operands."""
-    return tf.as_dtype(node.attr["T"].type).name if node.attr["T"].type else "unknown"
+    return tf.as_dtype(node.attr["T"].type).name if "T" in node.attr else "unknown"
 
 
 def _disagreement(graph: Any, partitions: Sequence[Any]) -> list[str]:

@@ -1,0 +1,27 @@
+"""TensorFlow is imported once, quietly, for all tests here; and left as it was found by each."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+pytest.importorskip("tensorflow")
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import recipes.tensorflow_
+from recipes.tensorflow_ import rewrite
+
+assert recipes.tensorflow_
+
+
+@pytest.fixture(autouse=True)
+def graphs_as_they_are():
+    """What switches graph rewrites on does so for the process."""
+    before = {name: value for name, value in os.environ.items() if name.startswith(rewrite.PREFIX)}
+    yield
+    for name in [each for each in os.environ if each.startswith(rewrite.PREFIX)]:
+        del os.environ[name]
+    os.environ.update(before)
+    rewrite.switch_off()
