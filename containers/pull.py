@@ -55,6 +55,18 @@ def stored(image: Image, runtime: Runtime, cache: Path) -> str:
     return str(path) if path and path.exists() else ""
 
 
+def to_come(image: Image, runtime: Runtime, cache: Path, architecture: str) -> tuple[str, str]:
+    """Where `pull` would put this image, and what to pull, by the digest that its name means now. Both are empty for
+    runtimes that have no files of it. Raises `SettingsError` and `PullError` as `pull` does."""
+    if image.form != "registry" or runtime.kind != "apptainer":
+        return "", ""
+    try:
+        digest = registry.digest(image, architecture)
+    except RegistryError as error:
+        raise PullError(str(error)) from None
+    return str(store.path_of(cache, digest, runtime.kind)), f"{image.registry}/{image.repository}@{digest}"
+
+
 def pull(
     image: Image,
     runtime: Runtime,

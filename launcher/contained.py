@@ -38,6 +38,8 @@ class ContainerPlan:
     """As the runtime takes it."""
     asked: str
     """As it was named."""
+    pull: str = ""
+    """What a job has to fetch first for the image to be there; empty where it is."""
     mounts: tuple[Mount, ...] = ()
     devices: tuple[str, ...] | str | None = None
     user: User
@@ -75,12 +77,20 @@ def choose(spec: JobSpec, facts: Facts, gpus: tuple[str, ...] | None, count: int
     except SettingsError as error:
         raise Unavailable(str(error)) from None
     _check_release(spec, facts, launch.image)
-    image = find.LocalImage(name=known.image, present=known.image_present, architecture=known.image_architecture)
-    find.check_image(image, launch.image, known.architecture)
+    if launch.container.pull and not (slurm and kind == "apptainer"):
+        raise SettingsError(
+            f"container.pull fetches for cluster=slurm with container=apptainer; here, fetch it first: "
+            f"`python -m launcher image pull {launch.image} container={kind}`",
+            "container.pull",
+        )
+    if not known.image_pull:
+        image = find.LocalImage(name=known.image, present=known.image_present, architecture=known.image_architecture)
+        find.check_image(image, launch.image, known.architecture)
     return ContainerPlan(
         runtime=_with_step(runtime, spec),
         image=known.image,
         asked=launch.image,
+        pull=known.image_pull,
         mounts=tuple(_mount(each, facts) for each in launch.mounts),
         devices=_devices(facts, gpus, count, slurm),
         user=User(uid=known.uid, gid=known.gid, name=facts.user, groups=known.groups),

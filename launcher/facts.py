@@ -96,6 +96,8 @@ class ContainerFacts:
     image: str
     """As the runtime takes it."""
     image_present: bool
+    image_pull: str = ""
+    """What `image pull` has to fetch for it to be there, by digest; only where that was asked for."""
     image_architecture: str = ""
     environment: dict[str, str] = field(default_factory=dict)
     """Variables that say how the runtime's client works here, which a job on a cluster would otherwise not have."""

@@ -358,6 +358,7 @@ def _with_absolute_folder(words: tuple[str, ...], settled: Settings) -> tuple[st
 
 
 def _advice(facts: Facts, count: int) -> tuple[str, ...]:
-    if facts.gpu_problem and not count:
-        return (f"running without a GPU: {facts.gpu_problem}",)
-    return ()
+    said = [f"running without a GPU: {facts.gpu_problem}"] if facts.gpu_problem and not count else []
+    if facts.containers and facts.containers.image_pull:
+        said.append("the image isn't here yet: a job of its own fetches it first (pull.log)")
+    return tuple(said)

@@ -17,7 +17,7 @@ from typing import Any
 
 import recipes
 from launcher import profilers, snapshot, user_code, user_script
-from launcher.errors import UsageError
+from launcher.errors import Unavailable, UsageError
 from launcher.facts import Code, ContainerFacts, Facts, Gpu, Script, SlurmFacts
 from launcher.remote import address as addresses
 from launcher.schema import SlurmCluster
@@ -69,6 +69,8 @@ class Questions:
     image: str | None
     cache: str
     """Folder of fetched images."""
+    pull: bool
+    """Whether an image that isn't there is to be fetched."""
     python: str | None
     run_root: str
     folders: tuple[str, ...]
@@ -86,6 +88,7 @@ def questions(specs: Sequence[JobSpec]) -> Questions:
         container=first.container.kind,
         image=first.image,
         cache=first.container.cache,
+        pull=first.container.pull,
         python=first.python,
         run_root=first.run_root,
         folders=tuple(sorted({spec.training.data.dir for spec in specs if spec.training.data.dir})),
@@ -290,22 +293,27 @@ def _containers(asked: Questions) -> ContainerFacts:
     kind: Any = ALIASES.get(asked.container, asked.container)
     runtimes = find.installed(find.ask_here)
     runtime = runtimes.get(kind, Runtime(kind=kind))
-    name, image = "", find.LocalImage(name="", present=False)
+    name, image, wanted = "", find.LocalImage(name="", present=False), ""
     if asked.image is not None:
         try:
             named = references.resolve(asked.image)
             if named.path:
                 named = dataclasses.replace(named, path=os.path.normpath(Path.cwd() / _path(named.path)))
             stored = pull.stored(named, runtime, _path(asked.cache))
+            if asked.pull and not stored:
+                stored, wanted = pull.to_come(named, runtime, _path(asked.cache), find.architecture(find.ask_here))
             name = references.local_name(named, runtime.kind, stored)
         except SettingsError as error:
             raise UsageError(str(error)) from None
+        except pull.PullError as error:
+            raise Unavailable(str(error)) from None
         image = find.find_image(name, runtime, find.ask_here)
     return ContainerFacts(
         runtimes=runtimes,
         architecture=find.architecture(find.ask_here),
         image=name,
         image_present=image.present,
+        image_pull="" if image.present else wanted,
         image_architecture=image.architecture,
         environment={name: os.environ[name] for name in CLIENT_VARIABLES if name in os.environ},
         uid=os.getuid(),

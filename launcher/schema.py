@@ -86,6 +86,9 @@ class Container:
     ipc: Literal["host", "private"] = setting("host", "whose shared memory; data loaders and NCCL need much of it")
     shm: int | None = setting(None, "MiB of a private /dev/shm; null is the runtime's own size")
     cache: str = setting("~/.cache/launcher/images", "folder of images that `image pull` fetched; may be shared")
+    pull: bool = setting(
+        False, "with cluster=slurm, fetch an image that isn't here yet in a job of its own, which the run waits for"
+    )
     limits: dict[str, int] = field(
         default_factory=dict, metadata={"help": "resource limits by prlimit's names, as container.limits.memlock=-1"}
     )

@@ -14,6 +14,7 @@ from launcher import plan as plans
 from launcher import processes, run_ids, runs, script
 from launcher.errors import LauncherError, UsageError
 from launcher.plan import Plan
+from launcher.slurm import pulling
 from launcher.slurm.commands import call, complaint, environment
 from launcher.slurm.header import shape
 from launcher.slurm.jobs import SUBMITS
@@ -31,8 +32,9 @@ def start(folders: Sequence[Path], max_array_size: int = MAX_ARRAY_SIZE, planned
     cluster's MaxArraySize; an array's largest index is one less. `planned` is the plans in the folders, if known."""
     if planned is None:
         planned = [plans.from_json(runs.read_if_whole(each / "plan.json")) for each in folders]
+    fetching = _pull(folders[0], planned[0])
     if len(folders) == 1:
-        _submit_one(folders[0], planned[0])
+        _submit_one(folders[0], planned[0], fetching)
         return
     shapes: dict[tuple[str, ...], list[int]] = {}
     for index, plan in enumerate(planned):
@@ -41,21 +43,30 @@ def start(folders: Sequence[Path], max_array_size: int = MAX_ARRAY_SIZE, planned
     for members in shapes.values():
         for begin in range(0, len(members), max_array_size):
             chunk = members[begin : begin + max_array_size]
-            _submit_array(number, [folders[each] for each in chunk], [planned[each] for each in chunk])
+            _submit_array(number, [folders[each] for each in chunk], [planned[each] for each in chunk], fetching)
             number += 1
 
 
-def _submit_one(folder: Path, plan: Plan) -> None:
+def _pull(folder: Path, plan: Plan) -> str | None:
+    """The job that fetches the image which all of these runs need, if it has to be fetched."""
+    if not pulling.wanted(plan):
+        return None
+    path = folder / "pull.sh"
+    path.write_text(pulling.script(plan, log=str(folder / "pull.log")), encoding="utf-8")
+    return sbatch([str(path)], folder / "pull.out")
+
+
+def _submit_one(folder: Path, plan: Plan, fetching: str | None) -> None:
     first = next_attempt(folder)
     answer = folder / f"sbatch.{len(list(folder.glob('sbatch.*.out'))) + 1}.out"
     log = str(folder / "launch.log")
     record_submission(
         folder, queue="slurm", first_attempt=first, array_index=None, log=log, **_how(folder / "run.sh", answer)
     )
-    sbatch([*after_option(plan), str(folder / "run.sh")], answer)
+    sbatch([*after_option(plan, fetching), str(folder / "run.sh")], answer)
 
 
-def _submit_array(number: int, folders: Sequence[Path], planned: Sequence[Plan]) -> None:
+def _submit_array(number: int, folders: Sequence[Path], planned: Sequence[Plan], fetching: str | None) -> None:
     root, sweep = folders[0].parent, run_ids.sweep_of(folders[0].name) or folders[0].name
     place = root / runs.SWEEPS / sweep
     place.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -78,7 +89,7 @@ def _submit_array(number: int, folders: Sequence[Path], planned: Sequence[Plan])
             log=str(place / f"{stem}.{index}.log"),
             **how,
         )
-    sbatch([*after_option(planned[0]), str(text)], answer)
+    sbatch([*after_option(planned[0], fetching), str(text)], answer)
 
 
 def _how(submitted: Path, answer: Path) -> dict[str, Any]:
@@ -140,18 +151,22 @@ def test_only(planned: Sequence[Plan]) -> None:
             raise UsageError(f"Slurm would refuse this job: {complaint(done)}")
 
 
-def after_option(plan: Plan) -> list[str]:
-    """The dependency that `after=` names, as sbatch wants it. Raises `UsageError` for a run that has no job."""
-    if plan.after is None:
-        return []
+def after_option(plan: Plan, first: str | None = None) -> list[str]:
+    """The dependency on a job that comes first, and that which `after=` names, as sbatch wants them. Raises
+    `UsageError` for a run that has no job."""
+    wanted = [*([f"afterok:{first}"] if first else []), *([_after(plan.after)] if plan.after else [])]
+    return [f"--dependency={','.join(wanted)}", "--kill-on-invalid-dep=yes"] if wanted else []
+
+
+def _after(after: str) -> str:
     from launcher.slurm.jobs import job_of
 
-    kind, _, name = plan.after.rpartition(":")
+    kind, _, name = after.rpartition(":")
     if kind not in ("", "ok", "any"):
-        raise UsageError(f"after={plan.after}: say after=RUN, once it is done, or after=any:RUN, however it ends")
+        raise UsageError(f"after={after}: say after=RUN, once it is done, or after=any:RUN, however it ends")
     found = runs.find(name, runs.roots(None))
     jobs = [job_of(runs.read_if_whole(each.folder / "submission.json")) for each in found.runs]
     if not jobs or None in jobs:
-        raise UsageError(f"after={plan.after}: {name} is not a run of Slurm")
+        raise UsageError(f"after={after}: {name} is not a run of Slurm")
     word = "afterany" if kind == "any" else "afterok"
-    return [f"--dependency={word}:{':'.join(str(each) for each in jobs)}", "--kill-on-invalid-dep=yes"]
+    return f"{word}:{':'.join(str(each) for each in jobs)}"

@@ -1,0 +1,74 @@
+"""An image that a Slurm job of its own fetches before the run: the real Slurm, and a registry on loopback."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from launcher import runs
+from launcher.__main__ import main
+from launcher.slurm.commands import call
+from launcher.slurm.jobs import job_of
+from tests.containers.registry_server import Registry
+from tests.launcher.contained.places import started, until
+from tests.testbed.facts import Testbed
+
+PROGRAM = "#!/bin/sh\necho it ran in the image\n"
+
+
+def words(registry: Registry, folder: Path) -> list[str]:
+    program = folder / "program"
+    program.write_text(PROGRAM)
+    program.chmod(0o755)
+    # The registry's image is empty, so the host's programs are lent to it.
+    lent = [f"/{each}:/{each}:ro" for each in ("usr", "bin", "lib", "lib64")]
+    mounts = ",".join(f"'{each}'" for each in [*lent, f"{program}:{program}:ro"])
+    image = ["container=apptainer", f"image={registry.name}", f"container.cache={folder}/cache", "container.pull=true"]
+    where = ["cluster=slurm", "gpus=0", f"run_root={folder}/runs", f"mounts=[{mounts}]", f"python={program}"]
+    return [*image, *where, "container.limits=null"]
+
+
+def test_an_image_that_is_not_here_is_fetched_once_by_a_job_that_the_runs_wait_for(
+    bed: Testbed, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Registry(f"pulled by a job {os.getpid()}", slow=1.0) as registry:
+        asked = words(registry, tmp_path)
+        assert main([*asked, "seed=1,2"]) == 0
+        assert "a job of its own fetches it first" in capsys.readouterr().err
+        folders = sorted(each.folder for each in runs.newest([str(tmp_path / "runs")], 2))
+        job = job_of(runs.read_if_whole(folders[0] / "submission.json"))
+        waits = call(["squeue", "--noheader", f"--jobs={(job or '').partition('_')[0]}", "--format=%E"]).stdout
+        assert f"afterok:{(folders[0] / 'pull.out').read_text().strip()}" in waits
+        for folder in folders:
+            until(lambda folder=folder: runs.read_if_whole(folder / "status.json").get("state") == "done")
+            assert (folder / "attempts/1/stdout.log").read_text() == "it ran in the image\n"
+        (image,) = (tmp_path / "cache").glob("*.sif")
+        assert image.stem == registry.digest.replace(":", "-")
+        fetched = registry.blob_fetches
+        assert main([*asked, "wait=true"]) == 0
+        assert registry.blob_fetches == fetched
+        assert "fetches it first" not in capsys.readouterr().err
+
+
+def test_a_run_whose_image_could_not_be_fetched_never_starts(bed: Testbed, tmp_path: Path) -> None:
+    with Registry("never fetched") as registry:
+        registry.blobs.clear()
+        assert main(words(registry, tmp_path)) == 0
+        folder = started(tmp_path / "runs")
+        until(lambda: "could not fetch" in _text(folder / "pull.log"))
+        assert main(["watch", folder.name]) == 1
+    assert not (folder / "attempts/1").exists()
+
+
+def test_what_no_job_can_fetch_is_refused(bed: Testbed, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    image = bed.images["python"].docker
+    asked = ["container=docker", f"image={image}", "container.pull=true", f"run_root={tmp_path}/runs"]
+    assert main(asked) == 2
+    assert "container.pull fetches for cluster=slurm with container=apptainer" in capsys.readouterr().err
+    assert not (tmp_path / "runs").exists()
+
+
+def _text(path: Path) -> str:
+    return path.read_text() if path.exists() else ""
