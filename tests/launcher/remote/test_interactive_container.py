@@ -1,0 +1,144 @@
+"""An interactive container, end to end: logged in to at host:port, its mode checked, trained in, its results fetched.
+
+The walk of https://man.twcc.ai/@twccdocs/howto-ccs-activate-tensorflow-amp-en, in a container of the project's own
+recipe on the testbed's base. There is no GPU: the memory that is read is the process's.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+import shlex
+import shutil
+import socket
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from containers import image_recipes, images
+from launcher.__main__ import main
+from tests.launcher import terminal
+from tests.launcher.run_folders import until
+from tests.testbed.facts import Testbed
+
+
+class Interactive(NamedTuple):
+    """A running container, and the words that reach it."""
+
+    name: str
+    address: str
+    words: tuple[str, ...]
+
+
+@pytest.fixture(scope="module")
+def container(testbed: Testbed, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Interactive]:
+    """The recipe's image, started by the recipe's own command but for the port: the testbed's engine has no bridge."""
+    folder = tmp_path_factory.mktemp("interactive")
+    image = _built(testbed, folder)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    keys = folder / "authorized_keys"
+    shutil.copyfile(f"{testbed.ssh.key}.pub", keys)
+    keys.chmod(0o600)
+    _, _, serving = image_recipes.INTERACTIVE.run.partition(" sh -c ")
+    (script,) = shlex.split(serving)
+    name = f"interactive-{port}"
+    flags = ["--detach", "--rm", f"--name={name}", "--network=host", "--env=TF_ENABLE_AUTO_MIXED_PRECISION=1"]
+    flags += [f"--volume={keys}:/root/.ssh/authorized_keys:ro", "--env=OMP_NUM_THREADS=1"]
+    _docker(testbed, "run", *flags, image, "sh", "-c", f"{script} -p {port} -o ListenAddress=127.0.0.1")
+    try:
+        key = until(lambda: _docker(testbed, "exec", name, "cat", "/etc/ssh/ssh_host_ed25519_key.pub", check=False))
+        known = folder / "known_hosts"
+        known.write_text(f"[127.0.0.1]:{port} {' '.join(key.split()[:2])}\n")
+        config = folder / "config"
+        lines = (f"IdentityFile {testbed.ssh.key}", f"UserKnownHostsFile {known}", "GlobalKnownHostsFile /dev/null")
+        config.write_text("\n".join(("Host 127.0.0.1", "IdentitiesOnly yes", *lines)) + "\n")
+        address = f"root@127.0.0.1:{port}"
+        until(lambda: _listens(port))
+        yield Interactive(name, address, ("cluster=ssh", f"cluster.host={address}", f"cluster.ssh_config={config}"))
+    finally:
+        _docker(testbed, "rm", "--force", name, check=False)
+
+
+def _built(testbed: Testbed, folder: Path) -> str:
+    """Its name in the engine; made once for a testbed."""
+    base = testbed.images["torch"]
+    recipe = dataclasses.replace(image_recipes.INTERACTIVE, base=base.docker, distribution="ubuntu")
+    text = images.render(recipe, "docker")
+    name = f"testbed-interactive:{hashlib.sha256((text + base.sandbox).encode()).hexdigest()[:8]}"
+    if not _docker(testbed, "image", "inspect", name, check=False):
+        file = folder / images.FILE_NAMES["docker"]
+        file.write_text(text)
+        options = ["--network=host", "--quiet"]
+        argv = images.build_argv(
+            "docker", client=["docker"], options=options, file=str(file), folder=str(folder), target=name
+        )
+        _docker(testbed, *argv[1:])
+    return name
+
+
+def _docker(testbed: Testbed, *words: str, check: bool = True) -> str:
+    environment = {**os.environ, **testbed.environment, "DOCKER_BUILDKIT": "0"}
+    done = subprocess.run(["docker", *words], env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0 or not check, done.stderr[-2000:]
+    return done.stdout if done.returncode == 0 else ""
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def test_a_login_has_the_containers_own_variables_and_the_mode_can_be_checked(
+    container: Interactive, tmp_path: Path
+) -> None:
+    shell = terminal.launcher("shell", *container.words, "amp=o2", "run_root=/root/runs")
+    assert shell.ask("echo $TF_ENABLE_AUTO_MIXED_PRECISION") == "1"
+    assert shell.ask("id -un; test -e /etc/ssh/sshd_config.d/10.conf && echo inside") == "root\ninside"
+    shell.type("exit")
+    assert shell.wait() == 0
+
+
+def test_a_run_in_it_is_proved_and_its_results_memory_and_table_come_here(
+    container: Interactive, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    small = ("data=synthetic", "batch=64", "steps=6", "run_root=/root/runs")
+    assert main([*container.words, "amp=o2", *small, "wait=true"]) == 0
+    shown = capsys.readouterr().out
+    run = shown.split()[0]
+    assert "proved: bfloat16" in shown
+    assert main(["ls", run, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["result"]["peak_memory_bytes"] > 100 * 2**20
+    assert main(["fetch", run, f"to={tmp_path}/here"]) == 0
+    assert len((tmp_path / "here" / run / "metrics.jsonl").read_text().splitlines()) >= 6
+    capsys.readouterr()
+    assert main(["report", run]) == 0
+    table = capsys.readouterr().out
+    assert container.address in table or run in table
+    assert "proved" in table
+
+
+def test_a_container_that_was_made_anew_is_not_taken_for_the_old_one(
+    container: Interactive, testbed: Testbed, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its host key is another one then, as it is when somebody else answers."""
+    words = list(container.words)
+    text = Path(words[2].partition("=")[2]).read_text()
+    other = " ".join(Path(testbed.folder, "ssh", "host-sshd.pub").read_text().split()[:2])
+    port = container.address.rpartition(":")[2]
+    (tmp_path / "known").write_text(f"[127.0.0.1]:{port} {other}\n")
+    lines = [
+        f"UserKnownHostsFile {tmp_path}/known" if each.startswith("UserKnown") else each for each in text.splitlines()
+    ]
+    (tmp_path / "config").write_text("\n".join(lines) + "\n")
+    words[2] = f"cluster.ssh_config={tmp_path}/config"
+    assert main(["doctor", *words]) == 3
+    shown = capsys.readouterr().out
+    assert "problem  reach" in shown
+    assert "ssh-keygen" in shown
