@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from launcher import comparison, runs
+from launcher import runs
 from launcher.runs import Files, Run
 from launcher.states import State
+from recipes.typed import show
+
+ARMS = "arms"
+"""The folder of a comparison that holds them."""
+FAILED = "failed"
+"""Of an arm that is not tried again: a file that says why."""
 
 
 class Arm(NamedTuple):
@@ -21,8 +27,16 @@ class Arm(NamedTuple):
 def of(folder: Path, plan: Mapping[str, Any]) -> list[Arm]:
     """The arms of the run in this folder, the control first; none of a plain run."""
     arms = plan.get("arms") or ()
-    root = str(folder / comparison.ARMS)
-    return [Arm(Run(root, each["arm"]), comparison.label_of(each.get("swept") or ())) for each in arms]
+    root = str(folder / ARMS)
+    return [Arm(Run(root, each["arm"]), label_of(each.get("swept") or ())) for each in arms]
+
+
+def label_of(swept: Sequence[Any]) -> str:
+    """Where an arm differs from the others, from what a plan says of it. One that was given a name is called by it."""
+    pairs = [(str(key), value) for key, value in swept]
+    if [key for key, _ in pairs] == ["arm"]:
+        return str(pairs[0][1])
+    return " ".join(f"{key}={show(value)}" for key, value in pairs)
 
 
 def state(arm: Run, whole: State) -> State:
@@ -57,7 +71,7 @@ def _of(files: Files, name: Any, reason: str) -> State:
 def _failed(folder: Path) -> str:
     """What ended the arm, in the words of whoever ran its blocks; empty if nothing did."""
     try:
-        said = (folder / "failed").read_text(encoding="utf-8", errors="replace").strip()
+        said = (folder / FAILED).read_text(encoding="utf-8", errors="replace").strip()
     except OSError:
         return ""
     return "it ran out of memory" if said == "out of memory" else f"its trainer ended with {said}"

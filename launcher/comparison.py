@@ -16,16 +16,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from launcher import arms
 from launcher.errors import UsageError
 from launcher.overrides import Override
-from recipes.typed import SettingsError, at_least, fields_of, from_text, setting, show, unknown_key
+from recipes.typed import SettingsError, at_least, fields_of, from_text, setting, unknown_key
 
 if TYPE_CHECKING:
     from launcher.plan import Plan
     from launcher.spec import JobSpec
 
-ARMS = "arms"
-BLOCKS = "blocks"
 PREFIX = "compare."
 ENOUGH = 5
 """Rounds from which there is an interval."""
@@ -122,6 +121,7 @@ def check(specs: Sequence[JobSpec]) -> None:
         "gpus": lambda spec: spec.launch.gpus,
         "visible_gpus": lambda spec: spec.launch.visible_gpus,
         "cluster": lambda spec: spec.launch.cluster,
+        "secrets": lambda spec: spec.launch.secrets,
     }
     why = {
         "recipe": "arms are one job in several modes",
@@ -144,7 +144,7 @@ def settled(spec: JobSpec, how: Compare) -> JobSpec:
 
 def make(plans: Sequence[Plan], how: Compare, name: str | None = None, published: Published | None = None) -> Plan:
     """One plan that measures these arms, the first of which is the control. Pure."""
-    arms = tuple(
+    measured = tuple(
         dataclasses.replace(plan, arm=f"{number:02}", gpu_pool=(), setup=(), after=None, command=())
         for number, plan in enumerate(plans)
     )
@@ -152,29 +152,20 @@ def make(plans: Sequence[Plan], how: Compare, name: str | None = None, published
     return dataclasses.replace(
         control,
         name=name or f"compare-{control.recipe}",
-        words=tuple(f"({label(arm)})" for arm in arms),
+        words=tuple(f"({label(arm)})" for arm in measured),
         swept=(),
         telemetry=0,
         env={},
-        secrets={},
         comparison=how,
         published=published,
-        arms=arms,
+        arms=measured,
         advice=tuple(dict.fromkeys(line for plan in plans for line in plan.advice)),
     )
 
 
 def label(arm: Plan) -> str:
     """What a person calls an arm: where it differs from the others."""
-    return label_of(arm.swept)
-
-
-def label_of(swept: Sequence[Any]) -> str:
-    """The same from what a plan.json says of it. An arm that was given a name is called by it."""
-    pairs = [(str(key), value) for key, value in swept]
-    if [key for key, _ in pairs] == ["arm"]:
-        return str(pairs[0][1])
-    return " ".join(f"{key}={show(value)}" for key, value in pairs)
+    return arms.label_of(arm.swept)
 
 
 def order(arms: Sequence[str], rounds: int) -> list[str]:

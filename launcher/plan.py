@@ -11,7 +11,8 @@ from typing import Any
 
 from launcher import contained, profilers, user_script
 from launcher import gpus as shared_gpus
-from launcher.comparison import ARMS, Compare, Published
+from launcher.arms import ARMS
+from launcher.comparison import Compare, Published
 from launcher.contained import ContainerPlan
 from launcher.errors import Unavailable, UsageError
 from launcher.facts import Facts, Gpu

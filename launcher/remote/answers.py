@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher import log_pieces, queues, runs, stopping, summary
+from launcher.arms import ARMS, FAILED
 from launcher.errors import UsageError
 from launcher.queues import Seen
 from launcher.runs import Run
@@ -61,7 +62,7 @@ def _told(seen: Seen, question: Mapping[str, Any], follow: bool) -> dict[str, An
         "state": list(state),
         "exists": seen.files.exists,
         "attempts": numbers,
-        "files": dict(_changed(folder, numbers, question["stamps"])),
+        "files": dict(_changed(folder, _small(folder, numbers, state.finished), question["stamps"])),
         "step": None if state.finished else step(str(folder)),
     }
     if state.name in ("failed", "lost"):
@@ -72,8 +73,15 @@ def _told(seen: Seen, question: Mapping[str, Any], follow: bool) -> dict[str, An
     return answer
 
 
-def _changed(folder: Path, numbers: Sequence[int], stamps: Mapping[str, Any]) -> Generator[Any, None, None]:
-    for name in [*SMALL, *(f"attempts/{number}/stopped.json" for number in numbers)]:
+def _small(folder: Path, numbers: Sequence[int], ended: bool) -> list[str]:
+    """Files that tell how a run stands, and of a comparison how its arms do; what those measured only at the end."""
+    told = (*SMALL, FAILED, *(("metrics.jsonl",) if ended else ()))
+    arms = [f"{ARMS}/{each.name}/{name}" for each in sorted((folder / ARMS).glob("*")) for name in told]
+    return [*SMALL, *(f"attempts/{number}/stopped.json" for number in numbers), *arms]
+
+
+def _changed(folder: Path, names: Sequence[str], stamps: Mapping[str, Any]) -> Generator[Any, None, None]:
+    for name in names:
         try:
             with open(folder / name, encoding="utf-8", errors="surrogateescape") as stream:
                 found = os.fstat(stream.fileno())

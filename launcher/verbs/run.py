@@ -55,7 +55,8 @@ def hand_over(plans: Sequence[Plan], facts: Facts, specs: Sequence[JobSpec]) -> 
         return submit(plans, facts, code_files(specs))
     from launcher.remote import handing_over
 
-    secrets = [spec.launch.secrets for spec in specs]
+    # The arms of a comparison, which are one plan, have the same.
+    secrets = [spec.launch.secrets for spec in specs][: len(plans)]
     return handing_over.submit(plans, facts, code_files(specs), address, secrets)
 
 
