@@ -112,6 +112,8 @@ def mechanism(settings: Settings, dtype: str, device: str, source: Source, *, ng
         return own
     if by_script(train, source):
         return own
+    if settings.xla and device == "cpu":
+        return Row(hole="xla=true around a script does nothing on a CPU: there jit_compile=True in the script does it")
     if level == "o0":
         return own
     add = f"let the script carry it out by itself, with these lines:\n{LINES[framework]}"

@@ -64,6 +64,12 @@ def test_a_hole_of_the_legality_table_stays_one_even_where_the_script_asks():
     assert "XLA" in row.hole
 
 
+def test_xla_around_a_script_on_a_cpu_would_do_nothing():
+    asked = dataclasses.replace(settings("tensorflow", "o0"), xla=True)
+    assert "does nothing on a CPU" in script.mechanism(asked, "float32", "cpu", Source()).hole
+    assert script.mechanism(asked, "float32", "cuda", Source()).hole == ""
+
+
 @pytest.mark.parametrize(("level", "mechanism"), [("o0", "ngc_environment"), ("o1", "ngc_environment"), ("o2", "")])
 def test_variables_carry_a_level_in_nvidias_tensorflow_1_and_in_no_other(level, mechanism):
     asked = settings("tensorflow", level, bare=True)

@@ -109,8 +109,8 @@ def test_half_parameters_under_o0_are_seen():
     class Half(nn.Layer):
         def __init__(self):
             super().__init__()
-            self.inner, self.half = nn.Linear(8, 4), nn.Linear(2, 2)
-            self.half.to(dtype="bfloat16")
+            self.inner, self.low = nn.Linear(8, 4), nn.Linear(2, 2)
+            self.low.to(dtype="bfloat16")
 
         def forward(self, inputs):
             return self.inner(inputs)

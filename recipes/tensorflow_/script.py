@@ -1,0 +1,213 @@
+"""A user's own script in TensorFlow: `python -m recipes.tensorflow_.script amp=o2 script=train.py -- --lr 0.1`.
+
+What can be applied around it is applied: Keras's policy for o2 and o3, the graph rewrite for o1 on a CPU. What it
+applies itself, by `Precision.from_env()` or in its own way, is left to it. Every graph of the whole run is observed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from recipes import levels, script
+from recipes.tensorflow_ import hardware, xla
+from recipes.tensorflow_.gpus import capability_of
+from recipes.tensorflow_.observe import NORMS, Witness
+from recipes.tensorflow_.precision import Precision
+from recipes.tensorflow_.recorder import TensorFlowDevice
+from recipes.trainer import script as shared
+from recipes.trainer.outcome import Mode
+from recipes.trainer.script import Started
+from recipes.typed import SettingsError
+
+WHOLE_RUN = 1
+"""The number under which the one observation of a script goes."""
+
+
+class TensorFlowWrapper(shared.Wrapper):
+    """`recipes.trainer.script.Wrapper` in TensorFlow."""
+
+    def __init__(self, started: Started) -> None:
+        settings = started.chosen.settings
+        if settings.profile.tool == "framework":
+            raise SettingsError("profile=framework around a script is there for torch; say profile=nsys", "profile")
+        self._kind = _kind(settings.device)
+        capability = capability_of(self._kind)
+        dtype = levels.resolve_dtype(settings.amp.level, settings.amp.dtype, self._kind, capability, "tensorflow")
+        row = script.mechanism(settings, dtype, self._kind, started.source)
+        if row.hole:
+            raise SettingsError(row.hole, "amp")
+        if settings.xla:
+            xla.watch(True, os.environ)
+            tf.config.optimizer.set_jit("autoclustering")
+        self._own = script.by_script(settings.train, started.source)
+        scale = settings.loss_scale
+        if not self._own and dtype == "float16":
+            if scale != levels.LossScale():
+                raise SettingsError(
+                    f"loss_scale.mode={scale.mode}: Keras scales the loss of this script by its own rule, dynamically "
+                    "from 2^15; leave loss_scale out",
+                    "loss_scale",
+                )
+            scale = levels.PRESETS["tf"]
+        self._asked = False
+        self._mechanism = row.mechanism
+        # Where the script applies its precision itself, this one is only what it is held against.
+        self._precision = Precision.of(settings.amp, scale, self._kind, tf32=settings.tf32, xla=settings.xla)
+        if self._own and settings.amp.level == "o1":
+            Precision.of(levels.Amp(level="o0"), levels.LossScale(), self._kind, tf32=settings.tf32)
+        self._witness = ScriptWitness(self._precision, scaled_by_keras=not self._own and dtype == "float16")
+        self.mode = Mode(
+            dtype=dtype,
+            mechanism=row.mechanism,
+            loss_scale=self._precision.loss_scale,
+            tf32=self._precision.tf32,
+            device=self._kind,
+            capability=capability,
+        )
+
+    @contextlib.contextmanager
+    def around(self) -> Iterator[None]:
+        policy = keras.config.dtype_policy()
+        with self._witness.watching(), self._noticing():
+            if not self._own:
+                keras.config.set_dtype_policy(self._precision.policy)
+            try:
+                yield
+            finally:
+                keras.config.set_dtype_policy(policy)
+
+    @contextlib.contextmanager
+    def _noticing(self) -> Iterator[None]:
+        """Whether the script asks for its precision: then the policy around it is taken back."""
+        original = Precision.from_env
+
+        def from_env(*args: Any, **kwargs: Any) -> Precision:
+            keras.config.set_dtype_policy("float32")
+            self._asked = True
+            made = original(*args, **kwargs)
+            self._precision = self._witness.precision = made
+            self._witness.scaled_by_keras = False
+            return made
+
+        Precision.from_env = staticmethod(from_env)  # type: ignore[method-assign]
+        try:
+            yield
+        finally:
+            Precision.from_env = staticmethod(original)  # type: ignore[method-assign]
+
+    def reports(self) -> list[dict[str, Any]]:
+        return self._witness.reports
+
+    def mechanism(self) -> str:
+        if self._asked:
+            return self._precision.mechanism
+        return "script" if self._own else self._mechanism
+
+    def steps(self) -> int:
+        return self._witness.steps()
+
+    def peak_memory(self) -> int:
+        return TensorFlowDevice(self._kind).peak_memory()
+
+    def versions(self) -> dict[str, str | None]:
+        return hardware.versions()
+
+    def hardware(self) -> dict[str, str | None]:
+        return hardware.hardware(self._kind)
+
+
+class ScriptWitness(Witness):
+    """Watches a whole script: the models and optimizers that it makes become known as it makes them."""
+
+    def __init__(self, precision: Precision, *, scaled_by_keras: bool) -> None:
+        self.scaled_by_keras = scaled_by_keras
+        """Keras alone is there to scale the loss: an optimizer that it doesn't scale for is a problem."""
+        self._made: list[keras.Model] = []
+        self._built: list[keras.Optimizer] = []
+        self._scaled: set[int] = set()
+        super().__init__(self._made, precision)
+
+    @property
+    def precision(self) -> Precision:
+        return self._precision
+
+    @precision.setter
+    def precision(self, precision: Precision) -> None:
+        self._precision = precision
+
+    @contextlib.contextmanager
+    def watching(self) -> Iterator[None]:
+        """The script runs in here."""
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(_after(keras.Model, "__init__", self._made.append))
+            stack.enter_context(_after(keras.optimizers.Optimizer, "build", self._on_build))
+            stack.enter_context(_after(keras.optimizers.LossScaleOptimizer, "__init__", self._on_scaling))
+            stack.enter_context(self.step(WHOLE_RUN))
+            yield
+
+    def steps(self) -> int:
+        """Optimizer steps that were applied: the most of any optimizer."""
+        return max((int(each.iterations.numpy()) for each in self._built), default=0)
+
+    def _on_build(self, optimizer: keras.Optimizer) -> None:
+        if not isinstance(optimizer, keras.optimizers.LossScaleOptimizer) and optimizer not in self._built:
+            self._built.append(optimizer)
+
+    def _on_scaling(self, optimizer: keras.optimizers.LossScaleOptimizer) -> None:
+        self._scaled.add(id(optimizer.inner_optimizer))
+
+    def _report(self, executed: Counter[str], eager: Counter[str]) -> dict[str, Any]:
+        # Those that the script gave to its own precision are among them already.
+        self._precision._optimizers += [each for each in self._built if each not in self._precision._optimizers]
+        report = super()._report(executed, eager)
+        if self.scaled_by_keras:
+            bare = [type(each).__name__ for each in self._built if id(each) not in self._scaled]
+            if bare:
+                problem = f"nothing scaled the loss of optimizer {bare[0]}, and small float16 gradients vanish"
+                report["problems"] = [*report["problems"], problem]
+        return report
+
+    def _parameters(self) -> list[dict[str, Any]]:
+        """Of what optimizers step, each layer once: a model may be part of another, or have been made for nothing."""
+        layers = {id(layer): layer for model in self._made for layer in model._flatten_layers()}
+        stepped = {id(each) for each in self._precision.stepped()}
+        elements: Counter[tuple[str, str]] = Counter()
+        for layer in layers.values():
+            group = "norm" if type(layer).__name__ in NORMS else "other"
+            for variable in (each for each in layer._trainable_variables if id(each) in stepped):
+                elements[group, variable.value.dtype.name] += int(variable.value.shape.num_elements())
+        return [{"group": group, "dtype": dtype, "elements": count} for (group, dtype), count in elements.items()]
+
+
+@contextlib.contextmanager
+def _after(owner: Any, name: str, told: Any) -> Iterator[None]:
+    """Have `told` called with the object after each call of that method of it."""
+    original = getattr(owner, name)
+
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        result = original(self, *args, **kwargs)
+        told(self)
+        return result
+
+    setattr(owner, name, method)
+    try:
+        yield
+    finally:
+        setattr(owner, name, original)
+
+
+def _kind(device: str) -> str:
+    there = bool(tf.config.list_physical_devices("GPU"))
+    return ("cuda" if there else "cpu") if device == "auto" else device
+
+
+if __name__ == "__main__":
+    sys.exit(shared.main("tensorflow", sys.argv[1:], TensorFlowWrapper))

@@ -1,0 +1,169 @@
+"""The wrapper around a user's script in TensorFlow, run in this process as a user's file is run."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import keras
+import pytest
+
+from recipes.settings import Settings
+from recipes.tensorflow_.script import TensorFlowWrapper
+from recipes.trainer import script as shared
+from recipes.typed import plain
+
+HEAD = """\
+import keras
+import numpy
+import tensorflow as tf
+keras.utils.set_random_seed(0)
+inputs = numpy.random.rand(64, 32).astype("float32")
+targets = inputs.sum(1, keepdims=True)
+"""
+NET = """
+net = keras.Sequential(
+    [keras.Input((32,)), keras.layers.Dense(64), keras.layers.BatchNormalization(), keras.layers.Dense(16)]
+)
+"""
+FIT = (
+    HEAD
+    + NET
+    + """
+net.compile(optimizer="sgd", loss="mse")
+net.fit(inputs, targets, batch_size=32, epochs=2, verbose=0)
+"""
+)
+LOOP = (
+    HEAD
+    + NET
+    + """
+optimizer = keras.optimizers.SGD(0.01)
+
+@tf.function
+def step(x, y):
+    with tape() as each:
+        loss = tf.reduce_mean((tf.cast(net(x, training=True), tf.float32) - y) ** 2)
+    optimizer.apply(each.gradient(loss, net.trainable_variables), net.trainable_variables)
+
+for _ in range(3):
+    step(inputs, targets)
+"""
+)
+OWN = (
+    HEAD
+    + """
+from recipes.tensorflow_.precision import Precision
+precision = Precision.from_env()
+net = precision.build(lambda: keras.Sequential([keras.Input((32,)), keras.layers.Dense(64), keras.layers.Dense(16)]))
+optimizer = precision.optimizer(keras.optimizers.SGD(0.01), net.trainable_variables)
+
+@tf.function
+def step(x, y):
+    with precision.forward() as tape:
+        loss = tf.reduce_mean((tf.cast(net(precision.input(x)), tf.float32) - y) ** 2)
+    precision.step(optimizer, precision.backward(tape, loss, optimizer))
+    precision.update()
+
+for _ in range(3):
+    step(inputs, targets)
+"""
+)
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch, capfd):
+    """Runs a script under the wrapper in this process: its exit code, what it printed, and its result."""
+
+    def start(text, *words, environ=None):
+        (tmp_path / "train.py").write_text(text)
+        for name, value in (environ or {}).items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr(sys, "argv", list(sys.argv))
+        monkeypatch.setattr(sys, "path", list(sys.path))
+        folder = tmp_path / "run"
+        folder.mkdir(exist_ok=True)
+        told = [*words, "device=cpu", f"script={tmp_path}/train.py", f"run={folder}"]
+        code = shared.main("tensorflow", told, TensorFlowWrapper)
+        found = folder / "result.json"
+        return code, capfd.readouterr(), json.loads(found.read_text()) if found.exists() else {}
+
+    return start
+
+
+@pytest.mark.parametrize(
+    ("level", "dtype", "mechanism"),
+    [
+        ("o0", "float32", "float32"),
+        ("o1", "bfloat16", "grappler"),
+        ("o2", "bfloat16", "keras_policy"),
+        ("o2", "float16", "keras_policy"),
+        ("o3", "bfloat16", "keras_policy"),
+    ],
+)
+def test_a_script_that_knows_nothing_of_it_runs_at_the_level_and_is_proved(run, level, dtype, mechanism):
+    words = [f"amp={level}", *([f"amp.dtype={dtype}"] if level != "o0" else [])]
+    code, printed, found = run(FIT, *words)
+    assert (code, found["mechanism"]) == (0, mechanism), found.get("reason") or printed.err
+    assert (found["observed"]["verdict"], found["observed"]["dtype"]) == ("proved", dtype)
+    assert found["steps"] in ((3, 4) if dtype == "float16" else (4,))  # the first scale may be too much
+    assert keras.config.dtype_policy().name == "float32"
+
+
+def test_what_keras_scales_is_said_with_its_own_rule(run):
+    _, printed, _ = run(FIT, "amp=o2", "amp.dtype=float16")
+    assert "dynamic loss scale from 32768" in printed.out
+    code, printed, _ = run(FIT, "amp=o2", "amp.dtype=float16", "loss_scale=static")
+    assert (code, "Keras scales the loss of this script by its own rule" in printed.err) == (2, True)
+
+
+def test_float16_in_a_loop_of_the_scripts_own_is_refused_as_nothing_scales_its_loss(run):
+    text = LOOP.replace("tape()", "tf.GradientTape()")
+    code, printed, found = run(text, "amp=o2", "amp.dtype=float16")
+    assert (code, found) == (2, {})
+    assert "nothing scales it in this script as it is" in printed.err
+    assert "Precision.from_env()" in printed.err
+    assert run(text, "amp=o2", "amp.dtype=bfloat16")[0] == 0
+
+
+def test_a_loop_that_hides_from_the_reader_is_caught_while_it_runs(run, tmp_path):
+    """The text has compile and fit, and trains with a tape that a helper makes."""
+    (tmp_path / "helper.py").write_text("import tensorflow as tf\ntape = tf.GradientTape\n")
+    text = "from helper import tape\n" + LOOP + "\nclass No:\n    def compile(self): pass\n    fit = compile\n"
+    text += "No().compile()\nNo().fit()\n"
+    code, _, found = run(text, "amp=o2", "amp.dtype=float16")
+    assert (code, found["observed"]["verdict"]) == (1, "unknown")
+    assert "nothing scaled the loss of optimizer SGD" in found["observed"]["why"]
+
+
+@pytest.mark.parametrize(("level", "dtype"), [("o2", "float16"), ("o1", "bfloat16"), ("o3", "bfloat16")])
+def test_a_script_that_asks_for_its_precision_may_have_any_level(run, tmp_path, level, dtype):
+    amp = {"level": level, "dtype": dtype}
+    values = plain(Settings(recipe="script", framework="tensorflow", device="cpu"))
+    (tmp_path / "plan.json").write_text(json.dumps({"schema": 1, "settings": {**values, "train": {}, "amp": amp}}))
+    environ = {"LAUNCHER_SPEC": str(tmp_path / "plan.json")}
+    code, _, found = run(OWN, f"amp={level}", f"amp.dtype={dtype}", environ=environ)
+    assert code == 0, found["reason"]
+    assert (found["observed"]["verdict"], found["observed"]["dtype"]) == ("proved", dtype)
+
+
+def test_a_policy_that_the_script_sets_itself_is_held_against_the_level(run):
+    own = FIT.replace("\nnet =", '\nkeras.config.set_dtype_policy("mixed_bfloat16")\nnet =', 1)
+    code, _, found = run(own, "amp=o2", "train.precision=script")
+    assert (code, found["mechanism"], found["observed"]["verdict"]) == (0, "script", "proved")
+    assert run(FIT, "amp=o2", "train.precision=script")[2]["observed"]["verdict"] == "contradicted"
+    assert run(own, "amp=o0", "train.precision=script")[2]["observed"]["verdict"] == "contradicted"
+
+
+def test_a_policy_that_the_script_takes_back_is_seen(run):
+    text = FIT.replace("\nnet =", '\nkeras.config.set_dtype_policy("float32")\nnet =', 1)
+    code, printed, found = run(text, "amp=o2")
+    assert (code, found["observed"]["verdict"]) == (1, "contradicted")
+    assert "what ran was not amp=o2" in printed.err
+
+
+@pytest.mark.parametrize("word", ["xla=true", "profile=framework"])
+def test_what_would_do_nothing_around_a_script_is_refused(run, word):
+    code, printed, _ = run("raise SystemExit('it ran')", "amp=o0", word)
+    assert (code, word in printed.err, "it ran" in printed.err) == (2, True, False)
