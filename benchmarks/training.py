@@ -15,6 +15,7 @@ from recipes.data import images
 from recipes.settings import Settings
 from recipes.torch_ import loop, mnist, observe
 from recipes.torch_.loop import Run
+from recipes.torch_.supervised import to_device
 
 EPOCHS = 12
 
@@ -106,7 +107,7 @@ class Turns:
 
 
 def _hand_o0(settings: Settings, device: torch.device) -> Callable[[torch.Tensor], None]:
-    inputs, labels = mnist.to_device(_load(settings).train, device)
+    inputs, labels = to_device(_load(settings).train, device)
     model = mnist.Net(settings.train).to(device).train()
     optimizer = torch.optim.Adadelta(model.parameters(), lr=settings.train.lr, rho=settings.train.rho)
 
@@ -120,7 +121,7 @@ def _hand_o0(settings: Settings, device: torch.device) -> Callable[[torch.Tensor
 
 
 def _hand_o1(settings: Settings, device: torch.device) -> Callable[[torch.Tensor], None]:
-    inputs, labels = mnist.to_device(_load(settings).train, device)
+    inputs, labels = to_device(_load(settings).train, device)
     model = mnist.Net(settings.train).to(device).train()
     optimizer = torch.optim.Adadelta(model.parameters(), lr=settings.train.lr, rho=settings.train.rho)
 
@@ -136,7 +137,7 @@ def _hand_o1(settings: Settings, device: torch.device) -> Callable[[torch.Tensor
 
 
 def _hand_o2(settings: Settings, device: torch.device) -> Callable[[torch.Tensor], None]:
-    inputs, labels = mnist.to_device(_load(settings).train, device)
+    inputs, labels = to_device(_load(settings).train, device)
     model = mnist.Net(settings.train).to(device, torch.bfloat16).train()  # it has no norms
     weights = list(model.parameters())
     masters = [each.detach().float() for each in weights]

@@ -44,9 +44,9 @@ def keys(config_dirs: Sequence[Path]) -> str:
         lines += ["", f"keys of cluster={kind}:", *_section(cluster, prefix="cluster.", skip=("kind",))]
     for name in NAMES:
         recipe = find(name)
-        data = ", ".join(f"{each} ({layout.help})" for each, layout in recipe.data.items())
-        own = f" (batch={recipe.batch}, epochs={recipe.epochs} unless named; data: {data})" if recipe.data else ""
+        own = f" (batch={recipe.batch}, epochs={recipe.epochs} unless named)" if recipe.data else ""
         lines += ["", f"keys of recipe={name}{own}:"]
+        lines += [f"  data={each:19} {'':24} {layout.help}" for each, layout in recipe.data.items()]
         lines += _section(recipe.settings, prefix="train.")
     return "\n".join(lines) + "\n"
 

@@ -308,14 +308,15 @@ def _check_data(spec: JobSpec, facts: Facts) -> None:
     there = facts.folders.get(data.dir)
     if there is None:
         raise SettingsError(f"data.dir={data.dir} is not a folder; it should hold {wanted}{fetch}", "data.dir")
-    lacking = [_lacking(names, there) for names in layout.files]
+    lacking = [_lacking(layout, names, there) for names in layout.files]
     if all(lacking):
         what = f"lacks {', '.join(lacking[0])}" if len(lacking) == 1 else f"holds neither {wanted}"
-        raise SettingsError(f"data.dir={data.dir} {what} (or the same with .gz){fetch}", "data.dir")
+        compressed = " (or the same with .gz)" if layout.gzip else ""
+        raise SettingsError(f"data.dir={data.dir} {what}{compressed}{fetch}", "data.dir")
 
 
-def _lacking(names: tuple[str, ...], there: Collection[str]) -> list[str]:
-    return [name for name in names if not fnmatch.filter(there, name) and f"{name}.gz" not in there]
+def _lacking(layout: DataLayout, names: tuple[str, ...], there: Collection[str]) -> list[str]:
+    return [name for name in names if not fnmatch.filter(there, name) and not (layout.gzip and f"{name}.gz" in there)]
 
 
 def _check_secrets(spec: JobSpec, facts: Facts) -> None:

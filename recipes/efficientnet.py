@@ -120,7 +120,7 @@ RECIPE = Recipe(
             files=(("train.bin", "test.bin"), ("train", "test"), ("cifar-100-binary",), ("cifar-100-python",)),
             help="the binary or the Python files of CIFAR-100 in data.dir",
         ),
-        "synthetic": DataLayout(help="random images of CIFAR-100's shape"),
+        "synthetic": DataLayout(samples=40_000, help="random images of CIFAR-100's shape"),
     },
     layers=layers,
 )

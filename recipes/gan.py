@@ -74,9 +74,11 @@ RECIPE = Recipe(
     epochs=4,
     trainers={"torch": "recipes.torch_.gan", "tensorflow": "recipes.tensorflow_.gan"},
     data={
-        "mnist": DataLayout(files=(MNIST_FILES,), download=True, help="the IDX files of MNIST in data.dir"),
-        "digits": DataLayout(epochs=100, help="scikit-learn's 1,797 digits, of which 1,536 are trained on"),
-        "synthetic": DataLayout(help="random images of MNIST's shape"),
+        "mnist": DataLayout(files=(MNIST_FILES,), gzip=True, download=True, help="the IDX files of MNIST in data.dir"),
+        "digits": DataLayout(
+            samples=1536, batch=256, epochs=100, help="scikit-learn's 1,797 digits, of which 1,536 are trained on"
+        ),
+        "synthetic": DataLayout(samples=60_000, help="random images of MNIST's shape"),
     },
     layers=layers,
 )

@@ -29,13 +29,16 @@ RECIPE = Recipe(
     epochs=12,
     trainers={"torch": "recipes.torch_.mnist", "tensorflow": "recipes.tensorflow_.mnist"},
     data={
-        "digits": DataLayout(epochs=24, help="1,797 real 8x8 digits shipped inside scikit-learn; nothing to fetch"),
+        "digits": DataLayout(
+            samples=1536, epochs=24, help="1,797 real 8x8 digits shipped inside scikit-learn; nothing to fetch"
+        ),
         "mnist": DataLayout(
             files=(MNIST_FILES,),
+            gzip=True,
             download=True,
             help="the IDX files of MNIST in data.dir",
         ),
-        "synthetic": DataLayout(help="random images of MNIST's shape"),
+        "synthetic": DataLayout(samples=60_000, help="random images of MNIST's shape"),
     },
     layers=lambda settings: (
         Layer(name="conv1", kind="conv", inputs=1, outputs=32, kernel=3),

@@ -19,10 +19,16 @@ class DataLayout:
     """One data set that a recipe can train on."""
 
     files: tuple[tuple[str, ...], ...] = ()
-    """Sets of names, one of which must lie whole in data.dir, each as it is or with `.gz`, `*` standing for anything;
-    none means that no folder is needed."""
+    """Sets of names, one of which must lie whole in data.dir, `*` standing for anything; none means that no folder is
+    needed."""
+    gzip: bool = False
+    """Whether each of them may also lie there with `.gz`."""
     download: bool = False
     """Whether data.download=true can fetch them."""
+    samples: int | None = None
+    """How many are trained on, where that doesn't depend on files."""
+    batch: int | None = None
+    """Samples per step where nothing else is said; none is the recipe's own number."""
     epochs: int | None = None
     """Passes over this data set where nothing else is said; none is the recipe's own number."""
     help: str = ""

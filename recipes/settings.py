@@ -131,7 +131,8 @@ def _refuse_what_it_does_not_take(settings: Settings, recipe: Recipe) -> None:
 def with_recipe_defaults(settings: Settings, recipe: Recipe) -> Settings:
     """The settings with the recipe's own batch, epochs and data where none was named.
 
-    Raises `SettingsError` for data that the recipe doesn't know, and for epochs and steps together.
+    Raises `SettingsError` for data that the recipe doesn't know or that has fewer samples than the batch, and for
+    epochs and steps together.
     """
     _refuse_what_it_does_not_take(settings, recipe)
     if not recipe.data:
@@ -141,12 +142,15 @@ def with_recipe_defaults(settings: Settings, recipe: Recipe) -> Settings:
         raise SettingsError(not_a_choice("data", name, recipe.data), "data.name")
     if settings.epochs is not None and settings.steps is not None:
         raise SettingsError(f"epochs={settings.epochs} and steps={settings.steps}: say one of them", "steps")
-    epochs = settings.epochs
+    layout, epochs = recipe.data[name], settings.epochs
     if epochs is None and settings.steps is None:
-        epochs = recipe.data[name].epochs or recipe.epochs
+        epochs = layout.epochs or recipe.epochs
+    batch = settings.batch or layout.batch or recipe.batch
+    if layout.samples is not None and batch > layout.samples:
+        raise SettingsError(f"batch={batch} is more than the {layout.samples} samples of data={name}", "batch")
     return dataclasses.replace(
         settings,
-        batch=settings.batch or recipe.batch,
+        batch=batch,
         epochs=epochs,
         data=dataclasses.replace(settings.data, name=name),
     )

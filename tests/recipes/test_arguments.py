@@ -34,6 +34,12 @@ def test_a_data_set_without_epochs_of_its_own_gets_the_recipes():
     assert parse(["data=synthetic"], "mnist", "torch").settings.epochs == 12
 
 
+def test_a_data_set_may_have_a_batch_of_its_own_and_no_batch_is_larger_than_what_there_is():
+    assert parse(["data=digits"], "gan", "torch").settings.batch == 256
+    assert parse(["data=synthetic"], "gan", "torch").settings.batch == 4096
+    assert refused("data=digits", "batch=2000") == "batch=2000 is more than the 1536 samples of data=digits"
+
+
 def test_steps_leave_epochs_unsaid():
     chosen = parse(["steps=10"], "mnist", "torch").settings
     assert (chosen.steps, chosen.epochs) == (10, None)
