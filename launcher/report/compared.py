@@ -14,6 +14,7 @@ from launcher.report import plain, read, sections
 from launcher.report.document import Bar, Bars, Cell, Document, Part, Prose, Section, Table, numeric, text
 from launcher.report.figures import Figures, figures
 from launcher.report.intervals import ENOUGH, Ratio, ratio
+from launcher.report.metrics import Block
 from launcher.report.read import Evidence, inner
 from launcher.states import State
 from recipes.typed import SettingsError, build
@@ -55,7 +56,7 @@ def document(title: str, folder: Path, whole: State, plan: dict[str, Any], came_
         )
         for arm in arms.of(folder, plan)
     ]
-    compared = compare(evidence)
+    compared = compare(evidence, how.steps)
     found = [each.figures for each in compared]
     parts: tuple[Part, ...] = (table(compared), *bars(compared))
     rest = sections.of_runs(title, evidence)
@@ -87,14 +88,19 @@ def settings_of(plan: dict[str, Any]) -> Compare:
         return Compare()
 
 
-def compare(evidence: Sequence[Evidence]) -> list[Arm]:
-    """Each arm beside the first."""
+def compare(evidence: Sequence[Evidence], steps: int) -> list[Arm]:
+    """Each arm beside the first, by its whole blocks of so many steps."""
     control = evidence[0]
-    return [_arm(each, control, number == 0) for number, each in enumerate(evidence)]
+    return [_arm(each, control, steps, number == 0) for number, each in enumerate(evidence)]
 
 
-def _arm(evidence: Evidence, control: Evidence, is_control: bool) -> Arm:
-    blocks, others = (each.metrics.blocks if each.metrics else {} for each in (evidence, control))
+def _whole(evidence: Evidence, steps: int) -> dict[int, Block]:
+    found = evidence.metrics.blocks if evidence.metrics else {}
+    return {number: block for number, block in found.items() if block.steps == steps}
+
+
+def _arm(evidence: Evidence, control: Evidence, steps: int, is_control: bool) -> Arm:
+    blocks, others = _whole(evidence, steps), _whole(control, steps)
     rates = {number: block.rate for number, block in sorted(blocks.items()) if block.rate}
     theirs = {number: block.rate for number, block in others.items() if block.rate}
     both = [number for number in rates if number in theirs]

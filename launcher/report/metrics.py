@@ -26,13 +26,13 @@ class Curve:
         self._sums: list[tuple[float, float, int]] = []
 
     def add(self, x: float, y: float) -> None:
+        if len(self._sums) == self._limit and self._sums[-1][2] == self._width:
+            self._halve()
         if self._sums and self._sums[-1][2] < self._width:
             last = self._sums[-1]
             self._sums[-1] = (last[0] + x, last[1] + y, last[2] + 1)
-            return
-        if len(self._sums) == self._limit:
-            self._halve()
-        self._sums.append((x, y, 1))
+        else:
+            self._sums.append((x, y, 1))
 
     def points(self) -> tuple[tuple[float, float], ...]:
         """At most `limit` points, each the mean of as many that were added, the last of what was left."""
@@ -71,10 +71,11 @@ class Changes:
 class Block:
     """A stretch of consecutive steps."""
 
+    steps: int = 0
     samples: float = 0.0
     seconds: float = 0.0
     timed: int = 0
-    """Steps that the two above are of."""
+    """Steps that the two before are of."""
     losses: int = 0
     loss_sum: float = 0.0
     """Of all its steps whose loss was finite."""
@@ -184,6 +185,7 @@ def _step(found: Metrics, row: dict[str, Any], block: int) -> None:
         found.first_loss = loss
     found.last_loss = loss
     part = found.blocks.setdefault((step - 1) // block if block else 0, Block())
+    part.steps += 1
     if loss is not None:
         found.loss.add(step, loss)
         part.losses += 1

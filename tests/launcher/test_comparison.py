@@ -20,6 +20,7 @@ from launcher.plan import Plan, resolve
 from launcher.runs import Run
 from launcher.spec import JobSpec, make
 from launcher.states import State
+from launcher.verbs.resume import changes
 from tests.golden import check
 from tests.launcher.hosts import LAPTOP, TWO_A100
 
@@ -215,6 +216,13 @@ def test_asked_to_stop_it_stops_saved_and_goes_on_where_it_was(tmp_path, program
     assert blocks(folder) == ["00 85"], "the block that was broken off does not count"
     assert run(folder) == 0
     assert blocks(folder) == ["00 85", "01 85", "01 0", "00 0"]
+
+
+def test_resumed_only_its_place_in_the_queue_may_change():
+    made = whole("amp=o0,o2").bind("20260102-030405-brave-otter")
+    with pytest.raises(UsageError, match="epochs=3: the arms of a comparison stay as they are"):
+        changes(made, {"epochs": "3"})
+    assert changes(made, {}) == made
 
 
 def test_killed_it_leaves_nothing_running_and_measures_no_further(tmp_path, program):

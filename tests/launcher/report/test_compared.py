@@ -150,6 +150,13 @@ def test_half_of_a_comparison_is_reported_as_far_as_it_went(tmp_path):
     assert "(no result, 20 steps)" in said
 
 
+def test_a_block_that_was_broken_off_is_held_against_nothing(tmp_path):
+    plan = whole(tmp_path, arm(tmp_path, 0, "o0", NOISE), arm(tmp_path, 1, "o2", NOISE[:2]))
+    path = tmp_path / "arms/01/metrics.jsonl"
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:-3]))
+    assert "over 1 round, too few" in lead(tmp_path, plan)[1]
+
+
 def test_published_figures_stand_beside_ours_and_only_ratios_are_set_against_each_other(tmp_path):
     said = Published(
         source="a page",
