@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
+import shutil
 import subprocess
 from collections.abc import Sequence
 
@@ -26,6 +28,8 @@ def call(
     argv: Sequence[str], *, text: str | None = None, timeout: float = 60, conf: str | None = None
 ) -> subprocess.CompletedProcess[str]:
     """Run one of Slurm's programs and return its output, whatever its exit code. Raises `Unavailable`."""
+    if shutil.which(argv[0]) is None:
+        adopt_login_path()
     try:
         return subprocess.run(
             argv,
@@ -43,6 +47,25 @@ def call(
         raise Unavailable(
             f"{argv[0]} did not answer in {timeout:.0f} s; is Slurm's controller up? (scontrol ping)"
         ) from None
+
+
+@functools.cache
+def adopt_login_path() -> None:
+    """Look for programs where a login shell does too: many sites put Slurm on the PATH there only, and a command that
+    is run over SSH has no login shell."""
+    mark = "launcher-login-path"  # what the site's scripts print comes before
+    text = f'printf "\\n{mark} %s\\n" "$PATH" "${{SLURM_CONF-}}"'
+    try:
+        done = subprocess.run(
+            ["bash", "-lc", text], stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=20
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return
+    found = [line.removeprefix(f"{mark} ") for line in done.stdout.splitlines() if line.startswith(f"{mark} ")]
+    if len(found) == 2:
+        os.environ["PATH"] = f"{os.environ.get('PATH', '')}:{found[0]}"
+        if found[1]:
+            os.environ.setdefault("SLURM_CONF", found[1])
 
 
 def complaint(done: subprocess.CompletedProcess[str]) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from launcher.errors import Unavailable
 from launcher.facts import Partition, SlurmFacts
 from launcher.slurm import limits
-from launcher.slurm.commands import call, complaint
+from launcher.slurm.commands import adopt_login_path, call, complaint
 
 STANDARD_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _SETTING = re.compile(r"^(\w+)\s+=\s(.*)$", re.MULTILINE)
@@ -18,9 +18,14 @@ _SETTING = re.compile(r"^(\w+)\s+=\s(.*)$", re.MULTILINE)
 
 def probe() -> SlurmFacts:
     """The cluster that this machine submits to. Raises `Unavailable` where there is none, or it does not answer."""
+    if shutil.which("sbatch") is None:
+        adopt_login_path()
     sbatch = shutil.which("sbatch")
     if sbatch is None:
-        raise Unavailable("cluster=slurm, and there is no sbatch on this machine; run this on the cluster's login node")
+        raise Unavailable(
+            f"cluster=slurm, and there is no sbatch on {os.uname().nodename}; run this on the cluster's login node, or "
+            "name that with cluster.login=me@login"
+        )
     settings = call(["scontrol", "show", "config"])
     if settings.returncode != 0:
         raise Unavailable(f"Slurm's controller does not answer: {complaint(settings)}")

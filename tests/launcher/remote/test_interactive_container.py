@@ -1,7 +1,7 @@
 """An interactive container, end to end: logged in to at host:port, its mode checked, trained in, its results fetched.
 
 The walk of https://man.twcc.ai/@twccdocs/howto-ccs-activate-tensorflow-amp-en, in a container of the project's own
-recipe on the testbed's base. There is no GPU: the memory that is read is the process's.
+recipe on the testbed's base. There is no GPU: its driver's program is a stand-in, and training is on the CPU.
 """
 
 from __future__ import annotations
@@ -21,9 +21,11 @@ from typing import NamedTuple
 import pytest
 
 from containers import image_recipes, images
+from launcher import telemetry
 from launcher.__main__ import main
-from tests.launcher import terminal
+from tests.launcher import fake_gpus, terminal
 from tests.launcher.run_folders import until
+from tests.testbed.bed import SYSTEM_PATH
 from tests.testbed.facts import Testbed
 
 
@@ -51,6 +53,9 @@ def container(testbed: Testbed, tmp_path_factory: pytest.TempPathFactory) -> Ite
     name = f"interactive-{port}"
     flags = ["--detach", "--rm", f"--name={name}", "--network=host", "--env=TF_ENABLE_AUTO_MIXED_PRECISION=1"]
     flags += [f"--volume={keys}:/root/.ssh/authorized_keys:ro", "--env=OMP_NUM_THREADS=1"]
+    driver = fake_gpus.make(folder / "driver", 1)
+    driver.use(0, 417)
+    flags += [f"--volume={driver.folder}:{driver.folder}:ro", f"--env=PATH={driver.folder}:{SYSTEM_PATH}"]
     _docker(testbed, "run", *flags, image, "sh", "-c", f"{script} -p {port} -o ListenAddress=127.0.0.1")
     try:
         key = until(lambda: _docker(testbed, "exec", name, "cat", "/etc/ssh/ssh_host_ed25519_key.pub", check=False))
@@ -108,15 +113,26 @@ def test_a_login_has_the_containers_own_variables_and_the_mode_can_be_checked(
 def test_a_run_in_it_is_proved_and_its_results_memory_and_table_come_here(
     container: Interactive, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    small = ("data=synthetic", "batch=64", "steps=6", "run_root=/root/runs")
+    small = (
+        "data=synthetic",
+        "batch=64",
+        "steps=6",
+        "run_root=/root/runs",
+        "gpus=1",
+        "device=cpu",
+        "telemetry.every=1",
+    )
     assert main([*container.words, "amp=o2", *small, "wait=true"]) == 0
     shown = capsys.readouterr().out
     run = shown.split()[0]
     assert "proved: bfloat16" in shown
     assert main(["ls", run, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["result"]["peak_memory_bytes"] > 100 * 2**20
+    told = json.loads(capsys.readouterr().out)
+    assert told["result"]["peak_memory_bytes"] > 100 * 2**20
     assert main(["fetch", run, f"to={tmp_path}/here"]) == 0
     assert len((tmp_path / "here" / run / "metrics.jsonl").read_text().splitlines()) >= 6
+    (samples,) = telemetry.read(tmp_path / "here" / run).gpus
+    assert set(samples.known("memory")) == {417.0}
     capsys.readouterr()
     assert main(["report", run]) == 0
     table = capsys.readouterr().out

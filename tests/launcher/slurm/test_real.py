@@ -234,7 +234,7 @@ def test_the_job_id_outlives_a_launcher_killed_right_after_sbatch(bench: Bench, 
 
 def test_without_slurm_here_it_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(Unavailable, match="there is no sbatch on this machine"):
+    with pytest.raises(Unavailable, match="there is no sbatch on"):
         probe_slurm()
 
 
