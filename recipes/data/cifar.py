@@ -96,7 +96,7 @@ def read_python(path: Path) -> Images:
 def _checked(path: Path, pixels: numpy.ndarray, labels: numpy.ndarray) -> Images:
     if len(labels) == 0 or labels.max() >= CLASSES or labels.min() < 0:
         raise SettingsError(f"{path} has labels other than 0 to {CLASSES - 1}, or no images", "data.dir")
-    return Images(images=pixels.reshape(-1, *SHAPE), labels=labels.astype(numpy.int64))
+    return Images(images=numpy.array(pixels).reshape(-1, *SHAPE), labels=labels.astype(numpy.int64))
 
 
 class _ArraysOnly(pickle.Unpickler):

@@ -19,6 +19,8 @@ from recipes.resnet50 import Resnet50Settings
 from recipes.simplenet import SimplenetSettings
 from recipes.torch_ import efficientnet, gan, loop, resnet50, simplenet
 from recipes.torch_.precision import StepOutcome
+from tests.recipes.data.cifar_files import write_binary
+from tests.recipes.data.image_files import write_folders
 from tests.recipes.torch_.trainers import SUICIDAL, differences, last_state, result, rows, run, steps, succeed
 
 SMALL = {
@@ -149,6 +151,56 @@ def test_float16_agrees_too(tmp_path, name, bound, words):
         half = go(tmp_path / level, f"amp={level}", *FLOAT16)
         assert half == pytest.approx(plain, rel=bound), level
         assert result(tmp_path / level)["loss_scale"]["skipped_steps"] == 0
+
+
+def test_images_in_folders_train_alike_whether_interrupted_or_not(tmp_path):
+    folder = write_folders(tmp_path / "images", classes=2, train=8, val=3)
+    words = ("data=imagenet", f"data.dir={folder}", "train.classes=2", "batch=4", "amp=o1", "epochs=2")
+    whole = train("resnet50", tmp_path / "whole", *words)
+    parts = small("resnet50", *words, "checkpoint.stop_every=3", f"run={tmp_path / 'parts'}")
+    assert [loop.main("resnet50", resnet50.train, parts) for _ in range(3)] == [85, 85, 0]
+    assert losses(tmp_path / "parts") == losses(whole)
+    assert len(losses(whole)) == 8
+    found = result(whole)
+    assert found["eval"] == result(tmp_path / "parts")["eval"]
+    assert 0 <= found["eval"]["accuracy"] <= 1
+    assert 0 <= found["throughput"]["data_share"] < 1
+
+
+def test_an_image_that_turns_out_to_be_broken_fails_the_run_and_is_named(tmp_path, capsys):
+    folder = write_folders(tmp_path / "images", classes=2, train=8, val=3)
+    broken = folder / "train" / "n0001" / "005.png"
+    broken.write_bytes(b"no image")
+    words = ("data=imagenet", f"data.dir={folder}", "train.classes=2", "batch=4", "amp=o1", "epochs=1")
+    assert loop.main("resnet50", resnet50.train, small("resnet50", *words, f"run={tmp_path / 'run'}")) == 1
+    assert capsys.readouterr().err.splitlines()[-1].startswith(f"resnet50: {broken} is no image that can be read")
+    assert str(broken) in result(tmp_path / "run")["reason"]
+
+
+def test_cifars_validation_and_test_images_are_measured_apart(tmp_path):
+    folder = write_binary(tmp_path / "cifar", train=60, test=10)
+    words = ("data=cifar100", f"data.dir={folder}", "train.image_size=32", "amp=o2", "steps=2")
+    found = result(train("efficientnet", tmp_path / "run", *words))
+    assert sorted(found["eval"]) == ["accuracy", "loss", "test_accuracy", "test_loss"]
+    assert found["throughput"]["data_share"] is None  # all of it is on the device
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "says"),
+    [
+        ("efficientnet", ("data=cifar100", "data.dir=/nowhere"), "data.dir=/nowhere has no CIFAR-100; it should hold"),
+        ("efficientnet", ("data=cifar100",), "data=cifar100 needs data.dir=FOLDER"),
+        ("resnet50", ("data=imagenet", "data.dir=/nowhere"), "has no folder train; it should hold train/CLASS/*.JPEG"),
+        ("resnet50", ("data=tfrecord", "data.dir=/nowhere"), "has no TFRecord files train-*-of-*"),
+        ("simplenet", ("train.width=0",), "train.width=0 must be at least 1"),
+        ("gan", ("batch=2000",), "batch=2000 is more than the 1536 samples of data=digits"),
+    ],
+)
+def test_a_wrong_request_gets_one_line_and_leaves_nothing(tmp_path, capsys, name, words, says):
+    assert loop.main(name, module(name).train, small(name, *words, f"run={tmp_path / 'run'}")) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"{name}: ") and says in line
+    assert not (tmp_path / "run").exists()
 
 
 def test_simplenet_is_the_published_construction(tmp_path):
