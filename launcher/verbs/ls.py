@@ -161,7 +161,7 @@ def _details(seen: Seen) -> list[str]:
 
             rows.append(("progress", line(progress)))
     rows += summary.outcome(result)
-    rows.append(("where", _where(submission, plan)))
+    rows.append(("where", f"{_where(submission, plan)}{_on_gpus(folder, state.attempt)}"))
     rows.append(("submitted", submission.get("submitted") or "never"))
     if state.started:
         rows.append(("started", f"{state.started}, ended {state.ended}" if state.ended else state.started))
@@ -176,6 +176,14 @@ def _details(seen: Seen) -> list[str]:
         if last:
             lines += [f"the end of {path}:", *(f"  {tables.clean(each)}" for each in last)]
     return lines
+
+
+def _on_gpus(folder: Path, attempt: int) -> str:
+    """The GPUs of this host that an attempt took, by index."""
+    try:
+        return f" on GPU {(folder / 'attempts' / str(attempt) / 'gpus').read_text().strip()}"
+    except OSError:
+        return ""
 
 
 def _where(submission: Mapping[str, Any], plan: Mapping[str, Any]) -> str:

@@ -33,6 +33,8 @@ def sample(fields, wanted):
             print(", ".join(cell(each, known.get(each, "[N/A]")) for each in fields), flush=True)
 if "--query-gpu" in options:
     fields = options["--query-gpu"].split(",")
+    if "display_active" in fields and (here / "old").exists():
+        sys.exit('Field "display_active" is not a valid field to query.')
     if "noheader" not in options["--format"]:
         print(", ".join(each + (" [" + units[each] + "]" if each in units else "") for each in fields), flush=True)
     wanted = [each for each in options.get("--id", "").split(",") if each]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 import signal
 import subprocess
 import tempfile
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 
 from launcher import execute, gpus, probe, processes, runs, starting, stopping, submission
+from launcher.__main__ import main
 from launcher.errors import Unavailable, UsageError
 from launcher.facts import Facts
 from launcher.gpus import Seen
@@ -95,11 +97,14 @@ def nobody_is_on_any() -> bool:
     return {each.holder for each in gpus.look()} == {""}
 
 
-def test_two_of_three_are_taken_in_the_order_of_the_bus_and_the_third_by_the_next(bench: Bench) -> None:
+def test_two_of_three_are_taken_in_the_order_of_the_bus_and_the_third_by_the_next(
+    bench: Bench, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert seen(bench.run("gpus=2")) == "0,1"
     third = bench.run("gpus=1")
     assert seen(third) == "2"
-    assert (third / "attempts/1/gpus").read_text() == "2\n"
+    assert main(["ls", third.name]) == 0
+    assert re.search("^where .* on GPU 2$", capsys.readouterr().out, re.MULTILINE)
 
 
 def test_named_gpus_are_taken_in_the_order_named(bench: Bench) -> None:
@@ -199,6 +204,12 @@ def test_memory_in_use_without_a_process_counts_unless_a_display_hangs_there(ben
     assert seen(bench.run("gpus=1")) == "1"
     with pytest.raises(Unavailable, match="GPU 0: 7000 MiB in use by processes that are not seen from here"):
         bench.plan("visible_gpus=[0]")
+
+
+def test_a_driver_that_knows_no_displays_is_asked_without_them(bench: Bench, cards: FakeGpus) -> None:
+    (cards.folder / "old").touch()
+    cards.use(0, 7000)
+    assert [bool(each.holder) for each in gpus.look()] == [True, False, False]
 
 
 def test_a_stranger_who_came_after_the_plan_is_seen_at_the_start(bench: Bench, cards: FakeGpus) -> None:

@@ -140,7 +140,8 @@ gpu_process() { # pid, name: whose it is and since when
 gpu_look() { # a line for each GPU of this host: its index, its UUID, and who is on it; nothing is a free one
   local folder gpus apps index uuid used display on pid name who
   folder=$(gpu_folder) || return
-  gpus=$(nvidia-smi --query-gpu=index,uuid,memory.used,display_active --format=csv,noheader,nounits) || return
+  gpus=$(nvidia-smi --query-gpu=index,uuid,memory.used,display_active --format=csv,noheader,nounits) ||
+    gpus=$(nvidia-smi --query-gpu=index,uuid,memory.used --format=csv,noheader,nounits) || return # an odd driver
   apps=$(nvidia-smi --query-compute-apps=gpu_uuid,pid,process_name --format=csv,noheader) || return
   while IFS=', ' read -r index uuid used display; do
     who=
