@@ -27,6 +27,7 @@ FLOOR = {"torch": (2, 4), "tensorflow": (2, 16)}
 PYTHON_FLOOR = (3, 10)
 ATTEMPT = "LAUNCHER_ATTEMPT"
 RENDEZVOUS = ("MASTER_ADDR", "MASTER_PORT")
+WORKERS = ("LAUNCHER_WORKERS",)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -110,6 +111,13 @@ def check(plan: Plan, facts: Facts) -> None:
         preflight.check(describe(plan, (plan.python,)), plan.container.runtime, facts.missing)
 
 
+def _rendezvous(plan: Plan) -> tuple[str, ...]:
+    """What the script finds out on its first node, for the processes on all of them."""
+    if plan.nodes == 1:
+        return ()
+    return WORKERS if plan.framework == "tensorflow" and plan.script is None else RENDEZVOUS
+
+
 def describe(plan: Plan, argv: tuple[Word, ...]) -> Container:
     """The description of a plan's container that runs this command."""
     chosen = plan.container
@@ -126,7 +134,7 @@ def describe(plan: Plan, argv: tuple[Word, ...]) -> Container:
             "PYTHONPATH": plan.code_dir,
             "PYTHONUNBUFFERED": "1",
         },
-        passed=(ATTEMPT, *(RENDEZVOUS if plan.nodes > 1 else ())),
+        passed=(ATTEMPT, *_rendezvous(plan)),
         secrets=plan.secrets,
         mounts=(*_own_mounts(plan), *chosen.mounts),
         workdir=plan.script.folder(plan.run_dir) if plan.script and plan.script.bare else plan.code_dir,

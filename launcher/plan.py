@@ -157,10 +157,10 @@ def _resolve(spec: JobSpec, facts: Facts) -> Plan:
     device = training.device if training.device != "auto" else ("cuda" if count else "cpu")
     if device == "cuda" and not count:
         raise SettingsError(f"device=cuda, and this job has no GPU ({_what_is_there(facts)})", "device")
-    processes = training.train.processes if spec.recipe.name == "script" else max(1, count)
+    processes, devices = _processes(spec, count)
     if training.framework == "paddle" and launch.nodes * processes > 1:
         raise SettingsError("framework=paddle runs in one process on one GPU; say gpus=1", "gpus")
-    settings.check(training, launch.nodes * processes)
+    settings.check(training, launch.nodes * devices)
     capability = min((each for gpu in gpus if (each := gpu.compute_capability) is not None), default=None)
     dtype = levels.resolve_dtype(training.amp.level, training.amp.dtype, device, capability, training.framework)
     if spec.recipe.name == "script":
@@ -223,6 +223,15 @@ def _resolve(spec: JobSpec, facts: Facts) -> Plan:
     )
     contained.check(plan, facts)
     return plan
+
+
+def _processes(spec: JobSpec, gpus: int) -> tuple[int, int]:
+    """How many processes a node has, and how many devices they train on together."""
+    if spec.recipe.name == "script":
+        processes = spec.training.train.processes
+        return processes, processes
+    devices = max(1, gpus)
+    return (1 if spec.training.framework == "tensorflow" else devices), devices
 
 
 def _local_gpus(spec: JobSpec, facts: Facts) -> tuple[Gpu, ...]:

@@ -16,6 +16,9 @@ from launcher.plan import Plan
 from launcher.slurm import header as slurm_header
 from launcher.slurm import text as slurm_text
 
+TENSORFLOW_NODE = "recipes.tensorflow_.node"
+"""Module that makes a process one of several of TensorFlow's, as torchrun does for torch."""
+
 # What a surrounding job or launcher leaves behind would give this job wrong sizes or another job's rendezvous.
 SCRUBBED_PREFIXES = (
     "SLURM_",
@@ -169,7 +172,7 @@ def render(plan: Plan) -> str:
         _environment(plan),
         _setup(plan.setup),
         _shared_gpus(plan),
-        slurm_text.RENDEZVOUS if plan.nodes > 1 and not plan.arms else "",
+        _rendezvous(plan) if plan.nodes > 1 and not plan.arms else "",
         _time_limit(plan) if slurm else "",
         _run(plan),
         gpus.RELEASE if plan.gpu_pool else "",
@@ -205,6 +208,9 @@ def command(plan: Plan) -> tuple[Word, ...]:
     profiler = profilers.prefix(plan.settings, plan.run_dir, bare=bare)
     if plan.processes == 1 and plan.nodes == 1:
         return (*profiler, plan.python, *started)
+    if plan.framework == "tensorflow" and plan.script is None:
+        workers, number = Late("LAUNCHER_WORKERS", before="--workers="), Late("SLURM_NODEID", before="--number=")
+        return (*profiler, plan.python, "-m", TENSORFLOW_NODE, workers, number, *started)
     where: tuple[Word, ...] = ("--standalone",)
     if plan.nodes > 1:
         # Ranks follow the node's number, so that a requeue keeps them.
@@ -212,6 +218,12 @@ def command(plan: Plan) -> tuple[Word, ...]:
         where = (f"--nnodes={plan.nodes}", rank, head, Late("MASTER_PORT", before="--master-port="))
     torchrun = (*profiler, plan.python, "-m", "torch.distributed.run", *where, f"--nproc-per-node={plan.processes}")
     return (*torchrun, *started)
+
+
+def _rendezvous(plan: Plan) -> str:
+    if plan.framework == "tensorflow" and plan.script is None:
+        return f"{slurm_text.RENDEZVOUS}\n{slurm_text.WORKERS}"
+    return slurm_text.RENDEZVOUS
 
 
 def _title(plan: Plan) -> Iterable[str]:
@@ -376,8 +388,8 @@ def _read_inside(argv: tuple[Word, ...]) -> tuple[Word, ...]:
     """The same command with its late words read by a shell in the container: only there each task has its number."""
     late = " ".join(f'"{each.before}${each.variable}"' for each in argv if isinstance(each, Late))
     plain = tuple(each for each in argv if isinstance(each, str))
-    # Behind `PYTHON -m torch.distributed.run`, which are the first three words.
-    text = f'python=$1; shift 3; exec "$python" -m torch.distributed.run {late} "$@"'
+    # Behind `PYTHON -m MODULE`, which are the first three words.
+    text = f'python=$1 module=$3; shift 3; exec "$python" -m "$module" {late} "$@"'
     return ("/bin/sh", "-c", text, "sh", *plain)
 
 
@@ -407,6 +419,6 @@ def _grouped(argv: tuple[Word, ...]) -> list[str]:
     last = modules[-1] if "--" not in argv else max(each for each in modules if each < argv.index("--"))
     end = argv.index("--") if "--" in argv else len(argv)
     words = [*quoted[last + 2 : end], *([" ".join(quoted[end:])] if end < len(argv) else [])]
-    if "torch.distributed.run" not in argv:
+    if not {"torch.distributed.run", TENSORFLOW_NODE} & {each for each in argv if isinstance(each, str)}:
         return [" ".join(quoted[: last + 2]), *words]
     return [" ".join(quoted[:last]), " ".join(quoted[last : last + 2]), *words]

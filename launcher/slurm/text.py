@@ -31,6 +31,19 @@ while (: <"/dev/tcp/$MASTER_ADDR/$MASTER_PORT") 2>/dev/null; do
 done
 """.strip()
 
+# TensorFlow's processes, one a node, have to know of each other before they start.
+WORKERS = r"""
+# Where each node's process listens, in the order of Slurm's node numbers; ports differ, as addresses may not.
+LAUNCHER_WORKERS=
+port=$MASTER_PORT
+for node in $(scontrol show hostnames "$SLURM_JOB_NODELIST"); do
+  address=$(scontrol --oneliner show node "$node" | sed -n 's/.* NodeAddr=\([^ ]*\).*/\1/p')
+  LAUNCHER_WORKERS=$LAUNCHER_WORKERS${LAUNCHER_WORKERS:+,}${address:-$node}:$port
+  port=$((port + 1))
+done
+export LAUNCHER_WORKERS
+""".strip()
+
 REQUEUE = r"""
 elif [ -n "$asked" ] && [ -e "$logs/stopped.json" ]; then
   requeued=("$RUN"/attempts/*/requeued)

@@ -71,7 +71,8 @@ def _gathering(strategy: tf.distribute.Strategy) -> Any:
     if strategy not in _gatherings:
 
         def everyones(numbers: tf.Tensor) -> tf.Tensor:
-            return tf.distribute.get_replica_context().all_gather(numbers, axis=0)
+            mine = tf.identity(numbers)  # on this replica's device; an argument is on none
+            return tf.distribute.get_replica_context().all_gather(mine, axis=0)
 
         @tf.function(input_signature=[tf.TensorSpec([None], tf.float32)], autograph=False)
         def run(numbers: tf.Tensor) -> Any:

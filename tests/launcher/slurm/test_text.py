@@ -43,6 +43,7 @@ CLUSTER = SlurmFacts(
     nodes_are_here=False,
 )
 LOGIN = dataclasses.replace(LAPTOP, host="login", slurm=CLUSTER)
+WITH_TENSORFLOW = dataclasses.replace(LOGIN, packages={"tensorflow": "2.21.0"})
 
 
 def plan_of(*words: str, facts: Facts = LOGIN) -> Plan:
@@ -163,9 +164,23 @@ FULL = (
 )
 
 
-@pytest.mark.parametrize(("name", "words"), [("one-node", ("gpus=1", "amp=o1")), ("two-nodes", FULL)])
+TENSORFLOW = ("framework=tensorflow", "amp=o1", "nodes=2", "gpus=2", "amp.dtype=float16", "batch=512")
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [("one-node", ("gpus=1", "amp=o1")), ("two-nodes", FULL), ("two-nodes-tensorflow", TENSORFLOW)],
+)
 def test_golden_slurm_script(name: str, words: tuple[str, ...]) -> None:
-    golden.check(GOLDEN / f"{name}.sh", render(plan_of(*words).bind("20260102-030405-calm-fox")))
+    facts = WITH_TENSORFLOW if words == TENSORFLOW else LOGIN
+    golden.check(GOLDEN / f"{name}.sh", render(plan_of(*words, facts=facts).bind("20260102-030405-calm-fox")))
+
+
+def test_one_process_of_tensorflow_drives_all_gpus_of_its_node_and_the_batch_is_over_all() -> None:
+    plan = plan_of(*TENSORFLOW, facts=WITH_TENSORFLOW)
+    assert (plan.processes, plan.gpus) == (1, 2)
+    with pytest.raises(UsageError, match="batch=6 does not divide by 4 devices"):
+        plan_of(*TENSORFLOW[:-1], "batch=6", facts=WITH_TENSORFLOW)
 
 
 def test_golden_array_script() -> None:

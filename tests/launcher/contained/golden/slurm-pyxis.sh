@@ -82,7 +82,7 @@ if [ "${1-}" = node ]; then
     HOME=/home/mei/launcher-runs/.cache/home \
     /bin/sh \
     -c \
-    'python=$1; shift 3; exec "$python" -m torch.distributed.run "--node-rank=$SLURM_NODEID" "--master-addr=$MASTER_ADDR" "--master-port=$MASTER_PORT" "$@"' \
+    'python=$1 module=$3; shift 3; exec "$python" -m "$module" "--node-rank=$SLURM_NODEID" "--master-addr=$MASTER_ADDR" "--master-port=$MASTER_PORT" "$@"' \
     sh \
     python3 \
     -m \
@@ -216,7 +216,7 @@ trap 'signalled=TERM; trap "" TERM INT HUP; kill -TERM 0' TERM INT HUP
     HOME=/home/mei/launcher-runs/.cache/home \
     /bin/sh \
     -c \
-    'python=$1; shift 3; exec "$python" -m torch.distributed.run "--node-rank=$SLURM_NODEID" "--master-addr=$MASTER_ADDR" "--master-port=$MASTER_PORT" "$@"' \
+    'python=$1 module=$3; shift 3; exec "$python" -m "$module" "--node-rank=$SLURM_NODEID" "--master-addr=$MASTER_ADDR" "--master-port=$MASTER_PORT" "$@"' \
     sh \
     python3 \
     -m \
