@@ -1,0 +1,60 @@
+"""Reports where there are many runs, and the size of a page."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from benchmarks.listing import finished
+from benchmarks.measure import Measured, by_turns, command
+from benchmarks.places import environment, launcher
+
+FEW, MANY = 10, 1_000
+STEPS = 500
+ROUNDS = 7
+
+
+def many(folder: Path) -> Measured:
+    """The page of all runs of a root, each of 500 steps. Named one by one: that is how a shell expands them."""
+    here = environment(folder)
+    cases = {}
+    for count in (FEW, MANY):
+        root = folder / str(count)
+        finished(root, count)
+        names = sorted(each.name for each in root.iterdir())
+        for name in names:
+            (root / name / "metrics.jsonl").write_text(_METRICS, encoding="utf-8")
+        words = ["report", *names, "--html", str(folder / f"{count}.html"), f"run_root={root}"]
+        cases[f"report of {count:,}"] = command(launcher(*words), folder, here)
+    timings = by_turns(cases, ROUNDS)
+    size = (folder / f"{MANY}.html").stat().st_size
+    return Measured(
+        name="report-many",
+        claim="`report` over 1,000 runs at most 12 times its time over ten",
+        limit=12.0,
+        ours=f"report of {MANY:,}",
+        theirs=f"report of {FEW}",
+        timings=timings,
+        note=f"the page of {MANY:,} runs has {size / 1e6:.2f} MB",
+    )
+
+
+def _row(step: int) -> dict[str, object]:
+    return {
+        "step": step,
+        "epoch": step // 100,
+        "loss": 2.3 / step,
+        "lr": 1.0,
+        "seconds": 0.037,
+        "samples_per_second": 3459.5,
+        "loss_scale": 65536.0,
+        "skipped": False,
+        "skipped_total": 0,
+        "grad_norm": None,
+        "memory_bytes": 536870912,
+        "timed": step > 10,
+        "time": 1767322800.0 + step,
+    }
+
+
+_METRICS = "".join(json.dumps(_row(step)) + "\n" for step in range(1, STEPS + 1))
