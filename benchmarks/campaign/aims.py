@@ -1,0 +1,55 @@
+"""What the figures should come to on a large GPU, each held or not, with its numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from benchmarks.campaign.rows import Row
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Aim:
+    """A ratio that should be at least so much."""
+
+    claim: str
+    least: float
+    found: float | None
+    """None where one of its figures is missing."""
+
+    @property
+    def verdict(self) -> str:
+        if self.found is None:
+            return "not measured"
+        return "held" if self.found >= self.least else "not held"
+
+
+def judge(rows: Sequence[Row]) -> list[Aim]:
+    """The aims, in the light of these rows."""
+    values = {(each.part, each.name): each.value for each in rows}
+    rates = {(each.part, each.name): each.more.get("tflops") for each in rows}
+
+    def ratio(part: str, name: str, other: str) -> float | None:
+        return _divide(values.get((part, name)), values.get((part, other)))
+
+    ceiling = values.get(("ceiling", "bfloat16 products"))
+    aims = [
+        ("simplenet at o2 at least 10 times IEEE float32", 10.0, ratio("simplenet", "o2", "o0 ieee")),
+        (
+            "simplenet at o2 at least 75% of the measured bfloat16 ceiling",
+            0.75,
+            _divide(rates.get(("simplenet", "o2")), ceiling),
+        ),
+        ("ResNet-50 at o2 at least 3.5 times IEEE float32", 3.5, ratio("resnet50", "o2 256", "o0 ieee 256")),
+        ("ResNet-50 at o2 at least twice TF32", 2.0, ratio("resnet50", "o2 256", "o0 tf32 256")),
+    ]
+    pairs = [("simplenet", "o2", "o1"), ("resnet50", "o2 256", "o1 256"), ("efficientnet", "o2 256", "o1 256")]
+    pairs += [("gan", "o2", "o1")]
+    aims += [(f"{part}: o2 never slower than o1", 1.0, ratio(part, name, other)) for part, name, other in pairs]
+    by_hand = values.get(("o2 by hand", "resnet50 o2 / by hand"))
+    aims.append(("ResNet-50's o2 at least as fast as one by hand, within 2%", 0.98, _divide(1.0, by_hand)))
+    return [Aim(claim=claim, least=least, found=found) for claim, least, found in aims]
+
+
+def _divide(one: float | None, other: float | None) -> float | None:
+    return one / other if one is not None and other else None

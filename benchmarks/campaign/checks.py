@@ -1,0 +1,140 @@
+"""What only a GPU can show to be right: its kernels at every level in both half precisions, its scaler, its float32."""
+
+from __future__ import annotations
+
+import json
+import math
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from benchmarks.campaign.recipes import quietly
+from benchmarks.campaign.rows import Bench, Row, Task
+from recipes.levels import Amp, LossScale
+from recipes.torch_ import float32_probe, loop, mnist
+from recipes.torch_.precision import Precision
+from recipes.torch_.tf32 import switch_tf32
+
+PART = "check"
+MODES = [("o0", "auto"), *((level, dtype) for level in ("o1", "o2", "o3") for dtype in ("float16", "bfloat16"))]
+TOLERANCE = 0.02
+"""Relative gap between the losses of o0 and of o1 and o2 after 40 steps of a small net; on a CPU they agree to this."""
+
+
+def tasks() -> list[Task]:
+    return [
+        Task(part=PART, name="float32 is what was asked for", run=_float32, estimate=3),
+        *(
+            Task(
+                part=PART,
+                name=f"trainer at {level} {dtype}" if level != "o0" else "trainer at o0",
+                run=lambda bench, mode=(level, dtype): [_trainer(bench, *mode)],
+                estimate=8,
+            )
+            for level, dtype in MODES
+        ),
+        Task(part=PART, name="losses agree", run=_losses, estimate=5),
+        Task(part=PART, name="overflow", run=_overflow, estimate=3),
+    ]
+
+
+def _row(name: str, passed: bool, **more: Any) -> Row:
+    return Row(part=PART, name=name, passed=passed, more=more)
+
+
+def _float32(bench: Bench) -> list[Row]:
+    """IEEE and TF32 by arithmetic; a CPU has no TF32."""
+    rows = []
+    for on, expected in ((False, "float32"), (True, "tf32")):
+        if on and bench.device.type != "cuda":
+            continue
+        switch_tf32(on)
+        found = float32_probe.arithmetic(bench.device)
+        rows.append(_row(f"float32 products are {expected}", set(found.values()) == {expected}, **found))
+    switch_tf32(False)
+    return rows
+
+
+def _trainer(bench: Bench, level: str, dtype: str) -> Row:
+    """A whole run of the real trainer: done, and proved on the device that it was meant for."""
+    size = ("batch=2", "steps=2") if bench.tiny else ("batch=512", "steps=40")
+    with tempfile.TemporaryDirectory(prefix="check-") as folder:
+        words = [f"amp={level}", f"amp.dtype={dtype}", "data=synthetic", *size, f"device={bench.device.type}"]
+        code, said = quietly(lambda: loop.main("mnist", mnist.train, [*words, f"run={folder}/run"]))
+        path = Path(folder, "run", "result.json")
+        result = json.loads(path.read_text()) if path.exists() else {}
+    observed = result.get("observed") or {}
+    return _row(
+        f"trainer at {level} {dtype}" if level != "o0" else "trainer at o0",
+        code == 0 and observed.get("verdict") == "proved",
+        exit_code=code,
+        verdict=observed.get("verdict"),
+        why=observed.get("why") or said[-300:],
+        loss=result.get("loss"),
+        loss_scale=result.get("loss_scale"),
+        peak_memory_bytes=result.get("peak_memory_bytes"),
+        samples_per_second=(result.get("throughput") or {}).get("median"),
+    )
+
+
+def _losses(bench: Bench) -> list[Row]:
+    """o1 and o2 end where o0 does; o3 falls behind where updates are small, which is what o2's masters are for."""
+    rows = []
+    reference = _small_net(bench, "o0", "auto", 0.1)
+    for dtype in ("float16", "bfloat16"):
+        found = {level: _small_net(bench, level, dtype, 0.1) for level in ("o1", "o2")}
+        gaps = {level: abs(loss - reference) / reference for level, loss in found.items()}
+        rows.append(_row(f"losses agree, {dtype}", max(gaps.values()) < TOLERANCE, o0=reference, **found, gaps=gaps))
+    slow = {
+        level: _small_net(bench, level, "bfloat16" if level != "o0" else "auto", 1e-4) for level in ("o0", "o2", "o3")
+    }
+    kept, lost = abs(slow["o2"] - slow["o0"]), abs(slow["o3"] - slow["o0"])
+    rows.append(_row("o2 keeps the small updates that o3 loses", kept < lost, **slow))
+    return rows
+
+
+def _small_net(bench: Bench, level: str, dtype: str, rate: float) -> float:
+    """The float32 loss of a small net after 40 steps of SGD."""
+    precision = Precision.of(Amp(level=level, dtype=dtype), LossScale(), bench.device)  # type: ignore[arg-type]
+    random = torch.Generator().manual_seed(1)
+    inputs = torch.randn(64, 32, generator=random).to(bench.device)
+    targets = torch.randn(64, 8, generator=random).to(bench.device)
+    torch.manual_seed(0)
+    net = precision.cast(nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 8)).to(bench.device))
+    optimizer = precision.optimizer(net, torch.optim.SGD(net.parameters(), lr=rate))
+    loss = torch.zeros(())
+    for _ in range(40):
+        optimizer.zero_grad()
+        with precision.forward():
+            loss = nn.functional.mse_loss(net(precision.input(inputs)).float(), targets)
+        precision.backward(loss)
+        precision.step(optimizer)
+        precision.update()
+    return float(loss.detach())
+
+
+def _overflow(bench: Bench) -> list[Row]:
+    """An infinite gradient skips the step, halves the scale and leaves the weights; the step after it is taken."""
+    rows = []
+    for level in ("o1", "o2"):
+        scale = LossScale(mode="dynamic", init=2.0**10)
+        precision = Precision.of(Amp(level=level, dtype="float16"), scale, bench.device)  # type: ignore[arg-type]
+        net = precision.cast(nn.Linear(8, 8).to(bench.device))
+        optimizer = precision.optimizer(net, torch.optim.SGD(net.parameters(), lr=0.1))
+        before = net.weight.detach().clone()
+        outcomes, weights = [], []
+        for factor in (math.inf, 1.0):
+            optimizer.zero_grad()
+            with precision.forward():
+                loss = net(precision.input(torch.ones(4, 8, device=bench.device))).float().sum() * factor
+            precision.backward(loss)
+            outcomes.append(precision.step(optimizer).applied)
+            precision.update()
+            weights.append(net.weight.detach().clone())
+        kept, moved = torch.equal(before, weights[0]), not torch.equal(before, weights[1])
+        right = outcomes == [False, True] and kept and moved and precision.scale == 2.0**9
+        rows.append(_row(f"an overflow at {level} is skipped", right, applied=outcomes, scale=precision.scale))
+    return rows

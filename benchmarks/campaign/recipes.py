@@ -1,0 +1,115 @@
+"""Recipes as they are: the very step that a run of the trainer takes, timed without the rest of the run."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import io
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from benchmarks.campaign.rows import Bench, Row, Task, median
+from recipes import arguments
+from recipes.torch_ import devices
+from recipes.torch_.loop import Run
+
+TINY = {
+    "simplenet": ("batch=16", "train.width=64"),
+    "resnet50": ("batch=2", "train.image_size=32", "train.width=8", "train.classes=10"),
+    "efficientnet": ("batch=2", "train.image_size=32"),
+    "gan": ("batch=2",),
+}
+"""For a rehearsal, in place of what is asked for."""
+
+Captured = tuple[Run, dict[str, Any]]
+
+
+def task(recipe: str, name: str, *words: str, estimate: float = 12.0, rehearsed: bool = True) -> Task:
+    """A row for the recipe with these words."""
+    return Task(
+        part=recipe,
+        name=name,
+        run=lambda bench: [_measure(bench, recipe, name, words)],
+        estimate=estimate,
+        rehearsed=rehearsed,
+    )
+
+
+def capture(bench: Bench, recipe: str, words: Sequence[str]) -> Captured:
+    """The recipe set up as its trainer does, and what it would have handed to `Run.fit`."""
+    module = importlib.import_module(f"recipes.torch_.{recipe}")
+    own = TINY[recipe] if bench.tiny else ()
+    keys = {each.partition("=")[0] for each in own}
+    asked = [each for each in words if each.partition("=")[0] not in keys]
+    chosen = arguments.parse([*asked, *own, "data=synthetic", f"device={bench.device.type}"], recipe, "torch")
+    run = Run(chosen, devices.join(bench.device.type, None, {}), time.monotonic())
+    captured: dict[str, Any] = {}
+    run.fit = captured.update  # type: ignore[method-assign,assignment]
+    if recipe == "simplenet":
+        module.STEPS_PER_EPOCH = 1  # ten times as much data would only take time to make
+    if run.settings.compile:
+        torch._dynamo.reset()  # what it learnt of another batch size would make this program a more general one
+    with torch.device(bench.device):  # weights are drawn where they will be
+        module.train(run)
+    return run, captured
+
+
+def step_of(captured: Captured) -> Callable[[], Any]:
+    """The recipe's step on one and the same batch."""
+    run, fit = captured
+    settings = run.settings
+    batch = torch.arange(settings.batch, device=run.world.device).view(settings.accumulate, -1) % fit["samples"]
+    return lambda: fit["step"](batch)
+
+
+def _measure(bench: Bench, recipe: str, name: str, words: Sequence[str]) -> Row:
+    captured = capture(bench, recipe, words)
+    run, fit = captured
+    step = step_of(captured)
+    first, _ = step()
+    witness = run.precision.witness(fit["model"])
+    bench.forget()
+    seconds = median(bench.time(step, warm_up=10 if run.settings.compile else 5))
+    last, _ = step()
+    memory = bench.peak_memory()
+    with witness.step(1):
+        step()
+    observed = run.precision.observed()
+    more = {
+        "words": list(words),
+        "seconds": seconds,
+        "dtype": run.mode.dtype,
+        "mechanism": run.mode.mechanism,
+        "tf32": run.mode.tf32,
+        "peak_memory_bytes": memory,
+        "verdict": observed["verdict"],
+        "why": observed.get("why"),
+        "half_flop_share": observed.get("half_flop_share"),
+        "loss": [_number(first), _number(last)],
+        "loss_scale": run.scale(),
+    }
+    if recipe == "simplenet":
+        more["tflops"] = simplenet_flops(run.settings) / seconds / 1e12
+    return Row(part=recipe, name=name, value=run.settings.batch / seconds, unit="samples/s", more=more)
+
+
+def simplenet_flops(settings: Any) -> float:
+    """Of one step: a product forward and two backward for each layer, but the first one's inputs need no gradient."""
+    hyper = settings.train
+    return 2.0 * settings.batch * hyper.width**2 * (3 * hyper.layers - 1)
+
+
+def _number(loss: Any) -> float | None:
+    value = sum(float(each) for each in (loss.values() if isinstance(loss, dict) else [loss]))
+    return value if abs(value) < float("inf") else None
+
+
+def quietly(act: Callable[[], Any]) -> tuple[Any, str]:
+    """What it gives, and what it printed."""
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+        found = act()
+    return found, said.getvalue()

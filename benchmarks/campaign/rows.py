@@ -1,0 +1,127 @@
+"""Rows of the table, and the time that there is for them."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import statistics
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Row:
+    """One thing that was measured, checked, or left out with a reason."""
+
+    part: str
+    """`ceiling`, a recipe's name, `o2 by hand`, or `check`."""
+    name: str
+    value: float | None = None
+    unit: str = ""
+    more: dict[str, Any] = field(default_factory=dict)
+    """Whatever else was seen; JSON values."""
+    passed: bool | None = None
+    """Of a check."""
+    left_out: str = ""
+    """Why there is no value."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Bench:
+    """Where to measure, how large and how long."""
+
+    device: torch.device
+    tiny: bool
+    """Sizes for a rehearsal, whose figures mean nothing."""
+    seconds: float
+    """That a row's steps are measured for."""
+
+    def wait(self) -> None:
+        """Until the device has done all that it was given."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+    def time(self, act: Callable[[], object], warm_up: int = 5, least: int = 5, most: int = 50) -> list[float]:
+        """Seconds of each repetition, by events on a GPU, so that Python may run ahead."""
+        for _ in range(1 if self.tiny else warm_up):
+            act()
+        self.wait()
+        if self.device.type != "cuda":
+            return _by_clock(act, 2 if self.tiny else least)
+        began = time.perf_counter()
+        act()
+        self.wait()
+        once = max(time.perf_counter() - began, 1e-6)
+        count = max(least, min(most, int(self.seconds / once)))
+        events = [torch.cuda.Event(enable_timing=True) for _ in range(count + 1)]
+        events[0].record()
+        for event in events[1:]:
+            act()
+            event.record()
+        self.wait()
+        return [first.elapsed_time(second) / 1000 for first, second in itertools.pairwise(events)]
+
+    def peak_memory(self) -> int | None:
+        return torch.cuda.max_memory_allocated(self.device) if self.device.type == "cuda" else None
+
+    def forget(self) -> None:
+        """Free what the row before left, and count memory anew."""
+        gc.collect()
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats(self.device)
+
+
+def _by_clock(act: Callable[[], object], count: int) -> list[float]:
+    found = []
+    for _ in range(count):
+        began = time.perf_counter()
+        act()
+        found.append(time.perf_counter() - began)
+    return found
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Task:
+    """What makes one or more rows."""
+
+    part: str
+    name: str
+    run: Callable[[Bench], list[Row]]
+    estimate: float = 10.0
+    """Seconds that it needs on a large GPU, generously."""
+    rehearsed: bool = True
+
+
+class Budget:
+    """Tasks in turn, as far as the time goes."""
+
+    def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._end = clock() + seconds
+
+    def run(self, task: Task, bench: Bench) -> list[Row]:
+        """The task's rows; a row that says why where it failed, or where the time that is left isn't enough."""
+        if bench.tiny and not task.rehearsed:
+            return [Row(part=task.part, name=task.name, left_out="not rehearsed")]
+        left = self._end - self._clock()
+        if left < task.estimate:
+            return [Row(part=task.part, name=task.name, left_out=f"out of time: {max(left, 0):.0f} s were left")]
+        bench.forget()
+        try:
+            return task.run(bench)
+        except torch.cuda.OutOfMemoryError:
+            return [Row(part=task.part, name=task.name, left_out="out of memory")]
+        except Exception as error:  # a GPU is had rarely: one row that breaks must not cost all others
+            traceback.print_exc(file=sys.stderr)
+            return [Row(part=task.part, name=task.name, left_out=f"{type(error).__name__}: {error}"[:300])]
+
+
+def median(seconds: list[float]) -> float:
+    return statistics.median(seconds)

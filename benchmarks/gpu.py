@@ -1,0 +1,198 @@
+"""`python -m benchmarks.gpu`: what mixed precision gains on this GPU, and whether it is right there.
+
+Needs torch (2.4 or newer) and this repository's `recipes/`. Prints one table and writes one JSON file. Ends within
+`--minutes`: what comes too late is left out, and said to be. `--device cpu --tiny` rehearses it anywhere, with figures
+that mean nothing. Exit code 1 where a check fails or a row breaks; aims that are not held are only told.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import platform
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.campaign import by_hand, ceilings, checks
+from benchmarks.campaign.aims import Aim, judge
+from benchmarks.campaign.recipes import task
+from benchmarks.campaign.rows import Bench, Budget, Row, Task
+
+HERE = Path(__file__).parent
+REHEARSAL = "REHEARSAL: tiny sizes, figures that mean nothing"
+
+
+def tasks() -> list[Task]:
+    """Everything, the most telling first: what is at the end may be left out for lack of time."""
+    return [
+        *ceilings.tasks(),
+        *checks.tasks(),
+        task("simplenet", "o0 ieee", "amp=o0", "tf32=false", estimate=20),
+        task("simplenet", "o0 tf32", "amp=o0", "tf32=true", rehearsed=False),
+        task("simplenet", "o1", "amp=o1"),
+        task("simplenet", "o2", "amp=o2"),
+        task("simplenet", "o3", "amp=o3"),
+        task("resnet50", "o0 ieee 256", "amp=o0", "tf32=false", "batch=256", estimate=15),
+        task("resnet50", "o0 tf32 256", "amp=o0", "tf32=true", "batch=256", rehearsed=False),
+        task("resnet50", "o1 256", "amp=o1", "batch=256"),
+        task("resnet50", "o2 256", "amp=o2", "batch=256"),
+        task("resnet50", "o0 ieee 128", "amp=o0", "tf32=false", "batch=128"),
+        task("efficientnet", "o0 ieee 128", "amp=o0", "tf32=false", "batch=128"),
+        task("efficientnet", "o1 float16 256", "amp=o1", "amp.dtype=float16", "batch=256", rehearsed=False),
+        task("efficientnet", "o1 float16 128", "amp=o1", "amp.dtype=float16", "batch=128", rehearsed=False),
+        task("efficientnet", "o1 256", "amp=o1", "batch=256"),
+        task("efficientnet", "o2 256", "amp=o2", "batch=256"),
+        task("gan", "o0 ieee", "amp=o0", "tf32=false"),
+        task("gan", "o0 tf32", "amp=o0", "tf32=true", rehearsed=False),
+        task("gan", "o1 float16", "amp=o1", "amp.dtype=float16"),
+        task("gan", "o1 float16 unscaled", "amp=o1", "amp.dtype=float16", "loss_scale=none", rehearsed=False),
+        task("gan", "o1 float16 bad sizes", "amp=o1", "amp.dtype=float16", "train.channels=[63,63,31,7]", "batch=4090"),
+        task("gan", "o1", "amp=o1"),
+        task("gan", "o2", "amp=o2"),
+        *by_hand.tasks(),
+        task("simplenet", "o1 float16", "amp=o1", "amp.dtype=float16"),
+        task("simplenet", "o2 float16", "amp=o2", "amp.dtype=float16"),
+        task("resnet50", "o1 float16 256", "amp=o1", "amp.dtype=float16", "batch=256", rehearsed=False),
+        task("resnet50", "o1 compiled 256", "amp=o1", "compile=true", "batch=256", estimate=90, rehearsed=False),
+        task("resnet50", "o1 compiled 512", "amp=o1", "compile=true", "batch=512", estimate=90, rehearsed=False),
+    ]
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description=__doc__)
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    parser.add_argument("--tiny", action="store_true", help="rehearse with sizes that any machine can do")
+    parser.add_argument("--minutes", type=float, default=9.0, help="time for all of it")
+    parser.add_argument("--only", nargs="+", default=[], metavar="PART", help="of ceiling, check and the recipes")
+    parser.add_argument("--out", type=Path, help="the JSON file; benchmarks/out/gpu.json where none is named")
+    parser.add_argument("--save", action="store_true", help="keep JSON and table in benchmarks/results/")
+    options = parser.parse_args(words)
+    if options.device == "cuda" and not torch.cuda.is_available():
+        parser.error("torch sees no CUDA GPU here; --device cpu --tiny rehearses without one")
+    if options.device == "cpu" and not options.tiny:
+        parser.error("--device cpu needs --tiny: full sizes take hours on a CPU")
+    if options.save and options.tiny:
+        parser.error("--save with --tiny: the figures of a rehearsal are not kept")
+    chosen = [each for each in tasks() if not options.only or each.part in options.only]
+    if not chosen:
+        parser.error(
+            f"--only {' '.join(options.only)}: the parts are {', '.join(dict.fromkeys(e.part for e in tasks()))}"
+        )
+    began = time.monotonic()
+    bench = Bench(device=torch.device(options.device), tiny=options.tiny, seconds=2.0)
+    budget = Budget(options.minutes * 60)
+    if options.tiny:
+        print(REHEARSAL)
+    found: list[Row] = []
+    for each in chosen:
+        rows = budget.run(each, bench)
+        found += rows
+        for row in rows:
+            print(line(row), flush=True)
+    aims = [] if options.tiny else judge(found)
+    print("\n".join(["", "aims:", *([aim_line(each) for each in aims] or ["  not judged in a rehearsal"])]))
+    document = to_json(found, aims, rehearsal=options.tiny, seconds=time.monotonic() - began)
+    path = options.out or HERE / "out" / "gpu.json"
+    write(path, document)
+    print(f"\n{time.monotonic() - began:.0f} s; written to {path}" + (f"; {REHEARSAL}" if options.tiny else ""))
+    if options.save:
+        stem = f"{time.strftime('%Y-%m-%d', time.gmtime())}-{document['hardware']['gpu'].lower().replace(' ', '-')}"
+        write(HERE / "results" / f"{stem}.json", document)
+        (HERE / "results" / f"{stem}.md").write_text(markdown(found, aims, document["hardware"]), encoding="utf-8")
+    return 1 if any(is_broken(each) for each in found) else 0
+
+
+def is_broken(row: Row) -> bool:
+    """Whether a check failed or a row has no value for another reason than time or memory."""
+    excused = ("out of time", "out of memory", "not rehearsed")
+    return row.passed is False or (bool(row.left_out) and not row.left_out.startswith(excused))
+
+
+def line(row: Row) -> str:
+    """One row of the table."""
+    return f"{row.part:13} {row.name:42} {amount(row):>22}  {details(row)}".rstrip()
+
+
+def amount(row: Row) -> str:
+    if row.left_out:
+        return "-"
+    if row.passed is not None:
+        return "passed" if row.passed else "FAILED"
+    assert row.value is not None
+    return f"{row.value:,.4g} {row.unit}" if row.value < 10000 else f"{row.value:,.0f} {row.unit}"
+
+
+def details(row: Row) -> str:
+    """What else is worth seeing of a row."""
+    if row.left_out:
+        return f"left out: {row.left_out}"
+    more, parts = row.more, []
+    if row.passed is False:
+        return json.dumps(more)
+    if more.get("seconds"):
+        parts.append(f"{more['seconds'] * 1000:.4g} ms a step")
+    if more.get("tflops"):
+        parts.append(f"{more['tflops']:.4g} TFLOP/s")
+    if more.get("peak_memory_bytes"):
+        parts.append(f"{more['peak_memory_bytes'] / 2**30:.2f} GiB")
+    if more.get("dtype"):
+        parts.append(f"{more['dtype']} {more['verdict']}")
+    return ", ".join(parts)
+
+
+def aim_line(aim: Aim) -> str:
+    found = "-" if aim.found is None else f"{aim.found:.3f}"
+    return f"  {aim.verdict:13} {aim.claim}: {found} (at least {aim.least:g})"
+
+
+def hardware() -> dict[str, Any]:
+    """What the figures belong to; no name of a machine or a person."""
+    about: dict[str, Any] = {
+        "gpu": "none",
+        "torch": str(torch.__version__),
+        "cuda": torch.version.cuda,
+        "cudnn": torch.backends.cudnn.version() if torch.version.cuda else None,
+        "python": platform.python_version(),
+    }
+    if torch.cuda.is_available():
+        properties = torch.cuda.get_device_properties(0)
+        about["gpu"] = properties.name
+        about["memory_gib"] = round(properties.total_memory / 2**30, 1)
+        about["compute_capability"] = f"{properties.major}.{properties.minor}"
+        driver = Path("/sys/module/nvidia/version")
+        about["driver"] = driver.read_text().strip() if driver.exists() else None
+    return about
+
+
+def to_json(rows: Sequence[Row], aims: Sequence[Aim], *, rehearsal: bool, seconds: float) -> dict[str, Any]:
+    return {
+        "schema": 1,
+        "rehearsal": rehearsal,
+        "hardware": hardware(),
+        "seconds": seconds,
+        "rows": [dataclasses.asdict(each) for each in rows],
+        "aims": [{**dataclasses.asdict(each), "verdict": each.verdict} for each in aims],
+    }
+
+
+def markdown(rows: Sequence[Row], aims: Sequence[Aim], about: dict[str, Any]) -> str:
+    text = ["# On a GPU", "", ", ".join(f"{key} {value}" for key, value in about.items() if value), ""]
+    text += ["| part | what | figure | |", "| --- | --- | --- | --- |"]
+    text += [f"| {each.part} | {each.name} | {amount(each)} | {details(each)} |" for each in rows]
+    text += ["", *(f"- {aim_line(each).strip()}" for each in aims)]
+    return "\n".join(text) + "\n"
+
+
+def write(path: Path, document: dict[str, Any]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(document, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
