@@ -117,5 +117,7 @@ def summary(plan: Plan) -> str:
     batch = f", batch {plan.settings['batch']}" if plan.settings["batch"] else ""
     what = plan.script.line() if plan.script else plan.recipe
     devices = f"{plan.gpus} GPU{'s' * (plan.gpus > 1)}" if plan.gpus else plan.settings["device"]
+    if len(plan.gpu_pool) > plan.gpus:
+        devices += f" (free ones of {len(plan.gpu_pool)}, chosen when it starts)"
     nodes = f" on {plan.nodes} nodes" if plan.nodes > 1 else ""
     return f"{what} in {plan.framework} at {level} ({plan.mechanism}){batch}, {devices}{nodes}, {plan.host}"

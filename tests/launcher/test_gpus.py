@@ -21,6 +21,7 @@ from launcher.facts import Facts
 from launcher.gpus import Seen
 from launcher.plan import Plan, resolve
 from launcher.runs import Run
+from launcher.verbs.plan import summary
 from tests.launcher import fake_gpus
 from tests.launcher.fake_gpus import FakeGpus
 from tests.launcher.hosts import LAPTOP, spec_of
@@ -306,6 +307,11 @@ def test_a_lock_file_that_is_a_link_to_somewhere_else_is_not_followed(cards: Fak
     text = f"set -u\n{gpus.LOOK}\n{gpus.TAKE}\ngpu_take 1 {cards.uuids[0]} run"
     assert subprocess.run(["bash", "-c", text], capture_output=True).returncode == 1
     assert victim.read_text() == "precious"
+
+
+def test_the_plan_says_that_gpus_are_chosen_at_the_start(bench: Bench) -> None:
+    assert "2 GPUs (free ones of 3, chosen when it starts)" in summary(bench.plan("gpus=2"))
+    assert "1 GPU, box" in summary(bench.plan("visible_gpus=[0]"))
 
 
 def test_wait_gpus_is_refused_where_a_scheduler_queues() -> None:

@@ -140,6 +140,24 @@ def test_a_run_in_it_is_proved_and_its_results_memory_and_table_come_here(
     assert "proved" in table
 
 
+def test_its_gpu_is_taken_there_by_one_run_and_refused_to_the_next_or_waited_for(
+    container: Interactive, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = (*container.words, "device=cpu", "gpus=1", "data=synthetic", "batch=64", "run_root=/root/runs")
+    assert main([*words, "epochs=10000"]) == 0
+    first = capsys.readouterr().out.split()[0]
+    assert main([*words, "steps=2"]) == 3
+    assert f"free: 0; GPU 0: held by root (run {first}) since" in capsys.readouterr().err
+    assert main([*words, "steps=2", "wait_gpus=true"]) == 0
+    second = capsys.readouterr().out.split()[0]
+    assert main(["ls", second, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["state"] == "queued"
+    assert first in told["reason"]
+    assert main(["cancel", "--now", first, second]) == 0
+    assert "cancelled" in capsys.readouterr().out
+
+
 def test_a_container_that_was_made_anew_is_not_taken_for_the_old_one(
     container: Interactive, testbed: Testbed, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
