@@ -21,6 +21,7 @@ BENCHMARKS = {
     "plan": "startup:plan",
     "sweep": "sweeps:plan",
     "ls-many": "listing:many",
+    "report-many": "reports:many",
     "step-o0": "training:o0",
     "step-o1": "training:o1",
     "step-o2": "training:o2",
