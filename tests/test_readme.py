@@ -13,6 +13,7 @@ from launcher.overrides import parse
 from launcher.spec import make
 from recipes import levels
 from recipes.levels import LEVELS, LossScale
+from recipes.recipe import NAMES, find
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -34,6 +35,17 @@ def test_the_table_of_modes_is_the_code() -> None:
         same = by_dtype["float16"] == by_dtype["bfloat16"]
         said = by_dtype["float16"] if same else "dynamic for float16, none for bfloat16"
         assert scale == said
+
+
+def test_the_table_of_recipes_is_the_code() -> None:
+    after = README.partition("<!-- recipes")[2].partition("\n\n")[0]
+    rows = [line.strip("| ").split(" | ") for line in after.splitlines() if re.match(r"\| [a-z0-9]+ \|", line)]
+    rows = [row for row in rows if row[0] != "recipe"]
+    assert [row[0] for row in rows] == [name for name in NAMES if name != "script"]
+    for name, _, data, numbers in rows:
+        recipe = find(name)
+        assert data == ", ".join(recipe.data)
+        assert numbers == f"{recipe.batch}, {recipe.epochs}"
 
 
 def test_every_command_it_shows_can_be_understood() -> None:
