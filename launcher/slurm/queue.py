@@ -180,6 +180,8 @@ def _unanswered(files: Files) -> Liveness:
         return Liveness("gone", "sbatch refused it")
     if _still_submitting(submission):
         return Liveness("unknown", "sbatch has not answered yet")
+    if job_of(submission) is not None:
+        return Liveness("alive", "accepted this moment")  # between the look at its answer and that at its process
     return Liveness("gone", "its launcher ended before Slurm had accepted it")
 
 
