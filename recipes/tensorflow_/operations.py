@@ -16,16 +16,16 @@ _DECORATION = re.compile(r"^_?(?:Mkl)?(?:Native)?(?:PadWith)?(?:Fused)?(?=[A-Z])
 
 MATMULS = ("MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3")
 CONVOLUTIONS = ("Conv2D", "Conv3D", "DepthwiseConv2dNative")
-OF_INPUT = tuple(
-    f"{each}BackpropInput{version}"
-    for each in CONVOLUTIONS
-    for version in ("", "V2")
-    if (each, version) != ("Conv2D", "V2")
+OF_INPUT = (
+    "Conv2DBackpropInput",
+    "Conv3DBackpropInput",
+    "Conv3DBackpropInputV2",
+    "DepthwiseConv2dNativeBackpropInput",
 )
 OF_FILTER = tuple(each.replace("Input", "Filter") for each in OF_INPUT)
 PRODUCTS = (*MATMULS, "Einsum", *CONVOLUTIONS, *OF_INPUT, *OF_FILTER)
 
-_SUSPECT = re.compile(r"MatMul|Matmul|Conv[123\dD]|Convolution|RNN|LSTM|GRU|PyFunc|Mha|Attention|TPU|_Xla|XlaLaunch")
+_SUSPECT = re.compile(r"MatMul|Matmul|Conv[\dDV]|Convolution|RNN|LSTM|GRU|PyFunc|Mha|Attention|TPU|_Xla|XlaLaunch")
 
 
 def base(operation: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pytest
 import torch
@@ -13,6 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from recipes.levels import PRESETS, LossScale
 from recipes.torch_.loss_scale import LossScaler, NoScale, StaticLossScaler, make_scaler
 from recipes.typed import SettingsError
+from tests.recipes.loss_scale_rules import PaddleRule, TorchRule
 
 CPU = torch.device("cpu")
 OVERFLOWS = st.lists(st.booleans(), min_size=1, max_size=40)
@@ -35,52 +36,6 @@ class Trained:
         self.step(bad)
         self.scaler.update()
         return self.scaler.get_scale()
-
-
-@dataclass
-class TorchRule:
-    """Grow after a run of good steps, shrink at each bad one; Keras's LossScaleOptimizer does the same."""
-
-    scale: float
-    growth: float
-    backoff: float
-    growth_every: int
-    good: int = 0
-
-    def iterate(self, bad):
-        if bad:
-            self.scale, self.good = self.scale * self.backoff, 0
-        elif self.good == self.growth_every - 1:
-            self.scale, self.good = self.scale * self.growth, 0
-        else:
-            self.good += 1
-        return self.scale
-
-
-@dataclass
-class PaddleRule:
-    """Shrink after a run of bad steps; a bad step ends the run of good ones, a good step the run of bad ones."""
-
-    scale: float
-    growth: float
-    backoff: float
-    growth_every: int
-    backoff_every: int
-    good: int = 0
-    bad: int = 0
-
-    def iterate(self, bad):
-        if bad:
-            self.good = 0
-            self.bad += 1
-            if self.bad == self.backoff_every:
-                self.scale, self.bad = self.scale * self.backoff, 0
-        else:
-            self.bad = 0
-            self.good += 1
-            if self.good == self.growth_every:
-                self.scale, self.good = self.scale * self.growth, 0
-        return self.scale
 
 
 @given(

@@ -1,0 +1,143 @@
+"""Grappler's rewrite and its lists: on a CPU for real, and to float16 for a GPU that is made up."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+import tensorflow as tf
+from tensorflow.core.protobuf import config_pb2, device_properties_pb2
+from tensorflow.python.framework import meta_graph
+from tensorflow.python.grappler import cluster, tf_optimizer
+
+from recipes.levels import Amp, LossScale
+from recipes.tensorflow_ import rewrite
+from recipes.tensorflow_.graphs import dtype_of
+from recipes.tensorflow_.precision import Precision
+
+IGNORE_PERFORMANCE = f"{rewrite.PREFIX}_IGNORE_PERFORMANCE"
+
+
+def test_an_operation_is_taken_off_three_lists_as_it_is_put_on_the_fourth():
+    found = rewrite.variables(["Softmax"], ["MatMul", "Conv2D"])
+    assert found == {
+        f"{rewrite.PREFIX}_ALLOWLIST_ADD": "Softmax",
+        f"{rewrite.PREFIX}_ALLOWLIST_REMOVE": "MatMul,Conv2D",
+        f"{rewrite.PREFIX}_DENYLIST_ADD": "MatMul,Conv2D",
+        f"{rewrite.PREFIX}_DENYLIST_REMOVE": "Softmax",
+        f"{rewrite.PREFIX}_INFERLIST_REMOVE": "Softmax,MatMul,Conv2D",
+        f"{rewrite.PREFIX}_CLEARLIST_REMOVE": "Softmax,MatMul,Conv2D",
+    }
+    assert rewrite.variables([], []) == {}
+
+
+def test_what_an_image_has_set_is_not_mixed_with_ours():
+    environ = {f"{rewrite.PREFIX}_DENYLIST_ADD": "Conv2D", f"{rewrite.PREFIX}_LEVEL": "2", "HOME": "/root"}
+    rewrite.switch_on("bfloat16", [], ["MatMul"], environ)
+    assert environ[f"{rewrite.PREFIX}_DENYLIST_ADD"] == "MatMul"
+    assert environ[f"{rewrite.PREFIX}_LEVEL"] == "2"
+
+
+def test_the_other_rewrite_is_switched_off_as_one_is_switched_on():
+    for dtype, other in (("float16", "bfloat16"), ("bfloat16", "float16")):
+        rewrite.switch_on(dtype, [], [])
+        options = tf.config.optimizer.get_experimental_options()
+        assert options[rewrite.OPTIONS[dtype]] is True
+        assert options[rewrite.OPTIONS[other]] is False
+
+
+@pytest.fixture(scope="module")
+def training():
+    """A graph of one training step, as a GPU's, ready to be optimized."""
+    graph = tf.Graph()
+    with graph.as_default(), tf.device("/device:GPU:0"):
+        images = tf.compat.v1.placeholder(tf.float32, (8, 16, 16, 4))
+        kernel = tf.compat.v1.get_variable("kernel", (3, 3, 4, 8), use_resource=True)
+        weight = tf.compat.v1.get_variable("weight", (8 * 14 * 14, 8), use_resource=True)
+        hidden = tf.reshape(tf.nn.relu(tf.nn.conv2d(images, kernel, 1, "VALID")), (8, -1))
+        loss = tf.reduce_sum(tf.square(tf.nn.softmax(tf.matmul(hidden, weight))))
+        gradients = tf.gradients(loss, [kernel, weight])
+        step = tf.group(kernel.assign_sub(gradients[0]), weight.assign_sub(gradients[1]))
+        for each in (step, loss):
+            graph.add_to_collection("train_op", each)
+    return meta_graph.create_meta_graph_def(graph=graph)
+
+
+def device(kind: str, **environment: str):
+    named = device_properties_pb2.NamedDevice(name=f"/job:localhost/replica:0/task:0/device:{kind}:0")
+    named.properties.type, named.properties.num_cores, named.properties.frequency = kind, 8, 1000
+    for key, value in environment.items():
+        named.properties.environment[key] = value
+    return named
+
+
+def rewritten(training) -> dict[str, set[str]]:
+    """By operation, the dtypes that it has after the float16 rewrite on a made-up GPU of compute capability 8.0."""
+    config = config_pb2.ConfigProto()
+    options = config.graph_options.rewrite_options
+    options.auto_mixed_precision, options.min_graph_nodes, options.meta_optimizer_iterations = 1, -1, 1
+    options.optimizers.append("auto_mixed_precision")
+    gpu = device("GPU", architecture="8.0", cuda="12000", cudnn="8900")
+    graph = tf_optimizer.OptimizeGraph(config, training, cluster=cluster.Cluster(devices=[gpu, device("CPU")]))
+    found: dict[str, set[str]] = {}
+    for node in graph.node:
+        found.setdefault(node.op, set()).add(dtype_of(node))
+    return found
+
+
+def test_for_a_gpu_products_become_float16_and_what_the_lists_say_stays(training, monkeypatch):
+    monkeypatch.setenv(IGNORE_PERFORMANCE, "1")
+    found = rewritten(training)
+    assert found["MatMul"] == found["Conv2D"] == found["Conv2DBackpropFilter"] == {"float16"}
+    assert found["Sum"] == {"float32"}
+
+
+def test_for_a_gpu_the_lists_are_followed(training, monkeypatch):
+    monkeypatch.setenv(IGNORE_PERFORMANCE, "1")
+    rewrite.switch_on("float16", [], ["MatMul"])
+    found = rewritten(training)
+    assert found["MatMul"] == {"float32"}
+    assert found["Conv2D"] == found["Conv2DBackpropFilter"] == {"float16"}
+
+
+def test_an_operation_left_on_two_lists_would_leave_the_whole_graph_as_it_is(training, monkeypatch):
+    """TensorFlow's own trap: only a line in the log says so."""
+    monkeypatch.setenv(IGNORE_PERFORMANCE, "1")
+    monkeypatch.setenv(f"{rewrite.PREFIX}_DENYLIST_ADD", "MatMul")
+    found = rewritten(training)
+    assert found["MatMul"] == found["Conv2D"] == {"float32"}
+
+
+def products(amp: Amp) -> Counter[tuple[str, str]]:
+    """What a function really ran on this CPU."""
+    from tensorflow.python.eager import context
+
+    from recipes.tensorflow_.operations import PRODUCTS, base
+
+    Precision.of(amp, LossScale(), "cpu")
+    context.enable_graph_collection()
+    context.export_run_metadata()
+
+    @tf.function(autograph=False)
+    def run(images, kernel, weight):
+        hidden = tf.nn.conv2d(images, kernel, 1, "VALID")
+        return tf.nn.softmax(tf.matmul(tf.reshape(hidden, (8, -1)), weight))
+
+    run(tf.ones((8, 8, 8, 4)), tf.ones((3, 3, 4, 8)), tf.ones((288, 16)))
+    graphs = [each.post_optimization_graph for each in context.export_run_metadata().function_graphs]
+    return Counter(
+        (base(node.op), dtype_of(node)) for graph in graphs for node in graph.node if base(node.op) in PRODUCTS
+    )
+
+
+@pytest.mark.parametrize(
+    ("amp", "matmul", "conv"),
+    [
+        (Amp(level="o0"), "float32", "float32"),
+        (Amp(level="o1"), "bfloat16", "bfloat16"),
+        (Amp(level="o1", deny=("Conv2D",)), "bfloat16", "float32"),
+        (Amp(level="o1", deny=("MatMul",)), "float32", "bfloat16"),
+    ],
+)
+def test_on_a_cpu_the_rewrite_to_bfloat16_is_real_and_follows_the_lists(amp, matmul, conv):
+    assert products(amp) == {("MatMul", matmul): 1, ("Conv2D", conv): 1}
