@@ -23,6 +23,9 @@ from launcher.slurm.header import resources
 _PROMPT = r"launcher \$ "
 _INSIDE = f"if command -v bash >/dev/null; then PS1={shlex.quote(_PROMPT)} exec bash --norc --noprofile -i; fi; exec sh"
 
+_ADDRESS = "http://$node:{port[0]} from the login node, http://localhost:{port[1]} where you sit"
+_OPEN = "what serves it has to listen on every address (tensorboard --bind_all, jupyter --ip=0.0.0.0)"
+
 _TAKING = r"""
 until gpu_take __COUNT__ "__POOL__" shell; do
   if [ -z "__WAIT__" ]; then
@@ -49,13 +52,20 @@ def script(plan: Plan, *, token: str, attempt: int | None, port: tuple[int, int]
         _environment(plan),
         "\n".join(plan.setup),
         _gpus(plan, attempt),
+        _node(plan, token) if port else "",
         _banner(plan, port),
         _start(plan, token),
         "code=$?",
+        f"rm -f {quote(note(plan, token))}" if port and plan.queue == "slurm" else "",
         gpus.RELEASE if taken else "",
         "exit $code",
     ]
     return "\n".join(section for section in sections if section)
+
+
+def note(plan: Plan, token: str) -> str:
+    """The file in which a Slurm job's terminal says at which address its node is reached from the login node."""
+    return f"{plan.run_root}/.shell-{token}"
 
 
 def on_slurm(plan: Plan, text: str, job: str | None) -> list[str]:
@@ -108,9 +118,20 @@ def _banner(plan: Plan, port: tuple[int, int] | None) -> str:
     trainer = shlex.join(["python" if plan.container is None else plan.python, "-m", plan.trainer, *plan.words])
     lines = [f"the environment of {plan.recipe} at {plan.settings['amp']['level']}, {where}; `exit` leaves it"]
     lines.append(f"the trainer by hand: {trainer}")
-    if port:
+    if port and plan.queue != "slurm":
         lines.append(f"port {port[0]} of this host is http://localhost:{port[1]} where you sit")
-    return "\n".join(f"echo {quote(each)} >&2" for each in lines)
+    said = [f"echo {quote(each)} >&2" for each in lines]
+    if port and plan.queue == "slurm":
+        said.append(f'echo "port {port[0]} of this node is {_ADDRESS.format(port=port)}; {_OPEN}" >&2')
+    return "\n".join(said)
+
+
+def _node(plan: Plan, token: str) -> str:
+    """What finds the node's address, and leaves it for whoever brings the port."""
+    if plan.queue != "slurm":
+        return ""
+    found = "scontrol --oneliner show node \"$SLURMD_NODENAME\" | sed -n 's/.* NodeAddr=\\([^ ]*\\).*/\\1/p'"
+    return f'node=$({found})\nnode=${{node:-$(hostname)}}\necho "$node" >{quote(note(plan, token))}'
 
 
 def _start(plan: Plan, token: str) -> str:

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import os
 import secrets
+import shlex
 import shutil
+import signal
+import subprocess
 import sys
+import tempfile
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -63,24 +68,27 @@ def main(arguments: Sequence[str]) -> int:
     if not sys.stdin.isatty():
         raise UsageError("shell opens a terminal, and its standard input is none; `logs` and `ls` need none")
     place = _of_run(names, words) if names else _of_job(words)
-    command = opening(place, port, secrets.token_hex(4))
+    token = secrets.token_hex(4)
+    command = opening(place, port, token)
     if shutil.which(command[0]) is None:
         raise Unavailable(f"{command[0]} is not on this machine, and opens this terminal")
     sys.stdout.flush()
     _close()
+    if port and place.address and place.plan.queue == "slurm":
+        return _attended(place, port, token)
     os.execvpe(command[0], command, _environment(place))
 
 
-def opening(place: Place, port: Port | None, token: str) -> list[str]:
-    """The command that opens the terminal. Raises `UsageError` for a port that can't be brought here."""
+def opening(place: Place, port: Port | None, token: str, control: str = "") -> list[str]:
+    """The command that opens the terminal; over SSH with a socket for others to go through, if `control` names one.
+
+    Raises `UsageError` for a port that can't be brought here.
+    """
     plan, address = place.plan, place.address
     if port and plan.container is not None and plan.container.network == "none":
         raise UsageError(f"--forward {port.there}: container.network=none has no ports; say container.network=host")
-    if port and plan.queue == "slurm":
-        raise UsageError(
-            f"--forward {port.there}: the node is known only once Slurm has given it; with the shell open, say on your "
-            f"own machine `ssh -L {port.here}:NODE:{port.there} {address.destination if address else 'LOGIN'}`"
-        )
+    if port and plan.container is not None and plan.container.runtime.kind == "pyxis":
+        raise UsageError(f"--forward {port.there}: with container=pyxis nobody here learns which node it is on")
     if port and address is None and port.here != port.there:
         raise UsageError(f"--forward {port.here}:{port.there}: this machine is the job's host; {port.there} is its own")
     text = interactive.script(plan, token=token, attempt=place.attempt, port=(port.there, port.here) if port else None)
@@ -89,8 +97,40 @@ def opening(place: Place, port: Port | None, token: str) -> list[str]:
         return command
     from launcher.remote import openssh
 
-    forward = ["-L", f"{port.here}:localhost:{port.there}", "-o", "ExitOnForwardFailure=yes"] if port else []
-    return interactive.over_ssh(openssh.argv(address, "-t", *forward), command)
+    options: list[str] = []
+    if port and plan.queue != "slurm":
+        options = ["-L", f"{port.here}:localhost:{port.there}", "-o", "ExitOnForwardFailure=yes"]
+    elif control:
+        options = ["-M", "-S", control]
+    return interactive.over_ssh(openssh.argv(address, "-t", *options), command)
+
+
+def _attended(place: Place, port: Port, token: str) -> int:
+    """A terminal on a node that Slurm has yet to choose: once it has, the port of that node is brought here, through
+    the terminal's own connection to the login node. Returns its exit code."""
+    from launcher.remote import openssh
+
+    assert place.address is not None
+    with tempfile.TemporaryDirectory(prefix="launcher-") as folder:
+        control = f"{folder}/ssh"
+        shell = subprocess.Popen(opening(place, port, token, control), env=_environment(place))
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for what runs in the terminal
+        node = ""
+        while not node and shell.poll() is None:
+            time.sleep(0.5)
+            asked = [*openssh.argv(place.address, "-S", control, "-o", "BatchMode=yes"), "cat"]
+            node = _said([*asked, shlex.quote(interactive.note(place.plan, token))])
+        if node:
+            through = ["-S", control, "-O", "forward", "-L", f"{port.here}:{node}:{port.there}"]
+            done = subprocess.run(openssh.argv(place.address, *through), capture_output=True, text=True)
+            if done.returncode != 0:
+                print(f"port {port.there} is not brought here: {done.stderr.strip()}\r", file=sys.stderr)
+        return shell.wait()
+
+
+def _said(argv: Sequence[str]) -> str:
+    done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    return done.stdout.strip() if done.returncode == 0 else ""
 
 
 def _forwarded(words: list[str]) -> Port | None:

@@ -174,16 +174,25 @@ def test_over_ssh_in_a_container(bed: Testbed, opened: Open, there: tuple[str, .
     assert "/.code/" in shell.ask("python3 -c 'import recipes; print(recipes.__file__)'")
 
 
-def test_behind_a_login_node_it_is_srun_there(bed: Testbed, opened: Open, there: tuple[str, ...]) -> None:
+def test_behind_a_login_node_it_is_srun_there_and_a_port_of_the_node_is_here(
+    bed: Testbed, opened: Open, there: tuple[str, ...], free_port: Callable[[], int]
+) -> None:
+    here, port = free_port(), free_port()
     words = ("cluster=slurm", "cluster.login=testbed", *there[2:], "gpus=1", "cluster.time=5")
-    shell = opened(*words)
+    shell = opened(*words, "--forward", f"{here}:{port}")
+    shell.expect(f"port {port} of this node is http://127.0.0.1:{port} from the login node")
     assert shell.ask("id -un; echo $CUDA_VISIBLE_DEVICES; echo ${SLURM_JOB_ID:+a job}").split("\n") == [
         bed.user.name,
         "0",
         "a job",
     ]
-    shell.type("exit")
+    root = there[-1].partition("=")[2]
+    shell.ask(f"mkdir {root}/web; echo of the node >{root}/web/word")
+    shell.type(f"python -m http.server {port} --bind 127.0.0.1 --directory {root}/web >/dev/null 2>&1 &")
+    assert until(lambda: _fetched(f"http://127.0.0.1:{here}/word")) == "of the node\n"
+    shell.type("kill %1; exit")
     assert shell.wait() == 0
+    assert list(Path(root).glob(".shell-*")) == []
 
 
 def _fetched(address: str) -> str:
