@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from typing import Any
 
@@ -151,8 +152,15 @@ def _pinned(images: numpy.ndarray, labels: numpy.ndarray, device: torch.device) 
 def _on_device(images: torch.Tensor, labels: torch.Tensor, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
     """Bytes [batch, height, width, 3] as normalized floats [batch, 3, height, width], which keep their layout."""
     floats = images.to(device, non_blocking=True).permute(0, 3, 1, 2).float().div_(255)
-    mean, deviation = (torch.tensor(each, device=device).view(1, 3, 1, 1) for each in (MEAN, DEVIATION))
+    mean, deviation = _statistics(device)
     return floats.sub_(mean).div_(deviation), labels.to(device, non_blocking=True)
+
+
+@functools.cache
+def _statistics(device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """On the device once and for all: a copy in every step would wait for it."""
+    mean, deviation = (torch.tensor(each, device=device).view(1, 3, 1, 1) for each in (MEAN, DEVIATION))
+    return mean, deviation
 
 
 if __name__ == "__main__":
