@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import functools
 import json
+import pkgutil
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from recipes.typed import SettingsError, nearest
-
-_TABLE = Path(__file__).with_name("ngc.json")
 
 Version = tuple[int, ...]
 
@@ -86,7 +84,9 @@ def is_data_centre(gpu_name: str) -> bool:
 @functools.cache
 def releases() -> tuple[Release, ...]:
     """Every image, line by line, oldest first."""
-    table = json.loads(_TABLE.read_text(encoding="utf-8"))
+    text = pkgutil.get_data("containers", "ngc.json")  # which may lie in a zip
+    assert text is not None
+    table = json.loads(text)
     return tuple(_release(line, release, table) for line, images in table["images"].items() for release in images)
 
 

@@ -13,12 +13,11 @@ import launcher
 import recipes
 
 LEFT_HERE = (
-    "launcher/__main__.py",
     "launcher/executors.py",
     "launcher/slurm/executor.py",
     "launcher/remote/connection.py",
 )
-"""What loads submitit or fabric, and the program itself. All others import nothing foreign before they are called."""
+"""What loads submitit or fabric. All others import nothing foreign before they are called."""
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
@@ -30,6 +29,7 @@ def archive() -> tuple[str, bytes]:
         root = Path(package.__path__[0])
         for path in root.rglob("*.py") if deep else root.glob("*.py"):
             found[str(Path(root.name) / path.relative_to(root))] = path
+    found["containers/ngc.json"] = Path(containers.__path__[0], "ngc.json")
     whole = io.BytesIO()
     with zipfile.ZipFile(whole, "w", zipfile.ZIP_DEFLATED) as out:
         for name in sorted(found.keys() - set(LEFT_HERE)):

@@ -32,7 +32,9 @@ def probe() -> SlurmFacts:
     nodes = call(["sinfo", "--noheader", "--exact", "--format=%P|%a|%l|%c|%G|%o|%D"])
     if nodes.returncode != 0:
         raise Unavailable(f"sinfo failed: {complaint(nodes)}")
-    environment = {"PATH": f"{os.path.dirname(sbatch)}:{STANDARD_PATH}"}
+    folder = os.path.dirname(sbatch)
+    # In its usual place it changes nothing: what a site puts into /usr/local/bin comes before the system's own.
+    environment = {"PATH": STANDARD_PATH if folder in STANDARD_PATH.split(":") else f"{folder}:{STANDARD_PATH}"}
     if "SLURM_CONF" in os.environ:
         environment["SLURM_CONF"] = os.environ["SLURM_CONF"]
     return read(settings.stdout, nodes.stdout.splitlines(), os.uname().nodename, environment)
