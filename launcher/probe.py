@@ -59,6 +59,22 @@ def probe(specs: Sequence[JobSpec]) -> Facts:
     )
 
 
+def probe_each(specs: Sequence[JobSpec]) -> list[Facts]:
+    """What is known for each of the jobs, which go to one host and run one snapshot of the code: they may differ in
+    what they run in."""
+    whole = probe(specs)
+    found = {_contained(specs[0]): whole}
+    for spec in specs:
+        if _contained(spec) not in found:
+            own = probe([each for each in specs if _contained(each) == _contained(spec)])
+            found[_contained(spec)] = dataclasses.replace(own, code=whole.code)
+    return [found[_contained(spec)] for spec in specs]
+
+
+def _contained(spec: JobSpec) -> tuple[Any, ...]:
+    return spec.launch.image, spec.launch.container.kind, spec.launch.container.cache, spec.launch.container.pull
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Questions:
     """What has to be found out about the host that jobs go to."""

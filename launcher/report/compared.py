@@ -13,7 +13,7 @@ from launcher.comparison import Compare, Published, PublishedArm
 from launcher.report import plain, read, sections
 from launcher.report.document import Bar, Bars, Cell, Document, Part, Prose, Section, Table, numeric, text
 from launcher.report.figures import Figures, figures
-from launcher.report.intervals import ENOUGH, Ratio, ratio
+from launcher.report.intervals import ENOUGH, Ratio, mean_interval, ratio
 from launcher.report.metrics import Block
 from launcher.report.read import Evidence, inner
 from launcher.states import State
@@ -33,8 +33,8 @@ class Arm:
     """Of its throughput to the control's; None where no round has both, and of the control."""
     gap: float | None
     """Relative difference of its mean loss from the control's over the last round that both have."""
-    largest_gap: float | None
-    """The largest of all rounds, by its size."""
+    gaps: tuple[float, float] | None
+    """The 95% interval of its mean over the rounds, where there are enough."""
 
     @property
     def label(self) -> str:
@@ -121,7 +121,7 @@ def _arm(evidence: Evidence, control: Evidence, steps: int, is_control: bool) ->
         if both and not is_control
         else None,
         gap=gaps[-1] if gaps else None,
-        largest_gap=max(gaps, key=abs) if gaps else None,
+        gaps=mean_interval(gaps) if len(gaps) >= ENOUGH else None,
     )
 
 
@@ -151,17 +151,24 @@ def _in_all(control: Arm, others: Sequence[Arm], how: Compare) -> str:
         return f"No difference in speed beyond noise between {_listed([e.label for e in (control, *others)])}."
     faster = [(r.mean, e) for e, r in measured if r.differs and r.mean > 1 and _holds(e, how)]
     if not faster:
-        return f"Nothing was faster than {control.label} beyond noise with its loss within {how.tolerance:.1%}."
+        return f"Nothing was faster than {control.label} beyond noise at no cost to the loss."
     gain, best = max(faster, key=lambda each: each[0])
     return f"{best.label} gains the most: {gain:.2f} times the throughput of {control.label}{_at_what_cost(best, how)}."
 
 
 def _holds(arm: Arm, how: Compare) -> bool:
-    return arm.gap is None or arm.gap <= how.tolerance
+    return arm.gap is None or arm.gap <= how.tolerance or _is_noise(arm)
+
+
+def _is_noise(arm: Arm) -> bool:
+    """Whether over the rounds its loss is as often below the control's as above, as far as they tell."""
+    return arm.gaps is not None and arm.gaps[0] <= 0 <= arm.gaps[1]
 
 
 def _at_what_cost(arm: Arm, how: Compare) -> str:
-    return "" if arm.gap is None else f", its loss within {how.tolerance:.1%}"
+    if arm.gap is None:
+        return ""
+    return f", its loss within {how.tolerance:.1%}" if arm.gap <= how.tolerance else ", its loss no worse beyond noise"
 
 
 def _of_arm(arm: Arm, control: Arm, how: Compare) -> str:
@@ -209,7 +216,11 @@ def _loss(arm: Arm, control: Arm, how: Compare) -> str:
     batches = "" if arm.figures.batch == control.figures.batch else ", which had other batches,"
     if abs(arm.gap) <= how.tolerance:
         return f"loss at the same steps{batches} within {how.tolerance:.1%} ({arm.gap:+.2%})"
-    return f"loss at the same steps{batches} {arm.gap:+.1%}, beyond the tolerance of {how.tolerance:.1%}"
+    said = f"loss at the same steps{batches} {arm.gap:+.1%}"
+    if _is_noise(arm) and arm.gaps is not None:
+        low, high = arm.gaps
+        return f"{said} in the last round, which is noise: over all rounds {low:+.1%} to {high:+.1%}"
+    return f"{said}, beyond the tolerance of {how.tolerance:.1%}"
 
 
 def _listed(words: Sequence[str]) -> str:

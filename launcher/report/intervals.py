@@ -48,8 +48,15 @@ def ratio(ours: Sequence[float], theirs: Sequence[float], confidence: float = CO
     mean = statistics.fmean(logarithms)
     if count < ENOUGH:
         return Ratio(mean=math.exp(mean), pairs=count)
-    margin = t_quantile((1 + confidence) / 2, count - 1) * statistics.stdev(logarithms) / math.sqrt(count)
-    return Ratio(mean=math.exp(mean), pairs=count, low=math.exp(mean - margin), high=math.exp(mean + margin))
+    low, high = mean_interval(logarithms, confidence)
+    return Ratio(mean=math.exp(mean), pairs=count, low=math.exp(low), high=math.exp(high))
+
+
+def mean_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> tuple[float, float]:
+    """Student's interval for the mean of at least two values."""
+    mean, count = statistics.fmean(values), len(values)
+    margin = t_quantile((1 + confidence) / 2, count - 1) * statistics.stdev(values) / math.sqrt(count)
+    return mean - margin, mean + margin
 
 
 def t_quantile(probability: float, freedom: int) -> float:

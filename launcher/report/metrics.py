@@ -15,6 +15,8 @@ from typing import Any
 
 POINTS = 240
 """The most points that a curve is drawn with; a chart is hardly a thousand pixels wide."""
+NAMED = 8
+"""The most parts of a loss that are read."""
 
 
 class Curve:
@@ -100,6 +102,8 @@ class Metrics:
     first_loss: float | None = None
     last_loss: float | None = None
     loss: Curve = field(default_factory=Curve)
+    named: dict[str, Curve] = field(default_factory=dict)
+    """The parts of the loss, where a recipe has several, such as those of a GAN's two networks."""
     scale: Changes = field(default_factory=Changes)
     norm: Curve = field(default_factory=Curve)
     overflows: list[int] = field(default_factory=list)
@@ -192,6 +196,9 @@ def _step(found: Metrics, row: dict[str, Any], block: int) -> None:
         part.loss_sum += loss
     elif found.nonfinite_at is None:
         found.nonfinite_at = step
+    for name, value in list((row.get("losses") or {}).items())[:NAMED]:
+        if value is not None:
+            found.named.setdefault(str(name), Curve()).add(step, float(value))
     if row.get("loss_scale") is not None:
         found.scale.add(step, float(row["loss_scale"]))
     if row.get("grad_norm") is not None:

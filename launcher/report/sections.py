@@ -165,6 +165,13 @@ def charts(evidence: Sequence[Evidence]) -> Iterator[Part]:
         if rows.steps
     )
     yield from _curves("Loss", "step", "loss", losses)
+    for name in dict.fromkeys(name for _, _, rows in read for name in rows.named):
+        parts = tuple(
+            Line(label=label, colour=index, points=rows.named[name].points())
+            for index, label, rows in read
+            if name in rows.named
+        )
+        yield from _curves(f"Loss of the {name}", "step", "loss", parts)
     held_out = tuple(
         Line(label=label, colour=index, points=tuple((float(step), value) for step, value in rows.evaluations))
         for index, label, rows in read

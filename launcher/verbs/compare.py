@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from launcher import comparison, request
 from launcher.comparison import Compare, Published
 from launcher.plan import Plan, resolve
-from launcher.probe import probe
+from launcher.probe import probe_each
 from launcher.spec import JobSpec
 from launcher.verbs.run import hand_over, leave, stay, stays
 
@@ -56,8 +56,8 @@ def carry_out(
     """Plan the comparison of these jobs, and start it, or `look` at its plan alone."""
     comparison.check(specs)
     settled = [comparison.settled(spec, how) for spec in specs]
-    facts = probe(settled)
-    plans = [resolve(spec, facts) for spec in settled]
+    facts = probe_each(settled)
+    plans = [resolve(spec, each) for spec, each in zip(settled, facts, strict=True)]
     whole = comparison.make(plans, how, specs[0].launch.name or name, published)
     whole = dataclasses.replace(whole, command=tuple(arguments))
     if look:
@@ -65,7 +65,7 @@ def carry_out(
         return 0
     for line in whole.advice:
         print(f"note: {line}", file=sys.stderr)
-    folders = hand_over([whole], facts, specs)
+    folders = hand_over([whole], facts[0], specs)
     return stay(folders) if stays(specs[0].launch) else leave(folders)
 
 

@@ -12,7 +12,7 @@ from launcher.errors import UsageError
 from launcher.facts import Facts
 from launcher.origins import Origin, origins
 from launcher.plan import Plan, resolve, to_json
-from launcher.probe import probe
+from launcher.probe import probe_each
 from launcher.schema import SlurmCluster
 from launcher.spec import JobSpec
 from launcher.tables import table
@@ -48,12 +48,12 @@ def main(arguments: Sequence[str]) -> int:
         request.print_configuration(asked)
         return 0
     specs = request.understand(asked)
-    facts = read_facts(words.facts) if words.facts else probe(specs)
+    facts = [read_facts(words.facts)] * len(specs) if words.facts else probe_each(specs)
     if words.facts:
-        _check_recorded(words.facts, facts, specs)
-    plans = [resolve(spec, facts) for spec in specs]
+        _check_recorded(words.facts, facts[0], specs)
+    plans = [resolve(spec, each) for spec, each in zip(specs, facts, strict=True)]
     if words.json:
-        print(json.dumps({"schema": 1, "facts": plain(facts), "plans": [to_json(each) for each in plans]}, indent=1))
+        print(json.dumps({"schema": 1, "facts": plain(facts[0]), "plans": [to_json(each) for each in plans]}, indent=1))
         return 0
     print(describe(plans, origins(asked, specs[0], plans[0])), end="")
     return 0
@@ -79,6 +79,8 @@ def read_facts(path: Path) -> Facts:
 
 def _check_recorded(path: Path, facts: Facts, specs: Sequence[JobSpec]) -> None:
     """Facts hold what was asked about when they were recorded. Raises `UsageError` where this needs more."""
+    if len({(spec.launch.image, spec.launch.container.kind) for spec in specs}) > 1:
+        raise UsageError(f"--facts {path} is about one image, and these are several; leave --facts out")
     for spec in specs:
         if isinstance(spec.launch.cluster, SlurmCluster) and facts.slurm is None:
             raise UsageError(f"--facts {path} holds nothing about Slurm; record them with the same words")
@@ -97,7 +99,7 @@ def describe(plans: Sequence[Plan], where: Sequence[Origin]) -> str:
     if first.script and first.script.bare:
         lines += [*_as_typed(first), ""]
     lines += [*table(["setting", "value", "from"], [[each.key, show(each.value), each.place] for each in where]), ""]
-    lines += [f"note: {each}" for plan in plans for each in plan.advice]
+    lines += [f"note: {each}" for each in dict.fromkeys(each for plan in plans for each in plan.advice)]
     lines += [f"--- {first.run_dir}/run.sh", script.render(first)]
     return "\n".join(lines)
 

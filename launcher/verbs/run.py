@@ -10,7 +10,7 @@ from launcher import experiments, request, run_ids
 from launcher.experiments import Asked
 from launcher.facts import Facts
 from launcher.plan import Plan, resolve
-from launcher.probe import code_files, probe
+from launcher.probe import code_files, probe_each
 from launcher.remote import address as addresses
 from launcher.schema import Launch, LocalCluster
 from launcher.spec import JobSpec
@@ -33,11 +33,11 @@ def main(arguments: Sequence[str]) -> int:
         request.print_configuration(asked)
         return 0
     specs = request.understand(asked)
-    facts = probe(specs)
-    plans = [resolve(spec, facts) for spec in specs]
+    facts = probe_each(specs)
+    plans = [resolve(spec, each) for spec, each in zip(specs, facts, strict=True)]
     for line in dict.fromkeys(line for plan in plans for line in plan.advice):
         print(f"note: {line}", file=sys.stderr)
-    folders = hand_over(plans, facts, specs)
+    folders = hand_over(plans, facts[0], specs)
     return stay(folders) if stays(specs[0].launch) else leave(folders)
 
 
@@ -88,7 +88,8 @@ def stay(folders: Sequence[Path]) -> int:
             stopping.kill_all(folders)
             return
         for folder in folders:
-            stopping.request_stop(folder)
+            if not stopping.is_script(folder):
+                stopping.request_stop(folder)
 
     states = watch(folders, on_interrupt=on_interrupt)
     if interrupted:

@@ -175,6 +175,6 @@ def test_interrupted_while_planning_is_130_without_a_traceback(
     def interrupt(_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("launcher.verbs.plan.probe", interrupt)
+    monkeypatch.setattr("launcher.verbs.plan.probe_each", interrupt)
     assert main(["plan"]) == 130
     assert "Traceback" not in capsys.readouterr().err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -91,8 +92,21 @@ def test_a_loss_beyond_the_tolerance_is_no_gain(tmp_path):
     fast = [2 * each for each in (1.01, 1.00, 1.00, 1.02, 0.97)]
     plan = whole(tmp_path, arm(tmp_path, 0, "o0", NOISE), arm(tmp_path, 1, "o3", fast, loss=2.9))
     first, second = lead(tmp_path, plan)
-    assert first == "Nothing was faster than amp=o0 beyond noise with its loss within 2.0%."
+    assert first == "Nothing was faster than amp=o0 beyond noise at no cost to the loss."
     assert "loss at the same steps +32.5%, beyond the tolerance of 2.0%" in second
+
+
+def test_a_loss_that_is_now_above_and_now_below_is_noise(tmp_path):
+    fast = [2 * each for each in (1.01, 1.00, 1.00, 1.02, 0.97)]
+    plan = whole(tmp_path, arm(tmp_path, 0, "o0", NOISE), arm(tmp_path, 1, "o2", fast))
+    path = tmp_path / "arms/01/metrics.jsonl"
+    rows = [json.loads(each) for each in path.read_text().splitlines()]
+    for row in rows:
+        row["loss"] *= 1.05 if (row["step"] - 1) // STEPS % 2 == 0 else 0.96
+    path.write_text("".join(json.dumps(each) + "\n" for each in rows))
+    first, second = lead(tmp_path, plan)
+    assert first.endswith("times the throughput of amp=o0, its loss no worse beyond noise.")
+    assert "+5.0% in the last round, which is noise: over all rounds" in second
 
 
 def test_an_arm_that_ran_out_of_memory_is_a_row(tmp_path):

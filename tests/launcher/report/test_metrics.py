@@ -124,3 +124,10 @@ def test_a_million_steps_take_as_much_memory_for_curves_as_a_thousand(tmp_path):
         found = metrics.read(path)
         assert found.steps == count
         assert metrics.POINTS / 2 <= len(found.loss.points()) <= metrics.POINTS
+
+
+def test_the_parts_of_a_loss_are_curves_of_their_own(tmp_path):
+    values = [{**each, "losses": {"generator": 1.0, "discriminator": 2.0 * each["step"]}} for each in rows(3)]
+    found = metrics.read(write(tmp_path / "metrics.jsonl", values))
+    assert found.named["generator"].points() == ((1.0, 1.0), (2.0, 1.0), (3.0, 1.0))
+    assert found.named["discriminator"].points()[-1] == (3.0, 6.0)
