@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from launcher import contained, profilers, user_script
+from launcher import contained, preflight, profilers, user_script
 from launcher import gpus as shared_gpus
 from launcher.arms import ARMS
 from launcher.comparison import Compare, Published
@@ -172,6 +172,7 @@ def _resolve(spec: JobSpec, facts: Facts) -> Plan:
         )
     if row.hole:
         raise SettingsError(row.hole, "amp")
+    preflight.check(spec, gpus, device)
     _check_free(spec, facts, gpus, count)
     named = tuple(str(gpu.index) for gpu in gpus) if len(gpus) == count else None
     profilers.check(spec, facts, device)
@@ -218,7 +219,12 @@ def _resolve(spec: JobSpec, facts: Facts) -> Plan:
         script=user_script.choose(spec, facts),
         after=launch.after,
         swept=spec.swept,
-        advice=(*_advice(facts, count), *user_script.advice(spec, facts, count), *launch.notes),
+        advice=(
+            *_advice(facts, count),
+            *preflight.advice(spec, gpus, device, dtype, launch.nodes * devices),
+            *user_script.advice(spec, facts, count),
+            *launch.notes,
+        ),
         command=spec.command,
     )
     contained.check(plan, facts)

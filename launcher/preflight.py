@@ -1,0 +1,122 @@
+"""What is worth knowing of a job on its GPUs before it is queued: advice, never an error, but for what can't fit.
+
+Pure. Sources: NVIDIA's "Matrix Multiplication Background" and "Convolutional Layers" user's guides, for the sizes that
+tensor cores want (multiples of 8 in half precision, of 4 in TF32; 64 or 32 are best from A100 on; 4 input channels for
+a first convolution).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from launcher.facts import Gpu
+from launcher.spec import JobSpec
+from recipes.recipe import Layer
+from recipes.trainer.tf32 import NEEDS, resolve_tf32
+from recipes.typed import SettingsError
+
+NAMED = 4
+"""Layers that a sentence names; the others are counted."""
+BYTES = {"o0": 8, "o1": 8, "o2": 8, "o3": 4}
+"""A parameter's least, gradient included, in every framework: float32 twice; at o2 half, master and half gradient, or
+float32 twice; at o3 half twice. Optimizer state, activations and the framework's own come on top."""
+SMALL = 0.01
+"""Share of the weights below which a last layer isn't worth a word."""
+MUCH = 0.5
+"""Share of a GPU's memory from which the least that is needed is worth telling."""
+
+
+def check(spec: JobSpec, gpus: Sequence[Gpu], device: str) -> None:
+    """Refuse what the GPUs surely can't do. Raises `SettingsError`. `gpus` are those that are known."""
+    training = spec.training
+    capability = min((each for gpu in gpus if (each := gpu.compute_capability) is not None), default=None)
+    if training.tf32:
+        resolve_tf32(True, training.amp.level, device, capability, spec.launch.env)
+    least, memory = _least_memory(spec), _memory(gpus)
+    if device == "cuda" and memory and least > memory:
+        raise SettingsError(
+            f"recipe={spec.recipe.name} with these settings needs {_gib(least)} for weights and gradients alone at "
+            f"amp={training.amp.level}, and {_card(gpus)} has {_gib(memory)}; make the model smaller",
+            "train",
+        )
+
+
+def advice(spec: JobSpec, gpus: Sequence[Gpu], device: str, dtype: str, devices: int) -> tuple[str, ...]:
+    """Sentences for people: sizes that defeat tensor cores, layer by layer, and memory.
+
+    `dtype` is the half precision in use, float32 at o0; `devices` the number of them on all nodes.
+    """
+    training = spec.training
+    if device != "cuda" or spec.recipe.name == "script":
+        return ()
+    said = []
+    unit, name = _unit(spec, gpus, dtype)
+    if unit:
+        layers = spec.recipe.layers(training.train)
+        odd = [*_first(layers, unit), *(text for each in _behind_first(layers) if (text := _odd(each, unit)))]
+        if odd:
+            more = f" and {len(odd) - NAMED} more" if len(odd) > NAMED else ""
+            said.append(f"tensor cores want multiples of {unit} in {name}: {', '.join(odd[:NAMED])}{more}")
+        share = training.batch // (devices * training.accumulate)
+        if share % unit:
+            what = "batch per device and micro-batch" if training.accumulate > 1 else "batch per device"
+            said.append(f"tensor cores want multiples of {unit} in {name}: the {what} is {share}")
+    least, memory = _least_memory(spec), _memory(gpus)
+    if memory and MUCH * memory < least <= memory:
+        said.append(
+            f"weights and gradients alone take {_gib(least)} of the {_gib(memory)} of {_card(gpus)}; optimizer state "
+            "and activations come on top"
+        )
+    return tuple(said)
+
+
+def _unit(spec: JobSpec, gpus: Sequence[Gpu], dtype: str) -> tuple[int, str]:
+    """What sizes should be multiples of, and in which arithmetic; 0 where no tensor core is used."""
+    if dtype != "float32":
+        return 8, dtype
+    known = [each for gpu in gpus if (each := gpu.compute_capability) is not None]
+    return (4, "TF32") if spec.training.tf32 and all(each >= NEEDS for each in known) else (0, "")
+
+
+def _first(layers: Sequence[Layer], unit: int) -> list[str]:
+    """What the data decides is not held against a first convolution, but that 3 channels could be 4."""
+    if not layers:
+        return []
+    first = layers[0]
+    if first.kind == "conv" and first.inputs < unit:
+        sizes = [f"{first.name} {first.inputs} -> {first.outputs} channels"] if first.outputs % unit else []
+        return sizes or ([f"{first.name} takes 3 channels (4, padded, are faster)"] if first.inputs == 3 else [])
+    return [text] if (text := _odd(first, unit)) else []
+
+
+def _behind_first(layers: Sequence[Layer]) -> Sequence[Layer]:
+    """The others, without a last one that is next to nothing of the model: its outputs are the classes of the data."""
+    small = layers and layers[-1].weights < SMALL * sum(each.weights for each in layers)
+    return layers[1:-1] if small else layers[1:]
+
+
+def _odd(layer: Layer, unit: int) -> str:
+    if layer.groups > 1 or (layer.inputs % unit == 0 and layer.outputs % unit == 0):
+        return ""  # depthwise convolutions use no tensor cores whatever their sizes
+    return f"{layer.name} {layer.inputs} -> {layer.outputs}"
+
+
+def _least_memory(spec: JobSpec) -> int:
+    training = spec.training
+    weights = sum(each.weights for each in spec.recipe.layers(training.train))
+    without_masters = training.amp.level == "o2" and training.amp.master_weights is False
+    return weights * BYTES["o3" if without_masters else training.amp.level]
+
+
+def _memory(gpus: Sequence[Gpu]) -> int:
+    """Of the smallest GPU that is known, in bytes; 0 where none tells."""
+    return min((gpu.memory_mib for gpu in gpus if gpu.memory_mib), default=0) * 2**20
+
+
+def _card(gpus: Sequence[Gpu]) -> str:
+    smallest = min((gpu for gpu in gpus if gpu.memory_mib), key=lambda gpu: gpu.memory_mib)
+    return smallest.name
+
+
+def _gib(count: int) -> str:
+    return f"{count / 2**30:.1f} GiB"

@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from launcher.errors import UsageError
+from launcher.facts import Facts
+from launcher.plan import resolve
+from tests.launcher.hosts import LAPTOP, TWO_A100, TWO_V100, gpu, spec_of
+
+ONE_V100 = dataclasses.replace(TWO_V100, gpus=TWO_V100.gpus[:1])
+ONE_A100 = dataclasses.replace(TWO_A100, gpus=TWO_A100.gpus[:1])
+
+
+def advice(facts: Facts, *words: str) -> tuple[str, ...]:
+    return resolve(spec_of(*words), facts).advice
+
+
+def test_layers_that_defeat_tensor_cores_are_named_with_their_sizes() -> None:
+    words = ("recipe=gan", "data=synthetic", "amp=o1", "train.channels=[63,63,31,7]", "batch=4090")
+    sizes, batch = advice(ONE_V100, *words)
+    assert sizes == (
+        "tensor cores want multiples of 8 in float16: generator.dense 100 -> 3087, generator.conv1 63 -> 63, "
+        "generator.conv2 63 -> 31, generator.conv3 31 -> 7 and 2 more"
+    )
+    assert batch == "tensor cores want multiples of 8 in float16: the batch per device is 4090"
+
+
+def test_sizes_that_suit_are_not_spoken_of() -> None:
+    assert advice(ONE_V100, "recipe=simplenet", "amp=o2") == ()
+
+
+def test_the_batch_is_that_of_one_device_and_micro_batch() -> None:
+    words = ("recipe=simplenet", "amp=o2", "batch=48", "accumulate=2")
+    assert advice(ONE_V100, *words) == ()
+    assert advice(TWO_V100, *words) == (
+        "tensor cores want multiples of 8 in float16: the batch per device and micro-batch is 12",
+    )
+
+
+def test_three_channels_at_the_first_convolution_are_only_said_to_be_faster_as_four() -> None:
+    assert advice(ONE_A100, "recipe=resnet50", "amp=o2") == (
+        "tensor cores want multiples of 8 in bfloat16: stem takes 3 channels (4, padded, are faster)",
+    )
+
+
+@pytest.mark.parametrize(
+    ("facts", "words"),
+    [
+        (ONE_V100, ("amp=o0",)),
+        (LAPTOP, ("amp=o2",)),
+        (ONE_A100, ("amp=o0", "tf32=false")),
+    ],
+)
+def test_where_no_tensor_core_is_used_there_is_no_advice_on_sizes(facts: Facts, words: tuple[str, ...]) -> None:
+    assert advice(facts, "recipe=gan", "data=synthetic", "train.channels=[63,63,31,7]", *words) == ()
+
+
+def test_tf32_wants_multiples_of_four() -> None:
+    found = advice(ONE_A100, "recipe=simplenet", "amp=o0", "tf32=true", "train.width=8196", "batch=2050")
+    assert found == ("tensor cores want multiples of 4 in TF32: the batch per device is 2050",)
+
+
+@pytest.mark.parametrize(
+    ("facts", "says"),
+    [
+        (LAPTOP, "tf32=true: a CPU has no TF32; say tf32=false"),
+        (ONE_V100, "tf32=true: TF32 needs compute capability 8.0, and this GPU has 7.0; say tf32=false"),
+    ],
+)
+def test_tf32_that_cannot_be_is_refused_before_anything_is_queued(facts: Facts, says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        resolve(spec_of("amp=o0", "tf32=true"), facts)
+
+
+def test_a_model_that_surely_does_not_fit_is_refused_and_one_that_leaves_little_is_told() -> None:
+    small = dataclasses.replace(LAPTOP, gpus=(dataclasses.replace(gpu(0, "8.0", "A2"), memory_mib=8000),))
+    # Nine layers of 8192 x 8192: 4.5 GiB in float32 with their gradients, half of that all in half.
+    assert advice(small, "recipe=simplenet", "amp=o1") == (
+        "weights and gradients alone take 4.5 GiB of the 7.8 GiB of A2; optimizer state and activations come on top",
+    )
+    assert advice(small, "recipe=simplenet", "amp=o3") == ()
+    with pytest.raises(UsageError) as refused:
+        resolve(spec_of("recipe=simplenet", "amp=o1", "train.width=16384"), small)
+    assert str(refused.value) == (
+        "recipe=simplenet with these settings needs 18.0 GiB for weights and gradients alone at amp=o1, and A2 has "
+        "7.8 GiB; make the model smaller"
+    )
