@@ -23,7 +23,6 @@ from launcher.slurm.header import resources
 _PROMPT = r"launcher \$ "
 _INSIDE = f"if command -v bash >/dev/null; then PS1={shlex.quote(_PROMPT)} exec bash --norc --noprofile -i; fi; exec sh"
 
-_ADDRESS = "http://$node:{port[0]} from the login node, http://localhost:{port[1]} where you sit"
 _OPEN = "what serves it has to listen on every address (tensorboard --bind_all, jupyter --ip=0.0.0.0)"
 
 _TAKING = r"""
@@ -39,11 +38,12 @@ done
 """.strip()
 
 
-def script(plan: Plan, *, token: str, attempt: int | None, port: tuple[int, int] | None) -> str:
+def script(plan: Plan, *, token: str, attempt: int | None, port: tuple[int, int | None] | None) -> str:
     """What opens the terminal, for a bash on the host of the job; for Pyxis, on the host that calls srun.
 
     `token` makes the container's name unique. `attempt` is that of a run under way whose GPUs are to be shared; else
-    GPUs are taken as a job takes them. `port` is one that is brought to the person's machine, and where it is there.
+    GPUs are taken as a job takes them. `port` is one that is wanted, and where it is brought to on the person's
+    machine, if it is.
     """
     taken = bool(plan.gpu_pool) and attempt is None
     sections = [
@@ -113,7 +113,7 @@ def _gpus(plan: Plan, attempt: int | None) -> str:
     return f"{gpus.LOOK}\n{gpus.TAKE}\n{words}\n{shown}"
 
 
-def _banner(plan: Plan, port: tuple[int, int] | None) -> str:
+def _banner(plan: Plan, port: tuple[int, int | None] | None) -> str:
     where = f"in {plan.container.runtime.kind} {plan.container.asked}" if plan.container else "on the host itself"
     trainer = shlex.join(["python" if plan.container is None else plan.python, "-m", plan.trainer, *plan.words])
     lines = [f"the environment of {plan.recipe} at {plan.settings['amp']['level']}, {where}; `exit` leaves it"]
@@ -122,7 +122,8 @@ def _banner(plan: Plan, port: tuple[int, int] | None) -> str:
         lines.append(f"port {port[0]} of this host is http://localhost:{port[1]} where you sit")
     said = [f"echo {quote(each)} >&2" for each in lines]
     if port and plan.queue == "slurm":
-        said.append(f'echo "port {port[0]} of this node is {_ADDRESS.format(port=port)}; {_OPEN}" >&2')
+        here = f", http://localhost:{port[1]} where you sit" if port[1] else ""
+        said.append(f'echo "port {port[0]} is http://$node:{port[0]} from the login node{here}; {_OPEN}" >&2')
     return "\n".join(said)
 
 

@@ -91,7 +91,9 @@ def opening(place: Place, port: Port | None, token: str, control: str = "") -> l
         raise UsageError(f"--forward {port.there}: with container=pyxis nobody here learns which node it is on")
     if port and address is None and port.here != port.there:
         raise UsageError(f"--forward {port.here}:{port.there}: this machine is the job's host; {port.there} is its own")
-    text = interactive.script(plan, token=token, attempt=place.attempt, port=(port.there, port.here) if port else None)
+    brought = address is not None or plan.queue != "slurm"
+    shown = (port.there, port.here if brought else None) if port else None
+    text = interactive.script(plan, token=token, attempt=place.attempt, port=shown)
     command = interactive.on_slurm(plan, text, place.job) if plan.queue == "slurm" else ["bash", "-c", text]
     if address is None:
         return command

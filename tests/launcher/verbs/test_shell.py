@@ -180,7 +180,7 @@ def test_behind_a_login_node_it_is_srun_there_and_a_port_of_the_node_is_here(
     here, port = free_port(), free_port()
     words = ("cluster=slurm", "cluster.login=testbed", *there[2:], "gpus=1", "cluster.time=5")
     shell = opened(*words, "--forward", f"{here}:{port}")
-    shell.expect(f"port {port} of this node is http://127.0.0.1:{port} from the login node")
+    shell.expect(f"port {port} is http://127.0.0.1:{port} from the login node, http://localhost:{here} where")
     assert shell.ask("id -un; echo $CUDA_VISIBLE_DEVICES; echo ${SLURM_JOB_ID:+a job}").split("\n") == [
         bed.user.name,
         "0",
