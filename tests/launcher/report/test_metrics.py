@@ -127,7 +127,7 @@ def test_a_million_steps_take_as_much_memory_for_curves_as_a_thousand(tmp_path):
 
 
 def test_the_parts_of_a_loss_are_curves_of_their_own(tmp_path):
-    values = [{**each, "losses": {"generator": 1.0, "discriminator": 2.0 * each["step"]}} for each in rows(3)]
+    values = [{**each, "losses": {"generator": 1.0, "discriminator": 2.0 * each["step"]}} for each in rows(3)[1:4]]
     found = metrics.read(write(tmp_path / "metrics.jsonl", values))
     assert found.named["generator"].points() == ((1.0, 1.0), (2.0, 1.0), (3.0, 1.0))
     assert found.named["discriminator"].points()[-1] == (3.0, 6.0)
