@@ -19,6 +19,11 @@ from recipes.typed import SettingsError
 Say = Callable[[str], None]
 
 
+_AUTHFILE = (1, 3)
+"""The first Apptainer that keeps a key in a file of one's own, and takes it by standard input. Older ones, and
+Singularity, get it in their environment, which is the user's alone to read."""
+
+
 class PullError(Exception):
     """The image could not be fetched; the message is for people."""
 
@@ -150,17 +155,22 @@ class _Fetch:
 
 
 def _apptainer(fetch: _Fetch) -> str:
-    image, credentials = fetch.image, fetch.credentials
+    image, credentials, client = fetch.image, fetch.credentials, fetch.runtime.command
     aside, target = fetch.folder / "image.sif", store.path_of(fetch.cache, fetch.digest, "apptainer")
-    environment = {}
-    for prefix in ("APPTAINER", "SINGULARITY"):
-        # What it unpacks is as large as the image, and /tmp often is not.
-        environment[f"{prefix}_TMPDIR"] = str(fetch.folder)
-        if credentials:
+    # What it unpacks is as large as the image, and /tmp often is not.
+    environment = {f"{prefix}_TMPDIR": str(fetch.folder) for prefix in ("APPTAINER", "SINGULARITY")}
+    words = [*client, "pull", "--disable-cache", *(["--no-https"] if registry.is_loopback(image.registry) else [])]
+    if credentials and fetch.runtime.product == "apptainer" and fetch.runtime.version >= _AUTHFILE:
+        # A login of its own, which ends with this pull: nothing is left in the user's configuration.
+        environment["APPTAINER_CONFIGDIR"] = str(fetch.folder)
+        login = ["registry", "login", f"--authfile={fetch.folder}/auth.json", f"--username={credentials.user}"]
+        address = f"docker://{image.registry}"
+        _log_in([*client, *login, "--password-stdin", address], image, credentials, environment)
+        words.append(f"--authfile={fetch.folder}/auth.json")
+    elif credentials:
+        for prefix in ("APPTAINER", "SINGULARITY"):
             environment[f"{prefix}_DOCKER_USERNAME"] = credentials.user
             environment[f"{prefix}_DOCKER_PASSWORD"] = credentials.password
-    words = [*fetch.runtime.command, "pull", "--disable-cache"]
-    words += ["--no-https"] if registry.is_loopback(image.registry) else []
     fetch.run([*words, str(aside), f"docker://{image.registry}/{image.repository}@{fetch.digest}"], environment)
     aside.replace(target)
     return str(target)
@@ -192,7 +202,8 @@ def _engine(fetch: _Fetch) -> str:
     if credentials:
         # A login of its own, which ends with this pull: nothing is left in the user's configuration.
         environment = {"DOCKER_CONFIG": str(fetch.folder), "REGISTRY_AUTH_FILE": str(fetch.folder / "auth.json")}
-        _log_in([*client, "login", "--username", credentials.user, "--password-stdin"], image, credentials, environment)
+        login = ["login", "--username", credentials.user, "--password-stdin", image.registry]
+        _log_in([*client, *login], image, credentials, environment)
     fetch.run([*client, "pull", exact], environment)
     if image.tag:
         fetch.run([*client, "tag", exact, f"{image.registry}/{image.repository}:{image.tag}"], environment)
@@ -202,7 +213,7 @@ def _engine(fetch: _Fetch) -> str:
 
 def _log_in(words: Sequence[str], image: Image, credentials: Credentials, environment: Mapping[str, str]) -> None:
     done = subprocess.run(
-        [*words, image.registry],
+        words,
         input=credentials.password.encode(),
         capture_output=True,
         env={**os.environ, **environment},
