@@ -109,13 +109,18 @@ def load(data: Data, size: int, classes: int) -> tuple[Photographs, Photographs]
         raise SettingsError(f"data={data.name} needs Pillow: pip install pillow", "data.name") from None
     if data.dir is None:
         raise SettingsError(f"data={data.name} needs data.dir=FOLDER", "data.dir")
-    find = _folders if data.name == "imagenet" else _records
-    parts = ("train", "val") if data.name == "imagenet" else ("train", "validation")
-    train, held_out = (find(Path(data.dir), part, size, classes) for part in parts)
-    return train, held_out
+    folder = Path(data.dir)
+    if data.name == "tfrecord":
+        return _records(folder, "train", size, classes), _records(folder, "validation", size, classes)
+    names = _classes(folder, "train", classes)
+    for name in _classes(folder, "val", classes):
+        if name not in names:
+            raise SettingsError(f"{folder}/val has a folder {name}, and {folder}/train has none", "data.dir")
+    return _folders(folder / "train", names, size), _folders(folder / "val", names, size)
 
 
-def _folders(folder: Path, part: str, size: int, classes: int) -> Photographs:
+def _classes(folder: Path, part: str, classes: int) -> list[str]:
+    """The folders of one part, whose sorted names are numbered as labels."""
     inside = folder / part
     if not inside.is_dir():
         raise SettingsError(
@@ -128,6 +133,10 @@ def _folders(folder: Path, part: str, size: int, classes: int) -> Photographs:
             + (f"; say train.classes={len(names)}" if len(names) > 1 else f"; it should hold {part}/CLASS/*.JPEG"),
             "train.classes",
         )
+    return names
+
+
+def _folders(inside: Path, names: Sequence[str], size: int) -> Photographs:
     places, labels = [], []
     for label, name in enumerate(names):
         files = sorted(each.name for each in os.scandir(inside / name) if each.name.lower().endswith(SUFFIXES))
@@ -135,7 +144,7 @@ def _folders(folder: Path, part: str, size: int, classes: int) -> Photographs:
         labels += [label] * len(files)
     if not places:
         raise SettingsError(f"{inside} has no files {', '.join('*' + each for each in SUFFIXES)}", "data.dir")
-    return Photographs(places=places, labels=numpy.array(labels, dtype=numpy.int64), size=size, classes=classes)
+    return Photographs(places=places, labels=numpy.array(labels, dtype=numpy.int64), size=size, classes=len(names))
 
 
 def _records(folder: Path, part: str, size: int, classes: int) -> Photographs:

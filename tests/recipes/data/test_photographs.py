@@ -81,6 +81,12 @@ def test_random_parts_are_mirrored_half_of_the_time_and_of_any_size():
             "has 2 folders of images, and train.classes=1000; say ",
         ),
         (lambda folder: (folder / "train" / "a").mkdir(parents=True), "imagenet", 2, "has 1 folders of images"),
+        (
+            lambda folder: (write_folders(folder) / "val" / "n0001").rename(folder / "val" / "n0002"),
+            "imagenet",
+            2,
+            "val has a folder n0002, and .*/train has none",
+        ),
         (lambda folder: write_folders(folder, train=0), "imagenet", 2, "train has no files"),
         (lambda folder: None, "tfrecord", 2, "has no TFRecord files train-"),
         (lambda folder: (folder / "train-0-of-1").write_bytes(b""), "tfrecord", 2, "are empty"),
