@@ -35,6 +35,7 @@ BENCHMARKS = {
     "slurm-sweep": "slurm:sweep",
     "slurm-start": "slurm:start",
     "slurm-ls": "slurm:ls",
+    "ssh-submit": "ssh:submit",
     "start-docker": "containers:docker",
     "start-apptainer": "containers:apptainer",
 }

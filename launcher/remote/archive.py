@@ -25,11 +25,13 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)
 def archive() -> tuple[str, bytes]:
     """The zip and its SHA-256. The same modules give the same bytes, whenever and wherever they are packed."""
     found: dict[str, Path] = {}
-    for package, deep in ((launcher, True), (containers, True), (recipes, False)):
+    for package in (launcher, containers, recipes):
         root = Path(package.__path__[0])
-        for path in root.rglob("*.py") if deep else root.glob("*.py"):
-            found[str(Path(root.name) / path.relative_to(root))] = path
-    found["containers/ngc.json"] = Path(containers.__path__[0], "ngc.json")
+        for path in (*root.rglob("*.py"), *root.rglob("*.json")):
+            name = path.relative_to(root)
+            # Folders of frameworks end in an underscore; nothing of the launcher imports them.
+            if not any(part.endswith("_") for part in name.parts[:-1]):
+                found[str(Path(root.name) / name)] = path
     whole = io.BytesIO()
     with zipfile.ZipFile(whole, "w", zipfile.ZIP_DEFLATED) as out:
         for name in sorted(found.keys() - set(LEFT_HERE)):

@@ -15,7 +15,11 @@ def test_every_module_in_the_zip_loads_from_it_with_nothing_but_the_standard_lib
     digest, zipped = archive()
     path = tmp_path / f"agent-{digest}.zip"
     path.write_bytes(zipped)
-    names = [each for each in zipfile.ZipFile(io.BytesIO(zipped)).namelist() if each.endswith(".py")]
+    # What lies deeper in recipes may need numpy; what the launcher imports of it is loaded along with that.
+    packed = zipfile.ZipFile(io.BytesIO(zipped)).namelist()
+    names = [
+        each for each in packed if each.endswith(".py") and not (each.startswith("recipes/") and each.count("/") > 1)
+    ]
     modules = [each.removesuffix(".py").removesuffix("/__init__").replace("/", ".") for each in names]
     program = (
         f"import sys, importlib; sys.path[:] = [{str(path)!r}] + [p for p in sys.path if 'site-packages' not in p]\n"
@@ -25,7 +29,7 @@ def test_every_module_in_the_zip_loads_from_it_with_nothing_but_the_standard_lib
         "    assert callable(getattr(importlib.import_module(module), function)), each\n"
         "foreign = {'hydra', 'omegaconf', 'submitit', 'fabric', 'paramiko', 'yaml', 'rich', 'torch', 'numpy'}\n"
         "assert not foreign & sys.modules.keys(), foreign & sys.modules.keys()\n"
-        "print(len(sys.modules))"
+        "from containers import catalogue; assert catalogue.releases()  # data files come along\n"
     )
     done = subprocess.run([sys.executable, "-S", "-E", "-c", program], capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
