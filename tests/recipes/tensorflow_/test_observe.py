@@ -1,0 +1,320 @@
+"""What is seen of a step in TensorFlow is what it computes; and what was sabotaged is never proved."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import keras
+import numpy
+import pytest
+import tensorflow as tf
+from keras import layers
+from tensorflow.python.eager import context
+
+from recipes.levels import Amp, LossScale
+from recipes.tensorflow_ import hlo, observe, rewrite, shapes, xla
+from recipes.tensorflow_.precision import Precision
+from tests.recipes.tensorflow_.witnessed import BACKWARD, FORWARD, Training
+
+LEVELS = [
+    Amp(level="o0"),
+    Amp(level="o1"),
+    Amp(level="o2"),
+    Amp(level="o2", dtype="float16"),
+    Amp(level="o3"),
+    Amp(level="o3", dtype="float16"),
+]
+
+
+def name(amp: Amp) -> str:
+    return f"{amp.level}-{amp.dtype}"
+
+
+def work(report, backward: bool) -> Counter[str]:
+    found: Counter[str] = Counter()
+    for call in report["calls"]:
+        if call["backward"] is backward:
+            found[call["operation"]] += call["flops"]
+    return found
+
+
+@pytest.mark.parametrize("amp", LEVELS, ids=name)
+def test_every_level_is_proved_with_all_work_counted_as_by_hand(amp):
+    training = Training(amp)
+    found = training.run()
+    assert found["verdict"] == "proved", found["why"]
+    half = {"o0": "float32"}.get(amp.level, "bfloat16" if amp.dtype == "auto" else amp.dtype)
+    assert found["dtype"] == half
+    assert found["half_flop_share"] == (0.0 if amp.level == "o0" else 1.0)
+    assert list(found["param_dtypes"]) == [half if amp.level == "o3" else "float32"]
+    for report in training.witness.reports:
+        assert work(report, backward=False) == FORWARD
+        assert work(report, backward=True) == BACKWARD
+        assert report["audit"] == ""
+
+
+def test_steps_that_are_watched_compute_what_they_would_have_unwatched():
+    ends = []
+    for watched in ((), (1, 2, 3)):
+        training = Training(Amp(level="o1"))
+        training.run(watched=watched)
+        ends.append([each.numpy() for each in training.model.variables])
+    assert all(numpy.array_equal(one, other) for one, other in zip(*ends, strict=True))
+
+
+def test_operations_and_layers_kept_in_float32_are_told_from_the_others():
+    found = Training(Amp(level="o1", deny=("MatMul",))).run()
+    assert found["verdict"] == "proved", found["why"]
+    assert "kept in float32 as asked: MatMul in float32" in found["why"]
+    training = Training(Amp(level="o2", keep_fp32=("conv1", "head")))
+    found = training.run()
+    assert found["verdict"] == "proved", found["why"]
+    kept = {(call["operation"], call["dtype"]) for call in training.witness.reports[0]["calls"] if call["kept"]}
+    assert kept == {(each, "float32") for each in ("Conv2D", "Conv2DBackpropFilter", "MatMul")}
+
+
+def verdict(training: Training, **how) -> str:
+    found = training.run(**how)
+    assert found["why"]
+    return found["verdict"]
+
+
+def test_a_rewrite_that_is_switched_off_is_contradicted():
+    training = Training(Amp(level="o1"))
+    rewrite.switch_off()
+    assert verdict(training) == "contradicted"
+
+
+def test_lists_that_tensorflow_drops_are_contradicted(monkeypatch):
+    training = Training(Amp(level="o1", deny=("MatMul",)))
+    monkeypatch.delenv(f"{rewrite.PREFIX}_ALLOWLIST_REMOVE")  # on two lists: the pass gives up, with a line in its log
+    assert verdict(training) == "contradicted"
+
+
+def test_a_denied_operation_that_runs_in_half_precision_is_contradicted(monkeypatch):
+    training = Training(Amp(level="o1", deny=("MatMul",)))
+    for each in rewrite.variables([], ["MatMul"]):
+        monkeypatch.delenv(each)
+    found = training.run()
+    assert found["verdict"] == "contradicted"
+    assert "MatMul is on amp.deny" in found["why"]
+
+
+def test_half_precision_under_o0_is_contradicted():
+    training = Training(Amp(level="o0"))
+    rewrite.switch_on("bfloat16", [], [])
+    assert verdict(training) == "contradicted"
+
+
+def test_steps_outside_of_a_graph_are_never_proved():
+    for amp in (Amp(level="o1"), Amp(level="o2")):
+        training = Training(amp, function=lambda step, **_: step)
+        assert verdict(training) == "unknown"
+
+
+def test_functions_that_are_made_to_run_eagerly_are_never_proved():
+    training = Training(Amp(level="o1"))
+    tf.config.run_functions_eagerly(True)
+    try:
+        assert verdict(training) == "unknown"
+    finally:
+        tf.config.run_functions_eagerly(False)
+
+
+def test_a_layer_with_a_dtype_of_its_own_is_refused_and_forced_past_that_contradicted():
+    training = Training(Amp(level="o2"), make_dense)
+    training.model.layers[1].dtype_policy = "float32"
+    assert verdict(training) == "contradicted"
+    with pytest.raises(RuntimeError, match="has dtype policy float32, and amp=o2 gives it mixed_bfloat16"):
+        Training(Amp(level="o2"), lambda: keras.Sequential([keras.Input((4,)), layers.Dense(4, dtype="float32")]))
+
+
+def test_o3_asked_and_o2_run_is_contradicted(monkeypatch):
+    from recipes.tensorflow_.mixed_precision import HalfPolicy
+
+    monkeypatch.setattr(HalfPolicy, "policy", "mixed_bfloat16")
+    assert verdict(Training(Amp(level="o3"))) == "contradicted"
+
+
+def test_round_trips_to_half_precision_around_float32_products_are_contradicted():
+    class Pretending(layers.Dense):
+        def call(self, inputs, training=None):
+            kernel = tf.cast(tf.convert_to_tensor(self.kernel), tf.float32)
+            return tf.cast(tf.matmul(tf.cast(inputs, tf.float32), kernel), inputs.dtype)
+
+    def make():
+        return keras.Sequential(
+            [
+                keras.Input((12, 12, 1)),
+                layers.Flatten(),
+                Pretending(256, use_bias=False),
+                Pretending(10, use_bias=False),
+            ]
+        )
+
+    assert verdict(Training(Amp(level="o2"), make)) == "contradicted"
+
+
+def test_a_backward_in_float32_is_contradicted():
+    def make():
+        @tf.custom_gradient
+        def product(left, right):
+            def gradient(upstream):
+                upstream, one, other = (tf.cast(each, tf.float32) for each in (upstream, left, right))
+                return (
+                    tf.cast(tf.matmul(upstream, other, transpose_b=True), left.dtype),
+                    tf.cast(tf.matmul(one, upstream, transpose_a=True), right.dtype),
+                )
+
+            return tf.matmul(left, right), gradient
+
+        class Dense(layers.Dense):
+            def call(self, inputs, training=None):
+                return product(inputs, tf.convert_to_tensor(self.kernel))
+
+        flat = [keras.Input((12, 12, 1)), layers.Flatten()]
+        return keras.Sequential([*flat, Dense(256, use_bias=False), Dense(10, use_bias=False)])
+
+    assert verdict(Training(Amp(level="o2"), make)) == "contradicted"
+
+
+def test_what_python_computes_inside_of_a_graph_is_unknown():
+    class Hidden(layers.Layer):
+        def call(self, inputs):
+            found = tf.numpy_function(lambda each: each @ each.T, [tf.cast(inputs, tf.float32)], tf.float32)
+            return inputs + tf.cast(tf.reduce_mean(found), inputs.dtype) * 0
+
+    def make():
+        return keras.Sequential([keras.Input((12, 12, 1)), layers.Flatten(), Hidden(), layers.Dense(10)])
+
+    training = Training(Amp(level="o2"), make)
+    assert verdict(training) == "unknown"
+
+
+def test_products_in_a_loop_of_the_model_are_unknown():
+    class Looped(layers.Layer):
+        def call(self, inputs):
+            square = tf.eye(144, dtype=inputs.dtype) + tf.reduce_mean(inputs)
+            return tf.while_loop(lambda i, x: i < 3, lambda i, x: (i + 1, x @ square), (0, inputs))[1]
+
+    def make():
+        return keras.Sequential([keras.Input((12, 12, 1)), layers.Flatten(), Looped(), layers.Dense(10)])
+
+    assert verdict(Training(Amp(level="o2"), make)) == "unknown"
+
+
+def test_a_graph_that_was_made_before_anyone_watched_is_unknown():
+    training = Training(Amp(level="o1"))
+    found = training.run(steps=2, watched=(2,))
+    assert found["verdict"] == "unknown"
+    assert "its graph was made before anyone watched" in found["why"]
+
+
+def test_a_graph_that_is_traced_again_is_looked_at_again():
+    training = Training(Amp(level="o1"))
+    training.run(steps=1, watched=(1,))
+    rewrite.switch_off()
+    training.images, training.labels = training.images[:2], training.labels[:2]
+    found = training.run(steps=1, watched=(1,))
+    assert found["verdict"] == "contradicted"
+
+
+def test_an_audit_that_disagrees_is_unknown(monkeypatch):
+    from recipes.tensorflow_ import graphs
+
+    monkeypatch.setattr(graphs, "_disagreement", lambda graph, partitions: ["1 MatMul in float32 in what was run"])
+    assert verdict(Training(Amp(level="o1"))) == "unknown"
+
+
+def test_without_tensorflows_private_names_it_is_unknown(monkeypatch):
+    monkeypatch.setattr(observe, "missing", lambda: "context.enable_graph_collection")
+    assert verdict(Training(Amp(level="o1"))) == "unknown"
+
+
+def test_the_private_names_that_are_used_are_there():
+    assert observe.missing() == ""
+    assert hasattr(context.context(), "has_function")
+
+
+def test_shapes_that_cannot_be_inferred_are_unknown(monkeypatch):
+    def refuse(graph, wanted):
+        raise ValueError("no such operation")
+
+    monkeypatch.setattr(shapes, "infer", refuse)
+    assert verdict(Training(Amp(level="o1"))) == "unknown"
+
+
+@pytest.fixture(scope="module")
+def xla_folder():
+    """XLA reads where to dump to once in a process: before it compiles anything."""
+    xla.watch(True)
+    return xla.folder()
+
+
+def make_dense():
+    return keras.Sequential([keras.Input((12, 12, 1)), layers.Flatten(), layers.Dense(64), layers.Dense(10)])
+
+
+def test_under_xla_what_it_compiled_is_read(xla_folder):
+    training = Training(Amp(level="o0"), make_dense, xla=True)
+    found = training.run()
+    assert found["verdict"] == "proved", found["why"]
+    assert found["xla_clusters"] >= 1
+    report = training.witness.reports[0]
+    assert all(call["compiled"] for call in report["calls"])
+    assert sum(work(report, backward=False).values()) == 2 * 4 * (144 * 64 + 64 * 10)
+
+
+def test_half_precision_that_xla_makes_float32_again_is_contradicted_so_the_table_has_a_hole_there(xla_folder):
+    """o2 with xla on a CPU is refused; forced past that, the program that ran is seen for what it is."""
+    training = Training(Amp(level="o2"), make_dense)
+    training.execute = tf.function(training.step, autograph=False, jit_compile=True)
+    found = training.run()
+    assert found["verdict"] == "contradicted"
+    assert "dot in float32" in found["why"] or "MatMul in float32" in found["why"]
+
+
+def test_o1_under_xla_runs_in_float32_and_is_contradicted(xla_folder):
+    training = Training(Amp(level="o1"), make_dense)
+    training.execute = tf.function(training.step, autograph=False, jit_compile=True)
+    assert verdict(training) == "contradicted"
+
+
+MODULE = """
+HloModule jit_step
+
+%fused (param_0: bf16[8,32], param_1: bf16[32,64]) -> f32[8,64] {
+  %param_0 = bf16[8,32]{1,0} parameter(0)
+  %param_1 = bf16[32,64]{1,0} parameter(1)
+  ROOT %dot.1 = f32[8,64]{1,0} dot(%param_0, %param_1), lhs_contracting_dims={1}, rhs_contracting_dims={0}, metadata={op_type="MatMul" op_name="net/dense/MatMul"}
+}
+
+ENTRY %main (a: f32[4,12,12,3], k: f32[3,3,3,16]) -> f32[4,10,10,16] {
+  %a = f32[4,12,12,3]{3,2,1,0} parameter(0)
+  %k = f32[3,3,3,16]{3,2,1,0} parameter(1)
+  %conv = f32[4,10,10,16]{3,2,1,0} convolution(%a, %k), window={size=3x3}, dim_labels=b01f_01io->b01f, metadata={op_type="Conv2D" op_name="net/conv/Conv2D"}
+  %h = f16[8,32]{1,0} parameter(2)
+  %w = f16[32,64]{1,0} parameter(3)
+  %gemm = (f16[8,64]{1,0}, s8[4194304]{0}) custom-call(%h, %w), custom_call_target="__cublas$gemm", metadata={op_type="MatMul" op_name="gradient_tape/net/MatMul"}, backend_config={"gemm_backend_config":{"dot_dimension_numbers":{"lhs_contracting_dimensions":["1"],"rhs_contracting_dimensions":["0"]}}}
+  %what = f32[8,64]{1,0} custom-call(%h), custom_call_target="__mystery$matmul"
+}
+"""  # noqa: E501
+
+
+def test_an_hlo_module_is_read_with_fusions_and_library_calls():
+    found = hlo.read(MODULE, None, "cuda")
+    seen = {(call["operation"], call["dtype"], call["backward"], call["flops"]) for call in found.calls}
+    assert seen == {
+        ("dot", "bfloat16", False, 2 * 8 * 32 * 64),
+        ("convolution", "float32", False, 2 * 4 * 100 * 16 * 27),
+        ("__cublas$gemm", "float16", True, 2 * 8 * 32 * 64),
+    }
+    assert dict(found.unaccounted) == {"__mystery$matmul": 1}
+    assert [call["functions"] for call in found.calls] == [["MatMul"], ["Conv2D"], ["MatMul"]]
+
+
+def test_the_steps_of_a_scale_that_skips_are_seen_like_others():
+    training = Training(Amp(level="o2", dtype="float16"), scale=LossScale(init=2.0**40))
+    assert verdict(training) == "proved"
+    assert Precision.of(Amp(level="o0"), LossScale(), "cpu").scale is None
+    assert training.precision.skipped_total == 3

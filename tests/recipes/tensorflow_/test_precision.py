@@ -1,0 +1,388 @@
+"""What each level does to a training step in TensorFlow, beside the plain thing written out."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import keras
+import numpy
+import pytest
+import tensorflow as tf
+from keras import layers
+
+from recipes.levels import PRESETS, Amp, LossScale
+from recipes.tensorflow_ import replicas
+from recipes.tensorflow_.precision import Precision
+from recipes.typed import SettingsError
+from tests.recipes.tensorflow_.witnessed import Training, network
+from tests.recipes.torch_.trainers import REPOSITORY, environment
+
+HALF = [(level, dtype) for level in ("o2", "o3") for dtype in ("float16", "bfloat16")]
+
+
+def of(level, dtype="auto", scale=None, **amp):
+    return Precision.of(Amp(level=level, dtype=dtype, **amp), scale or LossScale(), "cpu")
+
+
+def weights(training):
+    return [numpy.array(each.numpy(), numpy.float32) for each in training.model.trainable_variables]
+
+
+def same(one, other):
+    return all(numpy.array_equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("level", "mechanism", "dtype", "mode"),
+    [
+        ("o0", "float32", "float32", "none"),
+        ("o1", "grappler", "bfloat16", "none"),
+        ("o2", "keras_policy", "bfloat16", "none"),
+        ("o3", "keras_policy", "bfloat16", "none"),
+    ],
+)
+def test_what_auto_became_can_be_read(level, mechanism, dtype, mode):
+    precision = of(level)
+    assert (precision.mechanism, precision.dtype, precision.loss_scale.mode) == (mechanism, dtype, mode)
+    assert precision.tf32 is False
+
+
+@pytest.mark.parametrize(("level", "dtype"), HALF)
+def test_layers_compute_in_half_precision_and_only_o3s_variables_are(level, dtype):
+    training = Training(Amp(level=level, dtype=dtype))
+    dense = training.model.get_layer("dense")
+    assert dense.compute_dtype == dtype
+    assert dense.kernel.dtype == (dtype if level == "o3" else "float32")
+    assert keras.config.dtype_policy().name == "float32"
+
+
+def test_o0_is_a_plain_loop_bit_for_bit():
+    ours = Training(Amp(level="o0"))
+    ours.run(watched=())
+    keras.utils.set_random_seed(0)
+    model, optimizer = network(), keras.optimizers.SGD(0.01)
+
+    @tf.function(autograph=False)
+    def step(images, labels):
+        with tf.GradientTape() as tape:
+            logits = model(images, training=True)
+            loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits))
+        variables = model.trainable_variables
+        optimizer.apply(tape.gradient(loss, [each.value for each in variables]), variables)
+
+    for _ in range(3):
+        step(tf.constant(ours.images), tf.constant(ours.labels))
+    assert same(weights(ours), [each.numpy() for each in model.trainable_variables])
+
+
+def test_o2_is_keras_own_mixed_policy_with_its_own_loss_scale_to_float32_rounding():
+    ours = Training(Amp(level="o2", dtype="float16"), scale=LossScale(mode="dynamic", init=2.0**15))
+    ours.run(watched=())
+    keras.utils.set_random_seed(0)
+    keras.config.set_dtype_policy("mixed_float16")
+    try:
+        model = network()
+    finally:
+        keras.config.set_dtype_policy("float32")
+    optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.01), initial_scale=2.0**15)
+    optimizer.build(model.trainable_variables)
+
+    @tf.function(autograph=False)
+    def step(images, labels):
+        with tf.GradientTape() as tape:
+            logits = tf.cast(model(images, training=True), tf.float32)
+            loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits))
+            scaled = optimizer.scale_loss(loss)
+        variables = model.trainable_variables
+        optimizer.apply(tape.gradient(scaled, [each.value for each in variables]), variables)
+
+    for _ in range(3):
+        step(tf.constant(ours.images), tf.constant(ours.labels))
+    theirs = [each.numpy() for each in model.trainable_variables]
+    assert all(numpy.allclose(one, other, rtol=1e-6) for one, other in zip(weights(ours), theirs, strict=True))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_o3_loses_small_updates_and_o2_does_not(dtype):
+    """What is less than half of a weight's last bit, a half-precision weight doesn't take."""
+    moved = {}
+    for level in ("o0", "o2", "o3"):
+        amp = Amp(level=level) if level == "o0" else Amp(level=level, dtype=dtype)
+        training = Training(amp, scale=LossScale(), optimizer=lambda: keras.optimizers.SGD(1e-6))
+        before = weights(training)
+        training.run(steps=5, watched=())
+        changed = [one != other for one, other in zip(weights(training), before, strict=True)]
+        moved[level] = sum(each.sum() for each in changed) / sum(each.size for each in changed)
+    assert moved["o2"] > 0.9 * moved["o0"]
+    assert moved["o3"] < 0.3 * moved["o0"]
+
+
+class Accumulating(Training):
+    """The same step from two micro-batches of half the size."""
+
+    def step(self, images, labels):
+        gradients, total = None, tf.zeros(())
+        for some, named in zip(tf.split(images, 2), tf.split(labels, 2), strict=True):
+            with self.precision.forward(after=gradients) as tape:
+                logits = tf.cast(self.forward(some), tf.float32)
+                loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(named, logits)) / 2
+            gradients = self.precision.backward(tape, loss, self.optimizer, gradients)
+            total += loss
+        self.outcome = self.precision.step(self.optimizer, gradients, clip=self.clip)
+        self.precision.update()
+        return total
+
+
+def dense():
+    return keras.Sequential([keras.Input((12, 12, 1)), layers.Flatten(), layers.Dense(32), layers.Dense(10)])
+
+
+def test_micro_batches_add_up_to_the_whole_batch():
+    whole, parts = Training(Amp(level="o0"), dense), Accumulating(Amp(level="o0"), dense)
+    whole.run(watched=())
+    parts.run(watched=())
+    assert all(numpy.allclose(a, b, rtol=1e-5) for a, b in zip(weights(whole), weights(parts), strict=True))
+
+
+def test_a_micro_batch_begins_when_the_one_before_it_is_done():
+    parts = Accumulating(Amp(level="o0"), dense)
+    graph = parts.execute.get_concrete_function(tf.constant(parts.images), tf.constant(parts.labels)).graph
+    products = [each for each in graph.get_operations() if each.type == "MatMul" and "gradient" not in each.name]
+    first, second = ({each.name for each in _before(product) if "gradient" in each.name} for product in products[::2])
+    assert not first
+    assert any("MatMul" in each for each in second)
+
+
+def _before(operation):
+    """Everything that has to be done before an operation."""
+    found, todo = set(), [operation]
+    while todo:
+        each = todo.pop()
+        if each not in found:
+            found.add(each)
+            todo += [*(given.op for given in each.inputs), *each.control_inputs]
+    return found
+
+
+@pytest.mark.parametrize("scale", [LossScale(mode="none"), LossScale(mode="static", init=64.0)])
+def test_clipping_sees_unscaled_gradients(scale):
+    trained = Training(Amp(level="o1"), dense, scale=scale, clip=0.01)
+    before = weights(trained)
+    trained.run(steps=1, watched=())
+    moved = numpy.sqrt(sum(((one - other) ** 2).sum() for one, other in zip(weights(trained), before, strict=True)))
+    assert moved == pytest.approx(0.01 * 0.01, rel=1e-3)  # the learning rate times the norm
+
+
+@pytest.mark.parametrize("level", ["o1", "o2"])
+def test_a_step_that_overflows_is_skipped_not_counted_and_halves_the_scale(level):
+    amp = Amp(level="o2", dtype="float16") if level == "o2" else Amp(level="o1")
+    trained = Training(amp, dense, scale=LossScale(mode="dynamic", init=2.0**120))
+    trained.images = trained.images * numpy.float32(1e30)  # float32 gradients overflow too
+    before = weights(trained)
+    trained.run(steps=2, watched=())
+    assert same(weights(trained), before)
+    assert trained.precision.scale == 2.0**118
+    assert trained.precision.skipped_total == 2
+    assert int(trained.optimizer.iterations.numpy()) == 0
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_every_preset_drives_a_training(preset):
+    trained = Training(Amp(level="o2", dtype="float16"), dense, scale=PRESETS[preset])
+    before = weights(trained)
+    trained.run(steps=2, watched=())
+    assert not same(weights(trained), before)
+
+
+def test_two_optimizers_share_one_scale_which_moves_once_an_iteration():
+    precision = of("o2", "float16", LossScale(mode="dynamic", init=8.0, growth_every=1))
+    variables = [keras.Variable([1.0]), keras.Variable([1.0])]
+    optimizers = [precision.optimizer(keras.optimizers.SGD(1.0), [each]) for each in variables]
+
+    @tf.function(autograph=False)
+    def step(bad):
+        for variable, optimizer, factor in zip(variables, optimizers, (1.0, bad), strict=True):
+            with precision.forward() as tape:
+                loss = tf.reduce_sum(variable.value) * factor
+            precision.step(optimizer, precision.backward(tape, loss, optimizer))
+        precision.update()
+
+    step(tf.constant(1.0))
+    assert precision.scale == 16.0
+    step(tf.constant(float("inf")))
+    assert precision.scale == 8.0
+    assert [each.numpy()[0] for each in variables] == [-1.0, 0.0]
+    assert precision.skipped_total == 1
+
+
+def test_a_variable_that_the_loss_does_not_depend_on_stays():
+    precision = of("o1", scale=LossScale(mode="dynamic", init=8.0))
+    used, unused = keras.Variable([1.0]), keras.Variable([1.0])
+    optimizer = precision.optimizer(keras.optimizers.SGD(1.0), [used, unused])
+
+    @tf.function(autograph=False)
+    def step():
+        with precision.forward() as tape:
+            loss = tf.reduce_sum(used.value)
+        precision.step(optimizer, precision.backward(tape, loss, optimizer), clip=5.0)
+
+    step()
+    assert (used.numpy()[0], unused.numpy()[0]) == (0.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("asked", "complaint"),
+    [
+        (lambda: of("o1", "float16"), "bfloat16 only on a CPU"),
+        (lambda: of("o2", allow=("Softmax",)), "only the graph rewrite of o1 has operation lists"),
+        (lambda: of("o1", keep_fp32=("head",)), "only the Keras policy of o2 goes by layers"),
+        (lambda: of("o2", master_weights=False), "always float32; say amp=o3"),
+        (lambda: of("o1", deny=("Conv2d",)), "did you mean Conv2D?"),
+        (lambda: of("o1", deny=("MatMul",), allow=("MatMul",)), "on both amp.allow and amp.deny"),
+        (lambda: Precision.of(Amp(level="o2"), LossScale(), "cpu", xla=True), "XLA on a CPU runs half-precision"),
+        (lambda: Precision.of(Amp(level="o1"), LossScale(), "cpu", xla=True), "XLA bypasses the graph rewrite"),
+        (lambda: Precision.of(Amp(level="o1"), LossScale(), "cpu", tf32=True), "a CPU has no TF32"),
+        (lambda: Precision.of(Amp(level="o1"), LossScale(), "tpu"), "device=tpu is not one of cpu, cuda"),
+        (lambda: of("o2", keep_fp32=("haed",)).build(network), "did you mean head?"),
+    ],
+)
+def test_what_cannot_be_had_is_refused(asked, complaint):
+    with pytest.raises(SettingsError) as caught:
+        asked()
+    assert complaint in str(caught.value)
+
+
+@pytest.mark.skipif(bool(tf.config.list_physical_devices("GPU")), reason="needs a machine without a GPU")
+@pytest.mark.parametrize("level", ["o0", "o1", "o2", "o3"])
+def test_cuda_asked_for_and_absent_is_an_error_at_every_level(level):
+    with pytest.raises(SettingsError, match="TensorFlow sees no CUDA GPU"):
+        Precision.of(Amp(level=level), LossScale(), "cuda")
+
+
+def test_what_would_train_something_else_is_refused():
+    precision = of("o2")
+    with pytest.raises(RuntimeError, match="has no variables yet"):
+        precision.build(lambda: keras.Sequential([layers.Dense(4)]))
+    model = precision.build(dense)
+    with pytest.raises(RuntimeError, match="scales the loss by itself"):
+        precision.optimizer(keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD()), model.trainable_variables)
+    with pytest.raises(RuntimeError, match="scales the loss by itself"):
+        precision.optimizer(keras.optimizers.SGD(loss_scale_factor=8.0), model.trainable_variables)
+    optimizer = keras.optimizers.SGD()
+    with pytest.raises(RuntimeError, match=r"comes after precision\.optimizer"):
+        precision.step(optimizer, [])
+    with pytest.raises(RuntimeError, match="the loss is bfloat16 and should be float32"):
+        precision.backward(tf.GradientTape(), tf.zeros((), tf.bfloat16), optimizer)
+
+
+def test_the_state_of_another_level_or_dtype_is_refused():
+    state = of("o2", "float16").state_dict()
+    of("o2", "float16").load_state_dict(state)
+    with pytest.raises(SettingsError, match=r"amp\.level=o0, and the checkpoint was saved with o2"):
+        of("o0").load_state_dict(state)
+
+
+def test_the_private_method_of_keras_that_is_replaced_is_there():
+    assert hasattr(keras.optimizers.SGD(), replicas.REDUCES)
+
+
+def test_a_script_is_told_its_precision_by_the_launchers_file(tmp_path):
+    settings = {"framework": "tensorflow", "amp": {"level": "o2", "dtype": "float16"}, "device": "cpu"}
+    (tmp_path / "plan.json").write_text(json.dumps({"schema": 1, "settings": settings}))
+    precision = Precision.from_env({"LAUNCHER_SPEC": str(tmp_path / "plan.json")})
+    assert (precision.level, precision.dtype, precision.loss_scale.mode) == ("o2", "float16", "dynamic")
+    with pytest.raises(SettingsError, match="LAUNCHER_SPEC is not set"):
+        Precision.from_env({})
+
+
+REPLICAS = """
+import json, sys
+import recipes.tensorflow_
+import keras, numpy, tensorflow as tf
+from recipes.levels import Amp, LossScale
+from recipes.tensorflow_ import replicas
+from recipes.tensorflow_.precision import Precision
+
+(cpu,) = tf.config.list_physical_devices("CPU")
+tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+images = numpy.random.default_rng(0).random((8, 16), numpy.float32)
+labels = numpy.arange(8) % 4
+
+def train(amp, scale, strategy, count, clip, factor=1.0):
+    keras.utils.set_random_seed(0)
+    with strategy.scope():
+        precision = Precision.of(amp, scale, "cpu")
+        make = lambda: keras.Sequential([keras.Input((16,)), keras.layers.Dense(8), keras.layers.Dense(4)])
+        model = precision.build(make)
+        optimizer = precision.optimizer(keras.optimizers.SGD(0.1, momentum=0.9), model.trainable_variables)
+
+    def step(some, named):
+        with precision.forward() as tape:
+            logits = tf.cast(model(precision.input(some)), tf.float32)
+            loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(named, logits)) * factor
+        precision.step(optimizer, precision.backward(tape, loss, optimizer), clip=clip)
+        precision.update()
+
+    @tf.function(autograph=False)
+    def execute(some, named):
+        strategy.run(step, (some, named))
+
+    for _ in range(4):
+        if count == 1:
+            execute(tf.constant(images), tf.constant(labels))
+        else:
+            part = lambda array: strategy.experimental_distribute_values_from_function(
+                lambda context: tf.constant(array[context.replica_id_in_sync_group :: count])
+            )
+            execute(part(images), part(labels))
+    found = [numpy.array(each.numpy(), numpy.float32).tolist() for each in model.trainable_variables]
+    return found, precision.scale, precision.skipped_total, int(optimizer.iterations.numpy())
+
+def drawn(strategy):
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((64,)), keras.layers.Dropout(0.5)])
+    replicas.draw_apart(model)
+    run = tf.function(lambda: strategy.run(lambda: model(tf.ones((1, 64)), training=True)), autograph=False)
+    return [each.numpy().tolist() for each in strategy.experimental_local_results(run())]
+
+mirrored = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+cases = {
+    "plain": (Amp(level="o0"), LossScale(), None),
+    "clipped": (Amp(level="o0"), LossScale(), 0.05),
+    "scaled": (Amp(level="o1"), LossScale(mode="dynamic", init=8.0, growth_every=2), 0.05),
+    "skipped": (Amp(level="o1"), LossScale(mode="dynamic", init=2.0**127), None, 1e30),
+}
+answers = {}
+for name, (amp, scale, clip, *factor) in cases.items():
+    one = train(amp, scale, tf.distribute.get_strategy(), 1, clip, *factor)
+    answers[name] = [one, train(amp, scale, mirrored, 2, clip, *factor)]
+print(json.dumps({"answers": answers, "drawn": drawn(mirrored)}))
+"""
+
+
+@pytest.fixture(scope="module")
+def on_replicas():
+    """The same training on one device and on two, in a process where a CPU is two devices."""
+    ended = subprocess.run(
+        [sys.executable, "-c", REPLICAS], env=environment(), cwd=REPOSITORY, capture_output=True, text=True, timeout=300
+    )
+    assert ended.returncode == 0, ended.stderr
+    return json.loads(ended.stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize("case", ["plain", "clipped", "scaled", "skipped"])
+def test_two_replicas_train_as_one_device_does_on_both_their_samples(on_replicas, case):
+    (one, scale, skipped, steps), (two, *rest) = on_replicas["answers"][case]
+    assert rest == [scale, skipped, steps]
+    assert (skipped, steps) == ((4, 0) if case == "skipped" else (0, 4))
+    for single, mirrored in zip(one, two, strict=True):
+        assert numpy.allclose(
+            single, mirrored, rtol=0.02 if case == "scaled" else 1e-5, atol=1e-3 if case == "scaled" else 1e-7
+        )
+
+
+def test_replicas_draw_dropout_of_their_own(on_replicas):
+    first, second = on_replicas["drawn"]
+    assert first != second
