@@ -48,7 +48,7 @@ INTERACTIVE = dataclasses.replace(
     ),
     labels={"org.opencontainers.image.title": "interactive"},
     # Logins get nothing of the image's variables, CUDA's paths among them, but what /etc/environment has.
-    run="docker run --gpus=all -p 52013:22 -v KEYS:/root/.ssh/authorized_keys:ro interactive"
+    run="docker run --init --gpus=all -p 52013:22 -v KEYS:/root/.ssh/authorized_keys:ro interactive"
     " sh -c 'ssh-keygen -A && env -u HOME >>/etc/environment && exec /usr/sbin/sshd -D -e'",
 )
 CPU = ImageRecipe(

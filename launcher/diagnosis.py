@@ -84,6 +84,7 @@ def of_host(host: Host, facts: Facts, spec: JobSpec, *, now: float, remote: bool
             "systemd-logind ends all processes of a user who logs out (KillUserProcesses=yes), runs included",
             f"ask for KillExcludeUsers={facts.user} in /etc/systemd/logind.conf, or keep a session open there (tmux)",
         )
+    yield from _container_login(host)
     yield from _proxies(host)
 
 
@@ -239,6 +240,15 @@ def _limits(host: Host) -> Iterator[Finding]:
             "memlock",
             f"there is InfiniBand and locked memory is limited to {host.memlock_kib} KiB, which stops RDMA",
             "set memlock unlimited in /etc/security/limits.conf, and for Docker by container.limits.memlock=-1",
+        )
+
+
+def _container_login(host: Host) -> Iterator[Finding]:
+    if host.lost_variables:
+        yield advice(
+            "login",
+            f"this is a container, and its {', '.join(host.lost_variables)} don't reach those who log in",
+            "write the image's variables into its /etc/environment at the start, as `image render interactive` does",
         )
 
 

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _PROXIES = ("http_proxy", "https_proxy", "all_proxy")
+_OF_IMAGES = ("LD_LIBRARY_PATH", "CUDA_HOME", "NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES", "PYTHONPATH")
+"""Variables by which an image finds its own CUDA and packages."""
 _KILLS = re.compile(r"^\s*KillUserProcesses\s*=\s*(\w+)", re.MULTILINE)
 
 
@@ -43,6 +45,8 @@ class Host:
     user_namespaces: str = ""
     """Why ordinary users can make none; empty where they can."""
     setuid_apptainer: bool = False
+    lost_variables: tuple[str, ...] = ()
+    """Of a container that is logged in to: what its first process has of the image and this login hasn't."""
     proxies: tuple[str, ...] = ()
     """Names of the variables that are set. Their values may hold passwords."""
     no_proxy: tuple[str, ...] = ()
@@ -68,6 +72,7 @@ def look(run_root: str) -> Host:
         kills_at_logout=_kills_at_logout(),
         user_namespaces=_user_namespaces(),
         setuid_apptainer=_setuid_apptainer(),
+        lost_variables=_lost_variables(),
         proxies=tuple(each for each in _PROXIES if os.environ.get(each) or os.environ.get(each.upper())),
         no_proxy=tuple((os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or "").replace(" ", "").split(",")),
     )
@@ -125,6 +130,13 @@ def _kills_at_logout() -> bool:
     files = [Path("/etc/systemd/logind.conf"), *sorted(Path("/etc/systemd/logind.conf.d").glob("*.conf"))]
     found = [each for path in files for each in _KILLS.findall(_text(str(path)))]
     return bool(found) and found[-1].lower() in ("yes", "true", "on", "1")
+
+
+def _lost_variables() -> tuple[str, ...]:
+    if not (os.path.exists("/.dockerenv") or os.path.exists("/run/.containerenv")):
+        return ()
+    first = {each.partition("=")[0] for each in _text("/proc/1/environ").split("\0")}
+    return tuple(each for each in _OF_IMAGES if each in first and each not in os.environ)
 
 
 def _user_namespaces() -> str:

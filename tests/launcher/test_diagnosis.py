@@ -70,6 +70,14 @@ def test_a_healthy_host_has_nothing_to_mend() -> None:
         ((), LAPTOP, {"proxies": ("http_proxy",), "no_proxy": ("localhost",)}, None, "", ""),
         ((), LAPTOP, {"kills_at_logout": True}, None, "", ""),
         (
+            (),
+            LAPTOP,
+            {"lost_variables": ("CUDA_HOME",)},
+            "login",
+            "advice",
+            "its CUDA_HOME don't reach those who log in",
+        ),
+        (
             ("container=apptainer", "image=x"),
             with_containers(LAPTOP),
             {"user_namespaces": "/proc/sys/user/max_user_namespaces is 0"},

@@ -23,6 +23,7 @@ import pytest
 from containers import image_recipes, images
 from launcher import telemetry
 from launcher.__main__ import main
+from launcher.remote.host import close_all
 from tests.launcher import fake_gpus, terminal
 from tests.launcher.run_folders import until
 from tests.testbed.bed import SYSTEM_PATH
@@ -51,8 +52,12 @@ def container(testbed: Testbed, tmp_path_factory: pytest.TempPathFactory) -> Ite
     _, _, serving = image_recipes.INTERACTIVE.run.partition(" sh -c ")
     (script,) = shlex.split(serving)
     name = f"interactive-{port}"
-    flags = ["--detach", "--rm", f"--name={name}", "--network=host", "--env=TF_ENABLE_AUTO_MIXED_PRECISION=1"]
-    flags += [f"--volume={keys}:/root/.ssh/authorized_keys:ro", "--env=OMP_NUM_THREADS=1"]
+    flags = ["--detach", "--rm", "--init", f"--name={name}", "--network=host", "--env=TF_ENABLE_AUTO_MIXED_PRECISION=1"]
+    flags += [
+        f"--volume={keys}:/root/.ssh/authorized_keys:ro",
+        "--env=OMP_NUM_THREADS=1",
+        "--env=CUDA_HOME=/usr/local/cuda",
+    ]
     driver = fake_gpus.make(folder / "driver", 1)
     driver.use(0, 417)
     flags += [f"--volume={driver.folder}:{driver.folder}:ro", f"--env=PATH={driver.folder}:{SYSTEM_PATH}"]
@@ -138,6 +143,18 @@ def test_a_run_in_it_is_proved_and_its_results_memory_and_table_come_here(
     table = capsys.readouterr().out
     assert container.address in table or run in table
     assert "proved" in table
+
+
+def test_doctor_finds_it_well_and_its_variables_there(
+    container: Interactive, testbed: Testbed, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("doctor", *container.words, "python=/nowhere/python", "run_root=/root/runs")  # looks, and starts nothing
+    assert main([*words]) == 3
+    assert "advice   login" not in capsys.readouterr().out
+    _docker(testbed, "exec", container.name, "sed", "-i", "/CUDA_HOME/d", "/etc/environment")
+    close_all()
+    assert main([*words]) == 3
+    assert "advice   login      this is a container, and its CUDA_HOME" in capsys.readouterr().out
 
 
 def test_its_gpu_is_taken_there_by_one_run_and_refused_to_the_next_or_waited_for(
