@@ -31,6 +31,7 @@ BENCHMARKS = {
     "step-gan": "recipes:gan",
     "input-cifar": "recipes:input_share",
     "masters": "masters:step",
+    "telemetry": "telemetry:cost",
     "slurm-submit": "slurm:submit",
     "slurm-sweep": "slurm:sweep",
     "slurm-start": "slurm:start",

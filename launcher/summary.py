@@ -117,6 +117,22 @@ def profile_of(result: Mapping[str, Any]) -> str:
     return f"{steps}{trace}{tensor}"
 
 
+def gpus(folder: Path) -> list[tuple[str, str]]:
+    """What the run's GPUs did, as they were sampled; nothing where none were."""
+    from launcher import telemetry  # which `ls` of many runs does without
+
+    found = telemetry.read(folder)
+    parts = []
+    if used := telemetry.peak(found.gpus, "memory"):
+        total = telemetry.peak(found.gpus, "memory_total")
+        of = f" of {total / 1024:.1f}" if total else ""
+        parts.append(f"{used / 1024:.1f}{of} GiB at most")
+    for name, unit in (("utilization", "% busy"), ("power", " W")):
+        value = telemetry.mean(found.gpus, name)
+        parts += [f"{value:.0f}{unit} on average"] if value is not None else []
+    return [("GPUs", ", ".join(parts))] if parts else []
+
+
 def accuracy_of(result: Mapping[str, Any]) -> str:
     value = (result.get("eval") or {}).get("accuracy")
     return f"{value:.4f}" if isinstance(value, (int, float)) else ""
@@ -178,7 +194,7 @@ def without_torchruns_report(lines: Iterable[str]) -> list[str]:
 
 def of_run(folder: Path, state: State, now: float) -> list[str]:
     """The last words about one run."""
-    rows = [(run_ids.words_of(folder.name), headline(state, now)), *outcome(result_of(folder, state))]
+    rows = [(run_ids.words_of(folder.name), headline(state, now)), *outcome(result_of(folder, state)), *gpus(folder)]
     rows.append(("folder", place_of(folder)))
     lines = tables.pairs(rows)
     if state.name in ("failed", "lost"):
@@ -186,7 +202,9 @@ def of_run(folder: Path, state: State, now: float) -> list[str]:
         if last:
             lines += [f"the end of {path}:", *(f"  {tables.clean(each)}" for each in last)]
     if state.name in ("stopped", "cancelled", "lost") and state.attempt:
-        lines.append(f"go on from the last checkpoint with: python -m launcher resume {folder.name}")
+        script = runs.read_if_whole(folder / "plan.json").get("script")
+        again = "start it again" if script else "go on from the last checkpoint"
+        lines.append(f"{again} with: python -m launcher resume {folder.name}")
     return lines
 
 

@@ -160,7 +160,8 @@ def _details(seen: Seen) -> list[str]:
             from launcher.display import line
 
             rows.append(("progress", line(progress)))
-    rows += summary.outcome(result)
+    rows += [*summary.outcome(result), *summary.gpus(folder)]
+    rows += [("arm", each) for each in _arms(folder, plan, state)]
     rows.append(("where", f"{_where(submission, plan)}{_on_gpus(folder, state.attempt)}"))
     rows.append(("submitted", submission.get("submitted") or "never"))
     if state.started:
@@ -184,6 +185,17 @@ def _on_gpus(folder: Path, attempt: int) -> str:
         return f" on GPU {(folder / 'attempts' / str(attempt) / 'gpus').read_text().strip()}"
     except OSError:
         return ""
+
+
+def _arms(folder: Path, plan: Mapping[str, Any], whole: State) -> Iterator[str]:
+    """How the arms of a comparison stand, a line each; `report` says what they amount to."""
+    from launcher import arms
+
+    for arm in arms.of(folder, plan):
+        state = arms.state(arm.run, whole)
+        said = f"{state.name}: {state.reason}" if state.reason else state.name
+        rate = summary.throughput_of(summary.if_of(runs.read_if_whole(arm.run.folder / "result.json"), state))
+        yield f"{arm.label}  {said}{f', {rate} samples/s' if rate else ''}"
 
 
 def _where(submission: Mapping[str, Any], plan: Mapping[str, Any]) -> str:

@@ -160,3 +160,14 @@ def test_a_log_that_holds_only_torchruns_words_gives_way_to_the_next(tmp_path):
     (logs / "stderr.log").write_text(torchruns_report("n1"))
     (logs / "stdout.log").write_text("here\n")
     assert summary.log_tail(tmp_path, 1) == (logs / "stdout.log", ["here"])
+
+
+def test_a_runs_gpus_are_summed_up_as_they_were_sampled(tmp_path):
+    assert summary.gpus(tmp_path) == []
+    (tmp_path / "telemetry").mkdir()
+    (tmp_path / "telemetry/1-0.gpu.csv").write_text(
+        "timestamp, index, uuid, memory.used [MiB], memory.total [MiB], utilization.gpu [%], power.draw [W]\n"
+        "2026/11/21 00:00:00.000, 0, GPU-a, 1024, 81920, 80, 300.00\n"
+        "2026/11/21 00:00:10.000, 0, GPU-a, 73728, 81920, 100, [N/A]\n"
+    )
+    assert summary.gpus(tmp_path) == [("GPUs", "72.0 of 80.0 GiB at most, 90% busy on average, 300 W on average")]

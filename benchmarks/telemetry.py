@@ -1,0 +1,46 @@
+"""What a run's telemetry costs of a core: run.sh's own sampler, so much faster that its time can be measured."""
+
+from __future__ import annotations
+
+import resource
+import subprocess
+from pathlib import Path
+
+from benchmarks.measure import Measured, Timing
+from launcher import telemetry
+from launcher.schema import Telemetry
+
+ROUNDS, SECONDS, PAUSE = 5, 1.0, 0.002
+SHARE = 0.005
+
+
+def cost(folder: Path) -> Measured:
+    """CPU seconds of one sample of the host, against the share of a core that sampling may take in its usual pace.
+
+    nvidia-smi, where there is one, is a process of NVIDIA's and not counted.
+    """
+    ours, theirs = "a sample of the host, CPU time", "0.5% of a core between two samples"
+    taken = tuple(_sample(folder / str(number)) for number in range(ROUNDS))
+    allowed = SHARE * Telemetry().every
+    return Measured(
+        name="telemetry",
+        claim="telemetry takes at most 0.5% of a core",
+        limit=1.0,
+        ours=ours,
+        theirs=theirs,
+        timings={ours: Timing(seconds=taken), theirs: Timing(seconds=(allowed,) * ROUNDS)},
+        note=f"one sample every {Telemetry().every} s unless telemetry.every says otherwise; without nvidia-smi",
+    )
+
+
+def _sample(folder: Path) -> float:
+    """CPU seconds for each sample of a sampler that runs for a while, its own start and end included."""
+    folder.mkdir()
+    functions = telemetry.shell(1, "").replace("read -r -t 1 ", f"read -r -t {PAUSE} ")
+    script = f"set -u; RUN={folder} LAUNCHER_ATTEMPT=1\n{functions}\nsleep {SECONDS} | telemetry"
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run(["bash", "-c", script], check=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    (host,) = telemetry.read(folder).hosts
+    return seconds / len(host.times)
