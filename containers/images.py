@@ -25,8 +25,9 @@ _NAME = re.compile(r"[A-Za-z_]\w*")
 
 # The images of NVIDIA's from 2025 on name the versions they were tested with in a file that pip obeys.
 _EXPLAINED = (
-    '|| { test -z "$PIP_CONSTRAINT" || echo "the base image pins packages in $PIP_CONSTRAINT:'
-    ' ask for the versions named there, or take a base without it" >&2; exit 1; }'
+    '|| { test -z "$PIP_CONSTRAINT" || { echo "the base image pins packages in $PIP_CONSTRAINT: ask for the versions'
+    ' named there, or take a base without it. Of these packages it says:"; grep -iE "^(%s) *[=<>]" "$PIP_CONSTRAINT"'
+    " || echo nothing; } >&2; exit 1; }"
 )
 
 
@@ -156,26 +157,6 @@ def build_argv(
     return (*client, "build", "--fakeroot", *options, target, file)
 
 
-def conflicts(recipe: ImageRecipe, constraints: str) -> tuple[str, ...]:
-    """Where a recipe asks for other versions than the base image's constraint file allows, in words."""
-    pins = re.findall(r"^([\w.-]+)\s*==\s*([^\s;#]+)", constraints, flags=re.MULTILINE)
-    allowed = {_canonical(name): version for name, version in pins}
-    found = []
-    for requirement in recipe.pip:
-        name, _, wanted = requirement.partition("==")
-        pinned = allowed.get(_canonical(name.partition("[")[0]))
-        if pinned is not None and pinned != wanted:
-            found.append(
-                f"pip: {requirement}, and the base image {recipe.base} pins {name}=={pinned} (PIP_CONSTRAINT): "
-                f"ask for {name}=={pinned}, or take a base without it"
-            )
-    return tuple(found)
-
-
-def _canonical(name: str) -> str:
-    return re.sub(r"[-_.]+", "-", name).lower()
-
-
 def _base(recipe: ImageRecipe, format: Format) -> tuple[str, str]:
     """The base as the format names it, and what Singularity starts from."""
     image = references.resolve(recipe.base)
@@ -190,7 +171,10 @@ def _pip_line(recipe: ImageRecipe) -> str:
     index = f"--extra-index-url {recipe.index} " if recipe.index else ""
     packages = " ".join(f"'{each}'" for each in recipe.pip)
     # Debian and Ubuntu refuse pip outside a virtual environment; in an image there is nothing else to protect.
-    return f"PIP_BREAK_SYSTEM_PACKAGES=1 python3 -m pip install --no-cache-dir {index}{packages} {_EXPLAINED}"
+    # pip takes -, _ and . in a name for the same.
+    names = "|".join(re.sub(r"[-_.]+", "[-_.]+", re.split(r"[\[=]", each)[0]) for each in recipe.pip)
+    install = f"PIP_BREAK_SYSTEM_PACKAGES=1 python3 -m pip install --no-cache-dir {index}{packages}"
+    return f"{install} {_EXPLAINED % names}"
 
 
 def _title(recipe: ImageRecipe, format: Format) -> list[str]:

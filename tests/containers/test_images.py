@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import subprocess
 import sys
 import zipfile
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 
 from containers.image_recipes import CPU, PYTORCH, RECIPES, find
-from containers.images import FILE_NAMES, Format, ImageRecipe, build_argv, conflicts, from_mapping, render
+from containers.images import FILE_NAMES, Format, ImageRecipe, build_argv, from_mapping, render
 from recipes.typed import SettingsError, plain
 from tests import golden
 from tests.containers.hostile import TABLE
@@ -123,13 +124,23 @@ def test_an_unknown_recipe_is_refused_with_the_nearest() -> None:
         find("pytroch")
 
 
-def test_a_conflict_with_the_base_images_pins_is_explained() -> None:
-    recipe = dataclasses.replace(PYTORCH, pip=("numpy==2.1.0", "Scikit_Learn[x]==1.5.2", "six==1.16.0"))
-    pins = "# tested together\nnumpy==1.26.4\nscikit-learn == 1.5.2 ; python_version > '3'\ntorch @ file:///x\n"
-    assert conflicts(recipe, pins) == (
-        "pip: numpy==2.1.0, and the base image ngc-pytorch:25.06 pins numpy==1.26.4 (PIP_CONSTRAINT): "
-        "ask for numpy==1.26.4, or take a base without it",
-    )
+def test_what_the_base_image_pins_is_told_where_pip_fails(tmp_path: Path) -> None:
+    """The line of the recipe with the real pip, which finds nothing here."""
+    recipe = dataclasses.replace(CPU, pip=("no-such-thing==2.1.0", "Nor_This[x]==1.5.2", "six==0.0.1"), index="")
+    (line,) = (each for each in render(recipe, "docker").splitlines() if "pip install" in each)
+    pins = tmp_path / "constraint.txt"
+    pins.write_text("# tested together\nno-such-thing==1.26.4\nnor.this == 1.5.2 ; python_version > '3'\nno-such==1\n")
+    command = line.removeprefix("RUN ")
+    environment = {"PATH": os.environ["PATH"], "PIP_NO_INDEX": "1"}
+    for constraint, says in (
+        ({"PIP_CONSTRAINT": str(pins)}, "no-such-thing==1.26.4\nnor.this == 1.5.2 ; python_version > '3'\n"),
+        ({"PIP_CONSTRAINT": "/dev/null"}, "Of these packages it says:\nnothing\n"),
+    ):
+        done = subprocess.run(["sh", "-c", command], env={**environment, **constraint}, capture_output=True, text=True)
+        assert done.returncode == 1
+        assert done.stderr.endswith(says) and "or take a base without it" in done.stderr
+    done = subprocess.run(["sh", "-c", command], env=environment, capture_output=True, text=True)
+    assert done.returncode == 1 and "pins" not in done.stderr
 
 
 def test_nothing_heavy_is_imported_until_something_is_rendered() -> None:

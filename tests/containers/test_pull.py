@@ -137,7 +137,8 @@ def test_a_private_image_is_fetched_with_a_key_that_stays_nowhere(
 ) -> None:
     with Registry(f"{request.node.name} {os.getpid()}", authentication=authentication, slow=0.3) as registry:
         recorder = subprocess.Popen(
-            ["bash", "-c", "while sleep 0.05; do cat /proc/[0-9]*/cmdline /proc/[0-9]*/environ; done 2>/dev/null"], stdout=subprocess.PIPE
+            ["bash", "-c", "while sleep 0.05; do cat /proc/[0-9]*/cmdline /proc/[0-9]*/environ; done 2>/dev/null"],
+            stdout=subprocess.PIPE,
         )
         try:
             pulled = get(registry, runtimes[kind], tmp_path / "cache", key=KEY)

@@ -59,7 +59,7 @@ ENV LD_LIBRARY_PATH=/usr/local/openmpi/lib:$LD_LIBRARY_PATH \
 
 COPY patches/one.patch /opt/patches/one.patch
 
-RUN PIP_BREAK_SYSTEM_PACKAGES=1 python3 -m pip install --no-cache-dir --extra-index-url https://example.org/simple 'numpy==1.26.4' 'scikit-learn[tests]==1.5.2' || { test -z "$PIP_CONSTRAINT" || echo "the base image pins packages in $PIP_CONSTRAINT: ask for the versions named there, or take a base without it" >&2; exit 1; }
+RUN PIP_BREAK_SYSTEM_PACKAGES=1 python3 -m pip install --no-cache-dir --extra-index-url https://example.org/simple 'numpy==1.26.4' 'scikit-learn[tests]==1.5.2' || { test -z "$PIP_CONSTRAINT" || { echo "the base image pins packages in $PIP_CONSTRAINT: ask for the versions named there, or take a base without it. Of these packages it says:"; grep -iE "^(numpy|scikit[-_.]+learn) *[=<>]" "$PIP_CONSTRAINT" || echo nothing; } >&2; exit 1; }
 
 RUN echo 'done' && \
     rm -rf /var/tmp/*
