@@ -91,7 +91,7 @@ def _cancel_here(
     for each in rest:
         if not each.state.finished:
             request_cancel(each.run.folder)
-    asked = [each for each in rest if not each.state.finished]
+    asked = [each for each in rest if not each.state.finished and not is_script(each.run.folder)]
     if asked and not now:
         say(
             f"asked {len(asked)} run{'s' * (len(asked) > 1)} to save and stop at the next step; what has not ended in "
@@ -107,6 +107,11 @@ def _cancel_here(
     after = queues.look(wanted)
     queues.settle(after)
     return [Ended(each, failed.get(_folder(each.run), "")) for each in after]
+
+
+def is_script(folder: Path) -> bool:
+    """Whether the run is a script of the user's own, which nobody can ask to save: it is ended as a shell would."""
+    return bool(runs.read_if_whole(folder / "plan.json").get("script"))
 
 
 def unended(seen: Sequence[Seen]) -> list[Seen]:

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
-from launcher import arms, follow, queues, runs, summary
+from launcher import arms, follow, queues, runs, stopping, summary
 from launcher.display import Row, for_stream
 from launcher.progress import Progress, advance, rows_of
 from launcher.runs import Run
@@ -105,7 +105,7 @@ def _refresh(open_ones: Sequence[_Followed]) -> None:
 
 def _answer(run_dirs: Sequence[Path]) -> str:
     """What the first Ctrl-C did. Nobody asks a user's own script to save."""
-    if all(runs.read_if_whole(each / "plan.json").get("script") for each in run_dirs):
+    if all(stopping.is_script(each) for each in run_dirs):
         return "a script goes on to its end, as it can't be asked to save; Ctrl-C again kills it"
     return "asked to save and stop at the next step; Ctrl-C again kills"
 

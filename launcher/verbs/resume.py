@@ -127,7 +127,8 @@ def changes(plan: Plan, assignments: dict[str, str]) -> Plan:
     for key, text in assignments.items():
         if plan.arms and not key.startswith("cluster."):
             raise UsageError(f"{key}={text}: the arms of a comparison stay as they are; only cluster.* may change")
-        allowed = [*CHANGEABLE, *(f"cluster.{each}" for each in cluster if each not in ("kind", *REACH))]
+        own = CHANGEABLE if plan.script is None else ("require_proof",)  # a script decides the rest by itself
+        allowed = [*own, *(f"cluster.{each}" for each in cluster if each not in ("kind", *REACH))]
         if key not in allowed:
             why = f"{key} can't change when a run is resumed{nearest(key, allowed)}"
             raise UsageError(f"{why}; these can: {', '.join(allowed)}")

@@ -129,8 +129,8 @@ def test_float16_in_a_loop_of_the_scripts_own_is_refused_as_nothing_scales_its_l
 
 def test_a_loop_that_hides_from_the_reader_is_caught_while_it_runs(run, tmp_path):
     """The text has compile and fit, and trains with a tape that a helper makes."""
-    (tmp_path / "helper.py").write_text("import tensorflow as tf\ntape = tf.GradientTape\n")
-    text = "from helper import tape\n" + LOOP + "\nclass No:\n    def compile(self): pass\n    fit = compile\n"
+    (tmp_path / "taping_helper.py").write_text("import tensorflow as tf\ntape = tf.GradientTape\n")
+    text = "from taping_helper import tape\n" + LOOP + "\nclass No:\n    def compile(self): pass\n    fit = compile\n"
     text += "No().compile()\nNo().fit()\n"
     code, _, found = run(text, "amp=o2", "amp.dtype=float16")
     assert (code, found["observed"]["verdict"]) == (1, "unknown")
