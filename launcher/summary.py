@@ -11,6 +11,8 @@ from typing import Any
 from launcher import follow, human, run_ids, runs, tables
 from launcher.states import State
 
+WAITING = 0.02
+"""Share of the steps' time spent waiting for data from which it is told."""
 LOG_LINES = 10
 LONGEST_REPORT = 1000
 """Lines that torchrun's own words may take at the end of a log."""
@@ -80,12 +82,16 @@ def outcome(result: Mapping[str, Any]) -> list[tuple[str, str]]:
     """What a run gained and whether its mode was proved, a name and a text each; only what the result holds."""
     rows = []
     if accuracy := accuracy_of(result):
-        loss = result["eval"].get("loss")
+        loss, test = result["eval"].get("loss"), result["eval"].get("test_accuracy")
         rows.append(("accuracy", accuracy + (f" (held out, loss {human.number(loss)})" if loss is not None else "")))
+        if test is not None:
+            rows.append(("test accuracy", f"{test:.4f}"))
     if throughput := throughput_of(result):
         spread = result["throughput"]
         ends = f" (p10 {human.number(spread.get('p10'))}, p90 {human.number(spread.get('p90'))})"
-        rows.append(("throughput", f"{throughput} {spread.get('unit') or 'samples/s'}{ends}"))
+        waited = spread.get("data_share") or 0.0
+        waiting = f", {waited:.0%} of the time waiting for data" if waited >= WAITING else ""
+        rows.append(("throughput", f"{throughput} {spread.get('unit') or 'samples/s'}{ends}{waiting}"))
     loss = result.get("loss") or {}
     if loss.get("last") is not None:
         rows.append(("loss", f"{human.number(loss.get('first'))} at first, {human.number(loss['last'])} at last"))
@@ -202,7 +208,7 @@ def of_run(folder: Path, state: State, now: float) -> list[str]:
         if last:
             lines += [f"the end of {path}:", *(f"  {tables.clean(each)}" for each in last)]
     if state.name in ("stopped", "cancelled", "lost") and state.attempt:
-        script = runs.read_if_whole(folder / "plan.json").get("script")  # which has no checkpoints of ours
+        script = runs.read_if_whole(folder / "plan.json").get("script")
         again = "start it again" if script else "go on from the last checkpoint"
         lines.append(f"{again} with: python -m launcher resume {folder.name}")
     return lines

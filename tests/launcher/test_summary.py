@@ -28,6 +28,15 @@ def test_a_result_without_a_part_is_told_without_it(missing):
     summary.outcome({**part, missing: None})
 
 
+def test_the_outcome_tells_a_test_apart_and_an_input_that_does_not_keep_up():
+    throughput = {**result()["throughput"], "data_share": 0.125}
+    found = dict(summary.outcome(result(eval={"accuracy": 0.5, "test_accuracy": 0.25}, throughput=throughput)))
+    assert (found["accuracy"], found["test accuracy"]) == ("0.5000", "0.2500")
+    assert found["throughput"] == "3410 samples/s (p10 3100, p90 3600), 12% of the time waiting for data"
+    throughput["data_share"] = 0.01
+    assert "waiting" not in dict(summary.outcome(result(throughput=throughput)))["throughput"]
+
+
 def test_no_result_has_no_outcome():
     assert summary.outcome({}) == []
 
