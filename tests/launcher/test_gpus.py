@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
+import random
 import re
 import signal
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -160,6 +163,34 @@ def test_many_at_once_never_share_a_gpu_and_none_that_could_have_one_is_refused(
         if each.poll() is None:
             os.killpg(each.pid, signal.SIGKILL)
             each.wait()
+
+
+def test_runs_killed_at_random_moments_never_share_a_gpu_and_block_none(bench: Bench, tmp_path: Path) -> None:
+    """Each trainer locks a witness of its own for its GPU, which is held already if two are on it."""
+    witness = (
+        f"import fcntl; mine = open({str(tmp_path / 'on-')!r} + os.environ['CUDA_VISIBLE_DEVICES'], 'w')\n"
+        "try: fcntl.flock(mine, fcntl.LOCK_EX | fcntl.LOCK_NB)\n"
+        f"except BlockingIOError: open({str(tmp_path / 'shared')!r}, 'a').write(sys.argv[-1])\n"
+        f"{SHOW}; time.sleep(0.3)"
+    )
+    moments = random.Random(20260121)
+    plans = [bench.plan("gpus=1", "wait_gpus=true", does=witness) for _ in range(10)]
+    folders = [execute.prepare(each) for each in plans]
+    started = [
+        subprocess.Popen(["bash", str(each / "run.sh")], start_new_session=True, env=execute.environment())
+        for each in folders
+    ]
+    for each, folder in zip(started[::2], folders[::2], strict=True):
+        time.sleep(moments.uniform(0, 0.4))
+        shell = processes.identity(each.pid)
+        for process in processes.processes_of([processes.Target(shell, folder.name)])[0]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process.pid, signal.SIGKILL)
+    assert [each.wait(timeout=60) for each in started[1::2]] == [0] * 5
+    assert not (tmp_path / "shared").exists()
+    for each in started[::2]:
+        each.wait(timeout=20)
+    until(nobody_is_on_any)
 
 
 @pytest.mark.parametrize("ending", ["done", "killed", "cancelled"])
