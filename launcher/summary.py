@@ -208,7 +208,7 @@ def of_run(folder: Path, state: State, now: float) -> list[str]:
         if last:
             lines += [f"the end of {path}:", *(f"  {tables.clean(each)}" for each in last)]
     if state.name in ("stopped", "cancelled", "lost") and state.attempt:
-        script = runs.read_if_whole(folder / "plan.json").get("script")
+        script = runs.read_if_whole(folder / "plan.json").get("script")  # which has no checkpoints of ours
         again = "start it again" if script else "go on from the last checkpoint"
         lines.append(f"{again} with: python -m launcher resume {folder.name}")
     return lines
