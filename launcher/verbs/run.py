@@ -89,7 +89,6 @@ def stay(folders: Sequence[Path]) -> int:
             return
         for folder in folders:
             if not stopping.is_script(folder):
-                if not stopping.is_script(folder):
                 stopping.request_stop(folder)
 
     states = watch(folders, on_interrupt=on_interrupt)
