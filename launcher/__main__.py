@@ -37,6 +37,7 @@ usage: python -m launcher [VERB] [key=value ...]
 
   python -m launcher amp=o2 batch=512              train here, now
   python -m launcher amp=o0,o1,o2 batch=128,256    six runs, one after another
+  python -m launcher compare amp=o0,o1,o2          what each gains here, and costs
   python -m launcher plan amp=o2                   look first
   python -m launcher ls                            what ran
 

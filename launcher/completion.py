@@ -55,7 +55,7 @@ def candidates(line: str) -> list[str]:
         words = words[2:]
     last, given = words[-1], words[1:-1]
     verb = given[0] if given and "=" not in given[0] else None
-    if verb not in (None, "run", "plan") and not (verb == "resume" and len(given) > 1):
+    if verb not in (None, "run", "plan", "compare") and not (verb == "resume" and len(given) > 1):
         return _runs(last)
     if "=" in last:
         key, _, value = last.partition("=")
@@ -71,10 +71,16 @@ def candidates(line: str) -> list[str]:
 def _keys(given: Sequence[str]) -> Iterable[str]:
     from launcher.schema import GROUPS, known_keys
     from recipes.recipe import NAMES, find
+    from recipes.typed import fields_of
 
     named = [word.removeprefix("recipe=") for word in given if word.startswith("recipe=")]
     recipe = find(named[-1] if named and named[-1] in NAMES else "mnist")
-    return {*GROUPS, *known_keys(recipe.settings)} - {"cluster.kind", "container.kind", "loss_scale.preset"}
+    keys = {*GROUPS, *known_keys(recipe.settings)} - {"cluster.kind", "container.kind", "loss_scale.preset"}
+    if "compare" in given or any(word.startswith("experiment=") for word in given):
+        from launcher.comparison import PREFIX, Compare
+
+        keys |= {"scale", *(f"{PREFIX}{name}" for name in fields_of(Compare))}
+    return keys
 
 
 def _values(key: str) -> list[str]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from launcher import arms, human, run_ids, runs, summary, tables
+from launcher import human, run_ids, runs, summary, tables
 from launcher.comparison import Compare, Published, PublishedArm
 from launcher.report import plain, read, sections
 from launcher.report.document import Bar, Bars, Cell, Document, Part, Prose, Section, Table, numeric, text
@@ -48,14 +48,7 @@ def is_comparison(plan: dict[str, Any]) -> bool:
 def document(title: str, folder: Path, whole: State, plan: dict[str, Any], came_from: dict[str, Any]) -> Document:
     """The report of the comparison in this folder."""
     how = settings_of(plan)
-    evidence = [
-        dataclasses.replace(
-            read.of_run(arm.run.folder, arm.run, arms.state(arm.run, whole), read=True, block=how.steps),
-            label=arm.label,
-            provenance=came_from,
-        )
-        for arm in arms.of(folder, plan)
-    ]
+    evidence = read.of_arms(folder, plan, whole, came_from, read=True, block=how.steps)
     compared = compare(evidence, how.steps)
     found = [each.figures for each in compared]
     parts: tuple[Part, ...] = (table(compared), *bars(compared))

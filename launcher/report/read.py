@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from launcher import queues, run_ids, runs, summary, telemetry
+from launcher import arms, queues, run_ids, runs, summary, telemetry
 from launcher.report import metrics
 from launcher.report.metrics import Metrics
 from launcher.runs import Damaged, Run
@@ -41,11 +41,16 @@ class Evidence:
 
 
 def gather(wanted: Sequence[Run]) -> list[Evidence]:
-    """The evidence of each run, in the same order."""
+    """The evidence of each run, in the same order; a comparison is its arms."""
     seen = queues.look(wanted)
     queues.settle(seen)
     read = len(seen) <= DRAWN
-    found = [of_run(each.run.folder, each.run, each.state, read) for each in seen]
+    found: list[Evidence] = []
+    for each in seen:
+        one = of_run(each.run.folder, each.run, each.state, read)
+        words = run_ids.words_of(each.run.id)
+        own = of_arms(each.run.folder, one.plan, each.state, one.provenance, read)
+        found += [dataclasses.replace(arm, label=f"{words} {arm.label}") for arm in own] or [one]
     labels = _distinct([each.run for each in found], [each.label for each in found])
     return [_with_label(each, label) for each, label in zip(found, labels, strict=True)]
 
@@ -74,6 +79,20 @@ def of_run(folder: Path, run: Run, state: State, read: bool, block: int = 0) -> 
         telemetry=telemetry.read(folder) if read else Telemetry(),
         problems=(*problems, *(rows.problems if rows else ())),
     )
+
+
+def of_arms(
+    folder: Path, plan: dict[str, Any], whole: State, came_from: dict[str, Any], read: bool, block: int = 0
+) -> list[Evidence]:
+    """The arms of the comparison in the folder, the control first; none of a plain run."""
+    return [
+        dataclasses.replace(
+            of_run(arm.run.folder, arm.run, arms.state(arm.run, whole), read, block),
+            label=arm.label,
+            provenance=came_from,
+        )
+        for arm in arms.of(folder, plan)
+    ]
 
 
 def inner(values: Mapping[str, Any], key: str) -> Mapping[str, Any]:

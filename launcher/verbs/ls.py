@@ -6,7 +6,7 @@ import json
 import os
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from launcher.errors import UsageError
 from launcher.progress import Progress, advance, rows_of
 from launcher.queues import Seen
 from launcher.runs import Run
+from launcher.states import State
 from launcher.verbs.arguments import Parser, found, split
 
 NEWEST = 20
@@ -161,7 +162,7 @@ def _details(seen: Seen) -> list[str]:
 
             rows.append(("progress", line(progress)))
     rows += [*summary.outcome(result), *summary.gpus(folder)]
-    rows += [("arm", each) for each in _arms(folder, plan, state)]
+    rows += [("arm", each) for each in _arms(folder, plan, state)] if plan.get("arms") else []
     rows.append(("where", f"{_where(submission, plan)}{_on_gpus(folder, state.attempt)}"))
     rows.append(("submitted", submission.get("submitted") or "never"))
     if state.started:

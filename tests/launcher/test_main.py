@@ -94,6 +94,8 @@ def test_completion_imports_no_hydra() -> None:
         ("python -m launcher amp=o1 compile=", ["compile=false", "compile=true"]),
         ("python -m launcher amp.dtype=f", ["amp.dtype=float16"]),
         ("python script.py a", []),
+        ("python -m launcher compare compare.r", ["compare.rounds="]),
+        ("python -m launcher experiment=alcf_gan sca", ["scale="]),
         ("python -m launcher wa", ["wait=", "wait_gpus=", "watch"]),
     ],
 )

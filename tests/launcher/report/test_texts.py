@@ -115,6 +115,20 @@ def test_cells_of_two_sweeps_are_told_apart(root):
     assert [each.label for each in evidence] == ["calm-lake 000 amp=o2", "calm-reef 000 amp=o2"]
 
 
+def test_beside_other_runs_a_comparison_is_its_arms(root):
+    alone = folders.run(root, "20260102-030405-brave-otter")
+    whole = folders.run(root, "20260102-030406-brave-owl", planned={"comparison": {}, "arms": []})
+    plan = folders.plan("o0", comparison={"rounds": 1, "steps": 5}, arms=[])
+    for number, level in enumerate(("o0", "o2")):
+        arm = folders.run(root / "arms-of", f"20260102-03040{number}-some-arm", level)
+        (whole / "arms").mkdir(exist_ok=True)
+        arm.rename(whole / "arms" / f"{number:02}")
+        plan["arms"].append({"arm": f"{number:02}", "swept": [["amp", level]]})
+    runs.write_json(whole / "plan.json", plan)
+    labels = [line.split("  ")[0] for line in terminal(alone, whole).splitlines()[4:7]]
+    assert labels == ["brave-otter", "brave-owl amp=o0", "brave-owl amp=o2"]
+
+
 def test_markdown_shows_hostile_text_as_it_is(root):
     folder = folders.run(root, "20260102-030405-brave-otter")
     plan = folders.plan("o2")

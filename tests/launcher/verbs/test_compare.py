@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -57,6 +58,10 @@ def test_it_is_one_run_to_every_other_verb(measured):
     _, folder, state = measured
     listed = launcher("ls", f"run_root={folder.parent}", state_home=state)
     assert [line.split()[1] for line in listed.stdout.splitlines() if line.startswith(folder.name)] == ["done"]
+    told = launcher("ls", folder.name, f"run_root={folder.parent}", state_home=state).stdout
+    assert re.search(r"^arm +amp=o2  done, [\d.,]+ samples/s$", told, re.MULTILINE)
+    both = launcher("report", folder.name, folder.name[:15], f"run_root={folder.parent}", state_home=state).stdout
+    assert "COMPARISON" in both, "a comparison named twice is still one"
     again = launcher("report", folder.name, f"run_root={folder.parent}", state_home=state)
     assert "COMPARISON" in again.stdout
     watched = launcher("watch", folder.name, f"run_root={folder.parent}", state_home=state)
