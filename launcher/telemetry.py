@@ -12,8 +12,8 @@ from __future__ import annotations
 import calendar
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 FOLDER = "telemetry"
 
@@ -42,16 +42,15 @@ _FILE = re.compile(r"(\d+)-(\d+)\.(gpu|host)\.csv")
 _TIME = re.compile(r"(\d{4})/(\d\d)/(\d\d) (\d\d):(\d\d):(\d\d(?:\.\d+)?)")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Series:
+class Series(NamedTuple):
     """Samples of one device in one attempt, oldest first: `values[name][i]` was read at `times[i]`."""
 
     attempt: int
     node: int
     device: str
     """`host`, or `gpu 0` by nvidia-smi's index."""
-    uuid: str = ""
-    """Of a GPU."""
+    uuid: str
+    """Of a GPU; empty of a host."""
     times: tuple[float, ...]
     """Seconds since 1970."""
     values: dict[str, tuple[float | None, ...]]
@@ -62,8 +61,7 @@ class Series:
         return [each for each in self.values.get(name, ()) if each is not None]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Telemetry:
+class Telemetry(NamedTuple):
     """All that a run's folder tells, by attempt, node and device."""
 
     gpus: tuple[Series, ...] = ()
@@ -147,7 +145,7 @@ def parse_host(lines: Iterable[str], attempt: int = 1, node: int = 0) -> list[Se
     if not times:
         return []
     values = {"cpu": tuple(shares), "memory": tuple(used), "memory_total": tuple(totals)}
-    return [Series(attempt=attempt, node=node, device="host", times=tuple(times), values=values)]
+    return [Series(attempt=attempt, node=node, device="host", uuid="", times=tuple(times), values=values)]
 
 
 def shell(every: int, gpus: str) -> str:
