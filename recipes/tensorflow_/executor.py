@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +15,7 @@ from recipes import sampling
 from recipes.settings import Settings
 from recipes.tensorflow_ import xla
 from recipes.tensorflow_.devices import World
+from recipes.tensorflow_.observe import Witness
 from recipes.tensorflow_.precision import StepOutcome
 from recipes.trainer.feed import Feed
 from recipes.trainer.recorder import Executed
@@ -57,6 +59,7 @@ class Steps:
         schedule: Schedule | None,
         settings: Settings,
         world: World,
+        witness: Witness,
     ) -> None:
         self.at_once = settings.steps_per_execution
         self._step = step
@@ -64,6 +67,9 @@ class Steps:
         self._schedule = schedule
         self._settings, self._world = settings, world
         self._feed = None if load is None else Feed(lambda position: load(*position))
+        self._witness = witness
+        self._traced: set[int] = set()
+        """Numbers of steps at once of which there is a graph."""
         self._epoch = 0
         self._next: int | None = None
         compiled = xla.compiles_whole_steps(settings.xla, settings.amp.level, world.devices)
@@ -81,12 +87,15 @@ class Steps:
         if self._schedule is not None:
             numbers = range(self._epoch * len(shares) + first, self._epoch * len(shares) + first + count)
             rates = tf.constant([self._schedule(number) for number in numbers], tf.float32)
-        losses, found = self._execute(self._distributed(batches), rates)
+        new = count not in self._traced
+        self._traced.add(count)
+        with self._witness.learning() if new else contextlib.nullcontext():
+            losses, found = self._execute(self._distributed(batches), rates)
         loss = losses["loss"] if list(losses) == ["loss"] else losses
         outcome = Outcomes(
             overflowed=found.get("overflowed"), loss_scale=found.get("loss_scale"), grad_norm=found.get("grad_norm")
         )
-        return Executed(loss=loss, lr=found["lr"], outcome=outcome, waited=waited)
+        return Executed(loss=loss, lr=found["lr"], outcome=outcome, waited=waited, prepared=new)
 
     def _batches(self, shares: numpy.ndarray, first: int, count: int) -> tuple[Any, float | None]:
         """What the steps get, each array with the steps in front: [steps, micro-batches, samples in each, ...]."""

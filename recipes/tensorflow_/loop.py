@@ -155,7 +155,7 @@ class Run(shared.Run):
         self._train(
             state=State(trained=trained, settings=self.settings, world=self.world),
             witness=witness,
-            executor=Steps(step, optimizers, load, schedule, self.settings, self.world),
+            executor=Steps(step, optimizers, load, schedule, self.settings, self.world, witness),
             evaluate=evaluate,
             samples=samples,
             data=data,

@@ -1,4 +1,6 @@
-"""Starts a trainer as one of several processes: `python -m recipes.tensorflow_.node --workers=A:1,B:1 --number=0 -m MODULE`.
+"""Starts a trainer as one of several processes.
+
+    python -m recipes.tensorflow_.node --workers=HOST:PORT,HOST:PORT --number=0 -m recipes.tensorflow_.mnist amp=o2
 
 What `torch.distributed.run` is for torch: it tells the process where the others are, in TensorFlow's own variable
 TF_CONFIG, and becomes the trainer.

@@ -92,12 +92,30 @@ class Witness:
         finally:
             self._watched.clear()
 
-    def _report(self, executed: Counter[str], eager: Counter[str]) -> dict[str, Any]:
+    @contextlib.contextmanager
+    def learning(self) -> Iterator[None]:
+        """Around what executes a function first, so that a later step which executes it can be told of."""
+        if self._missing or self._watched:
+            yield
+            return
+        self._collected()
+        executed: Counter[str] = Counter()
+        with _seeing(executed, Counter()):
+            yield
+        self._learn(executed)
+
+    def _learn(self, executed: Iterable[str]) -> list[str]:
+        """Take in the graphs of functions that were executed for the first time; returns those that had been made."""
         new = [name for name in executed if name not in self._known]
-        collected = self._collected()
-        if new and collected is not None:
-            self._known[new[0]] = collected
-            self._known.update(dict.fromkeys(new[1:], Reading()))
+        collected = self._collected() if new else None
+        if collected is None:
+            return new
+        self._known[new[0]] = collected
+        self._known.update(dict.fromkeys(new[1:], Reading()))
+        return []
+
+    def _report(self, executed: Counter[str], eager: Counter[str]) -> dict[str, Any]:
+        unseen = self._learn(executed)
         readings = [self._known[name] for name in executed if name in self._known]
         unaccounted = Counter({f"{name} outside of any graph": times for name, times in eager.items()})
         listed: Counter[tuple[str, str]] = Counter()
@@ -108,8 +126,8 @@ class Witness:
         problems = []
         if not executed:
             problems.append("no graph was executed")
-        elif new and collected is None:
-            problems.append(f"{new[0]} was executed, and its graph was made before anyone watched")
+        elif unseen:
+            problems.append(f"{unseen[0]} was executed, and its graph was made before anyone watched")
         inexact = any(call["dtype"] == "float32" for call in calls)
         precision = self._precision
         names = (*precision.allow, *precision.deny)

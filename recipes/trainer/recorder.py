@@ -52,6 +52,8 @@ class Executed:
     outcome: Outcome
     waited: float | None = None
     """Seconds that this rank waited for data; None where all data is on the device."""
+    prepared: bool = False
+    """Whether what it executes was made in it, so that its time says nothing of the speed."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -152,7 +152,7 @@ class Training:
                     executed = executor.execute(shares, within, count)
             else:
                 executed = executor.execute(shares, within, count)
-            timed = number >= warm and not watched and not self.profiling.running
+            timed = number >= warm and not (watched or executed.prepared or self.profiling.running)
             self.recorder.end(executed, first=number + 1, count=count, epoch=epoch, timed=timed)
             self.done = number = number + count
             self.profiling.after(number)

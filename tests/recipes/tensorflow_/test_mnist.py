@@ -1,0 +1,350 @@
+"""The MNIST trainer in TensorFlow as a person meets it: a command, its output, its exit code and its files.
+
+Most runs are made in this process: importing TensorFlow takes longer than they do.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy
+import pytest
+
+from recipes import arguments
+from recipes.mnist import RECIPE
+from recipes.tensorflow_ import loop, mnist, node
+from recipes.tensorflow_.state import read
+from recipes.typed import plain
+from tests.recipes.data.idx_files import write_mnist
+from tests.recipes.torch_.trainers import REPOSITORY, environment, result, rows, steps
+
+MODULE = ("-m", "recipes.tensorflow_.mnist")
+SUICIDAL = (str(Path(__file__).with_name("suicidal.py")),)
+NO_DROPOUT = ("train.dropout_conv=0", "train.dropout_dense=0")
+COLUMNS = ("step", "epoch", "loss", "lr", "loss_scale", "skipped", "skipped_total", "grad_norm")
+
+
+@pytest.fixture(scope="module")
+def words(tmp_path_factory) -> list[str]:
+    """A short job: 64 images in 8 steps an epoch."""
+    return ["data=mnist", f"data.dir={write_mnist(tmp_path_factory.mktemp('mnist'))}", "batch=8", "train.lr=0.1"]
+
+
+def run(*words: str, program=MODULE, **more: str) -> subprocess.CompletedProcess[str]:
+    """In a process of its own."""
+    command = [sys.executable, *program, *words]
+    return subprocess.run(command, env=environment(**more), capture_output=True, text=True, timeout=300)
+
+
+def succeed(*words: str) -> None:
+    """In this process."""
+    assert loop.main("mnist", mnist.train, words) == loop.DONE
+
+
+def state(folder: Path):
+    return read(max((folder / "checkpoints").iterdir()) / "state.npz")
+
+
+def assert_same_end(one: Path, other: Path) -> None:
+    (values, beside), (others, others_beside) = state(one), state(other)
+    assert values.keys() == others.keys()
+    assert all(values[name].tobytes() == others[name].tobytes() for name in values)
+    assert beside["precision"] == others_beside["precision"]
+    assert [[row[each] for each in COLUMNS] for row in steps(one)] == [
+        [row[each] for each in COLUMNS] for row in steps(other)
+    ]
+    assert result(one)["eval"] == result(other)["eval"]
+
+
+def test_the_layers_that_the_launcher_knows_are_those_of_the_network():
+    layers = RECIPE.layers(RECIPE.settings())
+    built = {layer.name: layer for layer in mnist.network(RECIPE.settings()).layers if layer.weights}
+    assert list(built) == [layer.name for layer in layers]
+    for layer in layers:
+        assert built[layer.name].kernel.shape[-2:] == (layer.inputs, layer.outputs)
+        assert numpy.prod(built[layer.name].kernel.shape) == layer.weights
+
+
+def test_a_run_tells_people_what_it_does_and_leaves_the_whole_record(tmp_path, words):
+    folder = tmp_path / "run"
+    ended = run("amp=o2", *words, "epochs=2", "checkpoint.every=5", f"run={folder}")
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stderr == ""
+    said = ended.stdout
+    assert "mnist on mnist: 64 images, 16 held out" in said
+    assert "amp=o2: bfloat16 by keras_policy (amp.dtype=auto, on a CPU), no loss scale" in said
+    assert "amp=o2 proved: bfloat16 in 100.0% of forward and 100.0% of backward" in said
+    found = result(folder)
+    assert (found["framework"], found["mechanism"], found["attempts"]) == ("tensorflow", "keras_policy", 1)
+    assert (found["steps"], found["world_size"], found["determinism"]) == (16, 1, "exact")
+    assert found["updates"] == {"attempted": 16, "applied": 16}
+    assert found["observed"]["param_dtypes"].keys() == {"float32"}
+    assert found["versions"]["tensorflow"]
+    events = [row["event"] for row in rows(folder) if "event" in row]
+    assert events == ["start", "checkpoint", "eval", "checkpoint", "checkpoint", "eval", "checkpoint", "end"]
+    assert [row["step"] for row in steps(folder)] == list(range(1, 17))
+    assert sorted(each.name for each in (folder / "checkpoints").iterdir()) == ["step-000000015", "step-000000016"]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "complaint"),
+    [
+        ("amp=o9", "mnist: amp=o9 is not one of o0, o1, o2, o3 (command line)"),
+        ("compile=true", "mnist: compile=true is torch.compile; for TensorFlow say xla=true"),
+        ("amp.deny=[Conv2d]", "did you mean Conv2D?"),
+        ("amp.keep_fp32=[dens3]", "amp.keep_fp32"),
+        ("batch=9000", "mnist: batch=9000 is more than the 64 samples of data=mnist"),
+        ("accumulate=3", "mnist: batch=8 does not divide by 1 device x accumulate=3; say batch=6 or 9"),
+        ("steps_per_execution=0", "mnist: steps_per_execution=0 must be at least 1"),
+        ("xla=true", "XLA bypasses the graph rewrite"),
+    ],
+)
+def test_a_wrong_request_gets_one_line_and_leaves_nothing(tmp_path, words, wrong, complaint, capfd):
+    key = wrong.partition("=")[0]
+    asked = ["amp=o1", *words] if key in ("amp.deny", "xla") else ["amp=o2", *words]
+    asked = [word for word in asked if not word.startswith(f"{key}=")]
+    assert loop.main("mnist", mnist.train, [*asked, "device=cpu", wrong, f"run={tmp_path / 'run'}"]) == 2
+    said = capfd.readouterr()
+    assert complaint in said.err
+    assert len(said.err.splitlines()) == 1
+    assert said.out == ""
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_wrong_request_typed_gets_one_line_too(words):
+    ended = run("amp=o2", "amp.allow=[MatMul]", *words)
+    assert ended.returncode == 2
+    assert ended.stdout == ""
+    assert len(ended.stderr.splitlines()) == 1
+
+
+def test_without_tensorflow_the_extra_that_brings_it_is_named(tmp_path):
+    (tmp_path / "tensorflow.py").write_text("raise ImportError('no', name='tensorflow')")
+    ended = run("amp=o2", PYTHONPATH=f"{tmp_path}:{REPOSITORY}")
+    assert ended.returncode == 2
+    assert len(ended.stderr.splitlines()) == 1
+    assert "pip install 'amp-launcher[tensorflow]'" in ended.stderr
+
+
+@pytest.mark.parametrize(
+    "job",
+    [
+        ("amp=o1",),
+        ("amp=o2", "amp.dtype=float16", "loss_scale=dynamic", "loss_scale.init=268435456", "loss_scale.growth_every=3"),
+    ],
+    ids=["o1-bfloat16", "o2-float16"],
+)
+def test_killed_in_a_random_step_and_in_a_save_it_ends_as_if_it_had_not_been(tmp_path, words, job):
+    job = [*job, *words, "epochs=3", "checkpoint.every=5", "train.clip=1"]
+    succeed(*job, f"run={tmp_path / 'whole'}")
+    again = [*job, f"run={tmp_path / 'killed'}"]
+    at = str(random.SystemRandom().randint(1, 19))
+    for place in ({"KILL_AT_RENAME": "2"}, {"KILL_AT_STEP": at}):
+        assert run(*again, program=SUICIDAL, **place).returncode == -signal.SIGKILL, place
+    succeed(*again)
+    assert [row["step"] for row in steps(tmp_path / "killed")] == list(range(1, 25))
+    assert_same_end(tmp_path / "killed", tmp_path / "whole")
+    found = result(tmp_path / "killed")
+    assert found["resumed_from"] >= 5
+    assert (found["determinism"], found["observed"]["verdict"]) == ("exact", "proved")
+    if "amp.dtype=float16" in job:
+        assert 0 < found["loss_scale"]["skipped_steps"] < 24
+
+
+def test_a_stop_is_met_at_a_step_saved_and_gone_on_from(tmp_path, words):
+    job = ["amp=o2", *words, "epochs=400", f"run={tmp_path}"]
+    command = [sys.executable, *MODULE, *job]
+    process = subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 120
+    while not ((tmp_path / "metrics.jsonl").exists() and '"step"' in (tmp_path / "metrics.jsonl").read_text()):
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    (tmp_path / "STOP").touch()
+    out, _ = process.communicate(timeout=60)
+    assert process.returncode == 85, out
+    marker = json.loads((tmp_path / "attempts" / "1" / "stopped.json").read_text())
+    assert (tmp_path / marker["checkpoint"]).is_dir()
+    assert not (tmp_path / "STOP").exists()
+    assert result(tmp_path)["status"] == "stopped"
+
+
+def test_several_steps_of_one_execution_are_rows_of_their_own_and_the_same_steps(tmp_path, words):
+    job = ["amp=o2", *words, "epochs=2", "checkpoint.every=6"]
+    succeed(*job, f"run={tmp_path / 'one'}")
+    succeed(*job, "steps_per_execution=5", f"run={tmp_path / 'five'}")
+    one, five = steps(tmp_path / "one"), steps(tmp_path / "five")
+    assert [row["step"] for row in five] == list(range(1, 17))
+    assert [row["loss"] for row in five] == pytest.approx([row["loss"] for row in one], rel=1e-5)
+    assert result(tmp_path / "five")["observed"]["verdict"] == "proved", result(tmp_path / "five")["observed"]
+    saved = [row["step"] for row in rows(tmp_path / "five") if row.get("event") == "checkpoint"]
+    assert saved == [6, 12, 16]
+
+
+def test_micro_batches_make_the_same_step(tmp_path, words):
+    job = ["amp=o0", *words, "steps=6", *NO_DROPOUT, "train.clip=0.5"]
+    succeed(*job, f"run={tmp_path / 'one'}")
+    succeed(*job, "accumulate=4", f"run={tmp_path / 'four'}")
+    for column in ("loss", "grad_norm"):
+        one, four = ([row[column] for row in steps(tmp_path / name)] for name in ("one", "four"))
+        assert one == pytest.approx(four, rel=1e-4)
+
+
+def test_another_run_does_not_go_on_as_another_job(tmp_path, words, capfd):
+    succeed("amp=o2", *words, "steps=3", f"run={tmp_path}")
+    assert loop.main("mnist", mnist.train, ["amp=o1", *words, "steps=6", f"run={tmp_path}"]) == 2
+    assert "was saved with amp.level=o2" in capfd.readouterr().err
+
+
+def test_a_spec_is_read_and_held_against_the_words(tmp_path, words):
+    settings = plain(arguments.parse(["amp=o1", *words, "steps=3"], "mnist", "tensorflow").settings)
+    plan = {"schema": 1, "settings": settings, "nodes": 1, "processes": 1, "code": "abc"}
+    (tmp_path / "plan.json").write_text(json.dumps(plan))
+    succeed("amp=o1", f"spec={tmp_path / 'plan.json'}", f"run={tmp_path / 'run'}")
+    assert result(tmp_path / "run")["digests"]["code"] == "abc"
+
+
+def test_a_model_that_is_not_what_was_asked_fails_the_run_and_says_why(tmp_path, words, monkeypatch, capfd):
+    from recipes.tensorflow_ import rewrite
+
+    monkeypatch.setattr(rewrite, "switch_on", lambda *_: rewrite.switch_off())
+    assert loop.main("mnist", mnist.train, ["amp=o1", *words, "steps=4", f"run={tmp_path}"]) == 1
+    assert "what ran was not amp=o1" in capfd.readouterr().err
+    assert result(tmp_path)["status"] == "failed"
+
+
+def losses(folder: Path) -> list[float]:
+    return [row["loss"] for row in steps(folder)]
+
+
+@pytest.fixture(scope="module")
+def in_torch(tmp_path_factory, words):
+    """Twenty steps in torch without dropout, with the weights that they began with."""
+    import torch
+
+    from recipes.torch_ import loop as torch_loop
+    from recipes.torch_ import mnist as torch_mnist
+
+    folder = tmp_path_factory.mktemp("torch")
+    begun = {}
+
+    class Net(torch_mnist.Net):
+        def __init__(self, settings):
+            super().__init__(settings)
+            begun.update({name: each.detach().numpy().copy() for name, each in self.state_dict().items()})
+
+    threads, original = torch.get_num_threads(), torch_mnist.Net
+    torch_mnist.Net = Net
+    try:
+        job = ["amp=o0", *words, "steps=20", *NO_DROPOUT, f"run={folder}"]
+        assert torch_loop.main("mnist", torch_mnist.train, job) == 0
+    finally:
+        torch_mnist.Net = original
+        torch.set_num_threads(threads)
+        torch.use_deterministic_algorithms(False)
+    return folder, begun
+
+
+@pytest.fixture
+def with_torchs_weights(in_torch, monkeypatch):
+    """The network as torch's began: filters [out, in, h, w] to [h, w, in, out], and pixels in another order."""
+    _, begun = in_torch
+    make = mnist.network
+
+    def network(settings):
+        net = make(settings)
+        for layer in (each for each in net.layers if each.weights):
+            weight = begun[f"{layer.name}.weight"]
+            if layer.name == "dense1":  # torch flattens [64, 12, 12], Keras [12, 12, 64]
+                weight = weight.reshape(128, 64, 12, 12).transpose(0, 2, 3, 1).reshape(128, -1)
+            kernel = weight.transpose(2, 3, 1, 0) if weight.ndim == 4 else weight.T
+            layer.set_weights([kernel, begun[f"{layer.name}.bias"]])
+        return net
+
+    monkeypatch.setattr(mnist, "network", network)
+
+
+def test_from_equal_weights_it_trains_as_torch_does_to_float32_rounding(tmp_path, words, in_torch, with_torchs_weights):
+    succeed("amp=o0", *words, "steps=20", *NO_DROPOUT, f"run={tmp_path}")
+    assert losses(tmp_path) == pytest.approx(losses(in_torch[0]), rel=2e-5)
+
+
+BOUND = 0.02
+"""Of a level's loss beside float32's at the same step; bfloat16 has 8 bits."""
+
+
+@pytest.mark.parametrize(
+    "level", [("amp=o1",), ("amp=o2",), ("amp=o2", "amp.dtype=float16"), ("amp=o3",)], ids=lambda words: " ".join(words)
+)
+def test_every_level_trains_as_float32_does_within_a_bound(tmp_path, words, in_torch, with_torchs_weights, level):
+    succeed(*level, *words, "steps=20", *NO_DROPOUT, f"run={tmp_path}")
+    assert losses(tmp_path) == pytest.approx(losses(in_torch[0]), rel=BOUND)
+    assert result(tmp_path)["observed"]["verdict"] == "proved"
+
+
+@pytest.mark.slow
+def test_two_processes_train_as_one_does_and_go_on_bit_by_bit(tmp_path, words):
+    job = ["amp=o1", *words, "epochs=2", *NO_DROPOUT, "checkpoint.every=5"]
+    succeed(*job, f"run={tmp_path / 'one'}")
+    said = together(*job, f"run={tmp_path / 'two'}")
+    assert [line.split()[0] for line in said.splitlines()[:3]] == ["rank", "0", "1"]
+    assert losses(tmp_path / "one") == pytest.approx(losses(tmp_path / "two"), rel=BOUND)
+    found = result(tmp_path / "two")
+    assert (found["world_size"], found["observed"]["verdict"]) == (2, "proved")
+    assert "on 2 ranks" in found["observed"]["why"]
+    together(*[word for word in job if word != "epochs=2"], "epochs=1", f"run={tmp_path / 'again'}")
+    together(*job, f"run={tmp_path / 'again'}")
+    assert_same_end(tmp_path / "again", tmp_path / "two")
+
+
+def together(*words: str) -> str:
+    """What two processes of one job, on loopback, tell people."""
+    ports = random.SystemRandom().sample(range(20000, 32000), 2)
+    workers = ",".join(f"127.0.0.1:{port}" for port in ports)
+    both = [
+        subprocess.Popen(
+            [
+                sys.executable,
+                "-m",
+                "recipes.tensorflow_.node",
+                f"--workers={workers}",
+                f"--number={number}",
+                *MODULE,
+                *words,
+            ],
+            env=environment(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for number in range(2)
+    ]
+    ended = [process.communicate(timeout=200) for process in both]
+    assert [process.returncode for process in both] == [0, 0], ended
+    return ended[0][0]
+
+
+def test_a_process_is_told_of_the_others_by_tf_config():
+    found = json.loads(node.config(["a:1", "b:2"], 1))
+    assert found == {"cluster": {"worker": ["a:1", "b:2"]}, "task": {"type": "worker", "index": 1}}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "complaint"),
+    [
+        (["--workers=a:1"], "usage"),
+        (["--workers=a:1", "--number=x", "-m", "json"], "usage"),
+        (["--workers=a:1", "--number=1", "-m", "json"], "--number=1 of 1 workers"),
+    ],
+)
+def test_a_wrong_command_line_of_a_process_is_refused(wrong, complaint, capsys):
+    with pytest.raises(SystemExit) as caught:
+        node.main(wrong)
+    assert caught.value.code == 2
+    assert complaint in capsys.readouterr().err
