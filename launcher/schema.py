@@ -118,7 +118,7 @@ class Launch:
     script: str | None = setting(None, "recipe=script: the file to run, or image:FILE for one in the image alone")
     arguments: tuple[str, ...] = setting((), "recipe=script: its arguments; on the command line, all that is behind --")
     workdir: str | None = setting(
-        None, "recipe=script: folder to start in; null is this one (of image:FILE the file's), run is one of the run's own"
+        None, "recipe=script: folder to start in; null is this one (of image:FILE the file's), run the run's own"
     )
     notes: tuple[str, ...] = setting((), "what to know of this job; told before it starts")
     telemetry: Telemetry = setting(Telemetry(), "what is recorded of GPUs and hosts")

@@ -10,6 +10,7 @@ import pytest
 from launcher.__main__ import VERBS
 from launcher.config import Composer, cells
 from launcher.overrides import parse
+from launcher.request import compose, take_apart, understand
 from launcher.spec import make
 from recipes import levels
 from recipes.levels import LEVELS, LossScale
@@ -55,8 +56,7 @@ def test_every_command_it_shows_can_be_understood() -> None:
         words = line.split()
         verb = words.pop(0) if words[0] in VERBS else "run"
         if verb in ("run", "plan"):
-            for cell in cells(Composer(), [parse(word) for word in words]):
-                make(cell)
+            understand(compose(take_apart(words)))
 
 
 @pytest.mark.parametrize("site", sorted(path.stem for path in (SITES / "cluster").glob("*.yaml")))
