@@ -82,6 +82,19 @@ def named(words: Sequence[str]) -> str | None:
     return next((word.removeprefix(KEY) for word in reversed(words) if word.startswith(KEY)), None)
 
 
+def asked_for(words: Sequence[str], config_dirs: Sequence[Path]) -> Asked | None:
+    """The comparison that the words name; None where they name none. Raises `UsageError`."""
+    name = named(words)
+    found = find(name, config_dirs) if name is not None else None
+    if found is not None and name is not None:
+        return ask(name, found, words, config_dirs)
+    for word in words:
+        if word.startswith(SCALE):
+            what = f"experiment={name} is one run" if name else "no experiment is named"
+            raise UsageError(f"{word} is for an experiment that has scales, and {what} (command line)")
+    return None
+
+
 def find(name: str, config_dirs: Sequence[Path]) -> Experiment | None:
     """The comparison by that name; None where it is a single run's settings, or there is none of that name.
 

@@ -6,12 +6,12 @@ import dataclasses
 import sys
 from collections.abc import Sequence
 
-from launcher import comparison, request
+from launcher import comparison, experiments, request
 from launcher.comparison import Compare, Published
 from launcher.plan import Plan, resolve
 from launcher.probe import probe_each
 from launcher.spec import JobSpec
-from launcher.verbs.run import hand_over, leave, stay, stays
+from launcher.verbs.run import experiment, hand_over, leave, stay, stays
 
 HELP = """\
 Measure a job in several modes against each other, and say what each gains and costs.
@@ -30,18 +30,21 @@ keys, beside those of `run --help`:
 
 
 def main(arguments: Sequence[str]) -> int:
-    how, rest = comparison.take_apart([each for each in arguments if each != "--plan"])
-    words = request.take_apart(rest)
+    words = request.take_apart([each for each in arguments if each != "--plan"])
     if words.help:
         print(HELP.format(keys="\n".join(_keys())), end="")
         return 0
+    if (repeated := experiments.asked_for(words.overrides, words.config_dirs)) is not None:
+        return experiment(repeated, arguments, look="--plan" in arguments)
+    how, rest = comparison.take_apart(words.overrides)
+    words = dataclasses.replace(words, overrides=tuple(rest))
     asked = request.compose(words)
     if words.cfg:
         request.print_configuration(asked)
         return 0
     comparison.check_words(asked.overrides)
     specs = request.understand(asked)
-    return carry_out(specs, how, arguments, look="--plan" in arguments)
+    return carry_out(specs, how, ["compare", *arguments], look="--plan" in arguments)
 
 
 def carry_out(

@@ -36,13 +36,10 @@ def main(arguments: Sequence[str]) -> int:
     if words.help:
         print(HELP, end="")
         return 0
-    if (name := experiments.named(words.overrides)) is not None:
-        found = experiments.find(name, words.config_dirs)
-        if found is not None:
-            from launcher.verbs.compare import carry_out
+    if (repeated := experiments.asked_for(words.overrides, words.config_dirs)) is not None:
+        from launcher.verbs.run import experiment
 
-            chosen = experiments.ask(name, found, words.overrides, words.config_dirs)
-            return carry_out(chosen.specs, chosen.how, arguments, name=name, published=chosen.published, look=True)
+        return experiment(repeated, arguments, look=True)
     asked = request.compose(words)
     if words.cfg:
         request.print_configuration(asked)

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from launcher import queues, runs
+from launcher import queues, run_ids, runs
 from launcher.errors import UsageError
 from launcher.report import compared, markdown, page, plain, read, sections
 from launcher.report.document import Document
@@ -50,7 +50,7 @@ def _document(what: Sequence[runs.Found], chosen: Sequence[runs.Run]) -> Documen
     if len(chosen) == 1 and (document := _comparison(chosen[0])) is not None:
         return document
     names = [each.sweep or each.runs[0].id for each in what]
-    title = names[0] if len(names) == 1 else f"{len(chosen)} runs"
+    title = names[0] if len(names) == 1 else f"{len(names)} in one report: {', '.join(map(run_ids.words_of, names))}"
     return sections.of_runs(title, read.gather(chosen))
 
 

@@ -24,10 +24,8 @@ def main(arguments: Sequence[str]) -> int:
 
         print(keys(words.config_dirs), end="")
         return 0
-    if (name := experiments.named(words.overrides)) is not None:
-        found = experiments.find(name, words.config_dirs)
-        if found is not None:
-            return experiment(experiments.ask(name, found, words.overrides, words.config_dirs), arguments)
+    if (repeated := experiments.asked_for(words.overrides, words.config_dirs)) is not None:
+        return experiment(repeated, arguments)
     asked = request.compose(words)
     if words.cfg:
         request.print_configuration(asked)
@@ -41,11 +39,11 @@ def main(arguments: Sequence[str]) -> int:
     return stay(folders) if stays(specs[0].launch) else leave(folders)
 
 
-def experiment(asked: Asked, arguments: Sequence[str]) -> int:
-    """A published table, measured here."""
+def experiment(asked: Asked, arguments: Sequence[str], *, look: bool = False) -> int:
+    """A published table, measured here; or its plan alone."""
     from launcher.verbs.compare import carry_out
 
-    return carry_out(asked.specs, asked.how, arguments, name=asked.name, published=asked.published)
+    return carry_out(asked.specs, asked.how, arguments, name=asked.name, published=asked.published, look=look)
 
 
 def hand_over(plans: Sequence[Plan], facts: Facts, specs: Sequence[JobSpec]) -> list[Path]:

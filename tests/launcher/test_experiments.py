@@ -105,6 +105,18 @@ def test_wrong_words_beside_it_are_refused(words, complaint):
         planned("alcf_gan", *words)
 
 
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["scale=smoke", "amp=o0"], "scale=smoke is for an experiment that has scales, and no experiment is named"),
+        (["experiment=twcc_published_group1", "scale=smoke"], "and experiment=twcc_published_group1 is one run"),
+    ],
+)
+def test_a_scale_without_its_experiment_is_refused(words, complaint):
+    with pytest.raises(UsageError, match=complaint):
+        experiments.asked_for(words, ())
+
+
 def test_settings_of_a_single_run_are_left_to_hydra():
     assert experiments.find("twcc_published_group1", ()) is None
     assert experiments.find("no_such_experiment", ()) is None

@@ -64,6 +64,8 @@ def test_it_is_one_run_to_every_other_verb(measured):
     assert "COMPARISON" in both, "a comparison named twice is still one"
     again = launcher("report", folder.name, f"run_root={folder.parent}", state_home=state)
     assert "COMPARISON" in again.stdout
+    command = runs.read_json(folder / "provenance.json")["command"]
+    assert command[:5] == ["python", "-m", "launcher", "compare", "amp=o0,o2"], "what repeats it"
     watched = launcher("watch", folder.name, f"run_root={folder.parent}", state_home=state)
     assert (watched.returncode, watched.stdout.count("done")) == (0, again.stdout.count("done") + 3)
 
