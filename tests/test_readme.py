@@ -29,9 +29,12 @@ def modes() -> dict[str, list[str]]:
 
 def test_the_table_of_modes_is_the_code() -> None:
     assert list(modes()) == list(LEVELS)
-    for level, (meaning, mechanism, scale) in modes().items():
+    for level, (meaning, *mechanisms, scale) in modes().items():
         assert meaning == LEVELS[level]
-        assert mechanism == levels.mechanism("torch", level, "bfloat16", False, "cpu").mechanism
+        frameworks = (("torch", "cpu"), ("tensorflow", "cpu"), ("paddle", "cuda"))
+        assert mechanisms == [
+            levels.mechanism(framework, level, "bfloat16", False, device).mechanism for framework, device in frameworks
+        ]
         by_dtype = {each: levels.resolve_scale(LossScale(), level, each).mode for each in ("float16", "bfloat16")}
         same = by_dtype["float16"] == by_dtype["bfloat16"]
         said = by_dtype["float16"] if same else "dynamic for float16, none for bfloat16"
