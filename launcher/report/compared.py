@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -98,7 +99,8 @@ def _arm(evidence: Evidence, control: Evidence, steps: int, is_control: bool) ->
     theirs = {number: block.rate for number, block in others.items() if block.rate}
     both = [number for number in rates if number in theirs]
     found = figures(evidence)
-    overall = evidence.metrics.rate if evidence.metrics else None
+    # So that the ratio of two arms' throughputs is the mean of their ratios.
+    overall = statistics.geometric_mean(rates.values()) if rates else None
     gaps = []
     if not is_control and evidence.plan.get("framework") == control.plan.get("framework"):
         for number in sorted(set(blocks) & set(others)):
@@ -267,7 +269,7 @@ def _measured(compared: Sequence[Arm], how: Compare, whole: State) -> Section:
     """How it was measured, and every round of it."""
     said = (
         f"{how.rounds} rounds of one block of {how.steps} steps for each arm, every other round backwards, "
-        f"{how.cool_down} s of rest between; the first steps of a block and those that were observed are not timed. "
+        f"{how.cool_down} s of rest between; the first steps of a block and those that were observed are not timed. Throughput is the geometric mean over the rounds. "
         "Arms begin with the same weights, see the data in the same order and run the same code."
     )
     rounds = sorted({number for each in compared for number in each.rates})
