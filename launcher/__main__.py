@@ -103,6 +103,8 @@ def _complaint(error: OSError) -> str:
 
 
 def _dispatch(words: list[str]) -> int:
+    if words[:1] == ["help"] and words[1:2]:
+        words = [words[1], "--help"]
     if words and words[0] in ("-h", "--help", "help"):
         print(_HELP.format(verbs="\n".join(f"  {name:9} {text}" for name, text in VERBS.items())), end="")
         return 0

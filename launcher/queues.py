@@ -67,12 +67,6 @@ def _look_here(wanted: Iterable[Run]) -> list[Seen]:
     return [Seen(run, files[folder], judge(files[folder], known.get(folder))) for folder, run in folders.items()]
 
 
-def states_of(folders: Sequence[Path]) -> dict[Path, State]:
-    """The state of each run folder."""
-    seen = look(Run(str(each.parent), each.name) for each in folders)
-    return {each.run.folder: each.state for each in seen}
-
-
 def settle(seen: Iterable[Seen]) -> None:
     """Take away the unfinished markers of runs that were seen finished."""
     for each in seen:

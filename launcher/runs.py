@@ -71,7 +71,8 @@ def known_roots() -> list[str]:
     """Run roots that were submitted to from this machine and are there now, in the order of their first use."""
     lines = []
     with contextlib.suppress(FileNotFoundError):
-        lines = _roots_file().read_text(encoding="utf-8").splitlines()
+        # As file names are, which need not be text in any encoding.
+        lines = os.fsdecode(_roots_file().read_bytes()).split("\n")
     return [each for each in dict.fromkeys([*lines, elsewhere()]) if each and os.path.isdir(each)]
 
 
@@ -82,8 +83,8 @@ def remember_root(root: Path) -> None:
         return
     file.parent.mkdir(parents=True, exist_ok=True)
     # One short append is whole even when two launchers do it at once.
-    with open(file, "a", encoding="utf-8") as stream:
-        stream.write(f"{text}\n")
+    with open(file, "ab") as stream:
+        stream.write(os.fsencode(f"{text}\n"))
 
 
 def roots(run_root: str | None) -> list[str]:

@@ -48,7 +48,15 @@ def _in_checkout(folder: Path) -> bool:
 
 
 def describe(root: Path, files: Mapping[str, Path]) -> Code:
-    """Digest and size of the files, and the git state they come from. Raises `UsageError` for too much."""
+    """Digest and size of the files, and the git state they come from. Raises `UsageError` for too much, and where they
+    change meanwhile: an editor, or git, may be at work."""
+    try:
+        return _describe(root, files)
+    except FileNotFoundError as error:
+        raise UsageError(f"{error.filename} went away while the code was looked at; run the command again") from None
+
+
+def _describe(root: Path, files: Mapping[str, Path]) -> Code:
     total = sum(path.stat().st_size for path in files.values())
     if total > MAX_BYTES:
         raise UsageError(
@@ -82,7 +90,10 @@ def store(run_root: Path, digest: str, files: Mapping[str, Path]) -> Path:
         for name, path in files.items():
             copy = staging / name
             copy.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(path, copy)
+            try:
+                shutil.copyfile(path, copy)
+            except FileNotFoundError:
+                raise UsageError(f"{path} went away while the code was copied; run the command again") from None
             copy.chmod(0o400)
         if _digest({name: staging / name for name in files}) != digest:
             raise UsageError("the code changed while it was copied; run the command again")

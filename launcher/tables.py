@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-_CONTROL = dict.fromkeys((*range(32), 127), "?")
+# What a terminal acts on: control characters, those of 8 bits included, and those that turn the direction of text or
+# begin a line.
+_CONTROL = dict.fromkeys(
+    (*range(32), *range(127, 160), 0x61C, 0x200E, 0x200F, *range(0x2028, 0x202F), *range(0x2066, 0x206A)), "?"
+)
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, right: frozenset[int] = frozenset()) -> list[str]:

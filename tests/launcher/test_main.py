@@ -57,12 +57,16 @@ def test_a_mistake_is_one_line_exit_2_and_leaves_nothing(
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_every_verb_has_its_help(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
-    try:
-        code = main([verb, "--help"])
-    except SystemExit as error:
-        code = int(error.code or 0)
-    assert code == 0
-    assert "python -m launcher" in capsys.readouterr().out
+    said = []
+    for words in ([verb, "--help"], ["help", verb]):
+        try:
+            code = main(words)
+        except SystemExit as error:
+            code = int(error.code or 0)
+        assert code == 0
+        said.append(capsys.readouterr().out)
+    assert said[0] == said[1]
+    assert "python -m launcher" in said[0]
 
 
 def test_listing_and_help_import_nothing_heavy() -> None:

@@ -208,8 +208,8 @@ def test_any_queue_can_be_added_and_is_asked_once_for_all_of_its_runs(root, monk
     for folder in folders:
         runs.write_json(folder / "submission.json", {"schema": 1, "queue": "pbs"})
     finished(root)
-    states = queues.states_of([*folders, root / NAME])
-    assert [each.name for each in states.values()] == ["queued"] * 5 + ["done"]
+    seen_all = look(Run(str(each.parent), each.name) for each in [*folders, root / NAME])
+    assert [each.state.name for each in seen_all] == ["queued"] * 5 + ["done"]
     assert asked == [[str(folder) for folder in folders]]
 
 

@@ -151,6 +151,14 @@ def test_known_roots_are_remembered_once_in_the_order_of_their_first_use(tmp_pat
     assert runs.known_roots() == [str(tmp_path / "a")]
 
 
+def test_a_root_whose_name_is_no_text_is_remembered_among_others(tmp_path):
+    odd = tmp_path / os.fsdecode(b"\xff\xe9")
+    odd.mkdir()
+    for each in (odd, tmp_path):
+        runs.remember_root(each)
+    assert runs.known_roots() == [str(odd), str(tmp_path)]
+
+
 def test_a_named_root_is_taken_as_typed_with_the_home_folder_spelled_out(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "my runs").mkdir()

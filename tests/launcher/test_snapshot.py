@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from launcher import snapshot
+from launcher.errors import UsageError
 
 
 @pytest.fixture
@@ -49,3 +50,14 @@ def test_a_stored_snapshot_is_its_users_alone_whatever_the_umask(package: Path, 
     finally:
         os.umask(before)
     assert [stat.S_IMODE(each.stat().st_mode) for each in (target.parent, target)] == [0o700, 0o700]
+
+
+def test_a_file_that_goes_away_meanwhile_is_told_and_nothing_is_left(package: Path, tmp_path: Path) -> None:
+    files = snapshot.collect(package)
+    digest = snapshot.describe(package.parent, files).digest
+    (package / "new.py").unlink()
+    with pytest.raises(UsageError, match=r"new\.py went away while the code was looked at; run the command again"):
+        snapshot.describe(package.parent, files)
+    with pytest.raises(UsageError, match=r"new\.py went away while the code was copied; run the command again"):
+        snapshot.store(tmp_path, digest, files)
+    assert list((tmp_path / ".code").iterdir()) == []
