@@ -269,7 +269,8 @@ def _measured(compared: Sequence[Arm], how: Compare, whole: State) -> Section:
     """How it was measured, and every round of it."""
     said = (
         f"{how.rounds} rounds of one block of {how.steps} steps for each arm, every other round backwards, "
-        f"{how.cool_down} s of rest between; the first steps of a block and those that were observed are not timed. Throughput is the geometric mean over the rounds. "
+        f"{how.cool_down} s of rest between; the first steps of a block and those that were observed are not timed. "
+        "Throughput is the geometric mean over the rounds. "
         "Arms begin with the same weights, see the data in the same order and run the same code."
     )
     rounds = sorted({number for each in compared for number in each.rates})
