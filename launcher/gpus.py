@@ -210,9 +210,11 @@ class Seen:
 
 def look() -> list[Seen]:
     """The GPUs of this machine in the order of the bus; none where that can't be told."""
+    # Behind whoever takes some just now: a look tries the locks, which a taker must find as they are.
+    turn = 'folder=$(gpu_folder) && [ -e "$folder-desk" ] && gpu_lock "$folder-desk" "--wait 30"'
     try:
         done = subprocess.run(
-            ["bash", "-c", f"{LOOK}\ngpu_look"], stdin=subprocess.DEVNULL, capture_output=True, timeout=60
+            ["bash", "-c", f"{LOOK}\n{turn}\ngpu_look"], stdin=subprocess.DEVNULL, capture_output=True, timeout=60
         )
     except (OSError, subprocess.TimeoutExpired):
         return []

@@ -97,6 +97,13 @@ def seen(folder: Path) -> str:
     return str(until(lambda: (folder / "seen").exists() and (folder / "seen").read_text()))
 
 
+def kill(shell: int, run: str) -> None:
+    """All of a run at once, as nothing but the kernel would end it."""
+    for each in processes.processes_of([processes.Target(processes.identity(shell), run)])[0]:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(each.pid, signal.SIGKILL)
+
+
 def nobody_is_on_any() -> bool:
     return {each.holder for each in gpus.look()} == {""}
 
@@ -182,10 +189,7 @@ def test_runs_killed_at_random_moments_never_share_a_gpu_and_block_none(bench: B
     ]
     for each, folder in zip(started[::2], folders[::2], strict=True):
         time.sleep(moments.uniform(0, 0.4))
-        shell = processes.identity(each.pid)
-        for process in processes.processes_of([processes.Target(shell, folder.name)])[0]:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(process.pid, signal.SIGKILL)
+        kill(each.pid, folder.name)
     assert [each.wait(timeout=60) for each in started[1::2]] == [0] * 5
     assert not (tmp_path / "shared").exists()
     for each in started[::2]:
@@ -198,9 +202,7 @@ def test_a_run_that_ended_in_whatever_way_holds_nothing(bench: Bench, ending: st
     folder = bench.run("gpus=3", does=SHOW if ending == "done" else STAY)
     seen(folder)
     if ending == "killed":
-        pid = runs.read_if_whole(folder / "status.json")["process"]["pid"]
-        for each in processes.processes_of([processes.Target(processes.identity(pid), folder.name)])[0]:
-            os.kill(each.pid, signal.SIGKILL)
+        kill(runs.read_if_whole(folder / "status.json")["process"]["pid"], folder.name)
     elif ending == "cancelled":
         assert stopping.kill(folder) == ""
     until(nobody_is_on_any)
