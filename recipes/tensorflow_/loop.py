@@ -40,7 +40,7 @@ import tensorflow as tf
 
 from recipes import arguments
 from recipes.arguments import Arguments
-from recipes.tensorflow_ import devices, hardware, replicas, xla
+from recipes.tensorflow_ import devices, hardware, profiling, replicas, xla
 from recipes.tensorflow_.devices import World
 from recipes.tensorflow_.executor import Load, Loss, Schedule, Step, Steps
 from recipes.tensorflow_.gpus import capability_of
@@ -51,6 +51,7 @@ from recipes.tensorflow_.state import State, Trained
 from recipes.trainer import main as trainer
 from recipes.trainer import run as shared
 from recipes.trainer.outcome import Mode
+from recipes.trainer.profiling import Profiler
 from recipes.trainer.run import DONE
 from recipes.trainer.training import Evaluate
 from recipes.typed import SettingsError
@@ -186,6 +187,9 @@ class Run(shared.Run):
 
     def hardware(self) -> dict[str, str | None]:
         return hardware.hardware(self.world.kind)
+
+    def profiler(self) -> Profiler | None:
+        return profiling.make(self.settings.profile)
 
     def scale(self) -> float | None:
         return self.precision.scale

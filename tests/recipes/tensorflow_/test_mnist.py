@@ -219,6 +219,19 @@ def test_a_model_that_is_not_what_was_asked_fails_the_run_and_says_why(tmp_path,
     assert result(tmp_path)["status"] == "failed"
 
 
+def test_a_profile_is_a_trace_in_the_run_folder_that_names_what_ran(tmp_path, words):
+    from tensorflow.tsl.profiler.protobuf import xplane_pb2
+
+    succeed("amp=o2", *words, "epochs=2", "profile=framework", "profile.start=5", "profile.steps=2", f"run={tmp_path}")
+    found = result(tmp_path)["profile"]
+    (trace,) = (tmp_path / found["trace"]).rglob("*.xplane.pb")
+    space = xplane_pb2.XSpace()
+    space.ParseFromString(trace.read_bytes())
+    names = {each.name for plane in space.planes for each in plane.event_metadata.values()}
+    assert any("conv1" in name for name in names)
+    assert found["steps"][1] - found["steps"][0] == 1
+
+
 def losses(folder: Path) -> list[float]:
     return [row["loss"] for row in steps(folder)]
 
