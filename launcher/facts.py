@@ -145,3 +145,5 @@ class Facts:
     code: Code
     slurm: SlurmFacts | None = None
     containers: ContainerFacts | None = None
+    ends_at_logout: bool = False
+    """The host ends what a user's session leaves running."""

@@ -221,6 +221,7 @@ def _resolve(spec: JobSpec, facts: Facts) -> Plan:
         swept=spec.swept,
         advice=(
             *_advice(facts, count),
+            *_advice_of_session(spec, facts),
             *preflight.advice(spec, gpus, device, dtype, launch.nodes * devices),
             *user_script.advice(spec, facts, count),
             *launch.notes,
@@ -372,6 +373,13 @@ def absolute(path: str, facts: Facts) -> str:
 def _with_absolute_folder(words: tuple[str, ...], settled: Settings) -> tuple[str, ...]:
     """The data folder reaches the trainer as its settings have it, absolute."""
     return tuple(f"data.dir={settled.data.dir}" if word.startswith("data.dir=") else word for word in words)
+
+
+def _advice_of_session(spec: JobSpec, facts: Facts) -> tuple[str, ...]:
+    if not facts.ends_at_logout or isinstance(spec.launch.cluster, SlurmCluster):
+        return ()
+    told = f"{facts.host} ends your processes when you log out (KillUserProcesses=yes), this run too"
+    return (f"{told}; `loginctl enable-linger {facts.user}` there, or its administrator, can allow them to stay",)
 
 
 def _advice(facts: Facts, count: int) -> tuple[str, ...]:

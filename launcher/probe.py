@@ -20,6 +20,7 @@ from launcher import profilers, snapshot, user_code, user_script
 from launcher.errors import Unavailable, UsageError
 from launcher.facts import Code, ContainerFacts, Facts, Gpu, Script, SlurmFacts
 from launcher.remote import address as addresses
+from launcher.remote.sessions import ends_at_logout
 from launcher.schema import SlurmCluster
 from launcher.spec import JobSpec
 from recipes import script
@@ -142,6 +143,7 @@ def look(asked: Questions) -> Facts:
         missing=tuple(sorted(_missing(named, asked.mounts))),
         code=Code(digest="", root="", files=0, bytes=0),
         slurm=_slurm() if asked.slurm else None,
+        ends_at_logout=ends_at_logout(_user()),
         containers=_containers(asked) if contained else None,
     )
 

@@ -10,7 +10,7 @@ from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from launcher import log_pieces, queues, runs, stopping, summary
+from launcher import arms, log_pieces, queues, runs, stopping, summary
 from launcher.arms import ARMS, FAILED
 from launcher.errors import UsageError
 from launcher.queues import Seen
@@ -19,7 +19,9 @@ from launcher.runs import Run
 SMALL = ("plan.json", "submission.json", "status.json", "result.json", "provenance.json")
 """Files of a run that are copied wherever it is looked at from."""
 PIECE = 2**20
-"""Bytes of metrics, for each run, in one answer."""
+"""Bytes of metrics, for each file, in one answer."""
+NOTHING = (0, hashlib.sha256().hexdigest())
+"""What is known of a file of which nothing was brought: its size, and a digest of its end."""
 CHUNK = 2**20
 
 
@@ -69,8 +71,17 @@ def _told(seen: Seen, question: Mapping[str, Any], follow: bool) -> dict[str, An
         path, lines = summary.log_tail(folder, state.attempt)
         answer["log"] = [str(path), lines]
     if follow:
-        answer["metrics"], answer["more"] = _measured(folder / "metrics.jsonl", *question["metrics"])
+        answer["metrics"] = {}
+        for name in ("metrics.jsonl", *_in_arms(folder, "metrics.jsonl")):
+            have = question["metrics"].get(name, NOTHING)
+            answer["metrics"][name], more = _measured(folder / name, *have)
+            answer["more"] = answer.get("more", False) or more
     return answer
+
+
+def _in_arms(folder: Path, name: str) -> list[str]:
+    """The files of that name in the arms of a comparison."""
+    return sorted(str(each.relative_to(folder)) for each in folder.glob(f"{arms.ARMS}/*/{name}"))
 
 
 def _small(folder: Path, numbers: Sequence[int], ended: bool) -> list[str]:

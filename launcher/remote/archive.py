@@ -28,10 +28,10 @@ def archive() -> tuple[str, bytes]:
     for package in (launcher, containers, recipes):
         root = Path(package.__path__[0])
         for path in (*root.rglob("*.py"), *root.rglob("*.json")):
-            name = path.relative_to(root)
+            inside = path.relative_to(root)
             # Folders of frameworks end in an underscore; nothing of the launcher imports them.
-            if not any(part.endswith("_") for part in name.parts[:-1]):
-                found[str(Path(root.name) / name)] = path
+            if not any(part.endswith("_") for part in inside.parts[:-1]):
+                found[str(Path(root.name) / inside)] = path
     whole = io.BytesIO()
     with zipfile.ZipFile(whole, "w", zipfile.ZIP_DEFLATED) as out:
         for name in sorted(found.keys() - set(LEFT_HERE)):

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from launcher import human, processes, runs
+from launcher import arms, human, processes, runs
 from launcher.queues import Seen
 from launcher.remote import pointers
 from launcher.remote.address import Address
@@ -73,7 +73,8 @@ def _question(run: Run, pointer: Pointer, follow: bool) -> dict[str, Any]:
     known = pointers.known(run.folder)
     question: dict[str, Any] = {"root": pointer.root, "id": run.id, "stamps": known.stamps if known else {}}
     if follow:
-        question["metrics"] = measured(run.folder / METRICS)
+        paths = [run.folder / METRICS, *run.folder.glob(f"{arms.ARMS}/*/{METRICS}")]
+        question["metrics"] = {str(path.relative_to(run.folder)): measured(path) for path in paths}
     return question
 
 
@@ -104,9 +105,9 @@ def _taken(run: Run, pointer: Pointer, answer: dict[str, Any]) -> State:
         runs.write_text(run.folder / name, text)
         os.utime(run.folder / name, ns=(stamp[1], stamp[1]))  # so that a fetch knows it again
         stamps[name] = stamp
-    if "metrics" in answer:
-        start, text = answer["metrics"]
-        with open(os.open(run.folder / METRICS, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as out:
+    for name, (start, text) in answer.get("metrics", {}).items():
+        (run.folder / name).parent.mkdir(parents=True, exist_ok=True)
+        with open(os.open(run.folder / name, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as out:
             out.truncate(start)
             out.seek(start)
             out.write(text.encode("utf-8", "surrogateescape"))

@@ -320,3 +320,28 @@ def test_runs_of_two_launchers_at_once_are_both_there(far, tmp_path):
         far.until(name, "done")
     assert len(list((far.root / ".code").iterdir())) == 1
     assert list((far.root / ".submitting").iterdir()) == []
+
+
+def test_the_arms_of_a_comparison_are_known_here_too(far):
+    (run,) = far.submit("steps=60", SLOW)
+    until(lambda: far.status(run).get("process"))
+    arm = far.folder(run) / "arms/001"
+    arm.mkdir(parents=True)
+    (arm / "result.json").write_text('{"schema": 1, "status": "done"}')
+    (arm / "metrics.jsonl").write_text('{"step": 1}\n{"step": 2}\n')
+    far.type("ls", run)
+    here = far.pointer(run) / "arms/001"
+    assert runs.read_if_whole(here / "result.json")["status"] == "done"
+    assert (here / "metrics.jsonl").read_bytes() == (arm / "metrics.jsonl").read_bytes()
+    # A run that goes on from a checkpoint has cut its metrics back.
+    (arm / "metrics.jsonl").write_text('{"step": 1}\n{"step": 2, "again": true}\n{"step": 3}\n')
+    far.type("ls", run)
+    assert (here / "metrics.jsonl").read_bytes() == (arm / "metrics.jsonl").read_bytes()
+
+
+def test_a_host_that_ends_what_is_left_at_logout_is_told_before_anything_starts(far, tmp_path):
+    planned = json.loads(far.type("plan", *far.words, "--json").out)
+    assert planned["facts"]["ends_at_logout"] is False
+    recorded = tmp_path / "facts.json"
+    recorded.write_text(json.dumps({**planned["facts"], "ends_at_logout": True}))
+    assert "loginctl enable-linger" in far.type("plan", *far.words, "--facts", str(recorded)).out
