@@ -24,6 +24,11 @@ CLOCK_SECONDS = 60
 """Difference of clocks from which times of runs mislead."""
 
 
+DRIVERS = {"11": 450, "12": 525, "13": 580}
+"""Branch of the driver that each major version of CUDA needs at least: NVIDIA, CUDA Compatibility, "Minor Version
+Compatibility"."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Finding:
     """One thing that was looked at."""
@@ -151,6 +156,22 @@ def _python(facts: Facts, spec: JobSpec) -> Iterator[Finding]:
         yield problem("python", f"{said}, and not {framework}", f"pip install {framework} there, or say python=")
     else:
         yield ok("python", said)
+        yield from _build(facts, facts.packages[framework], framework)
+
+
+def _build(facts: Facts, version: str, framework: str) -> Iterator[Finding]:
+    """Whether a framework's build, as its version tells it, can use the GPUs that are there."""
+    if not facts.gpus:
+        return
+    _, _, build = version.partition("+")
+    if build == "cpu":
+        said = f"{framework} {version} is a build without CUDA, and there are GPUs"
+        yield problem("cuda", said, f"install {framework}'s build for CUDA, or say device=cpu")
+    elif build.startswith("cu") and build[2:4] in DRIVERS:
+        driver, needed = facts.gpus[0].driver, DRIVERS[build[2:4]]
+        if driver.partition(".")[0].isdecimal() and int(driver.partition(".")[0]) < needed:
+            said = f"{framework} {version} is for CUDA {build[2:4]}, which needs driver {needed}; this is {driver}"
+            yield problem("cuda", said, "install a newer driver, or a build for an older CUDA")
 
 
 def _gpus(host: Host, facts: Facts, spec: JobSpec) -> Iterator[Finding]:

@@ -141,6 +141,24 @@ def test_what_is_found(
     assert says in every[about][1]
 
 
+@pytest.mark.parametrize(
+    ("version", "driver", "says"),
+    [
+        ("2.13.0+cpu", "560.35.03", "torch 2.13.0+cpu is a build without CUDA, and there are GPUs"),
+        ("2.13.0+cu130", "560.35.03", "torch 2.13.0+cu130 is for CUDA 13, which needs driver 580; this is 560.35.03"),
+        ("2.13.0+cu130", "580.82.07", ""),
+        ("2.6.0+cu126", "535.104.05", ""),
+        ("2.6.0+cu126", "", ""),
+        ("2.6.0", "560.35.03", ""),
+    ],
+)
+def test_a_build_that_cannot_use_the_gpus_is_a_problem(version: str, driver: str, says: str) -> None:
+    cards = tuple(dataclasses.replace(each, driver=driver) for each in TWO_A100.gpus)
+    every = found(facts=dataclasses.replace(TWO_A100, gpus=cards, packages={"torch": version}))
+    assert every.get("cuda", ("", "", ""))[1] == says
+    assert found(facts=dataclasses.replace(LAPTOP, packages={"torch": version})) == {}
+
+
 def test_a_gpu_that_somebody_is_on_is_named() -> None:
     held = dataclasses.replace(TWO_A100.gpus[1], holder="held by mei (run x)")
     facts = dataclasses.replace(TWO_A100, gpus=(TWO_A100.gpus[0], held))

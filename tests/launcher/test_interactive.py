@@ -1,0 +1,82 @@
+"""The script of a terminal where it differs from a job's, as text; that it opens one is tested with the verb."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+
+import pytest
+
+from launcher import interactive
+from launcher.facts import Facts
+from launcher.plan import Plan, resolve
+from tests.launcher.contained.test_text import CASES, PYXIS_IMAGE, with_containers
+from tests.launcher.hosts import LAPTOP, TWO_A100, spec_of
+from tests.launcher.slurm.test_text import LOGIN
+
+RUN = "20260102-030405-calm-fox"
+
+
+def plan_of(facts: Facts, *words: str) -> Plan:
+    return resolve(spec_of(*words), facts)
+
+
+def text_of(plan: Plan, attempt: int | None = None) -> str:
+    return interactive.script(plan, token="ab12", attempt=attempt, port=None)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_script_passes_the_shells_own_check_of_its_grammar(name: str) -> None:
+    facts, words = CASES[name]
+    for port in (None, (6006, 6006), (6006, None)):
+        text = interactive.script(plan_of(facts, *words), token="ab12", attempt=None, port=port)
+        assert subprocess.run(["bash", "-n"], input=text, text=True).returncode == 0
+
+
+def test_nothing_in_it_carries_the_name_of_a_run_which_would_end_it_with_the_run() -> None:
+    facts, words = CASES["docker-gpu"]
+    for plan in (plan_of(facts, *words), plan_of(facts, *words).bind(RUN)):
+        text = text_of(plan)
+        assert "LAUNCHER_RUN_ID" not in text
+        assert f"--name={RUN}" not in text
+        assert "--name=shell-ab12" in text
+
+
+def test_a_runs_own_shares_its_plan_and_while_it_runs_the_gpus_that_it_took() -> None:
+    plan = plan_of(with_containers(TWO_A100), "container=apptainer", "image=/images/torch.sif", "gpus=1").bind(RUN)
+    assert f"LAUNCHER_SPEC={plan.run_dir}/plan.json" in text_of(plan)
+    assert 'gpu_take 1 "GPU-0000-0 GPU-0000-1" shell' in text_of(plan)
+    running = text_of(plan, attempt=2)
+    assert "gpu_take" not in running
+    assert f"gpus=$(<{plan.run_dir}/attempts/2/gpus)" in running
+
+
+def test_pyxis_gets_its_terminal_from_the_step_that_srun_starts_with_the_jobs_resources() -> None:
+    facts = with_containers(LOGIN, image=PYXIS_IMAGE)
+    plan = plan_of(facts, "cluster=slurm", "container=pyxis", f"image={PYXIS_IMAGE}", "gpus=2", "cluster.time=5")
+    argv = interactive.on_slurm(plan, text_of(plan), None)
+    assert argv[:2] == ["bash", "-c"]
+    (line,) = [each for each in argv[2].splitlines() if each.startswith("srun ")]
+    words = shlex.split(line)
+    assert {"--pty", "--gpus-per-node=2", "--time=5", f"--container-image={PYXIS_IMAGE}"} <= set(words)
+
+
+def test_an_engine_under_slurm_is_told_the_devices_of_the_step() -> None:
+    facts, words = CASES["slurm-docker"]
+    assert "SLURM_STEP_GPUS" in text_of(plan_of(facts, *words))
+
+
+def test_what_the_far_login_shell_reads_is_one_word_of_the_script() -> None:
+    words = interactive.over_ssh(["ssh", "-t", "--", "box"], ["bash", "-c", "echo 'a b' \"$HOME\"\nexit 0"])
+    assert words[:4] == ["ssh", "-t", "--", "box"]
+    done = subprocess.run(
+        ["sh", "-c", words[4]], capture_output=True, text=True, env={"HOME": "/h", "PATH": "/bin:/usr/bin"}
+    )
+    assert done.stdout == "a b /h\n"
+
+
+def test_on_a_laptop_it_is_plain() -> None:
+    text = text_of(plan_of(LAPTOP, "env.A=x y"))
+    assert "export A='x y'" in text
+    assert "export PATH=/opt/venv/bin:" in text
+    assert "docker" not in text
