@@ -23,6 +23,7 @@ from benchmarks.campaign import by_hand, ceilings, checks
 from benchmarks.campaign.aims import Aim, judge
 from benchmarks.campaign.recipes import task
 from benchmarks.campaign.rows import Bench, Budget, Row, Task
+from recipes.metrics import finite
 
 HERE = Path(__file__).parent
 REHEARSAL = "REHEARSAL: tiny sizes, figures that mean nothing"
@@ -191,7 +192,7 @@ def markdown(rows: Sequence[Row], aims: Sequence[Aim], about: dict[str, Any]) ->
 
 def write(path: Path, document: dict[str, Any]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(document, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+    path.write_text(json.dumps(finite(document), indent=1, allow_nan=False) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

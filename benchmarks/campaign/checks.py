@@ -46,15 +46,16 @@ def _row(name: str, passed: bool, **more: Any) -> Row:
 
 
 def _float32(bench: Bench) -> list[Row]:
-    """IEEE and TF32 by arithmetic; a CPU has no TF32."""
-    rows = []
-    for on, expected in ((False, "float32"), (True, "tf32")):
-        if on and bench.device.type != "cuda":
-            continue
-        switch_tf32(on)
-        found = float32_probe.arithmetic(bench.device)
-        rows.append(_row(f"float32 products are {expected}", set(found.values()) == {expected}, **found))
+    """By arithmetic: never TF32 where it is off; where it is on, matrix products use it, and convolutions may."""
     switch_tf32(False)
+    found = float32_probe.arithmetic(bench.device)
+    rows = [_row("float32 products are IEEE's", set(found.values()) == {"float32"}, **found)]
+    if bench.device.type == "cuda":
+        switch_tf32(True)
+        found = float32_probe.arithmetic(bench.device)
+        switch_tf32(False)
+        right = found["matmul"] == found["bmm"] == "tf32" and found["convolution"] in ("tf32", "float32")
+        rows.append(_row("float32 products are TF32 where it is on", right, **found))
     return rows
 
 

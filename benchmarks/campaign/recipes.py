@@ -69,14 +69,12 @@ def _measure(bench: Bench, recipe: str, name: str, words: Sequence[str]) -> Row:
     captured = capture(bench, recipe, words)
     run, fit = captured
     step = step_of(captured)
-    first, _ = step()
-    witness = run.precision.witness(fit["model"])
+    with run.precision.witness(fit["model"]).step(1):  # before anything is compiled, as in a run of the trainer
+        first, _ = step()
     bench.forget()
     seconds = median(bench.time(step, warm_up=10 if run.settings.compile else 5))
     last, _ = step()
     memory = bench.peak_memory()
-    with witness.step(1):
-        step()
     observed = run.precision.observed()
     more = {
         "words": list(words),
