@@ -104,7 +104,6 @@ signalled=
 trap 'signalled=TERM; trap "" TERM INT HUP; kill -TERM 0__STOP__' TERM INT HUP
 (
   trap : TERM INT HUP
-__LET_GO__
   __COMMAND__
   code=$?
   __OUTCOME__
@@ -112,6 +111,7 @@ __LET_GO__
   exit "$code"
 ) &
 child=$!
+__SAMPLE__
 wait "$saying"
 waited=137
 while kill -0 "$child" 2>/dev/null; do
@@ -270,10 +270,10 @@ def _run(plan: Plan) -> str:
     """The trainer from its start to its exit code, with the sampling of telemetry around it."""
     text = _around(plan).replace("__COMMAND__", _command(plan))
     if not _samples_here(plan):
-        return text.replace("__LET_GO__\n", "")
-    text = text.replace("__LET_GO__", f"  {telemetry.LET_GO}")
-    start = [telemetry.START, "sampler=${!-}"]
-    return "\n".join([*start, text, telemetry.LET_GO, 'wait "$sampler" 2>/dev/null'])
+        return text.replace("__SAMPLE__\n", "")
+    # Behind the start of the trainer, which neither waits for it nor holds it.
+    text = text.replace("__SAMPLE__", f"{telemetry.START}\nsampler=${{!-}}")
+    return "\n".join([text, telemetry.LET_GO, 'wait "$sampler" 2>/dev/null'])
 
 
 def _samples_here(plan: Plan) -> bool:

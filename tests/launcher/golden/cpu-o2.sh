@@ -91,14 +91,11 @@ export CUDA_VISIBLE_DEVICES=''
 export PYTHONPATH="$CODE" PYTHONUNBUFFERED=1
 export LAUNCHER_RUN_ID=20260102-030405-calm-fox LAUNCHER_ATTEMPT=$attempt LAUNCHER_SPEC="$RUN/plan.json"
 
-exec {telemetry}> >(telemetry >/dev/null 2>&1)
-sampler=${!-}
 signalled=
 # To everything of this run but this shell, which stays to write down how it ended.
 trap 'signalled=TERM; trap "" TERM INT HUP; kill -TERM 0' TERM INT HUP
 (
   trap : TERM INT HUP
-  exec {telemetry}>&-
   cd "$CODE" || exit 1
   /opt/venv/bin/python -m recipes.torch_.mnist \
     amp=o2 \
@@ -110,6 +107,8 @@ trap 'signalled=TERM; trap "" TERM INT HUP; kill -TERM 0' TERM INT HUP
   exit "$code"
 ) &
 child=$!
+exec {telemetry}> >(telemetry >/dev/null 2>&1)
+sampler=${!-}
 wait "$saying"
 waited=137
 while kill -0 "$child" 2>/dev/null; do

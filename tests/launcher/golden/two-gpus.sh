@@ -215,14 +215,11 @@ tell taken
 status running null null "" & # while the job starts
 saying=$!
 
-exec {telemetry}> >(telemetry >/dev/null 2>&1)
-sampler=${!-}
 signalled=
 # To everything of this run but this shell, which stays to write down how it ended.
 trap 'signalled=TERM; trap "" TERM INT HUP; kill -TERM 0' TERM INT HUP
 (
   trap : TERM INT HUP
-  exec {telemetry}>&-
   cd "$CODE" || exit 1
   /opt/venv/bin/python -m torch.distributed.run --standalone --nproc-per-node=2 \
     -m recipes.torch_.mnist \
@@ -238,6 +235,8 @@ trap 'signalled=TERM; trap "" TERM INT HUP; kill -TERM 0' TERM INT HUP
   exit "$code"
 ) &
 child=$!
+exec {telemetry}> >(telemetry >/dev/null 2>&1)
+sampler=${!-}
 wait "$saying"
 waited=137
 while kill -0 "$child" 2>/dev/null; do

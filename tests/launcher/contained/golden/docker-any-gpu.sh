@@ -215,14 +215,11 @@ tell taken
 status running null null "" & # while the job starts
 saying=$!
 
-exec {telemetry}> >(telemetry >/dev/null 2>&1)
-sampler=${!-}
 signalled=
 # To everything of this run but this shell, which stays to write down how it ended.
 trap 'signalled=TERM; trap "" TERM INT HUP; kill -TERM 0' TERM INT HUP
 (
   trap : TERM INT HUP
-  exec {telemetry}>&-
   [ -d /home/mei/launcher-runs/.cache ] || mkdir -p -m 700 /home/mei/launcher-runs/.cache || exit 1
   [ -d /home/mei/launcher-runs/.cache/home ] || mkdir -p -m 700 /home/mei/launcher-runs/.cache/home || exit 1
   [ "$LAUNCHER_ATTEMPT" = 1 ] || remove_container
@@ -274,6 +271,8 @@ trap 'signalled=TERM; trap "" TERM INT HUP; kill -TERM 0' TERM INT HUP
   exit "$code"
 ) &
 child=$!
+exec {telemetry}> >(telemetry >/dev/null 2>&1)
+sampler=${!-}
 wait "$saying"
 waited=137
 while kill -0 "$child" 2>/dev/null; do

@@ -176,14 +176,11 @@ done
 asked=
 trap 'asked=yes; [ -e "$RUN/STOP" ] || echo "attempt $attempt" >"$RUN/STOP"' USR1
 
-exec {telemetry}> >(telemetry >/dev/null 2>&1)
-sampler=${!-}
 signalled=
 # To everything of this run but this shell, which stays to write down how it ended.
 trap 'signalled=TERM; trap "" TERM INT HUP; kill -TERM 0' TERM INT HUP
 (
   trap : TERM INT HUP
-  exec {telemetry}>&-
   [ -d /home/mei/launcher-runs/.cache ] || mkdir -p -m 700 /home/mei/launcher-runs/.cache || exit 1
   [ -d /home/mei/launcher-runs/.cache/home ] || mkdir -p -m 700 /home/mei/launcher-runs/.cache/home || exit 1
   export NVIDIA_VISIBLE_DEVICES=all
@@ -234,6 +231,8 @@ trap 'signalled=TERM; trap "" TERM INT HUP; kill -TERM 0' TERM INT HUP
   exit "$code"
 ) &
 child=$!
+exec {telemetry}> >(telemetry >/dev/null 2>&1)
+sampler=${!-}
 wait "$saying"
 waited=137
 while kill -0 "$child" 2>/dev/null; do
