@@ -55,7 +55,7 @@ def candidates(line: str) -> list[str]:
         words = words[2:]
     last, given = words[-1], words[1:-1]
     verb = given[0] if given and "=" not in given[0] else None
-    if verb not in (None, "run", "plan", "compare") and not (verb == "resume" and len(given) > 1):
+    if verb not in (None, "run", "plan", "compare", "shell", "doctor") and not (verb == "resume" and len(given) > 1):
         return _runs(last)
     if "=" in last:
         key, _, value = last.partition("=")

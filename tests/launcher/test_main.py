@@ -100,6 +100,8 @@ def test_completion_imports_no_hydra() -> None:
         ("python script.py a", []),
         ("python -m launcher compare compare.r", ["compare.rounds="]),
         ("python -m launcher experiment=alcf_gan sca", ["scale="]),
+        ("python -m launcher doctor cluster=sl", ["cluster=slurm"]),
+        ("python -m launcher shell wait_g", ["wait_gpus="]),
         ("python -m launcher wa", ["wait=", "wait_gpus=", "watch"]),
     ],
 )
