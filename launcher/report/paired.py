@@ -1,0 +1,79 @@
+"""Arms beside their control, round by round: numbers alone."""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from launcher.report.document import Cell, numeric
+from launcher.report.figures import Figures, figures
+from launcher.report.intervals import ENOUGH, Ratio, mean_interval, ratio
+from launcher.report.metrics import Block
+from launcher.report.read import Evidence
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Arm:
+    """One arm beside the control, which is an arm beside itself."""
+
+    evidence: Evidence
+    figures: Figures
+    mechanism: str
+    rates: dict[int, float]
+    """Samples a second by round."""
+    ratio: Ratio | None
+    """Of its throughput to the control's; None where no round has both, and of the control."""
+    gap: float | None
+    """Relative difference of its mean loss from the control's over the last round that both have."""
+    gaps: tuple[float, float] | None
+    """The 95% interval of its mean over the rounds, where there are enough."""
+
+    @property
+    def label(self) -> str:
+        return self.evidence.label
+
+
+def compare(evidence: Sequence[Evidence], steps: int) -> list[Arm]:
+    """Each arm beside the first, by its whole blocks of so many steps."""
+    control = evidence[0]
+    return [_arm(each, control, steps, number == 0) for number, each in enumerate(evidence)]
+
+
+def _whole(evidence: Evidence, steps: int) -> dict[int, Block]:
+    found = evidence.metrics.blocks if evidence.metrics else {}
+    return {number: block for number, block in found.items() if block.steps == steps}
+
+
+def _arm(evidence: Evidence, control: Evidence, steps: int, is_control: bool) -> Arm:
+    blocks, others = _whole(evidence, steps), _whole(control, steps)
+    rates = {number: block.rate for number, block in sorted(blocks.items()) if block.rate}
+    theirs = {number: block.rate for number, block in others.items() if block.rate}
+    both = [number for number in rates if number in theirs]
+    found = figures(evidence)
+    # So that the ratio of two arms' throughputs is the mean of their ratios.
+    overall = statistics.geometric_mean(rates.values()) if rates else None
+    gaps = []
+    if not is_control and evidence.plan.get("framework") == control.plan.get("framework"):
+        for number in sorted(set(blocks) & set(others)):
+            ours, reference = blocks[number].loss, others[number].loss
+            if ours is not None and reference:
+                gaps.append((ours - reference) / abs(reference))
+    return Arm(
+        evidence=evidence,
+        figures=dataclasses.replace(found, rate=overall if overall is not None else found.rate),
+        mechanism=found.mechanism,
+        rates=rates,
+        ratio=ratio([rates[each] for each in both], [theirs[each] for each in both])
+        if both and not is_control
+        else None,
+        gap=gaps[-1] if gaps else None,
+        gaps=mean_interval(gaps) if len(gaps) >= ENOUGH else None,
+    )
+
+
+def ratio_cell(arm: Arm, control: bool) -> Cell:
+    """Of an arm; the control is once as fast as itself."""
+    mean = 1.0 if control and arm.rates else (arm.ratio.mean if arm.ratio else None)
+    return numeric(mean, f"{mean or 0:.2f}")

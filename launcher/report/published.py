@@ -1,0 +1,81 @@
+"""A published table beside what was measured here. The hardware differs, so only ratios are held to each other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from launcher import human
+from launcher.comparison import Published, PublishedArm
+from launcher.report import sections
+from launcher.report.document import Bar, Bars, Cell, Prose, Section, numeric, text
+from launcher.report.paired import Arm, ratio_cell
+from launcher.report.read import Evidence, inner
+
+
+def published(said: Published, compared: Sequence[Arm]) -> Section:
+    """The published table beside ours. Hardware differs, so that only ratios are held against each other."""
+    pairs = list(zip(said.arms, compared, strict=False))
+    first = said.arms[0] if said.arms else PublishedArm()
+    hardware = next((_hardware(each.evidence) for each in compared if each.evidence.result), "unknown hardware")
+    columns: list[tuple[str, list[Cell], bool]] = [
+        ("arm", [text(arm.label) for _, arm in pairs], False),
+        ("published ratio", [_rounded(_gain(each, first, arm, compared[0])) for each, arm in pairs], True),
+        ("our ratio", [ratio_cell(arm, control=number == 0) for number, (_, arm) in enumerate(pairs)], True),
+        ("published samples/s", [_rounded(each.rate) for each, _ in pairs], True),
+        ("published s/step", [_rounded(each.step_seconds) for each, _ in pairs], True),
+        ("published s/epoch", [_rounded(each.epoch_seconds) for each, _ in pairs], True),
+        ("our samples/s", [numeric(arm.figures.rate, human.number(arm.figures.rate)) for _, arm in pairs], True),
+        ("published GB", [_rounded(each.memory_gb) for each, _ in pairs], True),
+        ("our memory", [numeric(arm.figures.memory, human.size(arm.figures.memory)) for _, arm in pairs], True),
+        ("published loss", [_rounded(each.loss, 7) for each, _ in pairs], True),
+        (
+            "our loss",
+            [_rounded(arm.figures.loss, 7) if any(e.loss for e, _ in pairs) else Cell(text="-") for _, arm in pairs],
+            True,
+        ),
+        ("published accuracy", [_rounded(each.accuracy) for each, _ in pairs], True),
+        ("our accuracy", [_rounded(arm.figures.accuracy) for _, arm in pairs], True),
+    ]
+    bars = tuple(
+        bar
+        for number, (each, arm) in enumerate(pairs)
+        for bar in (
+            _ratio_bar(arm.label, "published", _gain(each, first, arm, compared[0]), number),
+            _ratio_bar(arm.label, "measured", ratio_cell(arm, control=number == 0).value, number),
+        )
+    )
+    return Section(
+        title="Beside what was published",
+        parts=(
+            Prose(text=f"Published: {said.source}, on {said.hardware}. Here: {hardware}. {said.note}".strip()),
+            sections.columns(columns),
+            Bars(title="Throughput, as a multiple of the first arm's", bars=bars),
+        ),
+    )
+
+
+def _gain(said: PublishedArm, first: PublishedArm, arm: Arm, control: Arm) -> float | None:
+    """The published throughput over that of the first arm; of times for steps, by their batches."""
+    if said.rate and first.rate:
+        return said.rate / first.rate
+    if said.epoch_seconds and first.epoch_seconds:
+        return first.epoch_seconds / said.epoch_seconds
+    if said.step_seconds and first.step_seconds and arm.figures.batch and control.figures.batch:
+        return first.step_seconds / said.step_seconds * arm.figures.batch / control.figures.batch
+    return None
+
+
+def _rounded(value: float | None, digits: int = 4) -> Cell:
+    return numeric(value, human.number(value, digits))
+
+
+def _ratio_bar(label: str, how: str, value: float | str | None, colour: int) -> Bar:
+    known = value if isinstance(value, (int, float)) else None
+    return Bar(
+        label=f"{label}, {how}", value=known, text=f"not {how}" if known is None else f"{known:.2f}x", colour=colour
+    )
+
+
+def _hardware(evidence: Evidence) -> str:
+    found = inner(evidence.result, "hardware")
+    return str(found.get("gpu") or found.get("cpu") or "unknown hardware")

@@ -1,0 +1,109 @@
+"""What a comparison found, in sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from launcher.comparison import Compare
+from launcher.report.intervals import ENOUGH
+from launcher.report.paired import Arm
+from launcher.report.read import inner
+
+
+def verdict(compared: Sequence[Arm], how: Compare) -> Iterator[str]:
+    """What was found: first all in one sentence, then one for each arm."""
+    control, *others = compared
+    yield _in_all(control, others, how)
+    if control.evidence.state.name == "failed":
+        yield f"{_named(control)}, the control: {control.evidence.state.reason}. Nothing can be held against it."
+    for each in others:
+        yield _of_arm(each, control, how)
+    digests = {inner(each.evidence.result, "digests").get("data") for each in compared if each.evidence.result}
+    if len(digests) > 1:
+        yield "The arms were trained on different data (their digests differ): their losses can't be compared."
+
+
+def _in_all(control: Arm, others: Sequence[Arm], how: Compare) -> str:
+    measured = [(each, each.ratio) for each in others if each.ratio is not None]
+    if not measured:
+        return f"Nothing was measured beside the control, {control.label}."
+    if all(ratio.differs is None for _, ratio in measured):
+        return f"Too few rounds to tell a difference from noise: an interval needs {ENOUGH}, and there were fewer."
+    if not any(ratio.differs for _, ratio in measured):
+        return f"No difference in speed beyond noise between {_listed([e.label for e in (control, *others)])}."
+    faster = [(r.mean, e) for e, r in measured if r.differs and r.mean > 1 and _holds(e, how)]
+    if not faster:
+        return f"Nothing was faster than {control.label} beyond noise at no cost to the loss."
+    gain, best = max(faster, key=lambda each: each[0])
+    return f"{best.label} gains the most: {gain:.2f} times the throughput of {control.label}{_at_what_cost(best, how)}."
+
+
+def _holds(arm: Arm, how: Compare) -> bool:
+    return arm.gap is None or arm.gap <= how.tolerance or _is_noise(arm)
+
+
+def _is_noise(arm: Arm) -> bool:
+    """Whether over the rounds its loss is as often below the control's as above, as far as they tell."""
+    return arm.gaps is not None and arm.gaps[0] <= 0 <= arm.gaps[1]
+
+
+def _at_what_cost(arm: Arm, how: Compare) -> str:
+    if arm.gap is None:
+        return ""
+    return f", its loss within {how.tolerance:.1%}" if arm.gap <= how.tolerance else ", its loss no worse beyond noise"
+
+
+def _of_arm(arm: Arm, control: Arm, how: Compare) -> str:
+    state = arm.evidence.state
+    if state.name == "failed":
+        after = arm.evidence.metrics.last_step if arm.evidence.metrics else 0
+        return f"{_named(arm)}: {state.reason}{f' after {after} steps' if after else ''}."
+    parts = [_speed(arm, control)]
+    if arm.figures.memory and control.figures.memory:
+        parts.append(f"peak memory {arm.figures.memory / control.figures.memory:.2f} times")
+    parts.append(_loss(arm, control, how))
+    mine, theirs = arm.figures.accuracy, control.figures.accuracy
+    if mine is not None and theirs is not None:
+        parts.append(f"accuracy {mine:.4f} against {theirs:.4f}")
+    if arm.figures.skipped:
+        parts.append(f"{arm.figures.skipped} steps skipped")
+    return f"{_named(arm)}: {'; '.join(part for part in parts if part)}."
+
+
+def _named(arm: Arm) -> str:
+    framework = arm.evidence.plan.get("framework")
+    return f"{arm.label} ({arm.mechanism} in {framework})" if arm.mechanism else arm.label
+
+
+def _speed(arm: Arm, control: Arm) -> str:
+    found = arm.ratio
+    if found is None:
+        return "no round was measured beside the control"
+    if found.low is None or found.high is None:
+        rounds = f"{found.pairs} round{'s' * (found.pairs > 1)}"
+        return f"{found.mean:.2f} times the throughput over {rounds}, too few for an interval"
+    interval = f"95% interval {found.low:.2f} to {found.high:.2f}, {found.pairs} rounds"
+    if not found.differs:
+        return f"no difference in speed from {control.label} beyond noise: {found.mean:.2f} times ({interval})"
+    return f"{found.mean:.2f} times the throughput of {control.label} ({interval})"
+
+
+def _loss(arm: Arm, control: Arm, how: Compare) -> str:
+    if arm.evidence.plan.get("framework") != control.evidence.plan.get("framework"):
+        return "losses are not compared: another framework begins with other weights"
+    if arm.evidence.metrics and arm.evidence.metrics.nonfinite_at is not None:
+        return f"its loss is not finite from step {arm.evidence.metrics.nonfinite_at} on"
+    if arm.gap is None:
+        return ""
+    batches = "" if arm.figures.batch == control.figures.batch else ", which had other batches,"
+    if abs(arm.gap) <= how.tolerance:
+        return f"loss at the same steps{batches} within {how.tolerance:.1%} ({arm.gap:+.2%})"
+    said = f"loss at the same steps{batches} {arm.gap:+.1%}"
+    if _is_noise(arm) and arm.gaps is not None:
+        low, high = arm.gaps
+        return f"{said} in the last round, which is noise: over all rounds {low:+.1%} to {high:+.1%}"
+    return f"{said}, beyond the tolerance of {how.tolerance:.1%}"
+
+
+def _listed(words: Sequence[str]) -> str:
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
