@@ -29,9 +29,10 @@ class Collapsed(RuntimeError):
 class Watch:
     """Looks at the rows of steps, in their order."""
 
-    def __init__(self, *, level: str, dtype: str, scale: LossScale) -> None:
-        """`dtype` and `scale` as resolved for the device."""
+    def __init__(self, *, level: str, mechanism: str, dtype: str, scale: LossScale) -> None:
+        """`mechanism`, `dtype` and `scale` as resolved for the device."""
         self._level = level
+        self._mechanism = mechanism
         self._dtype = dtype
         self._scale = scale
         self._floor = scale.min or FLOOR
@@ -60,17 +61,20 @@ class Watch:
         )
 
     def _advice(self) -> str:
+        """What can be tried, of what this mechanism takes."""
         tries = []
-        if self._dtype == "float16":
+        if self._dtype == "float16" and self._mechanism != "grappler":  # which has no other on a GPU
             tries.append("amp.dtype=bfloat16 where the device has it")
         if self._level == "o3":
             tries.append("amp=o2")
         elif self._scale.mode == "static":
             tries.append("loss_scale=dynamic or a smaller loss_scale.init")
+        elif self._mechanism == "half_model_no_masters":
+            tries.append("amp.master_weights=true")
         elif self._scale.mode == "none" and self._dtype == "float16":
             tries.append("loss_scale=dynamic")
         tries.append("a lower learning rate")
-        if self._level in ("o1", "o2"):
+        if self._level in ("o1", "o2") and self._mechanism != "keras_policy":  # which has no operation lists
             tries.append("amp.deny=[...] for the operations that overflow")
         return f"try {', '.join(tries[:-1])}{', or ' if len(tries) > 1 else ''}{tries[-1]}"
 

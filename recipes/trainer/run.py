@@ -109,7 +109,12 @@ class Run(ABC):
             device=self.device,
             state=state,
             witness=witness,
-            watch=collapse.Watch(level=self.settings.amp.level, dtype=self.mode.dtype, scale=self.mode.loss_scale),
+            watch=collapse.Watch(
+                level=self.settings.amp.level,
+                mechanism=self.mode.mechanism,
+                dtype=self.mode.dtype,
+                scale=self.mode.loss_scale,
+            ),
             folder=self._chosen.run,
             samples=samples,
             exact=self.deterministic,

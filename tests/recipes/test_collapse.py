@@ -18,8 +18,10 @@ def row(step: int, *, loss: float = 1.0, skipped: bool = False, scale: float | N
     return {"step": step, "loss": loss, "skipped": skipped, "loss_scale": scale, "grad_norm": norm}
 
 
-def watch(scale: LossScale = DYNAMIC, level: str = "o2", dtype: str = "float16") -> Watch:
-    return Watch(level=level, dtype=dtype, scale=scale)
+def watch(
+    scale: LossScale = DYNAMIC, level: str = "o2", dtype: str = "float16", mechanism: str = "half_model_fp32_masters"
+) -> Watch:
+    return Watch(level=level, mechanism=mechanism, dtype=dtype, scale=scale)
 
 
 def said(rows: Sequence[Any], seen: Watch) -> str:
@@ -103,18 +105,42 @@ def test_gradients_that_are_no_numbers_end_it_where_the_step_was_taken() -> None
 
 
 @pytest.mark.parametrize(
-    ("level", "dtype", "scale", "tries"),
+    ("level", "mechanism", "dtype", "scale", "tries"),
     [
-        ("o0", "float32", NONE, "try a lower learning rate"),
+        ("o0", "float32", "float32", NONE, "try a lower learning rate"),
         (
             "o1",
+            "autocast",
             "bfloat16",
             NONE,
             "try a lower learning rate, or amp.deny=[...] for the operations that overflow",
         ),
-        ("o3", "float16", NONE, "try amp.dtype=bfloat16 where the device has it, amp=o2, or a lower learning rate"),
+        (
+            "o3",
+            "half_model",
+            "float16",
+            NONE,
+            "try amp.dtype=bfloat16 where the device has it, amp=o2, or a lower learning rate",
+        ),
         (
             "o2",
+            "half_model_no_masters",
+            "float16",
+            NONE,
+            "try amp.dtype=bfloat16 where the device has it, amp.master_weights=true, a lower learning rate, or "
+            "amp.deny=[...] for the operations that overflow",
+        ),
+        (
+            "o1",
+            "grappler",
+            "float16",
+            DYNAMIC,
+            "try a lower learning rate, or amp.deny=[...] for the operations that overflow",
+        ),
+        ("o2", "keras_policy", "bfloat16", NONE, "try a lower learning rate"),
+        (
+            "o2",
+            "half_model_fp32_masters",
             "float16",
             NONE,
             "try amp.dtype=bfloat16 where the device has it, loss_scale=dynamic, a lower learning rate, or "
@@ -122,5 +148,7 @@ def test_gradients_that_are_no_numbers_end_it_where_the_step_was_taken() -> None
         ),
     ],
 )
-def test_what_to_try_is_what_the_mode_leaves(level: str, dtype: str, scale: LossScale, tries: str) -> None:
-    assert said([row(1, loss=math.nan)], watch(scale, level, dtype)).endswith(f"; {tries}")
+def test_what_to_try_is_what_the_mode_leaves(
+    level: str, mechanism: str, dtype: str, scale: LossScale, tries: str
+) -> None:
+    assert said([row(1, loss=math.nan)], watch(scale, level, dtype, mechanism)).endswith(f"; {tries}")
