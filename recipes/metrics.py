@@ -14,6 +14,23 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
+STEP = {
+    "step": "number of the optimizer step, from 1",
+    "epoch": "pass over the data that it is part of, from 0",
+    "loss": "mean over the samples of all ranks; of several losses the sum",
+    "lr": "learning rate of the first group of parameters",
+    "seconds": "that it took; of several steps of one execution an equal share",
+    "samples_per_second": "batch / seconds",
+    "loss_scale": "scale that its gradients had, null without one",
+    "skipped": "whether it overflowed, and was not taken",
+    "skipped_total": "steps skipped since the run began, this one included",
+    "grad_norm": "norm of all gradients, unscaled and before clipping, where it is computed anyway; else null",
+    "memory_bytes": "the most so far on this rank: allocated on a GPU, resident on a CPU; as of when it was written",
+    "timed": "whether its time says anything of the speed: behind the warm-up, and not observed",
+    "time": "when it was handed to the device, in seconds since 1970",
+}
+"""A step's keys, the same from every framework. Beside them, where they apply: `losses`, each of several by name;
+`data_seconds`, waited for data; `nonfinite`, the keys whose value was NaN or infinite and is null."""
 EVENT_KEYS = ("event", "step", "epoch", "time", "nonfinite")
 
 

@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from recipes.metrics import STEP
+from recipes.trainer.recorder import Executed, Recorder
+
+
+class Device:
+    """One whose values lie here already, and whose clock ticks a second a look."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def mark(self) -> float:
+        self.now += 1
+        return self.now
+
+    def seconds(self, began: float, ended: float) -> float:
+        return ended - began
+
+    def numbers(self, values: Sequence[Any], count: Sequence[int]) -> list[Any]:
+        return [each for value, times in zip(values, count, strict=True) for each in [value] * times]
+
+    def peak_memory(self) -> int:
+        return 7
+
+
+ALONE: Any = SimpleNamespace(size=1, sum=list)
+
+
+def recorded(**given: Any) -> list[dict[str, Any]]:
+    recorder = Recorder(ALONE, Device(), batch=8, skipped=2)
+    outcome = SimpleNamespace(overflowed=True, loss_scale=4.0, grad_norm=0.5)
+    recorder.begin()
+    recorder.end(
+        Executed(**{"loss": 1.5, "lr": 0.1, "outcome": outcome, **given}), first=3, count=2, epoch=0, timed=True
+    )
+    return recorder.flush()
+
+
+def test_a_row_has_the_keys_that_every_framework_writes() -> None:
+    rows = recorded()
+    assert [list(row) for row in rows] == [list(STEP)] * 2
+    assert [(row["step"], row["seconds"], row["skipped_total"]) for row in rows] == [(3, 0.5, 3), (4, 0.5, 4)]
+    assert [(row["loss_scale"], row["skipped"], row["grad_norm"]) for row in rows] == [(4.0, True, 0.5)] * 2
+
+
+@pytest.mark.parametrize(
+    ("given", "more"),
+    [
+        ({"loss": {"generator": 1.0, "discriminator": 2.0}}, {"losses": {"generator": 1.0, "discriminator": 2.0}}),
+        ({"waited": 1.0}, {"data_seconds": 0.5}),
+    ],
+)
+def test_what_only_some_recipes_have_stands_beside_them(given: dict[str, Any], more: dict[str, Any]) -> None:
+    row = recorded(**given)[0]
+    assert {key: row[key] for key in row if key not in STEP} == more
