@@ -105,7 +105,8 @@ def _artifact() -> Any:
 @functools.lru_cache(maxsize=256)
 def parse(text: str) -> Graph:
     """The inputs and matrix operations of a graph's text. Raises `SyntaxError` where it isn't Python."""
-    module = ast.parse(text).body[0]
+    # The graph of a forward without gradients is a class by a name that isn't one: <lambda>.
+    module = ast.parse(text.replace("class <lambda>(", "class graph(", 1)).body[0]
     assert isinstance(module, ast.ClassDef)
     forward = next(each for each in module.body if isinstance(each, ast.FunctionDef) and each.name == "forward")
     inputs = tuple((each.arg, _text(each.annotation)) for each in forward.args.args[1:])

@@ -46,6 +46,12 @@ def test_products_are_found_with_the_dtypes_that_they_have_in_the_graph() -> Non
     ]
 
 
+def test_the_graph_of_a_forward_without_gradients_is_read_too() -> None:
+    unnamed = GRAPH.replace("class GraphModule(", "class <lambda>(")
+    assert unnamed != GRAPH
+    assert compiled.parse(unnamed) == compiled.parse(GRAPH)
+
+
 @pytest.mark.parametrize("size", [4, 9])
 def test_sizes_that_the_code_leaves_open_are_those_of_the_inputs(size: int) -> None:
     gradient_positions = (size - 2) * 6
