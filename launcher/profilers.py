@@ -53,6 +53,13 @@ def check(spec: JobSpec, facts: Facts, device: str) -> None:
         return
     bare = spec.recipe.name == "script" and spec.training.train.bare
     if profile.tool == "framework":
+        script, framework = spec.recipe.name == "script", spec.training.framework
+        if framework == "paddle" or (script and framework != "torch"):
+            raise SettingsError(
+                f"profile=framework records {'a script in ' * script}{framework} nowhere; it is there for torch, and "
+                "for our recipes in TensorFlow. Say profile=nsys",
+                "profile",
+            )
         if bare:
             raise SettingsError(
                 "profile=framework needs a hand inside of the process, and train.bare=true starts the script alone; "

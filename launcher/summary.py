@@ -116,7 +116,8 @@ def profile_of(result: Mapping[str, Any]) -> str:
         return ""
     first, last = found["steps"]
     steps = f"steps {first} to {last}" if last > first else f"step {first}"
-    opens = {"framework": ", which Perfetto and TensorBoard open", "nsys": ", for nsys-ui", "ncu": ", for ncu-ui"}
+    viewer = "TensorBoard opens" if result.get("framework") == "tensorflow" else "Perfetto and TensorBoard open"
+    opens = {"framework": f", which {viewer}", "nsys": ", for nsys-ui", "ncu": ", for ncu-ui"}
     trace = f" in {found['trace']}{opens.get(found['tool'], '')}" if found.get("trace") else ""
     share = found.get("tensor_core_share")
     tensor = f"; {share:.1%} of GPU time in tensor-core kernels, by their names" if share is not None else ""

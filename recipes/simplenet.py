@@ -7,9 +7,10 @@ squared error against random labels, plain SGD, two epochs of ten steps. No fram
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, Literal
 
 from recipes.recipe import DataLayout, Layer, Recipe
-from recipes.typed import above_zero, at_least, setting
+from recipes.typed import SettingsError, above_zero, at_least, setting
 
 STEPS_PER_EPOCH = 10
 
@@ -21,11 +22,30 @@ class SimplenetSettings:
     width: int = setting(8192, "inputs and outputs of every layer")
     layers: int = setting(9, "how many linear layers")
     lr: float = setting(1e-4, "SGD's learning rate")
+    api: Literal["loop", "model", "static"] = setting(
+        "loop", "framework=paddle: a loop of its own, paddle.Model, or a static graph"
+    )
+    fp16_guard: bool = setting(
+        False, "train.api=static: half precision in paddle's fp16_guard alone, which is all but the first"
+    )
 
     def __post_init__(self) -> None:
         at_least("train.width", self.width, 1)
         at_least("train.layers", self.layers, 1)
         above_zero("train.lr", self.lr)
+
+
+def check(settings: Any) -> None:
+    """Refuse Paddle's ways of training elsewhere, and what they can't do. Raises `SettingsError`."""
+    train: SimplenetSettings = settings.train
+    if train.api != "loop" and settings.framework != "paddle":
+        raise SettingsError(
+            f"train.api={train.api} is Paddle's, and this is framework={settings.framework}", "train.api"
+        )
+    if train.api != "loop" and settings.accumulate > 1:
+        raise SettingsError(f"train.api={train.api} accumulates no gradients here; say train.api=loop", "accumulate")
+    if train.fp16_guard and not (train.api == "static" and settings.amp.level in ("o2", "o3")):
+        raise SettingsError("train.fp16_guard=true belongs to train.api=static with amp=o2 or o3", "train.fp16_guard")
 
 
 RECIPE = Recipe(
@@ -38,6 +58,7 @@ RECIPE = Recipe(
         "tensorflow": "recipes.tensorflow_.simplenet",
         "paddle": "recipes.paddle_.simplenet",
     },
+    check=check,
     data={"synthetic": DataLayout(help="ten batches of random numbers")},
     layers=lambda settings: tuple(
         Layer(name=f"linears.{index}", kind="linear", inputs=settings.width, outputs=settings.width)

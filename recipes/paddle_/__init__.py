@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import warnings
 
 EXTRA = "pip install 'amp-launcher[paddle]'"
 
 if "paddle" not in sys.modules:
+    os.environ.setdefault("GLOG_minloglevel", "1")  # what its executors do is no news
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="No ccache found")
         try:

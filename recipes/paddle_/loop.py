@@ -8,29 +8,27 @@ import time
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-import numpy
 import paddle
-from paddle import nn
 
 from recipes import arguments, levels, sampling
 from recipes.arguments import Arguments
 from recipes.paddle_ import devices
 from recipes.paddle_.devices import PaddleDevice, World
-from recipes.paddle_.observe import Witness
 from recipes.paddle_.precision import Precision, StepOutcome
-from recipes.paddle_.state import State
+from recipes.paddle_.state import Held, State
 from recipes.settings import Settings
 from recipes.trainer import main as trainer
 from recipes.trainer import run as shared
 from recipes.trainer.outcome import Mode
 from recipes.trainer.recorder import Executed
 from recipes.trainer.run import DONE, FAILED
+from recipes.trainer.training import Witness
 from recipes.typed import SettingsError
 
 __all__ = ["DONE", "FAILED", "Run", "Step", "main", "start"]
 
 Step = Callable[[Any], tuple[Any, StepOutcome]]
-"""From sample indices, int64 of shape [micro-batches, samples in each], to the step's mean loss and its outcome."""
+"""From sample indices, NumPy's int64 of shape [micro-batches, samples in each], to the mean loss and the outcome."""
 
 
 def start(recipe: str, train: Callable[[Run], None]) -> NoReturn:
@@ -78,23 +76,21 @@ class Run(shared.Run):
     def fit(
         self,
         *,
-        model: nn.Layer,
+        held: Held,
+        witness: Witness,
         optimizer: paddle.optimizer.Optimizer,
         step: Step,
         samples: int,
         data: str,
         data_digest: str,
     ) -> None:
-        """Train to the end, or until asked to stop, and write the result; sets `exit_code`."""
+        """Train to the end, or until asked to stop, and write the result; sets `exit_code`.
+
+        `held` and `witness` are those of layers, or of a static graph.
+        """
         self._train(
-            state=State(
-                model=model,
-                optimizer=optimizer,
-                precision=self.precision,
-                settings=self.settings,
-                world=self.world,
-            ),
-            witness=Witness(model, self.precision),
+            state=State(held=held, precision=self.precision, settings=self.settings, world=self.world),
+            witness=witness,
             executor=_Steps(step, optimizer, self.settings),
             evaluate=None,
             samples=samples,
@@ -141,9 +137,8 @@ class _Steps:
         self._settings = settings
 
     def shares(self, order: Any, epoch: int) -> Any:
-        """[steps, micro-batches, samples in each], on the device."""
-        mine = sampling.share(order, self._settings.batch, self._settings.accumulate, 0, 1)
-        return paddle.to_tensor(numpy.ascontiguousarray(mine))
+        """[steps, micro-batches, samples in each]."""
+        return sampling.share(order, self._settings.batch, self._settings.accumulate, 0, 1)
 
     def execute(self, shares: Any, first: int, count: int) -> Executed:
         loss, outcome = self._step(shares[first])

@@ -97,7 +97,7 @@ class Witness:
                 "unaccounted": {name: sum(kernels[name].values()) for name in OTHERS if kernels.get(name)},
                 "audit": _disagreement(calls, kernels),
                 "optimizer": dict(stepped),
-                "float32": {"switches": {}, "arithmetic": self._arithmetic(calls)},
+                "float32": {"switches": {}, "arithmetic": self._arithmetic() if _in_float32(calls) else {}},
             }
         )
 
@@ -121,10 +121,8 @@ class Witness:
 
         return forward
 
-    def _arithmetic(self, calls: Counter[tuple[Any, ...]]) -> dict[str, str]:
-        """How float32 products were done, where there were any: TF32 rounds what float32 holds."""
-        if not any(dtype == "float32" for _, _, _, dtype, _ in calls):
-            return {}
+    def _arithmetic(self) -> dict[str, str]:
+        """How float32 products are done: TF32 rounds what float32 holds."""
         with paddle.no_grad(), paddle.amp.auto_cast(enable=False):
             found = paddle.matmul(paddle.full([16, 16], ROUNDED), paddle.eye(16))
         exact = bool((found == ROUNDED).all())
@@ -166,6 +164,10 @@ class Witness:
             for each in layer.parameters(include_sublayers=False):
                 elements[group, dtype_name(each.dtype)] += each.size
         return [{"group": group, "dtype": dtype, "elements": count} for (group, dtype), count in elements.items()]
+
+
+def _in_float32(calls: Counter[tuple[Any, ...]]) -> bool:
+    return any(dtype == "float32" for _, _, _, dtype, _ in calls)
 
 
 def _work(layer: nn.Layer, output: paddle.Tensor) -> tuple[str, str, int]:

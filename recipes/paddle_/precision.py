@@ -88,7 +88,19 @@ class Precision:
 
     def decorate(self, model: nn.Layer, optimizer: paddle.optimizer.Optimizer) -> tuple[nn.Layer, Any]:
         """Model and optimizer in the level's dtypes. Both at once: without its optimizer a model has no masters."""
-        return model, optimizer
+        return model, self.noted(optimizer)
+
+    def noted(self, optimizer: Any) -> Any:
+        """The optimizer, telling `on_step` what it is about to step."""
+        plain_step = optimizer.step
+
+        def step() -> None:
+            for each in self.on_step:
+                each(_stepped(optimizer))
+            plain_step()
+
+        optimizer.step = step
+        return optimizer
 
     def forward(self) -> AbstractContextManager[Any]:
         """Everything from the model's inputs to the loss goes in here; backward and step don't."""
@@ -100,8 +112,6 @@ class Precision:
 
     def step(self, optimizer: paddle.optimizer.Optimizer) -> StepOutcome:
         """Unscale, and step unless the gradients overflowed."""
-        for each in self.on_step:
-            each(_stepped(optimizer))
         if self._scaler is None:
             optimizer.step()
             return StepOutcome()
@@ -126,8 +136,15 @@ class Precision:
         return {"custom_white_list": _in_paddle(self.allow), "custom_black_list": _in_paddle(self.deny)}
 
     def amp_configs(self) -> dict[str, Any] | None:
-        """For `paddle.Model.prepare(amp_configs=...)`; None for o0."""
+        """For `paddle.Model.prepare(amp_configs=...)`; None for o0. Raises `SettingsError` for what it isn't told."""
         return None
+
+    def static(self, optimizer: Any, *, guarded: bool = False) -> Any:
+        """The optimizer of a static graph, which rewrites the graph as it minimizes. The same one at o0.
+
+        `guarded` keeps half precision to what is inside of `paddle.static.amp.fp16_guard`.
+        """
+        return optimizer
 
     def state_dict(self) -> dict[str, Any]:
         scaler = None if self._scaler is None else _plain(self._scaler.state_dict())
@@ -157,8 +174,14 @@ class AutoCast(Precision):
         return cast  # type: ignore[no-any-return]
 
     def amp_configs(self) -> dict[str, Any] | None:
+        if self.dtype != "float16":
+            raise SettingsError("train.api=model: paddle.Model knows float16 alone; say amp.dtype=float16", "amp.dtype")
+        scaling = self._scaling() if self.loss_scale.mode != "none" else {}
+        return {"level": "O1" if self.level == "o1" else "O2", **scaling, **self.lists()}
+
+    def _scaling(self) -> dict[str, Any]:
         scale = self.loss_scale
-        scaling = {
+        return {
             "init_loss_scaling": scale.init,
             "incr_ratio": scale.growth,
             "decr_ratio": scale.backoff,
@@ -166,7 +189,22 @@ class AutoCast(Precision):
             "decr_every_n_nan_or_inf": scale.backoff_every,
             "use_dynamic_loss_scaling": scale.mode == "dynamic",
         }
-        return {"level": self.level.upper(), **(scaling if scale.mode != "none" else {}), **self.lists()}
+
+    def static(self, optimizer: Any, *, guarded: bool = False) -> Any:
+        lists = paddle.static.amp.CustomOpLists(**self.lists(), dtype=self.dtype)
+        # Without a loss scale it is one that stays 1.
+        unscaled = {"init_loss_scaling": 1.0, "use_dynamic_loss_scaling": False}
+        scaling = unscaled if self.loss_scale.mode == "none" else self._scaling()
+        half_model = self.level != "o1"
+        return paddle.static.amp.decorate(
+            optimizer,
+            amp_lists=lists,
+            level="O2" if half_model else "O1",
+            dtype=self.dtype,
+            master_weight=self.level == "o2" and self.amp.master_weights is not False if half_model else None,
+            use_amp_guard=guarded,
+            **scaling,
+        )
 
 
 class Decorated(AutoCast):
@@ -178,7 +216,7 @@ class Decorated(AutoCast):
         norms = [each for each in model.sublayers(include_self=True) if isinstance(each, NORMS)]
         masters = self.level == "o2" and self.amp.master_weights is not False
         excluded = [*kept.values(), *(norms if self.level == "o2" else [])]
-        found = paddle.amp.decorate(
+        model, optimizer = paddle.amp.decorate(
             models=model,
             optimizers=optimizer,
             level="O2",
@@ -186,7 +224,7 @@ class Decorated(AutoCast):
             master_weight=masters,
             excluded_layers=excluded or None,
         )
-        return found  # type: ignore[no-any-return]
+        return model, self.noted(optimizer)
 
     def forward(self) -> AbstractContextManager[Any]:
         cast = paddle.amp.auto_cast(level="O2", dtype=self.dtype, **self.lists())

@@ -37,7 +37,7 @@ class TensorFlowWrapper(shared.Wrapper):
     def __init__(self, started: Started) -> None:
         settings = started.chosen.settings
         if settings.profile.tool == "framework":
-            raise SettingsError("profile=framework around a script is there for torch; say profile=nsys", "profile")
+            raise SettingsError("profile=framework around a script is torch's alone; say profile=nsys", "profile")
         self._kind = _kind(settings.device)
         capability = capability_of(self._kind)
         dtype = levels.resolve_dtype(settings.amp.level, settings.amp.dtype, self._kind, capability, "tensorflow")

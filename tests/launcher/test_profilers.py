@@ -65,13 +65,18 @@ def test_the_folder_of_the_trace_is_there_before_the_profiler_is() -> None:
         (("profile=nsys",), TWO_A100, "there is no nsys on the PATH of box"),
         (("profile=dlprof",), GPU, "profile=dlprof needs one of NVIDIA's images of 2020 and 2021"),
         (("profile.key_node=X",), GPU, "profile.key_node=X belongs to profile=dlprof"),
+        (
+            ("recipe=simplenet", "framework=paddle", "amp=o0", "profile=framework"),
+            LAPTOP,
+            "profile=framework records paddle nowhere",
+        ),
         (("profile=framework", "profile.start=0"), LAPTOP, "profile.start=0 must be at least 1"),
         (("profile=framework", "steps=10"), LAPTOP, "profile.start=10 and steps=10: the last step proves"),
     ],
 )
 def test_what_could_record_nothing_is_refused(words: tuple[str, ...], facts: Facts, said: str) -> None:
     with pytest.raises(UsageError) as refusal:
-        plan_of("batch=256", *words, facts=facts)
+        plan_of("batch=256", *words, facts=dataclasses.replace(facts, packages={**facts.packages, "paddle": "3.3.1"}))
     assert said in str(refusal.value)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import warnings
 
+import numpy
 import paddle
 import pytest
 from paddle import nn
@@ -13,6 +14,7 @@ from recipes import verdict
 from recipes.levels import PRESETS, Amp, LossScale
 from recipes.paddle_.observe import Witness
 from recipes.paddle_.precision import MECHANISMS, AutoCast, Decorated, Precision
+from recipes.paddle_.static_graph import GraphWitness, StaticGraph
 from recipes.settings import Settings
 from recipes.typed import SettingsError, plain
 
@@ -144,6 +146,49 @@ def test_the_scaler_has_the_parameters_that_were_asked_for(preset):
     assert configs["use_dynamic_loss_scaling"] is (preset != "static")
 
 
+def test_paddles_model_is_told_float16_or_nothing():
+    with pytest.raises(SettingsError, match=r"paddle\.Model knows float16 alone"):
+        forced("o1").amp_configs()
+    assert o0().amp_configs() is None
+
+
+@pytest.mark.parametrize(("level", "masters"), [("o1", None), ("o2", True), ("o3", False)])
+def test_a_static_graph_is_decorated_with_lists_guard_and_masters(monkeypatch, level, masters):
+    asked = {}
+    monkeypatch.setattr(paddle.static.amp, "decorate", lambda optimizer, **words: asked.update(words))
+    lists = {"allow": ("elementwise_add",), "deny": ("softmax",)} if level != "o3" else {}
+    forced(level, **lists).static(None, guarded=True)
+    assert (asked["level"], asked["dtype"]) == ("O1" if level == "o1" else "O2", "bfloat16")
+    assert (asked["master_weight"], asked["use_amp_guard"]) == (masters, True)
+    assert (asked["init_loss_scaling"], asked["use_dynamic_loss_scaling"]) == (1.0, False)
+    if lists:
+        assert {"add", "elementwise_add"} <= asked["amp_lists"].white_list
+        assert "softmax" in asked["amp_lists"].black_list
+
+
+def test_a_static_graph_that_paddle_left_in_float32_is_contradicted():
+    """Forced past the table on a CPU, where Paddle takes every operation off its list."""
+    precision = forced("o1")
+    graph = StaticGraph(
+        make=lambda: nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8)),
+        make_optimizer=lambda net: paddle.optimizer.SGD(0.1, parameters=net.parameters()),
+        precision=precision,
+        shape=(4, 8),
+        guarded=False,
+        kind="cpu",
+        seed=0,
+    )
+    witness = GraphWitness(graph, precision)
+    with witness.step(1):
+        graph.step(numpy.ones((4, 8), numpy.float32), numpy.zeros((4, 8), numpy.float32))
+    found = verdict.observed(witness.reports)
+    assert (found["verdict"], "0.0% of forward ran in bfloat16" in found["why"]) == ("contradicted", True)
+    work = {each["backward"]: 0 for each in witness.reports[0]["calls"]}
+    for each in witness.reports[0]["calls"]:
+        work[each["backward"]] += each["flops"]
+    assert work == {False: 2 * 2 * 4 * 8 * 8, True: 3 * 2 * 4 * 8 * 8}
+
+
 def test_bounds_of_the_scale_are_refused_as_paddles_scaler_has_none():
     with pytest.raises(SettingsError, match=r"loss_scale\.max: Paddle's scaler has no bounds"):
         AutoCast(amp=Amp(level="o1"), loss_scale=PRESETS["apex"], dtype="float16", mechanism="auto_cast", device="cpu")
@@ -153,9 +198,9 @@ def test_bounds_of_the_scale_are_refused_as_paddles_scaler_has_none():
 def test_model_and_optimizer_are_decorated_together_with_or_without_masters(monkeypatch, level, masters):
     """Without its optimizer, as the page's own example has it, a model at o2 has no master weights."""
     asked = {}
-    monkeypatch.setattr(paddle.amp, "decorate", lambda **words: asked.update(words) or (None, None))
     net = nn.Sequential(nn.Linear(2, 2), nn.LayerNorm(2))
     optimizer = paddle.optimizer.SGD(0.1, parameters=net.parameters())
+    monkeypatch.setattr(paddle.amp, "decorate", lambda **words: asked.update(words) or (net, optimizer))
     precision = forced(level, **({"keep_fp32": ("0",)} if level == "o2" else {}))
     assert isinstance(precision, Decorated)
     precision.decorate(net, optimizer)

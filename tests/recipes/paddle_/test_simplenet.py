@@ -39,6 +39,18 @@ def test_a_float32_run_is_proved_and_leaves_what_every_framework_leaves(tmp_path
     assert len(losses(tmp_path)) == 20
 
 
+@pytest.mark.parametrize("api", ["model", "static"])
+def test_paddles_other_ways_of_training_do_the_same(tmp_path, api):
+    """From the same seed: the same initial weights, and losses within float32's rounding."""
+    code, found = run(tmp_path / api, f"train.api={api}", "train.lr=0.01")
+    assert (code, found["observed"]["verdict"], found["observed"]["half_flop_share"]) == (0, "proved", 0.0)
+    assert found["observed"]["param_dtypes"] == {"float32": 9 * (32 * 32 + 32)}
+    assert run(tmp_path / "loop", "train.lr=0.01")[0] == 0
+    ours, loops = losses(tmp_path / api), losses(tmp_path / "loop")
+    assert list(ours.values()) == pytest.approx(list(loops.values()), rel=2e-6)
+    assert paddle.in_dynamic_mode()
+
+
 @pytest.mark.parametrize("accumulate", [1, 4])
 def test_float32_losses_are_torchs_from_equal_weights(tmp_path, monkeypatch, accumulate):
     """20 steps, each loss within float32's rounding of the sums."""
@@ -72,11 +84,13 @@ def test_float32_losses_are_torchs_from_equal_weights(tmp_path, monkeypatch, acc
     assert ours[20] < ours[1]
 
 
-def test_a_run_that_goes_on_ends_bit_for_bit_as_one_that_never_stopped(tmp_path):
-    assert run(tmp_path / "whole", "train.lr=0.01")[0] == 0
-    first = run(tmp_path / "parts", "train.lr=0.01", "checkpoint.stop_every=7")
+@pytest.mark.parametrize("api", ["loop", "static"])
+def test_a_run_that_goes_on_ends_bit_for_bit_as_one_that_never_stopped(tmp_path, api):
+    words = ["train.lr=0.01", f"train.api={api}"]
+    assert run(tmp_path / "whole", *words)[0] == 0
+    first = run(tmp_path / "parts", *words, "checkpoint.stop_every=7")
     assert (first[0], first[1]["status"]) == (85, "stopped")
-    second = run(tmp_path / "parts", "train.lr=0.01")
+    second = run(tmp_path / "parts", *words)
     assert (second[0], second[1]["resumed_from"], second[1]["determinism"]) == (0, 7, "exact")
     assert losses(tmp_path / "parts") == losses(tmp_path / "whole")
     states = [next((tmp_path / each / "checkpoints").glob("step-*20/state.npz")) for each in ("whole", "parts")]
@@ -99,9 +113,16 @@ def test_half_precision_on_a_cpu_is_refused_as_paddle_would_apply_none(tmp_path,
         ("profile=framework", "profile=framework is there for torch"),
         ("device=cuda", "Paddle sees no CUDA GPU here"),
         ("batch=30 accumulate=4", "does not divide"),
+        ("train.api=static accumulate=4", "train.api=static accumulates no gradients here"),
+        ("train.fp16_guard=true", "train.fp16_guard=true belongs to train.api=static"),
     ],
 )
 def test_what_paddle_cannot_do_is_refused(tmp_path, capsys, word, said):
     words = [each for each in SMALL if each.partition("=")[0] not in word] + word.split()
     assert main("simplenet", simplenet.train, [*words, f"run={tmp_path}"]) == 2
     assert said in capsys.readouterr().err
+
+
+def test_paddles_ways_of_training_are_paddles_alone(capsys):
+    assert torch_main("simplenet", torch_simplenet.train, [*SMALL, "train.api=static"]) == 2
+    assert "train.api=static is Paddle's" in capsys.readouterr().err
