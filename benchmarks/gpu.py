@@ -11,7 +11,9 @@ import argparse
 import dataclasses
 import json
 import platform
+import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -60,9 +62,31 @@ def tasks() -> list[Task]:
         task("simplenet", "o1 float16", "amp=o1", "amp.dtype=float16"),
         task("simplenet", "o2 float16", "amp=o2", "amp.dtype=float16"),
         task("resnet50", "o1 float16 256", "amp=o1", "amp.dtype=float16", "batch=256", rehearsed=False),
-        task("resnet50", "o1 compiled 256", "amp=o1", "compile=true", "batch=256", estimate=90, rehearsed=False),
-        task("resnet50", "o1 compiled 512", "amp=o1", "compile=true", "batch=512", estimate=90, rehearsed=False),
+        *(apart(each) for each in COMPILED),
     ]
+
+
+COMPILED = [
+    task("resnet50", "o1 compiled 256", "amp=o1", "compile=true", "batch=256", estimate=100, rehearsed=False),
+    task("resnet50", "o1 compiled 512", "amp=o1", "compile=true", "batch=512", estimate=100, rehearsed=False),
+]
+
+
+def apart(task: Task) -> Task:
+    """The same in a process of its own. Some torch compiles only under TF32's older switches, which can't be mixed with
+    the newer ones in one process (`recipes/torch_/tf32.py`)."""
+
+    def run(bench: Bench) -> list[Row]:
+        with tempfile.TemporaryDirectory(prefix="apart-") as folder:
+            path = Path(folder, "rows.json")
+            words = ["--device", bench.device.type, "--alone", task.part, task.name, "--out", str(path)]
+            argv = [sys.executable, "-m", "benchmarks.gpu", *words, *(["--tiny"] if bench.tiny else [])]
+            done = subprocess.run(argv, cwd=HERE.parent, capture_output=True, text=True, timeout=2 * task.estimate)
+            if not path.exists():
+                raise RuntimeError(f"it ended with exit code {done.returncode}: {done.stderr[-300:]}")
+            return [Row(**each) for each in json.loads(path.read_text(encoding="utf-8"))["rows"]]
+
+    return dataclasses.replace(task, run=run)
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -71,6 +95,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--tiny", action="store_true", help="rehearse with sizes that any machine can do")
     parser.add_argument("--minutes", type=float, default=9.0, help="time for all of it")
     parser.add_argument("--only", nargs="+", default=[], metavar="PART", help="of ceiling, check and the recipes")
+    parser.add_argument("--alone", nargs=2, help=argparse.SUPPRESS)
     parser.add_argument("--out", type=Path, help="the JSON file; benchmarks/out/gpu.json where none is named")
     parser.add_argument("--save", action="store_true", help="keep JSON and table in benchmarks/results/")
     options = parser.parse_args(words)
@@ -81,6 +106,8 @@ def main(words: Sequence[str] | None = None) -> int:
     if options.save and options.tiny:
         parser.error("--save with --tiny: the figures of a rehearsal are not kept")
     chosen = [each for each in tasks() if not options.only or each.part in options.only]
+    if options.alone:
+        chosen = [each for each in (*COMPILED, *tasks()) if [each.part, each.name] == options.alone][:1]
     if not chosen:
         parser.error(
             f"--only {' '.join(options.only)}: the parts are {', '.join(dict.fromkeys(e.part for e in tasks()))}"

@@ -12,7 +12,7 @@ import torch
 
 from benchmarks import gpu
 from benchmarks.campaign.aims import judge
-from benchmarks.campaign.recipes import simplenet_flops
+from benchmarks.campaign.recipes import simplenet_flops, task
 from benchmarks.campaign.rows import Bench, Budget, Row, Task
 from recipes import arguments
 
@@ -96,6 +96,12 @@ def test_a_row_that_fails_costs_no_other(error: Exception, says: str, broken: bo
 
     (found,) = Budget(60).run(Task(part="p", name="n", run=fail), TINY)
     assert (found.left_out, gpu.is_broken(found)) == (says, broken)
+
+
+def test_a_row_in_a_process_of_its_own_is_the_same_row() -> None:
+    (found,) = gpu.apart(task("simplenet", "o2", "amp=o2")).run(TINY)
+    assert (found.part, found.name, found.more["verdict"]) == ("simplenet", "o2", "proved")
+    assert found.value and found.value > 0
 
 
 def test_simplenets_operations_are_those_of_its_products() -> None:
