@@ -34,11 +34,12 @@ def prepare(plan: Plan, code: Mapping[str, Path] | None = None, came_from: Mappi
     except OSError as error:
         raise UsageError(f"run_root={plan.run_root}: {error.strerror}: {error.filename}") from None
     try:
+        # First the plan, which says that the snapshot is needed: `rm` takes away what no plan names.
+        write(plan, folder)
         if code is not None:
             snapshot.store(root, plan.code, code)
         elif not Path(plan.code_dir).is_dir():
             raise UsageError(f"the code snapshot {plan.code_dir} is not there")
-        write(plan, folder)
         runs.write_json(folder / "provenance.json", came_from or provenance(plan))
     except OSError as error:
         discard(folder)

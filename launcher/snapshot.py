@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import shutil
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from launcher.errors import UsageError
@@ -106,6 +107,27 @@ def store(run_root: Path, digest: str, files: Mapping[str, Path]) -> Path:
         if staging.is_dir():
             shutil.rmtree(staging, ignore_errors=True)
     return target
+
+
+def prune(run_root: Path, digests: Iterable[str], needed: Callable[[str], bool]) -> None:
+    """Take away those snapshots that are no longer needed.
+
+    Without a lock: it is set aside before it is asked for a second time. A run that names it later finds it missing and
+    lays it down anew; one that named it in between gets it back.
+    """
+    for digest in digests:
+        target = run_root / ".code" / digest
+        aside = target.with_name(f".{digest}.{os.getpid()}.gone")
+        if needed(digest):
+            continue
+        try:
+            target.rename(aside)
+        except OSError:  # gone, or another person's
+            continue
+        if needed(digest):
+            with contextlib.suppress(OSError):  # it was laid down anew meanwhile
+                aside.rename(target)
+        shutil.rmtree(aside, ignore_errors=True)
 
 
 def _digest(files: Mapping[str, Path]) -> str:

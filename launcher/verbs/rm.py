@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from launcher import queues, run_ids, runs, stopping
+from launcher import queues, run_ids, runs, snapshot, stopping
 from launcher.errors import LauncherError, UsageError
 from launcher.runs import Run
 from launcher.verbs.arguments import Parser, all_runs, found, split
@@ -36,9 +37,11 @@ def main(arguments: list[str]) -> int:
     if near and options.forget:
         raise UsageError(f"rm --forget: {near[0].id} is a run of this machine; leave --forget out")
     _end(near, options.force)
+    code = _code_of(near)
     for run in chosen:
         delete(run)
         print(f"{run.id}  {'forgotten' if options.forget else 'deleted'}")
+    _prune(code)
     _forget_sweeps(chosen, roots, [each.sweep for each in what])
     return 0
 
@@ -47,8 +50,10 @@ def remove_here(chosen: Sequence[Run], force: bool) -> None:
     """Delete runs of this machine, and the records of sweeps that have none left. Raises `LauncherError`, and then
     nothing is deleted."""
     _end(chosen, force)
+    code = _code_of(chosen)
     for run in chosen:
         delete(run)
+    _prune(code)
     _forget_sweeps(chosen, sorted({run.root for run in chosen}), ())
 
 
@@ -80,6 +85,32 @@ def delete(run: Run) -> None:
     except OSError as error:
         raise LauncherError(f"rm: {folder} could not be deleted: {error}") from None
     runs.clear_unfinished(root, run.id)
+
+
+def _code_of(chosen: Sequence[Run]) -> dict[str, set[str]]:
+    """Digests of the code snapshots that the runs name, by run root."""
+    found: dict[str, set[str]] = {}
+    for run in chosen:
+        digest = runs.read_if_whole(run.folder / "plan.json").get("code")
+        if isinstance(digest, str) and re.fullmatch(r"[0-9a-f]{64}", digest):
+            found.setdefault(run.root, set()).add(digest)
+    return found
+
+
+def _prune(code: Mapping[str, set[str]]) -> None:
+    """Delete those of the snapshots that no run's plan names any more."""
+    for root, digests in code.items():
+        snapshot.prune(Path(root), digests, lambda digest, root=root: _is_named(root, digest))  # type: ignore[misc]
+
+
+def _is_named(root: str, digest: str) -> bool:
+    for name in runs.run_names(root):
+        try:
+            if digest.encode() in Path(root, name, "plan.json").read_bytes():
+                return True
+        except FileNotFoundError:  # deleted, or made this moment
+            continue
+    return False
 
 
 def _forget_sweeps(deleted: Sequence[Run], roots: Sequence[str], sweeps: Sequence[str | None]) -> None:

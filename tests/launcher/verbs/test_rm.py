@@ -2,7 +2,7 @@ import os
 
 import pytest
 
-from launcher import processes, runs
+from launcher import processes, runs, snapshot
 from launcher.errors import LauncherError, UsageError
 from launcher.runs import Run
 from launcher.verbs import rm
@@ -107,3 +107,39 @@ def test_without_a_name_nothing_is_deleted(root):
     with pytest.raises(UsageError, match="name the runs"):
         rm.main([])
     assert (root / NAME).exists()
+
+
+def code_of(root, folder, letter):
+    """A snapshot, named by the plan in that folder."""
+    digest = letter * 64
+    runs.write_json(folder / "plan.json", {**runs.read_if_whole(folder / "plan.json"), "code": digest})
+    (root / ".code" / digest).mkdir(parents=True, exist_ok=True)
+    (root / ".code" / digest / "recipe.py").touch(mode=0o400)
+    return root / ".code" / digest
+
+
+def test_a_snapshot_goes_with_the_last_run_that_names_it(root):
+    shared = code_of(root, finished(root), "a")
+    code_of(root, finished(root, OTHER), "a")
+    unknown = root / ".code" / ("b" * 64)  # of a run that is being made this moment
+    unknown.mkdir()
+    assert rm.main([NAME]) == 0
+    assert (shared / "recipe.py").exists()
+    assert rm.main([OTHER]) == 0
+    assert os.listdir(root / ".code") == [unknown.name]
+
+
+def test_a_snapshot_that_is_named_while_it_goes_is_there_afterwards(root):
+    kept = code_of(root, finished(root), "a")
+    answers = iter((False, True))
+    snapshot.prune(root, [kept.name], lambda digest: next(answers))
+    assert (kept / "recipe.py").exists()
+    assert os.listdir(root / ".code") == [kept.name]
+
+
+def test_a_plan_that_names_no_snapshot_takes_none_away(root):
+    folder = finished(root)
+    kept = code_of(root, folder, "a")
+    runs.write_json(folder / "plan.json", {"code": "../../elsewhere"})
+    assert rm.main([NAME]) == 0
+    assert kept.exists()
