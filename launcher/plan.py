@@ -349,7 +349,7 @@ def _check_python(spec: JobSpec, facts: Facts) -> None:
         raise SettingsError(f"python={facts.python} can't be run on {facts.host}; name another with python=", "python")
     if framework not in facts.packages:
         raise SettingsError(
-            f"framework={framework} is not installed for {facts.python}: "
+            f"framework={framework} is not installed for {facts.python} on {facts.host}: "
             f"pip install 'amp-launcher[{EXTRAS[framework]}]', or name another Python with python=",
             "framework",
         )

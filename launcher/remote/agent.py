@@ -7,13 +7,16 @@ a dead network. A request that arrived whole is carried out to its end even if t
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import platform
 import signal
 import sys
 import threading
+import time
 from collections.abc import Generator
+from pathlib import Path
 from typing import Any
 
 from launcher.errors import LauncherError
@@ -22,6 +25,8 @@ from launcher.remote.requests import REQUESTS
 
 HEARTBEAT = 5.0
 """Seconds between two signs of life."""
+KEPT = 30 * 86400.0
+"""Seconds for which the zips of other versions of the launcher stay where they were sent to."""
 
 
 def serve() -> None:
@@ -29,10 +34,11 @@ def serve() -> None:
     channel = _Channel()
     sys.stdout = open(os.devnull, "w")  # noqa: SIM115 (open until the end)
     sys.stderr = _Notes(channel)
-    for number in (signal.SIGHUP, signal.SIGPIPE):
-        signal.signal(number, signal.SIG_IGN)
+    # Taken rather than ignored: what is ignored stays so in the runs that are started from here.
+    signal.signal(signal.SIGHUP, lambda number, frame: None)
     channel.send(wire.pack(_greeting()))
     threading.Thread(target=channel.beat, daemon=True).start()
+    _tidy(Path(__file__).parents[2], time.time() - KEPT)
     while True:
         try:
             request = wire.receive(channel.read)
@@ -43,6 +49,14 @@ def serve() -> None:
         except wire.Ended:
             return
         channel.send(wire.pack(_answer(channel, request, data)))
+
+
+def _tidy(mine: Path, before: float) -> None:
+    """Delete the zips of other versions that came here before that time, in seconds since 1970."""
+    for other in mine.parent.glob("agent-*.zip*"):
+        with contextlib.suppress(OSError):
+            if other != mine and other.stat().st_mtime < before:
+                other.unlink()
 
 
 def _greeting() -> dict[str, Any]:

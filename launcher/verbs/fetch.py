@@ -7,7 +7,7 @@ from pathlib import Path
 
 from launcher import human, runs
 from launcher.errors import UsageError
-from launcher.verbs.arguments import Parser, all_runs, found, newest
+from launcher.verbs.arguments import Parser, all_runs, found, newest, split
 
 
 def main(arguments: list[str]) -> int:
@@ -18,14 +18,11 @@ def main(arguments: list[str]) -> int:
         "here already is not brought again, and a fetch that was cut off goes on where it was.",
     )
     options = parser.parse_intermixed_args(arguments)
-    named = dict(each.split("=", 1) for each in options.words if "=" in each)
-    names = [each for each in options.words if "=" not in each]
-    to = named.pop("to", None)
-    for key in named:
-        raise UsageError(f"fetch: unknown key {key} (known here: to)")
-    roots = [root for root in runs.known_roots() if runs.is_elsewhere(root)]
+    to = next((each.partition("=")[2] for each in options.words if each.startswith("to=")), None)
+    names, roots = split([each for each in options.words if not each.startswith("to=")])
+    roots = [root for root in roots if runs.is_elsewhere(root)]
     if not roots:
-        raise UsageError("fetch: no run of this launcher is on another host; those of this machine are here already")
+        raise UsageError("fetch: no run of yours is on another host; those of this machine are here already")
     chosen = all_runs(found(names, roots)) if names else [newest(roots)]
     from launcher.remote import fetching
 

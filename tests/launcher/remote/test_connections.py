@@ -9,6 +9,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -231,6 +232,19 @@ def test_the_agent_is_sent_once_for_its_user_alone_and_again_where_it_was_damage
     kept.write_bytes(zipped[:1000])
     assert reach(config).ask("hello")
     assert kept.read_bytes() == zipped
+
+
+def test_zips_of_versions_that_were_not_used_for_long_are_deleted(tmp_path, testbed, reach):
+    folder = Path(testbed.user.home, ".cache/launcher")
+    reach(configuration(tmp_path, testbed)).ask("hello")
+    old, recent = folder / "agent-old.zip", folder / "agent-recent.zip"
+    for path, days in ((old, 31), (recent, 29)):
+        path.touch()
+        os.utime(path, (time.time() - days * 86400,) * 2)
+        os.chown(path, testbed.user.uid, testbed.user.gid)
+    reach(configuration(tmp_path, testbed)).ask("hello")
+    assert not old.exists() and recent.exists()
+    recent.unlink()
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -49,6 +50,8 @@ def test_it_goes_on_when_the_connection_and_the_launcher_are_gone(far):
     identity = processes.from_json(shell)
     stat = Path(f"/proc/{identity.pid}/stat").read_text().rpartition(")")[2].split()
     assert int(stat[3]) == identity.pid, "it leads a session of its own"
+    status = dict(line.split(":\t") for line in Path(f"/proc/{identity.pid}/status").read_text().splitlines())
+    assert not int(status["SigIgn"], 16) & 1 << signal.SIGHUP - 1, "it can be told to hang up"
     assert processes.is_alive(identity)
     assert far.state(run) == "running"
 
