@@ -8,6 +8,8 @@ single run, which Hydra reads; one with `arms` is a comparison, and is read here
     arms:                                     the first is the control
       - {name: float32, words: [amp=o0]}
       - {name: float16, words: [amp=o2, amp.dtype=float16]}
+    frameworks:                               what changes in another framework than that of `words`
+      torch: {words: [xla=false]}
     scales:                                   smaller forms, by the word scale=NAME
       smoke: {words: [data=synthetic], compare: {rounds: 1}, arms: [[], [loss_scale=none]]}
     published:                                what it repeats
@@ -36,6 +38,7 @@ from recipes.typed import SettingsError, build, nearest
 
 KEY = "experiment="
 SCALE = "scale="
+FRAMEWORK = "framework="
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,8 +50,8 @@ class Named:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Scale:
-    """A smaller form of an experiment."""
+class Form:
+    """A smaller form of an experiment, or its form in another framework."""
 
     words: tuple[str, ...] = ()
     compare: dict[str, Any] = field(default_factory=dict)
@@ -63,6 +66,7 @@ class Experiment:
     words: tuple[str, ...] = ()
     compare: dict[str, Any] = field(default_factory=dict)
     arms: tuple[Named, ...] = ()
+    frameworks: dict[str, Any] = field(default_factory=dict)
     scales: dict[str, Any] = field(default_factory=dict)
     published: Published | None = None
 
@@ -110,8 +114,9 @@ def find(name: str, config_dirs: Sequence[Path]) -> Experiment | None:
         if not isinstance(values, dict) or "arms" not in values:
             return None
         found = build(Experiment, values)
-        for scale in found.scales:
-            _scale(found, scale)
+        for key in ("frameworks", "scales"):
+            for form in getattr(found, key):
+                _form(found, key, form)
     except (yaml.YAMLError, SettingsError) as error:
         raise UsageError(f"{path}: {' '.join(str(error).split())}") from None
     if found.published and len(found.published.arms) != len(found.arms):
@@ -126,15 +131,16 @@ def ask(name: str, experiment: Experiment, words: Sequence[str], config_dirs: Se
     if wanted is not None and wanted not in experiment.scales:
         there = ", ".join(experiment.scales) or "none"
         raise UsageError(f"scale={wanted} is not one of {there}{nearest(wanted, experiment.scales)} (command line)")
-    scale = _scale(experiment, wanted) if wanted else Scale()
-    base = build(Compare, {**experiment.compare, **scale.compare}, prefix=comparison.PREFIX)
+    scale = _form(experiment, "scales", wanted) if wanted else Form()
+    other = _form_in(experiment, [*experiment.words, *scale.words, *typed])
+    base = build(Compare, {**experiment.compare, **other.compare, **scale.compare}, prefix=comparison.PREFIX)
     how, typed = comparison.take_apart(typed, base)
     composer = Composer(config_dirs=config_dirs)
     groups = composer.groups()
     specs = []
     for index, arm in enumerate(experiment.arms):
-        own = scale.arms[index] if index < len(scale.arms) else ()
-        overrides = [parse(word, groups) for word in (*experiment.words, *arm.words, *scale.words, *own, *typed)]
+        own = [word for form in (other, scale) for word in (*form.words, *_at(form.arms, index))]
+        overrides = [parse(word, groups) for word in (*experiment.words, *arm.words, *own, *typed)]
         comparison.check_words(overrides)
         swept = next((each.typed for each in overrides if each.swept), None)
         if swept:
@@ -143,15 +149,29 @@ def ask(name: str, experiment: Experiment, words: Sequence[str], config_dirs: Se
             )
         (cell,) = cells(composer, overrides)
         specs.append(make(dataclasses.replace(cell, swept=(("arm", arm.name),))))
-    return Asked(name=name, how=how, specs=tuple(specs), published=experiment.published)
+    published = experiment.published
+    if published and wanted:
+        small = f"Measured was its form scale={wanted}, which shows that it runs and says nothing of its speed."
+        published = dataclasses.replace(published, note=f"{published.note} {small}".strip())
+    return Asked(name=name, how=how, specs=tuple(specs), published=published)
 
 
 def _places(name: str, config_dirs: Sequence[Path]) -> list[Path]:
     return [folder / "experiment" / f"{name}.yaml" for folder in (*config_dirs, conf_folder())]
 
 
-def _scale(experiment: Experiment, name: str) -> Scale:
-    values = experiment.scales[name]
+def _form_in(experiment: Experiment, words: Sequence[str]) -> Form:
+    """What changes in the framework that the words name, the last of several."""
+    chosen = [word.removeprefix(FRAMEWORK) for word in words if word.startswith(FRAMEWORK)]
+    return _form(experiment, "frameworks", chosen[-1]) if chosen and chosen[-1] in experiment.frameworks else Form()
+
+
+def _at(arms: Sequence[tuple[str, ...]], index: int) -> tuple[str, ...]:
+    return arms[index] if index < len(arms) else ()
+
+
+def _form(experiment: Experiment, key: str, name: str) -> Form:
+    values = getattr(experiment, key)[name]
     if not isinstance(values, Mapping):
-        raise SettingsError(f"scales.{name} should be a group of keys: words, compare, arms", "scales")
-    return build(Scale, values, prefix=f"scales.{name}.")
+        raise SettingsError(f"{key}.{name} should be a group of keys: words, compare, arms", key)
+    return build(Form, values, prefix=f"{key}.{name}.")

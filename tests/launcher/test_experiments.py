@@ -32,6 +32,12 @@ def planned(name: str, *words: str, facts=LAPTOP) -> Plan:
     return comparison.make(plans, asked.how, name, asked.published)
 
 
+def test_each_is_measured_in_the_framework_that_was_published():
+    words = {"cifar100_efficientnet": ["data.dir=/data"]}
+    found = {name: planned(name, "gpus=1", *words.get(name, []), facts=TWO_A100).framework for name in NAMES}
+    assert found == {**dict.fromkeys(NAMES, "tensorflow"), "paddle_simplenet": "paddle"}
+
+
 def test_the_tables_that_are_repeated_are_all_there():
     assert NAMES == ["alcf_gan", "cifar100_efficientnet", "graph_rewrite", "paddle_simplenet", "twcc_resnet50"]
 
@@ -72,9 +78,19 @@ def test_published_figures_are_those_of_the_page_arm_by_arm(name, key, figures):
 
 
 def test_the_groups_of_twcc_differ_as_the_page_says():
-    whole = planned("twcc_resnet50", "gpus=1", facts=TWO_A100)
-    keys = [(a.settings["amp"]["level"], a.settings["compile"], a.settings["batch"]) for a in whole.arms]
-    assert keys == [("o0", False, 128), ("o0", False, 256), ("o1", False, 256), ("o1", True, 256), ("o1", True, 512)]
+    for words, key in (([], "xla"), (["framework=torch"], "compile")):
+        whole = planned("twcc_resnet50", "gpus=1", *words, facts=TWO_A100)
+        found = [(arm.settings["amp"]["level"], arm.settings[key], arm.settings["batch"]) for arm in whole.arms]
+        expected = [("o0", False, 128), ("o0", False, 256), ("o1", False, 256), ("o1", True, 256), ("o1", True, 512)]
+        assert found == expected
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_it_can_be_measured_in_torch_too(name):
+    words = ["data.dir=/data"] if name == "cifar100_efficientnet" else []
+    full = planned(name, "framework=torch", "gpus=1", *words, facts=TWO_A100)
+    small = planned(name, "framework=torch", "scale=smoke")
+    assert {arm.framework for whole in (full, small) for arm in whole.arms} == {"torch"}
 
 
 def test_the_fair_arms_of_the_notebook_differ_in_precision_alone():
@@ -165,6 +181,7 @@ def run_small(tmp_path: Path, name: str, *words: str) -> str:
 def test_an_experiment_ends_with_the_published_column_beside_ours(tmp_path):
     said = run_small(tmp_path, "paddle_simplenet")
     assert "BESIDE WHAT WAS PUBLISHED" in said
+    assert "form scale=smoke, which shows that it runs and says nothing of its speed" in said
     row = next(line for line in said.splitlines() if line.startswith("O2  ") and "0.6743" in line)
     assert row.split()[1] == "5.186"
 
