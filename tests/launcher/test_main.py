@@ -94,7 +94,7 @@ def test_completion_imports_no_hydra() -> None:
         ("python -m launcher ba", ["batch="]),
         ("python -m launcher loss_scale=d", ["loss_scale=dynamic"]),
         ("amp-launcher train.l", ["train.lr="]),
-        ("amp-launcher recipe=simplenet train.", ["train.layers=", "train.lr=", "train.width="]),
+        ("amp-launcher recipe=simplenet train.l", ["train.layers=", "train.lr="]),
         ("python -m launcher amp=o1 compile=", ["compile=false", "compile=true"]),
         ("python -m launcher amp.dtype=f", ["amp.dtype=float16"]),
         ("python script.py a", []),
