@@ -9,7 +9,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from containers.runtime import Runtime
@@ -56,16 +56,14 @@ def test_the_wrapper_is_told_the_level_the_file_and_its_arguments() -> None:
     assert from_json(json.loads(json.dumps(to_json(plan)))) == plan
 
 
+@settings(max_examples=30)
 @given(st.lists(st.text(st.characters(exclude_categories=("Cs", "Cc")), max_size=20), max_size=4))
 def test_arguments_behind_two_dashes_are_passed_on_byte_for_byte(arguments: list[str]) -> None:
-    words = command(plan_of("--", *arguments))
+    plan = plan_of("--", *arguments)
+    words = command(plan)
     passed = list(words[words.index("--") + 1 :]) if "--" in words else []
     assert passed == arguments
-    line = (
-        next(each for each in render(plan_of("--", *arguments)).splitlines() if each.strip().startswith("-- "))
-        if arguments
-        else "--"
-    )
+    line = next(each for each in render(plan).splitlines() if each.strip().startswith("-- ")) if arguments else "--"
     assert shlex.split(line) == ["--", *arguments]
 
 
