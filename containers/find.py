@@ -72,12 +72,12 @@ def find_image(name: str, runtime: Runtime, ask: Ask) -> LocalImage:
     return LocalImage(name=name, present=True)
 
 
-def check_image(image: LocalImage, wanted: str, host_architecture: str) -> None:
+def check_image(image: LocalImage, wanted: str, host_architecture: str, kind: Kind) -> None:
     """Refuse an image that isn't there or is for other machines. `wanted` is how the user named it."""
     if not image.present:
-        raise SettingsError(
-            f"image={wanted} is not on this host; `python -m launcher image pull {wanted}` fetches it", "image"
-        )
+        fetching = f"`python -m launcher image pull {wanted} container={kind}` fetches it"
+        how = "there is no such file or folder" if image.name.startswith("/") else fetching
+        raise SettingsError(f"image={wanted} is not on this host; {how}", "image")
     if image.architecture and host_architecture and image.architecture != host_architecture:
         raise SettingsError(
             f"image={wanted} is made for {image.architecture} and this host is {host_architecture}", "image"

@@ -86,7 +86,7 @@ def choose(spec: JobSpec, facts: Facts, gpus: tuple[str, ...] | None, count: int
         )
     if not known.image_pull:
         image = find.LocalImage(name=known.image, present=known.image_present, architecture=known.image_architecture)
-        find.check_image(image, launch.image, known.architecture)
+        find.check_image(image, launch.image, known.architecture, runtime.kind)
     return ContainerPlan(
         runtime=_with_step(runtime, spec),
         image=known.image,

@@ -40,7 +40,7 @@ def outcome(wrapped: Wrapped) -> str:
     """Where the client's exit code, in `code`, isn't to be trusted: the container's own, if there was a container."""
     if not wrapped.outcome:
         return ""
-    return f"outcome=$({' '.join(map(to_bash, wrapped.outcome))} 2>/dev/null) && code=$outcome"
+    return f"outcome=$({' '.join(map(to_bash, wrapped.outcome))} 2>/dev/null) && code=${{outcome:-$code}}"
 
 
 def remove_left(wrapped: Wrapped) -> str:

@@ -136,7 +136,13 @@ def resolve(spec: JobSpec, facts: Facts) -> Plan:
     try:
         return _resolve(spec, facts)
     except SettingsError as error:
-        raise UsageError(str(error)) from None
+        raise UsageError(f"{error}{_place(spec, error.key)}") from None
+
+
+def _place(spec: JobSpec, key: str) -> str:
+    """Where the key that is wrong was set, if on the command line."""
+    typed = {word.lstrip("+").partition("=")[0] for word in spec.command}
+    return " (command line)" if any(key == each or key.startswith(f"{each}.") for each in typed) else ""
 
 
 def _resolve(spec: JobSpec, facts: Facts) -> Plan:

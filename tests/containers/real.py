@@ -130,7 +130,7 @@ def script(wrapped: Wrapped, container: Container, runtime: Runtime, late: Mappi
     )
     lines += [f"cd {to_bash(container.workdir)} || exit 1"]
     if outcome:
-        lines += ["trap : TERM", command, "code=$?", f"outcome=$({outcome} 2>/dev/null) && code=$outcome"]
+        lines += ["trap : TERM", command, "code=$?", f"outcome=$({outcome} 2>/dev/null) && code=${{outcome:-$code}}"]
         lines += [f"{removal} >/dev/null 2>&1", 'exit "$code"']
     else:
         lines += [f"exec {command}"]

@@ -94,7 +94,7 @@ def test_a_machine_is_named_as_registries_do() -> None:
 def test_an_image_that_is_not_there_is_refused_with_the_command_that_fetches_it() -> None:
     image = find_image("nvcr.io/nvidia/pytorch:25.06-py3", DOCKER, Host())
     with pytest.raises(SettingsError, match=r"ngc-pytorch:25\.06 is not on this host; .* image pull ngc-pytorch:25"):
-        check_image(image, "ngc-pytorch:25.06", "amd64")
+        check_image(image, "ngc-pytorch:25.06", "amd64", "docker")
 
 
 def test_an_image_for_other_machines_is_refused() -> None:
@@ -102,7 +102,7 @@ def test_an_image_for_other_machines_is_refused() -> None:
     image = find_image("a/b", DOCKER, host)
     assert image == LocalImage(name="a/b", present=True, digests=("sha256:2",), architecture="arm64")
     with pytest.raises(SettingsError, match="made for arm64 and this host is amd64"):
-        check_image(image, "a/b", "amd64")
+        check_image(image, "a/b", "amd64", "docker")
 
 
 def test_a_sif_says_what_it_is_made_for(tmp_path) -> None:
@@ -133,5 +133,5 @@ def test_the_testbeds_own_runtimes_and_images_are_found(testbed) -> None:
     for runtime, name in ((docker, testbed.images["python"].docker), (apptainer, testbed.images["python"].sif)):
         image = find_image(name, runtime, ask)
         assert (image.present, image.architecture) == (True, here)
-        check_image(image, name, here)
+        check_image(image, name, here, runtime.kind)
     assert not find_image("no/such:image", docker, ask).present

@@ -271,7 +271,7 @@ trap 'signalled=TERM; trap "" TERM INT HUP; kill -TERM 0' TERM INT HUP
     spec=/home/mei/launcher-runs/20260102-030405-calm-fox/plan.json \
     run=/home/mei/launcher-runs/20260102-030405-calm-fox
   code=$?
-  outcome=$(podman wait 20260102-030405-calm-fox 2>/dev/null) && code=$outcome
+  outcome=$(podman wait 20260102-030405-calm-fox 2>/dev/null) && code=${outcome:-$code}
   echo "$code" >"$logs/exit_code"
   exit "$code"
 ) &
