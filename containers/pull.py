@@ -199,12 +199,14 @@ def _engine(fetch: _Fetch) -> str:
     image, credentials = fetch.image, fetch.credentials
     client, environment = fetch.runtime.command, {}
     exact = f"{image.registry}/{image.repository}@{fetch.digest}"
+    # Docker takes a registry of this machine without TLS by itself.
+    plain = ["--tls-verify=false"] if fetch.runtime.kind == "podman" and registry.is_loopback(image.registry) else []
     if credentials:
         # A login of its own, which ends with this pull: nothing is left in the user's configuration.
         environment = {"DOCKER_CONFIG": str(fetch.folder), "REGISTRY_AUTH_FILE": str(fetch.folder / "auth.json")}
-        login = ["login", "--username", credentials.user, "--password-stdin", image.registry]
+        login = ["login", *plain, "--username", credentials.user, "--password-stdin", image.registry]
         _log_in([*client, *login], image, credentials, environment)
-    fetch.run([*client, "pull", exact], environment)
+    fetch.run([*client, "pull", *plain, exact], environment)
     if image.tag:
         fetch.run([*client, "tag", exact, f"{image.registry}/{image.repository}:{image.tag}"], environment)
         return f"{image.registry}/{image.repository}:{image.tag}"

@@ -27,16 +27,16 @@ from tests.testbed.facts import Testbed
 
 ROOT = Path(__file__).parents[2]
 KEY = Credentials(user=USER, password=PASSWORD)
-KINDS = pytest.mark.parametrize("kind", ["apptainer", "docker"])
+KINDS = pytest.mark.parametrize("kind", ["apptainer", "docker", "podman"])
 
 
 @pytest.fixture
 def runtimes(testbed: Testbed, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, Runtime]:
-    """Both, spoken to with a home of the test's own."""
+    """All of them, spoken to with a home of the test's own."""
     for name, value in {**testbed.environment, "HOME": str(tmp_path / "home")}.items():
         monkeypatch.setenv(name, value)
     (tmp_path / "home").mkdir()
-    found = {kind: find(kind, ask_here) for kind in ("apptainer", "docker")}  # type: ignore[arg-type]
+    found = {kind: find(kind, ask_here) for kind in ("apptainer", "docker", "podman")}  # type: ignore[arg-type]
     assert all(found.values())
     return {kind: runtime for kind, runtime in found.items() if runtime}
 
@@ -51,7 +51,8 @@ def registry(request: pytest.FixtureRequest) -> Iterator[Registry]:
 def forget(registry: Registry) -> None:
     """Take what a test pulled out of the engine again, if there is an engine."""
     names = [f"{registry.name}:latest", f"{registry.name}@{registry.digest}"]
-    ask_here(["docker", "image", "rm", "--force", *names])
+    for engine in ("docker", "podman"):
+        ask_here([engine, "image", "rm", "--force", *names])
 
 
 def get(registry: Registry, runtime: Runtime, cache: Path, name: str = "", key: Credentials | None = None) -> Pulled:
@@ -77,7 +78,7 @@ def test_an_image_is_fetched_once_and_known_by_its_digest(
         assert files(tmp_path / "cache") == [f"{registry.digest.replace(':', '-')}.sif"]
         assert Path(first.name).read_bytes()[32:41] == b"SIF_MAGIC"
     else:
-        said = ask_here(["docker", "image", "inspect", "--format", "{{json .RepoDigests}}", first.name])
+        said = ask_here([kind, "image", "inspect", "--format", "{{json .RepoDigests}}", first.name])
         assert registry.digest in (said or "")
 
 
