@@ -316,6 +316,32 @@ def test_two_processes_train_as_one_does_and_go_on_bit_by_bit(tmp_path, words):
     assert_same_end(tmp_path / "again", tmp_path / "two")
 
 
+TWO_DEVICES = """
+import sys
+import recipes.tensorflow_
+import tensorflow as tf
+(cpu,) = tf.config.list_physical_devices("CPU")
+tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+from recipes.tensorflow_ import loop, mnist
+sys.exit(loop.main("mnist", mnist.train, sys.argv[1:]))
+"""
+
+
+def test_one_process_trains_on_two_devices_as_on_one(tmp_path, words):
+    job = ["amp=o0", *words, "steps=6", *NO_DROPOUT, "train.clip=0.5"]
+    succeed(*job, f"run={tmp_path / 'one'}")
+    more = ["accumulate=2", "steps_per_execution=3", f"run={tmp_path / 'two'}"]
+    ended = run(*job, *more, program=("-c", TWO_DEVICES))
+    assert ended.returncode == 0, ended.stderr
+    assert [line.split()[0] for line in ended.stdout.splitlines()[:3]] == ["rank", "0", "1"]
+    assert "batch 8 over 2 devices in 2 micro-batches" in ended.stdout
+    for column in ("loss", "grad_norm"):
+        one, two = ([row[column] for row in steps(tmp_path / name)] for name in ("one", "two"))
+        assert one == pytest.approx(two, rel=1e-4)
+    found = result(tmp_path / "two")
+    assert (found["world_size"], found["observed"]["verdict"]) == (2, "proved")
+
+
 def together(*words: str) -> str:
     """What two processes of one job, on loopback, tell people."""
     ports = random.SystemRandom().sample(range(20000, 32000), 2)

@@ -49,6 +49,12 @@ def test_what_auto_became_can_be_read(level, mechanism, dtype, mode):
     assert precision.tf32 is False
 
 
+def test_tf32_which_tensorflow_has_on_is_off_where_nobody_asked_for_it():
+    tf.config.experimental.enable_tensor_float_32_execution(True)
+    of("o0")
+    assert not tf.config.experimental.tensor_float_32_execution_enabled()
+
+
 @pytest.mark.parametrize(("level", "dtype"), HALF)
 def test_layers_compute_in_half_precision_and_only_o3s_variables_are(level, dtype):
     training = Training(Amp(level=level, dtype=dtype))
