@@ -62,7 +62,7 @@ def _told(seen: Seen, question: Mapping[str, Any], follow: bool) -> dict[str, An
     numbers = runs.attempts(folder)
     answer: dict[str, Any] = {
         "state": list(state),
-        "exists": seen.files.exists,
+        "begun": seen.files.submission is not None or seen.files.status is not None,
         "attempts": numbers,
         "files": dict(_changed(folder, _small(folder, numbers, state.finished), question["stamps"])),
         "step": None if state.finished else step(str(folder)),

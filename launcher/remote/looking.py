@@ -92,7 +92,7 @@ def measured(path: Path) -> list[Any]:
 def _taken(run: Run, pointer: Pointer, answer: dict[str, Any]) -> State:
     """Keep what a host said of a run, and give its state."""
     state = State(*answer["state"])
-    if not answer["exists"] and pointer.submitter is not None:
+    if not answer["begun"] and pointer.submitter is not None:
         return _undelivered(run, pointer)
     if pointer.submitter is not None:
         confirm(run.folder, pointer)
@@ -135,7 +135,7 @@ def confirm(folder: Path, pointer: Pointer) -> None:
 
 
 def _undelivered(run: Run, pointer: Pointer) -> State:
-    """Of a run that its host does not know, and that nobody said it has."""
+    """Of a run that its host has not started, and that nobody said it has."""
     where = pointer.address.destination
     if pointer.submitter is not None and processes.is_alive(pointer.submitter):
         return State("queued", f"it is being handed to {where}")

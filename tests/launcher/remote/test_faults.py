@@ -138,6 +138,9 @@ def test_a_run_that_never_arrived_is_lost_only_once_that_is_certain(far, proxy, 
     pointer = pointers.read(far.pointer(run))
     dead = pointer.submitter._replace(start=1)
     assert far.state(run) == "queued", "its launcher lives"
+    far.folder(run).mkdir(parents=True)  # as the far side lays it down before it starts it
+    assert far.state(run) == "queued"
+    far.folder(run).rmdir()
     pointers.write(far.pointer(run), dataclasses.replace(pointer, submitter=dead))
     assert far.state(run) == "unreachable", "the far side may still be at it"
     early = pointer.created - looking.DOUBT

@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+import io
+
+import pytest
+
+from launcher.remote import wire
+
+
+def reader(data: bytes):
+    stream = io.BytesIO(data)
+
+    def read(count: int) -> bytes:
+        found = stream.read(count)
+        if len(found) < count:
+            raise wire.Ended
+        return found
+
+    return read
+
+
+def test_what_is_packed_is_received_and_signs_of_life_are_passed_over():
+    long = bytes(range(256)) * 3000
+    read = reader(wire.ALIVE + wire.pack({"a": ["é", None, 1.5]}) + b"".join(wire.packed_bytes(long)) + wire.ALIVE)
+    assert wire.receive(read) == {"a": ["é", None, 1.5]}
+    parts = b""
+    while len(parts) < len(long):
+        parts += wire.receive(read)
+    assert parts == long
+    with pytest.raises(wire.Ended):
+        wire.receive(read)
+
+
+@pytest.mark.parametrize("data", [b"Last login: yesterday\n", b"J\xff\xff\xff\xff", b"J\x00\x00\x00\x02{]"])
+def test_what_is_no_frame_is_said_to_be_none(data):
+    with pytest.raises(wire.Garbled):
+        wire.receive(reader(data))
+
+
+def test_a_frame_that_breaks_off_is_an_end():
+    with pytest.raises(wire.Ended):
+        wire.receive(reader(wire.pack({"a": 1})[:-1]))
