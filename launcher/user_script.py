@@ -95,7 +95,9 @@ def choose(spec: JobSpec, facts: Facts) -> ScriptPlan | None:
             )
     else:
         file = facts.scripts[launch.script].name
-        workdir = "" if launch.workdir == OWN_FOLDER else absolute(launch.workdir or ".", facts)
+        # Elsewhere there is no folder where it was typed.
+        named = launch.workdir or (OWN_FOLDER if launch.cluster.kind == "ssh" else ".")
+        workdir = "" if named == OWN_FOLDER else absolute(named, facts)
         if workdir == "/" and launch.container.kind != "none":
             raise SettingsError(
                 "workdir=/ can't be mounted into a container; name a folder, or say workdir=run", "workdir"
