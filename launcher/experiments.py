@@ -23,6 +23,7 @@ Words that are typed beside experiment=NAME come last and hold for all arms.
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -39,6 +40,8 @@ from recipes.typed import SettingsError, build, nearest
 KEY = "experiment="
 SCALE = "scale="
 FRAMEWORK = "framework="
+NAME = re.compile(r"[\w.+-]{1,60}")
+"""As a run may be called, which an experiment's runs are after it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -105,7 +108,7 @@ def find(name: str, config_dirs: Sequence[Path]) -> Experiment | None:
     Raises `UsageError` for a file that can't be read.
     """
     path = next((each for each in _places(name, config_dirs) if each.is_file()), None)
-    if path is None or "/" in name:
+    if path is None or not NAME.fullmatch(name):
         return None
     import yaml
 

@@ -157,6 +157,14 @@ def test_a_file_of_ones_own_that_is_wrong_is_refused_by_its_name(tmp_path, text,
         experiments.find("mine", [tmp_path])
 
 
+@pytest.mark.parametrize("name", ["two words", "a;b", "x" * 61])
+def test_a_name_that_no_run_may_have_is_no_experiment(tmp_path, name):
+    path = tmp_path / "experiment" / f"{name}.yaml"
+    path.parent.mkdir()
+    path.write_text("arms: [{name: a}, {name: b}]\n")
+    assert experiments.find(name, [tmp_path]) is None
+
+
 def test_a_file_of_ones_own_is_an_experiment_too(tmp_path):
     path = tmp_path / "experiment" / "mine.yaml"
     path.parent.mkdir()
