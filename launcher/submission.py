@@ -56,7 +56,7 @@ def start(
     if queue == "slurm":
         from launcher.slurm import submit
 
-        submit.start(folders, max_array_size or submit.MAX_ARRAY_SIZE, planned)
+        submit.start(folders, max_array_size, planned)
     else:
         starting.start_here(folders)
 

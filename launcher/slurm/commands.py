@@ -57,7 +57,12 @@ def adopt_login_path() -> None:
     text = f'printf "\\n{mark} %s\\n" "$PATH" "${{SLURM_CONF-}}"'
     try:
         done = subprocess.run(
-            ["bash", "-lc", text], stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=20
+            ["bash", "-lc", text],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=20,
         )
     except (OSError, subprocess.TimeoutExpired):
         return

@@ -14,7 +14,7 @@ from launcher import plan as plans
 from launcher import processes, run_ids, runs, script
 from launcher.errors import LauncherError, UsageError
 from launcher.plan import Plan
-from launcher.slurm import pulling
+from launcher.slurm import probing, pulling
 from launcher.slurm.commands import call, complaint, environment
 from launcher.slurm.header import shape
 from launcher.slurm.jobs import SUBMITS
@@ -23,19 +23,19 @@ from launcher.starting import next_attempt, record_submission
 SAY_AFTER = 5.0
 """Seconds without an answer after which the wait for sbatch is mentioned: a full controller makes it retry."""
 GIVE_UP_AFTER = 300.0
-MAX_ARRAY_SIZE = 1001
-"""Slurm's own MaxArraySize, where the cluster's isn't known."""
 
 
-def start(folders: Sequence[Path], max_array_size: int = MAX_ARRAY_SIZE, planned: Sequence[Plan] | None = None) -> None:
+def start(folders: Sequence[Path], max_array_size: int | None = None, planned: Sequence[Plan] | None = None) -> None:
     """Submit prepared run folders: one job for a run, else an array for each shape of resources, chunked by the
-    cluster's MaxArraySize; an array's largest index is one less. `planned` is the plans in the folders, if known."""
+    cluster's MaxArraySize, which is asked for where it isn't given; an array's largest index is one less. `planned` is
+    the plans in the folders, if known."""
     if planned is None:
         planned = [plans.from_json(runs.read_if_whole(each / "plan.json")) for each in folders]
     fetching = _pull(folders[0], planned[0])
     if len(folders) == 1:
         _submit_one(folders[0], planned[0], fetching)
         return
+    max_array_size = max_array_size or probing.probe().max_array_size
     shapes: dict[tuple[str, ...], list[int]] = {}
     for index, plan in enumerate(planned):
         shapes.setdefault(shape(plan), []).append(index)

@@ -16,6 +16,7 @@ from launcher import runs, stopping
 from launcher.errors import Unavailable, UsageError
 from launcher.execute import execute
 from launcher.runs import Run
+from launcher.slurm import probing
 from launcher.slurm.commands import call
 from launcher.slurm.executor import SlurmExecutor
 from launcher.slurm.probing import probe as probe_slurm
@@ -85,11 +86,12 @@ def test_cells_of_different_resources_are_arrays_of_their_own(bench: Bench) -> N
     assert [ended(each).name for each in folders] == ["done"] * 3
 
 
-def test_a_sweep_larger_than_the_clusters_arrays_is_chunked(bench: Bench) -> None:
+def test_a_sweep_larger_than_the_clusters_arrays_is_chunked(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     plans = [bench.plan()] * 5
     (bench.root / ".code" / plans[0].code).mkdir(parents=True, exist_ok=True)
     executor = SlurmExecutor()
-    executor.max_array_size = 2
+    small = dataclasses.replace(probe_slurm(), max_array_size=2)
+    monkeypatch.setattr(probing, "probe", lambda: small)
     with executor.batch():
         submitted = [executor.submit(execute, each) for each in plans]
     arrays = {job_of(Path(each.job_id)).partition("_")[0] for each in submitted}
