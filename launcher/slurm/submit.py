@@ -57,16 +57,18 @@ def _pull(folder: Path, plan: Plan) -> str | None:
 
 
 def _submit_one(folder: Path, plan: Plan, fetching: str | None) -> None:
+    dependency = after_option(plan, fetching)  # it may be refused, and what is recorded counts as handed over
     first = next_attempt(folder)
     answer = folder / f"sbatch.{len(list(folder.glob('sbatch.*.out'))) + 1}.out"
     log = str(folder / "launch.log")
     record_submission(
         folder, queue="slurm", first_attempt=first, array_index=None, log=log, **_how(folder / "run.sh", answer)
     )
-    sbatch([*after_option(plan, fetching), str(folder / "run.sh")], answer)
+    sbatch([*dependency, str(folder / "run.sh")], answer)
 
 
 def _submit_array(number: int, folders: Sequence[Path], planned: Sequence[Plan], fetching: str | None) -> None:
+    dependency = after_option(planned[0], fetching)
     root, sweep = folders[0].parent, run_ids.sweep_of(folders[0].name) or folders[0].name
     place = root / runs.SWEEPS / sweep
     place.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -89,7 +91,7 @@ def _submit_array(number: int, folders: Sequence[Path], planned: Sequence[Plan],
             log=str(place / f"{stem}.{index}.log"),
             **how,
         )
-    sbatch([*after_option(planned[0], fetching), str(text)], answer)
+    sbatch([*dependency, str(text)], answer)
 
 
 def _how(submitted: Path, answer: Path) -> dict[str, Any]:
@@ -145,6 +147,7 @@ def sbatch(arguments: Sequence[str], answer: Path) -> str:
 
 def test_only(planned: Sequence[Plan]) -> None:
     """Ask Slurm whether it would take the jobs, one of each shape, submitting nothing. Raises `UsageError`."""
+    after_option(planned[0])
     for plan in {shape(each): each for each in planned}.values():
         done = call(["sbatch", "--test-only"], text=script.render(plan))
         if done.returncode != 0:
@@ -162,7 +165,7 @@ def _after(after: str) -> str:
     from launcher.slurm.jobs import job_of
 
     kind, _, name = after.rpartition(":")
-    if kind not in ("", "ok", "any"):
+    if kind not in ("", "ok", "any") or not name:
         raise UsageError(f"after={after}: say after=RUN, once it is done, or after=any:RUN, however it ends")
     found = runs.find(name, runs.roots(None))
     jobs = [job_of(runs.read_if_whole(each.folder / "submission.json")) for each in found.runs]

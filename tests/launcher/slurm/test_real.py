@@ -121,6 +121,21 @@ def test_a_refusal_at_submission_itself_leaves_nothing(bench: Bench, monkeypatch
     assert not runs.run_names(str(bench.root))
 
 
+@pytest.mark.parametrize("asked_first", [True, False])
+@pytest.mark.parametrize("after", ["nosuch", "any:", "sometimes:nosuch"])
+def test_after_a_run_that_is_none_leaves_nothing(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, after: str, asked_first: bool
+) -> None:
+    if not asked_first:
+        monkeypatch.setattr("launcher.submission.check", lambda plans: None)
+    plan = dataclasses.replace(bench.plan(), after=after)
+    for plans in ((plan,), (plan, plan)):
+        with pytest.raises(UsageError, match="no run" if after == "nosuch" else f"after={after}: say"):
+            bench.submit(*plans)
+    assert not runs.run_names(str(bench.root))
+    assert not runs.sweep_names(str(bench.root))
+
+
 def test_after_waits_for_the_run_it_names(bench: Bench) -> None:
     (first,) = bench.submit(bench.plan("time.sleep(3)"))
     (second,) = bench.submit(dataclasses.replace(bench.plan(), after=first.name))
