@@ -22,6 +22,9 @@ BACKWARD = re.compile(r"(^|/)(gradient_tape|gradients)/")
 LOOP = re.compile(r"(^|/)while(_\d+)?/body")
 """Of a loop in the model. The loop over the steps of one execution has another name."""
 
+CLUSTER = re.compile(r"_?Xla(Compile|Run|Merge|Launch)")
+"""Operations in whose place a program of XLA's runs."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reading:
@@ -34,8 +37,8 @@ class Reading:
     audit: str = ""
 
 
-def read(collected: Iterable[Any], named: Sequence[str], kept: str | None) -> Reading:
-    """What is in the graphs of RunMetadata's `function_graphs`.
+def read(collected: Iterable[Any], named: Sequence[str], kept: str | None, compiled: bool = False) -> Reading:
+    """What is in the graphs of RunMetadata's `function_graphs`; `compiled`: what XLA's clusters run is known otherwise.
 
     `named` are the operations of amp.allow and amp.deny; `kept` is what stands in the name of each operation of a layer
     kept in float32, None where none is.
@@ -45,20 +48,20 @@ def read(collected: Iterable[Any], named: Sequence[str], kept: str | None) -> Re
     for each in collected:
         graph = each.post_optimization_graph
         disagreements += _disagreement(graph, each.partition_graphs)
-        _read_one(graph, named, kept, found)
+        _read_one(graph, named, kept, compiled, found)
     return Reading(
         calls=found.calls, listed=found.listed, unaccounted=found.unaccounted, audit="; ".join(disagreements)
     )
 
 
-def _read_one(graph: Any, named: Sequence[str], kept: str | None, found: Reading) -> None:
+def _read_one(graph: Any, named: Sequence[str], kept: str | None, compiled: bool, found: Reading) -> None:
     products = [node for node in graph.node if base(node.op) in PRODUCTS]
     for node in graph.node:
         fused = node.attr["fused_ops"].list.s if "fused_ops" in node.attr else ()  # looking up what isn't there adds it
         names = {base(node.op), *(each.decode() for each in fused)}
         for name in names & set(named):
             found.listed[name, dtype_of(node)] += 1
-        if base(node.op) not in PRODUCTS and may_multiply(node.op):
+        if base(node.op) not in PRODUCTS and may_multiply(node.op) and not (compiled and CLUSTER.match(node.op)):
             found.unaccounted[node.op] += 1
     for function in graph.library.function:
         inside = Counter(node.op for node in function.node_def if base(node.op) in PRODUCTS or may_multiply(node.op))

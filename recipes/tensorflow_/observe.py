@@ -158,7 +158,7 @@ class Witness:
         self._before |= compiled
         if not collected and not compiled:
             return None
-        found = graphs.read(collected, names, kept)
+        found = graphs.read(collected, names, kept, compiled=bool(compiled))
         for path in sorted(compiled):
             one = hlo.read(path.read_text(), kept, self._precision.device)
             found.calls.extend(one.calls)

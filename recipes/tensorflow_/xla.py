@@ -18,6 +18,7 @@ import tensorflow as tf
 from recipes.typed import SettingsError
 
 FLAGS = "XLA_FLAGS"
+OWN_FLAGS = "TF_XLA_FLAGS"
 
 
 def watch(on: bool, environ: MutableMapping[str, str] = os.environ) -> None:
@@ -35,6 +36,8 @@ def watch(on: bool, environ: MutableMapping[str, str] = os.environ) -> None:
     made = tempfile.mkdtemp(prefix="xla-")
     atexit.register(shutil.rmtree, made, ignore_errors=True)
     environ[FLAGS] = f"{environ.get(FLAGS, '')} --xla_dump_to={made} --xla_dump_hlo_as_text".strip()
+    # Clusters are compiled as they are first met, and not when they have proved worth it: in a step that is watched.
+    environ[OWN_FLAGS] = f"{environ.get(OWN_FLAGS, '')} --tf_xla_enable_lazy_compilation=false".strip()
 
 
 def folder(environ: MutableMapping[str, str] = os.environ) -> Path | None:

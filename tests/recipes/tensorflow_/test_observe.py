@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from collections import Counter
 
 import keras
@@ -15,6 +18,7 @@ from recipes.levels import Amp, LossScale
 from recipes.tensorflow_ import hlo, observe, rewrite, shapes, xla
 from recipes.tensorflow_.precision import Precision
 from tests.recipes.tensorflow_.witnessed import BACKWARD, FORWARD, Training
+from tests.recipes.torch_.trainers import REPOSITORY, environment
 
 LEVELS = [
     Amp(level="o0"),
@@ -278,6 +282,38 @@ def test_o1_under_xla_runs_in_float32_and_is_contradicted(xla_folder):
     training = Training(Amp(level="o1"), make_dense)
     training.execute = tf.function(training.step, autograph=False, jit_compile=True)
     assert verdict(training) == "contradicted"
+
+
+CLUSTERS = """
+import json, os, sys
+os.environ["TF_XLA_FLAGS"] = "--tf_xla_auto_jit=2 --tf_xla_cpu_global_jit"
+import recipes.tensorflow_
+import tensorflow as tf
+from recipes.levels import Amp
+from recipes.tensorflow_ import xla
+xla.watch(True)
+tf.config.optimizer.set_jit("autoclustering")
+from tests.recipes.tensorflow_.test_observe import make_dense
+from tests.recipes.tensorflow_.witnessed import Training
+found = {}
+for level in ("o0", "o1"):
+    training = Training(Amp(level=level), make_dense)
+    found[level] = training.run()
+    found[level]["compiled"] = [call["compiled"] for call in training.witness.reports[0]["calls"]]
+print(json.dumps(found))
+"""
+
+
+def test_what_runs_in_clusters_that_xla_found_is_counted_with_what_runs_beside_them():
+    """As it does at o1 on a GPU; on a CPU it takes a flag, and the clusters of o1 compute in float32."""
+    command = [sys.executable, "-c", CLUSTERS]
+    ended = subprocess.run(command, env=environment(), cwd=REPOSITORY, capture_output=True, text=True, timeout=300)
+    assert ended.returncode == 0, ended.stderr
+    found = json.loads(ended.stdout.splitlines()[-1])
+    assert found["o0"]["verdict"] == "proved", found["o0"]["why"]
+    assert set(found["o0"]["compiled"]) == {True, False}
+    assert found["o0"]["xla_clusters"] >= 1
+    assert found["o1"]["verdict"] == "contradicted"
 
 
 MODULE = """
