@@ -15,6 +15,7 @@ ARMS = "arms"
 """The folder of a comparison that holds them."""
 FAILED = "failed"
 """Of an arm that is not tried again: a file that says why."""
+OUT_OF_MEMORY = "it ran out of memory"
 
 
 class Arm(NamedTuple):
@@ -74,4 +75,4 @@ def _failed(folder: Path) -> str:
         said = (folder / FAILED).read_text(encoding="utf-8", errors="replace").strip()
     except OSError:
         return ""
-    return "it ran out of memory" if said == "out of memory" else f"its trainer ended with {said}"
+    return OUT_OF_MEMORY if said == "out of memory" else f"its trainer ended with {said}"

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from launcher import human, run_ids, runs, summary, tables
+from launcher import arms, human, run_ids, runs, summary, tables
 from launcher.comparison import Compare, Published
 from launcher.report import plain, read, sections
 from launcher.report.document import Bars, Cell, Document, Part, Prose, Section, Table, numeric, text
@@ -49,7 +49,17 @@ def last_words(folder: Path, whole: State, now: float) -> list[str]:
     if whole.name in ("stopped", "cancelled", "lost"):
         ended.append(f"go on with it: python -m launcher resume {folder.name}")
     page = f"python -m launcher report {run_ids.words_of(folder.name)} --html FILE"
-    return [*ended, "", *lines, "", f"with charts: {page}"]
+    return [*ended, "", *lines, *_failures(folder, whole, plan), "", f"with charts: {page}"]
+
+
+def _failures(folder: Path, whole: State, plan: dict[str, Any]) -> Iterator[str]:
+    """The last lines of each arm that failed; of one that ran out of memory all is said."""
+    for arm in arms.of(folder, plan):
+        state = arms.state(arm.run, whole)
+        if state.name == "failed" and state.reason != arms.OUT_OF_MEMORY:
+            path, last = summary.log_tail(arm.run.folder, state.attempt)
+            if last:
+                yield from ("", f"the end of {path}:", *(f"  {tables.clean(each)}" for each in last))
 
 
 def settings_of(plan: dict[str, Any]) -> Compare:

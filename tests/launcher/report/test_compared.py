@@ -123,6 +123,19 @@ def test_an_arm_that_ran_out_of_memory_is_a_row(tmp_path):
     assert row[-1].text == "failed: it ran out of memory (no result, 10 steps)"
 
 
+def test_the_last_words_of_a_comparison_have_those_of_an_arm_that_failed(tmp_path):
+    plan = whole(tmp_path, arm(tmp_path, 0, "o0", NOISE), arm(tmp_path, 1, "o1", [], finished=False))
+    runs.write_json(tmp_path / "plan.json", plan)
+    log = tmp_path / "arms/01/attempts/1/stderr.log"
+    log.parent.mkdir(parents=True)
+    log.write_text("Traceback\nValueError: no such operation\n")
+    (tmp_path / "arms/01/failed").write_text("exit code 1\n")
+    said = compared.last_words(tmp_path, State("failed", "exit code 1", attempt=1), 0.0)
+    assert said[said.index(f"the end of {log}:") + 2] == "  ValueError: no such operation"
+    (tmp_path / "arms/01/failed").write_text("out of memory\n")
+    assert f"the end of {log}:" not in compared.last_words(tmp_path, State("done", attempt=1), 0.0)
+
+
 def test_where_the_control_failed_that_is_said_first(tmp_path):
     plan = whole(tmp_path, arm(tmp_path, 0, "o0", [], finished=False), arm(tmp_path, 1, "o2", NOISE))
     (tmp_path / "arms/00/failed").write_text("out of memory\n")
