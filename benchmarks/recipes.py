@@ -29,7 +29,7 @@ HandStep = Callable[[torch.Tensor], None]
 
 
 def simplenet(folder: Path) -> Measured:
-    words = ["amp=o1", "train.width=512", "batch=256", "epochs=6"]
+    words = ["amp=o1", "train.width=512", "batch=256", "epochs=30"]
     return measure(
         folder,
         name="step-simplenet",
@@ -42,7 +42,7 @@ def simplenet(folder: Path) -> Measured:
 
 
 def resnet50(folder: Path) -> Measured:
-    words = ["amp=o1", "train.image_size=64", "batch=8", "steps=40"]
+    words = ["amp=o1", "train.image_size=64", "batch=8", "steps=80"]
     return measure(
         folder,
         name="step-resnet50",
@@ -55,7 +55,7 @@ def resnet50(folder: Path) -> Measured:
 
 
 def efficientnet(folder: Path) -> Measured:
-    words = ["amp=o1", "data=synthetic", "train.image_size=64", "batch=16", "steps=40"]
+    words = ["amp=o1", "data=synthetic", "train.image_size=64", "batch=16", "steps=80"]
     return measure(
         folder,
         name="step-efficientnet",
@@ -68,7 +68,7 @@ def efficientnet(folder: Path) -> Measured:
 
 
 def gan(folder: Path) -> Measured:
-    words = ["amp=o1", "data=digits", "batch=64", "epochs=3"]
+    words = ["amp=o1", "data=digits", "batch=64", "epochs=4"]
     return measure(folder, name="step-gan", recipe="gan", words=words, hand=_gan, limit=LIMIT, note="digits, batch 64")
 
 
