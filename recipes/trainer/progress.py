@@ -11,7 +11,17 @@ from recipes.settings import Settings
 from recipes.trainer.checkpoint import Found
 from recipes.typed import SettingsError, leaves, plain, show
 
-FREE = ("epochs", "steps", "checkpoint", "profile", "require_proof", "deterministic", "device", "data.dir", "data.download")
+FREE = (
+    "epochs",
+    "steps",
+    "checkpoint",
+    "profile",
+    "require_proof",
+    "deterministic",
+    "device",
+    "data.dir",
+    "data.download",
+)
 """Settings that may change when a run goes on; the others shape what it is."""
 
 

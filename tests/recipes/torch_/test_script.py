@@ -226,6 +226,7 @@ def test_a_missing_script_is_refused(tmp_path, capsys):
     assert "script=FILE is missing" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_all_ranks_are_judged(tmp_path):
     """Two processes by torchrun; the second switches autocast off, which the first says."""
     text = PLAIN.replace(
