@@ -192,12 +192,12 @@ def test_a_host_that_takes_the_connection_and_says_nothing_is_given_up(tmp_path,
 
 
 @pytest.mark.parametrize("transport", ["fabric", "openssh"])
-def test_a_python_that_is_missing_or_too_old_is_refused_with_what_to_do(tmp_path, testbed, reach, transport):
+def test_a_python_that_is_missing_or_too_old_is_refused_with_what_to_do(tmp_path, testbed, reach, program, transport):
     config = configuration(tmp_path, testbed)
     said = refusal(reach(config, python="/no/such/python3", transport=transport))
     assert "/no/such/python3" in said and "cluster.python=" in said
     # What an older interpreter finds first: its own number.
-    old = _program(testbed, "old", f'exec python3 -c "import sys; sys.version_info = (3, 8, 2); {_EXEC}" "$2"')
+    old = program("old", f'exec python3 -c "import sys; sys.version_info = (3, 8, 2); {_EXEC}" "$2"')
     said = refusal(reach(config, python=old, transport=transport))
     assert "3.8.2" in said and "3.10" in said
 
@@ -205,15 +205,25 @@ def test_a_python_that_is_missing_or_too_old_is_refused_with_what_to_do(tmp_path
 _EXEC = "exec(sys.argv[1])"
 
 
-def _program(testbed, name: str, line: str) -> str:
-    path = Path(testbed.shared, f"{name}-{os.getpid()}")
-    path.write_text(f"#!/bin/sh\n{line}\n")
-    path.chmod(0o755)
-    return str(path)
+@pytest.fixture
+def program(testbed):
+    """Programs where the far user can run them, gone at the end."""
+    made = []
+
+    def make(name: str, line: str) -> str:
+        path = Path(testbed.shared, f"{name}-{os.getpid()}")
+        made.append(path)
+        path.write_text(f"#!/bin/sh\n{line}\n")
+        path.chmod(0o755)
+        return str(path)
+
+    yield make
+    for path in made:
+        path.unlink()
 
 
-def test_what_login_scripts_print_disturbs_nothing(tmp_path, testbed, reach):
-    noisy = _program(testbed, "noisy", 'echo "Welcome! launcher-agent"; printf "no end of line"; exec python3 "$@"')
+def test_what_login_scripts_print_disturbs_nothing(tmp_path, testbed, reach, program):
+    noisy = program("noisy", 'echo "Welcome! launcher-agent"; printf "no end of line"; exec python3 "$@"')
     assert reach(configuration(tmp_path, testbed), python=noisy).ask("hello")
 
 

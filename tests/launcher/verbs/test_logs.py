@@ -96,7 +96,8 @@ def test_following_shows_lines_as_they_come_and_ends_with_the_run(root):
 def test_following_goes_on_with_the_next_attempt(root, printed):
     folder = make(root, trainer=f"STEPS=3\n{STEPPING}\n[ $LAUNCHER_ATTEMPT = 1 ] && sleep 300\nexit 0")
     first = start(folder)
-    until(lambda: b"step 3" in (folder / "attempts/1/stdout.log").read_bytes() if runs.attempts(folder) else False)
+    log = folder / "attempts/1/stdout.log"
+    until(lambda: log.exists() and b"step 3" in log.read_bytes())
 
     def again():
         runs.mark_unfinished(root, NAME)
