@@ -145,7 +145,9 @@ def test_a_script_that_asks_for_its_precision_may_have_any_level(run, tmp_path, 
 
 
 def test_a_script_that_asks_in_a_helper_is_noticed_while_it_runs(run, tmp_path):
-    (tmp_path / "asking_helper.py").write_text("from recipes.torch_.precision import Precision as P\nmake = P.from_env\n")
+    (tmp_path / "asking_helper.py").write_text(
+        "from recipes.torch_.precision import Precision as P\nmake = P.from_env\n"
+    )
     text = OWN.replace("Precision.from_env()", "make()").replace(
         "from recipes.torch_.precision import Precision", "from asking_helper import make"
     )
