@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import shutil
-import tempfile
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -29,8 +29,8 @@ class _folder:
     """A name for a folder that is not there yet, and its end."""
 
     def __init__(self, testbed: Testbed) -> None:
-        self.path = Path(tempfile.mkdtemp(prefix="containers-", dir=testbed.shared))
-        self.path.rmdir()
+        # Images are named by it, in which Docker wants no `_` at the end.
+        self.path = Path(testbed.shared, f"containers-{uuid.uuid4().hex[:8]}")
 
     def __enter__(self) -> Path:
         return self.path

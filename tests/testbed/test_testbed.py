@@ -51,7 +51,7 @@ def control(*verb: str) -> subprocess.CompletedProcess[str]:
 
 
 def servers_now() -> Mapping[str, int]:
-    """The servers' process ids at this moment; the fixture's are those of the session's start, before any was killed."""
+    """The servers' process ids at this moment; the fixture's are those of the session's start, before any kill."""
     now = gather(find())
     assert now
     return now.servers
