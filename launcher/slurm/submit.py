@@ -31,6 +31,7 @@ def start(folders: Sequence[Path], max_array_size: int | None = None, planned: S
     the plans in the folders, if known."""
     if planned is None:
         planned = [plans.from_json(runs.read_if_whole(each / "plan.json")) for each in folders]
+    after_option(planned[0])  # refused before a job is submitted that fetches for it
     fetching = _pull(folders[0], planned[0])
     if len(folders) == 1:
         _submit_one(folders[0], planned[0], fetching)

@@ -62,6 +62,16 @@ def test_a_run_whose_image_could_not_be_fetched_never_starts(bed: Testbed, tmp_p
     assert not (folder / "attempts/1").exists()
 
 
+def test_a_run_that_is_refused_fetches_nothing(
+    bed: Testbed, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Registry("refused") as registry:
+        assert main([*words(registry, tmp_path), "after=20260101-000000-no-such"]) == 2
+        assert registry.blob_fetches == 0
+    assert "image-pull" not in call(["squeue", "--me", "--noheader", "--format=%j"]).stdout
+    assert runs.run_names(str(tmp_path / "runs")) == []
+
+
 def test_what_no_job_can_fetch_is_refused(bed: Testbed, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     image = bed.images["python"].docker
     asked = ["container=docker", f"image={image}", "container.pull=true", f"run_root={tmp_path}/runs"]
