@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import hashlib
+import logging
 import os
 import socket
 from collections.abc import Iterator
@@ -25,6 +26,8 @@ KEEPALIVE = 10
 """Seconds between two signs of life of the connection itself, so that routers on the way keep it."""
 WINDOW = 2**22
 """Bytes that may be on their way to us: at 100 ms there and back, 40 MB a second."""
+# What goes wrong is told by our own errors. Without a handler Python would print paramiko's traceback beside them.
+logging.getLogger("paramiko").addHandler(logging.NullHandler())
 DEFAULT_USER_FILES = "~/.ssh/known_hosts ~/.ssh/known_hosts2"
 DEFAULT_GLOBAL_FILES = "/etc/ssh/ssh_known_hosts /etc/ssh/ssh_known_hosts2"
 

@@ -9,6 +9,8 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
+import threading
 import time
 from pathlib import Path
 
@@ -276,3 +278,17 @@ def test_an_address_is_read_apart():
     ):
         found = address("", text)
         assert (found.user, found.host, found.port) == apart
+
+
+def test_what_speaks_no_ssh_is_one_sentence_on_the_screen():
+    """In a process of its own: pytest takes what is logged, and Python prints it."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        hanging_up = threading.Thread(target=lambda: server.accept()[0].close())
+        hanging_up.start()
+        words = ("cluster=ssh", f"cluster.host=me@127.0.0.1:{server.getsockname()[1]}", "cluster.ssh_config=/dev/null")
+        argv = [sys.executable, "-m", "launcher", *words]
+        done = subprocess.run(argv, cwd=Path(__file__).parents[3], capture_output=True, text=True)
+        hanging_up.join(timeout=10)
+    assert done.returncode == 3
+    (line,) = done.stderr.splitlines()
+    assert "speaks no SSH that could be understood" in line
