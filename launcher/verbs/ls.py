@@ -200,7 +200,11 @@ def _arms(folder: Path, plan: Mapping[str, Any], whole: State) -> Iterator[str]:
 
 
 def _where(submission: Mapping[str, Any], plan: Mapping[str, Any]) -> str:
-    job = (submission.get("job") or {}).get("id")
+    job = None
+    if submission.get("queue") == "slurm":
+        from launcher.slurm.jobs import job_of
+
+        job = job_of(submission)
     container = (plan.get("container") or {}).get("kind")
     parts = [
         submission.get("queue") or plan.get("queue") or "-",

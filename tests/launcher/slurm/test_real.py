@@ -20,6 +20,7 @@ from launcher.slurm import probing
 from launcher.slurm.commands import call
 from launcher.slurm.executor import SlurmExecutor
 from launcher.slurm.probing import probe as probe_slurm
+from launcher.verbs import ls
 from tests.launcher.slurm.bench import Bench, ended, job_of, state, until
 from tests.testbed.facts import Testbed
 
@@ -151,6 +152,12 @@ def test_after_a_failed_run_only_any_starts(bench: Bench) -> None:
     (anyway,) = bench.submit(dataclasses.replace(bench.plan(), after=f"any:{first.name}"))
     assert ended(anyway).name == "done"
     assert ended(never).name == "cancelled"
+
+
+def test_ls_names_the_job_of_a_run(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder,) = bench.submit(bench.plan())
+    assert ls.main([folder.name, f"run_root={bench.root}"]) == 0
+    assert f"slurm job {job_of(folder)} on " in capsys.readouterr().out
 
 
 def test_cancel_ends_a_running_job(bench: Bench) -> None:
