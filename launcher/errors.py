@@ -19,3 +19,9 @@ class Unavailable(LauncherError):
     """The cluster, host or runtime could not be used."""
 
     exit_code = 3
+
+
+def placed(message: str, where: str) -> str:
+    """The message with the place that it is about behind its first line: what follows may be code to copy."""
+    first, newline, rest = message.partition("\n")
+    return f"{first.removesuffix(':')}{where}{':' if first.endswith(':') else ''}{newline}{rest}"

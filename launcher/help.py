@@ -10,7 +10,7 @@ from typing import Any
 
 from launcher.config import conf_folder
 from launcher.schema import CLUSTERS, GROUPS, Launch
-from recipes.recipe import NAMES, find
+from recipes.recipe import NAMES, DataLayout, find
 from recipes.settings import Settings
 from recipes.typed import fields_of, is_group, show
 
@@ -46,9 +46,17 @@ def keys(config_dirs: Sequence[Path]) -> str:
         recipe = find(name)
         own = f" (batch={recipe.batch}, epochs={recipe.epochs} unless named)" if recipe.data else ""
         lines += ["", f"keys of recipe={name}{own}:"]
-        lines += [f"  data={each:19} {'':24} {layout.help}" for each, layout in recipe.data.items()]
+        lines += [
+            f"  data={each:19} {'':24} {layout.help}{_of_its_own(layout)}" for each, layout in recipe.data.items()
+        ]
         lines += _section(recipe.settings, prefix="train.")
     return "\n".join(lines) + "\n"
+
+
+def _of_its_own(layout: DataLayout) -> str:
+    """What a data set has in place of the recipe's own values."""
+    found = [f"{name}={value}" for name, value in (("batch", layout.batch), ("epochs", layout.epochs)) if value]
+    return f" ({', '.join(found)})" if found else ""
 
 
 def _section(cls: Any, prefix: str = "", skip: Sequence[str] = ()) -> list[str]:

@@ -60,6 +60,8 @@ def _place(key: str, value: Any, wanted: Any, places: dict[str, str]) -> str:
         found = places.get("loss_scale.preset", found)
     if key == "data.name" and found == "default":
         return "the recipe's first"
+    if key == "name" and found == "default":
+        return "recipe and level" if value != wanted else found
     if found == "default" and value != wanted:
         return "found on the host" if wanted is None or wanted == "auto" else "default"
     return found

@@ -14,7 +14,7 @@ from launcher import gpus as shared_gpus
 from launcher.arms import ARMS
 from launcher.comparison import Compare, Published
 from launcher.contained import ContainerPlan
-from launcher.errors import Unavailable, UsageError
+from launcher.errors import Unavailable, UsageError, placed
 from launcher.facts import Facts, Gpu
 from launcher.remote import address as addresses
 from launcher.schema import SlurmCluster
@@ -136,7 +136,7 @@ def resolve(spec: JobSpec, facts: Facts) -> Plan:
     try:
         return _resolve(spec, facts)
     except SettingsError as error:
-        raise UsageError(f"{error}{_place(spec, error.key)}") from None
+        raise UsageError(placed(str(error), _place(spec, error.key))) from None
 
 
 def _place(spec: JobSpec, key: str) -> str:

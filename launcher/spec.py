@@ -10,7 +10,7 @@ from typing import Any
 
 from launcher import user_script
 from launcher.config import Cell, check_train_keys
-from launcher.errors import UsageError
+from launcher.errors import UsageError, placed
 from launcher.overrides import Override, typed_words
 from launcher.remote import address as addresses
 from launcher.schema import CLUSTERS, TRAINING_KEYS, Launch, SlurmCluster, SshCluster, leaves
@@ -50,7 +50,7 @@ def make(cell: Cell) -> JobSpec:
         user_script.check(spec.launch, spec.recipe.name, precision)
         _check_precision(spec)
     except SettingsError as error:
-        raise UsageError(f"{error}{place(cell, error.key)}") from None
+        raise UsageError(placed(str(error), place(cell, error.key))) from None
     return spec
 
 

@@ -38,10 +38,9 @@ class Parser(argparse.ArgumentParser):
 
 def positive(text: str) -> int:
     """A whole number from 1, for argparse."""
-    value = int(text)
-    if value < 1:
-        raise ValueError(text)
-    return value
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text} should be a whole number from 1")
+    return int(text)
 
 
 def split(words: Sequence[str]) -> tuple[list[str], list[str]]:

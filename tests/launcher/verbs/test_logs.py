@@ -65,8 +65,8 @@ def test_a_run_that_has_not_started_has_printed_nothing(root, printed):
     ("arguments", "message"),
     [
         (["--attempt", "3"], "--attempt 3: .* has no such attempt; it has 1"),
-        (["--attempt", "0"], "invalid positive value: '0'"),
-        (["--lines", "x"], "invalid positive value: 'x'"),
+        (["--attempt", "0"], "--attempt: 0 should be a whole number from 1"),
+        (["--lines", "x"], "--lines: x should be a whole number from 1"),
         (["calm"], "is a sweep of 1 runs; name one"),
         ([NAME, NAME], "one run at a time"),
     ],
