@@ -52,7 +52,8 @@ def fetch(run: Run, folder: Path, say: Callable[[str], None]) -> Brought:
         except Unreachable as error:
             if time.monotonic() > deadline:
                 raise
-            say(f"{error}; going on where it was")
+            if tried == 0:  # once for each time that it falls silent
+                say(f"{error}; going on where it was as soon as it answers, for {PATIENCE:.0f} s (Ctrl-C gives up)")
             time.sleep(PAUSES[min(tried, len(PAUSES) - 1)])
             tried += 1
 

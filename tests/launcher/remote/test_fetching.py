@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 from launcher import queues, runs
+from launcher.remote import host
 from launcher.runs import Run
 from tests.launcher.remote.far import until
 
@@ -100,3 +102,16 @@ def test_a_word_that_means_nothing_is_refused(far):
 def test_where_no_run_is_elsewhere_there_is_nothing_to_fetch(far):
     refused = far.type("fetch")
     assert refused.code == 2 and "no run" in refused.err
+
+
+def test_a_host_that_stays_silent_is_told_of_once(far, monkeypatch):
+    monkeypatch.setattr("launcher.remote.fetching.PAUSES", (0.05,))
+    monkeypatch.setattr("launcher.remote.fetching.PATIENCE", 0.5)
+    (run,) = far.submit("steps=1")
+    far.until(run, "done")
+    host.close_all()
+    config = Path(far.config)
+    config.write_text(config.read_text().replace(str(far.testbed.ssh.port), "1"))
+    said = far.type("fetch", run)
+    assert said.code == 3
+    assert said.err.count("going on where it was") == 1
