@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -19,11 +19,14 @@ class Masters:
     for its gradient, both for as long as the optimizer lives.
     """
 
-    def __init__(self, optimizer: Optimizer) -> None:
+    def __init__(self, optimizer: Optimizer, unrounded: Mapping[torch.Tensor, torch.Tensor] | None = None) -> None:
+        """`unrounded` has the float32 weights that parameters were cast from, which become the masters."""
         self.parameters: list[torch.Tensor] = []
         self.masters: list[torch.Tensor] = []
+        self._unrounded = unrounded or {}
         for group in optimizer.param_groups:
             group["params"] = [self._master(each, optimizer.state) for each in group["params"]]
+        self._unrounded = {}
         self._gradients = [torch.zeros_like(each) for each in self.masters]
         self._clear = optimizer.zero_grad
         optimizer.zero_grad = self._zero_grad  # type: ignore[method-assign]
@@ -31,7 +34,7 @@ class Masters:
     def _master(self, parameter: torch.Tensor, state: dict[Any, Any]) -> torch.Tensor:
         if parameter.dtype not in HALF:
             return parameter
-        master = torch.nn.Parameter(parameter.detach().float(), requires_grad=parameter.requires_grad)
+        master = torch.nn.Parameter(self._start(parameter), requires_grad=parameter.requires_grad)
         if parameter in state:  # some optimizers, Adagrad among them, make their state at once
             state[master] = {
                 name: value.float() if torch.is_tensor(value) and value.dtype in HALF else value
@@ -40,6 +43,16 @@ class Masters:
         self.parameters.append(parameter)
         self.masters.append(master)
         return master
+
+    def _start(self, parameter: torch.Tensor) -> torch.Tensor:
+        """What the parameter was cast from, unless it has been given other weights since."""
+        weights = parameter.detach()
+        before = self._unrounded.get(parameter)
+        if before is not None and before.shape == weights.shape:
+            before = before.to(weights.device)
+            if torch.equal(before.to(weights.dtype), weights):
+                return before
+        return weights.float()
 
     def _zero_grad(self, set_to_none: bool = True) -> None:
         """The optimizer's own, over the model's gradients too: a GAN's generator leaves some on its critic."""

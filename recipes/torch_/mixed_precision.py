@@ -12,7 +12,13 @@ from torch import nn
 from torch.optim import Optimizer
 
 from recipes.torch_.cast import NORMS, floats_to, matching, to_dtype
-from recipes.torch_.distributed_guard import refuse_late_cast, refuse_sharded, refuse_wrapped, several_ranks
+from recipes.torch_.distributed_guard import (
+    refuse_late_cast,
+    refuse_sharded,
+    refuse_wrapped,
+    same_on_all_ranks,
+    several_ranks,
+)
 from recipes.torch_.float32 import compute_in_float32
 from recipes.torch_.masters import Masters
 from recipes.torch_.operations import OperationLists, refuse_unreachable
@@ -80,7 +86,9 @@ class HalfModelNoMasters(Autocast):
 class HalfModelFloat32Masters(HalfModelNoMasters):
     """o2: the optimizer steps float32 masters of the half-precision parameters.
 
-    The masters start from the rounded weights, as those are what DDP gives to all ranks. Gradients of several
+    The masters start from the weights that the model had before it was cast. From the rounded ones, updates that are
+    small beside a rounding step move no weight of the model for a long time, and then many at once; from these, as many
+    weights cross to the next value in each step as float32 would move them on average. Gradients of several
     micro-batches are added up in float32, but where there are several ranks: there they are moved once, after the
     backward that reduces them over the ranks, since what was moved before would never be reduced.
     """
@@ -88,13 +96,24 @@ class HalfModelFloat32Masters(HalfModelNoMasters):
     def __init__(self, **arguments: Any) -> None:
         super().__init__(**arguments)
         self._masters: dict[Optimizer, Masters] = {}
+        self._unrounded: dict[torch.Tensor, torch.Tensor] = {}
+
+    def _convert(self, model: nn.Module, kept: list[nn.Module]) -> None:
+        trained = [each for each in model.parameters() if each.dtype == torch.float32 and each.requires_grad]
+        before = {parameter: parameter.data for parameter in trained}
+        super()._convert(model, kept)
+        self._unrounded |= {each: weights for each, weights in before.items() if each.dtype == self.dtype}
 
     def optimizer(self, model: nn.Module, optimizer: Optimizer) -> Optimizer:
         if optimizer in self._masters:
             raise RuntimeError("precision.optimizer was called twice for the same optimizer")
         refuse_sharded(model)
         super().optimizer(model, optimizer)
-        masters = self._masters[optimizer] = Masters(optimizer)
+        own = [each for group in optimizer.param_groups for each in group["params"]]
+        unrounded = {each: self._unrounded.pop(each) for each in own if each in self._unrounded}
+        if not same_on_all_ranks(list(unrounded.values())):
+            unrounded = {}  # DDP made the rounded weights alike, and nothing else is
+        masters = self._masters[optimizer] = Masters(optimizer, unrounded)
         for module in model.modules():
             if module in self._cast:  # a function, not a method: copying the model must not copy the masters
                 module.register_load_state_dict_post_hook(lambda *_: masters.follow_weights())

@@ -62,6 +62,21 @@ def masters_under_accumulation(rank, dtype):
     assert not torch.equal(everywhere(weights)[0], start)
 
 
+def masters_begin_alike(rank):
+    """With the weights from before the cast where the ranks agree on them, else with the rounded ones DDP handed on."""
+    for seed, unrounded in ((0, True), (rank, False)):
+        precision = Precision.of(Amp(level="o2"), LossScale(), CPU)
+        torch.manual_seed(seed)
+        plain = nn.Linear(8, 4)
+        before = plain.weight.detach().clone()
+        model = DistributedDataParallel(precision.cast(plain))
+        optimizer = precision.optimizer(model, torch.optim.SGD(model.parameters(), lr=0.1))
+        weight = optimizer.param_groups[0]["params"][0]
+        assert torch.equal(*everywhere([weight]))
+        assert torch.equal(weight, before if unrounded else plain.weight.float())
+        assert not torch.equal(before, before.bfloat16().float())
+
+
 def micro_batches_are_averaged_over_the_ranks(rank):
     """One step over both ranks' micro-batches moves the masters as one rank with all of them would."""
     inputs = torch.randn(8, 8, generator=torch.Generator().manual_seed(7))
@@ -77,7 +92,7 @@ def micro_batches_are_averaged_over_the_ranks(rank):
     precision.backward(loss)
     precision.step(optimizer)
 
-    alone = network().to(torch.bfloat16).float()
+    alone = network()
     alone(inputs).square().mean().backward()
     for master, parameter in zip(optimizer.param_groups[0]["params"], alone.parameters(), strict=True):
         assert torch.allclose(master, parameter.detach() - parameter.grad, atol=0.01)
@@ -147,6 +162,7 @@ def fsdp_is_refused_at_o2_and_works_by_its_own_masters_at_o1(rank):
 SCENARIOS = {
     "masters-float16": lambda rank: masters_under_accumulation(rank, "float16"),
     "masters-bfloat16": lambda rank: masters_under_accumulation(rank, "bfloat16"),
+    "masters-alike": masters_begin_alike,
     "averaged": micro_batches_are_averaged_over_the_ranks,
     "cast-after-ddp": casting_after_wrapping_is_refused,
     "cast-inside-ddp": casting_inside_the_wrapper_is_refused,
