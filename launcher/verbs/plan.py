@@ -7,8 +7,8 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from launcher import experiments, request, script, user_script
-from launcher.errors import UsageError
+from launcher import elsewhere, experiments, request, script, user_script
+from launcher.errors import LauncherError, UsageError
 from launcher.facts import Facts
 from launcher.origins import Origin, origins
 from launcher.plan import Plan, resolve, to_json
@@ -48,7 +48,14 @@ def main(arguments: Sequence[str]) -> int:
     facts = [read_facts(words.facts)] * len(specs) if words.facts else probe_each(specs)
     if words.facts:
         _check_recorded(words.facts, facts[0], specs)
-    plans = [resolve(spec, each) for spec, each in zip(specs, facts, strict=True)]
+    try:
+        plans = [resolve(spec, each) for spec, each in zip(specs, facts, strict=True)]
+    except LauncherError as refusal:
+        if words.json or words.facts or len(specs) > 1 or not elsewhere.is_text(specs[0]):
+            raise
+        plan = resolve(specs[0], elsewhere.equipped(specs[0], facts[0]))
+        print(describe_text(plan, origins(asked, specs[0], plan), str(refusal)), end="")
+        return 0
     if words.json:
         print(json.dumps({"schema": 1, "facts": plain(facts[0]), "plans": [to_json(each) for each in plans]}, indent=1))
         return 0
@@ -95,10 +102,21 @@ def describe(plans: Sequence[Plan], where: Sequence[Origin]) -> str:
         lines += [*table(["cell", *keys], rows), ""]
     if first.script and first.script.bare:
         lines += [*_as_typed(first), ""]
-    lines += [*table(["setting", "value", "from"], [[each.key, show(each.value), each.place] for each in where]), ""]
+    lines += [*_settings(where), ""]
     lines += [f"note: {each}" for each in dict.fromkeys(each for plan in plans for each in plan.advice)]
     lines += [f"--- {first.run_dir}/run.sh", script.render(first)]
     return "\n".join(lines)
+
+
+def describe_text(plan: Plan, where: Sequence[Origin], refusal: str) -> str:
+    """What a bare script's user would type, where this host can't run it and `run` refuses with these words."""
+    lines = [*_as_typed(plan), "", *_settings(where), ""]
+    lines += [f"note: `run` refuses it here: {refusal}", *(f"note: {each}" for each in plan.advice)]
+    return "\n".join(lines) + "\n"
+
+
+def _settings(where: Sequence[Origin]) -> list[str]:
+    return table(["setting", "value", "from"], [[each.key, show(each.value), each.place] for each in where])
 
 
 def _as_typed(plan: Plan) -> list[str]:

@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 
 from containers.runtime import Runtime
+from launcher import elsewhere
 from launcher.errors import UsageError
 from launcher.facts import ContainerFacts, Facts
 from launcher.plan import Plan, resolve
 from launcher.script import command
+from launcher.verbs import plan as plan_verb
 from launcher.verbs.plan import describe
 from tests import golden
 from tests.launcher.hosts import LAPTOP, gpu, spec_of
@@ -88,6 +90,28 @@ def plan_of(name: str, *words: str) -> Plan:
 def test_the_command_is_the_published_one(name: str) -> None:
     words = shlex.split(PUBLISHED[name].replace("\\\n", " "))
     assert list(command(plan_of(name))) == words
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_plan_prints_the_command_on_any_machine(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert plan_verb.main([f"experiment={name}"]) == 0
+    assert f"\n  {shlex.join(command(plan_of(name)))}\n" in capsys.readouterr().out
+
+
+def test_plan_says_why_run_refuses_here_what_is_printed_all_the_same() -> None:
+    spec = spec_of("experiment=twcc_published_group3")
+    with pytest.raises(UsageError, match="gpus=1: box has no GPU") as refused:
+        resolve(spec, LAPTOP)
+    plan = resolve(spec, elsewhere.equipped(spec, dataclasses.replace(LAPTOP, python="python")))
+    assert list(command(plan)) == shlex.split(PUBLISHED["twcc_published_group3"].replace("\\\n", " "))
+    shown = plan_verb.describe_text(plan, [], str(refused.value))
+    assert "note: `run` refuses it here: gpus=1: box has no GPU\n" in shown
+    assert "run.sh" not in shown
+
+
+def test_only_a_command_in_an_image_is_told_of_where_it_cannot_run() -> None:
+    assert not elsewhere.is_text(spec_of("gpus=1"))
+    assert not elsewhere.is_text(spec_of("experiment=twcc_published_group3", "train.bare=false"))
 
 
 @pytest.mark.parametrize(("name", "value"), EXPORTED.items())

@@ -1,0 +1,57 @@
+"""What a command is where it can't run: a published one is text, and reading it takes no GPU and no engine."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+from containers.runtime import ALIASES, Runtime
+from launcher import user_script
+from launcher.facts import ContainerFacts, Facts, Gpu
+from launcher.schema import LocalCluster
+from launcher.spec import JobSpec
+
+RUNTIMES: Mapping[str, Runtime] = {
+    "docker": Runtime(kind="docker", command=("docker",), version=(28, 0)),
+    "podman": Runtime(kind="podman", command=("podman",), version=(4, 0)),
+    "apptainer": Runtime(kind="apptainer", command=("apptainer",), product="apptainer", version=(1, 4)),
+}
+
+
+def is_text(spec: JobSpec) -> bool:
+    """Whether the job is one command in an image, started as it is: nothing of it depends on the host."""
+    launch = spec.launch
+    named = launch.script is not None and user_script.in_image(launch.script)
+    return (
+        named
+        and spec.training.train.bare
+        and isinstance(launch.cluster, LocalCluster)
+        and launch.visible_gpus is None
+        and _kind(spec) in RUNTIMES
+    )
+
+
+def equipped(spec: JobSpec, facts: Facts) -> Facts:
+    """The same host with the GPUs, the container runtime and the image that the job asks for."""
+    kind = _kind(spec)
+    gpus = tuple(
+        Gpu(index=index, uuid=f"GPU-{index}", name="any", memory_mib=0, capability="", driver="")
+        for index in range(1 if spec.launch.gpus is None else spec.launch.gpus)
+    )
+    here = facts.containers
+    # Apptainer's images are files, and one that was never fetched has no name yet.
+    named = "/image.sif" if kind == "apptainer" else (here.image if here else "")
+    containers = ContainerFacts(
+        runtimes={kind: RUNTIMES[kind]},
+        architecture="amd64",
+        image=named,
+        image_present=True,
+        image_architecture="amd64",
+        uid=here.uid if here else 0,
+        gid=here.gid if here else 0,
+    )
+    return dataclasses.replace(facts, gpus=gpus, gpu_problem="", containers=containers, profilers=())
+
+
+def _kind(spec: JobSpec) -> str:
+    return ALIASES.get(spec.launch.container.kind, spec.launch.container.kind)
