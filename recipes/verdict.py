@@ -207,6 +207,8 @@ def _allowed(call: Mapping[str, Any], rule: Mapping[str, Any]) -> set[str]:
 
 
 def _reason(call: Mapping[str, Any], rule: Mapping[str, Any]) -> str:
+    if call["kept"] and not rule["keep_fp32"]:
+        return 'the script set its layer to dtype="float32"'
     if call["kept"]:
         return f"amp.keep_fp32=[{','.join(rule['keep_fp32'])}] keeps it in float32,"
     return f"{call['functions'][0]} is on amp.deny,"
@@ -245,7 +247,7 @@ def _parameters(report: Report) -> Iterator[Finding]:
         yield UNKNOWN, "the model has no floating-point parameters"
     for each in report["parameters"]:
         whole = level in ("o0", "o1") or each["group"] == "kept" or (each["group"] == "norm" and level == "o2")
-        whole = rule.get("float32_parameters", whole)
+        whole = each["group"] == "kept" or rule.get("float32_parameters", whole)
         expected = "float32" if whole else half
         if each["dtype"] != expected:
             what = {"norm": "parameters of norms", "kept": "parameters kept in float32"}.get(

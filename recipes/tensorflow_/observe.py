@@ -151,7 +151,7 @@ class Witness:
     def _collected(self) -> Reading | None:
         """What was run for the first time since this was last asked; None where nothing was."""
         names = (*self._precision.allow, *self._precision.deny)
-        kept = KEPT if self._precision.kept else None
+        kept = self._kept_scope()
         collected = list(context.export_run_metadata().function_graphs)
         folder = xla.folder()
         compiled = (hlo.modules(folder) if folder else set()) - self._before
@@ -165,6 +165,10 @@ class Witness:
             found.listed.update(one.listed)
             found.unaccounted.update(one.unaccounted)
         return found
+
+    def _kept_scope(self) -> str | None:
+        """What stands in the names of the operations of layers kept in float32; None where none is."""
+        return KEPT if self._precision.kept else None
 
     def _head(self, number: int) -> dict[str, Any]:
         precision, world = self._precision, self._world

@@ -19,6 +19,7 @@ import tensorflow as tf
 from recipes import levels, script
 from recipes.tensorflow_ import hardware, xla
 from recipes.tensorflow_.gpus import capability_of
+from recipes.tensorflow_.mixed_precision import KEPT
 from recipes.tensorflow_.observe import NORMS, Witness
 from recipes.tensorflow_.precision import Precision
 from recipes.tensorflow_.recorder import TensorFlowDevice
@@ -29,6 +30,8 @@ from recipes.typed import SettingsError
 
 WHOLE_RUN = 1
 """The number under which the one observation of a script goes."""
+_CHOSEN = "_script_chose_float32"
+"""Attribute of a layer whose dtype the script set to float32."""
 
 
 class TensorFlowWrapper(shared.Wrapper):
@@ -133,6 +136,7 @@ class ScriptWitness(Witness):
         self._made: list[keras.Model] = []
         self._built: list[keras.Optimizer] = []
         self._scaled: set[int] = set()
+        self._chosen = False
         super().__init__(self._made, precision)
 
     @property
@@ -148,6 +152,8 @@ class ScriptWitness(Witness):
         """The script runs in here."""
         with contextlib.ExitStack() as stack:
             stack.enter_context(_after(keras.Model, "__init__", self._made.append))
+            stack.enter_context(_after(keras.Layer, "__init__", self._on_layer))
+            stack.enter_context(_in_scope_of_its_choice())
             stack.enter_context(_after(keras.optimizers.Optimizer, "build", self._on_build))
             stack.enter_context(_after(keras.optimizers.LossScaleOptimizer, "__init__", self._on_scaling))
             stack.enter_context(self.step(WHOLE_RUN))
@@ -156,6 +162,16 @@ class ScriptWitness(Witness):
     def steps(self) -> int:
         """Optimizer steps that were applied: the most of any optimizer."""
         return max((int(each.iterations.numpy()) for each in self._built), default=0)
+
+    def _on_layer(self, layer: keras.Layer) -> None:
+        """A layer made in float32 while the policy is another was given its dtype by the script: `dtype="float32"`, as
+        Keras advises for a model's last one. Where the policy itself is float32, nobody chose anything."""
+        if layer.compute_dtype == "float32" and keras.config.dtype_policy().compute_dtype != "float32":
+            setattr(layer, _CHOSEN, True)
+            self._chosen = True
+
+    def _kept_scope(self) -> str | None:
+        return KEPT if self._chosen else super()._kept_scope()
 
     def _on_build(self, optimizer: keras.Optimizer) -> None:
         if not isinstance(optimizer, keras.optimizers.LossScaleOptimizer) and optimizer not in self._built:
@@ -181,10 +197,33 @@ class ScriptWitness(Witness):
         stepped = {id(each) for each in self._precision.stepped()}
         elements: Counter[tuple[str, str]] = Counter()
         for layer in layers.values():
-            group = "norm" if type(layer).__name__ in NORMS else "other"
+            kept = "kept" if getattr(layer, _CHOSEN, False) else "other"
+            group = "norm" if type(layer).__name__ in NORMS else kept
             for variable in (each for each in layer._trainable_variables if id(each) in stepped):
                 elements[group, variable.value.dtype.name] += int(variable.value.shape.num_elements())
         return [{"group": group, "dtype": dtype, "elements": count} for (group, dtype), count in elements.items()]
+
+
+@contextlib.contextmanager
+def _in_scope_of_its_choice() -> Iterator[None]:
+    """Name the operations of layers that the script wants in float32 as those of `amp.keep_fp32` are named.
+
+    A layer that holds others in half precision isn't named: theirs would be too.
+    """
+    original = keras.Layer.__call__
+
+    def call(self: keras.Layer, *args: Any, **kwargs: Any) -> Any:
+        float32 = getattr(self, _CHOSEN, False) and all(
+            each.compute_dtype == "float32" for each in self._flatten_layers()
+        )
+        with tf.name_scope(KEPT) if float32 else contextlib.nullcontext():
+            return original(self, *args, **kwargs)
+
+    keras.Layer.__call__ = call
+    try:
+        yield
+    finally:
+        keras.Layer.__call__ = original
 
 
 @contextlib.contextmanager

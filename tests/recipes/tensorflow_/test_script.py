@@ -163,6 +163,24 @@ def test_a_policy_that_the_script_takes_back_is_seen(run):
     assert "what ran was not amp=o2" in printed.err
 
 
+@pytest.mark.parametrize("level", ["o2", "o3"])
+def test_a_last_layer_that_the_script_set_to_float32_is_its_own_choice(run, level):
+    own = FIT.replace("keras.layers.Dense(16)]", 'keras.layers.Dense(16, dtype="float32")]')
+    code, _, found = run(own, f"amp={level}", "amp.dtype=bfloat16")
+    assert (code, found["observed"]["verdict"]) == (0, "proved"), found["reason"]
+    assert "kept in float32 as asked: MatMul in float32" in found["observed"]["why"]
+    assert found["observed"]["half_flop_share"] < 0.9
+
+
+def test_a_script_with_every_layer_in_float32_proves_nothing(run):
+    own = FIT
+    for each in ("Dense(64", "BatchNormalization(", "Dense(16"):
+        own = own.replace(each, f"{each}, dtype='float32'" if "Dense" in each else f"{each}dtype='float32'")
+    code, _, found = run(own, "amp=o2", "amp.dtype=bfloat16")
+    assert (code, found["observed"]["verdict"]) == (1, "unknown")
+    assert "nothing in forward was left to run in bfloat16" in found["observed"]["why"]
+
+
 @pytest.mark.parametrize("word", ["xla=true", "profile=framework"])
 def test_what_would_do_nothing_around_a_script_is_refused(run, word):
     code, printed, _ = run("raise SystemExit('it ran')", "amp=o0", word)
