@@ -97,7 +97,7 @@ def test_a_run_that_does_not_move_says_nothing(lines):
 
 
 def test_no_control_character_gets_through(lines):
-    assert lines(0, row(label="\x1b[31m", state=State("failed", "a\nb"))) == ["?[31m  failed: a?b"]
+    assert lines(0, row(label="\x1b7\x1b[31mx", state=State("failed", "a\nb"))) == ["?7x  failed: a?b"]
 
 
 def test_only_a_terminal_that_can_move_its_cursor_gets_the_live_display(monkeypatch):
