@@ -30,6 +30,11 @@ ENOUGH = 5
 """Rounds from which there is an interval."""
 
 
+LEAST = 4
+"""Executions of a block of which one is timed whatever is drawn: its first step, one between and the run's last are
+observed."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Compare:
     """How the arms of a comparison are measured."""
@@ -89,7 +94,7 @@ def take_apart(words: Sequence[str], base: Compare | None = None) -> tuple[Compa
     how = dataclasses.replace(base or Compare(), **found)
     try:
         at_least("compare.rounds", how.rounds, 1)
-        at_least("compare.steps", how.steps, 2)
+        at_least("compare.steps", how.steps, LEAST)
         at_least("compare.cool_down", how.cool_down, 0)
         at_least("compare.tolerance", how.tolerance, 0)
     except SettingsError as error:
@@ -136,7 +141,16 @@ def check(specs: Sequence[JobSpec]) -> None:
 
 
 def settled(spec: JobSpec, how: Compare) -> JobSpec:
-    """The job as an arm: as long as the comparison says, saved and stopped after each block."""
+    """The job as an arm: as long as the comparison says, saved and stopped after each block.
+
+    Raises `UsageError` where no step of a block would be timed.
+    """
+    at_once = spec.training.steps_per_execution
+    if at_once > 1 and how.steps < LEAST * at_once:
+        raise UsageError(
+            f"compare.steps={how.steps}: with steps_per_execution={at_once} a block needs at least {LEAST * at_once} "
+            "steps, as executions with warm-up or an observed step are not timed"
+        )
     checkpoint = dataclasses.replace(spec.training.checkpoint, every=0, keep=1, stop_every=how.steps)
     training = dataclasses.replace(spec.training, steps=how.total, epochs=None, checkpoint=checkpoint)
     return dataclasses.replace(spec, training=training)

@@ -21,6 +21,8 @@ from launcher.runs import Run
 from launcher.spec import JobSpec, make
 from launcher.states import State
 from launcher.verbs.resume import changes
+from recipes.metrics import warm_up
+from recipes.trainer.training import choose_steps
 from tests.golden import check
 from tests.launcher.hosts import LAPTOP, TWO_A100
 
@@ -90,7 +92,7 @@ def test_keys_of_the_comparison_are_taken_out_of_the_words():
         ("compare.round=7", "unknown key compare.round; did you mean compare.rounds?"),
         ("compare.rounds=many", "compare.rounds=many should be a whole number"),
         ("compare.rounds=0", "compare.rounds=0 must be at least 1"),
-        ("compare.steps=1", "compare.steps=1 must be at least 2"),
+        ("compare.steps=3", "compare.steps=3 must be at least 4"),
         ("compare.cool_down=-1", "compare.cool_down=-1 must be at least 0"),
         ("compare.tolerance=-0.1", "compare.tolerance=-0.1 must be at least 0"),
     ],
@@ -118,6 +120,20 @@ def test_arms_that_cannot_be_compared_are_refused(words, complaint):
 def test_what_a_comparison_decides_itself_is_refused(word):
     with pytest.raises(UsageError, match=f"{word}: a comparison measures compare.rounds blocks of compare.steps steps"):
         comparison.check_words([parse(word)])
+
+
+def test_a_block_has_a_step_that_is_timed_whatever_is_observed():
+    for steps in range(4, 30):
+        for seed in range(20):
+            seen = choose_steps(steps, seed)
+            assert [each for each in range(1 + warm_up(steps), steps + 1) if each not in seen], (steps, seed)
+
+
+def test_a_block_too_short_for_steps_taken_several_at_once_is_refused():
+    (spec,) = specs("framework=tensorflow", "steps_per_execution=10")
+    with pytest.raises(UsageError, match=r"compare\.steps=39: with steps_per_execution=10 a block needs at least 40"):
+        comparison.settled(spec, Compare(steps=39))
+    assert comparison.settled(spec, Compare(steps=40)).training.steps == 200
 
 
 def test_an_arm_is_the_job_it_would_be_by_itself_but_for_its_length():
