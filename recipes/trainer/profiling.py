@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
 from recipes.kernels import tensor_core_share
+from recipes.metrics import warm_up
 from recipes.settings import Profile
 from recipes.typed import SettingsError
 
@@ -83,18 +85,24 @@ class Profiling:
 
 
 def window(profile: Profile, first: int, total: int, taken: Collection[int]) -> range:
-    """The steps to record: the first that many from `profile.start` on that hold none that is taken, else fewer.
+    """The steps to record: the first that many from `profile.start` on that hold none that is taken, else the last that
+    many before them that hold no warm-up either; fewer where there is no room for that many.
 
     Raises `SettingsError` where the run is too short.
     """
     low = max(profile.start, first)
+    warm = first + warm_up(total - first + 1)
+    if all(each in taken for each in range(low, total + 1)):
+        raise SettingsError(
+            f"profile.start={profile.start}: this run has {total} steps, and its first and last prove the precision; "
+            "say more steps or an earlier start",
+            "profile.start",
+        )
     for length in range(profile.steps, 0, -1):
-        for start in range(low, total - length + 2):
+        for start in itertools.chain(
+            range(low, total - length + 2), range(min(low - 1, total - length + 1), warm - 1, -1)
+        ):
             steps = range(start, start + length)
             if not any(each in steps for each in taken):
                 return steps
-    raise SettingsError(
-        f"profile.start={profile.start}: this run has {total} steps, and its first and last prove the precision; "
-        "say more steps or an earlier start",
-        "profile.start",
-    )
+    raise AssertionError("one step that isn't taken is there")
