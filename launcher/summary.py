@@ -105,6 +105,8 @@ def outcome(result: Mapping[str, Any]) -> list[tuple[str, str]]:
     observed = result.get("observed") or {}
     if observed.get("verdict"):
         why = observed.get("why")
+        if why and why in (result.get("reason") or ""):  # which the headline gives
+            why = ""
         rows.append(("proof", f"{observed['verdict']}{f': {why}' if why else ''}"))
     return rows
 

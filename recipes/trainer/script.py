@@ -187,7 +187,8 @@ def _conclude(started: Started, wrapper: Wrapper, code: int, failure: str | None
         result.write(folder.result, _result(started, wrapper, folder, observed, problem, seconds, size))
     print(f"amp={settings.amp.level} {observed['verdict']}: {observed['why']}", flush=True)
     if problem and not failure:
-        print(f"script: {problem}", file=sys.stderr)
+        told = f": {observed['why']}"  # just now, and the result has it again
+        print(f"script: {problem.replace(told, '')}", file=sys.stderr)
     return code or (FAILED if problem else 0)
 
 

@@ -20,6 +20,13 @@ def test_the_outcome_says_accuracy_speed_memory_and_why_the_mode_is_proved():
     }
 
 
+def test_why_a_proof_failed_is_left_to_the_headline_which_has_it():
+    observed = {"verdict": "contradicted", "why": "step 1: 86% ran in bfloat16"}
+    failed = result(observed=observed, reason="what ran was not amp=o2: step 1: 86% ran in bfloat16")
+    assert dict(summary.outcome(failed))["proof"] == "contradicted"
+    assert dict(summary.outcome(result(observed=observed)))["proof"] == "contradicted: step 1: 86% ran in bfloat16"
+
+
 @pytest.mark.parametrize("missing", list(result()))
 def test_a_result_without_a_part_is_told_without_it(missing):
     part = result()

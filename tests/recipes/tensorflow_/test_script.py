@@ -160,7 +160,8 @@ def test_a_policy_that_the_script_takes_back_is_seen(run):
     text = FIT.replace("\nnet =", '\nkeras.config.set_dtype_policy("float32")\nnet =', 1)
     code, printed, found = run(text, "amp=o2")
     assert (code, found["observed"]["verdict"]) == (1, "contradicted")
-    assert "what ran was not amp=o2" in printed.err
+    assert "script: what ran was not amp=o2\n" in printed.err
+    assert (printed.out + printed.err).count(found["observed"]["why"]) == 1
 
 
 @pytest.mark.parametrize("level", ["o2", "o3"])
