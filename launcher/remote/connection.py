@@ -209,6 +209,8 @@ class Channel:
             data: bytes = self._channel.recv(2**16)
         except TimeoutError:
             raise Stalled from None
+        except EOFError:  # as in `write`: it acknowledges what came
+            raise ConnectionResetError("it was cut") from None
         self._hear()
         return data
 
@@ -220,6 +222,8 @@ class Channel:
                 rest = rest[self._channel.send(rest) :]
             except TimeoutError:
                 raise Stalled from None
+            except EOFError:  # paramiko's word for a connection that was cut this moment
+                raise ConnectionResetError("it was cut") from None
 
     def complaint(self) -> str:
         self._hear()
@@ -232,7 +236,8 @@ class Channel:
         return None if code < 0 else code
 
     def close(self) -> None:
-        self._channel.close()
+        with contextlib.suppress(EOFError, OSError):  # it says goodbye, which can't be where it was cut
+            self._channel.close()
         for each in reversed(list(self._connection.hops())):
             each.close()
 
