@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from launcher import runs
+from launcher import run_ids, runs
 from launcher.errors import UsageError
 from launcher.runs import Found, Run
 
@@ -64,6 +64,16 @@ def newest(roots: Sequence[str]) -> Run:
         raise UsageError(f"there are no runs{_where(roots)}; run_root=PATH looks in another folder")
     print(f"newest run: {found[0].id}", file=sys.stderr)
     return found[0]
+
+
+def newest_whole(roots: Sequence[str]) -> Found:
+    """The newest run, or the whole sweep that it is of, said on stderr. Raises `UsageError` where there is none."""
+    last = runs.newest(roots, 1)
+    sweep = run_ids.sweep_of(last[0].id) if last else None
+    if sweep is None:
+        return Found(None, (newest(roots),))
+    print(f"newest sweep: {sweep}", file=sys.stderr)
+    return Found(sweep, tuple(runs.sweep_runs(last[0].root, sweep)))
 
 
 def _where(roots: Sequence[str]) -> str:

@@ -11,21 +11,21 @@ from launcher import queues, run_ids, runs
 from launcher.errors import UsageError
 from launcher.report import compared, markdown, page, plain, read, sections
 from launcher.report.document import Document
-from launcher.verbs.arguments import Parser, all_runs, found, newest, split
+from launcher.verbs.arguments import Parser, all_runs, found, newest_whole, split
 
 
 def main(arguments: list[str]) -> int:
     parser = Parser(
         "report",
         "[RUN|SWEEP ...] [--html FILE] [--markdown FILE]",
-        "Say what runs amount to; without any, the newest. The HTML file needs no network and opens from disk. Of two "
-        "runs it says what differs.",
+        "Say what runs amount to; without any, the newest run or sweep. The HTML file needs no network and opens from "
+        "disk. Of two runs it says what differs.",
     )
     parser.add_argument("--html", metavar="FILE", type=Path, help="write a page with charts")
     parser.add_argument("--markdown", metavar="FILE", type=Path, help="write Markdown; - is the terminal")
     options = parser.parse_intermixed_args(arguments)
     names, roots = split(options.words)
-    what = found(names, roots) if names else [runs.Found(None, (newest(roots),))]
+    what = found(names, roots) if names else [newest_whole(roots)]
     chosen = all_runs(what)
     if not chosen:
         raise UsageError(f"report: no run of {' '.join(names)} is left")

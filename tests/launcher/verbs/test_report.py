@@ -26,6 +26,15 @@ def test_markdown_can_go_to_the_terminal(root, capsys):
     assert capsys.readouterr().out.startswith(f"# {NAME}")
 
 
+def test_without_words_it_is_the_newest_sweep_whole_and_that_is_said(root, capsys):
+    folders.run(root, NAME)
+    folders.sweep(root)
+    assert report.main(["--markdown", "-"]) == 0
+    said = capsys.readouterr()
+    assert said.out.startswith(f"# {folders.SWEEP}\n")
+    assert said.err == f"newest sweep: {folders.SWEEP}\n"
+
+
 def test_an_unknown_run_is_refused_and_writes_nothing(root, tmp_path):
     folders.run(root, NAME)
     page = tmp_path / "a.html"
