@@ -8,7 +8,7 @@ from typing import Any
 
 from launcher.remote import pointers
 from launcher.remote.host import Unreachable, connect
-from launcher.remote.looking import by_address, look
+from launcher.remote.looking import by_address, is_settled
 from launcher.runs import Found, Run
 
 
@@ -19,9 +19,12 @@ def request_stop(wanted: Iterable[Run]) -> None:
 
 
 def cancel(wanted: Sequence[Run], now: bool, stop_grace: float, term_grace: float) -> dict[Run, str]:
-    """End runs as `stopping.cancel` does, and give why that couldn't be for those of which it couldn't."""
+    """End runs as `stopping.cancel` does, and give why that couldn't be for those of which it couldn't.
+
+    Of those that are known to have ended nobody is asked: their host may be gone.
+    """
     why: dict[Run, str] = {}
-    for address, group in by_address(wanted).items():
+    for address, group in by_address(run for run in wanted if not is_settled(run)).items():
         try:
             answers = connect(address).ask(
                 "cancel", runs=_names(group), now=now, stop_grace=stop_grace, term_grace=term_grace
@@ -57,15 +60,6 @@ def resume(found: Found, assignments: Mapping[str, str]) -> list[Path]:
     for folder in folders:
         pointers.forget_state(folder)
     return folders
-
-
-def refresh(wanted: Sequence[Run]) -> None:
-    """Look again, though the last word of some may be known."""
-    for run in wanted:
-        known = pointers.known(run.folder)
-        if known is not None and known.state.finished:
-            pointers.forget_state(run.folder)
-    look(wanted)
 
 
 def _names(group: Iterable[tuple[Run, Any]]) -> list[dict[str, str]]:

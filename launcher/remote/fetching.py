@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
-from launcher.errors import LauncherError
+from launcher.errors import LauncherError, UsageError
 from launcher.remote import pointers
-from launcher.remote.acting import refresh
-from launcher.remote.host import Unreachable, connect
+from launcher.remote.host import Lost, Unreachable, connect
+from launcher.remote.looking import look_again
 from launcher.remote.pointers import Pointer
 from launcher.runs import Run
 
@@ -32,14 +32,15 @@ class Brought(NamedTuple):
 
 
 def fetch(run: Run, folder: Path, say: Callable[[str], None]) -> Brought:
-    """Bring every file of a run that isn't here as it is there. Raises `LauncherError`; what came is kept."""
+    """Bring every file of a run that isn't here as it is there. Raises `LauncherError`; what came is kept.
+
+    A host that was reached and falls silent, or is cut off, is waited for; one that never answered is not.
+    """
     pointer = pointers.of(run.folder)
     if pointer is None:
         raise LauncherError(f"{run.id}: what is known here of where it runs can't be read ({run.folder})")
-    refresh([run])
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     total = Brought(0, 0, ())
-    deadline, tried = time.monotonic() + PATIENCE, 0
+    deadline, tried, reached = time.monotonic() + PATIENCE, 0, False
     while True:
         try:
             for name, size in _bring(run, pointer, folder):
@@ -50,7 +51,8 @@ def fetch(run: Run, folder: Path, say: Callable[[str], None]) -> Brought:
                 deadline, tried = time.monotonic() + PATIENCE, 0
             return total
         except Unreachable as error:
-            if time.monotonic() > deadline:
+            reached = reached or isinstance(error, Lost)
+            if not reached or time.monotonic() > deadline:
                 raise
             if tried == 0:  # once for each time that it falls silent
                 say(f"{error}; going on where it was as soon as it answers, for {PATIENCE:.0f} s (Ctrl-C gives up)")
@@ -60,6 +62,8 @@ def fetch(run: Run, folder: Path, say: Callable[[str], None]) -> Brought:
 
 def _bring(run: Run, pointer: Pointer, folder: Path) -> Iterator[tuple[str, int | None]]:
     """The files that were brought, each with the bytes that came, or None where it is gone."""
+    look_again(run, pointer)
+    _make(folder)
     host = connect(pointer.address)
     listed = host.ask("contents", root=pointer.root, id=run.id)
     wanted = [
@@ -76,6 +80,16 @@ def _bring(run: Run, pointer: Pointer, folder: Path) -> Iterator[tuple[str, int 
                 yield head["name"], None
             else:
                 yield head["name"], _take(folder / head["name"], head, answers)
+
+
+def _make(folder: Path) -> None:
+    """The folder that a run is brought into. Raises `UsageError`."""
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(
+            f"fetch: {folder} can't be made: {error.strerror}; name with to=FOLDER one that you may write to"
+        ) from None
 
 
 def _take(path: Path, head: dict[str, Any], answers: Iterator[Any]) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from launcher import arms, human, processes, runs
 from launcher.queues import Seen
 from launcher.remote import pointers
 from launcher.remote.address import Address
-from launcher.remote.host import Unreachable, connect
+from launcher.remote.host import Host, Unreachable, connect
 from launcher.remote.pointers import Known, Pointer
 from launcher.runs import Run
 from launcher.states import State
@@ -31,7 +31,7 @@ def look(wanted: Sequence[Run], *, follow: bool = False) -> list[Seen]:
 
     Of a host that does not answer, the runs are unreachable, with what was known last.
     """
-    groups = by_address(run for run in wanted if not _is_settled(run, follow))
+    groups = by_address(run for run in wanted if not is_settled(run, follow))
     found: dict[Run, State] = {}
     if groups:
         with ThreadPoolExecutor(min(len(groups), MAX_HOSTS)) as pool:
@@ -40,7 +40,17 @@ def look(wanted: Sequence[Run], *, follow: bool = False) -> list[Seen]:
     return [Seen(run, runs.load(str(run.folder)), found.get(run) or _remembered(run)) for run in wanted]
 
 
-def _is_settled(run: Run, follow: bool) -> bool:
+def look_again(run: Run, pointer: Pointer) -> None:
+    """Look though the last word of the run may be known: files may have changed, or another launcher resumed it.
+
+    Raises `Unreachable`, and then what was known stays known.
+    """
+    found, _ = _ask_once(connect(pointer.address), {run: pointer}, [run], follow=False)
+    if not found[run].finished:
+        runs.mark_unfinished(Path(run.root), run.id)
+
+
+def is_settled(run: Run, follow: bool = False) -> bool:
     """Whether the last word of a run is known here already, and all that is wanted of it."""
     known = pointers.known(run.folder)
     if known is None or not known.state.finished:
@@ -58,15 +68,21 @@ def _ask(address: Address, group: dict[Run, Pointer], follow: bool) -> dict[Run,
     host, rest = connect(address), list(group)
     found: dict[Run, State] = {}
     while rest:
-        questions = [_question(run, group[run], follow) for run in rest]
         try:
-            answers = host.ask("look", runs=questions, follow=follow)
+            answered, rest = _ask_once(host, group, rest, follow)
         except Unreachable as error:
             return found | {run: _unreachable(run, str(error)) for run in rest}
-        found.update({run: _taken(run, group[run], each) for run, each in zip(rest, answers, strict=True)})
-        # A run that measured much is brought in pieces.
-        rest = [run for run, each in zip(rest, answers, strict=True) if each.get("more")]
+        found.update(answered)
     return found
+
+
+def _ask_once(
+    host: Host, group: Mapping[Run, Pointer], wanted: Sequence[Run], follow: bool
+) -> tuple[dict[Run, State], list[Run]]:
+    """The states of runs, kept, and those that measured so much that it comes in pieces. Raises `Unreachable`."""
+    answers = host.ask("look", runs=[_question(run, group[run], follow) for run in wanted], follow=follow)
+    found = {run: _taken(run, group[run], each) for run, each in zip(wanted, answers, strict=True)}
+    return found, [run for run, each in zip(wanted, answers, strict=True) if each.get("more")]
 
 
 def _question(run: Run, pointer: Pointer, follow: bool) -> dict[str, Any]:
@@ -150,6 +166,8 @@ def _unreachable(run: Run, why: str) -> State:
     known = pointers.known(run.folder)
     if known is None:
         return State("unreachable", why)
+    if known.state.finished:  # what it measured was wanted too, but how it ended is known
+        return known.state
     ago = human.duration(time.time() - known.seen)
     return known.state._replace(name="unreachable", reason=f"{why.splitlines()[0]}; {known.state.name} {ago} ago")
 

@@ -7,6 +7,7 @@ import time
 
 from launcher import human, queues, stopping, summary
 from launcher.errors import UsageError
+from launcher.stopping import Ended
 from launcher.verbs.arguments import Parser, all_runs, found, newest, split
 
 
@@ -29,8 +30,27 @@ def main(arguments: list[str]) -> int:
     except KeyboardInterrupt:
         print("\nthe runs stay asked to stop; `ls` says how they stand", file=sys.stderr)
         return 130
-    for seen, why_not in ended:
-        already = "already " if before[seen.run].finished else ""
-        said = f"{already}{summary.headline(seen.state, time.time())}"
-        print(f"{seen.run.id}  {said}{'; not ended: ' if why_not else ''}{why_not}")
+    for each in ended:
+        print(f"{each.seen.run.id}  {_said(each, already=before[each.seen.run].finished)}")
+    if any(_was_unreachable(each) for each in ended):
+        return 3
     return 1 if any(each.why_not for each in ended) else 0
+
+
+def _said(each: Ended, *, already: bool) -> str:
+    state, why = each.seen.state, each.why_not
+    if _was_unreachable(each):  # its state has the reason, and how it stood last; advice to copy may come behind
+        return f"not ended: {state.reason}{'' if why in state.reason else why.removeprefix(_first(why))}"
+    headline = summary.headline(state, time.time())
+    return f"{'already ' * already}{headline}{'; not ended: ' if why else ''}{why}"
+
+
+def _was_unreachable(each: Ended) -> bool:
+    """Whether what kept a run from being ended is what keeps its state from being known: its host."""
+    return (
+        bool(each.why_not) and each.seen.state.name == "unreachable" and _first(each.why_not) in each.seen.state.reason
+    )
+
+
+def _first(text: str) -> str:
+    return text.partition("\n")[0]

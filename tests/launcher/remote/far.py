@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from launcher import runs
 from launcher.__main__ import main
+from launcher.remote import host
 from launcher.remote.host import Host
 
 
@@ -79,6 +80,13 @@ def until(true: Callable[[], Any], seconds: float = 60.0) -> Any:
         assert time.monotonic() < deadline, "it did not happen"
         time.sleep(0.05)
     return found
+
+
+def away(far: Far) -> None:
+    """From now on nothing listens where the host was."""
+    host.close_all()
+    config = Path(far.config)
+    config.write_text(config.read_text().replace(f"Port {far.testbed.ssh.port}", "Port 1"))
 
 
 @contextlib.contextmanager

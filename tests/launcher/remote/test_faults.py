@@ -216,6 +216,25 @@ def test_a_fetch_that_is_cut_goes_on_where_it_was(far, proxy, moments, tmp_path,
     assert not list((tmp_path / "got").rglob(".*.part"))
 
 
+def test_a_host_that_is_cut_off_in_the_middle_of_a_fetch_is_waited_for_and_told_of_once(far, proxy, monkeypatch):
+    monkeypatch.setattr("launcher.remote.fetching.PAUSES", (0.05,))
+    monkeypatch.setattr("launcher.remote.fetching.PATIENCE", 0.5)
+    (run,) = far.submit("steps=1")
+    far.until(run, "done")
+    stream = Host.stream
+
+    def cut(self, request, /, data=None, **arguments):
+        if request == "files":
+            Path(far.config).write_text(Path(far.config).read_text().replace(f"Port {proxy.port}", "Port 1"))
+            proxy.cut()
+        return stream(self, request, data, **arguments)
+
+    monkeypatch.setattr(Host, "stream", cut)
+    said = far.type("fetch", run)
+    assert said.code == 3
+    assert said.err.count("going on where it was") == 1
+
+
 @pytest.mark.parametrize("transport", ["fabric", "openssh"])
 def test_a_network_that_stalls_is_given_up_with_words_and_nothing_hangs(far, proxy, transport):
     reached = Host(address(far.config, transport=transport))

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
+import time
 
 from launcher import queues, runs
-from launcher.remote import host
 from launcher.runs import Run
-from tests.launcher.remote.far import until
+from tests.launcher.remote.far import away, until
 
 
 def files(folder) -> dict[str, bytes]:
@@ -104,14 +103,21 @@ def test_where_no_run_is_elsewhere_there_is_nothing_to_fetch(far):
     assert refused.code == 2 and "no run" in refused.err
 
 
-def test_a_host_that_stays_silent_is_told_of_once(far, monkeypatch):
-    monkeypatch.setattr("launcher.remote.fetching.PAUSES", (0.05,))
-    monkeypatch.setattr("launcher.remote.fetching.PATIENCE", 0.5)
+def test_a_host_that_was_never_reached_is_not_waited_for_and_what_is_known_of_its_run_stays(far, tmp_path):
     (run,) = far.submit("steps=1")
     far.until(run, "done")
-    host.close_all()
-    config = Path(far.config)
-    config.write_text(config.read_text().replace(str(far.testbed.ssh.port), "1"))
-    said = far.type("fetch", run)
-    assert said.code == 3
-    assert said.err.count("going on where it was") == 1
+    away(far)
+    began = time.monotonic()
+    said = far.type("fetch", run, f"to={tmp_path / 'got'}")
+    assert (said.code, time.monotonic() - began < 10) == (3, True)
+    assert "the connection is refused" in said.err and "going on where it was" not in said.err
+    assert not (tmp_path / "got").exists()
+    assert far.state(run) == "done"
+
+
+def test_a_folder_that_cannot_be_made_is_a_mistake_in_to(far):
+    (run,) = far.submit("steps=1")
+    far.until(run, "done")
+    refused = far.type("fetch", run, "to=/proc/x")
+    assert refused.code == 2
+    assert f"/proc/x/{run} can't be made: No such file or directory; name with to=FOLDER one" in refused.err

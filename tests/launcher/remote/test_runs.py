@@ -14,7 +14,7 @@ import pytest
 
 from launcher import processes, runs
 from launcher.remote import host, pointers
-from tests.launcher.remote.far import asked, until
+from tests.launcher.remote.far import asked, away, until
 
 SLOW = "env.PAUSE=0.2"
 
@@ -171,6 +171,17 @@ def test_a_cancelled_run_is_saved_and_resumed_from_there(far):
     assert far.type("resume", run).code == 2
 
 
+def test_a_run_that_is_known_to_have_ended_is_not_asked_about_when_it_is_cancelled(far, monkeypatch):
+    (run,) = far.submit("steps=1")
+    far.until(run, "done")
+    away(far)
+    assert far.type("fetch", run).code == 3  # which looks again, and must not forget what it can't learn anew
+    with asked(monkeypatch) as requests:
+        said = far.type("cancel", run)
+    assert (said.code, requests) == (0, [])
+    assert said.out.startswith(f"{run}  already done")
+
+
 def test_watching_shows_progress_and_ends_with_the_result(far):
     (run,) = far.submit("steps=30", "env.PAUSE=0.05")
     said = far.type("watch", run)
@@ -302,7 +313,9 @@ def test_a_host_that_does_not_answer_makes_its_runs_unreachable_and_others_are_s
     rows = {line.split()[0]: line.split()[1] for line in listed.out.splitlines() if line[:2] == "20"}
     assert rows[here] == "running" and rows[there] == "unreachable"
     assert "running" in listed.out.splitlines()[-1] and "refused" in listed.out.splitlines()[-1]
-    assert far.type("cancel", there).code == 1
+    said = far.type("cancel", there)
+    assert said.code == 3 and said.out.startswith(f"{there}  not ended: ")
+    assert said.out.count("refused") == 1 and "; running " in said.out and said.out.endswith(" ago\n")
     assert far.type("logs", there).code == 3
     assert far.type("rm", there).code == 3
     assert far.pointer(there).exists()
