@@ -1,1 +1,7 @@
+import signal
+
 pytest_plugins = ["tests.testbed.plugin"]
+
+# A shell starts what it puts into the background deaf to Ctrl-C, and every process below inherits that. Tests press it.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
