@@ -23,6 +23,8 @@ class Terminal:
         self.code: int | None = None
         self._pid, self._end = pty.fork()
         if self._pid == 0:
+            for each in (signal.SIGINT, signal.SIGHUP):  # deaf to them if the tests run in the background
+                signal.signal(each, signal.SIG_DFL)
             os.execvpe(argv[0], list(argv), dict(environment or os.environ))
 
     def type(self, line: str) -> None:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -31,14 +32,14 @@ def said(argv: Sequence[str], env: Mapping[str, str] | None = None) -> str:
 
 
 def running_job(testbed: Testbed, *options: str) -> str:
-    """The id of a job that runs, and that the controller's state on disk knows to be running: it writes that a few
+    """The id of a job that runs, and that the controller's state on disk knows to be running: it writes that up to five
     seconds late, and one that is killed before then starts a running job anew."""
     argv = ["sbatch", "--parsable", "--output=/dev/null", *options, "--wrap", "sleep 300"]
     job = said(argv, testbed.slurm_env())
     assert wait_until(lambda: state(testbed, job) == "RUNNING", 60)
-    seen = time.time()
+    started = datetime.fromisoformat(said(["squeue", "-h", "-j", job, "-o", "%S"], testbed.slurm_env())).timestamp()
     saved = Path(testbed.slurm.conf).with_name("state") / "job_state"
-    assert wait_until(lambda: saved.stat().st_mtime > seen, 90)
+    assert wait_until(lambda: time.time() > started + 8 and saved.stat().st_mtime >= started, 90)
     return job
 
 

@@ -68,14 +68,20 @@ def test_a_run_is_cancelled_saved_and_resumed_with_another_time_limit(login):
 
 
 def test_before_its_time_limit_a_run_saves_and_is_requeued_in_its_own_folder(login):
-    (run,) = login.submit("steps=30", "env.PAUSE=0.1")
+    (run,) = login.submit("steps=60", "env.PAUSE=0.2")  # time enough for the signal to come before its end
     until(lambda: "step 2" in login.type("logs", run).out)
     slurm(login, "scancel", "--batch", "--signal=USR1", job(login, run))  # as Slurm does it before the limit
     until(lambda: login.state(run) == "queued")
-    until(lambda: slurm(login, "scontrol", "update", f"jobid={job(login, run)}", "StartTime=now") == "" and True)
+
+    def begun() -> bool:
+        # Again and again: Slurm may only now be setting the two minutes that a requeued job waits.
+        slurm(login, "scontrol", "update", f"jobid={job(login, run)}", "StartTime=now")
+        return login.state(run) != "queued"
+
+    until(begun)
     assert login.until(run, "done", seconds=90) == "done"
     assert runs.attempts(login.folder(run)) == [1, 2]
-    assert login.type("logs", "-f", run).out.count("step 30\n") == 1
+    assert login.type("logs", "-f", run).out.count("step 60\n") == 1
 
 
 def test_one_run_comes_after_another(login):
