@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from launcher import runs
 from launcher.runs import Files, Run
-from launcher.states import State
+from launcher.states import State, of_status
 from recipes.typed import show
 
 ARMS = "arms"
@@ -58,15 +58,7 @@ def state(arm: Run, whole: State) -> State:
 
 
 def _of(files: Files, name: Any, reason: str) -> State:
-    status = files.status or {}
-    return State(
-        name,
-        reason,
-        attempt=status.get("attempt") or 0,
-        exit_code=status.get("exit_code"),
-        started=status.get("started"),
-        ended=status.get("ended"),
-    )
+    return of_status(name, reason, files.status or {})
 
 
 def _failed(folder: Path) -> str:

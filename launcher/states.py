@@ -89,7 +89,7 @@ def _finished(files: Files, status: dict[str, Any]) -> State:
         name, reason = "cancelled", _saved(files) or "on request"
     if name in ("stopped", "cancelled"):
         reason = ("" if reason == name else reason) or _saved(files)
-    return _state(name, reason, status)
+    return of_status(name, reason, status)
 
 
 def _waiting(files: Files, liveness: Liveness, unreadable: str) -> State:
@@ -112,26 +112,26 @@ def _waiting(files: Files, liveness: Liveness, unreadable: str) -> State:
 
 def _running(files: Files, status: dict[str, Any], liveness: Liveness) -> State:
     if liveness.life == "unknown":
-        return _state("unreachable", liveness.reason, status)
+        return of_status("unreachable", liveness.reason, status)
     if liveness.waits:
-        return _state("stopping" if files.cancelled else "queued", liveness.reason, status)
+        return of_status("stopping" if files.cancelled else "queued", liveness.reason, status)
     if liveness.life == "alive":
         if status.get("state") == "queued" and not files.cancelled and not files.stop:
-            return _state("queued", status.get("reason") or "", status)
+            return of_status("queued", status.get("reason") or "", status)
         if files.cancelled or files.stop:
-            return _state("stopping", "cancelled" if files.cancelled else "asked to stop at the next step", status)
-        return _state("running", liveness.reason, status)
+            return of_status("stopping", "cancelled" if files.cancelled else "asked to stop at the next step", status)
+        return of_status("running", liveness.reason, status)
     if files.cancelled:
-        return _state("cancelled", _saved(files) or "killed on request", status)
+        return of_status("cancelled", _saved(files) or "killed on request", status)
     if files.saved is not None:
-        return _state("stopped", f"{_saved(files)}; {liveness.reason}", status)
+        return of_status("stopped", f"{_saved(files)}; {liveness.reason}", status)
     # What its shell saw last, of one that was ended from outside: the queue knows better why, if it says so.
     seen = (status.get("reason") or "") if status.get("state") == "interrupted" else ""
     if liveness.outcome or seen:
         reason = (liveness.outcome and liveness.reason) or seen or "its script was killed"
-        return _state(liveness.outcome or "failed", reason, status)
+        return of_status(liveness.outcome or "failed", reason, status)
     doing = "waiting for GPUs" if status.get("state") == "queued" else "running"
-    return _state("lost", f"it was {doing}, and {liveness.reason}", status)
+    return of_status("lost", f"it was {doing}, and {liveness.reason}", status)
 
 
 def _saved(files: Files) -> str:
@@ -141,7 +141,8 @@ def _saved(files: Files) -> str:
     return f"on request, saved at step {step}" if step is not None else "on request, saved"
 
 
-def _state(name: Name, reason: str, status: dict[str, Any]) -> State:
+def of_status(name: Name, reason: str, status: dict[str, Any]) -> State:
+    """A state with what status.json says of its attempt."""
     return State(
         name,
         reason,

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from recipes import operations
-from recipes.typed import SettingsError, setting, show
+from recipes.typed import SettingsError, plain, setting, show
 
 Level = Literal["o0", "o1", "o2", "o3"]
 Dtype = Literal["auto", "float16", "bfloat16"]
@@ -203,6 +204,20 @@ def _check_tensorflow(amp: Amp) -> None:
             "amp.master_weights=false: the variables of Keras's mixed policies are always float32; say amp=o3",
             "amp.master_weights",
         )
+
+
+def check_saved_scale(own: LossScale, state: Mapping[str, Any]) -> None:
+    """Refuse to go on from the state of a loss scale that had other settings, or of none. Raises `SettingsError`."""
+    if not state:
+        raise SettingsError(
+            f"loss_scale.mode={own.mode}, and the checkpoint was saved without a loss scale", "loss_scale.mode"
+        )
+    for key, value in plain(own).items():
+        saved = state["settings"][key]
+        if saved != value:
+            raise SettingsError(
+                f"loss_scale.{key}={show(value)}, and the checkpoint was saved with {show(saved)}", f"loss_scale.{key}"
+            )
 
 
 def _check_scale(amp: Amp, scale: LossScale) -> None:

@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 
-from recipes.levels import LossScale
-from recipes.typed import SettingsError, plain, show
+from recipes.levels import LossScale, check_saved_scale
+from recipes.typed import SettingsError, plain
 
 
 class NoScale:
@@ -132,18 +132,7 @@ class LossScaler(torch.amp.GradScaler):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a saved scale. Raises `SettingsError` where it was saved under other settings."""
-        if not state:
-            raise SettingsError(
-                f"loss_scale.mode={self._settings.mode}, and the checkpoint was saved without a loss scale",
-                "loss_scale.mode",
-            )
-        for key, own in plain(self._settings).items():
-            saved = state["settings"][key]
-            if saved != own:
-                raise SettingsError(
-                    f"loss_scale.{key}={show(own)}, and the checkpoint was saved with {show(saved)}",
-                    f"loss_scale.{key}",
-                )
+        check_saved_scale(self._settings, state)
         super().load_state_dict(state)
         self._bad_steps.fill_(state["bad_steps"])
         self._skipped.fill_(state["skipped"])
