@@ -10,7 +10,6 @@ from typing import Any
 
 from launcher.errors import UsageError
 
-TRANSPORTS = ("fabric", "openssh")
 _FORM = re.compile(
     r"(?:(?P<user>[^@\s:,]+)@)?(?:\[(?P<six>[0-9A-Fa-f:.]+)\]|(?P<host>[^@\s:,\[\]]+))(?::(?P<port>\d{1,5}))?"
 )

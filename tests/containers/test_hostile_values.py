@@ -57,7 +57,7 @@ def arrives(container: Container, runtime: str) -> None:
 def test_a_hostile_text_as_argument_value_and_path(text: str, runtime: str) -> None:
     arrives(dataclasses.replace(PLAIN, argv=("python3", text, text)), runtime)
     arrives(dataclasses.replace(PLAIN, environment={"VALUE": text}), runtime)
-    arrives(dataclasses.replace(PLAIN, workdir=f"/work/{text}x"), runtime)
+    arrives(dataclasses.replace(PLAIN, workdir=f"/job/{text}x"), runtime)
     arrives(dataclasses.replace(PLAIN, mounts=(Mount(source=f"/s{text}", target=f"/t{text}x"),)), runtime)
 
 
