@@ -1,23 +1,6 @@
 """Whether what ran is the precision that was asked for: `proved`, `contradicted` or `unknown`, and why.
 
-Judged are plain dictionaries, one for each observed step of each rank, as every framework's witness writes them:
-
-    {"rank": 0, "world_size": 1, "step": 1,
-     "rule": {"level", "dtype", "allow", "deny", "keep_fp32", "masters", "tf32", "device",
-              "float32_parameters"},                     where parameters are cast as they are used, they stay float32
-     "calls": [{"operation", "functions", "backward", "dtype", "kept", "compiled", "device", "calls", "flops"}],
-     "listed": [{"function", "dtypes", "calls"}],        functions of allow and deny, dtypes of their tensors in order
-     "unseen": [function],                               functions of allow and deny whose calls can't be seen
-     "unaccounted": {operation: times},                  what may have multiplied matrices and wasn't counted
-     "audit": "",                                        where a second witness disagrees
-     "parameters": [{"group": "norm" | "kept" | "other", "dtype", "elements"}],
-     "optimizer": {dtype: elements},                     what optimizers stepped; empty where no step was taken
-     "float32": {"switches": {name: setting}, "arithmetic": {product: "float32" | "tf32" | "bfloat16"}},
-     "xla_clusters": None,
-     "problems": [text]}                                 why this step couldn't be observed
-
-A call counts by its matrices alone, in the widest of their dtypes. `functions` names what the call may have come
-from, `kept` is None where it can't be told whether it was inside a module of `keep_fp32`. Standard library only.
+Judged are the reports of the observed steps of each rank, as `recipes.observation` has them. Standard library only.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What really ran in a training step in Paddle: reports as `recipes.verdict` has them.
+"""What really ran in a training step in Paddle: reports as `recipes.observation` has them.
 
 Linear and convolution layers are watched: the dtype of what a layer puts out is the one that its product was computed
 in, and the dtype of the gradient that comes back to it is that of its backward. Paddle's own count of kernels by dtype
@@ -17,6 +17,7 @@ import paddle
 from paddle import nn
 from paddle.base import core
 
+from recipes import observation
 from recipes.paddle_.precision import NORMS, Precision, dtype_name
 
 FLAG = "FLAGS_low_precision_op_list"
@@ -129,32 +130,19 @@ class Witness:
         return {"matmul": "float32" if exact else "tf32"}
 
     def _head(self, number: int) -> dict[str, Any]:
-        precision, amp = self._precision, self._precision.amp
-        return {
-            "rank": 0,
-            "world_size": 1,
-            "step": number,
-            "rule": {
-                "level": amp.level,
-                "dtype": precision.dtype,
-                "allow": list(precision.allow),
-                "deny": list(precision.deny),
-                "keep_fp32": list(amp.keep_fp32),
-                "masters": amp.level == "o2" and amp.master_weights is not False,
-                "tf32": precision.tf32,
-                "device": precision.device,
-            },
-            "calls": [],
-            "listed": [],
-            "unseen": [each for each in (*precision.allow, *precision.deny) if each not in ("linear", "conv2d")],
-            "unaccounted": {},
-            "audit": "",
-            "parameters": self._parameters(),
-            "optimizer": {},
-            "float32": {"switches": {}, "arithmetic": {}},
-            "xla_clusters": None,
-            "problems": [],
-        }
+        precision = self._precision
+        head = observation.head(
+            number,
+            amp=precision.amp,
+            dtype=precision.dtype,
+            allow=precision.allow,
+            deny=precision.deny,
+            tf32=precision.tf32,
+            device=precision.device,
+            parameters=self._parameters(),
+        )
+        unseen = [each for each in (*precision.allow, *precision.deny) if each not in ("linear", "conv2d")]
+        return {**head, "unseen": unseen}
 
     def _parameters(self) -> list[dict[str, Any]]:
         elements: Counter[tuple[str, str]] = Counter()

@@ -28,7 +28,7 @@ CLUSTER = re.compile(r"_?Xla(Compile|Run|Merge|Launch)")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reading:
-    """What is known of the graphs that a function ran: parts of `recipes.verdict`'s report."""
+    """What is known of the graphs that a function ran: parts of `recipes.observation`'s report."""
 
     calls: list[dict[str, Any]] = field(default_factory=list)
     listed: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -100,7 +100,7 @@ def _read_one(graph: Any, named: Sequence[str], kept: str | None, compiled: bool
 def call(
     operation: str, dtype: str, work: int, *, backward: bool, kept: bool, device: str, compiled: bool = False
 ) -> dict[str, Any]:
-    """One call as `recipes.verdict` has it."""
+    """One call as `recipes.observation` has it."""
     return {
         "operation": operation,
         "functions": [operation],

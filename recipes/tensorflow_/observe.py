@@ -22,7 +22,7 @@ import keras
 from tensorflow.python.eager import context
 from tensorflow.python.framework import op_callbacks
 
-from recipes import verdict
+from recipes import observation, verdict
 from recipes.tensorflow_ import float32_probe, graphs, hlo, xla
 from recipes.tensorflow_.devices import World
 from recipes.tensorflow_.graphs import Reading
@@ -172,33 +172,20 @@ class Witness:
 
     def _head(self, number: int) -> dict[str, Any]:
         precision, world = self._precision, self._world
-        amp = precision.amp
-        return {
-            "rank": world.rank if world else 0,
-            "world_size": world.size if world else 1,
-            "step": number,
-            "rule": {
-                "level": amp.level,
-                "dtype": precision.dtype,
-                "allow": list(precision.allow),
-                "deny": list(precision.deny),
-                "keep_fp32": list(amp.keep_fp32),
-                "masters": amp.level == "o2",
-                "float32_parameters": amp.level != "o3",
-                "tf32": precision.tf32,
-                "device": precision.device,
-            },
-            "calls": [],
-            "listed": [],
-            "unseen": [],
-            "unaccounted": {},
-            "audit": "",
-            "parameters": self._parameters(),
-            "optimizer": {},
-            "float32": {"switches": {}, "arithmetic": {}},
-            "xla_clusters": len(self._before) if xla.folder() else None,
-            "problems": [],
-        }
+        head = observation.head(
+            number,
+            rank=world.rank if world else 0,
+            world_size=world.size if world else 1,
+            amp=precision.amp,
+            dtype=precision.dtype,
+            allow=precision.allow,
+            deny=precision.deny,
+            tf32=precision.tf32,
+            device=precision.device,
+            parameters=self._parameters(),
+            float32_parameters=precision.amp.level != "o3",
+        )
+        return {**head, "xla_clusters": len(self._before) if xla.folder() else None}
 
     def _parameters(self) -> list[dict[str, Any]]:
         elements: Counter[tuple[str, str]] = Counter()

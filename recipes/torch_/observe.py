@@ -21,7 +21,7 @@ from typing import Any
 
 from torch import distributed, nn
 
-from recipes import verdict
+from recipes import observation, verdict
 from recipes.torch_ import eager
 from recipes.torch_.calls import dtype_name
 from recipes.torch_.cast import NORMS
@@ -83,32 +83,18 @@ class Witness:
     def _head(self, number: int) -> dict[str, Any]:
         ranks = distributed.is_available() and distributed.is_initialized()
         precision = self._precision
-        amp = precision.amp
-        return {
-            "rank": distributed.get_rank() if ranks else 0,
-            "world_size": distributed.get_world_size() if ranks else 1,
-            "step": number,
-            "rule": {
-                "level": amp.level,
-                "dtype": dtype_name(precision.dtype),
-                "allow": list(precision.allow),
-                "deny": list(precision.deny),
-                "keep_fp32": list(amp.keep_fp32),
-                "masters": amp.level == "o2" and amp.master_weights is not False,
-                "tf32": precision.tf32,
-                "device": precision.device.type,
-            },
-            "calls": [],
-            "listed": [],
-            "unseen": [],
-            "unaccounted": {},
-            "audit": "",
-            "parameters": self._parameters(),
-            "optimizer": {},
-            "float32": {"switches": {}, "arithmetic": {}},
-            "xla_clusters": None,
-            "problems": [],
-        }
+        return observation.head(
+            number,
+            rank=distributed.get_rank() if ranks else 0,
+            world_size=distributed.get_world_size() if ranks else 1,
+            amp=precision.amp,
+            dtype=dtype_name(precision.dtype),
+            allow=precision.allow,
+            deny=precision.deny,
+            tf32=precision.tf32,
+            device=precision.device.type,
+            parameters=self._parameters(),
+        )
 
     def _owners(self) -> dict[nn.Parameter, tuple[nn.Module, bool]]:
         """The module of each parameter, and whether it is kept in float32, as a shared one is if any of its is."""

@@ -50,7 +50,7 @@ class Watch:
         return profile
 
     def report(self, profile: Any, precision: Precision) -> dict[str, Any]:
-        """What was seen, once everything has been left: those fields of `recipes.verdict`'s report."""
+        """What was seen, once everything has been left: those fields of `recipes.observation`'s report."""
         listed = (*precision.allow, *precision.deny)
         seen = audit.read(profile, listed) if profile is not None else audit.Audit()
         calls = self.mode.record.calls

@@ -55,7 +55,7 @@ class Wrapper(ABC):
 
     @abstractmethod
     def reports(self) -> list[dict[str, Any]]:
-        """What was seen on this rank, once the script has ended: reports as `recipes.verdict` has them."""
+        """What was seen on this rank, once the script has ended: reports as `recipes.observation` has them."""
 
     @abstractmethod
     def mechanism(self) -> str:

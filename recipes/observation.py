@@ -1,0 +1,75 @@
+"""The report of one observed step on one rank: a plain dictionary, the same from every framework's witness.
+
+    {"rank": 0, "world_size": 1, "step": 1,
+     "rule": {"level", "dtype", "allow", "deny", "keep_fp32", "masters", "tf32", "device",
+              "float32_parameters"},                     where parameters are cast as they are used, they stay float32
+     "calls": [{"operation", "functions", "backward", "dtype", "kept", "compiled", "device", "calls", "flops"}],
+     "listed": [{"function", "dtypes", "calls"}],        functions of allow and deny, dtypes of their tensors in order
+     "unseen": [function],                               functions of allow and deny whose calls can't be seen
+     "unaccounted": {operation: times},                  what may have multiplied matrices and wasn't counted
+     "audit": "",                                        where a second witness disagrees
+     "parameters": [{"group": "norm" | "kept" | "other", "dtype", "elements"}],
+     "optimizer": {dtype: elements},                     what optimizers stepped; empty where no step was taken
+     "float32": {"switches": {name: setting}, "arithmetic": {product: "float32" | "tf32" | "bfloat16"}},
+     "xla_clusters": None,
+     "problems": [text]}                                 why this step couldn't be observed
+
+A call counts by its matrices alone, in the widest of their dtypes. `functions` names what the call may have come
+from, `kept` is None where it can't be told whether it was inside a module of `keep_fp32`. Standard library only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from recipes.levels import Amp
+
+
+def head(
+    step: int,
+    *,
+    rank: int = 0,
+    world_size: int = 1,
+    amp: Amp,
+    dtype: str,
+    allow: Sequence[str],
+    deny: Sequence[str],
+    tf32: bool,
+    device: str,
+    parameters: Sequence[dict[str, Any]],
+    float32_parameters: bool | None = None,
+) -> dict[str, Any]:
+    """The report of a step before anything of it is seen: what was asked for, and the parameters as they are.
+
+    `allow` and `deny` are the lists in force, `amp` what they came from. `float32_parameters` is None where the level
+    decides what dtype parameters have.
+    """
+    rule = {
+        "level": amp.level,
+        "dtype": dtype,
+        "allow": list(allow),
+        "deny": list(deny),
+        "keep_fp32": list(amp.keep_fp32),
+        "masters": amp.level == "o2" and amp.master_weights is not False,
+        "tf32": tf32,
+        "device": device,
+    }
+    if float32_parameters is not None:
+        rule["float32_parameters"] = float32_parameters
+    return {
+        "rank": rank,
+        "world_size": world_size,
+        "step": step,
+        "rule": rule,
+        "calls": [],
+        "listed": [],
+        "unseen": [],
+        "unaccounted": {},
+        "audit": "",
+        "parameters": list(parameters),
+        "optimizer": {},
+        "float32": {"switches": {}, "arithmetic": {}},
+        "xla_clusters": None,
+        "problems": [],
+    }
