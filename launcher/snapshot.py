@@ -39,7 +39,7 @@ def _ignored(package: Path) -> set[Path]:
     """Files of the package that its git checkout ignores; none outside one, or where the whole package is ignored."""
     if not _in_checkout(package):
         return set()
-    listed = _git(package, "ls-files", "-z", "--others", "--ignored", "--exclude-standard").split("\0")
+    listed = git(package, "ls-files", "-z", "--others", "--ignored", "--exclude-standard").split("\0")
     found = {package / each for each in listed if each}
     return set() if package / "__init__.py" in found else found
 
@@ -143,28 +143,30 @@ def git_state(root: Path, files: Sequence[Path]) -> tuple[str | None, bool]:
     """Commit and whether there are uncommitted changes, if git tracks the first of these files."""
     if not _in_checkout(root):
         return None, False
-    if not files or not _git(root, "ls-files", "--", str(files[0])):
+    if not files or not git(root, "ls-files", "--", str(files[0])):
         return None, False  # an environment inside somebody's checkout says nothing about this code
-    lines = _git(root, "status", "--porcelain=v2", "--branch", "--untracked-files=normal").splitlines()
+    lines = git(root, "status", "--porcelain=v2", "--branch", "--untracked-files=normal").splitlines()
     commits = [line.split()[-1] for line in lines if line.startswith("# branch.oid ")]
     return (commits[0] if commits else None), any(not line.startswith("#") for line in lines)
 
 
 def diff(root: Path) -> str:
     """Uncommitted changes of tracked files in the checkout, cut at a size; empty outside git."""
-    text = _git(root, "diff", "HEAD", "--no-color", "--no-ext-diff")
+    text = git(root, "diff", "HEAD", "--no-color", "--no-ext-diff")
     if len(text) > MAX_DIFF_BYTES:
         return text[:MAX_DIFF_BYTES] + f"\n... cut at {MAX_DIFF_BYTES} characters\n"
     return text
 
 
-def _git(root: Path, *arguments: str) -> str:
+def git(folder: Path, *arguments: str, errors: str = "replace") -> str:
+    """What git prints there; empty where there is no git, or it fails. `errors` is what becomes of bytes that are no
+    UTF-8: with `surrogateescape`, names of files stay names of files."""
     try:
         done = subprocess.run(
-            ["git", "-C", str(root), *arguments],
+            ["git", "-C", str(folder), *arguments],
             capture_output=True,
             text=True,
-            errors="replace",
+            errors=errors,
             timeout=20,
             env={**os.environ, "GIT_OPTIONAL_LOCKS": "0"},
         )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +13,8 @@ from recipes.typed import SettingsError
 FOLDER = "script"
 """Where they lie in the snapshot, beside this project's own package."""
 MAX_FILES = 20_000
+KNOWN_FILES = ("ls-files", "--cached", "--others", "--exclude-standard")
+"""What git is asked for: files that it tracks, or would."""
 
 
 def name_in_snapshot(script: Path) -> str:
@@ -76,13 +77,14 @@ def _checkout(script: Path) -> Path | None:
     """The git checkout that the script belongs to; None where git ignores it or isn't there."""
     if not any((each / ".git").exists() for each in script.parents):
         return None
-    top = _git(script.parent, "rev-parse", "--show-toplevel").strip()
-    listed = _git(script.parent, "ls-files", "--cached", "--others", "--exclude-standard", "--", script.name).strip()
+    top = snapshot.git(script.parent, "rev-parse", "--show-toplevel", errors="surrogateescape").strip()
+    listed = snapshot.git(script.parent, *KNOWN_FILES, "--", script.name).strip()
     return Path(top) if top and listed and Path(top) in script.parents else None
 
 
 def _in_checkout(root: Path) -> Iterator[Path]:
-    for name in _git(root, "ls-files", "-z", "--cached", "--others", "--exclude-standard").split("\0"):
+    listed = snapshot.git(root, *KNOWN_FILES, "-z", errors="surrogateescape")
+    for name in listed.split("\0"):
         if name:
             yield root / name
 
@@ -93,21 +95,6 @@ def _in_folder(root: Path) -> Iterator[Path]:
         for name in sorted(names):
             if not name.endswith((".pyc", ".swp", "~")):
                 yield Path(folder) / name
-
-
-def _git(folder: Path, *arguments: str) -> str:
-    try:
-        done = subprocess.run(
-            ["git", "-C", str(folder), *arguments],
-            capture_output=True,
-            text=True,
-            errors="surrogateescape",
-            timeout=20,
-            env={**os.environ, "GIT_OPTIONAL_LOCKS": "0"},
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return done.stdout if done.returncode == 0 else ""
 
 
 def absolute(named: str) -> Path:
