@@ -25,7 +25,7 @@ from recipes.tensorflow_.precision import Precision
 from recipes.tensorflow_.recorder import TensorFlowDevice
 from recipes.trainer import script as shared
 from recipes.trainer.outcome import Mode
-from recipes.trainer.script import Started
+from recipes.trainer.wrapper import Started, Wrapper
 from recipes.typed import SettingsError
 
 WHOLE_RUN = 1
@@ -34,8 +34,8 @@ _CHOSEN = "_script_chose_float32"
 """Attribute of a layer whose dtype the script set to float32."""
 
 
-class TensorFlowWrapper(shared.Wrapper):
-    """`recipes.trainer.script.Wrapper` in TensorFlow."""
+class TensorFlowWrapper(Wrapper):
+    """`recipes.trainer.wrapper.Wrapper` in TensorFlow."""
 
     def __init__(self, started: Started) -> None:
         settings = started.chosen.settings
@@ -50,9 +50,9 @@ class TensorFlowWrapper(shared.Wrapper):
         if settings.xla:
             xla.watch(True, os.environ)
             tf.config.optimizer.set_jit("autoclustering")
-        self._own = script.by_script(settings.train, started.source)
+        self.own = script.by_script(settings.train, started.source)
         scale = settings.loss_scale
-        if not self._own and dtype == "float16":
+        if not self.own and dtype == "float16":
             if scale != levels.LossScale():
                 raise SettingsError(
                     f"loss_scale.mode={scale.mode}: Keras scales the loss of this script by its own rule, dynamically "
@@ -60,18 +60,16 @@ class TensorFlowWrapper(shared.Wrapper):
                     "loss_scale",
                 )
             scale = levels.PRESETS["tf"]
-        self._asked = False
-        self._mechanism = row.mechanism
         # Where the script applies its precision itself, this one is only what it is held against.
-        self._precision = Precision.of(settings.amp, scale, self._kind, tf32=settings.tf32, xla=settings.xla)
-        if self._own and settings.amp.level == "o1":
+        self.precision = Precision.of(settings.amp, scale, self._kind, tf32=settings.tf32, xla=settings.xla)
+        if self.own and settings.amp.level == "o1":
             Precision.of(levels.Amp(level="o0"), levels.LossScale(), self._kind, tf32=settings.tf32)
-        self._witness = ScriptWitness(self._precision, scaled_by_keras=not self._own and dtype == "float16")
+        self.witness = ScriptWitness(self.precision, scaled_by_keras=not self.own and dtype == "float16")
         self.mode = Mode(
             dtype=dtype,
             mechanism=row.mechanism,
-            loss_scale=self._precision.loss_scale,
-            tf32=self._precision.tf32,
+            loss_scale=self.precision.loss_scale,
+            tf32=self.precision.tf32,
             device=self._kind,
             capability=capability,
         )
@@ -79,43 +77,19 @@ class TensorFlowWrapper(shared.Wrapper):
     @contextlib.contextmanager
     def around(self) -> Iterator[None]:
         policy = keras.config.dtype_policy()
-        with self._witness.watching(), self._noticing():
-            if not self._own:
-                keras.config.set_dtype_policy(self._precision.policy)
+        with self.witness.watching(), self.noticing(Precision):
+            if not self.own:
+                keras.config.set_dtype_policy(self.precision.policy)
             try:
                 yield
             finally:
                 keras.config.set_dtype_policy(policy)
 
-    @contextlib.contextmanager
-    def _noticing(self) -> Iterator[None]:
-        """Whether the script asks for its precision: then the policy around it is taken back."""
-        original = Precision.from_env
-
-        def from_env(*args: Any, **kwargs: Any) -> Precision:
-            keras.config.set_dtype_policy("float32")
-            self._asked = True
-            made = original(*args, **kwargs)
-            self._precision = self._witness.precision = made
-            self._witness.scaled_by_keras = False
-            return made
-
-        Precision.from_env = staticmethod(from_env)  # type: ignore[method-assign]
-        try:
-            yield
-        finally:
-            Precision.from_env = staticmethod(original)  # type: ignore[method-assign]
-
-    def reports(self) -> list[dict[str, Any]]:
-        return self._witness.reports
-
-    def mechanism(self) -> str:
-        if self._asked:
-            return self._precision.mechanism
-        return "script" if self._own else self._mechanism
+    def give_way(self) -> None:
+        keras.config.set_dtype_policy("float32")
 
     def steps(self) -> int:
-        return self._witness.steps()
+        return self.witness.steps()
 
     def peak_memory(self) -> int:
         return TensorFlowDevice(self._kind).peak_memory()
@@ -146,6 +120,7 @@ class ScriptWitness(Witness):
     @precision.setter
     def precision(self, precision: Precision) -> None:
         self._precision = precision
+        self.scaled_by_keras = False  # the script has made its own, and scales the loss by it
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:

@@ -23,12 +23,12 @@ from recipes.torch_.spec import capability_of, device_from
 from recipes.trainer import script as shared
 from recipes.trainer.outcome import Mode
 from recipes.trainer.profiling import Profiling
-from recipes.trainer.script import Started
+from recipes.trainer.wrapper import Started, Wrapper
 from recipes.typed import SettingsError
 
 
-class TorchWrapper(shared.Wrapper):
-    """`recipes.trainer.script.Wrapper` in torch."""
+class TorchWrapper(Wrapper):
+    """`recipes.trainer.wrapper.Wrapper` in torch."""
 
     def __init__(self, started: Started) -> None:
         settings = started.chosen.settings
@@ -38,62 +38,37 @@ class TorchWrapper(shared.Wrapper):
         row = script.mechanism(settings, dtype, self._device.type, started.source)
         if row.hole:
             raise SettingsError(row.hole, "amp")
-        self._own = script.by_script(settings.train, started.source)
-        self._asked = False
-        self._precision = Precision.of(settings.amp, settings.loss_scale, self._device, tf32=settings.tf32)
+        self.own = script.by_script(settings.train, started.source)
+        self.precision = Precision.of(settings.amp, settings.loss_scale, self._device, tf32=settings.tf32)
         profiler = profiling.make(settings.profile, self._device, int(os.environ.get("RANK", "0")))
         self._profiling = Profiling(settings.profile, profiler, started.chosen.run)
         self._profiling.whenever()
-        self._witness = ScriptWitness(self._precision, self._profiling)
+        self.witness = ScriptWitness(self.precision, self._profiling)
         self._around = contextlib.ExitStack()
-        self._mechanism = row.mechanism
         self.mode = Mode(
             dtype=dtype,
             mechanism=row.mechanism,
-            loss_scale=self._precision.loss_scale,
-            tf32=self._precision.tf32,
+            loss_scale=self.precision.loss_scale,
+            tf32=self.precision.tf32,
             device=self._device.type,
             capability=capability,
         )
 
     @contextlib.contextmanager
     def around(self) -> Iterator[None]:
-        with self._witness.watching(), self._around, self._noticing():
-            if self._mechanism == "autocast_around":
+        with self.witness.watching(), self._around, self.noticing(Precision):
+            if self.mode.mechanism == "autocast_around":
                 # Its cache of cast weights is emptied only where the outermost autocast ends, which here is the end of
                 # the script: with it, every step would compute with the weights of the first.
-                autocast = torch.autocast(self._device.type, dtype=self._precision.dtype, cache_enabled=False)
+                autocast = torch.autocast(self._device.type, dtype=self.precision.dtype, cache_enabled=False)
                 self._around.enter_context(autocast)
             yield
 
-    @contextlib.contextmanager
-    def _noticing(self) -> Iterator[None]:
-        """Whether the script asks for its precision: then nothing is applied around it any more."""
-        original = Precision.from_env
-
-        def from_env(*args: Any, **kwargs: Any) -> Precision:
-            self._around.close()
-            self._asked = True
-            made = original(*args, **kwargs)
-            self._precision = self._witness.precision = made
-            return made
-
-        Precision.from_env = staticmethod(from_env)  # type: ignore[method-assign]
-        try:
-            yield
-        finally:
-            Precision.from_env = staticmethod(original)  # type: ignore[method-assign]
-
-    def reports(self) -> list[dict[str, Any]]:
-        return self._witness.reports
-
-    def mechanism(self) -> str:
-        if self._asked:
-            return self._precision.mechanism
-        return "script" if self._own else self._mechanism
+    def give_way(self) -> None:
+        self._around.close()
 
     def steps(self) -> int:
-        return self._witness.steps
+        return self.witness.steps
 
     def profile(self) -> dict[str, Any]:
         return self._profiling.found

@@ -11,72 +11,20 @@ import runpy
 import sys
 import time
 import traceback
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from recipes import arguments, result, run_folder, script, settings, verdict
-from recipes.arguments import Arguments
 from recipes.result import Result
 from recipes.run_folder import RunFolder, write_json
-from recipes.script import Source
 from recipes.trainer import outcome
-from recipes.trainer.outcome import Mode
 from recipes.trainer.run import FAILED, INTERRUPTED, REFUSED
+from recipes.trainer.wrapper import Started, Wrapper
 from recipes.typed import SettingsError
 
 PATIENCE = 60.0
 """Seconds that the first rank waits at the end for what the others saw."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Started:
-    """What the wrapper was started with."""
-
-    chosen: Arguments
-    file: Path
-    """Absolute."""
-    workdir: Path
-    arguments: tuple[str, ...]
-    source: Source
-
-
-class Wrapper(ABC):
-    """What a framework does around a script: its precision, where it can be applied there, and its observation."""
-
-    mode: Mode
-
-    @abstractmethod
-    def around(self) -> AbstractContextManager[None]:
-        """The script runs inside of this."""
-
-    @abstractmethod
-    def reports(self) -> list[dict[str, Any]]:
-        """What was seen on this rank, once the script has ended: reports as `recipes.observation` has them."""
-
-    @abstractmethod
-    def mechanism(self) -> str:
-        """What carried the level out, as far as it was seen."""
-
-    @abstractmethod
-    def steps(self) -> int:
-        """Optimizer steps that were counted."""
-
-    def profile(self) -> dict[str, Any]:
-        """What was profiled, as result.json has it."""
-        return {}
-
-    @abstractmethod
-    def peak_memory(self) -> int: ...
-
-    @abstractmethod
-    def versions(self) -> dict[str, str | None]: ...
-
-    @abstractmethod
-    def hardware(self) -> dict[str, str | None]: ...
 
 
 def main(framework: str, words: Sequence[str], wrap: Callable[[Started], Wrapper]) -> int:
