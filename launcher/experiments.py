@@ -11,7 +11,7 @@ single run, which Hydra reads; one with `arms` is a comparison, and is read here
     frameworks:                               what changes in another framework than that of `words`
       torch: {words: [xla=false]}
     scales:                                   smaller forms, by the word scale=NAME
-      smoke: {words: [data=synthetic], compare: {rounds: 1}, arms: [[], [loss_scale=none]]}
+      smoke: {words: [data=synthetic], compare: {rounds: 1}, arms: [[], [loss_scale=none]], names: [float32, other]}
     published:                                what it repeats
       source: ...
       hardware: ...
@@ -60,6 +60,10 @@ class Form:
     compare: dict[str, Any] = field(default_factory=dict)
     arms: tuple[tuple[str, ...], ...] = ()
     """Words for each arm by its place, which come after its own."""
+    names: tuple[str, ...] = ()
+    """What its arms are called, all of them, where their own names would say what isn't so in it."""
+    note: str = ""
+    """What has to be known of its figures; stands with those that were published."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -119,7 +123,9 @@ def find(name: str, config_dirs: Sequence[Path]) -> Experiment | None:
         found = build(Experiment, values)
         for key in ("frameworks", "scales"):
             for form in getattr(found, key):
-                _form(found, key, form)
+                count = len(_form(found, key, form).names)
+                if count not in (0, len(found.arms)):
+                    raise SettingsError(f"{key}.{form}.names should name all {len(found.arms)} arms, not {count}", key)
     except (yaml.YAMLError, SettingsError) as error:
         raise UsageError(f"{path}: {' '.join(str(error).split())}") from None
     if found.published and len(found.published.arms) != len(found.arms):
@@ -140,6 +146,7 @@ def ask(name: str, experiment: Experiment, words: Sequence[str], config_dirs: Se
     how, typed = comparison.take_apart(typed, base)
     composer = Composer(config_dirs=config_dirs)
     groups = composer.groups()
+    names = scale.names or other.names or tuple(arm.name for arm in experiment.arms)
     specs = []
     for index, arm in enumerate(experiment.arms):
         own = [word for form in (other, scale) for word in (*form.words, *_at(form.arms, index))]
@@ -151,12 +158,18 @@ def ask(name: str, experiment: Experiment, words: Sequence[str], config_dirs: Se
                 f"{swept}: experiment={name} has its own arms; give one value, which holds for all of them"
             )
         (cell,) = cells(composer, overrides)
-        specs.append(make(dataclasses.replace(cell, swept=(("arm", arm.name),))))
-    published = experiment.published
-    if published and wanted:
-        small = f"Measured was its form scale={wanted}, which shows that it runs and says nothing of its speed."
-        published = dataclasses.replace(published, note=f"{published.note} {small}".strip())
+        specs.append(make(dataclasses.replace(cell, swept=(("arm", names[index]),))))
+    published = _annotated(experiment.published, other, scale, wanted)
     return Asked(name=name, how=how, specs=tuple(specs), published=published)
+
+
+def _annotated(published: Published | None, other: Form, scale: Form, wanted: str | None) -> Published | None:
+    """What was published, with what has to be known of the forms that are measured instead."""
+    if published is None:
+        return None
+    small = f"Measured was its form scale={wanted}, which shows that it runs and says nothing of its speed."
+    notes = (published.note, other.note, small if wanted else "", scale.note)
+    return dataclasses.replace(published, note=" ".join(each for each in notes if each))
 
 
 def _places(name: str, config_dirs: Sequence[Path]) -> list[Path]:

@@ -99,6 +99,28 @@ def test_the_fair_arms_of_the_notebook_differ_in_precision_alone():
     assert {key for key in first if first[key] != third[key]} == {"amp"}
 
 
+@pytest.mark.parametrize("framework", [[], ["framework=torch"]])
+@pytest.mark.parametrize("name", NAMES)
+def test_small_no_arm_is_called_what_it_is_not(name, framework):
+    whole = planned(name, "scale=smoke", *framework)
+    assert len({comparison.label(arm) for arm in whole.arms}) == len(whole.arms)
+    for arm in whole.arms:
+        label, settings = comparison.label(arm), arm.settings
+        assert settings["xla"] or "XLA" not in label
+        assert settings["tf32"] or "TF32" not in label or label == "TF32: float32 again"
+        batches = [int(each) for each in re.findall(r", (\d+)", label)]
+        assert batches in ([], [settings["batch"]])
+        assert "float16" not in label or settings["amp"]["dtype"] == "float16"
+
+
+def test_what_a_small_form_leaves_out_is_said_beside_what_was_published():
+    notes = {name: planned(name, "scale=smoke").published.note for name in NAMES}
+    assert "its second arm is the first once more" in notes["alcf_gan"]
+    assert "its fourth arm is the third once more" in notes["twcc_resnet50"]
+    assert "It ran in torch" in notes["paddle_simplenet"]
+    assert "That page gives no figures" in notes["graph_rewrite"]
+
+
 def test_words_typed_beside_it_hold_for_all_arms():
     whole = planned("paddle_simplenet", "scale=smoke", "seed=7", "compare.rounds=3", "train.lr=0.5")
     assert {arm.settings["seed"] for arm in whole.arms} == {7}
@@ -145,6 +167,7 @@ def test_settings_of_a_single_run_are_left_to_hydra():
         ("arms: [{name: a, word: [amp=o0]}]", "unknown key arms[0].word"),
         ("arms: 3", "arms=3 should be a list"),
         ("arms: [{name: a}]\nscales: {smoke: 3}", "scales.smoke should be a group of keys"),
+        ("arms: [{name: a}, {name: b}]\nscales: {s: {names: [c]}}", "scales.s.names should name all 2 arms, not 1"),
         ("arms: [{name: a}]\npublished: {source: a, hardware: b, arms: []}", "1 arms, and 0 in what was published"),
         ("arms: [", "while parsing"),
     ],
