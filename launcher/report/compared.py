@@ -107,8 +107,8 @@ def bars(compared: Sequence[Arm]) -> Iterator[Bars]:
 def _measured(compared: Sequence[Arm], how: Compare, whole: State) -> Section:
     """How it was measured, and every round of it."""
     said = (
-        f"{how.rounds} rounds of one block of {how.steps} steps for each arm, every other round backwards, "
-        f"{how.cool_down} s of rest between; the first steps of a block and those that were observed are not timed. "
+        f"{how.rounds} round{'s' * (how.rounds != 1)} of one block of {how.steps} steps for each arm, every other round "
+        f"backwards, {how.cool_down} s of rest between; the first steps of a block and those that were observed are not timed. "
         "Throughput is the geometric mean over the rounds. "
         "Arms begin with the same weights, see the data in the same order and run the same code."
     )

@@ -31,22 +31,31 @@ _OF_PLAN = (
 _OF_RESULT = ("versions", "digests", "hardware", "world_size", "determinism", "mechanism", "steps", "wall_seconds")
 
 
+_UNITS = {
+    "result: wall_seconds": "s",
+    "result: peak_memory_bytes": "bytes",
+    **{f"result: throughput.{each}": "samples/s" for each in ("mean", "median", "p10", "p90")},
+}
+DIGEST = 12
+"""Letters of a digest that are shown."""
+
+
 def differing(evidence: Sequence[Evidence]) -> Table | None:
     """A row for each thing that is not the same in all of these runs; none of one run, and of too many."""
     if not 1 < len(evidence) <= MOST_RUNS:
         return None
     told = [_told(each) for each in evidence]
-    keys = dict.fromkeys(key for each in told for key in each)
-    rows = [(key, *(each.get(key, "-") for each in told)) for key in keys]
-    apart = [row for row in rows if len(set(row[1:])) > 1]
-    if not apart:
-        return Table(
-            header=("what", *(each.label for each in evidence)),
-            rows=((text("nothing differs"), *(text(""),) * len(evidence)),),
-        )
-    return Table(
-        header=("what", *(each.label for each in evidence)), rows=tuple(tuple(map(text, row)) for row in apart)
-    )
+    ended = [each for each, one in zip(told, evidence, strict=True) if one.result]
+    rows = []
+    for key in dict.fromkeys(key for each in told for key in each):
+        # A run that left no result differs in all of it from those that did, which says nothing.
+        able = ended if key.startswith("result: ") else told
+        if len({each.get(key, "-") for each in able}) > 1:
+            unit = f" ({_UNITS[key]})" if key in _UNITS else ""
+            rows.append((f"{key}{unit}", *(each.get(key, "-") for each in told)))
+    if not rows:
+        rows.append(("nothing differs", *("",) * len(evidence)))
+    return Table(header=("what", *(each.label for each in evidence)), rows=tuple(tuple(map(text, row)) for row in rows))
 
 
 def _told(evidence: Evidence) -> dict[str, str]:
@@ -65,7 +74,7 @@ def _told(evidence: Evidence) -> dict[str, str]:
             found[f"result: {group}.{key}"] = value
     found.pop("result: observed.why", None)  # a sentence, which stands with the verdict
     found["result: peak_memory_bytes"] = result.get("peak_memory_bytes")
-    return {key: _said(value) for key, value in found.items()}
+    return {key: _said(key, value) for key, value in found.items()}
 
 
 def script_difference(one: Evidence, other: Evidence) -> list[str]:
@@ -82,7 +91,9 @@ def _script(evidence: Evidence) -> list[str]:
     return script.replace(evidence.run.id, "RUN_ID").splitlines()
 
 
-def _said(value: Any) -> str:
+def _said(key: str, value: Any) -> str:
+    if isinstance(value, str) and "digest" in key:
+        return value.removeprefix("sha256:")[:DIGEST]
     if isinstance(value, float):
         return f"{value:.6g}"
     if isinstance(value, (list, tuple)):

@@ -11,7 +11,7 @@ from launcher.report.document import Cell, numeric
 from launcher.report.figures import Figures, figures
 from launcher.report.intervals import ENOUGH, Ratio, mean_interval, ratio
 from launcher.report.metrics import Block
-from launcher.report.read import Evidence
+from launcher.report.read import Evidence, inner
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,6 +29,8 @@ class Arm:
     """Relative difference of its mean loss from the control's over the last round that both have."""
     gaps: tuple[float, float] | None
     """The 95% interval of its mean over the rounds, where there are enough."""
+    incomparable: str = ""
+    """Why its losses can't be held against the control's; empty where they can."""
 
     @property
     def label(self) -> str:
@@ -55,7 +57,8 @@ def _arm(evidence: Evidence, control: Evidence, steps: int, is_control: bool) ->
     # So that the ratio of two arms' throughputs is the mean of their ratios.
     overall = statistics.geometric_mean(rates.values()) if rates else None
     gaps = []
-    if not is_control and evidence.plan.get("framework") == control.plan.get("framework"):
+    incomparable = _incomparable(evidence, control)
+    if not is_control and not incomparable:
         for number in sorted(set(blocks) & set(others)):
             ours, reference = blocks[number].loss, others[number].loss
             if ours is not None and reference:
@@ -70,7 +73,17 @@ def _arm(evidence: Evidence, control: Evidence, steps: int, is_control: bool) ->
         else None,
         gap=gaps[-1] if gaps else None,
         gaps=mean_interval(gaps) if len(gaps) >= ENOUGH else None,
+        incomparable=incomparable,
     )
+
+
+def _incomparable(evidence: Evidence, control: Evidence) -> str:
+    if evidence.plan.get("framework") != control.plan.get("framework"):
+        return "another framework begins with other weights"
+    ours, theirs = (inner(each.result, "digests").get("data") for each in (evidence, control))
+    if ours and theirs and ours != theirs:
+        return "it was trained on other data (the digests differ)"
+    return ""
 
 
 def ratio_cell(arm: Arm, control: bool) -> Cell:

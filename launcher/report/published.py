@@ -16,15 +16,17 @@ def published(said: Published, compared: Sequence[Arm]) -> Section:
     """The published table beside ours. Hardware differs, so that only ratios are held against each other."""
     pairs = list(zip(said.arms, compared, strict=False))
     first = said.arms[0] if said.arms else PublishedArm()
+    timed = any(each.step_seconds for each, _ in pairs)
     hardware = next((_hardware(each.evidence) for each in compared if each.evidence.result), "unknown hardware")
     columns: list[tuple[str, list[Cell], bool]] = [
         ("arm", [text(arm.label) for _, arm in pairs], False),
         ("published ratio", [_rounded(_gain(each, first, arm, compared[0])) for each, arm in pairs], True),
         ("our ratio", [ratio_cell(arm, control=number == 0) for number, (_, arm) in enumerate(pairs)], True),
         ("published samples/s", [_rounded(each.rate) for each, _ in pairs], True),
-        ("published s/step", [_rounded(each.step_seconds) for each, _ in pairs], True),
-        ("published s/epoch", [_rounded(each.epoch_seconds) for each, _ in pairs], True),
         ("our samples/s", [numeric(arm.figures.rate, human.number(arm.figures.rate)) for _, arm in pairs], True),
+        ("published s/step", [_rounded(each.step_seconds) for each, _ in pairs], True),
+        ("our s/step", [_rounded(_step_seconds(arm) if timed else None) for _, arm in pairs], True),
+        ("published s/epoch", [_rounded(each.epoch_seconds) for each, _ in pairs], True),
         ("published GB", [_rounded(each.memory_gb) for each, _ in pairs], True),
         ("our memory", [numeric(arm.figures.memory, human.size(arm.figures.memory)) for _, arm in pairs], True),
         ("published loss", [_rounded(each.loss, 7) for each, _ in pairs], True),
@@ -63,6 +65,11 @@ def _gain(said: PublishedArm, first: PublishedArm, arm: Arm, control: Arm) -> fl
     if said.step_seconds and first.step_seconds and arm.figures.batch and control.figures.batch:
         return first.step_seconds / said.step_seconds * arm.figures.batch / control.figures.batch
     return None
+
+
+def _step_seconds(arm: Arm) -> float | None:
+    """Of an optimizer step, accumulation included."""
+    return arm.figures.batch / arm.figures.rate if arm.figures.batch and arm.figures.rate else None
 
 
 def _rounded(value: float | None, digits: int = 4) -> Cell:

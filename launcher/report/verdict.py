@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from launcher.comparison import Compare
 from launcher.report.intervals import ENOUGH
 from launcher.report.paired import Arm
-from launcher.report.read import inner
 
 
 def verdict(compared: Sequence[Arm], how: Compare) -> Iterator[str]:
@@ -16,11 +15,10 @@ def verdict(compared: Sequence[Arm], how: Compare) -> Iterator[str]:
     yield _in_all(control, others, how)
     if control.evidence.state.name == "failed":
         yield f"{_named(control)}, the control: {control.evidence.state.reason}. Nothing can be held against it."
+    elif _not_finite(control):
+        yield f"{_named(control)}, the control: {_not_finite(control)}. No loss can be held against it."
     for each in others:
         yield _of_arm(each, control, how)
-    digests = {inner(each.evidence.result, "digests").get("data") for each in compared if each.evidence.result}
-    if len(digests) > 1:
-        yield "The arms were trained on different data (their digests differ): their losses can't be compared."
 
 
 def _in_all(control: Arm, others: Sequence[Arm], how: Compare) -> str:
@@ -89,10 +87,10 @@ def _speed(arm: Arm, control: Arm) -> str:
 
 
 def _loss(arm: Arm, control: Arm, how: Compare) -> str:
-    if arm.evidence.plan.get("framework") != control.evidence.plan.get("framework"):
-        return "losses are not compared: another framework begins with other weights"
-    if arm.evidence.metrics and arm.evidence.metrics.nonfinite_at is not None:
-        return f"its loss is not finite from step {arm.evidence.metrics.nonfinite_at} on"
+    if _not_finite(arm):
+        return _not_finite(arm)
+    if arm.incomparable:
+        return f"losses are not compared: {arm.incomparable}"
     if arm.gap is None:
         return ""
     batches = "" if arm.figures.batch == control.figures.batch else ", which had other batches,"
@@ -103,6 +101,11 @@ def _loss(arm: Arm, control: Arm, how: Compare) -> str:
         low, high = arm.gaps
         return f"{said} in the last round, which is noise: over all rounds {low:+.1%} to {high:+.1%}"
     return f"{said}, beyond the tolerance of {how.tolerance:.1%}"
+
+
+def _not_finite(arm: Arm) -> str:
+    rows = arm.evidence.metrics
+    return f"its loss is not finite from step {rows.nonfinite_at} on" if rows and rows.nonfinite_at is not None else ""
 
 
 def _listed(words: Sequence[str]) -> str:

@@ -157,13 +157,22 @@ def test_arms_of_different_frameworks_are_told_apart_and_their_losses_not_compar
 
 def test_different_data_found_afterwards_is_said(tmp_path):
     plan = whole(tmp_path, arm(tmp_path, 0, "o0", NOISE), arm(tmp_path, 1, "o2", NOISE, data="other"))
-    assert lead(tmp_path, plan)[-1].startswith("The arms were trained on different data")
+    assert "losses are not compared: it was trained on other data (the digests differ)" in lead(tmp_path, plan)[1]
+    assert "loss gap" not in document(tmp_path, plan).sections[0].parts[0].header
 
 
 def test_a_loss_that_is_not_finite_is_said(tmp_path):
     lost = {"loss": None, "nonfinite": ["loss"]}
     plan = whole(tmp_path, arm(tmp_path, 0, "o0", NOISE), arm(tmp_path, 1, "o3", NOISE, row=lost))
     assert "its loss is not finite from step 1 on" in lead(tmp_path, plan)[1]
+
+
+def test_a_controls_loss_that_is_not_finite_is_said_before_the_arms(tmp_path):
+    lost = {"loss": None, "nonfinite": ["loss"]}
+    plan = whole(tmp_path, arm(tmp_path, 0, "o3", NOISE, row=lost), arm(tmp_path, 1, "o0", NOISE))
+    said = lead(tmp_path, plan)[1]
+    assert said.startswith("amp=o3 (")
+    assert said.endswith("its loss is not finite from step 1 on. No loss can be held against it.")
 
 
 def test_half_of_a_comparison_is_reported_as_far_as_it_went(tmp_path):
@@ -204,6 +213,16 @@ def test_published_figures_stand_beside_ours_and_only_ratios_are_set_against_eac
     assert shown["published samples/s"] == ["393.5", "1308"]
     assert shown["published GB"] == ["25.43", "19.28"]
     assert "published loss" not in shown
+
+
+def test_published_times_of_steps_stand_beside_times_of_our_steps(tmp_path):
+    said = Published(source="a page", hardware="a V100", arms=(PublishedArm(step_seconds=0.5), PublishedArm()))
+    plan = whole(tmp_path, arm(tmp_path, 0, "o0", [1.0]), arm(tmp_path, 1, "o2", [2.0]), published=as_plain(said))
+    (section,) = [each for each in document(tmp_path, plan).sections if each.title == "Beside what was published"]
+    table = section.parts[1]
+    column = {name: [row[index].value for row in table.rows] for index, name in enumerate(table.header)}
+    assert column["published s/step"] == [0.5, None]
+    assert column["our s/step"] == pytest.approx([128 / each for each in column["our samples/s"]])
 
 
 @pytest.mark.parametrize(

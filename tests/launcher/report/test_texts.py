@@ -89,6 +89,24 @@ def test_two_runs_say_what_differs_from_settings_to_results(root):
     assert "brave-otter/" not in differing, "the names of the runs are no difference of their scripts"
 
 
+def test_a_run_without_a_result_does_not_differ_in_all_of_it(root):
+    one = folders.run(root, "20260102-030405-brave-otter", "o0")
+    other = folders.run(root, "20260102-030406-brave-owl", "o2")
+    (other / "result.json").unlink()
+    said = terminal(one, other)
+    differing = said[said.index("WHAT DIFFERS") :]
+    assert "settings: amp.level" in differing
+    assert "result: " not in differing
+
+
+def test_figures_that_differ_bear_their_units_and_digests_are_short(root):
+    one = folders.run(root, "20260102-030405-brave-otter", resulting={"digests": {"code": f"sha256:{'a' * 64}"}})
+    other = folders.run(root, "20260102-030406-brave-owl", resulting={"throughput": {"mean": 7.0}})
+    differing = terminal(one, other)
+    assert "result: throughput.mean (samples/s)" in differing
+    assert f"{'a' * 12}  " in differing and "a" * 13 not in differing
+
+
 def test_two_equal_runs_differ_in_nothing(root):
     one = folders.run(root, "20260102-030405-brave-otter")
     other = folders.run(root, "20260102-030406-brave-owl")
