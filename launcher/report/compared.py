@@ -106,9 +106,10 @@ def bars(compared: Sequence[Arm]) -> Iterator[Bars]:
 
 def _measured(compared: Sequence[Arm], how: Compare, whole: State) -> Section:
     """How it was measured, and every round of it."""
+    rounds_of = f"{how.rounds} round{'s' * (how.rounds != 1)} of one block of {how.steps} steps for each arm"
     said = (
-        f"{how.rounds} round{'s' * (how.rounds != 1)} of one block of {how.steps} steps for each arm, every other round "
-        f"backwards, {how.cool_down} s of rest between; the first steps of a block and those that were observed are not timed. "
+        f"{rounds_of}, every other round backwards, {how.cool_down} s of rest between; the first steps of a block and "
+        "those that were observed are not timed. "
         "Throughput is the geometric mean over the rounds. "
         "Arms begin with the same weights, see the data in the same order and run the same code."
     )
