@@ -11,7 +11,7 @@ from pathlib import Path
 from benchmarks.measure import Measured, by_turns
 from benchmarks.places import testbed
 from containers.words import fill
-from launcher import contained, execute, request, script
+from launcher import contained, execute, request, trainer_command
 from launcher.plan import Plan, resolve
 from launcher.probe import code_files, probe
 
@@ -65,7 +65,7 @@ def _by_script(plan: Plan) -> float:
 def _by_hand(plan: Plan) -> float:
     folder = execute.prepare(plan, code_files())
     bound = plan.bind(folder.name)
-    wrapped = contained.wrapped(bound, script.command(bound))
+    wrapped = contained.wrapped(bound, trainer_command.command(bound))
     late = {contained.ATTEMPT: "1"}
     values = fill(wrapped.environment.values(), late)
     environment = {**execute.environment(), **late, **dict(zip(wrapped.environment, values, strict=True))}

@@ -20,6 +20,22 @@ from launcher.plan import PLACEHOLDER, Plan
 
 MAX_NAMES_TRIED = 100
 
+# What a surrounding job or launcher leaves behind would give this job wrong sizes or another job's rendezvous.
+_SCRUBBED_PREFIXES = (
+    "SLURM_",
+    "SBATCH_",
+    "SRUN_",
+    "PMI_",
+    "PMIX_",
+    "OMPI_",
+    "TORCHELASTIC_",
+    "LAUNCHER_",
+    "APPTAINERENV_",
+    "SINGULARITYENV_",
+    "PYXIS_",
+)
+_SCRUBBED_NAMES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TF_CONFIG")
+
 
 def prepare(plan: Plan, code: Mapping[str, Path] | None = None, came_from: Mapping[str, Any] | None = None) -> Path:
     """Lay a plan down as a run folder, ready to be started: snapshot, `plan.json`, `run.sh`, `provenance.json`.
@@ -113,7 +129,7 @@ def environment() -> dict[str, str]:
     return {
         name: value
         for name, value in os.environ.items()
-        if not name.startswith(script.SCRUBBED_PREFIXES) and name not in script.SCRUBBED_NAMES
+        if not name.startswith(_SCRUBBED_PREFIXES) and name not in _SCRUBBED_NAMES
     }
 
 

@@ -17,7 +17,6 @@ from containers.runtimes import wrap
 from containers.words import Word, to_bash
 from launcher import contained, gpus
 from launcher.plan import PLACEHOLDER, Plan
-from launcher.script import quote
 from launcher.slurm.header import resources
 
 _PROMPT = r"launcher \$ "
@@ -48,7 +47,7 @@ def script(plan: Plan, *, token: str, attempt: int | None, port: tuple[int, int 
     taken = bool(plan.gpu_pool) and attempt is None
     sections = [
         "set -u",
-        f"umask 077\nCODE={quote(plan.code_dir)}",
+        f"umask 077\nCODE={to_bash(plan.code_dir)}",
         _environment(plan),
         "\n".join(plan.setup),
         _gpus(plan, attempt),
@@ -56,7 +55,7 @@ def script(plan: Plan, *, token: str, attempt: int | None, port: tuple[int, int 
         _banner(plan, port),
         _start(plan, token),
         "code=$?",
-        f"rm -f {quote(note(plan, token))}" if port and plan.queue == "slurm" else "",
+        f"rm -f {to_bash(note(plan, token))}" if port and plan.queue == "slurm" else "",
         gpus.RELEASE if taken else "",
         "exit $code",
     ]
@@ -85,15 +84,15 @@ def over_ssh(ssh: Sequence[str], words: Sequence[str]) -> list[str]:
 
 def _environment(plan: Plan) -> str:
     own = {**plan.host_env, **({} if plan.container else plan.env)}
-    lines = [f"export {name}={quote(value)}" for name, value in own.items()]
+    lines = [f"export {name}={to_bash(value)}" for name, value in own.items()]
     lines.append("export TERM=${TERM:-dumb}")
     if plan.container is None:
-        lines += [f"{name}=$(<{quote(path)}) && export {name} || exit 1" for name, path in plan.secrets.items()]
+        lines += [f"{name}=$(<{to_bash(path)}) && export {name} || exit 1" for name, path in plan.secrets.items()]
         lines.append('export PYTHONPATH="$CODE" PYTHONUNBUFFERED=1')
         if plan.run_id != PLACEHOLDER:
-            lines.append(f"export LAUNCHER_SPEC={quote(plan.run_dir)}/plan.json")
+            lines.append(f"export LAUNCHER_SPEC={to_bash(plan.run_dir)}/plan.json")
         if "/" in plan.python:
-            lines.append(f'export PATH={quote(plan.python.rpartition("/")[0] or "/")}:"$PATH"')
+            lines.append(f'export PATH={to_bash(plan.python.rpartition("/")[0] or "/")}:"$PATH"')
     return "\n".join(lines)
 
 
@@ -103,7 +102,7 @@ def _gpus(plan: Plan, attempt: int | None) -> str:
     late = len(plan.gpu_pool) > plan.gpus
     shown = gpus.show("$gpus") if late else ""
     if attempt is not None:
-        return f"gpus=$(<{quote(plan.run_dir)}/attempts/{attempt}/gpus) || exit 3\n{shown}" if late else ""
+        return f"gpus=$(<{to_bash(plan.run_dir)}/attempts/{attempt}/gpus) || exit 3\n{shown}" if late else ""
     words = (
         _TAKING.replace("__COUNT__", str(plan.gpus))
         .replace("__POOL__", " ".join(plan.gpu_pool))
@@ -120,7 +119,7 @@ def _banner(plan: Plan, port: tuple[int, int | None] | None) -> str:
     lines.append(f"the trainer by hand: {trainer}")
     if port and plan.queue != "slurm":
         lines.append(f"port {port[0]} of this host is http://localhost:{port[1]} where you sit")
-    said = [f"echo {quote(each)} >&2" for each in lines]
+    said = [f"echo {to_bash(each)} >&2" for each in lines]
     if port and plan.queue == "slurm":
         here = f", http://localhost:{port[1]} where you sit" if port[1] else ""
         said.append(f'echo "port {port[0]} is http://$node:{port[0]} from the login node{here}; {_OPEN}" >&2')
@@ -132,25 +131,25 @@ def _node(plan: Plan, token: str) -> str:
     if plan.queue != "slurm":
         return ""
     found = "scontrol --oneliner show node \"$SLURMD_NODENAME\" | sed -n 's/.* NodeAddr=\\([^ ]*\\).*/\\1/p'"
-    return f'node=$({found})\nnode=${{node:-$(hostname)}}\necho "$node" >{quote(note(plan, token))}'
+    return f'node=$({found})\nnode=${{node:-$(hostname)}}\necho "$node" >{to_bash(note(plan, token))}'
 
 
 def _start(plan: Plan, token: str) -> str:
     if plan.container is None:
-        return 'cd "$CODE" 2>/dev/null || cd\n' + f"PS1={quote(_PROMPT)} bash --norc --noprofile -i"
+        return 'cd "$CODE" 2>/dev/null || cd\n' + f"PS1={to_bash(_PROMPT)} bash --norc --noprofile -i"
     container = _container(plan, token)
     runtime = plan.container.runtime
     if _is_pyxis(plan):
         runtime = dataclasses.replace(runtime, command=("srun", *resources(plan)))
     wrapped = wrap(container, runtime)
     lines = [JOB_GPUS] if plan.queue == "slurm" and needs_job_gpus(container.devices, runtime.kind) else []
-    lines += [f"mkdir -p -m 700 {quote(each)} || exit 1" for each in (plan.run_root, *wrapped.folders)]
+    lines += [f"mkdir -p -m 700 {to_bash(each)} || exit 1" for each in (plan.run_root, *wrapped.folders)]
     lines += [f"export {name}={to_bash(value)}" for name, value in wrapped.environment.items()]
     if not wrapped.remove:
         return "\n".join([*lines, _line(wrapped.argv)])
     # The engine's container goes on when its client's terminal is gone, and so does the client. It is waited for in a
     # way that a hang-up interrupts.
-    lines.append(f"trap {quote(_line(wrapped.remove) + ' >/dev/null 2>&1')} EXIT")
+    lines.append(f"trap {to_bash(_line(wrapped.remove) + ' >/dev/null 2>&1')} EXIT")
     lines.append("trap 'exit 129' HUP TERM")
     return "\n".join([*lines, f"{_line(wrapped.argv)} <&0 &", "wait $!"])
 

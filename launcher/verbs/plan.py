@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from launcher import elsewhere, experiments, request, script, user_script
+from launcher import elsewhere, experiments, request, script, trainer_command, user_script
 from launcher.errors import LauncherError, UsageError
 from launcher.facts import Facts
 from launcher.origins import Origin, origins
@@ -123,7 +123,7 @@ def _as_typed(plan: Plan) -> list[str]:
     """What a bare script's user would type where it starts."""
     assert plan.script is not None
     exported = user_script.environment(plan.mechanism, plan.settings["amp"]["level"])
-    words = shlex.join(str(each) for each in script.command(plan))
+    words = shlex.join(str(each) for each in trainer_command.command(plan))
     where = f"{'the image, ' if plan.script.in_image else ''}{plan.script.folder(plan.run_dir)}"
     return [f"in {where}:", *(f"  export {name}={value}" for name, value in exported.items()), f"  {words}"]
 

@@ -9,7 +9,8 @@ import pytest
 from launcher.errors import UsageError
 from launcher.facts import Facts
 from launcher.plan import Plan, from_json, resolve, to_json
-from launcher.script import command, render
+from launcher.script import render
+from launcher.trainer_command import command
 from tests import golden
 from tests.launcher.hosts import KEPLER, LAPTOP, TWO_A100, TWO_V100, spec_of
 

@@ -9,7 +9,8 @@ import pytest
 from launcher.errors import UsageError
 from launcher.facts import Facts
 from launcher.plan import Plan, resolve
-from launcher.script import command, render
+from launcher.script import render
+from launcher.trainer_command import command
 from tests.launcher.contained.test_text import with_containers
 from tests.launcher.hosts import LAPTOP, TWO_A100, spec_of
 from tests.launcher.slurm.test_text import LOGIN

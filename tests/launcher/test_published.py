@@ -13,7 +13,7 @@ from launcher import elsewhere
 from launcher.errors import UsageError
 from launcher.facts import ContainerFacts, Facts
 from launcher.plan import Plan, resolve
-from launcher.script import command
+from launcher.trainer_command import command
 from launcher.verbs import plan as plan_verb
 from launcher.verbs.plan import describe
 from tests import golden

@@ -18,8 +18,9 @@ from launcher.errors import UsageError
 from launcher.facts import ContainerFacts, Facts, Script
 from launcher.plan import Plan, from_json, resolve, to_json
 from launcher.probe import code_files, probe
-from launcher.script import command, render
+from launcher.script import render
 from launcher.spec import JobSpec
+from launcher.trainer_command import command
 from recipes.script import Source
 from tests.launcher.hosts import LAPTOP, TWO_A100, spec_of
 

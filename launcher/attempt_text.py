@@ -1,0 +1,166 @@
+"""The parts of `run.sh` that are one attempt's: how it begins, waits for its trainer, and says how it ended."""
+
+from __future__ import annotations
+
+from containers.runtime import Wrapped
+from launcher import engine_text, telemetry
+from launcher.plan import Plan
+from launcher.slurm import text as slurm_text
+
+STATUS = r"""
+taken_over() { [ -e "$RUN/attempts/$((attempt + 1))" ]; } # Slurm may start a run again that it has lost sight of
+status() {                                                # state, exit code or null, end or null, reason
+  ! taken_over || return 0
+  local reason=$4 error
+  until error=$(write_status "$1" "$2" "$3" "$reason" 2>&1); do
+    echo "$error" >&2
+    [ -e "$RUN/.reserve" ] || return 1
+    rm -f "$RUN/.reserve" # on a full disk, room enough to say so
+    reason="$reason${reason:+; }${error##*: }"
+  done
+}
+write_status() { # one writer, written aside, renamed
+  {
+    printf '{"schema": 1, "state": "%s", "attempt": %s, "exit_code": %s, ' "$1" "$attempt" "$2" &&
+      printf '"started": "%s", "ended": %s, "reason": "%s", ' "$started" "$3" "$4" &&
+      printf '"process": {"host": "%s", "boot": "%s", "pid": %s, "start": %s}}\n' "$host" "$boot" "$$" "$birth"
+  } >"$RUN/.status.json" && mv -f "$RUN/.status.json" "$RUN/status.json"
+}
+now() { TZ=UTC0 printf '%(%Y-%m-%dT%H:%M:%SZ)T' -1; }
+""".strip()
+
+BEGIN = r"""
+if [ ! -e "$RUN/plan.json" ]; then
+  echo "the run folder $RUN is gone" >&2
+  exit 1
+fi
+[ -d "$RUN/attempts" ] || mkdir "$RUN/attempts" || exit 1
+attempt=1
+# Two starts of one run never share a number: it is whose mkdir succeeds.
+until error=$(mkdir "$RUN/attempts/$attempt" 2>&1); do
+  if [ ! -e "$RUN/attempts/$attempt" ]; then
+    echo "$error" >&2
+    exit 1
+  fi
+  attempt=$((attempt + 1))
+done
+logs=$RUN/attempts/$attempt
+exec >>"$logs/stdout.log" 2>>"$logs/stderr.log" </dev/null
+printf %4096s >"$RUN/.reserve"
+started=$(now)
+read -r host </proc/sys/kernel/hostname
+read -r boot </proc/sys/kernel/random/boot_id
+read -r stat </proc/$$/stat
+fields=(${stat##*) })
+birth=${fields[19]}
+""".strip()
+
+REFUSED = r"""
+if [ -e "$RUN/cancelled" ]; then
+  status cancelled null "\"$(now)\"" "cancelled before it started"
+  exit 1
+elif [ -e "$RUN/STOP" ]; then
+  status stopped null "\"$(now)\"" "before it started"
+  exit 85
+fi
+""".strip()
+
+STARTS = r"""
+status running null null "" & # while the job starts
+saying=$!
+""".strip()
+
+_RUN = r"""
+signalled=
+# To everything of this run but this shell, which stays to write down how it ended.
+trap 'signalled=TERM; trap "" TERM INT HUP; kill -TERM 0__STOP__' TERM INT HUP
+(
+  trap : TERM INT HUP
+  __COMMAND__
+  code=$?
+  __OUTCOME__
+  echo "$code" >"$logs/exit_code"
+  exit "$code"
+) &
+child=$!
+__SAMPLE__
+wait "$saying"
+waited=137
+while kill -0 "$child" 2>/dev/null; do
+  wait "$child"
+  waited=$?
+done
+# A wait that a trap interrupts can return anything: the file that the child left counts, where it could be written.
+code=$(cat "$logs/exit_code" 2>/dev/null)
+code=${code:-$waited}
+__REMOVE__
+""".strip()
+
+_ENDING = r"""
+ended="\"$(now)\""
+if taken_over; then
+  exit 1
+elif [ "$code" = 0 ]; then
+  status done 0 "$ended" ""
+elif [ -e "$RUN/cancelled" ]; then
+  status cancelled "$code" "$ended" "cancelled"
+__REQUEUE__
+elif [ -e "$logs/stopped.json" ]; then
+  status stopped "$code" "$ended" "" # the marker says at which step
+__SIGNALLED__
+elif [ "$code" -gt 128 ]; then
+  status failed "$code" "$ended" "the trainer was killed by signal $((code - 128))"
+elif [ "$code" = 2 ]; then
+  status failed "$code" "$ended" "the trainer refused its settings"
+else
+  status failed "$code" "$ended" "the trainer ended with exit code $code"
+fi
+rm -f "$RUN/.reserve"
+exit "$code"
+""".strip()
+
+_SIGNALLED = r"""
+elif [ -n "$signalled" ]; then
+  status failed "$code" "$ended" "ended by a signal from outside"
+""".strip()
+
+
+def around(command: str, outliving: Wrapped | None, *, slurm: bool, sampled: bool) -> str:
+    """The trainer from its start to its exit code, in `code`.
+
+    `command` is lines of bash that leave theirs in `$?`, `outliving` its container where that outlives its client, and
+    `sampled` says that this shell has telemetry sampled meanwhile.
+    """
+    parts = {"__STOP__": "", "  __OUTCOME__\n": "", "\n__REMOVE__": ""}
+    if outliving:
+        how = engine_text.outcome(outliving)
+        parts["__STOP__"] = engine_text.STOP if slurm else ""
+        parts["  __OUTCOME__\n"] = f"  {how}\n" if how else ""
+        parts["\n__REMOVE__"] = f"\n{engine_text.remove_left(outliving)}"
+    text = _RUN
+    for place, part in parts.items():
+        text = text.replace(place, part)
+    text = text.replace("__COMMAND__", command)
+    if not sampled:
+        return text.replace("__SAMPLE__\n", "")
+    # Behind the start of the trainer, which neither waits for it nor holds it.
+    text = text.replace("__SAMPLE__", f"{telemetry.START}\nsampler=${{!-}}")
+    return "\n".join([text, telemetry.LET_GO, 'wait "$sampler" 2>/dev/null'])
+
+
+def ending(plan: Plan) -> str:
+    """What a run's last state is called, by its exit code and by what lies in its folder."""
+    text = _ending_of_a_trainer(plan)
+    if plan.script is None:
+        return text
+    # What the exit codes of somebody else's script mean, only that script knows.
+    return text.replace("the trainer refused its settings", "the script ended with exit code 2").replace(
+        "the trainer", "the script"
+    )
+
+
+def _ending_of_a_trainer(plan: Plan) -> str:
+    if plan.queue != "slurm" or plan.arm:
+        return _ENDING.replace("__SIGNALLED__", _SIGNALLED).replace("__REQUEUE__\n", "")
+    requeue = slurm_text.REQUEUE.replace("__MAX_REQUEUES__", str(plan.cluster["max_requeues"]))
+    return _ENDING.replace("__SIGNALLED__", slurm_text.INTERRUPTED).replace("__REQUEUE__", requeue)

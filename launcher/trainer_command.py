@@ -1,0 +1,125 @@
+"""The command of a run: the trainer's argument list, in its container or not, on one node or by srun on each. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from containers.devices import JOB_GPUS, needs_job_gpus
+from containers.runtime import Wrapped
+from containers.words import Late, Word, to_bash
+from launcher import blocks, contained, engine_text, profilers
+from launcher.plan import Plan
+
+TENSORFLOW_NODE = "recipes.tensorflow_.node"
+"""Module that makes a process one of several of TensorFlow's, as torchrun does for torch."""
+
+
+def command(plan: Plan) -> tuple[Word, ...]:
+    """The argument list that starts the trainer on one node, in its container or not."""
+    bare = plan.script is not None and plan.script.bare
+    started = ("-m", *plan.trainer_argv)
+    if plan.script and bare:
+        started = (plan.script.file_in(plan.code_dir), *plan.script.arguments)
+    profiler = profilers.prefix(plan.settings, plan.run_dir, bare=bare)
+    if plan.processes == 1 and plan.nodes == 1:
+        return (*profiler, plan.python, *started)
+    if plan.framework == "tensorflow" and plan.script is None:
+        workers, number = Late("LAUNCHER_WORKERS", before="--workers="), Late("SLURM_NODEID", before="--number=")
+        return (*profiler, plan.python, "-m", TENSORFLOW_NODE, workers, number, *started)
+    where: tuple[Word, ...] = ("--standalone",)
+    if plan.nodes > 1:
+        # Ranks follow the node's number, so that a requeue keeps them.
+        rank, head = Late("SLURM_NODEID", before="--node-rank="), Late("MASTER_ADDR", before="--master-addr=")
+        where = (f"--nnodes={plan.nodes}", rank, head, Late("MASTER_PORT", before="--master-port="))
+    torchrun = (*profiler, plan.python, "-m", "torch.distributed.run", *where, f"--nproc-per-node={plan.processes}")
+    return (*torchrun, *started)
+
+
+def started(plan: Plan) -> str:
+    """Lines of bash that start the trainer, from the shell that then writes down its exit code."""
+    if plan.arms:
+        return "ended=\n  trap 'ended=yes' TERM INT HUP\n  " + blocks.COMMAND
+    if plan.nodes > 1 and not is_pyxis(plan):
+        # --export: without it, srun hands on what sbatch was told to export, which is nothing.
+        words = ["srun", "--ntasks-per-node=1", f"--nodes={plan.nodes}", "--kill-on-bad-exit=0", "--export=ALL"]
+        if plan.cluster["cpus"]:
+            words.append(f"--cpus-per-task={plan.cluster['cpus']}")  # srun does not inherit it from sbatch
+        return f'{" ".join(words)} bash "$RUN/run.sh" node'
+    return "\n  ".join(_start(plan))
+
+
+def on_each_node(plan: Plan, before: Sequence[str]) -> str:
+    """What srun starts the script for, once on each node. `before` is what its shell does first."""
+    *setting_up, last = _start(plan)
+    wrapped = outliving(plan)
+    last = engine_text.on_node(last, wrapped) if wrapped else f"exec {last}"
+    return "\n  ".join(['if [ "${1-}" = node ]; then', *setting_up, *before, last]) + "\nfi"
+
+
+def outliving(plan: Plan) -> Wrapped | None:
+    """The container where it isn't a child of the script."""
+    if plan.container is None or plan.arms or plan.container.runtime.kind not in ("docker", "podman"):
+        return None
+    return contained.wrapped(plan, command(plan))
+
+
+def is_pyxis(plan: Plan) -> bool:
+    return plan.container is not None and plan.container.runtime.kind == "pyxis"
+
+
+def _start(plan: Plan) -> list[str]:
+    """Lines of shell, the last of which is the command itself."""
+    if plan.settings["profile"]["tool"] in ("nsys", "ncu"):
+        return [f'mkdir -p "$RUN/{profilers.FOLDER}" || exit 1', *_start_in_place(plan)]
+    return _start_in_place(plan)
+
+
+def _start_in_place(plan: Plan) -> list[str]:
+    if plan.container is None:
+        return [*_working_folder(plan), " \\\n    ".join(_grouped(command(plan)))]
+    argv = command(plan)
+    if plan.container.runtime.kind == "pyxis" and plan.nodes > 1:
+        argv = _read_inside(argv)
+    wrapped = contained.wrapped(plan, argv)
+    slurm_gives = plan.queue == "slurm" and needs_job_gpus(_devices(plan), plan.container.runtime.kind)
+    lines = [JOB_GPUS.replace("\n", "\n  ")] if slurm_gives else []
+    lines += [f"[ -d {to_bash(each)} ] || mkdir -p -m 700 {to_bash(each)} || exit 1" for each in wrapped.folders]
+    lines += [engine_text.REMOVE_STALE] if wrapped.remove else []
+    lines += [f"export {name}={to_bash(value)}" for name, value in wrapped.environment.items()]
+    return [*lines, " \\\n    ".join(map(to_bash, wrapped.argv))]
+
+
+def _working_folder(plan: Plan) -> list[str]:
+    """Our own trainers start where the code is; a script by itself, where it is to work."""
+    if plan.script is None or not plan.script.bare:
+        return ['cd "$CODE" || exit 1']
+    folder = to_bash(plan.script.folder(plan.run_dir))
+    return [f"{f'mkdir -p {folder} && ' if not plan.script.workdir else ''}cd {folder} || exit 1"]
+
+
+def _devices(plan: Plan) -> Any:
+    return plan.container.devices if plan.container else None
+
+
+def _read_inside(argv: tuple[Word, ...]) -> tuple[Word, ...]:
+    """The same command with its late words read by a shell in the container: only there each task has its number."""
+    late = " ".join(f'"{each.before}${each.variable}"' for each in argv if isinstance(each, Late))
+    plain = tuple(each for each in argv if isinstance(each, str))
+    # Behind `PYTHON -m MODULE`, which are the first three words.
+    text = f'python=$1 module=$3; shift 3; exec "$python" -m "$module" {late} "$@"'
+    return ("/bin/sh", "-c", text, "sh", *plain)
+
+
+def _grouped(argv: tuple[Word, ...]) -> list[str]:
+    """The words of the command, grouped as they are best read: each module with its `-m`, then a word a line."""
+    quoted = [to_bash(word) for word in argv]
+    modules = [index for index, word in enumerate(argv) if word == "-m"]
+    if not modules:
+        return [" ".join(quoted)]  # a script by itself, as its user would type it
+    last = modules[-1] if "--" not in argv else max(each for each in modules if each < argv.index("--"))
+    end = argv.index("--") if "--" in argv else len(argv)
+    words = [*quoted[last + 2 : end], *([" ".join(quoted[end:])] if end < len(argv) else [])]
+    if not {"torch.distributed.run", TENSORFLOW_NODE} & {each for each in argv if isinstance(each, str)}:
+        return [" ".join(quoted[: last + 2]), *words]
+    return [" ".join(quoted[:last]), " ".join(quoted[last : last + 2]), *words]
