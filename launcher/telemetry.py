@@ -10,6 +10,7 @@ seconds; a job without GPUs, or on a host without `nvidia-smi`, has no GPU file.
 from __future__ import annotations
 
 import calendar
+import itertools
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -31,6 +32,9 @@ GPU_UNITS = {
 HOST_UNITS = {"cpu": "%", "memory": "MiB", "memory_total": "MiB"}
 """What is known of a host. `cpu` is the share of all its cores that was busy since the sample before: the first has
 none. `memory` is what is not available to new programs."""
+
+SLACK = 5.0
+"""Seconds by which nvidia-smi's samples may come late."""
 
 # nvidia-smi's own names for the first, in the order asked for, after the time and who it is about.
 _QUERIED = (
@@ -67,7 +71,7 @@ class Telemetry(NamedTuple):
     gpus: tuple[Series, ...] = ()
     hosts: tuple[Series, ...] = ()
     notes: tuple[str, ...] = ()
-    """What nvidia-smi said besides, such as that a GPU was lost; each once."""
+    """What nvidia-smi said besides, such as that a GPU was lost, each once; and where its samples end early."""
 
 
 def read(run: Path) -> Telemetry:
@@ -75,6 +79,7 @@ def read(run: Path) -> Telemetry:
     gpus: list[Series] = []
     hosts: list[Series] = []
     notes: dict[str, None] = {}
+    asked: list[tuple[int, int]] = []
     try:
         names = sorted((int(match[1]), int(match[2]), match[3]) for match in _files(run / FOLDER))
     except FileNotFoundError:
@@ -86,9 +91,24 @@ def read(run: Path) -> Telemetry:
             found, said = parse_gpus(lines, attempt, node)
             gpus += found
             notes |= dict.fromkeys(said)
+            asked.append((attempt, node))
         else:
             hosts += parse_host(lines, attempt, node)
+    notes |= dict.fromkeys(note for each in asked if (note := _ended_early(gpus, hosts, *each)))
     return Telemetry(gpus=tuple(gpus), hosts=tuple(hosts), notes=tuple(notes))
+
+
+def _ended_early(gpus: Sequence[Series], hosts: Sequence[Series], attempt: int, node: int) -> str:
+    """That nvidia-smi ended before the run did, as it does where it crashes; empty where it did not."""
+    where = f"attempt {attempt}, node {node}"
+    seen = [each.times[-1] for each in gpus if (each.attempt, each.node) == (attempt, node)]
+    host = next((each.times for each in hosts if (each.attempt, each.node) == (attempt, node)), ())
+    if not seen:
+        return f"nvidia-smi gave no sample ({where})" if len(host) > 2 else ""
+    between = max((after - before for before, after in itertools.pairwise(host)), default=0.0)
+    if not host or host[-1] - max(seen) <= 2 * between + SLACK:
+        return ""
+    return f"nvidia-smi's samples end {host[-1] - max(seen):.0f} s before the host's do ({where})"
 
 
 def parse_gpus(lines: Iterable[str], attempt: int = 1, node: int = 0) -> tuple[list[Series], list[str]]:
@@ -187,7 +207,7 @@ telemetry() {{ # into files, a sample at once and then every __EVERY__ s; stdin 
     while read -r -t __EVERY__ _ || [ $? -gt 128 ]; do telemetry_of_host; done
     telemetry_of_host
   }} >"$files.host.csv"
-  [ -z "$smi" ] || kill "$smi"
+  [ -z "$smi" ] || kill $(jobs -pr) # not by its number, which is another's by now if it crashed
 }}
 telemetry_of_host() {{
   local now user nice system idle waiting irq softirq stolen busy total available

@@ -19,6 +19,9 @@ DRAWN = 24
 """Runs whose every step is read and drawn. More curves than that in one chart can't be told apart, and reading them
 would take as long as the runs are long."""
 
+NOTES = 5
+"""Lines of what nvidia-smi said besides its samples that a report repeats."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Evidence:
@@ -68,6 +71,7 @@ def of_run(folder: Path, run: Run, state: State, read: bool, block: int = 0) -> 
 
     plan, result = file("plan.json"), file("result.json")
     rows = metrics.read(folder / "metrics.jsonl", block) if read else None
+    sampled = telemetry.read(folder) if read else Telemetry()
     return Evidence(
         run=run,
         label=summary.label_of(folder.name, plan),
@@ -76,8 +80,12 @@ def of_run(folder: Path, run: Run, state: State, read: bool, block: int = 0) -> 
         result=summary.if_of(result, state),
         provenance=file("provenance.json"),
         metrics=rows,
-        telemetry=telemetry.read(folder) if read else Telemetry(),
-        problems=(*problems, *(rows.problems if rows else ())),
+        telemetry=sampled,
+        problems=(
+            *problems,
+            *(rows.problems if rows else ()),
+            *(f"telemetry: {each}" for each in sampled.notes[:NOTES]),
+        ),
     )
 
 

@@ -129,6 +129,32 @@ def test_a_half_written_line_is_left_out(tmp_path: Path) -> None:
     assert found.notes == ()
 
 
+def lay_files(folder: Path, gpu: list[str], host_until: int) -> telemetry.Telemetry:
+    """What is read of a run whose host was sampled every 10 s, from 00:00:10 on that day, for so many seconds."""
+    (folder / telemetry.FOLDER).mkdir()
+    (folder / telemetry.FOLDER / "1-0.gpu.csv").write_text("".join(f"{each}\n" for each in gpu))
+    samples = [f"{1795219210 + second}, 1, {second}, 4, 5\n" for second in range(0, host_until + 1, 10)]
+    (folder / telemetry.FOLDER / "1-0.host.csv").write_text("time [s]\n" + "".join(samples))
+    return telemetry.read(folder)
+
+
+def test_samples_of_gpus_that_end_before_the_run_does_are_said(tmp_path: Path) -> None:
+    assert lay_files(tmp_path, [HEADER, *ROWS], 200).notes == (
+        "nvidia-smi's samples end 190 s before the host's do (attempt 1, node 0)",
+    )
+
+
+def test_samples_of_gpus_that_end_with_the_run_are_not_spoken_of(tmp_path: Path) -> None:
+    assert lay_files(tmp_path, [HEADER, *ROWS], 30).notes == ()
+
+
+def test_an_nvidia_smi_that_never_answered_is_said_with_its_words(tmp_path: Path) -> None:
+    assert lay_files(tmp_path, ["NVIDIA-SMI has failed"], 30).notes == (
+        "NVIDIA-SMI has failed",
+        "nvidia-smi gave no sample (attempt 1, node 0)",
+    )
+
+
 def test_a_run_without_telemetry_has_none(tmp_path: Path) -> None:
     assert telemetry.read(tmp_path) == telemetry.Telemetry()
 
@@ -157,6 +183,18 @@ def test_a_run_is_sampled_while_it_runs(tmp_path: Path, program: Path, cards: Fa
     assert len(host.times) >= 3  # one at once, one while it ran, one at the end
     assert any(share is not None and 0 < share <= 100 for share in host.values["cpu"])
     assert all(0 < used < total for used, total in zip(host.known("memory"), host.known("memory_total"), strict=True))
+
+
+def test_an_nvidia_smi_that_crashes_harms_neither_the_run_nor_the_other_samples(
+    tmp_path: Path, program: Path, cards: FakeGpus
+) -> None:
+    smi, crash = cards.folder / "nvidia-smi", "import os; os.kill(os.getpid(), 11)"
+    smi.write_text(smi.read_text().replace('time.sleep(float(options["--loop"]))', crash))
+    folder = lay_on(cards, tmp_path, program, env={"BEHAVIOUR": "time.sleep(1.3)"}, telemetry=1)
+    assert started(folder).wait(timeout=30) == 0
+    found = telemetry.read(folder)
+    assert [len(each.times) for each in found.gpus] == [1]
+    assert len(found.hosts[0].times) >= 3
 
 
 def test_a_job_without_gpus_asks_no_driver(tmp_path: Path, program: Path, cards: FakeGpus) -> None:

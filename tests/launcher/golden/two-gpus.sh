@@ -29,7 +29,7 @@ telemetry() { # into files, a sample at once and then every 10 s; stdin is a pip
     while read -r -t 10 _ || [ $? -gt 128 ]; do telemetry_of_host; done
     telemetry_of_host
   } >"$files.host.csv"
-  [ -z "$smi" ] || kill "$smi"
+  [ -z "$smi" ] || kill $(jobs -pr) # not by its number, which is another's by now if it crashed
 }
 telemetry_of_host() {
   local now user nice system idle waiting irq softirq stolen busy total available

@@ -178,6 +178,13 @@ def test_telemetry_becomes_curves_of_the_run_they_belong_to(root):
     assert charts["Memory of the host"].lines[0].points[0] == (0.0, 3 * 2**20)
 
 
+def test_what_nvidia_smi_said_besides_its_samples_is_told(root):
+    folder = folders.run(root, "20260102-030405-brave-otter")
+    (folder / "telemetry").mkdir()
+    (folder / "telemetry" / "1-0.gpu.csv").write_text("Unable to determine the device handle for GPU0: GPU is lost\n")
+    assert "telemetry: Unable to determine the device handle for GPU0: GPU is lost" in terminal(folder)
+
+
 def test_of_very_many_runs_steps_are_not_read(root):
     made = [folders.run(root, f"20260102-03{n:04}-brave-otter", steps=1) for n in range(read.DRAWN + 1)]
     evidence = read.gather([Run(str(root), each.name) for each in made])
