@@ -36,23 +36,30 @@ class Profiling:
             raise SettingsError("profile=framework leaves a trace in the run folder: say run=FOLDER", "profile")
         self.found: dict[str, Any] = {}
         """result.json's "profile"; empty where nothing was recorded."""
+        self.note = ""
+        """What to say where other steps are recorded than those that were asked for."""
         self.running = False
         self._profile = profile
         self._profiler = profiler
         self._run = run
         self._steps = range(0)
+        self._asked = range(profile.start, profile.start + profile.steps)
         self._first = 0
         self._began = 0.0
 
     def choose(self, first: int, total: int, taken: Collection[int]) -> None:
         """Decide on the steps, of `first` to `total` counted from 1, but for those that are `taken`."""
-        if self._profiler is not None:
-            self._steps = window(self._profile, first, total, taken)
+        if self._profiler is None:
+            return
+        self._steps = window(self._profile, first, total, taken)
+        if self._steps != self._asked:
+            why = _why_not(self._asked, first, total)
+            self.note = f"profiling {_named(self._steps)} instead of {_named(self._asked)}: {why}"
 
     def whenever(self) -> None:
         """Take the steps from `profile.start` on, of a loop whose length nobody knows."""
         if self._profiler is not None:
-            self._steps = range(self._profile.start, self._profile.start + self._profile.steps)
+            self._steps = self._asked
 
     def before(self, number: int, count: int = 1) -> None:
         """The steps from `number` on are about to be taken, in one execution."""
@@ -75,6 +82,7 @@ class Profiling:
         self.found = {
             "tool": self._profile.tool,
             "steps": [self._first, number],
+            "instead_of": [self._asked[0], self._asked[-1]] if self.note else None,
             "seconds": time.perf_counter() - self._began,
             "trace": f"{FOLDER}/{self._profiler.trace}" if self._profiler.trace else None,
             "tensor_core_share": tensor_core_share(kernels),
@@ -82,6 +90,18 @@ class Profiling:
 
     def _touches(self, number: int, count: int) -> bool:
         return bool(self._steps) and number <= self._steps[-1] and number + count > self._steps[0]
+
+
+def _named(steps: range) -> str:
+    return f"steps {steps[0]} to {steps[-1]}" if len(steps) > 1 else f"step {steps[0]}"
+
+
+def _why_not(asked: range, first: int, total: int) -> str:
+    if asked[0] < first:
+        return f"this attempt begins with step {first}"
+    if asked[-1] >= total:
+        return f"this run has {total} steps, the last of which is observed"
+    return "a step among those is observed"
 
 
 def window(profile: Profile, first: int, total: int, taken: Collection[int]) -> range:

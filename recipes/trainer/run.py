@@ -196,6 +196,8 @@ class Run(ABC):
         if settings.accumulate > 1:
             parts.append(f"in {settings.accumulate} micro-batches")
         self.say(f"{' '.join(parts)}, {_steps(training.total)}")
+        if training.profiling.note:
+            self.say(training.profiling.note)
 
     def _conclude(self, training: Training, observed: dict[str, Any], memory: int) -> None:
         summary = training.journal.summary

@@ -65,8 +65,38 @@ def test_what_is_left_names_the_steps_the_trace_and_the_share_of_tensor_cores(tm
     assert tape.seen == [1, 2, "start", 3, 4, "stop", 5, 6, 7, 8, 9, 10]
     found = profiling.found
     assert found.pop("seconds") >= 0
-    assert found == {"tool": "framework", "steps": [3, 4], "trace": "profile/tape.json", "tensor_core_share": 0.75}
+    assert found == {
+        "tool": "framework",
+        "steps": [3, 4],
+        "instead_of": None,
+        "trace": "profile/tape.json",
+        "tensor_core_share": 0.75,
+    }
+    assert profiling.note == ""
     assert (tmp_path / "profile" / "tape.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("first", "total", "taken", "said"),
+    [
+        (
+            1,
+            11,
+            {1, 6, 11},
+            "steps 7 to 10 instead of steps 10 to 14: this run has 11 steps, the last of which is obser",
+        ),
+        (1, 100, {1, 12, 100}, "steps 13 to 17 instead of steps 10 to 14: a step among those is observed"),
+        (50, 60, {50, 60}, "steps 51 to 55 instead of steps 10 to 14: this attempt begins with step 50"),
+    ],
+)
+def test_other_steps_than_those_asked_for_are_said_and_recorded(tmp_path, first, total, taken, said):
+    profiling = Profiling(Profile(tool="framework", start=10, steps=5), Tape(), tmp_path)
+    profiling.choose(first, total, taken)
+    assert profiling.note.startswith(f"profiling {said}")
+    for number in range(first, total + 1):
+        profiling.before(number)
+        profiling.after(number)
+    assert profiling.found["instead_of"] == [10, 14]
 
 
 def test_steps_taken_several_at_a_time_are_profiled_whole(tmp_path):
