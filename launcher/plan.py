@@ -3,33 +3,28 @@
 from __future__ import annotations
 
 import dataclasses
-import fnmatch
 import posixpath
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from launcher import contained, preflight, profilers, user_script
-from launcher import gpus as shared_gpus
+from launcher import contained, gpu_choice, needs, preflight, profilers, user_script
 from launcher.arms import ARMS
 from launcher.comparison import Compare, Published
 from launcher.contained import ContainerPlan
-from launcher.errors import Unavailable, UsageError, placed
-from launcher.facts import Facts, Gpu
+from launcher.errors import UsageError, placed
+from launcher.facts import Facts
 from launcher.remote import address as addresses
 from launcher.schema import SlurmCluster
 from launcher.slurm import check as slurm_check
 from launcher.spec import JobSpec
 from launcher.user_script import ScriptPlan
 from recipes import levels, script, settings
-from recipes.recipe import DataLayout
 from recipes.settings import Settings
-from recipes.typed import SettingsError, build, plain, refuse_control_characters, show
+from recipes.typed import SettingsError, build, plain, refuse_control_characters
 
 PLACEHOLDER = "RUN_ID"
 """Stands for the run id until submission."""
-
-EXTRAS = {"torch": "torch", "tensorflow": "tensorflow", "paddle": "paddle"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -151,19 +146,13 @@ def _resolve(spec: JobSpec, facts: Facts) -> Plan:
     refuse_control_characters("run_root", facts.run_root)
     if facts.run_root_problem:
         raise SettingsError(f"run_root={launch.run_root}: {facts.run_root_problem}; name another folder", "run_root")
-    _check_data(spec, facts)
-    _check_secrets(spec, facts)
-    gpus: tuple[Gpu, ...] = ()  # Slurm chooses the devices, so none is known before the job runs
+    needs.check_data(spec, facts)
+    needs.check_secrets(spec, facts)
     if slurm:
         slurm_check.check(spec, facts)
-        count = _slurm_gpu_count(slurm, launch.gpus, facts)
-    else:
-        gpus = _local_gpus(spec, facts)
-        count = len(gpus) if launch.gpus is None else launch.gpus
-    device = training.device if training.device != "auto" else ("cuda" if count else "cpu")
-    if device == "cuda" and not count:
-        raise SettingsError(f"device=cuda, and this job has no GPU ({_what_is_there(facts)})", "device")
-    processes, devices = _processes(spec, count)
+    gpus, count = gpu_choice.choose(spec, facts)
+    device = gpu_choice.device(spec, facts, count)
+    processes, devices = gpu_choice.processes(spec, count)
     if training.framework == "paddle" and launch.nodes * processes > 1:
         raise SettingsError("framework=paddle runs in one process on one GPU; say gpus=1", "gpus")
     settings.check(training, launch.nodes * devices)
@@ -179,12 +168,12 @@ def _resolve(spec: JobSpec, facts: Facts) -> Plan:
     if row.hole:
         raise SettingsError(row.hole, "amp")
     preflight.check(spec, gpus, device)
-    _check_free(spec, facts, gpus, count)
+    gpu_choice.check_free(spec, facts, gpus, count)
     named = tuple(str(gpu.index) for gpu in gpus) if len(gpus) == count else None
     profilers.check(spec, facts, device)
     container = contained.choose(spec, facts, named, count)
     if container is None:
-        _check_python(spec, facts)
+        needs.check_python(spec, facts)
     settled = dataclasses.replace(
         training,
         device=device,
@@ -213,7 +202,7 @@ def _resolve(spec: JobSpec, facts: Facts) -> Plan:
             **(facts.containers.environment if container and facts.containers else {}),
         },
         env={
-            **_device_environment(named, slurm is not None, container is not None),
+            **gpu_choice.environment(named, slurm is not None, container is not None),
             **user_script.environment(row.mechanism, training.amp.level),
             **launch.env,
         },
@@ -238,127 +227,11 @@ def _resolve(spec: JobSpec, facts: Facts) -> Plan:
     return plan
 
 
-def _processes(spec: JobSpec, gpus: int) -> tuple[int, int]:
-    """How many processes a node has, and how many devices they train on together."""
-    if spec.recipe.name == "script":
-        processes = spec.training.train.processes
-        return processes, processes
-    devices = max(1, gpus)
-    return (1 if spec.training.framework == "tensorflow" else devices), devices
-
-
-def _local_gpus(spec: JobSpec, facts: Facts) -> tuple[Gpu, ...]:
-    """The GPUs of which a job on this machine gets as many as it asks for, free ones. Without a number it gets all, so
-    that what a run computes never depends on who else is there."""
-    launch = spec.launch
-    if launch.visible_gpus is not None:
-        by_index = {gpu.index: gpu for gpu in facts.gpus}
-        for index in launch.visible_gpus:
-            if index not in by_index:
-                raise SettingsError(
-                    f"visible_gpus={show(launch.visible_gpus)}: there is no GPU {index} on {facts.host}, "
-                    f"which has {_what_is_there(facts)}",
-                    "visible_gpus",
-                )
-        return tuple(by_index[index] for index in launch.visible_gpus)
-    if launch.gpus is None:
-        return facts.gpus
-    if launch.gpus > len(facts.gpus):
-        raise SettingsError(f"gpus={launch.gpus}: {facts.host} has {_what_is_there(facts)}", "gpus")
-    return facts.gpus if launch.gpus else ()
-
-
-def _check_free(spec: JobSpec, facts: Facts, pool: tuple[Gpu, ...], count: int) -> None:
-    """Refuse what could only be refused when it starts. Raises `Unavailable`."""
-    seen = [shared_gpus.Seen(index=gpu.index, uuid=gpu.uuid, holder=gpu.holder) for gpu in pool]
-    why = shared_gpus.refusal(count, seen, facts.host) if pool and not spec.launch.wait_gpus else ""
-    if why:
-        raise Unavailable(why)
-
-
-def _slurm_gpu_count(cluster: SlurmCluster, wanted: int | None, facts: Facts) -> int:
-    """GPUs per node; `auto` is what a node of the partition has."""
-    if wanted is not None:
-        return wanted
-    assert facts.slurm is not None
-    partition = slurm_check.find_partition(cluster, facts.slurm)
-    return partition.gpus_per_node if partition else 0
-
-
-def _what_is_there(facts: Facts) -> str:
-    if facts.gpu_problem:
-        return facts.gpu_problem
-    if not facts.gpus:
-        return "no GPU"
-    return ", ".join(f"GPU {gpu.index} {gpu.name}" for gpu in facts.gpus)
-
-
 def _slurm_environment(facts: Facts) -> dict[str, str]:
     """What a job finds set, since it gets nothing of the environment it was submitted from."""
     assert facts.slurm is not None
     who = {"HOME": facts.home, "USER": facts.user, "LOGNAME": facts.user, "LANG": "C.UTF-8"}
     return {**who, **facts.slurm.environment}
-
-
-def _device_environment(indices: tuple[str, ...] | None, slurm: bool, contained: bool) -> dict[str, str]:
-    """What shows a job its GPUs, where that is not the business of its container or of Slurm. `indices` is None where
-    they are chosen when it starts."""
-    if contained:
-        return {}
-    # Without the order, index 0 is the fastest GPU rather than the first on the bus that nvidia-smi calls 0.
-    order = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
-    return order if slurm or indices is None else {**order, "CUDA_VISIBLE_DEVICES": ",".join(indices)}
-
-
-def _check_data(spec: JobSpec, facts: Facts) -> None:
-    data = spec.training.data
-    if not spec.recipe.data:
-        return
-    layout: DataLayout = spec.recipe.data[data.name]
-    if data.download and not layout.download:
-        raise SettingsError(f"data.download=true: there is nothing to fetch for data={data.name}", "data.download")
-    if not layout.files:
-        return
-    wanted = ", or ".join(" and ".join(names) for names in layout.files)
-    fetch = "; data.download=true fetches them" if layout.download else ""
-    if data.dir is None:
-        free = [name for name, each in spec.recipe.data.items() if not each.files]
-        instead = f"; data={' or data='.join(free)} needs no files" if free else ""
-        raise SettingsError(f"data={data.name} needs data.dir, the folder with {wanted}{fetch}{instead}", "data.dir")
-    if data.download:
-        return
-    there = facts.folders.get(data.dir)
-    if there is None:
-        raise SettingsError(f"data.dir={data.dir} is not a folder; it should hold {wanted}{fetch}", "data.dir")
-    lacking = [_lacking(layout, names, there) for names in layout.files]
-    if all(lacking):
-        what = f"lacks {', '.join(lacking[0])}" if len(lacking) == 1 else f"holds neither {wanted}"
-        compressed = " (or the same with .gz)" if layout.gzip else ""
-        raise SettingsError(f"data.dir={data.dir} {what}{compressed}{fetch}", "data.dir")
-
-
-def _lacking(layout: DataLayout, names: tuple[str, ...], there: Collection[str]) -> list[str]:
-    return [name for name in names if not fnmatch.filter(there, name) and not (layout.gzip and f"{name}.gz" in there)]
-
-
-def _check_secrets(spec: JobSpec, facts: Facts) -> None:
-    for name, path in spec.launch.secrets.items():
-        if path in facts.missing:
-            raise SettingsError(f"secrets.{name}={path}: there is no such file", f"secrets.{name}")
-        if path in facts.open_secrets:
-            raise SettingsError(f"secrets.{name}={path} can be read by others; run chmod 600 {path}", f"secrets.{name}")
-
-
-def _check_python(spec: JobSpec, facts: Facts) -> None:
-    framework = spec.training.framework
-    if not facts.python_version:
-        raise SettingsError(f"python={facts.python} can't be run on {facts.host}; name another with python=", "python")
-    if framework not in facts.packages:
-        raise SettingsError(
-            f"framework={framework} is not installed for {facts.python} on {facts.host}: "
-            f"pip install 'amp-launcher[{EXTRAS[framework]}]', or name another Python with python=",
-            "framework",
-        )
 
 
 def _secrets(spec: JobSpec, facts: Facts) -> dict[str, str]:

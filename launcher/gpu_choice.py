@@ -1,0 +1,98 @@
+"""The GPUs of a job: how many on each node, which of this machine's, and what shows them to it. Pure."""
+
+from __future__ import annotations
+
+from launcher import gpus as shared_gpus
+from launcher.errors import Unavailable
+from launcher.facts import Facts, Gpu
+from launcher.schema import SlurmCluster
+from launcher.slurm import check as slurm_check
+from launcher.spec import JobSpec
+from recipes.levels import Device
+from recipes.typed import SettingsError, show
+
+
+def choose(spec: JobSpec, facts: Facts) -> tuple[tuple[Gpu, ...], int]:
+    """The GPUs that a job may get, and how many of them on each node. Raises `SettingsError` for what isn't there.
+
+    Of Slurm's none is known before the job runs: it chooses them.
+    """
+    launch = spec.launch
+    if isinstance(launch.cluster, SlurmCluster):
+        return (), _of_a_node(launch.cluster, launch.gpus, facts)
+    gpus = _here(spec, facts)
+    return gpus, len(gpus) if launch.gpus is None else launch.gpus
+
+
+def device(spec: JobSpec, facts: Facts, count: int) -> Device:
+    """What trains, for a job with so many GPUs. Raises `SettingsError` for CUDA without one."""
+    asked = spec.training.device
+    chosen: Device = asked if asked != "auto" else ("cuda" if count else "cpu")
+    if chosen == "cuda" and not count:
+        raise SettingsError(f"device=cuda, and this job has no GPU ({_what_is_there(facts)})", "device")
+    return chosen
+
+
+def processes(spec: JobSpec, gpus: int) -> tuple[int, int]:
+    """How many processes a node has, and how many devices they train on together."""
+    if spec.recipe.name == "script":
+        processes = spec.training.train.processes
+        return processes, processes
+    devices = max(1, gpus)
+    return (1 if spec.training.framework == "tensorflow" else devices), devices
+
+
+def check_free(spec: JobSpec, facts: Facts, pool: tuple[Gpu, ...], count: int) -> None:
+    """Refuse what could only be refused when it starts. Raises `Unavailable`."""
+    seen = [shared_gpus.Seen(index=gpu.index, uuid=gpu.uuid, holder=gpu.holder) for gpu in pool]
+    why = shared_gpus.refusal(count, seen, facts.host) if pool and not spec.launch.wait_gpus else ""
+    if why:
+        raise Unavailable(why)
+
+
+def environment(indices: tuple[str, ...] | None, slurm: bool, contained: bool) -> dict[str, str]:
+    """What shows a job its GPUs, where that is not the business of its container or of Slurm. `indices` is None where
+    they are chosen when it starts."""
+    if contained:
+        return {}
+    # Without the order, index 0 is the fastest GPU rather than the first on the bus that nvidia-smi calls 0.
+    order = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+    return order if slurm or indices is None else {**order, "CUDA_VISIBLE_DEVICES": ",".join(indices)}
+
+
+def _here(spec: JobSpec, facts: Facts) -> tuple[Gpu, ...]:
+    """The GPUs of which a job on this machine gets as many as it asks for, free ones. Without a number it gets all, so
+    that what a run computes never depends on who else is there."""
+    launch = spec.launch
+    if launch.visible_gpus is not None:
+        by_index = {gpu.index: gpu for gpu in facts.gpus}
+        for index in launch.visible_gpus:
+            if index not in by_index:
+                raise SettingsError(
+                    f"visible_gpus={show(launch.visible_gpus)}: there is no GPU {index} on {facts.host}, "
+                    f"which has {_what_is_there(facts)}",
+                    "visible_gpus",
+                )
+        return tuple(by_index[index] for index in launch.visible_gpus)
+    if launch.gpus is None:
+        return facts.gpus
+    if launch.gpus > len(facts.gpus):
+        raise SettingsError(f"gpus={launch.gpus}: {facts.host} has {_what_is_there(facts)}", "gpus")
+    return facts.gpus if launch.gpus else ()
+
+
+def _of_a_node(cluster: SlurmCluster, wanted: int | None, facts: Facts) -> int:
+    """GPUs per node; `auto` is what a node of the partition has."""
+    if wanted is not None:
+        return wanted
+    assert facts.slurm is not None
+    partition = slurm_check.find_partition(cluster, facts.slurm)
+    return partition.gpus_per_node if partition else 0
+
+
+def _what_is_there(facts: Facts) -> str:
+    if facts.gpu_problem:
+        return facts.gpu_problem
+    if not facts.gpus:
+        return "no GPU"
+    return ", ".join(f"GPU {gpu.index} {gpu.name}" for gpu in facts.gpus)

@@ -1,0 +1,65 @@
+"""What a job needs of its host besides GPUs: files of data, secrets, a Python with its framework. Pure."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Collection
+
+from launcher.facts import Facts
+from launcher.spec import JobSpec
+from recipes.recipe import DataLayout
+from recipes.typed import SettingsError
+
+EXTRAS = {"torch": "torch", "tensorflow": "tensorflow", "paddle": "paddle"}
+"""What pip calls the extra of a framework."""
+
+
+def check_data(spec: JobSpec, facts: Facts) -> None:
+    data = spec.training.data
+    if not spec.recipe.data:
+        return
+    layout: DataLayout = spec.recipe.data[data.name]
+    if data.download and not layout.download:
+        raise SettingsError(f"data.download=true: there is nothing to fetch for data={data.name}", "data.download")
+    if not layout.files:
+        return
+    wanted = ", or ".join(" and ".join(names) for names in layout.files)
+    fetch = "; data.download=true fetches them" if layout.download else ""
+    if data.dir is None:
+        free = [name for name, each in spec.recipe.data.items() if not each.files]
+        instead = f"; data={' or data='.join(free)} needs no files" if free else ""
+        raise SettingsError(f"data={data.name} needs data.dir, the folder with {wanted}{fetch}{instead}", "data.dir")
+    if data.download:
+        return
+    there = facts.folders.get(data.dir)
+    if there is None:
+        raise SettingsError(f"data.dir={data.dir} is not a folder; it should hold {wanted}{fetch}", "data.dir")
+    lacking = [_lacking(layout, names, there) for names in layout.files]
+    if all(lacking):
+        what = f"lacks {', '.join(lacking[0])}" if len(lacking) == 1 else f"holds neither {wanted}"
+        compressed = " (or the same with .gz)" if layout.gzip else ""
+        raise SettingsError(f"data.dir={data.dir} {what}{compressed}{fetch}", "data.dir")
+
+
+def _lacking(layout: DataLayout, names: tuple[str, ...], there: Collection[str]) -> list[str]:
+    return [name for name in names if not fnmatch.filter(there, name) and not (layout.gzip and f"{name}.gz" in there)]
+
+
+def check_secrets(spec: JobSpec, facts: Facts) -> None:
+    for name, path in spec.launch.secrets.items():
+        if path in facts.missing:
+            raise SettingsError(f"secrets.{name}={path}: there is no such file", f"secrets.{name}")
+        if path in facts.open_secrets:
+            raise SettingsError(f"secrets.{name}={path} can be read by others; run chmod 600 {path}", f"secrets.{name}")
+
+
+def check_python(spec: JobSpec, facts: Facts) -> None:
+    framework = spec.training.framework
+    if not facts.python_version:
+        raise SettingsError(f"python={facts.python} can't be run on {facts.host}; name another with python=", "python")
+    if framework not in facts.packages:
+        raise SettingsError(
+            f"framework={framework} is not installed for {facts.python} on {facts.host}: "
+            f"pip install 'amp-launcher[{EXTRAS[framework]}]', or name another Python with python=",
+            "framework",
+        )
