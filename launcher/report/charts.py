@@ -11,11 +11,9 @@ import math
 from collections.abc import Callable, Sequence
 
 from launcher import human
-from launcher.report.document import Bar, Bars, Curves, Line
+from launcher.report.document import COLOURS, Bar, Bars, Curves, Line
 from launcher.report.markup import Markup, join, tag
 
-COLOURS = 8
-"""Colours there are; what comes after them is drawn dashed in the same ones."""
 TICKS = 5
 _WIDTH, _HEIGHT = 1000, 300
 
@@ -38,9 +36,11 @@ def _bar(bar: Bar, longest: float) -> Markup:
 
 def curves(chart: Curves) -> Markup:
     """Lines over common axes, with a legend where there are several."""
-    across = _Scale.over([x for line in chart.lines for x, _ in line.points], whole=chart.x == "step")
+    places = [x for line in chart.lines for x, _ in line.points]
+    across = _Scale.over(places, whole=chart.x == "step", zero=chart.x == "seconds")
     heights = [y for line in chart.lines for _, y in line.points]
-    zero, sizes = chart.steps or chart.unit in ("bytes", "zero"), chart.unit == "bytes"
+    heights += [100.0] if chart.unit == "percent" else []
+    zero, sizes = chart.steps or chart.unit in ("bytes", "zero", "percent"), chart.unit == "bytes"
     up = _Scale.over(heights, log2=chart.unit == "log2", zero=zero, sizes=sizes)
     words: Callable[[float], str] = human.size if chart.unit == "bytes" else _figure
     plot = tag(

@@ -79,7 +79,7 @@ def table(compared: Sequence[Arm]) -> Table:
         ("ratio", [ratio_cell(each, control=number == 0) for number, each in enumerate(compared)], True),
         ("95% interval", [_interval_cell(each) for each in compared], True),
         ("peak memory", [numeric(each.figures.memory, human.size(each.figures.memory)) for each in compared], True),
-        ("loss", [numeric(each.figures.loss, human.number(each.figures.loss)) for each in compared], True),
+        ("loss", [sections.loss_cell(each.figures) for each in compared], True),
         ("loss gap", [numeric(each.gap, f"{each.gap or 0:+.2%}") for each in compared], True),
         ("accuracy", [numeric(each.figures.accuracy, f"{each.figures.accuracy or 0:.4f}") for each in compared], True),
         ("skipped", [numeric(each.figures.skipped, str(each.figures.skipped)) for each in compared], True),

@@ -28,7 +28,7 @@ _OF_PLAN = (
     "queue",
     "host",
 )
-_OF_RESULT = ("versions", "digests", "hardware", "world_size", "determinism", "mechanism", "steps", "wall_seconds")
+_OF_RESULT = ("versions", "digests", "hardware", "world_size", "determinism", "steps", "wall_seconds")
 
 
 _UNITS = {

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+COLOURS = 8
+"""Colours there are; what comes after them is drawn dashed in the same ones."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cell:
@@ -66,7 +69,8 @@ class Curves:
     steps: bool = False
     """Each value holds until the next one, instead of leading to it."""
     unit: str = ""
-    """Of the y axis: `bytes` writes it as sizes, `zero` begins it there, `log2` spaces it by powers of two."""
+    """Of the y axis: `bytes` writes it as sizes, `zero` begins it there, `percent` also ends it at 100, `log2` spaces
+    it by powers of two."""
     note: str = ""
 
 

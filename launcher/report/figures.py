@@ -22,6 +22,9 @@ class Figures:
     memory: int | None
     """Bytes."""
     loss: float | None
+    """At the last step; None also where that was no number, or infinite."""
+    lost: bool
+    """Whether it was."""
     accuracy: float | None
     skipped: int | None
     half_share: float | None
@@ -44,6 +47,7 @@ def figures(evidence: Evidence) -> Figures:
         rate=rate if rate is not None or rows is None else rows.rate,
         memory=result.get("peak_memory_bytes") or (rows.peak_memory if rows else None),
         loss=_number(inner(result, "loss").get("last")) if result else (rows.last_loss if rows else None),
+        lost="loss.last" in (result.get("nonfinite") or ()) if result else bool(rows and rows.steps and rows.lost),
         accuracy=_number(inner(result, "eval").get("accuracy")),
         skipped=inner(result, "loss_scale").get("skipped_steps") if result else (rows.skipped if rows else None),
         half_share=_number(inner(result, "observed").get("half_flop_share")),

@@ -109,6 +109,8 @@ class Metrics:
     overflows: list[int] = field(default_factory=list)
     """Steps that were skipped, the first ones of many."""
     skipped: int = 0
+    lost: bool = False
+    """Whether the loss of the last step was no number, or infinite."""
     nonfinite_at: int | None = None
     """The first step whose loss was no number or infinite."""
     evaluations: list[tuple[int, float]] = field(default_factory=list)
@@ -188,6 +190,7 @@ def _step(found: Metrics, row: dict[str, Any], block: int) -> None:
     if found.steps == 1:
         found.first_loss = loss
     found.last_loss = loss
+    found.lost = loss is None
     part = found.blocks.setdefault((step - 1) // block if block else 0, Block())
     part.steps += 1
     if loss is not None:

@@ -57,7 +57,7 @@ def results(evidence: Sequence[Evidence], found: Sequence[Figures]) -> Table:
         ("samples/s", [numeric(each.rate, human.number(each.rate)) for each in found], True),
         ("ratio", _ratios(evidence, found), True),
         ("peak memory", [numeric(each.memory, human.size(each.memory)) for each in found], True),
-        ("loss", [numeric(each.loss, human.number(each.loss)) for each in found], True),
+        ("loss", [loss_cell(each) for each in found], True),
         ("accuracy", [numeric(each.accuracy, f"{each.accuracy or 0:.4f}") for each in found], True),
         ("skipped", [numeric(each.skipped, str(each.skipped)) for each in found], True),
         ("in half", [numeric(each.half_share, percent(each.half_share)) for each in found], True),
@@ -69,12 +69,16 @@ def results(evidence: Sequence[Evidence], found: Sequence[Figures]) -> Table:
 
 def columns(wanted: Sequence[tuple[str, list[Cell], bool]]) -> Table:
     """A table from columns: name, cells, and whether they are numbers. What nobody has a value in is left out."""
-    kept = [each for each in wanted if any(cell.value is not None for cell in each[1])]
+    kept = [each for each in wanted if any(cell.text != "-" for cell in each[1])]
     return Table(
         header=tuple(name for name, _, _ in kept),
         rows=tuple(zip(*(cells for _, cells, _ in kept), strict=True)),
         numbers=frozenset(index for index, (_, _, right) in enumerate(kept) if right),
     )
+
+
+def loss_cell(figures: Figures) -> Cell:
+    return Cell(text="not finite") if figures.lost else numeric(figures.loss, human.number(figures.loss))
 
 
 def _ratios(evidence: Sequence[Evidence], found: Sequence[Figures]) -> list[Cell]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from launcher.report.document import Curves, Line, Part
+from launcher.report.document import COLOURS, Curves, Line, Part
 from launcher.report.metrics import Curve
 from launcher.report.read import Evidence
 from launcher.telemetry import Series
@@ -68,7 +68,7 @@ def over_time(evidence: Sequence[Evidence]) -> Iterator[Curves]:
         lines = [
             line
             for index, each in enumerate(evidence)
-            for line in _sampled(each.label, index, getattr(each.telemetry, kind), name)
+            for line in _sampled(each.label, index, getattr(each.telemetry, kind), name, len(evidence) == 1)
         ]
         in_bytes = unit == "MiB"
         scaled = tuple(
@@ -77,11 +77,13 @@ def over_time(evidence: Sequence[Evidence]) -> Iterator[Curves]:
             else each
             for each in lines
         )
-        yield from _curves(title, "seconds", "in use" if in_bytes else unit, scaled, "bytes" if in_bytes else "zero")
+        scale = {"MiB": "bytes", "%": "percent"}.get(unit, "zero")
+        yield from _curves(title, "seconds", "in use" if in_bytes else unit, scaled, scale)
 
 
-def _sampled(label: str, colour: int, series: Sequence[Series], name: str) -> Iterator[Line]:
-    """One line for each device of a run, over all its attempts."""
+def _sampled(label: str, colour: int, series: Sequence[Series], name: str, alone: bool) -> Iterator[Line]:
+    """One line for each device of a run, over all its attempts: in colours of their own where the run is `alone`, else
+    every other one dashed."""
     devices: dict[tuple[int, str], Curve] = {}
     began = min((each.times[0] for each in series if each.times), default=0.0)
     for each in series:
@@ -90,10 +92,11 @@ def _sampled(label: str, colour: int, series: Sequence[Series], name: str) -> It
             if value is not None:
                 curve.add(time - began, value)
     nodes = len({node for node, _ in devices}) > 1
-    for (node, device), curve in devices.items():
+    for number, ((node, device), curve) in enumerate(devices.items()):
         place = " ".join([*([f"node {node}"] if nodes else []), *([device] if len(devices) > 1 else [])])
         if points := curve.points():
-            yield Line(label=f"{label} {place}".rstrip(), colour=colour, points=points)
+            own = number if alone else colour + COLOURS * (number % 2)
+            yield Line(label=f"{label} {place}".rstrip(), colour=own, points=points)
 
 
 def _curves(title: str, x: str, y: str, lines: Iterable[Line], unit: str = "") -> Iterator[Curves]:

@@ -1,11 +1,12 @@
 """What a report says on a terminal and in Markdown, from real folders."""
 
 import json
+import re
 
 import pytest
 
 from launcher import runs
-from launcher.report import markdown, plain, read, sections
+from launcher.report import charts, markdown, plain, read, sections
 from launcher.runs import Run
 
 from ..run_folders import finished
@@ -15,6 +16,12 @@ from . import folders
 def documented(*paths):
     evidence = read.gather([Run(str(each.parent), each.name) for each in paths])
     return sections.of_runs("some runs", evidence)
+
+
+def drawn(document, title):
+    """The chart of that title."""
+    (found,) = [part for each in document.sections for part in each.parts if getattr(part, "title", "") == title]
+    return found
 
 
 def terminal(*paths, width=0):
@@ -172,10 +179,49 @@ def test_telemetry_becomes_curves_of_the_run_they_belong_to(root):
         "time [s], ...\n100, 10, 100, 1024, 4096\n101, 60, 200, 2048, 4096\n102, 90, 300, 1024, 4096\n"
     )
     document = documented(folder)
-    charts = {part.title: part for each in document.sections for part in each.parts if hasattr(part, "lines")}
-    (line,) = charts["Processors of the host"].lines
+    (line,) = drawn(document, "Processors of the host").lines
     assert line.points == ((1.0, 50.0), (2.0, 30.0))
-    assert charts["Memory of the host"].lines[0].points[0] == (0.0, 3 * 2**20)
+    assert drawn(document, "Memory of the host").lines[0].points[0] == (0.0, 3 * 2**20)
+
+
+def with_two_gpus(root, name):
+    """A run of which two GPUs were sampled."""
+    folder = folders.run(root, name)
+    (folder / "telemetry").mkdir()
+    header = "timestamp, index, uuid, memory.used [MiB], utilization.gpu [%]\n"
+    rows = [f"2026/11/21 00:00:{s}.000, {gpu}, GPU-{gpu}, 3000, 9{gpu}\n" for s in (10, 20) for gpu in (0, 1)]
+    (folder / "telemetry" / "1-0.gpu.csv").write_text(header + "".join(rows))
+    return folder
+
+
+def test_devices_of_one_run_are_told_apart_by_colour_and_of_several_by_dashes(root):
+    one, other = (with_two_gpus(root, f"20260102-03040{n}-brave-otter") for n in (1, 2))
+
+    def styles(*made):
+        return [(line.label.split()[-1], line.colour) for line in drawn(documented(*made), "GPU utilisation").lines]
+
+    assert styles(one) == [("0", 0), ("1", 1)]
+    assert styles(one, other) == [("0", 0), ("1", 8), ("0", 1), ("1", 9)]
+
+
+def test_shares_are_drawn_up_to_the_whole(root):
+    document = documented(with_two_gpus(root, "20260102-030405-brave-otter"))
+    labels = re.findall(r"bottom:([\d.]+)%\">(\d+)<", charts.curves(drawn(document, "GPU utilisation")))
+    assert labels[-1] == ("100.00", "100")
+
+
+@pytest.mark.parametrize("ended", [True, False])
+def test_a_loss_that_was_no_number_at_last_is_said_in_its_place(root, ended):
+    folder = folders.run(root, "20260102-030405-brave-otter", steps=3)
+    rows = folders.lines(folder / "metrics.jsonl")
+    rows[3] |= {"loss": None, "nonfinite": ["loss"]}
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(each) + "\n" for each in rows))
+    said = json.loads((folder / "result.json").read_text())
+    runs.write_json(folder / "result.json", {**said, "loss": {"first": 2.3, "last": None}, "nonfinite": ["loss.last"]})
+    if not ended:
+        (folder / "result.json").unlink()
+    table = documented(folder).sections[0].parts[0]
+    assert table.rows[0][table.header.index("loss")].text == "not finite"
 
 
 def test_what_nvidia_smi_said_besides_its_samples_is_told(root):
