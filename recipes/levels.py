@@ -155,7 +155,7 @@ def resolve_scale(scale: LossScale, level: str, dtype: str, master_weights: bool
 def check(amp: Amp, scale: LossScale, framework: str = "torch") -> None:
     """Refuse what no device could carry out. Raises `SettingsError`.
 
-    Operation names are TensorFlow's own there; torch and Paddle share one list of them here.
+    Operation names are TensorFlow's own there; torch and Paddle share one list of them, of which Paddle lacks some.
     """
     if amp.level == "o0" and amp.dtype != "auto":
         raise SettingsError(
@@ -178,6 +178,8 @@ def check(amp: Amp, scale: LossScale, framework: str = "torch") -> None:
         )
     if framework == "tensorflow":
         _check_tensorflow(amp)
+    elif framework == "paddle":
+        _check_paddle(amp, scale)
     else:
         operations.lists(amp.allow, amp.deny)
     _check_scale(amp, scale)
@@ -204,6 +206,20 @@ def _check_tensorflow(amp: Amp) -> None:
             "amp.master_weights=false: the variables of Keras's mixed policies are always float32; say amp=o3",
             "amp.master_weights",
         )
+
+
+def _check_paddle(amp: Amp, scale: LossScale) -> None:
+    """What Paddle's `auto_cast`, `decorate` and `GradScaler` have no way of doing."""
+    operations.paddle_lists(amp.allow, amp.deny)
+    if amp.keep_fp32 and amp.level == "o1":
+        raise SettingsError(
+            f"amp.keep_fp32={show(amp.keep_fp32)} with amp=o1: in Paddle only o2 and o3 go by layers; say amp=o2, or "
+            "amp.deny with operations",
+            "amp.keep_fp32",
+        )
+    for key in ("min", "max"):
+        if getattr(scale, key) is not None:
+            raise SettingsError(f"loss_scale.{key}: Paddle's scaler has no bounds; leave it out", f"loss_scale.{key}")
 
 
 def check_saved_scale(own: LossScale, state: Mapping[str, Any]) -> None:

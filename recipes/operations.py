@@ -57,6 +57,7 @@ PADDLE = {
     "hard_sigmoid": "hardsigmoid",
     "hard_swish": "hardswish",
     "kldiv_loss": "kl_div",
+    "linear_v2": "linear",
     "lookup_table_v2": "embedding",
     "matmul_v2": "matmul",
     "nearest_interp_v2": "interpolate",
@@ -70,6 +71,20 @@ PADDLE = {
     "sync_batch_norm": "batch_norm",
 }
 """Paddle's operation names -> torch's. Where both use one name (`mul`, for instance), it means torch's operation."""
+
+PADDLE_LACKS = frozenset(
+    (
+        "adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d adaptive_max_pool1d adaptive_max_pool2d "
+        "adaptive_max_pool3d addbmm addcdiv addcmul addmv addr avg_pool1d avg_pool2d avg_pool3d cdist chain_matmul "
+        "conv1d conv_tbc conv_transpose1d cosine_embedding_loss cosine_similarity ctc_loss embedding_bag "
+        "gaussian_nll_loss glu gru_cell hinge_embedding_loss l1_loss local_response_norm lstm_cell "
+        "margin_ranking_loss max_pool1d max_pool2d max_pool3d mm mse_loss multi_head_attention_forward "
+        "multi_margin_loss multilabel_margin_loss normalize pdist poisson_nll_loss rnn_relu rnn_relu_cell rnn_tanh "
+        "rnn_tanh_cell smooth_l1_loss soft_margin_loss softmin triplet_margin_loss"
+    ).split()
+)
+"""torch's operations that are none of Paddle's, which passes over what its lists name and it doesn't know. Source: the
+kernels that 3.3 has registered."""
 
 NAMES = TORCH | PADDLE.keys()
 
@@ -94,6 +109,29 @@ def lists(allow: Sequence[str], deny: Sequence[str]) -> tuple[tuple[str, ...], t
             also = f" (as {' and '.join(spellings)})" if len(spellings) > 1 else ""
             raise SettingsError(f"{operation} is on both amp.allow and amp.deny{also}; leave it on one", "amp.allow")
     return allowed, denied
+
+
+def paddle_lists(allow: Sequence[str], deny: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The same for Paddle. Raises `SettingsError` for an operation that it doesn't have, too."""
+    found = lists(allow, deny)
+    for key, names in zip(("amp.allow", "amp.deny"), found, strict=True):
+        for name in names:
+            if name in PADDLE_LACKS:
+                raise SettingsError(f"{key}: Paddle has no operation {name}, and would pass over it in silence", key)
+    return found
+
+
+def in_paddle(names: Sequence[str]) -> list[str]:
+    """Every name that Paddle has for these operations of torch's: its lists hold several, by an operation's age.
+
+    `mul` isn't one of them: in Paddle it is an old name of the matrix product.
+    """
+    return [
+        each
+        for name in names
+        for each in (name, *(paddles for paddles, torchs in PADDLE.items() if torchs == name))
+        if each != "mul"
+    ]
 
 
 TENSORFLOW = frozenset(

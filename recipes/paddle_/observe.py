@@ -3,14 +3,15 @@
 Linear and convolution layers are watched: the dtype of what a layer puts out is the one that its product was computed
 in, and the dtype of the gradient that comes back to it is that of its backward. Paddle's own count of kernels by dtype
 is the second witness: where it knows a matrix product that no layer made, or one in another dtype, the two disagree.
-Of backward Paddle counts no kernels, so that there the gradients' dtype stands alone.
+Of backward Paddle counts no kernels, so that there the gradients' dtype stands alone. Its counts tell of the operation
+lists too: of those of a whole step what is denied, of those inside of the model what is allowed.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import paddle
@@ -18,6 +19,7 @@ from paddle import nn
 from paddle.base import core
 
 from recipes import observation
+from recipes.operations import in_paddle
 from recipes.paddle_.precision import NORMS, Precision, dtype_name
 
 FLAG = "FLAGS_low_precision_op_list"
@@ -77,24 +79,27 @@ class Witness:
         calls: Counter[tuple[Any, ...]] = Counter()
         flops: Counter[tuple[Any, ...]] = Counter()
         stepped: Counter[str] = Counter()
+        inside = _Inside()
         before = paddle.get_flags(FLAG)[FLAG]
         with contextlib.ExitStack() as stack:
             for layer in self._model.sublayers(include_self=True):
                 if isinstance(layer, (nn.Linear, *CONVOLUTIONS)):
                     hook = layer.register_forward_post_hook(self._on_layer(calls, flops))
                     stack.callback(hook.remove)
+            for hook in inside.hooks(self._model):
+                stack.callback(hook.remove)
             self._precision.on_step.append(stepped.update)
             stack.callback(self._precision.on_step.remove, stepped.update)
             stack.callback(paddle.set_flags, {FLAG: before})
             core.clear_low_precision_op_list()
             paddle.set_flags({FLAG: 1})
             yield
-            counted = dict(core.get_low_precision_op_list())
-        kernels = _kernels(counted)
+            kernels = _kernels()
         self.reports.append(
             {
                 **self._head(number),
                 "calls": _calls(calls, flops, self._precision.device),
+                "listed": [*_listed(self._precision.allow, inside.kernels), *_listed(self._precision.deny, kernels)],
                 "unaccounted": {name: sum(kernels[name].values()) for name in OTHERS if kernels.get(name)},
                 "audit": _disagreement(calls, kernels),
                 "optimizer": dict(stepped),
@@ -131,7 +136,7 @@ class Witness:
 
     def _head(self, number: int) -> dict[str, Any]:
         precision = self._precision
-        head = observation.head(
+        return observation.head(
             number,
             amp=precision.amp,
             dtype=precision.dtype,
@@ -141,8 +146,6 @@ class Witness:
             device=precision.device,
             parameters=self._parameters(),
         )
-        unseen = [each for each in (*precision.allow, *precision.deny) if each not in ("linear", "conv2d")]
-        return {**head, "unseen": unseen}
 
     def _parameters(self) -> list[dict[str, Any]]:
         elements: Counter[tuple[str, str]] = Counter()
@@ -169,17 +172,44 @@ def _work(layer: nn.Layer, output: paddle.Tensor) -> tuple[str, str, int]:
     return "conv2d", "conv2d" if len(weight) == 4 else "conv1d", 2 * output.size * per_output
 
 
-def _kernels(counted: dict[str, str]) -> dict[str, dict[str, int]]:
-    """Paddle's counts, `operation -> "float16,bfloat16,float32,other"`, without zeros."""
+class _Inside:
+    """Counts of what the model itself runs, without what the training loop adds up beside it."""
+
+    def __init__(self) -> None:
+        self.kernels: dict[str, Counter[str]] = {}
+        self._before: dict[str, Counter[str]] = {}
+
+    def hooks(self, model: nn.Layer) -> tuple[Any, Any]:
+        return model.register_forward_pre_hook(self._enter), model.register_forward_post_hook(self._leave)
+
+    def _enter(self, layer: nn.Layer, inputs: Any) -> None:
+        self._before = _kernels()
+
+    def _leave(self, layer: nn.Layer, inputs: Any, output: Any) -> None:
+        for name, counts in _kernels().items():
+            self.kernels.setdefault(name, Counter()).update(counts - self._before.get(name, Counter()))
+
+
+def _listed(names: Sequence[str], kernels: Mapping[str, Counter[str]]) -> list[dict[str, Any]]:
+    """How often each of these operations, by torch's names, ran on which dtype."""
+    found: Counter[tuple[str, str]] = Counter()
+    for name in names:
+        for counts in (kernels.get(each, Counter()) for each in in_paddle((name,))):
+            found.update({(name, dtype): count for dtype, count in counts.items() if dtype != "other"})
+    return [{"function": name, "dtypes": [dtype], "calls": count} for (name, dtype), count in found.items()]
+
+
+def _kernels() -> dict[str, Counter[str]]:
+    """Paddle's counts so far, `operation -> "float16,bfloat16,float32,other"`, without zeros."""
     found = {}
-    for name, text in counted.items():
+    for name, text in core.get_low_precision_op_list().items():
         counts = {dtype: int(each) for dtype, each in zip(COLUMNS, str(text).split(","), strict=True) if int(each)}
         if counts:
-            found[name] = counts
+            found[name] = Counter(counts)
     return found
 
 
-def _disagreement(calls: Counter[tuple[Any, ...]], kernels: dict[str, dict[str, int]]) -> str:
+def _disagreement(calls: Counter[tuple[Any, ...]], kernels: Mapping[str, Counter[str]]) -> str:
     """Where the products of the watched layers are not those that Paddle counted; empty where they are."""
     seen: Counter[str] = Counter()
     for (_, _, backward, dtype, _), count in calls.items():

@@ -5,7 +5,8 @@ optimizer = paddle.optimizer.SGD(0.1, parameters=model.parameters())
 model, optimizer = precision.decorate(model, optimizer)          # before paddle.DataParallel
 for inputs, labels in batches:
     with precision.forward():
-        loss = mse_loss(model(inputs).astype("float32"), labels)
+        found = model(inputs)
+    loss = mse_loss(found.astype("float32"), labels)                  # inside, o2 would compute it in half precision
     precision.backward(loss)                                      # loss / k where k micro-batches make a step
     outcome = precision.step(optimizer)                           # unscale, skip on overflow
     precision.update()
@@ -27,8 +28,9 @@ from typing import Any
 import paddle
 from paddle import nn
 
-from recipes import levels, operations
+from recipes import levels
 from recipes.levels import Amp, LossScale
+from recipes.operations import in_paddle, paddle_lists
 from recipes.paddle_ import devices
 from recipes.trainer.spec import read_spec
 from recipes.trainer.tf32 import resolve_tf32
@@ -68,12 +70,13 @@ class Precision:
         self.mechanism = mechanism
         self.device = device
         self.tf32 = tf32
-        self.allow, self.deny = operations.lists(amp.allow, amp.deny)
+        self.allow, self.deny = paddle_lists(amp.allow, amp.deny)
         self.kept: tuple[str, ...] = ()
         self.skipped_total = 0
         """Optimizer steps skipped so far."""
         self.on_step: list[OptimizerStep] = []
         self._scaler = _scaler(loss_scale)
+        self._scale_of_graph: Callable[[], float | None] | None = None
 
     @staticmethod
     def of(amp: Amp, loss_scale: LossScale, device: str, *, tf32: bool | None = None) -> Precision:
@@ -92,18 +95,21 @@ class Precision:
 
     def noted(self, optimizer: Any) -> Any:
         """The optimizer, telling `on_step` what it is about to step."""
-        plain_step = optimizer.step
 
-        def step() -> None:
-            for each in self.on_step:
-                each(_stepped(optimizer))
-            plain_step()
+        def telling(method: Callable[..., Any]) -> Callable[..., Any]:
+            def tell(*args: Any, **kwargs: Any) -> Any:
+                for each in self.on_step:
+                    each(_stepped(optimizer))
+                return method(*args, **kwargs)
 
-        optimizer.step = step
+            return tell
+
+        optimizer.step = telling(optimizer.step)
+        optimizer.minimize = telling(optimizer.minimize)  # what paddle.Model calls, and what doesn't call step
         return optimizer
 
     def forward(self) -> AbstractContextManager[Any]:
-        """Everything from the model's inputs to the loss goes in here; backward and step don't."""
+        """The model runs in here. The loss doesn't: at o2 and o3 Paddle runs whatever is inside in half precision."""
         return contextlib.nullcontext()
 
     def backward(self, loss: paddle.Tensor) -> None:
@@ -117,7 +123,12 @@ class Precision:
             return StepOutcome()
         scale = self.scale
         self._scaler.step(optimizer)
-        overflowed = bool(self._scaler._cache_found_inf)
+        return self.outcome(bool(self._scaler._cache_found_inf), scale)
+
+    def outcome(self, overflowed: bool, scale: float | None) -> StepOutcome:
+        """What became of a step whose gradients had that scale; None is no scale. Counts it where it was skipped."""
+        if scale is None:
+            return StepOutcome()
         self.skipped_total += overflowed
         return StepOutcome(overflowed=overflowed, loss_scale=scale)
 
@@ -129,11 +140,33 @@ class Precision:
     @property
     def scale(self) -> float | None:
         """The loss scale, None where there is none."""
-        return None if self._scaler is None else float(self._scaler._scale)
+        if self._scale_of_graph is not None:
+            return self._scale_of_graph()
+        return None if self._scaler is None or self._scaler._scale is None else float(self._scaler._scale.item())
+
+    def scaled_by_graph(self, scale: Callable[[], float | None]) -> None:
+        """From here on a static graph scales the loss; `scale` tells its scale as it is."""
+        self._scale_of_graph = scale
 
     def lists(self) -> dict[str, list[str]]:
         """`amp.allow` and `amp.deny` as Paddle's own arguments, in Paddle's names of operations."""
-        return {"custom_white_list": _in_paddle(self.allow), "custom_black_list": _in_paddle(self.deny)}
+        return {"custom_white_list": in_paddle(self.allow), "custom_black_list": in_paddle(self.deny)}
+
+    def prepare(self, model: paddle.Model, optimizer: Any, loss: Any) -> None:
+        """`paddle.Model.prepare` in the level's precision.
+
+        The model takes this scaler for its own: without one it would make itself another, whose state nobody saves,
+        and a dynamic one where no loss scale was asked for.
+        """
+        model.prepare(self.noted(optimizer), loss, amp_configs=self.amp_configs())
+        model._scaler = self._scaler or paddle.amp.GradScaler(enable=False)
+
+    def train_batch(self, model: paddle.Model, inputs: Any, labels: Any) -> tuple[float, StepOutcome]:
+        """A step of `paddle.Model`, which casts, scales, steps and moves the scale by itself; gives its loss."""
+        scale = self.scale
+        (loss,) = model.train_batch([inputs], [labels])
+        overflowed = self._scaler is not None and bool(self._scaler._cache_found_inf)
+        return float(loss.item()), self.outcome(overflowed, scale)
 
     def amp_configs(self) -> dict[str, Any] | None:
         """For `paddle.Model.prepare(amp_configs=...)`; None for o0. Raises `SettingsError` for what it isn't told."""
@@ -157,17 +190,12 @@ class Precision:
                 raise SettingsError(f"amp.{key}={own}, and the checkpoint was saved with {state[key]}", f"amp.{key}")
         self.skipped_total = state["skipped"]
         if self._scaler is not None:
-            scale = paddle.to_tensor([state["scaler"]["scale"]], dtype="float32").numpy()
-            self._scaler.load_state_dict({**state["scaler"], "scale": scale})
+            self._scaler.load_state_dict({**state["scaler"], "scale": [state["scaler"]["scale"]]})
+            _drop_dimension(self._scaler)
 
 
 class AutoCast(Precision):
     """o1: the model stays float32, and each operation runs in the dtype that the operation lists give it."""
-
-    def __init__(self, **arguments: Any) -> None:
-        super().__init__(**arguments)
-        if self.amp.keep_fp32 and self.level == "o1":
-            raise SettingsError("amp.keep_fp32 with framework=paddle: say it with amp=o2, or amp.deny", "amp.keep_fp32")
 
     def forward(self) -> AbstractContextManager[Any]:
         cast = paddle.amp.auto_cast(level=self.level.upper(), dtype=self.dtype, **self.lists())
@@ -175,26 +203,11 @@ class AutoCast(Precision):
 
     def amp_configs(self) -> dict[str, Any] | None:
         if self.dtype != "float16":
-            raise SettingsError("train.api=model: paddle.Model knows float16 alone; say amp.dtype=float16", "amp.dtype")
-        scaling = self._scaling() if self.loss_scale.mode != "none" else {}
-        return {"level": "O1" if self.level == "o1" else "O2", **scaling, **self.lists()}
-
-    def _scaling(self) -> dict[str, Any]:
-        scale = self.loss_scale
-        return {
-            "init_loss_scaling": scale.init,
-            "incr_ratio": scale.growth,
-            "decr_ratio": scale.backoff,
-            "incr_every_n_steps": scale.growth_every,
-            "decr_every_n_nan_or_inf": scale.backoff_every,
-            "use_dynamic_loss_scaling": scale.mode == "dynamic",
-        }
+            raise SettingsError("paddle.Model knows float16 alone; say amp.dtype=float16", "amp.dtype")
+        return {"level": "O1" if self.level == "o1" else "O2", **_scaling(self.loss_scale), **self.lists()}
 
     def static(self, optimizer: Any, *, guarded: bool = False) -> Any:
         lists = paddle.static.amp.CustomOpLists(**self.lists(), dtype=self.dtype)
-        # Without a loss scale it is one that stays 1.
-        unscaled = {"init_loss_scaling": 1.0, "use_dynamic_loss_scaling": False}
-        scaling = unscaled if self.loss_scale.mode == "none" else self._scaling()
         half_model = self.level != "o1"
         return paddle.static.amp.decorate(
             optimizer,
@@ -203,7 +216,7 @@ class AutoCast(Precision):
             dtype=self.dtype,
             master_weight=self.level == "o2" and self.amp.master_weights is not False if half_model else None,
             use_amp_guard=guarded,
-            **scaling,
+            **_scaling(self.loss_scale),
         )
 
 
@@ -258,27 +271,32 @@ def _resolve(amp: Amp, scale: LossScale, device: str, tf32: bool | None, environ
 
 def _scaler(scale: LossScale) -> Any:
     """Paddle's own scaler with these parameters, None for none."""
-    if scale.mode == "none" or scale.mode == "auto":
+    if scale.mode in ("none", "auto"):
         return None
-    for key in ("min", "max"):
-        if getattr(scale, key) is not None:
-            raise SettingsError(f"loss_scale.{key}: Paddle's scaler has no bounds; leave it out", f"loss_scale.{key}")
-    return paddle.amp.GradScaler(
-        init_loss_scaling=scale.init,
-        incr_ratio=scale.growth,
-        decr_ratio=scale.backoff,
-        incr_every_n_steps=scale.growth_every,
-        decr_every_n_nan_or_inf=scale.backoff_every,
-        use_dynamic_loss_scaling=scale.mode == "dynamic",
-    )
+    scaler = paddle.amp.GradScaler(**_scaling(scale))
+    _drop_dimension(scaler)
+    return scaler
 
 
-def _in_paddle(names: tuple[str, ...]) -> list[str]:
-    """Every name that Paddle has for an operation: its lists hold several, by the age of the operation."""
-    inverse: dict[str, list[str]] = {}
-    for paddles, torchs in operations.PADDLE.items():
-        inverse.setdefault(torchs, []).append(paddles)
-    return [each for name in names for each in (name, *inverse.get(name, ()))]
+def _drop_dimension(scaler: Any) -> None:
+    """Make its scale, a vector of one number, a scalar: as it backs off Paddle takes `float()` of it, which NumPy from
+    2.4 on refuses for vectors."""
+    if scaler._scale is not None:  # it is where Paddle has switched its scaler off, as on a CPU
+        scaler._scale = scaler._scale.reshape([])
+
+
+def _scaling(scale: LossScale) -> dict[str, Any]:
+    """A loss scale in the words of Paddle's scalers. None is one that stays 1: where they get no words they scale."""
+    if scale.mode == "none":
+        return {"init_loss_scaling": 1.0, "use_dynamic_loss_scaling": False}
+    return {
+        "init_loss_scaling": scale.init,
+        "incr_ratio": scale.growth,
+        "decr_ratio": scale.backoff,
+        "incr_every_n_steps": scale.growth_every,
+        "decr_every_n_nan_or_inf": scale.backoff_every,
+        "use_dynamic_loss_scaling": scale.mode == "dynamic",
+    }
 
 
 def _matching(model: nn.Layer, patterns: tuple[str, ...]) -> dict[str, nn.Layer]:
@@ -312,4 +330,4 @@ def dtype_name(dtype: Any) -> str:
 
 
 def _plain(state: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: float(each[0]) if name == "scale" else each for name, each in state.items()}
+    return {name: float(each) if name == "scale" else each for name, each in state.items()}

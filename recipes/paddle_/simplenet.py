@@ -61,7 +61,8 @@ def by_loop(run: Run, data: Pairs) -> dict[str, Any]:
         total = paddle.zeros([])
         for chosen in paddle.to_tensor(batch):
             with precision.forward():
-                loss = mse_loss(net(inputs[chosen]).astype("float32"), labels[chosen]) / len(batch)
+                found = net(inputs[chosen])
+            loss = mse_loss(found.astype("float32"), labels[chosen]) / len(batch)
             precision.backward(loss)
             total += loss.detach()
         outcome = precision.step(optimizer)
@@ -77,15 +78,13 @@ def by_model(run: Run, data: Pairs) -> dict[str, Any]:
     """`paddle.Model`, which casts, scales and steps by itself as its `amp_configs` say."""
     precision, hyper = run.precision, run.settings.train
     net = Net(hyper)
-    optimizer = precision.noted(paddle.optimizer.SGD(learning_rate=hyper.lr, parameters=net.parameters()))
+    optimizer = paddle.optimizer.SGD(learning_rate=hyper.lr, parameters=net.parameters())
     model = paddle.Model(net)
-    model.prepare(optimizer, nn.MSELoss(), amp_configs=precision.amp_configs())
+    precision.prepare(model, optimizer, nn.MSELoss())
 
     def step(batch: numpy.ndarray) -> tuple[float, StepOutcome]:
         (chosen,) = batch
-        (loss,) = model.train_batch([data.inputs[chosen]], [data.labels[chosen]])
-        scaler = getattr(model, "_scaler", None)
-        return float(numpy.ravel(loss)[0]), StepOutcome(overflowed=scaler and bool(scaler._cache_found_inf))
+        return precision.train_batch(model, data.inputs[chosen], data.labels[chosen])
 
     held = Eager(model=net, optimizer=optimizer)
     return {"held": held, "witness": Witness(net, precision), "optimizer": optimizer, "step": step}
@@ -109,7 +108,7 @@ def by_static_graph(run: Run, data: Pairs) -> dict[str, Any]:
 
     def step(batch: numpy.ndarray) -> tuple[float, StepOutcome]:
         (chosen,) = batch
-        return graph.step(data.inputs[chosen], data.labels[chosen]), StepOutcome()
+        return graph.step(data.inputs[chosen], data.labels[chosen])
 
     witness = static_graph.GraphWitness(graph, run.precision)
     return {"held": graph, "witness": witness, "optimizer": graph.optimizer, "step": step}

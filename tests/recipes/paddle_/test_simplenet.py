@@ -115,10 +115,15 @@ def test_half_precision_on_a_cpu_is_refused_as_paddle_would_apply_none(tmp_path,
         ("batch=30 accumulate=4", "does not divide"),
         ("train.api=static accumulate=4", "train.api=static accumulates no gradients here"),
         ("train.fp16_guard=true", "train.fp16_guard=true belongs to train.api=static"),
+        ("amp=o1 amp.dtype=bfloat16 train.api=model", "paddle.Model knows float16 alone; say amp.dtype=float16"),
+        ("amp=o3 amp.dtype=float16 train.api=model", "paddle.Model has master weights at O2"),
+        ("amp=o2 amp.keep_fp32=[linears.0] train.api=static", "only a loop of one's own keeps layers in float32"),
+        ("amp=o1 amp.deny=[linear] train.api=static", "a static graph of Paddle's has matmul, and no linear"),
     ],
 )
 def test_what_paddle_cannot_do_is_refused(tmp_path, capsys, word, said):
-    words = [each for each in SMALL if each.partition("=")[0] not in word] + word.split()
+    keys = [each.partition("=")[0] for each in word.split()]
+    words = [each for each in SMALL if each.partition("=")[0] not in keys] + word.split()
     assert main("simplenet", simplenet.train, [*words, f"run={tmp_path}"]) == 2
     assert said in capsys.readouterr().err
 
