@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from tests.testbed import bed, facts
+from tests.testbed import bed, facts, slurm
 
 HOW = "run `make testbed` as root"
 REQUIRED = "TESTBED_REQUIRED"  # set to 1 where a missing part is a failure, as in continuous integration
@@ -24,6 +26,17 @@ def testbed() -> Iterator[facts.Testbed]:
             pytest.fail(f"{reason} ({REQUIRED}=1)", pytrace=False)
         pytest.skip(reason)
     yield found
+
+
+@pytest.fixture(autouse=True)
+def _fit_nodes(request: pytest.FixtureRequest) -> None:
+    """A node that a test left drained is resumed before the next one, with a warning that says why it was: a fault's
+    after-effect is one finding, not twenty."""
+    if "testbed" in request.fixturenames:
+        bench = bed.Bed(Path(request.getfixturevalue("testbed").folder))
+        if why := slurm.unfit(bench):
+            warnings.warn(f"before this test, a node of the testbed took no jobs: {why}", stacklevel=1)
+            slurm.resume_nodes(bench)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -78,7 +78,7 @@ def up(bed: Bed) -> str:
     started = [name for name in SERVERS if ensure(bed, server(bed, name))]
     if accounting_is_on(bed) and not (bed.folder / "slurm" / "accounts-made").exists():
         _make_accounts(bed)
-    _resume_nodes(bed)
+    resume_nodes(bed)
     said = f"started {', '.join(started)}" if started else "running"
     return said if accounting_is_on(bed) else f"{said}, with accounting off"
 
@@ -159,7 +159,8 @@ def slurm_conf(bed: Bed, with_accounting: bool, reader: Literal["daemons", "clie
         "SlurmUser": "root",
         "MailProg": "/bin/true",
         "AuthType": "auth/munge",
-        # cred_expire is also how long a requeued job waits before it may start again; its default is 120 s.
+        # cred_expire is also how long a requeued job waits before it may start again; its default is 120 s. Tests wait
+        # with it: a job that is told to start while its last attempt still ends fails, or has its node drained.
         "AuthInfo": f"socket={munge.socket_path(bed)},cred_expire=15",
         "CommunicationParameters": "NoCtldInAddrAny,NoInAddrAny" if reader == "daemons" else "",
         "ProctrackType": "proctrack/linuxproc",
@@ -248,7 +249,12 @@ def _make_accounts(bed: Bed) -> None:
     (bed.folder / "slurm" / "accounts-made").touch()
 
 
-def _resume_nodes(bed: Bed) -> None:
+def unfit(bed: Bed) -> str:
+    """Which nodes take no jobs and why, in Slurm's words; empty where all do."""
+    return output_of(["sinfo", "--noheader", "--list-reasons", "--format=%N %T: %E"], environment(bed)) or ""
+
+
+def resume_nodes(bed: Bed) -> None:
     """Have both nodes take jobs. They come up drained or down after a first start or a kill, and unknown for a few
     seconds after the controller's restart."""
 
@@ -263,5 +269,4 @@ def _resume_nodes(bed: Bed) -> None:
         return all(states.get(node, "").rstrip("-").startswith(takes_jobs) for node in NODES) and "*" not in text
 
     if not wait_until(fit, 60, every=0.2):
-        text = output_of(["sinfo", "--list-reasons", "--Node"], environment(bed))
-        raise TestbedError(f"the nodes do not take jobs\n{text}")
+        raise TestbedError(f"the nodes do not take jobs\n{unfit(bed)}")

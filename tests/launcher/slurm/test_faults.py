@@ -35,7 +35,6 @@ from tests.launcher.slurm.trainers import (
     saved,
     shell,
     side_by_side,
-    start_again_now,
     submissions,
     told,
 )
@@ -47,6 +46,15 @@ def cluster(slurm: Testbed) -> Iterator[Testbed]:
     """The testbed, whose daemons a test may kill."""
     yield slurm
     slurm.revive()
+    pass_forgotten_ids()
+
+
+def pass_forgotten_ids() -> None:
+    """Have no later test's job get an id that a killed controller had given and forgot: a node that remembers the first
+    job of that id refuses the second one and is drained. A job that is held takes an id and touches no node."""
+    taken = [call(["sbatch", "--parsable", "--hold", "--wrap=true"]).stdout.strip() for _ in range(10)]
+    assert all(taken), taken
+    assert call(["scancel", *taken]).returncode == 0
 
 
 def test_a_trainer_killed_at_any_moment_fails_with_the_reason_and_can_be_resumed(
@@ -74,9 +82,7 @@ def test_requeued_in_the_middle_of_a_checkpoint_it_goes_on_from_the_one_before(
         saved(folder, least)
         until(lambda: list(folder.glob("checkpoints/.step-*")), LONG, every=0.01)
         moments.wait(0.9)
-        before = shell(folder)
         assert call(["scontrol", "requeue", job_of(folder)]).returncode == 0
-        start_again_now(folder, before)
         trainers.ends_as_if_undisturbed(folder)
         assert not list(folder.glob("checkpoints/.*"))
 
@@ -108,7 +114,6 @@ def test_a_run_started_again_elsewhere_while_its_node_is_out_of_sight_has_one_wr
     assert not gone(first), "the trainer outlives its node's daemon"
     call(["scontrol", "update", f"jobid={job_of(folder)}", "ReqNodeList=n2"])
     until(lambda: "begin time" in state(folder).reason, LONG)
-    assert call(["scontrol", "update", f"jobid={job_of(folder)}", "StartTime=now"]).returncode == 0
     until((folder / "attempts/2").exists, LONG)
     until(lambda: gone([*first, before]), LONG)
     assert "attempts/2 has taken over" in (folder / "attempts/1/stderr.log").read_text()

@@ -16,8 +16,6 @@ from tests.launcher.slurm.trainers import (
     kill,
     processes,
     saved,
-    shell,
-    start_again_now,
     told,
 )
 from tests.recipes.torch_.trainers import result, rows
@@ -44,7 +42,6 @@ def test_before_their_time_limit_both_nodes_save_together_and_go_on(pairs: Train
     until(lambda: runs.read_if_whole(folder / "status.json").get("state") == "requeued", LONG)
     stopped = runs.read_if_whole(folder / "attempts/1/stopped.json")["step"]
     assert 0 < stopped < STEPS
-    start_again_now(folder, shell(folder))
     pairs.ends_as_if_undisturbed(folder)
     assert [row["resumed_from"] for row in rows(folder) if row.get("event") == "start"] == [None, stopped]
     sampled = [(each.attempt, each.node) for each in telemetry.read(folder).hosts]

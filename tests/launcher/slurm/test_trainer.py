@@ -17,7 +17,6 @@ from tests.launcher.slurm.trainers import (
     saved,
     shell,
     side_by_side,
-    start_again_now,
 )
 from tests.recipes.torch_.trainers import rows
 
@@ -36,7 +35,6 @@ def test_before_its_time_limit_it_saves_and_goes_on_in_the_same_folder(trainers:
     marker = runs.read_if_whole(folder / "attempts/1/stopped.json")
     assert 0 < marker["step"] < STEPS
     assert (folder / marker["checkpoint"] / "manifest.json").exists()
-    start_again_now(folder, shell(folder))
     trainers.ends_as_if_undisturbed(folder)
     assert state(folder).attempt == 2
     assert [row["resumed_from"] for row in rows(folder) if row.get("event") == "start"] == [None, marker["step"]]
@@ -54,7 +52,6 @@ def test_put_back_into_the_queue_at_any_moment_it_goes_on_from_its_last_checkpoi
         if number % 2:  # without any warning, as when a node loses its power
             kill([*processes(folder), before])
         assert call(["scontrol", "requeue", job_of(folder)]).returncode == 0
-        start_again_now(folder, before)
         trainers.ends_as_if_undisturbed(folder)
         assert state(folder).attempt == 2
         first, second = (row["resumed_from"] for row in rows(folder) if row.get("event") == "start")

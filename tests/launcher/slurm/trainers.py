@@ -141,14 +141,6 @@ def ask_as_before_a_time_limit(folder: Path) -> None:
     assert call(["scancel", "--batch", "--signal=USR1", job_of(folder)]).returncode == 0
 
 
-def start_again_now(folder: Path, before: int) -> None:
-    """Spare a requeued job the wait for its begin time. `before` is the script's process of its attempt so far: told
-    to start while that one still ends, Slurm calls the job failed."""
-    until(lambda: gone([before]) and "begin time" in state(folder).reason, LONG)
-    time.sleep(2)
-    assert call(["scontrol", "update", f"jobid={job_of(folder)}", "StartTime=now"]).returncode == 0
-
-
 def submissions(folder: Path) -> set[str]:
     """Slurm's jobs for this run, by what was submitted; its accounting may lack one if the controller was killed."""
     argv = ["sacct", "--allusers", "--allocations", "--noheader", "--parsable2", "--starttime=now-1hours"]
