@@ -23,7 +23,8 @@ try:
 except PlacementError as error:
     print(error, flush=True)
     os._exit(7)
-print(world.rank, world.gather(world.rank), world.sum([1, world.rank]), world.broadcast(world.rank), flush=True)
+found = [world.gather(world.rank), world.sum([1, world.rank]), world.broadcast(world.rank)]
+os.write(1, (" ".join(map(str, [world.rank, *found])) + chr(10)).encode())  # at once: the ranks share one pipe
 world.leave()
 os._exit(0)
 """
