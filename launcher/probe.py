@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import getpass
-import importlib.util
 import os
 import platform
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import recipes
-from launcher import profilers, snapshot, user_code, user_script
+from launcher import gpu_probing, profilers, pythons, snapshot, user_code, user_script
 from launcher.errors import Unavailable, UsageError
-from launcher.facts import Code, ContainerFacts, Facts, Gpu, Script, SlurmFacts
+from launcher.facts import Code, ContainerFacts, Facts, Script, SlurmFacts
 from launcher.remote import address as addresses
 from launcher.remote.sessions import ends_at_logout
 from launcher.schema import SlurmCluster
@@ -26,13 +23,11 @@ from launcher.spec import JobSpec
 from recipes import script
 from recipes.typed import SettingsError, build, plain
 
-PACKAGES = {"torch": "torch", "tensorflow": "tensorflow", "paddle": "paddlepaddle"}
 # Where an engine listens and how Apptainer works here. None of them holds a secret.
 CLIENT_VARIABLES = (
     *("DOCKER_HOST", "DOCKER_CONTEXT", "CONTAINER_HOST", "XDG_RUNTIME_DIR"),
     *("APPTAINER_USERNS", "APPTAINER_TMPDIR", "APPTAINER_CACHEDIR", "SINGULARITY_TMPDIR", "SINGULARITY_CACHEDIR"),
 )
-_QUERY = "index,uuid,name,memory.total,compute_cap,driver_version"
 
 
 def probe(specs: Sequence[JobSpec]) -> Facts:
@@ -117,11 +112,11 @@ def questions(specs: Sequence[JobSpec]) -> Questions:
 def look(asked: Questions) -> Facts:
     """What this machine has, and what is named on it. Of the code nothing is said."""
     contained = asked.container != "none"
-    python = asked.python or "python3" if contained else resolve_python(asked.python)
-    version, packages = ("", {}) if contained else _python(python)
-    gpus, gpu_problem = _gpus()
+    python = asked.python or "python3" if contained else pythons.resolve(asked.python)
+    version, packages = ("", {}) if contained else pythons.look_into(python)
+    gpus, gpu_problem = gpu_probing.listed()
     if not asked.slurm:
-        gpus = _with_holders(gpus)
+        gpus = gpu_probing.with_holders(gpus)
     run_root = _path(asked.run_root).absolute()
     named = {*asked.folders, *asked.workdirs} - {user_script.OWN_FOLDER}
     return Facts(
@@ -178,14 +173,6 @@ def _scripts(specs: Sequence[JobSpec]) -> dict[str, Script]:
     return found
 
 
-def resolve_python(named: str | None) -> str:
-    """The Python to run the trainer with, absolute where it can be found."""
-    if named is None:
-        return sys.executable
-    found = shutil.which(str(Path(named).expanduser()))
-    return str(Path(found).absolute()) if found else named
-
-
 def _missing(named: Iterable[str], sources: Iterable[str]) -> Iterable[str]:
     """Paths that are not there: as they were named, and mounts as the absolute paths that they will be."""
     yield from (each for each in named if not _path(each).exists())
@@ -209,92 +196,6 @@ def _user() -> str:
         return getpass.getuser()
     except (KeyError, OSError):  # OSError from Python 3.13 on
         return str(os.getuid())
-
-
-def _python(python: str) -> tuple[str, dict[str, str]]:
-    """Version of that Python and the frameworks it can import, without importing them."""
-    if python == sys.executable:
-        return platform.python_version(), _packages()
-    text = (
-        "import importlib.util as u, importlib.metadata as m, platform as p\n"
-        "print(p.python_version())\n"
-        f"for k, v in {PACKAGES!r}.items():\n"
-        "    if u.find_spec(k): print(k, m.version(v))\n"
-    )
-    try:
-        done = subprocess.run([python, "-c", text], capture_output=True, text=True, timeout=60, cwd="/")
-    except (OSError, subprocess.TimeoutExpired):
-        return "", {}
-    lines = done.stdout.split("\n")
-    return lines[0], {name: version for name, _, version in (line.partition(" ") for line in lines[1:]) if version}
-
-
-def _packages() -> dict[str, str]:
-    found = {}
-    for module, distribution in PACKAGES.items():
-        spec = importlib.util.find_spec(module)
-        if spec is not None:
-            found[module] = _version(distribution, Path(spec.origin or "/").parent.parent)
-    return found
-
-
-def _version(distribution: str, folder: Path) -> str:
-    """The version of a package that lies in this folder."""
-    start, end = f"{distribution}-", ".dist-info"
-    for name in os.listdir(folder):
-        if name.startswith(start) and name.endswith(end):
-            return name[len(start) : -len(end)]
-    import importlib.metadata  # which takes longer to import than the rest of this module
-
-    try:
-        return importlib.metadata.version(distribution)
-    except importlib.metadata.PackageNotFoundError:
-        return "unknown"
-
-
-def _gpus() -> tuple[tuple[Gpu, ...], str]:
-    if shutil.which("nvidia-smi") is None:
-        return (), ""
-    try:
-        done = subprocess.run(
-            ["nvidia-smi", f"--query-gpu={_QUERY}", "--format=csv,noheader,nounits"],
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return (), f"nvidia-smi did not answer: {error}"
-    if done.returncode != 0:
-        return (), f"nvidia-smi failed: {(done.stdout + done.stderr).strip()}"
-    return parse_gpus(done.stdout.splitlines()), ""
-
-
-def _with_holders(found: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
-    """The same GPUs, with who is on them."""
-    from launcher import gpus
-
-    holders = {each.uuid: each.holder for each in gpus.look()} if found else {}
-    return tuple(dataclasses.replace(gpu, holder=holders.get(gpu.uuid, "")) for gpu in found)
-
-
-def parse_gpus(lines: Iterable[str]) -> tuple[Gpu, ...]:
-    """GPUs from the lines that nvidia-smi prints for the fields asked for here."""
-    found = []
-    for line in lines:
-        fields = [each.strip() for each in line.split(",")]
-        if len(fields) == 6:
-            index, uuid, name, memory, capability, driver = fields
-            found.append(
-                Gpu(
-                    index=int(index),
-                    uuid=uuid,
-                    name=name,
-                    memory_mib=int(memory) if memory.isdigit() else 0,
-                    capability=capability,
-                    driver=driver,
-                )
-            )
-    return tuple(found)
 
 
 def _slurm() -> SlurmFacts:

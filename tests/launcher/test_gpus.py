@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from launcher import execute, gpus, probe, processes, runs, starting, stopping, submission
+from launcher import execute, gpu_probing, gpus, processes, runs, starting, stopping, submission
 from launcher.__main__ import main
 from launcher.errors import Unavailable, UsageError
 from launcher.facts import Facts
@@ -68,10 +68,10 @@ class Bench:
         self.program = program
 
     def facts(self) -> Facts:
-        found, problem = probe._gpus()
+        found, problem = gpu_probing.listed()
         assert problem == ""
         return dataclasses.replace(
-            LAPTOP, gpus=probe._with_holders(found), run_root=str(self.root), python=str(self.program)
+            LAPTOP, gpus=gpu_probing.with_holders(found), run_root=str(self.root), python=str(self.program)
         )
 
     def plan(self, *words: str, does: str = STAY, facts: Facts | None = None) -> Plan:
