@@ -10,9 +10,6 @@ from launcher.spec import JobSpec
 from recipes.recipe import DataLayout
 from recipes.typed import SettingsError
 
-EXTRAS = {"torch": "torch", "tensorflow": "tensorflow", "paddle": "paddle"}
-"""What pip calls the extra of a framework."""
-
 
 def check_data(spec: JobSpec, facts: Facts) -> None:
     data = spec.training.data
@@ -60,6 +57,6 @@ def check_python(spec: JobSpec, facts: Facts) -> None:
     if framework not in facts.packages:
         raise SettingsError(
             f"framework={framework} is not installed for {facts.python} on {facts.host}: "
-            f"pip install 'amp-launcher[{EXTRAS[framework]}]', or name another Python with python=",
+            f"pip install 'amp-launcher[{framework}]', or name another Python with python=",
             "framework",
         )
