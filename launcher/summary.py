@@ -81,6 +81,8 @@ def if_of(result: dict[str, Any], state: State) -> dict[str, Any]:
 def outcome(result: Mapping[str, Any]) -> list[tuple[str, str]]:
     """What a run gained and whether its mode was proved, a name and a text each; only what the result holds."""
     rows = []
+    if compared := result.get("comparison"):
+        rows.append(("verdict", str(compared.get("verdict") or "")))
     if accuracy := accuracy_of(result):
         loss, test = result["eval"].get("loss"), result["eval"].get("test_accuracy")
         rows.append(("accuracy", accuracy + (f" (held out, loss {human.number(loss)})" if loss is not None else "")))
@@ -118,6 +120,8 @@ def profile_of(result: Mapping[str, Any]) -> str:
         return ""
     first, last = found["steps"]
     steps = f"steps {first} to {last}" if last > first else f"step {first}"
+    if asked := found.get("instead_of"):
+        steps += f" (instead of {asked[0]} to {asked[1]})"
     viewer = "TensorBoard opens" if result.get("framework") == "tensorflow" else "Perfetto and TensorBoard open"
     opens = {"framework": f", which {viewer}", "nsys": ", for nsys-ui", "ncu": ", for ncu-ui"}
     trace = f" in {found['trace']}{opens.get(found['tool'], '')}" if found.get("trace") else ""

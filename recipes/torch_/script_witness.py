@@ -58,6 +58,7 @@ class ScriptWitness:
         finally:
             counting.remove()
             self._stop_waiting()
+            self._profiling.end(self.steps)
 
     def _stepped(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         self.steps += 1

@@ -47,13 +47,16 @@ class Profiling:
         self._first = 0
         self._began = 0.0
 
-    def choose(self, first: int, total: int, taken: Collection[int]) -> None:
-        """Decide on the steps, of `first` to `total` counted from 1, but for those that are `taken`."""
-        if self._profiler is None:
+    def choose(self, first: int, last: int, taken: Collection[int], *, goes_on: bool = False) -> None:
+        """Decide on the steps, of `first` to `last` counted from 1, but for those that are `taken`.
+
+        Where the run `goes_on` in another attempt, that may be the one to record in.
+        """
+        if self._profiler is None or (goes_on and self._profile.start > last):
             return
-        self._steps = window(self._profile, first, total, taken)
+        self._steps = window(self._profile, first, last, taken)
         if self._steps != self._asked:
-            why = _why_not(self._asked, first, total)
+            why = _why_not(self._asked, first, last, goes_on)
             self.note = f"profiling {_named(self._steps)} instead of {_named(self._asked)}: {why}"
 
     def whenever(self) -> None:
@@ -71,7 +74,13 @@ class Profiling:
 
     def after(self, number: int) -> None:
         """The steps up to `number` have been taken."""
-        if not self.running or number < self._steps[-1]:
+        if self.running and number >= self._steps[-1]:
+            self.end(number)
+
+    def end(self, number: int) -> None:
+        """No step is taken any more after this one: leave what was recorded. A profiler that still records when its
+        process ends crashes it, as torch's does."""
+        if not self.running:
             return
         assert self._profiler is not None
         self.running = False
@@ -96,11 +105,13 @@ def _named(steps: range) -> str:
     return f"steps {steps[0]} to {steps[-1]}" if len(steps) > 1 else f"step {steps[0]}"
 
 
-def _why_not(asked: range, first: int, total: int) -> str:
+def _why_not(asked: range, first: int, last: int, goes_on: bool) -> str:
     if asked[0] < first:
         return f"this attempt begins with step {first}"
-    if asked[-1] >= total:
-        return f"this run has {total} steps, the last of which is observed"
+    if goes_on and asked[-1] > last:
+        return f"this attempt ends with step {last}"
+    if asked[-1] >= last and not goes_on:
+        return f"this run has {last} steps, the last of which is observed"
     return "a step among those is observed"
 
 

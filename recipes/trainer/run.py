@@ -87,6 +87,7 @@ class Run(ABC):
         if self._training is not None:
             observed = {"verdict": "unknown", "why": "the run broke off"}
             memory = self.device.peak_memory()
+            self._training.profiling.end(self._training.done)
             with contextlib.suppress(Superseded):
                 self._leave_result("failed", reason, observed, memory, self._training.journal.summary.loss_scale)
 

@@ -122,7 +122,9 @@ class Training:
         self._planned = choose_steps(self.total, settings.seed, self.first + 1)
         self._epoch: list[dict[str, Any]] = []
         self.profiling = Profiling(settings.profile, profiler, folder)
-        self.profiling.choose(self.first + 1, self.total, self._planned)
+        every = settings.checkpoint.stop_every
+        last = min(self.total, (self.first // every + 1) * every) if every else self.total
+        self.profiling.choose(self.first + 1, last, self._planned, goes_on=last < self.total)
 
     def run(self, executor: Executor, evaluate: Evaluate | None) -> bool:
         """Take the steps that are left. Returns whether the end was reached; if not, a request to stop was met."""
@@ -268,6 +270,7 @@ class Training:
         if self.folder and path:
             self.folder.mark_stopped(path, self.done)
         self._say(f"stopped on request after step {self.done}, saved in {path}")
+        self.profiling.end(self.done)  # which may take its time
 
 
 def choose_steps(total: int, seed: int, first: int = 1) -> set[int]:

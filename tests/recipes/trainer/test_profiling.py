@@ -99,6 +99,28 @@ def test_other_steps_than_those_asked_for_are_said_and_recorded(tmp_path, first,
     assert profiling.found["instead_of"] == [10, 14]
 
 
+def test_an_attempt_that_ends_before_the_steps_leaves_them_to_the_next(tmp_path):
+    profiling = Profiling(Profile(tool="framework", start=10, steps=5), Tape(), tmp_path)
+    profiling.choose(1, 8, {1}, goes_on=True)
+    profiling.before(8)
+    assert not profiling.running
+    profiling.choose(9, 16, {9}, goes_on=True)
+    assert profiling.note == ""
+    profiling.choose(9, 13, {9}, goes_on=True)
+    assert profiling.note == "profiling steps 10 to 13 instead of steps 10 to 14: this attempt ends with step 13"
+
+
+def test_steps_that_are_broken_off_leave_what_was_recorded(tmp_path):
+    tape = Tape()
+    profiling = Profiling(Profile(tool="framework", start=3, steps=5), tape, tmp_path)
+    profiling.choose(1, 20, {1, 20})
+    profiling.before(3)
+    profiling.after(3)
+    profiling.end(3)
+    profiling.end(3)
+    assert (tape.seen, profiling.found["steps"]) == (["start", "stop"], [3, 3])
+
+
 def test_steps_taken_several_at_a_time_are_profiled_whole(tmp_path):
     profiling = Profiling(Profile(tool="framework", start=5, steps=2), Tape(), tmp_path)
     profiling.choose(1, 12, {1, 12})
