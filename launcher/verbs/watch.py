@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import sys
 
-from launcher import queues, runs
+from launcher import queues, run_ids, runs
 from launcher.errors import UsageError
-from launcher.runs import Run
-from launcher.verbs.arguments import Parser, all_runs, found, newest, split
+from launcher.runs import Found
+from launcher.verbs.arguments import Parser, all_runs, found, newest_whole, split
 
 
 def main(arguments: list[str]) -> int:
     parser = Parser(
         "watch",
         "[RUN|SWEEP ...]",
-        "Show the progress of runs until they have ended; without any, of the newest that has not. Ctrl-C leaves the "
-        "runs alone. Exit code 0 if all are done, 1 if not.",
+        "Show the progress of runs until they have ended; without any, of the newest run or sweep that has not. Ctrl-C "
+        "leaves the runs alone. Exit code 0 if all are done, 1 if not.",
     )
     options = parser.parse_intermixed_args(arguments)
     names, roots = split(options.words)
-    chosen = all_runs(found(names, roots)) if names else [_newest_unfinished(roots)]
+    chosen = all_runs(found(names, roots) if names else [_newest_unfinished(roots)])
     if not chosen:
         raise UsageError(f"watch: no run of {' '.join(names)} is left")
     from launcher.watch import watch
@@ -27,7 +27,8 @@ def main(arguments: list[str]) -> int:
     try:
         states = watch([each.folder for each in chosen], on_interrupt=_leave)
     except KeyboardInterrupt:
-        print(f"\nleft alone: {', '.join(names) or chosen[0].id}; `watch` comes back, `cancel` ends", file=sys.stderr)
+        whole = ", ".join(names) or run_ids.sweep_of(chosen[0].id) or chosen[0].id
+        print(f"\nleft alone: {whole}; `watch` comes back, `cancel` ends", file=sys.stderr)
         return 130
     return 0 if all(each.name == "done" for each in states.values()) else 1
 
@@ -36,10 +37,13 @@ def _leave(times: int) -> None:
     raise KeyboardInterrupt
 
 
-def _newest_unfinished(roots: list[str]) -> Run:
+def _newest_unfinished(roots: list[str]) -> Found:
+    """The newest run that goes on, with the whole sweep that it is of."""
     for run in reversed(runs.unfinished(roots)):
         (seen,) = queues.look([run])
-        if not seen.state.finished:
-            print(f"newest unfinished run: {run.id}", file=sys.stderr)
-            return run
-    return newest(roots)
+        if seen.state.finished:
+            continue
+        sweep = run_ids.sweep_of(run.id)
+        print(f"newest unfinished {'sweep' if sweep else 'run'}: {sweep or run.id}", file=sys.stderr)
+        return Found(sweep, tuple(runs.sweep_runs(run.root, sweep)) if sweep else (run,))
+    return newest_whole(roots)

@@ -45,6 +45,18 @@ def test_a_whole_sweep_can_be_watched(root, capsys):
     assert f"3 runs of {SWEEP}" in capsys.readouterr().out
 
 
+def test_without_a_run_it_is_the_whole_sweep_of_the_newest(root, capsys):
+    cells = [f"{SWEEP}-00{index}" for index in range(2)]
+    finished(root, cells[0])
+    folder = make(root, cells[1], trainer=f"STEPS=3\n{STEPPING}")
+    runs.write_sweep(root, SWEEP, cells, {})
+    start(folder)
+    assert watch.main([]) == 0
+    found = capsys.readouterr()
+    assert found.err == f"newest unfinished sweep: {SWEEP}\n"
+    assert f"2 runs of {SWEEP}" in found.out
+
+
 def test_ctrl_c_leaves_the_run_alone(root):
     folder = make(root, trainer=STEPPING)
     start(folder)
