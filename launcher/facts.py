@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 from dataclasses import dataclass, field
 
 from containers.runtime import Runtime
@@ -147,3 +148,9 @@ class Facts:
     containers: ContainerFacts | None = None
     ends_at_logout: bool = False
     """The host ends what a user's session leaves running."""
+
+    def absolute(self, path: str) -> str:
+        """A path of the request as the job, which starts in another folder, has to have it."""
+        if path == "~" or path.startswith("~/"):
+            return self.home + path[1:]
+        return posixpath.normpath(posixpath.join(self.cwd, path))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import posixpath
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -177,7 +176,7 @@ def _resolve(spec: JobSpec, facts: Facts) -> Plan:
     settled = dataclasses.replace(
         training,
         device=device,
-        data=dataclasses.replace(training.data, dir=training.data.dir and absolute(training.data.dir, facts)),
+        data=dataclasses.replace(training.data, dir=training.data.dir and facts.absolute(training.data.dir)),
     )
     plan = Plan(
         name=launch.name or f"{user_script.stem(launch) or spec.recipe.name}-{training.amp.level}",
@@ -239,14 +238,7 @@ def _secrets(spec: JobSpec, facts: Facts) -> dict[str, str]:
     secrets = spec.launch.secrets
     if addresses.of(spec.launch.cluster) is not None:
         return {name: f"{facts.run_root}/{PLACEHOLDER}/.secrets/{name}" for name in secrets}
-    return {name: absolute(path, facts) for name, path in secrets.items()}
-
-
-def absolute(path: str, facts: Facts) -> str:
-    """A path of the request as the job, which starts in another folder, has to have it."""
-    if path == "~" or path.startswith("~/"):
-        return facts.home + path[1:]
-    return posixpath.normpath(posixpath.join(facts.cwd, path))
+    return {name: facts.absolute(path) for name, path in secrets.items()}
 
 
 def _with_absolute_folder(words: tuple[str, ...], settled: Settings) -> tuple[str, ...]:

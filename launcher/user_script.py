@@ -97,7 +97,7 @@ def choose(spec: JobSpec, facts: Facts) -> ScriptPlan | None:
         file = facts.scripts[launch.script].name
         # Elsewhere there is no folder where it was typed.
         named = launch.workdir or (OWN_FOLDER if launch.cluster.kind == "ssh" else ".")
-        workdir = "" if named == OWN_FOLDER else absolute(named, facts)
+        workdir = "" if named == OWN_FOLDER else facts.absolute(named)
         if workdir == "/" and launch.container.kind != "none":
             raise SettingsError(
                 "workdir=/ can't be mounted into a container; name a folder, or say workdir=run", "workdir"
@@ -111,12 +111,6 @@ def choose(spec: JobSpec, facts: Facts) -> ScriptPlan | None:
         arguments=launch.arguments,
         bare=spec.training.train.bare,
     )
-
-
-def absolute(path: str, facts: Facts) -> str:
-    if path == "~" or path.startswith("~/"):
-        return facts.home + path[1:]
-    return posixpath.normpath(posixpath.join(facts.cwd, path))
 
 
 def stem(launch: Launch) -> str:
