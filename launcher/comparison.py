@@ -12,14 +12,15 @@ card that warms up does, falls on all arms alike.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from launcher import arms
 from launcher.errors import UsageError
 from launcher.overrides import Override
-from recipes.typed import SettingsError, at_least, fields_of, from_text, setting, unknown_key
+from launcher.schema import leaves, text_key
+from recipes.typed import SettingsError, at_least, fields_of, from_text, plain, setting, show, unknown_key
 
 if TYPE_CHECKING:
     from launcher.plan import Plan
@@ -29,6 +30,15 @@ PREFIX = "compare."
 ENOUGH = 5
 """Rounds from which there is an interval."""
 
+_WHY = {
+    "recipe": "arms are one job in several modes",
+    "seed": "arms begin with the same weights and see the data in the same order",
+    "data": "arms are trained on the same data",
+    "where": "arms run one after another in the same place, on the same devices",
+}
+"""Why something can't differ between arms, by the first part of its key."""
+
+_ONE_ARM = "compare needs arms to compare"
 
 LEAST = 4
 """Executions of a block of which one is timed whatever is drawn: its first step, one between and the run's last are
@@ -112,32 +122,32 @@ def check_words(overrides: Sequence[Override]) -> None:
             )
 
 
+def check_listed(overrides: Sequence[Override]) -> None:
+    """Refuse words that list no arms. Raises `UsageError`."""
+    if not any(each.swept for each in overrides):
+        texts = [each for each in overrides if text_key(each.key) and "," in str(each.values[0])]
+        one = "".join(f"; {each.typed} is one text, {each.key}=choice(...) lists several" for each in texts)
+        raise UsageError(f"{_ONE_ARM}: list several values, as amp=o0,o1,o2 (the first is the control){one}")
+
+
 def check(specs: Sequence[JobSpec]) -> None:
     """Refuse arms that can't be set beside each other, or can't share an allocation. Raises `UsageError`."""
     if len(specs) < 2:
-        raise UsageError(
-            "compare needs arms to compare: list several values, as amp=o0,o1,o2 (the first is the control)"
-        )
-    same: Mapping[str, Any] = {
-        "recipe": lambda spec: spec.training.recipe,
-        "seed": lambda spec: spec.training.seed,
-        "data": lambda spec: dataclasses.astuple(spec.training.data),
-        "nodes": lambda spec: spec.launch.nodes,
-        "gpus": lambda spec: spec.launch.gpus,
-        "visible_gpus": lambda spec: spec.launch.visible_gpus,
-        "cluster": lambda spec: spec.launch.cluster,
-        "secrets": lambda spec: spec.launch.secrets,
-    }
-    why = {
-        "recipe": "arms are one job in several modes",
-        "seed": "arms begin with the same weights and see the data in the same order",
-        "data": "arms are trained on the same data",
-    }
-    for key, value_of in same.items():
-        values = list(dict.fromkeys(str(value_of(spec)) for spec in specs))
+        raise UsageError(_ONE_ARM)
+    told = [_shared(spec) for spec in specs]
+    for key in dict.fromkeys(key for each in told for key in each):
+        values = list(dict.fromkeys(show(each.get(key)) for each in told))
         if len(values) > 1:
-            reason = why.get(key, "arms run one after another in the same place, on the same devices")
+            reason = _WHY.get(key.partition(".")[0], _WHY["where"])
             raise UsageError(f"{key} can't differ between the arms of a comparison ({' and '.join(values)}): {reason}")
+
+
+def _shared(spec: JobSpec) -> dict[str, Any]:
+    """What arms have in common, by its key."""
+    training, launch = spec.training, spec.launch
+    data = {("data" if key == "name" else f"data.{key}"): value for key, value in plain(training.data).items()}
+    where = {key: plain(getattr(launch, key)) for key in ("nodes", "gpus", "visible_gpus", "cluster", "secrets")}
+    return {"recipe": training.recipe, "seed": training.seed, **data, **dict(leaves(where))}
 
 
 def settled(spec: JobSpec, how: Compare) -> JobSpec:
@@ -157,7 +167,19 @@ def settled(spec: JobSpec, how: Compare) -> JobSpec:
 
 
 def make(plans: Sequence[Plan], how: Compare, name: str | None = None, published: Published | None = None) -> Plan:
-    """One plan that measures these arms, the first of which is the control. Pure."""
+    """One plan that measures these arms, the first of which is the control. Pure.
+
+    Raises `UsageError` where their images would have to be fetched by several jobs.
+    """
+    lacking = {plan.container.asked: plan.container for plan in plans if plan.container and plan.container.pull}
+    if len({plan.container and plan.container.pull for plan in plans}) > 1:
+        fetch = [
+            f"python -m launcher image pull {asked} container={each.runtime.kind}" for asked, each in lacking.items()
+        ]
+        raise UsageError(
+            "container.pull=true has a job fetch one image, and these arms have several: "
+            f"first `{'` and `'.join(fetch)}`"
+        )
     measured = tuple(
         dataclasses.replace(plan, arm=f"{number:02}", gpu_pool=(), setup=(), after=None, command=())
         for number, plan in enumerate(plans)

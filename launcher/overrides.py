@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import re
 import shlex
 from collections.abc import Sequence
@@ -42,7 +43,7 @@ class Override:
 def parse(word: str, groups: Sequence[str] = GROUPS) -> Override:
     """An override from a word such as `amp=o0,o1`, `+env.A=x` or `~data`. Raises `UsageError`.
 
-    The text of a text key is taken as typed; everything else is read by Hydra's override grammar.
+    The text of a text key is taken as typed, or as choice(a,b); everything else is read by Hydra's override grammar.
     """
     match = _SHAPE.fullmatch(word)
     if match is None or (match["text"] is None and match["prefix"] != "~"):
@@ -66,8 +67,21 @@ def parse(word: str, groups: Sequence[str] = GROUPS) -> Override:
     if text is None:
         return Override(typed=word, prefix=prefix, key=key, kind=kind, values=(None,))
     if kind == "value" and text_key(key):
-        return Override(typed=word, prefix=prefix, key=key, kind=kind, values=(text,))
+        return Override(typed=word, prefix=prefix, key=key, kind=kind, values=_texts(key, text))
     return Override(typed=word, prefix=prefix, key=key, kind=kind, values=_grammar(key, text))
+
+
+def _texts(key: str, text: str) -> tuple[str, ...]:
+    """The text as it was typed. Several texts are spelled choice(a,b), where one with a comma stands in double quotes;
+    images, whose names have no comma, are listed as other values are. Raises `UsageError`."""
+    choice = re.fullmatch(r"choice\((.*)\)", text, re.DOTALL)
+    if choice is None and (key != "image" or "," not in text):
+        return (text,)
+    found = next(csv.reader([choice[1] if choice else text], skipinitialspace=True), [])
+    values = tuple(each.strip() for each in found)
+    if not values or not all(values):
+        raise UsageError(f"{key}={text} lists an empty text (command line)")
+    return values
 
 
 def _grammar(key: str, text: str) -> tuple[Any, ...]:

@@ -6,8 +6,10 @@ import dataclasses
 import sys
 from collections.abc import Sequence
 
-from launcher import comparison, experiments, request
+from launcher import arms, comparison, experiments, request
 from launcher.comparison import Compare, Published
+from launcher.errors import LauncherError, placed
+from launcher.facts import Facts
 from launcher.plan import Plan, resolve
 from launcher.probe import probe_each
 from launcher.spec import JobSpec
@@ -20,7 +22,8 @@ usage: python -m launcher compare KEY=A,B[,C] [key=value ...] [compare.rounds=5]
 
 The first of the listed values is the control, to which the others are held. Arms begin with the same weights, see the
 same data in the same order, and run the same code, one block after another on the same devices: A B C, C B A, A B C ...
-They may differ in anything but recipe, seed and data: amp=o0,o1,o2, batch=128,256, xla=false,true, compile=, tf32=.
+They may differ in anything but recipe, seed and data: amp=o0,o1,o2, batch=128,256, xla=false,true, compile=, tf32=,
+image=; texts that may hold commas are listed as env.NCCL_ALGO=choice(Ring,Tree).
 From five rounds on, ratios of throughput have an interval. An arm that runs out of memory is a row of the table.
 `report` says it again later, `--plan` shows the script and starts nothing.
 
@@ -43,6 +46,7 @@ def main(arguments: Sequence[str]) -> int:
         request.print_configuration(asked)
         return 0
     comparison.check_words(asked.overrides)
+    comparison.check_listed(asked.overrides)
     specs = request.understand(asked)
     return carry_out(specs, how, ["compare", *arguments], look="--plan" in arguments)
 
@@ -60,7 +64,7 @@ def carry_out(
     comparison.check(specs)
     settled = [comparison.settled(spec, how) for spec in specs]
     facts = probe_each(settled)
-    plans = [resolve(spec, each) for spec, each in zip(settled, facts, strict=True)]
+    plans = [_resolved(spec, each) for spec, each in zip(settled, facts, strict=True)]
     whole = comparison.make(plans, how, specs[0].launch.name or name, published)
     whole = dataclasses.replace(whole, command=tuple(arguments))
     if look:
@@ -70,6 +74,15 @@ def carry_out(
         print(f"note: {line}", file=sys.stderr)
     folders = hand_over([whole], facts[0], specs)
     return stay(folders) if stays(specs[0].launch) else leave(folders)
+
+
+def _resolved(spec: JobSpec, facts: Facts) -> Plan:
+    """The plan of an arm. Raises `LauncherError`, which names the arm."""
+    try:
+        return resolve(spec, facts)
+    except LauncherError as error:
+        where = f" (in the arm {arms.label_of(spec.swept)}; nothing was started)"
+        raise type(error)(placed(str(error), where)) from None
 
 
 def describe(whole: Plan) -> list[str]:

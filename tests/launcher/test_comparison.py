@@ -11,9 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from containers.description import User
+from containers.runtime import Runtime
 from launcher import arms, comparison, execute, plan, runs, script
 from launcher.comparison import Compare
 from launcher.config import Composer, cells
+from launcher.contained import ContainerPlan
 from launcher.errors import UsageError
 from launcher.overrides import parse
 from launcher.plan import Plan, resolve
@@ -27,6 +30,10 @@ from tests.golden import check
 from tests.launcher.hosts import LAPTOP, TWO_A100
 
 GOLDEN = Path(__file__).parent / "golden"
+
+CONTAINED = ContainerPlan(
+    runtime=Runtime(kind="apptainer", version=(1, 4, 5)), image="x.sif", asked="x", user=User(uid=1, gid=1, name="mei")
+)
 
 # Ends each block as a trainer does: after the steps of a block it stops, saved, and after the last one it is done.
 TRAINER = """
@@ -105,15 +112,32 @@ def test_wrong_keys_of_the_comparison_are_refused(word, complaint):
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        (["amp=o1"], "compare needs arms to compare: list several values"),
+        (["amp=o1"], "compare needs arms to compare"),
         (["seed=1,2"], r"seed can't differ between the arms .*\(1 and 2\): arms begin with the same weights"),
-        (["data=digits,synthetic"], "data can't differ between the arms"),
+        (["data=digits,synthetic"], r"data can't differ between the arms .*\(digits and synthetic\): arms are trained"),
+        (
+            ["cluster=slurm", "cluster.cpus=1,2"],
+            r"cluster\.cpus can't differ between the arms .*\(1 and 2\): arms run one",
+        ),
         (["gpus=0,1"], "gpus can't differ between the arms .*: arms run one after another in the same place"),
     ],
 )
 def test_arms_that_cannot_be_compared_are_refused(words, complaint):
     with pytest.raises(UsageError, match=complaint):
         comparison.check(specs(*words))
+
+
+@pytest.mark.parametrize(
+    ("word", "complaint"),
+    [
+        ("amp=o1", r"list several values, as amp=o0,o1,o2 \(the first is the control\)$"),
+        ("env.A=a,b", r"env\.A=a,b is one text, env\.A=choice\(\.\.\.\) lists several$"),
+    ],
+)
+def test_words_that_list_no_arms_are_told_how_to(word, complaint):
+    with pytest.raises(UsageError, match=complaint):
+        comparison.check_listed([parse(word)])
+    comparison.check_listed([parse(word), parse("batch=8,16")])
 
 
 @pytest.mark.parametrize("word", ["steps=10", "epochs=2", "checkpoint.every=5"])
@@ -166,6 +190,19 @@ def test_its_plan_survives_being_written_and_read():
 
 def test_the_plan_of_a_plain_run_speaks_of_no_comparison():
     assert not {"arms", "arm", "comparison", "published"} & plan.to_json(resolve(specs("amp=o2")[0], LAPTOP)).keys()
+
+
+def test_arms_in_several_images_that_a_job_would_have_to_fetch_are_refused():
+    plans = [resolve(comparison.settled(spec, Compare()), LAPTOP) for spec in specs("amp=o0,o2")]
+    fetched = [
+        dataclasses.replace(each, container=dataclasses.replace(CONTAINED, asked=image, pull=image))
+        for each, image in zip(plans, ("a:1", "b:2"), strict=True)
+    ]
+    with pytest.raises(
+        UsageError, match=r"these arms have several: first `python -m launcher image pull a:1 container"
+    ):
+        comparison.make(fetched, Compare())
+    comparison.make([fetched[0], fetched[0]], Compare())
 
 
 def test_gpus_are_taken_once_for_all_arms():

@@ -37,6 +37,20 @@ def test_text_arrives_as_typed(word: str, key: str, value: str) -> None:
 @pytest.mark.parametrize(
     ("word", "values"),
     [
+        ("image=a:1,b:2", ("a:1", "b:2")),
+        ("image=choice(a:1, b:2)", ("a:1", "b:2")),
+        ("env.A=choice(1.10,no)", ("1.10", "no")),
+        ('env.A=choice("0,1",0)', ("0,1", "0")),
+        ("env.A=choice", ("choice",)),
+    ],
+)
+def test_texts_are_listed_by_choice_and_images_by_commas(word: str, values: tuple[object, ...]) -> None:
+    assert parse(word).values == values
+
+
+@pytest.mark.parametrize(
+    ("word", "values"),
+    [
         ("amp=o0,o1,o2", ("o0", "o1", "o2")),
         ("batch=128,256", (128, 256)),
         ("seed=range(0,3)", (0, 1, 2)),
@@ -67,6 +81,8 @@ def test_any_text_survives_hydra_and_omegaconf_unevaluated(text: str) -> None:
         ("batch=interval(1,2)", "range(start,stop,step)"),
         ("batch=glob(*)", "glob sweeps are not supported"),
         ("hydra.run.dir=x", "have no effect here"),
+        ("image=a,", "image=a, lists an empty text"),
+        ("env.A=choice()", "env.A=choice() lists an empty text"),
         ("env.A=a\nb", "control character '\\n'"),
         ("name=a\x1bb", "control character"),
     ],
