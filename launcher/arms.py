@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,6 +15,7 @@ from recipes.typed import show
 
 ARMS = "arms"
 """The folder of a comparison that holds them."""
+RESULT = "result.json"
 FAILED = "failed"
 """Of an arm that is not tried again: a file that says why."""
 OUT_OF_MEMORY = "it ran out of memory"
@@ -55,6 +58,24 @@ def state(arm: Run, whole: State) -> State:
     if status is None:
         return State("queued", "its first block")
     return _of(files, whole.name, "" if status == "running" else "its next block comes")
+
+
+def conclude(folder: Path, whole: State) -> None:
+    """Write the result.json of a comparison that has ended, unless that of its last attempt is there.
+
+    Whichever launcher of its host sees the end first writes it, all of them the same: on a compute node there need not
+    be any. Does nothing for other runs, and in a root that can only be read.
+    """
+    if not whole.finished or not whole.attempt or not os.path.isdir(folder / ARMS):
+        return
+    if runs.read_if_whole(folder / RESULT).get("attempts") == whole.attempt:
+        return
+    from launcher.report import conclusion
+
+    found = conclusion.document(folder, whole)
+    with contextlib.suppress(OSError):
+        if found is not None:
+            runs.write_json(folder / RESULT, found)
 
 
 def _of(files: Files, name: Any, reason: str) -> State:

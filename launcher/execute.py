@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import launcher
+from launcher import arms, run_ids, runs, script, snapshot, states
 from launcher import plan as plans
-from launcher import run_ids, runs, script, snapshot
 from launcher.errors import LauncherError, UsageError
 from launcher.facts import Code
 from launcher.plan import PLACEHOLDER, Plan
@@ -121,6 +121,7 @@ def outcome(folder: Path) -> dict[str, Any]:
     if status.get("state") != "done":
         reason = status.get("reason") or "it left no status"
         raise LauncherError(f"run {folder.name} is {status.get('state', 'lost')}: {reason} (logs in {folder}/attempts)")
+    arms.conclude(folder, states.judge(runs.load(str(folder)), None))
     return runs.read_if_whole(folder / "result.json")
 
 

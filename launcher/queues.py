@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple, Protocol, cast
 
-from launcher import runs
+from launcher import arms, runs
 from launcher.runs import Files, Run
 from launcher.states import Liveness, State, judge, needs_liveness
 
@@ -68,13 +68,15 @@ def _look_here(wanted: Iterable[Run]) -> list[Seen]:
 
 
 def settle(seen: Iterable[Seen]) -> None:
-    """Take away the unfinished markers of runs that were seen finished."""
+    """Write down what comparisons that were seen finished amount to, and take away the unfinished markers of all."""
     for each in seen:
         # A folder with neither submission nor status may be one that is being submitted this moment.
         nothing = each.files.exists and each.files.submission is None and each.files.status is None
         if nothing or not each.state.finished:
             continue
         root = Path(each.run.root)
+        if not runs.is_elsewhere(each.run.root):
+            arms.conclude(each.run.folder, each.state)
         try:
             runs.clear_unfinished(root, each.run.id)
         except OSError:

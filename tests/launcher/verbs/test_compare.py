@@ -57,7 +57,9 @@ def test_arms_begin_alike_and_go_on_from_their_own_state(measured):
 def test_it_is_one_run_to_every_other_verb(measured):
     _, folder, state = measured
     listed = launcher("ls", f"run_root={folder.parent}", state_home=state)
-    assert [line.split()[1] for line in listed.stdout.splitlines() if line.startswith(folder.name)] == ["done"]
+    (row,) = [line.split() for line in listed.stdout.splitlines() if line.startswith(folder.name)]
+    assert (row[1], row[6]) == ("done", "proved")
+    assert runs.read_json(folder / "result.json")["comparison"]["control"] == "amp=o0"
     told = launcher("ls", folder.name, f"run_root={folder.parent}", state_home=state).stdout
     assert re.search(r"^arm +amp=o2  done, [\d.,]+ samples/s$", told, re.MULTILINE)
     both = launcher("report", folder.name, folder.name[:15], f"run_root={folder.parent}", state_home=state).stdout

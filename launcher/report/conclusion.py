@@ -1,0 +1,158 @@
+"""A comparison's result.json: what its arms amount to, in the shape of any run's result.
+
+What all arms have in common stands where a run has it, null where they differ; "comparison" sets them side by side:
+
+    {"control": label, "rounds": .., "steps": .., "tolerance": .., "verdict": sentence, "sentences": [..], "arms": [
+      {"arm": "00", "label": .., "state": .., "reason": .., "framework": .., "mechanism": .., "batch": ..,
+       "samples_per_second": .., "by_round": [.., null where a round was not measured],
+       "ratio": {"mean": .., "low": .., "high": .., "confidence": 0.95, "rounds": ..}, null of the control,
+       "loss": .., "loss_gap": {"last": .., "low": .., "high": ..}, "accuracy": .., "peak_memory_bytes": ..,
+       "skipped_steps": .., "half_flop_share": .., "proof": .., "result": "arms/00/result.json"}]}
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from launcher import arms, runs, tables
+from launcher.report import read
+from launcher.report.compared import settings_of
+from launcher.report.intervals import CONFIDENCE
+from launcher.report.paired import Arm, compare
+from launcher.report.read import Evidence, inner
+from launcher.report.verdict import verdict
+from launcher.states import State
+from recipes import result
+from recipes.metrics import finite
+from recipes.result import Result
+
+_STATUS: Mapping[str, Literal["done", "failed", "stopped"]] = {
+    "done": "done",
+    "stopped": "stopped",
+    "cancelled": "stopped",
+}
+_WORST_FIRST = ("contradicted", "unknown", "proved")
+
+
+def document(folder: Path, whole: State) -> dict[str, Any] | None:
+    """The result of the comparison in this folder, which has ended; None where its plan tells of no arms."""
+    plan, came_from = (runs.read_if_whole(folder / name) for name in ("plan.json", "provenance.json"))
+    how = settings_of(plan)
+    evidence = read.of_arms(folder, plan, whole, came_from, read=True, block=how.steps)
+    if not evidence:
+        return None
+    compared = compare(evidence, how.steps)
+    said = list(verdict(compared, how))
+    values = result.document(_of_run(folder.name, whole, evidence))
+    beside = {
+        "control": compared[0].label,
+        **dataclasses.asdict(how),
+        "verdict": said[0],
+        "sentences": said[1:],
+        "arms": [_of_arm(each, how.rounds) for each in compared],
+    }
+    return {**values, "comparison": finite(beside)}
+
+
+def _of_run(name: str, whole: State, evidence: Sequence[Evidence]) -> Result:
+    results = [each.result for each in evidence]
+    measured = [each for each in results if each]
+    return Result(
+        run=name,
+        status=_STATUS.get(whole.name, "failed"),
+        reason=None if whole.name == "done" else _reason(whole, evidence),
+        attempts=whole.attempt,
+        framework=_common(each.plan.get("framework") for each in evidence) or "",
+        recipe=_common(each.plan.get("recipe") for each in evidence) or "",
+        mechanism=_common(each.get("mechanism") for each in results) or "",
+        requested=_shared(results, "requested"),
+        effective=_shared(results, "effective"),
+        observed={**_shared(results, "observed"), **_proof(evidence)},
+        throughput={"unit": "samples/s", "mean": None, "median": None, "p10": None, "p90": None},
+        peak_memory_bytes=max((each.get("peak_memory_bytes") or 0 for each in measured), default=0) or None,
+        loss={"first": None, "last": None},
+        eval={},
+        loss_scale={"final": None, "skipped_steps": _sum(measured, "loss_scale", "skipped_steps")},
+        updates={key: _sum(measured, "updates", key) for key in ("attempted", "applied")},
+        epochs=None,
+        steps=sum(each.metrics.steps for each in evidence if each.metrics),
+        wall_seconds=sum(each.get("wall_seconds") or 0 for each in measured),
+        world_size=max((each.get("world_size") or 1 for each in measured), default=1),
+        determinism="exact" if all(each.get("determinism") == "exact" for each in results) else "best_effort",
+        resumed_from=None,
+        versions=_shared(measured, "versions"),
+        digests=_shared(measured, "digests"),
+        hardware=_shared(measured, "hardware"),
+    )
+
+
+def _reason(whole: State, evidence: Sequence[Evidence]) -> str | None:
+    """Why it is not done: which arms failed, or what is known of the whole."""
+    failed = [f"{each.label}: {each.state.reason}" for each in evidence if each.state.name == "failed"]
+    return "; ".join(failed) or whole.reason or None
+
+
+def _proof(evidence: Sequence[Evidence]) -> dict[str, str]:
+    """Proved if every arm is, else the worst that is known of one."""
+    seen = [inner(each.result, "observed") for each in evidence]
+    verdicts = [str(each.get("verdict") or "unknown") for each in seen]
+    worst = next((each for each in _WORST_FIRST if each in verdicts), "unknown")
+    if worst == "proved":
+        return {"verdict": worst, "why": "every arm is proved"}
+    why = [
+        f"{arm.label}: {each.get('why') or 'nothing was observed'}"
+        for arm, each, found in zip(evidence, seen, verdicts, strict=True)
+        if found == worst
+    ]
+    return {"verdict": worst, "why": "; ".join(why)}
+
+
+def _of_arm(arm: Arm, rounds: int) -> dict[str, Any]:
+    state, figures, ratio, gaps = arm.evidence.state, arm.figures, arm.ratio, arm.gaps or (None, None)
+    return {
+        "arm": arm.evidence.run.id,
+        "label": tables.clean(arm.label),
+        "state": state.name,
+        "reason": state.reason or None,
+        "framework": arm.evidence.plan.get("framework"),
+        "mechanism": arm.mechanism,
+        "batch": figures.batch,
+        "samples_per_second": figures.rate,
+        "by_round": [arm.rates.get(number) for number in range(rounds)],
+        "ratio": ratio
+        and {
+            "mean": ratio.mean,
+            "low": ratio.low,
+            "high": ratio.high,
+            "confidence": CONFIDENCE,
+            "rounds": ratio.pairs,
+        },
+        "loss": figures.loss,
+        "loss_gap": None if arm.gap is None else {"last": arm.gap, "low": gaps[0], "high": gaps[1]},
+        "accuracy": figures.accuracy,
+        "peak_memory_bytes": figures.memory,
+        "skipped_steps": figures.skipped,
+        "half_flop_share": figures.half_share,
+        "proof": figures.verdict or "unknown",
+        "result": f"{arms.ARMS}/{arm.evidence.run.id}/result.json" if arm.evidence.result else None,
+    }
+
+
+def _common(values: Iterable[Any]) -> Any:
+    """The one value that all are; None where they differ."""
+    first, *others = values
+    return first if all(each == first for each in others) else None
+
+
+def _shared(results: Sequence[Mapping[str, Any]], group: str) -> dict[str, Any]:
+    """What is the same in all results that tell of it, by key; None where they differ, or one has no such group."""
+    found = [inner(each, group) for each in results]
+    keys = dict.fromkeys(key for each in found for key in each)
+    return {key: _common(each.get(key) for each in found if key in each or not each) for key in keys}
+
+
+def _sum(results: Sequence[Mapping[str, Any]], group: str, key: str) -> int:
+    return sum(inner(each, group).get(key) or 0 for each in results)

@@ -1,0 +1,117 @@
+"""What stands in a comparison's own result.json, and when it is written."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+
+from launcher import arms, runs
+from launcher.report import conclusion
+from launcher.states import State
+from recipes.result import Result
+
+from .test_compared import NOISE, arm, whole
+
+DONE = State("done", attempt=1)
+TWICE = [2 * each for each in (1.01, 1.00, 1.00, 1.02, 0.97)]
+
+
+def ended(root: Path, *arms: dict, state: State = DONE, **more) -> dict:
+    """The document of a comparison of these arms."""
+    runs.write_json(root / "plan.json", whole(root, *arms, **more))
+    found = conclusion.document(root, state)
+    assert found is not None
+    json.dumps(found, allow_nan=False)
+    return found
+
+
+def observed(root: Path, number: str, **seen: str) -> None:
+    """Change what was observed of an arm."""
+    path = root / "arms" / number / "result.json"
+    runs.write_json(path, {**runs.read_json(path), "observed": seen})
+
+
+def test_it_has_every_key_of_a_runs_result_and_the_arms_beside_each_other(tmp_path):
+    found = ended(tmp_path, arm(tmp_path, 0, "o0", NOISE), arm(tmp_path, 1, "o2", TWICE))
+    assert set(found) == {"schema", "comparison", *(each.name for each in dataclasses.fields(Result))}
+    assert (found["status"], found["attempts"], found["framework"], found["mechanism"]) == ("done", 1, "torch", "")
+    beside = found["comparison"]
+    assert (beside["control"], beside["rounds"], beside["tolerance"]) == ("amp=o0", 5, 0.02)
+    assert beside["verdict"].startswith("amp=o2 gains the most: 2.00 times the throughput of amp=o0")
+    assert beside["sentences"][0].startswith("amp=o2 (half_model_fp32_masters in torch)")
+    control, other = beside["arms"]
+    assert control["ratio"] is control["loss_gap"] is None
+    assert (other["arm"], other["label"], other["state"], other["result"]) == (
+        "01",
+        "amp=o2",
+        "done",
+        "arms/01/result.json",
+    )
+    assert other["ratio"]["mean"] == pytest.approx(2.0, rel=0.01)
+    assert other["ratio"]["low"] < 2.0 < other["ratio"]["high"]
+    assert (other["ratio"]["confidence"], other["ratio"]["rounds"]) == (0.95, 5)
+    assert other["loss_gap"]["last"] == pytest.approx(0)
+    assert len(other["by_round"]) == 5
+
+
+def test_a_round_that_was_not_measured_is_null(tmp_path):
+    stopped = State("stopped", "on request", attempt=2)
+    found = ended(
+        tmp_path, arm(tmp_path, 0, "o0", NOISE[:3]), arm(tmp_path, 1, "o2", TWICE[:2], finished=False), state=stopped
+    )
+    assert (found["status"], found["reason"], found["attempts"]) == ("stopped", "on request", 2)
+    assert [each is None for each in found["comparison"]["arms"][1]["by_round"]] == [False, False, True, True, True]
+
+
+def test_it_is_proved_only_if_every_arm_is(tmp_path):
+    both = (arm(tmp_path, 0, "o0", NOISE), arm(tmp_path, 1, "o2", TWICE))
+    assert ended(tmp_path, *both)["observed"]["verdict"] == "proved"
+    observed(tmp_path, "01", verdict="unknown", why="it was not seen")
+    seen = ended(tmp_path, *both)["observed"]
+    assert (seen["verdict"], seen["why"]) == ("unknown", "amp=o2: it was not seen")
+    observed(tmp_path, "00", verdict="contradicted", why="float16 was")
+    seen = ended(tmp_path, *both)["observed"]
+    assert (seen["verdict"], seen["why"]) == ("contradicted", "amp=o0: float16 was")
+
+
+def test_an_arm_that_ran_out_of_memory_leaves_it_done_and_its_proof_unknown(tmp_path):
+    control, broken = arm(tmp_path, 0, "o0", NOISE), arm(tmp_path, 1, "o2", [], finished=False)
+    (tmp_path / "arms/01/failed").write_text("out of memory\n")
+    found = ended(tmp_path, control, broken)
+    assert (found["status"], found["reason"]) == ("done", None)
+    assert found["observed"]["why"] == "amp=o2: nothing was observed"
+    row = found["comparison"]["arms"][1]
+    assert (row["state"], row["reason"], row["result"]) == ("failed", "it ran out of memory", None)
+
+
+def test_which_arm_failed_is_the_reason(tmp_path):
+    control, broken = arm(tmp_path, 0, "o0", NOISE), arm(tmp_path, 1, "o2", [], finished=False)
+    (tmp_path / "arms/01/failed").write_text("exit code 9\n")
+    found = ended(tmp_path, control, broken, state=State("failed", "the trainer ended", attempt=1, exit_code=1))
+    assert (found["status"], found["reason"]) == ("failed", "amp=o2: its trainer ended with exit code 9")
+
+
+def test_it_is_written_once_for_each_attempt_that_has_ended(tmp_path):
+    plan = whole(tmp_path, arm(tmp_path, 0, "o0", NOISE), arm(tmp_path, 1, "o2", TWICE))
+    runs.write_json(tmp_path / "plan.json", plan)
+    path = tmp_path / "result.json"
+    for state in (State("running", attempt=1), State("cancelled", "before it started")):
+        arms.conclude(tmp_path, state)
+        assert not path.exists()
+    arms.conclude(tmp_path, State("stopped", attempt=1))
+    first = path.read_bytes()
+    arms.conclude(tmp_path, DONE)
+    assert path.read_bytes() == first
+    arms.conclude(tmp_path, State("done", attempt=2))
+    assert (runs.read_json(path)["status"], runs.read_json(path)["attempts"]) == ("done", 2)
+
+
+def test_a_plain_run_is_left_alone(tmp_path):
+    runs.write_json(tmp_path / "plan.json", {"schema": 1})
+    arms.conclude(tmp_path, DONE)
+    (tmp_path / "arms").mkdir()
+    arms.conclude(tmp_path, DONE)
+    assert not (tmp_path / "result.json").exists()
