@@ -3,8 +3,9 @@
 Standard library only; the same rule for every framework, over the rows of metrics.jsonl.
 
 A step that overflowed under a loss scale is skipped, and no reason to stop: that is how a dynamic scale finds its
-level. It is one where the skipping doesn't end. A non-finite loss whose step was taken is one at once: its gradients,
-and so the weights, are non-finite from then on.
+level. It is one where the skipping doesn't end; where the loss itself was no number all the while, no lower scale will
+mend it, since it is computed without one. A non-finite loss whose step was taken is one at once: its gradients, and so
+the weights, are non-finite from then on.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any
 from recipes.levels import LossScale
 
 PATIENCE = 20
-"""Steps skipped in a row, with the scale at its floor or fixed, after which it counts as collapsed."""
+"""Steps skipped in a row, with the scale at its floor or fixed, or the loss no number, after which it is collapsed."""
 FLOOR = 2.0**-14
 """The floor of a dynamic scale that was given none: float16's smallest normal number. Gradients that overflow even
 when scaled by this are not merely large. fairseq gives up at 1e-4, nearly the same."""
@@ -37,11 +38,20 @@ class Watch:
         self._scale = scale
         self._floor = scale.min or FLOOR
         self._skipped = 0
+        self._lost = 0
+        """Of the last ones, those that were skipped with a loss that was no number."""
 
     def see(self, rows: Iterable[Mapping[str, Any]]) -> None:
         """Take in the rows of further steps, values as they are, NaN included. Raises `Collapsed`."""
         for row in rows:
             self._skipped = self._skipped + 1 if row["skipped"] else 0
+            self._lost = self._lost + 1 if row["skipped"] and not _is_finite(row["loss"]) else 0
+            if self._lost >= PATIENCE:
+                since = row["step"] - self._lost + 1
+                raise Collapsed(
+                    f"the loss is no number at every step since step {since}, where no loss scale helps: what "
+                    f"overflows is the forward pass, or the weights are lost; {self._advice(with_scale=False)}"
+                )
             if row["skipped"]:
                 self._look_at_scale(row)
             elif not _is_finite(row["loss"]):
@@ -60,14 +70,14 @@ class Watch:
             f"every step since step {since} overflowed and was skipped, and the loss scale {state}; {self._advice()}"
         )
 
-    def _advice(self) -> str:
-        """What can be tried, of what this mechanism takes."""
+    def _advice(self, with_scale: bool = True) -> str:
+        """What can be tried, of what this mechanism takes; other loss scales only `with_scale`."""
         tries = []
         if self._dtype == "float16" and self._mechanism != "grappler":  # which has no other on a GPU
             tries.append("amp.dtype=bfloat16 where the device has it")
         if self._level == "o3":
             tries.append("amp=o2")
-        elif self._scale.mode == "static":
+        elif with_scale and self._scale.mode == "static":
             tries.append("loss_scale=dynamic or a smaller loss_scale.init")
         elif self._mechanism == "half_model_no_masters":
             tries.append("amp.master_weights=true")

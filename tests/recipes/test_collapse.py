@@ -34,7 +34,7 @@ def dynamic(bad: Sequence[bool], scale: float = 2.0**16) -> list[Any]:
     """What a dynamic scale goes through where these steps are bad."""
     rows = []
     for step, each in enumerate(bad, 1):
-        rows.append(row(step, loss=math.nan if each else 1.0, skipped=each, scale=scale))
+        rows.append(row(step, skipped=each, scale=scale))
         scale = scale / 2 if each else scale
     return rows
 
@@ -92,6 +92,22 @@ def test_a_static_scale_has_the_same_patience() -> None:
     text = said(rows[-1:], seen)
     assert "every step since step 1 overflowed and was skipped, and the loss scale is fixed at 128;" in text
     assert "loss_scale=dynamic or a smaller loss_scale.init" in text
+
+
+@pytest.mark.parametrize("scale", [DYNAMIC, STATIC])
+def test_a_loss_that_stays_no_number_is_not_waited_for_until_the_scale_is_down(scale: LossScale) -> None:
+    rows = [row(step, loss=math.nan, skipped=True, scale=2.0**16) for step in range(4, 4 + PATIENCE)]
+    seen = watch(scale)
+    seen.see([row(1), row(2), row(3), *rows[:-1]])
+    text = said(rows[-1:], seen)
+    assert text.startswith("the loss is no number at every step since step 4, where no loss scale helps")
+    assert "loss_scale" not in text and "a lower learning rate" in text
+
+
+def test_one_finite_loss_among_skipped_ones_keeps_the_scale_searching() -> None:
+    rows = [row(step, loss=math.nan, skipped=True, scale=2.0**16) for step in range(1, 2 * PATIENCE)]
+    rows[PATIENCE - 1] = row(PATIENCE, skipped=True, scale=2.0**16)
+    watch().see(rows)
 
 
 @pytest.mark.parametrize("loss", [math.nan, math.inf, -math.inf])
