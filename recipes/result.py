@@ -55,8 +55,8 @@ class Result:
     resumed_from: int | None
     """The step of the checkpoint that the last attempt went on from."""
     profile: dict[str, Any] = field(default_factory=dict)
-    """tool, steps, instead_of (the steps asked for, where there was no room for them), seconds, trace, tensor_core_share;
-    empty where nothing was profiled."""
+    """tool, steps, instead_of (the steps asked for, where there was no room for them), seconds, trace and
+    tensor_core_share; empty where nothing was profiled."""
     versions: dict[str, str | None] = field(default_factory=dict)
     digests: dict[str, str | None] = field(default_factory=dict)
     """code, image, data."""
