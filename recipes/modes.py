@@ -1,0 +1,79 @@
+"""The legality table, for people: `python -m recipes.modes [torch|tensorflow|paddle]`.
+
+For each framework, level, dtype, device and compiler it has what carries the level out, or why nothing does. Standard
+library only, so that it can be asked in a container too.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Iterator, Sequence
+from typing import get_args
+
+from recipes import levels
+from recipes.levels import LEVELS, Framework
+
+FRAMEWORKS = get_args(Framework)
+MEANINGS = {
+    "float32": "nothing is cast; tf32= says whether float32 products are TF32",
+    "autocast": "torch.autocast by operation lists, with a gradient scaler for float16",
+    "half_model_fp32_masters": "the model cast but for its norms, float32 masters unless they are switched off, autocast",
+    "half_model": "model and inputs cast, the loss in float32",
+    "grappler": "TensorFlow's graph rewrite, auto_mixed_precision, by operation lists; xla=true compiles what it made",
+    "keras_policy": "mixed_float16 or mixed_bfloat16 at o2, float16 or bfloat16 at o3",
+    "auto_cast": "paddle.amp.auto_cast at O1, with custom lists",
+    "decorate_auto_cast": "paddle.amp.decorate with master weights, and auto_cast at O2",
+    "decorate_no_masters": "the same without master weights",
+}
+"""What each mechanism is."""
+HEADER = ("framework", "level", "dtype", "device", "xla", "carried out by")
+
+
+def rows(frameworks: Sequence[str] = FRAMEWORKS) -> Iterator[tuple[str, ...]]:
+    """The table's lines. What is said of `xla=true` whatever the rest is said once."""
+    for framework in frameworks:
+        for level, device, xla in itertools.product(LEVELS, ("cpu", "cuda"), (False, True)):
+            if xla and framework != "tensorflow":
+                continue
+            dtypes = ("float32",) if level == "o0" else ("float16", "bfloat16")
+            told = {each: _told(levels.mechanism(framework, level, each, xla, device)) for each in dtypes}
+            if len(dtypes) == 2 and told["float16"] == told["bfloat16"]:
+                told = {"either": told["float16"]}
+            for dtype, what in told.items():
+                yield framework, level, dtype, device, str(xla).lower(), what
+        if framework != "tensorflow":
+            yield (
+                framework,
+                "any",
+                "any",
+                "any",
+                "true",
+                _told(levels.mechanism(framework, "o1", "float16", True, "cpu")),
+            )
+
+
+def _told(row: levels.Row) -> str:
+    return row.mechanism or f"nothing: {row.hole}"
+
+
+def main(words: Sequence[str]) -> int:
+    unknown = [each for each in words if each not in FRAMEWORKS]
+    if unknown:
+        print(f"{unknown[0]} is not one of {', '.join(FRAMEWORKS)}", file=sys.stderr)
+        return 2
+    table = [HEADER, *rows(words or FRAMEWORKS)]
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    for row in table:
+        print("  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip())
+    shown = {row[-1] for row in table}
+    print()
+    for name, meaning in MEANINGS.items():
+        if name in shown:
+            print(f"{name:23}  {meaning}")
+    print("On a GPU float16 wants compute capability 7.0, bfloat16 and TF32 8.0.")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
