@@ -18,7 +18,7 @@ FRAMEWORKS = get_args(Framework)
 MEANINGS = {
     "float32": "nothing is cast; tf32= says whether float32 products are TF32",
     "autocast": "torch.autocast by operation lists, with a gradient scaler for float16",
-    "half_model_fp32_masters": "the model cast but for its norms, float32 masters unless they are switched off, autocast",
+    "half_model_fp32_masters": "the model cast but for its norms, float32 masters unless switched off, autocast",
     "half_model": "model and inputs cast, the loss in float32",
     "grappler": "TensorFlow's graph rewrite, auto_mixed_precision, by operation lists; xla=true compiles what it made",
     "keras_policy": "mixed_float16 or mixed_bfloat16 at o2, float16 or bfloat16 at o3",
