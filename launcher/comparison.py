@@ -80,6 +80,8 @@ class Published:
     source: str
     hardware: str
     note: str = ""
+    epoch_samples: int | None = None
+    """What is trained on in one of its epochs, where it gives times of epochs."""
     arms: tuple[PublishedArm, ...] = ()
     """One for each arm, in their order."""
 

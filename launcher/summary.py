@@ -97,6 +97,8 @@ def outcome(result: Mapping[str, Any]) -> list[tuple[str, str]]:
     loss = result.get("loss") or {}
     if loss.get("last") is not None:
         rows.append(("loss", f"{human.number(loss.get('first'))} at first, {human.number(loss['last'])} at last"))
+    elif "loss.last" in (result.get("nonfinite") or ()):
+        rows.append(("loss", f"{human.number(loss.get('first'))} at first, not finite at last"))
     scale = result.get("loss_scale") or {}
     if scale.get("final") is not None:
         rows.append(("loss scale", f"{human.number(scale['final'], 8)}, {scale.get('skipped_steps', 0)} steps skipped"))

@@ -25,8 +25,9 @@ def published(said: Published, compared: Sequence[Arm]) -> Section:
         ("published samples/s", [_rounded(each.rate) for each, _ in pairs], True),
         ("our samples/s", [numeric(arm.figures.rate, human.number(arm.figures.rate)) for _, arm in pairs], True),
         ("published s/step", [_rounded(each.step_seconds) for each, _ in pairs], True),
-        ("our s/step", [_rounded(_step_seconds(arm) if timed else None) for _, arm in pairs], True),
+        ("our s/step", [_rounded(_seconds(arm.figures.batch if timed else None, arm)) for _, arm in pairs], True),
         ("published s/epoch", [_rounded(each.epoch_seconds) for each, _ in pairs], True),
+        ("our s/epoch", [_rounded(_seconds(said.epoch_samples, arm)) for _, arm in pairs], True),
         ("published GB", [_rounded(each.memory_gb) for each, _ in pairs], True),
         ("our memory", [numeric(arm.figures.memory, human.size(arm.figures.memory)) for _, arm in pairs], True),
         ("published loss", [_rounded(each.loss, 7) for each, _ in pairs], True),
@@ -36,7 +37,7 @@ def published(said: Published, compared: Sequence[Arm]) -> Section:
             True,
         ),
         ("published accuracy", [_rounded(each.accuracy) for each, _ in pairs], True),
-        ("our accuracy", [_rounded(arm.figures.accuracy) for _, arm in pairs], True),
+        ("our accuracy", [_rounded(_accuracy(arm)) for _, arm in pairs], True),
     ]
     bars = tuple(
         bar
@@ -67,9 +68,15 @@ def _gain(said: PublishedArm, first: PublishedArm, arm: Arm, control: Arm) -> fl
     return None
 
 
-def _step_seconds(arm: Arm) -> float | None:
-    """Of an optimizer step, accumulation included."""
-    return arm.figures.batch / arm.figures.rate if arm.figures.batch and arm.figures.rate else None
+def _seconds(samples: int | None, arm: Arm) -> float | None:
+    """What the arm takes for so many samples."""
+    return samples / arm.figures.rate if samples and arm.figures.rate else None
+
+
+def _accuracy(arm: Arm) -> float | None:
+    """Of the test images, as published ones are, where there are such; else of what was held out."""
+    test = inner(arm.evidence.result, "eval").get("test_accuracy")
+    return test if isinstance(test, float) else arm.figures.accuracy
 
 
 def _rounded(value: float | None, digits: int = 4) -> Cell:

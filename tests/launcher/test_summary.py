@@ -27,6 +27,11 @@ def test_why_a_proof_failed_is_left_to_the_headline_which_has_it():
     assert dict(summary.outcome(result(observed=observed)))["proof"] == "contradicted: step 1: 86% ran in bfloat16"
 
 
+def test_a_last_loss_that_was_no_number_is_said():
+    found = summary.outcome(result(loss={"first": 2.31, "last": None}, nonfinite=["loss.last", "eval.loss"]))
+    assert dict(found)["loss"] == "2.31 at first, not finite at last"
+
+
 @pytest.mark.parametrize("missing", list(result()))
 def test_a_result_without_a_part_is_told_without_it(missing):
     part = result()

@@ -142,6 +142,11 @@ def test_where_the_control_failed_that_is_said_first(tmp_path):
     said = lead(tmp_path, plan)
     assert said[0] == "Nothing was measured beside the control, amp=o0."
     assert said[1].endswith("it ran out of memory. Nothing can be held against it.")
+    arm(tmp_path / "later", 0, "o0", NOISE[:2], finished=False)
+    (tmp_path / "arms/00/metrics.jsonl").write_bytes((tmp_path / "later/arms/00/metrics.jsonl").read_bytes())
+    said = lead(tmp_path, plan)
+    assert said[0] == "Nothing was measured to its end beside the control, amp=o0."
+    assert said[1].endswith("it ran out of memory after 20 steps. Only its whole rounds can be held against it.")
 
 
 def test_arms_of_different_frameworks_are_told_apart_and_their_losses_not_compared(tmp_path):
@@ -153,6 +158,35 @@ def test_arms_of_different_frameworks_are_told_apart_and_their_losses_not_compar
     said = lead(tmp_path, plan)[1]
     assert "(grappler in tensorflow)" in said
     assert "losses are not compared: another framework begins with other weights" in said
+
+
+def test_arms_of_other_batches_have_no_loss_gap_and_say_what_each_had_seen(tmp_path):
+    small = {"settings": {"amp": {"level": "o1"}, "batch": 64}}
+    fast = [2 * each for each in (1.01, 1.00, 1.00, 1.02, 0.97)]
+    plan = whole(tmp_path, arm(tmp_path, 0, "o0", NOISE), arm(tmp_path, 1, "o1", fast, planned=small))
+    path = tmp_path / "arms/01/result.json"
+    said = runs.read_json(path)
+    runs.write_json(path, {**said, "effective": {**said["effective"], "batch": 64}, "eval": {"accuracy": 0.5}})
+    first, second = lead(tmp_path, plan)
+    assert first == "amp=o1 gains the most: 2.00 times the throughput of amp=o0; their losses are not compared."
+    assert "losses are not compared: after the same steps it had seen other samples (batch 64 against 128)" in second
+    assert "accuracy 0.5000 after 3,200 samples against 0.9722 after 6,400 samples" in second
+    assert "loss gap" not in document(tmp_path, plan).sections[0].parts[0].header
+
+
+def test_neither_a_lost_loss_nor_a_failure_wins(tmp_path):
+    lost, fast = {"loss": None, "nonfinite": ["loss"]}, [2 * each for each in NOISE]
+    plan = whole(tmp_path, arm(tmp_path, 0, "o0", NOISE), arm(tmp_path, 1, "o3", fast, row=lost))
+    assert lead(tmp_path, plan)[0] == "Nothing was faster than amp=o0 beyond noise at no cost to the loss."
+    (tmp_path / "arms/01/failed").write_text("exit code 1\n")
+    assert lead(tmp_path, plan)[0] == "Nothing was measured to its end beside the control, amp=o0."
+
+
+def test_a_mode_that_was_not_proved_is_said(tmp_path):
+    plan = whole(tmp_path, arm(tmp_path, 0, "o0", NOISE), arm(tmp_path, 1, "o1", NOISE))
+    path = tmp_path / "arms/01/result.json"
+    runs.write_json(path, {**runs.read_json(path), "observed": {"verdict": "unknown", "why": "unseen"}})
+    assert lead(tmp_path, plan)[1].endswith("; its mode was not proved (unknown).")
 
 
 def test_different_data_found_afterwards_is_said(tmp_path):
@@ -223,6 +257,24 @@ def test_published_times_of_steps_stand_beside_times_of_our_steps(tmp_path):
     column = {name: [row[index].value for row in table.rows] for index, name in enumerate(table.header)}
     assert column["published s/step"] == [0.5, None]
     assert column["our s/step"] == pytest.approx([128 / each for each in column["our samples/s"]])
+
+
+def test_published_epochs_and_test_accuracies_stand_beside_ours_of_the_same_images(tmp_path):
+    said = Published(
+        source="a page",
+        hardware="a V100",
+        epoch_samples=40_000,
+        arms=(PublishedArm(epoch_seconds=159, accuracy=0.5242), PublishedArm()),
+    )
+    plan = whole(tmp_path, arm(tmp_path, 0, "o0", [1.0]), arm(tmp_path, 1, "o2", [2.0]), published=as_plain(said))
+    path = tmp_path / "arms/00/result.json"
+    evaluated = {"eval": {"accuracy": 0.9, "test_accuracy": 0.5}}
+    runs.write_json(path, {**json.loads(path.read_text()), **evaluated})
+    (section,) = [each for each in document(tmp_path, plan).sections if each.title == "Beside what was published"]
+    table = section.parts[1]
+    column = {name: [row[index].value for row in table.rows] for index, name in enumerate(table.header)}
+    assert column["our s/epoch"] == pytest.approx([40_000 / each for each in column["our samples/s"]])
+    assert column["our accuracy"][0] == 0.5
 
 
 @pytest.mark.parametrize(
