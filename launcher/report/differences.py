@@ -37,7 +37,7 @@ _UNITS = {
     **{f"result: throughput.{each}": "samples/s" for each in ("mean", "median", "p10", "p90")},
 }
 DIGEST = 12
-"""Letters of a digest that are shown."""
+"""Letters of a digest or a commit that are shown beside others."""
 
 
 def differing(evidence: Sequence[Evidence]) -> Table | None:
@@ -92,7 +92,7 @@ def _script(evidence: Evidence) -> list[str]:
 
 
 def _said(key: str, value: Any) -> str:
-    if isinstance(value, str) and "digest" in key:
+    if isinstance(value, str) and ("digest" in key or key == "code: commit"):
         return value.removeprefix("sha256:")[:DIGEST]
     if isinstance(value, float):
         return f"{value:.6g}"

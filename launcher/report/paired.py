@@ -78,11 +78,15 @@ def _arm(evidence: Evidence, control: Evidence, steps: int, is_control: bool) ->
 
 
 def _incomparable(evidence: Evidence, control: Evidence) -> str:
+    """Why equal numbers of steps are no equal training; empty where they are."""
     if evidence.plan.get("framework") != control.plan.get("framework"):
         return "another framework begins with other weights"
     ours, theirs = (inner(each.result, "digests").get("data") for each in (evidence, control))
     if ours and theirs and ours != theirs:
         return "it was trained on other data (the digests differ)"
+    batch, other = figures(evidence).batch, figures(control).batch
+    if batch != other:
+        return f"after the same steps it had seen other samples (batch {batch} against {other})"
     return ""
 
 

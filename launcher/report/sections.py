@@ -176,7 +176,7 @@ def provenance(evidence: Sequence[Evidence]) -> Iterator[Part]:
     commands: dict[str, None] = {}
     for each in evidence:
         came, code = each.provenance, inner(each.provenance, "code")
-        commit = str(code.get("commit") or "")[:12]
+        commit = str(code.get("commit") or "")
         hardware, versions = inner(each.result, "hardware"), inner(each.result, "versions")
         framework = str(each.plan.get("framework") or "")
         rows.append(

@@ -13,8 +13,9 @@ def verdict(compared: Sequence[Arm], how: Compare) -> Iterator[str]:
     """What was found: first all in one sentence, then one for each arm."""
     control, *others = compared
     yield _in_all(control, others, how)
-    if control.evidence.state.name == "failed":
-        yield f"{_named(control)}, the control: {control.evidence.state.reason}. Nothing can be held against it."
+    if _failed(control):
+        held = "Only its whole rounds" if control.rates else "Nothing"
+        yield f"{_named(control)}, the control: {_how_it_failed(control)}. {held} can be held against it."
     elif _not_finite(control):
         yield f"{_named(control)}, the control: {_not_finite(control)}. No loss can be held against it."
     for each in others:
@@ -22,9 +23,11 @@ def verdict(compared: Sequence[Arm], how: Compare) -> Iterator[str]:
 
 
 def _in_all(control: Arm, others: Sequence[Arm], how: Compare) -> str:
-    measured = [(each, each.ratio) for each in others if each.ratio is not None]
+    broken = _failed(control)
+    measured = [(each, each.ratio) for each in others if each.ratio is not None and not (broken or _failed(each))]
     if not measured:
-        return f"Nothing was measured beside the control, {control.label}."
+        partly = " to its end" if any(each.ratio is not None for each in others) else ""
+        return f"Nothing was measured{partly} beside the control, {control.label}."
     if all(ratio.differs is None for _, ratio in measured):
         return f"Too few rounds to tell a difference from noise: an interval needs {ENOUGH}, and there were fewer."
     if not any(ratio.differs for _, ratio in measured):
@@ -36,7 +39,13 @@ def _in_all(control: Arm, others: Sequence[Arm], how: Compare) -> str:
     return f"{best.label} gains the most: {gain:.2f} times the throughput of {control.label}{_at_what_cost(best, how)}."
 
 
+def _failed(arm: Arm) -> bool:
+    return arm.evidence.state.name == "failed"
+
+
 def _holds(arm: Arm, how: Compare) -> bool:
+    if _not_finite(arm):
+        return False
     return arm.gap is None or arm.gap <= how.tolerance or _is_noise(arm)
 
 
@@ -47,25 +56,41 @@ def _is_noise(arm: Arm) -> bool:
 
 def _at_what_cost(arm: Arm, how: Compare) -> str:
     if arm.gap is None:
-        return ""
+        return "; their losses are not compared" if arm.incomparable else ""
     return f", its loss within {how.tolerance:.1%}" if arm.gap <= how.tolerance else ", its loss no worse beyond noise"
 
 
 def _of_arm(arm: Arm, control: Arm, how: Compare) -> str:
-    state = arm.evidence.state
-    if state.name == "failed":
-        after = arm.evidence.metrics.last_step if arm.evidence.metrics else 0
-        return f"{_named(arm)}: {state.reason}{f' after {after} steps' if after else ''}."
+    if _failed(arm):
+        return f"{_named(arm)}: {_how_it_failed(arm)}."
     parts = [_speed(arm, control)]
     if arm.figures.memory and control.figures.memory:
         parts.append(f"peak memory {arm.figures.memory / control.figures.memory:.2f} times")
     parts.append(_loss(arm, control, how))
     mine, theirs = arm.figures.accuracy, control.figures.accuracy
     if mine is not None and theirs is not None:
-        parts.append(f"accuracy {mine:.4f} against {theirs:.4f}")
+        ours, seen = (f" after {count:,} samples" if count else "" for count in _samples(arm, control))
+        parts.append(f"accuracy {mine:.4f}{ours} against {theirs:.4f}{seen}")
     if arm.figures.skipped:
-        parts.append(f"{arm.figures.skipped} steps skipped")
+        parts.append(f"{arm.figures.skipped} step{'s' * (arm.figures.skipped > 1)} skipped")
+    if arm.figures.verdict not in ("proved", ""):
+        parts.append(f"its mode was not proved ({arm.figures.verdict})")
     return f"{_named(arm)}: {'; '.join(part for part in parts if part)}."
+
+
+def _how_it_failed(arm: Arm) -> str:
+    after = _steps(arm)
+    return f"{arm.evidence.state.reason}{f' after {after} steps' if after else ''}"
+
+
+def _steps(arm: Arm) -> int:
+    return arm.evidence.metrics.last_step if arm.evidence.metrics else 0
+
+
+def _samples(*arms: Arm) -> list[int]:
+    """How many samples each had seen at its end; 0 where all saw as many."""
+    found = [_steps(each) * (each.figures.batch or 0) for each in arms]
+    return [0] * len(found) if len(set(found)) == 1 else found
 
 
 def _named(arm: Arm) -> str:
@@ -93,10 +118,9 @@ def _loss(arm: Arm, control: Arm, how: Compare) -> str:
         return f"losses are not compared: {arm.incomparable}"
     if arm.gap is None:
         return ""
-    batches = "" if arm.figures.batch == control.figures.batch else ", which had other batches,"
     if abs(arm.gap) <= how.tolerance:
-        return f"loss at the same steps{batches} within {how.tolerance:.1%} ({arm.gap:+.2%})"
-    said = f"loss at the same steps{batches} {arm.gap:+.1%}"
+        return f"loss at the same steps within {how.tolerance:.1%} ({arm.gap:+.2%})"
+    said = f"loss at the same steps {arm.gap:+.1%}"
     if _is_noise(arm) and arm.gaps is not None:
         low, high = arm.gaps
         return f"{said} in the last round, which is noise: over all rounds {low:+.1%} to {high:+.1%}"

@@ -114,6 +114,18 @@ def test_figures_that_differ_bear_their_units_and_digests_are_short(root):
     assert f"{'a' * 12}  " in differing and "a" * 13 not in differing
 
 
+def test_commits_are_short_where_they_differ_and_whole_where_a_run_comes_from(root):
+    one = folders.run(root, "20260102-030405-brave-otter")
+    other = folders.run(root, "20260102-030406-brave-owl")
+    came = runs.read_json(other / "provenance.json")
+    runs.write_json(other / "provenance.json", {**came, "code": {"commit": "e" * 40}})
+    by_title = {each.title: each.parts[0] for each in documented(one, other).sections}
+    (row,) = [row for row in by_title["What differs"].rows if row[0].text == "code: commit"]
+    assert [cell.text for cell in row[1:]] == ["c" * 12, "e" * 12]
+    whole = by_title["Where it comes from"]
+    assert [row[whole.header.index("commit")].text for row in whole.rows] == ["c" * 40, "e" * 40]
+
+
 def test_two_equal_runs_differ_in_nothing(root):
     one = folders.run(root, "20260102-030405-brave-otter")
     other = folders.run(root, "20260102-030406-brave-owl")
