@@ -28,6 +28,7 @@ RECIPE = Recipe(
     batch=128,
     epochs=12,
     trainers={"torch": "recipes.torch_.mnist", "tensorflow": "recipes.tensorflow_.mnist"},
+    max_pools=True,
     data={
         "digits": DataLayout(
             samples=1536, epochs=24, help="1,797 real 8x8 digits shipped inside scikit-learn; nothing to fetch"

@@ -68,6 +68,8 @@ class Recipe:
     """The network's matrix products and convolutions for the recipe's own settings, in the order they run in."""
     check: Callable[[Any], None] = lambda settings: None
     """Raises `SettingsError` for settings that this recipe alone refuses."""
+    max_pools: bool = False
+    """Whether its network takes maxima of neighbouring values, whose gradient XLA has no deterministic program for."""
     takes: tuple[str, ...] | None = None
     """The settings that its trainers read, besides `train`; None is all of them."""
 

@@ -126,6 +126,7 @@ RECIPE = Recipe(
     batch=256,
     epochs=90,
     trainers={"torch": "recipes.torch_.resnet50", "tensorflow": "recipes.tensorflow_.resnet50"},
+    max_pools=True,
     data={
         "synthetic": DataLayout(
             epochs=1, help="one random batch again and again, 500 steps an epoch: how fast it is, nothing else"

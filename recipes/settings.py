@@ -88,6 +88,17 @@ def check(settings: Settings, world_size: int = 1) -> None:
         raise SettingsError(
             f"steps_per_execution={settings.steps_per_execution} is TensorFlow's; leave it out", "steps_per_execution"
         )
+    if settings.framework == "tensorflow" and settings.xla and settings.deterministic and recipe.max_pools:
+        raise SettingsError(
+            "deterministic=true with xla=true: XLA has no deterministic program for the gradient of max-pooling, and "
+            f"recipe={recipe.name} has max-pooling; say deterministic=false or xla=false",
+            "deterministic",
+        )
+    if settings.compile and settings.framework != "torch":
+        instead = (
+            "for TensorFlow say xla=true" if settings.framework == "tensorflow" else "Paddle has no counterpart here"
+        )
+        raise SettingsError(f"compile=true is torch.compile; {instead}", "compile")
     for key in ("epochs", "steps"):
         value = getattr(settings, key)
         if value is not None and value < 1:

@@ -19,6 +19,7 @@ BAD = [
     ["plam"],
     ["batch=127", "accumulate=2"],
     ["xla=true"],
+    ["framework=tensorflow", "amp=o0", "xla=true", "deterministic=true"],
     ["amp=o0", "amp.dtype=float16"],
     ["amp.allow=[conv2d]", "amp.deny=[conv2d]"],
     ["amp=o1", "amp.deny=[conv9d]"],

@@ -7,6 +7,7 @@ import pytest
 from recipes import efficientnet, resnet50
 from recipes.recipe import NAMES, find
 from recipes.resnet50 import Resnet50Settings, learning_rate
+from recipes.settings import Settings, check
 from recipes.typed import SettingsError, build
 
 
@@ -39,6 +40,15 @@ def test_a_hyper_parameter_that_makes_no_sense_is_refused(name, key, value, says
         build(find(name).settings, {key: value}, prefix="train.")
     assert str(caught.value) == says
     assert caught.value.key == f"train.{key}"
+
+
+@pytest.mark.parametrize("name", ["mnist", "resnet50", "gan"])
+def test_max_pooling_has_no_deterministic_gradient_under_xla(name):
+    asked = {"recipe": name, "batch": 8, "framework": "tensorflow", "xla": True, "deterministic": True}
+    with pytest.raises(SettingsError, match="say deterministic=false or xla=false"):
+        check(Settings(**asked))
+    for other in ({"deterministic": None}, {"deterministic": False}, {"xla": False}, {"recipe": "efficientnet"}):
+        check(Settings(**{**asked, **other}))
 
 
 def test_resnet50_has_its_published_number_of_weights():

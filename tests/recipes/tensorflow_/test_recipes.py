@@ -1,4 +1,4 @@
-"""The recipes in TensorFlow beside MNIST: their numbers at every level, beside torch's, and their resuming."""
+"""The recipes in TensorFlow: their numbers at every level, beside torch's, and their resuming."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ torch = pytest.importorskip("torch")
 
 from recipes import efficientnet as efficientnet_recipe  # noqa: E402
 from recipes import resnet50 as resnet50_recipe  # noqa: E402
+from recipes.recipe import NAMES, find  # noqa: E402
 from recipes.resnet50 import Resnet50Settings  # noqa: E402
 from recipes.simplenet import SimplenetSettings  # noqa: E402
-from recipes.tensorflow_ import efficientnet, gan, loop, resnet50, simplenet  # noqa: E402
+from recipes.tensorflow_ import efficientnet, gan, loop, mnist, resnet50, simplenet  # noqa: E402
 from recipes.torch_ import efficientnet as torch_efficientnet  # noqa: E402
 from recipes.torch_ import loop as torch_loop  # noqa: E402
 from recipes.torch_ import resnet50 as torch_resnet50  # noqa: E402
@@ -26,18 +27,35 @@ from recipes.torch_.supervised import draw_glorot  # noqa: E402
 from tests.recipes.data.image_files import encoded, write_folders  # noqa: E402
 
 SMALL = {
+    "mnist": (
+        "data=digits",
+        "batch=16",
+        "train.lr=0.1",
+        "train.dropout_conv=0",
+        "train.dropout_dense=0",
+        "steps=4",
+    ),
     "simplenet": ("train.width=64", "batch=32", "steps=6"),
     "resnet50": ("train.width=8", "train.image_size=32", "train.classes=10", "batch=8", "steps=4"),
-    "efficientnet": ("data=synthetic", "train.image_size=32", "batch=16", "train.lr=1e-4", "steps=2"),
-    "gan": ("data=digits", "batch=16", "steps=4"),
+    "efficientnet": ("data=synthetic", "train.image_size=32", "batch=4", "train.lr=1e-4", "steps=2"),
+    "gan": ("data=digits", "batch=4", "steps=4"),
 }
+HALF = (
+    ("amp=o1", "amp.dtype=bfloat16"),
+    ("amp=o2", "amp.dtype=bfloat16"),
+    ("amp=o3", "amp.dtype=bfloat16"),
+    ("amp=o2", "amp.dtype=float16", "loss_scale=dynamic"),
+    ("amp=o2", "amp.dtype=float16", "loss_scale=static"),
+    ("amp=o3", "amp.dtype=float16"),
+)
+"""Every level that the legality table has on a CPU, in each dtype and with each loss scale."""
 
 
 @pytest.fixture
 def shallow(monkeypatch):
     """Networks of a few blocks: a graph is traced and optimized for every run, which takes longer than its steps."""
     monkeypatch.setattr(resnet50_recipe, "STAGES", (1, 1))
-    monkeypatch.setattr(efficientnet_recipe, "BLOCKS", ((16, 3, 1, 1, 1), (24, 3, 2, 2, 6)))
+    monkeypatch.setattr(efficientnet_recipe, "BLOCKS", ((24, 3, 2, 2, 6),))
 
 
 def small(name: str, *words: str) -> list[str]:
@@ -68,18 +86,30 @@ def result(folder: Path) -> dict:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "bound"), [("simplenet", 0.01), ("resnet50", 0.05), ("efficientnet", 0.08), ("gan", 0.1)]
+    ("name", "bound"), [("mnist", 0.01), ("simplenet", 0.01), ("resnet50", 0.01), ("efficientnet", 0.01), ("gan", 0.02)]
 )
-def test_every_level_is_proved_and_its_losses_are_those_of_float32_within_a_bound(tmp_path, shallow, name, bound):
-    """The GAN's scatter most: Keras draws dropout in the dtype that a layer computes in, so other units fall out."""
+def test_every_level_is_proved_and_its_losses_are_those_of_float32_within_a_bound(
+    tmp_path, monkeypatch, shallow, name, bound
+):
+    """Without dropout: Keras draws it in the dtype that a layer computes in, so that other units would fall out."""
+    monkeypatch.setattr(gan, "DROPOUT", 0.0)
+    # At o3 the second moments of Adam are half too, and float16 holds none of gradients this small: with the epsilon
+    # that the recipe has, steps are far too large then.
+    monkeypatch.setattr(gan, "EPSILON", 1e-3)
     plain = losses(train(name, tmp_path / "o0", "amp=o0"))
     assert result(tmp_path / "o0")["observed"]["verdict"] == "proved"
-    for level in ("o1", "o2", "o3") if name != "efficientnet" else ("o1", "o2"):
-        half = losses(train(name, tmp_path / level, f"amp={level}"))
-        assert half == pytest.approx(plain, rel=bound), level
-        assert half != plain
-        found = result(tmp_path / level)
-        assert (found["observed"]["verdict"], found["effective"]["dtype"]) == ("proved", "bfloat16")
+    for number, words in enumerate(HALF):
+        folder = train(name, tmp_path / f"half{number}", *words)
+        found = result(folder)
+        assert losses(folder) == pytest.approx(plain, rel=bound), words
+        assert losses(folder) != plain
+        observed = found["observed"]
+        assert (observed["verdict"], observed["dtype"], observed["half_flop_share"]) == (
+            "proved",
+            words[1].partition("=")[2],
+            1.0,
+        )
+        assert found["loss_scale"]["skipped_steps"] == 0
 
 
 def test_simplenet_is_torchs_from_equal_initial_weights(tmp_path, monkeypatch):
@@ -145,12 +175,22 @@ def test_networks_put_out_what_torchs_do_from_equal_weights(shallow, name):
     assert numpy.asarray(ours(images, training=True)) == pytest.approx(expected, rel=1e-3, abs=1e-3)
 
 
-def test_float16_agrees_too(tmp_path):
-    plain = losses(train("simplenet", tmp_path / "o0", "amp=o0"))
-    half = losses(train("simplenet", tmp_path / "o2", "amp=o2", "amp.dtype=float16", "loss_scale.init=8"))
-    assert half == pytest.approx(plain, rel=0.01)
-    assert result(tmp_path / "o2")["loss_scale"] == {"final": 8.0, "skipped_steps": 0}
-    assert result(tmp_path / "o2")["observed"]["verdict"] == "proved"
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "script"])
+def test_the_recipes_that_have_max_pooling_are_known(name):
+    module = importlib.import_module(f"recipes.tensorflow_.{name}")
+    hyper = SimplenetSettings(width=8) if name == "simplenet" else find(name).settings()
+    nets = [gan.discriminator_network(), gan.generator_network(hyper)] if name == "gan" else [module.network(hyper)]
+    pools = [layer for net in nets for layer in net.layers if isinstance(layer, keras.layers.MaxPooling2D)]
+    assert find(name).max_pools == bool(pools)
+
+
+def test_max_pooling_that_is_to_be_deterministic_under_xla_is_refused_in_one_line(tmp_path, capfd):
+    words = small("mnist", "amp=o0", "xla=true", "deterministic=true", "device=cpu", f"run={tmp_path / 'run'}")
+    assert loop.main("mnist", mnist.train, words) == 2
+    said = capfd.readouterr().err
+    assert len(said.splitlines()) == 1
+    assert "recipe=mnist has max-pooling; say deterministic=false or xla=false" in said
+    assert not (tmp_path / "run").exists()
 
 
 def test_labels_of_the_gan_are_torchs():
