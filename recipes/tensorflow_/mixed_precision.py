@@ -41,6 +41,15 @@ class GraphRewrite(Float32):
                 )
         rewrite.switch_on(dtype, amp.allow, amp.deny)
 
+    def _handed_on(self, gradients: list[tf.Tensor | None]) -> list[tf.Tensor | None]:
+        """In float32, which ends the half precision here.
+
+        On a CPU the rewrite goes on from a product through all that is computed from it, sums over micro-batches and
+        the optimizer's arithmetic included. IdentityN is on none of its lists and ends that.
+        """
+        passed = iter(tf.identity_n([each for each in gradients if each is not None]))
+        return [None if each is None else next(passed) for each in gradients]
+
 
 class MixedPolicy(Float32):
     """o2: layers compute in half precision, and their variables are float32, so they are their own masters."""

@@ -175,8 +175,12 @@ class Precision:
         variables = [each.value for each in optimizer._trainable_variables]
         scale = self._scaler.current()
         found = tape.gradient(loss, variables, output_gradients=scale)
-        found = [None if each is None else tf.convert_to_tensor(each) for each in found]
+        found = self._handed_on([None if each is None else tf.convert_to_tensor(each) for each in found])
         return found if before is None else [_sum(one, other) for one, other in zip(before, found, strict=True)]
+
+    def _handed_on(self, gradients: list[tf.Tensor | None]) -> list[tf.Tensor | None]:
+        """The gradients as sums, scaler and optimizer get them."""
+        return gradients
 
     def step(
         self, optimizer: keras.Optimizer, gradients: Sequence[tf.Tensor | None], clip: float | None = None

@@ -11,9 +11,12 @@ import numpy
 import pytest
 import tensorflow as tf
 from keras import layers
+from tensorflow.python.eager import context
 
 from recipes.levels import PRESETS, Amp, LossScale
 from recipes.tensorflow_ import replicas
+from recipes.tensorflow_.graphs import dtype_of
+from recipes.tensorflow_.operations import base
 from recipes.tensorflow_.precision import Precision
 from recipes.typed import SettingsError
 from tests.recipes.tensorflow_.witnessed import Training, network
@@ -159,6 +162,18 @@ def test_a_micro_batch_begins_when_the_one_before_it_is_done():
     first, second = ({each.name for each in _before(product) if "gradient" in each.name} for product in products[::2])
     assert not first
     assert any("MatMul" in each for each in second)
+
+
+def test_o1_adds_up_gradients_and_steps_in_float32():
+    training = Accumulating(Amp(level="o1"), dense, optimizer=lambda: keras.optimizers.Adadelta(1.0))
+    context.export_run_metadata()
+    training.run(steps=1, watched=())
+    graphs = [each.post_optimization_graph for each in context.export_run_metadata().function_graphs]
+    nodes = [node for graph in graphs for node in graph.node]
+    assert {dtype_of(node) for node in nodes if base(node.op) == "MatMul"} == {"bfloat16"}
+    arithmetic = {dtype_of(node) for node in nodes if node.op in ("AddV2", "Mul", "RealDiv", "Rsqrt", "Sqrt", "Square")}
+    assert "float32" in arithmetic
+    assert "bfloat16" not in arithmetic
 
 
 def _before(operation):
@@ -309,6 +324,8 @@ import recipes.tensorflow_
 import keras, numpy, tensorflow as tf
 from recipes.levels import Amp, LossScale
 from recipes.tensorflow_ import replicas
+from recipes.tensorflow_.graphs import dtype_of
+from recipes.tensorflow_.operations import base
 from recipes.tensorflow_.precision import Precision
 
 (cpu,) = tf.config.list_physical_devices("CPU")
