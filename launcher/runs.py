@@ -279,6 +279,11 @@ def newest(roots: Iterable[str], count: int) -> list[Run]:
 
 def find(text: str, roots: Sequence[str]) -> Found:
     """The run or sweep that the text names in the roots. Raises `UsageError` where it names none, or several."""
+    return find_all([text], roots)[0]
+
+
+def find_all(texts: Sequence[str], roots: Sequence[str]) -> list[Found]:
+    """What each text names, all of them before anything is done; the roots are read once, however many there are."""
     where: dict[str, list[str]] = {}
     sweeps: dict[str, list[str]] = {}
     for root in roots:
@@ -286,7 +291,15 @@ def find(text: str, roots: Sequence[str]) -> Found:
             where.setdefault(name, []).append(root)
         for name in sweep_names(root):
             sweeps.setdefault(name, []).append(root)
-    match = run_ids.resolve(text, where, sweeps)
+    return [_find(each, where, sweeps) for each in texts]
+
+
+def _find(text: str, where: Mapping[str, Sequence[str]], sweeps: Mapping[str, Sequence[str]]) -> Found:
+    """Among runs and sweeps, each with the roots that have it."""
+    if text in where or text in sweeps:  # a whole name, as a shell writes a thousand of them
+        match = run_ids.Match(text, text in sweeps)
+    else:
+        match = run_ids.resolve(text, where, sweeps)
     holders = (sweeps if match.is_sweep else where)[match.id]
     if len(holders) > 1:
         raise UsageError(f"{match.id} is in {len(holders)} run roots: add run_root={' or run_root='.join(holders)}")

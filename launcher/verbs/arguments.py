@@ -82,7 +82,7 @@ def _where(roots: Sequence[str]) -> str:
 
 def found(names: Sequence[str], roots: Sequence[str]) -> list[Found]:
     """What each name means, all of them before anything is done."""
-    return [runs.find(each, roots) for each in names]
+    return runs.find_all(names, roots)
 
 
 def all_runs(what: Sequence[Found]) -> list[Run]:

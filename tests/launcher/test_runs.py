@@ -182,3 +182,11 @@ def test_a_run_of_the_same_name_in_two_roots_has_to_be_told_apart(tmp_path):
         make(tmp_path / name)
     with pytest.raises(UsageError, match=f"run_root={tmp_path}/a or run_root={tmp_path}/b"):
         runs.find("brave", [str(tmp_path / "a"), str(tmp_path / "b")])
+
+
+def test_however_many_runs_are_named_the_root_is_read_once(root, monkeypatch):
+    names = [f"20260102-0304{number:02}-brave-otter" for number in range(30)]
+    read = []
+    monkeypatch.setattr(runs, "run_names", lambda root: read.append(root) or names)
+    assert [each.runs[0].id for each in runs.find_all([*names, names[3][:15]], [str(root)])] == [*names, names[3]]
+    assert read == [str(root)]
