@@ -6,7 +6,6 @@ process each, which find each other by the variable TF_CONFIG.
 
 from __future__ import annotations
 
-import json
 import os
 import pickle
 import socket
@@ -18,8 +17,8 @@ import keras
 import numpy
 import tensorflow as tf
 
-from recipes.trainer.world import Place, PlacementError, Ranks, check_places, visible_gpus
-from recipes.typed import SettingsError
+from recipes.trainer import meeting
+from recipes.trainer.world import Place, PlacementError, Ranks, check_places, table, visible_gpus, workers
 
 T = TypeVar("T")
 
@@ -92,44 +91,28 @@ def join(device: str, planned: int | None, environ: Mapping[str, str] = os.envir
     anything is computed. Raises `SettingsError` for a TF_CONFIG or a device that can't be, `PlacementError` where
     processes are missing or share a GPU.
     """
-    rank, size = _of_cluster(environ)
+    rank, addresses = workers(environ)
+    size = max(1, len(addresses))
     if planned is not None and size != planned:
         raise PlacementError(f"TF_CONFIG names {size} processes, and {planned} were planned")
     gpus = tf.config.list_physical_devices("GPU")
     kind = ("cuda" if gpus else "cpu") if device == "auto" else device
-    if kind == "cuda" and not gpus:
-        raise SettingsError("device=cuda: TensorFlow sees no CUDA GPU here; say device=cpu", "device")
     if kind == "cpu":
         gpus = []
         tf.config.set_visible_devices([], "GPU")
     for each in gpus:
         tf.config.experimental.set_memory_growth(each, True)  # or each process takes all memory of every GPU it sees
-    world = World(rank=rank, size=size, kind=kind, strategy=_strategy(size, len(gpus)))
-    mine = [_place(index, kind, len(gpus), environ) for index in range(world.local)]
-    everyones = [place for places in world.gather(mine) for place in places]
-    places = tuple(_numbered(number, place) for number, place in enumerate(everyones))
+    count = len(gpus) or (1 if size > 1 or kind == "cuda" else len(tf.config.list_logical_devices("CPU")))
+    mine = tuple(_place(rank * count + index, index, kind, len(gpus), environ) for index in range(count))
+    everyones = [mine]
+    if size > 1:
+        job = f"{environ.get('LAUNCHER_RUN_ID', '')} {environ.get('LAUNCHER_ATTEMPT', '')}".strip()
+        everyones = meeting.meet(rank, addresses, mine, job=job, patience=meeting.PATIENCE)
+    places = tuple(place for each in everyones for place in each)
+    if len({len(each) for each in everyones}) > 1:
+        raise PlacementError(f"the workers drive different numbers of devices\n{table(places)}")
     check_places(places, None)
-    return World(rank=rank, size=size, kind=kind, strategy=world.strategy, places=places)
-
-
-def _of_cluster(environ: Mapping[str, str]) -> tuple[int, int]:
-    """This process's number and how many there are, from TF_CONFIG."""
-    text = environ.get("TF_CONFIG")
-    if not text:
-        return 0, 1
-    try:
-        config = json.loads(text)
-        workers, task = config["cluster"]["worker"], config["task"]
-        if task["type"] != "worker" or not 0 <= task["index"] < len(workers) or set(config["cluster"]) != {"worker"}:
-            raise ValueError("only workers are known here")
-    except (ValueError, KeyError, TypeError) as error:
-        raise SettingsError(
-            f"TF_CONFIG={text} should be "
-            '{"cluster": {"worker": ["HOST:PORT", ...]}, "task": {"type": "worker", "index": 0}}: '
-            f"{error}",
-            "TF_CONFIG",
-        ) from None
-    return task["index"], len(workers)
+    return World(rank=rank, size=size, kind=kind, strategy=_strategy(size, len(gpus)), places=places)
 
 
 def _strategy(processes: int, gpus: int) -> tf.distribute.Strategy:
@@ -142,15 +125,17 @@ def _strategy(processes: int, gpus: int) -> tf.distribute.Strategy:
     return tf.distribute.get_strategy()
 
 
-def _place(index: int, kind: str, count: int, environ: Mapping[str, str]) -> Place:
-    gpu = f"GPU {visible_gpus(count, environ).split(',')[index]}" if kind == "cuda" else ""
-    device = f"cuda:{index}" if kind == "cuda" else "cpu"
-    visible = visible_gpus(count, environ)
-    return Place(rank=index, host=socket.gethostname(), device=device, gpu=gpu, visible=visible)
-
-
-def _numbered(number: int, place: Place) -> Place:
-    return Place(rank=number, host=place.host, device=place.device, gpu=place.gpu, visible=place.visible)
+def _place(rank: int, index: int, kind: str, gpus: int, environ: Mapping[str, str]) -> Place:
+    """Of device `index` of this process, which sees so many GPUs."""
+    visible = visible_gpus(gpus, environ)
+    return Place(
+        rank=rank,
+        host=socket.gethostname(),
+        device=f"cuda:{index}" if kind == "cuda" else "cpu",
+        gpu=f"GPU {visible.split(',')[index]}" if kind == "cuda" and gpus else "",
+        visible=visible,
+        problem="" if kind == "cpu" or gpus else "TensorFlow sees no CUDA GPU here",
+    )
 
 
 def make_repeatable(deterministic: bool, seed: int) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -12,7 +11,7 @@ from recipes.arguments import Arguments
 from recipes.collapse import Collapsed
 from recipes.run_folder import Superseded
 from recipes.trainer.run import DONE, FAILED, INTERRUPTED, REFUSED, Run
-from recipes.trainer.world import PlacementError
+from recipes.trainer.world import PlacementError, SettingsErrorOfAll, rank_and_size
 from recipes.typed import SettingsError
 
 
@@ -34,24 +33,26 @@ def main(
         print(arguments.help_text(recipe, module))
         return DONE
     run: Run | None = None
+    first = rank_and_size(framework)[0] == 0
     try:
         run = make_run(arguments.parse(words, recipe, framework))
         train(run)
     except SettingsError as error:
-        print(f"{recipe}: {error}", file=sys.stderr)
+        if first or not isinstance(error, SettingsErrorOfAll):
+            print(f"{recipe}: {error}", file=sys.stderr)
         if run is None or not run.training:
             return REFUSED
         run.leave_failure(str(error))  # a file that turned out to be broken in the middle
         return FAILED
     except PlacementError as error:
-        if os.environ.get("RANK", "0") == "0":  # every rank has the same table
+        if first or not error.of_all:
             print(f"{recipe}: {error}", file=sys.stderr)
         return FAILED
     except Superseded as error:
         print(f"{recipe}: {error}", file=sys.stderr)
         return FAILED
     except Collapsed as error:
-        if os.environ.get("RANK", "0") == "0":  # every rank has the same rows
+        if first:  # every rank has the same rows
             print(f"{recipe}: {error}", file=sys.stderr)
         _leave_failure(run, str(error))
         return FAILED

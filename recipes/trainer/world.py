@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -15,6 +16,15 @@ T = TypeVar("T")
 
 class PlacementError(RuntimeError):
     """The processes are not where they should be: too few, too many, or two on one GPU."""
+
+    def __init__(self, message: str, *, of_all: bool = True) -> None:
+        """`of_all`: every rank has the same message, so that it is enough if the first one says it."""
+        super().__init__(message)
+        self.of_all = of_all
+
+
+class SettingsErrorOfAll(SettingsError):
+    """One that every rank has alike."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,7 +64,7 @@ class Ranks(ABC):
     def rank_zero_first(self, make: Callable[[], T]) -> T:
         """`make` on rank 0 and then on the others: the first may download what the others read.
 
-        A `SettingsError` on rank 0 is raised on every rank.
+        A `SettingsError` on rank 0 is raised on every rank, as a `SettingsErrorOfAll`.
         """
         value, problem = None, None
         if self.rank == 0:
@@ -64,8 +74,57 @@ class Ranks(ABC):
                 problem = (str(error), error.key)
         problem = self.broadcast(problem)
         if problem:
-            raise SettingsError(*problem)
+            raise SettingsErrorOfAll(*problem)
         return make() if self.rank else value  # type: ignore[return-value]
+
+
+def rank_and_size(framework: str, environ: Mapping[str, str] = os.environ) -> tuple[int, int]:
+    """This process's number among those of the job, and how many they are.
+
+    By torchrun's variables; in TensorFlow by TF_CONFIG, and one that can't be read is none.
+    """
+    if framework != "tensorflow":
+        return int(environ.get("RANK", "0")), int(environ.get("WORLD_SIZE", "1"))
+    try:
+        rank, addresses = workers(environ)
+    except SettingsError:
+        return 0, 1
+    return rank, max(1, len(addresses))
+
+
+def workers(environ: Mapping[str, str] = os.environ) -> tuple[int, tuple[str, ...]]:
+    """This process's number and where each process listens, HOST:PORT, by TF_CONFIG; (0, ()) where it isn't set.
+
+    Raises `SettingsError` for one that names anything but workers.
+    """
+    text = environ.get("TF_CONFIG")
+    if not text:
+        return 0, ()
+    try:
+        config = json.loads(text)
+        addresses, task = config["cluster"]["worker"], config["task"]
+        if (task["type"], set(config["cluster"])) != ("worker", {"worker"}) or task["index"] not in range(
+            len(addresses)
+        ):
+            raise ValueError("only workers are known here")
+        for each in addresses:
+            host_and_port(each)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise SettingsError(
+            f"TF_CONFIG={text} should be "
+            '{"cluster": {"worker": ["HOST:PORT", ...]}, "task": {"type": "worker", "index": 0}}: '
+            f"{error}",
+            "TF_CONFIG",
+        ) from None
+    return task["index"], tuple(addresses)
+
+
+def host_and_port(address: str) -> tuple[str, int]:
+    """Those of HOST:PORT. Raises `ValueError`."""
+    host, _, port = address.rpartition(":")
+    if not (host and port.isdigit() and 0 < int(port) < 2**16):
+        raise ValueError(f"{address} is not HOST:PORT")
+    return host.strip("[]"), int(port)
 
 
 def visible_gpus(count: int, environ: Mapping[str, str] = os.environ) -> str:

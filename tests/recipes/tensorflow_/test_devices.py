@@ -1,0 +1,57 @@
+"""How TensorFlow's processes come together, and what is said where they don't."""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+
+import pytest
+import tensorflow as tf
+
+from recipes.tensorflow_ import devices, loop, mnist
+from recipes.trainer import meeting
+from recipes.trainer.world import PlacementError
+
+
+@pytest.fixture
+def ports() -> list[int]:
+    """Two, on which nothing listens."""
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
+    found = [each.getsockname()[1] for each in sockets]
+    for each in sockets:
+        each.close()
+    return found
+
+
+def config(ports: list[int], index: int) -> str:
+    addresses = [f"127.0.0.1:{port}" for port in ports]
+    return json.dumps({"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}})
+
+
+@pytest.mark.parametrize(
+    ("index", "said"),
+    [
+        (0, "mnist: worker 1 at 127.0.0.1:{1} did not come within 0.5 s; 1 of 2 did\nrank  host"),
+        (1, "mnist: worker 0 at 127.0.0.1:{0} did not answer worker 1 on "),
+    ],
+)
+def test_a_worker_that_never_starts_is_named_after_a_bounded_wait(tmp_path, monkeypatch, capsys, ports, index, said):
+    monkeypatch.setattr(meeting, "PATIENCE", 0.5)
+    monkeypatch.setenv("TF_CONFIG", config(ports, index))
+    began = time.monotonic()
+    assert loop.main("mnist", mnist.train, ["data=digits", "steps=2", f"run={tmp_path / 'run'}"]) == 1
+    assert time.monotonic() - began < 5
+    assert capsys.readouterr().err.startswith(said.format(*ports))
+    assert not (tmp_path / "run").exists()
+
+
+def test_fewer_workers_than_planned_are_refused_before_any_waits(ports):
+    with pytest.raises(PlacementError, match="TF_CONFIG names 2 processes, and 3 were planned"):
+        devices.join("cpu", 3, {"TF_CONFIG": config(ports, 0)})
+
+
+@pytest.mark.skipif(bool(tf.config.list_physical_devices("GPU")), reason="there is one")
+def test_a_gpu_that_is_not_there_is_refused(capsys):
+    assert loop.main("mnist", mnist.train, ["data=digits", "device=cuda"]) == 2
+    assert capsys.readouterr().err == "mnist: device=cuda: TensorFlow sees no CUDA GPU here; say device=cpu\n"

@@ -1,0 +1,143 @@
+"""How the processes of a job meet: each is a thread here, on sockets of its own."""
+
+from __future__ import annotations
+
+import re
+import socket
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from recipes.trainer import meeting
+from recipes.trainer.meeting import Places, meet
+from recipes.trainer.world import Place, PlacementError
+
+
+@pytest.fixture
+def addresses() -> list[str]:
+    """Of three workers; nothing listens there yet."""
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(3)]
+    found = [f"127.0.0.1:{each.getsockname()[1]}" for each in sockets]
+    for each in sockets:
+        each.close()
+    return found
+
+
+@pytest.fixture
+def start() -> Any:
+    """A function that has one worker meet the others, beside this test."""
+    with ThreadPoolExecutor(4) as pool:
+
+        def begin(rank: int, addresses: list[str], **how: Any) -> Future[list[Places]]:
+            return pool.submit(meet, rank, addresses, of(rank), **{"job": "a", "patience": 20.0, **how})
+
+        yield begin
+
+
+def of(rank: int) -> Places:
+    return (Place(rank=rank, host=f"host{rank}", device="cpu", gpu="", visible="none"),)
+
+
+Start = Callable[..., Future[list[Places]]]
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0)])
+def test_whoever_comes_first_all_hear_where_everyone_is(start: Start, addresses: list[str], order: tuple[int]) -> None:
+    started = []
+    for rank in order:
+        started.append(start(rank, addresses))
+        time.sleep(0.2)
+    assert [each.result() for each in started] == [[of(0), of(1), of(2)]] * 3
+
+
+def test_who_is_missing_is_told_to_all_that_came(start: Start, addresses: list[str]) -> None:
+    began = time.monotonic()
+    came = [start(rank, addresses, patience=1.0) for rank in (0, 2)]
+    for each in came:
+        with pytest.raises(PlacementError) as told:
+            each.result()
+        first, *rows = str(told.value).splitlines()
+        assert first == f"worker 1 at {addresses[1]} did not come within 1 s; 2 of 3 did"
+        assert [row.split()[:2] for row in rows] == [["rank", "host"], ["0", "host0"], ["2", "host2"]]
+        assert told.value.of_all
+    assert time.monotonic() - began < 5
+
+
+def test_a_first_worker_that_never_starts_is_named_by_each_of_the_others(start: Start, addresses: list[str]) -> None:
+    with pytest.raises(PlacementError, match=f"worker 0 at {addresses[0]} did not answer worker 1 on .* within 0.3 s"):
+        start(1, addresses, patience=0.3).result()
+
+
+def test_waiting_is_said_in_words(start: Start, addresses: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(meeting, "SILENT", 0.2)
+    monkeypatch.setattr(meeting, "EVERY", 0.3)
+    said: list[str] = []
+    started = [start(0, addresses, say=said.append), start(1, addresses)]
+    while len(said) < 2:
+        time.sleep(0.05)
+    started.append(start(2, addresses))
+    assert [each.result() for each in started] == [[of(0), of(1), of(2)]] * 3
+    assert said[-1] == f"waiting for worker 2 at {addresses[2]}: 2 of 3 have come"
+
+
+def test_one_that_came_and_ended_has_not_come(start: Start, addresses: list[str]) -> None:
+    first = start(0, addresses, patience=1.0)
+    with at(addresses[0]) as gone:
+        gone.sendall(b'{"job": "a", "rank": 1, "size": 3, "places": []}\n')
+        time.sleep(0.2)
+    missing = f"worker 1 at {addresses[1]}, worker 2 at {addresses[2]} did not come within 1 s; 1 of 3 did"
+    with pytest.raises(PlacementError, match=re.escape(missing)):
+        first.result()
+
+
+@pytest.mark.parametrize(
+    ("job", "among", "why"),
+    [
+        ("b", 2, "worker 1 of b with 2 workers came to the address of a with 2 workers"),
+        ("a", 3, "worker 1 of a with 3 workers came to the address of a with 2 workers"),
+    ],
+)
+def test_a_worker_of_another_job_is_turned_away(
+    start: Start, addresses: list[str], job: str, among: int, why: str
+) -> None:
+    first = start(0, addresses[:2])
+    with pytest.raises(PlacementError, match=why) as told:
+        start(1, addresses[:among], job=job).result()
+    assert not told.value.of_all
+    assert start(1, addresses[:2]).result() == first.result() == [of(0), of(1)]
+
+
+def test_a_second_worker_of_the_same_number_is_turned_away(start: Start, addresses: list[str]) -> None:
+    first, second = start(0, addresses), start(1, addresses)
+    time.sleep(0.3)
+    with pytest.raises(PlacementError, match="there is a worker 1 of a with 3 workers already"):
+        start(1, addresses).result()
+    assert start(2, addresses).result() == first.result() == second.result()
+
+
+@pytest.mark.parametrize("said", [b"GET / HTTP/1.1\r\n\r\n", b"", b"\xff\xfe\n", b'{"rank": "x"}\n', b"[]\n", b"1\n"])
+def test_a_stranger_changes_nothing(start: Start, addresses: list[str], said: bytes) -> None:
+    first = start(0, addresses[:2])
+    with at(addresses[0]) as stranger:
+        stranger.sendall(said)
+        assert start(1, addresses[:2]).result() == first.result() == [of(0), of(1)]
+
+
+def test_an_address_that_is_taken_is_said(addresses: list[str]) -> None:
+    with socket.create_server(("127.0.0.1", int(addresses[0].split(":")[1]))), pytest.raises(PlacementError) as told:
+        meet(0, addresses, of(0), job="a", patience=1.0)
+    assert str(told.value) == f"worker 0 can't listen at {addresses[0]}: Address already in use"
+
+
+def at(address: str) -> socket.socket:
+    """A connection to there, once somebody listens."""
+    host, port = address.split(":")
+    for _ in range(100):
+        try:
+            return socket.create_connection((host, int(port)))
+        except ConnectionRefusedError:
+            time.sleep(0.02)
+    raise AssertionError(f"nobody listens at {address}")
