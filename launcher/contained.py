@@ -115,7 +115,7 @@ def _rendezvous(plan: Plan) -> tuple[str, ...]:
     """What the script finds out on its first node, for the processes on all of them."""
     if plan.nodes == 1:
         return ()
-    return WORKERS if plan.framework == "tensorflow" and plan.script is None else RENDEZVOUS
+    return WORKERS if plan.framework == "tensorflow" else RENDEZVOUS
 
 
 def describe(plan: Plan, argv: tuple[Word, ...]) -> Container:

@@ -52,7 +52,7 @@ def array(plans: Sequence[Plan], *, log: str, folders: str, parallel: int | None
 
 
 def _rendezvous(plan: Plan) -> str:
-    if plan.framework == "tensorflow" and plan.script is None:
+    if plan.framework == "tensorflow":
         return f"{slurm_text.RENDEZVOUS}\n{slurm_text.WORKERS}"
     return slurm_text.RENDEZVOUS
 
@@ -132,5 +132,7 @@ def _on_each_node(plan: Plan) -> str:
 
 
 def _time_limit(plan: Plan) -> str:
-    """DLProf does not survive being interrupted: where it runs, the time limit's warning is let pass."""
-    return slurm_text.UNWARNED if plan.settings["profile"]["tool"] == "dlprof" else slurm_text.TIME_LIMIT
+    """A script of the user's own knows nothing of the wish to stop, and DLProf would not survive it: there the time
+    limit's warning is let pass."""
+    unheard = plan.script is not None or plan.settings["profile"]["tool"] == "dlprof"
+    return slurm_text.UNWARNED if unheard else slurm_text.TIME_LIMIT

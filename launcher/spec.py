@@ -46,8 +46,7 @@ def make(cell: Cell) -> JobSpec:
     try:
         spec = _make(cell)
         _check_launch(spec.launch)
-        precision = spec.training.train.precision if spec.recipe.name == "script" else ""
-        user_script.check(spec.launch, spec.recipe.name, precision)
+        user_script.check(spec.launch, spec.training)
         _check_precision(spec)
     except SettingsError as error:
         raise UsageError(placed(str(error), place(cell, error.key))) from None

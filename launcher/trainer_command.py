@@ -24,7 +24,7 @@ def command(plan: Plan) -> tuple[Word, ...]:
     profiler = profilers.prefix(plan.settings, plan.run_dir, bare=bare)
     if plan.processes == 1 and plan.nodes == 1:
         return (*profiler, plan.python, *started)
-    if plan.framework == "tensorflow" and plan.script is None:
+    if plan.framework == "tensorflow":
         workers, number = Late("LAUNCHER_WORKERS", before="--workers="), Late("SLURM_NODEID", before="--number=")
         return (*profiler, plan.python, "-m", TENSORFLOW_NODE, workers, number, *started)
     where: tuple[Word, ...] = ("--standalone",)

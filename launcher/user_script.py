@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from launcher.schema import Launch
 from recipes import script
 from recipes.script import IN_IMAGE, NGC_TENSORFLOW1, Source
+from recipes.settings import Settings
 from recipes.typed import SettingsError, refuse_control_characters
 
 if TYPE_CHECKING:
@@ -49,8 +50,9 @@ class ScriptPlan:
         return shlex.join([self.file.removeprefix("script/"), *self.arguments])
 
 
-def check(launch: Launch, recipe: str, precision: str) -> None:
+def check(launch: Launch, training: Settings) -> None:
     """Refuse what doesn't go with scripts, and scripts that don't go. Raises `SettingsError`."""
+    recipe = training.recipe
     if recipe != "script":
         for key, value in (("script", launch.script), ("arguments", launch.arguments), ("workdir", launch.workdir)):
             if value:
@@ -65,7 +67,13 @@ def check(launch: Launch, recipe: str, precision: str) -> None:
         raise SettingsError(
             f"script={launch.script} is in an image, and there is no container; say container=", "script"
         )
-    if precision != "script":
+    if training.train.bare and training.framework == "tensorflow" and launch.nodes > 1:
+        raise SettingsError(
+            f"nodes={launch.nodes}: with train.bare=true nothing tells TensorFlow's processes of each other; say "
+            "nodes=1",
+            "nodes",
+        )
+    if training.train.precision != "script":
         for name in NGC_TENSORFLOW1:
             if name in launch.env:
                 raise SettingsError(

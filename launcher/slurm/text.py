@@ -15,7 +15,7 @@ trap 'asked=yes; [ -e "$RUN/STOP" ] || echo "attempt $attempt" >"$RUN/STOP"' USR
 
 UNWARNED = r"""
 asked=
-trap '' USR1 # the profiler would not survive it
+trap '' USR1 # what runs here can't be asked to save and stop
 """.strip()
 
 RENDEZVOUS = r"""

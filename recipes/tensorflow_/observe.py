@@ -65,7 +65,10 @@ class Witness:
         self._watched: list[int] = []
         """Numbers of the steps under way that are watched."""
         if not self._missing:
-            context.enable_graph_collection()
+            self._begin_to_collect()
+
+    def _begin_to_collect(self) -> None:
+        context.enable_graph_collection()
 
     @contextlib.contextmanager
     def step(self, number: int) -> Iterator[None]:
@@ -152,7 +155,8 @@ class Witness:
         """What was run for the first time since this was last asked; None where nothing was."""
         names = (*self._precision.allow, *self._precision.deny)
         kept = self._kept_scope()
-        collected = list(context.export_run_metadata().function_graphs)
+        metadata = context.export_run_metadata()  # None before TensorFlow has begun
+        collected = list(metadata.function_graphs) if metadata else []
         folder = xla.folder()
         compiled = (hlo.modules(folder) if folder else set()) - self._before
         self._before |= compiled
@@ -171,11 +175,12 @@ class Witness:
         return KEPT if self._precision.kept else None
 
     def _head(self, number: int) -> dict[str, Any]:
-        precision, world = self._precision, self._world
+        precision = self._precision
+        rank, size = self._rank_and_size()
         head = observation.head(
             number,
-            rank=world.rank if world else 0,
-            world_size=world.size if world else 1,
+            rank=rank,
+            world_size=size,
             amp=precision.amp,
             dtype=precision.dtype,
             allow=precision.allow,
@@ -186,6 +191,9 @@ class Witness:
             float32_parameters=precision.amp.level != "o3",
         )
         return {**head, "xla_clusters": len(self._before) if xla.folder() else None}
+
+    def _rank_and_size(self) -> tuple[int, int]:
+        return (self._world.rank, self._world.size) if self._world else (0, 1)
 
     def _parameters(self) -> list[dict[str, Any]]:
         elements: Counter[tuple[str, str]] = Counter()

@@ -10,11 +10,12 @@ import contextlib
 import os
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
 import tensorflow as tf
+from tensorflow.python.eager import context
 
 from recipes import levels, script
 from recipes.tensorflow_ import hardware, xla
@@ -25,6 +26,7 @@ from recipes.tensorflow_.precision import Precision
 from recipes.tensorflow_.recorder import TensorFlowDevice
 from recipes.trainer import script as shared
 from recipes.trainer.outcome import Mode
+from recipes.trainer.world import rank_and_size
 from recipes.trainer.wrapper import Started, Wrapper
 from recipes.typed import SettingsError
 
@@ -126,6 +128,7 @@ class ScriptWitness(Witness):
     def watching(self) -> Iterator[None]:
         """The script runs in here."""
         with contextlib.ExitStack() as stack:
+            stack.enter_context(_once_begun(context.enable_graph_collection))
             stack.enter_context(_after(keras.Model, "__init__", self._made.append))
             stack.enter_context(_after(keras.Layer, "__init__", self._on_layer))
             stack.enter_context(_in_scope_of_its_choice())
@@ -137,6 +140,13 @@ class ScriptWitness(Witness):
     def steps(self) -> int:
         """Optimizer steps that were applied: the most of any optimizer."""
         return max((int(each.iterations.numpy()) for each in self._built), default=0)
+
+    def _begin_to_collect(self) -> None:
+        """Not yet: strategies over several processes, memory growth and the like are the script's to choose, and can't
+        be chosen any more once TensorFlow has its devices."""
+
+    def _rank_and_size(self) -> tuple[int, int]:
+        return rank_and_size("tensorflow")
 
     def _on_layer(self, layer: keras.Layer) -> None:
         """A layer made in float32 while the policy is another was given its dtype by the script: `dtype="float32"`, as
@@ -199,6 +209,28 @@ def _in_scope_of_its_choice() -> Iterator[None]:
         yield
     finally:
         keras.Layer.__call__ = original
+
+
+@contextlib.contextmanager
+def _once_begun(told: Callable[[], None]) -> Iterator[None]:
+    """Have `told` called as soon as TensorFlow's devices are there: at once where they are."""
+    if context.context()._initialized:
+        told()
+        yield
+        return
+    original = context.Context.ensure_initialized
+
+    def begin(self: context.Context) -> None:
+        original(self)
+        if context.Context.ensure_initialized is begin:
+            context.Context.ensure_initialized = original
+            told()
+
+    context.Context.ensure_initialized = begin
+    try:
+        yield
+    finally:
+        context.Context.ensure_initialized = original
 
 
 @contextlib.contextmanager

@@ -20,6 +20,7 @@ from recipes.result import Result
 from recipes.run_folder import RunFolder, write_json
 from recipes.trainer import outcome
 from recipes.trainer.run import FAILED, INTERRUPTED, REFUSED
+from recipes.trainer.world import rank_and_size
 from recipes.trainer.wrapper import Started, Wrapper
 from recipes.typed import SettingsError
 
@@ -43,7 +44,7 @@ def main(framework: str, words: Sequence[str], wrap: Callable[[Started], Wrapper
     except SettingsError as error:
         print(f"script: {error}", file=sys.stderr)
         return REFUSED
-    if os.environ.get("RANK", "0") == "0":
+    if rank_and_size(framework)[0] == 0:
         for line in outcome.mode_lines(started.chosen.settings, wrapper.mode):
             print(line, flush=True)
     with wrapper.around():
@@ -118,8 +119,8 @@ def _print_traceback(error: BaseException, file: Path) -> None:
 
 def _conclude(started: Started, wrapper: Wrapper, code: int, failure: str | None, seconds: float) -> int:
     """Judge what all ranks saw, write the result, and give the exit code."""
-    rank, size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     settings, run = started.chosen.settings, started.chosen.run
+    rank, size = rank_and_size(settings.framework)
     reports = wrapper.reports()
     if rank:
         if run:

@@ -25,6 +25,7 @@ from recipes.script import Source
 from tests.launcher.hosts import LAPTOP, TWO_A100, spec_of
 
 HERE = Script(path="/home/mei/project/train.py", name="script/train.py")
+BARE = ("train.bare=true", "require_proof=false", "amp=o0")
 ASKS = dataclasses.replace(HERE, source=Source(asks=True))
 
 
@@ -97,6 +98,10 @@ def test_a_script_has_no_batch_and_is_told_none() -> None:
         (("--", "--lr", "1"), "-- --lr 1 belongs to recipe=script"),
         (("recipe=script", "script=image:/a.py"), "is in an image, and there is no container"),
         (("recipe=script", "script=train.py", "train.bare=true"), "say require_proof=false"),
+        (
+            ("recipe=script", "script=train.py", *BARE, "framework=tensorflow", "nodes=2", "cluster=slurm"),
+            "nodes=2: with train.bare=true nothing tells TensorFlow's processes of each other",
+        ),
         (("recipe=script", "script=train.py", "framework=paddle"), "recipe script is there for torch, tensorflow"),
         (("recipe=script", "script=train.py", "train.proceses=2"), "did you mean train.processes?"),
         (("recipe=script", "script=train.py", "data=mnist"), "decides that by itself"),

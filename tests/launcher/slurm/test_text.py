@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from launcher.errors import UsageError
-from launcher.facts import Facts, Partition, SlurmFacts
+from launcher.facts import Facts, Partition, Script, SlurmFacts
 from launcher.plan import Plan, resolve
 from launcher.runs import Files
 from launcher.script import array, render
@@ -181,6 +181,24 @@ def test_one_process_of_tensorflow_drives_all_gpus_of_its_node_and_the_batch_is_
     assert (plan.processes, plan.gpus) == (1, 2)
     with pytest.raises(UsageError, match="batch=6 does not divide by 4 devices"):
         plan_of(*TENSORFLOW[:-1], "batch=6", facts=WITH_TENSORFLOW)
+
+
+def script_of(*words: str, facts: Facts = LOGIN) -> str:
+    """What starts a user's own script."""
+    here = dataclasses.replace(facts, scripts={"train.py": Script(path="/home/mei/train.py", name="script/train.py")})
+    return render(plan_of("recipe=script", "script=train.py", *words, facts=here))
+
+
+def test_a_script_in_tensorflow_on_several_nodes_is_told_of_its_workers() -> None:
+    text = script_of("framework=tensorflow", "gpus=0", "nodes=2", facts=WITH_TENSORFLOW)
+    assert '-m recipes.tensorflow_.node --workers="$LAUNCHER_WORKERS" --number="$SLURM_NODEID"' in text
+    assert "export LAUNCHER_WORKERS" in text
+    assert "torch.distributed.run" not in text
+
+
+def test_a_script_is_not_asked_to_save_before_its_time_limit() -> None:
+    assert "trap '' USR1" in script_of("gpus=0")
+    assert "trap '' USR1" not in render(plan_of("gpus=0"))
 
 
 def test_golden_array_script() -> None:
