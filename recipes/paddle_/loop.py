@@ -62,8 +62,6 @@ class Run(shared.Run):
         row = levels.mechanism("paddle", settings.amp.level, "", settings.xla, world.kind, settings.amp.master_weights)
         if row.hole:
             raise SettingsError(row.hole, "amp")
-        if settings.compile:
-            raise SettingsError("compile=true is torch.compile; Paddle has no counterpart here", "compile")
         if settings.profile.tool == "framework":
             raise SettingsError("profile=framework is there for torch and tensorflow; say profile=nsys", "profile")
         self.precision = Precision.of(settings.amp, settings.loss_scale, world.kind, tf32=settings.tf32)

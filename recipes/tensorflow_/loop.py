@@ -54,7 +54,6 @@ from recipes.trainer.outcome import Mode
 from recipes.trainer.profiling import Profiler
 from recipes.trainer.run import DONE
 from recipes.trainer.training import Evaluate
-from recipes.typed import SettingsError
 
 __all__ = ["DONE", "Evaluate", "Load", "Loss", "Run", "Schedule", "Step", "main", "start"]
 
@@ -88,8 +87,6 @@ class Run(shared.Run):
     def __init__(self, chosen: Arguments, world: World, began: float) -> None:
         super().__init__(chosen, world, world.devices, began)
         self.world = world
-        if self.settings.compile:
-            raise SettingsError("compile=true is torch.compile; for TensorFlow say xla=true", "compile")
         asked = self.settings.deterministic
         # Of some operations XLA has no deterministic implementation, and refuses to compile them where one is wanted.
         self.deterministic = world.kind == "cpu" and not self.settings.xla if asked is None else asked

@@ -103,6 +103,11 @@ def test_gpus_become_what_the_job_sees_or_are_left_to_its_start(
         (KEPLER, ("amp=o1",), "needs compute capability 7.0"),
         (LAPTOP, ("device=cuda",), "device=cuda, and this job has no GPU"),
         (LAPTOP, ("xla=true",), "for torch say compile=true"),
+        (
+            LAPTOP,
+            ("framework=tensorflow", "compile=true"),
+            "compile=true is torch.compile; for TensorFlow say xla=true",
+        ),
         (LAPTOP, ("data=mnist",), "data=mnist needs data.dir"),
         (LAPTOP, ("data=mnist", "data.dir=/nowhere"), "data.dir=/nowhere is not a folder"),
         (
