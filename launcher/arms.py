@@ -19,6 +19,7 @@ RESULT = "result.json"
 FAILED = "failed"
 """Of an arm that is not tried again: a file that says why."""
 OUT_OF_MEMORY = "it ran out of memory"
+KILLED = "it was killed by signal 9, as a system does that runs out of memory"
 
 
 class Arm(NamedTuple):
@@ -48,7 +49,7 @@ def state(arm: Run, whole: State) -> State:
     files = runs.load(str(arm.folder))
     failed = _failed(arm.folder)
     if failed:
-        return _of(files, "failed", files.failure or failed)
+        return _of(files, "failed", failed if failed in (OUT_OF_MEMORY, KILLED) else files.failure or failed)
     status = (files.status or {}).get("state")
     if status == "done":
         return _of(files, "done", "")
@@ -88,4 +89,4 @@ def _failed(folder: Path) -> str:
         said = (folder / FAILED).read_text(encoding="utf-8", errors="replace").strip()
     except OSError:
         return ""
-    return OUT_OF_MEMORY if said == "out of memory" else f"its trainer ended with {said}"
+    return {"out of memory": OUT_OF_MEMORY, "killed": KILLED}.get(said, f"its trainer ended with {said}")

@@ -151,6 +151,8 @@ def around(command: str, outliving: Wrapped | None, *, slurm: bool, sampled: boo
 def ending(plan: Plan) -> str:
     """What a run's last state is called, by its exit code and by what lies in its folder."""
     text = _ending_of_a_trainer(plan)
+    if plan.arms:
+        return text.replace("the trainer ended with exit code $code", "not every arm could be measured")
     if plan.script is None:
         return text
     # What the exit codes of somebody else's script mean, only that script knows.

@@ -7,9 +7,9 @@ from launcher.plan import Plan
 
 COMMAND = "blocks"
 
-# A trainer says it in words of its framework: torch and Paddle, TensorFlow, Python, the system. The system's killer
-# says nothing, and leaves 137.
-_OUT_OF_MEMORY = "out of ?memory|resource ?exhausted|memoryerror|cannot allocate memory"
+# A trainer says it in words of its framework: torch and Paddle, TensorFlow, Python, the system, its libraries. The
+# system's killer says nothing, and leaves 137, as anybody's kill -9 does.
+_OUT_OF_MEMORY = "out.?of.?memory|resource ?exhausted|memoryerror|can.{1,2}t allocate memory|bad_alloc|alloc_failed"
 
 _FUNCTION = r"""
 blocks() { # the arms in turn; what was measured stands in RUN/blocks, so that a comparison can go on
@@ -38,8 +38,10 @@ blocks() { # the arms in turn; what was measured stands in RUN/blocks, so that a
     fi
     if [ "$code" != 0 ] && [ "$code" != 85 ]; then
       said=$folder/attempts/$(ls "$folder/attempts" | sort -n | tail -n 1)/stderr.log
-      if [ "$code" = 137 ] || grep -qiE '__OUT_OF_MEMORY__' "$said"; then
+      if grep -qiE '__OUT_OF_MEMORY__' "$said"; then
         echo "out of memory" >"$folder/failed"
+      elif [ "$code" = 137 ]; then
+        echo "killed" >"$folder/failed"
       else
         echo "exit code $code" >"$folder/failed"
       fi

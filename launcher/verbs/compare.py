@@ -64,7 +64,7 @@ def carry_out(
     comparison.check(specs)
     settled = [comparison.settled(spec, how) for spec in specs]
     facts = probe_each(settled)
-    plans = [_resolved(spec, each) for spec, each in zip(settled, facts, strict=True)]
+    plans = _resolved(settled, facts)
     whole = comparison.make(plans, how, specs[0].launch.name or name, published)
     whole = dataclasses.replace(whole, command=tuple(arguments))
     if look:
@@ -76,13 +76,23 @@ def carry_out(
     return stay(folders) if stays(specs[0].launch) else leave(folders)
 
 
-def _resolved(spec: JobSpec, facts: Facts) -> Plan:
-    """The plan of an arm. Raises `LauncherError`, which names the arm."""
-    try:
-        return resolve(spec, facts)
-    except LauncherError as error:
-        where = f" (in the arm {arms.label_of(spec.swept)}; nothing was started)"
-        raise type(error)(placed(str(error), where)) from None
+def _resolved(specs: Sequence[JobSpec], facts: Sequence[Facts]) -> list[Plan]:
+    """The plan of each arm. Raises `LauncherError`, which names the arms that can't be where others can."""
+    plans: list[Plan] = []
+    refused: list[tuple[str, LauncherError]] = []
+    for spec, each in zip(specs, facts, strict=True):
+        try:
+            plans.append(resolve(spec, each))
+        except LauncherError as error:
+            refused.append((arms.label_of(spec.swept), error))
+    if not refused:
+        return plans
+    first = refused[0][1]
+    alike = [label for label, error in refused if str(error) == str(first)]
+    if len(alike) == len(specs):
+        raise first
+    where = f" (in the arm{'s' * (len(alike) > 1)} {', '.join(alike)}; nothing was started)"
+    raise type(first)(placed(str(first), where))
 
 
 def describe(whole: Plan) -> list[str]:
@@ -94,7 +104,8 @@ def describe(whole: Plan) -> list[str]:
     how = whole.comparison
     assert how is not None
     rows = [(arm.arm, comparison.label(arm), summary(arm)) for arm in whole.arms]
-    blocks = f"{how.rounds} rounds of {len(whole.arms)} blocks, {how.steps} steps each"
+    rounds = f"{how.rounds} round{'s' * (how.rounds > 1)}"
+    blocks = f"{rounds} of {len(whole.arms)} blocks, {how.steps} steps each"
     lines = [f"a comparison of {len(whole.arms)} arms: {blocks}, {how.cool_down} s apart", ""]
     lines += [*table(["arm", "differs in", "is"], rows), ""]
     lines += [f"note: {each}" for each in whole.advice]

@@ -231,7 +231,9 @@ def test_every_arm_is_run_block_by_block_in_turn(tmp_path, program):
     [
         ("print('RuntimeError: CUDA out of memory.', file=sys.stderr); sys.exit(1)", "out of memory", 0),
         ("print('ResourceExhaustedError: OOM', file=sys.stderr); sys.exit(1)", "out of memory", 0),
-        ("os.kill(os.getpid(), 9)", "out of memory", 0),
+        ('print("can\'t allocate memory", file=sys.stderr); sys.exit(1)', "out of memory", 0),
+        ("print('CUDA_ERROR_OUT_OF_MEMORY', file=sys.stderr); os.abort()", "out of memory", 0),
+        ("os.kill(os.getpid(), 9)", "killed", 0),
         ("print('oh no', file=sys.stderr); sys.exit(1)", "exit code 1", 1),
     ],
 )
@@ -301,7 +303,13 @@ def test_arms_are_what_their_folder_and_the_comparison_say(tmp_path, program):
     assert arms.state(other.run, running)[:2] == ("running", "its next block comes")
     assert arms.state(other.run, lost).name == "lost"
     (folder / "arms/01/failed").write_text("out of memory\n")
+    runs.write_json(folder / "arms/01/result.json", {"status": "failed", "attempts": 1, "reason": "a long story"})
+    runs.write_json(folder / "arms/01/status.json", {"state": "failed", "attempt": 1})
     assert arms.state(Run(str(folder / "arms"), "01"), running)[:2] == ("failed", "it ran out of memory")
+    (folder / "arms/01/failed").write_text("exit code 1\n")
+    assert arms.state(Run(str(folder / "arms"), "01"), running)[:2] == ("failed", "a long story")
+    (folder / "arms/01/failed").write_text("killed\n")
+    assert "killed by signal 9, as a system does" in arms.state(Run(str(folder / "arms"), "01"), running).reason
 
 
 def wait_for(path: Path) -> None:

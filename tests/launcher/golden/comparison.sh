@@ -33,8 +33,10 @@ blocks() { # the arms in turn; what was measured stands in RUN/blocks, so that a
     fi
     if [ "$code" != 0 ] && [ "$code" != 85 ]; then
       said=$folder/attempts/$(ls "$folder/attempts" | sort -n | tail -n 1)/stderr.log
-      if [ "$code" = 137 ] || grep -qiE 'out of ?memory|resource ?exhausted|memoryerror|cannot allocate memory' "$said"; then
+      if grep -qiE 'out.?of.?memory|resource ?exhausted|memoryerror|can.{1,2}t allocate memory|bad_alloc|alloc_failed' "$said"; then
         echo "out of memory" >"$folder/failed"
+      elif [ "$code" = 137 ]; then
+        echo "killed" >"$folder/failed"
       else
         echo "exit code $code" >"$folder/failed"
       fi
@@ -148,7 +150,7 @@ elif [ "$code" -gt 128 ]; then
 elif [ "$code" = 2 ]; then
   status failed "$code" "$ended" "the trainer refused its settings"
 else
-  status failed "$code" "$ended" "the trainer ended with exit code $code"
+  status failed "$code" "$ended" "not every arm could be measured"
 fi
 rm -f "$RUN/.reserve"
 exit "$code"
