@@ -69,7 +69,10 @@ def synthetic(seed: int) -> Cifar:
 
 
 def read_binary(path: Path) -> Images:
-    content = path.read_bytes()
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise SettingsError(f"{path} can't be read: {error.strerror}", "data.dir") from None
     record = 2 + PIXELS
     if not content or len(content) % record:
         raise SettingsError(
@@ -84,10 +87,14 @@ def read_python(path: Path) -> Images:
     try:
         found = _ArraysOnly(io.BytesIO(path.read_bytes()), encoding="bytes").load()
         pixels, labels = found[b"data"], numpy.asarray(found[b"fine_labels"])
-    except (pickle.UnpicklingError, EOFError, KeyError, TypeError, IndexError, ValueError, AttributeError) as error:
+    except Exception as error:  # unpickling what isn't a pickle may raise any, as Python's documentation says
         raise SettingsError(
             f"{path} is not a Python file of CIFAR-100: {type(error).__name__}: {error}", "data.dir"
         ) from None
+    if labels.ndim != 1 or (len(labels) and labels.dtype.kind not in "iu"):
+        raise SettingsError(
+            f"{path} is not a Python file of CIFAR-100: its fine_labels are no whole numbers", "data.dir"
+        )
     if not isinstance(pixels, numpy.ndarray) or pixels.dtype != numpy.uint8 or pixels.shape != (len(labels), PIXELS):
         raise SettingsError(f"{path} should hold {len(labels)} images of {PIXELS} bytes for its labels", "data.dir")
     return _checked(path, pixels, labels)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import math
 import os
 import urllib.error
 import urllib.request
@@ -43,13 +44,20 @@ def read(path: Path, dimensions: int) -> numpy.ndarray:
         raise SettingsError(f"{path} can't be read: {error}", "data.dir") from None
     header = 4 + 4 * dimensions
     magic = bytes((0, 0, UNSIGNED_BYTES, dimensions))
-    if content[:4] != magic or len(content) < header:
+    if len(content) < header:
         raise SettingsError(
-            f"{path} is not an IDX file of {dimensions} dimensions: {content[:4].hex()} where {magic.hex()} should be",
+            f"{path} is not an IDX file of {dimensions} dimensions: it has {len(content)} bytes, and its head alone "
+            f"would have {header}",
+            "data.dir",
+        )
+    if content[:4] != magic:
+        raise SettingsError(
+            f"{path} is not an IDX file of {dimensions} dimensions: it begins with {content[:4].hex()} where "
+            f"{magic.hex()} should be",
             "data.dir",
         )
     shape = tuple(int(each) for each in numpy.frombuffer(content, ">u4", dimensions, offset=4))
-    expected = header + int(numpy.prod(shape, dtype=numpy.int64))
+    expected = header + math.prod(shape)
     if len(content) != expected:
         raise SettingsError(
             f"{path} says {' x '.join(map(str, shape))}, which makes {expected} bytes, and has {len(content)}",

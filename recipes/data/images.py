@@ -10,6 +10,7 @@ import numpy
 
 from recipes import sampling
 from recipes.data import idx
+from recipes.recipe import MNIST_FILES
 from recipes.settings import Data
 from recipes.typed import SettingsError
 
@@ -103,7 +104,9 @@ def _mnist_part(folder: Path, part: str, download: bool) -> Images:
         raise SettingsError(f"{part} images in {folder} are {pixels.shape[1]}x{pixels.shape[2]}, not 28x28", "data.dir")
     if len(pixels) != len(labels):
         raise SettingsError(f"{folder} has {len(pixels)} {part} images and {len(labels)} labels", "data.dir")
-    if len(labels) and labels.max() >= CLASSES:
+    if not len(labels):
+        raise SettingsError(f"{folder} has {part} files without images", "data.dir")
+    if labels.max() >= CLASSES:
         raise SettingsError(f"{part} labels in {folder} go up to {labels.max()}, not 9", "data.dir")
     images = pixels[:, None].astype(numpy.float32) / 255
     return Images(images=images, labels=labels.astype(numpy.int64))
@@ -116,7 +119,9 @@ def _mnist_file(folder: Path, name: str, download: bool) -> Path:
         path = idx.find(folder, name)
     if path is None:
         raise SettingsError(
-            f"data.dir={folder} has neither {name} nor {name}.gz; data.download=true fetches them", "data.dir"
+            f"data.dir={folder} has neither {name} nor {name}.gz; it should hold {', '.join(MNIST_FILES)}, and "
+            "data.download=true fetches them",
+            "data.dir",
         )
     return path
 

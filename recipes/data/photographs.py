@@ -87,7 +87,7 @@ class Photographs:
         try:
             with Image.open(content) as image:
                 return numpy.asarray(crop(image.convert("RGB"), index)), label
-        except (UnidentifiedImageError, OSError, SyntaxError) as error:
+        except (UnidentifiedImageError, Image.DecompressionBombError, OSError, SyntaxError, ValueError) as error:
             raise SettingsError(f"{path} is no image that can be read: {error}", "data.dir") from None
 
 
@@ -129,7 +129,7 @@ def _classes(folder: Path, part: str, classes: int) -> list[str]:
     names = sorted(each.name for each in os.scandir(inside) if each.is_dir())
     if len(names) != classes:
         raise SettingsError(
-            f"{inside} has {len(names)} folders of images, and train.classes={classes}"
+            f"{inside} has {len(names)} folder{'s' * (len(names) != 1)} of images, and train.classes={classes}"
             + (f"; say train.classes={len(names)}" if len(names) > 1 else f"; it should hold {part}/CLASS/*.JPEG"),
             "train.classes",
         )
@@ -140,19 +140,17 @@ def _folders(inside: Path, names: Sequence[str], size: int) -> Photographs:
     places, labels = [], []
     for label, name in enumerate(names):
         files = sorted(each.name for each in os.scandir(inside / name) if each.name.lower().endswith(SUFFIXES))
+        if not files:
+            raise SettingsError(
+                f"{inside / name} has no files {', '.join('*' + each for each in SUFFIXES)}", "data.dir"
+            )
         places += [inside / name / each for each in files]
         labels += [label] * len(files)
-    if not places:
-        raise SettingsError(f"{inside} has no files {', '.join('*' + each for each in SUFFIXES)}", "data.dir")
     return Photographs(places=places, labels=numpy.array(labels, dtype=numpy.int64), size=size, classes=len(names))
 
 
 def _records(folder: Path, part: str, size: int, classes: int) -> Photographs:
-    files = sorted(folder.glob(f"{part}-*-of-*"))
-    if not files:
-        raise SettingsError(
-            f"data.dir={folder} has no TFRecord files {part}-*-of-*, as {part}-00000-of-01024", "data.dir"
-        )
+    files = tfrecord.files(folder, part)
     records = tfrecord.index(files)
     if not len(records):
         raise SettingsError(f"the TFRecord files {part}-*-of-* in {folder} are empty", "data.dir")

@@ -7,6 +7,7 @@ Formats: a TFRecord file is records of an 8-byte length, its checksum, the bytes
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -19,27 +20,59 @@ HEADER, TRAILER = 12, 4
 _BYTES, _VARINT = 2, 0
 
 
+def files(folder: Path, part: str) -> list[Path]:
+    """The files PART-00000-of-00128 to PART-00127-of-00128, in order.
+
+    Raises `SettingsError` where there are none, where some are missing, and where they are of different sets.
+    """
+    named = re.compile(rf"{part}-(\d+)-of-(\d+)")
+    found = {path: match for path in sorted(folder.glob(f"{part}-*")) if (match := named.fullmatch(path.name))}
+    if not found:
+        raise SettingsError(
+            f"data.dir={folder} has no TFRecord files {part}-*-of-*, as {part}-00000-of-01024", "data.dir"
+        )
+    counts = {int(match[2]) for match in found.values()}
+    if len(counts) > 1:
+        both = " and ".join(f"*-of-{count:05}" for count in sorted(counts))
+        raise SettingsError(f"data.dir={folder} has TFRecord files of several sets: {part} as {both}", "data.dir")
+    (count,) = counts
+    missing = sorted(set(range(count)) - {int(match[1]) for match in found.values()})
+    if missing:
+        raise SettingsError(
+            f"data.dir={folder} lacks {len(missing)} of {count} TFRecord files, the first of them "
+            f"{part}-{missing[0]:05}-of-{count:05}",
+            "data.dir",
+        )
+    return list(found)
+
+
 def index(files: Sequence[Path]) -> numpy.ndarray:
     """Where the records lie: int64 of shape [records, 3], each the number of its file, its offset and its length.
 
-    Only lengths are read. Raises `SettingsError` for a file whose records don't end where it ends.
+    Only lengths are read. Raises `SettingsError` for a file that can't be read or whose records end elsewhere than it.
     """
     found = []
     for number, path in enumerate(files):
-        size, position = path.stat().st_size, 0
-        with open(path, "rb") as file:
-            while position < size:
-                header = file.read(HEADER)
-                length = struct.unpack("<Q", header[:8])[0] if len(header) == HEADER else size
-                end = position + HEADER + length + TRAILER
-                if end > size:
-                    raise SettingsError(
-                        f"{path} is no whole TFRecord file: it breaks off at byte {position}", "data.dir"
-                    )
-                found.append((number, position + HEADER, length))
-                file.seek(end)
-                position = end
+        try:
+            found += [(number, *each) for each in _records(path)]
+        except OSError as error:
+            raise SettingsError(f"{path} can't be read: {error.strerror}", "data.dir") from None
     return numpy.array(found, dtype=numpy.int64).reshape(-1, 3)
+
+
+def _records(path: Path) -> Iterator[tuple[int, int]]:
+    """Offset and length of each record."""
+    size, position = path.stat().st_size, 0
+    with open(path, "rb") as file:
+        while position < size:
+            header = file.read(HEADER)
+            length = struct.unpack("<Q", header[:8])[0] if len(header) == HEADER else size
+            end = position + HEADER + length + TRAILER
+            if end > size:
+                raise SettingsError(f"{path} is no whole TFRecord file: it breaks off at byte {position}", "data.dir")
+            yield position + HEADER, length
+            file.seek(end)
+            position = end
 
 
 def read(path: Path, offset: int, length: int) -> tuple[bytes, int]:
@@ -50,8 +83,8 @@ def read(path: Path, offset: int, length: int) -> tuple[bytes, int]:
     try:
         features = dict(_features(record))
         image, label = features["image/encoded"], features["image/class/label"]
-        return next(_values(next(_values(image, 1)), 1)), _integer(label)
-    except (KeyError, IndexError, StopIteration, ValueError):
+        return _first(_first(image, 1), 1), _integer(label)
+    except (KeyError, IndexError, ValueError):
         raise SettingsError(
             f"{path} at byte {offset}: no record of image/encoded and image/class/label", "data.dir"
         ) from None
@@ -61,15 +94,21 @@ def _features(record: bytes) -> Iterator[tuple[str, bytes]]:
     """The names of an `Example`'s features, each with its encoded `Feature`."""
     for features in _values(record, 1):
         for entry in _values(features, 1):
-            yield next(_values(entry, 1)).decode(), next(_values(entry, 2))
+            yield _first(entry, 1).decode(), _first(entry, 2)
 
 
 def _integer(feature: bytes) -> int:
     """The first number of an Int64List, packed or not."""
-    for number, kind, value in _fields(next(_values(feature, 3))):
+    for number, kind, value in _fields(_first(feature, 3)):
         if number == 1:
             return int(value) if kind == _VARINT else _varint(bytes(value), 0)[0]  # type: ignore[arg-type, call-overload]
     raise ValueError("an empty list")
+
+
+def _first(message: bytes, wanted: int) -> bytes:
+    for value in _values(message, wanted):
+        return value
+    raise ValueError(f"there is no field {wanted}")
 
 
 def _values(message: bytes, wanted: int) -> Iterator[bytes]:

@@ -82,6 +82,10 @@ class Evil:
             pickle.dumps({b"data": numpy.zeros((2, 5), numpy.uint8), b"fine_labels": [1, 2]}, protocol=2),
             "should hold 2 images of 3072 bytes",
         ),
+        (pickle.dumps({b"data": numpy.zeros((1, 3072), numpy.uint8), b"fine_labels": None}), "no whole numbers"),
+        (pickle.dumps({b"data": numpy.zeros((1, 3072), numpy.uint8), b"fine_labels": [0.5]}), "no whole numbers"),
+        (pickle.dumps({b"data": numpy.zeros((1, 3072), numpy.uint8), b"fine_labels": [[1]]}), "no whole numbers"),
+        (b"cnumpy.no_such_module\nndarray\n.", "ModuleNotFoundError"),
     ],
 )
 def test_a_broken_or_hostile_python_file_is_named_and_runs_nothing(folder, tmp_path, content, complaint):

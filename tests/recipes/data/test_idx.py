@@ -30,9 +30,10 @@ def test_a_gzipped_file_reads_the_same_and_the_plain_one_is_preferred(tmp_path):
 @pytest.mark.parametrize(
     ("content", "complaint"),
     [
-        (b"", "is not an IDX file"),
-        (encode(IMAGES)[:10], "is not an IDX file"),
-        (encode(IMAGES.reshape(2, 12)), "is not an IDX file of 3 dimensions: 00000802 where 00000803"),
+        (b"", "is not an IDX file of 3 dimensions: it has 0 bytes, and its head alone would have 16"),
+        (encode(IMAGES)[:10], "it has 10 bytes"),
+        (bytes((0, 0, 8, 3)) + b"\xff" * 12, "makes 79228162458924105385300197391 bytes, and has 16"),
+        (encode(IMAGES.reshape(2, 12)), "is not an IDX file of 3 dimensions: it begins with 00000802 where 00000803"),
         (b"\0\0\x0d\x03" + encode(IMAGES)[4:], "is not an IDX file"),
         (encode(IMAGES)[:-1], "2 x 3 x 4, which makes 40 bytes, and has 39"),
         (encode(IMAGES) + b"\0", "which makes 40 bytes, and has 41"),

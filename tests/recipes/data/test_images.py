@@ -42,7 +42,8 @@ def test_mnist_without_a_folder_or_with_a_file_missing_is_refused_by_name(tmp_pa
         images.mnist(None, download=False)
     write_mnist(tmp_path)
     (tmp_path / "t10k-labels-idx1-ubyte").unlink()
-    with pytest.raises(SettingsError, match=r"neither t10k-labels-idx1-ubyte nor t10k-labels-idx1-ubyte\.gz"):
+    says = r"neither t10k-labels-idx1-ubyte nor t10k-labels-idx1-ubyte\.gz; it should hold train-images-idx3-ubyte, "
+    with pytest.raises(SettingsError, match=says):
         images.mnist(str(tmp_path), download=False)
 
 
@@ -58,6 +59,12 @@ def test_mnist_files_that_do_not_fit_each_other_are_refused(tmp_path, name, arra
     write_mnist(tmp_path)
     (tmp_path / name).write_bytes(encode(array))
     with pytest.raises(SettingsError, match=complaint):
+        images.mnist(str(tmp_path), download=False)
+
+
+def test_mnist_files_without_images_are_refused(tmp_path):
+    write_mnist(tmp_path, held_out=0)
+    with pytest.raises(SettingsError, match="has t10k files without images"):
         images.mnist(str(tmp_path), download=False)
 
 

@@ -80,15 +80,29 @@ def test_random_parts_are_mirrored_half_of_the_time_and_of_any_size():
             1000,
             "has 2 folders of images, and train.classes=1000; say ",
         ),
-        (lambda folder: (folder / "train" / "a").mkdir(parents=True), "imagenet", 2, "has 1 folders of images"),
+        (lambda folder: (folder / "train" / "a").mkdir(parents=True), "imagenet", 2, "has 1 folder of images"),
         (
             lambda folder: (write_folders(folder) / "val" / "n0001").rename(folder / "val" / "n0002"),
             "imagenet",
             2,
             "val has a folder n0002, and .*/train has none",
         ),
-        (lambda folder: write_folders(folder, train=0), "imagenet", 2, "train has no files"),
+        (lambda folder: write_folders(folder, train=0), "imagenet", 2, "train/n0000 has no files"),
+        (lambda folder: write_folders(folder, val=0), "imagenet", 2, "val/n0000 has no files"),
         (lambda folder: None, "tfrecord", 2, "has no TFRecord files train-"),
+        (
+            lambda folder: [(folder / f"train-{number:05}-of-00004").touch() for number in (0, 3)],
+            "tfrecord",
+            2,
+            "lacks 2 of 4 TFRecord files, the first of them train-00001-of-00004",
+        ),
+        (
+            lambda folder: [(folder / name).touch() for name in ("train-0-of-1", "train-1-of-2")],
+            "tfrecord",
+            2,
+            "has TFRecord files of several sets: train as \\*-of-00001 and \\*-of-00002",
+        ),
+        (lambda folder: (folder / "train-0-of-1").mkdir(), "tfrecord", 2, "train-0-of-1 can't be read: Is a directory"),
         (lambda folder: (folder / "train-0-of-1").write_bytes(b""), "tfrecord", 2, "are empty"),
         (lambda folder: (folder / "train-0-of-1").write_bytes(b"abc"), "tfrecord", 2, "breaks off at byte 0"),
     ],
@@ -103,8 +117,12 @@ def test_a_broken_image_is_named_when_it_is_read(tmp_path):
     folder = write_folders(tmp_path)
     (folder / "train" / "n0000" / "001.png").write_bytes(encoded(0)[:100])
     (folder / "train" / "n0000" / "002.png").write_bytes(b"no image")
+    huge = bytearray(encoded(0, "JPEG"))
+    sizes = huge.index(b"\xff\xc0") + 5
+    huge[sizes : sizes + 4] = b"\xff" * 4
+    (folder / "train" / "n0000" / "003.png").write_bytes(huge)
     train, _ = load(folder)
-    for index in (1, 2):
+    for index in (1, 2, 3):
         with pytest.raises(SettingsError, match=rf"00{index}\.png is no image that can be read"):
             train.plain(numpy.array([index]))
 
@@ -119,7 +137,7 @@ def test_a_truncated_tfrecord_file_is_named(tmp_path, folders):
 
 def test_a_record_of_something_else_or_of_a_strange_label_is_named(tmp_path):
     path = tmp_path / "train-00000-of-00001"
-    for content in (b"\xff" * 20, b"", example(b"", 1)[:30]):
+    for content in (b"\xff" * 20, b"", example(b"", 1)[:30], b"\x0a\x02\x0a\x00"):
         path.write_bytes(content)
         with pytest.raises(SettingsError, match="no record of image/encoded and image/class/label"):
             tfrecord.read(path, 0, len(content))
