@@ -7,7 +7,7 @@ a first convolution).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from launcher.facts import Gpu
 from launcher.spec import JobSpec
@@ -17,6 +17,8 @@ from recipes.typed import SettingsError
 
 NAMED = 4
 """Layers that a sentence names; the others are counted."""
+ITEM = {"float32": 4, "float16": 2, "bfloat16": 2}
+"""Bytes of a number."""
 BYTES = {"o0": 8, "o1": 8, "o2": 8, "o3": 4}
 """A parameter's least, gradient included, in every framework: float32 twice; at o2 half, master and half gradient, or
 float32 twice; at o3 half twice. Optimizer state, activations and the framework's own come on top."""
@@ -50,6 +52,7 @@ def advice(spec: JobSpec, gpus: Sequence[Gpu], device: str, dtype: str, devices:
     if device != "cuda" or spec.recipe.name == "script":
         return ()
     said = []
+    share = training.batch // (devices * training.accumulate)
     unit, name = _unit(spec, gpus, dtype)
     if unit:
         layers = spec.recipe.layers(training.train)
@@ -57,17 +60,27 @@ def advice(spec: JobSpec, gpus: Sequence[Gpu], device: str, dtype: str, devices:
         if odd:
             more = f" and {len(odd) - NAMED} more" if len(odd) > NAMED else ""
             said.append(f"tensor cores want multiples of {unit} in {name}: {', '.join(odd[:NAMED])}{more}")
-        share = training.batch // (devices * training.accumulate)
         if share % unit:
             what = "batch per device and micro-batch" if training.accumulate > 1 else "batch per device"
             said.append(f"tensor cores want multiples of {unit} in {name}: the {what} is {share}")
-    least, memory = _least_memory(spec), _memory(gpus)
-    if memory and MUCH * memory < least <= memory:
-        said.append(
-            f"weights and gradients alone take {_gib(least)} of the {_gib(memory)} of {_card(gpus)}; optimizer state "
-            "and activations come on top"
-        )
-    return tuple(said)
+    return (*said, *_advice_on_memory(spec, gpus, dtype, share))
+
+
+def _advice_on_memory(spec: JobSpec, gpus: Sequence[Gpu], dtype: str, share: int) -> Iterator[str]:
+    """What surely is needed for `share` samples at once on a device, where that is much of the smallest GPU."""
+    memory = _memory(gpus)
+    weights, sample = _least_memory(spec), _outputs(spec) * ITEM[dtype]
+    needed = weights + share * sample
+    if not memory or needed <= MUCH * memory:
+        return
+    parts = f"weights and gradients take at least {_gib(weights)}, what layers put out for {share} samples at once at "
+    parts += f"least {_gib(share * sample)}, and {_card(gpus)} has {_gib(memory)}"
+    if needed <= memory:
+        yield f"{parts}; optimizer state and all else come on top"
+    elif fits := (memory - weights) // sample:
+        yield f"{parts}: that runs out of memory, and no more than {fits} would fit; say batch= or accumulate="
+    else:
+        yield f"{parts}: that runs out of memory with a single sample; make the model smaller"
 
 
 def _unit(spec: JobSpec, gpus: Sequence[Gpu], dtype: str) -> tuple[int, str]:
@@ -106,6 +119,11 @@ def _least_memory(spec: JobSpec) -> int:
     weights = sum(each.weights for each in spec.recipe.layers(training.train))
     without_masters = training.amp.level == "o2" and training.amp.master_weights is False
     return weights * BYTES["o3" if without_masters else training.amp.level]
+
+
+def _outputs(spec: JobSpec) -> int:
+    """Numbers that the layers put out for a sample, which are kept for the backward pass."""
+    return sum(layer.outputs * layer.pixels for layer in spec.recipe.layers(spec.training.train))
 
 
 def _memory(gpus: Sequence[Gpu]) -> int:

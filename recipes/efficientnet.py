@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from recipes.recipe import DataLayout, Layer, Recipe
+from recipes.recipe import DataLayout, Layer, Recipe, halved
 from recipes.typed import above_zero, at_least, setting
 
 CLASSES = 100
@@ -84,12 +84,14 @@ def blocks() -> Iterator[Block]:
 
 
 def layers(settings: EfficientnetSettings) -> tuple[Layer, ...]:
-    found = [Layer(name="stem", kind="conv", inputs=3, outputs=STEM, kernel=3)]
+    side = halved(settings.image_size)
+    found = [Layer(name="stem", kind="conv", inputs=3, outputs=STEM, kernel=3, pixels=side**2)]
     chain = list(blocks())
     for block in chain:
-        wide = block.expanded
+        wide, before = block.expanded, side**2
+        side = halved(side) if block.stride == 2 else side
         found += [
-            Layer(name=f"{block.name}.expand", kind="conv", inputs=block.inputs, outputs=wide),
+            Layer(name=f"{block.name}.expand", kind="conv", inputs=block.inputs, outputs=wide, pixels=before),
             Layer(
                 name=f"{block.name}.depthwise",
                 kind="conv",
@@ -97,14 +99,15 @@ def layers(settings: EfficientnetSettings) -> tuple[Layer, ...]:
                 outputs=wide,
                 kernel=block.kernel,
                 groups=wide,
+                pixels=side**2,
             ),
             Layer(name=f"{block.name}.squeeze", kind="conv", inputs=wide, outputs=block.squeezed),
             Layer(name=f"{block.name}.excite", kind="conv", inputs=block.squeezed, outputs=wide),
-            Layer(name=f"{block.name}.project", kind="conv", inputs=wide, outputs=block.outputs),
+            Layer(name=f"{block.name}.project", kind="conv", inputs=wide, outputs=block.outputs, pixels=side**2),
         ]
     return (
         *found,
-        Layer(name="head", kind="conv", inputs=chain[-1].outputs, outputs=HEAD),
+        Layer(name="head", kind="conv", inputs=chain[-1].outputs, outputs=HEAD, pixels=side**2),
         Layer(name="classifier", kind="linear", inputs=HEAD, outputs=CLASSES),
     )
 

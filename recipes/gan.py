@@ -57,15 +57,18 @@ def layers(settings: GanSettings) -> tuple[Layer, ...]:
     first, *convolutions = settings.channels
     found = [Layer(name="generator.dense", kind="linear", inputs=NOISE, outputs=SEED_SIDE**2 * first)]
     inputs = first
-    for number, outputs in enumerate((*convolutions, 1), start=1):
-        found.append(Layer(name=f"generator.conv{number}", kind="conv", inputs=inputs, outputs=outputs, kernel=KERNEL))
+    sides = zip((*convolutions, 1), (SEED_SIDE, 2 * SEED_SIDE, 4 * SEED_SIDE, 4 * SEED_SIDE), strict=True)
+    for number, (outputs, side) in enumerate(sides, start=1):
+        found.append(_convolution(f"generator.conv{number}", inputs, outputs, side))
         inputs = outputs
     for number, outputs in enumerate(DISCRIMINATOR, start=1):
-        found.append(
-            Layer(name=f"discriminator.conv{number}", kind="conv", inputs=inputs, outputs=outputs, kernel=KERNEL)
-        )
+        found.append(_convolution(f"discriminator.conv{number}", inputs, outputs, 4 * SEED_SIDE // 2 ** (number - 1)))
         inputs = outputs
     return (*found, Layer(name="discriminator.dense", kind="linear", inputs=3 * 3 * inputs, outputs=1))
+
+
+def _convolution(name: str, inputs: int, outputs: int, side: int) -> Layer:
+    return Layer(name=name, kind="conv", inputs=inputs, outputs=outputs, kernel=KERNEL, pixels=side**2)
 
 
 RECIPE = Recipe(

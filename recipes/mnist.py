@@ -42,8 +42,8 @@ RECIPE = Recipe(
         "synthetic": DataLayout(samples=60_000, help="random images of MNIST's shape"),
     },
     layers=lambda settings: (
-        Layer(name="conv1", kind="conv", inputs=1, outputs=32, kernel=3),
-        Layer(name="conv2", kind="conv", inputs=32, outputs=64, kernel=3),
+        Layer(name="conv1", kind="conv", inputs=1, outputs=32, kernel=3, pixels=26**2),
+        Layer(name="conv2", kind="conv", inputs=32, outputs=64, kernel=3, pixels=24**2),
         Layer(name="dense1", kind="linear", inputs=9216, outputs=128),
         Layer(name="dense2", kind="linear", inputs=128, outputs=10),
     ),

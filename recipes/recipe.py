@@ -36,7 +36,7 @@ class DataLayout:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Layer:
-    """The matrix or convolution sizes of one layer, for advice on dimensions that defeat tensor cores."""
+    """The matrix or convolution sizes of one layer, for advice on tensor cores and memory."""
 
     name: str
     kind: Literal["linear", "conv"]
@@ -45,11 +45,18 @@ class Layer:
     outputs: int
     kernel: int = 1
     groups: int = 1
+    pixels: int = 1
+    """Of what a convolution puts out, for each sample and channel."""
 
     @property
     def weights(self) -> int:
         """How many numbers its weight has, without the bias."""
         return self.inputs // self.groups * self.outputs * self.kernel**2
+
+
+def halved(side: int) -> int:
+    """The side of an image behind a layer of stride 2 that pads: no pixel is left out."""
+    return -(-side // 2)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from recipes.recipe import DataLayout, Layer, Recipe
+from recipes.recipe import DataLayout, Layer, Recipe, halved
 from recipes.typed import SettingsError, above_zero, at_least, setting, show
 
 if TYPE_CHECKING:
@@ -88,15 +88,19 @@ def blocks(width: int) -> Iterator[Block]:
 
 
 def layers(settings: Resnet50Settings) -> tuple[Layer, ...]:
-    found = [Layer(name="stem", kind="conv", inputs=3, outputs=settings.width, kernel=7)]
+    side = halved(settings.image_size)
+    found = [Layer(name="stem", kind="conv", inputs=3, outputs=settings.width, kernel=7, pixels=side**2)]
+    side = halved(side)  # by the pooling
     for block in blocks(settings.width):
+        name, inputs, width, outputs, before = block.name, block.inputs, block.width, block.outputs, side**2
+        side = halved(side) if block.stride == 2 else side
         found += [
-            Layer(name=f"{block.name}.reduce", kind="conv", inputs=block.inputs, outputs=block.width),
-            Layer(name=f"{block.name}.conv", kind="conv", inputs=block.width, outputs=block.width, kernel=3),
-            Layer(name=f"{block.name}.expand", kind="conv", inputs=block.width, outputs=block.outputs),
+            Layer(name=f"{name}.reduce", kind="conv", inputs=inputs, outputs=width, pixels=before),
+            Layer(name=f"{name}.conv", kind="conv", inputs=width, outputs=width, kernel=3, pixels=side**2),
+            Layer(name=f"{name}.expand", kind="conv", inputs=width, outputs=outputs, pixels=side**2),
         ]
         if block.projects:
-            found.append(Layer(name=f"{block.name}.project", kind="conv", inputs=block.inputs, outputs=block.outputs))
+            found.append(Layer(name=f"{name}.project", kind="conv", inputs=inputs, outputs=outputs, pixels=side**2))
     last = settings.width * 2 ** (len(STAGES) - 1) * EXPANSION
     return (*found, Layer(name="classifier", kind="linear", inputs=last, outputs=settings.classes))
 

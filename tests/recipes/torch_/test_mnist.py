@@ -11,8 +11,6 @@ from pathlib import Path
 import pytest
 
 from recipes import arguments
-from recipes.mnist import RECIPE
-from recipes.torch_.mnist import Net
 from recipes.typed import plain
 from tests.recipes.data.idx_files import write_mnist
 from tests.recipes.torch_.trainers import result, rows, run, start, steps, succeed
@@ -22,15 +20,6 @@ from tests.recipes.torch_.trainers import result, rows, run, start, steps, succe
 def words(tmp_path_factory) -> list[str]:
     """A short job: 64 images in 8 steps an epoch."""
     return ["data=mnist", f"data.dir={write_mnist(tmp_path_factory.mktemp('mnist'))}", "batch=8", "train.lr=0.1"]
-
-
-def test_the_layers_that_the_launcher_knows_are_those_of_the_network():
-    layers = RECIPE.layers(RECIPE.settings())
-    built = {name: module for name, module in Net(RECIPE.settings()).named_children() if hasattr(module, "weight")}
-    assert list(built) == [layer.name for layer in layers]
-    for layer in layers:
-        assert built[layer.name].weight.shape[:2] == (layer.outputs, layer.inputs)
-        assert built[layer.name].weight.numel() == layer.weights
 
 
 @pytest.mark.slow

@@ -16,9 +16,10 @@ from recipes import recipe as recipes
 from recipes.data import pairs
 from recipes.efficientnet import EfficientnetSettings
 from recipes.gan import GanSettings
+from recipes.mnist import MnistSettings
 from recipes.resnet50 import Resnet50Settings
 from recipes.simplenet import SimplenetSettings
-from recipes.torch_ import efficientnet, gan, loop, resnet50, simplenet
+from recipes.torch_ import efficientnet, gan, loop, mnist, resnet50, simplenet
 from recipes.torch_.precision import StepOutcome
 from tests.recipes.data.cifar_files import write_binary
 from tests.recipes.data.image_files import write_folders
@@ -61,32 +62,42 @@ def losses(folder: Path) -> list[float]:
     return [row["loss"] for row in steps(folder)]
 
 
+class BothOfTheGan(nn.Module):
+    """The generator, and the discriminator on what it makes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.generator, self.discriminator = gan.Generator(GanSettings()), gan.Discriminator()
+
+    def forward(self, noise: torch.Tensor) -> torch.Tensor:
+        return self.discriminator(self.generator(noise))
+
+
 @pytest.mark.parametrize(
-    ("name", "net"),
+    ("name", "settings", "net", "inputs"),
     [
-        ("simplenet", lambda: simplenet.Net(SimplenetSettings(width=16, layers=3))),
-        ("resnet50", lambda: resnet50.Net(Resnet50Settings(width=8, classes=10))),
-        ("efficientnet", lambda: efficientnet.Net()),
-        (
-            "gan",
-            lambda: nn.ModuleDict({"generator": gan.Generator(GanSettings()), "discriminator": gan.Discriminator()}),
-        ),
+        ("mnist", MnistSettings(), mnist.Net, (1, 28, 28)),
+        ("simplenet", SimplenetSettings(width=16, layers=3), simplenet.Net, (16,)),
+        ("resnet50", Resnet50Settings(width=8, classes=10, image_size=75), resnet50.Net, (3, 75, 75)),
+        ("efficientnet", EfficientnetSettings(image_size=75), lambda settings: efficientnet.Net(), (3, 75, 75)),
+        ("gan", GanSettings(), lambda settings: BothOfTheGan(), (100,)),
     ],
 )
-def test_the_layers_that_the_launcher_knows_are_those_of_the_network(name, net):
-    settings = {
-        "simplenet": SimplenetSettings(width=16, layers=3),
-        "resnet50": Resnet50Settings(width=8, classes=10),
-        "efficientnet": EfficientnetSettings(),
-        "gan": GanSettings(),
-    }[name]
+def test_the_layers_that_the_launcher_knows_are_those_of_the_network(name, settings, net, inputs):
     known = recipes.find(name).layers(settings)
-    built = {path: each for path, each in net().named_modules() if isinstance(each, (nn.Conv2d, nn.Linear))}
+    whole = net(settings).eval()
+    built = {path: each for path, each in whole.named_modules() if isinstance(each, (nn.Conv2d, nn.Linear))}
     assert list(built) == [layer.name for layer in known]
+    put_out = {}
+    for path, each in built.items():
+        each.register_forward_hook(lambda module, given, found, path=path: put_out.update({path: found[0].numel()}))
+    with torch.no_grad():
+        whole(torch.rand(1, *inputs))
     for layer in known:
         weight = built[layer.name].weight
         assert weight.shape[:2] == (layer.outputs, layer.inputs // layer.groups), layer
         assert weight.numel() == layer.weights, layer
+        assert put_out[layer.name] == layer.outputs * layer.pixels, layer
 
 
 def test_resnet50_has_its_published_number_of_parameters_and_its_strides_in_the_3x3():
