@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -113,6 +114,8 @@ class ScriptWitness(Witness):
         self._built: list[keras.Optimizer] = []
         self._scaled: set[int] = set()
         self._chosen = False
+        self._variables: list[weakref.ref[tf.Variable]] = []
+        """Those that can be trained, whoever made them."""
         super().__init__(self._made, precision)
 
     @property
@@ -134,6 +137,7 @@ class ScriptWitness(Witness):
             stack.enter_context(_in_scope_of_its_choice())
             stack.enter_context(_after(keras.optimizers.Optimizer, "build", self._on_build))
             stack.enter_context(_after(keras.optimizers.LossScaleOptimizer, "__init__", self._on_scaling))
+            stack.enter_context(tf.variable_creator_scope(self._on_variable))
             stack.enter_context(self.step(WHOLE_RUN))
             yield
 
@@ -158,6 +162,12 @@ class ScriptWitness(Witness):
     def _kept_scope(self) -> str | None:
         return KEPT if self._chosen else super()._kept_scope()
 
+    def _on_variable(self, next_creator: Callable[..., tf.Variable], **kwargs: Any) -> tf.Variable:
+        made = next_creator(**kwargs)
+        if made.trainable and made.dtype.is_floating:
+            self._variables.append(weakref.ref(made))
+        return made
+
     def _on_build(self, optimizer: keras.Optimizer) -> None:
         if not isinstance(optimizer, keras.optimizers.LossScaleOptimizer) and optimizer not in self._built:
             self._built.append(optimizer)
@@ -177,7 +187,10 @@ class ScriptWitness(Witness):
         return report
 
     def _parameters(self) -> list[dict[str, Any]]:
-        """Of what optimizers step, each layer once: a model may be part of another, or have been made for nothing."""
+        """Of what optimizers step, each layer once: a model may be part of another, or have been made for nothing.
+
+        Where Keras 3 has no part in it, as in scripts for tf_keras or for TensorFlow alone, of what can be trained.
+        """
         layers = {id(layer): layer for model in self._made for layer in model._flatten_layers()}
         stepped = {id(each) for each in self._precision.stepped()}
         elements: Counter[tuple[str, str]] = Counter()
@@ -186,6 +199,10 @@ class ScriptWitness(Witness):
             group = "norm" if type(layer).__name__ in NORMS else kept
             for variable in (each for each in layer._trainable_variables if id(each) in stepped):
                 elements[group, variable.value.dtype.name] += int(variable.value.shape.num_elements())
+        for variable in (
+            [] if stepped else [each for each in (found() for found in self._variables) if each is not None]
+        ):
+            elements["other", variable.dtype.name] += int(variable.shape.num_elements())
         return [{"group": group, "dtype": dtype, "elements": count} for (group, dtype), count in elements.items()]
 
 

@@ -9,6 +9,7 @@ import keras
 import pytest
 
 from recipes.settings import Settings
+from recipes.tensorflow_ import graph_rewrite
 from recipes.tensorflow_.script import TensorFlowWrapper
 from recipes.trainer import script as shared
 from recipes.typed import plain
@@ -69,6 +70,20 @@ for _ in range(3):
     step(inputs, targets)
 """
 )
+
+
+PAGE = """\
+import numpy
+import tensorflow as tf
+import tf_keras
+{get}
+inputs = numpy.random.default_rng(0).random((64, 32), dtype="float32")
+model = tf_keras.Sequential([tf_keras.layers.Dense(64, input_shape=(32,)), tf_keras.layers.Dense(1)])
+opt = {enable}(tf_keras.optimizers.legacy.SGD(0.01)){inner}
+model.compile(loss="mse", optimizer=opt)
+model.fit(inputs, inputs.sum(1, keepdims=True), batch_size=32, epochs=2, verbose=0)
+"""
+"""The example of the page of enable_mixed_precision_graph_rewrite, as TensorFlow 2 still runs it."""
 
 
 @pytest.fixture
@@ -186,3 +201,22 @@ def test_a_script_with_every_layer_in_float32_proves_nothing(run):
 def test_what_would_do_nothing_around_a_script_is_refused(run, word):
     code, printed, _ = run("raise SystemExit('it ran')", "amp=o0", word)
     assert (code, word in printed.err, "it ran" in printed.err) == (2, True, False)
+
+
+TENSORFLOWS = {"get": "", "enable": "tf.compat.v1.mixed_precision.enable_mixed_precision_graph_rewrite", "inner": ""}
+OURS = {"get": "from recipes.tensorflow_ import graph_rewrite", "enable": "graph_rewrite.enable", "inner": ".inner"}
+
+
+@pytest.mark.parametrize(
+    ("how", "precision", "verdict"),
+    [(TENSORFLOWS, "launcher", "proved"), (TENSORFLOWS, "script", "contradicted"), (OURS, "script", "proved")],
+    ids=["around it", "its own, which does nothing on a CPU", "ours"],
+)
+def test_the_graph_rewrites_own_function_in_a_script_for_tf_keras_is_observed_too(run, how, precision, verdict):
+    pytest.importorskip("tf_keras")
+    try:
+        code, _, found = run(PAGE.format(**how), "amp=o1", f"train.precision={precision}")
+    finally:
+        graph_rewrite.disable()
+    assert (code, found["observed"]["verdict"]) == (0 if verdict == "proved" else 1, verdict), found["observed"]["why"]
+    assert found["observed"]["param_dtypes"] == {"float32": 32 * 64 + 64 + 64 + 1}
