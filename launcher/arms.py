@@ -19,7 +19,7 @@ RESULT = "result.json"
 FAILED = "failed"
 """Of an arm that is not tried again: a file that says why."""
 OUT_OF_MEMORY = "it ran out of memory"
-KILLED = "it was killed by signal 9, as a system does that runs out of memory"
+KILLED = "it was killed by signal 9, by the system if memory ran out"
 
 
 class Arm(NamedTuple):

@@ -136,6 +136,11 @@ def check(specs: Sequence[JobSpec]) -> None:
     """Refuse arms that can't be set beside each other, or can't share an allocation. Raises `UsageError`."""
     if len(specs) < 2:
         raise UsageError(_ONE_ARM)
+    if any(spec.training.recipe == "script" for spec in specs):
+        raise UsageError(
+            "recipe=script: a script decides by itself when it stops and what it saves, so it can't be measured in "
+            "blocks; run its modes as a sweep, and `report` sets them side by side: say run for compare"
+        )
     told = [_shared(spec) for spec in specs]
     for key in dict.fromkeys(key for each in told for key in each):
         values = list(dict.fromkeys(show(each.get(key)) for each in told))

@@ -172,6 +172,8 @@ def _choose(seen: Sequence[Seen], *, goes_on: bool, is_sweep: bool) -> list[Seen
     chosen = [each for each in seen if goes_on or each.state.name != "done"]
     if not chosen:
         what = "every run of this sweep is done" if is_sweep else f"{seen[0].run.id} is done"
+        if all(_plan_of(each).arms for each in seen):
+            raise UsageError(f"{what}; a comparison has no more rounds than it began with, so start another one")
         raise UsageError(f"{what}; say epochs=N or steps=N to go on with it")
     return chosen
 

@@ -23,7 +23,7 @@ from launcher.plan import Plan, resolve
 from launcher.runs import Run
 from launcher.spec import JobSpec, make
 from launcher.states import State
-from launcher.verbs.resume import changes
+from launcher.verbs.resume import changes, resume_here
 from recipes.metrics import warm_up
 from recipes.trainer.training import choose_steps
 from tests.golden import check
@@ -113,6 +113,10 @@ def test_wrong_keys_of_the_comparison_are_refused(word, complaint):
     ("words", "complaint"),
     [
         (["amp=o1"], "compare needs arms to compare"),
+        (
+            ["recipe=script", "script=x.py", "amp=o0,o1"],
+            r"recipe=script: a script decides by itself .* run its modes as",
+        ),
         (["seed=1,2"], r"seed can't differ between the arms .*\(1 and 2\): arms begin with the same weights"),
         (["data=digits,synthetic"], r"data can't differ between the arms .*\(digits and synthetic\): arms are trained"),
         (
@@ -280,6 +284,13 @@ def test_resumed_only_its_place_in_the_queue_may_change():
     assert changes(made, {}) == made
 
 
+def test_one_that_is_done_is_not_gone_on_with(tmp_path, program):
+    folder = lay(tmp_path, program, "amp=o0,o1", rounds=1)
+    assert run(folder) == 0
+    with pytest.raises(UsageError, match="is done; a comparison has no more rounds than it began with"):
+        resume_here([Run(str(folder.parent), folder.name)], {}, is_sweep=False)
+
+
 def test_killed_it_leaves_nothing_running_and_measures_no_further(tmp_path, program):
     folder = lay(tmp_path, program, "amp=o0,o1", first="import time; time.sleep(60)")
     process = subprocess.Popen(["bash", str(folder / "run.sh")], env=execute.environment(), start_new_session=True)
@@ -309,7 +320,7 @@ def test_arms_are_what_their_folder_and_the_comparison_say(tmp_path, program):
     (folder / "arms/01/failed").write_text("exit code 1\n")
     assert arms.state(Run(str(folder / "arms"), "01"), running)[:2] == ("failed", "a long story")
     (folder / "arms/01/failed").write_text("killed\n")
-    assert "killed by signal 9, as a system does" in arms.state(Run(str(folder / "arms"), "01"), running).reason
+    assert "it was killed by signal 9" in arms.state(Run(str(folder / "arms"), "01"), running).reason
 
 
 def wait_for(path: Path) -> None:
