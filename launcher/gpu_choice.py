@@ -29,7 +29,8 @@ def device(spec: JobSpec, facts: Facts, count: int) -> Device:
     asked = spec.training.device
     chosen: Device = asked if asked != "auto" else ("cuda" if count else "cpu")
     if chosen == "cuda" and not count:
-        raise SettingsError(f"device=cuda, and this job has no GPU ({_what_is_there(facts)})", "device")
+        why = facts.gpu_problem or f"{facts.host} has {_what_is_there(facts)}"
+        raise SettingsError(f"device=cuda, and this job has no GPU: {why}; say device=cpu", "device")
     return chosen
 
 

@@ -22,6 +22,7 @@ def check_data(spec: JobSpec, facts: Facts) -> None:
         return
     wanted = ", or ".join(" and ".join(names) for names in layout.files)
     fetch = "; data.download=true fetches them" if layout.download else ""
+    told = f"; data={data.name} is {layout.help}" if layout.help else ""
     if data.dir is None:
         free = [name for name, each in spec.recipe.data.items() if not each.files]
         instead = f"; data={' or data='.join(free)} needs no files" if free else ""
@@ -30,12 +31,12 @@ def check_data(spec: JobSpec, facts: Facts) -> None:
         return
     there = facts.folders.get(data.dir)
     if there is None:
-        raise SettingsError(f"data.dir={data.dir} is not a folder; it should hold {wanted}{fetch}", "data.dir")
+        raise SettingsError(f"data.dir={data.dir} is not a folder; it should hold {wanted}{fetch}{told}", "data.dir")
     lacking = [_lacking(layout, names, there) for names in layout.files]
     if all(lacking):
-        what = f"lacks {', '.join(lacking[0])}" if len(lacking) == 1 else f"holds neither {wanted}"
+        what = f"lacks {', '.join(lacking[0])}" if len(lacking) == 1 else f"holds none of {wanted}"
         compressed = " (or the same with .gz)" if layout.gzip else ""
-        raise SettingsError(f"data.dir={data.dir} {what}{compressed}{fetch}", "data.dir")
+        raise SettingsError(f"data.dir={data.dir} {what}{compressed}{fetch}{told}", "data.dir")
 
 
 def _lacking(layout: DataLayout, names: tuple[str, ...], there: Collection[str]) -> list[str]:

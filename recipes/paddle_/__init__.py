@@ -6,7 +6,7 @@ import os
 import sys
 import warnings
 
-EXTRA = "pip install 'amp-launcher[paddle]'"
+from recipes.trainer import installed
 
 if "paddle" not in sys.modules:
     os.environ.setdefault("GLOG_minloglevel", "1")  # what its executors do is no news
@@ -17,5 +17,4 @@ if "paddle" not in sys.modules:
         except ModuleNotFoundError as error:
             if error.name != "paddle":
                 raise
-            print(f"framework=paddle is not installed for {sys.executable}: {EXTRA}", file=sys.stderr)
-            raise SystemExit(2) from None
+            raise installed.missing("paddle") from None

@@ -12,7 +12,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-EXTRA = "pip install 'amp-launcher[tensorflow]'"
+from recipes.trainer import installed
 
 
 def _import_quietly() -> None:
@@ -29,8 +29,7 @@ def _import_quietly() -> None:
         except ImportError as error:
             os.dup2(stderr, 2)
             if error.name in ("tensorflow", "keras"):
-                print(f"framework=tensorflow is not installed for {sys.executable}: {EXTRA}", file=sys.stderr)
-                raise SystemExit(2) from None
+                raise installed.missing("tensorflow") from None
             kept_back.seek(0)
             shutil.copyfileobj(kept_back, sys.stderr.buffer)
             raise

@@ -101,7 +101,7 @@ def test_gpus_become_what_the_job_sees_or_are_left_to_its_start(
         (TWO_V100, ("batch=3",), "batch=3 does not divide by 2 devices x accumulate=1; say batch=2 or 4"),
         (TWO_V100, ("amp=o1", "amp.dtype=bfloat16"), "needs compute capability 8.0, and this GPU has 7.0"),
         (KEPLER, ("amp=o1",), "needs compute capability 7.0"),
-        (LAPTOP, ("device=cuda",), "device=cuda, and this job has no GPU"),
+        (LAPTOP, ("device=cuda",), "device=cuda, and this job has no GPU: box has no GPU; say device=cpu"),
         (LAPTOP, ("xla=true",), "for torch say compile=true"),
         (
             LAPTOP,
@@ -120,12 +120,12 @@ def test_gpus_become_what_the_job_sees_or_are_left_to_its_start(
         (
             dataclasses.replace(LAPTOP, folders={"/d": ("train.bin", "test")}),
             ("recipe=efficientnet", "data.dir=/d"),
-            "data.dir=/d holds neither train.bin and test.bin, or train and test, or cifar-100-binary",
+            "data.dir=/d holds none of train.bin and test.bin, or train and test, or cifar-100-binary",
         ),
         (
             dataclasses.replace(LAPTOP, folders={"/d": ("train-00000-of-01024",)}),
             ("recipe=resnet50", "data=tfrecord", "data.dir=/d"),
-            "data.dir=/d lacks validation-*-of-*",
+            "data.dir=/d lacks validation-*-of-*; data=tfrecord is ImageNet as TFRecord files in data.dir",
         ),
         (LAPTOP, ("recipe=simplenet", "data.download=true"), "there is nothing to fetch for data=synthetic"),
         (dataclasses.replace(LAPTOP, packages={}), (), "pip install 'amp-launcher[torch]'"),

@@ -22,7 +22,7 @@ from recipes.tensorflow_ import loop, mnist, node
 from recipes.tensorflow_.state import read
 from recipes.typed import plain
 from tests.recipes.data.idx_files import write_mnist
-from tests.recipes.torch_.trainers import REPOSITORY, environment, result, rows, steps
+from tests.recipes.torch_.trainers import environment, result, rows, steps
 
 MODULE = ("-m", "recipes.tensorflow_.mnist")
 SUICIDAL = (str(Path(__file__).with_name("suicidal.py")),)
@@ -122,14 +122,6 @@ def test_a_wrong_request_typed_gets_one_line_too(words):
     assert ended.returncode == 2
     assert ended.stdout == ""
     assert len(ended.stderr.splitlines()) == 1
-
-
-def test_without_tensorflow_the_extra_that_brings_it_is_named(tmp_path):
-    (tmp_path / "tensorflow.py").write_text("raise ImportError('no', name='tensorflow')")
-    ended = run("amp=o2", PYTHONPATH=f"{tmp_path}:{REPOSITORY}")
-    assert ended.returncode == 2
-    assert len(ended.stderr.splitlines()) == 1
-    assert "pip install 'amp-launcher[tensorflow]'" in ended.stderr
 
 
 @pytest.mark.parametrize(
