@@ -43,7 +43,7 @@ def figures(evidence: Evidence) -> Figures:
     return Figures(
         mode=f"{level} {dtype}".strip(),
         mechanism=str(result.get("mechanism") or plan.get("mechanism") or ""),
-        batch=became.get("batch") or asked.get("batch"),
+        batch=became.get("batch") or asked.get("batch") or None,
         rate=rate if rate is not None or rows is None else rows.rate,
         memory=result.get("peak_memory_bytes") or (rows.peak_memory if rows else None),
         loss=_number(inner(result, "loss").get("last")) if result else (rows.last_loss if rows else None),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from launcher import human
@@ -140,9 +140,16 @@ def asked_and_observed(evidence: Sequence[Evidence]) -> Table:
             if part
         )
         mechanism = str(each.result.get("mechanism") or each.plan.get("mechanism") or "")
-        cells = (each.label, mechanism, " ".join(each.plan.get("words") or ()), settled, observed)
+        cells = (each.label, mechanism, _asked(each.plan), settled, observed)
         rows.append(tuple(map(text, (*cells, seen.get("verdict") or "nothing was observed", seen.get("why") or ""))))
     return Table(header=("run", "mechanism", "asked", "auto became", "observed", "verdict", "why"), rows=tuple(rows))
+
+
+def _asked(plan: Mapping[str, Any]) -> str:
+    """The words of the job, and the line of a user's script."""
+    script = inner(plan, "script")
+    line = [str(script["file"]).removeprefix("script/"), *script.get("arguments", ())] if script.get("file") else []
+    return " ".join([*(plan.get("words") or ()), *([shlex.join(line)] if line else [])])
 
 
 def show(value: Any) -> str:

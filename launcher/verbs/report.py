@@ -62,7 +62,9 @@ def _comparison(run: runs.Run) -> Document | None:
     (seen,) = queues.look([run])
     queues.settle([seen])
     came_from = runs.read_if_whole(run.folder / "provenance.json")
-    return compared.document(run.id, run.folder, seen.state, plan, came_from)
+    name = plan.get("name")
+    title = f"{name}, {run.id}" if isinstance(name, str) else run.id
+    return compared.document(title, run.folder, seen.state, plan, came_from)
 
 
 def _write(path: Path, content: str, flag: str) -> None:

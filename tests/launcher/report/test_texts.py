@@ -44,6 +44,18 @@ def test_what_was_asked_stands_beside_what_was_observed(root):
     assert "proved" in said
 
 
+def test_a_script_is_asked_for_by_its_line_and_has_no_batch(root):
+    script = {"file": "script/train.py", "arguments": ["--lr", "0.1 0.2"]}
+    folder = folders.run(root, "20260102-030405-brave-otter", planned={"recipe": "script", "script": script})
+    plan = json.loads((folder / "plan.json").read_text())
+    runs.write_json(folder / "plan.json", {**plan, "settings": {**plan["settings"], "batch": 0}})
+    (folder / "result.json").unlink()
+    document = documented(folder)
+    results, asked = document.sections[0].parts[0], document.sections[1].parts[0]
+    assert "batch" not in results.header
+    assert asked.rows[0][2].text == "amp=o2 batch=128 train.py --lr '0.1 0.2'"
+
+
 def test_jobs_of_different_recipes_have_no_ratio(root):
     one = folders.run(root, "20260102-030405-brave-otter")
     other = folders.run(root, "20260102-030406-brave-owl", planned={"recipe": "gan"})
