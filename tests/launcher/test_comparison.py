@@ -23,7 +23,7 @@ from launcher.plan import Plan, resolve
 from launcher.runs import Run
 from launcher.spec import JobSpec, make
 from launcher.states import State
-from launcher.verbs.resume import changes, resume_here
+from launcher.verbs.resume import changes
 from recipes.metrics import warm_up
 from recipes.trainer.training import choose_steps
 from tests.golden import check
@@ -282,13 +282,6 @@ def test_resumed_only_its_place_in_the_queue_may_change():
     with pytest.raises(UsageError, match="epochs=3: the arms of a comparison stay as they are"):
         changes(made, {"epochs": "3"})
     assert changes(made, {}) == made
-
-
-def test_one_that_is_done_is_not_gone_on_with(tmp_path, program):
-    folder = lay(tmp_path, program, "amp=o0,o1", rounds=1)
-    assert run(folder) == 0
-    with pytest.raises(UsageError, match="is done; a comparison has no more rounds than it began with"):
-        resume_here([Run(str(folder.parent), folder.name)], {}, is_sweep=False)
 
 
 def test_killed_it_leaves_nothing_running_and_measures_no_further(tmp_path, program):

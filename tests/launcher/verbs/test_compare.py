@@ -68,6 +68,8 @@ def test_it_is_one_run_to_every_other_verb(measured):
     assert "COMPARISON" in again.stdout
     command = runs.read_json(folder / "provenance.json")["command"]
     assert command[:5] == ["python", "-m", "launcher", "compare", "amp=o0,o2"], "what repeats it"
+    resumed = launcher("resume", folder.name, f"run_root={folder.parent}", state_home=state)
+    assert (resumed.returncode, "no more rounds than it began with" in resumed.stderr) == (2, True)
     watched = launcher("watch", folder.name, f"run_root={folder.parent}", state_home=state)
     assert (watched.returncode, watched.stdout.count("done")) == (0, again.stdout.count("done") + 3)
 
