@@ -6,10 +6,13 @@ import re
 import pytest
 
 from launcher import runs
+from launcher.comparison import Published, PublishedArm
 from launcher.report import page, read, sections
 from launcher.runs import Run
+from recipes.typed import plain
 
 from . import folders
+from . import test_compared as comparisons
 
 HOSTILE = "<img src=x onerror=\"document.title='owned'\"></title><script>document.title='owned'</script>&amp;"
 
@@ -116,6 +119,48 @@ def test_a_narrow_screen_never_scrolls_sideways_and_cuts_no_label(browser, three
         box = each.bounding_box()
         assert box["x"] >= 0 and box["x"] + box["width"] <= width + 0.5, each.inner_text()
     assert tab.eval_on_selector("svg polyline", "e => e.closest('svg').getBoundingClientRect().width") > width / 2
+    tab.close()
+
+
+@pytest.fixture(scope="module")
+def comparison(tmp_path_factory):
+    """The page of a comparison that repeats a published table, with GPUs that were sampled."""
+    folder = tmp_path_factory.mktemp("comparison")
+    arms = [comparisons.arm(folder, number, level, [1 + number] * 5) for number, level in enumerate(("o0", "o2"))]
+    (folder / "arms/01/telemetry").mkdir()
+    header = "timestamp, index, uuid, memory.used [MiB], utilization.gpu [%]\n"
+    rows = [f"2026/11/21 00:00:{second}.000, 0, GPU-a, 3000, 93\n" for second in (10, 20)]
+    (folder / "arms/01/telemetry/1-0.gpu.csv").write_text(header + "".join(rows))
+    said = Published(source="a page", hardware="a V100", arms=(PublishedArm(step_seconds=0.5), PublishedArm()))
+    document = comparisons.document(folder, comparisons.whole(folder, *arms, published=plain(said)))
+    path = tmp_path_factory.mktemp("page") / "comparison.html"
+    path.write_text(page.render(document))
+    return path
+
+
+PANELS = (
+    *("Comparison", "Throughput", "Peak memory", "Beside what was published", "published s/step", "our s/step"),
+    *(
+        "Rounds",
+        "Asked and observed",
+        "Loss",
+        "Step time",
+        "GPU memory",
+        "GPU utilisation",
+        "What differs",
+        "To repeat it:",
+    ),
+)
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
+def test_the_page_of_a_comparison_shows_all_that_was_measured(browser, comparison, width, scheme):
+    tab = browser.new_page(viewport={"width": width, "height": 844}, color_scheme=scheme)
+    tab.goto(comparison.as_uri())
+    shown = tab.inner_text("main")
+    assert [each for each in PANELS if each not in shown] == []
+    assert shown.startswith("a comparison\n\namp=o2 gains the most: 2.00 times the throughput of amp=o0")
+    assert tab.evaluate("document.documentElement.scrollWidth") <= width
     tab.close()
 
 
