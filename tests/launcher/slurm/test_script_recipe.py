@@ -5,13 +5,8 @@ All start together: most of what each takes is waiting.
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
-import sys
-from collections.abc import Iterator, Mapping
-from pathlib import Path
-from typing import Any, NamedTuple
+from collections.abc import Iterator
 
 import pytest
 
@@ -19,9 +14,9 @@ from launcher import runs
 from launcher.slurm.commands import call
 from launcher.states import State
 from tests.launcher.slurm.bench import ended, job_of, state, until
+from tests.launcher.slurm.submitted import Submitted, all_submitted
 from tests.testbed.facts import Testbed
 
-CHECKOUT = str(Path(__file__).parents[3])
 BARE = ("train.bare=true", "require_proof=false", "amp=o0")
 
 TORCH = """\
@@ -91,50 +86,14 @@ REQUESTS = {
 }
 
 
-class Submitted(NamedTuple):
-    """What was launched, by its name in `REQUESTS`."""
-
-    root: Path
-    environment: Mapping[str, str]
-
-    def launcher(self, *words: str) -> subprocess.CompletedProcess[str]:
-        argv = [sys.executable, "-m", "launcher", *words]
-        return subprocess.run(
-            argv, cwd=self.root, env=self.environment, capture_output=True, text=True, check=True, timeout=60
-        )
-
-    def folder(self, name: str) -> Path:
-        (found,) = [each for each in (self.root / name).iterdir() if (each / "plan.json").exists()]
-        return found
-
-    def said(self, name: str, attempt: int = 1) -> str:
-        return (self.folder(name) / f"attempts/{attempt}/stdout.log").read_text()
-
-    def done(self, name: str) -> dict[str, Any]:
-        """The result of one that is to end well."""
-        folder = self.folder(name)
-        seen = ended(folder, 180)
-        logs = "".join(each.read_text() for each in folder.glob("attempts/*/stderr.log"))
-        assert seen.name == "done", (seen, logs[-2000:])
-        found: dict[str, Any] = json.loads((folder / "result.json").read_text())
-        return found
-
-
 @pytest.fixture(scope="module")
 def submitted(testbed: Testbed, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Submitted]:
     root = tmp_path_factory.mktemp("scripts")
     for name, text in SCRIPTS.items():
         (root / name).write_text(text)
-    own = {"PYTHONPATH": CHECKOUT, "OMP_NUM_THREADS": "1", "XDG_STATE_HOME": str(root / "state")}
-    found = Submitted(root, testbed.slurm_env(own))
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in testbed.environment.items():
-            patch.setenv(name, value)
-        for name, words in REQUESTS.items():
-            more = (f"run_root={root / name}", "recipe=script", "cluster=slurm", "gpus=0", "telemetry.every=0")
-            found.launcher(*more, "env.OMP_NUM_THREADS=1", *words)
+    requests = {name: ("recipe=script", *words) for name, words in REQUESTS.items()}
+    with all_submitted(testbed, root, requests) as found:
         yield found
-        call(["scancel", "--quiet", *(job_of(found.folder(name)) for name in REQUESTS)])
 
 
 def begun(submitted: Submitted, name: str) -> State:

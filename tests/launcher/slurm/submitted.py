@@ -1,0 +1,63 @@
+"""Runs submitted to the real Slurm as a user submits them, all before any of them is looked at."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from launcher.slurm.commands import call
+from tests.launcher.slurm.bench import ended, job_of
+from tests.testbed.facts import Testbed
+
+CHECKOUT = str(Path(__file__).parents[3])
+
+
+class Submitted(NamedTuple):
+    """Each has a name, and a run root of that name."""
+
+    root: Path
+    environment: Mapping[str, str]
+
+    def launcher(self, *words: str) -> subprocess.CompletedProcess[str]:
+        argv = [sys.executable, "-m", "launcher", *words]
+        return subprocess.run(
+            argv, cwd=self.root, env=self.environment, capture_output=True, text=True, check=True, timeout=60
+        )
+
+    def folder(self, name: str) -> Path:
+        (found,) = [each for each in (self.root / name).iterdir() if (each / "plan.json").exists()]
+        return found
+
+    def said(self, name: str, attempt: int = 1) -> str:
+        return (self.folder(name) / f"attempts/{attempt}/stdout.log").read_text()
+
+    def done(self, name: str) -> dict[str, Any]:
+        """The result of one that is to end well."""
+        folder = self.folder(name)
+        seen = ended(folder, 180)
+        logs = "".join(each.read_text() for each in folder.glob("attempts/*/stderr.log"))
+        assert seen.name == "done", (seen, logs[-2000:])
+        found: dict[str, Any] = json.loads((folder / "result.json").read_text())
+        return found
+
+
+@contextlib.contextmanager
+def all_submitted(testbed: Testbed, root: Path, requests: Mapping[str, Sequence[str]]) -> Iterator[Submitted]:
+    """These, by their names; the words of each follow the `cluster=slurm gpus=0` of all. Cancelled at the end."""
+    own = {"PYTHONPATH": CHECKOUT, "OMP_NUM_THREADS": "1", "XDG_STATE_HOME": str(root / "state")}
+    found = Submitted(root, testbed.slurm_env(own))
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in testbed.environment.items():
+            patch.setenv(name, value)
+        for name, words in requests.items():
+            more = (f"run_root={root / name}", "cluster=slurm", "gpus=0", "telemetry.every=0")
+            found.launcher(*more, "env.OMP_NUM_THREADS=1", *words)
+        yield found
+        call(["scancel", "--quiet", *(job_of(found.folder(name)) for name in requests)])
