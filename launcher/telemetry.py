@@ -71,7 +71,8 @@ class Telemetry(NamedTuple):
     gpus: tuple[Series, ...] = ()
     hosts: tuple[Series, ...] = ()
     notes: tuple[str, ...] = ()
-    """What nvidia-smi said besides, such as that a GPU was lost, each once; and where its samples end early."""
+    """What nvidia-smi said besides, such as that a GPU was lost, each once; where its samples end early; and what can't
+    be read."""
 
 
 def read(run: Path) -> Telemetry:
@@ -82,10 +83,15 @@ def read(run: Path) -> Telemetry:
     asked: list[tuple[int, int]] = []
     try:
         names = sorted((int(match[1]), int(match[2]), match[3]) for match in _files(run / FOLDER))
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return Telemetry()
     for attempt, node, kind in names:
-        text = (run / FOLDER / f"{attempt}-{node}.{kind}.csv").read_text(encoding="utf-8", errors="replace")
+        name = f"{attempt}-{node}.{kind}.csv"
+        try:
+            text = (run / FOLDER / name).read_text(encoding="utf-8", errors="replace")
+        except OSError as error:
+            notes[f"{name} can't be read: {error.strerror}"] = None
+            continue
         lines = text[: text.rfind("\n") + 1].splitlines()
         if kind == "gpu":
             found, said = parse_gpus(lines, attempt, node)

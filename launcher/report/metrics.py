@@ -132,11 +132,14 @@ class Metrics:
 
 def read(path: Path, block: int = 0) -> Metrics | None:
     """The file's whole rows; none where there is no file. `block` is the number of steps in one, 0 for a single one."""
+    found = Metrics()
     try:
         stream = open(path, "rb")  # noqa: SIM115 (closed below)
     except (FileNotFoundError, NotADirectoryError):
         return None
-    found = Metrics()
+    except OSError as error:
+        found.problems = (f"{path.name} can't be read: {error.strerror}",)
+        return found
     with stream:
         damaged: list[int] = []
         torn = False

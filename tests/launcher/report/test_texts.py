@@ -248,6 +248,17 @@ def test_a_loss_that_was_no_number_at_last_is_said_in_its_place(root, ended):
     assert table.rows[0][table.header.index("loss")].text == "not finite"
 
 
+def test_files_that_cannot_be_read_are_said_and_the_rest_is_told(root):
+    folder = folders.run(root, "20260102-030405-brave-otter")
+    (folder / "metrics.jsonl").unlink()
+    for name in ("metrics.jsonl", "telemetry/1-0.gpu.csv"):
+        (folder / name).mkdir(parents=True)
+    said = terminal(folder)
+    assert "brave-otter: metrics.jsonl can't be read: Is a directory" in said
+    assert "brave-otter: telemetry: 1-0.gpu.csv can't be read: Is a directory" in said
+    assert "proved" in said
+
+
 def test_what_nvidia_smi_said_besides_its_samples_is_told(root):
     folder = folders.run(root, "20260102-030405-brave-otter")
     (folder / "telemetry").mkdir()
