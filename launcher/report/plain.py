@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator, Sequence
 
 from launcher import tables
@@ -12,9 +13,10 @@ WIDTH = 30
 
 
 def lines(document: Document, width: int = 0) -> Iterator[str]:
-    """The lines; a table that is wider than `width` (0: no limit) is written as one block a row."""
+    """The lines, of at most `width` columns (0: no limit): a table that is wider is written as one block a row."""
     yield tables.clean(document.title)
-    yield from (tables.clean(each) for each in document.lead)
+    for sentence in document.lead:
+        yield from _prose(sentence, width)
     for section in document.sections:
         if not section.brief:
             continue
@@ -34,9 +36,14 @@ def _part(part: Part, width: int) -> Iterator[str]:
     elif isinstance(part, Bars):
         yield from _bars(part)
     elif isinstance(part, Prose):
-        yield tables.clean(part.text)
+        yield from _prose(part.text, width)
     elif isinstance(part, Code):
         yield from (tables.clean(each) for each in part.text.splitlines())
+
+
+def _prose(text: str, width: int) -> list[str]:
+    clean = tables.clean(text)
+    return textwrap.wrap(clean, width, break_on_hyphens=False) if width and clean else [clean]
 
 
 def _blocks(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:

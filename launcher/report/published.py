@@ -29,7 +29,7 @@ def published(said: Published, compared: Sequence[Arm]) -> Section:
         ("published s/epoch", [_rounded(each.epoch_seconds) for each, _ in pairs], True),
         ("our s/epoch", [_rounded(_seconds(said.epoch_samples, arm)) for _, arm in pairs], True),
         ("published GB", [_rounded(each.memory_gb) for each, _ in pairs], True),
-        ("our memory", [numeric(arm.figures.memory, human.size(arm.figures.memory)) for _, arm in pairs], True),
+        ("our GB", [_rounded(arm.figures.memory / 1e9 if arm.figures.memory else None) for _, arm in pairs], True),
         ("published loss", [_rounded(each.loss, 7) for each, _ in pairs], True),
         (
             "our loss",

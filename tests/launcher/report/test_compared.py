@@ -74,6 +74,14 @@ def test_a_gain_beyond_noise_is_told_with_its_interval_and_its_cost(tmp_path):
     assert "ROUNDS" not in said, "single rounds are for the page"
 
 
+def test_on_a_terminal_sentences_are_broken_between_words(tmp_path):
+    plan = whole(tmp_path, arm(tmp_path, 0, "o0", NOISE), arm(tmp_path, 1, "o1", NOISE[::-1]))
+    wide, narrow = (list(plain.lines(document(tmp_path, plan), width)) for width in (0, 50))
+    told = narrow[: narrow.index("")]
+    assert max(map(len, told)) <= 50
+    assert " ".join(told) == " ".join(wide[: wide.index("")])
+
+
 def test_noise_is_called_noise(tmp_path):
     plan = whole(tmp_path, arm(tmp_path, 0, "o0", NOISE), arm(tmp_path, 1, "o1", NOISE[::-1]))
     assert lead(tmp_path, plan)[0] == "No difference in speed beyond noise between amp=o0 and amp=o1."
@@ -246,6 +254,7 @@ def test_published_figures_stand_beside_ours_and_only_ratios_are_set_against_eac
     assert shown["our ratio"] == ["1.00", "2.00"]
     assert shown["published samples/s"] == ["393.5", "1308"]
     assert shown["published GB"] == ["25.43", "19.28"]
+    assert shown["our GB"] == ["0.5369", "0.5369"]
     assert "published loss" not in shown
 
 
