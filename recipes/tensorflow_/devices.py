@@ -102,17 +102,27 @@ def join(device: str, planned: int | None, environ: Mapping[str, str] = os.envir
         tf.config.set_visible_devices([], "GPU")
     for each in gpus:
         tf.config.experimental.set_memory_growth(each, True)  # or each process takes all memory of every GPU it sees
-    count = len(gpus) or (1 if size > 1 or kind == "cuda" else len(tf.config.list_logical_devices("CPU")))
-    mine = tuple(_place(rank * count + index, index, kind, len(gpus), environ) for index in range(count))
-    everyones = [mine]
-    if size > 1:
-        job = f"{environ.get('LAUNCHER_RUN_ID', '')} {environ.get('LAUNCHER_ATTEMPT', '')}".strip()
-        everyones = meeting.meet(rank, addresses, mine, job=job, patience=meeting.PATIENCE)
+    everyones = meet(kind, len(gpus), environ)
     places = tuple(place for each in everyones for place in each)
     if len({len(each) for each in everyones}) > 1:
         raise PlacementError(f"the workers drive different numbers of devices\n{table(places)}")
     check_places(places, None)
     return World(rank=rank, size=size, kind=kind, strategy=_strategy(size, len(gpus)), places=places)
+
+
+def meet(kind: str, gpus: int, environ: Mapping[str, str] = os.environ) -> list[tuple[Place, ...]]:
+    """The devices of each process of the job, once all have come. `gpus` is how many this one computes on.
+
+    Raises `PlacementError` where a process is missing.
+    """
+    rank, addresses = workers(environ)
+    alone = len(addresses) < 2
+    count = gpus or (len(tf.config.list_logical_devices("CPU")) if alone and kind == "cpu" else 1)
+    mine = tuple(_place(rank * count + index, index, kind, gpus, environ) for index in range(count))
+    if alone:
+        return [mine]
+    job = f"{environ.get('LAUNCHER_RUN_ID', '')} {environ.get('LAUNCHER_ATTEMPT', '')}".strip()
+    return meeting.meet(rank, addresses, mine, job=job, patience=meeting.PATIENCE)
 
 
 def _strategy(processes: int, gpus: int) -> tf.distribute.Strategy:

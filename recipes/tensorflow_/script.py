@@ -19,14 +19,17 @@ import tensorflow as tf
 from tensorflow.python.eager import context
 
 from recipes import levels, script
-from recipes.tensorflow_ import hardware, xla
+from recipes.tensorflow_ import devices, hardware, profiling, xla
 from recipes.tensorflow_.gpus import capability_of
+from recipes.tensorflow_.hooks import after
 from recipes.tensorflow_.mixed_precision import KEPT
 from recipes.tensorflow_.observe import NORMS, Witness
 from recipes.tensorflow_.precision import Precision
 from recipes.tensorflow_.recorder import TensorFlowDevice
+from recipes.tensorflow_.script_profiling import ScriptProfiling
 from recipes.trainer import script as shared
 from recipes.trainer.outcome import Mode
+from recipes.trainer.profiling import Profiling
 from recipes.trainer.world import rank_and_size
 from recipes.trainer.wrapper import Started, Wrapper
 from recipes.typed import SettingsError
@@ -42,8 +45,6 @@ class TensorFlowWrapper(Wrapper):
 
     def __init__(self, started: Started) -> None:
         settings = started.chosen.settings
-        if settings.profile.tool == "framework":
-            raise SettingsError("profile=framework around a script is torch's alone; say profile=nsys", "profile")
         self._kind = _kind(settings.device)
         capability = capability_of(self._kind)
         dtype = levels.resolve_dtype(settings.amp.level, settings.amp.dtype, self._kind, capability, "tensorflow")
@@ -63,24 +64,31 @@ class TensorFlowWrapper(Wrapper):
                     "loss_scale",
                 )
             scale = levels.PRESETS["tf"]
-        # Where the script applies its precision itself, this one is only what it is held against.
-        self.precision = Precision.of(settings.amp, scale, self._kind, tf32=settings.tf32, xla=settings.xla)
+        levels.check(settings.amp, scale, "tensorflow")
+        # What the script is held against. It scales no loss: a scaler's variables would have TensorFlow take its devices.
+        unscaled = levels.PRESETS["none"]
+        self.precision = Precision.of(settings.amp, unscaled, self._kind, tf32=settings.tf32, xla=settings.xla)
         if self.own and settings.amp.level == "o1":
             Precision.of(levels.Amp(level="o0"), levels.LossScale(), self._kind, tf32=settings.tf32)
+        self.profiling = Profiling(settings.profile, profiling.make(settings.profile), started.chosen.run)
         self.witness = ScriptWitness(self.precision, scaled_by_keras=not self.own and dtype == "float16")
         self.mode = Mode(
             dtype=dtype,
             mechanism=row.mechanism,
-            loss_scale=self.precision.loss_scale,
+            loss_scale=levels.resolve_scale(scale, settings.amp.level, dtype, settings.amp.master_weights),
             tf32=self.precision.tf32,
             device=self._kind,
             capability=capability,
         )
+        if rank_and_size("tensorflow")[1] > 1:
+            # The script's own strategy would wait in silence for a worker that never starts.
+            devices.meet(self._kind, len(tf.config.list_physical_devices("GPU")) if self._kind == "cuda" else 0)
 
     @contextlib.contextmanager
     def around(self) -> Iterator[None]:
         policy = keras.config.dtype_policy()
-        with self.witness.watching(), self.noticing(Precision):
+        profiled = ScriptProfiling(self.profiling, self.witness.steps)
+        with self.witness.watching(), profiled.watching(), self.noticing(Precision):
             if not self.own:
                 keras.config.set_dtype_policy(self.precision.policy)
             try:
@@ -132,11 +140,11 @@ class ScriptWitness(Witness):
         """The script runs in here."""
         with contextlib.ExitStack() as stack:
             stack.enter_context(_once_begun(context.enable_graph_collection))
-            stack.enter_context(_after(keras.Model, "__init__", self._made.append))
-            stack.enter_context(_after(keras.Layer, "__init__", self._on_layer))
+            stack.enter_context(after(keras.Model, "__init__", self._made.append))
+            stack.enter_context(after(keras.Layer, "__init__", self._on_layer))
             stack.enter_context(_in_scope_of_its_choice())
-            stack.enter_context(_after(keras.optimizers.Optimizer, "build", self._on_build))
-            stack.enter_context(_after(keras.optimizers.LossScaleOptimizer, "__init__", self._on_scaling))
+            stack.enter_context(after(keras.optimizers.Optimizer, "build", self._on_build))
+            stack.enter_context(after(keras.optimizers.LossScaleOptimizer, "__init__", self._on_scaling))
             stack.enter_context(tf.variable_creator_scope(self._on_variable))
             stack.enter_context(self.step(WHOLE_RUN))
             yield
@@ -248,23 +256,6 @@ def _once_begun(told: Callable[[], None]) -> Iterator[None]:
         yield
     finally:
         context.Context.ensure_initialized = original
-
-
-@contextlib.contextmanager
-def _after(owner: Any, name: str, told: Any) -> Iterator[None]:
-    """Have `told` called with the object after each call of that method of it."""
-    original = getattr(owner, name)
-
-    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        result = original(self, *args, **kwargs)
-        told(self)
-        return result
-
-    setattr(owner, name, method)
-    try:
-        yield
-    finally:
-        setattr(owner, name, original)
 
 
 def _kind(device: str) -> str:

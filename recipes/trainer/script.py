@@ -18,9 +18,11 @@ from typing import Any
 from recipes import arguments, result, run_folder, script, settings, verdict
 from recipes.result import Result
 from recipes.run_folder import RunFolder, write_json
+from recipes.settings import Profile
 from recipes.trainer import outcome
+from recipes.trainer.profiling import Profiling
 from recipes.trainer.run import FAILED, INTERRUPTED, REFUSED
-from recipes.trainer.world import rank_and_size
+from recipes.trainer.world import PlacementError, rank_and_size
 from recipes.trainer.wrapper import Started, Wrapper
 from recipes.typed import SettingsError
 
@@ -38,13 +40,18 @@ def main(framework: str, words: Sequence[str], wrap: Callable[[Started], Wrapper
         print("  script=FILE  the file; what stands behind -- is passed on to it\n  workdir=FOLDER  where it starts")
         return 0
     began = time.monotonic()
+    first = rank_and_size(framework)[0] == 0
     try:
         started = parse(words, framework)
         wrapper = wrap(started)
     except SettingsError as error:
         print(f"script: {error}", file=sys.stderr)
         return REFUSED
-    if rank_and_size(framework)[0] == 0:
+    except PlacementError as error:
+        if first or not error.of_all:
+            print(f"script: {error}", file=sys.stderr)
+        return FAILED
+    if first:
         for line in outcome.mode_lines(started.chosen.settings, wrapper.mode):
             print(line, flush=True)
     with wrapper.around():
@@ -134,11 +141,25 @@ def _conclude(started: Started, wrapper: Wrapper, code: int, failure: str | None
     if folder:
         folder.check_ours()
         result.write(folder.result, _result(started, wrapper, folder, observed, problem, seconds, size))
+    if wrapper.profiling:
+        _tell_of_profile(wrapper.profiling, settings.profile, wrapper.steps())
     print(f"amp={settings.amp.level} {observed['verdict']}: {observed['why']}", flush=True)
     if problem and not failure:
         told = f": {observed['why']}"  # just now, and the result has it again
         print(f"script: {problem.replace(told, '')}", file=sys.stderr)
     return code or (FAILED if problem else 0)
+
+
+def _tell_of_profile(profiling: Profiling, asked: Profile, steps: int) -> None:
+    """What became of a profile that was asked for: nobody knew beforehand how many steps the script takes."""
+    if profiling.found and profiling.note:
+        print(profiling.note, flush=True)
+    if asked.tool == "framework" and not profiling.found:
+        print(
+            f"script: profile=framework recorded nothing: {steps} optimizer steps were seen, and "
+            f"profile.start={asked.start}",
+            file=sys.stderr,
+        )
 
 
 def _folder(run: Path | None) -> RunFolder | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import sys
 
 import keras
@@ -11,6 +12,7 @@ import pytest
 from recipes.settings import Settings
 from recipes.tensorflow_ import graph_rewrite
 from recipes.tensorflow_.script import TensorFlowWrapper
+from recipes.trainer import meeting
 from recipes.trainer import script as shared
 from recipes.typed import plain
 
@@ -220,3 +222,13 @@ def test_the_graph_rewrites_own_function_in_a_script_for_tf_keras_is_observed_to
         graph_rewrite.disable()
     assert (code, found["observed"]["verdict"]) == (0 if verdict == "proved" else 1, verdict), found["observed"]["why"]
     assert found["observed"]["param_dtypes"] == {"float32": 32 * 64 + 64 + 64 + 1}
+
+
+def test_a_worker_that_never_starts_is_named_before_the_script_would_wait_for_it(run, monkeypatch):
+    monkeypatch.setattr(meeting, "PATIENCE", 0.5)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    cluster = {"cluster": {"worker": [address, "127.0.0.1:1"]}, "task": {"type": "worker", "index": 0}}
+    code, said, found = run("print('started')", "amp=o2", environ={"TF_CONFIG": json.dumps(cluster)})
+    assert (code, said.out, found) == (1, "", {})
+    assert said.err.startswith("script: worker 1 at 127.0.0.1:1 did not come within 0.5 s; 1 of 2 did\nrank  host")
