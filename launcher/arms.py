@@ -31,9 +31,13 @@ class Arm(NamedTuple):
 
 def of(folder: Path, plan: Mapping[str, Any]) -> list[Arm]:
     """The arms of the run in this folder, the control first; none of a plain run."""
-    arms = plan.get("arms") or ()
+    told = plan.get("arms")
     root = str(folder / ARMS)
-    return [Arm(Run(root, each["arm"]), label_of(each.get("swept") or ())) for each in arms]
+    return [
+        Arm(Run(root, each["arm"]), label_of(each.get("swept") or ()))
+        for each in (told if isinstance(told, list) else ())
+        if isinstance(each, Mapping) and isinstance(each.get("arm"), str)
+    ]
 
 
 def label_of(swept: Sequence[Any]) -> str:

@@ -85,7 +85,7 @@ def report(states: dict[Path, State]) -> list[str]:
     now = time.time()
     if len(states) == 1:
         ((folder, state),) = states.items()
-        if runs.read_if_whole(folder / "plan.json").get("arms"):
+        if arms.of(folder, runs.read_if_whole(folder / "plan.json")):
             from launcher.report.compared import last_words
 
             return last_words(folder, state, now)

@@ -20,7 +20,7 @@ from recipes.typed import SettingsError, build
 
 
 def is_comparison(plan: dict[str, Any]) -> bool:
-    return bool(plan.get("arms")) and bool(plan.get("comparison"))
+    return bool(arms.of(Path(), plan)) and bool(plan.get("comparison"))
 
 
 def document(title: str, folder: Path, whole: State, plan: dict[str, Any], came_from: dict[str, Any]) -> Document:
@@ -31,7 +31,11 @@ def document(title: str, folder: Path, whole: State, plan: dict[str, Any], came_
     found = [each.figures for each in compared]
     parts: tuple[Part, ...] = (table(compared), *bars(compared))
     rest = sections.of_runs(title, evidence)
-    kept = [dataclasses.replace(each, brief=False) for each in rest.sections if each.title != "Results"]
+    kept = [
+        dataclasses.replace(each, brief=each.title == sections.UNREAD)
+        for each in rest.sections
+        if each.title != "Results"
+    ]
     extra = [*_published(plan, compared), _measured(compared, how, whole)]
     return Document(
         title=title,

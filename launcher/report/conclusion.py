@@ -72,15 +72,15 @@ def _of_run(name: str, whole: State, evidence: Sequence[Evidence]) -> Result:
         effective=_shared(results, "effective"),
         observed={**_shared(results, "observed"), **_proof(evidence)},
         throughput={"unit": "samples/s", "mean": None, "median": None, "p10": None, "p90": None},
-        peak_memory_bytes=max((each.get("peak_memory_bytes") or 0 for each in measured), default=0) or None,
+        peak_memory_bytes=max(_numbers(measured, "peak_memory_bytes"), default=None),
         loss={"first": None, "last": None},
         eval={},
-        loss_scale={"final": None, "skipped_steps": _sum(measured, "loss_scale", "skipped_steps")},
-        updates={key: _sum(measured, "updates", key) for key in ("attempted", "applied")},
+        loss_scale={"final": None, "skipped_steps": sum(_numbers(_groups(measured, "loss_scale"), "skipped_steps"))},
+        updates={key: sum(_numbers(_groups(measured, "updates"), key)) for key in ("attempted", "applied")},
         epochs=None,
         steps=sum(each.metrics.steps for each in evidence if each.metrics),
-        wall_seconds=sum(each.get("wall_seconds") or 0 for each in measured),
-        world_size=max((each.get("world_size") or 1 for each in measured), default=1),
+        wall_seconds=sum(_numbers(measured, "wall_seconds")),
+        world_size=max(_numbers(measured, "world_size"), default=1),
         determinism="exact" if all(each.get("determinism") == "exact" for each in results) else "best_effort",
         resumed_from=None,
         versions=_shared(measured, "versions"),
@@ -149,10 +149,14 @@ def _common(values: Iterable[Any]) -> Any:
 
 def _shared(results: Sequence[Mapping[str, Any]], group: str) -> dict[str, Any]:
     """What is the same in all results that tell of it, by key; None where they differ, or one has no such group."""
-    found = [inner(each, group) for each in results]
+    found = _groups(results, group)
     keys = dict.fromkeys(key for each in found for key in each)
     return {key: _common(each.get(key) for each in found if key in each or not each) for key in keys}
 
 
-def _sum(results: Sequence[Mapping[str, Any]], group: str, key: str) -> int:
-    return sum(inner(each, group).get(key) or 0 for each in results)
+def _groups(results: Sequence[Mapping[str, Any]], name: str) -> list[Mapping[str, Any]]:
+    return [inner(each, name) for each in results]
+
+
+def _numbers(groups: Iterable[Mapping[str, Any]], key: str) -> list[Any]:
+    return [each[key] for each in groups if isinstance(each.get(key), (int, float))]

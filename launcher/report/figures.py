@@ -43,13 +43,15 @@ def figures(evidence: Evidence) -> Figures:
     return Figures(
         mode=f"{level} {dtype}".strip(),
         mechanism=str(result.get("mechanism") or plan.get("mechanism") or ""),
-        batch=became.get("batch") or asked.get("batch") or None,
+        batch=_count(became.get("batch")) or _count(asked.get("batch")),
         rate=rate if rate is not None or rows is None else rows.rate,
-        memory=result.get("peak_memory_bytes") or (rows.peak_memory if rows else None),
+        memory=_count(result.get("peak_memory_bytes")) or (rows.peak_memory if rows else None),
         loss=_number(inner(result, "loss").get("last")) if result else (rows.last_loss if rows else None),
         lost="loss.last" in (result.get("nonfinite") or ()) if result else bool(rows and rows.steps and rows.lost),
         accuracy=_number(inner(result, "eval").get("accuracy")),
-        skipped=inner(result, "loss_scale").get("skipped_steps") if result else (rows.skipped if rows else None),
+        skipped=_whole(inner(result, "loss_scale").get("skipped_steps"))
+        if result
+        else (rows.skipped if rows else None),
         half_share=_number(inner(result, "observed").get("half_flop_share")),
         verdict=summary.verdict_of(result),
         outcome=_outcome(evidence),
@@ -63,6 +65,15 @@ def _outcome(evidence: Evidence) -> str:
     if evidence.result or (state.name == "queued" and not steps):
         return said
     return f"{said} (no result{f', {steps}' if steps else ''})"
+
+
+def _count(value: Any) -> int | None:
+    """A whole number above zero."""
+    return _whole(value) or None
+
+
+def _whole(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 def _number(value: Any) -> float | None:

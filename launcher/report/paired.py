@@ -79,7 +79,8 @@ def _arm(evidence: Evidence, control: Evidence, steps: int, is_control: bool) ->
 
 def _incomparable(evidence: Evidence, control: Evidence) -> str:
     """Why equal numbers of steps are no equal training; empty where they are."""
-    if evidence.plan.get("framework") != control.plan.get("framework"):
+    ours, theirs = (each.plan.get("framework") for each in (evidence, control))
+    if ours and theirs and ours != theirs:
         return "another framework begins with other weights"
     ours, theirs = (inner(each.result, "digests").get("data") for each in (evidence, control))
     if ours and theirs and ours != theirs:

@@ -25,6 +25,7 @@ from launcher.report.figures import Figures, figures
 from launcher.report.read import DRAWN, Evidence, inner
 from launcher.report.tracks import charts
 
+UNREAD = "What could not be read"
 BARS = 60
 """Bars in one chart; the table has all runs."""
 
@@ -174,7 +175,7 @@ def problems(evidence: Sequence[Evidence]) -> Iterator[Section]:
     """What is in the folders and could not be read."""
     said = tuple(Prose(text=f"{each.label}: {problem}") for each in evidence for problem in each.problems)
     if said:
-        yield Section(title="What could not be read", parts=said)
+        yield Section(title=UNREAD, parts=said)
 
 
 def provenance(evidence: Sequence[Evidence]) -> Iterator[Part]:

@@ -228,6 +228,22 @@ def test_half_of_a_comparison_is_reported_as_far_as_it_went(tmp_path):
     assert "(no result, 20 steps)" in said
 
 
+def test_what_of_an_arm_cannot_be_read_is_left_out_and_told_on_a_terminal(tmp_path):
+    plan = whole(tmp_path, arm(tmp_path, 0, "o0", NOISE), arm(tmp_path, 1, "o2", NOISE))
+    (tmp_path / "arms/00/result.json").write_text('{"half')
+    path = tmp_path / "arms/01/metrics.jsonl"
+    rows = path.read_text().splitlines(keepends=True)
+    path.write_text("".join([*rows[:14], "garbage\n", *rows[15:]])[:-20])
+    said = list(plain.lines(document(tmp_path, plan)))
+    told = said[said.index("WHAT COULD NOT BE READ") + 1 :]
+    assert told[0].startswith("amp=o0: result.json can't be read")
+    assert told[1:] == [
+        "amp=o2: metrics.jsonl: line 15 can't be read and left out",
+        "amp=o2: metrics.jsonl: its last line is half written and left out",
+    ]
+    assert "over 3 rounds" in said[2], "the rounds that are whole count"
+
+
 def test_a_block_that_was_broken_off_is_held_against_nothing(tmp_path):
     plan = whole(tmp_path, arm(tmp_path, 0, "o0", NOISE), arm(tmp_path, 1, "o2", NOISE[:2]))
     path = tmp_path / "arms/01/metrics.jsonl"

@@ -109,6 +109,23 @@ def test_it_is_written_once_for_each_attempt_that_has_ended(tmp_path):
     assert (runs.read_json(path)["status"], runs.read_json(path)["attempts"]) == ("done", 2)
 
 
+@pytest.mark.parametrize("told", [7, [7], [{"arm": 3}], {}, [{"swept": []}]])
+def test_a_plan_that_tells_of_no_arms_leaves_no_result(tmp_path, told):
+    arm(tmp_path, 0, "o0", NOISE)
+    runs.write_json(tmp_path / "plan.json", {"schema": 1, "arms": told, "comparison": {"rounds": "x"}})
+    arms.conclude(tmp_path, DONE)
+    assert not (tmp_path / "result.json").exists()
+
+
+def test_numbers_that_are_none_are_left_out(tmp_path):
+    both = (arm(tmp_path, 0, "o0", NOISE), arm(tmp_path, 1, "o2", TWICE))
+    path = tmp_path / "arms/01/result.json"
+    damage = {"peak_memory_bytes": "much", "wall_seconds": None, "updates": 3, "loss_scale": {"skipped_steps": []}}
+    runs.write_json(path, {**runs.read_json(path), **damage})
+    found = ended(tmp_path, *both)
+    assert found["peak_memory_bytes"] == runs.read_json(tmp_path / "arms/00/result.json")["peak_memory_bytes"]
+
+
 def test_a_plain_run_is_left_alone(tmp_path):
     runs.write_json(tmp_path / "plan.json", {"schema": 1})
     arms.conclude(tmp_path, DONE)
