@@ -191,7 +191,7 @@ RECIPE = Recipe(
     settings=ScriptSettings,
     batch=0,
     epochs=0,
-    trainers={"torch": "recipes.torch_.script", "tensorflow": "recipes.tensorflow_.script"},
+    trainers={each: f"recipes.{each}_.script" for each in ("torch", "tensorflow", "paddle")},
     check=check,
     takes=("recipe", "framework", "amp", "loss_scale", "xla", "compile", "tf32", "device", "profile", "require_proof"),
 )

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import paddle
@@ -63,8 +63,6 @@ class Witness:
         self.reports: list[dict[str, Any]] = []
         self._model = model
         self._precision = precision
-        names = dict(model.named_sublayers(include_self=True))
-        self._kept = {id(inner) for name in precision.kept for inner in names[name].sublayers(include_self=True)}
 
     @contextlib.contextmanager
     def step(self, number: int) -> Iterator[None]:
@@ -76,20 +74,11 @@ class Witness:
             yield
             self.reports.append({**self._head(number), "problems": [f"this Paddle has no {missing[0]}"]})
             return
-        calls: Counter[tuple[Any, ...]] = Counter()
-        flops: Counter[tuple[Any, ...]] = Counter()
-        stepped: Counter[str] = Counter()
-        inside = _Inside()
+        seen = Seen(self._is_kept)
         before = paddle.get_flags(FLAG)[FLAG]
         with contextlib.ExitStack() as stack:
-            for layer in self._model.sublayers(include_self=True):
-                if isinstance(layer, (nn.Linear, *CONVOLUTIONS)):
-                    hook = layer.register_forward_post_hook(self._on_layer(calls, flops))
-                    stack.callback(hook.remove)
-            for hook in inside.hooks(self._model):
-                stack.callback(hook.remove)
-            self._precision.on_step.append(stepped.update)
-            stack.callback(self._precision.on_step.remove, stepped.update)
+            stack.enter_context(seen.watching(self._on_layer))
+            stack.enter_context(self._told_of_steps(seen.stepped))
             stack.callback(paddle.set_flags, {FLAG: before})
             core.clear_low_precision_op_list()
             paddle.set_flags({FLAG: 1})
@@ -98,34 +87,35 @@ class Witness:
         self.reports.append(
             {
                 **self._head(number),
-                "calls": _calls(calls, flops, self._precision.device),
-                "listed": [*_listed(self._precision.allow, inside.kernels), *_listed(self._precision.deny, kernels)],
+                "calls": _calls(seen.calls, seen.flops, self._precision.device),
+                "listed": [*_listed(self._precision.allow, seen.inside), *_listed(self._precision.deny, kernels)],
                 "unaccounted": {name: sum(kernels[name].values()) for name in OTHERS if kernels.get(name)},
-                "audit": _disagreement(calls, kernels),
-                "optimizer": dict(stepped),
-                "float32": {"switches": {}, "arithmetic": self._arithmetic() if _in_float32(calls) else {}},
+                "audit": _disagreement(seen.calls, kernels),
+                "optimizer": dict(seen.stepped),
+                "float32": {"switches": {}, "arithmetic": self._arithmetic() if _in_float32(seen.calls) else {}},
             }
         )
 
-    def _on_layer(self, calls: Counter[tuple[Any, ...]], flops: Counter[tuple[Any, ...]]) -> Any:
-        def forward(layer: nn.Layer, inputs: tuple[Any, ...], output: paddle.Tensor) -> None:
-            operation, function, work = _work(layer, output)
-            kept = id(layer) in self._kept
-            key = (operation, function, False, dtype_name(output.dtype), kept)
-            calls[key] += 1
-            flops[key] += work
-            if not output.stop_gradient:
-                # Gradients of the weight, and of the input where something before it learns.
-                products = 1 + (not inputs[0].stop_gradient)
+    @contextlib.contextmanager
+    def _told_of_steps(self, stepped: Counter[str]) -> Iterator[None]:
+        """Add to it, in here, what optimizers step."""
+        self._precision.on_step.append(stepped.update)
+        try:
+            yield
+        finally:
+            self._precision.on_step.remove(stepped.update)
 
-                def backward(gradient: paddle.Tensor) -> None:
-                    back = (operation, function, True, dtype_name(gradient.dtype), kept)
-                    calls[back] += products
-                    flops[back] += products * work
+    def _on_layer(self, layer: nn.Layer) -> None:
+        """A layer is called."""
 
-                output.register_hook(backward)
+    def _layers(self) -> Iterable[nn.Layer]:
+        """Those whose parameters are the model's."""
+        found: list[nn.Layer] = self._model.sublayers(include_self=True)
+        return found
 
-        return forward
+    def _is_kept(self, layer: nn.Layer) -> bool:
+        """Whether `amp.keep_fp32` keeps it in float32."""
+        return any(layer in each.sublayers(include_self=True) for each in self._precision.kept_layers)
 
     def _arithmetic(self) -> dict[str, str]:
         """How float32 products are done: TF32 rounds what float32 holds."""
@@ -149,9 +139,9 @@ class Witness:
 
     def _parameters(self) -> list[dict[str, Any]]:
         elements: Counter[tuple[str, str]] = Counter()
-        for layer in self._model.sublayers(include_self=True):
+        for layer in self._layers():
             norm = isinstance(layer, (*NORMS, *BATCH_NORMS))
-            group = "kept" if id(layer) in self._kept else "norm" if norm else "other"
+            group = "kept" if self._is_kept(layer) else "norm" if norm else "other"
             for each in layer.parameters(include_sublayers=False):
                 elements[group, dtype_name(each.dtype)] += each.size
         return [{"group": group, "dtype": dtype, "elements": count} for (group, dtype), count in elements.items()]
@@ -172,22 +162,65 @@ def _work(layer: nn.Layer, output: paddle.Tensor) -> tuple[str, str, int]:
     return "conv2d", "conv2d" if len(weight) == 4 else "conv1d", 2 * output.size * per_output
 
 
-class _Inside:
-    """Counts of what the model itself runs, without what the training loop adds up beside it."""
+class Seen:
+    """What layers and optimizers are seen to do while they are watched."""
 
-    def __init__(self) -> None:
-        self.kernels: dict[str, Counter[str]] = {}
-        self._before: dict[str, Counter[str]] = {}
+    def __init__(self, is_kept: Callable[[nn.Layer], bool]) -> None:
+        self.calls: Counter[tuple[Any, ...]] = Counter()
+        self.flops: Counter[tuple[Any, ...]] = Counter()
+        self.stepped: Counter[str] = Counter()
+        """What optimizers stepped, in elements by dtype."""
+        self.inside: dict[str, Counter[str]] = {}
+        """Kernels of what has parameters alone, without what the training loop or a loss computes beside it."""
+        self._is_kept = is_kept
+        self._depth = 0
 
-    def hooks(self, model: nn.Layer) -> tuple[Any, Any]:
-        return model.register_forward_pre_hook(self._enter), model.register_forward_post_hook(self._leave)
+    @contextlib.contextmanager
+    def watching(self, told: Callable[[nn.Layer], None]) -> Iterator[None]:
+        """Every call of a layer in here is seen; `told` gets each layer."""
+        original = nn.Layer.__call__
 
-    def _enter(self, layer: nn.Layer, inputs: Any) -> None:
-        self._before = _kernels()
+        def call(layer: nn.Layer, *inputs: Any, **named: Any) -> Any:
+            if not paddle.in_dynamic_mode():
+                return original(layer, *inputs, **named)
+            told(layer)
+            outermost = not self._depth and bool(layer.parameters())
+            before = _kernels() if outermost else {}
+            self._depth += 1
+            try:
+                output = original(layer, *inputs, **named)
+            finally:
+                self._depth -= 1
+            if outermost:
+                for name, counts in _kernels().items():
+                    self.inside.setdefault(name, Counter()).update(counts - before.get(name, Counter()))
+            if isinstance(layer, (nn.Linear, *CONVOLUTIONS)):
+                self._product(layer, next(iter((*inputs, *named.values()))), output)
+            return output
 
-    def _leave(self, layer: nn.Layer, inputs: Any, output: Any) -> None:
-        for name, counts in _kernels().items():
-            self.kernels.setdefault(name, Counter()).update(counts - self._before.get(name, Counter()))
+        nn.Layer.__call__ = call
+        try:
+            yield
+        finally:
+            nn.Layer.__call__ = original
+
+    def _product(self, layer: nn.Layer, given: paddle.Tensor, output: paddle.Tensor) -> None:
+        operation, function, work = _work(layer, output)
+        kept = self._is_kept(layer)
+        key = (operation, function, False, dtype_name(output.dtype), kept)
+        self.calls[key] += 1
+        self.flops[key] += work
+        if output.stop_gradient:
+            return
+        # Gradients of the weight, and of the input where something before it learns.
+        products = 1 + (not given.stop_gradient)
+
+        def backward(gradient: paddle.Tensor) -> None:
+            back = (operation, function, True, dtype_name(gradient.dtype), kept)
+            self.calls[back] += products
+            self.flops[back] += products * work
+
+        output.register_hook(backward)
 
 
 def _listed(names: Sequence[str], kernels: Mapping[str, Counter[str]]) -> list[dict[str, Any]]:

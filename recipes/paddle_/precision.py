@@ -71,7 +71,8 @@ class Precision:
         self.device = device
         self.tf32 = tf32
         self.allow, self.deny = paddle_lists(amp.allow, amp.deny)
-        self.kept: tuple[str, ...] = ()
+        self.kept_layers: tuple[nn.Layer, ...] = ()
+        """Layers that `amp.keep_fp32` keeps in float32, with all inside of them."""
         self.skipped_total = 0
         """Optimizer steps skipped so far."""
         self.on_step: list[OptimizerStep] = []
@@ -99,7 +100,7 @@ class Precision:
         def telling(method: Callable[..., Any]) -> Callable[..., Any]:
             def tell(*args: Any, **kwargs: Any) -> Any:
                 for each in self.on_step:
-                    each(_stepped(optimizer))
+                    each(stepped(optimizer))
                 return method(*args, **kwargs)
 
             return tell
@@ -225,7 +226,7 @@ class Decorated(AutoCast):
 
     def decorate(self, model: nn.Layer, optimizer: paddle.optimizer.Optimizer) -> tuple[nn.Layer, Any]:
         kept = _matching(model, self.amp.keep_fp32)
-        self.kept = tuple(kept)
+        self.kept_layers = tuple(kept.values())
         norms = [each for each in model.sublayers(include_self=True) if isinstance(each, NORMS)]
         masters = self.level == "o2" and self.amp.master_weights is not False
         excluded = [*kept.values(), *(norms if self.level == "o2" else [])]
@@ -313,10 +314,11 @@ def _matching(model: nn.Layer, patterns: tuple[str, ...]) -> dict[str, nn.Layer]
     return found
 
 
-def _stepped(optimizer: paddle.optimizer.Optimizer) -> Counter[str]:
+def stepped(optimizer: paddle.optimizer.Optimizer) -> Counter[str]:
     """What the optimizer is about to step, in elements by dtype: masters where it has them."""
     found: Counter[str] = Counter()
-    for each in optimizer._parameter_list:
+    groups = [each["params"] if isinstance(each, dict) else [each] for each in optimizer._parameter_list]
+    for each in (each for group in groups for each in group):
         if each.grad is not None:
             half = each.dtype in (paddle.float16, paddle.bfloat16)
             masters = half and getattr(optimizer, "_multi_precision", False)

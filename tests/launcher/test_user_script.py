@@ -102,7 +102,10 @@ def test_a_script_has_no_batch_and_is_told_none() -> None:
             ("recipe=script", "script=train.py", *BARE, "framework=tensorflow", "nodes=2", "cluster=slurm"),
             "nodes=2: with train.bare=true nothing tells TensorFlow's processes of each other",
         ),
-        (("recipe=script", "script=train.py", "framework=paddle"), "recipe script is there for torch, tensorflow"),
+        (
+            ("recipe=script", "script=train.py", "framework=paddle", "train.processes=2"),
+            "torchrun starts scripts in torch, and this one is in paddle",
+        ),
         (("recipe=script", "script=train.py", "train.proceses=2"), "did you mean train.processes?"),
         (("recipe=script", "script=train.py", "data=mnist"), "decides that by itself"),
     ],

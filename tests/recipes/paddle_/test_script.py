@@ -1,0 +1,133 @@
+"""The wrapper around a user's script in Paddle, run in this process as a user's file is run."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+
+from recipes.paddle_.script import PaddleWrapper
+from recipes.settings import Settings
+from recipes.trainer import script as shared
+from recipes.typed import plain
+
+HEAD = """\
+import paddle
+from paddle import nn
+paddle.seed(0)
+inputs = paddle.rand([16, 8])
+net = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 4))
+"""
+LOOP = (
+    HEAD
+    + """
+adam = paddle.optimizer.Adam(parameters=[{{"params": net.parameters()}}])
+scaler = paddle.amp.GradScaler(enable=False)
+for _ in range(3):
+    with paddle.amp.auto_cast(enable=False):
+        loss = ({found} ** 2).mean()
+    scaler.scale(loss).backward()
+    scaler.step(adam)
+    scaler.update()
+    adam.clear_grad()
+"""
+)
+FIT = (
+    HEAD
+    + """
+model = paddle.Model(net)
+model.prepare(paddle.optimizer.SGD(0.1, parameters=net.parameters()), nn.MSELoss())
+data = paddle.io.TensorDataset([inputs, paddle.zeros([16, 4])])
+model.fit(data, batch_size=4, epochs=1, verbose=0)
+"""
+)
+OWN = (
+    HEAD
+    + """
+from recipes.paddle_.precision import Precision
+precision = Precision.from_env()
+net, sgd = precision.decorate(net, paddle.optimizer.SGD(0.1, parameters=net.parameters()))
+for _ in range(3):
+    with precision.forward():
+        found = net(inputs)
+    precision.backward((found.astype("float32") ** 2).mean())
+    precision.step(sgd)
+    precision.update()
+    sgd.clear_grad()
+"""
+)
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch, capfd):
+    """Runs a script under the wrapper in this process: its exit code, what it printed, and its result."""
+
+    def start(text, *words):
+        (tmp_path / "train.py").write_text(text)
+        settings = plain(Settings(recipe="script", framework="paddle"))
+        (tmp_path / "plan.json").write_text(json.dumps({"schema": 1, "settings": {**settings, "amp": {"level": "o0"}}}))
+        monkeypatch.setenv("LAUNCHER_SPEC", str(tmp_path / "plan.json"))
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr(sys, "argv", list(sys.argv))
+        monkeypatch.setattr(sys, "path", list(sys.path))
+        told = [*words, "device=cpu", f"script={tmp_path}/train.py", f"run={tmp_path / 'run'}"]
+        code = shared.main("paddle", told, PaddleWrapper)
+        found = tmp_path / "run" / "result.json"
+        return code, capfd.readouterr(), json.loads(found.read_text()) if found.exists() else {}
+
+    return start
+
+
+@pytest.mark.parametrize(
+    ("text", "steps"), [(LOOP.format(found="net(inputs)"), 3), (FIT, 4), (OWN, 3)], ids=["a loop", "fit", "from_env"]
+)
+def test_a_script_in_float32_is_proved_by_its_first_two_steps(run, text, steps):
+    code, printed, found = run(text, "amp=o0")
+    assert code == 0, found.get("reason") or printed.err
+    assert (found["framework"], found["mechanism"], found["steps"]) == ("paddle", "float32", steps)
+    assert (found["observed"]["verdict"], found["observed"]["half_flop_share"]) == ("proved", 0.0)
+    assert found["observed"]["param_dtypes"] == {"float32": 8 * 32 + 32 + 32 * 4 + 4}
+    assert found["versions"]["paddle"]
+
+
+def test_what_no_layer_multiplies_leaves_it_unknown_which_fails_the_run(run):
+    code, printed, found = run(LOOP.format(found="paddle.matmul(net(inputs), paddle.ones([4, 2]))"), "amp=o0")
+    assert (code, found["observed"]["verdict"]) == (1, "unknown")
+    assert "products in forward, and Paddle counted" in found["observed"]["why"]
+    assert "script: nothing proves that amp=o0 ran" in printed.err
+
+
+def test_half_precision_parameters_under_o0_are_contradicted(run):
+    text = HEAD.replace("nn.ReLU()", "Odd()").replace(
+        "net =",
+        """
+class Odd(nn.Layer):
+    def __init__(self):
+        super().__init__()
+        self.low = nn.Linear(2, 2)
+        self.low.to(dtype="bfloat16")
+
+    def forward(self, inputs):
+        return inputs
+
+net =""",
+    )
+    code, _, found = run(text + LOOP.format(found="net(inputs)").removeprefix(HEAD), "amp=o0")
+    assert (code, found["observed"]["verdict"]) == (1, "contradicted"), found["observed"]["why"]
+
+
+@pytest.mark.parametrize("level", ["o1", "o2", "o3"])
+def test_on_a_cpu_where_paddle_applies_nothing_a_level_is_refused(run, level):
+    code, printed, found = run(OWN, f"amp={level}")
+    assert (code, found) == (2, {})
+    assert "Paddle applies no mixed precision on a CPU" in printed.err
+
+
+def test_its_own_exit_code_is_kept_and_nothing_stays_replaced(run):
+    import paddle
+
+    before = paddle.nn.Layer.__call__, paddle.optimizer.SGD.step, paddle.optimizer.Adam.step
+    code, _, found = run(HEAD + "net(inputs)\nraise SystemExit(7)", "amp=o0")
+    assert (code, found["status"]) == (7, "failed")
+    assert (paddle.nn.Layer.__call__, paddle.optimizer.SGD.step, paddle.optimizer.Adam.step) == before
