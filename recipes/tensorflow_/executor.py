@@ -68,8 +68,8 @@ class Steps:
         self._settings, self._world = settings, world
         self._feed = None if load is None else Feed(lambda position: load(*position))
         self._witness = witness
-        self._traced: set[int] = set()
-        """Numbers of steps at once of which there is a graph."""
+        self._graphs: dict[int, Any] = {}
+        """By the number of steps at once. Called directly: a tf.function looks for the graph anew in every call."""
         self._epoch = 0
         self._next: int | None = None
         compiled = xla.compiles_whole_steps(settings.xla, settings.amp.level, world.devices)
@@ -87,10 +87,12 @@ class Steps:
         if self._schedule is not None:
             numbers = range(self._epoch * len(shares) + first, self._epoch * len(shares) + first + count)
             rates = tf.constant([self._schedule(number) for number in numbers], tf.float32)
-        new = count not in self._traced
-        self._traced.add(count)
+        given = self._distributed(batches), rates
+        new = count not in self._graphs
+        if new:
+            self._graphs[count] = self._execute.get_concrete_function(*given)
         with self._witness.learning() if new else contextlib.nullcontext():
-            losses, found = self._execute(self._distributed(batches), rates)
+            losses, found = self._graphs[count](*given)
         loss = losses["loss"] if list(losses) == ["loss"] else losses
         outcome = Outcomes(
             overflowed=found.get("overflowed"), loss_scale=found.get("loss_scale"), grad_norm=found.get("grad_norm")
