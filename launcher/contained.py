@@ -13,6 +13,7 @@ from containers.words import Late, Word
 from launcher.errors import Unavailable
 from launcher.facts import Facts
 from launcher.schema import SlurmCluster
+from launcher.slurm import check as slurm_check
 from launcher.spec import JobSpec
 from recipes.typed import SettingsError
 
@@ -174,7 +175,12 @@ def _check_release(spec: JobSpec, facts: Facts, image: str) -> None:
         bfloat16=spec.training.amp.dtype == "bfloat16",
     )
     catalogue.check(release, needs)
-    for gpu in facts.gpus if not facts.slurm else ():
+    cluster = spec.launch.cluster
+    if isinstance(cluster, SlurmCluster):
+        capability = slurm_check.capability(cluster, facts) if spec.launch.gpus != 0 else None
+        catalogue.check(release, dataclasses.replace(needs, capability=capability))
+        return
+    for gpu in facts.gpus:
         found = dataclasses.replace(
             needs,
             capability=gpu.compute_capability,

@@ -107,7 +107,9 @@ def of_slurm(facts: Facts, spec: JobSpec) -> Iterator[Finding]:
         )
     else:
         limit = human.duration(partition.max_minutes * 60) if partition.max_minutes else "no time limit"
+        types = ", ".join(each for each in partition.gpu_types if each)
         gpus = f"{partition.gpus_per_node} GPUs" if partition.gpus_per_node else "no GPUs (GRES)"
+        gpus += f" ({types})" if types else ""
         said = f"{partition.name}: {partition.nodes} nodes of {partition.cpus_per_node} CPUs and {gpus}, {limit}"
         if partition.up:
             yield ok("partition", said)

@@ -68,6 +68,8 @@ class Partition:
     nodes: int
     gpus_per_node: int
     cpus_per_node: int
+    gpu_types: tuple[str, ...] = ()
+    """As the site names them in GRES; an empty one for GPUs that it gave no name."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

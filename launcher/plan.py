@@ -155,7 +155,10 @@ def _resolve(spec: JobSpec, facts: Facts) -> Plan:
     if training.framework == "paddle" and launch.nodes * processes > 1:
         raise SettingsError("framework=paddle runs in one process on one GPU; say gpus=1", "gpus")
     settings.check(training, launch.nodes * devices)
-    capability = min((each for gpu in gpus if (each := gpu.compute_capability) is not None), default=None)
+    if slurm:
+        capability = slurm_check.capability(slurm, facts) if count else None
+    else:
+        capability = min((each for gpu in gpus if (each := gpu.compute_capability) is not None), default=None)
     dtype = levels.resolve_dtype(training.amp.level, training.amp.dtype, device, capability, training.framework)
     if spec.recipe.name == "script":
         ngc = user_script.is_ngc_tensorflow1(launch.image)
@@ -166,7 +169,7 @@ def _resolve(spec: JobSpec, facts: Facts) -> Plan:
         )
     if row.hole:
         raise SettingsError(row.hole, "amp")
-    preflight.check(spec, gpus, device)
+    preflight.check(spec, gpus, device, capability)
     gpu_choice.check_free(spec, facts, gpus, count)
     named = tuple(str(gpu.index) for gpu in gpus) if len(gpus) == count else None
     profilers.check(spec, facts, device)

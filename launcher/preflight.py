@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from launcher.facts import Gpu
 from launcher.spec import JobSpec
 from recipes.recipe import Layer
-from recipes.trainer.tf32 import NEEDS, resolve_tf32
+from recipes.trainer.tf32 import resolve_tf32
 from recipes.typed import SettingsError
 
 NAMED = 4
@@ -28,10 +28,10 @@ MUCH = 0.5
 """Share of a GPU's memory from which the least that is needed is worth telling."""
 
 
-def check(spec: JobSpec, gpus: Sequence[Gpu], device: str) -> None:
-    """Refuse what the GPUs surely can't do. Raises `SettingsError`. `gpus` are those that are known."""
+def check(spec: JobSpec, gpus: Sequence[Gpu], device: str, capability: tuple[int, int] | None) -> None:
+    """Refuse what the GPUs surely can't do. Raises `SettingsError`. `gpus` are those that are known; `capability` is
+    their compute capability, None where not even that is."""
     training = spec.training
-    capability = min((each for gpu in gpus if (each := gpu.compute_capability) is not None), default=None)
     if training.tf32:
         resolve_tf32(True, training.amp.level, device, capability, spec.launch.env)
     least, memory = _least_memory(spec), _memory(gpus)
@@ -53,7 +53,7 @@ def advice(spec: JobSpec, gpus: Sequence[Gpu], device: str, dtype: str, devices:
         return ()
     said = []
     share = training.batch // (devices * training.accumulate)
-    unit, name = _unit(spec, gpus, dtype)
+    unit, name = _unit(spec, dtype)
     if unit:
         layers = spec.recipe.layers(training.train)
         odd = [*_first(layers, unit), *(text for each in _behind_first(layers) if (text := _odd(each, unit)))]
@@ -83,12 +83,11 @@ def _advice_on_memory(spec: JobSpec, gpus: Sequence[Gpu], dtype: str, share: int
         yield f"{parts}: that runs out of memory with a single sample; make the model smaller"
 
 
-def _unit(spec: JobSpec, gpus: Sequence[Gpu], dtype: str) -> tuple[int, str]:
+def _unit(spec: JobSpec, dtype: str) -> tuple[int, str]:
     """What sizes should be multiples of, and in which arithmetic; 0 where no tensor core is used."""
     if dtype != "float32":
         return 8, dtype
-    known = [each for gpu in gpus if (each := gpu.compute_capability) is not None]
-    return (4, "TF32") if spec.training.tf32 and all(each >= NEEDS for each in known) else (0, "")
+    return (4, "TF32") if spec.training.tf32 else (0, "")  # GPUs without it were refused
 
 
 def _first(layers: Sequence[Layer], unit: int) -> list[str]:

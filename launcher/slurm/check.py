@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from launcher.facts import Facts, Partition, SlurmFacts
 from launcher.schema import SlurmCluster
-from launcher.slurm import limits
+from launcher.slurm import gpu_types, limits
 from launcher.spec import JobSpec
 from recipes.typed import SettingsError, nearest
 
@@ -49,6 +49,12 @@ def check_numbers(cluster: SlurmCluster) -> None:
             raise SettingsError(f"cluster.{name}={value} must be at least {low}", f"cluster.{name}")
     if cluster.stop_before > 65535:  # sbatch's own limit for --signal
         raise SettingsError(f"cluster.stop_before={cluster.stop_before} must be at most 65535", "cluster.stop_before")
+
+
+def capability(cluster: SlurmCluster, facts: Facts) -> tuple[int, int] | None:
+    """The highest compute capability of the GPUs where a job would go, None where the cluster does not tell."""
+    partition = find_partition(cluster, facts.slurm) if facts.slurm else None
+    return gpu_types.capability(partition.gpu_types) if partition else None
 
 
 def find_partition(cluster: SlurmCluster, slurm: SlurmFacts) -> Partition | None:

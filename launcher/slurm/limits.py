@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 _TIME = re.compile(r"(?:(?P<days>\d+)-)?(?P<clock>\d+(?::\d+){0,2})")
-_GRES = re.compile(r"(?:^|,)gpu(?::[A-Za-z][^:,()]*)?(?::(\d+))?")
+_GRES = re.compile(r"(?:^|,)gpu(?::([A-Za-z][^:,()]*))?(?::(\d+))?")
 
 
 def minutes(text: str) -> int | None:
@@ -32,4 +32,9 @@ def minutes(text: str) -> int | None:
 
 def gpus(gres: str) -> int:
     """GPUs in a node's generic resources, as `gpu:a100:4(S:0-1),shard:8`. A type without a count is one GPU."""
-    return sum(int(count or 1) for count in _GRES.findall(gres))
+    return sum(int(count or 1) for _, count in _GRES.findall(gres))
+
+
+def gpu_types(gres: str) -> list[str]:
+    """Names of the GPUs' types there, an empty one for GPUs that were given none."""
+    return [name for name, _ in _GRES.findall(gres)]

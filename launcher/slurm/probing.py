@@ -56,6 +56,7 @@ def read(settings: str, nodes: Sequence[str], here: str, environment: dict[str, 
             max_minutes=limits.minutes(found[0][2]),
             nodes=sum(int(each[6]) for each in found),
             gpus_per_node=max(limits.gpus(each[4]) for each in found),
+            gpu_types=tuple(dict.fromkeys(name for each in found for name in limits.gpu_types(each[4]))),
             cpus_per_node=max(int(re.match(r"\d*", each[3])[0] or 0) for each in found),  # type: ignore[index]
         )
         for name, found in rows.items()

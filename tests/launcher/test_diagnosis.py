@@ -193,6 +193,11 @@ def test_a_slurm_cluster_is_described_with_the_partition_asked_for() -> None:
     assert seen["accounting"][0] == "ok"
 
 
+def test_gpus_are_called_as_the_site_calls_them() -> None:
+    named = dataclasses.replace(CLUSTER.partitions[0], gpu_types=("a100", ""))
+    assert "4 GPUs (a100)" in slurm(partitions=(named,))["partition"][1]
+
+
 def test_a_closed_partition_is_a_problem_and_missing_accounting_advice() -> None:
     assert slurm("cluster.partition=closed")["partition"] == ("problem", "closed is not up")
     assert slurm(accounting=False)["accounting"][0] == "advice"

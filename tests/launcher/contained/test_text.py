@@ -15,8 +15,8 @@ from launcher.facts import ContainerFacts, Facts
 from launcher.plan import Plan, from_json, resolve, to_json
 from launcher.script import render
 from tests import golden
-from tests.launcher.hosts import LAPTOP, TWO_A100, spec_of
-from tests.launcher.slurm.test_text import LOGIN
+from tests.launcher.hosts import LAPTOP, TWO_A100, gpu, spec_of
+from tests.launcher.slurm.test_text import LOGIN, partition
 
 GOLDEN = Path(__file__).parent / "golden"
 PYXIS_IMAGE = "nvcr.io#nvidia/pytorch:25.06-py3"
@@ -40,6 +40,12 @@ def with_containers(facts: Facts, **changes: Any) -> Facts:
         "groups": (1000, 27),
     }
     return dataclasses.replace(facts, containers=ContainerFacts(**{**values, **changes}), python="python3")
+
+
+def with_gpu(capability: str, driver: str) -> Facts:
+    """A machine with one data-centre GPU."""
+    card = dataclasses.replace(gpu(0, capability, "a card"), driver=driver)
+    return dataclasses.replace(LAPTOP, gpus=(card,))
 
 
 def plan_of(facts: Facts, *words: str) -> Plan:
@@ -102,6 +108,28 @@ def test_a_plan_with_a_container_survives_json(name: str) -> None:
     facts, words = CASES[name]
     plan = plan_of(facts, *words)
     assert from_json(to_json(plan)) == plan
+
+
+BARE = ("recipe=script", "script=image:a.py", "train.bare=true", "require_proof=false")
+ON_H100 = dataclasses.replace(LOGIN.slurm, partitions=(partition("gpu", default=True, gpu_types=("h100",)),))
+
+
+@pytest.mark.parametrize(
+    ("facts", "words", "says"),
+    [
+        (with_gpu("10.0", "570.86.15"), ("image=ngc-pytorch:24.10",), "its CUDA 12.6.2 is older than this GPU"),
+        (with_gpu("8.0", "510.47.03"), ("image=ngc-pytorch:24.10",), "its CUDA 12.6.2 needs driver 525.60"),
+        (with_gpu("6.0", "580.65.06"), ("image=ngc-pytorch:25.09", "amp=o0"), "it needs compute capability 7.5"),
+        (
+            dataclasses.replace(LOGIN, slurm=ON_H100),
+            ("cluster=slurm", "gpus=1", "image=ngc-pytorch:21.04", "amp=o0", *BARE),
+            "its CUDA 11.3.0 is older than this GPU of compute capability 9.0",
+        ),
+    ],
+)
+def test_an_image_that_the_gpus_or_their_driver_cannot_run_is_refused_with_one_that_they_can(facts, words, says):
+    with pytest.raises(UsageError, match=f"{says}.*; the nearest that would do is image=ngc-pytorch:"):
+        plan_of(with_containers(facts, image="x"), "container=pyxis" if facts.slurm else "container=docker", *words)
 
 
 def test_code_run_folder_and_data_lie_where_they_are_on_the_host() -> None:

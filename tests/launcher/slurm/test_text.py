@@ -13,7 +13,7 @@ from launcher.facts import Facts, Partition, Script, SlurmFacts
 from launcher.plan import Plan, resolve
 from launcher.runs import Files
 from launcher.script import array, render
-from launcher.slurm import jobs, limits, probing, queue
+from launcher.slurm import gpu_types, jobs, limits, probing, queue
 from launcher.slurm.header import header, shape
 from launcher.slurm.jobs import Row, job_of
 from launcher.states import judge
@@ -98,9 +98,62 @@ def test_facts_are_read_from_what_the_programs_print() -> None:
     settings = "ClusterName             = testbed\nMaxArraySize            = 42\nSLURM_VERSION           = 22.05.8\n"
     rows = ["gpu*|up|infinite|8|gpu:4|n1|1", "gpu*|up|infinite|16+|gpu:a100:8|n2|1", "short|down|5:00|8|(null)|n1|1"]
     facts = probing.read(settings + "AccountingStorageType   = accounting_storage/slurmdbd\n", rows, "n1", {})
-    assert facts.partitions[0] == partition("gpu", default=True, gpus_per_node=8, cpus_per_node=16)
+    assert facts.partitions[0] == partition(
+        "gpu", default=True, gpus_per_node=8, cpus_per_node=16, gpu_types=("", "a100")
+    )
     assert facts.partitions[1] == partition("short", up=False, max_minutes=5, nodes=1, gpus_per_node=0)
     assert (facts.max_array_size, facts.accounting, facts.nodes_are_here) == (42, True, False)
+
+
+@pytest.mark.parametrize(
+    ("types", "expected"),
+    [
+        (["a100"], (8, 0)),
+        (["tesla_v100-sxm2-32gb"], (7, 0)),
+        (["nvidia_h100_80gb_hbm3"], (9, 0)),
+        (["a100_1g.10gb"], (8, 0)),
+        (["v100", "a100"], (8, 0)),
+        (["v100", "big"], None),
+        ([""], None),
+        ([], None),
+    ],
+)
+def test_what_gres_names_tell_of_gpus_is_the_most_that_one_of_them_can(types: list[str], expected: object) -> None:
+    assert gpu_types.capability(types) == expected
+
+
+def with_gpus(*types: str) -> Facts:
+    """The cluster, with GPUs of these types in its default partition."""
+    partitions = (partition("gpu", default=True, gpu_types=types), *CLUSTER.partitions[1:])
+    return dataclasses.replace(LOGIN, slurm=dataclasses.replace(CLUSTER, partitions=partitions))
+
+
+@pytest.mark.parametrize(
+    ("types", "words", "says"),
+    [
+        (("v100",), ("amp=o2", "amp.dtype=bfloat16"), "needs compute capability 8.0, and this GPU has 7.0"),
+        (("p100",), ("amp=o1",), "amp=o1 needs compute capability 7.0 for half-precision tensor cores"),
+        (("v100",), ("amp=o0", "tf32=true"), "TF32 needs compute capability 8.0, and this GPU has 7.0"),
+    ],
+)
+def test_a_mode_that_no_gpu_of_the_partition_has_is_refused_before_queueing(
+    types: tuple[str, ...], words: tuple[str, ...], says: str
+) -> None:
+    with pytest.raises(UsageError, match=says):
+        plan_of("gpus=1", *words, facts=with_gpus(*types))
+    for others in (("a100",), (*types, "a100"), (*types, "unheard_of"), ("",)):
+        plan_of("gpus=1", *words, facts=with_gpus(*others))
+    if "tf32=true" not in words:
+        plan_of("gpus=0", *words, facts=with_gpus(*types))
+
+
+def test_advice_is_for_the_dtype_of_the_partitions_gpus() -> None:
+    words = ("gpus=1", "amp=o2", "recipe=simplenet", "batch=100")
+    said = {each: plan_of(*words, facts=with_gpus(each)).advice[0].split(":")[0] for each in ("v100", "a100")}
+    assert said == {
+        "v100": "tensor cores want multiples of 8 in float16",
+        "a100": "tensor cores want multiples of 8 in bfloat16",
+    }
 
 
 @pytest.mark.parametrize(
