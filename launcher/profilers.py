@@ -53,11 +53,9 @@ def check(spec: JobSpec, facts: Facts, device: str) -> None:
         return
     bare = spec.recipe.name == "script" and spec.training.train.bare
     if profile.tool == "framework":
-        script, framework = spec.recipe.name == "script", spec.training.framework
-        if framework == "paddle" or (script and framework != "torch"):
+        if spec.training.framework == "paddle":
             raise SettingsError(
-                f"profile=framework records {'a script in ' * script}{framework} nowhere; it is there for torch, and "
-                "for our recipes in TensorFlow. Say profile=nsys",
+                "profile=framework is there for torch and TensorFlow, and records nothing of Paddle; say profile=nsys",
                 "profile",
             )
         if bare:

@@ -65,7 +65,7 @@ class TensorFlowWrapper(Wrapper):
                 )
             scale = levels.PRESETS["tf"]
         levels.check(settings.amp, scale, "tensorflow")
-        # What the script is held against. It scales no loss: a scaler's variables would have TensorFlow take its devices.
+        # What the script is held against. It scales no loss: for a scaler's variables TensorFlow takes its devices.
         unscaled = levels.PRESETS["none"]
         self.precision = Precision.of(settings.amp, unscaled, self._kind, tf32=settings.tf32, xla=settings.xla)
         if self.own and settings.amp.level == "o1":

@@ -10,7 +10,6 @@ import contextlib
 import os
 import sys
 from collections.abc import Iterator
-from typing import Any
 
 import torch
 
@@ -41,9 +40,9 @@ class TorchWrapper(Wrapper):
         self.own = script.by_script(settings.train, started.source)
         self.precision = Precision.of(settings.amp, settings.loss_scale, self._device, tf32=settings.tf32)
         profiler = profiling.make(settings.profile, self._device, int(os.environ.get("RANK", "0")))
-        self._profiling = Profiling(settings.profile, profiler, started.chosen.run)
-        self._profiling.whenever()
-        self.witness = ScriptWitness(self.precision, self._profiling)
+        self.profiling = Profiling(settings.profile, profiler, started.chosen.run)
+        self.profiling.whenever()
+        self.witness = ScriptWitness(self.precision, self.profiling)
         self._around = contextlib.ExitStack()
         self.mode = Mode(
             dtype=dtype,
@@ -69,9 +68,6 @@ class TorchWrapper(Wrapper):
 
     def steps(self) -> int:
         return self.witness.steps
-
-    def profile(self) -> dict[str, Any]:
-        return self._profiling.found
 
     def peak_memory(self) -> int:
         return TorchDevice(self._device).peak_memory()

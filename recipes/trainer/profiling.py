@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import tempfile
 import time
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -64,6 +65,17 @@ class Profiling:
         if self._profiler is not None:
             self._steps = self._asked
 
+    def between(self, number: int) -> None:
+        """Step `number` is next, of a loop of unknown length whose steps are seen only now and then: once the first
+        that was asked for is reached, as many are recorded from here."""
+        if self._profiler is None or self.running or self.found or number < self._asked[0]:
+            return
+        self._steps = range(number, number + len(self._asked))
+        if self._steps != self._asked:
+            why = "it begins where an execution of the script ends"
+            self.note = f"profiling {_named(self._steps)} instead of {_named(self._asked)}: {why}"
+        self.before(number)
+
     def before(self, number: int, count: int = 1) -> None:
         """The steps from `number` on are about to be taken, in one execution."""
         if self._profiler is not None and not self.running and not self.found and self._touches(number, count):
@@ -84,6 +96,10 @@ class Profiling:
             return
         assert self._profiler is not None
         self.running = False
+        if number < self._first:  # a script ended where the first was about to begin
+            with tempfile.TemporaryDirectory() as aside:
+                self._profiler.stop(Path(aside))
+            return
         folder = (self._run or Path()) / FOLDER
         if self._profiler.trace:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -141,7 +141,7 @@ def _conclude(started: Started, wrapper: Wrapper, code: int, failure: str | None
     if folder:
         folder.check_ours()
         result.write(folder.result, _result(started, wrapper, folder, observed, problem, seconds, size))
-    if wrapper.profiling:
+    if wrapper.profiling and not failure:
         _tell_of_profile(wrapper.profiling, settings.profile, wrapper.steps())
     print(f"amp={settings.amp.level} {observed['verdict']}: {observed['why']}", flush=True)
     if problem and not failure:

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from recipes.arguments import Arguments
 from recipes.script import Source
 from recipes.trainer.outcome import Mode
+from recipes.trainer.profiling import Profiling
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,6 +45,8 @@ class Wrapper(ABC):
     precision: Any
     """The framework's `Precision` that the script is held against: the wrapper's, until the script makes its own."""
     witness: Witness
+    profiling: Profiling | None = None
+    """What is recorded of some steps, where the framework has that."""
     asked: bool = False
     """The script has called `Precision.from_env()`."""
 
@@ -89,7 +92,7 @@ class Wrapper(ABC):
 
     def profile(self) -> dict[str, Any]:
         """What was profiled, as result.json has it."""
-        return {}
+        return self.profiling.found if self.profiling else {}
 
     @abstractmethod
     def peak_memory(self) -> int: ...

@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 import json
+import sys
+from pathlib import Path
 
+import pytest
 from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
 from recipes.kernels import tensor_core_share
 from recipes.tensorflow_.loop import main
 from recipes.tensorflow_.profiling import _kernels
+from recipes.tensorflow_.script import TensorFlowWrapper
 from recipes.tensorflow_.simplenet import train
+from recipes.trainer import script as shared
+
+
+def names_in(folder: Path) -> set[str]:
+    """Of the events in the one trace that lies there."""
+    (trace,) = folder.rglob("*.xplane.pb")
+    planes = xplane_pb2.XSpace.FromString(trace.read_bytes()).planes
+    return {meta.name for plane in planes for meta in plane.event_metadata.values()}
 
 
 def test_a_run_leaves_a_trace_and_is_proved_all_the_same(tmp_path):
@@ -23,13 +35,64 @@ def test_a_run_leaves_a_trace_and_is_proved_all_the_same(tmp_path):
         "profile/plugins/profile",
         None,
     )
-    (trace,) = (tmp_path / profile["trace"]).rglob("*.xplane.pb")
-    names = {
-        meta.name
-        for plane in xplane_pb2.XSpace.FromString(trace.read_bytes()).planes
-        for meta in plane.event_metadata.values()
-    }
-    assert any("MatMul" in each for each in names)
+    assert any("MatMul" in each for each in names_in(tmp_path / profile["trace"]))
+
+
+SCRIPT = """
+import keras, sys, numpy, tensorflow as tf
+net = keras.Sequential([keras.Input((32,)), keras.layers.Dense(16)])
+inputs = numpy.ones((64, 32), "float32")
+if sys.argv[1] == "fit":
+    net.compile(optimizer="sgd", loss="mse", steps_per_execution=int(sys.argv[2]))
+    net.fit(inputs, inputs[:, :16], batch_size=4, verbose=0)
+else:
+    optimizer = keras.optimizers.SGD(0.01)
+
+    def step():
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(net(inputs) ** 2)
+        optimizer.apply(tape.gradient(loss, net.trainable_variables), net.trainable_variables)
+
+    step = tf.function(step) if sys.argv[1] == "graph" else step
+    for _ in range(int(sys.argv[2])):
+        step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "start", "steps", "says"),
+    [
+        (("fit", "1"), 10, [10, 14], ""),
+        (("fit", "8"), 9, [9, 16], ""),
+        (("fit", "4"), 10, [13, 16], "profiling steps 13 to 17 instead of steps 10 to 14"),
+        (("graph", "12"), 9, [9, 12], ""),
+        (("eager", "16"), 9, [9, 13], ""),
+        (
+            ("graph", "8"),
+            9,
+            None,
+            "profile=framework recorded nothing: 8 optimizer steps were seen, and profile.start=9",
+        ),
+    ],
+)
+def test_a_script_is_profiled_from_where_one_of_its_executions_ends(
+    tmp_path, monkeypatch, capfd, arguments, start, steps, says
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", ["x"])
+    monkeypatch.setattr("sys.path", ["", *sys.path])
+    (tmp_path / "train.py").write_text(SCRIPT)
+    words = ["amp=o0", "profile=framework", f"profile.start={start}", "require_proof=false", "device=cpu"]
+    words.append("script=train.py")
+    assert shared.main("tensorflow", [*words, f"run={tmp_path}/run", "--", *arguments], TensorFlowWrapper) == 0
+    profile = json.loads((tmp_path / "run" / "result.json").read_text())["profile"]
+    said = capfd.readouterr()
+    assert says in said.out + said.err
+    assert profile.get("steps") == steps
+    if steps:
+        assert profile["instead_of"] == ([10, 14] if says else None)
+        names = names_in(tmp_path / "run" / profile["trace"])
+        assert any("MatMul" in each for each in names)
 
 
 def test_a_gpus_kernels_are_those_of_its_streams(tmp_path):

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
+import subprocess
 import sys
+from pathlib import Path
 
 import keras
 import pytest
@@ -199,10 +202,32 @@ def test_a_script_with_every_layer_in_float32_proves_nothing(run):
     assert "nothing in forward was left to run in bfloat16" in found["observed"]["why"]
 
 
-@pytest.mark.parametrize("word", ["xla=true", "profile=framework"])
-def test_what_would_do_nothing_around_a_script_is_refused(run, word):
-    code, printed, _ = run("raise SystemExit('it ran')", "amp=o0", word)
-    assert (code, word in printed.err, "it ran" in printed.err) == (2, True, False)
+def test_what_would_do_nothing_around_a_script_is_refused(run):
+    code, printed, _ = run("raise SystemExit('it ran')", "amp=o0", "xla=true")
+    assert (code, "xla=true" in printed.err, "it ran" in printed.err) == (2, True, False)
+
+
+def test_a_script_may_choose_its_devices_and_its_threads_and_its_strategy_first(tmp_path):
+    """In a process of its own, where TensorFlow has not begun yet: these are refused by it later on."""
+    text = """\
+import tensorflow as tf
+tf.config.set_visible_devices([], "GPU")
+tf.config.threading.set_intra_op_parallelism_threads(1)
+two = [tf.config.LogicalDeviceConfiguration()] * 2
+tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], two)
+with tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope():
+"""
+    fits = NET.strip() + '\nnet.compile(optimizer="sgd", loss="mse")'
+    text += "".join(f"    {line}\n" for line in ("import keras", *fits.splitlines()))
+    text += f"{HEAD}net.fit(inputs, targets, batch_size=32, epochs=2, verbose=0)\n"
+    (tmp_path / "train.py").write_text(text)
+    words = ["amp=o2", "amp.dtype=float16", "script=train.py", "run=run", "device=cpu"]
+    command = [sys.executable, "-m", "recipes.tensorflow_.script", *words]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
+    ended = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
+    assert ended.returncode == 0, ended.stderr
+    found = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert (found["observed"]["verdict"], found["observed"]["dtype"]) == ("proved", "float16")
 
 
 TENSORFLOWS = {"get": "", "enable": "tf.compat.v1.mixed_precision.enable_mixed_precision_graph_rewrite", "inner": ""}
