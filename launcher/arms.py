@@ -16,6 +16,8 @@ from recipes.typed import show
 ARMS = "arms"
 """The folder of a comparison that holds them."""
 RESULT = "result.json"
+LONGEST = 160
+"""Letters of a reason; all of it stands in the arm's result and log."""
 FAILED = "failed"
 """Of an arm that is not tried again: a file that says why."""
 OUT_OF_MEMORY = "it ran out of memory"
@@ -53,7 +55,8 @@ def state(arm: Run, whole: State) -> State:
     files = runs.load(str(arm.folder))
     failed = _failed(arm.folder)
     if failed:
-        return _of(files, "failed", failed if failed in (OUT_OF_MEMORY, KILLED) else files.failure or failed)
+        said = failed if failed in (OUT_OF_MEMORY, KILLED) else files.failure or failed
+        return _of(files, "failed", _brief(said))
     status = (files.status or {}).get("state")
     if status == "done":
         return _of(files, "done", "")
@@ -85,6 +88,14 @@ def conclude(folder: Path, whole: State) -> None:
 
 def _of(files: Files, name: Any, reason: str) -> State:
     return of_status(name, reason, files.status or {})
+
+
+def _brief(reason: str) -> str:
+    """A reason that can stand in a row beside others: of a long one the first clause."""
+    if len(reason) <= LONGEST:
+        return reason
+    clause, more, _ = reason.partition("; ")
+    return clause if more and len(clause) <= LONGEST else f"{clause[:LONGEST].rstrip()}..."
 
 
 def _failed(folder: Path) -> str:

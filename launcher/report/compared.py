@@ -57,12 +57,12 @@ def last_words(folder: Path, whole: State, now: float) -> list[str]:
 
 
 def _failures(folder: Path, whole: State, plan: dict[str, Any]) -> Iterator[str]:
-    """The last lines of each arm that failed; of one that ran out of memory all is said."""
+    """The last lines of each arm that failed, unless they say no more than its reason does."""
     for arm in arms.of(folder, plan):
         state = arms.state(arm.run, whole)
         if state.name == "failed" and state.reason != arms.OUT_OF_MEMORY:
             path, last = summary.log_tail(arm.run.folder, state.attempt)
-            if last:
+            if any(state.reason not in each for each in last):
                 yield from ("", f"the end of {path}:", *(f"  {tables.clean(each)}" for each in last))
 
 

@@ -144,6 +144,26 @@ def test_the_last_words_of_a_comparison_have_those_of_an_arm_that_failed(tmp_pat
     assert f"the end of {log}:" not in compared.last_words(tmp_path, State("done", attempt=1), 0.0)
 
 
+def test_a_long_reason_is_told_by_its_first_clause_and_by_no_log_that_has_no_more(tmp_path):
+    plan = whole(tmp_path, arm(tmp_path, 0, "o0", NOISE), arm(tmp_path, 1, "o1", NOISE))
+    runs.write_json(tmp_path / "plan.json", plan)
+    why = f"what ran was not amp=o1: step 1: 0.0% of forward ran in bfloat16; {'in other dtypes; ' * 20}"
+    folder = tmp_path / "arms/01"
+    runs.write_json(folder / "status.json", {"state": "failed", "attempt": 1, "exit_code": 1})
+    runs.write_json(
+        folder / "result.json", {**runs.read_json(folder / "result.json"), "status": "failed", "reason": why}
+    )
+    (folder / "failed").write_text("exit code 1\n")
+    log = folder / "attempts/1/stderr.log"
+    log.parent.mkdir(parents=True)
+    log.write_text(f"mnist: {why}\n")
+    said = compared.last_words(tmp_path, State("failed", "exit code 1", attempt=1), 0.0)
+    assert any(line.startswith("amp=o1 (autocast in torch): what ran was not amp=o1: step 1: 0.0%") for line in said)
+    assert not any("in other dtypes" in line for line in said)
+    log.write_text(f"Traceback\nmnist: {why}\n")
+    assert "  Traceback" in compared.last_words(tmp_path, State("failed", "exit code 1", attempt=1), 0.0)
+
+
 def test_where_the_control_failed_that_is_said_first(tmp_path):
     plan = whole(tmp_path, arm(tmp_path, 0, "o0", [], finished=False), arm(tmp_path, 1, "o2", NOISE))
     (tmp_path / "arms/00/failed").write_text("out of memory\n")
