@@ -26,6 +26,7 @@ from tests.recipes.data.image_files import write_folders
 from tests.recipes.torch_.trainers import SUICIDAL, differences, last_state, result, rows, run, steps, succeed
 
 SMALL = {
+    "mnist": ("data=digits", "batch=16", "train.lr=0.1"),
     "simplenet": ("train.width=64", "batch=32"),
     "resnet50": ("train.width=8", "train.image_size=32", "train.classes=10", "batch=8"),
     "efficientnet": ("data=synthetic", "train.image_size=64", "batch=16", "train.lr=1e-4"),
@@ -127,7 +128,8 @@ def test_convolutions_keep_the_size_as_keras_does(size, stride):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "bound"), [("simplenet", 0.01), ("resnet50", 0.05), ("efficientnet", 0.08), ("gan", 0.02)]
+    ("name", "bound"),
+    [("mnist", 0.002), ("simplenet", 0.01), ("resnet50", 0.05), ("efficientnet", 0.08), ("gan", 0.02)],
 )
 def test_every_level_is_proved_and_its_losses_are_those_of_float32_within_a_bound(tmp_path, name, bound):
     count = "steps=2" if name == "efficientnet" else "steps=6"
@@ -145,6 +147,7 @@ def test_every_level_is_proved_and_its_losses_are_those_of_float32_within_a_boun
 @pytest.mark.parametrize(
     ("name", "bound", "words"),
     [
+        ("mnist", 0.002, ("steps=4", "batch=4")),
         ("simplenet", 0.01, ("steps=6",)),
         ("resnet50", 0.02, ("steps=6",)),
         ("efficientnet", 0.01, ("steps=2", "batch=4")),
