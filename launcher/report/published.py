@@ -11,6 +11,8 @@ from launcher.report.document import Bar, Bars, Cell, Prose, Section, numeric, t
 from launcher.report.paired import Arm, ratio_cell
 from launcher.report.read import Evidence, inner
 
+TITLE = "Beside what was published"
+
 
 def published(said: Published, compared: Sequence[Arm]) -> Section:
     """The published table beside ours. Hardware differs, so that only ratios are held against each other."""
@@ -39,22 +41,20 @@ def published(said: Published, compared: Sequence[Arm]) -> Section:
         ("published accuracy", [_rounded(each.accuracy) for each, _ in pairs], True),
         ("our accuracy", [_rounded(_accuracy(arm)) for _, arm in pairs], True),
     ]
+    prose = Prose(text=f"Published: {said.source}, on {said.hardware}. Here: {hardware}. {said.note}".strip())
+    gains = [_gain(each, first, arm, compared[0]) for each, arm in pairs]
+    if not any(gains):
+        return Section(title=TITLE, parts=(prose, sections.columns(columns)))
     bars = tuple(
         bar
-        for number, (each, arm) in enumerate(pairs)
+        for number, (gain, (_, arm)) in enumerate(zip(gains, pairs, strict=True))
         for bar in (
-            _ratio_bar(arm.label, "published", _gain(each, first, arm, compared[0]), number),
+            _ratio_bar(arm.label, "published", gain, number),
             _ratio_bar(arm.label, "measured", ratio_cell(arm, control=number == 0).value, number),
         )
     )
-    return Section(
-        title="Beside what was published",
-        parts=(
-            Prose(text=f"Published: {said.source}, on {said.hardware}. Here: {hardware}. {said.note}".strip()),
-            sections.columns(columns),
-            Bars(title="Throughput, as a multiple of the first arm's", bars=bars),
-        ),
-    )
+    chart = Bars(title="Throughput, as a multiple of the first arm's", bars=bars)
+    return Section(title=TITLE, parts=(prose, sections.columns(columns), chart))
 
 
 def _gain(said: PublishedArm, first: PublishedArm, arm: Arm, control: Arm) -> float | None:

@@ -336,5 +336,8 @@ def test_published_times_are_turned_into_gains(tmp_path, control, arm_said, expe
     (section,) = [each for each in document(tmp_path, plan).sections if each.title == "Beside what was published"]
     table = section.parts[1]
     assert ("published ratio" in table.header) is (expected is not None)
+    assert [part.title for part in section.parts[2:]] == ["Throughput, as a multiple of the first arm's"][
+        : bool(expected)
+    ]
     if expected is not None:
         assert table.rows[1][table.header.index("published ratio")].value == pytest.approx(expected, abs=5e-4)
