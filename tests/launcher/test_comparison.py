@@ -225,6 +225,7 @@ def test_every_arm_is_run_block_by_block_in_turn(tmp_path, program):
     assert run(folder) == 0
     assert blocks(folder) == ["00 85", "01 85", "01 85", "00 85", "00 0", "01 0"]
     assert runs.read_json(folder / "status.json")["state"] == "done"
+    assert execute.outcome(folder)["comparison"]["control"] == "amp=o0", "what a submitit job of it gives"
     for arm in ("00", "01"):
         assert runs.read_json(folder / "arms" / arm / "status.json")["state"] == "done"
         assert runs.attempts(folder / "arms" / arm) == [1, 2, 3]
