@@ -131,20 +131,23 @@ def _conclude(started: Started, wrapper: Wrapper, code: int, failure: str | None
     reports = wrapper.reports()
     if rank:
         if run:
-            write_json(_left_by(run, rank), {"reports": reports})
+            write_json(_left_by(run, rank), {"reports": reports, "failure": failure and f"on rank {rank}, {failure}"})
         return code
     folder = _folder(run)
-    if size > 1 and run and not code:
-        reports = [*reports, *_of_the_others(run, size)]
-    observed = verdict.observed(reports) if not code else {"verdict": "unknown", "why": "the script failed"}
-    problem = failure or _proof_problem(settings.amp.level, settings.require_proof, observed)
+    others, elsewhere = _of_the_others(run, size, wait=not code) if size > 1 and run else ([], None)
+    # What fails here because another rank has gone is not why the job failed.
+    failed = elsewhere or failure
+    observed = {"verdict": "unknown", "why": "the script failed"}
+    if not failed:
+        observed = verdict.observed([*reports, *others])
+    problem = failed or _proof_problem(settings.amp.level, settings.require_proof, observed)
     if folder:
         folder.check_ours()
         result.write(folder.result, _result(started, wrapper, folder, observed, problem, seconds, size))
-    if wrapper.profiling and not failure:
+    if wrapper.profiling and not failed:
         _tell_of_profile(wrapper.profiling, settings.profile, wrapper.steps())
     print(f"amp={settings.amp.level} {observed['verdict']}: {observed['why']}", flush=True)
-    if problem and not failure:
+    if problem and problem != failure:
         told = f": {observed['why']}"  # just now, and the result has it again
         print(f"script: {problem.replace(told, '')}", file=sys.stderr)
     return code or (FAILED if problem else 0)
@@ -177,18 +180,23 @@ def _left_by(run: Path, rank: int) -> Path:
     return run / f".seen-{start}-{rank}.json"
 
 
-def _of_the_others(run: Path, size: int) -> list[dict[str, Any]]:
-    """What the other ranks left. One that left nothing in time is missed by the verdict."""
+def _of_the_others(run: Path, size: int, *, wait: bool) -> tuple[list[dict[str, Any]], str | None]:
+    """What the other ranks left, and why the first of them failed, if any did. One that left nothing in time is missed
+    by the verdict; where not to `wait`, what is there already counts."""
     waiting = {_left_by(run, rank) for rank in range(1, size)}
     found: list[dict[str, Any]] = []
-    until = time.monotonic() + PATIENCE
-    while waiting and time.monotonic() < until:
-        for path in [each for each in waiting if each.exists()]:
-            found += json.loads(path.read_text())["reports"]
+    until = time.monotonic() + (PATIENCE if wait else 0)
+    while True:
+        for path in sorted((each for each in waiting if each.exists()), key=lambda each: each.stat().st_mtime_ns):
+            left = json.loads(path.read_text())
             path.unlink()
             waiting.remove(path)
+            if left["failure"]:
+                return found, left["failure"]
+            found += left["reports"]
+        if not waiting or time.monotonic() >= until:
+            return found, None
         time.sleep(0.05)
-    return found
 
 
 def _proof_problem(level: str, required: bool, observed: dict[str, Any]) -> str | None:

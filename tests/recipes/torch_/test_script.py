@@ -220,6 +220,16 @@ def test_a_traceback_begins_in_the_script(run, tmp_path):
     assert f'File "{tmp_path}/train.py", line 3' in printed.err
 
 
+@pytest.mark.parametrize("here", ["raise OSError('connection closed by peer')", "pass"])
+def test_what_fails_because_another_rank_has_gone_is_not_why_the_job_failed(run, here):
+    text = f"import os, sys\nif os.environ['RANK'] == '1': sys.exit(3)\n{here}\n"
+    assert run(text, "amp=o0", environ={"RANK": "1", "WORLD_SIZE": "2"})[0] == 3
+    code, printed, found = run(text, "amp=o0", environ={"RANK": "0"})
+    assert (code, found["status"]) == (1, "failed")
+    assert found["reason"] == "on rank 1, the script ended with exit code 3"
+    assert f"script: {found['reason']}" in printed.err
+
+
 def test_a_missing_script_is_refused(tmp_path, capsys):
     told = ["amp=o1", f"script={tmp_path}/none.py"]
     assert shared.main("torch", told, TorchWrapper) == 2
