@@ -57,7 +57,9 @@ def _is_noise(arm: Arm) -> bool:
 def _at_what_cost(arm: Arm, how: Compare) -> str:
     if arm.gap is None:
         return "; their losses are not compared" if arm.incomparable else ""
-    return f", its loss within {how.tolerance:.1%}" if arm.gap <= how.tolerance else ", its loss no worse beyond noise"
+    if abs(arm.gap) <= how.tolerance:
+        return f", its loss within {how.tolerance:.1%}"
+    return ", its loss no worse" if arm.gap < 0 else ", its loss no worse beyond noise"
 
 
 def _of_arm(arm: Arm, control: Arm, how: Compare) -> str:

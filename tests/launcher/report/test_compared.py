@@ -104,6 +104,12 @@ def test_a_loss_beyond_the_tolerance_is_no_gain(tmp_path):
     assert "loss at the same steps +32.5%, beyond the tolerance of 2.0%" in second
 
 
+def test_a_loss_that_is_lower_is_not_called_the_same(tmp_path):
+    fast = [2 * each for each in (1.01, 1.00, 1.00, 1.02, 0.97)]
+    plan = whole(tmp_path, arm(tmp_path, 0, "o0", NOISE), arm(tmp_path, 1, "o2", fast, loss=1.9))
+    assert lead(tmp_path, plan)[0].endswith("times the throughput of amp=o0, its loss no worse.")
+
+
 def test_a_loss_that_is_now_above_and_now_below_is_noise(tmp_path):
     fast = [2 * each for each in (1.01, 1.00, 1.00, 1.02, 0.97)]
     plan = whole(tmp_path, arm(tmp_path, 0, "o0", NOISE), arm(tmp_path, 1, "o2", fast))
