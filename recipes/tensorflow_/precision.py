@@ -75,6 +75,7 @@ class Precision:
         self.allow, self.deny = amp.allow, amp.deny
         self.kept: tuple[str, ...] = ()
         """Names of the layers that `amp.keep_fp32` keeps in float32, once a model was built."""
+        self._strategy = tf.distribute.get_strategy()
         self._scaler: NoScale | LossScaler = make_scaler(loss_scale)
         self._optimizers: list[keras.Optimizer] = []
 
@@ -104,8 +105,9 @@ class Precision:
         """The model that `make` makes, in the level's dtypes. `make` has to build its variables too.
 
         Raises `SettingsError` for a pattern of `amp.keep_fp32` that names no layer, and `RuntimeError` for a model
-        without variables.
+        without variables, and under another strategy than the one in whose scope this precision was made.
         """
+        self._check_strategy("precision.build(...)", tf.distribute.get_strategy())
         before = keras.config.dtype_policy()
         keras.config.set_dtype_policy(self.policy)
         try:
@@ -123,6 +125,15 @@ class Precision:
         self._keep(model)
         return model
 
+    def _check_strategy(self, what: str, running: tf.distribute.Strategy) -> None:
+        """Variables made in no strategy's scope are one for all replicas, each of which would change them again."""
+        if running is not self._strategy:
+            raise RuntimeError(
+                f"{what} is under {_named(running)}, and this precision was made under {_named(self._strategy)}: make "
+                "precision, model and optimizer in the scope of one, as in `with strategy.scope(): precision = "
+                "Precision.from_env(); model = precision.build(...)`"
+            )
+
     def _make(self, make: Callable[[], keras.Model]) -> keras.Model:
         return make()
 
@@ -132,8 +143,9 @@ class Precision:
     def optimizer(self, optimizer: keras.Optimizer, variables: Sequence[Any]) -> keras.Optimizer:
         """The same optimizer, made to step these variables. Once for each optimizer, after `build`.
 
-        Raises `RuntimeError` for one that scales the loss by itself.
+        Raises `RuntimeError` for one that scales the loss by itself, and under another strategy than the precision's.
         """
+        self._check_strategy("precision.optimizer(...)", tf.distribute.get_strategy())
         if isinstance(optimizer, keras.optimizers.LossScaleOptimizer) or optimizer.loss_scale_factor is not None:
             raise RuntimeError("this optimizer scales the loss by itself; give precision.optimizer the inner one")
         optimizer.build(list(variables))
@@ -148,6 +160,9 @@ class Precision:
         `after` are the gradients of the micro-batch before this one: only when it is done does this one begin, so that
         one micro-batch's activations are held at a time.
         """
+        running = tf.distribute.get_strategy()
+        if running.num_replicas_in_sync > 1:
+            self._check_strategy("a step", running)
         before = [each for each in after or () if each is not None]
         with tf.control_dependencies(before), tf.GradientTape(persistent=True) as tape:
             yield tape
@@ -248,6 +263,10 @@ def _sum(one: tf.Tensor | None, other: tf.Tensor | None) -> tf.Tensor | None:
     if one is None or other is None:
         return other if one is None else one
     return one + other
+
+
+def _named(strategy: tf.distribute.Strategy) -> str:
+    return type(strategy).__name__.lstrip("_")  # outside of any scope: DefaultDistributionStrategy
 
 
 def _layers(model: keras.Model) -> Iterator[keras.Layer]:

@@ -318,6 +318,30 @@ def test_a_script_is_told_its_precision_by_the_launchers_file(tmp_path):
         Precision.from_env({})
 
 
+def test_layers_that_were_made_before_their_policy_are_refused():
+    early = layers.Dense(4, name="early")
+    for level in ("o2", "o3"):
+        with pytest.raises(
+            RuntimeError, match=r"layer early has dtype policy float32, and amp=o\d gives it .*bfloat16"
+        ):
+            of(level).build(lambda: keras.Sequential([keras.Input((8,)), early]))
+
+
+def test_precision_model_and_optimizer_belong_into_one_strategys_scope():
+    precision, strategy = of("o2"), tf.distribute.OneDeviceStrategy("CPU:0")
+    with strategy.scope():
+        with pytest.raises(
+            RuntimeError, match=r"build.* under OneDeviceStrategy, .* under DefaultDistributionStrategy"
+        ):
+            precision.build(dense)
+        inside = of("o2")
+        model = inside.build(dense)
+    with pytest.raises(
+        RuntimeError, match=r"precision\.optimizer\(\.\.\.\) is under DefaultDistributionStrategy, and this"
+    ):
+        inside.optimizer(keras.optimizers.SGD(), model.trainable_variables)
+
+
 REPLICAS = """
 import json, sys
 import recipes.tensorflow_
@@ -381,7 +405,19 @@ answers = {}
 for name, (amp, scale, clip, *factor) in cases.items():
     one = train(amp, scale, tf.distribute.get_strategy(), 1, clip, *factor)
     answers[name] = [one, train(amp, scale, mirrored, 2, clip, *factor)]
-print(json.dumps({"answers": answers, "drawn": drawn(mirrored)}))
+
+def outside():
+    # Variables of no strategy, in a step of several replicas.
+    precision = Precision.of(Amp(level="o0"), LossScale(), "cpu")
+    def step():
+        with precision.forward():
+            pass
+    try:
+        tf.function(lambda: mirrored.run(step), autograph=False)()
+    except RuntimeError as error:
+        return str(error)
+
+print(json.dumps({"answers": answers, "drawn": drawn(mirrored), "outside": outside()}))
 """
 
 
@@ -404,6 +440,10 @@ def test_two_replicas_train_as_one_device_does_on_both_their_samples(on_replicas
         assert numpy.allclose(
             single, mirrored, rtol=0.02 if case == "scaled" else 1e-5, atol=1e-3 if case == "scaled" else 1e-7
         )
+
+
+def test_a_step_of_several_replicas_with_variables_of_no_strategy_is_refused(on_replicas):
+    assert "a step is under MirroredStrategy, and this precision was made under" in on_replicas["outside"]
 
 
 def test_replicas_draw_dropout_of_their_own(on_replicas):
