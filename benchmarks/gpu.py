@@ -62,6 +62,7 @@ def tasks() -> list[Task]:
         task("simplenet", "o1 float16", "amp=o1", "amp.dtype=float16"),
         task("simplenet", "o2 float16", "amp=o2", "amp.dtype=float16"),
         task("resnet50", "o1 float16 256", "amp=o1", "amp.dtype=float16", "batch=256", rehearsed=False),
+        checks.published(),
         *(apart(each) for each in COMPILED),
     ]
 

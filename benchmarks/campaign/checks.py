@@ -14,7 +14,7 @@ from torch import nn
 from benchmarks.campaign.recipes import quietly
 from benchmarks.campaign.rows import Bench, Row, Task
 from recipes.levels import Amp, LossScale
-from recipes.torch_ import float32_probe, loop, mnist
+from recipes.torch_ import float32_probe, loop, mnist, simplenet
 from recipes.torch_.precision import Precision
 from recipes.torch_.tf32 import switch_tf32
 
@@ -22,6 +22,12 @@ PART = "check"
 MODES = [("o0", "auto"), *((level, dtype) for level in ("o1", "o2", "o3") for dtype in ("float16", "bfloat16"))]
 TOLERANCE = 0.02
 """Relative gap between the losses of o0 and of o1 and o2 after 40 steps of a small net; on a CPU they agree to this."""
+
+
+PUBLISHED = 0.6486
+"""The loss of simplenet in float32 after its 20 steps, by Paddle's guide to automatic mixed precision."""
+SCATTER = 0.06
+"""What its random weights make of it, relatively: each of nine layers scales by 1 +- sqrt(2 / 8192), twice over."""
 
 
 def tasks() -> list[Task]:
@@ -62,11 +68,7 @@ def _float32(bench: Bench) -> list[Row]:
 def _trainer(bench: Bench, level: str, dtype: str) -> Row:
     """A whole run of the real trainer: done, and proved on the device that it was meant for."""
     size = ("batch=2", "steps=2") if bench.tiny else ("batch=512", "steps=40")
-    with tempfile.TemporaryDirectory(prefix="check-") as folder:
-        words = [f"amp={level}", f"amp.dtype={dtype}", "data=synthetic", *size, f"device={bench.device.type}"]
-        code, said = quietly(lambda: loop.main("mnist", mnist.train, [*words, f"run={folder}/run"]))
-        path = Path(folder, "run", "result.json")
-        result = json.loads(path.read_text()) if path.exists() else {}
+    code, said, result = _trained(bench, mnist, f"amp={level}", f"amp.dtype={dtype}", *size)
     observed = result.get("observed") or {}
     return _row(
         f"trainer at {level} {dtype}" if level != "o0" else "trainer at o0",
@@ -79,6 +81,30 @@ def _trainer(bench: Bench, level: str, dtype: str) -> Row:
         peak_memory_bytes=result.get("peak_memory_bytes"),
         samples_per_second=(result.get("throughput") or {}).get("median"),
     )
+
+
+def published() -> Task:
+    """Whether simplenet at full size is the construction that was published."""
+    return Task(part=PART, name="simplenet ends at its published loss", run=_published, estimate=45)
+
+
+def _published(bench: Bench) -> list[Row]:
+    """A rehearsal's is too small to end there: it has to end."""
+    size = ("train.width=64", "batch=16") if bench.tiny else ()
+    code, said, result = _trained(bench, simplenet, "amp=o0", "tf32=false", *size)
+    last = (result.get("loss") or {}).get("last")
+    near = code == 0 and (bench.tiny or abs(last / PUBLISHED - 1) < SCATTER)
+    return [_row("simplenet ends at its published loss", near, loss=last, published=PUBLISHED, said=said[-300:])]
+
+
+def _trained(bench: Bench, recipe: Any, *words: str) -> tuple[int, str, dict[str, Any]]:
+    """A whole run of the real trainer: its exit code, what it said, and its result."""
+    with tempfile.TemporaryDirectory(prefix="check-") as folder:
+        name = recipe.__name__.rpartition(".")[2]
+        job = [*words, "data=synthetic", f"device={bench.device.type}", "checkpoint.every=0", f"run={folder}/run"]
+        code, said = quietly(lambda: loop.main(name, recipe.train, job))
+        path = Path(folder, "run", "result.json")
+        return code, said, json.loads(path.read_text()) if path.exists() else {}
 
 
 def _losses(bench: Bench) -> list[Row]:
