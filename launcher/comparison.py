@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from launcher import arms
 from launcher.errors import UsageError
 from launcher.overrides import Override
-from launcher.schema import leaves, text_key
+from launcher.schema import TRAINING_KEYS, leaves, text_key
 from recipes.typed import SettingsError, at_least, fields_of, from_text, plain, setting, show, unknown_key
 
 if TYPE_CHECKING:
@@ -29,14 +29,18 @@ if TYPE_CHECKING:
 PREFIX = "compare."
 ENOUGH = 5
 """Rounds from which there is an interval."""
+MOST = 1000
+"""Rounds: each block of an arm is an attempt, with a folder of its own."""
 
-_WHY = {
+_PLACE = "arms run one after another in the same place, on the same devices"
+_SAME = {
     "recipe": "arms are one job in several modes",
     "seed": "arms begin with the same weights and see the data in the same order",
     "data": "arms are trained on the same data",
-    "where": "arms run one after another in the same place, on the same devices",
+    **dict.fromkeys(("nodes", "gpus", "visible_gpus", "cluster", "secrets"), _PLACE),
+    **dict.fromkeys(("name", "wait", "detach", "wait_gpus"), "a comparison is one run"),
 }
-"""Why something can't differ between arms, by the first part of its key."""
+"""What can't differ between arms, and why."""
 
 _ONE_ARM = "compare needs arms to compare"
 
@@ -92,7 +96,7 @@ def take_apart(words: Sequence[str], base: Compare | None = None) -> tuple[Compa
     rest = []
     known = fields_of(Compare)
     for word in words:
-        key, _, text = word.partition("=")
+        key, _, text = word.lstrip("+").partition("=")
         if not key.startswith(PREFIX):
             rest.append(word)
             continue
@@ -106,6 +110,10 @@ def take_apart(words: Sequence[str], base: Compare | None = None) -> tuple[Compa
     how = dataclasses.replace(base or Compare(), **found)
     try:
         at_least("compare.rounds", how.rounds, 1)
+        if how.rounds > MOST:
+            raise SettingsError(
+                f"compare.rounds={how.rounds} must be at most {MOST}; say more compare.steps", "compare"
+            )
         at_least("compare.steps", how.steps, LEAST)
         at_least("compare.cool_down", how.cool_down, 0)
         at_least("compare.tolerance", how.tolerance, 0)
@@ -145,16 +153,14 @@ def check(specs: Sequence[JobSpec]) -> None:
     for key in dict.fromkeys(key for each in told for key in each):
         values = list(dict.fromkeys(show(each.get(key)) for each in told))
         if len(values) > 1:
-            reason = _WHY.get(key.partition(".")[0], _WHY["where"])
-            raise UsageError(f"{key} can't differ between the arms of a comparison ({' and '.join(values)}): {reason}")
+            named, why = key.removesuffix(".name"), _SAME[key.partition(".")[0]]
+            raise UsageError(f"{named} can't differ between the arms of a comparison ({' and '.join(values)}): {why}")
 
 
 def _shared(spec: JobSpec) -> dict[str, Any]:
     """What arms have in common, by its key."""
-    training, launch = spec.training, spec.launch
-    data = {("data" if key == "name" else f"data.{key}"): value for key, value in plain(training.data).items()}
-    where = {key: plain(getattr(launch, key)) for key in ("nodes", "gpus", "visible_gpus", "cluster", "secrets")}
-    return {"recipe": training.recipe, "seed": training.seed, **data, **dict(leaves(where))}
+    same = {key: plain(getattr(spec.training if key in TRAINING_KEYS else spec.launch, key)) for key in _SAME}
+    return dict(leaves(same))
 
 
 def settled(spec: JobSpec, how: Compare) -> JobSpec:

@@ -89,7 +89,7 @@ def test_rounds_go_there_and_back_and_have_each_arm_once():
 
 
 def test_keys_of_the_comparison_are_taken_out_of_the_words():
-    how, rest = comparison.take_apart(["amp=o0,o1", "compare.rounds=7", "compare.tolerance=0.1", "batch=8"])
+    how, rest = comparison.take_apart(["amp=o0,o1", "compare.rounds=7", "+compare.tolerance=0.1", "batch=8"])
     assert (how, rest) == (Compare(rounds=7, tolerance=0.1), ["amp=o0,o1", "batch=8"])
 
 
@@ -100,6 +100,7 @@ def test_keys_of_the_comparison_are_taken_out_of_the_words():
         ("compare.rounds=many", "compare.rounds=many should be a whole number"),
         ("compare.rounds=0", "compare.rounds=0 must be at least 1"),
         ("compare.steps=3", "compare.steps=3 must be at least 4"),
+        ("compare.rounds=1001", "compare.rounds=1001 must be at most 1000"),
         ("compare.cool_down=-1", "compare.cool_down=-1 must be at least 0"),
         ("compare.tolerance=-0.1", "compare.tolerance=-0.1 must be at least 0"),
     ],
@@ -123,6 +124,7 @@ def test_wrong_keys_of_the_comparison_are_refused(word, complaint):
             ["cluster=slurm", "cluster.cpus=1,2"],
             r"cluster\.cpus can't differ between the arms .*\(1 and 2\): arms run one",
         ),
+        (["wait=true,false"], r"wait can't differ between the arms .*\(true and false\): a comparison is one run"),
         (["gpus=0,1"], "gpus can't differ between the arms .*: arms run one after another in the same place"),
     ],
 )
