@@ -15,6 +15,8 @@ from launcher.report.document import COLOURS, Bar, Bars, Curves, Line
 from launcher.report.markup import Markup, join, tag
 
 TICKS = 5
+MARK, ROWS = 14, 6
+"""Height of a mark, of 300, and how many rows of them are used."""
 _WIDTH, _HEIGHT = 1000, 300
 
 
@@ -42,12 +44,13 @@ def curves(chart: Curves) -> Markup:
     heights += [100.0] if chart.unit == "percent" else []
     zero, sizes = chart.steps or chart.unit in ("bytes", "zero", "percent"), chart.unit == "bytes"
     up = _Scale.over(heights, log2=chart.unit == "log2", zero=zero, sizes=sizes)
+    marked = [each for each in chart.lines if each.marks]
     words: Callable[[float], str] = human.size if chart.unit == "bytes" else _figure
     plot = tag(
         "svg",
         join([_rule(up.place(each)) for each in up.ticks]),
         join([_line(each, across, up, chart.steps) for each in chart.lines]),
-        join([_mark(x, each.colour, across) for each in chart.lines for x in each.marks]),
+        join([_mark(x, each.colour, row, across) for row, each in enumerate(marked) for x in each.marks]),
         viewBox=f"0 0 {_WIDTH} {_HEIGHT}",
         preserveAspectRatio="none",
         role="img",
@@ -88,9 +91,10 @@ def _line(line: Line, across: _Scale, up: _Scale, steps: bool) -> Markup:
     return tag("polyline", points=points, class_=_style("line", line.colour))
 
 
-def _mark(x: float, colour: int, across: _Scale) -> Markup:
-    place = f"{across.place(x) * _WIDTH:.4g}"
-    return tag("line", x1=place, x2=place, y1=_HEIGHT - 14, y2=_HEIGHT, class_=_style("line mark", colour))
+def _mark(x: float, colour: int, row: int, across: _Scale) -> Markup:
+    """One of a line's marks, which have a row of their own above the axis, as far as there are rows."""
+    place, bottom = f"{across.place(x) * _WIDTH:.4g}", _HEIGHT - MARK * (row % ROWS)
+    return tag("line", x1=place, x2=place, y1=bottom - MARK + 2, y2=bottom, class_=_style("line mark", colour))
 
 
 def _rule(place: float) -> Markup:

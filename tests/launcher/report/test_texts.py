@@ -7,6 +7,7 @@ import pytest
 
 from launcher import runs
 from launcher.report import charts, markdown, plain, read, sections
+from launcher.report.document import Curves, Line
 from launcher.runs import Run
 
 from ..run_folders import finished
@@ -226,6 +227,13 @@ def test_devices_of_one_run_are_told_apart_by_colour_and_of_several_by_dashes(ro
 
     assert styles(one) == [("0", 0), ("1", 1)]
     assert styles(one, other) == [("0", 0), ("1", 8), ("0", 1), ("1", 9)]
+
+
+def test_steps_that_two_runs_skipped_are_marked_in_two_rows():
+    lines = [Line(label=name, colour=n, points=((1.0, 2.0), (9.0, 2.0)), marks=(5.0,)) for n, name in enumerate("ab")]
+    shown = charts.curves(Curves(title="Loss scale", x="step", y="scale", lines=tuple(lines), steps=True, unit="log2"))
+    places = re.findall(r'x1="([\d.]+)" x2="[\d.]+" y1="([\d.]+)" y2="([\d.]+)" class="line mark', shown)
+    assert places == [("500", "288", "300"), ("500", "274", "286")]
 
 
 def test_shares_are_drawn_up_to_the_whole(root):
