@@ -34,10 +34,23 @@ LINES = {
     precision.update()""",
     "tensorflow": """\
     from recipes.tensorflow_.precision import Precision
-    precision = Precision.from_env()""",
+    precision = Precision.from_env()
+    model = precision.build(make_model)                  # a function that makes the model
+    optimizer = precision.optimizer(optimizer, model.trainable_variables)
+    with precision.forward() as tape:                    # for tf.GradientTape(), in a tf.function
+        loss = ...
+    gradients = precision.backward(tape, loss, optimizer)
+    precision.step(optimizer, gradients)                 # for optimizer.apply(...)
+    precision.update()""",
     "paddle": """\
     from recipes.paddle_.precision import Precision
-    precision = Precision.from_env()""",
+    precision = Precision.from_env()
+    model, optimizer = precision.decorate(model, optimizer)  # before paddle.DataParallel
+    with precision.forward():
+        output = model(...)                              # the loss is made of output.astype("float32")
+    precision.backward(loss)                             # for loss.backward()
+    precision.step(optimizer)                            # for optimizer.step()
+    precision.update()""",
 }
 """What a script adds to carry any level out by itself."""
 

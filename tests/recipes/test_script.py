@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
+import re
+from pathlib import Path
 
 import pytest
 
@@ -125,3 +128,12 @@ def test_a_script_that_could_not_be_started_is_refused(train, proof, said):
 def test_torchrun_starts_scripts_in_torch_alone():
     with pytest.raises(SettingsError, match=r"train\.processes=2: torchrun"):
         script.check(settings("tensorflow", processes=2))
+
+
+@pytest.mark.parametrize("framework", LINES)
+def test_the_lines_to_add_name_what_is_there(framework):
+    text = Path(script.__file__).with_name(f"{framework}_").joinpath("precision.py").read_text()
+    (own,) = (node for node in ast.parse(text).body if isinstance(node, ast.ClassDef) and node.name == "Precision")
+    methods = {node.name for node in own.body if isinstance(node, ast.FunctionDef)}
+    named = set(re.findall(r"\b[Pp]recision\.(\w+)\(", LINES[framework]))
+    assert {"from_env", "forward", "backward", "step", "update"} <= named <= methods
