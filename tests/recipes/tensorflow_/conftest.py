@@ -6,9 +6,10 @@ import os
 
 import pytest
 
-pytest.importorskip("tensorflow")
-
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # as recipes.tensorflow_ does, which comes too late here
+
+pytest.importorskip("tensorflow")
 
 import recipes.tensorflow_
 from recipes.tensorflow_ import rewrite
