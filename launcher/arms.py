@@ -104,4 +104,7 @@ def _failed(folder: Path) -> str:
         said = (folder / FAILED).read_text(encoding="utf-8", errors="replace").strip()
     except OSError:
         return ""
+    code = said.removeprefix("exit code ")
+    if code.isdigit() and int(code) > 128:
+        return f"its trainer was killed by signal {int(code) - 128}"
     return {"out of memory": OUT_OF_MEMORY, "killed": KILLED}.get(said, f"its trainer ended with {said}")

@@ -315,6 +315,9 @@ def test_arms_are_what_their_folder_and_the_comparison_say(tmp_path, program):
     assert arms.state(Run(str(folder / "arms"), "01"), running)[:2] == ("failed", "it ran out of memory")
     (folder / "arms/01/failed").write_text("exit code 1\n")
     assert arms.state(Run(str(folder / "arms"), "01"), running)[:2] == ("failed", "a long story")
+    (folder / "arms/01/result.json").unlink()
+    (folder / "arms/01/failed").write_text("exit code 139\n")
+    assert arms.state(Run(str(folder / "arms"), "01"), running).reason == "its trainer was killed by signal 11"
     (folder / "arms/01/failed").write_text("killed\n")
     assert "it was killed by signal 9" in arms.state(Run(str(folder / "arms"), "01"), running).reason
 
