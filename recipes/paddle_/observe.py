@@ -92,7 +92,7 @@ class Witness:
                 "unaccounted": {name: sum(kernels[name].values()) for name in OTHERS if kernels.get(name)},
                 "audit": _disagreement(seen.calls, kernels),
                 "optimizer": dict(seen.stepped),
-                "float32": {"switches": {}, "arithmetic": self._arithmetic() if _in_float32(seen.calls) else {}},
+                "float32": self._float32() if _in_float32(seen.calls) else {"switches": {}, "arithmetic": {}},
             }
         )
 
@@ -117,12 +117,14 @@ class Witness:
         """Whether `amp.keep_fp32` keeps it in float32."""
         return any(layer in each.sublayers(include_self=True) for each in self._precision.kept_layers)
 
-    def _arithmetic(self) -> dict[str, str]:
-        """How float32 products are done: TF32 rounds what float32 holds."""
+    def _float32(self) -> dict[str, dict[str, str]]:
+        """How float32 products are done: Paddle's TF32 switches, and a product, as TF32 rounds what float32 holds."""
+        switches = {"set_cublas_switch": core.get_cublas_switch(), "set_cudnn_switch": core.get_cudnn_switch()}
         with paddle.no_grad(), paddle.amp.auto_cast(enable=False):
             found = paddle.matmul(paddle.full([16, 16], ROUNDED), paddle.eye(16))
         exact = bool((found == ROUNDED).all())
-        return {"matmul": "float32" if exact else "tf32"}
+        told = {name: str(on) for name, on in switches.items()} if self._precision.device == "cuda" else {}
+        return {"switches": told, "arithmetic": {"matmul": "float32" if exact else "tf32"}}
 
     def _head(self, number: int) -> dict[str, Any]:
         precision = self._precision

@@ -27,6 +27,7 @@ from typing import Any
 
 import paddle
 from paddle import nn
+from paddle.base import core
 
 from recipes import levels
 from recipes.levels import Amp, LossScale
@@ -81,7 +82,10 @@ class Precision:
 
     @staticmethod
     def of(amp: Amp, loss_scale: LossScale, device: str, *, tf32: bool | None = None) -> Precision:
-        """The level that `amp` names, resolved for `device` (cpu or cuda). Raises `SettingsError` for what can't be."""
+        """The level that `amp` names, resolved for `device` (cpu or cuda). Raises `SettingsError` for what can't be.
+
+        `tf32` None is off at o0 and on elsewhere. Sets Paddle's TF32 switches for the whole process.
+        """
         return _resolve(amp, loss_scale, device, tf32, os.environ)
 
     @staticmethod
@@ -260,13 +264,16 @@ def _resolve(amp: Amp, scale: LossScale, device: str, tf32: bool | None, environ
     row = levels.mechanism("paddle", amp.level, dtype, False, device, amp.master_weights)
     if row.hole:
         raise SettingsError(row.hole, "amp.level")
+    on = resolve_tf32(tf32, amp.level, device, capability, environ)
+    core.set_cublas_switch(on)  # Paddle has both on, from the start
+    core.set_cudnn_switch(on)
     return MECHANISMS[row.mechanism](
         amp=amp,
         loss_scale=levels.resolve_scale(scale, amp.level, dtype, amp.master_weights),
         dtype=dtype,
         mechanism=row.mechanism,
         device=device,
-        tf32=resolve_tf32(tf32, amp.level, device, capability, environ),
+        tf32=on,
     )
 
 

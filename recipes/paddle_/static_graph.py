@@ -205,7 +205,7 @@ class GraphWitness(Witness):
                     {"group": group, "dtype": dtype, "elements": count}
                     for (group, dtype), count in self._graph.parameters().items()
                 ],
-                "float32": {"switches": {}, "arithmetic": self._arithmetic() if float32 else {}},
+                "float32": self._float32() if float32 else {"switches": {}, "arithmetic": {}},
             }
         )
 

@@ -16,6 +16,7 @@ from paddle.base import core
 
 from recipes import operations, verdict
 from recipes.levels import PRESETS, Amp, LossScale, check
+from recipes.paddle_ import precision as precision_module
 from recipes.paddle_.observe import Witness
 from recipes.paddle_.precision import MECHANISMS, AutoCast, Decorated, Precision
 from recipes.paddle_.simplenet import Net
@@ -69,6 +70,16 @@ def test_float32_is_proved_with_its_work_counted_by_hand():
     assert work == {False: forward, True: 2 * forward - 2 * 5 * 8 * 16}
     assert report["optimizer"] == {"float32": 8 * 16 + 16 + 16 * 4 + 4}
     assert report["float32"]["arithmetic"] == {"matmul": "float32"}
+
+
+@pytest.mark.parametrize("on", [True, False])
+def test_tf32_is_switched_as_asked_and_the_switches_are_witnesses(monkeypatch, on):
+    monkeypatch.setattr(precision_module.devices, "capability_of", lambda kind: (8, 0))
+    precision = Precision.of(Amp(level="o0"), LossScale(), "cuda", tf32=on)
+    assert (precision.tf32, core.get_cublas_switch(), core.get_cudnn_switch()) == (on, on, on)
+    found = Witness(nn.Layer(), precision)._float32()
+    assert found["switches"] == {"set_cublas_switch": str(on), "set_cudnn_switch": str(on)}
+    assert Precision.of(Amp(level="o0"), LossScale(), "cpu").tf32 is core.get_cublas_switch() is False
 
 
 def test_a_convolution_is_counted():
