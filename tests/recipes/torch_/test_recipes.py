@@ -74,7 +74,7 @@ class BothOfTheGan(nn.Module):
         return self.discriminator(self.generator(noise))
 
 
-@pytest.mark.parametrize(
+NETWORKS = pytest.mark.parametrize(
     ("name", "settings", "net", "inputs"),
     [
         ("mnist", MnistSettings(), mnist.Net, (1, 28, 28)),
@@ -84,6 +84,9 @@ class BothOfTheGan(nn.Module):
         ("gan", GanSettings(), lambda settings: BothOfTheGan(), (100,)),
     ],
 )
+
+
+@NETWORKS
 def test_the_layers_that_the_launcher_knows_are_those_of_the_network(name, settings, net, inputs):
     known = recipes.find(name).layers(settings)
     whole = net(settings).eval()
@@ -99,6 +102,30 @@ def test_the_layers_that_the_launcher_knows_are_those_of_the_network(name, setti
         assert weight.shape[:2] == (layer.outputs, layer.inputs // layer.groups), layer
         assert weight.numel() == layer.weights, layer
         assert put_out[layer.name] == layer.outputs * layer.pixels, layer
+
+
+@NETWORKS
+@pytest.mark.parametrize("half", [False, True])
+def test_what_the_layers_put_out_is_no_more_than_what_is_kept_for_the_backward_pass(name, settings, net, inputs, half):
+    """Which is why a batch is held against a card's memory by it. What is kept is counted by storages, each once."""
+    whole, samples = net(settings), 4
+    parameters = {each.untyped_storage().data_ptr() for each in whole.parameters()}
+    kept, held = {}, []
+
+    def keep(found: torch.Tensor) -> torch.Tensor:
+        held.append(found)  # so that no later one gets its place
+        storage = found.untyped_storage()
+        if storage.data_ptr() not in parameters:
+            kept[storage.data_ptr()] = storage.nbytes()
+        return found
+
+    with (
+        torch.autograd.graph.saved_tensors_hooks(keep, lambda found: found),
+        torch.autocast("cpu", torch.bfloat16, enabled=half),
+    ):
+        whole(torch.rand(samples, *inputs))
+    put_out = sum(layer.outputs * layer.pixels for layer in recipes.find(name).layers(settings))
+    assert sum(kept.values()) >= samples * put_out * (2 if half else 4)
 
 
 def test_resnet50_has_its_published_number_of_parameters_and_its_strides_in_the_3x3():
