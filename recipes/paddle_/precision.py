@@ -177,10 +177,10 @@ class Precision:
         """For `paddle.Model.prepare(amp_configs=...)`; None for o0. Raises `SettingsError` for what it isn't told."""
         return None
 
-    def static(self, optimizer: Any, *, guarded: bool = False) -> Any:
+    def static(self, optimizer: Any) -> Any:
         """The optimizer of a static graph, which rewrites the graph as it minimizes. The same one at o0.
 
-        `guarded` keeps half precision to what is inside of `paddle.static.amp.fp16_guard`.
+        At o2 and o3 half precision is what is inside of `paddle.static.amp.fp16_guard`, which a loss should not be.
         """
         return optimizer
 
@@ -211,7 +211,7 @@ class AutoCast(Precision):
             raise SettingsError("paddle.Model knows float16 alone; say amp.dtype=float16", "amp.dtype")
         return {"level": "O1" if self.level == "o1" else "O2", **_scaling(self.loss_scale), **self.lists()}
 
-    def static(self, optimizer: Any, *, guarded: bool = False) -> Any:
+    def static(self, optimizer: Any) -> Any:
         lists = paddle.static.amp.CustomOpLists(**self.lists(), dtype=self.dtype)
         half_model = self.level != "o1"
         return paddle.static.amp.decorate(
@@ -220,7 +220,7 @@ class AutoCast(Precision):
             level="O2" if half_model else "O1",
             dtype=self.dtype,
             master_weight=self.level == "o2" and self.amp.master_weights is not False if half_model else None,
-            use_amp_guard=guarded,
+            use_amp_guard=half_model,
             **_scaling(self.loss_scale),
         )
 

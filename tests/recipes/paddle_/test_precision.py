@@ -175,9 +175,9 @@ def test_a_static_graph_is_decorated_with_lists_guard_and_masters(monkeypatch, l
     asked = {}
     monkeypatch.setattr(paddle.static.amp, "decorate", lambda optimizer, **words: asked.update(words))
     lists = {"allow": ("elementwise_add",), "deny": ("softmax",)} if level != "o3" else {}
-    forced(level, **lists).static(None, guarded=True)
+    forced(level, **lists).static(None)
     assert (asked["level"], asked["dtype"]) == ("O1" if level == "o1" else "O2", "bfloat16")
-    assert (asked["master_weight"], asked["use_amp_guard"]) == (masters, True)
+    assert (asked["master_weight"], asked["use_amp_guard"]) == (masters, level != "o1")
     assert (asked["init_loss_scaling"], asked["use_dynamic_loss_scaling"]) == (1.0, False)
     if lists:
         assert {"add", "elementwise_add"} <= asked["amp_lists"].white_list
@@ -223,6 +223,14 @@ def test_for_a_gpu_the_static_rewrite_makes_of_a_program_what_the_level_means(su
     assert (found["verdict"], found["dtype"], found["half_flop_share"]) == ("proved", dtype, 1.0)
     assert set(found["param_dtypes"]) == {"float32" if level == "o1" else dtype}
     assert set(report["optimizer"]) == {dtype if level == "o3" else "float32"}
+
+
+@pytest.mark.parametrize("level", ["o2", "o3"])
+def test_for_a_gpu_the_static_rewrite_leaves_the_loss_in_float32(supported, level):
+    graph = static_graph(forced(level, dtype="float16"))
+    block = graph.program.global_block()
+    (squared,) = (each for each in block.ops if each.type == "square")
+    assert precision_module.dtype_name(block.var(squared.input("X")[0]).dtype) == "float32"
 
 
 @pytest.mark.parametrize(
