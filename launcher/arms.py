@@ -9,12 +9,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from launcher import runs
-from launcher.runs import Files, Run
+from launcher.runs import ARMS, Files, Run
 from launcher.states import State, of_status
 from recipes.typed import show
 
-ARMS = "arms"
-"""The folder of a comparison that holds them."""
 RESULT = "result.json"
 LONGEST = 160
 """Letters of a reason; all of it stands in the arm's result and log."""

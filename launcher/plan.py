@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from launcher import contained, gpu_choice, needs, preflight, profilers, user_script
-from launcher.arms import ARMS
 from launcher.comparison import Compare, Published
 from launcher.contained import ContainerPlan
 from launcher.errors import UsageError, placed
 from launcher.facts import Facts
 from launcher.remote import address as addresses
+from launcher.runs import ARMS
 from launcher.schema import SlurmCluster
 from launcher.slurm import check as slurm_check
 from launcher.spec import JobSpec

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import importlib
+import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple, Protocol, cast
 
-from launcher import arms, runs
+from launcher import runs
 from launcher.runs import Files, Run
 from launcher.states import Liveness, State, judge, needs_liveness
 
@@ -75,7 +76,9 @@ def settle(seen: Iterable[Seen]) -> None:
         if nothing or not each.state.finished:
             continue
         root = Path(each.run.root)
-        if not runs.is_elsewhere(each.run.root):
+        if os.path.isdir(each.run.folder / runs.ARMS) and not runs.is_elsewhere(each.run.root):
+            from launcher import arms  # which a listing of plain runs does without
+
             arms.conclude(each.run.folder, each.state)
         try:
             runs.clear_unfinished(root, each.run.id)

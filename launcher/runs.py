@@ -25,6 +25,8 @@ from launcher.errors import UsageError
 
 UNFINISHED = ".unfinished"
 SWEEPS = ".sweeps"
+ARMS = "arms"
+"""The folder of a comparison that holds its arms."""
 
 
 class Run(NamedTuple):

@@ -10,11 +10,11 @@ from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from launcher import arms, log_pieces, queues, runs, stopping, summary
-from launcher.arms import ARMS, FAILED
+from launcher import log_pieces, queues, runs, stopping, summary
+from launcher.arms import FAILED
 from launcher.errors import UsageError
 from launcher.queues import Seen
-from launcher.runs import Run
+from launcher.runs import ARMS, Run
 
 SMALL = ("plan.json", "submission.json", "status.json", "result.json", "provenance.json")
 """Files of a run that are copied wherever it is looked at from."""
@@ -81,7 +81,7 @@ def _told(seen: Seen, question: Mapping[str, Any], follow: bool) -> dict[str, An
 
 def _in_arms(folder: Path, name: str) -> list[str]:
     """The files of that name in the arms of a comparison."""
-    return sorted(str(each.relative_to(folder)) for each in folder.glob(f"{arms.ARMS}/*/{name}"))
+    return sorted(str(each.relative_to(folder)) for each in folder.glob(f"{ARMS}/*/{name}"))
 
 
 def _small(folder: Path, numbers: Sequence[int], ended: bool) -> list[str]:

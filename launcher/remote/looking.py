@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from launcher import arms, human, processes, runs
+from launcher import human, processes, runs
 from launcher.queues import Seen
 from launcher.remote import pointers
 from launcher.remote.address import Address
@@ -89,7 +89,7 @@ def _question(run: Run, pointer: Pointer, follow: bool) -> dict[str, Any]:
     known = pointers.known(run.folder)
     question: dict[str, Any] = {"root": pointer.root, "id": run.id, "stamps": known.stamps if known else {}}
     if follow:
-        paths = [run.folder / METRICS, *run.folder.glob(f"{arms.ARMS}/*/{METRICS}")]
+        paths = [run.folder / METRICS, *run.folder.glob(f"{runs.ARMS}/*/{METRICS}")]
         question["metrics"] = {str(path.relative_to(run.folder)): measured(path) for path in paths}
     return question
 

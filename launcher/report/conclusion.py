@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from launcher import arms, runs, tables
+from launcher import runs, tables
 from launcher.report import read
 from launcher.report.compared import settings_of
 from launcher.report.intervals import CONFIDENCE
@@ -137,7 +137,7 @@ def _of_arm(arm: Arm, rounds: int) -> dict[str, Any]:
         "skipped_steps": figures.skipped,
         "half_flop_share": figures.half_share,
         "proof": figures.verdict or "unknown",
-        "result": f"{arms.ARMS}/{arm.evidence.run.id}/result.json" if arm.evidence.result else None,
+        "result": f"{runs.ARMS}/{arm.evidence.run.id}/result.json" if arm.evidence.result else None,
     }
 
 
