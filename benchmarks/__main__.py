@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 import json
+import multiprocessing
 import sys
-import tempfile
 import time
-from pathlib import Path
+from concurrent.futures import ProcessPoolExecutor
 
-from benchmarks import hardware, report
+from benchmarks import hardware, places, report
 from benchmarks.measure import Measured, Skipped
 from benchmarks.places import OUT, RESULTS
 
@@ -22,17 +21,26 @@ BENCHMARKS = {
     "sweep": "sweeps:plan",
     "ls-many": "listing:many",
     "report-many": "reports:many",
-    "step-o0": "training:o0",
-    "step-o1": "training:o1",
-    "step-o2": "training:o2",
-    "tensorflow-step-o0": "training_tensorflow:o0",
-    "tensorflow-step-o1": "training_tensorflow:o1",
-    "tensorflow-step-o2": "training_tensorflow:o2",
-    "step-simplenet": "recipes:simplenet",
-    "step-resnet50": "recipes:resnet50",
-    "step-efficientnet": "recipes:efficientnet",
-    "step-gan": "recipes:gan",
-    "input-cifar": "recipes:input_share",
+    "step-o0": "steps_torch:mnist_o0",
+    "step-o1": "steps_torch:mnist_o1",
+    "step-o2": "steps_torch:mnist_o2",
+    "step-simplenet": "steps_torch:simplenet",
+    "step-resnet50": "steps_torch:resnet50",
+    "step-efficientnet": "steps_torch:efficientnet",
+    "step-gan": "steps_torch:gan",
+    "step-added": "steps_torch:added",
+    "input-synthetic": "steps_torch:input_synthetic",
+    "input-cifar": "steps_torch:input_cifar",
+    "tensorflow-step-o0": "steps_tensorflow:mnist_o0",
+    "tensorflow-step-o1": "steps_tensorflow:mnist_o1",
+    "tensorflow-step-o2": "steps_tensorflow:mnist_o2",
+    "tensorflow-step-simplenet": "steps_tensorflow:simplenet",
+    "tensorflow-step-resnet50": "steps_tensorflow:resnet50",
+    "tensorflow-step-efficientnet": "steps_tensorflow:efficientnet",
+    "tensorflow-step-gan": "steps_tensorflow:gan",
+    "tensorflow-step-added": "steps_tensorflow:added",
+    "tensorflow-input-synthetic": "steps_tensorflow:input_synthetic",
+    "tensorflow-input-cifar": "steps_tensorflow:input_cifar",
     "masters": "masters:step",
     "telemetry": "telemetry:cost",
     "slurm-submit": "slurm:submit",
@@ -79,11 +87,12 @@ def main() -> int:
 
 
 def run(name: str) -> Measured:
-    """Run one benchmark in a folder of its own. Raises `Skipped` where this machine lacks what it needs."""
-    module, _, function = BENCHMARKS[name].partition(":")
-    benchmark = getattr(importlib.import_module(f"benchmarks.{module}"), function)
-    with tempfile.TemporaryDirectory(prefix="benchmark-") as folder:
-        return benchmark(Path(folder))
+    """Run one benchmark in a process of its own, in which no other left anything: threads, memory, switches.
+
+    Raises `Skipped` where this machine lacks what it needs.
+    """
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
+        return process.submit(places.run, BENCHMARKS[name]).result()
 
 
 if __name__ == "__main__":

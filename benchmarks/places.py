@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
-from benchmarks.measure import Skipped
+from benchmarks.measure import Measured, Skipped
 
 OUT = Path(__file__).parent / "out"
 RESULTS = Path(__file__).parent / "results"
 PEERS = Path(__file__).parent / "peers"
 PYTHON = sys.executable
+
+
+def run(place: str) -> Measured:
+    """Run the benchmark `module:function` in such a folder, in this process. Raises `Skipped`."""
+    module, _, function = place.partition(":")
+    benchmark = getattr(importlib.import_module(f"benchmarks.{module}"), function)
+    with tempfile.TemporaryDirectory(prefix="benchmark-") as folder:
+        return benchmark(Path(folder))
 
 
 def environment(folder: Path, **more: str) -> dict[str, str]:

@@ -1,0 +1,208 @@
+"""A recipe's step against a loop written by hand, in one process: a block of steps of each in turn.
+
+What is compared is CPU time, of all threads: other processes stretch a step's time on the clock by tens of percent, and
+its CPU time by few. Both sides compute with one thread, so a step that nothing disturbs takes about its CPU time; what
+the clock said stands beside it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.util
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy
+
+from benchmarks.measure import Measured, Skipped, Timing
+from recipes.trainer.recorder import Executed
+from recipes.trainer.training import Executor, choose_steps
+
+BLOCK = 4
+"""Steps of one side before it is the other's turn."""
+WARM_UP = 2
+"""Blocks of each side that are not counted."""
+LIMIT = 1.03
+MAY_ADD = 0.3e-3
+"""Seconds of CPU time that a trainer may add to a step."""
+
+HandStep = Callable[[Any], object]
+"""One step, or another thing to time, on the indices of the samples that the recipe's step has."""
+HandWritten = Callable[[Any], HandStep]
+"""From the recipe's `Run`, of which it takes settings and nothing that was made for the recipe, to such a step."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Trainer:
+    """A recipe in a framework, and what its steps are for."""
+
+    framework: str
+    recipe: str
+    words: Sequence[str]
+    """As on its command line, `amp` and `steps` among them."""
+    about: str
+    """The sizes, for people."""
+    one_thread: Callable[[], None]
+    """Has the framework compute with one thread."""
+
+    @property
+    def level(self) -> str:
+        return next(each.removeprefix("amp=") for each in self.words if each.startswith("amp="))
+
+
+def step(folder: Path, name: str, trainer: Trainer, hand: HandWritten, limit: float = LIMIT) -> Measured:
+    """The recipe's step at most `limit` times the hand-written one."""
+    turns = _run(folder, trainer, hand)
+    ours, theirs = f"the recipe's step at {trainer.level}", "a hand-written step"
+    return Measured(
+        name=name,
+        claim=f"a step of {trainer.recipe} at {trainer.level} in {trainer.framework} at most {limit} times a "
+        "hand-written one",
+        limit=limit,
+        ours=ours,
+        theirs=theirs,
+        timings={
+            ours: turns.ours.cpu,
+            theirs: turns.theirs.cpu,
+            f"{ours}, on the clock": turns.ours.clock,
+            f"{theirs}, on the clock": turns.theirs.clock,
+        },
+        note=f"{trainer.about}, {_HOW}; all that happens between two steps counts, observed steps do not",
+    )
+
+
+def added(folder: Path, name: str, trainer: Trainer, hand: HandWritten) -> Measured:
+    """What the recipe adds to a step, seen on one that computes next to nothing."""
+    turns = _run(folder, trainer, hand)
+    mine, others = turns.ours.cpu, turns.theirs.cpu
+    more = statistics.median(one - other for one, other in zip(mine.seconds, others.seconds, strict=True))
+    ours, allowed = "the recipe's step", f"a hand-written step and {MAY_ADD * 1e3:g} ms"
+    return Measured(
+        name=name,
+        claim=f"the trainer in {trainer.framework} adds at most {MAY_ADD * 1e3:g} ms to a step",
+        limit=1.0,
+        ours=ours,
+        theirs=allowed,
+        timings={
+            ours: mine,
+            allowed: Timing(seconds=tuple(each + MAY_ADD for each in others.seconds)),
+            "a hand-written step": others,
+        },
+        note=f"{trainer.about}, {_HOW}; it added {more * 1e3:.3f} ms",
+    )
+
+
+def input_share(folder: Path, name: str, trainer: Trainer, take: HandWritten) -> Measured:
+    """Making a batch, by `take`, at most a fiftieth of the recipe's step, which makes it and learns from it."""
+    turns = _run(folder, trainer, take)
+    ours, theirs = "making a batch", "the step, which makes its batch itself"
+    return Measured(
+        name=name,
+        claim=f"a step of {trainer.recipe} in {trainer.framework} is at most 0.02 the making of its batch",
+        limit=0.02,
+        ours=ours,
+        theirs=theirs,
+        timings={ours: turns.theirs.cpu, theirs: turns.ours.cpu},
+        note=f"{trainer.about}, {_HOW}; the data lie in the device's memory, and nothing else is waited for",
+    )
+
+
+_HOW = f"one thread, CPU time over blocks of {BLOCK} steps"
+
+
+def _run(folder: Path, trainer: Trainer, hand: HandWritten) -> Turns:
+    """Train as the words say, on the CPU, the hand-written loop taking its turns between the recipe's steps."""
+    if importlib.util.find_spec(trainer.framework) is None:
+        raise Skipped(f"{trainer.framework} is not installed")
+    package = f"recipes.{trainer.framework}_"
+    loop, module = (importlib.import_module(f"{package}.{each}") for each in ("loop", trainer.recipe))
+    trainer.one_thread()
+    found: list[Turns] = []
+
+    def train(run: Any) -> None:
+        train_it = run._train
+
+        def by_turns(**asked: Any) -> None:
+            watched = choose_steps(run.settings.steps, run.settings.seed)
+            found.append(Turns(asked["executor"], hand(run), watched))
+            train_it(**{**asked, "executor": found[0], "evaluate": None})  # which is no part of any step
+
+        run._train = by_turns
+        module.train(run)
+
+    words = [*trainer.words, "device=cpu", "checkpoint.every=0", f"run={folder / 'run'}"]
+    with open(folder / "out", "w", encoding="utf-8") as out, contextlib.redirect_stdout(out):
+        code = loop.main(trainer.recipe, train, words)
+    if code != loop.DONE:
+        said = (folder / "out").read_text(encoding="utf-8")
+        raise RuntimeError(f"{trainer.recipe} in {trainer.framework} ended with exit code {code}: {said[-2000:]}")
+    return found[0]
+
+
+class Blocks:
+    """What blocks of steps took, for each of their steps."""
+
+    def __init__(self) -> None:
+        self._cpu: list[float] = []
+        self._clock: list[float] = []
+        self._began = (0.0, 0.0)
+
+    def begin(self) -> None:
+        self._began = (time.process_time(), time.perf_counter())
+
+    def end(self) -> None:
+        cpu, clock = self._began
+        self._cpu.append((time.process_time() - cpu) / BLOCK)
+        self._clock.append((time.perf_counter() - clock) / BLOCK)
+
+    @property
+    def cpu(self) -> Timing:
+        return Timing(seconds=tuple(self._cpu[WARM_UP:]))
+
+    @property
+    def clock(self) -> Timing:
+        return Timing(seconds=tuple(self._clock[WARM_UP:]))
+
+
+class Turns:
+    """The recipe's executor, between whose blocks of steps the hand-written loop takes one: `training.Executor`.
+
+    A block of the recipe's is from its first step's begin to where the step after its last would begin.
+    """
+
+    def __init__(self, inner: Executor, hand: HandStep, watched: set[int]) -> None:
+        self.at_once = inner.at_once
+        self.ours, self.theirs = Blocks(), Blocks()
+        self._inner, self._hand = inner, hand
+        self._watched = watched
+        self._number = 0
+        self._left = 0
+        """Steps of the recipe's block that are to come."""
+        self._counts = False
+        """Whether that block is one to count: it has no step whose time says nothing of the speed."""
+
+    def shares(self, order: numpy.ndarray, epoch: int) -> Any:
+        return self._inner.shares(order, epoch)
+
+    def execute(self, shares: Any, first: int, count: int) -> Executed:
+        if self._left == 0:
+            if self._counts and self._number + 1 not in self._watched:  # what is watched is the recipe's step alone
+                self.ours.end()
+                self._take_turn([shares[(first + each) % len(shares)][0] for each in range(BLOCK)])
+            self._left, self._counts = BLOCK, True
+            self.ours.begin()
+        executed = self._inner.execute(shares, first, count)
+        self._number, self._left = self._number + count, self._left - count
+        self._counts &= not executed.prepared and self._number not in self._watched
+        return executed
+
+    def _take_turn(self, batches: Sequence[Any]) -> None:
+        self.theirs.begin()
+        for each in batches:
+            self._hand(each)
+        self.theirs.end()

@@ -1,0 +1,280 @@
+"""The recipes' steps in TensorFlow against loops written by hand in plain Keras, and what making a batch takes.
+
+At o1 the recipe's own switch rewrites the hand-written graphs too: it is the process's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from benchmarks import steps
+from benchmarks.measure import Measured
+from benchmarks.steps import HandStep, Trainer
+from recipes import resnet50 as resnet50_recipe
+from recipes.data import cifar, images, pairs, photographs
+from recipes.efficientnet import ADAM_EPSILON
+from recipes.gan import EPSILON, NOISE, RMSPROP_DECAY
+from recipes.simplenet import STEPS_PER_EPOCH
+
+if TYPE_CHECKING:
+    import keras
+    import tensorflow as tf
+
+    from recipes.tensorflow_.loop import Run
+
+
+def mnist_o0(folder: Path) -> Measured:
+    return steps.step(folder, "tensorflow-step-o0", _mnist("o0"), _mnist_by_hand)
+
+
+def mnist_o1(folder: Path) -> Measured:
+    return steps.step(folder, "tensorflow-step-o1", _mnist("o1"), _mnist_by_hand)
+
+
+def mnist_o2(folder: Path) -> Measured:
+    return steps.step(folder, "tensorflow-step-o2", _mnist("o2"), _mnist_by_hand)
+
+
+def simplenet(folder: Path) -> Measured:
+    words = ("amp=o2", "train.width=512", "batch=1024", "steps=200")
+    trainer = _trainer("simplenet", words, "nine layers of 512, batch 1024")
+    return steps.step(folder, "tensorflow-step-simplenet", trainer, _simplenet)
+
+
+def resnet50(folder: Path) -> Measured:
+    words = ("amp=o2", "train.image_size=32", "batch=8", "steps=100")
+    trainer = _trainer("resnet50", words, "one random batch of 8 images of 32x32")
+    return steps.step(folder, "tensorflow-step-resnet50", trainer, _resnet50)
+
+
+def efficientnet(folder: Path) -> Measured:
+    words = ("amp=o2", "data=synthetic", "train.image_size=32", "batch=16", "steps=100")
+    trainer = _trainer("efficientnet", words, "random images of 32x32, batch 16")
+    return steps.step(folder, "tensorflow-step-efficientnet", trainer, _efficientnet)
+
+
+def gan(folder: Path) -> Measured:
+    trainer = _trainer("gan", ("amp=o2", "data=digits", "batch=16", "steps=120"), "digits, batch 16")
+    return steps.step(folder, "tensorflow-step-gan", trainer, _gan)
+
+
+def added(folder: Path) -> Measured:
+    words = ("amp=o2", "train.width=8", "train.layers=1", "batch=8", "steps=4000")
+    trainer = _trainer("simplenet", words, "one layer of 8, batch 8")
+    return steps.added(folder, "tensorflow-step-added", trainer, _simplenet)
+
+
+def input_cifar(folder: Path) -> Measured:
+    words = ("amp=o2", "data=synthetic", "train.image_size=224", "batch=4", "steps=32")
+    trainer = _trainer("efficientnet", words, "four random images of CIFAR-100's shape resized to 224x224")
+    return steps.input_share(folder, "tensorflow-input-cifar", trainer, _taken_and_resized)
+
+
+def input_synthetic(folder: Path) -> Measured:
+    return steps.input_share(folder, "tensorflow-input-synthetic", _mnist("o2"), _taken)
+
+
+def _trainer(recipe: str, words: tuple[str, ...], about: str) -> Trainer:
+    return Trainer(framework="tensorflow", recipe=recipe, words=words, about=about, one_thread=_one_thread)
+
+
+def _one_thread() -> None:
+    import tensorflow as tf
+
+    tf.config.threading.set_intra_op_parallelism_threads(1)
+    tf.config.threading.set_inter_op_parallelism_threads(1)
+
+
+def _mnist(level: str) -> Trainer:
+    words = (f"amp={level}", "data=synthetic", "batch=128", "steps=160")
+    return _trainer("mnist", words, "random images, batch 128")
+
+
+def _built(run: Run, make: Callable[[], keras.Model]) -> keras.Model:
+    """The model in the level's dtypes, as a Keras user sets them."""
+    import keras
+
+    keras.config.set_dtype_policy("mixed_bfloat16" if run.settings.amp.level == "o2" else "float32")
+    model = make()
+    keras.config.set_dtype_policy("float32")
+    return model
+
+
+def _weights(optimizer: keras.Optimizer, model: keras.Model) -> Sequence[tf.Variable]:
+    optimizer.build(model.trainable_variables)
+    return [each.value for each in model.trainable_variables]
+
+
+def _plain(model: keras.Model, optimizer: keras.Optimizer, loss_of: Callable[[tf.Tensor], tf.Tensor]) -> HandStep:
+    """The step that everybody writes."""
+    import tensorflow as tf
+
+    weights = _weights(optimizer, model)
+
+    @tf.function(autograph=False)
+    def step(chosen: tf.Tensor) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            loss = loss_of(chosen)
+        optimizer.apply(tape.gradient(loss, weights))
+        return loss
+
+    return lambda chosen: step(tf.constant(chosen))
+
+
+def _mnist_by_hand(run: Run) -> HandStep:
+    import keras
+    import tensorflow as tf
+
+    from recipes.tensorflow_ import mnist
+
+    hyper = run.settings.train
+    inputs, labels = _in_memory(images.load(run.settings.data, run.settings.seed).train)
+    model = _built(run, lambda: mnist.network(hyper))
+    optimizer = keras.optimizers.Adadelta(hyper.lr, rho=hyper.rho, epsilon=mnist.EPSILON)
+
+    def loss_of(chosen: tf.Tensor) -> tf.Tensor:
+        return _cross_entropy(tf.gather(labels, chosen), model(tf.gather(inputs, chosen), training=True))
+
+    return _plain(model, optimizer, loss_of)
+
+
+def _simplenet(run: Run) -> HandStep:
+    import keras
+    import tensorflow as tf
+
+    from recipes.tensorflow_ import simplenet
+
+    hyper = run.settings.train
+    data = pairs.load(run.settings.seed, STEPS_PER_EPOCH * run.settings.batch, hyper.width)
+    inputs, labels = tf.constant(data.inputs), tf.constant(data.labels)
+    model = _built(run, lambda: simplenet.network(hyper))
+
+    def loss_of(chosen: tf.Tensor) -> tf.Tensor:
+        found = tf.cast(model(tf.gather(inputs, chosen), training=True), tf.float32)
+        return tf.reduce_mean(tf.square(found - tf.gather(labels, chosen)))
+
+    return _plain(model, keras.optimizers.SGD(hyper.lr), loss_of)
+
+
+def _resnet50(run: Run) -> HandStep:
+    import keras
+    import tensorflow as tf
+
+    from recipes.tensorflow_ import resnet50
+
+    hyper, batch = run.settings.train, run.settings.batch
+    pixels, named, _ = photographs.synthetic(run.settings.seed, batch, hyper.image_size, hyper.classes)
+    inputs, labels = tf.constant(resnet50.normalized(pixels)), tf.constant(named)
+    model = _built(run, lambda: resnet50.network(hyper))
+    optimizer = keras.optimizers.SGD(hyper.lr, momentum=hyper.momentum)
+    decayed = [each for each in model.trainable_variables if each.name == "kernel"]
+    rates = map(resnet50_recipe.schedule(run.settings, 500 * batch), range(10**6))
+    spread = hyper.label_smoothing / hyper.classes
+
+    def loss_of(chosen: tf.Tensor) -> tf.Tensor:
+        logits = tf.cast(model(inputs, training=True), tf.float32)
+        smooth = tf.one_hot(labels, hyper.classes, 1 - hyper.label_smoothing + spread, spread)
+        loss = tf.reduce_mean(tf.nn.softmax_cross_entropy_with_logits(smooth, logits))
+        return loss + hyper.weight_decay * tf.add_n([tf.nn.l2_loss(each.value) for each in decayed])
+
+    plain = _plain(model, optimizer, loss_of)
+
+    def step(chosen: Any) -> None:
+        optimizer.learning_rate.assign(next(rates))
+        plain(chosen)
+
+    return step
+
+
+def _efficientnet(run: Run) -> HandStep:
+    import keras
+    import tensorflow as tf
+
+    from recipes.tensorflow_ import efficientnet
+
+    hyper = run.settings.train
+    pixels, labels = _in_memory(cifar.load(run.settings.data, run.settings.seed).train)
+    model = _built(run, lambda: efficientnet.network(hyper))
+
+    def loss_of(chosen: tf.Tensor) -> tf.Tensor:
+        inputs = tf.image.resize(tf.gather(pixels, chosen), 2 * (hyper.image_size,)) / 255
+        return _cross_entropy(tf.gather(labels, chosen), model(inputs, training=True))
+
+    return _plain(model, keras.optimizers.Adam(hyper.lr, epsilon=ADAM_EPSILON), loss_of)
+
+
+def _gan(run: Run) -> HandStep:
+    import keras
+    import tensorflow as tf
+
+    from recipes.tensorflow_ import gan
+
+    hyper, count = run.settings.train, run.settings.batch
+    real, _ = _in_memory(images.load(run.settings.data, run.settings.seed).train)
+    generator = _built(run, lambda: gan.generator_network(hyper))
+    discriminator = _built(run, gan.discriminator_network)
+    makers = keras.optimizers.Adam(hyper.generator_lr, epsilon=EPSILON)
+    judges = keras.optimizers.RMSprop(hyper.discriminator_lr, rho=RMSPROP_DECAY, epsilon=EPSILON)
+    making, judging = _weights(makers, generator), _weights(judges, discriminator)
+    truth = tf.constant(gan.labels(count, hyper))
+
+    def made() -> tf.Tensor:
+        return generator(tf.random.uniform((count, NOISE), -1, 1), training=True)
+
+    def entropy(labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
+        return tf.reduce_mean(tf.nn.sigmoid_cross_entropy_with_logits(labels, tf.cast(logits, tf.float32)))
+
+    @tf.function(autograph=False)
+    def step(chosen: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        with tf.GradientTape() as tape:
+            maker_loss = entropy(tf.fill((count, 1), hyper.soften), discriminator(made(), training=True))
+        makers.apply(tape.gradient(maker_loss, making))
+        fake = made()
+        both = tf.concat((tf.cast(tf.gather(real, chosen), fake.dtype), fake), 0)
+        with tf.GradientTape() as tape:
+            judge_loss = entropy(truth, discriminator(both, training=True))
+        judges.apply(tape.gradient(judge_loss, judging))
+        return maker_loss, judge_loss
+
+    return lambda chosen: step(tf.constant(chosen))
+
+
+def _taken_and_resized(run: Run) -> HandStep:
+    import tensorflow as tf
+
+    size = run.settings.train.image_size
+    pixels, labels = _in_memory(cifar.load(run.settings.data, run.settings.seed).train)
+
+    @tf.function(autograph=False)
+    def take(chosen: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        return tf.image.resize(tf.gather(pixels, chosen), (size, size)) / 255, tf.gather(labels, chosen)
+
+    return lambda chosen: take(tf.constant(chosen))
+
+
+def _taken(run: Run) -> HandStep:
+    import tensorflow as tf
+
+    inputs, labels = _in_memory(images.load(run.settings.data, run.settings.seed).train)
+
+    @tf.function(autograph=False)
+    def take(chosen: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        return tf.gather(inputs, chosen), tf.gather(labels, chosen)
+
+    return lambda chosen: take(tf.constant(chosen))
+
+
+def _in_memory(part: images.Images) -> tuple[tf.Tensor, tf.Tensor]:
+    import tensorflow as tf
+
+    from recipes.tensorflow_.supervised import channels_last
+
+    return tf.constant(channels_last(part.images)), tf.constant(part.labels)
+
+
+def _cross_entropy(labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
+    import tensorflow as tf
+
+    return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, tf.cast(logits, tf.float32)))

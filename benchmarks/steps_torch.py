@@ -1,0 +1,229 @@
+"""The recipes' steps in torch against loops written by hand in plain torch, and what making a batch takes of a step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, interpolate, mse_loss
+
+from benchmarks import steps
+from benchmarks.measure import Measured
+from benchmarks.steps import HandStep, Trainer
+from recipes import resnet50 as resnet50_recipe
+from recipes.data import cifar, images, pairs
+from recipes.efficientnet import ADAM_EPSILON
+from recipes.gan import EPSILON, NOISE, RMSPROP_DECAY
+from recipes.simplenet import STEPS_PER_EPOCH
+from recipes.torch_ import efficientnet as efficientnet_trainer
+from recipes.torch_ import gan as gan_trainer
+from recipes.torch_ import mnist as mnist_trainer
+from recipes.torch_ import resnet50 as resnet50_trainer
+from recipes.torch_ import simplenet as simplenet_trainer
+from recipes.torch_.loop import Run
+from recipes.torch_.supervised import draw_glorot, to_device
+
+CPU = torch.device("cpu")
+MNIST_LIMIT = 1.02
+
+
+def mnist_o0(folder: Path) -> Measured:
+    return steps.step(folder, "step-o0", _mnist("o0"), _mnist_by_hand, MNIST_LIMIT)
+
+
+def mnist_o1(folder: Path) -> Measured:
+    return steps.step(folder, "step-o1", _mnist("o1"), _mnist_by_hand, MNIST_LIMIT)
+
+
+def mnist_o2(folder: Path) -> Measured:
+    return steps.step(folder, "step-o2", _mnist("o2"), _mnist_o2_by_hand, MNIST_LIMIT)
+
+
+def simplenet(folder: Path) -> Measured:
+    words = ("amp=o1", "train.width=512", "batch=1024", "steps=200")
+    trainer = _trainer("simplenet", words, "nine layers of 512, batch 1024")
+    return steps.step(folder, "step-simplenet", trainer, _simplenet)
+
+
+def resnet50(folder: Path) -> Measured:
+    words = ("amp=o1", "train.image_size=32", "batch=8", "steps=100")
+    about = "one random batch of 8 images of 32x32"
+    return steps.step(folder, "step-resnet50", _trainer("resnet50", words, about), _resnet50)
+
+
+def efficientnet(folder: Path) -> Measured:
+    words = ("amp=o1", "data=synthetic", "train.image_size=32", "batch=16", "steps=100")
+    about = "random images of 32x32, batch 16"
+    return steps.step(folder, "step-efficientnet", _trainer("efficientnet", words, about), _efficientnet)
+
+
+def gan(folder: Path) -> Measured:
+    words = ("amp=o1", "data=digits", "batch=16", "steps=120")
+    return steps.step(folder, "step-gan", _trainer("gan", words, "digits, batch 16"), _gan)
+
+
+def added(folder: Path) -> Measured:
+    words = ("amp=o1", "train.width=8", "train.layers=1", "batch=8", "steps=4000")
+    return steps.added(folder, "step-added", _trainer("simplenet", words, "one layer of 8, batch 8"), _simplenet)
+
+
+def input_cifar(folder: Path) -> Measured:
+    words = ("amp=o1", "data=synthetic", "train.image_size=224", "batch=4", "steps=32")
+    trainer = _trainer("efficientnet", words, "four random images of CIFAR-100's shape resized to 224x224")
+    return steps.input_share(folder, "input-cifar", trainer, _taken_and_resized)
+
+
+def input_synthetic(folder: Path) -> Measured:
+    return steps.input_share(folder, "input-synthetic", _mnist("o1"), _taken)
+
+
+def _trainer(recipe: str, words: tuple[str, ...], about: str) -> Trainer:
+    return Trainer(
+        framework="torch", recipe=recipe, words=words, about=about, one_thread=lambda: torch.set_num_threads(1)
+    )
+
+
+def _mnist(level: str) -> Trainer:
+    words = (f"amp={level}", "data=synthetic", "batch=128", "steps=160")
+    return _trainer("mnist", words, "random images, batch 128")
+
+
+def _plain(run: Run, optimizer: torch.optim.Optimizer, loss_of: Callable[[torch.Tensor], torch.Tensor]) -> HandStep:
+    """The step that everybody writes, at o0 or o1."""
+    half = run.settings.amp.level == "o1"
+
+    def step(chosen: torch.Tensor) -> None:
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=half):
+            loss = loss_of(chosen)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+def _mnist_by_hand(run: Run) -> HandStep:
+    inputs, labels = to_device(images.load(run.settings.data, run.settings.seed).train, CPU)
+    model = mnist_trainer.Net(run.settings.train).train()
+    optimizer = _adadelta(run, list(model.parameters()))
+    return _plain(run, optimizer, lambda chosen: cross_entropy(model(inputs[chosen]).float(), labels[chosen]))
+
+
+def _mnist_o2_by_hand(run: Run) -> HandStep:
+    inputs, labels = to_device(images.load(run.settings.data, run.settings.seed).train, CPU)
+    model = mnist_trainer.Net(run.settings.train).to(torch.bfloat16).train()  # it has no norms
+    weights = list(model.parameters())
+    masters = [each.detach().float() for each in weights]
+    for each in masters:
+        each.grad = torch.zeros_like(each)
+    gradients = [each.grad for each in masters]
+    optimizer = _adadelta(run, masters)
+
+    def step(chosen: torch.Tensor) -> None:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            loss = cross_entropy(model(inputs[chosen]).float(), labels[chosen])
+        loss.backward()
+        with torch.no_grad():
+            torch._foreach_copy_(gradients, [each.grad for each in weights])
+            optimizer.step()
+            torch._foreach_copy_(weights, masters)
+        model.zero_grad()
+
+    return step
+
+
+def _adadelta(run: Run, weights: list[torch.Tensor]) -> torch.optim.Optimizer:
+    return torch.optim.Adadelta(weights, lr=run.settings.train.lr, rho=run.settings.train.rho)
+
+
+def _simplenet(run: Run) -> HandStep:
+    hyper = run.settings.train
+    data = pairs.load(run.settings.seed, STEPS_PER_EPOCH * run.settings.batch, hyper.width)
+    inputs, labels = torch.from_numpy(data.inputs), torch.from_numpy(data.labels)
+    net = simplenet_trainer.Net(hyper)
+    optimizer = torch.optim.SGD(net.parameters(), lr=hyper.lr)
+    return _plain(run, optimizer, lambda chosen: mse_loss(net(inputs[chosen]).float(), labels[chosen]))
+
+
+def _resnet50(run: Run) -> HandStep:
+    hyper = run.settings.train
+    ((inputs, labels),), _ = resnet50_trainer.synthetic_batch(run)
+    net = resnet50_trainer.Net(hyper).to(memory_format=torch.channels_last).train()
+    decayed = [each for each in net.parameters() if each.ndim > 1]
+    others = [each for each in net.parameters() if each.ndim == 1]
+    groups = [{"params": decayed, "weight_decay": hyper.weight_decay}, {"params": others}]
+    optimizer = torch.optim.SGD(groups, lr=0.1, momentum=hyper.momentum)
+    rates = map(resnet50_recipe.schedule(run.settings, 500 * run.settings.batch), range(10**6))
+
+    def loss_of(chosen: torch.Tensor) -> torch.Tensor:
+        return cross_entropy(net(inputs).float(), labels, label_smoothing=hyper.label_smoothing)
+
+    plain = _plain(run, optimizer, loss_of)
+
+    def step(chosen: torch.Tensor) -> None:
+        rate = next(rates)
+        for group in optimizer.param_groups:
+            group["lr"] = rate
+        plain(chosen)
+
+    return step
+
+
+def _efficientnet(run: Run) -> HandStep:
+    pixels, labels = to_device(cifar.load(run.settings.data, run.settings.seed).train, CPU)
+    net = efficientnet_trainer.Net().to(memory_format=torch.channels_last).train()
+    optimizer = torch.optim.Adam(net.parameters(), lr=run.settings.train.lr, eps=ADAM_EPSILON)
+
+    def loss_of(chosen: torch.Tensor) -> torch.Tensor:
+        return cross_entropy(net(_resized(pixels[chosen], run.settings.train.image_size)).float(), labels[chosen])
+
+    return _plain(run, optimizer, loss_of)
+
+
+def _gan(run: Run) -> HandStep:
+    hyper = run.settings.train
+    real, _ = to_device(images.load(run.settings.data, run.settings.seed).train, CPU)
+    generator, discriminator = gan_trainer.Generator(hyper), gan_trainer.Discriminator()
+    draw_glorot(generator)
+    draw_glorot(discriminator)
+    makers = torch.optim.Adam(generator.parameters(), lr=hyper.generator_lr, eps=EPSILON)
+    judges = torch.optim.RMSprop(
+        discriminator.parameters(), lr=hyper.discriminator_lr, alpha=RMSPROP_DECAY, eps=EPSILON
+    )
+
+    def step(chosen: torch.Tensor) -> None:
+        count = len(chosen)
+        discriminator.requires_grad_(False)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            logits = discriminator(generator(torch.rand(count, NOISE) * 2 - 1)).float()
+            loss = binary_cross_entropy_with_logits(logits, torch.full_like(logits, hyper.soften))
+        loss.backward()
+        makers.step()
+        makers.zero_grad()
+        discriminator.requires_grad_(True)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            with torch.no_grad():
+                fake = generator(torch.rand(count, NOISE) * 2 - 1)
+            logits = discriminator(torch.cat((real[chosen].to(fake.dtype), fake))).float()
+            loss = binary_cross_entropy_with_logits(logits, gan_trainer.labels(count, hyper, CPU))
+        loss.backward()
+        judges.step()
+        judges.zero_grad()
+
+    return step
+
+
+def _taken_and_resized(run: Run) -> HandStep:
+    pixels, labels = to_device(cifar.load(run.settings.data, run.settings.seed).train, CPU)
+    return lambda chosen: (_resized(pixels[chosen], run.settings.train.image_size), labels[chosen])
+
+
+def _taken(run: Run) -> HandStep:
+    inputs, labels = to_device(images.load(run.settings.data, run.settings.seed).train, CPU)
+    return lambda chosen: (inputs[chosen], labels[chosen])
+
+
+def _resized(pixels: torch.Tensor, size: int) -> torch.Tensor:
+    floats = pixels.contiguous(memory_format=torch.channels_last).float()
+    return interpolate(floats, size=(size, size), mode="bilinear", align_corners=False) / 255

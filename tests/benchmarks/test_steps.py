@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks import steps, steps_torch
+from benchmarks.steps import BLOCK, Turns
+from recipes.trainer.recorder import Executed
+
+PER_EPOCH = 100
+
+
+class Recipe:
+    """An executor that writes down its steps, of which `prepared` make what they execute."""
+
+    at_once = 1
+
+    def __init__(self, done: list[str], prepared: set[int]) -> None:
+        self._done, self._prepared = done, prepared
+
+    def shares(self, order, epoch):
+        return [[f"samples {each}"] for each in range(PER_EPOCH)]
+
+    def execute(self, shares, first: int, count: int) -> Executed:
+        self._done.append(f"{first + 1}")
+        return Executed(loss=0.0, lr=0.0, outcome=None, prepared=first + 1 in self._prepared)
+
+
+def run(total: int, *, watched: set[int] = frozenset(), prepared: set[int] = frozenset()) -> tuple[Turns, list[str]]:
+    """The turns of so many steps, and all steps in their order; the hand-written loop's are `-`."""
+    done: list[str] = []
+    turns = Turns(Recipe(done, prepared), lambda chosen: done.append("-"), watched)
+    shares = turns.shares(None, 0)
+    for number in range(total):
+        turns.execute(shares, number, 1)
+    return turns, done
+
+
+def test_a_block_of_each_takes_its_turn() -> None:
+    _, done = run(2 * BLOCK + 1)
+    ours = [str(each) for each in range(1, 2 * BLOCK + 2)]
+    assert done == [*ours[:BLOCK], *"-" * BLOCK, *ours[BLOCK:-1], *"-" * BLOCK, ours[-1]]
+
+
+def test_both_sides_have_as_many_times_and_the_first_are_left_out() -> None:
+    turns, _ = run(10 * BLOCK + 1)
+    assert len(turns.ours.cpu.seconds) == len(turns.theirs.cpu.seconds) == 10 - steps.WARM_UP
+    assert len(turns.ours.clock.seconds) == 10 - steps.WARM_UP
+
+
+@pytest.mark.parametrize("odd", [{"watched": {2}}, {"prepared": {BLOCK}}])
+def test_a_block_with_a_step_that_was_watched_or_prepared_is_no_time(odd) -> None:
+    _, done = run(BLOCK + 1, **odd)
+    assert "-" not in done
+
+
+def test_nothing_is_done_by_hand_while_a_step_is_watched() -> None:
+    _, done = run(2 * BLOCK + 1, watched={BLOCK + 1})
+    assert "-" not in done
+
+
+def test_the_recipe_itself_runs_beside_the_hand_written_loop(tmp_path: Path) -> None:
+    words = ("amp=o1", "train.width=8", "train.layers=1", "batch=8", f"steps={8 * BLOCK}")
+    trainer = steps_torch._trainer("simplenet", words, "one layer of 8")
+    measured = steps.step(tmp_path, "tiny", trainer, steps_torch._simplenet)
+    counts = {len(each.seconds) for each in measured.timings.values()}
+    assert len(counts) == 1 and counts.pop() > 0
+    assert measured.ratio > 0
+    assert measured.claim == "a step of simplenet at o1 in torch at most 1.03 times a hand-written one"
+
+
+def test_a_recipe_that_fails_is_no_time(tmp_path: Path) -> None:
+    trainer = steps_torch._trainer("simplenet", ("amp=o1", "train.width=0", "steps=8"), "")
+    with pytest.raises(RuntimeError, match="simplenet in torch ended with exit code 2"):
+        steps.step(tmp_path, "broken", trainer, steps_torch._simplenet)
