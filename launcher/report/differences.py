@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import filecmp
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,8 @@ _UNITS = {
     "result: peak_memory_bytes": "bytes",
     **{f"result: throughput.{each}": "samples/s" for each in ("mean", "median", "p10", "p90")},
 }
+FILES = 12
+"""Files that are named where the code differs."""
 DIGEST = 12
 """Letters of a digest or a commit that are shown beside others."""
 
@@ -75,6 +78,25 @@ def _told(evidence: Evidence) -> dict[str, str]:
     found.pop("result: observed.why", None)  # a sentence, which stands with the verdict
     found["result: peak_memory_bytes"] = result.get("peak_memory_bytes")
     return {key: _said(key, value) for key, value in found.items()}
+
+
+def code_difference(one: Evidence, other: Evidence) -> str:
+    """In which files the code of two runs differs, in a sentence; empty where it does not."""
+    digests = [each.plan.get("code") for each in (one, other)]
+    if not all(digests) or digests[0] == digests[1]:
+        return ""
+    ours, theirs = (Path(str(each.plan.get("run_root")), ".code", str(each.plan["code"])) for each in (one, other))
+    if not (ours.is_dir() and theirs.is_dir()):
+        return "Their code differs; the snapshots of it are not both here."
+    mine, others = _files(ours), _files(theirs)
+    changed = mine ^ others
+    changed |= {each for each in mine & others if not filecmp.cmp(ours / each, theirs / each, shallow=False)}
+    more = f" and {len(changed) - FILES} more" if len(changed) > FILES else ""
+    return f"Their code differs in {', '.join(sorted(changed)[:FILES])}{more}."
+
+
+def _files(folder: Path) -> set[str]:
+    return {str(each.relative_to(folder)) for each in folder.rglob("*") if each.is_file()}
 
 
 def script_difference(one: Evidence, other: Evidence) -> list[str]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from launcher import human
-from launcher.report.differences import differing, script_difference
+from launcher.report.differences import code_difference, differing, script_difference
 from launcher.report.document import (
     Bar,
     Bars,
@@ -166,6 +166,8 @@ def differences(evidence: Sequence[Evidence]) -> Iterator[Section]:
         return
     parts: list[Part] = [table]
     if len(evidence) == 2:
+        if said := code_difference(*evidence):
+            parts.append(Prose(text=said))
         lines = script_difference(*evidence)
         parts.append(Code(text="\n".join(lines)) if lines else Prose(text="The scripts are the same."))
     yield Section(title="What differs", parts=tuple(parts))

@@ -139,6 +139,20 @@ def test_commits_are_short_where_they_differ_and_whole_where_a_run_comes_from(ro
     assert [row[whole.header.index("commit")].text for row in whole.rows] == ["c" * 40, "e" * 40]
 
 
+def test_where_the_code_of_two_runs_differs_its_files_are_named(root):
+    made = []
+    for number, code in enumerate(("aa", "bb")):
+        planned = {"code": code, "run_root": str(root)}
+        made.append(folders.run(root, f"20260102-03040{number}-brave-otter", planned=planned))
+        (root / ".code" / code / "recipes").mkdir(parents=True)
+        (root / ".code" / code / "recipes" / "same.py").write_text("same")
+        (root / ".code" / code / "recipes" / "other.py").write_text(code)
+        (root / ".code" / code / f"only_{code}.py").touch()
+    assert "Their code differs in only_aa.py, only_bb.py, recipes/other.py." in terminal(*made)
+    (root / ".code" / "aa").rename(root / ".code" / "gone")
+    assert "Their code differs; the snapshots of it are not both here." in terminal(*made)
+
+
 def test_two_equal_runs_differ_in_nothing(root):
     one = folders.run(root, "20260102-030405-brave-otter")
     other = folders.run(root, "20260102-030406-brave-owl")
