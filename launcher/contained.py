@@ -116,7 +116,7 @@ def _rendezvous(plan: Plan) -> tuple[str, ...]:
     """What the script finds out on its first node, for the processes on all of them."""
     if plan.nodes == 1:
         return ()
-    return WORKERS if plan.framework == "tensorflow" else RENDEZVOUS
+    return RENDEZVOUS if plan.script and plan.script.bare else WORKERS
 
 
 def describe(plan: Plan, argv: tuple[Word, ...]) -> Container:

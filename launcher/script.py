@@ -52,9 +52,7 @@ def array(plans: Sequence[Plan], *, log: str, folders: str, parallel: int | None
 
 
 def _rendezvous(plan: Plan) -> str:
-    if plan.framework == "tensorflow":
-        return f"{slurm_text.RENDEZVOUS}\n{slurm_text.WORKERS}"
-    return slurm_text.RENDEZVOUS
+    return f"{slurm_text.RENDEZVOUS}\n{slurm_text.WORKERS}"
 
 
 def _title(plan: Plan) -> Iterable[str]:

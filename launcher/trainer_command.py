@@ -11,8 +11,8 @@ from containers.words import Late, Word, to_bash
 from launcher import blocks, contained, engine_text, profilers
 from launcher.plan import Plan
 
-TENSORFLOW_NODE = "recipes.tensorflow_.node"
-"""Module that makes a process one of several of TensorFlow's, as torchrun does for torch."""
+NODES = {"torch": "recipes.torch_.node", "tensorflow": "recipes.tensorflow_.node"}
+"""Modules that make what they start a part of a job on several nodes."""
 
 
 def command(plan: Plan) -> tuple[Word, ...]:
@@ -24,16 +24,16 @@ def command(plan: Plan) -> tuple[Word, ...]:
     profiler = profilers.prefix(plan.settings, plan.run_dir, bare=bare)
     if plan.processes == 1 and plan.nodes == 1:
         return (*profiler, plan.python, *started)
-    if plan.framework == "tensorflow":
-        workers, number = Late("LAUNCHER_WORKERS", before="--workers="), Late("SLURM_NODEID", before="--number=")
-        return (*profiler, plan.python, "-m", TENSORFLOW_NODE, workers, number, *started)
-    where: tuple[Word, ...] = ("--standalone",)
-    if plan.nodes > 1:
-        # Ranks follow the node's number, so that a requeue keeps them.
+    torchrun, per_node = ("-m", "torch.distributed.run"), f"--nproc-per-node={plan.processes}"
+    if plan.nodes == 1:
+        return (*profiler, plan.python, *torchrun, "--standalone", per_node, *started)
+    if bare:  # in an image that may be too old for anything of ours; ranks follow the node's number as they do there
         rank, head = Late("SLURM_NODEID", before="--node-rank="), Late("MASTER_ADDR", before="--master-addr=")
         where = (f"--nnodes={plan.nodes}", rank, head, Late("MASTER_PORT", before="--master-port="))
-    torchrun = (*profiler, plan.python, "-m", "torch.distributed.run", *where, f"--nproc-per-node={plan.processes}")
-    return (*torchrun, *started)
+        return (*profiler, plan.python, *torchrun, *where, per_node, *started)
+    workers, number = Late("LAUNCHER_WORKERS", before="--workers="), Late("SLURM_NODEID", before="--number=")
+    node = (plan.python, "-m", NODES[plan.framework], workers, number)
+    return (*profiler, *node, *((*torchrun, per_node) if plan.framework == "torch" else ()), *started)
 
 
 def started(plan: Plan) -> str:
@@ -120,6 +120,6 @@ def _grouped(argv: tuple[Word, ...]) -> list[str]:
     last = modules[-1] if "--" not in argv else max(each for each in modules if each < argv.index("--"))
     end = argv.index("--") if "--" in argv else len(argv)
     words = [*quoted[last + 2 : end], *([" ".join(quoted[end:])] if end < len(argv) else [])]
-    if not {"torch.distributed.run", TENSORFLOW_NODE} & {each for each in argv if isinstance(each, str)}:
+    if not {"torch.distributed.run", *NODES.values()} & {each for each in argv if isinstance(each, str)}:
         return [" ".join(quoted[: last + 2]), *words]
     return [" ".join(quoted[:last]), " ".join(quoted[last : last + 2]), *words]

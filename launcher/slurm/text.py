@@ -31,7 +31,7 @@ while (: <"/dev/tcp/$MASTER_ADDR/$MASTER_PORT") 2>/dev/null; do
 done
 """.strip()
 
-# TensorFlow's processes, one a node, have to know of each other before they start.
+# Nodes meet before anything connects them; TensorFlow's processes, one a node, have to know of each other even then.
 WORKERS = r"""
 # Where each node's process listens, in the order of Slurm's node numbers; ports differ, as addresses may not.
 LAUNCHER_WORKERS=

@@ -121,8 +121,7 @@ def meet(kind: str, gpus: int, environ: Mapping[str, str] = os.environ) -> list[
     mine = tuple(_place(rank * count + index, index, kind, gpus, environ) for index in range(count))
     if alone:
         return [mine]
-    job = f"{environ.get('LAUNCHER_RUN_ID', '')} {environ.get('LAUNCHER_ATTEMPT', '')}".strip()
-    return meeting.meet(rank, addresses, mine, job=job, patience=meeting.PATIENCE)
+    return meeting.meet(rank, addresses, mine, job=meeting.job(environ), patience=meeting.PATIENCE)
 
 
 def _strategy(processes: int, gpus: int) -> tf.distribute.Strategy:

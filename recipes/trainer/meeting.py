@@ -49,6 +49,11 @@ def meet(
     return _receive(addresses, mine, job, patience, say)
 
 
+def job(environ: Mapping[str, str]) -> str:
+    """What the launcher calls this attempt of this run; empty where it didn't start it."""
+    return f"{environ.get('LAUNCHER_RUN_ID', '')} {environ.get('LAUNCHER_ATTEMPT', '')}".strip()
+
+
 @dataclasses.dataclass(kw_only=True, slots=True)
 class _Guest:
     connection: socket.socket

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 
 import pytest
@@ -15,31 +14,22 @@ from tests.recipes.torch_.trainers import rows, steps
 from tests.testbed.facts import Testbed
 
 STEPS = 120
-JOB = ("framework=tensorflow", "nodes=2", "amp=o1", "data=digits", "batch=32", f"steps={STEPS}", "checkpoint.every=10")
-
-# A Python that starts nothing on the second node. On the first one the trainer waits a shorter time than usual.
-HALF = f"""\
-#!/bin/sh
-[ "${{SLURMD_NODENAME-}}" != n2 ] || exit 127
-[ -n "${{SLURMD_NODENAME-}}" ] || exec {sys.executable} "$@"
-exec {sys.executable} -c '
-import runpy, sys
-from recipes.trainer import meeting
-meeting.PATIENCE = 2.0
-del sys.argv[:2]
-runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
-' "$@"
-"""
+JOB = (
+    "framework=tensorflow",
+    "nodes=2",
+    "amp=o1",
+    "data=digits",
+    "batch=32",
+    f"steps={STEPS}",
+    "checkpoint.every=10",
+    "cluster.max_requeues=0",
+)
 
 
 @pytest.fixture(scope="module")
 def submitted(testbed: Testbed, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Submitted]:
     root = tmp_path_factory.mktemp("tensorflow")
-    (root / "python").write_text(HALF)
-    (root / "python").chmod(0o700)
-    with all_submitted(
-        testbed, root, {"whole": (*JOB, "cluster.max_requeues=0"), "half": (*JOB, f"python={root / 'python'}")}
-    ) as found:
+    with all_submitted(testbed, root, {"whole": JOB}) as found:
         yield found
 
 
@@ -62,13 +52,3 @@ def test_before_their_time_limit_both_save_together_and_resumed_they_go_on_prove
         lines = [line.split() for line in submitted.said("whole", attempt).splitlines()[:3]]
         assert lines[0] == ["rank", "host", "device", "GPU", "visible", "GPUs"]
         assert lines[1:] == [["0", "n1", "cpu", "-", "none"], ["1", "n2", "cpu", "-", "none"]]
-
-
-def test_a_worker_that_never_starts_ends_the_run_which_says_who_is_missing(submitted: Submitted) -> None:
-    folder = submitted.folder("half")
-    assert ended(folder, LONG).name == "failed", told(folder)
-    lines = (folder / "attempts/1/stderr.log").read_text().splitlines()
-    (place,) = [number for number, line in enumerate(lines) if line.startswith("mnist: worker 1 at ")]
-    assert lines[place].endswith("did not come within 2 s; 1 of 2 did")
-    assert lines[place + 2].split() == ["0", "n1", "cpu", "-", "none"]
-    assert not (folder / "metrics.jsonl").exists()

@@ -77,17 +77,18 @@ if [ "${1-}" = node ]; then
     '--container-image=nvcr.io#nvidia/pytorch:25.06-py3' \
     --container-workdir=/home/mei/launcher-runs/.code/c0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0de \
     --container-mounts=/home/mei/launcher-runs/20260102-030405-calm-fox:/home/mei/launcher-runs/20260102-030405-calm-fox,/home/mei/launcher-runs/.cache:/home/mei/launcher-runs/.cache,/home/mei/launcher-runs/.code/c0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0de:/home/mei/launcher-runs/.code/c0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0de:ro \
-    --container-env=NVIDIA_VISIBLE_DEVICES,LANG,PYTHONNOUSERSITE,XDG_CACHE_HOME,TORCHINDUCTOR_CACHE_DIR,TRITON_CACHE_DIR,CUDA_CACHE_PATH,USER,LOGNAME,CUDA_DEVICE_ORDER,LAUNCHER_RUN_ID,LAUNCHER_SPEC,PYTHONPATH,PYTHONUNBUFFERED,CUDA_VISIBLE_DEVICES,LAUNCHER_ATTEMPT,MASTER_ADDR,MASTER_PORT \
+    --container-env=NVIDIA_VISIBLE_DEVICES,LANG,PYTHONNOUSERSITE,XDG_CACHE_HOME,TORCHINDUCTOR_CACHE_DIR,TRITON_CACHE_DIR,CUDA_CACHE_PATH,USER,LOGNAME,CUDA_DEVICE_ORDER,LAUNCHER_RUN_ID,LAUNCHER_SPEC,PYTHONPATH,PYTHONUNBUFFERED,CUDA_VISIBLE_DEVICES,LAUNCHER_ATTEMPT,LAUNCHER_WORKERS \
     /usr/bin/env \
     HOME=/home/mei/launcher-runs/.cache/home \
     /bin/sh \
     -c \
-    'python=$1 module=$3; shift 3; exec "$python" -m "$module" "--node-rank=$SLURM_NODEID" "--master-addr=$MASTER_ADDR" "--master-port=$MASTER_PORT" "$@"' \
+    'python=$1 module=$3; shift 3; exec "$python" -m "$module" "--workers=$LAUNCHER_WORKERS" "--number=$SLURM_NODEID" "$@"' \
     sh \
     python3 \
     -m \
+    recipes.torch_.node \
+    -m \
     torch.distributed.run \
-    --nnodes=2 \
     --nproc-per-node=4 \
     -m \
     recipes.torch_.mnist \
@@ -172,6 +173,15 @@ while (: <"/dev/tcp/$MASTER_ADDR/$MASTER_PORT") 2>/dev/null; do
   slot=$((slot + 997))
   MASTER_PORT=$((20000 + slot % 12000))
 done
+# Where each node's process listens, in the order of Slurm's node numbers; ports differ, as addresses may not.
+LAUNCHER_WORKERS=
+port=$MASTER_PORT
+for node in $(scontrol show hostnames "$SLURM_JOB_NODELIST"); do
+  address=$(scontrol --oneliner show node "$node" | sed -n 's/.* NodeAddr=\([^ ]*\).*/\1/p')
+  LAUNCHER_WORKERS=$LAUNCHER_WORKERS${LAUNCHER_WORKERS:+,}${address:-$node}:$port
+  port=$((port + 1))
+done
+export LAUNCHER_WORKERS
 
 asked=
 trap 'asked=yes; [ -e "$RUN/STOP" ] || echo "attempt $attempt" >"$RUN/STOP"' USR1
@@ -208,17 +218,18 @@ trap 'signalled=TERM; trap "" TERM INT HUP; kill -TERM 0' TERM INT HUP
     '--container-image=nvcr.io#nvidia/pytorch:25.06-py3' \
     --container-workdir=/home/mei/launcher-runs/.code/c0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0de \
     --container-mounts=/home/mei/launcher-runs/20260102-030405-calm-fox:/home/mei/launcher-runs/20260102-030405-calm-fox,/home/mei/launcher-runs/.cache:/home/mei/launcher-runs/.cache,/home/mei/launcher-runs/.code/c0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0de:/home/mei/launcher-runs/.code/c0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0de:ro \
-    --container-env=NVIDIA_VISIBLE_DEVICES,LANG,PYTHONNOUSERSITE,XDG_CACHE_HOME,TORCHINDUCTOR_CACHE_DIR,TRITON_CACHE_DIR,CUDA_CACHE_PATH,USER,LOGNAME,CUDA_DEVICE_ORDER,LAUNCHER_RUN_ID,LAUNCHER_SPEC,PYTHONPATH,PYTHONUNBUFFERED,CUDA_VISIBLE_DEVICES,LAUNCHER_ATTEMPT,MASTER_ADDR,MASTER_PORT \
+    --container-env=NVIDIA_VISIBLE_DEVICES,LANG,PYTHONNOUSERSITE,XDG_CACHE_HOME,TORCHINDUCTOR_CACHE_DIR,TRITON_CACHE_DIR,CUDA_CACHE_PATH,USER,LOGNAME,CUDA_DEVICE_ORDER,LAUNCHER_RUN_ID,LAUNCHER_SPEC,PYTHONPATH,PYTHONUNBUFFERED,CUDA_VISIBLE_DEVICES,LAUNCHER_ATTEMPT,LAUNCHER_WORKERS \
     /usr/bin/env \
     HOME=/home/mei/launcher-runs/.cache/home \
     /bin/sh \
     -c \
-    'python=$1 module=$3; shift 3; exec "$python" -m "$module" "--node-rank=$SLURM_NODEID" "--master-addr=$MASTER_ADDR" "--master-port=$MASTER_PORT" "$@"' \
+    'python=$1 module=$3; shift 3; exec "$python" -m "$module" "--workers=$LAUNCHER_WORKERS" "--number=$SLURM_NODEID" "$@"' \
     sh \
     python3 \
     -m \
+    recipes.torch_.node \
+    -m \
     torch.distributed.run \
-    --nnodes=2 \
     --nproc-per-node=4 \
     -m \
     recipes.torch_.mnist \

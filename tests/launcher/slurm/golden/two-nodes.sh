@@ -63,7 +63,7 @@ telemetry_of_host() {
 if [ "${1-}" = node ]; then
   cd "$CODE" || exit 1
   exec {telemetry}> >(telemetry >/dev/null 2>&1)
-  exec /opt/venv/bin/python -m torch.distributed.run --nnodes=2 --node-rank="$SLURM_NODEID" --master-addr="$MASTER_ADDR" --master-port="$MASTER_PORT" --nproc-per-node=2 \
+  exec /opt/venv/bin/python -m recipes.torch_.node --workers="$LAUNCHER_WORKERS" --number="$SLURM_NODEID" -m torch.distributed.run --nproc-per-node=2 \
     -m recipes.torch_.mnist \
     amp=o2 \
     batch=512 \
@@ -152,6 +152,15 @@ while (: <"/dev/tcp/$MASTER_ADDR/$MASTER_PORT") 2>/dev/null; do
   slot=$((slot + 997))
   MASTER_PORT=$((20000 + slot % 12000))
 done
+# Where each node's process listens, in the order of Slurm's node numbers; ports differ, as addresses may not.
+LAUNCHER_WORKERS=
+port=$MASTER_PORT
+for node in $(scontrol show hostnames "$SLURM_JOB_NODELIST"); do
+  address=$(scontrol --oneliner show node "$node" | sed -n 's/.* NodeAddr=\([^ ]*\).*/\1/p')
+  LAUNCHER_WORKERS=$LAUNCHER_WORKERS${LAUNCHER_WORKERS:+,}${address:-$node}:$port
+  port=$((port + 1))
+done
+export LAUNCHER_WORKERS
 
 asked=
 trap 'asked=yes; [ -e "$RUN/STOP" ] || echo "attempt $attempt" >"$RUN/STOP"' USR1

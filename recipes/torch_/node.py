@@ -1,0 +1,34 @@
+"""Starts torchrun on one of several nodes, once all nodes are there.
+
+    python -m recipes.torch_.node --workers=HOST:PORT,HOST:PORT --number=0 -m torch.distributed.run -m MODULE amp=o2
+
+By itself torchrun waits in silence for a node that never starts. So the nodes meet first, at the address that is
+torchrun's afterwards. Ranks follow the node's number, so that a requeue keeps them.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from collections.abc import Sequence
+
+from recipes.trainer import meeting, node
+from recipes.trainer.world import Place, PlacementError, host_and_port, visible_gpus
+
+
+def meet(addresses: tuple[str, ...], number: int) -> Sequence[str]:
+    """Wait for the other nodes; gives torchrun's words for this one. Exits with 1 where one is missing."""
+    here = Place(rank=number, host=socket.gethostname(), device="-", gpu="", visible=visible_gpus(0))
+    try:
+        meeting.meet(number, addresses, (here,), job=meeting.job(os.environ), patience=meeting.PATIENCE)
+    except PlacementError as error:
+        if number == 0 or not error.of_all:
+            print(error, file=sys.stderr)
+        raise SystemExit(1) from None
+    head, port = host_and_port(addresses[0])
+    return (f"--nnodes={len(addresses)}", f"--node-rank={number}", f"--master-addr={head}", f"--master-port={port}")
+
+
+if __name__ == "__main__":
+    node.start("recipes.torch_.node", sys.argv[1:], meet)

@@ -1,0 +1,36 @@
+"""What torchrun is told on each of several nodes, once all are there."""
+
+from __future__ import annotations
+
+import socket
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from recipes.torch_.node import meet
+from recipes.trainer import meeting
+
+
+@pytest.fixture
+def addresses() -> tuple[str, ...]:
+    """Of two nodes; nothing listens there yet."""
+    with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as other:
+        return tuple(f"127.0.0.1:{each.getsockname()[1]}" for each in (one, other))
+
+
+def test_all_nodes_are_told_of_the_first_once_all_are_there(addresses: tuple[str, ...]) -> None:
+    with ThreadPoolExecutor() as pool:
+        told = list(pool.map(lambda number: meet(addresses, number), range(2)))
+    port = addresses[0].split(":")[1]
+    for number, words in enumerate(told):
+        assert words == ("--nnodes=2", f"--node-rank={number}", "--master-addr=127.0.0.1", f"--master-port={port}")
+
+
+def test_a_node_that_never_starts_is_named(
+    addresses: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(meeting, "PATIENCE", 0.3)
+    with pytest.raises(SystemExit) as ended:
+        meet(addresses, 0)
+    assert ended.value.code == 1
+    assert capsys.readouterr().err.startswith(f"worker 1 at {addresses[1]} did not come within 0.3 s; 1 of 2 did\nrank")
