@@ -52,6 +52,23 @@ def test_profiled_steps_are_not_timed(tmp_path):
     assert any(timed.values())
 
 
+def test_a_run_that_is_stopped_in_the_middle_of_a_profile_keeps_what_was_recorded(tmp_path, monkeypatch):
+    run = tmp_path / "run"
+    begin = profiling.FrameworkProfiler.start
+
+    def start(profiler):
+        begin(profiler)
+        (run / "STOP").touch()
+
+    monkeypatch.setattr(profiling.FrameworkProfiler, "start", start)
+    words = ["amp=o0", "data=synthetic", "steps=400", "batch=8", "profile=framework", "profile.steps=150"]
+    assert main("mnist", train, [*words, "profile.start=3", f"run={run}", "device=cpu"]) == 85
+    found = json.loads((run / "result.json").read_text())
+    first, last = found["profile"]["steps"]
+    assert last == found["steps"] < first + 149, "it ends where the run did"
+    assert (run / found["profile"]["trace"]).stat().st_size > 1000
+
+
 def test_a_script_is_profiled_beside_its_observed_steps(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.argv", ["x"])
