@@ -220,6 +220,12 @@ def _check_paddle(amp: Amp, scale: LossScale) -> None:
     for key in ("min", "max"):
         if getattr(scale, key) is not None:
             raise SettingsError(f"loss_scale.{key}: Paddle's scaler has no bounds; leave it out", f"loss_scale.{key}")
+    if amp.dtype == "bfloat16" and scale.mode == "dynamic":
+        raise SettingsError(
+            "loss_scale.mode=dynamic: Paddle's scaler switches itself off for bfloat16, which needs none; say "
+            "loss_scale=none, or amp.dtype=float16",
+            "loss_scale.mode",
+        )
 
 
 def check_saved_scale(own: LossScale, state: Mapping[str, Any]) -> None:

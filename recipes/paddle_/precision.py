@@ -18,6 +18,7 @@ On a CPU Paddle applies no mixed precision, and only o0 can be had. Nothing here
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -33,6 +34,7 @@ from recipes import levels
 from recipes.levels import Amp, LossScale
 from recipes.operations import in_paddle, paddle_lists
 from recipes.paddle_ import devices
+from recipes.paddle_.loss_scale import go_on, make_scaler, scaler_arguments, state_of
 from recipes.trainer.spec import read_spec
 from recipes.trainer.tf32 import resolve_tf32
 from recipes.typed import SettingsError
@@ -77,7 +79,7 @@ class Precision:
         self.skipped_total = 0
         """Optimizer steps skipped so far."""
         self.on_step: list[OptimizerStep] = []
-        self._scaler = _scaler(loss_scale)
+        self._scaler = make_scaler(loss_scale)
         self._scale_of_graph: Callable[[], float | None] | None = None
 
     @staticmethod
@@ -185,7 +187,7 @@ class Precision:
         return optimizer
 
     def state_dict(self) -> dict[str, Any]:
-        scaler = None if self._scaler is None else _plain(self._scaler.state_dict())
+        scaler = None if self._scaler is None else state_of(self._scaler)
         return {"level": self.level, "dtype": self.dtype, "scaler": scaler, "skipped": self.skipped_total}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -195,8 +197,7 @@ class Precision:
                 raise SettingsError(f"amp.{key}={own}, and the checkpoint was saved with {state[key]}", f"amp.{key}")
         self.skipped_total = state["skipped"]
         if self._scaler is not None:
-            self._scaler.load_state_dict({**state["scaler"], "scale": [state["scaler"]["scale"]]})
-            _drop_dimension(self._scaler)
+            go_on(self._scaler, state["scaler"])
 
 
 class AutoCast(Precision):
@@ -209,7 +210,7 @@ class AutoCast(Precision):
     def amp_configs(self) -> dict[str, Any] | None:
         if self.dtype != "float16":
             raise SettingsError("paddle.Model knows float16 alone; say amp.dtype=float16", "amp.dtype")
-        return {"level": "O1" if self.level == "o1" else "O2", **_scaling(self.loss_scale), **self.lists()}
+        return {"level": "O1" if self.level == "o1" else "O2", **scaler_arguments(self.loss_scale), **self.lists()}
 
     def static(self, optimizer: Any) -> Any:
         lists = paddle.static.amp.CustomOpLists(**self.lists(), dtype=self.dtype)
@@ -221,7 +222,7 @@ class AutoCast(Precision):
             dtype=self.dtype,
             master_weight=self.level == "o2" and self.amp.master_weights is not False if half_model else None,
             use_amp_guard=half_model,
-            **_scaling(self.loss_scale),
+            **scaler_arguments(self.loss_scale),
         )
 
 
@@ -261,6 +262,8 @@ def _resolve(amp: Amp, scale: LossScale, device: str, tf32: bool | None, environ
     levels.check(amp, scale, "paddle")
     capability = devices.capability_of(device)
     dtype = levels.resolve_dtype(amp.level, amp.dtype, device, capability, "paddle")
+    if amp.level != "o0":
+        levels.check(dataclasses.replace(amp, dtype=dtype), scale, "paddle")  # what auto became
     row = levels.mechanism("paddle", amp.level, dtype, False, device, amp.master_weights)
     if row.hole:
         raise SettingsError(row.hole, "amp.level")
@@ -275,36 +278,6 @@ def _resolve(amp: Amp, scale: LossScale, device: str, tf32: bool | None, environ
         device=device,
         tf32=on,
     )
-
-
-def _scaler(scale: LossScale) -> Any:
-    """Paddle's own scaler with these parameters, None for none."""
-    if scale.mode in ("none", "auto"):
-        return None
-    scaler = paddle.amp.GradScaler(**_scaling(scale))
-    _drop_dimension(scaler)
-    return scaler
-
-
-def _drop_dimension(scaler: Any) -> None:
-    """Make its scale, a vector of one number, a scalar: as it backs off Paddle takes `float()` of it, which NumPy from
-    2.4 on refuses for vectors."""
-    if scaler._scale is not None:  # it is where Paddle has switched its scaler off, as on a CPU
-        scaler._scale = scaler._scale.reshape([])
-
-
-def _scaling(scale: LossScale) -> dict[str, Any]:
-    """A loss scale in the words of Paddle's scalers. None is one that stays 1: where they get no words they scale."""
-    if scale.mode == "none":
-        return {"init_loss_scaling": 1.0, "use_dynamic_loss_scaling": False}
-    return {
-        "init_loss_scaling": scale.init,
-        "incr_ratio": scale.growth,
-        "decr_ratio": scale.backoff,
-        "incr_every_n_steps": scale.growth_every,
-        "decr_every_n_nan_or_inf": scale.backoff_every,
-        "use_dynamic_loss_scaling": scale.mode == "dynamic",
-    }
 
 
 def _matching(model: nn.Layer, patterns: tuple[str, ...]) -> dict[str, nn.Layer]:
@@ -336,7 +309,3 @@ def stepped(optimizer: paddle.optimizer.Optimizer) -> Counter[str]:
 def dtype_name(dtype: Any) -> str:
     """`float32` for `paddle.float32`."""
     return str(dtype).removeprefix("paddle.")
-
-
-def _plain(state: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: float(each) if name == "scale" else each for name, each in state.items()}

@@ -1,0 +1,135 @@
+"""What really ran in a step in Paddle, as far as a CPU shows it: nothing is taken for applied."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy
+import paddle
+import pytest
+from paddle import nn
+from paddle.base import core
+
+from recipes import verdict
+from recipes.levels import Amp, LossScale
+from recipes.paddle_ import devices
+from recipes.paddle_.observe import Witness
+from recipes.paddle_.precision import Precision
+from tests.recipes.paddle_.forced import float32, forced
+
+
+def train(precision, net=None, witnessed=True):
+    """One witnessed step, judged."""
+    paddle.seed(0)
+    paddle.set_device("cpu")
+    net = net or nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
+    optimizer = paddle.optimizer.SGD(0.1, parameters=net.parameters())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        net, optimizer = precision.decorate(net, optimizer)
+        witness = Witness(net, precision)
+        with witness.step(1):
+            with precision.forward():
+                loss = (net(paddle.ones([5, 8])).astype("float32") ** 2).mean()
+            precision.backward(loss)
+            precision.step(optimizer)
+            precision.update()
+            optimizer.clear_grad()
+    return verdict.observed(witness.reports), witness.reports[0]
+
+
+def test_float32_is_proved_with_its_work_counted_by_hand():
+    found, report = train(float32())
+    assert found["verdict"] == "proved", found["why"]
+    work = {each["backward"]: each["flops"] for each in report["calls"]}
+    forward = 2 * 5 * (8 * 16 + 16 * 4)
+    # The input of the first layer learns nothing: its gradient is not computed.
+    assert work == {False: forward, True: 2 * forward - 2 * 5 * 8 * 16}
+    assert report["optimizer"] == {"float32": 8 * 16 + 16 + 16 * 4 + 4}
+    assert report["float32"]["arithmetic"] == {"matmul": "float32"}
+
+
+@pytest.mark.parametrize("on", [True, False])
+def test_tf32_is_switched_as_asked_and_the_switches_are_witnesses(monkeypatch, on):
+    monkeypatch.setattr(devices, "capability_of", lambda kind: (8, 0))
+    precision = Precision.of(Amp(level="o0"), LossScale(), "cuda", tf32=on)
+    assert (precision.tf32, core.get_cublas_switch(), core.get_cudnn_switch()) == (on, on, on)
+    found = Witness(nn.Layer(), precision)._float32()
+    assert found["switches"] == {"set_cublas_switch": str(on), "set_cudnn_switch": str(on)}
+    assert Precision.of(Amp(level="o0"), LossScale(), "cpu").tf32 is core.get_cublas_switch() is False
+
+
+def test_a_convolution_is_counted():
+    net = nn.Sequential(nn.Unflatten(1, [2, 2, 2]), nn.Conv2D(2, 6, 2, groups=2), nn.Flatten())
+    found, report = train(float32(), net)
+    assert found["verdict"] == "proved", found["why"]
+    forward = next(each for each in report["calls"] if not each["backward"])
+    assert (forward["operation"], forward["flops"]) == ("conv2d", 2 * (5 * 6) * (1 * 2 * 2))
+
+
+@pytest.mark.parametrize("level", ["o1", "o2", "o3"])
+def test_a_level_forced_onto_a_cpu_is_contradicted_and_never_proved(level):
+    found, _ = train(forced(level))
+    assert found["verdict"] == "contradicted"
+    assert "0.0% of forward ran in bfloat16" in found["why"]
+
+
+def test_a_product_outside_of_the_layers_is_not_passed_over():
+    class Hidden(nn.Layer):
+        def __init__(self):
+            super().__init__()
+            self.inner = nn.Linear(8, 8)
+
+        def forward(self, inputs):
+            return paddle.matmul(self.inner(inputs), paddle.ones([8, 4]))
+
+    found, _ = train(float32(), Hidden())
+    assert found["verdict"] == "unknown"
+    assert "layers made 1 in float32 products in forward, and Paddle counted 2 in float32" in found["why"]
+
+
+def test_an_operation_that_cannot_be_counted_is_not_passed_over():
+    class Batched(nn.Layer):
+        def __init__(self):
+            super().__init__()
+            self.inner = nn.Linear(8, 8)
+
+        def forward(self, inputs):
+            square = self.inner(inputs).unsqueeze(1)
+            return paddle.bmm(square, paddle.ones([5, 8, 8]))
+
+    found, _ = train(float32(), Batched())
+    assert (found["verdict"], "bmm can't be counted" in found["why"]) == ("unknown", True)
+
+
+def test_half_parameters_under_o0_are_seen():
+    class Half(nn.Layer):
+        def __init__(self):
+            super().__init__()
+            self.inner, self.low = nn.Linear(8, 4), nn.Linear(2, 2)
+            self.low.to(dtype="bfloat16")
+
+        def forward(self, inputs):
+            return self.inner(inputs)
+
+    found, _ = train(float32(), Half())
+    assert (found["verdict"], "6 parameters are bfloat16" in found["why"]) == ("contradicted", True)
+
+
+def test_what_the_lists_name_is_seen_of_the_model_and_not_of_the_loop_beside_it():
+    _, report = train(forced("o1", allow=("elementwise_add",), deny=("relu", "tanh")))
+    assert report["listed"] == [
+        {"function": "add", "dtypes": ["float32"], "calls": 2},
+        {"function": "relu", "dtypes": ["float32"], "calls": 1},
+    ]
+    assert report["unseen"] == []
+
+
+def test_what_paddles_model_steps_is_seen():
+    precision = float32()
+    net, stepped = nn.Linear(4, 2), []
+    model = paddle.Model(net)
+    precision.prepare(model, paddle.optimizer.SGD(0.1, parameters=net.parameters()), nn.MSELoss())
+    precision.on_step.append(stepped.append)
+    precision.train_batch(model, numpy.ones((3, 4), numpy.float32), numpy.ones((3, 2), numpy.float32))
+    assert stepped == [{"float32": 4 * 2 + 2}]
