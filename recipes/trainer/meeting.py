@@ -1,7 +1,7 @@
 """Where the processes of a job meet before their framework connects them: within a bounded time, and said in words.
 
-TensorFlow waits by a time of its own for a process that never starts, and doesn't say for which one. So all come to the
-address of the first one while it isn't TensorFlow's yet, say where they compute, and hear where all do, or who is
+TensorFlow and torchrun wait by times of their own for a process that never starts, and don't say for which one. So all
+come to the address of the first one while it isn't theirs yet, say where they compute, and hear where all do, or who is
 missing: one line of JSON each way.
 """
 
@@ -21,7 +21,7 @@ from typing import Any
 from recipes.trainer.world import Place, PlacementError, host_and_port, table
 
 PATIENCE = 600.0
-"""Seconds to wait for the others, as torchrun's static rendezvous does: images are read at different speeds."""
+"""Seconds to wait for the others: nodes read their images at different speeds."""
 SILENT, EVERY = 15.0, 60.0
 """Seconds of waiting before the first word about it, and between later ones."""
 AGAIN = 0.1
