@@ -41,6 +41,7 @@ BENCHMARKS = {
     "tensorflow-step-added": "steps_tensorflow:added",
     "tensorflow-input-synthetic": "steps_tensorflow:input_synthetic",
     "tensorflow-input-cifar": "steps_tensorflow:input_cifar",
+    "paddle-step-simplenet": "steps_paddle:simplenet",
     "masters": "masters:step",
     "telemetry": "telemetry:cost",
     "slurm-submit": "slurm:submit",

@@ -1,0 +1,55 @@
+"""Simplenet's step in Paddle against a loop written by hand: at o0, since on a CPU Paddle applies nothing else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from benchmarks import steps
+from benchmarks.measure import Measured
+from benchmarks.steps import HandStep, Trainer
+from recipes.data import pairs
+from recipes.simplenet import STEPS_PER_EPOCH
+
+if TYPE_CHECKING:
+    from recipes.paddle_.loop import Run
+
+
+def simplenet(folder: Path) -> Measured:
+    words = ("amp=o0", "train.width=512", "batch=128", "steps=160")
+    trainer = Trainer(
+        framework="paddle",
+        recipe="simplenet",
+        words=words,
+        about="nine layers of 512, batch 128",
+        one_thread=_one_thread,
+    )
+    return steps.step(folder, "paddle-step-simplenet", trainer, _simplenet)
+
+
+def _one_thread() -> None:
+    from paddle.base import core
+
+    core.set_num_threads(1)
+
+
+def _simplenet(run: Run) -> HandStep:
+    import paddle
+    from paddle.nn.functional import mse_loss
+
+    from recipes.paddle_ import simplenet
+
+    hyper = run.settings.train
+    data = pairs.load(run.settings.seed, STEPS_PER_EPOCH * run.settings.batch, hyper.width)
+    inputs, labels = paddle.to_tensor(data.inputs), paddle.to_tensor(data.labels)
+    net = simplenet.Net(hyper)
+    optimizer = paddle.optimizer.SGD(learning_rate=hyper.lr, parameters=net.parameters())
+
+    def step(indices: Any) -> None:
+        chosen = paddle.to_tensor(indices)
+        loss = mse_loss(net(inputs[chosen]), labels[chosen])
+        loss.backward()
+        optimizer.step()
+        optimizer.clear_grad()
+
+    return step
