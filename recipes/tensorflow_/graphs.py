@@ -22,6 +22,9 @@ BACKWARD = re.compile(r"(^|/)(gradient_tape|gradients)/")
 LOOP = re.compile(r"(^|/)while(_\d+)?/body")
 """Of a loop in the model. The loop over the steps of one execution has another name."""
 
+MIXED = "products for an unknown number of samples beside others"
+"""Their shares of the work can't be told."""
+
 CLUSTER = re.compile(r"_?Xla(Compile|Run|Merge|Launch)")
 """Operations in whose place a program of XLA's runs."""
 
@@ -35,6 +38,8 @@ class Reading:
     """How often an operation of the lists stands in them, by its name and dtype."""
     unaccounted: Counter[str] = field(default_factory=Counter)
     audit: str = ""
+    per_sample: bool = False
+    """The work of calls is that for one sample: of how many, the graphs don't tell."""
 
 
 def read(collected: Iterable[Any], named: Sequence[str], kept: str | None, compiled: bool = False) -> Reading:
@@ -45,16 +50,30 @@ def read(collected: Iterable[Any], named: Sequence[str], kept: str | None, compi
     """
     found = Reading()
     disagreements = []
+    units = set()
     for each in collected:
         graph = each.post_optimization_graph
         disagreements += _disagreement(graph, each.partition_graphs)
-        _read_one(graph, named, kept, compiled, found)
+        one = Reading()
+        units.add(_read_one(graph, named, kept, compiled, one))
+        found.listed.update(one.listed)
+        found.unaccounted.update(one.unaccounted)
+        found.calls.extend(one.calls)
+    units.discard(None)
+    if len(units) > 1:
+        found.unaccounted[MIXED] += len(found.calls)
+        found.calls.clear()
     return Reading(
-        calls=found.calls, listed=found.listed, unaccounted=found.unaccounted, audit="; ".join(disagreements)
+        calls=found.calls,
+        listed=found.listed,
+        unaccounted=found.unaccounted,
+        audit="; ".join(disagreements),
+        per_sample=units == {True},
     )
 
 
-def _read_one(graph: Any, named: Sequence[str], kept: str | None, compiled: bool, found: Reading) -> None:
+def _read_one(graph: Any, named: Sequence[str], kept: str | None, compiled: bool, found: Reading) -> bool | None:
+    """Whether the work of its calls is that for one sample; None where it has none."""
     products = [node for node in graph.node if base(node.op) in PRODUCTS]
     for node in graph.node:
         fused = node.attr["fused_ops"].list.s if "fused_ops" in node.attr else ()  # looking up what isn't there adds it
@@ -68,33 +87,60 @@ def _read_one(graph: Any, named: Sequence[str], kept: str | None, compiled: bool
         for operation, times in inside.items():
             found.unaccounted[f"{operation} in a branch or function of its own"] += times
     if not products:
-        return
+        return None
     try:
-        known = shapes.infer(graph, [node.name for node in products])
+        per_sample, works = _works(graph, products)
     except ValueError as error:
         found.unaccounted[f"products of unknown shapes ({str(error).splitlines()[0][:200]})"] += len(products)
-        return
+        return None
     for node in products:
-        operation, output = base(node.op), known.outputs[node.name]
-        needed = 1 if operation in ("MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3") else None
-        inputs = known.inputs[node.name][:needed]
+        operation, work = base(node.op), works[node.name]
         if LOOP.search(node.name):
             found.unaccounted[f"{operation} in a loop of the model"] += 1
-        elif output is None or not shapes.all_known(inputs):
+        elif work is None:
             found.unaccounted[f"{operation} of unknown shape"] += 1
         else:
-            transposed = any(key in node.attr and node.attr[key].b for key in ("transpose_a", "adj_x"))
-            equation = node.attr["equation"].s.decode() if "equation" in node.attr else ""
             found.calls.append(
                 call(
                     operation,
                     dtype_of(node),
-                    flops(operation, inputs, output, transposed, equation),
+                    work,
                     backward=bool(BACKWARD.search(node.name)),
                     kept=kept is not None and kept in node.name,
                     device="cuda" if "GPU" in node.device else "cpu",
                 )
             )
+    return per_sample
+
+
+def _works(graph: Any, products: Sequence[Any]) -> tuple[bool, dict[str, int | None]]:
+    """FLOPs of each product, None where its shape is unknown; and whether they are those for one sample.
+
+    Where the number of samples is unknown, as with a last batch that is smaller, that of two tells: only work that
+    doubles is counted, since what grows otherwise has another share of a larger batch.
+    """
+    names = [node.name for node in products]
+    known = shapes.infer(graph, names)
+    exact = {node.name: _work(node, known) for node in products}
+    if None not in exact.values():
+        return False, exact
+    one, two = (shapes.infer(graph, names, batch) for batch in (1, 2))
+    works: dict[str, int | None] = {}
+    for node in products:
+        single, double = _work(node, one), _work(node, two)
+        works[node.name] = single if single is not None and double == 2 * single else None
+    return (True, works) if None not in works.values() else (False, exact)
+
+
+def _work(node: Any, known: shapes.Shapes) -> int | None:
+    operation, output = base(node.op), known.outputs[node.name]
+    needed = 1 if operation in ("MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3") else None
+    inputs = known.inputs[node.name][:needed]
+    if output is None or not shapes.all_known(inputs):
+        return None
+    transposed = any(key in node.attr and node.attr[key].b for key in ("transpose_a", "adj_x"))
+    equation = node.attr["equation"].s.decode() if "equation" in node.attr else ""
+    return flops(operation, inputs, output, transposed, equation)
 
 
 def call(

@@ -6,6 +6,10 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import tensorflow as tf
+
+from recipes.tensorflow_.executor import STEPS
+
 
 @contextlib.contextmanager
 def after(owner: type[Any], name: str, told: Callable[[Any], None]) -> Iterator[None]:
@@ -22,3 +26,20 @@ def after(owner: type[Any], name: str, told: Callable[[Any], None]) -> Iterator[
         yield
     finally:
         setattr(owner, name, original)
+
+
+@contextlib.contextmanager
+def naming_kerass_steps() -> Iterator[None]:
+    """Have Keras's loop over the steps of one execution named as ours is: it isn't one of the model."""
+    original = tf.while_loop
+
+    def while_loop(cond: Any, body: Any, *args: Any, **kwargs: Any) -> Any:
+        if "multi_step_on_iterator" in body.__qualname__ and body.__module__.startswith("keras."):
+            kwargs["name"] = STEPS
+        return original(cond, body, *args, **kwargs)
+
+    tf.while_loop = while_loop
+    try:
+        yield
+    finally:
+        tf.while_loop = original

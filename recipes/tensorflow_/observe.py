@@ -126,6 +126,9 @@ class Witness:
             unaccounted.update(each.unaccounted)
             listed.update(each.listed)
         calls = [call for each in readings for call in each.calls]
+        if len({each.per_sample for each in readings if each.calls}) > 1:
+            unaccounted[graphs.MIXED] += len(calls)
+            calls = []
         problems = []
         if not executed:
             problems.append("no graph was executed")
@@ -163,11 +166,15 @@ class Witness:
         if not collected and not compiled:
             return None
         found = graphs.read(collected, names, kept, compiled=bool(compiled))
-        for path in sorted(compiled):
-            one = hlo.read(path.read_text(), kept, self._precision.device)
+        programs = [hlo.read(path.read_text(), kept, self._precision.device) for path in sorted(compiled)]
+        mixed = found.per_sample and any(one.calls for one in programs)  # XLA compiles for a number that it knows
+        for one in programs:
             found.calls.extend(one.calls)
             found.listed.update(one.listed)
             found.unaccounted.update(one.unaccounted)
+        if mixed:
+            found.unaccounted[graphs.MIXED] += len(found.calls)
+            found.calls.clear()
         return found
 
     def _kept_scope(self) -> str | None:

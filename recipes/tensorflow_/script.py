@@ -21,7 +21,7 @@ from tensorflow.python.eager import context
 from recipes import levels, script
 from recipes.tensorflow_ import devices, hardware, profiling, xla
 from recipes.tensorflow_.gpus import capability_of
-from recipes.tensorflow_.hooks import after
+from recipes.tensorflow_.hooks import after, naming_kerass_steps
 from recipes.tensorflow_.mixed_precision import KEPT
 from recipes.tensorflow_.observe import NORMS, Witness
 from recipes.tensorflow_.precision import Precision
@@ -143,6 +143,7 @@ class ScriptWitness(Witness):
             stack.enter_context(after(keras.Model, "__init__", self._made.append))
             stack.enter_context(after(keras.Layer, "__init__", self._on_layer))
             stack.enter_context(_in_scope_of_its_choice())
+            stack.enter_context(naming_kerass_steps())
             stack.enter_context(after(keras.optimizers.Optimizer, "build", self._on_build))
             stack.enter_context(after(keras.optimizers.LossScaleOptimizer, "__init__", self._on_scaling))
             stack.enter_context(tf.variable_creator_scope(self._on_variable))

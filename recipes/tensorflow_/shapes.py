@@ -35,8 +35,11 @@ class Shapes:
     outputs: dict[str, Shape | None] = field(default_factory=dict)
 
 
-def infer(graph: Any, wanted: Iterable[str]) -> Shapes:
-    """The shapes around the nodes of a GraphDef that have the `wanted` names."""
+def infer(graph: Any, wanted: Iterable[str], batch: int | None = None) -> Shapes:
+    """The shapes around the nodes of a GraphDef that have the `wanted` names.
+
+    With `batch`, as if what the graph is given had so many samples where its first dimension, and no other, is unknown.
+    """
     nodes = {node.name: node for node in graph.node}
     wanted = list(wanted)
     plain = tf.compat.v1.GraphDef(versions=graph.versions, library=graph.library)
@@ -49,6 +52,8 @@ def infer(graph: Any, wanted: Iterable[str]) -> Shapes:
         done.add(name)
         new = plain.node.add()
         new.CopyFrom(_plain(nodes[name], nodes))  # on no device
+        if batch is not None:
+            _fill(new, batch)
         todo += [_source(each) for each in new.input]
     imported = tf.Graph()
     with imported.as_default():
@@ -87,6 +92,17 @@ def _plain(node: Any, nodes: dict[str, Any]) -> Any:
     if operation == "BatchNormEx":  # _FusedBatchNormEx: its output has the shape of its first input
         return _identity(node.name, node.attr["T"], inputs[0])
     return _placeholder(node.name, node.attr["T"], None)
+
+
+def _fill(node: Any, batch: int) -> None:
+    """Give the tensors of data that the node puts out so many samples, where their number is unknown."""
+    given = [node.attr["shape"].shape] if node.op == "Placeholder" else []
+    if "output_shapes" in node.attr:
+        given += node.attr["output_shapes"].list.shape
+    for shape in given:
+        first, *others = shape.dim or [None]
+        if first is not None and first.size < 0 and all(each.size >= 0 for each in others):
+            first.size = batch
 
 
 def _placeholder(name: str, dtype: Any, shape: Any) -> Any:

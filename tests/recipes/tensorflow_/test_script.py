@@ -193,6 +193,39 @@ def test_a_last_layer_that_the_script_set_to_float32_is_its_own_choice(run, leve
     assert found["observed"]["half_flop_share"] < 0.9
 
 
+@pytest.mark.parametrize("level", ["o1", "o2"])
+def test_a_smaller_last_batch_and_several_steps_at_once_change_nothing_of_what_is_proved(run, level):
+    """Of how many samples a graph is, is then unknown, and the steps are a loop of Keras's."""
+    kept = FIT.replace("keras.layers.Dense(16)]", 'keras.layers.Dense(16, dtype="float32")]') if level == "o2" else FIT
+    whole = run(kept, f"amp={level}", "amp.dtype=bfloat16")[2]["observed"]
+    for text in (kept.replace("rand(64", "rand(70"), kept.replace('"mse")', '"mse", steps_per_execution=2)')):
+        code, _, found = run(text, f"amp={level}", "amp.dtype=bfloat16")
+        assert (code, found["observed"]["verdict"]) == (0, "proved"), found["reason"]
+        assert found["observed"]["half_flop_share"] == whole["half_flop_share"]
+        assert "rand(70" not in text or found["steps"] == 6
+
+
+def test_products_whose_share_depends_on_an_unknown_number_of_samples_are_not_counted(run):
+    """What grows with its square, or not at all."""
+    text = FIT.replace("rand(64", "rand(70").replace(
+        'loss="mse"', "loss=lambda true, found: tf.reduce_mean(tf.matmul(found, found, transpose_b=True))"
+    )
+    code, _, found = run(text, "amp=o2", "amp.dtype=bfloat16")
+    assert (code, found["observed"]["verdict"]) == (1, "unknown")
+    assert "MatMul of unknown shape can't be counted" in found["observed"]["why"]
+
+
+def test_an_unknown_number_of_samples_is_not_held_against_a_known_one(run):
+    unknown = "@tf.function(input_signature=[tf.TensorSpec([None, 32]), tf.TensorSpec([None, 1])])"
+    text = LOOP.replace("tape()", "tf.GradientTape()").replace("@tf.function", unknown)
+    code, _, found = run(text, "amp=o2", "amp.dtype=bfloat16")
+    assert (code, found["observed"]["verdict"]) == (0, "proved"), found["reason"]
+    product = "\ntf.function(lambda given: tf.matmul(given, given, transpose_a=True))(tf.constant(inputs))\n"
+    code, _, found = run(text + product, "amp=o2", "amp.dtype=bfloat16")
+    assert (code, found["observed"]["verdict"]) == (1, "unknown")
+    assert "products for an unknown number of samples beside others can't be counted" in found["observed"]["why"]
+
+
 def test_a_script_with_every_layer_in_float32_proves_nothing(run):
     own = FIT
     for each in ("Dense(64", "BatchNormalization(", "Dense(16"):
