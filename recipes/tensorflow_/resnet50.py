@@ -64,10 +64,23 @@ def network(settings: Resnet50Settings) -> keras.Model:
     return keras.Model(images, layers.Dense(settings.classes, name="classifier")(found), name="net")
 
 
+class Momentum(keras.optimizers.SGD):
+    """SGD that adds up gradients, as torch and TensorFlow 1 do, and multiplies their sum by the rate of the step. Keras
+    adds up steps, so that while the rate rises or falls the earlier ones keep the rates that they had."""
+
+    def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
+        if not self.momentum:
+            super().update_step(gradient, variable, learning_rate)
+            return
+        summed = self.momentums[self._get_variable_index(variable)]
+        self.assign(summed, summed * self.momentum + tf.cast(gradient, summed.dtype))
+        self.assign_sub(variable, tf.cast(learning_rate, variable.dtype) * summed)
+
+
 def train(run: Run) -> None:
     settings, hyper, precision, world = run.settings, run.settings.train, run.precision, run.world
     net = run.build(lambda: network(hyper))
-    optimizer = run.optimizer(lambda: keras.optimizers.SGD(hyper.lr, momentum=hyper.momentum), net.trainable_variables)
+    optimizer = run.optimizer(lambda: Momentum(hyper.lr, momentum=hyper.momentum), net.trainable_variables)
     decayed = [each for each in net.trainable_variables if each.name == "kernel"]  # no norm and no bias
 
     def loss_of(images: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:

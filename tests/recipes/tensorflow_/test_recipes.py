@@ -147,6 +147,44 @@ def to_keras(weight: torch.Tensor, variable) -> numpy.ndarray:
     return array.T
 
 
+def give_weights(ours, parameters) -> None:
+    """torch's parameters, by their names, to the Keras network of the same recipe: all of them."""
+    names = {"gamma": "weight", "beta": "bias", "kernel": "weight", "bias": "bias"}
+    taken = set()
+    for variable in ours.trainable_variables:
+        layer, kind = variable.path.split("/")[-2:]
+        place = f"{layer.replace('_', '.')}.{names[kind]}"
+        variable.assign(to_keras(parameters[place], variable))
+        taken.add(place)
+    assert taken == set(parameters)
+
+
+def test_resnet50_takes_torchs_steps_from_equal_weights(tmp_path, shallow, monkeypatch):
+    """Label smoothing, weight decay and momentum, while the rate goes up and comes down."""
+    begun = {}
+
+    class Net(torch_resnet50.Net):
+        def __init__(self, settings):
+            super().__init__(settings)
+            begun.update({name: each.detach().clone() for name, each in self.named_parameters()})
+
+    def network(settings):
+        net = real(settings)
+        give_weights(net, begun)
+        return net
+
+    real = resnet50.network
+    monkeypatch.setattr(resnet50, "network", network)
+    monkeypatch.setattr(torch_resnet50, "Net", Net)
+    words = ["amp=o0", "steps=10", "train.lr=1.6", "train.weight_decay=0.02", "train.label_smoothing=0.2"]
+    job = small("resnet50", *words, f"run={tmp_path / 'torch'}")
+    assert torch_loop.main("resnet50", torch_resnet50.train, job) == torch_loop.DONE
+    theirs = losses(tmp_path / "torch")
+    ours = losses(train("resnet50", tmp_path / "tensorflow", *words))
+    assert abs(theirs[-1] - theirs[0]) > 0.1
+    assert ours == pytest.approx(theirs, rel=1e-3)
+
+
 @pytest.mark.parametrize("name", ["resnet50", "efficientnet"])
 def test_networks_put_out_what_torchs_do_from_equal_weights(shallow, name):
     if name == "resnet50":
@@ -160,15 +198,7 @@ def test_networks_put_out_what_torchs_do_from_equal_weights(shallow, name):
         for each in theirs.modules():
             if isinstance(each, torch.nn.BatchNorm2d):
                 each.weight.uniform_(0.5, 1.5)
-    names = {"gamma": "weight", "beta": "bias", "kernel": "weight", "bias": "bias"}
-    parameters = dict(theirs.named_parameters())
-    taken = set()
-    for variable in ours.trainable_variables:
-        layer, kind = variable.path.split("/")[-2:]
-        place = f"{layer.replace('_', '.')}.{names[kind]}"
-        variable.assign(to_keras(parameters[place], variable))
-        taken.add(place)
-    assert taken == set(parameters)
+    give_weights(ours, dict(theirs.named_parameters()))
     images = numpy.random.default_rng(0).random((4, 33, 33, 3), dtype=numpy.float32)
     with torch.no_grad():
         expected = theirs.train()(torch.from_numpy(images.transpose(0, 3, 1, 2))).numpy()
