@@ -54,12 +54,25 @@ def _clean(value: Any, key: str, where: list[str]) -> Any:
     return value
 
 
+_SUMMED = ("loss", "skipped", "loss_scale", "timed", "samples_per_second")
+"""A step's keys that its run's summary is made from."""
+
+
 def read(path: Path) -> Iterator[dict[str, Any]]:
-    """The rows; a last line that is still being written is left out."""
-    with open(path, encoding="utf-8") as file:
+    """The whole rows; a last line that is still being written, and what is damaged, is left out."""
+    with open(path, "rb") as file:
         for line in file:
-            if line.endswith("\n"):
-                yield json.loads(line)
+            if line.endswith(b"\n") and (row := _row(line)) is not None:
+                yield row
+
+
+def _row(line: bytes) -> dict[str, Any] | None:
+    try:
+        row = json.loads(line)
+    except ValueError:
+        return None
+    whole = isinstance(row, dict) and ("event" in row or all(key in row for key in _SUMMED))
+    return row if whole else None
 
 
 class Summary:
@@ -154,7 +167,8 @@ class Journal:
 def _cut(path: Path, offset: int) -> None:
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     with open(path, "rb") as old, open(aside, "wb") as new:
-        new.write(old.read(offset))
+        kept = old.read(offset)
+        new.write(kept[: kept.rfind(b"\n") + 1])  # of a file that lost its end, no half line that a new row would join
         new.flush()
         os.fsync(new.fileno())
     os.replace(aside, path)

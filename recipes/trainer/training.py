@@ -208,6 +208,9 @@ class Training:
     def _begin(self) -> None:
         if self.resumed_from is not None:
             self._say(f"goes on after step {self.first} from {self.resumed_from}")
+            lost = self.first - self.journal.summary.steps
+            if lost > 0:
+                self._say(f"metrics.jsonl is damaged: it lacks {lost} of those steps, and so does what sums them up")
         self.event(
             "start",
             attempt=self.attempt,

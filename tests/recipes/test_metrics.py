@@ -75,8 +75,21 @@ def test_an_attempt_that_was_taken_for_dead_writes_nothing_into_the_rows_of_the_
 
 def test_a_half_written_last_line_is_left_out(tmp_path):
     path = tmp_path / "metrics.jsonl"
-    path.write_text('{"step": 1}\n{"step": 2')
-    assert list(read(path)) == [{"step": 1}]
+    path.write_text(f'{json.dumps(row(1))}\n{{"step": 2')
+    assert list(read(path)) == [row(1)]
+
+
+def test_a_damaged_file_is_gone_on_with_and_its_whole_rows_count(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    journal = Journal(path)
+    journal.append([row(each) for each in range(1, 6)])
+    offset = journal.offset()
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join([lines[0], b"garbage \xff{\n", b"[3]\n", b'{"step": 3}\n', lines[3], lines[4][:-9]]))
+    resumed = Journal(path, offset)
+    assert resumed.summary.steps == 2
+    resumed.append([row(6)])
+    assert [each["step"] for each in read(path)] == [1, 4, 6]
 
 
 def test_a_loss_that_was_not_finite_stays_so_in_the_summary(tmp_path):
