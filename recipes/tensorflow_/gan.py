@@ -24,6 +24,7 @@ from recipes.gan import (
 )
 from recipes.tensorflow_ import loop
 from recipes.tensorflow_.loop import Loss, Run
+from recipes.tensorflow_.optimizers import RMSprop
 from recipes.tensorflow_.precision import StepOutcome
 from recipes.tensorflow_.supervised import channels_last
 
@@ -83,7 +84,7 @@ def train(run: Run) -> None:
         lambda: keras.optimizers.Adam(hyper.generator_lr, epsilon=EPSILON), generator.trainable_variables
     )
     judges = run.optimizer(
-        lambda: keras.optimizers.RMSprop(hyper.discriminator_lr, rho=RMSPROP_DECAY, epsilon=EPSILON),
+        lambda: RMSprop(hyper.discriminator_lr, rho=RMSPROP_DECAY, epsilon=EPSILON),
         discriminator.trainable_variables,
     )
 

@@ -16,6 +16,7 @@ from recipes.data.photographs import DEVIATION, MEAN, Photographs
 from recipes.resnet50 import STEPS_PER_EPOCH, Block, Resnet50Settings
 from recipes.tensorflow_ import loop
 from recipes.tensorflow_.loop import Run
+from recipes.tensorflow_.optimizers import Momentum
 from recipes.tensorflow_.supervised import cross_entropy, held_out, make_measure, make_step
 from recipes.trainer.feed import Feed
 
@@ -62,19 +63,6 @@ def network(settings: Resnet50Settings) -> keras.Model:
         found = bottleneck(found, block)
     found = layers.GlobalAveragePooling2D(name="mean")(found)
     return keras.Model(images, layers.Dense(settings.classes, name="classifier")(found), name="net")
-
-
-class Momentum(keras.optimizers.SGD):
-    """SGD that adds up gradients, as torch and TensorFlow 1 do, and multiplies their sum by the rate of the step. Keras
-    adds up steps, so that while the rate rises or falls the earlier ones keep the rates that they had."""
-
-    def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
-        if not self.momentum:
-            super().update_step(gradient, variable, learning_rate)
-            return
-        summed = self.momentums[self._get_variable_index(variable)]
-        self.assign(summed, summed * self.momentum + tf.cast(gradient, summed.dtype))
-        self.assign_sub(variable, tf.cast(learning_rate, variable.dtype) * summed)
 
 
 def train(run: Run) -> None:
