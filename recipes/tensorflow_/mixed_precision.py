@@ -45,7 +45,7 @@ class GraphRewrite(Float32):
         """In float32, which ends the half precision here.
 
         On a CPU the rewrite goes on from a product through all that is computed from it, sums over micro-batches and
-        the optimizer's arithmetic included. IdentityN is on none of its lists and ends that.
+        the optimizer's arithmetic included. Through an IdentityN it doesn't go on.
         """
         passed = iter(tf.identity_n([each for each in gradients if each is not None]))
         return [None if each is None else next(passed) for each in gradients]
