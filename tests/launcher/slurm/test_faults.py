@@ -92,7 +92,9 @@ def test_requeued_in_the_middle_of_a_checkpoint_it_goes_on_from_the_one_before(
 def test_a_node_daemon_killed_and_started_again_disturbs_nobody(
     trainers: Trainers, moments: Moments, cluster: Testbed
 ) -> None:
-    folders = [trainers.start(trainers.plan(pace=0.2)) for _ in range(2)]
+    folders = [trainers.start(trainers.plan(pace=0.4)) for _ in range(2)]
+    # A launch that is under way to a node whose daemon dies is lost, and Slurm 22.05 shows the job as running for ever.
+    until(lambda: all((each / "attempts/1").exists() for each in folders), LONG)
     for _ in range(moments.rounds):
         moments.wait(4)
         cluster.kill(f"slurmd-{moments.random.choice(cluster.slurm.nodes)}")
