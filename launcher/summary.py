@@ -194,16 +194,16 @@ def log_tail(folder: Path, attempt: int = 0, count: int = LOG_LINES) -> tuple[Pa
 
 def without_torchruns_report(lines: Iterable[str]) -> list[str]:
     """The lines of a log without what torchrun adds for each worker that failed: a traceback of its own and a table,
-    above which what the worker said is out of sight."""
-    kept, rulers = [], None
+    above which what the worker said is out of sight. Those of several nodes may stand in one another."""
+    kept, rulers = [], 0
     for line in lines:
         if _TORCHRUN.match(line):
             # The report of a worker that failed ends at its second double ruler.
-            rulers = 0 if " failed (exitcode: " in line else rulers
-        elif rulers is None:
+            rulers += 2 if " failed (exitcode: " in line else 0
+        elif not rulers:
             kept.append(line)
         elif line and not line.strip("="):
-            rulers = rulers + 1 if rulers == 0 else None
+            rulers -= 1
     return kept
 
 

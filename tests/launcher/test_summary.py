@@ -164,13 +164,22 @@ Root Cause (first observed failure):
 """
 
 
-def test_the_end_of_a_log_is_what_the_trainer_said_and_not_what_torchrun_added(tmp_path):
+def one_after_the_other(*texts: str) -> str:
+    return "".join(texts)
+
+
+def line_by_line(*texts: str) -> str:
+    return "".join("".join(lines) for lines in zip(*(text.splitlines(keepends=True) for text in texts), strict=True))
+
+
+@pytest.mark.parametrize("written", [one_after_the_other, line_by_line])
+def test_the_end_of_a_log_is_what_the_trainer_said_and_not_what_torchrun_added(tmp_path, written):
     log = tmp_path / "attempts" / "1" / "stderr.log"
     log.parent.mkdir(parents=True)
     said = "mnist: 2 ranks have met, and 4 were planned\nrank  host\n0     n1\n1     n2\n"
     closing = "W1120 22:22:31.9 9607 torch/distributed/elastic/api.py:9] Sending process 7 closing signal\n"
     ends = "srun: error: n1: task 0: Exited with exit code 1\n"
-    log.write_text(said + closing + torchruns_report("n1") + torchruns_report("n2") + ends)
+    log.write_text(said + closing + written(torchruns_report("n1"), torchruns_report("n2")) + ends)
     path, lines = summary.log_tail(tmp_path, 1)
     assert (path, lines) == (log, (said + ends).splitlines())
 
