@@ -14,7 +14,7 @@ import sys
 from collections.abc import Sequence
 
 from recipes.trainer import meeting, node
-from recipes.trainer.world import Place, PlacementError, host_and_port, visible_gpus
+from recipes.trainer.world import Place, PlacementError, host_and_port, speak, visible_gpus
 
 
 def meet(addresses: tuple[str, ...], number: int) -> Sequence[str]:
@@ -23,8 +23,7 @@ def meet(addresses: tuple[str, ...], number: int) -> Sequence[str]:
     try:
         meeting.meet(number, addresses, (here,), job=meeting.job(os.environ), patience=meeting.PATIENCE)
     except PlacementError as error:
-        if number == 0 or not error.of_all:
-            print(error, file=sys.stderr)
+        speak(str(error), number == 0 or not error.of_all)
         raise SystemExit(1) from None
     head, port = host_and_port(addresses[0])
     return (f"--nnodes={len(addresses)}", f"--node-rank={number}", f"--master-addr={head}", f"--master-port={port}")

@@ -11,7 +11,7 @@ from recipes.arguments import Arguments
 from recipes.collapse import Collapsed
 from recipes.run_folder import Superseded
 from recipes.trainer.run import DONE, FAILED, INTERRUPTED, REFUSED, Run
-from recipes.trainer.world import PlacementError, SettingsErrorOfAll, rank_and_size
+from recipes.trainer.world import PlacementError, SettingsErrorOfAll, rank_and_size, speak
 from recipes.typed import SettingsError
 
 
@@ -38,22 +38,19 @@ def main(
         run = make_run(arguments.parse(words, recipe, framework))
         train(run)
     except SettingsError as error:
-        if first or not isinstance(error, SettingsErrorOfAll):
-            print(f"{recipe}: {error}", file=sys.stderr)
+        speak(f"{recipe}: {error}", first or not isinstance(error, SettingsErrorOfAll))
         if run is None or not run.training:
             return REFUSED
         run.leave_failure(str(error))  # a file that turned out to be broken in the middle
         return FAILED
     except PlacementError as error:
-        if first or not error.of_all:
-            print(f"{recipe}: {error}", file=sys.stderr)
+        speak(f"{recipe}: {error}", first or not error.of_all)
         return FAILED
     except Superseded as error:
         print(f"{recipe}: {error}", file=sys.stderr)
         return FAILED
     except Collapsed as error:
-        if first:  # every rank has the same rows
-            print(f"{recipe}: {error}", file=sys.stderr)
+        speak(f"{recipe}: {error}", first)  # every rank has the same rows
         _leave_failure(run, str(error))
         return FAILED
     except KeyboardInterrupt:

@@ -22,7 +22,7 @@ from recipes.settings import Profile
 from recipes.trainer import outcome
 from recipes.trainer.profiling import Profiling
 from recipes.trainer.run import FAILED, INTERRUPTED, REFUSED
-from recipes.trainer.world import PlacementError, rank_and_size
+from recipes.trainer.world import PlacementError, rank_and_size, speak
 from recipes.trainer.wrapper import Started, Wrapper
 from recipes.typed import SettingsError
 
@@ -48,8 +48,7 @@ def main(framework: str, words: Sequence[str], wrap: Callable[[Started], Wrapper
         print(f"script: {error}", file=sys.stderr)
         return REFUSED
     except PlacementError as error:
-        if first or not error.of_all:
-            print(f"script: {error}", file=sys.stderr)
+        speak(f"script: {error}", first or not error.of_all)
         return FAILED
     if first:
         for line in outcome.mode_lines(started.chosen.settings, wrapper.mode):

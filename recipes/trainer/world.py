@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import sys
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,6 +14,9 @@ from typing import TypeVar
 from recipes.typed import SettingsError
 
 T = TypeVar("T")
+
+FOR_THE_FIRST = 1.0
+"""Seconds for which a process that has nothing to add to the first one's words outlives them."""
 
 
 class PlacementError(RuntimeError):
@@ -125,6 +130,15 @@ def host_and_port(address: str) -> tuple[str, int]:
     if not (host and port.isdigit() and 0 < int(port) < 2**16):
         raise ValueError(f"{address} is not HOST:PORT")
     return host.strip("[]"), int(port)
+
+
+def speak(what: str, mine: bool) -> None:
+    """Print why this job ends, or give the process that does so time for it: once one has ended, torchrun and srun end
+    the others."""
+    if mine:
+        print(what, file=sys.stderr, flush=True)
+    else:
+        time.sleep(FOR_THE_FIRST)
 
 
 def visible_gpus(count: int, environ: Mapping[str, str] = os.environ) -> str:
