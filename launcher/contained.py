@@ -43,7 +43,7 @@ class ContainerPlan:
     pull: str = ""
     """What a job has to fetch first for the image to be there; empty where it is."""
     mounts: tuple[Mount, ...] = ()
-    devices: tuple[str, ...] | str | None = None
+    devices: Devices = None
     user: User
     network: str = "host"
     ipc: str = "host"
@@ -123,7 +123,6 @@ def describe(plan: Plan, argv: tuple[Word, ...]) -> Container:
     """The description of a plan's container that runs this command."""
     chosen = plan.container
     assert chosen is not None
-    devices: Devices = "job" if chosen.devices == "job" else chosen.devices  # type: ignore[assignment]
     return Container(
         image=chosen.image,
         argv=argv,
@@ -139,7 +138,7 @@ def describe(plan: Plan, argv: tuple[Word, ...]) -> Container:
         secrets=plan.secrets,
         mounts=(*_own_mounts(plan), *chosen.mounts),
         workdir=plan.script.folder(plan.run_dir) if plan.script and plan.script.bare else plan.code_dir,
-        devices=devices,
+        devices=chosen.devices,
         user=chosen.user,
         cache=f"{plan.run_root}/{CACHE}",
         name=_name(plan),
@@ -208,7 +207,7 @@ def _mount(text: str, facts: Facts) -> Mount:
     )
 
 
-def _devices(facts: Facts, gpus: tuple[str, ...] | None, count: int, slurm: bool) -> tuple[str, ...] | str | None:
+def _devices(facts: Facts, gpus: tuple[str, ...] | None, count: int, slurm: bool) -> Devices:
     if slurm:
         return "job" if count else ()
     if not facts.gpus:

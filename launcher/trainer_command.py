@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from containers.devices import JOB_GPUS, needs_job_gpus
 from containers.runtime import Wrapped
@@ -82,7 +81,7 @@ def _start_in_place(plan: Plan) -> list[str]:
     if plan.container.runtime.kind == "pyxis" and plan.nodes > 1:
         argv = _read_inside(argv)
     wrapped = contained.wrapped(plan, argv)
-    slurm_gives = plan.queue == "slurm" and needs_job_gpus(_devices(plan), plan.container.runtime.kind)
+    slurm_gives = plan.queue == "slurm" and needs_job_gpus(plan.container.devices, plan.container.runtime.kind)
     lines = [JOB_GPUS.replace("\n", "\n  ")] if slurm_gives else []
     lines += [f"[ -d {to_bash(each)} ] || mkdir -p -m 700 {to_bash(each)} || exit 1" for each in wrapped.folders]
     lines += [engine_text.REMOVE_STALE] if wrapped.remove else []
@@ -96,10 +95,6 @@ def _working_folder(plan: Plan) -> list[str]:
         return ['cd "$CODE" || exit 1']
     folder = to_bash(plan.script.folder(plan.run_dir))
     return [f"{f'mkdir -p {folder} && ' if not plan.script.workdir else ''}cd {folder} || exit 1"]
-
-
-def _devices(plan: Plan) -> Any:
-    return plan.container.devices if plan.container else None
 
 
 def _read_inside(argv: tuple[Word, ...]) -> tuple[Word, ...]:
