@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from launcher import elsewhere, experiments, request, script, trainer_command, user_script
+from launcher import experiments, published_text, request, script, trainer_command, user_script
 from launcher.errors import LauncherError, UsageError
 from launcher.facts import Facts
 from launcher.origins import Origin, origins
@@ -51,9 +51,9 @@ def main(arguments: Sequence[str]) -> int:
     try:
         plans = [resolve(spec, each) for spec, each in zip(specs, facts, strict=True)]
     except LauncherError as refusal:
-        if words.json or words.facts or len(specs) > 1 or not elsewhere.is_text(specs[0]):
+        if words.json or words.facts or len(specs) > 1 or not published_text.is_text(specs[0]):
             raise
-        plan = resolve(specs[0], elsewhere.equipped(specs[0], facts[0]))
+        plan = resolve(specs[0], published_text.equipped(specs[0], facts[0]))
         print(describe_text(plan, origins(asked, specs[0], plan), str(refusal)), end="")
         return 0
     if words.json:

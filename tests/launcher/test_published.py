@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from containers.runtime import Runtime
-from launcher import elsewhere
+from launcher import published_text
 from launcher.errors import UsageError
 from launcher.facts import ContainerFacts, Facts
 from launcher.plan import Plan, resolve
@@ -102,7 +102,7 @@ def test_plan_says_why_run_refuses_here_what_is_printed_all_the_same() -> None:
     spec = spec_of("experiment=twcc_published_group3")
     with pytest.raises(UsageError, match="gpus=1: box has no GPU") as refused:
         resolve(spec, LAPTOP)
-    plan = resolve(spec, elsewhere.equipped(spec, dataclasses.replace(LAPTOP, python="python")))
+    plan = resolve(spec, published_text.equipped(spec, dataclasses.replace(LAPTOP, python="python")))
     assert list(command(plan)) == shlex.split(PUBLISHED["twcc_published_group3"].replace("\\\n", " "))
     shown = plan_verb.describe_text(plan, [], str(refused.value))
     assert "note: `run` refuses it here: gpus=1: box has no GPU\n" in shown
@@ -110,8 +110,8 @@ def test_plan_says_why_run_refuses_here_what_is_printed_all_the_same() -> None:
 
 
 def test_only_a_command_in_an_image_is_told_of_where_it_cannot_run() -> None:
-    assert not elsewhere.is_text(spec_of("gpus=1"))
-    assert not elsewhere.is_text(spec_of("experiment=twcc_published_group3", "train.bare=false"))
+    assert not published_text.is_text(spec_of("gpus=1"))
+    assert not published_text.is_text(spec_of("experiment=twcc_published_group3", "train.bare=false"))
 
 
 @pytest.mark.parametrize(("name", "value"), EXPORTED.items())
