@@ -51,7 +51,7 @@ def test_fewer_workers_than_planned_are_refused_before_any_waits(ports):
         devices.join("cpu", 3, {"TF_CONFIG": config(ports, 0)})
 
 
-@pytest.mark.skipif(bool(tf.config.list_physical_devices("GPU")), reason="there is one")
+@pytest.mark.skipif(bool(tf.config.list_physical_devices("GPU")), reason="needs a machine without a GPU")
 def test_a_gpu_that_is_not_there_is_refused(capsys):
     assert loop.main("mnist", mnist.train, ["data=digits", "device=cuda"]) == 2
     assert capsys.readouterr().err == "mnist: device=cuda: TensorFlow sees no CUDA GPU here; say device=cpu\n"
