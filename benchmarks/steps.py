@@ -103,7 +103,7 @@ def input_share(folder: Path, name: str, trainer: Trainer, take: HandWritten) ->
     ours, theirs = "making a batch", "the step, which makes its batch itself"
     return Measured(
         name=name,
-        claim=f"a step of {trainer.recipe} in {trainer.framework} is at most 0.02 the making of its batch",
+        claim=f"making a batch takes at most 0.02 of a step of {trainer.recipe} in {trainer.framework}",
         limit=0.02,
         ours=ours,
         theirs=theirs,
