@@ -2,6 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
+T = TypeVar("T")
+U = TypeVar("U")
+
+MOST_NAMED = 4
+"""Of many that are refused alike, those that are named."""
+
 
 class LauncherError(Exception):
     """A message for people; `exit_code` is what the process ends with."""
@@ -25,3 +34,27 @@ def placed(message: str, where: str) -> str:
     """The message with the place that it is about behind its first line: what follows may be code to copy."""
     first, newline, rest = message.partition("\n")
     return f"{first.removesuffix(':')}{where}{':' if first.endswith(':') else ''}{newline}{rest}"
+
+
+def of_each(asked: Iterable[tuple[str, T]], make: Callable[[T], U], what: str) -> list[U]:
+    """What is made of each, which go by their labels and are called `what`.
+
+    Raises the first `LauncherError`, which names those that it is about, unless they all are.
+    """
+    made: list[U] = []
+    refused: list[tuple[str, LauncherError]] = []
+    count = 0
+    for label, each in asked:
+        count += 1
+        try:
+            made.append(make(each))
+        except LauncherError as error:
+            refused.append((label, error))
+    if not refused:
+        return made
+    first = refused[0][1]
+    alike = [label for label, error in refused if str(error) == str(first)]
+    if len(alike) == count:
+        raise first
+    named = ", ".join(alike[:MOST_NAMED]) + (f" and {len(alike) - MOST_NAMED} more" if alike[MOST_NAMED:] else "")
+    raise type(first)(placed(str(first), f" (in the {what}{'s' * (len(alike) > 1)} {named}; nothing was started)"))

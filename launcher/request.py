@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from launcher.arms import label_of
 from launcher.config import Cell, Composer, cells
-from launcher.errors import UsageError
+from launcher.errors import UsageError, of_each
 from launcher.overrides import PASSED, Override, parse, passed
 from launcher.remote import address as addresses
 from launcher.spec import JobSpec, make
@@ -101,17 +102,9 @@ def compose(words: Words) -> Request:
     return Request(composer=composer, overrides=overrides, cells=tuple(cells(composer, overrides)))
 
 
-def understand(request: Request) -> tuple[JobSpec, ...]:
-    """The typed jobs of a request. A mistake in a sweep is said with the cell that has it."""
-    specs = []
-    for cell in request.cells:
-        try:
-            specs.append(make(cell))
-        except UsageError as error:
-            if len(request.cells) == 1:
-                raise
-            point = " ".join(f"{key}={value}" for key, value in cell.swept)
-            raise UsageError(f"{error} (in the cell {point} of this sweep; nothing was started)") from None
+def understand(request: Request, what: str = "cell") -> tuple[JobSpec, ...]:
+    """The typed jobs of a request. A mistake in some of several is said with `what` has it."""
+    specs = of_each(((label_of(cell.swept), cell) for cell in request.cells), make, what)
     _check_one_place(specs)
     return tuple(specs)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from recipes.recipe import MNIST_FILES, DataLayout, Layer, Recipe
-from recipes.typed import setting
+from recipes.typed import above_zero, below_one, setting
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -20,6 +20,13 @@ class MnistSettings:
     dropout_conv: float = setting(0.25, "dropout after the convolutions")
     dropout_dense: float = setting(0.5, "dropout before the last layer")
     clip: float | None = setting(None, "gradient norm to clip to, after unscaling")
+
+    def __post_init__(self) -> None:
+        above_zero("train.lr", self.lr)
+        for key in ("rho", "dropout_conv", "dropout_dense"):
+            below_one(f"train.{key}", getattr(self, key))
+        if self.clip is not None:
+            above_zero("train.clip", self.clip)
 
 
 RECIPE = Recipe(

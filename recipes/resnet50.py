@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from recipes.recipe import DataLayout, Layer, Recipe, halved
-from recipes.typed import SettingsError, above_zero, at_least, setting, show
+from recipes.typed import above_zero, at_least, below_one, setting
 
 if TYPE_CHECKING:
     from recipes.settings import Settings
@@ -48,11 +48,7 @@ class Resnet50Settings:
         at_least("train.momentum", self.momentum, 0)
         at_least("train.weight_decay", self.weight_decay, 0)
         at_least("train.warmup_epochs", self.warmup_epochs, 0)
-        if not 0 <= self.label_smoothing < 1:
-            raise SettingsError(
-                f"train.label_smoothing={show(self.label_smoothing)} must be from 0 up to, but not, 1",
-                "train.label_smoothing",
-            )
+        below_one("train.label_smoothing", self.label_smoothing)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

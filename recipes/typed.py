@@ -186,13 +186,23 @@ def refuse_control_characters(key: str, value: str) -> None:
 def at_least(key: str, value: float, low: float) -> None:
     """Raise `SettingsError` for a number below `low`, or none."""
     if not value >= low or value == math.inf:
-        raise SettingsError(f"{key}={show(value)} must be at least {low}", key)
+        raise SettingsError(f"{key}={show(value)} must be at least {low}{_and_finite(value)}", key)
 
 
 def above_zero(key: str, value: float) -> None:
     """Raise `SettingsError` for a number that is not above zero, or not finite."""
     if not 0 < value < math.inf:
-        raise SettingsError(f"{key}={show(value)} must be above zero", key)
+        raise SettingsError(f"{key}={show(value)} must be above zero{_and_finite(value)}", key)
+
+
+def below_one(key: str, value: float) -> None:
+    """Raise `SettingsError` for a number that is not from 0 up to, but not, 1."""
+    if not 0 <= value < 1:
+        raise SettingsError(f"{key}={show(value)} must be from 0 up to, but not, 1", key)
+
+
+def _and_finite(value: float) -> str:
+    return " and finite" if value == math.inf else ""
 
 
 def show(value: Any) -> str:

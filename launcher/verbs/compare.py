@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from launcher import arms, comparison, experiments, request
 from launcher.comparison import Compare, Published
-from launcher.errors import LauncherError, placed
+from launcher.errors import of_each
 from launcher.facts import Facts
 from launcher.plan import Plan, resolve
 from launcher.probe import probe_each
@@ -47,7 +47,7 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     comparison.check_words(asked.overrides)
     comparison.check_listed(asked.overrides)
-    specs = request.understand(asked)
+    specs = request.understand(asked, "arm")
     return carry_out(specs, how, ["compare", *arguments], look="--plan" in arguments)
 
 
@@ -78,21 +78,8 @@ def carry_out(
 
 def _resolved(specs: Sequence[JobSpec], facts: Sequence[Facts]) -> list[Plan]:
     """The plan of each arm. Raises `LauncherError`, which names the arms that can't be where others can."""
-    plans: list[Plan] = []
-    refused: list[tuple[str, LauncherError]] = []
-    for spec, each in zip(specs, facts, strict=True):
-        try:
-            plans.append(resolve(spec, each))
-        except LauncherError as error:
-            refused.append((arms.label_of(spec.swept), error))
-    if not refused:
-        return plans
-    first = refused[0][1]
-    alike = [label for label, error in refused if str(error) == str(first)]
-    if len(alike) == len(specs):
-        raise first
-    where = f" (in the arm{'s' * (len(alike) > 1)} {', '.join(alike)}; nothing was started)"
-    raise type(first)(placed(str(first), where))
+    labelled = [(arms.label_of(spec.swept), (spec, each)) for spec, each in zip(specs, facts, strict=True)]
+    return of_each(labelled, lambda asked: resolve(*asked), "arm")
 
 
 def describe(whole: Plan) -> list[str]:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from launcher.errors import placed
+from launcher.errors import UsageError, of_each, placed
 
 
 @pytest.mark.parametrize(
@@ -19,3 +19,18 @@ def test_the_place_stands_behind_the_sentence_and_not_in_the_lines_to_copy(messa
 
 def test_without_a_place_a_message_is_as_it_was() -> None:
     assert placed("add these lines:\n    a = 1", "") == "add these lines:\n    a = 1"
+
+
+def test_what_is_refused_of_some_of_several_is_said_with_their_labels():
+    def make(value: int) -> int:
+        if value < 0:
+            raise UsageError("it is below zero")
+        return value
+
+    assert of_each([("a", 1), ("b", 2)], make, "arm") == [1, 2]
+    with pytest.raises(UsageError, match=r"^it is below zero \(in the arm b; nothing was started\)$"):
+        of_each([("a", 1), ("b", -2)], make, "arm")
+    with pytest.raises(UsageError, match=r"\(in the cells b, c, d, e and 2 more; nothing was started\)$"):
+        of_each([("a", 1), *((each, -1) for each in "bcdefg")], make, "cell")
+    with pytest.raises(UsageError, match="^it is below zero$"):
+        of_each([("a", -1), ("b", -2)], make, "arm")
