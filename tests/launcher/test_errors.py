@@ -32,5 +32,5 @@ def test_what_is_refused_of_some_of_several_is_said_with_their_labels():
         of_each([("a", 1), ("b", -2)], make, "arm")
     with pytest.raises(UsageError, match=r"\(in the cells b, c, d, e and 2 more; nothing was started\)$"):
         of_each([("a", 1), *((each, -1) for each in "bcdefg")], make, "cell")
-    with pytest.raises(UsageError, match="^it is below zero$"):
+    with pytest.raises(UsageError, match=r"^it is below zero$"):
         of_each([("a", -1), ("b", -2)], make, "arm")
