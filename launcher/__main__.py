@@ -121,13 +121,15 @@ def _dispatch(words: list[str]) -> int:
     if words and "=" not in words[0] and words[0][:1] not in ("-", "+", "~"):
         verb = words.pop(0)
         if verb not in VERBS:
-            from difflib import get_close_matches
-
             from launcher.errors import UsageError
+            from launcher.overrides import is_key
+            from recipes.typed import nearest
 
-            near = get_close_matches(verb, VERBS, n=1)
-            hint = f"; did you mean {near[0]}?" if near else ""
-            raise UsageError(f"{verb} is not a verb ({', '.join(VERBS)}) and not key=value{hint}")
+            if verb.endswith(".py"):
+                raise UsageError(f"{verb} is no verb; a script of yours is started by recipe=script script={verb}")
+            if is_key(verb):
+                raise UsageError(f"{verb} is a key and needs a value: {verb}=...")
+            raise UsageError(f"{verb} is not a verb ({', '.join(VERBS)}) and not key=value{nearest(verb, VERBS)}")
     import importlib
 
     return int(importlib.import_module(f"launcher.verbs.{verb}").main(words))

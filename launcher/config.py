@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.errors import UsageError
-from launcher.overrides import Override, escaped, hydra_word
+from launcher.overrides import MOST_CELLS, Override, escaped, hydra_word
 from launcher.schema import GROUPS, REQUIRED_GROUPS, annotation_of, defaults, known_keys, leaves
 from recipes.recipe import find
 from recipes.typed import SettingsError, fields_of, nearest, not_a_choice, show, unknown_key
@@ -147,6 +148,10 @@ def cells(composer: Composer, overrides: Sequence[Override]) -> list[Cell]:
     choosing = [each for each in overrides if each.kind == "group" or each.prefix == "~"]
     setting = [each for each in overrides if not (each.kind == "group" or each.prefix == "~")]
     swept_keys = [each.key for each in overrides if each.swept]
+    if math.prod(len(each.values) for each in overrides) > MOST_CELLS:
+        raise UsageError(
+            f"a sweep over {', '.join(swept_keys)} has more than {MOST_CELLS:,} cells; start it in parts (command line)"
+        )
     bases: dict[tuple[Any, ...], _Base] = {}
     found = []
     for combination in itertools.product(*(each.values for each in overrides)):

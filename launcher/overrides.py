@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import itertools
 import re
 import shlex
 from collections.abc import Sequence
@@ -10,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from launcher.errors import UsageError
-from launcher.schema import GROUPS, text_key
+from launcher.schema import GROUPS, annotation_of, text_key
 from recipes.typed import SettingsError, refuse_control_characters
 
 _SHAPE = re.compile(r"(?P<prefix>\+\+|\+|~)?(?P<key>[^=~+][^=]*?)(?:=(?P<text>.*))?", re.DOTALL)
@@ -19,6 +20,10 @@ Kind = Literal["group", "value"]
 
 PASSED = "--"
 """What stands before arguments that are passed on, and in the place of an override's prefix."""
+
+
+MOST_CELLS = 10_000
+"""Cells of one sweep: more is a slip of the hand, which would fill memory before any limit of a cluster says so."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,11 +52,7 @@ def parse(word: str, groups: Sequence[str] = GROUPS) -> Override:
     """
     match = _SHAPE.fullmatch(word)
     if match is None or (match["text"] is None and match["prefix"] != "~"):
-        from launcher.__main__ import VERBS
-
-        if word in VERBS:
-            raise UsageError(f"{word} is a verb, and a verb is the first word: python -m launcher {word} ...")
-        raise UsageError(f"{word!r} is neither a verb nor key=value; see --help")
+        raise UsageError(_no_override(word, groups))
     prefix, key, text = match["prefix"] or "", match["key"].strip(), match["text"]
     if key.startswith("hydra.") or key == "hydra":
         raise UsageError(f"{key}: Hydra's own settings have no effect here; runs are configured by the keys in --help")
@@ -71,6 +72,20 @@ def parse(word: str, groups: Sequence[str] = GROUPS) -> Override:
     return Override(typed=word, prefix=prefix, key=key, kind=kind, values=_grammar(key, text))
 
 
+def _no_override(word: str, groups: Sequence[str]) -> str:
+    from launcher.__main__ import VERBS
+
+    if word in VERBS:
+        return f"{word} is a verb, and a verb is the first word: python -m launcher {word} ..."
+    if is_key(word, groups):
+        return f"{word} is a key and needs a value: {word}=..."
+    return f"{word!r} is neither a verb nor key=value; see --help"
+
+
+def is_key(word: str, groups: Sequence[str] = GROUPS) -> bool:
+    return word in groups or annotation_of(word) is not None
+
+
 def _texts(key: str, text: str) -> tuple[str, ...]:
     """The text as it was typed. Several texts are spelled choice(a,b), where one with a comma stands in double quotes;
     images, whose names have no comma, are listed as other values are. Raises `UsageError`."""
@@ -85,19 +100,27 @@ def _texts(key: str, text: str) -> tuple[str, ...]:
 
 
 def _grammar(key: str, text: str) -> tuple[Any, ...]:
-    """The values that Hydra's grammar reads from the text after `=`; several where it spells a sweep."""
+    """The values that Hydra's grammar reads from the text after `=`; several where it spells a sweep.
+
+    A text that the grammar has no place for stays a text, which whoever knows the key's choices or type refuses.
+    """
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.core.override_parser.types import Glob
     from hydra.errors import HydraException
 
     try:
         parsed = OverridesParser.create().parse_override(f"{key}={text}")
-    except HydraException as error:
-        reason = str(error).splitlines()[0]
-        raise UsageError(
-            f"{key}={text} can't be read: {reason} (command line). Quote odd characters: {key}='\"...\"'"
-        ) from None
-    value = parsed.value()
+        value = parsed.value()
+    except HydraException:
+        if text[:1] in ("[", "{"):
+            raise UsageError(
+                f"{key}={text} can't be read; quote what has odd characters, as {key}='[\"a b\"]' (command line)"
+            ) from None
+        if re.fullmatch(r"\w+\(.*", text, re.DOTALL):
+            raise UsageError(
+                f"{key}={text} can't be read; a sweep is a,b or choice(a,b) or range(start,stop,step) (command line)"
+            ) from None
+        return (text,)
     if isinstance(value, Glob):
         raise UsageError(f"{key}={text}: glob sweeps are not supported; list the values, as {key}=a,b (command line)")
     if not parsed.is_sweep_override():
@@ -106,7 +129,11 @@ def _grammar(key: str, text: str) -> tuple[Any, ...]:
         raise UsageError(
             f"{key}={text}: an interval has no values to list; say {key}=range(start,stop,step) (command line)"
         )
-    return tuple(parsed.sweep_iterator(transformer=lambda each: parsed._convert_value(each)))
+    listed = parsed.sweep_iterator(transformer=lambda each: parsed._convert_value(each))
+    values = tuple(itertools.islice(listed, MOST_CELLS + 1))
+    if not values:
+        raise UsageError(f"{key}={text} lists no value (command line)")
+    return values
 
 
 def hydra_word(override: Override, value: Any) -> str:

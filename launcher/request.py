@@ -9,7 +9,7 @@ from pathlib import Path
 from launcher.arms import label_of
 from launcher.config import Cell, Composer, cells
 from launcher.errors import UsageError, of_each
-from launcher.overrides import PASSED, Override, parse, passed
+from launcher.overrides import PASSED, Override, is_key, parse, passed
 from launcher.remote import address as addresses
 from launcher.spec import JobSpec, make
 
@@ -80,7 +80,11 @@ def take_apart(words: Sequence[str], own: Sequence[str] = ()) -> Words:
             facts = Path(value(flag, inline)).expanduser()
         else:
             there = ["--config-dir", "--cfg", "--multirun", "--help", *(f"--{each}" for each in own)]
-            raise UsageError(f"{flag} is not a flag here (there are {', '.join(there)})")
+            key = flag.lstrip("-")
+            hint = f"; a key has no dashes: {key}={inline or '...'}" if is_key(key) else ""
+            if "recipe=script" in overrides:
+                hint = "; what the script is to be told goes behind --"
+            raise UsageError(f"{flag} is not a flag here (there are {', '.join(there)}){hint}")
     return Words(
         overrides=tuple(overrides),
         arguments=arguments,

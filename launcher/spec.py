@@ -211,7 +211,5 @@ def _check_precision(spec: JobSpec) -> None:
             f"framework={training.framework}: recipe {spec.recipe.name} is there for {', '.join(spec.recipe.trainers)}",
             "framework",
         )
-    if spec.recipe.data and training.data.name not in spec.recipe.data:
-        raise SettingsError(not_a_choice("data", training.data.name, spec.recipe.data), "data")
     levels.check(training.amp, training.loss_scale, training.framework)
     settings.check(training)

@@ -57,7 +57,7 @@ def check(launch: Launch, training: Settings) -> None:
         for key, value in (("script", launch.script), ("arguments", launch.arguments), ("workdir", launch.workdir)):
             if value:
                 told = f"{key}={value}" if isinstance(value, str) else f"-- {shlex.join(value)}"
-                raise SettingsError(f"{told} belongs to recipe=script, and this is recipe={recipe}", key)
+                raise SettingsError(f"{told} is for recipe=script, and this is recipe={recipe}; say recipe=script", key)
         return
     if not launch.script:
         raise SettingsError("recipe=script needs script=FILE; its arguments go behind --", "script")

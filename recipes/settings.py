@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from recipes.levels import Amp, Framework, LossScale
 from recipes.recipe import Recipe, find
-from recipes.typed import SettingsError, group, not_a_choice, setting, show
+from recipes.typed import SettingsError, group, nearest, setting, show
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -150,7 +150,8 @@ def with_recipe_defaults(settings: Settings, recipe: Recipe) -> Settings:
         return settings
     name = settings.data.name or next(iter(recipe.data))
     if name not in recipe.data:
-        raise SettingsError(not_a_choice("data", name, recipe.data), "data.name")
+        choices = f"{', '.join(recipe.data)}, the data of recipe={recipe.name}"
+        raise SettingsError(f"data={name} is not one of {choices}{nearest(name, recipe.data)}", "data.name")
     if settings.epochs is not None and settings.steps is not None:
         raise SettingsError(f"epochs={settings.epochs} and steps={settings.steps}: say one of them", "steps")
     layout, epochs = recipe.data[name], settings.epochs

@@ -37,9 +37,10 @@ def group(cls: type, help: str) -> Any:
 
 
 def nearest(word: str, choices: Iterable[str]) -> str:
-    """`, did you mean 'x'?` for the closest of the choices, or nothing."""
-    close = difflib.get_close_matches(word, list(choices), n=1, cutoff=0.6)
-    return f"; did you mean {close[0]}?" if close else ""
+    """`; did you mean x?` for the closest of the choices, whatever their case, or nothing."""
+    spelled = {each.lower(): each for each in choices}
+    close = difflib.get_close_matches(word.lower(), spelled, n=1)
+    return f"; did you mean {spelled[close[0]]}?" if close else ""
 
 
 @functools.cache

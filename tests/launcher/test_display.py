@@ -67,9 +67,13 @@ def test_every_change_of_state_is_a_line(lines):
     assert lines(0.5, row(state=State("queued"))) == []
     assert lines(1, row(state=RUNNING)) == ["brave-otter  running"]
     assert lines(2, row(state=State("running", attempt=2))) == ["brave-otter  running (attempt 2)"]
-    assert lines(3, row(state=State("failed", "out of memory", attempt=2))) == [
-        "brave-otter  failed (attempt 2): out of memory"
-    ]
+    ended = row(state=State("failed", "out of memory", attempt=2))
+    assert lines(3, ended, row(label="calm-lake"))[0] == "brave-otter  failed (attempt 2): out of memory"
+
+
+def test_how_the_only_run_ended_is_left_to_what_follows(lines):
+    lines(0, row())
+    assert lines(1, row(state=State("done"))) == []
 
 
 def test_a_long_epoch_gets_a_line_every_now_and_then(lines):
@@ -97,7 +101,7 @@ def test_a_run_that_does_not_move_says_nothing(lines):
 
 
 def test_no_control_character_gets_through(lines):
-    assert lines(0, row(label="\x1b7\x1b[31mx", state=State("failed", "a\nb"))) == ["?7x  failed: a?b"]
+    assert lines(0, row(label="\x1b7\x1b[31mx", state=State("queued", "a\nb"))) == ["?7x  queued: a?b"]
 
 
 def test_only_a_terminal_that_can_move_its_cursor_gets_the_live_display(monkeypatch):

@@ -77,7 +77,11 @@ def test_any_text_survives_hydra_and_omegaconf_unevaluated(text: str) -> None:
     ("word", "says"),
     [
         ("plain", "neither a verb nor key=value"),
+        ("amp.deny", "amp.deny is a key and needs a value: amp.deny=..."),
         ("batch=[1", "batch=[1 can't be read"),
+        ("mounts=[a&b:/c]", "quote what has odd characters"),
+        ("seed=rang(0,3)", "choice(a,b) or range(start,stop,step)"),
+        ("seed=range(0,0)", "seed=range(0,0) lists no value"),
         ("batch=interval(1,2)", "range(start,stop,step)"),
         ("batch=glob(*)", "glob sweeps are not supported"),
         ("hydra.run.dir=x", "have no effect here"),

@@ -93,9 +93,9 @@ def test_a_script_has_no_batch_and_is_told_none() -> None:
     ("words", "said"),
     [
         (("recipe=script",), "recipe=script needs script=FILE"),
-        (("script=train.py",), "script=train.py belongs to recipe=script, and this is recipe=mnist"),
-        (("workdir=/tmp",), "workdir=/tmp belongs to recipe=script"),
-        (("--", "--lr", "1"), "-- --lr 1 belongs to recipe=script"),
+        (("script=train.py",), "script=train.py is for recipe=script, and this is recipe=mnist; say recipe=script"),
+        (("workdir=/tmp",), "workdir=/tmp is for recipe=script"),
+        (("--", "--lr", "1"), "-- --lr 1 is for recipe=script"),
         (("recipe=script", "script=image:/a.py"), "is in an image, and there is no container"),
         (("recipe=script", "script=train.py", "train.bare=true"), "say require_proof=false"),
         (

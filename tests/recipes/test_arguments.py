@@ -70,7 +70,7 @@ def test_words_are_read_by_the_type_of_their_key():
     [
         ("amp=o9", "amp=o9 is not one of o0, o1, o2, o3 (command line)"),
         ("loss_scale=tff", "did you mean tf?"),
-        ("data=digit", "data=digit is not one of digits, mnist, synthetic; did you mean digits?"),
+        ("data=digit", "not one of digits, mnist, synthetic, the data of recipe=mnist; did you mean digits?"),
         ("btach=3", "unknown key btach; did you mean batch?"),
         ("train.lrr=1", "unknown key train.lrr; did you mean train.lr?"),
         ("amp.leevl=o1", "did you mean amp.level?"),
