@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 
 from launcher.facts import Gpu
 from launcher.spec import JobSpec
+from recipes import epsilon
 from recipes.recipe import Layer
 from recipes.trainer.tf32 import resolve_tf32
 from recipes.typed import SettingsError
@@ -44,14 +45,15 @@ def check(spec: JobSpec, gpus: Sequence[Gpu], device: str, capability: tuple[int
 
 
 def advice(spec: JobSpec, gpus: Sequence[Gpu], device: str, dtype: str, devices: int) -> tuple[str, ...]:
-    """Sentences for people: sizes that defeat tensor cores, layer by layer, and memory.
+    """Sentences for people: epsilons that float16 loses, sizes that defeat tensor cores, layer by layer, and memory.
 
     `dtype` is the half precision in use, float32 at o0; `devices` the number of them on all nodes.
     """
     training = spec.training
+    epsilons = None if spec.recipe.name == "script" else spec.recipe.epsilons
+    said = list(filter(None, [epsilon.advice(training.amp, dtype, epsilons)]))
     if device != "cuda" or spec.recipe.name == "script":
-        return ()
-    said = []
+        return tuple(said)
     share = training.batch // (devices * training.accumulate)
     unit, name = _unit(spec, dtype)
     if unit:

@@ -126,4 +126,5 @@ RECIPE = Recipe(
         "synthetic": DataLayout(samples=40_000, help="random images of CIFAR-100's shape"),
     },
     layers=layers,
+    epsilons={"Adam": ADAM_EPSILON},
 )

@@ -77,6 +77,7 @@ RECIPE = Recipe(
     batch=4096,
     epochs=4,
     trainers={"torch": "recipes.torch_.gan", "tensorflow": "recipes.tensorflow_.gan"},
+    epsilons={"Adam": EPSILON, "RMSprop": EPSILON},
     max_pools=True,
     data={
         "mnist": DataLayout(files=(MNIST_FILES,), gzip=True, download=True, help="the IDX files of MNIST in data.dir"),

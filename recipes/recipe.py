@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -75,6 +75,8 @@ class Recipe:
     """The network's matrix products and convolutions for the recipe's own settings, in the order they run in."""
     check: Callable[[Any], None] = lambda settings: None
     """Raises `SettingsError` for settings that this recipe alone refuses."""
+    epsilons: Mapping[str, float] = field(default_factory=dict)
+    """By name, its optimizers that divide by the root of squared gradients: what each adds to that root."""
     max_pools: bool = False
     """Whether its network takes maxima of neighbouring values, whose gradient XLA has no deterministic program for."""
     takes: tuple[str, ...] | None = None

@@ -113,3 +113,18 @@ def test_a_batch_is_shared_by_the_cards() -> None:
     words = ("recipe=resnet50", "amp=o0", "batch=512")
     assert len(advice(ONE_V100, *words)) == 1
     assert advice(TWO_V100, *words) == ()
+
+
+def test_an_epsilon_that_float16_loses_is_told_once_with_what_to_say_instead() -> None:
+    for facts in (LAPTOP, ONE_V100):
+        for framework in ("torch", "tensorflow"):
+            words = ("recipe=gan", "data=synthetic", f"framework={framework}", "amp=o3", "amp.dtype=float16")
+            there = dataclasses.replace(facts, packages={framework: "2.0"})
+            (told,) = (each for each in advice(there, *words) if "epsilon" in each)
+            assert "below 6.1e-05, Adam's 1e-07 and RMSprop's 1e-07, lets losses drift" in told
+            assert "say amp.dtype=bfloat16, which holds the squares, or amp=o2" in told
+
+
+@pytest.mark.parametrize("words", [("amp=o2",), ("amp=o3", "recipe=resnet50", "train.width=8")])
+def test_where_the_optimizer_steps_in_float32_or_has_no_epsilon_none_is_spoken_of(words: tuple[str, ...]) -> None:
+    assert advice(LAPTOP, "recipe=gan", "data=synthetic", "amp.dtype=float16", *words) == ()

@@ -1,0 +1,33 @@
+"""Optimizers that divide by the root of averaged squared gradients, as Adam does, and keep that average in float16.
+
+It holds no square of a gradient below 2.4e-4, the root of float16's smallest number, and loses digits of many above.
+The step of such a gradient is divided by epsilon alone: with Adam's 1e-7 it is thousands of times too long, and where
+epsilon is rounded to zero too, no number. Frameworks keep the average in the dtype of what the optimizer steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from recipes.levels import Amp
+
+SMALLEST_NORMAL = 2.0**-14
+"""Of float16, 6.1e-05: what is below it has fewer digits, down to 6e-08 (IEEE 754, binary16)."""
+
+
+def advice(amp: Amp, dtype: str, epsilons: Mapping[str, float] | None) -> str:
+    """What to know of these epsilons, by optimizer, at a resolved level; empty where there is nothing to it.
+
+    None are those of a user's own script, which nobody knows beforehand.
+    """
+    steps_half = amp.level == "o3" or (amp.level == "o2" and amp.master_weights is False)
+    low = [f"{name}'s {each:g}" for name, each in (epsilons or {}).items() if each < SMALLEST_NORMAL]
+    if dtype != "float16" or not steps_half or (epsilons is not None and not low):
+        return ""
+    whose = " and ".join(low) or "in this script Adam's own (1e-08 in torch and Paddle, 1e-07 in Keras)"
+    level = "amp=o3" if amp.level == "o3" else "amp.master_weights=false"
+    return (
+        f"{level} with float16 keeps squared gradients in float16, where small ones are zero, and then steps are "
+        f"divided by epsilon alone: one below {SMALLEST_NORMAL:.1e}, {whose}, lets losses drift or ends in no number; "
+        "say amp.dtype=bfloat16, which holds the squares, or amp=o2, which steps in float32"
+    )
