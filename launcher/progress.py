@@ -7,6 +7,8 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
+from launcher import shapes
+
 RECENT = 200
 """Step rows that are taken in at once; of a longer backlog only the last ones and the events matter."""
 _SMOOTH = 0.9
@@ -54,10 +56,10 @@ def rows_of(lines: Iterable[bytes]) -> list[dict[str, Any]]:
     for _, line in sorted([*events, *steps]):
         try:
             row = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
         if isinstance(row, dict):
-            rows.append(row)
+            rows.append(shapes.fitting(row, shapes.ROW)[0])
     return rows
 
 
@@ -65,7 +67,7 @@ def advance(progress: Progress, rows: Iterable[Mapping[str, Any]]) -> Progress:
     """The progress after more rows."""
     for row in rows:
         event = row.get("event")
-        if event is None and "step" in row:
+        if event is None and row.get("step") is not None:
             progress = _step(progress, row)
         elif event == "start":
             progress = _start(progress, row)

@@ -20,7 +20,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from launcher import run_ids
+from launcher import run_ids, shapes
 from launcher.errors import UsageError
 
 UNFINISHED = ".unfinished"
@@ -188,7 +188,7 @@ def read_json(path: str | Path) -> dict[str, Any] | None:
             value = json.loads(stream.read())
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise Damaged(f"{path}: {error}") from error
     if not isinstance(value, dict):
         raise Damaged(f"{path} holds no JSON object")
@@ -203,16 +203,24 @@ def read_if_whole(path: str | Path) -> dict[str, Any]:
         return {}
 
 
+def read_known(path: str | Path) -> dict[str, Any]:
+    """The same without what is of another type than it should be: whoever shows it needn't look again."""
+    values = read_if_whole(path)
+    shape = shapes.OF_FILE.get(os.path.basename(path))
+    return shapes.fitting(values, shape)[0] if values and shape else values
+
+
 def load(folder: str) -> Files:
     """What the folder says now. Files are read in the order that makes a resubmission between them harmless."""
     damaged = []
 
     def read(name: str) -> dict[str, Any] | None:
         try:
-            return read_json(f"{folder}/{name}")
+            values = read_json(f"{folder}/{name}")
         except Damaged:
             damaged.append(name)
             return None
+        return values and shapes.fitting(values, shapes.OF_FILE[os.path.basename(name)])[0]
 
     # status.json first: it is the newer one only once the submission that it belongs to was written.
     status, submission = read("status.json"), read("submission.json")
@@ -232,7 +240,7 @@ def load(folder: str) -> Files:
 def _failure(folder: str, status: Mapping[str, Any]) -> str:
     if status.get("state") != "failed":
         return ""
-    result = read_if_whole(f"{folder}/result.json")
+    result = read_known(f"{folder}/result.json")
     its_own = result.get("status") == "failed" and result.get("attempts") == status.get("attempt")
     return str(result.get("reason") or "") if its_own else ""
 

@@ -53,8 +53,8 @@ def status_of(files: Files) -> dict[str, Any] | None:
     has the last word of the one before."""
     if files.status is None:
         return None
-    first = (files.submission or {}).get("first_attempt", 1)
-    return files.status if files.status.get("attempt", 1) >= first else None
+    first = (files.submission or {}).get("first_attempt") or 1
+    return files.status if (files.status.get("attempt") or 1) >= first else None
 
 
 def needs_liveness(files: Files) -> bool:

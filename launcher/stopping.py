@@ -111,7 +111,7 @@ def _cancel_here(
 
 def is_script(folder: Path) -> bool:
     """Whether the run is a script of the user's own, which nobody can ask to save: it is ended as a shell would."""
-    return bool(runs.read_if_whole(folder / "plan.json").get("script"))
+    return bool(runs.read_known(folder / "plan.json").get("script"))
 
 
 def unended(seen: Sequence[Seen]) -> list[Seen]:

@@ -21,7 +21,7 @@ _TORCHRUN = re.compile(r"[EWI]\d{4} .* torch/distributed/|\[.*\] torch\.distribu
 
 def label(folder: Path) -> str:
     """What people call a run on a screen: its words, or in a sweep its number and where it differs from the others."""
-    return label_of(folder.name, runs.read_if_whole(folder / "plan.json"))
+    return label_of(folder.name, runs.read_known(folder / "plan.json"))
 
 
 def label_of(name: str, plan: Mapping[str, Any]) -> str:
@@ -36,7 +36,7 @@ def label_of(name: str, plan: Mapping[str, Any]) -> str:
 def title(folders: Sequence[Path]) -> str:
     """What these runs are, in one line: the first of a screen."""
     if len(folders) == 1:
-        return tables.clean(f"{folders[0].name}  {asked(runs.read_if_whole(folders[0] / 'plan.json'))}".rstrip())
+        return tables.clean(f"{folders[0].name}  {asked(runs.read_known(folders[0] / 'plan.json'))}".rstrip())
     sweeps = _unique(run_ids.sweep_of(each.name) or each.name for each in folders)
     return f"{len(folders)} runs of {', '.join(sweeps)}"
 
@@ -70,7 +70,7 @@ def headline(state: State, now: float) -> str:
 
 def result_of(folder: Path, state: State) -> dict[str, Any]:
     """The result that the run's last attempt left; empty if that left none, whatever the ones before it did."""
-    return if_of(runs.read_if_whole(folder / "result.json"), state)
+    return if_of(runs.read_known(folder / "result.json"), state)
 
 
 def if_of(result: dict[str, Any], state: State) -> dict[str, Any]:
@@ -118,15 +118,16 @@ def outcome(result: Mapping[str, Any]) -> list[tuple[str, str]]:
 def profile_of(result: Mapping[str, Any]) -> str:
     """What was profiled, where its trace is in the run folder, and how much of the GPU's time tensor cores had."""
     found = result.get("profile") or {}
-    if not found:
+    if len(found.get("steps") or ()) != 2:
         return ""
     first, last = found["steps"]
     steps = f"steps {first} to {last}" if last > first else f"step {first}"
-    if asked := found.get("instead_of"):
+    asked = found.get("instead_of") or []
+    if len(asked) == 2:
         steps += f" (instead of {asked[0]} to {asked[1]})"
     viewer = "TensorBoard opens" if result.get("framework") == "tensorflow" else "Perfetto and TensorBoard open"
     opens = {"framework": f", which {viewer}", "nsys": ", for nsys-ui", "ncu": ", for ncu-ui"}
-    trace = f" in {found['trace']}{opens.get(found['tool'], '')}" if found.get("trace") else ""
+    trace = f" in {found['trace']}{opens.get(found.get('tool') or '', '')}" if found.get("trace") else ""
     share = found.get("tensor_core_share")
     tensor = f"; {share:.1%} of GPU time in tensor-core kernels, by their names" if share is not None else ""
     return f"{steps}{trace}{tensor}"
@@ -217,7 +218,7 @@ def of_run(folder: Path, state: State, now: float) -> list[str]:
         if last:
             lines += [f"the end of {path}:", *(f"  {tables.clean(each)}" for each in last)]
     if state.name in ("stopped", "cancelled", "lost") and state.attempt:
-        script = runs.read_if_whole(folder / "plan.json").get("script")  # which has no checkpoints of ours
+        script = runs.read_known(folder / "plan.json").get("script")  # which has no checkpoints of ours
         again = "start it again" if script else "go on from the last checkpoint"
         lines.append(f"{again} with: python -m launcher resume {folder.name}")
     return lines

@@ -25,7 +25,7 @@ class _Followed:
     """One run, with what is known of it so far; of a comparison also each arm, which stands for it on the screen."""
 
     def __init__(self, folder: Path, label: str | None = None) -> None:
-        plan = runs.read_if_whole(folder / "plan.json")
+        plan = runs.read_known(folder / "plan.json")
         self.folder = folder
         self.label = summary.label_of(folder.name, plan) if label is None else label
         self.arms = [_Followed(arm.run.folder, arm.label) for arm in arms.of(folder, plan)]
@@ -85,7 +85,7 @@ def report(states: dict[Path, State]) -> list[str]:
     now = time.time()
     if len(states) == 1:
         ((folder, state),) = states.items()
-        if arms.of(folder, runs.read_if_whole(folder / "plan.json")):
+        if arms.of(folder, runs.read_known(folder / "plan.json")):
             from launcher.report.compared import last_words
 
             return last_words(folder, state, now)

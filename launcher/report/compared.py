@@ -46,7 +46,7 @@ def document(title: str, folder: Path, whole: State, plan: dict[str, Any], came_
 
 def last_words(folder: Path, whole: State, now: float) -> list[str]:
     """What a terminal says of a comparison that has ended."""
-    plan, came_from = (runs.read_if_whole(folder / name) for name in ("plan.json", "provenance.json"))
+    plan, came_from = (runs.read_known(folder / name) for name in ("plan.json", "provenance.json"))
     lines = list(plain.lines(document(folder.name, folder, whole, plan, came_from)))[1:]
     rows = [(run_ids.words_of(folder.name), summary.headline(whole, now)), ("folder", summary.place_of(folder))]
     ended = tables.pairs(rows)

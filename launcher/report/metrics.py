@@ -17,6 +17,10 @@ POINTS = 240
 """The most points that a curve is drawn with; a chart is hardly a thousand pixels wide."""
 NAMED = 8
 """The most parts of a loss that are read."""
+LONGEST = 1 << 20
+"""Bytes of a line: a row has hundreds."""
+LARGEST = 1e300
+"""No quantity of a run comes near it, and sums of smaller ones are finite."""
 
 
 class Curve:
@@ -164,30 +168,39 @@ def _said(name: str, damaged: list[int], torn: bool) -> Iterator[str]:
 
 
 def _take(found: Metrics, line: bytes, block: int) -> bool:
-    """Take in one line; whether it is a row of metrics."""
+    """Take in one line, all of it or nothing; whether it is a row of metrics."""
+    if len(line) > LONGEST:
+        return False
     try:
         row = json.loads(line)
         if "event" in row:
             _event(found, row)
         else:
             _step(found, row, block)
-    except (ValueError, TypeError, KeyError, AttributeError):
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return False
     return True
 
 
 def _event(found: Metrics, row: dict[str, Any]) -> None:
-    accuracy = row.get("accuracy")
+    accuracy = _number(row.get("accuracy"))
     if row["event"] == "eval" and accuracy is not None and len(found.evaluations) < 4 * POINTS:
-        found.evaluations.append((int(row["step"]), float(accuracy)))
+        found.evaluations.append((_whole(row["step"]), accuracy))
 
 
 def _step(found: Metrics, row: dict[str, Any], block: int) -> None:
-    step, loss = int(row["step"]), row["loss"]
-    loss = None if loss is None else float(loss)
-    seconds, rate = float(row["seconds"]), float(row["samples_per_second"])
-    if not (math.isfinite(seconds) and math.isfinite(rate)):
+    # All of the row is looked at before any of it counts.
+    step, loss = _whole(row["step"]), _number(row["loss"])
+    seconds, rate = _number(row["seconds"]), _number(row["samples_per_second"])
+    if seconds is None or rate is None:
         raise ValueError(row)
+    parts = row.get("losses")
+    named = [(str(name), _number(value)) for name, value in list(parts.items())[:NAMED]] if parts else ()
+    scale, norm, memory = (
+        _number(row.get("loss_scale")),
+        _number(row.get("grad_norm")),
+        _number(row.get("memory_bytes")),
+    )
     found.steps += 1
     found.last_step = step
     if found.steps == 1:
@@ -202,18 +215,17 @@ def _step(found: Metrics, row: dict[str, Any], block: int) -> None:
         part.loss_sum += loss
     elif found.nonfinite_at is None:
         found.nonfinite_at = step
-    for name, value in list((row.get("losses") or {}).items())[:NAMED]:
+    for name, value in named:
         if value is not None:
-            found.named.setdefault(str(name), Curve()).add(step, float(value))
-    if row.get("loss_scale") is not None:
-        found.scale.add(step, float(row["loss_scale"]))
-    if row.get("grad_norm") is not None:
-        found.norm.add(step, float(row["grad_norm"]))
+            found.named.setdefault(name, Curve()).add(step, value)
+    if scale is not None:
+        found.scale.add(step, scale)
+    if norm is not None:
+        found.norm.add(step, norm)
     if row.get("skipped"):
         found.skipped += 1
         if len(found.overflows) < POINTS:
             found.overflows.append(step)
-    memory = row.get("memory_bytes")
     if memory is not None and memory > (found.peak_memory or 0):
         found.peak_memory = int(memory)
     if row.get("timed"):
@@ -221,3 +233,22 @@ def _step(found: Metrics, row: dict[str, Any], block: int) -> None:
         part.samples += rate * seconds
         part.seconds += seconds
         part.timed += 1
+
+
+def _number(value: Any) -> float | None:
+    """None of null, NaN and infinity. Raises `ValueError` for what is no number, or one that nothing measures."""
+    if value is None:
+        return None
+    if type(value) is float or type(value) is int:
+        if -LARGEST < value < LARGEST:
+            return value
+        if value != value or value in (math.inf, -math.inf):
+            return None
+    raise ValueError(value)
+
+
+def _whole(value: Any) -> int:
+    """Raises `ValueError` for what is not a whole number."""
+    if type(value) is int and -LARGEST < value < LARGEST:
+        return value
+    raise ValueError(value)

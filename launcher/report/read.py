@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from launcher import arms, queues, run_ids, runs, summary, telemetry
+from launcher import arms, queues, run_ids, runs, shapes, summary, telemetry
 from launcher.report import metrics
 from launcher.report.metrics import Metrics
 from launcher.runs import Damaged, Run
@@ -64,10 +64,13 @@ def of_run(folder: Path, run: Run, state: State, read: bool, block: int = 0) -> 
 
     def file(name: str) -> dict[str, Any]:
         try:
-            return runs.read_json(folder / name) or {}
+            values = runs.read_json(folder / name) or {}
         except Damaged as error:
             problems.append(f"{name} can't be read: {str(error).removeprefix(f'{folder / name}: ')}")
             return {}
+        found, wrong = shapes.fitting(values, shapes.OF_FILE[name])
+        problems.extend(f"{name}: {each}, and left out" for each in wrong)
+        return found
 
     plan, result = file("plan.json"), file("result.json")
     rows = metrics.read(folder / "metrics.jsonl", block) if read else None

@@ -74,7 +74,7 @@ def _listing(seen: Sequence[Seen], hidden: int, roots: Sequence[str]) -> list[st
                 summary.accuracy_of(result) or "-",
                 summary.throughput_of(result) or "-",
                 summary.verdict_of(result) or "-",
-                summary.asked(runs.read_if_whole(f"{folder}/plan.json")),
+                summary.asked(runs.read_known(f"{folder}/plan.json")),
             ]
         )
     header = ["RUN", "STATE", "TIME", "STEP", "ACCURACY", "SAMPLES/S", "PROOF", "ASKED"]
@@ -131,9 +131,9 @@ def _one(run: Run, as_json: bool) -> int:
         details = {
             **_object(seen),
             "attempts": runs.attempts(folder),
-            "plan": runs.read_if_whole(folder / "plan.json") or None,
+            "plan": runs.read_known(folder / "plan.json") or None,
             "progress": _progress(run)._asdict(),
-            "result": runs.read_if_whole(folder / "result.json") or None,
+            "result": runs.read_known(folder / "result.json") or None,
         }
         print(json.dumps(details, indent=1))
     else:
@@ -144,7 +144,7 @@ def _one(run: Run, as_json: bool) -> int:
 def _details(seen: Seen) -> list[str]:
     run, files, state = seen
     folder, now = run.folder, time.time()
-    plan = runs.read_if_whole(folder / "plan.json")
+    plan = runs.read_known(folder / "plan.json")
     result = summary.result_of(folder, state)
     submission = files.submission or {}
     rows = [("run", run.id), ("state", summary.headline(state, now))]
@@ -195,7 +195,7 @@ def _arms(folder: Path, plan: Mapping[str, Any], whole: State) -> Iterator[str]:
     for arm in arms.of(folder, plan):
         state = arms.state(arm.run, whole)
         said = f"{state.name}: {state.reason}" if state.reason else state.name
-        rate = summary.throughput_of(summary.if_of(runs.read_if_whole(arm.run.folder / "result.json"), state))
+        rate = summary.throughput_of(summary.if_of(runs.read_known(arm.run.folder / "result.json"), state))
         yield f"{arm.label}  {said}{f', {rate} samples/s' if rate else ''}"
 
 

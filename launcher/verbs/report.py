@@ -56,12 +56,12 @@ def _document(what: Sequence[runs.Found], chosen: Sequence[runs.Run]) -> Documen
 
 def _comparison(run: runs.Run) -> Document | None:
     """The report of a comparison, if the run is one."""
-    plan = runs.read_if_whole(run.folder / "plan.json")
+    plan = runs.read_known(run.folder / "plan.json")
     if not compared.is_comparison(plan):
         return None
     (seen,) = queues.look([run])
     queues.settle([seen])
-    came_from = runs.read_if_whole(run.folder / "provenance.json")
+    came_from = runs.read_known(run.folder / "provenance.json")
     name = plan.get("name")
     title = f"{name}, {run.id}" if isinstance(name, str) else run.id
     return compared.document(title, run.folder, seen.state, plan, came_from)

@@ -91,7 +91,7 @@ def _code_of(chosen: Sequence[Run]) -> dict[str, set[str]]:
     """Digests of the code snapshots that the runs name, by run root."""
     found: dict[str, set[str]] = {}
     for run in chosen:
-        digest = runs.read_if_whole(run.folder / "plan.json").get("code")
+        digest = runs.read_known(run.folder / "plan.json").get("code")
         if isinstance(digest, str) and re.fullmatch(r"[0-9a-f]{64}", digest):
             found.setdefault(run.root, set()).add(digest)
     return found

@@ -1,0 +1,127 @@
+"""Run folders with anything in them: every screen tells what is whole, and none ends in a traceback."""
+
+import copy
+import json
+import shutil
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from launcher import queues, runs, watch
+from launcher.report import conclusion, markdown, page, plain, read, sections
+from launcher.runs import Found, Run
+from launcher.verbs import ls, report
+
+from . import folders
+from . import test_compared as comparisons
+
+WRONG = [
+    *(None, "text", "", "\x1b[31mred\0", 3, -1, 1.5, float("nan"), float("inf"), True, 10**400, 2**70, "x" * 3000),
+    *([], [1], [[1, 2]], ["a"], [None], [{}], {}, {"a": 1}, {"": None}),
+]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """Two cells of a sweep and a comparison that are done, telemetry included."""
+    root = tmp_path_factory.mktemp("whole")
+    made = folders.sweep(root, ("o0", "o2"))
+    folder = root / "20260104-000000-cool-owl"
+    folder.mkdir()
+    arms = [comparisons.arm(folder, number, level, [1 + number] * 5) for number, level in enumerate(("o0", "o2"))]
+    runs.write_json(folder / "plan.json", comparisons.whole(folder, *arms))
+    for name in ("status.json", "submission.json"):
+        shutil.copy(made[0] / name, folder)
+    for each in (*made, folder / "arms" / "01"):
+        (each / "telemetry").mkdir()
+        (each / "telemetry" / "1-0.host.csv").write_text("time\n100, 10, 100, 1024, 4096\n101, 60, 200, 2048, 4096\n")
+        gpus = "timestamp, index, uuid, memory.used [MiB]\n2026/11/21 00:00:10.000, 0, GPU-a, 3000\n"
+        (each / "telemetry" / "1-0.gpu.csv").write_text(gpus)
+    return root
+
+
+def places(value, here=()):
+    yield here
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, each in inner:
+        yield from places(each, (*here, key))
+
+
+def with_one_wrong(value, draw):
+    """The value with one place of it, maybe all, replaced or left out."""
+    *outer, last = ("whole", *draw(st.sampled_from(list(places(value)))))
+    found = {"whole": copy.deepcopy(value)}
+    at = found
+    for key in outer:
+        at = at[key]
+    if isinstance(at, dict) and outer and draw(st.booleans()):
+        del at[last]
+    else:
+        at[last] = draw(st.sampled_from(WRONG))
+    return found["whole"]
+
+
+def damage(path, draw):
+    how = draw(st.sampled_from(["value", "value", "value", "bytes", "cut", "no file", "no access", "a folder"]))
+    content = path.read_bytes()
+    if how == "value" and path.suffix == ".json":
+        path.write_text(json.dumps(with_one_wrong(json.loads(content), draw)))
+    elif how == "value" and path.suffix == ".jsonl":
+        rows = folders.lines(path)
+        number = draw(st.integers(0, len(rows) - 1))
+        rows[number] = with_one_wrong(rows[number], draw)
+        path.write_text("".join(json.dumps(each) + "\n" for each in rows))
+    elif how == "cut":
+        path.write_bytes(content[: draw(st.integers(0, len(content)))])
+    elif how in ("no file", "no access", "a folder"):
+        path.unlink()
+        if how == "no access":
+            path.symlink_to(path)  # which nobody can open, not even root
+        elif how == "a folder":
+            path.mkdir()
+    else:
+        place, junk = draw(st.integers(0, len(content))), draw(st.sampled_from([b"\0" * 9, b"\xff\xfe\n", b"[" * 9999]))
+        path.write_bytes(content[:place] + junk + content[place:])
+
+
+def every_screen(root):
+    wanted = [Run(str(root), each.name) for each in sorted(root.iterdir()) if not each.name.startswith(".")]
+    for count in (1, 3):
+        document = sections.of_runs("runs", read.gather(wanted[:count]))
+        assert [*plain.lines(document, 60), markdown.render(document), page.render(document)]
+    alone = report._document([Found(None, (wanted[2],))], [wanted[2]])
+    assert [*plain.lines(alone), page.render(alone)]
+    seen = queues.look(wanted)
+    assert ls._listing(seen, 0, [str(root)]) and all(map(ls._details, seen))
+    followed = [watch._Followed(each.folder) for each in wanted]
+    watch._refresh(followed)
+    assert [row for each in followed for row in each.rows()]
+    assert all(watch.report({each.folder: each.state}) for each in followed)
+    conclusion.document(wanted[2].folder, seen[2].state)
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_no_damage_to_any_files_ends_a_screen(whole, tmp_path, data):
+    root = tmp_path / "runs"
+    shutil.rmtree(root, ignore_errors=True)
+    shutil.copytree(whole, root)
+    files = sorted(each for each in root.rglob("*") if each.suffix in (".json", ".jsonl", ".csv"))
+    for path in data.draw(st.lists(st.sampled_from(files), min_size=1, max_size=3, unique=True)):
+        damage(path, data.draw)
+    every_screen(root)
+
+
+def test_a_whole_folder_has_no_problems_and_each_damage_is_named(whole, tmp_path):
+    root = tmp_path / "runs"
+    shutil.copytree(whole, root)
+    run = Run(str(root), f"{folders.SWEEP}-000")
+    assert read.gather([run])[0].problems == ()
+    path = run.folder / "result.json"
+    path.write_text(json.dumps({**runs.read_json(path), "throughput": {"mean": "fast"}}))
+    (run.folder / "provenance.json").write_text("{")
+    (said,) = read.gather([run])
+    assert said.problems[0] == "result.json: throughput.mean is not a number, and left out"
+    assert said.problems[1].startswith("provenance.json can't be read: ")
+    assert said.result["peak_memory_bytes"]
