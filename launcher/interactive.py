@@ -7,6 +7,7 @@ folder. Pure.
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import shlex
 from collections.abc import Sequence
@@ -78,8 +79,10 @@ def on_slurm(plan: Plan, text: str, job: str | None) -> list[str]:
 
 
 def over_ssh(ssh: Sequence[str], words: Sequence[str]) -> list[str]:
-    """The words as the system's ssh takes them: the far side's login shell reads them, so bash alone is named there."""
-    return [*ssh, f"exec bash -c {shlex.quote(shlex.join(words))}"]
+    """The words as the system's ssh takes them. The far side's login shell reads them, and may be any: csh takes `!` and
+    ends of lines even in single quotes, fish backslashes. So what it sees are letters and digits, which bash decodes."""
+    text = base64.b64encode(shlex.join(words).encode()).decode()
+    return [*ssh, f"""exec bash -c 'eval "$(echo {text} | base64 -d)"'"""]
 
 
 def _environment(plan: Plan) -> str:

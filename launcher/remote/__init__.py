@@ -6,6 +6,8 @@ answered by the code that answers it here:
 
     address.py     where a host is, and by which transport it is reached
     connection.py  the transport `fabric`: host keys strict for the target and for every hop
+    ssh_settings.py what the SSH configuration says of a host, as ssh itself reads it
+    host_keys.py   which keys are known of a host
     openssh.py     the transport `openssh`: the system's ssh, its configuration and its open master connection
     archive.py     the zip of the launcher's standard-library part
     bootstrap.py   the first words on the far side, which find the zip or ask for it

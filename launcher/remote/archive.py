@@ -16,6 +16,7 @@ LEFT_HERE = (
     "launcher/executors.py",
     "launcher/slurm/executor.py",
     "launcher/remote/connection.py",
+    "launcher/remote/ssh_settings.py",
 )
 """What loads submitit or fabric. All others import nothing foreign before they are called."""
 _EPOCH = (1980, 1, 1, 0, 0, 0)
@@ -24,6 +25,12 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)
 @functools.cache
 def archive() -> tuple[str, bytes]:
     """The zip and its SHA-256. The same modules give the same bytes, whenever and wherever they are packed."""
+    running = Path(launcher.__path__[0]).parent
+    data = running.read_bytes() if running.is_file() else _packed()  # a file: the far side, which runs the zip
+    return hashlib.sha256(data).hexdigest(), data
+
+
+def _packed() -> bytes:
     found: dict[str, Path] = {}
     for package in (launcher, containers, recipes):
         root = Path(package.__path__[0])
@@ -38,5 +45,4 @@ def archive() -> tuple[str, bytes]:
             entry = zipfile.ZipInfo(name, _EPOCH)
             entry.compress_type = zipfile.ZIP_DEFLATED
             out.writestr(entry, found[name].read_bytes())
-    data = whole.getvalue()
-    return hashlib.sha256(data).hexdigest(), data
+    return whole.getvalue()

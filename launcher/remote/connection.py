@@ -1,7 +1,8 @@
 """The transport `fabric`: connections whose host keys are checked, the target's and those of every hop.
 
-fabric itself accepts any host key, a changed one too (its issues 1804 and 2071), and visits the hops of a ProxyJump in
-the opposite order of OpenSSH's. Both are put right here.
+fabric itself accepts any host key, a changed one too (its issues 1804 and 2071), reads the SSH configuration otherwise
+than ssh does, and visits the hops of a ProxyJump in the opposite order. So what holds for a host is found out by
+`ssh_settings`, which keys are its own by `host_keys`, and fabric is told.
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ import base64
 import contextlib
 import hashlib
 import logging
-import os
 import socket
+import subprocess
 from collections.abc import Iterator
 from typing import Any, NoReturn
 
@@ -19,7 +20,10 @@ import paramiko
 from fabric import Config, Connection
 
 from launcher.errors import Unavailable, UsageError
+from launcher.remote import host_keys, ssh_settings
 from launcher.remote.address import Address
+from launcher.remote.host_keys import Key, Known
+from launcher.remote.ssh_settings import Settings
 from launcher.remote.stream import Stalled
 
 KEEPALIVE = 10
@@ -28,36 +32,53 @@ WINDOW = 2**22
 """Bytes that may be on their way to us: at 100 ms there and back, 40 MB a second."""
 # What goes wrong is told by our own errors. Without a handler Python would print paramiko's traceback beside them.
 logging.getLogger("paramiko").addHandler(logging.NullHandler())
-DEFAULT_USER_FILES = "~/.ssh/known_hosts ~/.ssh/known_hosts2"
-DEFAULT_GLOBAL_FILES = "/etc/ssh/ssh_known_hosts /etc/ssh/ssh_known_hosts2"
+MASTER = (
+    "open a master connection with the system's ssh (ControlMaster auto, ControlPath and ControlPersist in "
+    "~/.ssh/config, then log in once with `ssh`), and say cluster.transport=openssh"
+)
 
 
 class Strict(Connection):  # type: ignore[misc]
-    """A fabric connection that accepts only keys that are known, and whose hops do too."""
+    """A fabric connection that accepts only keys that are known, and asks nobody for words to be typed."""
 
-    def __init__(self, *arguments: Any, **named: Any) -> None:
-        super().__init__(*arguments, **named)
-        self.client.set_missing_host_key_policy(_Refuse())
-        for path in self.known_hosts():
-            with contextlib.suppress(FileNotFoundError):
-                self.client.load_system_host_keys(path)
+    def __init__(self, address: Address, settings: Settings, gateway: Strict | None) -> None:
+        limits = ("banner_timeout", "auth_timeout", "channel_timeout")
+        known = host_keys.of_host(settings.host, settings.port, settings.key_alias, settings.known_hosts)
+        options: dict[str, Any] = dict.fromkeys(limits, max(15, address.connect_timeout))
+        options["key_filename"] = list(settings.keys)
+        options["look_for_keys"] = not (settings.keys or settings.only_these_keys)  # none is shown twice
+        options["allow_agent"] = settings.agent != "none"
+        options["transport_factory"] = _transport(known)
+        super().__init__(
+            settings.host,
+            user=settings.user,
+            port=settings.port,
+            config=Config(ssh_config=paramiko.SSHConfig()),  # all that it says is in the settings
+            gateway=gateway or settings.command or False,
+            connect_timeout=address.connect_timeout,
+            connect_kwargs=options,
+        )
+        self._set(settings=settings, command=None)
+        # It is asked about every key, since paramiko itself is told of none.
+        self.client.set_missing_host_key_policy(_Check(known))
 
-    def known_hosts(self) -> list[str]:
-        """Files of known keys that the configuration names for this host, the user's first."""
-        named = self.ssh_config.get("userknownhostsfile", DEFAULT_USER_FILES).split()
-        named += self.ssh_config.get("globalknownhostsfile", DEFAULT_GLOBAL_FILES).split()
-        return [os.path.expanduser(each) for each in named]
+    def open_gateway(self) -> Any:
+        if not isinstance(self.gateway, str):
+            return super().open_gateway()
+        # As ssh does it. paramiko's own knows no shell, and does not notice that the command has ended.
+        ours, theirs = socket.socketpair()
+        with theirs:
+            command = ["sh", "-c", f"exec {self.gateway}"]
+            end = theirs.fileno()
+            self._set(command=subprocess.Popen(command, stdin=end, stdout=end, start_new_session=True))
+        return ours
 
-    def get_gateway(self) -> Any:
-        jump = self.ssh_config.get("proxyjump")
-        if jump is None:
-            return super().get_gateway()
-        gateway = None
-        for hop in () if jump.lower() == "none" else jump.split(","):
-            if self.derive_shorthand(hop)["host"] == self.original_host:
-                return None
-            gateway = Strict(hop, config=self.config.clone(), gateway=gateway)
-        return gateway
+    def close(self) -> None:
+        super().close()
+        self.client.close()  # fabric leaves open what could not be logged in to
+        if self.command is not None:
+            self.command.terminate()
+            self.command.wait()
 
     def hops(self) -> Iterator[Strict]:
         """The connections on the way, this one last."""
@@ -69,15 +90,63 @@ class Strict(Connection):  # type: ignore[misc]
 class UnknownKey(paramiko.SSHException):  # type: ignore[misc]
     """No known_hosts file has a key of that host."""
 
-    def __init__(self, name: str, key: Any) -> None:
-        super().__init__(name)
-        self.name = name
+    def __init__(self, key: Key, authority: bool) -> None:
+        super().__init__("unknown host key")
         self.key = key
+        self.authority = authority
 
 
-class _Refuse(paramiko.MissingHostKeyPolicy):  # type: ignore[misc]
-    def missing_host_key(self, client: Any, hostname: str, key: Any) -> NoReturn:
-        raise UnknownKey(hostname, key)
+class ChangedKey(paramiko.SSHException):  # type: ignore[misc]
+    """The host has another key than the known_hosts files say."""
+
+    def __init__(self, key: Key, known: Key) -> None:
+        super().__init__("changed host key")
+        self.key = key
+        self.known = known
+
+
+class RevokedKey(paramiko.SSHException):  # type: ignore[misc]
+    """A known_hosts file says that the key is not to be accepted."""
+
+
+class SecondFactor(paramiko.AuthenticationException):  # type: ignore[misc]
+    """The key is right, and does not do."""
+
+
+class _Check(paramiko.MissingHostKeyPolicy):  # type: ignore[misc]
+    def __init__(self, known: Known) -> None:
+        self._known = known
+
+    def missing_host_key(self, client: Any, hostname: str, key: Any) -> None:
+        shown = Key(key.get_name(), key.asbytes())
+        if shown in self._known.revoked:
+            raise RevokedKey("revoked host key")
+        if shown in (*self._known.keys, *self._known.without_port):
+            return
+        if self._known.keys:
+            same = [each for each in self._known.keys if each.kind == shown.kind]
+            raise ChangedKey(shown, (same or self._known.keys)[0])
+        raise UnknownKey(shown, self._known.authority)
+
+
+def _transport(known: Known) -> type[paramiko.Transport]:
+    """What speaks SSH with a host. It prefers the kinds of keys that are known of it: a host shows one alone."""
+    kinds = [each.kind for each in (*known.keys, *known.without_port)]
+
+    class Transport(paramiko.Transport):  # type: ignore[misc]
+        def __init__(self, *arguments: Any, **named: Any) -> None:
+            super().__init__(*arguments, **named)
+            options = self.get_security_options()
+            # A key of the kind ssh-rsa signs in more than one way.
+            preferred = [
+                each for each in options.key_types if each.replace("rsa-sha2-", "ssh-rsa ").split()[0] in kinds
+            ]
+            options.key_types = [*preferred, *(each for each in options.key_types if each not in preferred)]
+
+        def auth_interactive_dumb(self, *arguments: Any, **named: Any) -> NoReturn:
+            raise SecondFactor("it wants more than a key")  # paramiko would ask for it on the screen
+
+    return Transport
 
 
 def opened(address: Address, command: str) -> Channel:
@@ -100,22 +169,14 @@ def opened(address: Address, command: str) -> Channel:
     return Channel(connection, channel)
 
 
-def _connection(address: Address) -> Strict:
-    try:
-        config = Config(runtime_ssh_path=os.path.expanduser(address.config) if address.config else None)
-        asked = {"user": address.user, "port": address.port}
-        connection = Strict(address.host, config=config, **{name: value for name, value in asked.items() if value})
-    except FileNotFoundError as error:
-        raise UsageError(f"cluster.ssh_config={address.config}: {error.strerror}") from None
-    except (paramiko.ConfigParseError, paramiko.CouldNotCanonicalize) as error:
-        raise UsageError(f"the SSH configuration can't be read: {error}") from None
-    for each in connection.hops():
-        each.connect_timeout = address.connect_timeout
-        limits = ("banner_timeout", "auth_timeout", "channel_timeout")
-        each.connect_kwargs = {**each.connect_kwargs, **dict.fromkeys(limits, max(15, address.connect_timeout))}
-        if str(each.ssh_config.get("identitiesonly", "no")).lower() == "yes":
-            each.connect_kwargs["look_for_keys"] = False
-    return connection
+def _connection(address: Address, gateway: Strict | None = None, beyond: tuple[str, ...] = ()) -> Strict:
+    """With the way there, nothing of it opened. `beyond` is the hosts that are reached through this one."""
+    settings = ssh_settings.of(address)
+    if address.host in beyond:
+        raise UsageError(f"ProxyJump leads round in a circle: {', '.join((*beyond, address.host))}")
+    for hop in settings.hops if gateway is None else ():
+        gateway = _connection(hop, gateway, (*beyond, address.host))
+    return Strict(address, settings, gateway)
 
 
 def _open(connection: Strict, address: Address) -> None:
@@ -125,23 +186,28 @@ def _open(connection: Strict, address: Address) -> None:
         connection.open()
     except UnknownKey as error:
         raise Unavailable(_unknown(error, connection)) from None
-    except paramiko.BadHostKeyException as error:
+    except ChangedKey as error:
         raise Unavailable(_changed(error, connection)) from None
-    except paramiko.PasswordRequiredException:
-        keys = ", ".join(connection.connect_kwargs.get("key_filename", ())) or "of ~/.ssh"
+    except RevokedKey:
+        raise Unavailable(f"the host key of {_name(connection)} is marked as @revoked in a known_hosts file") from None
+    except SecondFactor:
         raise Unavailable(
-            f"{place}: the key {keys} has a passphrase, and no agent holds it: run `ssh-add` first"
+            f"{place} takes your key, and wants a code or a password besides, which a person has to type: {MASTER}"
+        ) from None
+    except paramiko.PasswordRequiredException:
+        keys = ", ".join(connection.settings.keys) or "of ~/.ssh"
+        raise Unavailable(
+            f"{place}: the key {keys} has a passphrase, and no agent holds it: run `ssh-add` first{_agent(connection)}"
         ) from None
     except paramiko.BadAuthenticationType as error:
         raise Unavailable(
             f"{place} takes none of your keys; it offers {', '.join(error.allowed_types)}. Put your public key there "
-            "(ssh-copy-id), or, where a password has to be typed, open a master connection with the system's ssh and "
-            "say cluster.transport=openssh"
+            f"(ssh-copy-id), or, where a password or a code has to be typed, {MASTER}"
         ) from None
     except paramiko.AuthenticationException as error:
         raise Unavailable(
             f"{place} refuses your keys ({error}); put your public key there (ssh-copy-id), or name another key for it "
-            "in ~/.ssh/config (IdentityFile)"
+            f"in ~/.ssh/config (IdentityFile){_agent(connection)}"
         ) from None
     except socket.gaierror:
         raise Unavailable(
@@ -151,7 +217,25 @@ def _open(connection: Strict, address: Address) -> None:
     except (TimeoutError, paramiko.ChannelException, paramiko.ssh_exception.NoValidConnectionsError) as error:
         raise Unavailable(f"{place} can't be connected to: {_why(error)}") from None
     except (paramiko.SSHException, OSError, EOFError) as error:
-        raise Unavailable(f"{place} speaks no SSH that could be understood: {error or type(error).__name__}") from None
+        raise Unavailable(_no_session(error, connection, place)) from None
+
+
+def _no_session(error: Exception, connection: Strict, place: str) -> str:
+    if str(error) == "No authentication methods available":
+        return (
+            f"{place} wants a key, and there is none to show: no file of a key (IdentityFile) is there, and no agent "
+            f"holds one{_agent(connection)}"
+        )
+    if isinstance(connection.gateway, str):
+        return f"{place} is not reached through its ProxyCommand, {connection.gateway}"
+    return f"{place} speaks no SSH that could be understood: {error or type(error).__name__}"
+
+
+def _agent(connection: Strict) -> str:
+    named = connection.settings.agent
+    if named in (None, "none"):
+        return ""
+    return f"; IdentityAgent is asked by ssh itself alone: `export SSH_AUTH_SOCK={named}`, or cluster.transport=openssh"
 
 
 def _why(error: Exception) -> str:
@@ -162,37 +246,49 @@ def _why(error: Exception) -> str:
     return "the connection is refused; is its sshd running, and is this the right port?"
 
 
+def _name(connection: Strict) -> str:
+    """What its key is known by."""
+    return connection.settings.key_alias or host_keys.name_of(connection.host, connection.port)
+
+
 def _unknown(error: UnknownKey, connection: Strict) -> str:
-    file = connection.known_hosts()[0]
-    return (
-        f"the host key of {error.name} is not known: {fingerprint(error.key)}. If that is its own, accept it with\n"
-        f"  {_keyscan(connection, error.key)} >> {file}"
-    )
+    said = f"the host key of {_name(connection)} is not known: {fingerprint(error.key)}. "
+    if error.authority:
+        said += (
+            "A known_hosts file names an authority for such hosts (@cert-authority), whose certificates ssh itself "
+            "alone can check: say cluster.transport=openssh. Else, if"
+        )
+    else:
+        said += "If"
+    return f"{said} that is its own, accept it with\n  {_accepting(connection, error.key)}"
 
 
-def _changed(error: paramiko.BadHostKeyException, connection: Strict) -> str:
-    name = connection.host if int(connection.port) == 22 else f"[{connection.host}]:{connection.port}"
-    file = connection.known_hosts()[0]
+def _changed(error: ChangedKey, connection: Strict) -> str:
+    name = _name(connection)
     return (
         f"the host key of {name} is not the one that is known: it shows {fingerprint(error.key)}, and "
-        f"{fingerprint(error.expected_key)} is known. Somebody may be listening in. If the host was really set up "
-        f"anew, forget the old key and accept the new one with\n  ssh-keygen -R '{name}' -f {file}\n"
-        f"  {_keyscan(connection, error.key)} >> {file}"
+        f"{fingerprint(error.known)} is known. Somebody may be listening in. If the host was really set up "
+        f"anew, forget the old key and accept the new one with\n"
+        f"  ssh-keygen -R '{name}' -f {connection.settings.known_hosts[0]}\n  {_accepting(connection, error.key)}"
     )
 
 
-def _keyscan(connection: Strict, key: Any) -> str:
-    """The command that prints a host's key; one behind a hop is asked from there."""
-    kind = str(key.get_name()).removeprefix("ssh-").partition("-")[0]
+def _accepting(connection: Strict, key: Key) -> str:
+    """The command that takes a host's key in; one behind a hop is asked from there."""
+    kind = key.kind.removeprefix("ssh-").partition("-")[0]
     command = f"ssh-keyscan -t {kind} -p {connection.port} {connection.host}"
-    hop = connection.gateway
-    return f"ssh -p {hop.port} {hop.user}@{hop.host} {command}" if isinstance(hop, Strict) else command
+    hop, alias = connection.gateway, connection.settings.key_alias
+    if isinstance(hop, Strict):
+        command = f"ssh -p {hop.port} {hop.user}@{hop.host} {command}"
+    if alias:
+        command += f" | sed 's/^[^ ]*/{alias}/'"
+    return f"{command} >> {next(iter(connection.settings.known_hosts), '~/.ssh/known_hosts')}"
 
 
-def fingerprint(key: Any) -> str:
+def fingerprint(key: Key) -> str:
     """As ssh-keygen -l shows it."""
-    text = base64.b64encode(hashlib.sha256(key.asbytes()).digest()).decode().rstrip("=")
-    return f"{key.get_name()} SHA256:{text}"
+    text = base64.b64encode(hashlib.sha256(key.content).digest()).decode().rstrip("=")
+    return f"{key.kind} SHA256:{text}"
 
 
 class Channel:

@@ -28,6 +28,16 @@ class Lost(Unreachable):
     """The connection ended in the middle: what was asked may have been done or not."""
 
 
+class Stuck(Lost):
+    """Nothing comes any more."""
+
+
+_LOGIN_SCRIPTS = (
+    "a login script there (.bashrc, .zshenv, .tcshrc, config.fish) may end the shell, start another one or wait for "
+    "input, also where no person sits: `ssh` to it with the command `true` has to end by itself"
+)
+
+
 class Host:
     """A machine that answers requests. Not for two threads at once."""
 
@@ -139,6 +149,8 @@ class Host:
             while not line.endswith(b"\n"):
                 try:
                     line += self._read(1)
+                except Stuck:
+                    raise Lost(self._unbegun()) from None
                 except wire.Ended:
                     raise Unavailable(self._silent(line.decode(errors="replace"))) from None
                 seen += 1
@@ -171,19 +183,28 @@ class Host:
                 f"{self._name} has no {self.address.python or 'python3'} that could be run ({said}); Python 3.10 or "
                 "newer is needed there, outside any container: name it with cluster.python=/path/to/python3"
             )
-        return f"{self._name} lets you in but runs no command{f' (exit code {code})' if code else ''}: {said}"
+        ended = f" (exit code {code})" if code else ""
+        return f"{self._name} lets you in but runs no command{ended}: {said or _LOGIN_SCRIPTS}"
+
+    def _unbegun(self) -> str:
+        return (
+            f"{self._name} has not started a command in {self.silence:.0f} s: the network or the host is stuck; or "
+            f"{_LOGIN_SCRIPTS}"
+        )
 
     def _openssh_failed(self, complaint: str) -> str:
         said = [line.strip() for line in complaint.splitlines() if line.strip()]
         # Of a changed key, ssh names the command that forgets the old one.
-        told = [line for line in said if line.startswith("ssh-keygen ")] + said[-1:]
+        told = [line for line in said if line.startswith("ssh-keygen ")] + (said[-1:] or ["it says nothing"])
         advice = "`ssh` with the same words shows more"
         if "Host key verification failed" in complaint:
             told[-1] = "host key verification failed"
             advice = "connect once with `ssh` itself to see the key and accept it"
+        elif "terminating, " in told[-1] or "UNKNOWN port" in told[-1]:
+            told = said[:1]  # the configuration, or what stands before the host: the reason comes first
         elif "Permission denied" in complaint:
             advice = "open a master connection first (ssh -fNM, with a ControlPath in ~/.ssh/config), or `ssh-add`"
-        return f"ssh can't connect to {self._name}: {'; '.join(told) or 'it says nothing'}; {advice}"
+        return f"ssh can't connect to {self._name}: {'; '.join(told)}; {advice}"
 
     @property
     def _name(self) -> str:
@@ -217,7 +238,7 @@ class Host:
                 try:
                     self._held = self._stream.read(self.silence)
                 except Stalled:
-                    raise Lost(self._stalled()) from None
+                    raise Stuck(self._stalled()) from None
                 except OSError as error:
                     raise Lost(f"the connection to {self._name} was lost: {error}") from None
                 if not self._held:

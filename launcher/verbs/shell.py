@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import secrets
-import shlex
 import shutil
 import signal
 import subprocess
@@ -120,8 +119,8 @@ def _attended(place: Place, port: Port, token: str) -> int:
         node = ""
         while not node and shell.poll() is None:
             time.sleep(0.5)
-            asked = [*openssh.argv(place.address, "-S", control, "-o", "BatchMode=yes"), "cat"]
-            node = _said([*asked, shlex.quote(interactive.note(place.plan, token))])
+            asked = openssh.argv(place.address, "-S", control, "-o", "BatchMode=yes")
+            node = _said(interactive.over_ssh(asked, ["cat", interactive.note(place.plan, token)]))
         if node:
             through = ["-S", control, "-O", "forward", "-L", f"{port.here}:{node}:{port.there}"]
             done = subprocess.run(openssh.argv(place.address, *through), capture_output=True, text=True)

@@ -23,6 +23,9 @@ SERVERS = (
     "mariadb-client-core",  # mariadb-install-db runs its my_print_defaults
     "openssh-server",
     "openssh-client",
+    "fish",  # login shells that are not bash
+    "tcsh",
+    "zsh",
     "docker.io",
     "containerd",
     "runc",

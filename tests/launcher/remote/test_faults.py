@@ -6,8 +6,6 @@ from __future__ import annotations
 import dataclasses
 import os
 import random
-import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -21,6 +19,7 @@ from launcher.errors import Unavailable
 from launcher.remote import host, looking, pointers
 from launcher.remote.host import Host
 from tests.launcher.remote.far import until
+from tests.launcher.remote.own_sshd import OwnSshd
 from tests.launcher.remote.ways import address, configuration
 from tests.testbed.proxy import Proxy
 
@@ -269,10 +268,7 @@ def test_a_slow_answer_is_no_stall(far):
 def test_runs_outlive_their_sshd_and_are_seen_again_when_it_is_back(far, tmp_path):
     server = OwnSshd(far.testbed, tmp_path)
     try:
-        known = tmp_path / "own_known_hosts"
-        key = Path(far.testbed.ssh.known_hosts).read_text().splitlines()[0].partition(" ")[2]
-        known.write_text(f"[127.0.0.1]:{server.port} {key}\n")
-        far.config = configuration(tmp_path, far.testbed, Port=str(server.port), UserKnownHostsFile=str(known))
+        far.config = configuration(tmp_path, far.testbed, **server.lines)
         (run,) = far.submit("steps=200", SLOW)
         assert far.until(run, "running")
         server.kill()
@@ -283,44 +279,7 @@ def test_runs_outlive_their_sshd_and_are_seen_again_when_it_is_back(far, tmp_pat
         assert attempts(far, run) == [1]
     finally:
         host.close_all()
-        if server.process.poll() is None:
-            server.kill()
-
-
-class OwnSshd:
-    """An sshd of the test's own, which it may kill."""
-
-    def __init__(self, testbed, folder: Path) -> None:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
-        text = Path(testbed.folder, "ssh/sshd.conf").read_text()
-        text = text.replace(f"Port {testbed.ssh.port}", f"Port {self.port}").replace("sshd.pid", f"own-{self.port}.pid")
-        self.conf = folder / "sshd.conf"
-        self.conf.write_text(text)
-        self.start()
-
-    def start(self) -> None:
-        self.process = subprocess.Popen(
-            ["/usr/sbin/sshd", "-D", "-e", "-f", str(self.conf)], stderr=subprocess.DEVNULL, start_new_session=True
-        )
-
-        def listens() -> bool:
-            with socket.socket() as trying:
-                return trying.connect_ex(("127.0.0.1", self.port)) == 0
-
-        until(listens, 10)
-
-    def kill(self) -> None:
-        """The listener and its sessions, but not what they started."""
-        mine = [self.process.pid]
-        for pid in mine:
-            children = Path(f"/proc/{pid}/task/{pid}/children")
-            named = children.read_text().split() if children.exists() else []
-            mine += [int(each) for each in named if Path(f"/proc/{each}/comm").read_text() == "sshd\n"]
-        for pid in mine:
-            os.kill(pid, signal.SIGKILL)
-        self.process.wait()
+        server.kill()
 
 
 def test_after_a_reboot_of_the_host_its_runs_are_lost_and_can_be_resumed(far):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 
 from launcher import queues, runs
@@ -70,7 +71,7 @@ def test_a_part_that_an_earlier_fetch_left_is_gone_on_with_and_checked(far, tmp_
     part.parent.mkdir(parents=True)
     part.write_bytes(content[: 2 * 2**20])
     said = far.type("fetch", run, f"to={tmp_path}")
-    assert "1.0 MiB brought" in said.out or "1.1 MiB brought" in said.out
+    assert float(re.search(r"([0-9.]+) MiB brought", said.out)[1]) < 2, "a third of the large file, and small ones"
     assert (tmp_path / run / "checkpoints/large").read_bytes() == content
     assert not part.exists()
     # One that is damaged is not taken for the file.

@@ -1,0 +1,154 @@
+"""What the SSH configuration says of a host, as the system's own ssh reads it.
+
+paramiko's reader passes over `Include` in silence, knows fewer `Match` criteria than ssh does, and stumbles over values
+that ssh takes. So where there is an ssh, it is asked: `ssh -G` prints what holds for a host, and connects to nothing.
+See ssh_config(5).
+"""
+
+from __future__ import annotations
+
+import getpass
+import os
+import re
+import subprocess
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import paramiko
+
+from launcher.errors import UsageError
+from launcher.remote.address import Address, check
+
+KNOWN_HOSTS = "~/.ssh/known_hosts ~/.ssh/known_hosts2"
+GLOBAL_KNOWN_HOSTS = "/etc/ssh/ssh_known_hosts /etc/ssh/ssh_known_hosts2"
+FILES = ("~/.ssh/config", "/etc/ssh/ssh_config")
+"""Of a person and of the system; what the first one says counts."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Settings:
+    """How one host is reached."""
+
+    host: str
+    """What its name stands for (HostName)."""
+    port: int
+    user: str
+    keys: tuple[str, ...]
+    """Files of private keys that are there."""
+    only_these_keys: bool
+    """IdentitiesOnly: none but those that are named."""
+    agent: str | None
+    """Socket of an agent of its own (IdentityAgent); None leaves it to SSH_AUTH_SOCK."""
+    known_hosts: tuple[str, ...]
+    """Files of known host keys, the user's first."""
+    key_alias: str | None
+    """The name that its key is known by (HostKeyAlias)."""
+    hops: tuple[Address, ...]
+    """ProxyJump, in the order in which they are visited."""
+    command: str | None
+    """ProxyCommand, for a shell."""
+
+
+def of(address: Address) -> Settings:
+    """Raises `UsageError` for a configuration that can't be read, or that says what only ssh itself can do."""
+    said = _told(address)
+    if said.get("revokedhostkeys", ["none"])[0] != "none":
+        raise UsageError("RevokedHostKeys is read by ssh itself alone: say cluster.transport=openssh")
+    one = {name: values[0] for name, values in said.items()}
+    host = one.get("hostname", address.host)
+    port = address.port or int(one.get("port", 22))
+    user = address.user or one.get("user") or getpass.getuser()
+    words = {
+        "%": "%",
+        "h": host,
+        "n": address.host,
+        "p": str(port),
+        "r": user,
+        "u": getpass.getuser(),
+        "d": os.path.expanduser("~"),
+    }
+    keys = [os.path.expanduser(_expanded(each, words)) for each in said.get("identityfile", ())]
+    known = [one.get("userknownhostsfile", KNOWN_HOSTS), one.get("globalknownhostsfile", GLOBAL_KNOWN_HOSTS)]
+    command = None if one.get("proxycommand", "none").lower() == "none" else _expanded(one["proxycommand"], words)
+    agent = one.get("identityagent", "SSH_AUTH_SOCK")
+    return Settings(
+        host=host,
+        port=port,
+        user=user,
+        keys=tuple(each for each in keys if os.path.isfile(each)),
+        only_these_keys=one.get("identitiesonly", "no") == "yes",
+        agent=None if agent == "SSH_AUTH_SOCK" else os.path.expanduser(os.path.expandvars(agent)),
+        known_hosts=tuple(os.path.expanduser(each) for files in known for each in files.split() if each != "none"),
+        key_alias=one.get("hostkeyalias"),
+        hops=tuple(_hops(one.get("proxyjump", "none"), address)),
+        command=command,
+    )
+
+
+def _hops(text: str, address: Address) -> Iterable[Address]:
+    """Each on the way. A host that is its own hop, as by a pattern that covers both, needs none."""
+    for word in () if text.lower() == "none" else text.split(","):
+        destination = word.strip().removeprefix("ssh://")
+        check(destination, "ProxyJump")
+        hop = Address(destination=destination, config=address.config, connect_timeout=address.connect_timeout)
+        if hop.host == address.host:
+            return
+        yield hop
+
+
+def _told(address: Address) -> Mapping[str, list[str]]:
+    """The settings by name, in lower case, each with its values."""
+    words = ["ssh", "-G"]
+    words += ["-F", os.path.expanduser(address.config)] if address.config else []
+    words += ["-p", str(address.port)] if address.port else []
+    words += ["-l", address.user] if address.user else []
+    try:
+        done = subprocess.run(
+            [*words, "--", address.host], stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace"
+        )
+    except FileNotFoundError:
+        return _read(address)
+    if done.returncode != 0:
+        raise UsageError(f"{_place(address)}the SSH configuration can't be read: {_first(done.stderr)}")
+    found: dict[str, list[str]] = {}
+    for line in done.stdout.splitlines():
+        name, _, value = line.partition(" ")
+        found.setdefault(name.lower(), []).append(value)
+    return found
+
+
+def _read(address: Address) -> Mapping[str, list[str]]:
+    """The same where there is no ssh to ask: as paramiko reads it."""
+    config = paramiko.SSHConfig()
+    for path in (address.config,) if address.config else FILES:
+        try:
+            with open(os.path.expanduser(path), encoding="utf-8", errors="replace") as stream:
+                text = stream.read()
+            config.parse(text.splitlines())
+        except FileNotFoundError as error:
+            if address.config:
+                raise UsageError(f"{_place(address)}{error.strerror}") from None
+            continue
+        except paramiko.ConfigParseError as error:
+            raise UsageError(f"the SSH configuration {path} can't be read: {error}") from None
+        if re.search(r"^\s*include\s", text, re.IGNORECASE | re.MULTILINE):
+            raise UsageError(f"{path} has an Include, which only ssh itself can follow, and this machine has no ssh")
+    try:
+        found = config.lookup(address.host)
+    except paramiko.CouldNotCanonicalize as error:
+        raise UsageError(f"the SSH configuration can't be read: {error}") from None
+    return {name: value if isinstance(value, list) else [value] for name, value in found.items() if value is not None}
+
+
+def _place(address: Address) -> str:
+    return f"cluster.ssh_config={address.config}: " if address.config else ""
+
+
+def _first(complaint: str) -> str:
+    lines = [line.strip() for line in complaint.splitlines() if line.strip()]
+    return lines[0] if lines else "ssh -G says nothing"
+
+
+def _expanded(text: str, words: Mapping[str, str]) -> str:
+    """Its tokens replaced, in one pass; those that are unknown stay."""
+    return re.sub(r"%(.)", lambda found: words.get(found[1], found[0]), text)
