@@ -4,14 +4,16 @@ Standard library only; the same rule for every framework, over the rows of metri
 
 A step that overflowed under a loss scale is skipped, and no reason to stop: that is how a dynamic scale finds its
 level. It is one where the skipping doesn't end; where the loss itself was no number all the while, no lower scale will
-mend it, since it is computed without one. A non-finite loss whose step was taken is one at once: its gradients, and so
-the weights, are non-finite from then on.
+mend it, since it is computed without one. It is one too where steps in between are taken and the scale falls below what
+float16 gradients survive all the same: those steps change nothing. A non-finite loss whose step was taken is one at
+once: its gradients, and so the weights, are non-finite from then on.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from recipes.levels import LossScale
@@ -27,6 +29,25 @@ class Collapsed(RuntimeError):
     """Further steps would be wasted: the message says since when, and what to try."""
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Fall:
+    """A loss scale on its way down: since it last grew."""
+
+    step: int = 0
+    """The first that was skipped."""
+    scale: float = 0.0
+    """As it was there."""
+    skipped: int = 0
+    lost: int = 0
+    """Of the skipped ones, those whose loss was no number."""
+
+    def further(self, step: int, scale: float, lost: bool) -> Fall:
+        """After one more skipped step."""
+        if not self.skipped:
+            return Fall(step=step, scale=scale, skipped=1, lost=int(lost))
+        return Fall(step=self.step, scale=self.scale, skipped=self.skipped + 1, lost=self.lost + lost)
+
+
 class Watch:
     """Looks at the rows of steps, in their order."""
 
@@ -40,12 +61,18 @@ class Watch:
         self._skipped = 0
         self._lost = 0
         """Of the last ones, those that were skipped with a loss that was no number."""
+        self._held = 0
+        """Of the last ones, those that were skipped at one and the same loss scale."""
+        self._last: float | None = None
+        """The last loss scale."""
+        self._fall = Fall()
 
     def see(self, rows: Iterable[Mapping[str, Any]]) -> None:
         """Take in the rows of further steps, values as they are, NaN included. Raises `Collapsed`."""
         for row in rows:
             self._skipped = self._skipped + 1 if row["skipped"] else 0
             self._lost = self._lost + 1 if row["skipped"] and not _is_finite(row["loss"]) else 0
+            self._follow(row)
             if self._lost >= PATIENCE:
                 since = row["step"] - self._lost + 1
                 raise Collapsed(
@@ -59,16 +86,35 @@ class Watch:
             elif not _is_finite(row["grad_norm"]):
                 raise Collapsed(f"the gradients are not finite at step {row['step']}; {self._advice()}")
 
+    def _follow(self, row: Mapping[str, Any]) -> None:
+        """Keep up with where the loss scale goes."""
+        scale = row["loss_scale"]
+        self._held = (self._held + 1 if scale == self._last else 1) if row["skipped"] else 0
+        if scale is not None and self._last is not None and scale > self._last:
+            self._fall = Fall()
+        if row["skipped"] and scale is not None:
+            lost = not _is_finite(row["loss"])
+            self._fall = self._fall.further(row["step"], scale, lost)
+        self._last = scale
+
     def _look_at_scale(self, row: Mapping[str, Any]) -> None:
         scale = row["loss_scale"]
         fixed = self._scale.mode == "static"
-        if self._skipped < PATIENCE or not (fixed or (scale is not None and scale <= self._floor)):
-            return
-        since = row["step"] - self._skipped + 1
-        state = f"is fixed at {scale:g}" if fixed else f"is down to {scale:g}"
-        raise Collapsed(
-            f"every step since step {since} overflowed and was skipped, and the loss scale {state}; {self._advice()}"
-        )
+        stuck = self._held >= max(PATIENCE, 2 * self._scale.backoff_every)  # as some frameworks' own scales are at 1
+        down = scale is not None and scale <= self._floor
+        if self._skipped >= PATIENCE and (fixed or stuck or down):
+            since = row["step"] - self._skipped + 1
+            state = f"the loss scale is {'fixed at' if fixed else 'down to'} {scale:g}"
+            raise Collapsed(f"every step since step {since} overflowed and was skipped, and {state}; {self._advice()}")
+        fall = self._fall
+        if not fixed and down and self._scale.min is None and fall.scale > FLOOR:
+            steps = row["step"] - fall.step + 1
+            lost = f", {fall.lost} of them with a loss that is no number: look at the data" if fall.lost else ""
+            raise Collapsed(
+                f"the loss scale fell from {fall.scale:g} to {scale:g} since step {fall.step}: {fall.skipped} of "
+                f"{steps} steps overflowed and were skipped{lost}, and at such a scale gradients vanish from the "
+                f"others; {self._advice()}"
+            )
 
     def _advice(self, with_scale: bool = True) -> str:
         """What can be tried, of what this mechanism takes; other loss scales only `with_scale`."""

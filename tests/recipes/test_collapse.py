@@ -39,25 +39,56 @@ def dynamic(bad: Sequence[bool], scale: float = 2.0**16) -> list[Any]:
     return rows
 
 
-@given(st.lists(st.booleans(), max_size=200))
+@given(st.lists(st.booleans(), max_size=30))
 def test_a_dynamic_scale_that_finds_its_level_is_let_be(bad: list[bool]) -> None:
-    # One good step after each pair of bad ones, so that no row of skipped steps is long.
-    watch().see(dynamic([each for pair in bad for each in (pair, pair, False)]))
+    watch().see(dynamic([*bad, False]))  # from 2^16, thirty times halved is the floor
 
 
-@given(st.lists(st.booleans(), max_size=60))
-def test_it_collapses_at_the_first_step_that_ends_a_long_row_at_the_floor_and_at_no_other(bad: list[bool]) -> None:
-    rows = dynamic([*bad, *[True] * 100])
-    in_a_row = 0
-    expected = None
-    for each in rows:
-        in_a_row = in_a_row + 1 if each["skipped"] else 0
-        if in_a_row >= PATIENCE and each["loss_scale"] <= FLOOR:
-            expected = each["step"]
-            break
+def test_a_fall_counts_from_where_the_scale_last_grew_and_says_what_is_not_the_scale_s_fault() -> None:
+    early = [row(1, skipped=True, scale=8.0), row(2, scale=4.0), row(3, scale=8.0)]
+    late = dynamic([each for _ in range(40) for each in (True, False)], 2.0**4)
+    late = [{**each, "step": each["step"] + 3, "loss": math.nan if each["skipped"] else 1.0} for each in late]
+    assert said([*early, *late], watch()).startswith(
+        "the loss scale fell from 16 to 6.10352e-05 since step 4: 19 of 37 steps overflowed and were skipped, 19 of "
+        "them with a loss that is no number: look at the data, and at such"
+    )
+
+
+def test_a_floor_of_one_s_own_and_a_first_scale_below_ours_are_let_be_between_good_steps() -> None:
+    low = 2.0**-16
+    rows = [row(step, skipped=step % 2 == 0, scale=low) for step in range(1, 200)]
+    watch(LossScale(mode="dynamic", init=low)).see(rows)
+    watch(LossScale(mode="dynamic", min=low)).see(rows)
+
+
+def test_a_scale_that_some_framework_holds_at_a_floor_of_its_own_is_collapsed_there() -> None:
+    rows = [row(step, skipped=True, scale=max(2.0 ** (16 - step), 1.0)) for step in range(1, 60)]
     seen = watch()
-    seen.see(rows[: expected - 1] if expected else rows)
-    assert f"step {expected - in_a_row + 1} overflowed" in said(rows[expected - 1 :], seen) if expected else True
+    seen.see(rows[: 14 + PATIENCE])
+    assert said(rows[14 + PATIENCE :], seen).startswith(
+        "every step since step 1 overflowed and was skipped, and the loss scale is down to 1; "
+    )
+
+
+def test_a_scale_that_falls_rarely_is_not_taken_for_one_that_is_held() -> None:
+    slow = LossScale(mode="dynamic", backoff_every=15)
+    watch(slow).see([row(step, skipped=True, scale=2.0 ** (16 - step // 15)) for step in range(1, 200)])
+
+
+@given(st.lists(st.booleans(), max_size=150))
+def test_it_collapses_at_the_first_step_that_is_skipped_at_the_floor_and_at_no_other(bad: list[bool]) -> None:
+    rows = dynamic([*bad, *[True] * 40])
+    end = next(each["step"] for each in rows if each["skipped"] and each["loss_scale"] <= FLOOR)
+    past = [each["skipped"] for each in rows[:end]]
+    in_a_row = end if all(past) else past[::-1].index(False)
+    seen = watch()
+    seen.see(rows[: end - 1])
+    assert said(rows[end - 1 :], seen).startswith(
+        f"every step since step {end - in_a_row + 1} overflowed and was skipped, and the loss scale is down to 6.10352e"
+        if in_a_row >= PATIENCE
+        else f"the loss scale fell from 65536 to 6.10352e-05 since step {past.index(True) + 1}: {sum(past)} of "
+        f"{end - past.index(True)} steps overflowed and were skipped, and at such a scale gradients vanish from the "
+    )
 
 
 @given(st.lists(st.integers(1, 7), min_size=1, max_size=30))
@@ -105,8 +136,8 @@ def test_a_loss_that_stays_no_number_is_not_waited_for_until_the_scale_is_down(s
 
 
 def test_one_finite_loss_among_skipped_ones_keeps_the_scale_searching() -> None:
-    rows = [row(step, loss=math.nan, skipped=True, scale=2.0**16) for step in range(1, 2 * PATIENCE)]
-    rows[PATIENCE - 1] = row(PATIENCE, skipped=True, scale=2.0**16)
+    rows = [{**each, "loss": math.nan} for each in dynamic([True] * (PATIENCE + 5))]
+    rows[PATIENCE - 1]["loss"] = 1.0
     watch().see(rows)
 
 
