@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from launcher import follow, human, run_ids, runs, tables
+from launcher import follow, human, remedies, run_ids, runs, tables
 from launcher.states import State
 
 WAITING = 0.02
@@ -217,6 +217,8 @@ def of_run(folder: Path, state: State, now: float) -> list[str]:
         path, last = log_tail(folder, state.attempt)
         if last:
             lines += [f"the end of {path}:", *(f"  {tables.clean(each)}" for each in last)]
+        if mend := remedies.known("\n".join([state.reason, *last])):
+            lines.append(f"what helps: {mend}")
     if state.name in ("stopped", "cancelled", "lost") and state.attempt:
         script = runs.read_known(folder / "plan.json").get("script")  # which has no checkpoints of ours
         again = "start it again" if script else "go on from the last checkpoint"

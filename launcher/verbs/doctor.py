@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from launcher import examining, human, queues, request, runs, stopping, submission, summary, tables
-from launcher.diagnosis import Finding, advice, known, of_host, of_slurm, ok, problem
+from launcher import examining, human, queues, remedies, request, runs, stopping, submission, summary, tables
+from launcher.diagnosis import Finding, advice, of_host, of_slurm, ok, problem
 from launcher.errors import LauncherError
 from launcher.facts import Facts
 from launcher.plan import Plan, resolve
@@ -179,7 +179,7 @@ def _job(run: Run) -> Iterator[Finding]:
         return
     _, last = summary.log_tail(run.folder, state.attempt)
     tail = "".join(f"\n{'':20}{tables.clean(each)}" for each in [line for line in last if line.strip()][-5:])
-    mend = known("\n".join([state.reason, *last])) or f"`logs {run.id}` shows all of it"
+    mend = remedies.known("\n".join([state.reason, *last])) or f"`logs {run.id}` shows all of it"
     yield problem("job", f"{state.name}: {state.reason}{tail}", mend)
 
 

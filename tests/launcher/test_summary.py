@@ -119,6 +119,23 @@ def test_a_failure_ends_with_the_last_ten_lines_of_what_it_said(tmp_path):
     assert lines[-10:] == [f"  line {number}" for number in range(20, 30)]
 
 
+@pytest.mark.parametrize(
+    ("said", "helps"),
+    [
+        (
+            "docker: error setting rlimit type 8: operation not permitted",
+            ["what helps: this machine may not raise limits: say container.limits=null"],
+        ),
+        ("Segmentation fault", []),
+    ],
+)
+def test_a_failure_of_a_known_kind_says_what_helps(tmp_path, said, helps):
+    folder = finished(tmp_path, state="failed", reason="the trainer ended with exit code 125")
+    (folder / "attempts/1/stderr.log").write_text(f"{said}\n")
+    lines = summary.of_run(folder, state(folder), 0)
+    assert lines[lines.index(f"  {said}") + 1 :] == helps
+
+
 def test_a_failure_that_said_nothing_on_stderr_shows_its_stdout_and_one_without_both_its_launch(tmp_path):
     folder = finished(tmp_path, state="failed")
     (folder / "launch.log").write_text("bash: no such file\n")

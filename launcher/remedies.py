@@ -1,0 +1,20 @@
+"""What to do about the words of a job that failed, where they are known: a line of a log says what broke, seldom what
+to change."""
+
+from __future__ import annotations
+
+KNOWN = (
+    ("error setting rlimit", "this machine may not raise limits: say container.limits=null"),
+    ("could not select device driver", "install NVIDIA's container toolkit and restart Docker"),
+    ("driver version is insufficient", "take an older image, or a newer driver; `image list` has what each needs"),
+    ("unresolvable CDI devices", "describe the GPUs to the engine: `nvidia-ctk cdi generate`"),
+    ("No space left on device", "make room there, or name another folder with run_root="),
+    ("user namespace", "ask for user namespaces, or for Apptainer's setuid package"),
+    ("Transport endpoint is not connected", "unpack the image: a .sif's file system ends with a signal"),
+    ("environment variable RANK expected", "train.processes=N starts a script by torchrun, which sets RANK"),
+)
+
+
+def known(said: str) -> str:
+    """What to do about the words of a job that failed; empty where they are not known."""
+    return next((mend for words, mend in KNOWN if words in said), "")
