@@ -131,7 +131,7 @@ class Run(ABC):
             self.exit_code = STOPPED
             self._leave_result("stopped", None, observed, memory, self.scale())
             return
-        problem = self._proof_problem(observed)
+        problem = self._proof_problem(observed, training)
         self.exit_code = FAILED if problem else DONE
         self._leave_result("failed" if problem else "done", problem, observed, memory, self.scale())
         self._conclude(training, observed, memory)
@@ -214,11 +214,13 @@ class Run(ABC):
         if training.folder:
             self.say(f"result in {training.folder.result}")
 
-    def _proof_problem(self, observed: dict[str, Any]) -> str | None:
+    def _proof_problem(self, observed: dict[str, Any], training: Training) -> str | None:
         """Why the proof fails the run, in one sentence."""
         level = self.settings.amp.level
         if observed["verdict"] == "contradicted":
-            return f"what ran was not amp={level}: {observed['why']}"
+            early = f"; so it ended after step {training.done:,} of {training.total:,}"
+            told = early if training.done < training.total else ""
+            return f"what ran was not amp={level}: {observed['why']}{told}"
         if observed["verdict"] == "unknown" and self.settings.require_proof:
             return f"nothing proves that amp={level} ran: {observed['why']} (require_proof=false lets that pass)"
         return None

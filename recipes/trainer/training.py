@@ -127,7 +127,10 @@ class Training:
         self.profiling.choose(self.first + 1, last, self._planned, goes_on=last < self.total)
 
     def run(self, executor: Executor, evaluate: Evaluate | None) -> bool:
-        """Take the steps that are left. Returns whether the end was reached; if not, a request to stop was met."""
+        """Take the steps that are left, or as many as show that what runs is not what was asked for.
+
+        Returns whether that is the end; if not, a request to stop was met.
+        """
         self._begin()
         warm = self.first + metrics.warm_up(self._rest(self.first, self.total - self.first))
         lookout = Lookout(self.ranks, self.folder and self.folder.stop)
@@ -158,6 +161,9 @@ class Training:
             self.recorder.end(executed, first=number + 1, count=count, epoch=epoch, timed=timed)
             self.done = number = number + count
             self.profiling.after(number)
+            if watched and number < self.total and self._is_contradicted():
+                self._flush()  # further steps would be wasted, and what they leave is nothing to go on from
+                return True
             if number % self.steps_per_epoch == 0 or number == self.total:
                 self._end_epoch(epoch, evaluate)
             every = self.settings.checkpoint.every
@@ -184,6 +190,9 @@ class Training:
         """result.json's "observed": the verdict over all ranks, and over all steps seen since the run began."""
         planned = self._planned if self.done == self.total else set()
         return verdict.observed(self._reports(), planned)
+
+    def _is_contradicted(self) -> bool:
+        return self.ranks.broadcast(verdict.judge(self._reports())[0]) == verdict.CONTRADICTED
 
     def seconds(self) -> float:
         """That all attempts took."""

@@ -185,7 +185,7 @@ def sabotage(folder: Path, lines: str, *words: str):
     return run([*words, f"run={folder / 'run'}"], program=(str(folder / "sabotaged.py"),))
 
 
-def test_a_model_that_computes_in_float32_fails_the_run_and_says_why(tmp_path, words):
+def test_a_model_that_computes_in_float32_fails_the_run_as_soon_as_it_is_seen_and_says_why(tmp_path, words):
     lines = (
         "inner = mnist.Net.forward\n"
         "def forward(self, x):\n"
@@ -200,6 +200,9 @@ def test_a_model_that_computes_in_float32_fails_the_run_and_says_why(tmp_path, w
     found = result(tmp_path / "run")
     assert (found["status"], found["observed"]["verdict"]) == ("failed", "contradicted")
     assert found["reason"] in ended.stderr
+    assert found["reason"].endswith("; so it ended after step 1 of 4")
+    assert (found["steps"], [row["step"] for row in steps(tmp_path / "run")]) == (1, [1])
+    assert not list((tmp_path / "run" / "checkpoints").glob("*")), "nothing that it could go on from"
 
 
 UNSEEN = "import recipes.torch_.eager\nrecipes.torch_.eager.missing = lambda **_: 'a thing to see with'"
