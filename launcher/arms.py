@@ -67,21 +67,19 @@ def state(arm: Run, whole: State) -> State:
 
 
 def conclude(folder: Path, whole: State) -> None:
-    """Write the result.json of a comparison that has ended, unless that of its last attempt is there.
+    """Write the result.json of a comparison that has ended, where its own job was killed before it could.
 
-    Whichever launcher of its host sees the end first writes it, all of them the same: on a compute node there need not
-    be any. Does nothing for other runs, and in a root that can only be read.
+    Whichever launcher of its host sees the end first writes it, all of them the same. Does nothing for other runs, and
+    in a root that can only be read.
     """
     if not whole.finished or not whole.attempt or not os.path.isdir(folder / ARMS):
         return
-    if runs.read_if_whole(folder / RESULT).get("attempts") == whole.attempt:
+    if runs.read_known(folder / RESULT).get("attempts") == whole.attempt:
         return
     from launcher.report import conclusion
 
-    found = conclusion.document(folder, whole)
     with contextlib.suppress(OSError):
-        if found is not None:
-            runs.write_json(folder / RESULT, found)
+        conclusion.write(folder, whole)
 
 
 def _of(files: Files, name: Any, reason: str) -> State:

@@ -1,18 +1,36 @@
-"""What a comparison's run.sh does: its arms in turn, each block an attempt of the arm's own run.sh."""
+"""What a comparison's run.sh does: its arms in turn, each block an attempt of the arm's own run.sh; then its result."""
 
 from __future__ import annotations
 
-from launcher import comparison
+import dataclasses
+
+from containers.runtime import Runtime
+from containers.words import Late, Word, to_bash
+from launcher import comparison, contained
 from launcher.plan import Plan
 
 COMMAND = "blocks"
+
+LAUNCHER = "launcher.zip"
+"""Of a comparison's folder: the launcher's own modules, since what the arms run in holds none of them."""
 
 # A trainer says it in words of its framework: torch and Paddle, TensorFlow, Python, the system, its libraries. The
 # system's killer says nothing, and leaves 137, as anybody's kill -9 does.
 _OUT_OF_MEMORY = "out.?of.?memory|resource ?exhausted|memoryerror|can.{1,2}t allocate memory|bad_alloc|alloc_failed"
 
 _FUNCTION = r"""
-blocks() { # the arms in turn; what was measured stands in RUN/blocks, so that a comparison can go on
+blocks() {
+  local code outcome
+  measure
+  code=$?
+  case $code in 0) outcome=done ;; 85) outcome=stopped ;; *) outcome=failed ;; esac
+  [ -n "$ended" ] || conclude
+  return "$code"
+}
+conclude() ( # RUN/result.json, in what the control runs in
+  __CONCLUDE__
+)
+measure() { # the arms in turn; what was measured stands in RUN/blocks, so that a comparison can go on
   local order=(__ORDER__) measured=0 broken="" arm folder code number relay said
   [ ! -e "$RUN/blocks" ] || measured=$(grep -c . "$RUN/blocks")
   for arm in "${order[@]:measured}"; do
@@ -70,4 +88,32 @@ def function(plan: Plan) -> str:
         .replace("__ARMS__", " ".join(names))
         .replace("__OUT_OF_MEMORY__", _OUT_OF_MEMORY)
         .replace("__COOL_DOWN__", str(plan.comparison.cool_down))
+        .replace("__CONCLUDE__", "\n  ".join(_conclusion(plan)))
     )
+
+
+def _conclusion(plan: Plan) -> list[str]:
+    """Lines of bash that write down what the arms amount to, once, on the first node."""
+    module = ("-m", "launcher.report.conclusion")
+    argv: tuple[Word, ...] = (plan.python, *module, Late("RUN"), Late("outcome"), Late("attempt"))
+    if plan.container is None:
+        # From where no other launcher lies, which would come first.
+        return ['cd "$RUN" || exit 1', f'PYTHONPATH="$RUN/{LAUNCHER}" {" ".join(map(to_bash, argv))}']
+    from containers.runtimes import wrap  # which jobs without a container do without
+
+    described = contained.describe(dataclasses.replace(plan, nodes=1, secrets={}), argv)
+    described = dataclasses.replace(
+        described,
+        environment={**described.environment, "PYTHONPATH": f"{plan.run_dir}/{LAUNCHER}"},
+        workdir=plan.run_dir,
+        devices=None if described.devices is None else (),  # it computes nothing
+    )
+    wrapped = wrap(described, _on_one_node(plan.container.runtime))
+    exports = [f"export {name}={to_bash(value)}" for name, value in wrapped.environment.items()]
+    return [*exports, " \\\n    ".join(map(to_bash, wrapped.argv))]
+
+
+def _on_one_node(runtime: Runtime) -> Runtime:
+    """Pyxis starts its containers by srun, on all nodes."""
+    words = ("--nodes=1" if each.startswith("--nodes=") else each for each in runtime.command)
+    return dataclasses.replace(runtime, command=tuple(words))

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import launcher
-from launcher import arms, run_ids, runs, script, snapshot, states
+from launcher import arms, blocks, run_ids, runs, script, snapshot, states
 from launcher import plan as plans
 from launcher.errors import LauncherError, UsageError
 from launcher.facts import Code
@@ -74,15 +74,22 @@ def prepare(plan: Plan, code: Mapping[str, Path] | None = None, came_from: Mappi
 def write(plan: Plan, folder: Path) -> None:
     """`plan.json` and the script that carries it out."""
     runs.write_json(folder / "plan.json", plans.to_json(plan))
-    text = script.render(plan)
-    aside = folder / ".run.sh"
-    with open(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o700), "w", encoding="utf-8") as stream:
-        stream.write(text)
-    aside.replace(folder / "run.sh")
+    _put(folder / "run.sh", script.render(plan).encode(), 0o700)
+    if plan.arms:
+        from launcher.remote.archive import archive  # which plain runs do without
+
+        _put(folder / blocks.LAUNCHER, archive()[1], 0o600)
     for arm in plan.arms:
         for made in (Path(arm.run_dir).parent, Path(arm.run_dir)):
             made.mkdir(mode=0o700, exist_ok=True)
         write(arm, Path(arm.run_dir))
+
+
+def _put(path: Path, content: bytes, mode: int) -> None:
+    aside = path.with_name(f".{path.name}")
+    with open(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "wb") as stream:
+        stream.write(content)
+    aside.replace(path)
 
 
 def discard(folder: Path) -> None:
@@ -117,12 +124,12 @@ def execute(plan: Plan) -> dict[str, Any]:
 
 def outcome(folder: Path) -> dict[str, Any]:
     """The result of an ended run. Raises `LauncherError` with the reason if it did not end well."""
-    status = runs.read_if_whole(folder / "status.json")
+    status = runs.read_known(folder / "status.json")
     if status.get("state") != "done":
         reason = status.get("reason") or "it left no status"
         raise LauncherError(f"run {folder.name} is {status.get('state', 'lost')}: {reason} (logs in {folder}/attempts)")
     arms.conclude(folder, states.judge(runs.load(str(folder)), None))
-    return runs.read_if_whole(folder / "result.json")
+    return runs.read_known(folder / "result.json")
 
 
 def environment() -> dict[str, str]:

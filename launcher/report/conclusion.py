@@ -1,5 +1,9 @@
 """A comparison's result.json: what its arms amount to, in the shape of any run's result.
 
+    python -m launcher.report.conclusion RUN done|failed|stopped ATTEMPT
+
+writes it, which is the last thing that a comparison's job does.
+
 What all arms have in common stands where a run has it, null where they differ; "comparison" sets them side by side:
 
     {"control": label, "rounds": .., "steps": .., "tolerance": .., "verdict": sentence, "sentences": [..], "arms": [
@@ -13,18 +17,19 @@ What all arms have in common stands where a run has it, null where they differ; 
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
-from launcher import runs, tables
+from launcher import arms, runs, tables
 from launcher.report import read
 from launcher.report.compared import settings_of
 from launcher.report.intervals import CONFIDENCE
 from launcher.report.paired import Arm, compare
 from launcher.report.read import Evidence, inner
 from launcher.report.verdict import verdict
-from launcher.states import State
+from launcher.states import Name, State
 from recipes import result
 from recipes.metrics import finite
 from recipes.result import Result
@@ -39,7 +44,7 @@ _WORST_FIRST = ("contradicted", "unknown", "proved")
 
 def document(folder: Path, whole: State) -> dict[str, Any] | None:
     """The result of the comparison in this folder, which has ended; None where its plan tells of no arms."""
-    plan, came_from = (runs.read_if_whole(folder / name) for name in ("plan.json", "provenance.json"))
+    plan, came_from = (runs.read_known(folder / name) for name in ("plan.json", "provenance.json"))
     how = settings_of(plan)
     evidence = read.of_arms(folder, plan, whole, came_from, read=True, block=how.steps)
     if not evidence:
@@ -55,6 +60,13 @@ def document(folder: Path, whole: State) -> dict[str, Any] | None:
         "arms": [_of_arm(each, how.rounds) for each in compared],
     }
     return {**values, "comparison": finite(beside)}
+
+
+def write(folder: Path, whole: State) -> None:
+    """Write the result of the comparison in this folder; nothing where its plan tells of no arms. Raises `OSError`."""
+    found = document(folder, whole)
+    if found is not None:
+        runs.write_json(folder / arms.RESULT, found)
 
 
 def _of_run(name: str, whole: State, evidence: Sequence[Evidence]) -> Result:
@@ -160,3 +172,8 @@ def _groups(results: Sequence[Mapping[str, Any]], name: str) -> list[Mapping[str
 
 def _numbers(groups: Iterable[Mapping[str, Any]], key: str) -> list[Any]:
     return [each[key] for each in groups if isinstance(each.get(key), (int, float))]
+
+
+if __name__ == "__main__":
+    _folder, _outcome, _attempt = sys.argv[1:]
+    write(Path(_folder), State(cast(Name, _outcome), attempt=int(_attempt)))

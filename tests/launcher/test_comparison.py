@@ -6,6 +6,7 @@ import dataclasses
 import json
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -63,7 +64,10 @@ def whole(*words: str, how: Compare | None = None, facts=LAPTOP) -> Plan:
 
 
 def lay(tmp_path: Path, program: Path, *words: str, first: str = "", rounds: int = 2) -> Path:
-    """A prepared comparison whose arms are run by the stand-in. `first` is done first of all in each block."""
+    """A prepared comparison whose arms are run by the stand-in. `first` is done first of all in each block.
+
+    What writes its result down is the real thing.
+    """
     facts = dataclasses.replace(LAPTOP, run_root=str(tmp_path / "runs"), python=str(program))
     made = whole(*words, how=Compare(rounds=rounds, steps=5, cool_down=0), facts=facts)
     (tmp_path / "runs" / ".code" / made.code).mkdir(parents=True, exist_ok=True)
@@ -72,7 +76,7 @@ def lay(tmp_path: Path, program: Path, *words: str, first: str = "", rounds: int
         dataclasses.replace(arm, env={**arm.env, "DUMP": str(tmp_path / "dump"), "BEHAVIOUR": behaviour})
         for arm in made.arms
     )
-    return execute.prepare(dataclasses.replace(made, arms=ready))
+    return execute.prepare(dataclasses.replace(made, arms=ready, python=sys.executable))
 
 
 def run(folder: Path) -> int:
@@ -82,6 +86,10 @@ def run(folder: Path) -> int:
 
 def blocks(folder: Path) -> list[str]:
     return (folder / "blocks").read_text().splitlines()
+
+
+def result(folder: Path) -> dict:
+    return json.loads((folder / "result.json").read_text())
 
 
 def test_rounds_go_there_and_back_and_have_each_arm_once():
@@ -211,6 +219,20 @@ def test_arms_in_several_images_that_a_job_would_have_to_fetch_are_refused():
     comparison.make([fetched[0], fetched[0]], Compare())
 
 
+@pytest.mark.parametrize("kind", ["docker", "apptainer", "pyxis"])
+def test_its_result_is_written_in_the_controls_container_once_and_without_devices(kind):
+    made = whole("amp=o0,o2").bind("20260102-030405-brave-otter")
+    runtime = Runtime(kind=kind, version=(1, 4, 5), command=("srun", "--nodes=2") if kind == "pyxis" else (kind,))
+    contained = dataclasses.replace(CONTAINED, runtime=runtime, devices=("0",))
+    arms = tuple(dataclasses.replace(arm, container=contained, python="python3") for arm in made.arms)
+    text = script.render(dataclasses.replace(made, arms=arms, container=contained, python="python3"))
+    conclude = text[text.index("conclude() (") : text.index("\n)", text.index("conclude() ("))]
+    assert "x.sif" in conclude
+    assert "-m \\\n    launcher.report.conclusion" in conclude
+    assert f"{made.run_dir}/launcher.zip" in conclude
+    assert "--gpus" not in conclude and "--nv" not in conclude and "--nodes=2" not in conclude
+
+
 def test_gpus_are_taken_once_for_all_arms():
     made = whole("amp=o0,o2", "gpus=1", facts=TWO_A100)
     assert "gpu_take" in script.render(made)
@@ -227,7 +249,10 @@ def test_every_arm_is_run_block_by_block_in_turn(tmp_path, program):
     assert run(folder) == 0
     assert blocks(folder) == ["00 85", "01 85", "01 85", "00 85", "00 0", "01 0"]
     assert runs.read_json(folder / "status.json")["state"] == "done"
-    assert execute.outcome(folder)["comparison"]["control"] == "amp=o0", "what a submitit job of it gives"
+    written = (folder / "result.json").read_bytes()
+    assert json.loads(written)["comparison"]["control"] == "amp=o0", "its own job wrote it, and nobody looked"
+    assert execute.outcome(folder) == json.loads(written), "what a submitit job of it gives"
+    assert (folder / "result.json").read_bytes() == written, "one that is there is left as it is"
     for arm in ("00", "01"):
         assert runs.read_json(folder / "arms" / arm / "status.json")["state"] == "done"
         assert runs.attempts(folder / "arms" / arm) == [1, 2, 3]
@@ -254,6 +279,8 @@ def test_an_arm_that_runs_out_of_memory_is_a_row_and_one_that_fails_otherwise_a_
     assert blocks(folder)[2] == "01 skipped"
     assert runs.attempts(folder / "arms/01") == [1], "it is not tried again"
     assert runs.read_json(folder / "arms/00/status.json")["state"] == "done", "the others are measured all the same"
+    found = result(folder)
+    assert (found["status"], found["comparison"]["arms"][1]["state"]) == ("failed" if code else "done", "failed")
 
 
 def test_where_every_arm_runs_out_of_memory_the_comparison_failed(tmp_path, program):
@@ -276,8 +303,10 @@ def test_asked_to_stop_it_stops_saved_and_goes_on_where_it_was(tmp_path, program
     assert runs.read_json(folder / "status.json")["state"] == "stopped"
     assert not (folder / "STOP").exists()
     assert blocks(folder) == ["00 85"], "the block that was broken off does not count"
+    assert (result(folder)["status"], result(folder)["attempts"]) == ("stopped", 1)
     assert run(folder) == 0
     assert blocks(folder) == ["00 85", "01 85", "01 0", "00 0"]
+    assert (result(folder)["status"], result(folder)["attempts"]) == ("done", 2)
 
 
 def test_resumed_only_its_place_in_the_queue_may_change():
@@ -295,6 +324,7 @@ def test_killed_it_leaves_nothing_running_and_measures_no_further(tmp_path, prog
     assert process.wait(timeout=30) != 0
     assert runs.read_json(folder / "status.json")["state"] == "failed"
     assert not (folder / "arms/01/seen").exists()
+    assert not (folder / "result.json").exists(), "whoever looks first writes it"
     assert subprocess.run(["pgrep", "-f", str(folder)], capture_output=True, text=True, check=False).stdout == ""
 
 

@@ -7,7 +7,19 @@ umask 077
 RUN=/home/mei/launcher-runs/20260102-030405-brave-otter
 CODE=/home/mei/launcher-runs/.code/c0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0de
 
-blocks() { # the arms in turn; what was measured stands in RUN/blocks, so that a comparison can go on
+blocks() {
+  local code outcome
+  measure
+  code=$?
+  case $code in 0) outcome=done ;; 85) outcome=stopped ;; *) outcome=failed ;; esac
+  [ -n "$ended" ] || conclude
+  return "$code"
+}
+conclude() ( # RUN/result.json, in what the control runs in
+  cd "$RUN" || exit 1
+  PYTHONPATH="$RUN/launcher.zip" /opt/venv/bin/python -m launcher.report.conclusion "$RUN" "$outcome" "$attempt"
+)
+measure() { # the arms in turn; what was measured stands in RUN/blocks, so that a comparison can go on
   local order=(00 01 01 00 00 01) measured=0 broken="" arm folder code number relay said
   [ ! -e "$RUN/blocks" ] || measured=$(grep -c . "$RUN/blocks")
   for arm in "${order[@]:measured}"; do

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from launcher.remote.archive import archive
+
 WORDS = ["amp=o0,o1", "compare.rounds=2", "compare.steps=10", "compare.cool_down=0", "env.PAUSE=0", "wait=true"]
 
 
@@ -11,6 +13,7 @@ def test_it_runs_there_and_is_watched_and_reported_here(far):
     run = said.out.split()[0]
     assert (far.folder(run) / "blocks").read_text() == "00 0\n01 0\n01 0\n00 0\n"
     assert "COMPARISON" in said.out
+    assert (far.folder(run) / "launcher.zip").read_bytes() == archive()[1], "the far side hands on what it runs itself"
     told = far.type("ls", run).out
     assert [line.split()[1:] for line in told.splitlines() if line.startswith("arm")] == [
         ["amp=o0", "done"],

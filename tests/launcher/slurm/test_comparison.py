@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import sys
 from pathlib import Path
 
 from launcher import comparison, runs
@@ -33,7 +34,7 @@ def compared(bench: Bench, *words: str) -> Plan:
         checkpoint = {**plan.settings["checkpoint"], "stop_every": how.steps}
         settings = {**plan.settings, "steps": how.total, "checkpoint": checkpoint}
         plans.append(dataclasses.replace(plan, settings=settings, swept=(("amp", level),)))
-    return comparison.make(plans, how)
+    return dataclasses.replace(comparison.make(plans, how), python=sys.executable)
 
 
 def seen(folder: Path) -> list[dict[str, str]]:
@@ -48,6 +49,8 @@ def test_all_arms_run_in_one_job_on_the_same_gpus(bench: Bench) -> None:
     assert {each["SLURM_JOB_ID"] for each in found} == {job_of(folder)}
     assert len({each["CUDA_VISIBLE_DEVICES"] for each in found}) == 1 and found[0]["CUDA_VISIBLE_DEVICES"]
     assert (folder / "blocks").read_text().split("\n")[:4] == ["00 85", "01 85", "01 0", "00 0"]
+    found = json.loads((folder / "result.json").read_text())
+    assert (found["status"], found["comparison"]["control"]) == ("done", "amp=o0"), "its job wrote it; nobody looked"
 
 
 def test_before_its_time_limit_it_saves_and_says_how_to_go_on(bench: Bench) -> None:
@@ -61,3 +64,4 @@ def test_before_its_time_limit_it_saves_and_says_how_to_go_on(bench: Bench) -> N
     assert "time limit, state saved" in state.reason
     assert (folder / "blocks").read_text() == "00 85\n"
     assert runs.read_json(folder / "arms/01/status.json")["state"] == "stopped"  # type: ignore[index]
+    assert json.loads((folder / "result.json").read_text())["status"] == "stopped"
