@@ -17,15 +17,18 @@ class Gpu:
     uuid: str
     name: str
     memory_mib: int
+    """0 is not known."""
     capability: str
-    """Compute capability, as `8.0`."""
+    """Compute capability, as `8.0`; empty where neither the driver nor the name tells."""
     driver: str
+    partitioned: bool = False
+    """Cut into instances (MIG), of which a job sees the first: a part of the memory and of the speed."""
     holder: str = ""
     """Who is on it, in words; empty is nobody."""
 
     @property
     def compute_capability(self) -> tuple[int, int] | None:
-        """None where an old driver does not tell."""
+        """None where it is not known."""
         major, _, minor = self.capability.partition(".")
         return (int(major), int(minor or 0)) if major.isdigit() else None
 
@@ -102,6 +105,8 @@ class ContainerFacts:
     image_pull: str = ""
     """What `image pull` has to fetch for it to be there, by digest; only where that was asked for."""
     image_architecture: str = ""
+    image_cuda: str = ""
+    """Version of CUDA that the image says it has; empty where it doesn't."""
     environment: dict[str, str] = field(default_factory=dict)
     """Variables that say how the runtime's client works here, which a job on a cluster would otherwise not have."""
     uid: int

@@ -3,31 +3,46 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import shutil
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
+from launcher import gpu_names
 from launcher.facts import Gpu
 
-_QUERY = "index,uuid,name,memory.total,compute_cap,driver_version"
+_FIELDS = ("index", "uuid", "name", "memory.total", "driver_version", "compute_cap", "mig.mode.current")
+_YOUNG = ("compute_cap", "mig.mode.current")
+"""Fields that a driver may be too old for: it answers none of the others then. 470 has no compute_cap yet."""
+_UNKNOWN = re.compile(r'Field "([^"]+)" is not a valid field')
+_SECONDS = 60
 
 
 def listed() -> tuple[tuple[Gpu, ...], str]:
     """The GPUs of this machine, and why they could not be listed where there is a driver that should have."""
     if shutil.which("nvidia-smi") is None:
         return (), ""
-    try:
-        done = subprocess.run(
-            ["nvidia-smi", f"--query-gpu={_QUERY}", "--format=csv,noheader,nounits"],
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return (), f"nvidia-smi did not answer: {error}"
-    if done.returncode != 0:
-        return (), f"nvidia-smi failed: {(done.stdout + done.stderr).strip()}"
-    return _parse(done.stdout.splitlines()), ""
+    fields = list(_FIELDS)
+    while True:
+        try:
+            done = subprocess.run(
+                ["nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits"],
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=_SECONDS,
+            )
+        except subprocess.TimeoutExpired:
+            return (), f"nvidia-smi did not answer within {_SECONDS} s"
+        except OSError as error:
+            return (), f"nvidia-smi can't be run: {error.strerror}"
+        said = (done.stdout + done.stderr).decode(errors="replace")
+        unknown = _UNKNOWN.search(said)
+        if done.returncode != 0 and unknown and unknown[1] in fields and unknown[1] in _YOUNG:
+            fields.remove(unknown[1])
+            continue
+        if done.returncode != 0:
+            return (), f"nvidia-smi failed: {' '.join(said.split())}"
+        return _parse(said.splitlines(), fields), ""
 
 
 def with_holders(found: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
@@ -38,21 +53,32 @@ def with_holders(found: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
     return tuple(dataclasses.replace(gpu, holder=holders.get(gpu.uuid, "")) for gpu in found)
 
 
-def _parse(lines: Iterable[str]) -> tuple[Gpu, ...]:
-    """GPUs from the lines that nvidia-smi prints for the fields asked for here."""
+def _parse(lines: Iterable[str], fields: Sequence[str]) -> tuple[Gpu, ...]:
+    """GPUs from the lines that nvidia-smi prints for these fields. What it does not tell stands in square brackets."""
     found = []
     for line in lines:
-        fields = [each.strip() for each in line.split(",")]
-        if len(fields) == 6:
-            index, uuid, name, memory, capability, driver = fields
-            found.append(
-                Gpu(
-                    index=int(index),
-                    uuid=uuid,
-                    name=name,
-                    memory_mib=int(memory) if memory.isdigit() else 0,
-                    capability=capability,
-                    driver=driver,
-                )
+        cells = [each.strip() for each in line.split(",")]
+        if len(cells) != len(fields) or not cells[0].isdigit():
+            continue
+        told = dict(zip(fields, cells, strict=True))
+        memory, partitioned = told["memory.total"], told.get("mig.mode.current") == "Enabled"
+        found.append(
+            Gpu(
+                index=int(told["index"]),
+                uuid=told["uuid"],
+                name=told["name"],
+                memory_mib=int(memory) if memory.isdigit() and not partitioned else 0,
+                capability=_capability(told.get("compute_cap", ""), told["name"]),
+                driver=told["driver_version"],
+                partitioned=partitioned,
             )
+        )
     return tuple(found)
+
+
+def _capability(told: str, name: str) -> str:
+    """As `8.0`, from the name where the driver does not tell; empty where that doesn't either."""
+    if re.fullmatch(r"\d+\.\d+", told):
+        return told
+    known = gpu_names.of_name(name)
+    return f"{known[0]}.{known[1]}" if known else ""

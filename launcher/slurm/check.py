@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
+from launcher import gpu_names
 from launcher.facts import Facts, Partition, SlurmFacts
 from launcher.schema import SlurmCluster
-from launcher.slurm import gpu_types, limits
+from launcher.slurm import limits
 from launcher.spec import JobSpec
 from recipes.typed import SettingsError, nearest
 
@@ -54,7 +55,7 @@ def check_numbers(cluster: SlurmCluster) -> None:
 def capability(cluster: SlurmCluster, facts: Facts) -> tuple[int, int] | None:
     """The highest compute capability of the GPUs where a job would go, None where the cluster does not tell."""
     partition = find_partition(cluster, facts.slurm) if facts.slurm else None
-    return gpu_types.capability(partition.gpu_types) if partition else None
+    return gpu_names.capability(partition.gpu_types) if partition else None
 
 
 def find_partition(cluster: SlurmCluster, slurm: SlurmFacts) -> Partition | None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 
 _TIME = re.compile(r"(?:(?P<days>\d+)-)?(?P<clock>\d+(?::\d+){0,2})")
-_GRES = re.compile(r"(?:^|,)gpu(?::([A-Za-z][^:,()]*))?(?::(\d+))?")
+_GRES = re.compile(r"(?:^|,)gpu(?::(?!\d+(?:[,(]|$))([^:,()]+))?(?::(\d+))?")
+"""A lone number is the count; a site may call a type `2080ti`, or `3090`."""
 
 
 def minutes(text: str) -> int | None:

@@ -13,7 +13,7 @@ from launcher.facts import Facts, Partition, Script, SlurmFacts
 from launcher.plan import Plan, resolve
 from launcher.runs import Files
 from launcher.script import array, render
-from launcher.slurm import gpu_types, jobs, limits, probing, queue
+from launcher.slurm import jobs, limits, probing, queue
 from launcher.slurm.header import header, shape
 from launcher.slurm.jobs import Row, job_of
 from launcher.states import judge
@@ -85,6 +85,8 @@ def test_other_times_are_refused(text: str) -> None:
         ("gpu:a100:4(S:0-1),gpu:v100:2", 6),
         ("gpu", 1),
         ("gpu:a100", 1),
+        ("gpu:2080ti:4(S:0-1)", 4),
+        ("gpu:3090:2,gpu:a100:4", 6),
         ("shard:8", 0),
         ("(null)", 0),
         ("fpga:2,gpu:1", 1),
@@ -103,23 +105,6 @@ def test_facts_are_read_from_what_the_programs_print() -> None:
     )
     assert facts.partitions[1] == partition("short", up=False, max_minutes=5, nodes=1, gpus_per_node=0)
     assert (facts.max_array_size, facts.accounting, facts.nodes_are_here) == (42, True, False)
-
-
-@pytest.mark.parametrize(
-    ("types", "expected"),
-    [
-        (["a100"], (8, 0)),
-        (["tesla_v100-sxm2-32gb"], (7, 0)),
-        (["nvidia_h100_80gb_hbm3"], (9, 0)),
-        (["a100_1g.10gb"], (8, 0)),
-        (["v100", "a100"], (8, 0)),
-        (["v100", "big"], None),
-        ([""], None),
-        ([], None),
-    ],
-)
-def test_what_gres_names_tell_of_gpus_is_the_most_that_one_of_them_can(types: list[str], expected: object) -> None:
-    assert gpu_types.capability(types) == expected
 
 
 def with_gpus(*types: str) -> Facts:

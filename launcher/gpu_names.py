@@ -1,0 +1,57 @@
+"""What the name of a GPU tells of it where nothing else does: a site's own name in GRES, or an old driver's.
+
+Pure. Source: NVIDIA, "CUDA GPU Compute Capability" (https://developer.nvidia.com/cuda-gpus).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+Capability = tuple[int, int]
+
+_CAPABILITIES: dict[str, Capability] = {
+    **dict.fromkeys(("k40", "k40m"), (3, 5)),
+    **dict.fromkeys(("k80",), (3, 7)),
+    **dict.fromkeys(("p100",), (6, 0)),
+    **dict.fromkeys(("p4", "p40", "p6000"), (6, 1)),
+    **dict.fromkeys(("v100", "v100s", "gv100"), (7, 0)),
+    **dict.fromkeys(("t4", "quadro"), (7, 5)),
+    **dict.fromkeys(("a100", "a800", "a30"), (8, 0)),
+    **dict.fromkeys(("a2", "a10", "a10g", "a16", "a40", "a2000", "a4000", "a4500", "a5000", "a5500", "a6000"), (8, 6)),
+    **dict.fromkeys(("l4", "l20", "l40", "l40s", "ada"), (8, 9)),
+    **dict.fromkeys(("h20", "h100", "h200", "h800", "gh200"), (9, 0)),
+    **dict.fromkeys(("b200", "gb200"), (10, 0)),
+    **dict.fromkeys(("b300", "gb300"), (10, 3)),
+    **dict.fromkeys(("blackwell",), (12, 0)),
+    **dict.fromkeys(("gb10",), (12, 1)),
+}
+"""By a word of the name. The Quadro cards with tensor cores are the RTX ones, of Turing."""
+_GEFORCE: dict[str, Capability] = {
+    **{"10": (6, 1), "16": (7, 5), "20": (7, 5), "30": (8, 6), "40": (8, 9), "50": (12, 0)},
+}
+"""By the first two of the four digits; the last two tell GeForce from what else has four digits."""
+_GEFORCE_NAME = re.compile(r"(?:rtx|gtx)?(10|16|20|30|40|50)[5-9]0(?:ti|super|d)*")
+
+
+def capability(types: Iterable[str]) -> Capability | None:
+    """The highest compute capability among GPUs of these names, as `a100`, `tesla_v100-sxm2-32gb` or `a100_1g.10gb`.
+
+    So nothing is refused that one of them could do. None where there is none, or where a name tells nothing.
+    """
+    found = [of_name(each) for each in types]
+    known = [each for each in found if each is not None]
+    return max(known) if known and len(known) == len(found) else None
+
+
+def of_name(name: str) -> Capability | None:
+    """The compute capability of a GPU that is called so, by a site or by its driver; None where that tells nothing."""
+    words = re.split(r"[^a-z0-9]+", name.lower())
+    if "quadro" in words and "rtx" not in words:
+        return None  # Quadro has been a name for five generations
+    for word in words:
+        if word in _CAPABILITIES:
+            return _CAPABILITIES[word]
+        if match := _GEFORCE_NAME.fullmatch(word):
+            return _GEFORCE[match[1]]
+    return None
