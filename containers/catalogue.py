@@ -18,12 +18,14 @@ from recipes.typed import SettingsError, nearest
 
 Version = tuple[int, ...]
 
-# The oldest driver for any toolkit of a CUDA major version (CUDA's minor version compatibility).
-_SAME_MAJOR: dict[int, Version] = {11: (450, 80), 12: (525, 60), 13: (580, 65)}
-# The newest GPUs that a CUDA toolkit makes code for, from this toolkit on, and the oldest that it still does.
-_NEWEST_GPU: dict[Version, Version] = {
-    **{(10, 0): (7, 5), (11, 0): (8, 0), (11, 1): (8, 6), (11, 8): (9, 0), (12, 8): (12, 0), (12, 9): (12, 1)},
+# The oldest driver for any toolkit of a CUDA version. Sources: NVIDIA, CUDA Compatibility, "Minor Version
+# Compatibility"; for 10, the table of drivers in the CUDA Toolkit's release notes.
+_LEAST_DRIVER: dict[Version, Version] = {
+    **{(10, 1): (418, 39), (10, 2): (440, 33), (11,): (450, 80), (12,): (525, 60), (13,): (580, 65)},
 }
+# The newest generation of GPUs that a CUDA toolkit makes code for, from this toolkit on, and the oldest that it still
+# does. Code for one compute capability runs on all later ones of its major number (NVIDIA, "Ada Compatibility Guide").
+_NEWEST_GPU: dict[Version, Version] = {(10, 0): (7,), (11, 0): (8,), (11, 8): (9,), (12, 8): (12,)}
 _OLDEST_GPU: dict[Version, Version] = {(10, 0): (3, 0), (11, 0): (3, 5), (12, 0): (5, 0), (13, 0): (7, 5)}
 # The first framework that computes in bfloat16 on GPUs.
 _BFLOAT16: dict[str, Version] = {"torch": (1, 10), "tensorflow": (2, 4), "paddle": (2, 2)}
@@ -74,6 +76,11 @@ class Needs:
     """Whether the GPUs are of the kind whose older drivers NVIDIA supports with newer CUDA."""
     bfloat16: bool = False
     dlprof: bool = False
+
+
+def least_driver(cuda: Version) -> Version | None:
+    """The oldest driver that CUDA of that version runs on, of itself; None where it isn't known."""
+    return _LEAST_DRIVER.get(cuda[:2]) or _LEAST_DRIVER.get(cuda[:1])
 
 
 def is_data_centre(gpu_name: str) -> bool:
@@ -132,10 +139,9 @@ def lacks(image: Release, needs: Needs) -> str:
         return "it has no DLProf, which NVIDIA put into the images of 2020 and 2021"
     if needs.bfloat16 and parse(image.version) < _BFLOAT16[image.framework]:
         return f"its {image.framework} {image.version} has no bfloat16 on GPUs"
-    if needs.capability is not None:
-        problem = _gpu_problem(image, needs.capability)
-        if problem:
-            return problem
+    minimum = parse(image.minimum_capability) if image.minimum_capability else (0,)
+    if problem := _gpu_problem(image.cuda, needs.capability, minimum):
+        return problem
     return _driver_problem(image, needs) if needs.driver else ""
 
 
@@ -156,19 +162,32 @@ def parse(text: str) -> Version:
     return tuple(int(part) for part in re.findall(r"\d+", re.split(r"[a-z+]", text)[0]))
 
 
-def _gpu_problem(image: Release, capability: Version) -> str:
-    cuda = parse(image.cuda)
-    oldest = max(_from(_OLDEST_GPU, cuda), parse(image.minimum_capability) if image.minimum_capability else (0,))
+def cuda_problem(cuda: str, needs: Needs) -> str:
+    """Why CUDA of that version, as an image outside the catalogue says that it has it, can't be expected to do on a
+    GPU; nothing where it can."""
+    least = least_driver(parse(cuda))
+    if problem := _gpu_problem(cuda, needs.capability, (0,)):
+        return problem
+    if needs.driver and least is not None and parse(needs.driver) < least:
+        compatible = " (or NVIDIA's forward compatibility package in it)" if needs.data_centre else ""
+        return f"its CUDA {cuda} needs driver {_dotted(least)}{compatible}, and this host has {needs.driver}"
+    return ""
+
+
+def _gpu_problem(cuda: str, capability: Version | None, minimum: Version) -> str:
+    if capability is None:
+        return ""
+    oldest = max(_from(_OLDEST_GPU, parse(cuda)), minimum)
     if capability < oldest:
         return f"it needs compute capability {_dotted(oldest)}, and this GPU has {_dotted(capability)}"
-    if capability > _from(_NEWEST_GPU, cuda):
-        return f"its CUDA {image.cuda} is older than this GPU of compute capability {_dotted(capability)}"
+    if capability[:1] > _from(_NEWEST_GPU, parse(cuda)):
+        return f"its CUDA {cuda} is older than this GPU of compute capability {_dotted(capability)}"
     return ""
 
 
 def _driver_problem(image: Release, needs: Needs) -> str:
     driver, own = parse(needs.driver), parse(image.driver)
-    floor = _SAME_MAJOR.get(parse(image.cuda)[0], own)
+    floor = least_driver(parse(image.cuda)) or own
     if driver >= min(own, floor):
         return ""
     branches = image.data_centre_drivers
@@ -214,5 +233,5 @@ def _release(line: str, release: str, table: dict[str, Any]) -> Release:
         dlprof=bool(about["dlprof"]) and about["dlprof"][0] <= release <= about["dlprof"][1],
         last=release == about["last"],
         verified=own["verified"] and shared["verified"],
-        source=shared["source"],
+        source=own.get("source", shared["source"]),
     )

@@ -16,6 +16,8 @@ Ask = Callable[[Sequence[str]], str | None]
 
 # Codes in the header of a SIF file, at byte 45.
 _SIF_ARCHITECTURES = {"01": "386", "02": "amd64", "03": "arm", "04": "arm64", "05": "ppc64", "06": "ppc64le"}
+_CUDA = re.compile(r"^(?:export )?CUDA_VERSION=[^0-9\n]*(\d+(?:\.\d+)*)", re.MULTILINE)
+"""How NVIDIA's images say it, in an image's configuration and as Apptainer writes that into its own."""
 _MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
@@ -29,6 +31,8 @@ class LocalImage:
     """What identifies its content; none where that would have to be computed."""
     architecture: str = ""
     """As registries write it: `amd64`, `arm64`; empty where the format does not say."""
+    cuda: str = ""
+    """Version of the CUDA toolkit that it says it has, as `12.4.1`; empty where it doesn't."""
 
 
 def ask_here(argv: Sequence[str]) -> str | None:
@@ -68,7 +72,7 @@ def find_image(name: str, runtime: Runtime, ask: Ask) -> LocalImage:
     if runtime.kind in ("docker", "podman"):
         return _engine_image(name, runtime, ask)
     if runtime.kind == "apptainer":
-        return _image_file(name, ask)
+        return _image_file(name, runtime, ask)
     return LocalImage(name=name, present=True)
 
 
@@ -147,14 +151,24 @@ def _engine_image(name: str, runtime: Runtime, ask: Ask) -> LocalImage:
     (found,) = json.loads(said)
     digests = sorted({each.rpartition("@")[2] for each in found.get("RepoDigests") or []})
     return LocalImage(
-        name=name, present=True, digests=tuple(digests) or (found["Id"],), architecture=found["Architecture"]
+        name=name,
+        present=True,
+        digests=tuple(digests) or (found["Id"],),
+        architecture=found["Architecture"],
+        cuda=_cuda("\n".join((found.get("Config") or {}).get("Env") or [])),
     )
 
 
-def _image_file(path: str, ask: Ask) -> LocalImage:
+def _image_file(path: str, runtime: Runtime, ask: Ask) -> LocalImage:
     if ask(["test", "-e", path]) is None:
         return LocalImage(name=path, present=False)
     header = ask(["sh", "-c", 'test -f "$1" && head -c 47 "$1" | tail -c 15', "sh", path]) or ""
-    if not header.startswith("SIF_MAGIC"):
-        return LocalImage(name=path, present=True)
-    return LocalImage(name=path, present=True, architecture=_SIF_ARCHITECTURES.get(header[-2:], "unknown"))
+    architecture = _SIF_ARCHITECTURES.get(header[-2:], "unknown") if header.startswith("SIF_MAGIC") else ""
+    cuda = _cuda(ask([*runtime.command, "inspect", "--environment", path]) or "")
+    return LocalImage(name=path, present=True, architecture=architecture, cuda=cuda)
+
+
+def _cuda(environment: str) -> str:
+    """The toolkit's version without NVIDIA's build number behind the third dot."""
+    found = _CUDA.search(environment)
+    return ".".join(found[1].split(".")[:3]) if found else ""

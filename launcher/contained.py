@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import posixpath
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ from launcher.spec import JobSpec
 from recipes.typed import SettingsError
 
 if TYPE_CHECKING:
+    from containers.catalogue import Needs
     from containers.runtime import Wrapped
     from launcher.plan import Plan
 
@@ -78,7 +80,7 @@ def choose(spec: JobSpec, facts: Facts, gpus: tuple[str, ...] | None, count: int
         runtime = preflight.choose(kind, known.runtimes)
     except SettingsError as error:
         raise Unavailable(str(error)) from None
-    _check_release(spec, facts, launch.image)
+    _check_release(spec, facts, launch.image, count)
     if launch.container.pull and not (slurm and kind == "apptainer"):
         raise SettingsError(
             f"container.pull fetches for cluster=slurm with container=apptainer; here, fetch it first: "
@@ -157,7 +159,7 @@ def wrapped(plan: Plan, argv: tuple[Word, ...]) -> Wrapped:
     return wrap(describe(plan, argv), plan.container.runtime)
 
 
-def _check_release(spec: JobSpec, facts: Facts, image: str) -> None:
+def _check_release(spec: JobSpec, facts: Facts, image: str, count: int) -> None:
     """Refuse an image of the catalogue that can't do this job here, naming the nearest release that would."""
     from containers import catalogue, references
 
@@ -174,19 +176,48 @@ def _check_release(spec: JobSpec, facts: Facts, image: str) -> None:
         bfloat16=spec.training.amp.dtype == "bfloat16",
     )
     catalogue.check(release, needs)
-    cluster = spec.launch.cluster
-    if isinstance(cluster, SlurmCluster):
-        capability = slurm_check.capability(cluster, facts) if spec.launch.gpus != 0 else None
-        catalogue.check(release, dataclasses.replace(needs, capability=capability))
-        return
-    for gpu in facts.gpus:
-        found = dataclasses.replace(
-            needs,
-            capability=gpu.compute_capability,
-            driver=gpu.driver,
-            data_centre=catalogue.is_data_centre(gpu.name),
-        )
+    for found in _on_gpus(needs, spec, facts, count):
         catalogue.check(release, found)
+
+
+def advice(spec: JobSpec, facts: Facts, count: int) -> tuple[str, ...]:
+    """What an image outside the catalogue says of its CUDA, where these GPUs or their driver can't be expected to do
+    with it. What is in the image may bring a CUDA of its own, so that nothing is refused."""
+    known = facts.containers
+    if known is None or not known.image_cuda or spec.launch.image is None or spec.launch.container.kind == "none":
+        return ()
+    from containers import catalogue, references
+
+    if references.resolve(spec.launch.image).release is not None:
+        return ()
+    problems = (
+        catalogue.cuda_problem(known.image_cuda, each) for each in _on_gpus(catalogue.Needs(), spec, facts, count)
+    )
+    return tuple(
+        f"image={spec.launch.image}: {problem}; expect the job to fail, unless the image holds another CUDA"
+        for problem in dict.fromkeys(problems)
+        if problem
+    )
+
+
+def _on_gpus(needs: Needs, spec: JobSpec, facts: Facts, count: int) -> Iterator[Needs]:
+    """The same on each GPU that the job may get, as far as these are known before it starts."""
+    from containers import catalogue
+
+    if not count:
+        return
+    if isinstance(spec.launch.cluster, SlurmCluster):
+        yield dataclasses.replace(needs, capability=slurm_check.capability(spec.launch.cluster, facts))
+        return
+    chosen = spec.launch.visible_gpus
+    for gpu in facts.gpus:
+        if chosen is None or gpu.index in chosen:
+            yield dataclasses.replace(
+                needs,
+                capability=gpu.compute_capability,
+                driver=gpu.driver,
+                data_centre=catalogue.is_data_centre(gpu.name),
+            )
 
 
 def _refuse_without_container(spec: JobSpec) -> None:

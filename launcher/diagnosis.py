@@ -11,9 +11,9 @@ from typing import Literal
 
 from containers import find
 from containers.runtime import ALIASES
-from launcher import human
+from launcher import human, needs
 from launcher.examining import Host
-from launcher.facts import Facts
+from launcher.facts import Facts, Gpu
 from launcher.schema import SlurmCluster
 from launcher.slurm.check import find_partition
 from launcher.spec import JobSpec
@@ -22,11 +22,6 @@ Level = Literal["ok", "advice", "problem"]
 MIB = 2**20
 CLOCK_SECONDS = 60
 """Difference of clocks from which times of runs mislead."""
-
-
-DRIVERS = {"11": 450, "12": 525, "13": 580}
-"""Branch of the driver that each major version of CUDA needs at least: NVIDIA, CUDA Compatibility, "Minor Version
-Compatibility"."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,23 +33,6 @@ class Finding:
     about: str
     said: str
     mend: str = ""
-
-
-KNOWN = (
-    ("error setting rlimit", "this machine may not raise limits: say container.limits=null"),
-    ("could not select device driver", "install NVIDIA's container toolkit and restart Docker"),
-    ("driver version is insufficient", "take an older image, or a newer driver; `image list` has what each needs"),
-    ("unresolvable CDI devices", "describe the GPUs to the engine: `nvidia-ctk cdi generate`"),
-    ("No space left on device", "make room there, or name another folder with run_root="),
-    ("user namespace", "ask for user namespaces, or for Apptainer's setuid package"),
-    ("Transport endpoint is not connected", "unpack the image: a .sif's file system ends with a signal"),
-)
-"""What a job that failed said, and what to do about it."""
-
-
-def known(said: str) -> str:
-    """What to do about the words of a job that failed; empty where they are not known."""
-    return next((mend for words, mend in KNOWN if words in said), "")
 
 
 def ok(about: str, said: str) -> Finding:
@@ -158,22 +136,9 @@ def _python(facts: Facts, spec: JobSpec) -> Iterator[Finding]:
         yield problem("python", f"{said}, and not {framework}", f"pip install {framework} there, or say python=")
     else:
         yield ok("python", said)
-        yield from _build(facts, facts.packages[framework], framework)
-
-
-def _build(facts: Facts, version: str, framework: str) -> Iterator[Finding]:
-    """Whether a framework's build, as its version tells it, can use the GPUs that are there."""
-    if not facts.gpus:
-        return
-    _, _, build = version.partition("+")
-    if build == "cpu":
-        said = f"{framework} {version} is a build without CUDA, and there are GPUs"
-        yield problem("cuda", said, f"install {framework}'s build for CUDA, or say device=cpu")
-    elif build.startswith("cu") and build[2:4] in DRIVERS:
-        driver, needed = facts.gpus[0].driver, DRIVERS[build[2:4]]
-        if driver.partition(".")[0].isdecimal() and int(driver.partition(".")[0]) < needed:
-            said = f"{framework} {version} is for CUDA {build[2:4]}, which needs driver {needed}; this is {driver}"
-            yield problem("cuda", said, "install a newer driver, or a build for an older CUDA")
+        said, mend = needs.build_problem(framework, facts.packages[framework], facts.gpus)
+        if said and spec.training.device != "cpu" and spec.launch.gpus != 0:
+            yield problem("cuda", said, mend)
 
 
 def _gpus(host: Host, facts: Facts, spec: JobSpec) -> Iterator[Finding]:
@@ -183,7 +148,7 @@ def _gpus(host: Host, facts: Facts, spec: JobSpec) -> Iterator[Finding]:
         yield problem("gpu", facts.gpu_problem, mend) if wants else advice("gpu", facts.gpu_problem, mend)
     elif facts.gpus:
         first = facts.gpus[0]
-        names = sorted({f"{gpu.name} ({human.size(gpu.memory_mib * MIB)})" for gpu in facts.gpus})
+        names = sorted({f"{gpu.name} ({_size_of(gpu)})" for gpu in facts.gpus})
         yield ok("gpu", f"{len(facts.gpus)}x {', '.join(names)}, driver {first.driver}")
         for gpu in facts.gpus:
             if gpu.holder:
@@ -196,6 +161,12 @@ def _gpus(host: Host, facts: Facts, spec: JobSpec) -> Iterator[Finding]:
         yield problem("gpu", "there is no NVIDIA GPU", "leave gpus= and device=cuda out, or go elsewhere")
     else:
         yield ok("gpu", "none: jobs run on the CPU")
+
+
+def _size_of(gpu: Gpu) -> str:
+    if gpu.partitioned:
+        return "cut into MIG instances"
+    return human.size(gpu.memory_mib * MIB) if gpu.memory_mib else "memory not told"
 
 
 def _disk(host: Host, facts: Facts) -> Iterator[Finding]:
@@ -251,7 +222,7 @@ def _container(host: Host, facts: Facts, spec: JobSpec) -> Iterator[Finding]:
     elif image.architecture and known.architecture and image.architecture != known.architecture:
         yield problem("image", f"{spec.launch.image} is for {image.architecture}, the host is {known.architecture}")
     else:
-        yield ok("image", known.image)
+        yield ok("image", f"{known.image}, {f'CUDA {known.image_cuda}' if known.image_cuda else 'no word of its CUDA'}")
 
 
 def _limits(host: Host) -> Iterator[Finding]:

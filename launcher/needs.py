@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
-from launcher.facts import Facts
+from launcher.facts import Facts, Gpu
 from launcher.spec import JobSpec
 from recipes.recipe import DataLayout
 from recipes.typed import SettingsError
@@ -61,3 +61,28 @@ def check_python(spec: JobSpec, facts: Facts) -> None:
             f"pip install 'amp-launcher[{framework}]', or name another Python with python=",
             "framework",
         )
+
+
+def check_build(spec: JobSpec, facts: Facts, gpus: Sequence[Gpu]) -> None:
+    """Refuse a framework's build that can't use these GPUs of this host. What `cluster.setup` loads isn't known."""
+    framework = spec.training.framework
+    said, mend = build_problem(framework, facts.packages.get(framework, ""), gpus)
+    if said and not spec.launch.cluster.setup:
+        raise SettingsError(f"framework={framework}: {said}; {mend}", "framework")
+
+
+def build_problem(framework: str, version: str, gpus: Sequence[Gpu]) -> tuple[str, str]:
+    """Why a framework's build, as its version tells it, can't use the GPUs, and what to do; nothing where it can."""
+    from containers.catalogue import least_driver, parse
+
+    _, _, build = version.partition("+")
+    if gpus and build == "cpu":
+        said = f"{framework} {version} is a build without CUDA, and there are GPUs"
+        return said, f"install {framework}'s build for CUDA, or say device=cpu"
+    if not gpus or not build.startswith("cu") or not build[2:4].isdecimal() or not gpus[0].driver[:1].isdecimal():
+        return "", ""
+    needed, driver = least_driver((int(build[2:4]),)), gpus[0].driver
+    if needed is None or parse(driver) >= needed:
+        return "", ""
+    said = f"{framework} {version} is for CUDA {build[2:4]}, which needs driver {needed[0]}.{needed[1]}"
+    return f"{said}, and this host has {driver}", "install a newer driver, or a build for an older CUDA"

@@ -176,6 +176,7 @@ def _resolve(spec: JobSpec, facts: Facts) -> Plan:
     container = contained.choose(spec, facts, named, count)
     if container is None:
         needs.check_python(spec, facts)
+        needs.check_build(spec, facts, gpus if device == "cuda" else ())
     settled = dataclasses.replace(
         training,
         device=device,
@@ -219,6 +220,7 @@ def _resolve(spec: JobSpec, facts: Facts) -> Plan:
         advice=(
             *_advice(facts, count),
             *_advice_of_session(spec, facts),
+            *contained.advice(spec, facts, count),
             *preflight.advice(spec, gpus, device, dtype, launch.nodes * devices),
             *user_script.advice(spec, facts, count),
             *launch.notes,

@@ -50,8 +50,9 @@ def advice(spec: JobSpec, gpus: Sequence[Gpu], device: str, dtype: str, devices:
     `dtype` is the half precision in use, float32 at o0; `devices` the number of them on all nodes.
     """
     training = spec.training
+    said = list(_advice_on_instances(gpus)) if device == "cuda" else []
     epsilons = None if spec.recipe.name == "script" else spec.recipe.epsilons
-    said = list(filter(None, [epsilon.advice(training.amp, dtype, epsilons)]))
+    said += filter(None, [epsilon.advice(training.amp, dtype, epsilons)])
     if device != "cuda" or spec.recipe.name == "script":
         return tuple(said)
     share = training.batch // (devices * training.accumulate)
@@ -66,6 +67,16 @@ def advice(spec: JobSpec, gpus: Sequence[Gpu], device: str, dtype: str, devices:
             what = "batch per device and micro-batch" if training.accumulate > 1 else "batch per device"
             said.append(f"tensor cores want multiples of {unit} in {name}: the {what} is {share}")
     return (*said, *_advice_on_memory(spec, gpus, dtype, share))
+
+
+def _advice_on_instances(gpus: Sequence[Gpu]) -> Iterator[str]:
+    """Source: NVIDIA, MIG User Guide: a CUDA program sees one instance, the first where a whole GPU is named to it."""
+    cut = [str(gpu.index) for gpu in gpus if gpu.partitioned]
+    if cut:
+        yield (
+            f"GPU {', '.join(cut)} {'is' if len(cut) == 1 else 'are'} cut into MIG instances: a process sees the first "
+            "of them alone, and how much memory that has isn't known here"
+        )
 
 
 def _advice_on_memory(spec: JobSpec, gpus: Sequence[Gpu], dtype: str, share: int) -> Iterator[str]:

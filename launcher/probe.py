@@ -59,16 +59,17 @@ def probe_each(specs: Sequence[JobSpec]) -> list[Facts]:
     """What is known for each of the jobs, which go to one host and run one snapshot of the code: they may differ in
     what they run in."""
     whole = probe(specs)
-    found = {_contained(specs[0]): whole}
+    found = {_runs_in(specs[0]): whole}
     for spec in specs:
-        if _contained(spec) not in found:
-            own = probe([each for each in specs if _contained(each) == _contained(spec)])
-            found[_contained(spec)] = dataclasses.replace(own, code=whole.code)
-    return [found[_contained(spec)] for spec in specs]
+        if _runs_in(spec) not in found:
+            own = probe([each for each in specs if _runs_in(each) == _runs_in(spec)])
+            found[_runs_in(spec)] = dataclasses.replace(own, code=whole.code)
+    return [found[_runs_in(spec)] for spec in specs]
 
 
-def _contained(spec: JobSpec) -> tuple[Any, ...]:
-    return spec.launch.image, spec.launch.container.kind, spec.launch.container.cache, spec.launch.container.pull
+def _runs_in(spec: JobSpec) -> tuple[Any, ...]:
+    launch, container = spec.launch, spec.launch.container
+    return launch.python, launch.image, container.kind, container.cache, container.pull
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -234,6 +235,7 @@ def _containers(asked: Questions) -> ContainerFacts:
         image_present=image.present,
         image_pull="" if image.present else wanted,
         image_architecture=image.architecture,
+        image_cuda=image.cuda,
         environment={name: os.environ[name] for name in CLIENT_VARIABLES if name in os.environ},
         uid=os.getuid(),
         gid=os.getgid(),

@@ -24,6 +24,8 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 # What the script and the runtimes set themselves; a user's value would change which devices or which run a job sees.
 RESERVED = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "PYTHONPATH", "TF_CONFIG")
 RESERVED_PREFIXES = ("LAUNCHER_", "SLURM_", "SBATCH_", "APPTAINERENV_", "SINGULARITYENV_")
+DAY = 24 * 60 * 60
+"""Seconds; the longest pause between two samples of telemetry."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -81,6 +83,8 @@ def _make(cell: Cell) -> JobSpec:
     launching = {name: value for name, value in config.items() if name in fields_of(Launch)}
     cluster = _cluster(_mapping(launching.pop("cluster", {"kind": "local"}), "cluster"))
     launch = dataclasses.replace(build(Launch, launching), cluster=cluster)
+    if launch.container.kind == "none" and any(key == "container" for key, _ in cell.swept):
+        launch = dataclasses.replace(launch, image=None)  # which is for the others, as in container=none,docker
     return JobSpec(
         training=training,
         launch=launch,
@@ -151,9 +155,9 @@ def _check_launch(launch: Launch) -> None:
             raise SettingsError(f"{key}: {name} is set by the launcher itself{instead}", key)
     for name in set(launch.env) & set(launch.secrets):
         raise SettingsError(f"{name} is given both as env.{name} and as secrets.{name}", f"env.{name}")
-    if launch.telemetry.every < 0:
+    if not 0 <= launch.telemetry.every <= DAY:
         raise SettingsError(
-            f"telemetry.every={launch.telemetry.every} must be at least 0 seconds; 0 records none", "telemetry.every"
+            f"telemetry.every={launch.telemetry.every} must be 0 to {DAY} seconds; 0 records none", "telemetry.every"
         )
     if launch.nodes < 1:
         raise SettingsError(f"nodes={launch.nodes} must be at least 1", "nodes")

@@ -91,6 +91,10 @@ def test_an_unknown_name_is_refused_with_the_nearest(name: str, says: str) -> No
         ("ngc-pytorch:22.05", Needs(capability=(9, 0)), "its CUDA 11.7.0 is older than this GPU"),
         ("ngc-pytorch:22.05", Needs(capability=(9, 0)), "image=ngc-pytorch:22.12"),
         ("ngc-pytorch:24.10", Needs(capability=(10, 0)), "image=ngc-pytorch:25.01"),
+        ("ngc-pytorch:24.10", Needs(capability=(12, 0)), "image=ngc-pytorch:25.01"),
+        ("ngc-pytorch:25.12", Needs(capability=(7, 0), driver="580.82.07"), "image=ngc-pytorch:25.06"),
+        ("ngc-pytorch:23.08", Needs(driver="515.65.01"), "470.57, 510.47, 525.85, 535.86 on a data-centre GPU"),
+        ("ngc-tensorflow1:19.08", Needs(driver="396.82"), "needs driver 418.39, or 384.111, 410 on a data-centre GPU"),
         ("ngc-tensorflow1:19.08", Needs(capability=(8, 0)), "image=ngc-tensorflow1:20.06"),
         (
             "ngc-pytorch:24.05",
@@ -122,6 +126,11 @@ def test_an_image_that_will_not_do_is_refused_with_the_nearest_that_would(name: 
         ("ngc-pytorch:25.12", Needs(driver="550.54.15")),  # not documented, so not refused
         ("ngc-tensorflow1:19.08", Needs(driver="418.67", capability=(7, 0))),
         ("ngc-tensorflow1:21.10", Needs(dlprof=True)),
+        # Code for 8.0 runs on 8.6 and 8.9, and what is for 10.0 on 10.3: the major number counts.
+        ("ngc-pytorch:22.05", Needs(driver="535.104.05", capability=(8, 9), data_centre=False)),
+        ("ngc-tensorflow:20.06", Needs(driver="535.104.05", capability=(8, 6), data_centre=False)),
+        ("ngc-pytorch:25.01", Needs(driver="580.82.07", capability=(10, 3))),
+        ("ngc-pytorch:24.10", Needs(driver="580.82.07", capability=(7, 0))),
     ],
 )
 def test_an_image_that_will_do_passes(name: str, needs: Needs) -> None:

@@ -135,3 +135,32 @@ def test_the_testbeds_own_runtimes_and_images_are_found(testbed) -> None:
         assert (image.present, image.architecture) == (True, here)
         check_image(image, name, here, runtime.kind)
     assert not find_image("no/such:image", docker, ask).present
+
+
+@pytest.mark.parametrize(
+    ("runtime", "answers", "cuda"),
+    [
+        (
+            DOCKER,
+            {
+                "docker image inspect": '[{"Id": "sha256:1", "Architecture": "amd64", "Config": {"Env": '
+                '["PATH=/bin", "CUDA_VERSION=12.4.1.003"]}}]'
+            },
+            "12.4.1",
+        ),
+        (DOCKER, {"docker image inspect": '[{"Id": "sha256:1", "Architecture": "amd64", "Config": {}}]'}, ""),
+        (
+            APPTAINER,
+            {
+                "test -e": "",
+                "apptainer inspect --environment": 'export A="x"\nexport CUDA_VERSION="${CUDA_VERSION:-"11.8.0"}"\n',
+            },
+            "11.8.0",
+        ),
+        (APPTAINER, {"test -e": "", "apptainer inspect --environment": 'export NV_CUDA_VERSION="12"\n'}, ""),
+        (APPTAINER, {"test -e": ""}, ""),
+    ],
+)
+def test_an_image_s_own_word_of_its_cuda_is_read(runtime: Runtime, answers: dict[str, str], cuda: str) -> None:
+    found = find_image("/images/torch.sif", runtime, Host(**answers))
+    assert found.present and found.cuda == cuda

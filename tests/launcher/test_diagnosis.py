@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from launcher import diagnosis, examining
+from launcher import examining
 from launcher.diagnosis import of_host, of_slurm
 from launcher.examining import Host
 from launcher.facts import Facts
@@ -145,7 +145,11 @@ def test_what_is_found(
     ("version", "driver", "says"),
     [
         ("2.13.0+cpu", "560.35.03", "torch 2.13.0+cpu is a build without CUDA, and there are GPUs"),
-        ("2.13.0+cu130", "560.35.03", "torch 2.13.0+cu130 is for CUDA 13, which needs driver 580; this is 560.35.03"),
+        (
+            "2.13.0+cu130",
+            "560.35.03",
+            "torch 2.13.0+cu130 is for CUDA 13, which needs driver 580.65, and this host has 560.35.03",
+        ),
         ("2.13.0+cu130", "580.82.07", ""),
         ("2.6.0+cu126", "535.104.05", ""),
         ("2.6.0+cu126", "", ""),
@@ -157,6 +161,18 @@ def test_a_build_that_cannot_use_the_gpus_is_a_problem(version: str, driver: str
     every = found(facts=dataclasses.replace(TWO_A100, gpus=cards, packages={"torch": version}))
     assert every.get("cuda", ("", "", ""))[1] == says
     assert found(facts=dataclasses.replace(LAPTOP, packages={"torch": version})) == {}
+    assert "cuda" not in found("device=cpu", facts=dataclasses.replace(TWO_A100, packages={"torch": version}))
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"), [({"memory_mib": 0}, "memory not told"), ({"partitioned": True}, "cut into MIG instances")]
+)
+def test_a_gpu_without_a_known_memory_is_not_said_to_have_none(changes: dict[str, Any], says: str) -> None:
+    facts = dataclasses.replace(LAPTOP, gpus=(dataclasses.replace(TWO_A100.gpus[0], **changes),))
+    (said,) = [
+        each.said for each in of_host(HEALTHY, facts, spec_of(), now=1000.0, remote=False) if each.about == "gpu"
+    ]
+    assert said == f"1x A100 ({says}), driver 560.35.03"
 
 
 def test_a_gpu_that_somebody_is_on_is_named() -> None:
@@ -173,12 +189,6 @@ def test_a_host_that_ends_what_outlives_a_login_is_a_problem_over_ssh_alone() ->
 def test_clocks_that_differ_are_told_with_the_direction() -> None:
     assert found(remote=True, time=1300.0)["clock"][1] == "its clock is 5m00s ahead of this one"
     assert found(remote=False, time=1300.0) == {}
-
-
-def test_every_problem_of_a_known_kind_says_what_to_do() -> None:
-    said = "docker: Error response from daemon: error setting rlimit type 8: operation not permitted"
-    assert diagnosis.known(said) == "this machine may not raise limits: say container.limits=null"
-    assert diagnosis.known("Segmentation fault") == ""
 
 
 def slurm(*words: str, **changes: Any) -> dict[str, tuple[str, str]]:

@@ -74,6 +74,38 @@ def test_tf32_that_cannot_be_is_refused_before_anything_is_queued(facts: Facts, 
         resolve(spec_of("amp=o0", "tf32=true"), facts)
 
 
+@pytest.mark.parametrize(
+    ("version", "words", "says"),
+    [
+        (
+            "2.13.0+cpu",
+            ("gpus=1",),
+            "is a build without CUDA, and there are GPUs; install torch's build for CUDA, or say",
+        ),
+        ("2.13.0+cu130", (), "is for CUDA 13, which needs driver 580.65, and this host has 560.35.03; install a newer"),
+        ("2.13.0+cpu", ("device=cpu", "gpus=0"), ""),
+        ("2.13.0+cpu", ("cluster.setup=[module load torch]",), ""),
+        ("2.6.0+cu126", (), ""),
+    ],
+)
+def test_a_framework_that_cannot_use_the_gpus_is_refused(version: str, words: tuple[str, ...], says: str) -> None:
+    facts = dataclasses.replace(ONE_V100, packages={"torch": version})
+    if not says:
+        resolve(spec_of(*words), facts)
+        return
+    with pytest.raises(UsageError) as refused:
+        resolve(spec_of(*words), facts)
+    assert str(refused.value).startswith(f"framework=torch: torch {version} {says}")
+
+
+def test_a_gpu_that_is_cut_into_instances_is_told_once_and_its_memory_is_not_reckoned_with() -> None:
+    cut = dataclasses.replace(ONE_A100, gpus=(dataclasses.replace(ONE_A100.gpus[0], memory_mib=0, partitioned=True),))
+    assert advice(cut, "recipe=simplenet", "train.width=65536", "amp=o2") == (
+        "GPU 0 is cut into MIG instances: a process sees the first of them alone, and how much memory that has isn't "
+        "known here",
+    )
+
+
 def test_a_model_that_surely_does_not_fit_is_refused_and_one_that_leaves_little_is_told() -> None:
     small = dataclasses.replace(LAPTOP, gpus=(dataclasses.replace(gpu(0, "8.0", "A2"), memory_mib=8000),))
     # Nine layers of 8192 x 8192: 4.5 GiB in float32 with their gradients, half of that all in half.

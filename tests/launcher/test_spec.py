@@ -21,6 +21,8 @@ from tests.launcher.hosts import spec_of
         (("amp=o1", "amp.master_weights=true"), "only o2 has the choice"),
         (("amp=o0", "loss_scale=dynamic"), "float32 gradients need no scale"),
         (("batch=7", "accumulate=2"), "batch=7 does not divide by 1 device x accumulate=2; say batch=6 or 8"),
+        (("telemetry.every=-1",), "telemetry.every=-1 must be 0 to 86400 seconds; 0 records none"),
+        (("telemetry.every=999999999",), "must be 0 to 86400 seconds"),
         (("batch=-1",), "batch=-1 must be at least 1"),
         (("batch=x",), "batch=x should be a whole number (command line)"),
         (("batch=1.5",), "batch=1.5 should be a whole number"),

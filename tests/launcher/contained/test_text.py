@@ -132,6 +132,32 @@ def test_an_image_that_the_gpus_or_their_driver_cannot_run_is_refused_with_one_t
         plan_of(with_containers(facts, image="x"), "container=pyxis" if facts.slurm else "container=docker", *words)
 
 
+@pytest.mark.parametrize(
+    ("facts", "words", "says"),
+    [
+        (with_gpu("8.0", "470.82.01"), (), "its CUDA 12.4.1 needs driver 525.60 (or NVIDIA's forward compatibility "),
+        (
+            with_gpu("12.0", "580.82.07"),
+            (),
+            "its CUDA 12.4.1 is older than this GPU of compute capability 12.0; expect",
+        ),
+        (with_gpu("12.0", "580.82.07"), ("gpus=0",), ""),
+        (with_gpu("8.9", "550.54.15"), (), ""),
+        (LAPTOP, (), ""),
+    ],
+)
+def test_what_an_image_of_one_s_own_says_of_its_cuda_is_held_against_the_gpus_as_advice(facts, words, says):
+    image = ("container=apptainer", "image=/images/torch.sif", *words)
+    notes = plan_of(with_containers(facts, image_cuda="12.4.1"), *image).advice
+    assert [each for each in notes if "CUDA" in each] == ([each for each in notes if says in each] if says else [])
+    assert bool(says) == any(each.startswith(f"image=/images/torch.sif: {says}") for each in notes)
+
+
+def test_the_gpus_of_a_host_do_not_matter_to_a_job_that_gets_none() -> None:
+    old = with_containers(with_gpu("8.0", "510.47.03"), image="x")
+    assert plan_of(old, "container=docker", "image=ngc-pytorch:24.10", "gpus=0").gpus == 0
+
+
 def test_code_run_folder_and_data_lie_where_they_are_on_the_host() -> None:
     facts = dataclasses.replace(with_containers(LAPTOP), folders={"/data": ()})
     words = ("container=apptainer", "image=/images/torch.sif", "data=mnist", "data.dir=/data", "data.download=true")

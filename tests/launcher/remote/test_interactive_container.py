@@ -108,7 +108,7 @@ def _listens(port: int) -> bool:
 def test_a_login_has_the_containers_own_variables_and_the_mode_can_be_checked(
     container: Interactive, tmp_path: Path
 ) -> None:
-    shell = terminal.launcher("shell", *container.words, "amp=o2", "run_root=/root/runs")
+    shell = terminal.launcher("shell", *container.words, "amp=o2", "device=cpu", "run_root=/root/runs")
     assert shell.ask("echo $TF_ENABLE_AUTO_MIXED_PRECISION") == "1"
     assert shell.ask("id -un; test -e /etc/ssh/sshd_config.d/10.conf && echo inside") == "root\ninside"
     shell.type("exit")

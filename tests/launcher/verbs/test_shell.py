@@ -75,7 +75,7 @@ def test_it_holds_the_gpus_it_has_while_it_is_open(
 ) -> None:
     cards = fake_gpus.make(tmp_path / "driver", 2)
     monkeypatch.setenv("PATH", f"{cards.folder}:{os.environ['PATH']}")
-    shell = opened("gpus=1", "batch=128")
+    shell = opened("gpus=1", "batch=128", "device=cpu")
     assert shell.ask("echo $CUDA_VISIBLE_DEVICES") == "0"
     assert "(run shell) since" in gpus.look()[0].holder
     second = opened("visible_gpus=[0]")
