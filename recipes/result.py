@@ -44,10 +44,11 @@ class Result:
     """Of the held-out samples: accuracy, loss; empty where the data set holds none out."""
     loss_scale: dict[str, Any]
     """final, skipped_steps."""
-    updates: dict[str, int]
+    updates: dict[str, int | None]
     """attempted, applied."""
     epochs: int | None
-    steps: int
+    steps: int | None
+    """None where a user's script counts them in no way that can be read."""
     wall_seconds: float
     """Over all attempts, without what was lost after their last checkpoint."""
     world_size: int

@@ -36,6 +36,8 @@ from recipes.typed import SettingsError
 
 WHOLE_RUN = 1
 """The number under which the one observation of a script goes."""
+COUNTS = ("iteration", "iter", "global_step")
+"""What the variables are called in which optimizers of tf_keras count their steps, legacy ones, and TensorFlow 1's."""
 _CHOSEN = "_script_chose_float32"
 """Attribute of a layer whose dtype the script set to float32."""
 
@@ -99,8 +101,8 @@ class TensorFlowWrapper(Wrapper):
     def give_way(self) -> None:
         keras.config.set_dtype_policy("float32")
 
-    def steps(self) -> int:
-        return self.witness.steps()
+    def steps(self) -> int | None:
+        return self.witness.steps() if self.witness.counts() else None
 
     def peak_memory(self) -> int:
         return TensorFlowDevice(self._kind).peak_memory()
@@ -124,6 +126,8 @@ class ScriptWitness(Witness):
         self._chosen = False
         self._variables: list[weakref.ref[tf.Variable]] = []
         """Those that can be trained, whoever made them."""
+        self._counts: list[tf.Variable] = []
+        """Those in which an optimizer that isn't of Keras 3 counts its steps."""
         super().__init__(self._made, precision)
 
     @property
@@ -152,7 +156,12 @@ class ScriptWitness(Witness):
 
     def steps(self) -> int:
         """Optimizer steps that were applied: the most of any optimizer."""
-        return max((int(each.iterations.numpy()) for each in self._built), default=0)
+        counts = [*(each.iterations for each in self._built), *self._counts]
+        return max((int(each.numpy()) for each in counts), default=0)
+
+    def counts(self) -> bool:
+        """Whether anything counts the script's steps: a loop without an optimizer doesn't, nor need TensorFlow 1's."""
+        return bool(self._built or self._counts)
 
     def _begin_to_collect(self) -> None:
         """Not yet: strategies over several processes, memory growth and the like are the script's to choose, and can't
@@ -175,6 +184,8 @@ class ScriptWitness(Witness):
         made = next_creator(**kwargs)
         if made.trainable and made.dtype.is_floating:
             self._variables.append(weakref.ref(made))
+        if not made.trainable and made.dtype == tf.int64 and made.name.split("/")[-1].split(":")[0] in COUNTS:
+            self._counts.append(made)
         return made
 
     def _on_build(self, optimizer: keras.Optimizer) -> None:

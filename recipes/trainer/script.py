@@ -145,6 +145,8 @@ def _conclude(started: Started, wrapper: Wrapper, code: int, failure: str | None
         result.write(folder.result, _result(started, wrapper, folder, observed, problem, seconds, size))
     if wrapper.profiling and not failed:
         _tell_of_profile(wrapper.profiling, settings.profile, wrapper.steps())
+    if wrapper.steps() is None and not failed:
+        print("how many optimizer steps it took is not known: no optimizer of Keras's counted them", flush=True)
     print(f"amp={settings.amp.level} {observed['verdict']}: {observed['why']}", flush=True)
     if problem and problem != failure:
         told = f": {observed['why']}"  # just now, and the result has it again
@@ -152,13 +154,13 @@ def _conclude(started: Started, wrapper: Wrapper, code: int, failure: str | None
     return code or (FAILED if problem else 0)
 
 
-def _tell_of_profile(profiling: Profiling, asked: Profile, steps: int) -> None:
+def _tell_of_profile(profiling: Profiling, asked: Profile, steps: int | None) -> None:
     """What became of a profile that was asked for: nobody knew beforehand how many steps the script takes."""
     if profiling.found and profiling.note:
         print(profiling.note, flush=True)
     if asked.tool == "framework" and not profiling.found:
         print(
-            f"script: profile=framework recorded nothing: {steps} optimizer steps were seen, and "
+            f"script: profile=framework recorded nothing: {steps or 'no'} optimizer steps were seen, and "
             f"profile.start={asked.start}",
             file=sys.stderr,
         )

@@ -87,8 +87,8 @@ class Wrapper(ABC):
         return "script" if self.own else self.mode.mechanism
 
     @abstractmethod
-    def steps(self) -> int:
-        """Optimizer steps that were counted."""
+    def steps(self) -> int | None:
+        """Optimizer steps that were counted; None where nothing counts them."""
 
     def profile(self) -> dict[str, Any]:
         """What was profiled, as result.json has it."""

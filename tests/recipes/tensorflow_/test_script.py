@@ -280,6 +280,37 @@ def test_the_graph_rewrites_own_function_in_a_script_for_tf_keras_is_observed_to
         graph_rewrite.disable()
     assert (code, found["observed"]["verdict"]) == (0 if verdict == "proved" else 1, verdict), found["observed"]["why"]
     assert found["observed"]["param_dtypes"] == {"float32": 32 * 64 + 64 + 64 + 1}
+    assert found["steps"] == 4
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "steps"),
+    [("tf_keras.optimizers.SGD()", 3), ("tf_keras.optimizers.legacy.SGD()", 3), ("Own()", None)],
+)
+def test_steps_are_those_that_an_optimizer_counts_and_where_none_does_they_are_not_called_none(run, optimizer, steps):
+    pytest.importorskip("tf_keras")
+    text = f"""
+import tf_keras
+
+class Own:
+    def apply_gradients(self, pairs):
+        for gradient, weight in pairs:
+            weight.assign_sub(gradient)
+
+weight, optimizer = tf.Variable(tf.ones((32, 16))), {optimizer}
+
+@tf.function
+def step():
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean(tf.matmul(inputs, weight) ** 2)
+    optimizer.apply_gradients([(tape.gradient(loss, weight), weight)])
+
+for _ in range(3):
+    step()
+"""
+    code, printed, found = run(HEAD + text, "amp=o0")
+    assert (code, found["steps"], found["updates"]) == (0, steps, {"attempted": steps, "applied": steps})
+    assert ("how many optimizer steps it took is not known" in printed.out) is (steps is None)
 
 
 def test_a_worker_that_never_starts_is_named_before_the_script_would_wait_for_it(run, monkeypatch):
