@@ -9,14 +9,16 @@ import torch
 from torch.optim import Optimizer
 
 HALF = (torch.float16, torch.bfloat16)
+LARGE = 2**20
+"""From so many elements in each weight on, one kernel for each keeps a GPU as busy as one for a whole list."""
 
 
 class Masters:
     """Float32 copies of an optimizer's half-precision parameters, which it steps in their stead.
 
     The optimizer's own groups and state hold the masters from then on, so that its `state_dict` is float32 as well.
-    Copies are single `torch._foreach` calls over lists made once. Memory: 8 bytes a parameter, 4 for the master and 4
-    for its gradient, both for as long as the optimizer lives.
+    Copies are single `torch._foreach` calls over lists made once. Memory: 8 bytes a parameter, 4 for the master and,
+    from the first step on that needs it, 4 for its gradient, both for as long as the optimizer lives.
     """
 
     def __init__(self, optimizer: Optimizer, unrounded: Mapping[torch.Tensor, torch.Tensor] | None = None) -> None:
@@ -27,7 +29,8 @@ class Masters:
         for group in optimizer.param_groups:
             group["params"] = [self._master(each, optimizer.state) for each in group["params"]]
         self._unrounded = {}
-        self._gradients = [torch.zeros_like(each) for each in self.masters]
+        self._gradients: list[torch.Tensor | None] = [None] * len(self.masters)
+        self._optimizer = optimizer
         self._clear = optimizer.zero_grad
         optimizer.zero_grad = self._zero_grad  # type: ignore[method-assign]
 
@@ -67,11 +70,14 @@ class Masters:
         into_fresh: list[torch.Tensor] = []
         more: list[torch.Tensor] = []
         into_more: list[torch.Tensor] = []
-        for parameter, master, buffer in zip(self.parameters, self.masters, self._gradients, strict=True):
+        for number, (parameter, master) in enumerate(zip(self.parameters, self.masters, strict=True)):
             gradient = parameter.grad
             if gradient is None:
                 continue
             parameter.grad = None
+            buffer = self._gradients[number]
+            if buffer is None:
+                buffer = self._gradients[number] = torch.empty_like(master)
             if master.grad is None:
                 master.grad = buffer
                 fresh.append(gradient)
@@ -83,6 +89,30 @@ class Masters:
             torch._foreach_copy_(into_fresh, fresh)
         if more:
             torch._foreach_add_(into_more, more)
+
+    def lends(self) -> bool:
+        """Whether the model's own gradients can be lent: SGD without momentum adds them to the masters in float32,
+        whatever their dtype, so that a copy in float32 would be bytes moved for nothing. On a GPU, of large weights,
+        where these bytes are what the step's time goes into; and where no micro-batch before left gradients."""
+        return (
+            type(self._optimizer) is torch.optim.SGD
+            and hasattr(torch.Tensor, "grad_dtype")  # before torch 2.10, a gradient has its weight's dtype
+            and not any(
+                group["momentum"] or group["weight_decay"] or group["fused"] or group["differentiable"]
+                for group in self._optimizer.param_groups
+            )
+            and all(each.is_cuda and each.grad is None for each in self.masters)
+            and sum(each.numel() for each in self.masters) >= LARGE * len(self.masters)
+        )
+
+    def lend_gradients(self) -> None:
+        """Give the model's gradients to the masters as they are, for the next step. The model's are None afterwards."""
+        for group in self._optimizer.param_groups:
+            group["foreach"] = False  # lists have to be of one dtype
+        for parameter, master in zip(self.parameters, self.masters, strict=True):
+            if parameter.grad is not None:
+                master.grad_dtype = None  # of any
+                master.grad, parameter.grad = parameter.grad, None
 
     @torch.no_grad()
     def give_weights(self) -> None:

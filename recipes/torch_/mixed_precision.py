@@ -131,7 +131,10 @@ class HalfModelFloat32Masters(HalfModelNoMasters):
             raise RuntimeError(
                 "precision.step(optimizer) comes after optimizer = precision.optimizer(model, optimizer)"
             )
-        masters.take_gradients()
+        if clip is None and self.loss_scale.mode == "none" and masters.lends():
+            masters.lend_gradients()
+        else:
+            masters.take_gradients()
         outcome = super().step(optimizer, clip)
         masters.give_weights()
         masters.drop_gradients()
