@@ -12,7 +12,8 @@ import torch
 
 from recipes.torch_.audit import PROBE
 
-SIZE = 128
+SIZES = {"cpu": 128, "cuda": 1024}
+"""By device. On a GPU, products that are too small for its matrix units would say nothing of those that use them."""
 
 
 def arithmetic(device: torch.device) -> dict[str, str]:
@@ -21,13 +22,13 @@ def arithmetic(device: torch.device) -> dict[str, str]:
 
 
 def rounding(multiply: Callable[[torch.Tensor, torch.Tensor], torch.Tensor], device: torch.device) -> str:
-    """How `multiply`, a product of two (SIZE, SIZE) float32 matrices, rounds its operands."""
+    """How `multiply`, a product of two square float32 matrices, rounds its operands."""
     with (
         torch.no_grad(),
         torch.autocast(device.type, enabled=False),
         torch.profiler.record_function(PROBE),
     ):
-        identity = torch.eye(SIZE, device=device)
+        identity = torch.eye(SIZES[device.type], device=device)
         if _survives(1 + 2.0**-12, identity, multiply):
             return "float32"
         return "tf32" if _survives(1 + 2.0**-9, identity, multiply) else "bfloat16"
@@ -42,8 +43,9 @@ def _survives(
 
 def _convolve(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
     """A matrix product as a convolution with 1x1 kernels over a square image."""
-    images = left.t().reshape(1, SIZE, 8, -1)
-    return torch.conv2d(images, right.t().reshape(SIZE, SIZE, 1, 1)).reshape(SIZE, -1).t()
+    size = len(left)
+    images = left.t().reshape(1, size, 8, -1)
+    return torch.conv2d(images, right.t().reshape(size, size, 1, 1)).reshape(size, -1).t()
 
 
 _PRODUCTS: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {

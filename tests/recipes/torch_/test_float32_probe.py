@@ -34,7 +34,7 @@ def test_every_kind_of_product_is_probed() -> None:
 
 
 def test_the_convolution_is_a_matrix_product() -> None:
-    left, right = torch.randn(2, float32_probe.SIZE, float32_probe.SIZE).double().unbind()
+    left, right = torch.randn(2, 64, 64).double().unbind()
     torch.testing.assert_close(float32_probe._convolve(left, right), left @ right)
 
 
