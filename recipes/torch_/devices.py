@@ -50,6 +50,12 @@ class World(Ranks):
         distributed.all_reduce(total)
         return total.tolist()
 
+    @property
+    def fused(self) -> bool | None:
+        """What optimizers are told as `fused`: on a GPU one kernel steps, and skips an overflow without the host's
+        waiting for it. On a CPU it is torch's own choice."""
+        return True if self.device.type == "cuda" else None
+
     def wrap(self, model: nn.Module) -> nn.Module:
         """The model in DistributedDataParallel where there are several ranks. Cast it first."""
         if self.size == 1:

@@ -83,7 +83,7 @@ def train(run: Run) -> None:
     both = precision.cast(both.to(world.device))
     judge = both["discriminator"]
     generator, discriminator = run.wrap(both["generator"]), run.wrap(judge)
-    makers = torch.optim.Adam(both["generator"].parameters(), lr=hyper.generator_lr, eps=EPSILON)
+    makers = torch.optim.Adam(both["generator"].parameters(), lr=hyper.generator_lr, eps=EPSILON, fused=world.fused)
     judges = torch.optim.RMSprop(judge.parameters(), lr=hyper.discriminator_lr, alpha=RMSPROP_DECAY, eps=EPSILON)
     makers, judges = precision.optimizer(both, makers), precision.optimizer(both, judges)
 
