@@ -1,8 +1,9 @@
 """`python -m benchmarks.gpu`: what mixed precision gains on this GPU, and whether it is right there.
 
-Needs torch (2.4 or newer) and this repository's `recipes/`. Prints one table and writes one JSON file. Ends within
-`--minutes`: what comes too late is left out, and said to be. `--device cpu --tiny` rehearses it anywhere, with figures
-that mean nothing. Exit code 1 where a check fails or a row breaks; aims that are not held are only told.
+Needs torch (2.4 or newer) and this repository's `recipes/`. Prints one table and writes one JSON file, anew after each
+row, so that whatever ends it costs only the rows to come. Ends within `--minutes`: what comes too late is left out, and
+said to be. `--device cpu --tiny` rehearses it anywhere, with figures that mean nothing. Exit code 1 where a check fails
+or a row breaks; aims that are not held are only told.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import os
 import platform
 import subprocess
 import sys
@@ -21,7 +23,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.campaign import by_hand, ceilings, checks
+from benchmarks.campaign import ceilings, checks, kernels, turns
 from benchmarks.campaign.aims import Aim, judge
 from benchmarks.campaign.recipes import task
 from benchmarks.campaign.rows import Bench, Budget, Row, Task
@@ -29,6 +31,8 @@ from recipes.metrics import finite
 
 HERE = Path(__file__).parent
 REHEARSAL = "REHEARSAL: tiny sizes, figures that mean nothing"
+START_SECONDS = 30
+"""That a process may need until it has a GPU at hand."""
 
 
 def tasks() -> list[Task]:
@@ -41,28 +45,30 @@ def tasks() -> list[Task]:
         task("simplenet", "o1", "amp=o1"),
         task("simplenet", "o2", "amp=o2"),
         task("simplenet", "o3", "amp=o3"),
-        task("resnet50", "o0 ieee 256", "amp=o0", "tf32=false", "batch=256", estimate=15),
+        task("resnet50", "o0 ieee 256", "amp=o0", "tf32=false", "batch=256", estimate=20),
         task("resnet50", "o0 tf32 256", "amp=o0", "tf32=true", "batch=256", rehearsed=False),
         task("resnet50", "o1 256", "amp=o1", "batch=256"),
         task("resnet50", "o2 256", "amp=o2", "batch=256"),
+        *turns.tasks(),
         task("resnet50", "o0 ieee 128", "amp=o0", "tf32=false", "batch=128"),
+        task("resnet50", "o1 float16 256", "amp=o1", "amp.dtype=float16", "batch=256", rehearsed=False),
+        task("resnet50", "o2 float16 256", "amp=o2", "amp.dtype=float16", "batch=256", rehearsed=False),
         task("efficientnet", "o0 ieee 128", "amp=o0", "tf32=false", "batch=128"),
         task("efficientnet", "o1 float16 256", "amp=o1", "amp.dtype=float16", "batch=256", rehearsed=False),
         task("efficientnet", "o1 float16 128", "amp=o1", "amp.dtype=float16", "batch=128", rehearsed=False),
-        task("efficientnet", "o1 256", "amp=o1", "batch=256"),
+        task("efficientnet", "o1 256", "amp=o1", "batch=256", rehearsed=False),
         task("efficientnet", "o2 256", "amp=o2", "batch=256"),
         task("gan", "o0 ieee", "amp=o0", "tf32=false"),
         task("gan", "o0 tf32", "amp=o0", "tf32=true", rehearsed=False),
         task("gan", "o1 float16", "amp=o1", "amp.dtype=float16"),
         task("gan", "o1 float16 unscaled", "amp=o1", "amp.dtype=float16", "loss_scale=none", rehearsed=False),
         task("gan", "o1 float16 bad sizes", "amp=o1", "amp.dtype=float16", "train.channels=[63,63,31,7]", "batch=4090"),
-        task("gan", "o1", "amp=o1"),
+        task("gan", "o1", "amp=o1", rehearsed=False),
         task("gan", "o2", "amp=o2"),
-        *by_hand.tasks(),
         task("simplenet", "o1 float16", "amp=o1", "amp.dtype=float16"),
         task("simplenet", "o2 float16", "amp=o2", "amp.dtype=float16"),
-        task("resnet50", "o1 float16 256", "amp=o1", "amp.dtype=float16", "batch=256", rehearsed=False),
         checks.published(),
+        *kernels.tasks(),
         *(apart(each) for each in COMPILED),
     ]
 
@@ -74,15 +80,19 @@ COMPILED = [
 
 
 def apart(task: Task) -> Task:
-    """The same in a process of its own. Some torch compiles only under TF32's older switches, which can't be mixed with
-    the newer ones in one process (`recipes/torch_/tf32.py`)."""
+    """The same in a process of its own, which gets no longer than there is.
+
+    Some torch compiles only under TF32's older switches, which can't be mixed with the newer ones in one process
+    (`recipes/torch_/tf32.py`); and after some faults a process can't use its GPU any more.
+    """
 
     def run(bench: Bench) -> list[Row]:
         with tempfile.TemporaryDirectory(prefix="apart-") as folder:
             path = Path(folder, "rows.json")
             words = ["--device", bench.device.type, "--alone", task.part, task.name, "--out", str(path)]
             argv = [sys.executable, "-m", "benchmarks.gpu", *words, *(["--tiny"] if bench.tiny else [])]
-            done = subprocess.run(argv, cwd=HERE.parent, capture_output=True, text=True, timeout=2 * task.estimate)
+            left = max(1.0, min(2 * task.estimate + START_SECONDS, bench.end - time.monotonic()))
+            done = subprocess.run(argv, cwd=HERE.parent, capture_output=True, text=True, timeout=left)
             if not path.exists():
                 raise RuntimeError(f"it ended with exit code {done.returncode}: {done.stderr[-300:]}")
             return [Row(**each) for each in json.loads(path.read_text(encoding="utf-8"))["rows"]]
@@ -114,26 +124,33 @@ def main(words: Sequence[str] | None = None) -> int:
             f"--only {' '.join(options.only)}: the parts are {', '.join(dict.fromkeys(e.part for e in tasks()))}"
         )
     began = time.monotonic()
-    bench = Bench(device=torch.device(options.device), tiny=options.tiny, seconds=2.0)
-    budget = Budget(options.minutes * 60)
+    seconds = options.minutes * 60
+    bench = Bench(device=torch.device(options.device), tiny=options.tiny, seconds=2.0, end=began + seconds)
+    budget = Budget(seconds)
+    path = options.out or HERE / "out" / "gpu.json"
     if options.tiny:
         print(REHEARSAL)
+    about = hardware()
     found: list[Row] = []
+    aims: list[Aim] = []
+
+    def document(ended: bool) -> dict[str, Any]:
+        return to_json(about, found, aims, ended=ended, rehearsal=options.tiny, seconds=time.monotonic() - began)
+
     for each in chosen:
-        rows = budget.run(each, bench)
+        rows = budget.run(each if bench.usable() else apart(each), bench)
         found += rows
+        aims = [] if options.tiny else judge(found)
+        write(path, document(ended=False))
         for row in rows:
             print(line(row), flush=True)
-    aims = [] if options.tiny else judge(found)
+    write(path, document(ended=True))
     print("\n".join(["", "aims:", *([aim_line(each) for each in aims] or ["  not judged in a rehearsal"])]))
-    document = to_json(found, aims, rehearsal=options.tiny, seconds=time.monotonic() - began)
-    path = options.out or HERE / "out" / "gpu.json"
-    write(path, document)
     print(f"\n{time.monotonic() - began:.0f} s; written to {path}" + (f"; {REHEARSAL}" if options.tiny else ""))
     if options.save:
-        stem = f"{time.strftime('%Y-%m-%d', time.gmtime())}-{document['hardware']['gpu'].lower().replace(' ', '-')}"
-        write(HERE / "results" / f"{stem}.json", document)
-        (HERE / "results" / f"{stem}.md").write_text(markdown(found, aims, document["hardware"]), encoding="utf-8")
+        stem = f"{time.strftime('%Y-%m-%d', time.gmtime())}-{about['gpu'].lower().replace(' ', '-')}"
+        write(HERE / "results" / f"{stem}.json", document(ended=True))
+        (HERE / "results" / f"{stem}.md").write_text(markdown(found, aims, about), encoding="utf-8")
     return 1 if any(is_broken(each) for each in found) else 0
 
 
@@ -172,6 +189,12 @@ def details(row: Row) -> str:
         parts.append(f"{more['peak_memory_bytes'] / 2**30:.2f} GiB")
     if more.get("dtype"):
         parts.append(f"{more['dtype']} {more['verdict']}")
+    if more.get("finite") is False:
+        parts.append("THE LOSS IS NOT FINITE")
+    if more.get("ratios"):
+        parts.append(f"{min(more['ratios']):.3f} to {max(more['ratios']):.3f}")
+    if more.get("busy_seconds"):
+        parts.append(f"{more['busy_seconds'] * 1000:.4g} ms busy a step")
     return ", ".join(parts)
 
 
@@ -199,11 +222,15 @@ def hardware() -> dict[str, Any]:
     return about
 
 
-def to_json(rows: Sequence[Row], aims: Sequence[Aim], *, rehearsal: bool, seconds: float) -> dict[str, Any]:
+def to_json(
+    about: dict[str, Any], rows: Sequence[Row], aims: Sequence[Aim], *, ended: bool, rehearsal: bool, seconds: float
+) -> dict[str, Any]:
+    """`ended` is False in a file of rows to which others were to come."""
     return {
         "schema": 1,
         "rehearsal": rehearsal,
-        "hardware": hardware(),
+        "ended": ended,
+        "hardware": about,
         "seconds": seconds,
         "rows": [dataclasses.asdict(each) for each in rows],
         "aims": [{**dataclasses.asdict(each), "verdict": each.verdict} for each in aims],
@@ -219,8 +246,11 @@ def markdown(rows: Sequence[Row], aims: Sequence[Aim], about: dict[str, Any]) ->
 
 
 def write(path: Path, document: dict[str, Any]) -> None:
+    """Aside first, and then in the place of the one before, which is whole until that moment."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(finite(document), indent=1, allow_nan=False) + "\n", encoding="utf-8")
+    aside = path.with_name(f".{path.name}.aside")
+    aside.write_text(json.dumps(finite(document), indent=1, allow_nan=False) + "\n", encoding="utf-8")
+    os.replace(aside, path)
 
 
 if __name__ == "__main__":

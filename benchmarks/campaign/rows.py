@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gc
 import itertools
+import math
 import statistics
+import subprocess
 import sys
 import time
 import traceback
@@ -14,13 +16,15 @@ from typing import Any
 
 import torch
 
+WARM_SECONDS = 0.5
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Row:
     """One thing that was measured, checked, or left out with a reason."""
 
     part: str
-    """`ceiling`, a recipe's name, `o2 by hand`, or `check`."""
+    """`ceiling`, `check`, a recipe's name, `by turns`, or `kernels`."""
     name: str
     value: float | None = None
     unit: str = ""
@@ -41,17 +45,33 @@ class Bench:
     """Sizes for a rehearsal, whose figures mean nothing."""
     seconds: float
     """That a row's steps are measured for."""
+    end: float = math.inf
+    """When all of it has to be over, on the clock of `time.monotonic`."""
 
     def wait(self) -> None:
         """Until the device has done all that it was given."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
 
+    def usable(self) -> bool:
+        """Whether the device still computes for this process: after some faults, nothing works until it has ended."""
+        try:
+            self.wait()
+        except RuntimeError:
+            return False
+        return True
+
+    def warm(self, act: Callable[[], object], least: int) -> None:
+        """Repeat it `least` times, and for as long as an idle GPU takes to raise its clocks."""
+        began, done = time.perf_counter(), 0
+        while done < (1 if self.tiny else least) or not (self.tiny or time.perf_counter() - began > WARM_SECONDS):
+            act()
+            self.wait()
+            done += 1
+
     def time(self, act: Callable[[], object], warm_up: int = 5, least: int = 5, most: int = 50) -> list[float]:
         """Seconds of each repetition, by events on a GPU, so that Python may run ahead."""
-        for _ in range(1 if self.tiny else warm_up):
-            act()
-        self.wait()
+        self.warm(act, warm_up)
         if self.device.type != "cuda":
             return _by_clock(act, 2 if self.tiny else least)
         began = time.perf_counter()
@@ -113,11 +133,13 @@ class Budget:
         left = self._end - self._clock()
         if left < task.estimate:
             return [Row(part=task.part, name=task.name, left_out=f"out of time: {max(left, 0):.0f} s were left")]
-        bench.forget()
         try:
+            bench.forget()
             return task.run(bench)
         except torch.cuda.OutOfMemoryError:
             return [Row(part=task.part, name=task.name, left_out="out of memory")]
+        except subprocess.TimeoutExpired as error:
+            return [Row(part=task.part, name=task.name, left_out=f"out of time: not done in {error.timeout:.0f} s")]
         except Exception as error:  # a GPU is had rarely: one row that breaks must not cost all others
             traceback.print_exc(file=sys.stderr)
             return [Row(part=task.part, name=task.name, left_out=f"{type(error).__name__}: {error}"[:300])]

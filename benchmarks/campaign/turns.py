@@ -1,4 +1,7 @@
-"""o2 as this project does it, against o2 written by hand in plain torch: whole steps of ResNet-50, by turns."""
+"""Two ways of the same step by turns, so that whatever the device does falls on both alike.
+
+o2 against o1, and o2 as this project does it against o2 written by hand in plain torch.
+"""
 
 from __future__ import annotations
 
@@ -11,32 +14,52 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from benchmarks.campaign.recipes import capture, step_of
+from benchmarks.campaign.recipes import Captured, capture, step_of
 from benchmarks.campaign.rows import Bench, Row, Task
 from recipes.torch_ import resnet50
 
-PART = "o2 by hand"
-ROUNDS, STEPS = 7, 10
+PART = "by turns"
+ROUNDS, STEPS = 7, 8
+RECIPES = {"simplenet": (), "resnet50": ("batch=256",), "efficientnet": ("batch=256",), "gan": ()}
+BY_HAND = "resnet50 by hand / o2"
+
+
+def of(recipe: str) -> str:
+    """The name of a recipe's row."""
+    return f"{recipe} o1 / o2"
 
 
 def tasks() -> list[Task]:
-    return [Task(part=PART, name="resnet50 o2 / by hand", run=_resnet50, estimate=30)]
+    return [
+        *(
+            Task(part=PART, name=of(recipe), run=lambda bench, recipe=recipe: _levels(bench, recipe), estimate=20)
+            for recipe in RECIPES
+        ),
+        Task(part=PART, name=BY_HAND, run=_by_hand, estimate=20),
+    ]
 
 
-def _resnet50(bench: Bench) -> list[Row]:
+def _levels(bench: Bench, recipe: str) -> list[Row]:
+    o1, o2 = (step_of(capture(bench, recipe, (f"amp={level}", *RECIPES[recipe]))) for level in ("o1", "o2"))
+    return [_row(bench, of(recipe), o1, o2)]
+
+
+def _by_hand(bench: Bench) -> list[Row]:
     captured = capture(bench, "resnet50", ("amp=o2", "batch=256"))
-    ours = step_of(captured)
-    theirs = _hand_written(captured[0])
-    for _ in range(1 if bench.tiny else 10):
-        ours()
-        theirs()
+    return [_row(bench, BY_HAND, _hand_written(captured), step_of(captured))]
+
+
+def _row(bench: Bench, name: str, other: Callable[[], Any], ours: Callable[[], Any]) -> Row:
+    """How many times as long the other takes: above 1, ours is the faster."""
+    for act in (other, ours):
+        bench.warm(act, 5)
     ratios = []
     for number in range(1 if bench.tiny else ROUNDS):
-        first, second = (ours, theirs) if number % 2 == 0 else (theirs, ours)
-        taken = {act: _block(bench, act) for act in (first, second)}
-        ratios.append(taken[ours] / taken[theirs])
+        turns = (other, ours) if number % 2 == 0 else (ours, other)
+        taken = {act: _block(bench, act) for act in turns}
+        ratios.append(taken[other] / taken[ours])
     more = {"ratios": ratios, "rounds": len(ratios), "steps_each": STEPS}
-    return [Row(part=PART, name="resnet50 o2 / by hand", value=statistics.median(ratios), unit="x its time", more=more)]
+    return Row(part=PART, name=name, value=statistics.median(ratios), unit="x", more=more)
 
 
 def _block(bench: Bench, act: Callable[[], Any]) -> float:
@@ -48,8 +71,9 @@ def _block(bench: Bench, act: Callable[[], Any]) -> float:
     return time.perf_counter() - began
 
 
-def _hand_written(run: Any) -> Callable[[], None]:
+def _hand_written(captured: Captured) -> Callable[[], None]:
     """Half-precision weights but for the norms, float32 masters, autocast for what is cast on the way."""
+    run, fit = captured
     settings, hyper, device, dtype = run.settings, run.settings.train, run.world.device, run.precision.dtype
     net = resnet50.Net(hyper).to(device, memory_format=torch.channels_last).to(dtype)
     for module in net.modules():
@@ -64,7 +88,8 @@ def _hand_written(run: Any) -> Callable[[], None]:
     decayed = [each for each in masters if each.ndim > 1]
     others = [*(each for each in masters if each.ndim == 1), *norms]
     groups = [{"params": decayed, "weight_decay": hyper.weight_decay}, {"params": others, "weight_decay": 0.0}]
-    optimizer = torch.optim.SGD(groups, lr=hyper.lr, momentum=hyper.momentum)
+    rate = fit["optimizers"][0].param_groups[0]["lr"]
+    optimizer = torch.optim.SGD(groups, lr=rate, momentum=hyper.momentum, fused=run.world.fused)
     ((images, labels),), _ = resnet50.synthetic_batch(run)
 
     def step() -> None:
