@@ -185,7 +185,7 @@ def make(plans: Sequence[Plan], how: Compare, name: str | None = None, published
     Raises `UsageError` where their images would have to be fetched by several jobs.
     """
     lacking = {plan.container.asked: plan.container for plan in plans if plan.container and plan.container.pull}
-    if len({plan.container and plan.container.pull for plan in plans}) > 1:
+    if len({plan.container.pull if plan.container else "" for plan in plans}) > 1:
         fetch = [
             f"python -m launcher image pull {asked} container={each.runtime.kind}" for asked, each in lacking.items()
         ]

@@ -119,7 +119,6 @@ def _check_one_place(specs: Sequence[JobSpec]) -> None:
         ("cluster", {spec.launch.cluster.kind for spec in specs}),
         ("where a cluster is", {addresses.of(spec.launch.cluster) for spec in specs}),
         ("run_root", {spec.launch.run_root for spec in specs}),
-        ("python", {spec.launch.python for spec in specs}),
         ("after", {spec.launch.after for spec in specs}),
     ):
         if len(values) > 1:

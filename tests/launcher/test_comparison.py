@@ -21,6 +21,7 @@ from launcher.contained import ContainerPlan
 from launcher.errors import UsageError
 from launcher.overrides import parse
 from launcher.plan import Plan, resolve
+from launcher.probe import probe_each
 from launcher.runs import Run
 from launcher.spec import JobSpec, make
 from launcher.states import State
@@ -217,6 +218,25 @@ def test_arms_in_several_images_that_a_job_would_have_to_fetch_are_refused():
     ):
         comparison.make(fetched, Compare())
     comparison.make([fetched[0], fetched[0]], Compare())
+    bare, contained = plans[0], dataclasses.replace(plans[1], container=CONTAINED)
+    comparison.make([bare, contained], Compare())
+
+
+def test_an_arm_without_a_container_leaves_the_image_to_the_others():
+    bare, contained = specs("container=none,docker", "image=x")
+    assert (bare.launch.image, contained.launch.image) == (None, "x")
+    with pytest.raises(UsageError, match="image= needs a container"):
+        resolve(*specs("image=x"), LAPTOP)
+
+
+def test_arms_may_run_in_several_pythons_each_looked_into(tmp_path):
+    other = tmp_path / "python"
+    other.write_text("#!/bin/sh\nprintf '3.10.2\\ntorch 2.4.0\\n'\n")
+    other.chmod(0o700)
+    both = specs(f"python=choice({other},{sys.executable})", f"run_root={tmp_path / 'runs'}")
+    first, second = probe_each(both)
+    assert (first.python, first.python_version, first.packages) == (str(other), "3.10.2", {"torch": "2.4.0"})
+    assert (second.python, first.code) == (sys.executable, second.code)
 
 
 @pytest.mark.parametrize("kind", ["docker", "apptainer", "pyxis"])
