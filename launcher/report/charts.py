@@ -18,6 +18,7 @@ TICKS = 5
 MARK, ROWS = 14, 6
 """Height of a mark, of 300, and how many rows of them are used."""
 _WIDTH, _HEIGHT = 1000, 300
+_RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 def bars(chart: Bars) -> Markup:
@@ -30,56 +31,89 @@ def bars(chart: Bars) -> Markup:
 
 def _bar(bar: Bar, longest: float) -> Markup:
     width = f"{100 * bar.value / longest:.2f}%" if bar.value else "0"
-    drawn = tag(
-        "svg", tag("rect", width=width, height="100%", class_=f"fill{bar.colour % COLOURS}"), aria_hidden="true"
-    )
+    fill = "other" if bar.colour is None else f"fill{bar.colour % COLOURS}"
+    drawn = tag("svg", tag("rect", width=width, height="100%", class_=fill), aria_hidden="true")
     return join([tag("span", bar.label, class_="label"), drawn, tag("span", bar.text, class_="figure")])
 
 
 def curves(chart: Curves) -> Markup:
-    """Lines over common axes, with a legend where there are several."""
+    """Lines over common axes, with a legend. What page.js reads out at a place stands in data attributes."""
     places = [x for line in chart.lines for x, _ in line.points]
-    across = _Scale.over(places, whole=chart.x == "step", zero=chart.x == "seconds")
+    across = _Scale.over(places, whole=chart.x == "step", zero=chart.x in ("seconds", "minutes", "hours"))
     heights = [y for line in chart.lines for _, y in line.points]
     heights += [100.0] if chart.unit == "percent" else []
-    zero, sizes = chart.steps or chart.unit in ("bytes", "zero", "percent"), chart.unit == "bytes"
-    up = _Scale.over(heights, log2=chart.unit == "log2", zero=zero, sizes=sizes)
     marked = [each for each in chart.lines if each.marks]
-    words: Callable[[float], str] = human.size if chart.unit == "bytes" else _figure
+    sizes, log2 = chart.unit == "bytes", chart.unit == "log2"
+    zero = chart.steps or sizes or chart.unit in ("zero", "percent") or 0 <= 2 * min(heights) < max(heights)
+    below = MARK * min(len(marked), ROWS) / _HEIGHT
+    up = _Scale.over(heights, log2=log2, zero=zero, sizes=sizes, below=below)
+    words: Callable[[float], str] = human.size if sizes else _power if up.log2 else _figure
+    # What is grey is the ground of what is not.
+    ordered = sorted(chart.lines, key=lambda each: each.colour is not None)
     plot = tag(
         "svg",
         join([_rule(up.place(each)) for each in up.ticks]),
-        join([_line(each, across, up, chart.steps) for each in chart.lines]),
+        tag("line", x1=0, x2=_WIDTH, y1=_HEIGHT, y2=_HEIGHT, class_="axis"),
+        join([_line(each, across, up, chart.steps, _covered(ordered, n)) for n, each in enumerate(ordered)]),
         join([_mark(x, each.colour, row, across) for row, each in enumerate(marked) for x in each.marks]),
         viewBox=f"0 0 {_WIDTH} {_HEIGHT}",
         preserveAspectRatio="none",
         role="img",
-        aria_label=f"{chart.title}: {', '.join(each.label for each in chart.lines)}",
+        aria_label=f"{chart.title}, {chart.y} by {chart.x}: {_told(chart.lines)}",
+        data_across=across.ends,
+        data_up=up.ends,
+        data_x=chart.x,
+        data_unit="log2" if up.log2 else "bytes" if sizes else None,
+        data_steps="" if chart.steps else None,
     )
     left = [tag("span", words(each), style=f"bottom:{100 * up.place(each):.2f}%") for each in up.ticks]
-    below = [tag("span", _figure(each), style=f"left:{100 * across.place(each):.2f}%") for each in across.ticks]
+    under = [tag("span", _figure(each), style=f"left:{100 * across.place(each):.2f}%") for each in across.ticks]
     body = tag(
         "div",
         tag("div", join(left), class_="y"),
-        tag("div", plot, class_="area"),
-        tag("div", join(below), class_="x"),
+        tag("div", plot, class_="area", tabindex=0),
+        tag("div", join(under), class_="x"),
         class_="plot",
     )
-    legend = join([tag("li", tag("i", class_=_style("key", each.colour)), each.label) for each in chart.lines])
     return tag(
         "figure",
         tag("figcaption", chart.title, tag("small", f"{chart.y} by {chart.x}")),
         body,
-        tag("ul", legend, class_="legend"),
+        tag("ul", join(_legend(chart.lines)), class_="legend"),
         tag("p", chart.note, class_="note") if chart.note else None,
     )
 
 
-def _style(name: str, colour: int) -> str:
+def _legend(lines: Sequence[Line]) -> list[Markup]:
+    told = [
+        tag("li", tag("i", class_=_style("key", each.colour)), each.label) for each in lines if each.colour is not None
+    ]
+    others = len(lines) - len(told)
+    return (
+        [*told, tag("li", tag("i", class_=_style("key", None)), f"{others} other{'s' * (others > 1)}")]
+        if others
+        else told
+    )
+
+
+def _told(lines: Sequence[Line]) -> str:
+    names = [each.label for each in lines if each.colour is not None]
+    others = len(lines) - len(names)
+    return ", ".join([*names, *([f"{others} more"] if others else [])])
+
+
+def _style(name: str, colour: int | None) -> str:
+    if colour is None:
+        return f"{name} other"
     return f"{name} c{colour % COLOURS}{' dashed' if colour // COLOURS % 2 else ''}"
 
 
-def _line(line: Line, across: _Scale, up: _Scale, steps: bool) -> Markup:
+def _covered(lines: Sequence[Line], number: int) -> bool:
+    """Whether one that is drawn later is the very same curve."""
+    return any(each.points == lines[number].points for each in lines[number + 1 :])
+
+
+def _line(line: Line, across: _Scale, up: _Scale, steps: bool, covered: bool) -> Markup:
     places = [(across.place(x) * _WIDTH, (1 - up.place(y)) * _HEIGHT) for x, y in line.points]
     if steps:
         corners = [(after[0], before[1]) for before, after in itertools.pairwise(places)]
@@ -88,10 +122,12 @@ def _line(line: Line, across: _Scale, up: _Scale, steps: bool) -> Markup:
         (x, y) = places[0]
         places = [(x - 4, y), (x + 4, y)]  # one point alone would not be drawn
     points = " ".join(f"{x:.4g},{y:.4g}" for x, y in places)
-    return tag("polyline", points=points, class_=_style("line", line.colour))
+    return tag(
+        "polyline", points=points, class_=f"{_style('line', line.colour)}{' wider' * covered}", data_name=line.label
+    )
 
 
-def _mark(x: float, colour: int, row: int, across: _Scale) -> Markup:
+def _mark(x: float, colour: int | None, row: int, across: _Scale) -> Markup:
     """One of a line's marks, which have a row of their own above the axis, as far as there are rows."""
     place, bottom = f"{across.place(x) * _WIDTH:.4g}", _HEIGHT - MARK * (row % ROWS)
     return tag("line", x1=place, x2=place, y1=bottom - MARK + 2, y2=bottom, class_=_style("line mark", colour))
@@ -102,6 +138,11 @@ def _rule(place: float) -> Markup:
     return tag("line", x1=0, x2=_WIDTH, y1=y, y2=y, class_="rule")
 
 
+def _power(value: float) -> str:
+    """A power of two as one."""
+    return f"2{str(round(math.log2(value))).translate(_RAISED)}"
+
+
 def _figure(value: float) -> str:
     return human.number(value, 4) if abs(value) < 1e5 else human.number(value, 2)
 
@@ -110,7 +151,7 @@ class _Scale:
     """From values to places between 0 and 1, with round values to mark."""
 
     def __init__(self, low: float, high: float, ticks: Sequence[float], log2: bool = False) -> None:
-        self._log2 = log2
+        self.log2 = log2
         self._low, self._high = self._at(low), self._at(high)
         self.ticks = [each for each in ticks if low <= each <= high]
 
@@ -123,13 +164,18 @@ class _Scale:
         zero: bool = False,
         whole: bool = False,
         sizes: bool = False,
+        below: float = 0.0,
     ) -> _Scale:
+        """`below` is the share of a log2 scale that is kept free at its low end."""
         low, high = min(values, default=0.0), max(values, default=1.0)
         if log2 and low > 0:
             bottom, top = math.floor(math.log2(low)), math.ceil(math.log2(high))
             bottom, top = bottom - (bottom == top), top + (bottom == top)
             every = max(1, math.ceil((top - bottom) / TICKS))
-            return cls(2.0**bottom, 2.0**top, [2.0**each for each in range(bottom, top + 1, every)], log2=True)
+            free = (top - bottom) * below / (1 - below)
+            return cls(
+                2.0 ** (bottom - free), 2.0**top, [2.0**each for each in range(bottom, top + 1, every)], log2=True
+            )
         low = min(low, 0.0) if zero else low
         unit = 1024.0 ** max(0, math.floor(math.log(high, 1024))) if sizes and high > 1 else 1.0
         if low == high:
@@ -139,11 +185,16 @@ class _Scale:
             ticks = [each for each in ticks if each == int(each)]
         return cls(low, high, ticks) if whole else cls(min(low, ticks[0]), max(high, ticks[-1]), ticks)
 
+    @property
+    def ends(self) -> str:
+        """Where it begins and ends; of a log2 scale the exponents."""
+        return f"{self._low:.8g} {self._high:.8g}"
+
     def place(self, value: float) -> float:
         return (self._at(value) - self._low) / (self._high - self._low)
 
     def _at(self, value: float) -> float:
-        return math.log2(value) if self._log2 else value
+        return math.log2(value) if self.log2 else value
 
 
 def round_ticks(low: float, high: float, count: int = TICKS) -> list[float]:

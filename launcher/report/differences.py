@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import filecmp
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,22 +16,13 @@ MOST_RUNS = 8
 """Columns that can be read beside each other."""
 LONGEST = 200
 """Lines of a script's difference."""
-_OF_PLAN = (
-    "recipe",
-    "framework",
-    "mechanism",
-    "trainer",
-    "python",
-    "nodes",
-    "gpus",
-    "processes",
-    "env",
-    "queue",
-    "host",
-)
-_OF_RESULT = ("versions", "digests", "hardware", "world_size", "determinism", "steps", "wall_seconds")
-
-
+_OF_PLAN = ("recipe", "framework", "mechanism", "trainer", "nodes", "gpus", "processes", "env", "queue", "host")
+_OF_RESULT = ("world_size", "determinism", "steps", "wall_seconds")
+_GROUPS = ("settings", "plan", "image", "code", "data", "versions", "hardware", "result")
+"""Of what is told of a run, in the order in which it is shown."""
+_NOTHING = (None, "-", "none")
+_MEASURED = frozenset({"data", "versions", "hardware", "result"})
+"""Those that only a run's result tells of."""
 _UNITS = {
     "result: wall_seconds": "s",
     "result: peak_memory_bytes": "bytes",
@@ -48,12 +39,9 @@ def differing(evidence: Sequence[Evidence]) -> Table | None:
     if not 1 < len(evidence) <= MOST_RUNS:
         return None
     told = [_told(each) for each in evidence]
-    ended = [each for each, one in zip(told, evidence, strict=True) if one.result]
     rows = []
-    for key in dict.fromkeys(key for each in told for key in each):
-        # A run that left no result differs in all of it from those that did, which says nothing.
-        able = ended if key.startswith("result: ") else told
-        if len({each.get(key, "-") for each in able}) > 1:
+    for key in _ordered(key for each in told for key in each):
+        if len({each.get(key, "-") for each in _able(key, told, evidence)}) > 1:
             unit = f" ({_UNITS[key]})" if key in _UNITS else ""
             rows.append((f"{key}{unit}", *(each.get(key, "-") for each in told)))
     if not rows:
@@ -61,16 +49,54 @@ def differing(evidence: Sequence[Evidence]) -> Table | None:
     return Table(header=("what", *(each.label for each in evidence)), rows=tuple(tuple(map(text, row)) for row in rows))
 
 
+def alike(evidence: Sequence[Evidence]) -> str:
+    """What these runs have in common, in a sentence: the groups that are known of each and differ in nothing."""
+    told = [_told(each) for each in evidence]
+    same = []
+    for group in _GROUPS:
+        keys = {key for each in told for key in each if _group(key) == group}
+        able = _able(group, told, evidence)
+        known = len(able) == len(told) and all(any(each.get(key) not in _NOTHING for key in keys) for each in able)
+        if known and all(len({each.get(key, "-") for each in able}) == 1 for key in keys):
+            same.append(group)
+    return f"The same in all: {', '.join(same)}." if same else ""
+
+
+def _able(key: str, told: Sequence[dict[str, str]], evidence: Sequence[Evidence]) -> list[dict[str, str]]:
+    """The runs that can tell of it. One that left no result differs in all of it from those that did, which says
+    nothing."""
+    if _group(key) not in _MEASURED:
+        return list(told)
+    return [each for each, one in zip(told, evidence, strict=True) if one.result]
+
+
+def _group(key: str) -> str:
+    return key.partition(":")[0]
+
+
+def _ordered(keys: Iterable[str]) -> list[str]:
+    """By group, and what has a common stem beside each other."""
+    found = list(dict.fromkeys(keys))
+    stems = list(dict.fromkeys(key.rpartition(".")[0] for key in found))
+    return sorted(found, key=lambda key: (_GROUPS.index(_group(key)), stems.index(key.rpartition(".")[0])))
+
+
 def _told(evidence: Evidence) -> dict[str, str]:
     """Everything that is told of a run, by name, in words."""
     plan, result = evidence.plan, evidence.result
-    code = inner(evidence.provenance, "code")
+    code, container = inner(evidence.provenance, "code"), inner(plan, "container")
+    digests = inner(result, "digests")
     found: dict[str, Any] = {
         **{f"settings: {key}": value for key, value in leaves(inner(plan, "settings"))},
         **{f"plan: {key}": value for key, value in leaves({key: plan.get(key) for key in _OF_PLAN})},
-        "image": inner(plan, "container").get("image"),
+        "image: name": container.get("image") or "none",
+        "image: digest": digests.get("image"),
         **{f"code: {key}": code.get(key) for key in ("digest", "commit", "dirty")},
-        **{f"result: {key}": value for key, value in leaves({key: result.get(key) for key in _OF_RESULT})},
+        "data: digest": digests.get("data"),
+        "versions: interpreter": plan.get("python"),
+        **{f"versions: {key}": value for key, value in inner(result, "versions").items()},
+        **{f"hardware: {key}": value for key, value in inner(result, "hardware").items()},
+        **{f"result: {key}": result.get(key) for key in _OF_RESULT},
     }
     for group in ("throughput", "loss", "eval", "loss_scale", "observed"):
         for key, value in leaves(inner(result, group)):
@@ -114,7 +140,7 @@ def _script(evidence: Evidence) -> list[str]:
 
 
 def _said(key: str, value: Any) -> str:
-    if isinstance(value, str) and ("digest" in key or key == "code: commit"):
+    if isinstance(value, str) and (key.endswith(("digest", "commit"))):
         return value.removeprefix("sha256:")[:DIGEST]
     if isinstance(value, float):
         return f"{value:.6g}"

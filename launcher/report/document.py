@@ -34,8 +34,8 @@ class Bar:
     label: str
     value: float | None
     text: str
-    colour: int
-    """Which colour: the same number is the same run in all charts of a report."""
+    colour: int | None
+    """Which colour: the same number is the same run in all charts of a report; none is grey."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,7 +52,7 @@ class Line:
     """One curve: points [(x, y)] in the order of x."""
 
     label: str
-    colour: int
+    colour: int | None
     points: tuple[tuple[float, float], ...]
     marks: tuple[float, ...] = ()
     """Places on the x axis to mark below the curve."""

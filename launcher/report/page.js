@@ -1,5 +1,6 @@
-// A press on a column's name sorts by it, a second one the other way round; what has no value stays last.
 "use strict";
+
+// A press on a column's name sorts by it, a second one the other way round; what has no value stays last.
 for (const button of document.querySelectorAll("thead button")) {
   button.addEventListener("click", () => {
     const heading = button.parentElement;
@@ -17,5 +18,79 @@ for (const button of document.querySelectorAll("thead button")) {
       return direction * order(a, b);
     });
     body.append(...rows);
+  });
+}
+
+// What the curves of a chart are where it is pointed at, by pointer, finger, or the arrow keys.
+const MOST = 8;
+const NEAR = 25; // of the 1000 that a plot is wide: how far from a curve's end it is still told
+for (const area of document.querySelectorAll(".area")) {
+  const plot = area.querySelector("svg");
+  const [left, right] = plot.dataset.across.split(" ").map(Number);
+  const [bottom, top] = plot.dataset.up.split(" ").map(Number);
+  const { x: unit, unit: kind, steps } = plot.dataset;
+  const cursor = area.appendChild(Object.assign(document.createElement("div"), { className: "cursor", hidden: true }));
+  const told = area.appendChild(Object.assign(document.createElement("div"), { className: "told", hidden: true }));
+  told.setAttribute("role", "status");
+  let lines = null;
+  let place = 500;
+
+  const readLines = () => Array.from(plot.querySelectorAll("polyline"), (each) => ({
+    name: each.dataset.name,
+    style: each.getAttribute("class").replace("line", "key"),
+    points: each.getAttribute("points").split(" ").map((pair) => pair.split(",").map(Number)),
+  }));
+  const short = (value) => String(Number(value.toPrecision(3)));
+  const valueAt = (y) => {
+    const value = bottom + (1 - y / 300) * (top - bottom);
+    if (kind === "log2") return String(Number((2 ** value).toPrecision(3)));
+    if (kind !== "bytes") return short(value);
+    const power = Math.min(4, Math.max(0, Math.floor(Math.log2(Math.max(1, value)) / 10)));
+    return `${short(value / 1024 ** power)} ${["B", "KiB", "MiB", "GiB", "TiB"][power]}`;
+  };
+  const pointOf = (points) => {
+    if (place < points[0][0] - NEAR || place > points[points.length - 1][0] + NEAR) return null;
+    const after = points.findIndex((each) => each[0] > place);
+    const next = after < 0 ? points.length - 1 : after, before = Math.max(0, after < 0 ? next : after - 1);
+    if (steps !== undefined) return points[before];
+    return place - points[before][0] < points[next][0] - place ? points[before] : points[next];
+  };
+  const hide = () => { cursor.hidden = told.hidden = true; };
+  const show = (height) => {
+    lines ??= readLines();
+    let found = lines.map((each) => ({ ...each, point: pointOf(each.points) })).filter((each) => each.point);
+    if (!found.length) return hide();
+    const away = (each) => (height === null ? (each.style.includes("other") ? 1 : 0) : Math.abs(each.point[1] - height));
+    found = found.sort((a, b) => away(a) - away(b)).slice(0, MOST).sort((a, b) => a.point[1] - b.point[1]);
+    const at = left + (place / 1000) * (right - left);
+    const title = document.createElement("b");
+    title.textContent = `${unit} ${unit === "step" ? Math.round(at) : short(at)}`;
+    told.replaceChildren(title, ...found.map((each) => {
+      const row = document.createElement("span"), key = document.createElement("i");
+      key.className = each.style;
+      row.append(key, `${each.name}  ${valueAt(each.point[1])}`);
+      return row;
+    }));
+    cursor.hidden = told.hidden = false;
+    cursor.style.left = `${place / 10}%`;
+    told.style.left = place < 500 ? `${place / 10}%` : "auto";
+    told.style.right = place < 500 ? "auto" : `${100 - place / 10}%`;
+  };
+  const point = (event) => {
+    const box = plot.getBoundingClientRect();
+    place = Math.min(1000, Math.max(0, (1000 * (event.clientX - box.left)) / box.width));
+    show((300 * (event.clientY - box.top)) / box.height);
+  };
+  area.addEventListener("pointermove", point);
+  area.addEventListener("pointerdown", point);
+  area.addEventListener("pointerleave", hide);
+  area.addEventListener("blur", hide);
+  area.addEventListener("keydown", (event) => {
+    const moves = { ArrowLeft: -10, ArrowRight: 10, Home: -1000, End: 1000 };
+    if (event.key === "Escape") return hide();
+    if (!(event.key in moves)) return;
+    event.preventDefault();
+    place = Math.min(1000, Math.max(0, place + moves[event.key]));
+    show(null);
   });
 }

@@ -10,6 +10,8 @@ from launcher.report import charts
 from launcher.report.document import Bars, Cell, Code, Curves, Document, Part, Prose, Section, Table
 from launcher.report.markup import Markup, join, tag
 
+SHORT = 32
+"""Letters of a cell that needs no line of its own on a narrow screen."""
 _HERE = Path(__file__).parent
 
 
@@ -71,7 +73,8 @@ def _table(table: Table) -> Markup:
         for named in (list(zip(table.header, row, strict=True)) for row in table.rows)
     ]
     # A table of words becomes a list of blocks on a narrow screen; one of numbers is moved sideways in its place.
-    words = None if table.numbers or len(table.header) < 3 else "words"
+    longest = max((len(cell.text) for row in table.rows for cell in row[1:]), default=0)
+    words = None if table.numbers or len(table.header) < 3 or longest <= SHORT else "words"
     whole = tag("table", tag("thead", tag("tr", join(header))), tag("tbody", join(rows)), class_=words)
     return tag("div", whole, class_="wide", tabindex=0)
 

@@ -9,15 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from launcher import arms, queues, run_ids, runs, shapes, summary, telemetry
-from launcher.report import metrics
+from launcher.report import chosen, metrics
 from launcher.report.metrics import Metrics
 from launcher.runs import Damaged, Run
 from launcher.states import State
 from launcher.telemetry import Telemetry
-
-DRAWN = 24
-"""Runs whose every step is read and drawn. More curves than that in one chart can't be told apart, and reading them
-would take as long as the runs are long."""
 
 NOTES = 5
 """Lines of what nvidia-smi said besides its samples that a report repeats."""
@@ -30,6 +26,8 @@ class Evidence:
     run: Run
     label: str
     """What a person calls it, unlike that of any other run of the report."""
+    colour: int | None = 0
+    """Of its bars and curves; none is grey, of a run that is one of very many."""
     state: State
     plan: dict[str, Any]
     result: dict[str, Any]
@@ -44,18 +42,25 @@ class Evidence:
 
 
 def gather(wanted: Sequence[Run]) -> list[Evidence]:
-    """The evidence of each run, in the same order; a comparison is its arms."""
+    """The evidence of each run, in the same order; a comparison is its arms. Of very many some have no steps."""
     seen = queues.look(wanted)
     queues.settle(seen)
-    read = len(seen) <= DRAWN
     found: list[Evidence] = []
     for each in seen:
-        one = of_run(each.run.folder, each.run, each.state, read)
+        one = of_run(each.run.folder, each.run, each.state, read=False)
         words = run_ids.words_of(each.run.id)
-        own = of_arms(each.run.folder, one.plan, each.state, one.provenance, read)
+        own = of_arms(each.run.folder, one.plan, each.state, one.provenance, read=False)
         found += [dataclasses.replace(arm, label=f"{words} {arm.label}") for arm in own] or [one]
     labels = _distinct([each.run for each in found], [each.label for each in found])
-    return [_with_label(each, label) for each, label in zip(found, labels, strict=True)]
+    order, _ = chosen.best_first([each.result for each in found])
+    reading = chosen.to_read(order, [each.run.folder for each in found])
+    whole = [with_steps(each) if index in reading else each for index, each in enumerate(found)]
+    return _coloured([dataclasses.replace(each, label=label) for each, label in zip(whole, labels, strict=True)])
+
+
+def _coloured(found: Sequence[Evidence]) -> list[Evidence]:
+    order, _ = chosen.best_first([each.result for each in found])
+    return [dataclasses.replace(each, colour=colour) for each, colour in zip(found, chosen.colours(order), strict=True)]
 
 
 def of_run(folder: Path, run: Run, state: State, read: bool, block: int = 0) -> Evidence:
@@ -73,47 +78,47 @@ def of_run(folder: Path, run: Run, state: State, read: bool, block: int = 0) -> 
         return found
 
     plan, result = file("plan.json"), file("result.json")
-    rows = metrics.read(folder / "metrics.jsonl", block) if read else None
-    sampled = telemetry.read(folder) if read else Telemetry()
-    return Evidence(
+    found = Evidence(
         run=run,
         label=summary.label_of(folder.name, plan),
         state=state,
         plan=plan,
         result=summary.if_of(result, state),
         provenance=file("provenance.json"),
-        metrics=rows,
-        telemetry=sampled,
-        problems=(
-            *problems,
-            *(rows.problems if rows else ()),
-            *(f"telemetry: {each}" for each in sampled.notes[:NOTES]),
-        ),
+        metrics=None,
+        problems=tuple(problems),
     )
+    return with_steps(found, block) if read else found
+
+
+def with_steps(evidence: Evidence, block: int = 0) -> Evidence:
+    """The same with its metrics, in blocks of so many steps, and its telemetry."""
+    folder = evidence.run.folder
+    rows, sampled = metrics.read(folder / "metrics.jsonl", block), telemetry.read(folder)
+    said = (*(rows.problems if rows else ()), *(f"telemetry: {each}" for each in sampled.notes[:NOTES]))
+    return dataclasses.replace(evidence, metrics=rows, telemetry=sampled, problems=(*evidence.problems, *said))
 
 
 def of_arms(
     folder: Path, plan: dict[str, Any], whole: State, came_from: dict[str, Any], read: bool, block: int = 0
 ) -> list[Evidence]:
     """The arms of the comparison in the folder, the control first; none of a plain run."""
-    return [
-        dataclasses.replace(
-            of_run(arm.run.folder, arm.run, arms.state(arm.run, whole), read, block),
-            label=arm.label,
-            provenance=came_from,
-        )
-        for arm in arms.of(folder, plan)
-    ]
+    return _coloured(
+        [
+            dataclasses.replace(
+                of_run(arm.run.folder, arm.run, arms.state(arm.run, whole), read, block),
+                label=arm.label,
+                provenance=came_from,
+            )
+            for arm in arms.of(folder, plan)
+        ]
+    )
 
 
 def inner(values: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     """The group of values by that name; empty where there is none, or something else in its place."""
     found = values.get(key)
     return found if isinstance(found, Mapping) else {}
-
-
-def _with_label(evidence: Evidence, label: str) -> Evidence:
-    return dataclasses.replace(evidence, label=label)
 
 
 def _distinct(wanted: Sequence[Run], labels: Sequence[str]) -> list[str]:

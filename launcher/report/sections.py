@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from launcher import human
-from launcher.report.differences import code_difference, differing, script_difference
+from launcher.report import chosen
+from launcher.report.differences import alike, code_difference, differing, script_difference
 from launcher.report.document import (
     Bar,
     Bars,
@@ -22,7 +23,7 @@ from launcher.report.document import (
     text,
 )
 from launcher.report.figures import Figures, figures
-from launcher.report.read import DRAWN, Evidence, inner
+from launcher.report.read import Evidence, inner
 from launcher.report.tracks import charts
 
 UNREAD = "What could not be read"
@@ -34,7 +35,7 @@ def of_runs(title: str, evidence: Sequence[Evidence]) -> Document:
     """The report of some runs; charts where their steps were read."""
     found = [figures(each) for each in evidence]
     sections = [
-        Section(title="Results", parts=(results(evidence, found), *bars(evidence, found))),
+        Section(title="Results", parts=(results(evidence, found), *_unequal(evidence, found), *bars(evidence, found))),
         Section(title="Asked and observed", parts=(asked_and_observed(evidence),)),
         Section(title="Charts", parts=tuple(charts(evidence)), brief=False),
         *differences(evidence),
@@ -45,8 +46,12 @@ def of_runs(title: str, evidence: Sequence[Evidence]) -> Document:
 
 
 def _lead(evidence: Sequence[Evidence]) -> Iterator[str]:
-    if len(evidence) > DRAWN:
-        yield f"{len(evidence)} runs; the curves of single steps are drawn for up to {DRAWN} at once."
+    read, count = sum(each.metrics is not None for each in evidence), len(evidence)
+    if count <= chosen.TOLD_APART:
+        return
+    _, by = chosen.best_first([each.result for each in evidence])
+    drawn = f" The steps of {read} of them were read." if read < count else ""
+    yield f"{count} runs.{drawn} In the charts the {chosen.COLOURED} with the best {by} have colours."
 
 
 def results(evidence: Sequence[Evidence], found: Sequence[Figures]) -> Table:
@@ -83,13 +88,30 @@ def loss_cell(figures: Figures) -> Cell:
 
 
 def _ratios(evidence: Sequence[Evidence], found: Sequence[Figures]) -> list[Cell]:
-    """Throughput over that of the first run; none between jobs of different kinds."""
-    kinds = {(each.plan.get("recipe"), inner(each.result, "throughput").get("unit")) for each in evidence}
+    """Throughput over that of the first run, where runs can be held against each other."""
     first = found[0].rate if found else None
-    if len(found) < 2 or len({recipe for recipe, _ in kinds}) > 1 or not first:
+    if len(found) < 2 or not first or incomparable(evidence):
         return [Cell(text="-") for _ in found]
     ratios = [each.rate / first if each.rate is not None else None for each in found]
     return [numeric(each, f"{each or 0:.2f}") for each in ratios]
+
+
+def incomparable(evidence: Sequence[Evidence]) -> str:
+    """What is not the same in these runs so that their throughputs have no ratio; empty where they have one."""
+    for what, values in (
+        ("recipes", [each.plan.get("recipe") for each in evidence]),
+        ("data sets", [inner(inner(each.plan, "settings"), "data").get("name") for each in evidence]),
+        ("units", [inner(each.result, "throughput").get("unit") for each in evidence]),
+    ):
+        names = sorted({str(each) for each in values if each is not None})
+        if len(names) > 1:
+            return f"different {what} ({', '.join(names)})"
+    return ""
+
+
+def _unequal(evidence: Sequence[Evidence], found: Sequence[Figures]) -> Iterator[Prose]:
+    if len([each for each in found if each.rate is not None]) > 1 and (why := incomparable(evidence)):
+        yield Prose(text=f"No ratios: these runs are of {why}.")
 
 
 def percent(share: float | None) -> str:
@@ -102,18 +124,16 @@ def bars(evidence: Sequence[Evidence], found: Sequence[Figures]) -> Iterator[Bar
         return
     note = f"the first {BARS} of {len(found)}" if len(found) > BARS else ""
     pairs = list(zip(evidence, found, strict=True))[:BARS]
-    first = found[0].rate
+    first = None if incomparable(evidence) else found[0].rate
 
     def rate(each: Figures) -> str:
         more = f" ({each.rate / first:.2f}x)" if each.rate is not None and first else ""
         return f"{human.number(each.rate)} samples/s{more}" if each.rate is not None else each.outcome
 
-    rates = [(run.label, each.rate, rate(each)) for run, each in pairs]
-    memory = [(run.label, each.memory, human.size(each.memory)) for run, each in pairs]
+    rates = [(run, each.rate, rate(each)) for run, each in pairs]
+    memory = [(run, each.memory, human.size(each.memory)) for run, each in pairs]
     for title, rows in (("Throughput", rates), ("Peak memory", memory)):
-        drawn = tuple(
-            Bar(label=label, value=value, text=words, colour=index) for index, (label, value, words) in enumerate(rows)
-        )
+        drawn = tuple(Bar(label=run.label, value=value, text=words, colour=run.colour) for run, value, words in rows)
         if any(each.value is not None for each in drawn):
             yield Bars(title=title, bars=drawn, note=note)
 
@@ -165,6 +185,8 @@ def differences(evidence: Sequence[Evidence]) -> Iterator[Section]:
     if table is None:
         return
     parts: list[Part] = [table]
+    if said := alike(evidence):
+        parts.append(Prose(text=said))
     if len(evidence) == 2:
         if said := code_difference(*evidence):
             parts.append(Prose(text=said))

@@ -2,62 +2,73 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 
 from launcher.report.document import COLOURS, Curves, Line, Part
-from launcher.report.metrics import Curve
+from launcher.report.metrics import POINTS, Changes, Curve
 from launcher.report.read import Evidence
 from launcher.telemetry import Series
 
+TOGETHER = 6000
+"""Points of the grey curves in one chart, so that the page of many runs stays small."""
+FEWEST = 60
+"""Points of a grey curve, however many there are."""
 BINS = 40
 """Of the step times between their 1st and 99th percentile."""
+TIME_UNITS = ((3 * 3600.0, 3600.0, "hours"), (300.0, 60.0, "minutes"), (0.0, 1.0, "seconds"))
+"""From how many seconds on, the seconds in one, and its name."""
 
 
 def charts(evidence: Sequence[Evidence]) -> Iterator[Part]:
     """Curves of the steps, those of one run in one colour throughout."""
-    read = [(index, each.label, each.metrics) for index, each in enumerate(evidence) if each.metrics is not None]
+    read = [(each.colour, each.label, each.metrics) for each in evidence if each.metrics is not None]
     losses = tuple(
         Line(
             label=label if rows.nonfinite_at is None else f"{label} (not finite from step {rows.nonfinite_at})",
-            colour=index,
+            colour=colour,
             points=rows.loss.points(),
         )
-        for index, label, rows in read
+        for colour, label, rows in read
         if rows.steps
     )
     yield from _curves("Loss", "step", "loss", losses)
     for name in dict.fromkeys(name for _, _, rows in read for name in rows.named):
         parts = tuple(
-            Line(label=label, colour=index, points=rows.named[name].points())
-            for index, label, rows in read
+            Line(label=label, colour=colour, points=rows.named[name].points())
+            for colour, label, rows in read
             if name in rows.named
         )
         yield from _curves(f"Loss of the {name}", "step", "loss", parts)
     held_out = tuple(
-        Line(label=label, colour=index, points=tuple((float(step), value) for step, value in rows.evaluations))
-        for index, label, rows in read
+        Line(label=label, colour=colour, points=tuple((float(step), value) for step, value in rows.evaluations))
+        for colour, label, rows in read
         if len(rows.evaluations) > 1
     )
     yield from _curves("Held-out accuracy", "step", "accuracy", held_out)
     scales = tuple(
-        Line(label=_skips(label, rows.skipped), colour=index, points=rows.scale.points(), marks=_floats(rows.overflows))
-        for index, label, rows in read
+        Line(
+            label=_skips(label, rows.skipped), colour=colour, points=rows.scale.points(), marks=_floats(rows.overflows)
+        )
+        for colour, label, rows in read
         if rows.scale.points()
     )
     if scales:
         note = (
             "marks below the curves are steps that overflowed and were skipped" if any(s.marks for s in scales) else ""
         )
-        yield Curves(title="Loss scale", x="step", y="scale", lines=scales, steps=True, unit="log2", note=note)
-    norms = tuple(Line(label=label, colour=index, points=rows.norm.points()) for index, label, rows in read)
+        drawn = _thinned(scales, steps=True)
+        yield Curves(title="Loss scale", x="step", y="scale", lines=drawn, steps=True, unit="log2", note=note)
+    norms = tuple(Line(label=label, colour=colour, points=rows.norm.points()) for colour, label, rows in read)
     yield from _curves("Gradient norm", "step", "norm", norms)
-    times = [(index, label, rows.seconds) for index, label, rows in read if len(rows.seconds) > 1]
+    times = [(colour, label, rows.seconds) for colour, label, rows in read if len(rows.seconds) > 1]
     yield from _step_times(times)
     yield from over_time(evidence)
 
 
 def over_time(evidence: Sequence[Evidence]) -> Iterator[Curves]:
-    """What the GPUs and hosts did, by seconds since each run's first sample."""
+    """What the GPUs and hosts did, by the time since each run's first sample."""
+    seconds, unit_of_time = _time_unit(evidence)
     for kind, title, name, unit in (
         ("gpus", "GPU memory", "memory", "MiB"),
         ("gpus", "GPU utilisation", "utilization", "%"),
@@ -67,21 +78,26 @@ def over_time(evidence: Sequence[Evidence]) -> Iterator[Curves]:
     ):
         lines = [
             line
-            for index, each in enumerate(evidence)
-            for line in _sampled(each.label, index, getattr(each.telemetry, kind), name, len(evidence) == 1)
+            for each in evidence
+            for line in _sampled(each.label, each.colour, getattr(each.telemetry, kind), name, len(evidence) == 1)
         ]
         in_bytes = unit == "MiB"
+        factor = 2**20 if in_bytes else 1
         scaled = tuple(
-            Line(label=each.label, colour=each.colour, points=tuple((x, y * 2**20) for x, y in each.points))
-            if in_bytes
-            else each
-            for each in lines
+            dataclasses.replace(each, points=tuple((x / seconds, y * factor) for x, y in each.points)) for each in lines
         )
         scale = {"MiB": "bytes", "%": "percent"}.get(unit, "zero")
-        yield from _curves(title, "seconds", "in use" if in_bytes else unit, scaled, scale)
+        yield from _curves(title, unit_of_time, "in use" if in_bytes else unit, scaled, scale)
 
 
-def _sampled(label: str, colour: int, series: Sequence[Series], name: str, alone: bool) -> Iterator[Line]:
+def _time_unit(evidence: Sequence[Evidence]) -> tuple[float, str]:
+    """In which unit the longest of these runs is easily read, and its seconds."""
+    series = [each for run in evidence for each in (*run.telemetry.gpus, *run.telemetry.hosts) if each.times]
+    longest = max((each.times[-1] - each.times[0] for each in series), default=0.0)
+    return next((seconds, name) for least, seconds, name in TIME_UNITS if longest >= least)
+
+
+def _sampled(label: str, colour: int | None, series: Sequence[Series], name: str, alone: bool) -> Iterator[Line]:
     """One line for each device of a run, over all its attempts: in colours of their own where the run is `alone`, else
     every other one dashed."""
     devices: dict[tuple[int, str], Curve] = {}
@@ -95,14 +111,27 @@ def _sampled(label: str, colour: int, series: Sequence[Series], name: str, alone
     for number, ((node, device), curve) in enumerate(devices.items()):
         place = " ".join([*([f"node {node}"] if nodes else []), *([device] if len(devices) > 1 else [])])
         if points := curve.points():
-            own = number if alone else colour + COLOURS * (number % 2)
+            own = number if alone else None if colour is None else colour + COLOURS * (number % 2)
             yield Line(label=f"{label} {place}".rstrip(), colour=own, points=points)
 
 
 def _curves(title: str, x: str, y: str, lines: Iterable[Line], unit: str = "") -> Iterator[Curves]:
-    drawn = tuple(each for each in lines if each.points)
+    drawn = _thinned(tuple(each for each in lines if each.points))
     if drawn:
         yield Curves(title=title, x=x, y=y, lines=drawn, unit=unit)
+
+
+def _thinned(lines: tuple[Line, ...], steps: bool = False) -> tuple[Line, ...]:
+    """The grey ones with fewer points where there are many."""
+    limit = max(FEWEST, min(POINTS, TOGETHER // max(1, len(lines))))
+    return tuple(_thin(each, limit, steps) if each.colour is None else each for each in lines)
+
+
+def _thin(line: Line, limit: int, steps: bool) -> Line:
+    curve: Curve | Changes = Changes(limit) if steps else Curve(limit)
+    for x, y in line.points:
+        curve.add(x, y)
+    return dataclasses.replace(line, points=curve.points(), marks=())
 
 
 def _skips(label: str, skipped: int) -> str:
@@ -113,7 +142,7 @@ def _floats(values: Iterable[int]) -> tuple[float, ...]:
     return tuple(float(each) for each in values)
 
 
-def _step_times(times: Sequence[tuple[int, str, Sequence[float]]]) -> Iterator[Curves]:
+def _step_times(times: Sequence[tuple[int | None, str, Sequence[float]]]) -> Iterator[Curves]:
     """How the timed steps' times are spread: the share of each run's steps in bins of equal width."""
     ordered = [sorted(values) for _, _, values in times]
     if not ordered:
@@ -124,12 +153,12 @@ def _step_times(times: Sequence[tuple[int, str, Sequence[float]]]) -> Iterator[C
         return
     width = (high - low) / BINS
     lines = []
-    for (index, label, _), values in zip(times, ordered, strict=True):
+    for (colour, label, _), values in zip(times, ordered, strict=True):
         counts = [0] * BINS
         for value in values:
             if low <= value <= high:
                 counts[min(BINS - 1, int((value - low) / width))] += 1
         points = tuple(((low + n * width) * 1000, 100 * count / len(values)) for n, count in enumerate(counts))
-        lines.append(Line(label=label, colour=index, points=(*points, (high * 1000, points[-1][1]))))
+        lines.append(Line(label=label, colour=colour, points=(*points, (high * 1000, points[-1][1]))))
     note = "timed steps between the 1st and 99th percentile"
     yield Curves(title="Step time", x="milliseconds", y="% of steps", lines=tuple(lines), steps=True, note=note)

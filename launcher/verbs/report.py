@@ -13,6 +13,9 @@ from launcher.report import compared, markdown, page, plain, read, sections
 from launcher.report.document import Document
 from launcher.verbs.arguments import Parser, all_runs, found, newest_whole, split
 
+NAMED = 4
+"""Runs and sweeps that a title names."""
+
 
 def main(arguments: list[str]) -> int:
     parser = Parser(
@@ -30,14 +33,15 @@ def main(arguments: list[str]) -> int:
     if not chosen:
         raise UsageError(f"report: no run of {' '.join(names)} is left")
     document = _document(what, chosen)
-    if str(options.markdown) == "-":
-        print(markdown.render(document), end="")
-    else:
-        print("\n".join(plain.lines(document, _width())))
-        if options.markdown:
-            _write(options.markdown, markdown.render(document), "--markdown")
+    # Files first: a reader such as `head` may close the terminal's end early.
     if options.html:
         _write(options.html, page.render(document), "--html")
+    if str(options.markdown) == "-":
+        print(markdown.render(document), end="")
+        return 0
+    if options.markdown:
+        _write(options.markdown, markdown.render(document), "--markdown")
+    print("\n".join(plain.lines(document, _width())))
     return 0
 
 
@@ -50,8 +54,15 @@ def _document(what: Sequence[runs.Found], chosen: Sequence[runs.Run]) -> Documen
     if len(chosen) == 1 and (document := _comparison(chosen[0])) is not None:
         return document
     names = [each.sweep or each.runs[0].id for each in what]
-    title = names[0] if len(names) == 1 else f"{len(names)} in one report: {', '.join(map(run_ids.words_of, names))}"
-    return sections.of_runs(title, read.gather(chosen))
+    return sections.of_runs(_title(names), read.gather(chosen))
+
+
+def _title(names: Sequence[str]) -> str:
+    """What the report is of: a few by their words, many by their number."""
+    if len(names) == 1:
+        return names[0]
+    *first, last = map(run_ids.words_of, names)
+    return f"{', '.join(first)} and {last}" if len(names) <= NAMED else f"{len(names)} runs and sweeps"
 
 
 def _comparison(run: runs.Run) -> Document | None:

@@ -1,7 +1,10 @@
 """The HTML page, by what a real browser shows of it."""
 
 import html
+import itertools
+import math
 import re
+from pathlib import Path
 
 import pytest
 
@@ -172,14 +175,95 @@ def test_the_page_works_without_its_script(browser, three):
     context.close()
 
 
-def test_the_page_of_as_many_long_runs_as_are_drawn_is_small(root, tmp_path):
-    made = [
-        folders.run(root, f"20260102-03{n:04}-brave-otter", steps=1200 if n < 3 else 300, scale=2.0**16)
-        for n in range(read.DRAWN)
-    ]
-    evidence = read.gather([Run(str(root), each.name) for each in made])
-    assert all(each.metrics for each in evidence)
-    assert len(page.render(sections.of_runs("many", evidence)).encode()) < 2_000_000
+def test_a_chart_tells_its_curves_where_it_is_pointed_at(tab):
+    area = tab.locator("figure", has_text="loss by step").locator(".area")
+    area.scroll_into_view_if_needed()
+    box = area.bounding_box()
+    tab.mouse.move(box["x"] + 1, box["y"] + 20)
+    told = area.get_by_role("status").inner_text().splitlines()
+    assert told[0] == "step 1"
+    assert {each.rsplit("  ")[0] for each in told[1:]} == {"000 amp=o0", "001 amp=o1", f"002 name={HOSTILE}"}
+    assert {each.rsplit("  ")[-1] for each in told[1:]} == {"2.3"}
+    tab.mouse.move(0, 0)
+    assert not area.get_by_role("status").is_visible()
+
+
+def test_the_arrow_keys_move_along_a_chart_and_escape_ends_it(tab):
+    area = tab.locator("figure", has_text="scale by step").locator(".area")
+    area.focus()
+    tab.keyboard.press("End")
+    told = area.get_by_role("status")
+    assert told.inner_text().splitlines()[:2] == ["step 40", "001 amp=o1 (4 skipped)  65500"]
+    tab.keyboard.press("Home")
+    assert told.inner_text().startswith("step 1\n")
+    tab.keyboard.press("Escape")
+    assert not told.is_visible()
+
+
+def test_a_table_is_sorted_by_the_keyboard_and_what_has_the_focus_is_seen(tab):
+    heading = tab.locator("table").first.get_by_role("button", name="samples/s")
+    heading.focus()
+    tab.keyboard.press("Shift+Tab")
+    tab.keyboard.press("Tab")
+    outline = "e => getComputedStyle(e).outlineStyle + getComputedStyle(e).outlineWidth"
+    assert heading.evaluate(outline) == "solid2px"
+    before = tab.locator("th[aria-sort]").count() and tab.locator("th[aria-sort]").get_attribute("aria-sort")
+    tab.keyboard.press("Enter")
+    assert tab.locator("th[aria-sort]").first.get_attribute("aria-sort") != before
+
+
+def test_an_equal_curve_under_another_is_seen(tab):
+    assert tab.locator("figure", has_text="loss by step").locator("polyline.wider").count() == 2
+
+
+SEEN_BY = {
+    "most people": ((1, 0, 0), (0, 1, 0), (0, 0, 1)),
+    "no long wavelengths": ((0.152, 1.053, -0.205), (0.115, 0.786, 0.099), (-0.004, -0.048, 1.052)),
+    "no middle wavelengths": ((0.367, 0.861, -0.228), (0.280, 0.673, 0.047), (-0.012, 0.043, 0.969)),
+    "no short wavelengths": ((1.256, -0.077, -0.179), (-0.078, 0.931, 0.148), (0.005, 0.691, 0.304)),
+}
+"""From linear RGB to what is seen of it: Machado, Oliveira and Fernandes, 2009."""
+
+
+@pytest.mark.parametrize("seen", SEEN_BY.values(), ids=SEEN_BY)
+@pytest.mark.parametrize("scheme", [0, 1], ids=["light", "dark"])
+def test_colours_are_told_apart_by_people_who_see_fewer(scheme, seen):
+    sheet = (Path(page.__file__).parent / "page.css").read_text()
+    colours = re.findall(r"--c\d: #(\w{6})", sheet)[8 * scheme :][:8]
+    assert len(colours) == 8
+    found = [oklab([sum(a * b for a, b in zip(row, linear(each), strict=True)) for row in seen]) for each in colours]
+    distances = [math.dist(one, other) for one, other in itertools.combinations(found, 2)]
+    assert min(distances) > 0.1
+    assert min(math.dist(one, other) for one, other in itertools.combinations(found[:3], 2)) > 0.19
+
+
+def linear(colour):
+    parts = [int(colour[at : at + 2], 16) / 255 for at in (0, 2, 4)]
+    return [each / 12.92 if each <= 0.04045 else ((each + 0.055) / 1.055) ** 2.4 for each in parts]
+
+
+def oklab(rgb):
+    """From linear RGB; distances there are about as differences are seen: Ottosson, 2020."""
+    r, g, b = (min(1.0, max(0.0, each)) for each in rgb)
+    long, middle, short = (
+        (a * r + e * g + o * b) ** (1 / 3)
+        for a, e, o in ((0.4122, 0.5363, 0.0514), (0.2119, 0.6807, 0.1074), (0.0883, 0.2817, 0.6300))
+    )
+    return (
+        0.2105 * long + 0.7936 * middle - 0.0041 * short,
+        1.9780 * long - 2.4286 * middle + 0.4506 * short,
+        0.0259 * long + 0.7828 * middle - 0.8087 * short,
+    )
+
+
+def test_on_paper_the_page_is_light_and_nothing_is_cut(browser, three):
+    tab = browser.new_page(viewport={"width": 794, "height": 1123}, color_scheme="dark")
+    tab.goto(three.as_uri())
+    tab.emulate_media(media="print", color_scheme="dark")
+    ground = luminance(tab.evaluate("getComputedStyle(document.body).backgroundColor"))
+    assert ground > 0.9
+    assert tab.evaluate("document.documentElement.scrollWidth") <= 794
+    tab.close()
 
 
 def test_the_page_names_no_address_on_any_network(three):

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from launcher import runs
-from launcher.report import charts, markdown, plain, read, sections
+from launcher.report import charts, chosen, markdown, page, plain, read, sections
 from launcher.report.document import Curves, Line
 from launcher.runs import Run
 
@@ -60,7 +60,9 @@ def test_a_script_is_asked_for_by_its_line_and_has_no_batch(root):
 def test_jobs_of_different_recipes_have_no_ratio(root):
     one = folders.run(root, "20260102-030405-brave-otter")
     other = folders.run(root, "20260102-030406-brave-owl", planned={"recipe": "gan"})
-    assert "ratio" not in terminal(one, other)
+    said = terminal(one, other)
+    assert "ratio" not in said.splitlines()[3] and "x)" not in said
+    assert "No ratios: these runs are of different recipes (gan, mnist)." in said
 
 
 def test_a_run_without_a_result_is_a_row_that_says_so(root):
@@ -102,7 +104,7 @@ def test_two_runs_say_what_differs_from_settings_to_results(root):
     (other / "run.sh").write_text(f"cd {other}\npython trainer amp=o2\n")
     said = terminal(one, other)
     differing = said[said.index("WHAT DIFFERS") :]
-    for key in ("settings: amp.level", "plan: mechanism", "result: versions.torch", "result: hardware.gpu"):
+    for key in ("settings: amp.level", "plan: mechanism", "versions: torch", "hardware: gpu"):
         assert key in differing
     assert "settings: batch" not in differing
     assert "-python trainer amp=o0\n+python trainer amp=o2" in differing
@@ -120,7 +122,7 @@ def test_a_run_without_a_result_does_not_differ_in_all_of_it(root):
 
 
 def test_figures_that_differ_bear_their_units_and_digests_are_short(root):
-    one = folders.run(root, "20260102-030405-brave-otter", resulting={"digests": {"code": f"sha256:{'a' * 64}"}})
+    one = folders.run(root, "20260102-030405-brave-otter", resulting={"digests": {"data": f"sha256:{'a' * 64}"}})
     other = folders.run(root, "20260102-030406-brave-owl", resulting={"throughput": {"mean": 7.0}})
     differing = terminal(one, other)
     assert "result: throughput.mean (samples/s)" in differing
@@ -288,11 +290,71 @@ def test_what_nvidia_smi_said_besides_its_samples_is_told(root):
     assert "telemetry: Unable to determine the device handle for GPU0: GPU is lost" in terminal(folder)
 
 
-def test_of_very_many_runs_steps_are_not_read(root):
-    made = [folders.run(root, f"20260102-03{n:04}-brave-otter", steps=1) for n in range(read.DRAWN + 1)]
+def many(root, count, steps=2):
+    """A sweep of so many runs, each a little better than the one before."""
+    swept = ({"swept": [["seed", n]]} for n in range(count))
+    results = ({"eval": {"accuracy": 0.5 + n / 1000}} for n in range(count))
+    return [
+        folders.run(root, f"{folders.SWEEP}-{n:03}", planned=planned, resulting=resulting, steps=steps)
+        for n, (planned, resulting) in enumerate(zip(swept, results, strict=True))
+    ]
+
+
+def test_of_a_hundred_runs_all_steps_are_read_and_the_best_eight_stand_out(root):
+    made = many(root, 100)
     evidence = read.gather([Run(str(root), each.name) for each in made])
-    assert all(each.metrics is None for each in evidence)
-    assert len(sections.of_runs("many", evidence).sections[0].parts[0].rows) == read.DRAWN + 1
+    document = sections.of_runs("many", evidence)
+    lines = drawn(document, "Loss").lines
+    assert len(lines) == 100
+    assert {line.label.split()[0]: line.colour for line in lines if line.colour is not None} == {
+        f"{92 + n:03}": n for n in range(8)
+    }
+    assert document.lead == ("100 runs. In the charts the 8 with the best held-out accuracy have colours.",)
+    assert len(page.render(document).encode()) < 2_000_000
+
+
+def test_of_more_runs_than_are_read_the_best_are(root, monkeypatch):
+    monkeypatch.setattr(chosen, "READ", 20)
+    made = many(root, 30)
+    document = sections.of_runs("many", read.gather([Run(str(root), each.name) for each in made]))
+    assert sorted(line.label.split()[0] for line in drawn(document, "Loss").lines) == [f"{n:03}" for n in range(10, 30)]
+    assert len(document.sections[0].parts[0].rows) == 30
+    assert document.lead[0].startswith("30 runs. The steps of 20 of them were read.")
+
+
+def test_long_runs_are_read_until_there_is_too_much_of_them(root, monkeypatch):
+    monkeypatch.setattr(chosen, "BYTES", 10_000)
+    monkeypatch.setattr(chosen, "ALWAYS", 3)
+    made = many(root, 6, steps=40)
+    evidence = read.gather([Run(str(root), each.name) for each in made])
+    assert [each.metrics is not None for each in evidence] == [False, False, False, True, True, True]
+
+
+def test_runs_without_an_accuracy_are_ordered_by_their_loss_and_those_without_either_come_last():
+    results = [{"loss": {"last": 2.0}}, {}, {"loss": {"last": 1.0}}, {"loss": {"last": None}}]
+    assert chosen.best_first(results) == ([2, 0, 1, 3], "last loss")
+
+
+def test_runs_of_different_data_have_no_ratio_and_that_is_said(root):
+    made = []
+    for number, name in enumerate(("digits", "synthetic")):
+        settings = {**folders.plan("o2")["settings"], "data": {"name": name}}
+        made.append(folders.run(root, f"20260102-03040{number}-brave-otter", planned={"settings": settings}))
+    said = terminal(*made)
+    assert "No ratios: these runs are of different data sets (digits, synthetic)." in said
+    assert "ratio" not in said.split("\n")[3] and "x)" not in said
+
+
+def test_what_two_runs_have_in_common_is_said(root):
+    made = [folders.run(root, f"20260102-03040{n}-brave-otter", level) for n, level in enumerate(("o1", "o2"))]
+    for each in made:
+        path = each / "result.json"
+        said = {"versions": {"torch": "2.13"}, "hardware": {"cpu": "a CPU"}, "digests": {"data": "d" * 64}}
+        runs.write_json(path, {**json.loads(path.read_text()), **said})
+    assert "The same in all: code, data, versions, hardware, result." in terminal(*made)
+    runs.write_json(path, {**json.loads(path.read_text()), "versions": {"torch": "2.12"}})
+    assert "The same in all: code, data, hardware, result." in terminal(*made)
+    assert re.search(r"versions: torch +2.13 +2.12", terminal(*made))
 
 
 @pytest.mark.parametrize("value", [None, "text", [1], {"mean": "fast"}])

@@ -1,0 +1,67 @@
+"""Of many runs: whose steps are worth reading, and whose curves stand out."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+READ = 100
+"""Runs whose steps are read at most."""
+ALWAYS = 24
+"""Of them those that are read however long they are."""
+BYTES = 64 << 20
+"""Of metrics and telemetry that are read beyond that, which takes about a second."""
+TOLD_APART = 16
+"""Curves that can be told apart: there are 8 colours, and dashes."""
+COLOURED = 8
+"""Curves in colour where there are more than that; the others are grey."""
+
+
+def best_first(results: Sequence[Mapping[str, Any]]) -> tuple[list[int], str]:
+    """Indices of the runs, and by what they are ordered: held-out accuracy, else the last loss. What has neither comes
+    last."""
+    accuracies = [_value(each, "eval", "accuracy") for each in results]
+    losses = [_value(each, "loss", "last") for each in results]
+    by = "held-out accuracy" if any(each is not None for each in accuracies) else "last loss"
+    keys = [None if each is None else -each for each in accuracies] if by == "held-out accuracy" else losses
+    order = sorted(range(len(results)), key=lambda index: (keys[index] is None, keys[index] or 0.0))
+    return order, by
+
+
+def to_read(order: Sequence[int], folders: Sequence[Path]) -> set[int]:
+    """The runs whose steps are read, the first of the order before others."""
+    found: set[int] = set()
+    left = BYTES
+    for index in order[:READ]:
+        left -= _size(folders[index])
+        if len(found) >= ALWAYS and left < 0:
+            break
+        found.add(index)
+    return found
+
+
+def colours(order: Sequence[int]) -> list[int | None]:
+    """The colour of each run, by its place in the order that is kept; none for those that only make the ground."""
+    if len(order) <= TOLD_APART:
+        return list(range(len(order)))
+    shown = {index: number for number, index in enumerate(sorted(order[:COLOURED]))}
+    return [shown.get(index) for index in range(len(order))]
+
+
+def _value(result: Mapping[str, Any], group: str, key: str) -> float | None:
+    value = (result.get(group) or {}).get(key)
+    return value if isinstance(value, (int, float)) else None
+
+
+def _size(folder: Path) -> int:
+    """Bytes of what a run measured."""
+    return _bytes(folder / "metrics.jsonl") + sum(_bytes(each) for each in (folder / "telemetry").glob("*.csv"))
+
+
+def _bytes(path: Path) -> int:
+    try:
+        return os.stat(path).st_size
+    except OSError:
+        return 0
