@@ -19,6 +19,8 @@ from launcher.states import State
 
 INTERVAL = 0.5
 """Seconds between two looks; more where looking takes long, so that it never takes a tenth of one core."""
+LONGEST = 5.0
+"""But never more: what took long may have been a network that was away."""
 
 
 class _Followed:
@@ -64,7 +66,7 @@ def watch(run_dirs: Sequence[Path], *, on_interrupt: Callable[[int], None]) -> d
             display.show([row for each in followed.values() for row in each.rows()])
             if all(each.state.finished for each in followed.values()):
                 break
-            until = time.monotonic() + max(INTERVAL, 10 * (time.monotonic() - began))
+            until = time.monotonic() + max(INTERVAL, min(LONGEST, 10 * (time.monotonic() - began)))
             while time.monotonic() < until and len(interrupts) == handled:
                 time.sleep(0.05)
             if len(interrupts) > handled:

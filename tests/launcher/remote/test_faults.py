@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import random
+import signal
 import subprocess
 import sys
 import threading
@@ -247,6 +248,7 @@ def test_a_network_that_stalls_is_given_up_with_words_and_nothing_hangs(far, pro
         Host(address(far.config, transport=transport, connect_timeout=1)).ask("hello")
     assert time.monotonic() - began < 25
     proxy.stalled = False
+    reached.silence = host.SILENCE  # a login takes more than a second on a machine with much to do
     assert reached.ask("hello")
     reached.close()
 
@@ -371,3 +373,32 @@ def test_a_hundred_runs_are_submitted_and_followed_at_once_through_one_connectio
     assert proxy.connections == 1
     assert all(attempts(far, each) == [1] for each in cells)
     assert all((far.pointer(each) / "metrics.jsonl").stat().st_size > 0 for each in cells)
+
+
+def test_what_is_followed_is_gone_on_with_after_the_connection_stood_still(far, tmp_path):
+    """As where a lid was closed: for longer than a silence is borne, nothing comes, and nothing is closed."""
+    server = OwnSshd(far.testbed, tmp_path)
+    program = "import sys; from launcher import watch; watch.LONGEST = 0.5; "
+    program += "from launcher.remote import host; host.SILENCE = 2.5; "
+    program += "from launcher.__main__ import main; sys.exit(main(sys.argv[1:]))"
+    following, said = {}, {verb: tmp_path / verb for verb in ("logs", "watch")}
+    try:
+        far.config = configuration(tmp_path, far.testbed, **server.lines)
+        (run,) = far.submit("steps=60", "env.PAUSE=0.1")
+        host.close_all()
+        for verb, words in (("logs", ["-f", run]), ("watch", [run])):
+            command = [sys.executable, "-u", "-c", program, verb, *words]
+            with open(said[verb], "w") as out, open(tmp_path / f"{verb}.err", "w") as err:
+                following[verb] = subprocess.Popen(command, stdout=out, stderr=err)
+        until(lambda: "step 1\n" in said["logs"].read_text() and "running\n" in said["watch"].read_text())
+        for pid in server.sessions():
+            os.kill(pid, signal.SIGSTOP)
+        assert {verb: each.wait(60) for verb, each in following.items()} == {"logs": 0, "watch": 0}
+        assert said["logs"].read_text() == (far.folder(run) / "attempts/1/stdout.log").read_text()
+        assert "is stuck" in (tmp_path / "logs.err").read_text() + said["watch"].read_text()
+        assert "done after" in said["watch"].read_text()
+    finally:
+        for each in following.values():
+            each.kill()
+            each.wait()
+        server.kill()
