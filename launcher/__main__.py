@@ -9,23 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from launcher.errors import LauncherError
-
-VERBS = {
-    "run": "check and start a job; the default",
-    "plan": "show what would be started, and which file or word set each value",
-    "compare": "arms of one job in turn on the same devices: what a mode gains and costs",
-    "ls": "list runs, or show one",
-    "logs": "show or follow a run's output",
-    "watch": "follow runs while they train",
-    "cancel": "stop runs",
-    "resume": "go on with a run that stopped",
-    "report": "tables and charts from runs",
-    "fetch": "bring what runs on other hosts left",
-    "rm": "delete runs",
-    "shell": "open a terminal in a job's environment",
-    "image": "list, show and fetch container images",
-    "doctor": "check this machine or a cluster, and say what to mend",
-}
+from launcher.verbs import VERBS
 
 QUIET = ("plan", "ls", "logs", "report", "rm", "image", "--help", "-h", "--cfg")
 """Words of command lines that start and follow nothing."""

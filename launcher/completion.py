@@ -9,6 +9,7 @@ import os
 from collections.abc import Iterable, Sequence
 
 from launcher.errors import UsageError
+from launcher.verbs import VERBS
 
 _BASH = """\
 _launcher_complete() {
@@ -62,8 +63,6 @@ def candidates(line: str) -> list[str]:
         return [f"{key}={each}" for each in _values(key) if each.startswith(value)]
     found = [f"{each}=" for each in _keys(given)]
     if not given:
-        from launcher.__main__ import VERBS
-
         found += VERBS
     return sorted(each for each in found if each.startswith(last))
 

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from launcher.errors import UsageError
 from launcher.schema import GROUPS, annotation_of, text_key
+from launcher.verbs import VERBS
 from recipes.typed import SettingsError, refuse_control_characters
 
 _SHAPE = re.compile(r"(?P<prefix>\+\+|\+|~)?(?P<key>[^=~+][^=]*?)(?:=(?P<text>.*))?", re.DOTALL)
@@ -73,8 +74,6 @@ def parse(word: str, groups: Sequence[str] = GROUPS) -> Override:
 
 
 def _no_override(word: str, groups: Sequence[str]) -> str:
-    from launcher.__main__ import VERBS
-
     if word in VERBS:
         return f"{word} is a verb, and a verb is the first word: python -m launcher {word} ..."
     if is_key(word, groups):

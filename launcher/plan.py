@@ -11,7 +11,7 @@ from launcher import contained, gpu_choice, needs, preflight, profilers, user_sc
 from launcher.comparison import Compare, Published
 from launcher.contained import ContainerPlan
 from launcher.errors import UsageError, placed
-from launcher.facts import Facts
+from launcher.facts import Facts, Gpu
 from launcher.remote import address as addresses
 from launcher.runs import ARMS
 from launcher.schema import SlurmCluster
@@ -141,34 +141,17 @@ def _place(spec: JobSpec, key: str) -> str:
 
 def _resolve(spec: JobSpec, facts: Facts) -> Plan:
     launch, training = spec.launch, spec.training
-    slurm = launch.cluster if isinstance(launch.cluster, SlurmCluster) else None
-    refuse_control_characters("run_root", facts.run_root)
-    if facts.run_root_problem:
-        raise SettingsError(f"run_root={launch.run_root}: {facts.run_root_problem}; name another folder", "run_root")
-    needs.check_data(spec, facts)
-    needs.check_secrets(spec, facts)
-    if slurm:
-        slurm_check.check(spec, facts)
+    slurm = isinstance(launch.cluster, SlurmCluster)
+    _check_place(spec, facts)
     gpus, count = gpu_choice.choose(spec, facts)
     device = gpu_choice.device(spec, facts, count)
     processes, devices = gpu_choice.processes(spec, count)
     if training.framework == "paddle" and launch.nodes * processes > 1:
         raise SettingsError("framework=paddle runs in one process on one GPU; say gpus=1", "gpus")
     settings.check(training, launch.nodes * devices)
-    if slurm:
-        capability = slurm_check.capability(slurm, facts) if count else None
-    else:
-        capability = min((each for gpu in gpus if (each := gpu.compute_capability) is not None), default=None)
+    capability = _capability(spec, facts, gpus, count)
     dtype = levels.resolve_dtype(training.amp.level, training.amp.dtype, device, capability, training.framework)
-    if spec.recipe.name == "script":
-        ngc = user_script.is_ngc_tensorflow1(launch.image)
-        row = script.mechanism(training, dtype, device, user_script.source(spec, facts), ngc_tensorflow1=ngc)
-    else:
-        row = levels.mechanism(
-            training.framework, training.amp.level, dtype, training.xla, device, training.amp.master_weights
-        )
-    if row.hole:
-        raise SettingsError(row.hole, "amp")
+    mechanism = _mechanism(spec, facts, device, dtype)
     preflight.check(spec, gpus, device, capability)
     gpu_choice.check_free(spec, facts, gpus, count)
     named = tuple(str(gpu.index) for gpu in gpus) if len(gpus) == count else None
@@ -189,7 +172,7 @@ def _resolve(spec: JobSpec, facts: Facts) -> Plan:
         host=facts.host,
         recipe=spec.recipe.name,
         framework=training.framework,
-        mechanism=row.mechanism,
+        mechanism=mechanism,
         settings=plain(settled),
         words=_with_absolute_folder(spec.words, settled),
         trainer=spec.recipe.trainers[training.framework],
@@ -205,8 +188,8 @@ def _resolve(spec: JobSpec, facts: Facts) -> Plan:
             **(facts.containers.environment if container and facts.containers else {}),
         },
         env={
-            **gpu_choice.environment(named, slurm is not None, container is not None),
-            **user_script.environment(row.mechanism, training.amp.level),
+            **gpu_choice.environment(named, slurm, container is not None),
+            **user_script.environment(mechanism, training.amp.level),
             **launch.env,
         },
         secrets=_secrets(spec, facts),
@@ -218,8 +201,7 @@ def _resolve(spec: JobSpec, facts: Facts) -> Plan:
         after=launch.after,
         swept=spec.swept,
         advice=(
-            *_advice(facts, count),
-            *_advice_of_session(spec, facts),
+            *_advice(spec, facts, count),
             *contained.advice(spec, facts, count),
             *preflight.advice(spec, gpus, device, dtype, launch.nodes * devices),
             *user_script.advice(spec, facts, count),
@@ -229,6 +211,41 @@ def _resolve(spec: JobSpec, facts: Facts) -> Plan:
     )
     contained.check(plan, facts)
     return plan
+
+
+def _check_place(spec: JobSpec, facts: Facts) -> None:
+    """Whether what the job reads and writes is there. Raises `SettingsError`."""
+    refuse_control_characters("run_root", facts.run_root)
+    if facts.run_root_problem:
+        root = spec.launch.run_root
+        raise SettingsError(f"run_root={root}: {facts.run_root_problem}; name another folder", "run_root")
+    needs.check_data(spec, facts)
+    needs.check_secrets(spec, facts)
+    if isinstance(spec.launch.cluster, SlurmCluster):
+        slurm_check.check(spec, facts)
+
+
+def _capability(spec: JobSpec, facts: Facts, gpus: tuple[Gpu, ...], count: int) -> tuple[int, int] | None:
+    """The compute capability to plan for, None without GPUs or where nothing tells theirs."""
+    cluster = spec.launch.cluster
+    if isinstance(cluster, SlurmCluster):
+        return slurm_check.capability(cluster, facts) if count else None
+    return min((each for gpu in gpus if (each := gpu.compute_capability) is not None), default=None)
+
+
+def _mechanism(spec: JobSpec, facts: Facts, device: str, dtype: str) -> str:
+    """What carries the level out. Raises `SettingsError` where nothing does."""
+    training = spec.training
+    if spec.recipe.name == "script":
+        ngc = user_script.is_ngc_tensorflow1(spec.launch.image)
+        row = script.mechanism(training, dtype, device, user_script.source(spec, facts), ngc_tensorflow1=ngc)
+    else:
+        row = levels.mechanism(
+            training.framework, training.amp.level, dtype, training.xla, device, training.amp.master_weights
+        )
+    if row.hole:
+        raise SettingsError(row.hole, "amp")
+    return row.mechanism
 
 
 def _slurm_environment(facts: Facts) -> dict[str, str]:
@@ -251,15 +268,12 @@ def _with_absolute_folder(words: tuple[str, ...], settled: Settings) -> tuple[st
     return tuple(f"data.dir={settled.data.dir}" if word.startswith("data.dir=") else word for word in words)
 
 
-def _advice_of_session(spec: JobSpec, facts: Facts) -> tuple[str, ...]:
-    if not facts.ends_at_logout or isinstance(spec.launch.cluster, SlurmCluster):
-        return ()
-    told = f"{facts.host} ends your processes when you log out (KillUserProcesses=yes), this run too"
-    return (f"{told}; `loginctl enable-linger {facts.user}` there, or its administrator, can allow them to stay",)
-
-
-def _advice(facts: Facts, count: int) -> tuple[str, ...]:
+def _advice(spec: JobSpec, facts: Facts, count: int) -> list[str]:
     said = [f"running without a GPU: {facts.gpu_problem}"] if facts.gpu_problem and not count else []
     if facts.containers and facts.containers.image_pull:
         said.append("the image isn't here yet: a job of its own fetches it first (pull.log)")
-    return tuple(said)
+    if facts.ends_at_logout and not isinstance(spec.launch.cluster, SlurmCluster):
+        told = f"{facts.host} ends your processes when you log out (KillUserProcesses=yes), this run too"
+        allowed = f"`loginctl enable-linger {facts.user}` there, or its administrator, can allow them to stay"
+        said.append(f"{told}; {allowed}")
+    return said

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from launcher.__main__ import VERBS
 from launcher.config import Composer, cells
 from launcher.overrides import parse
 from launcher.request import compose, take_apart, understand
 from launcher.spec import make
+from launcher.verbs import VERBS
 from recipes import levels
 from recipes.levels import LEVELS, LossScale
 from recipes.recipe import NAMES, find

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from launcher.__main__ import VERBS, main
+from launcher.__main__ import main
+from launcher.verbs import VERBS
 from tests.launcher.hosts import LAPTOP
 
 BAD = [
