@@ -79,8 +79,8 @@ def on_slurm(plan: Plan, text: str, job: str | None) -> list[str]:
 
 
 def over_ssh(ssh: Sequence[str], words: Sequence[str]) -> list[str]:
-    """The words as the system's ssh takes them. The far side's login shell reads them, and may be any: csh takes `!` and
-    ends of lines even in single quotes, fish backslashes. So what it sees are letters and digits, which bash decodes."""
+    """The words as the system's ssh takes them. The login shell there reads them, and may be any: csh takes `!` and
+    ends of lines even in single quotes, fish backslashes. So it gets letters and digits, which bash decodes."""
     text = base64.b64encode(shlex.join(words).encode()).decode()
     return [*ssh, f"""exec bash -c 'eval "$(echo {text} | base64 -d)"'"""]
 

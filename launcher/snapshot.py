@@ -39,7 +39,8 @@ def _ignored(package: Path) -> set[Path]:
     """Files of the package that its git checkout ignores; none outside one, or where the whole package is ignored."""
     if not _in_checkout(package):
         return set()
-    listed = git(package, "ls-files", "-z", "--others", "--ignored", "--exclude-standard").split("\0")
+    asked = ("ls-files", "-z", "--others", "--ignored", "--exclude-standard")
+    listed = git(package, *asked, errors="surrogateescape").split("\0")
     found = {package / each for each in listed if each}
     return set() if package / "__init__.py" in found else found
 
@@ -49,10 +50,15 @@ def _in_checkout(folder: Path) -> bool:
 
 
 def describe(root: Path, files: Mapping[str, Path]) -> Code:
-    """Digest and size of the files, and the git state they come from. Raises `UsageError` for too much, and where they
-    change meanwhile: an editor, or git, may be at work."""
+    """Digest and size of the files, and the git state they come from. Raises `UsageError` for too much, for a file that
+    may not be read, and where they change meanwhile: an editor, or git, may be at work."""
     try:
         return _describe(root, files)
+    except PermissionError as error:
+        raise UsageError(
+            f"{error.filename} is part of the code that goes along, and may not be read: see its mode, or list it in "
+            ".gitignore"
+        ) from None
     except FileNotFoundError as error:
         raise UsageError(f"{error.filename} went away while the code was looked at; run the command again") from None
 
@@ -62,7 +68,7 @@ def _describe(root: Path, files: Mapping[str, Path]) -> Code:
     if total > MAX_BYTES:
         raise UsageError(
             f"the code to run is {total / 2**20:.0f} MiB, more than the {MAX_BYTES // 2**20} MiB a snapshot may hold: "
-            f"keep data and results out of {root}, or list them in .gitignore"
+            f"keep data and results out of {root}, or list them in .gitignore ({largest(files)})"
         )
     commit, dirty = git_state(root, list(files.values())[:1])
     return Code(
@@ -73,6 +79,12 @@ def _describe(root: Path, files: Mapping[str, Path]) -> Code:
         commit=commit,
         dirty=dirty,
     )
+
+
+def largest(files: Mapping[str, Path], count: int = 3) -> str:
+    """The largest of the files, in words."""
+    sizes = sorted(((path.stat().st_size, name) for name, path in files.items()), reverse=True)
+    return "largest: " + ", ".join(f"{name} {size / 2**20:.0f} MiB" for size, name in sizes[:count])
 
 
 def store(run_root: Path, digest: str, files: Mapping[str, Path]) -> Path:
@@ -134,7 +146,7 @@ def _digest(files: Mapping[str, Path]) -> str:
     whole = hashlib.sha256()
     for name in sorted(files):
         content = files[name].read_bytes()
-        whole.update(f"{name}\0{len(content)}\0".encode())
+        whole.update(os.fsencode(name) + f"\0{len(content)}\0".encode())  # a name of a file may be no UTF-8
         whole.update(content)
     return whole.hexdigest()
 
@@ -146,7 +158,7 @@ def git_state(root: Path, files: Sequence[Path]) -> tuple[str | None, bool]:
     if not files or not git(root, "ls-files", "--", str(files[0])):
         return None, False  # an environment inside somebody's checkout says nothing about this code
     lines = git(root, "status", "--porcelain=v2", "--branch", "--untracked-files=normal").splitlines()
-    commits = [line.split()[-1] for line in lines if line.startswith("# branch.oid ")]
+    commits = [line.split()[-1] for line in lines if line.startswith("# branch.oid ") and "(initial)" not in line]
     return (commits[0] if commits else None), any(not line.startswith("#") for line in lines)
 
 
@@ -161,15 +173,26 @@ def diff(root: Path) -> str:
 def git(folder: Path, *arguments: str, errors: str = "replace") -> str:
     """What git prints there; empty where there is no git, or it fails. `errors` is what becomes of bytes that are no
     UTF-8: with `surrogateescape`, names of files stay names of files."""
+    done = _called(folder, arguments, errors)
+    return done.stdout if done is not None and done.returncode == 0 else ""
+
+
+def is_anothers(folder: Path) -> bool:
+    """Whether git refuses to read the checkout there since it belongs to another person. See git-config(1),
+    safe.directory."""
+    done = _called(folder, ("rev-parse",), "replace")
+    return done is not None and done.returncode != 0 and "dubious ownership" in done.stderr
+
+
+def _called(folder: Path, arguments: Sequence[str], errors: str) -> subprocess.CompletedProcess[str] | None:
     try:
-        done = subprocess.run(
+        return subprocess.run(
             ["git", "-C", str(folder), *arguments],
             capture_output=True,
             text=True,
             errors=errors,
             timeout=20,
-            env={**os.environ, "GIT_OPTIONAL_LOCKS": "0"},
+            env={**os.environ, "GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"},  # its words, too, are read
         )
     except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return done.stdout if done.returncode == 0 else ""
+        return None

@@ -30,8 +30,9 @@ def root_of(script: Path) -> Path:
 def collect(script: Path) -> dict[str, Path]:
     """The files that go along with a script, itself among them, by their names in the snapshot.
 
-    Of a git checkout it is what git tracks or would; otherwise all but hidden folders and caches. Raises `UsageError`
-    for more than a snapshot may hold.
+    Of a git checkout it is what git tracks or would, submodules included; otherwise all but hidden folders and caches.
+    Of folders that links lead to, those that are within, and packages of Python elsewhere. Raises `UsageError` for more
+    than a snapshot may hold.
     """
     root = root_of(script)
     found: dict[str, Path] = {}
@@ -44,8 +45,9 @@ def collect(script: Path) -> dict[str, Path]:
         if total > snapshot.MAX_BYTES or len(found) > MAX_FILES:
             limit = f"{snapshot.MAX_BYTES // 2**20} MiB" if total > snapshot.MAX_BYTES else f"{MAX_FILES:,} files"
             raise UsageError(
-                f"script={script}: its folder {root} goes along with it, and holds more than {limit}; put the code "
-                "into a folder or git checkout of its own, without data and results"
+                f"script={script}: its folder {root} goes along with it, and holds more than {limit} "
+                f"({snapshot.largest(found)}); list data and results in .gitignore, or put the code into a folder or "
+                "git checkout of its own"
             )
     return found
 
@@ -74,10 +76,19 @@ def check(named: str, script: Path, *, alone: bool) -> None:
 
 
 def _checkout(script: Path) -> Path | None:
-    """The git checkout that the script belongs to; None where git ignores it or isn't there."""
-    if not any((each / ".git").exists() for each in script.parents):
+    """The git checkout that the script belongs to; None where git ignores it or isn't there.
+
+    Raises `UsageError` for one that git refuses to read, as another person's: what is ignored there can't be known.
+    """
+    within = next((each for each in script.parents if (each / ".git").exists()), None)
+    if within is None:
         return None
     top = snapshot.git(script.parent, "rev-parse", "--show-toplevel", errors="surrogateescape").strip()
+    if not top and snapshot.is_anothers(script.parent):
+        raise UsageError(
+            f"script={script}: git does not read {within}, which is another person's, so nobody can say which files "
+            f"go along with the script; if you trust it: git config --global --add safe.directory '{within}'"
+        )
     listed = snapshot.git(script.parent, *KNOWN_FILES, "--", script.name).strip()
     return Path(top) if top and listed and Path(top) in script.parents else None
 
@@ -85,16 +96,36 @@ def _checkout(script: Path) -> Path | None:
 def _in_checkout(root: Path) -> Iterator[Path]:
     listed = snapshot.git(root, *KNOWN_FILES, "-z", errors="surrogateescape")
     for name in listed.split("\0"):
-        if name:
-            yield root / name
+        path = root / name
+        if not name:
+            continue
+        if path.is_symlink() and _leads_to_code(path, root):
+            yield from _in_folder(path, links=False)
+        elif not path.is_symlink() and (path / ".git").exists():  # a submodule, or another checkout inside this one
+            yield from _in_checkout(path)
+        else:
+            yield path
 
 
-def _in_folder(root: Path) -> Iterator[Path]:
+def _in_folder(root: Path, links: bool = True) -> Iterator[Path]:
     for folder, folders, names in os.walk(root):
         folders[:] = sorted(each for each in folders if each != "__pycache__" and not each.startswith("."))
+        for each in folders:
+            path = Path(folder, each)
+            if links and path.is_symlink() and _leads_to_code(path, root):
+                yield from _in_folder(path, links=False)  # links may lead round in a circle
         for name in sorted(names):
-            if not name.endswith((".pyc", ".swp", "~")):
+            if name != ".git" and not name.endswith((".pyc", ".swp", "~")):
                 yield Path(folder) / name
+
+
+def _leads_to_code(link: Path, root: Path) -> bool:
+    """Whether a link leads to a folder of code: one within the code, or a package of Python anywhere. Not to one that
+    it is in itself, and not to data, of which there may be any amount."""
+    target = link.resolve()
+    if not target.is_dir() or target in link.parent.resolve().parents or target == link.parent.resolve():
+        return False
+    return root.resolve() in target.parents or (target / "__init__.py").is_file()
 
 
 def absolute(named: str) -> Path:

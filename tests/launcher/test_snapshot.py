@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 import subprocess
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -61,3 +62,39 @@ def test_a_file_that_goes_away_meanwhile_is_told_and_nothing_is_left(package: Pa
     with pytest.raises(UsageError, match=r"new\.py went away while the code was copied; run the command again"):
         snapshot.store(tmp_path, digest, files)
     assert list((tmp_path / ".code").iterdir()) == []
+
+
+def test_files_whose_names_are_no_utf_8_are_ignored_and_taken_as_others_are(package: Path, tmp_path: Path) -> None:
+    (package.parent / ".gitignore").write_bytes(b"kaffee-\xe9.py\n")
+    for name in (b"kaffee-\xe9.py", b"tee-\xe9.py"):
+        Path(os.fsdecode(os.fsencode(package) + b"/" + name)).write_text("")
+    files = snapshot.collect(package)
+    assert [os.fsencode(each) for each in files if "-" in each] == [b"recipes/tee-\xe9.py"]
+    target = snapshot.store(tmp_path, snapshot.describe(package.parent, files).digest, files)
+    assert (target / os.fsdecode(b"recipes/tee-\xe9.py")).is_file()
+
+
+def test_a_repository_without_commits_has_none(package: Path) -> None:
+    assert snapshot.git_state(package.parent, [package / "mnist.py"]) == (None, True)
+
+
+def test_too_much_is_refused_with_the_files_that_are(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(snapshot, "MAX_BYTES", 2**20)
+    with open(package / "model.bin", "wb") as stream:
+        stream.truncate(3 * 2**20)
+    with pytest.raises(UsageError, match=r"is 3 MiB, .*largest: recipes/model\.bin 3 MiB"):
+        snapshot.describe(package.parent, snapshot.collect(package))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user")
+def test_a_file_that_may_not_be_read_is_named() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        path = Path(folder, "secret.py")
+        path.touch(mode=0o600)
+        os.seteuid(65534)
+        try:
+            with pytest.raises(UsageError, match=f"{path} is part of the code that goes along, and may not be read"):
+                snapshot.describe(Path(folder), {"secret.py": path})
+        finally:
+            os.seteuid(0)

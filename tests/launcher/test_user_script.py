@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import shlex
 import subprocess
 from pathlib import Path
@@ -58,7 +59,7 @@ def test_the_wrapper_is_told_the_level_the_file_and_its_arguments() -> None:
     assert from_json(json.loads(json.dumps(to_json(plan)))) == plan
 
 
-@settings(max_examples=30)
+@settings(max_examples=30, deadline=None)
 @given(st.lists(st.text(st.characters(exclude_categories=("Cs", "Cc")), max_size=20), max_size=4))
 def test_arguments_behind_two_dashes_are_passed_on_byte_for_byte(arguments: list[str]) -> None:
     plan = plan_of("--", *arguments)
@@ -210,6 +211,85 @@ def test_of_a_git_checkout_all_that_git_would_track_goes_along(project: Path) ->
     assert user_code.name_in_snapshot(inner) == "script/sub/train2.py"
     expected = ["script/.gitignore", "script/sub/helper.py", "script/sub/train2.py", "script/train.py"]
     assert sorted(user_code.collect(inner)) == expected
+
+
+def git(folder: Path, *words: str) -> None:
+    settings = ("user.name=test", "user.email=test@test", "protocol.file.allow=always")
+    options = [word for each in settings for word in ("-c", each)]
+    subprocess.run(["git", "-C", str(folder), *options, *words], check=True, capture_output=True)
+
+
+def test_what_lies_in_submodules_and_checkouts_within_goes_along_and_so_it_does_from_a_worktree(
+    project: Path, tmp_path: Path
+) -> None:
+    library = tmp_path / "library"
+    (library / "data").mkdir(parents=True)
+    for name in ("code.py", "data/x", "new\nline é.py"):
+        (library / name).write_text("")
+    (library / ".gitignore").write_text("data\n")
+    for folder in (library, project):
+        git(folder, "init", "-q")
+        git(folder, "add", ".")
+        git(folder, "commit", "-q", "-m", "all")
+    git(project, "submodule", "add", "-q", str(library), "lib")
+    git(project, "commit", "-q", "-m", "lib")
+    git(project, "clone", "-q", str(library), "cloned")
+    (project / "lib" / "mine.py").write_text("")
+    of_library = [".gitignore", "code.py", "new\nline é.py"]
+    within = [f"script/{folder}/{name}" for folder in ("lib", "cloned") for name in of_library]
+    assert {each for each in names(project) if each.count("/") > 1 and "sub/" not in each and "hidden" not in each} == {
+        *within,
+        "script/lib/mine.py",
+    }
+    git(project, "worktree", "add", "-q", str(tmp_path / "tree"))
+    assert "script/sub/helper.py" in names(tmp_path / "tree")
+    assert not [each for each in names(tmp_path / "tree") if each.endswith("/.git")]
+
+
+@pytest.mark.parametrize("checkout", [True, False])
+def test_links_to_code_are_followed_and_links_to_data_are_not(project: Path, tmp_path: Path, checkout: bool) -> None:
+    shared, data = tmp_path / "shared", tmp_path / "data"
+    for folder in (shared, data):
+        (folder / "deep").mkdir(parents=True)
+        (folder / "deep" / "file").write_text("")
+    (shared / "__init__.py").write_text("")
+    links = {
+        "inside": "sub",
+        "shared": shared,
+        "data": data,
+        "round": ".",
+        "gone": "/no/such",
+        "one.py": "sub/helper.py",
+    }
+    for name, target in links.items():
+        (project / name).symlink_to(target)
+    (project / "sub" / "back").symlink_to("../sub")
+    (project / "sub" / "up").symlink_to("..")
+    if checkout:
+        git(project, "init", "-q")
+    linked = [each for each in names(project) if not each.startswith(("script/sub/", "script/.hidden"))]
+    assert linked == [
+        "script/inside/helper.py",
+        "script/one.py",
+        "script/shared/__init__.py",
+        "script/shared/deep/file",
+        "script/train.py",
+    ]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives files to another user")
+def test_a_checkout_that_git_refuses_to_read_is_no_folder_without_git(project: Path) -> None:
+    """Else what is ignored there, as secrets and data, would go along."""
+    git(project, "init", "-q")
+    for each in (project, project / ".git"):
+        os.chown(each, 65534, 65534)
+    with pytest.raises(UsageError, match=f"git config --global --add safe.directory '{project}'"):
+        user_code.collect(project / "train.py")
+
+
+def test_a_checkout_whose_repository_is_gone_is_a_folder(project: Path) -> None:
+    (project / ".git").write_text("gitdir: /no/such\n")
+    assert names(project) == ["script/sub/helper.py", "script/train.py"]
 
 
 def test_more_than_a_snapshot_holds_is_refused(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
