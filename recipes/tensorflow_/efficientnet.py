@@ -82,7 +82,7 @@ def train(run: Run) -> None:
 
     def loss_of(chosen: tf.Tensor) -> tf.Tensor:
         logits = net(precision.input(resized(tf.gather(images, chosen))), training=True)
-        return cross_entropy(tf.gather(labels, chosen), logits)
+        return cross_entropy(tf.gather(labels, chosen), precision.output(logits))
 
     measure = make_measure(run, net)
 

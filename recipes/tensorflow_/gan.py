@@ -94,14 +94,15 @@ def train(run: Run) -> None:
 
     def generator_loss(chosen: tf.Tensor) -> tf.Tensor:
         """Low where the discriminator takes made images for real ones, whose label is 0."""
-        logits = discriminator(made(chosen.shape[0]), training=True)
+        logits = precision.output(discriminator(made(chosen.shape[0]), training=True))
         return binary_cross_entropy(logits, numpy.full((chosen.shape[0], 1), hyper.soften, numpy.float32))
 
     def discriminator_loss(chosen: tf.Tensor) -> tf.Tensor:
         """Of as many real images as made ones; some labels are exchanged, since its task is the easier one."""
         fake = made(chosen.shape[0])
-        inputs = tf.concat((tf.cast(tf.gather(real, chosen), fake.dtype), fake), 0)
-        return binary_cross_entropy(discriminator(inputs, training=True), labels(chosen.shape[0], hyper))
+        taken = precision.input(tf.gather(real, chosen))
+        logits = precision.output(discriminator(tf.concat((tf.cast(taken, fake.dtype), fake), 0), training=True))
+        return binary_cross_entropy(logits, labels(chosen.shape[0], hyper))
 
     def step(batch: tf.Tensor) -> tuple[Loss, StepOutcome]:
         """The generator's update, and then the discriminator's against the new generator; the loss scale moves once."""
@@ -132,7 +133,7 @@ def train(run: Run) -> None:
 
 
 def binary_cross_entropy(logits: tf.Tensor, labels: numpy.ndarray) -> tf.Tensor:
-    return tf.reduce_mean(tf.nn.sigmoid_cross_entropy_with_logits(labels, tf.cast(logits, tf.float32)))
+    return tf.reduce_mean(tf.nn.sigmoid_cross_entropy_with_logits(labels, logits))
 
 
 def labels(count: int, settings: GanSettings) -> numpy.ndarray:

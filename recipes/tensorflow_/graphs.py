@@ -25,6 +25,9 @@ LOOP = re.compile(r"(^|/)while(_\d+)?/body")
 MIXED = "products for an unknown number of samples beside others"
 """Their shares of the work can't be told."""
 
+INTEGERS = {"int32", "int64", "uint8"}
+"""Dtypes of operands that no precision level is about."""
+
 CLUSTER = re.compile(r"_?Xla(Compile|Run|Merge|Launch)")
 """Operations in whose place a program of XLA's runs."""
 
@@ -79,7 +82,8 @@ def _read_one(graph: Any, named: Sequence[str], kept: str | None, compiled: bool
         fused = node.attr["fused_ops"].list.s if "fused_ops" in node.attr else ()  # looking up what isn't there adds it
         names = {base(node.op), *(each.decode() for each in fused)}
         for name in names & set(named):
-            found.listed[name, dtype_of(node)] += 1
+            if dtype_of(node) not in INTEGERS:  # as a gather of labels has
+                found.listed[name, dtype_of(node)] += 1
         if base(node.op) not in PRODUCTS and may_multiply(node.op) and not (compiled and CLUSTER.match(node.op)):
             found.unaccounted[node.op] += 1
     for function in graph.library.function:
@@ -161,8 +165,9 @@ def call(
 
 
 def dtype_of(node: Any) -> str:
-    """Of its operands."""
-    return tf.as_dtype(node.attr["T"].type).name if "T" in node.attr else "unknown"
+    """Of its operands; of what it takes rows of, where it gathers."""
+    named = next((key for key in ("T", "Tparams", "dtype") if key in node.attr), None)
+    return tf.as_dtype(node.attr[named].type).name if named else "unknown"
 
 
 def _disagreement(graph: Any, partitions: Sequence[Any]) -> list[str]:

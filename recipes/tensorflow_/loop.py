@@ -12,7 +12,7 @@ A recipe builds its models and says what one step is on one replica; `Run.fit` d
             for chosen in tf.unstack(batch):         # micro-batches, one after another
                 with run.precision.forward(after=gradients) as tape:
                     logits = net(run.precision.input(tf.gather(images, chosen)), training=True)
-                    loss = cross_entropy(tf.gather(labels, chosen), tf.cast(logits, tf.float32)) / len(batch)
+                    loss = cross_entropy(tf.gather(labels, chosen), run.precision.output(logits)) / len(batch)
                 gradients = run.precision.backward(tape, loss, optimizer, gradients)
                 total += loss
             outcome = run.precision.step(optimizer, gradients, clip=settings.clip)

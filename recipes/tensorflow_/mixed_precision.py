@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from recipes.levels import Amp
 from recipes.tensorflow_ import rewrite
-from recipes.tensorflow_.precision import Precision
+from recipes.tensorflow_.precision import Precision, of_floats
 from recipes.typed import SettingsError, nearest
 
 KEPT = "kept_in_float32"
@@ -41,14 +41,29 @@ class GraphRewrite(Float32):
                 )
         rewrite.switch_on(dtype, amp.allow, amp.deny)
 
-    def _handed_on(self, gradients: list[tf.Tensor | None]) -> list[tf.Tensor | None]:
-        """In float32, which ends the half precision here.
+    def input(self, tensor: Any) -> Any:
+        """In float32: a batch is cast when it is here.
 
-        On a CPU the rewrite goes on from a product through all that is computed from it, sums over micro-batches and
-        the optimizer's arithmetic included. Through an IdentityN it doesn't go on.
+        On a CPU the rewrite would cast the whole data set that it was gathered from, in every step.
         """
-        passed = iter(tf.identity_n([each for each in gradients if each is not None]))
-        return [None if each is None else next(passed) for each in gradients]
+        return of_floats(_apart, tensor)
+
+    def output(self, tensor: Any) -> Any:
+        """In float32, as the loss is computed: on a CPU the rewrite would go on into a softmax, and into an argmax."""
+        return of_floats(_apart, super().output(tensor))
+
+    def _handed_on(self, gradients: list[tf.Tensor | None]) -> list[tf.Tensor | None]:
+        """In float32, as they are added up and stepped with: on a CPU the rewrite would go on into both."""
+        return [None if each is None else _apart(each) for each in gradients]
+
+
+def _apart(tensor: tf.Tensor) -> tf.Tensor:
+    """The same tensor, where the rewrite ends that goes on from a product: behind it only `amp.allow` lowers anything.
+
+    Grappler leaves this operation where it is and as it is. An Identity is taken away, and so is an IdentityN of which
+    one output is used; casts are moved across an EnsureShape, and across the gather before it.
+    """
+    return tf.compat.v1.placeholder_with_default(tensor, tensor.shape)
 
 
 class MixedPolicy(Float32):
@@ -86,7 +101,7 @@ class HalfPolicy(Float32):
         return model
 
     def input(self, tensor: Any) -> Any:
-        return tf.nest.map_structure(lambda each: tf.cast(each, self.dtype) if each.dtype.is_floating else each, tensor)
+        return of_floats(lambda each: tf.cast(each, self.dtype), tensor)
 
 
 MECHANISMS: dict[str, type[Float32]] = {"o0": Float32, "o1": GraphRewrite, "o2": MixedPolicy, "o3": HalfPolicy}

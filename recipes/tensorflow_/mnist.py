@@ -47,7 +47,7 @@ def train(run: Run) -> None:
     def loss_of(chosen: tf.Tensor) -> tf.Tensor:
         """Of one micro-batch, whose indices have shape [samples]."""
         logits = net(precision.input(tf.gather(inputs, chosen)), training=True)
-        return cross_entropy(tf.gather(labels, chosen), logits)
+        return cross_entropy(tf.gather(labels, chosen), precision.output(logits))
 
     measure = make_measure(run, net)
     aside, count = channels_last(data.held_out.images), len(data.held_out)

@@ -8,7 +8,7 @@ optimizer = precision.optimizer(keras.optimizers.Adam(), model.trainable_variabl
 def step(inputs, labels):
     with precision.forward() as tape:
         logits = model(precision.input(inputs), training=True)
-        loss = cross_entropy(labels, tf.cast(logits, tf.float32))  # loss / k where k micro-batches make a step
+        loss = cross_entropy(labels, precision.output(logits))  # loss / k where k micro-batches make a step
     gradients = precision.backward(tape, loss, optimizer)
     outcome = precision.step(optimizer, gradients, clip=1.0)   # reduce over replicas, unscale, clip, skip on overflow
     precision.update()                                         # once an iteration, however many optimizers
@@ -168,8 +168,12 @@ class Precision:
             yield tape
 
     def input(self, tensor: Any) -> Any:
-        """A tensor in the dtype that the level feeds its model."""
+        """What a model is fed, of any structure, in the level's dtype."""
         return tensor
+
+    def output(self, tensor: Any) -> Any:
+        """What a model put out, of any structure, in float32: losses and measures are computed from it."""
+        return of_floats(lambda each: tf.cast(each, tf.float32), tensor)
 
     def backward(
         self,
@@ -184,8 +188,8 @@ class Precision:
         """
         if loss.dtype != tf.float32:
             raise RuntimeError(
-                f"the loss is {loss.dtype.name} and should be float32: cast what the model puts out, as in "
-                "loss = cross_entropy(labels, tf.cast(model(precision.input(inputs)), tf.float32))"
+                f"the loss is {loss.dtype.name} and should be float32: make it of precision.output(...), as in "
+                "loss = cross_entropy(labels, precision.output(model(precision.input(inputs))))"
             )
         variables = [each.value for each in optimizer._trainable_variables]
         scale = self._scaler.current()
@@ -257,6 +261,12 @@ class Precision:
     def stepped(self) -> list[Any]:
         """The variables that optimizers step."""
         return [each for optimizer in self._optimizers for each in optimizer._trainable_variables]
+
+
+def of_floats(change: Callable[[tf.Tensor], tf.Tensor], tensors: Any) -> Any:
+    """The same structure with every floating-point tensor changed, and labels and the like as they are."""
+    tensors = tf.nest.map_structure(tf.convert_to_tensor, tensors)
+    return tf.nest.map_structure(lambda each: change(each) if each.dtype.is_floating else each, tensors)
 
 
 def _sum(one: tf.Tensor | None, other: tf.Tensor | None) -> tf.Tensor | None:

@@ -73,7 +73,7 @@ def train(run: Run) -> None:
 
     def loss_of(images: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
         """Cross-entropy with smoothed labels. Weight decay adds to the gradient and not to the value, as in torch."""
-        logits = tf.cast(net(precision.input(images), training=True), tf.float32)
+        logits = precision.output(net(precision.input(images), training=True))
         spread = -tf.reduce_mean(tf.nn.log_softmax(logits))
         loss = (1 - hyper.label_smoothing) * cross_entropy(labels, logits) + hyper.label_smoothing * spread
         squares = tf.add_n([tf.nn.l2_loss(tf.cast(each, tf.float32)) for each in decayed])

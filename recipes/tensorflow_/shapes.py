@@ -69,6 +69,8 @@ def infer(graph: Any, wanted: Iterable[str], batch: int | None = None) -> Shapes
 def _plain(node: Any, nodes: dict[str, Any]) -> Any:
     """The node as one that can be imported, without control inputs."""
     inputs = [each for each in node.input if not each.startswith("^")]
+    if node.op == "_Arg" and _of_argument(node, "_handle_shapes"):
+        return _variable(node)
     if node.op == "_Arg":
         return _placeholder(node.name, node.attr["T"], _of_argument(node, "_output_shapes"))
     if node.op == "ReadVariableOp":
@@ -112,6 +114,14 @@ def _placeholder(name: str, dtype: Any, shape: Any) -> Any:
         new.attr["shape"].shape.unknown_rank = True
     else:
         new.attr["shape"].shape.CopyFrom(shape)
+    return new
+
+
+def _variable(argument: Any) -> Any:
+    """A variable's handle that has its shape, which rows are gathered by, as an embedding's are."""
+    new = tf.compat.v1.NodeDef(name=argument.name, op="VarHandleOp")
+    new.attr["dtype"].type = argument.attr["_handle_dtypes"].list.type[0]
+    new.attr["shape"].shape.CopyFrom(_of_argument(argument, "_handle_shapes"))
     return new
 
 

@@ -28,8 +28,8 @@ def train(run: Run) -> None:
     optimizer = run.optimizer(lambda: keras.optimizers.SGD(hyper.lr), net.trainable_variables)
 
     def loss_of(chosen: tf.Tensor) -> tf.Tensor:
-        found = net(precision.input(tf.gather(inputs, chosen)), training=True)
-        return tf.reduce_mean(tf.square(tf.cast(found, tf.float32) - tf.gather(labels, chosen)))
+        found = precision.output(net(precision.input(tf.gather(inputs, chosen)), training=True))
+        return tf.reduce_mean(tf.square(found - tf.gather(labels, chosen)))
 
     run.fit(
         models=[net],

@@ -39,8 +39,7 @@ def make_step(
 
 
 def cross_entropy(labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
-    """The mean over samples, in float32, of integer labels and logits of any dtype."""
-    logits = tf.cast(logits, tf.float32)
+    """The mean over samples of integer labels and float32 logits, `precision.output(...)` of a model's."""
     return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits))
 
 
@@ -49,7 +48,7 @@ def make_measure(run: Run, net: keras.Model) -> Callable[[Iterable[tuple[Any, An
 
     @tf.function(autograph=False)
     def batch_measures(inputs: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        logits = tf.cast(net(run.precision.input(inputs), training=False), tf.float32)
+        logits = run.precision.output(net(run.precision.input(inputs), training=False))
         right = tf.equal(tf.argmax(logits, 1, labels.dtype), labels)
         losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
         return tf.reduce_sum(tf.cast(right, tf.float32)), tf.reduce_sum(losses)

@@ -17,7 +17,7 @@ from tensorflow.python.eager import context
 from recipes.levels import Amp, LossScale
 from recipes.tensorflow_ import hlo, observe, rewrite, shapes, xla
 from recipes.tensorflow_.precision import Precision
-from tests.recipes.tensorflow_.witnessed import BACKWARD, FORWARD, Training
+from tests.recipes.tensorflow_.witnessed import BACKWARD, BATCH, FORWARD, Training
 from tests.recipes.torch_.trainers import REPOSITORY, environment
 
 LEVELS = [
@@ -246,6 +246,19 @@ def test_shapes_that_cannot_be_inferred_are_unknown(monkeypatch):
 
     monkeypatch.setattr(shapes, "infer", refuse)
     assert verdict(Training(Amp(level="o1"))) == "unknown"
+
+
+def test_products_of_rows_of_a_variable_are_counted():
+    """As an embedding of tf_keras takes them."""
+
+    class Embedding(Training):
+        def forward(self, images):
+            return self.model(tf.gather(self.rows, tf.zeros(BATCH, tf.int32)))
+
+    training = Embedding(Amp(level="o0"), lambda: keras.Sequential([keras.Input((32,)), layers.Dense(10)]))
+    training.rows = tf.Variable(tf.ones((50, 32)))
+    assert training.run()["verdict"] == "proved"
+    assert work(training.witness.reports[0], backward=False) == {"MatMul": 2 * BATCH * 32 * 10}
 
 
 @pytest.fixture(scope="module")

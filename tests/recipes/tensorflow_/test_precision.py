@@ -176,6 +176,40 @@ def test_o1_adds_up_gradients_and_steps_in_float32():
     assert "bfloat16" not in arithmetic
 
 
+class FromDataSet(Training):
+    """Batches are taken in the step from a data set that lies in memory, and the model has a single variable."""
+
+    def __init__(self, amp):
+        super().__init__(amp, lambda: keras.Sequential([keras.Input((64,)), layers.Dense(10, use_bias=False)]))
+        self.data = tf.constant(numpy.random.Generator(numpy.random.Philox(2)).random((500, 64), numpy.float32))
+
+    def step(self, images, labels):
+        with self.precision.forward() as tape:
+            found = self.model(self.precision.input(tf.gather(self.data, labels)), training=True)
+            loss = -tf.reduce_mean(tf.nn.log_softmax(self.precision.output(found)))
+        gradients = self.precision.backward(tape, loss, self.optimizer)
+        self.precision.step(self.optimizer, [tf.square(each) for each in gradients])
+        self.precision.update()
+        return loss
+
+
+MOVED = ("GatherV2", "LogSoftmax", "Square")
+
+
+@pytest.mark.parametrize(("allow", "dtype"), [((), "float32"), (MOVED, "bfloat16")])
+def test_o1_takes_batches_and_has_loss_and_step_in_float32_unless_they_are_allowed(allow, dtype):
+    training = FromDataSet(Amp(level="o1", allow=allow))
+    context.export_run_metadata()
+    training.run(steps=1, watched=())
+    graphs = [each.post_optimization_graph for each in context.export_run_metadata().function_graphs]
+    found = {node.op: dtype_of(node) for graph in graphs for node in graph.node}
+    assert {name: found[name] for name in (*MOVED, "MatMul")} == {**dict.fromkeys(MOVED, dtype), "MatMul": "bfloat16"}
+
+
+def test_an_operation_that_gathers_may_be_on_the_lists():
+    assert FromDataSet(Amp(level="o1", allow=("GatherV2",))).run(steps=1, watched=(1,))["verdict"] == "proved"
+
+
 def _before(operation):
     """Everything that has to be done before an operation."""
     found, todo = set(), [operation]
