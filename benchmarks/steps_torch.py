@@ -172,7 +172,7 @@ def _resnet50(run: Run) -> HandStep:
 
 def _efficientnet(run: Run) -> HandStep:
     pixels, labels = to_device(cifar.load(run.settings.data, run.settings.seed).train, CPU)
-    net = efficientnet_trainer.Net().to(memory_format=torch.channels_last).train()
+    net = efficientnet_trainer.Net(run.settings.train).to(memory_format=torch.channels_last).train()
     optimizer = torch.optim.Adam(net.parameters(), lr=run.settings.train.lr, eps=ADAM_EPSILON)
 
     def loss_of(chosen: torch.Tensor) -> torch.Tensor:

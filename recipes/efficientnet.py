@@ -6,24 +6,24 @@ paper: ReLU6 throughout, squeezing by 24 where that divides the channels and els
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from recipes.recipe import DataLayout, Layer, Recipe, halved
+from recipes.recipe import DataLayout, Layer, Recipe, check_stages, halved
 from recipes.typed import above_zero, at_least, setting
 
 CLASSES = 100
 STEM, HEAD = 32, 1280
 """Channels of the first and the last convolution."""
-BLOCKS = (
-    # channels, kernel, repeats, stride of the first, expansion
-    (16, 3, 1, 1, 1),
-    (24, 3, 2, 2, 6),
-    (40, 5, 2, 2, 6),
-    (80, 3, 3, 2, 6),
-    (112, 5, 3, 1, 6),
-    (192, 5, 4, 2, 6),
-    (320, 3, 1, 1, 6),
+STAGES = (
+    # channels, kernel, stride of the first block, expansion
+    (16, 3, 1, 1),
+    (24, 3, 2, 6),
+    (40, 5, 2, 6),
+    (80, 3, 2, 6),
+    (112, 5, 1, 6),
+    (192, 5, 2, 6),
+    (320, 3, 1, 6),
 )
 NORM_EPSILON, NORM_MOMENTUM = 1e-3, 0.99
 """Keras's batch normalization; the momentum is the share of the old mean that stays."""
@@ -36,10 +36,12 @@ class EfficientnetSettings:
     """Hyper-parameters of the EfficientNet recipe."""
 
     image_size: int = setting(224, "height and width that the 32x32 images are resized to")
+    stages: tuple[int, ...] = setting((1, 2, 2, 3, 3, 4, 1), "blocks in each stage; fewer are a smaller network")
     lr: float = setting(1e-3, "Adam's learning rate")
 
     def __post_init__(self) -> None:
         at_least("train.image_size", self.image_size, 32)
+        check_stages(self.stages, len(STAGES))
         above_zero("train.lr", self.lr)
 
 
@@ -68,10 +70,11 @@ class Block:
         return self.stride == 1 and self.inputs == self.outputs
 
 
-def blocks() -> Iterator[Block]:
+def blocks(stages: Sequence[int]) -> Iterator[Block]:
+    """So many blocks in each of the stages."""
     inputs, number = STEM, 0
-    for outputs, kernel, repeats, stride, expansion in BLOCKS:
-        for repeat in range(repeats):
+    for count, (outputs, kernel, stride, expansion) in zip(stages, STAGES, strict=False):
+        for repeat in range(count):
             yield Block(
                 name=f"blocks.{number}",
                 inputs=inputs,
@@ -86,7 +89,7 @@ def blocks() -> Iterator[Block]:
 def layers(settings: EfficientnetSettings) -> tuple[Layer, ...]:
     side = halved(settings.image_size)
     found = [Layer(name="stem", kind="conv", inputs=3, outputs=STEM, kernel=3, pixels=side**2)]
-    chain = list(blocks())
+    chain = list(blocks(settings.stages))
     for block in chain:
         wide, before = block.expanded, side**2
         side = halved(side) if block.stride == 2 else side

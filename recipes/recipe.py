@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from recipes.typed import SettingsError, nearest
+from recipes.typed import SettingsError, at_least, nearest, show
 
 NAMES = ("mnist", "resnet50", "efficientnet", "gan", "simplenet", "script")
 
@@ -57,6 +57,14 @@ class Layer:
 def halved(side: int) -> int:
     """The side of an image behind a layer of stride 2 that pads: no pixel is left out."""
     return -(-side // 2)
+
+
+def check_stages(stages: tuple[int, ...], most: int) -> None:
+    """Refuse `train.stages` that make no network of at most so many stages. Raises `SettingsError`."""
+    if not 1 <= len(stages) <= most:
+        raise SettingsError(f"train.stages={show(stages)} must be 1 to {most} numbers, one for a stage", "train.stages")
+    for count in stages:
+        at_least("train.stages", count, 1)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

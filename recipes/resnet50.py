@@ -7,18 +7,18 @@ augmentation are those of NVIDIA's ResNet50 v1.5 (https://catalog.ngc.nvidia.com
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from recipes.recipe import DataLayout, Layer, Recipe, halved
+from recipes.recipe import DataLayout, Layer, Recipe, check_stages, halved
 from recipes.typed import above_zero, at_least, below_one, setting
 
 if TYPE_CHECKING:
     from recipes.settings import Settings
 
-STAGES = (3, 4, 6, 3)
-"""Bottleneck blocks in each of the four stages."""
+STRIDES = (1, 2, 2, 2)
+"""Of the first block of each stage."""
 STEPS_PER_EPOCH = 500
 """Of synthetic data."""
 EXPANSION = 4
@@ -31,6 +31,7 @@ class Resnet50Settings:
 
     image_size: int = setting(224, "height and width of the images")
     width: int = setting(64, "channels of the first stage's 3x3 convolutions; 64 is ResNet-50")
+    stages: tuple[int, ...] = setting((3, 4, 6, 3), "bottleneck blocks in each stage; [3,4,23,3] is ResNet-101")
     classes: int = setting(1000, "kinds of images")
     lr: float = setting(0.256, "peak learning rate for a batch of 256; it grows with the batch")
     momentum: float = setting(0.875, "SGD's momentum")
@@ -43,6 +44,7 @@ class Resnet50Settings:
     def __post_init__(self) -> None:
         at_least("train.image_size", self.image_size, 32)
         at_least("train.width", self.width, 1)
+        check_stages(self.stages, len(STRIDES))
         at_least("train.classes", self.classes, 2)
         above_zero("train.lr", self.lr)
         at_least("train.momentum", self.momentum, 0)
@@ -72,12 +74,12 @@ class Block:
         return self.stride != 1 or self.inputs != self.outputs
 
 
-def blocks(width: int) -> Iterator[Block]:
-    """The sixteen blocks, of which the first gets `width` channels."""
+def blocks(width: int, stages: Sequence[int]) -> Iterator[Block]:
+    """So many blocks in each of the stages, of which the first gets `width` channels."""
     inputs = width
-    for stage, count in enumerate(STAGES):
+    for stage, count in enumerate(stages):
         for index in range(count):
-            stride = 2 if stage > 0 and index == 0 else 1
+            stride = STRIDES[stage] if index == 0 else 1
             block = Block(name=f"stage{stage + 1}.{index}", inputs=inputs, width=width * 2**stage, stride=stride)
             yield block
             inputs = block.outputs
@@ -87,7 +89,7 @@ def layers(settings: Resnet50Settings) -> tuple[Layer, ...]:
     side = halved(settings.image_size)
     found = [Layer(name="stem", kind="conv", inputs=3, outputs=settings.width, kernel=7, pixels=side**2)]
     side = halved(side)  # by the pooling
-    for block in blocks(settings.width):
+    for block in blocks(settings.width, settings.stages):
         name, inputs, width, outputs, before = block.name, block.inputs, block.width, block.outputs, side**2
         side = halved(side) if block.stride == 2 else side
         found += [
@@ -97,7 +99,7 @@ def layers(settings: Resnet50Settings) -> tuple[Layer, ...]:
         ]
         if block.projects:
             found.append(Layer(name=f"{name}.project", kind="conv", inputs=inputs, outputs=outputs, pixels=side**2))
-    last = settings.width * 2 ** (len(STAGES) - 1) * EXPANSION
+    last = settings.width * 2 ** (len(settings.stages) - 1) * EXPANSION
     return (*found, Layer(name="classifier", kind="linear", inputs=last, outputs=settings.classes))
 
 

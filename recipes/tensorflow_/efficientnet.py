@@ -60,7 +60,7 @@ def network(settings: EfficientnetSettings) -> keras.Model:
     """Float images [batch, size, size, 3] to logits [batch, 100]; weights by Glorot, as Keras has it."""
     images = keras.Input((settings.image_size, settings.image_size, 3))
     found = relu(norm(convolution(images, STEM, 3, 2, "stem"), "norm1"), "relu1")
-    for block in efficientnet.blocks():
+    for block in efficientnet.blocks(settings.stages):
         found = inverted_residual(found, block)
     found = relu(norm(convolution(found, HEAD, 1, 1, "head"), "norm2"), "relu2")
     found = layers.GlobalAveragePooling2D(name="mean")(found)

@@ -59,7 +59,7 @@ def network(settings: Resnet50Settings) -> keras.Model:
     found = norm(convolution(images, settings.width, 7, 2, "stem"), "norm")
     found = layers.ZeroPadding2D(1, name="pool_pad")(layers.ReLU(name="relu")(found))
     found = layers.MaxPooling2D(3, 2, name="pool")(found)  # nothing is below zero after the ReLU: zeros pad it well
-    for block in resnet50.blocks(settings.width):
+    for block in resnet50.blocks(settings.width, settings.stages):
         found = bottleneck(found, block)
     found = layers.GlobalAveragePooling2D(name="mean")(found)
     return keras.Model(images, layers.Dense(settings.classes, name="classifier")(found), name="net")

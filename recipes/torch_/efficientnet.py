@@ -10,7 +10,16 @@ from torch.nn.functional import cross_entropy, interpolate, pad
 
 from recipes import efficientnet
 from recipes.data import cifar
-from recipes.efficientnet import ADAM_EPSILON, CLASSES, HEAD, NORM_EPSILON, NORM_MOMENTUM, STEM, Block
+from recipes.efficientnet import (
+    ADAM_EPSILON,
+    CLASSES,
+    HEAD,
+    NORM_EPSILON,
+    NORM_MOMENTUM,
+    STEM,
+    Block,
+    EfficientnetSettings,
+)
 from recipes.torch_ import loop
 from recipes.torch_.loop import Run
 from recipes.torch_.supervised import draw_glorot, held_out, make_step, measure, to_device
@@ -59,11 +68,11 @@ class InvertedResidual(nn.Module):
 class Net(nn.Module):
     """Float images [batch, 3, size, size] to logits [batch, 100]."""
 
-    def __init__(self) -> None:
+    def __init__(self, settings: EfficientnetSettings) -> None:
         super().__init__()
         self.stem = Convolution(3, STEM, 3, 2)
         self.norm1 = norm(STEM)
-        blocks = list(efficientnet.blocks())
+        blocks = list(efficientnet.blocks(settings.stages))
         self.blocks = nn.Sequential(*(InvertedResidual(block) for block in blocks))
         self.head = Convolution(blocks[-1].outputs, HEAD, 1)
         self.norm2 = norm(HEAD)
@@ -82,7 +91,7 @@ def train(run: Run) -> None:
     images, labels = to_device(data.train, world.device)
     unseen = {"": to_device(data.validation, world.device), "test_": to_device(data.test, world.device)}
 
-    net = precision.cast(Net().to(world.device, memory_format=torch.channels_last))
+    net = precision.cast(Net(hyper).to(world.device, memory_format=torch.channels_last))
     model = run.wrap(net)
     optimizer = precision.optimizer(net, torch.optim.Adam(net.parameters(), lr=hyper.lr, eps=ADAM_EPSILON))
 

@@ -52,7 +52,7 @@ class Net(nn.Module):
 
     def __init__(self, settings: Resnet50Settings) -> None:
         super().__init__()
-        blocks = list(resnet50.blocks(settings.width))
+        blocks = list(resnet50.blocks(settings.width, settings.stages))
         self.stem = nn.Conv2d(3, settings.width, 7, 2, padding=3, bias=False)
         self.norm = nn.BatchNorm2d(settings.width)
         self.relu = nn.ReLU(inplace=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from recipes import efficientnet, resnet50
+from recipes.efficientnet import EfficientnetSettings
 from recipes.recipe import NAMES, find
 from recipes.resnet50 import Resnet50Settings, learning_rate
 from recipes.settings import Settings, check
@@ -37,6 +38,8 @@ def test_every_recipe_has_defaults_that_are_legal_and_layers(name):
         ("mnist", "dropout_dense", 1.0, "train.dropout_dense=1.0 must be from 0 up to, but not, 1"),
         ("mnist", "clip", 0.0, "train.clip=0.0 must be above zero"),
         ("efficientnet", "lr", 0.0, "train.lr=0.0 must be above zero"),
+        ("resnet50", "stages", [3, 4, 6, 3, 1], "train.stages=[3,4,6,3,1] must be 1 to 4 numbers, one for a stage"),
+        ("efficientnet", "stages", [1, 0], "train.stages=0 must be at least 1"),
         ("gan", "channels", [64, 64], "train.channels=[64,64] must be four numbers, as [64,64,32,8]"),
         ("gan", "channels", [64, 64, 0, 8], "train.channels=0 must be at least 1"),
         ("gan", "swap", 0.6, "train.swap=0.6 must be from 0 to 0.5"),
@@ -61,12 +64,18 @@ def test_max_pooling_has_no_deterministic_gradient_under_xla(name):
 def test_resnet50_has_its_published_number_of_weights():
     """25,557,032 parameters in all, by He et al. and torchvision: without norms and the last bias 25,502,912."""
     assert sum(layer.weights for layer in resnet50.RECIPE.layers(Resnet50Settings())) == 25_502_912
-    strides = [block.stride for block in resnet50.blocks(64)]
+    strides = [block.stride for block in resnet50.blocks(64, Resnet50Settings().stages)]
     assert (len(strides), strides.count(2)) == (16, 3)
 
 
+def test_more_blocks_in_the_third_stage_are_resnet101():
+    """44,549,160 parameters in all, by He et al. and torchvision: without norms and the last bias 44,442,816."""
+    settings = Resnet50Settings(stages=(3, 4, 23, 3))
+    assert sum(layer.weights for layer in resnet50.RECIPE.layers(settings)) == 44_442_816
+
+
 def test_efficientnet_has_sixteen_blocks_of_which_nine_add_what_came_in():
-    blocks = list(efficientnet.blocks())
+    blocks = list(efficientnet.blocks(EfficientnetSettings().stages))
     assert (len(blocks), sum(block.adds for block in blocks)) == (16, 9)
     assert {block.squeezed for block in blocks if block.expanded % 24 == 0} == {4, 6, 10, 20, 28, 48}
 

@@ -13,8 +13,7 @@ keras = pytest.importorskip("keras")
 tf = pytest.importorskip("tensorflow")
 torch = pytest.importorskip("torch")
 
-from recipes import efficientnet as efficientnet_recipe  # noqa: E402
-from recipes import resnet50 as resnet50_recipe  # noqa: E402
+from recipes.efficientnet import EfficientnetSettings  # noqa: E402
 from recipes.recipe import NAMES, find  # noqa: E402
 from recipes.resnet50 import Resnet50Settings  # noqa: E402
 from recipes.simplenet import SimplenetSettings  # noqa: E402
@@ -26,6 +25,7 @@ from recipes.torch_ import simplenet as torch_simplenet  # noqa: E402
 from recipes.torch_.supervised import draw_glorot  # noqa: E402
 from tests.recipes.data.image_files import encoded, write_folders  # noqa: E402
 
+# A graph is traced and optimized for every run, which takes longer than its steps: networks of a few blocks.
 SMALL = {
     "mnist": (
         "data=digits",
@@ -36,8 +36,22 @@ SMALL = {
         "steps=4",
     ),
     "simplenet": ("train.width=64", "batch=32", "steps=6"),
-    "resnet50": ("train.width=8", "train.image_size=32", "train.classes=10", "batch=8", "steps=4"),
-    "efficientnet": ("data=synthetic", "train.image_size=32", "batch=4", "train.lr=1e-4", "steps=2"),
+    "resnet50": (
+        "train.width=8",
+        "train.stages=[1,1]",
+        "train.image_size=32",
+        "train.classes=10",
+        "batch=8",
+        "steps=4",
+    ),
+    "efficientnet": (
+        "data=synthetic",
+        "train.stages=[1,1]",
+        "train.image_size=32",
+        "batch=4",
+        "train.lr=1e-4",
+        "steps=2",
+    ),
     "gan": ("data=digits", "batch=4", "steps=4"),
 }
 HALF = (
@@ -49,13 +63,6 @@ HALF = (
     ("amp=o3", "amp.dtype=float16"),
 )
 """Every level that the legality table has on a CPU, in each dtype and with each loss scale."""
-
-
-@pytest.fixture
-def shallow(monkeypatch):
-    """Networks of a few blocks: a graph is traced and optimized for every run, which takes longer than its steps."""
-    monkeypatch.setattr(resnet50_recipe, "STAGES", (1, 1))
-    monkeypatch.setattr(efficientnet_recipe, "BLOCKS", ((24, 3, 2, 2, 6),))
 
 
 def small(name: str, *words: str) -> list[str]:
@@ -88,9 +95,7 @@ def result(folder: Path) -> dict:
 @pytest.mark.parametrize(
     ("name", "bound"), [("mnist", 0.01), ("simplenet", 0.01), ("resnet50", 0.01), ("efficientnet", 0.01), ("gan", 0.02)]
 )
-def test_every_level_is_proved_and_its_losses_are_those_of_float32_within_a_bound(
-    tmp_path, monkeypatch, shallow, name, bound
-):
+def test_every_level_is_proved_and_its_losses_are_those_of_float32_within_a_bound(tmp_path, monkeypatch, name, bound):
     """Without dropout: Keras draws it in the dtype that a layer computes in, so that other units would fall out."""
     monkeypatch.setattr(gan, "DROPOUT", 0.0)
     # At o3 the second moments of Adam are half too, and float16 holds none of gradients this small: with the epsilon
@@ -159,7 +164,7 @@ def give_weights(ours, parameters) -> None:
     assert taken == set(parameters)
 
 
-def test_resnet50_takes_torchs_steps_from_equal_weights(tmp_path, shallow, monkeypatch):
+def test_resnet50_takes_torchs_steps_from_equal_weights(tmp_path, monkeypatch):
     """Label smoothing, weight decay and momentum, while the rate goes up and comes down."""
     begun = {}
 
@@ -186,13 +191,13 @@ def test_resnet50_takes_torchs_steps_from_equal_weights(tmp_path, shallow, monke
 
 
 @pytest.mark.parametrize("name", ["resnet50", "efficientnet"])
-def test_networks_put_out_what_torchs_do_from_equal_weights(shallow, name):
+def test_networks_put_out_what_torchs_do_from_equal_weights(name):
     if name == "resnet50":
-        settings = Resnet50Settings(width=8, image_size=33, classes=10)
+        settings = Resnet50Settings(width=8, stages=(1, 2), image_size=33, classes=10)
         ours, theirs = resnet50.network(settings), torch_resnet50.Net(settings)
     else:
-        settings = efficientnet_recipe.EfficientnetSettings(image_size=33)
-        ours, theirs = efficientnet.network(settings), torch_efficientnet.Net()
+        settings = EfficientnetSettings(stages=(1, 2), image_size=33)
+        ours, theirs = efficientnet.network(settings), torch_efficientnet.Net(settings)
     draw_glorot(theirs)
     with torch.no_grad():
         for each in theirs.modules():
@@ -244,7 +249,7 @@ def test_the_gan_has_two_losses_and_one_loss_scale_that_moves_once_a_step_and_go
     assert losses(tmp_path / "parts") == losses(whole)
 
 
-def test_tfrecord_files_that_tensorflow_wrote_train_as_the_same_images_in_folders(tmp_path, shallow):
+def test_tfrecord_files_that_tensorflow_wrote_train_as_the_same_images_in_folders(tmp_path):
     folders = write_folders(tmp_path / "folders", classes=2, train=8, val=2)
     records = tmp_path / "records"
     records.mkdir()
@@ -258,6 +263,7 @@ def test_tfrecord_files_that_tensorflow_wrote_train_as_the_same_images_in_folder
     runs = []
     for name, folder in (("imagenet", folders), ("tfrecord", records)):
         words = [f"data={name}", f"data.dir={folder}", "train.classes=2", "train.width=8", "train.image_size=32"]
+        words += ["train.stages=[1,1]"]
         run = tmp_path / f"run-{name}"
         words += ["batch=4", "amp=o0", "epochs=2", "checkpoint.every=0", f"run={run}"]
         assert loop.main("resnet50", resnet50.train, words) == loop.DONE
