@@ -172,42 +172,73 @@ class Screen:
 _COLOURS = {"running": "green", "stopping": "yellow", "done": "bold green", "failed": "bold red", "lost": "bold red"}
 
 
+SHORTEST = 11
+"""Letters of a label that is cut; the words of a run's name have hardly more."""
+BAR = 16
+_TO_SPARE = ("memory", "scale", "left", "loss", "samples/s", "step")
+"""Columns that a narrow terminal does without, the first one first: a figure is shown whole or not at all."""
+
+
 def table(rows: Sequence[Row], width: int, height: int, words: str = "") -> Table:
     """The rows as a table that fits the terminal; what doesn't fit is counted below it."""
     from rich.progress_bar import ProgressBar
     from rich.table import Table
     from rich.text import Text
 
-    wide = width >= 100
     shown = _those_that_fit(rows, max(1, height - 5))
     hidden = Counter(row.state.name for row in rows if row not in shown)
     notes = [f"and {', '.join(f'{count} {name}' for name, count in sorted(hidden.items()))}"] if hidden else []
-    found = Table(box=None, pad_edge=False, collapse_padding=not wide)
+    labels = [tables.clean(row.label) for row in shown]
+    columns, gap, label = _layout(shown, min(max(map(len, labels), default=0), max(SHORTEST, width // 4)), width)
+    found = Table(box=None, pad_edge=False, padding=(0, gap, 0, 0))
     found.caption, found.caption_justify = "\n".join([*notes, words]).strip() or None, "left"
-    for name in ("run", "state"):
-        found.add_column(name, no_wrap=True)
-    if wide:
-        found.add_column("", width=16)
-    for name in ("step", "samples/s", "loss", "scale", "memory", "left"):
-        found.add_column(name, justify="right", no_wrap=True)
-    for row in shown:
+    found.add_column("run", no_wrap=True)
+    for name in columns:
+        is_figure = name not in ("state", "")
+        found.add_column(name, justify="right" if is_figure else "left", no_wrap=True, width=None if name else BAR)
+    for number, row in enumerate(shown):
         progress = row.progress
-        cells: list[Text | ProgressBar] = [
-            Text(_cut(tables.clean(row.label), width // 4)),
-            Text(row.state.name, style=_COLOURS.get(row.state.name, "")),
-        ]
-        if wide:
-            cells.append(ProgressBar(total=progress.total_steps or 1, completed=progress.step, width=16))
-        figures = (
-            steps(progress) if progress.step else "-",
-            human.number(progress.samples_per_second),
-            loss(progress),
-            scale(progress) if wide else human.number(progress.loss_scale, 8),
-            human.size(progress.memory_bytes),
-            "-" if row.state.finished else human.duration(progress.seconds_left),
-        )
-        found.add_row(*cells, *(Text(each) for each in figures))
+        cells: list[Text | ProgressBar] = [Text(_cut(labels[number], label))]
+        for name, texts in columns.items():
+            style = _COLOURS.get(row.state.name, "") if name == "state" else ""
+            bar = ProgressBar(total=progress.total_steps or 1, completed=progress.step, width=BAR)
+            cells.append(Text(texts[number], style=style) if name else bar)
+        found.add_row(*cells)
     return found
+
+
+def _layout(rows: Sequence[Row], label: int, width: int) -> tuple[dict[str, list[str]], int, int]:
+    """The columns behind the labels, by name, the blanks between two, and the letters that a label has; at most `width`
+    in all, if that is to be had."""
+    for bar, gap, long in ((True, 2, True), (False, 2, True), (False, 1, False)):
+        columns = _columns(rows, bar, long)
+        if (room := width - _wide(columns, gap)) >= label:
+            return columns, gap, label
+    for name in _TO_SPARE:
+        if room >= min(label, SHORTEST):
+            break
+        del columns[name]
+        room = width - _wide(columns, gap)
+    return columns, gap, max(1, min(label, room))
+
+
+def _wide(columns: dict[str, list[str]], gap: int) -> int:
+    return sum(gap + (max([len(name), *map(len, texts)]) if name else BAR) for name, texts in columns.items())
+
+
+def _columns(rows: Sequence[Row], bar: bool, long: bool) -> dict[str, list[str]]:
+    """What stands in each column, one text a row; `long` says how many steps were skipped too."""
+    said = [row.progress for row in rows]
+    return {
+        "state": [row.state.name for row in rows],
+        **({"": [""] * len(rows)} if bar else {}),
+        "step": [steps(each) if each.step else "-" for each in said],
+        "samples/s": [human.number(each.samples_per_second) for each in said],
+        "loss": [loss(each) for each in said],
+        "scale": [scale(each) if long else human.number(each.loss_scale, 8) for each in said],
+        "memory": [human.size(each.memory_bytes) for each in said],
+        "left": ["-" if row.state.finished else human.duration(row.progress.seconds_left) for row in rows],
+    }
 
 
 def _cut(text: str, width: int) -> str:

@@ -208,11 +208,11 @@ def without_torchruns_report(lines: Iterable[str]) -> list[str]:
     return kept
 
 
-def of_run(folder: Path, state: State, now: float) -> list[str]:
-    """The last words about one run."""
+def of_run(folder: Path, state: State, now: float, width: int = 0) -> list[str]:
+    """The last words about one run, for a terminal of so many columns (0: no limit)."""
     rows = [(run_ids.words_of(folder.name), headline(state, now)), *outcome(result_of(folder, state)), *gpus(folder)]
     rows.append(("folder", place_of(folder)))
-    lines = tables.pairs(rows)
+    lines = tables.pairs(rows, width)
     if state.name in ("failed", "lost"):
         path, last = log_tail(folder, state.attempt)
         if last:
@@ -226,7 +226,7 @@ def of_run(folder: Path, state: State, now: float) -> list[str]:
     return lines
 
 
-def of_sweep(states: Mapping[Path, State], now: float) -> list[str]:
+def of_sweep(states: Mapping[Path, State], now: float, width: int = 0) -> list[str]:
     """A table of the runs of a sweep, and why the ones that failed did."""
     rows = []
     failures = []
@@ -248,7 +248,9 @@ def of_sweep(states: Mapping[Path, State], now: float) -> list[str]:
             failures.append(f"{folder.name}: {tables.clean(headline(state, now))}")
     header = ("RUN", "STATE", "TIME", "ACCURACY", "SAMPLES/S", "PEAK MEMORY", "PROOF")
     roots = _unique(str(folder.parent) for folder in states)
-    return [*tables.table(header, rows, right=frozenset({2, 3, 4, 5})), *failures, f"folders in {', '.join(roots)}"]
+    spare = ("PEAK MEMORY", "TIME", "SAMPLES/S", "ACCURACY", "PROOF")
+    lines = tables.fitted(header, rows, right=frozenset({2, 3, 4, 5}), width=width, spare=spare)
+    return [*lines, *failures, f"folders in {', '.join(roots)}"]
 
 
 def _unique(texts: Iterable[str]) -> list[str]:

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
-from launcher import arms, follow, queues, runs, stopping, summary
+from launcher import arms, follow, queues, runs, stopping, summary, tables
 from launcher.display import Row, for_stream
 from launcher.progress import Progress, advance, rows_of
 from launcher.runs import Run
@@ -84,15 +84,15 @@ def watch(run_dirs: Sequence[Path], *, on_interrupt: Callable[[int], None]) -> d
 
 def report(states: dict[Path, State]) -> list[str]:
     """The last words about runs that have ended: all that is known of one, a table of several."""
-    now = time.time()
+    now, width = time.time(), tables.width_of(sys.stdout)
     if len(states) == 1:
         ((folder, state),) = states.items()
         if arms.of(folder, runs.read_known(folder / "plan.json")):
             from launcher.report.compared import last_words
 
-            return last_words(folder, state, now)
-        return summary.of_run(folder, state, now)
-    return summary.of_sweep(states, now)
+            return last_words(folder, state, now, width)
+        return summary.of_run(folder, state, now, width)
+    return summary.of_sweep(states, now, width)
 
 
 def _refresh(open_ones: Sequence[_Followed]) -> None:

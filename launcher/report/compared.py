@@ -44,12 +44,12 @@ def document(title: str, folder: Path, whole: State, plan: dict[str, Any], came_
     )
 
 
-def last_words(folder: Path, whole: State, now: float) -> list[str]:
+def last_words(folder: Path, whole: State, now: float, width: int = 0) -> list[str]:
     """What a terminal says of a comparison that has ended."""
     plan, came_from = (runs.read_known(folder / name) for name in ("plan.json", "provenance.json"))
-    lines = list(plain.lines(document(folder.name, folder, whole, plan, came_from)))[1:]
+    lines = list(plain.lines(document(folder.name, folder, whole, plan, came_from), width))[1:]
     rows = [(run_ids.words_of(folder.name), summary.headline(whole, now)), ("folder", summary.place_of(folder))]
-    ended = tables.pairs(rows)
+    ended = tables.pairs(rows, width)
     if whole.name in ("stopped", "cancelled", "lost"):
         ended.append(f"go on with it: python -m launcher resume {folder.name}")
     page = f"python -m launcher report {run_ids.words_of(folder.name)} --html FILE"
@@ -97,7 +97,7 @@ def table(compared: Sequence[Arm]) -> Table:
 def _interval_cell(arm: Arm) -> Cell:
     if arm.ratio is None or arm.ratio.low is None or arm.ratio.high is None:
         return Cell(text="-")
-    return Cell(text=f"{arm.ratio.low:.2f} to {arm.ratio.high:.2f}", value=arm.ratio.low)
+    return Cell(text=f"{arm.ratio.told(arm.ratio.low)} to {arm.ratio.told(arm.ratio.high)}", value=arm.ratio.low)
 
 
 def _half_cell(arm: Arm) -> Cell:

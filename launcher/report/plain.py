@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterator, Sequence
 
 from launcher import tables
 from launcher.report.document import Bars, Code, Document, Part, Prose, Table
 
-WIDTH = 30
-"""Columns of the longest bar."""
+WIDTH, LEAST = 30, 10
+"""Columns of the longest bar, and of one that still says something."""
 
 
 def lines(document: Document, width: int = 0) -> Iterator[str]:
@@ -32,9 +31,9 @@ def _part(part: Part, width: int) -> Iterator[str]:
     if isinstance(part, Table):
         rows = [[cell.text for cell in row] for row in part.rows]
         found = tables.table(part.header, rows, right=part.numbers)
-        yield from found if not width or max(map(len, found)) <= width else _blocks(part.header, rows)
+        yield from found if not width or max(map(len, found)) <= width else _blocks(part.header, rows, width)
     elif isinstance(part, Bars):
-        yield from _bars(part)
+        yield from _bars(part, width)
     elif isinstance(part, Prose):
         yield from _prose(part.text, width)
     elif isinstance(part, Code):
@@ -42,24 +41,29 @@ def _part(part: Part, width: int) -> Iterator[str]:
 
 
 def _prose(text: str, width: int) -> list[str]:
-    clean = tables.clean(text)
-    return textwrap.wrap(clean, width, break_on_hyphens=False) if width and clean else [clean]
+    return tables.wrapped(tables.clean(text), width)
 
 
-def _blocks(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+def _blocks(header: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> Iterator[str]:
     for first, *others in rows:
         yield tables.clean(first)
         told = [(name, cell) for name, cell in zip(header[1:], others, strict=True) if cell not in ("", "-")]
-        yield from (f"  {each}" for each in tables.pairs(told))
+        yield from (f"  {each}" for each in tables.pairs(told, width - 2))
 
 
-def _bars(part: Bars) -> Iterator[str]:
+def _bars(part: Bars, width: int) -> Iterator[str]:
     yield f"{part.title}{f' ({part.note})' if part.note else ''}"
     longest = max((each.value or 0 for each in part.bars), default=0) or 1
-    rows = [
-        (each.label, "█" * max(1, round(WIDTH * each.value / longest)) if each.value else "", each.text)
-        for each in part.bars
-    ]
-    widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
-    for label, bar, words in rows:
-        yield tables.clean(f"{label.ljust(widths[0])}  {bar.ljust(widths[1])}  {words}").rstrip()
+    said = [(tables.clean(each.label), tables.clean(each.text)) for each in part.bars]
+    label, words = (max(len(each[index]) for each in said) for index in (0, 1))
+    room = min(WIDTH, width - label - words - 4) if width else WIDTH
+    scale = max(room, LEAST) / longest
+    drawn = ["█" * max(1, round(scale * each.value)) if each.value else "" for each in part.bars]
+    if room < LEAST:  # one under the other
+        for (name, text), bar in zip(said, drawn, strict=True):
+            yield from tables.wrapped(f"{name}: {text}", width)
+            yield from [f"  {bar}"] if bar else []
+        return
+    filled = max(map(len, drawn))
+    for (name, text), bar in zip(said, drawn, strict=True):
+        yield f"{name.ljust(label)}  {bar.ljust(filled)}  {text}".rstrip()

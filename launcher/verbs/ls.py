@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,6 +20,8 @@ from launcher.states import State
 from launcher.verbs.arguments import Parser, found, split
 
 NEWEST = 20
+SPARE = ("STEP", "TIME", "ACCURACY", "SAMPLES/S", "PROOF", "ASKED", "HOST")
+"""Columns that a narrow terminal does without, the first one first."""
 MOST = 60
 """Rows of a listing that wasn't asked for whole."""
 
@@ -43,7 +46,7 @@ def main(arguments: list[str]) -> int:
     if options.json:
         print(json.dumps([_object(each) for each in seen], indent=1))
     else:
-        print("\n".join(_listing(seen, hidden, roots)))
+        print("\n".join(_listing(seen, hidden, roots, tables.width_of(sys.stdout))))
     return 0
 
 
@@ -57,7 +60,7 @@ def _default(roots: Sequence[str], whole: bool, everything: bool) -> tuple[list[
     return (listed, 0) if whole else (listed[:MOST], max(0, len(listed) - MOST))
 
 
-def _listing(seen: Sequence[Seen], hidden: int, roots: Sequence[str]) -> list[str]:
+def _listing(seen: Sequence[Seen], hidden: int, roots: Sequence[str], width: int = 0) -> list[str]:
     if not seen:
         return [f"no runs{' in ' + ', '.join(roots) if roots else ' yet'}"]
     now = time.time()
@@ -82,7 +85,8 @@ def _listing(seen: Sequence[Seen], hidden: int, roots: Sequence[str]) -> list[st
         header.insert(2, "HOST")
         for row, each in zip(rows, seen, strict=True):
             row.insert(2, _host(each.run))
-    lines = tables.table(header, rows, right=frozenset(range(len(header) - 6, len(header) - 2)))
+    right = frozenset(range(len(header) - 6, len(header) - 2))
+    lines = tables.fitted(header, rows, right=right, width=width, spare=[each for each in SPARE if each in header])
     silent = {_host(each.run): each.state.reason for each in reversed(seen) if each.state.name == "unreachable"}
     lines += [f"{host}: {reason}" for host, reason in silent.items() if host != "-"]
     if hidden:
@@ -137,11 +141,11 @@ def _one(run: Run, as_json: bool) -> int:
         }
         print(json.dumps(details, indent=1))
     else:
-        print("\n".join(_details(seen)))
+        print("\n".join(_details(seen, tables.width_of(sys.stdout))))
     return 0
 
 
-def _details(seen: Seen) -> list[str]:
+def _details(seen: Seen, width: int = 0) -> list[str]:
     run, files, state = seen
     folder, now = run.folder, time.time()
     plan = runs.read_known(folder / "plan.json")
@@ -172,7 +176,7 @@ def _details(seen: Seen) -> list[str]:
     rows.append(("folder", summary.place_of(folder)))
     if runs.is_elsewhere(run.root):
         rows.append(("known here", str(folder)))
-    lines = tables.pairs(rows)
+    lines = tables.pairs(rows, width)
     if state.name in ("failed", "lost"):
         path, last = summary.log_tail(folder, state.attempt)
         if last:

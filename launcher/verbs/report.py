@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from launcher import queues, run_ids, runs
+from launcher import queues, run_ids, runs, tables
 from launcher.errors import UsageError
 from launcher.report import compared, markdown, page, plain, read, sections
 from launcher.report.document import Document
@@ -41,13 +40,8 @@ def main(arguments: list[str]) -> int:
         return 0
     if options.markdown:
         _write(options.markdown, markdown.render(document), "--markdown")
-    print("\n".join(plain.lines(document, _width())))
+    print("\n".join(plain.lines(document, tables.width_of(sys.stdout))))
     return 0
-
-
-def _width() -> int:
-    """Columns of the terminal; no limit where the reader is a file or another program."""
-    return shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
 
 
 def _document(what: Sequence[runs.Found], chosen: Sequence[runs.Run]) -> Document:

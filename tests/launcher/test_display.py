@@ -140,6 +140,23 @@ def test_long_labels_and_numbers_leave_room_for_every_figure_in_80_columns():
         assert figure in found[1]
 
 
+@pytest.mark.parametrize(
+    ("width", "figures"),
+    [(40, ["98765/100000"]), (60, ["98765/100000", "3410", "0.0831", "12s"]), (75, ["3410", "0.0831", "65536", "12s"])],
+)
+def test_a_narrow_terminal_shows_fewer_figures_and_those_whole(width, figures):
+    long = row(98_765, "003 amp=o1 batch=128 train.lr=0.01", State("unreachable"), total_steps=100_000)
+    header, shown = drawn([long], width)
+    assert max(len(header), len(shown)) <= width
+    assert shown.startswith("003 amp=o1")
+    found = shown.split("unreachable")[1].split()
+    assert set(figures) <= set(found) and "…" not in "".join(found)
+
+
+def test_a_screen_without_a_run_is_a_header():
+    assert drawn([], 60)[0].split()[:2] == ["run", "state"]
+
+
 def test_a_sweep_larger_than_the_terminal_shows_what_runs_and_counts_the_rest():
     rows = [row(9, f"{index:03d}", State("done")) for index in range(30)]
     rows += [row(9, f"{index:03d}") for index in range(30, 33)]

@@ -168,6 +168,14 @@ def test_a_table_wider_than_the_terminal_becomes_a_block_for_each_row(root):
     assert "002 amp=o2\n  mode         o2 bfloat16" in said
 
 
+@pytest.mark.parametrize("width", [40, 60, 80])
+def test_a_report_fits_the_terminal(root, width):
+    lines = terminal(*folders.sweep(root), width=width).splitlines()
+    # What stands as it is: a title, and the names of settings in the table of what differs.
+    assert [each for each in lines if len(each) > width and " " in each.strip()] == []
+    assert any("█" in each for each in lines)
+
+
 def test_cells_of_two_sweeps_are_told_apart(root):
     evidence = read.gather(
         [
