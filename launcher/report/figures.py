@@ -20,7 +20,7 @@ class Figures:
     rate: float | None
     """Samples a second."""
     memory: int | None
-    """Bytes."""
+    """Bytes; the most of all attempts, of which each is a process of its own."""
     loss: float | None
     """At the last step; None also where that was no number, or infinite."""
     lost: bool
@@ -45,7 +45,7 @@ def figures(evidence: Evidence) -> Figures:
         mechanism=str(result.get("mechanism") or plan.get("mechanism") or ""),
         batch=_count(became.get("batch")) or _count(asked.get("batch")),
         rate=rate if rate is not None or rows is None else rows.rate,
-        memory=_count(result.get("peak_memory_bytes")) or (rows.peak_memory if rows else None),
+        memory=max(_count(result.get("peak_memory_bytes")) or 0, (rows and rows.peak_memory) or 0) or None,
         loss=_number(inner(result, "loss").get("last")) if result else (rows.last_loss if rows else None),
         lost="loss.last" in (result.get("nonfinite") or ()) if result else bool(rows and rows.steps and rows.lost),
         accuracy=_number(inner(result, "eval").get("accuracy")),

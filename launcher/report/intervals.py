@@ -17,6 +17,8 @@ from dataclasses import dataclass
 ENOUGH = 5
 """Pairs from which an interval is given: with fewer, one odd block decides it."""
 CONFIDENCE = 0.95
+NARROW = 0.02
+"""Width of an interval whose ends two decimals hardly tell apart, or from 1."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,6 +38,11 @@ class Ratio:
         if self.low is None or self.high is None:
             return None
         return not self.low <= 1 <= self.high
+
+    def told(self, value: float) -> str:
+        """Its mean or an end of its interval, for people: of a narrow one, with the digits that tell the ends apart."""
+        narrow = self.low is not None and self.high is not None and self.high - self.low < NARROW
+        return f"{value:.{3 if narrow else 2}f}"
 
 
 def ratio(ours: Sequence[float], theirs: Sequence[float], confidence: float = CONFIDENCE) -> Ratio:

@@ -93,5 +93,6 @@ def _incomparable(evidence: Evidence, control: Evidence) -> str:
 
 def ratio_cell(arm: Arm, control: bool) -> Cell:
     """Of an arm; the control is once as fast as itself."""
-    mean = 1.0 if control and arm.rates else (arm.ratio.mean if arm.ratio else None)
-    return numeric(mean, f"{mean or 0:.2f}")
+    if arm.ratio is None:
+        return numeric(1.0 if control and arm.rates else None, "1.00")
+    return numeric(arm.ratio.mean, arm.ratio.told(arm.ratio.mean))

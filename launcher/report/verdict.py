@@ -31,12 +31,20 @@ def _in_all(control: Arm, others: Sequence[Arm], how: Compare) -> str:
     if all(ratio.differs is None for _, ratio in measured):
         return f"Too few rounds to tell a difference from noise: an interval needs {ENOUGH}, and there were fewer."
     if not any(ratio.differs for _, ratio in measured):
-        return f"No difference in speed beyond noise between {_listed([e.label for e in (control, *others)])}."
-    faster = [(r.mean, e) for e, r in measured if r.differs and r.mean > 1 and _holds(e, how)]
+        alike = [each.label for each, ratio in measured if ratio.differs is not None]
+        return f"No difference in speed beyond noise between {_listed([control.label, *alike])}."
+    faster = [(ratio, each) for each, ratio in measured if ratio.differs and ratio.mean > 1]
+    if not faster and len(measured) == 1:
+        ((only, ratio),) = measured
+        return f"{only.label} is slower: {ratio.told(ratio.mean)} times the throughput of {control.label}."
     if not faster:
+        return f"Nothing was faster than {control.label} beyond noise."
+    held = [(ratio, each) for ratio, each in faster if _holds(each, how)]
+    if not held:
         return f"Nothing was faster than {control.label} beyond noise at no cost to the loss."
-    gain, best = max(faster, key=lambda each: each[0])
-    return f"{best.label} gains the most: {gain:.2f} times the throughput of {control.label}{_at_what_cost(best, how)}."
+    gain, best = max(held, key=lambda each: each[0].mean)
+    times = f"{gain.told(gain.mean)} times the throughput of {control.label}"
+    return f"{best.label} gains the most: {times}{_at_what_cost(best, how)}."
 
 
 def _failed(arm: Arm) -> bool:
@@ -82,7 +90,8 @@ def _of_arm(arm: Arm, control: Arm, how: Compare) -> str:
 
 def _how_it_failed(arm: Arm) -> str:
     after = _steps(arm)
-    return f"{arm.evidence.state.reason}{f' after {after} steps' if after else ''}"
+    told = f", after {after:,} step{'s' * (after > 1)}" if after else ""
+    return f"{arm.evidence.state.reason}{told}"
 
 
 def _steps(arm: Arm) -> int:
@@ -106,11 +115,12 @@ def _speed(arm: Arm, control: Arm) -> str:
         return "no round was measured beside the control"
     if found.low is None or found.high is None:
         rounds = f"{found.pairs} round{'s' * (found.pairs > 1)}"
-        return f"{found.mean:.2f} times the throughput over {rounds}, too few for an interval"
-    interval = f"95% interval {found.low:.2f} to {found.high:.2f}, {found.pairs} rounds"
+        return f"{found.told(found.mean)} times the throughput over {rounds}, too few for an interval"
+    mean, low, high = map(found.told, (found.mean, found.low, found.high))
+    interval = f"95% interval {low} to {high}, {found.pairs} rounds"
     if not found.differs:
-        return f"no difference in speed from {control.label} beyond noise: {found.mean:.2f} times ({interval})"
-    return f"{found.mean:.2f} times the throughput of {control.label} ({interval})"
+        return f"no difference in speed from {control.label} beyond noise: {mean} times ({interval})"
+    return f"{mean} times the throughput of {control.label} ({interval})"
 
 
 def _loss(arm: Arm, control: Arm, how: Compare) -> str:

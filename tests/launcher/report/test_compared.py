@@ -88,6 +88,39 @@ def test_noise_is_called_noise(tmp_path):
     assert "no difference in speed from amp=o0 beyond noise" in lead(tmp_path, plan)[1]
 
 
+def test_a_small_difference_beyond_noise_is_told_with_the_digits_that_show_it(tmp_path):
+    steady = [1.0001, 1.0002, 0.9999, 1.0, 0.9998]
+    other = arm(tmp_path, 1, "o1", [1.004 * each for each in reversed(steady)])
+    plan = whole(tmp_path, arm(tmp_path, 0, "o0", steady), other)
+    first, second = lead(tmp_path, plan)
+    assert first.startswith("amp=o1 gains the most: 1.004 times the throughput of amp=o0")
+    assert "1.004 times the throughput of amp=o0 (95% interval 1.00" in second
+    assert "1.004" in "\n".join(plain.lines(document(tmp_path, plan))).partition("COMPARISON")[2]
+
+
+def test_an_arm_that_is_slower_is_called_that(tmp_path):
+    slow = [0.5 * each for each in NOISE[::-1]]
+    plan = whole(tmp_path, arm(tmp_path, 0, "o0", NOISE), arm(tmp_path, 1, "o1", slow))
+    assert lead(tmp_path, plan)[0].startswith("amp=o1 is slower: 0.50")
+    plan = whole(tmp_path / "three", *(arm(tmp_path / "three", *each) for each in ((0, "o0", NOISE), (1, "o1", slow))))
+    plan["arms"].append(arm(tmp_path / "three", 2, "o2", NOISE[::-1]))
+    assert lead(tmp_path / "three", plan)[0] == "Nothing was faster than amp=o0 beyond noise."
+
+
+def test_an_arm_that_failed_is_not_among_those_without_a_difference(tmp_path):
+    arms = [arm(tmp_path, 0, "o0", NOISE), arm(tmp_path, 1, "o1", NOISE[::-1])]
+    arms.append(arm(tmp_path, 2, "o2", NOISE[:1], finished=False))
+    (tmp_path / "arms/02/failed").write_text("out of memory\n")
+    assert lead(tmp_path, whole(tmp_path, *arms))[0] == "No difference in speed beyond noise between amp=o0 and amp=o1."
+
+
+def test_peak_memory_is_that_of_the_block_that_took_most(tmp_path):
+    first = arm(tmp_path, 0, "o0", NOISE, row={"memory_bytes": 7 * 2**30})
+    plan = whole(tmp_path, first, arm(tmp_path, 1, "o1", NOISE[::-1]))
+    said = "\n".join(plain.lines(document(tmp_path, plan)))
+    assert "7.0 GiB" in next(line for line in said.splitlines() if line.startswith("amp=o0"))
+
+
 def test_fewer_than_five_rounds_give_no_interval_and_say_so(tmp_path):
     few = [1.0, 1.01, 0.99]
     plan = whole(tmp_path, arm(tmp_path, 0, "o0", few), arm(tmp_path, 1, "o2", [3 * each for each in few]), rounds=3)
@@ -132,7 +165,7 @@ def test_an_arm_that_ran_out_of_memory_is_a_row(tmp_path):
     )
     (tmp_path / "arms/01/failed").write_text("out of memory\n")
     said = lead(tmp_path, plan)
-    assert "amp=o1 (autocast in torch): it ran out of memory after 10 steps." in said
+    assert "amp=o1 (autocast in torch): it ran out of memory, after 10 steps." in said
     (row,) = [row for row in document(tmp_path, plan).sections[0].parts[0].rows if row[0].text == "amp=o1"]
     assert row[-1].text == "failed: it ran out of memory (no result, 10 steps)"
 
@@ -180,7 +213,7 @@ def test_where_the_control_failed_that_is_said_first(tmp_path):
     (tmp_path / "arms/00/metrics.jsonl").write_bytes((tmp_path / "later/arms/00/metrics.jsonl").read_bytes())
     said = lead(tmp_path, plan)
     assert said[0] == "Nothing was measured to its end beside the control, amp=o0."
-    assert said[1].endswith("it ran out of memory after 20 steps. Only its whole rounds can be held against it.")
+    assert said[1].endswith("it ran out of memory, after 20 steps. Only its whole rounds can be held against it.")
 
 
 def test_arms_of_different_frameworks_are_told_apart_and_their_losses_not_compared(tmp_path):
@@ -286,18 +319,30 @@ def test_published_figures_stand_beside_ours_and_only_ratios_are_set_against_eac
     plan = whole(
         tmp_path,
         arm(tmp_path, 0, "o0", NOISE),
-        arm(tmp_path, 1, "o2", [2 * e for e in NOISE]),
+        arm(tmp_path, 1, "o2", [2 * e for e in NOISE[::-1]]),
         published=as_plain(said),
     )
     (section,) = [each for each in document(tmp_path, plan).sections if each.title == "Beside what was published"]
     table = section.parts[1]
     shown = {name: [row[index].text for row in table.rows] for index, name in enumerate(table.header)}
-    assert shown["published ratio"] == ["1", "3.325"]
+    assert shown["published ratio"] == ["1.00", "3.33"]
     assert shown["our ratio"] == ["1.00", "2.00"]
-    assert shown["published samples/s"] == ["393.5", "1308"]
+    assert shown["published samples/s"] == ["393.49", "1308.37"]
     assert shown["published GB"] == ["25.43", "19.28"]
     assert shown["our GB"] == ["0.5369", "0.5369"]
     assert "published loss" not in shown
+
+
+def test_a_published_loss_stands_beside_ours_of_the_same_step(tmp_path):
+    arms = (PublishedArm(loss=0.6486028, loss_step=20), PublishedArm(loss=0.66, loss_step=10_000))
+    said = Published(source="a page", hardware="a V100", note="Of one seed.", arms=arms)
+    plan = whole(tmp_path, arm(tmp_path, 0, "o0", NOISE), arm(tmp_path, 1, "o2", NOISE), published=as_plain(said))
+    (section,) = [each for each in document(tmp_path, plan).sections if each.title == "Beside what was published"]
+    assert section.parts[1].text == "Of one seed."
+    table = section.parts[2]
+    shown = {name: [row[index].text for row in table.rows] for index, name in enumerate(table.header)}
+    assert shown["published loss"] == ["0.6486028", "0.66"]
+    assert shown["our loss"] == ["2.1", "-"]  # 2.3 - 20 / 100; there is no step 10,000
 
 
 def test_published_times_of_steps_stand_beside_times_of_our_steps(tmp_path):
