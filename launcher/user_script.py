@@ -164,6 +164,9 @@ def advice(spec: JobSpec, facts: Facts, gpus: int) -> tuple[str, ...]:
         found.append("all cells of this sweep start in one folder; workdir=run gives each its own")
     if train.bare:
         found.append("nothing observes what a bare script runs, so nothing will be proved")
+    elif spec.training.framework == "paddle" and source(spec, facts).static:
+        fails = "; the run fails for it, unless with require_proof=false" * spec.training.require_proof
+        found.append(f"nothing watches the static graphs behind paddle.enable_static(), so nothing is proved{fails}")
     if not train.bare and not script.by_script(train, source(spec, facts)) and spec.training.amp.level != "o0":
         found.append("amp is applied around the script, which is left as it is")
     return tuple(found)

@@ -78,6 +78,8 @@ class Source:
     """It calls `Precision.from_env()`."""
     fits: bool = False
     """It trains by Keras's compile and fit, which scale the loss of float16 by themselves."""
+    static: bool = False
+    """It calls Paddle's `enable_static`, behind which it builds graphs."""
 
 
 def read(text: str) -> Source:
@@ -98,7 +100,7 @@ def read(text: str) -> Source:
         or (isinstance(node, ast.keyword) and node.arg == "auto_scale_loss")
         for node in ast.walk(tree)
     )
-    return Source(asks=asks, fits={"compile", "fit"} <= methods and not own_loop)
+    return Source(asks=asks, fits={"compile", "fit"} <= methods and not own_loop, static="enable_static" in methods)
 
 
 def _last_name(node: ast.AST) -> str:

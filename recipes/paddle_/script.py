@@ -58,8 +58,8 @@ class PaddleWrapper(Wrapper):
     def give_way(self) -> None:
         pass
 
-    def steps(self) -> int:
-        return self.witness.steps
+    def steps(self) -> int | None:
+        return None if self.witness.static else self.witness.steps
 
     def peak_memory(self) -> int:
         return devices.PaddleDevice(self._kind).peak_memory()

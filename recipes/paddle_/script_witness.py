@@ -1,14 +1,18 @@
 """Watching a training loop in Paddle that nobody here wrote: its layers are those that it calls.
 
-Watched is all that it does up to its second optimizer step; later steps are only counted.
+Watched are all that it does up to its second optimizer step, and then a span of two steps in each following decade of
+steps, from the first layer that is called where something learns. Other steps are only counted. What static graphs
+compute isn't watched: that they ran is reported, and nothing is proved then.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import random
 from collections import Counter
 from collections.abc import Callable, Iterator
+from types import TracebackType
 from typing import Any
 
 import paddle
@@ -18,17 +22,22 @@ from recipes.paddle_.observe import Witness
 from recipes.paddle_.precision import Precision, stepped
 
 SPAN = 2
-"""Optimizer steps that are watched, so that a GAN's generator and discriminator both are."""
+"""Optimizer steps that are watched at a time, so that a GAN's generator and discriminator both are."""
+STATIC = "static graphs were executed, which nothing watches in a script in Paddle"
 
 
 class ScriptWitness(Witness):
-    """Counts the optimizer steps of a script, and watches the first of them."""
+    """Counts the optimizer steps of a script, and watches some of them."""
 
     def __init__(self, precision: Precision) -> None:
         super().__init__(nn.Layer(), precision)
         self.steps = 0
-        """Optimizer steps so far."""
-        self._open = contextlib.ExitStack()
+        """Optimizer steps so far, but for those inside of static graphs."""
+        self.static = False
+        """A static graph was executed."""
+        self._due = 1
+        self._open: contextlib.ExitStack | None = None
+        self._waiting = contextlib.ExitStack()
         self._within = False
         """An optimizer's step is under way: one may call another."""
         self._stepped: Counter[str] = Counter()
@@ -51,9 +60,13 @@ class ScriptWitness(Witness):
             for kind in kinds:
                 for name in {"step", "minimize"} & vars(kind).keys():
                     patches.enter_context(_replaced(kind, name, self._counted(getattr(kind, name))))
-            with self._open:
-                self._open.enter_context(self.step(1))
-                yield
+            executor = paddle.static.Executor
+            patches.enter_context(_replaced(executor, "run", self._noticed(executor.run)))
+            patches.push(self._end)
+            self._begin()
+            yield
+        if self.static:
+            self.reports[:] = [{**self._head(1), "problems": [STATIC]}]
 
     def _counted(self, method: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(method)
@@ -67,10 +80,53 @@ class ScriptWitness(Witness):
             finally:
                 self._within = False
                 self.steps += 1
-                if self.steps == SPAN:
-                    self._open.close()
+                self._move_on()
 
         return step
+
+    def _noticed(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(method)
+        def run(*args: Any, **kwargs: Any) -> Any:
+            self.static = True
+            return method(*args, **kwargs)
+
+        return run
+
+    def _move_on(self) -> None:
+        """Behind a step: end the span that is over, and look out for the next one where it is due."""
+        if self._open is not None and self.steps >= self._due + SPAN - 1:
+            self._open.close()
+            self._open = None
+            low = 10 ** len(str(self.steps))
+            self._due = random.Random(low).randrange(low, 10 * low)
+        if self._open is None and self.steps + 1 == self._due:
+            self._await_layer()
+
+    def _await_layer(self) -> None:
+        """Only where a span is due does a layer's call look whether it begins here."""
+        original = nn.Layer.__call__
+
+        def call(layer: nn.Layer, *inputs: Any, **named: Any) -> Any:
+            if not paddle.is_grad_enabled() or not paddle.in_dynamic_mode():
+                return original(layer, *inputs, **named)
+            self._waiting.close()
+            self._begin()
+            return layer(*inputs, **named)
+
+        self._waiting.enter_context(_replaced(nn.Layer, "__call__", call))
+
+    def _begin(self) -> None:
+        self._open = contextlib.ExitStack()
+        self._open.enter_context(self.step(self._due))
+
+    def _end(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """With the script ends what is watched. A later span in which no step was taken tells nothing."""
+        self._waiting.close()
+        if self._open is None:
+            return
+        self._open.__exit__(kind, error, trace)
+        if error is None and 1 < self._due > self.steps:
+            self.reports.pop()
 
     @contextlib.contextmanager
     def _told_of_steps(self, counted: Counter[str]) -> Iterator[None]:

@@ -146,7 +146,7 @@ def _conclude(started: Started, wrapper: Wrapper, code: int, failure: str | None
     if wrapper.profiling and not failed:
         _tell_of_profile(wrapper.profiling, settings.profile, wrapper.steps())
     if wrapper.steps() is None and not failed:
-        print("how many optimizer steps it took is not known: no optimizer of Keras's counted them", flush=True)
+        print("how many optimizer steps it took is not known: nothing that counts them could be read", flush=True)
     print(f"amp={settings.amp.level} {observed['verdict']}: {observed['why']}", flush=True)
     if problem and problem != failure:
         told = f": {observed['why']}"  # just now, and the result has it again

@@ -125,6 +125,18 @@ def test_what_cannot_be_done_honestly_is_refused_before_queueing() -> None:
     assert plan_of("amp=o2", "train.precision=script").mechanism == "half_model_fp32_masters"
 
 
+@pytest.mark.parametrize(("words", "fails"), [((), True), (("require_proof=false",), False)])
+def test_that_nothing_watches_a_static_graph_of_paddles_is_told_beforehand(words: tuple[str, ...], fails: bool) -> None:
+    facts = dataclasses.replace(LAPTOP, packages={"paddle": "3.3.1"})
+    told, plain = (
+        plan_of("framework=paddle", "amp=o0", *words, facts=facts, script=dataclasses.replace(HERE, source=source))
+        for source in (Source(static=True), Source())
+    )
+    (note,) = set(told.advice) - set(plain.advice)
+    assert "nothing watches the static graphs behind paddle.enable_static(), so nothing is proved" in note
+    assert ("the run fails for it" in note) is fails
+
+
 def test_one_process_unless_more_are_asked_for() -> None:
     alone = plan_of(facts=TWO_A100)
     assert (alone.processes, "torch.distributed.run" in command(alone)) == (1, False)

@@ -107,6 +107,11 @@ def test_the_text_of_a_script_tells_who_applies_its_precision_and_who_scales_its
     assert script.read(text) == Source(asks=asks, fits=fits)
 
 
+def test_the_text_of_a_script_in_paddle_tells_whether_it_builds_static_graphs():
+    assert script.read("import paddle\npaddle.enable_static()").static
+    assert not script.read("import paddle\npaddle.disable_static()  # not enable_static()").static
+
+
 @pytest.mark.parametrize("key", ["batch", "epochs", "steps", "seed", "accumulate"])
 def test_what_a_script_decides_by_itself_cannot_be_set(key):
     with pytest.raises(SettingsError, match=f"{key}=7: recipe=script decides that by itself"):

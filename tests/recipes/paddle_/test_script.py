@@ -82,13 +82,60 @@ def run(tmp_path, monkeypatch, capfd):
 @pytest.mark.parametrize(
     ("text", "steps"), [(LOOP.format(found="net(inputs)"), 3), (FIT, 4), (OWN, 3)], ids=["a loop", "fit", "from_env"]
 )
-def test_a_script_in_float32_is_proved_by_its_first_two_steps(run, text, steps):
+def test_a_script_in_float32_is_proved(run, text, steps):
     code, printed, found = run(text, "amp=o0")
     assert code == 0, found.get("reason") or printed.err
     assert (found["framework"], found["mechanism"], found["steps"]) == ("paddle", "float32", steps)
     assert (found["observed"]["verdict"], found["observed"]["half_flop_share"]) == ("proved", 0.0)
     assert found["observed"]["param_dtypes"] == {"float32": 8 * 32 + 32 + 32 * 4 + 4}
     assert found["versions"]["paddle"]
+
+
+LONG = LOOP.format(found="net(inputs)").replace("for _ in range(3)", "for number in range(1, {steps})")
+
+
+def test_two_steps_of_each_decade_are_watched_and_no_evaluation_before_them(run):
+    evaluation = """
+    if number == 82:
+        with paddle.no_grad():
+            paddle.matmul(net(inputs), paddle.ones([4, 4], "bfloat16").astype("float32"))
+"""
+    code, _, found = run(LONG.replace("{steps}", "110") + evaluation, "amp=o0")
+    assert (code, found["steps"], found["observed"]["verdict"]) == (0, 109, "proved"), found["observed"]["why"]
+    assert found["observed"]["why"].endswith("at steps 1, 83 on 1 rank")
+
+
+@pytest.mark.parametrize(("steps", "verdict"), [("83", "proved"), ("84", "contradicted")])
+def test_half_precision_that_a_script_turns_to_later_is_seen_where_it_is_watched(run, steps, verdict):
+    late = """
+    if number == 50:
+        net.add_sublayer("low", nn.Linear(4, 4))
+        net.low.to(dtype="bfloat16")
+        net.low.forward = lambda found: found
+"""
+    found = run(LONG.replace("{steps}", steps) + late, "amp=o0")[2]
+    assert found["observed"]["verdict"] == verdict, found["observed"]["why"]
+    assert verdict == "proved" or "step 83" in found["observed"]["why"]
+
+
+def test_static_graphs_are_not_watched_and_that_is_said(run):
+    text = """
+import numpy
+import paddle
+paddle.enable_static()
+main, start = paddle.static.Program(), paddle.static.Program()
+with paddle.static.program_guard(main, start):
+    loss = paddle.mean(paddle.static.nn.fc(paddle.static.data("inputs", [8, 16]), 4))
+    paddle.optimizer.SGD(0.1).minimize(loss)
+executor = paddle.static.Executor()
+executor.run(start)
+executor.run(main, feed={"inputs": numpy.ones((8, 16), "float32")}, fetch_list=[loss])
+paddle.disable_static()
+"""
+    code, printed, found = run(text, "amp=o0")
+    assert (code, found["steps"], found["observed"]["verdict"]) == (1, None, "unknown")
+    assert found["observed"]["why"].startswith("step 1: static graphs were executed, which nothing watches")
+    assert "how many optimizer steps it took is not known" in printed.out
 
 
 def test_what_no_layer_multiplies_leaves_it_unknown_which_fails_the_run(run):
@@ -127,7 +174,10 @@ def test_on_a_cpu_where_paddle_applies_nothing_a_level_is_refused(run, level):
 def test_its_own_exit_code_is_kept_and_nothing_stays_replaced(run):
     import paddle
 
-    before = paddle.nn.Layer.__call__, paddle.optimizer.SGD.step, paddle.optimizer.Adam.step
+    def replaced():
+        return paddle.nn.Layer.__call__, paddle.optimizer.SGD.step, paddle.static.Executor.run
+
+    before = replaced()
     code, _, found = run(HEAD + "net(inputs)\nraise SystemExit(7)", "amp=o0")
     assert (code, found["status"]) == (7, "failed")
-    assert (paddle.nn.Layer.__call__, paddle.optimizer.SGD.step, paddle.optimizer.Adam.step) == before
+    assert replaced() == before
