@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from benchmarks.campaign.recipes import quietly
+from benchmarks.campaign.recipes import capture, quietly, step_of
 from benchmarks.campaign.rows import Bench, Row, Task
 from recipes.levels import Amp, LossScale
 from recipes.torch_ import float32_probe, loop, mnist, simplenet
@@ -20,6 +20,9 @@ from recipes.torch_.tf32 import switch_tf32
 
 PART = "check"
 MODES = [("o0", "auto"), *((level, dtype) for level in ("o1", "o2", "o3") for dtype in ("float16", "bfloat16"))]
+BYTES = {"o0": 4 + 4, "o1": 4 + 4 + 2, "o2": 2 + 2 + 4, "o3": 2 + 2}
+"""That each level needs for a parameter of simplenet at the end of backward: its weight, its gradient, and the cast
+weight that autocast keeps (o1) or the master (o2, whose plain SGD takes gradients as they are)."""
 TOLERANCE = 0.02
 """Relative gap between the losses of o0 and of o1 and o2 after 40 steps of a small net; on a CPU they agree to this."""
 
@@ -44,6 +47,7 @@ def tasks() -> list[Task]:
         ),
         Task(part=PART, name="losses agree", run=_losses, estimate=5),
         Task(part=PART, name="overflow", run=_overflow, estimate=3),
+        Task(part=PART, name="memory", run=_memory, estimate=10),
     ]
 
 
@@ -164,4 +168,27 @@ def _overflow(bench: Bench) -> list[Row]:
         kept, moved = torch.equal(before, weights[0]), not torch.equal(before, weights[1])
         right = outcomes == [False, True] and kept and moved and precision.scale == 2.0**9
         rows.append(_row(f"an overflow at {level} is skipped", right, applied=outcomes, scale=precision.scale))
+    return rows
+
+
+def _memory(bench: Bench) -> list[Row]:
+    """The memory at most is what the level's copies of weights and gradients come to. A rehearsal only takes the step.
+
+    The samples are few, so that little else is in it.
+    """
+    rows = []
+    width, layers = (64 if bench.tiny else 4096), 9
+    for level, expected in BYTES.items():
+        bench.forget()
+        before = torch.cuda.memory_allocated(bench.device) if bench.device.type == "cuda" else 0
+        words = (f"amp={level}", "batch=64", f"train.width={width}", f"train.layers={layers}")
+        step = step_of(capture(bench, "simplenet", words))
+        step()
+        bench.forget()
+        step()
+        peak = bench.peak_memory()
+        each = None if peak is None else (peak - before) / (layers * width**2)
+        near = each is None or abs(each / expected - 1) < 0.15
+        rows.append(_row(f"memory at {level}", near, bytes_each=each, expected=expected))
+        del step
     return rows
