@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from launcher import contained, gpu_choice, needs, preflight, profilers, user_script
+from launcher import contained, gpu_choice, needs, preflight, profilers, shapes, user_script
 from launcher.comparison import Compare, Published
 from launcher.contained import ContainerPlan
 from launcher.errors import UsageError, placed
@@ -117,10 +117,15 @@ def to_json(plan: Plan) -> dict[str, Any]:
 
 
 def from_json(values: Mapping[str, Any]) -> Plan:
-    """A plan as `plan.json` holds it. Raises `UsageError` if it is of another version."""
+    """A plan as `plan.json` holds it. Raises `UsageError` if it is of another version, or damaged."""
     if values.get("schema") != 1:
         raise UsageError(f"this plan has schema {values.get('schema')}, and this launcher reads schema 1")
-    plan = build(Plan, {**values, "swept": [], "arms": []})
+    if wrong := shapes.fitting(values, shapes.PLAN)[1]:
+        raise UsageError(f"this plan is damaged: {wrong[0]}")
+    try:
+        plan = build(Plan, {**values, "swept": [], "arms": []})
+    except (SettingsError, TypeError) as error:  # the latter where something is missing
+        raise UsageError(f"this plan is damaged, or of another version: {error}") from None
     swept = tuple((str(key), value) for key, value in values.get("swept", []))
     return dataclasses.replace(plan, swept=swept, arms=tuple(from_json(each) for each in values.get("arms", [])))
 

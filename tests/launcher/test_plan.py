@@ -59,6 +59,25 @@ def test_a_plan_survives_json(name: str) -> None:
     assert from_json(json.loads(json.dumps(to_json(plan)))) == plan
 
 
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        ({"swept": 3}, "this plan is damaged: swept is not pairs of a name and a value"),
+        ({"arms": [{"arm": 0}]}, "this plan is damaged: arms holds what is not an object"),
+        ({"nodes": "two"}, "this plan is damaged, or of another version: nodes"),
+    ],
+)
+def test_a_damaged_plan_is_refused_in_a_sentence(damage, said):
+    whole = {"schema": 1, "name": "x", **damage}
+    with pytest.raises(UsageError, match=said):
+        from_json(whole)
+
+
+def test_a_plan_that_lacks_something_is_refused_in_a_sentence():
+    with pytest.raises(UsageError, match=r"this plan is damaged, or of another version: .*'recipe'"):
+        from_json({"schema": 1, "name": "x"})
+
+
 def test_the_words_typed_reach_the_trainer_unchanged() -> None:
     words = ("amp=o2", "batch=512", "train.lr=0.5", "loss_scale=tf", "amp.deny=[conv2d,softmax]", "seed=3")
     plan = resolve(spec_of(*words), LAPTOP)
