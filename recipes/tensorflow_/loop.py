@@ -186,7 +186,7 @@ class Run(shared.Run):
         return hardware.hardware(self.world.kind)
 
     def profiler(self) -> Profiler | None:
-        return profiling.make(self.settings.profile)
+        return profiling.make(self.settings.profile, self.world.rank)
 
     def scale(self) -> float | None:
         return self.precision.scale

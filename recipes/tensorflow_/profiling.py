@@ -14,11 +14,15 @@ from recipes.settings import Profile
 
 
 class FrameworkProfiler:
-    """`recipes.trainer.profiling.Profiler`: what TensorBoard's profile plugin opens, one file for each host."""
+    """`recipes.trainer.profiling.Profiler`: what TensorBoard's profile plugin opens, one file for each process.
+
+    TensorFlow names them by second and host, by which processes on one host would overwrite one another's.
+    """
 
     trace = "plugins/profile"
 
-    def __init__(self) -> None:
+    def __init__(self, rank: int) -> None:
+        self._rank = rank
         self._aside = ""
 
     def start(self) -> None:
@@ -27,11 +31,13 @@ class FrameworkProfiler:
 
     def stop(self, folder: Path) -> Mapping[str, float]:
         tf.profiler.experimental.stop()
+        kernels: Counter[str] = Counter()
+        for path in [each for each in Path(self._aside, self.trace).rglob("*") if each.is_file()]:
+            if path.name.endswith(".xplane.pb"):
+                kernels.update(_kernels(path))
+            path.rename(path.with_name(f"rank{self._rank}.{path.name}"))
         shutil.copytree(self._aside, folder, dirs_exist_ok=True)
         shutil.rmtree(self._aside)
-        kernels: Counter[str] = Counter()
-        for path in (folder / self.trace).rglob("*.xplane.pb"):
-            kernels.update(_kernels(path))
         return kernels
 
 
@@ -50,6 +56,6 @@ def _kernels(path: Path) -> Counter[str]:
     return found
 
 
-def make(asked: Profile) -> FrameworkProfiler | None:
+def make(asked: Profile, rank: int) -> FrameworkProfiler | None:
     """The profiler that was asked for; None for none, and for NVIDIA's, which record all of a TensorFlow process."""
-    return FrameworkProfiler() if asked.tool == "framework" else None
+    return FrameworkProfiler(rank) if asked.tool == "framework" else None

@@ -72,7 +72,8 @@ class TensorFlowWrapper(Wrapper):
         self.precision = Precision.of(settings.amp, unscaled, self._kind, tf32=settings.tf32, xla=settings.xla)
         if self.own and settings.amp.level == "o1":
             Precision.of(levels.Amp(level="o0"), levels.LossScale(), self._kind, tf32=settings.tf32)
-        self.profiling = Profiling(settings.profile, profiling.make(settings.profile), started.chosen.run)
+        rank, size = rank_and_size("tensorflow")
+        self.profiling = Profiling(settings.profile, profiling.make(settings.profile, rank), started.chosen.run)
         self.witness = ScriptWitness(self.precision, scaled_by_keras=not self.own and dtype == "float16")
         self.mode = Mode(
             dtype=dtype,
@@ -82,7 +83,7 @@ class TensorFlowWrapper(Wrapper):
             device=self._kind,
             capability=capability,
         )
-        if rank_and_size("tensorflow")[1] > 1:
+        if size > 1:
             # The script's own strategy would wait in silence for a worker that never starts.
             devices.meet(self._kind, len(tf.config.list_physical_devices("GPU")) if self._kind == "cuda" else 0)
 

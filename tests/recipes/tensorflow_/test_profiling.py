@@ -7,11 +7,12 @@ import sys
 from pathlib import Path
 
 import pytest
+import tensorflow as tf
 from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
 from recipes.kernels import tensor_core_share
 from recipes.tensorflow_.loop import main
-from recipes.tensorflow_.profiling import _kernels
+from recipes.tensorflow_.profiling import FrameworkProfiler, _kernels
 from recipes.tensorflow_.script import TensorFlowWrapper
 from recipes.tensorflow_.simplenet import train
 from recipes.trainer import script as shared
@@ -36,6 +37,18 @@ def test_a_run_leaves_a_trace_and_is_proved_all_the_same(tmp_path):
         None,
     )
     assert any("MatMul" in each for each in names_in(tmp_path / profile["trace"]))
+
+
+def test_processes_of_one_host_leave_a_trace_each(tmp_path):
+    """As they do where they begin and end in the same second, by which TensorFlow names a folder."""
+    for rank in (0, 1):
+        one = FrameworkProfiler(rank)
+        one.start()
+        tf.zeros(1) + 1
+        one.stop(tmp_path)
+    found = sorted(tmp_path.rglob("*.xplane.pb"))
+    assert len({path.name for path in found}) == 2
+    assert sorted(path.name.partition(".")[0] for path in found) == ["rank0", "rank1"]
 
 
 SCRIPT = """
