@@ -74,6 +74,8 @@ class PublishedArm:
     epoch_seconds: float | None = None
     memory_gb: float | None = None
     loss: float | None = None
+    loss_step: int | None = None
+    """The optimizer step that the loss is of."""
     accuracy: float | None = None
 
 

@@ -34,7 +34,8 @@ from launcher.comparison import Compare, Published
 from launcher.config import Composer, cells, conf_folder
 from launcher.errors import UsageError
 from launcher.overrides import parse
-from launcher.spec import JobSpec, make
+from launcher.request import Request, Words
+from launcher.spec import make
 from recipes.typed import SettingsError, build, nearest
 
 KEY = "experiment="
@@ -84,8 +85,11 @@ class Asked:
 
     name: str
     how: Compare
-    specs: tuple[JobSpec, ...]
+    request: Request
+    """A cell and a job for each arm."""
     published: Published | None
+    smaller: tuple[str, ...] = ()
+    """The words that make less of it, where it was asked for at its full size."""
 
 
 def named(words: Sequence[str]) -> str | None:
@@ -93,14 +97,16 @@ def named(words: Sequence[str]) -> str | None:
     return next((word.removeprefix(KEY) for word in reversed(words) if word.startswith(KEY)), None)
 
 
-def asked_for(words: Sequence[str], config_dirs: Sequence[Path]) -> Asked | None:
+def asked_for(words: Words) -> Asked | None:
     """The comparison that the words name; None where they name none. Raises `UsageError`."""
-    name = named(words)
-    found = find(name, config_dirs) if name is not None else None
+    name = named(words.overrides)
+    found = find(name, words.config_dirs) if name is not None else None
     if found is not None and name is not None:
-        return ask(name, found, words, config_dirs)
-    for word in words:
-        if word.startswith(SCALE):
+        if words.arguments is not None:
+            raise UsageError(f"what stands behind -- is for a script, and experiment={name} runs none (command line)")
+        return ask(name, found, words.overrides, words.config_dirs)
+    for word in words.overrides:
+        if word.startswith(SCALE) and (name is None or _path(name, words.config_dirs)):
             what = f"experiment={name} is one run" if name else "no experiment is named"
             raise UsageError(f"{word} is for an experiment that has scales, and {what} (command line)")
     return None
@@ -111,7 +117,7 @@ def find(name: str, config_dirs: Sequence[Path]) -> Experiment | None:
 
     Raises `UsageError` for a file that can't be read.
     """
-    path = next((each for each in _places(name, config_dirs) if each.is_file()), None)
+    path = _path(name, config_dirs)
     if path is None or not NAME.fullmatch(name):
         return None
     import yaml
@@ -139,7 +145,9 @@ def ask(name: str, experiment: Experiment, words: Sequence[str], config_dirs: Se
     wanted = next((word.removeprefix(SCALE) for word in words if word.startswith(SCALE)), None)
     if wanted is not None and wanted not in experiment.scales:
         there = ", ".join(experiment.scales) or "none"
-        raise UsageError(f"scale={wanted} is not one of {there}{nearest(wanted, experiment.scales)} (command line)")
+        full = f"; without scale= experiment={name} has its full size"
+        hint = nearest(wanted, experiment.scales) or full
+        raise UsageError(f"scale={wanted} is not one of {there}{hint} (command line)")
     scale = _form(experiment, "scales", wanted) if wanted else Form()
     other = _form_in(experiment, [*experiment.words, *scale.words, *typed])
     base = build(Compare, {**experiment.compare, **other.compare, **scale.compare}, prefix=comparison.PREFIX)
@@ -147,7 +155,7 @@ def ask(name: str, experiment: Experiment, words: Sequence[str], config_dirs: Se
     composer = Composer(config_dirs=config_dirs)
     groups = composer.groups()
     names = scale.names or other.names or tuple(arm.name for arm in experiment.arms)
-    specs = []
+    found = []
     for index, arm in enumerate(experiment.arms):
         own = [word for form in (other, scale) for word in (*form.words, *_at(form.arms, index))]
         overrides = [parse(word, groups) for word in (*experiment.words, *arm.words, *own, *typed)]
@@ -158,9 +166,11 @@ def ask(name: str, experiment: Experiment, words: Sequence[str], config_dirs: Se
                 f"{swept}: experiment={name} has its own arms; give one value, which holds for all of them"
             )
         (cell,) = cells(composer, overrides)
-        specs.append(make(dataclasses.replace(cell, swept=(("arm", names[index]),))))
+        found.append(dataclasses.replace(cell, swept=(("arm", names[index]),)))
+    arms = Request(composer=composer, overrides=(), cells=tuple(found), specs=tuple(make(cell) for cell in found))
+    smaller = () if wanted else tuple(f"{SCALE}{each}" for each in experiment.scales)
     published = _annotated(experiment.published, other, scale, wanted)
-    return Asked(name=name, how=how, specs=tuple(specs), published=published)
+    return Asked(name=name, how=how, request=arms, published=published, smaller=smaller)
 
 
 def _annotated(published: Published | None, other: Form, scale: Form, wanted: str | None) -> Published | None:
@@ -172,8 +182,9 @@ def _annotated(published: Published | None, other: Form, scale: Form, wanted: st
     return dataclasses.replace(published, note=" ".join(each for each in notes if each))
 
 
-def _places(name: str, config_dirs: Sequence[Path]) -> list[Path]:
-    return [folder / "experiment" / f"{name}.yaml" for folder in (*config_dirs, conf_folder())]
+def _path(name: str, config_dirs: Sequence[Path]) -> Path | None:
+    places = [folder / "experiment" / f"{name}.yaml" for folder in (*config_dirs, conf_folder())]
+    return next((each for each in places if each.is_file()), None)
 
 
 def _form_in(experiment: Experiment, words: Sequence[str]) -> Form:

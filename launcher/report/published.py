@@ -22,29 +22,31 @@ def published(said: Published, compared: Sequence[Arm]) -> Section:
     hardware = next((_hardware(each.evidence) for each in compared if each.evidence.result), "unknown hardware")
     columns: list[tuple[str, list[Cell], bool]] = [
         ("arm", [text(arm.label) for _, arm in pairs], False),
-        ("published ratio", [_rounded(_gain(each, first, arm, compared[0])) for each, arm in pairs], True),
+        ("published ratio", [_multiple(_gain(each, first, arm, compared[0])) for each, arm in pairs], True),
         ("our ratio", [ratio_cell(arm, control=number == 0) for number, (_, arm) in enumerate(pairs)], True),
-        ("published samples/s", [_rounded(each.rate) for each, _ in pairs], True),
+        ("published samples/s", [_exactly(each.rate) for each, _ in pairs], True),
         ("our samples/s", [numeric(arm.figures.rate, human.number(arm.figures.rate)) for _, arm in pairs], True),
-        ("published s/step", [_rounded(each.step_seconds) for each, _ in pairs], True),
+        ("published s/step", [_exactly(each.step_seconds) for each, _ in pairs], True),
         ("our s/step", [_rounded(_seconds(arm.figures.batch if timed else None, arm)) for _, arm in pairs], True),
-        ("published s/epoch", [_rounded(each.epoch_seconds) for each, _ in pairs], True),
+        ("published s/epoch", [_exactly(each.epoch_seconds) for each, _ in pairs], True),
         ("our s/epoch", [_rounded(_seconds(said.epoch_samples, arm)) for _, arm in pairs], True),
-        ("published GB", [_rounded(each.memory_gb) for each, _ in pairs], True),
+        ("published GB", [_exactly(each.memory_gb) for each, _ in pairs], True),
         ("our GB", [_rounded(arm.figures.memory / 1e9 if arm.figures.memory else None) for _, arm in pairs], True),
-        ("published loss", [_rounded(each.loss, 7) for each, _ in pairs], True),
+        ("published loss", [_exactly(each.loss) for each, _ in pairs], True),
         (
             "our loss",
-            [_rounded(arm.figures.loss, 7) if any(e.loss for e, _ in pairs) else Cell(text="-") for _, arm in pairs],
+            [_rounded(_loss(each, arm), 7) if any(e.loss for e, _ in pairs) else Cell(text="-") for each, arm in pairs],
             True,
         ),
-        ("published accuracy", [_rounded(each.accuracy) for each, _ in pairs], True),
+        ("published accuracy", [_exactly(each.accuracy) for each, _ in pairs], True),
         ("our accuracy", [_rounded(_accuracy(arm)) for _, arm in pairs], True),
     ]
-    prose = Prose(text=f"Published: {said.source}, on {said.hardware}. Here: {hardware}. {said.note}".strip())
+    prose = [Prose(text=f"Published: {said.source}, on {said.hardware}. Here: {hardware}.")]
+    if said.note:
+        prose.append(Prose(text=said.note))
     gains = [_gain(each, first, arm, compared[0]) for each, arm in pairs]
     if not any(gains):
-        return Section(title=TITLE, parts=(prose, sections.columns(columns)))
+        return Section(title=TITLE, parts=(*prose, sections.columns(columns)))
     bars = tuple(
         bar
         for number, (gain, (_, arm)) in enumerate(zip(gains, pairs, strict=True))
@@ -54,7 +56,7 @@ def published(said: Published, compared: Sequence[Arm]) -> Section:
         )
     )
     chart = Bars(title="Throughput, as a multiple of the first arm's", bars=bars)
-    return Section(title=TITLE, parts=(prose, sections.columns(columns), chart))
+    return Section(title=TITLE, parts=(*prose, sections.columns(columns), chart))
 
 
 def _gain(said: PublishedArm, first: PublishedArm, arm: Arm, control: Arm) -> float | None:
@@ -73,10 +75,28 @@ def _seconds(samples: int | None, arm: Arm) -> float | None:
     return samples / arm.figures.rate if samples and arm.figures.rate else None
 
 
+def _loss(said: PublishedArm, arm: Arm) -> float | None:
+    """That of the step whose loss was published, where there is such; else the last. None where ours took fewer."""
+    if said.loss_step is None:
+        return arm.figures.loss
+    rows = arm.evidence.metrics
+    # Of many steps the curve has means over neighbours, whose step is none of theirs.
+    return dict(rows.loss.points()).get(said.loss_step) if rows else None
+
+
 def _accuracy(arm: Arm) -> float | None:
     """Of the test images, as published ones are, where there are such; else of what was held out."""
     test = inner(arm.evidence.result, "eval").get("test_accuracy")
     return test if isinstance(test, float) else arm.figures.accuracy
+
+
+def _exactly(value: float | None) -> Cell:
+    """With all digits that were published."""
+    return numeric(value, f"{value or 0:.10g}")
+
+
+def _multiple(value: float | None) -> Cell:
+    return numeric(value, f"{value or 0:.2f}")
 
 
 def _rounded(value: float | None, digits: int = 4) -> Cell:

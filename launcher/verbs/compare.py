@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+import shlex
 import sys
 from collections.abc import Sequence
 
 from launcher import arms, comparison, experiments, request
-from launcher.comparison import Compare, Published
-from launcher.errors import of_each
+from launcher.comparison import Compare
+from launcher.errors import LauncherError, of_each
+from launcher.experiments import Asked
 from launcher.facts import Facts
 from launcher.plan import Plan, resolve
 from launcher.probe import probe_each
+from launcher.request import Words
 from launcher.spec import JobSpec
-from launcher.verbs.run import experiment, hand_over, leave, stay, stays
+from launcher.verbs.run import hand_over, leave, stay, stays
 
 HELP = """\
 Measure a job in several modes against each other, and say what each gains and costs.
@@ -34,11 +37,12 @@ keys, beside those of `run --help`:
 
 def main(arguments: Sequence[str]) -> int:
     words = request.take_apart([each for each in arguments if each != "--plan"])
+    look = "--plan" in arguments
     if words.help:
         print(HELP.format(keys="\n".join(_keys())), end="")
         return 0
-    if (repeated := experiments.asked_for(words.overrides, words.config_dirs)) is not None:
-        return experiment(repeated, arguments, look="--plan" in arguments)
+    if (repeated := experiments.asked_for(words)) is not None:
+        return of_experiment(repeated, arguments, words, look=look)
     how, rest = comparison.take_apart(words.overrides)
     words = dataclasses.replace(words, overrides=tuple(rest))
     asked = request.compose(words)
@@ -48,31 +52,58 @@ def main(arguments: Sequence[str]) -> int:
     comparison.check_words(asked.overrides)
     comparison.check_listed(asked.overrides)
     specs = request.understand(asked, "arm")
-    return carry_out(specs, how, ["compare", *arguments], look="--plan" in arguments)
+    whole, facts = of_arms(specs, how, ["compare", *arguments])
+    return _carry_out(whole, facts, specs, look=look)
 
 
-def carry_out(
+def of_experiment(asked: Asked, arguments: Sequence[str], words: Words, *, look: bool = False) -> int:
+    """A published table, measured here; or its plan or its configuration alone."""
+    if words.cfg:
+        request.print_configuration(asked.request)
+        return 0
+    specs = asked.request.specs
+    whole, facts = of_arms(specs, asked.how, arguments, asked=asked)
+    return _carry_out(whole, facts, specs, look=look)
+
+
+def of_arms(
     specs: Sequence[JobSpec],
     how: Compare,
     arguments: Sequence[str],
     *,
-    name: str | None = None,
-    published: Published | None = None,
-    look: bool = False,
-) -> int:
-    """Plan the comparison of these jobs, and start it, or `look` at its plan alone."""
+    asked: Asked | None = None,
+    facts: Facts | None = None,
+) -> tuple[Plan, Facts]:
+    """The comparison of these jobs, and the host that it is planned for: that of `facts`, or what is found out now."""
     comparison.check(specs)
     settled = [comparison.settled(spec, how) for spec in specs]
-    facts = probe_each(settled)
-    plans = _resolved(settled, facts)
-    whole = comparison.make(plans, how, specs[0].launch.name or name, published)
-    whole = dataclasses.replace(whole, command=tuple(arguments))
+    found = [facts] * len(settled) if facts else probe_each(settled)
+    try:
+        plans = _resolved(settled, found)
+    except LauncherError as error:
+        if asked and asked.smaller and not found[0].gpus and found[0].slurm is None:
+            raise type(error)(f"{error}; {_smaller(asked)}") from None
+        raise
+    name = specs[0].launch.name or (asked.name if asked else None)
+    whole = comparison.make(plans, how, name, asked.published if asked else None)
+    advice = whole.advice
+    if asked and asked.smaller and any(arm.settings["device"] == "cpu" for arm in whole.arms):
+        advice = (f"its full size is for a GPU, and here a CPU has it; {_smaller(asked)}", *advice)
+    return dataclasses.replace(whole, command=tuple(arguments), advice=advice), found[0]
+
+
+def _smaller(asked: Asked) -> str:
+    return f"experiment={asked.name} {' or '.join(asked.smaller)} is its form for a machine without GPU"
+
+
+def _carry_out(whole: Plan, facts: Facts, specs: Sequence[JobSpec], *, look: bool) -> int:
+    """Start the comparison, or `look` at its plan alone."""
     if look:
         print("\n".join(describe(whole)))
         return 0
     for line in whole.advice:
         print(f"note: {line}", file=sys.stderr)
-    folders = hand_over([whole], facts[0], specs)
+    folders = hand_over([whole], facts, specs)
     return stay(folders) if stays(specs[0].launch) else leave(folders)
 
 
@@ -84,21 +115,32 @@ def _resolved(specs: Sequence[JobSpec], facts: Sequence[Facts]) -> list[Plan]:
 
 def describe(whole: Plan) -> list[str]:
     """The plan of a comparison in words: its arms, its blocks, and the scripts."""
-    from launcher import script
+    from launcher import published_table, script
     from launcher.tables import table
     from launcher.verbs.plan import summary
 
     how = whole.comparison
     assert how is not None
-    rows = [(arm.arm, comparison.label(arm), summary(arm)) for arm in whole.arms]
     rounds = f"{how.rounds} round{'s' * (how.rounds > 1)}"
-    blocks = f"{rounds} of {len(whole.arms)} blocks, {how.steps} steps each"
-    lines = [f"a comparison of {len(whole.arms)} arms: {blocks}, {how.cool_down} s apart", ""]
+    blocks = f"{rounds} of {len(whole.arms)} blocks, {how.steps} steps each, {how.cool_down} s apart"
+    rows = [(arm.arm, comparison.label(arm), summary(arm)) for arm in whole.arms]
+    lines = [f"a comparison of {len(whole.arms)} arms: {blocks}; {how.total:,} steps of each arm in all", ""]
     lines += [*table(["arm", "differs in", "is"], rows), ""]
+    if whole.published:
+        lines += [*_typed(whole), "", *published_table.lines(whole), ""]
     lines += [f"note: {each}" for each in whole.advice]
     lines += [f"--- {whole.run_dir}/run.sh", script.render(whole)]
     control = whole.arms[0]
     return [*lines, f"--- {control.run_dir}/run.sh", script.render(control)]
+
+
+def _typed(whole: Plan) -> list[str]:
+    """The words behind the names of an experiment's arms."""
+    shared = [word for word in whole.arms[0].words if all(word in arm.words for arm in whole.arms)]
+    lines = [f"all arms: {shlex.join(shared)}"] if shared else []
+    return lines + [
+        f"arm {arm.arm}: {shlex.join(word for word in arm.words if word not in shared)}" for arm in whole.arms
+    ]
 
 
 def _keys() -> list[str]:

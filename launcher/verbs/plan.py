@@ -9,10 +9,12 @@ from pathlib import Path
 
 from launcher import experiments, published_text, request, script, trainer_command, user_script
 from launcher.errors import LauncherError, UsageError
+from launcher.experiments import Asked
 from launcher.facts import Facts
 from launcher.origins import Origin, origins
 from launcher.plan import Plan, resolve, to_json
 from launcher.probe import probe_each
+from launcher.request import Words
 from launcher.schema import SlurmCluster
 from launcher.spec import JobSpec
 from launcher.tables import table
@@ -36,10 +38,8 @@ def main(arguments: Sequence[str]) -> int:
     if words.help:
         print(HELP, end="")
         return 0
-    if (repeated := experiments.asked_for(words.overrides, words.config_dirs)) is not None:
-        from launcher.verbs.run import experiment
-
-        return experiment(repeated, arguments, look=True)
+    if (repeated := experiments.asked_for(words)) is not None:
+        return _of_experiment(repeated, arguments, words)
     asked = request.compose(words)
     if words.cfg:
         request.print_configuration(asked)
@@ -57,10 +57,30 @@ def main(arguments: Sequence[str]) -> int:
         print(describe_text(plan, origins(asked, specs[0], plan), str(refusal)), end="")
         return 0
     if words.json:
-        print(json.dumps({"schema": 1, "facts": plain(facts[0]), "plans": [to_json(each) for each in plans]}, indent=1))
+        print(_as_json(facts[0], plans))
         return 0
     print(describe(plans, origins(asked, specs[0], plans[0])), end="")
     return 0
+
+
+def _of_experiment(asked: Asked, arguments: Sequence[str], words: Words) -> int:
+    """The plan of a published table's arms."""
+    from launcher.verbs import compare
+
+    if words.cfg:
+        request.print_configuration(asked.request)
+        return 0
+    facts = None
+    if words.facts:
+        facts = read_facts(words.facts)
+        _check_recorded(words.facts, facts, asked.request.specs)
+    whole, found = compare.of_arms(asked.request.specs, asked.how, arguments, asked=asked, facts=facts)
+    print(_as_json(found, [whole]) if words.json else "\n".join(compare.describe(whole)))
+    return 0
+
+
+def _as_json(facts: Facts, plans: Sequence[Plan]) -> str:
+    return json.dumps({"schema": 1, "facts": plain(facts), "plans": [to_json(each) for each in plans]}, indent=1)
 
 
 def read_facts(path: Path) -> Facts:

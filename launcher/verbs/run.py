@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from launcher import experiments, request, run_ids
-from launcher.experiments import Asked
 from launcher.facts import Facts
 from launcher.plan import Plan, resolve
 from launcher.probe import code_files, probe_each
@@ -24,8 +23,10 @@ def main(arguments: Sequence[str]) -> int:
 
         print(keys(words.config_dirs), end="")
         return 0
-    if (repeated := experiments.asked_for(words.overrides, words.config_dirs)) is not None:
-        return experiment(repeated, arguments)
+    if (repeated := experiments.asked_for(words)) is not None:
+        from launcher.verbs import compare
+
+        return compare.of_experiment(repeated, arguments, words)
     asked = request.compose(words)
     if words.cfg:
         request.print_configuration(asked)
@@ -37,13 +38,6 @@ def main(arguments: Sequence[str]) -> int:
         print(f"note: {line}", file=sys.stderr)
     folders = hand_over(plans, facts[0], specs)
     return stay(folders) if stays(specs[0].launch) else leave(folders)
-
-
-def experiment(asked: Asked, arguments: Sequence[str], *, look: bool = False) -> int:
-    """A published table, measured here; or its plan alone."""
-    from launcher.verbs.compare import carry_out
-
-    return carry_out(asked.specs, asked.how, arguments, name=asked.name, published=asked.published, look=look)
 
 
 def hand_over(plans: Sequence[Plan], facts: Facts, specs: Sequence[JobSpec]) -> list[Path]:

@@ -171,10 +171,10 @@ def shell_of(folder: Path) -> int:
     return int(until(lambda: runs.read_if_whole(folder / "status.json").get("process"))["pid"])
 
 
-def launcher(*arguments: str, state_home: Path) -> subprocess.CompletedProcess[str]:
+def launcher(*arguments: str, state_home: Path, seconds: float = 120) -> subprocess.CompletedProcess[str]:
     """`python -m launcher` as a person types it."""
     environment = {**os.environ, "XDG_STATE_HOME": str(state_home)}
-    return subprocess.run(command(*arguments), capture_output=True, text=True, env=environment, timeout=120)
+    return subprocess.run(command(*arguments), capture_output=True, text=True, env=environment, timeout=seconds)
 
 
 def command(*arguments: str) -> Sequence[str]:

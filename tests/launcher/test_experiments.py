@@ -1,41 +1,55 @@
-"""Experiments: every one of them composes and plans at full size and small, and two run for real, small."""
+"""Experiments: every one of them composes and plans at full size and small, and runs for real, small."""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
+import itertools
+import json
 import re
-from pathlib import Path
 
 import pytest
 
-from launcher import comparison, experiments, runs
+from launcher import comparison, experiments, published_table, request, runs
 from launcher.config import conf_folder
 from launcher.errors import UsageError
-from launcher.plan import Plan, resolve
+from launcher.plan import Plan
+from launcher.verbs import compare
+from launcher.verbs import plan as plan_verb
+from launcher.verbs import run as run_verb
+from recipes.typed import plain
 from tests.launcher.hosts import LAPTOP, TWO_A100
 from tests.launcher.run_folders import launcher
 
 NAMES = sorted(
     each.stem for each in (conf_folder() / "experiment").glob("*.yaml") if experiments.find(each.stem, ()) is not None
 )
+HOSTS = {"laptop": LAPTOP, "a100": TWO_A100}
 EVERYTHING = {"torch": "2.13.0", "tensorflow": "2.21.0", "paddle": "3.3.1"}
 
 
-def planned(name: str, *words: str, facts=LAPTOP) -> Plan:
-    """The comparison that `experiment=NAME` and the words spell."""
+@functools.cache
+def planned(name: str, *words: str, host: str = "laptop") -> Plan:
+    """The comparison that `experiment=NAME` and the words spell, on a host of `HOSTS`."""
     found = experiments.find(name, ())
     assert found is not None
     asked = experiments.ask(name, found, [f"experiment={name}", *words], ())
-    comparison.check(asked.specs)
-    host = dataclasses.replace(facts, packages=EVERYTHING, folders={"/data": ("train.bin", "test.bin")})
-    plans = [resolve(comparison.settled(spec, asked.how), host) for spec in asked.specs]
-    return comparison.make(plans, asked.how, name, asked.published)
+    facts = dataclasses.replace(HOSTS[host], packages=EVERYTHING, folders={"/data": ("train.bin", "test.bin")})
+    whole, _ = compare.of_arms(asked.request.specs, asked.how, (), asked=asked, facts=facts)
+    return whole
 
 
-def test_each_is_measured_in_the_framework_that_was_published():
-    words = {"cifar100_efficientnet": ["data.dir=/data"]}
-    found = {name: planned(name, "gpus=1", *words.get(name, []), facts=TWO_A100).framework for name in NAMES}
-    assert found == {**dict.fromkeys(NAMES, "tensorflow"), "paddle_simplenet": "paddle"}
+def at_full_size(name: str, *words: str) -> Plan:
+    """On a host of two GPUs, with the data that it needs."""
+    data = ["data.dir=/data"] if name == "cifar100_efficientnet" else []
+    return planned(name, *data, *words, host="a100")
+
+
+def test_each_is_measured_in_the_framework_that_was_published_and_on_one_gpu():
+    found = {name: at_full_size(name) for name in NAMES}
+    frameworks = {name: whole.framework for name, whole in found.items()}
+    assert frameworks == {**dict.fromkeys(NAMES, "tensorflow"), "paddle_simplenet": "paddle"}
+    assert {arm.gpus for whole in found.values() for arm in whole.arms} == {1}
 
 
 def test_the_tables_that_are_repeated_are_all_there():
@@ -44,11 +58,77 @@ def test_the_tables_that_are_repeated_are_all_there():
 
 @pytest.mark.parametrize("name", NAMES)
 def test_at_full_size_it_plans_for_a_gpu_with_enough_rounds_for_an_interval(name):
-    words = ["data.dir=/data"] if name == "cifar100_efficientnet" else []
-    whole = planned(name, *words, "gpus=1", facts=TWO_A100)
+    whole = at_full_size(name)
     assert whole.comparison is not None and whole.comparison.rounds >= comparison.ENOUGH
     assert len({comparison.label(arm) for arm in whole.arms}) == len(whole.arms)
     assert all(arm.settings["device"] == "cuda" for arm in whole.arms)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("framework", [[], ["framework=torch"]])
+def test_half_precision_is_float16_as_it_was_whatever_the_gpu_has(name, framework):
+    modes = [arm.settings["amp"] for arm in at_full_size(name, *framework).arms]
+    assert {mode["dtype"] for mode in modes if mode["level"] != "o0"} == {"float16"}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_where_there_is_no_gpu_the_small_form_is_named(name):
+    with pytest.raises(UsageError, match=f"; experiment={name} scale=smoke is its form for a machine without GPU$"):
+        planned(name)
+
+
+def test_what_a_cpu_could_measure_at_full_size_is_planned_with_a_note():
+    assert planned("twcc_resnet50", "framework=torch", "gpus=0").advice[0] == (
+        "its full size is for a GPU, and here a CPU has it; "
+        "experiment=twcc_resnet50 scale=smoke is its form for a machine without GPU"
+    )
+    assert planned("twcc_resnet50", "scale=smoke").advice == ()
+
+
+def test_the_plan_says_what_was_published_what_was_typed_and_how_long_it_took():
+    said = compare.describe(at_full_size("alcf_gan"))
+    assert said[0] == (
+        "a comparison of 5 arms: 5 rounds of 5 blocks, 56 steps each, 5 s apart; 280 steps of each arm in all"
+    )
+    assert "arm 04: amp=o2 batch=4090 amp.dtype=float16 'train.channels=[63,63,31,7]'" in said
+    assert "float16             0.0684" in said
+    # 280 * (.150 + .101 + .0684) s
+    assert "at the published speeds 280 steps of the 3 arms that have one take 1m29s, starting up not counted" in said
+    assert "at the published speeds" not in "\n".join(compare.describe(planned("alcf_gan", "scale=smoke")))
+
+
+def test_times_of_epochs_and_rates_are_times_of_steps_too():
+    lines = {name: list(published_table.lines(at_full_size(name)))[-1] for name in NAMES}
+    assert "6,240 steps of the 2 arms that have one take 1h37m" in lines["cifar100_efficientnet"]
+    assert "700 steps of each arm take 20m07s" in lines["twcc_resnet50"]
+    assert "gives no figures" in lines["graph_rewrite"]
+
+
+@pytest.fixture
+def recorded(tmp_path):
+    """A file of facts: a host with GPUs."""
+    path = tmp_path / "facts.json"
+    host = dataclasses.replace(TWO_A100, packages=EVERYTHING)
+    path.write_text(json.dumps(plain(host)))
+    return path
+
+
+def test_plan_takes_recorded_facts_and_prints_json(recorded, capsys):
+    words = ["experiment=twcc_resnet50", "--facts", str(recorded)]
+    assert plan_verb.main([*words, "--json"]) == 0
+    (whole,) = json.loads(capsys.readouterr().out)["plans"]
+    assert [arm["settings"]["batch"] for arm in whole["arms"]] == [128, 256, 256, 256, 512]
+    assert plan_verb.main(words) == 0
+    assert "1 GPU, box" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("verb", [run_verb, plan_verb, compare])
+def test_cfg_shows_each_arms_configuration_and_starts_nothing(verb, tmp_path, capsys):
+    root = tmp_path / "runs"
+    assert verb.main(["experiment=alcf_gan", "scale=smoke", f"run_root={root}", "--cfg", "job"]) == 0
+    said = capsys.readouterr().out
+    assert "# cell 4: arm=float16, bad sizes\n" in said and said.count("recipe:") >= 5
+    assert not root.exists()
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -66,6 +146,7 @@ def test_small_it_plans_for_a_machine_without_a_gpu_or_data(name):
         ("twcc_resnet50", "memory_gb", [25.43, 31.31, 19.28, 19.29, 31.31]),
         ("paddle_simplenet", "step_seconds", [0.529, 0.118, 0.102, 1.13]),
         ("paddle_simplenet", "loss", [0.6486028, 0.6486219, 0.6743, 0.6602017]),
+        ("paddle_simplenet", "loss_step", [20, 20, 20, 2]),
         ("alcf_gan", "step_seconds", [0.150, 0.101, 0.0684, None, None]),
         ("cifar100_efficientnet", "epoch_seconds", [159, 67, None, None]),
         ("cifar100_efficientnet", "accuracy", [0.5242, 0.5059, None, None]),
@@ -79,7 +160,7 @@ def test_published_figures_are_those_of_the_page_arm_by_arm(name, key, figures):
 
 def test_the_groups_of_twcc_differ_as_the_page_says():
     for words, key in (([], "xla"), (["framework=torch"], "compile")):
-        whole = planned("twcc_resnet50", "gpus=1", *words, facts=TWO_A100)
+        whole = at_full_size("twcc_resnet50", *words)
         found = [(arm.settings["amp"]["level"], arm.settings[key], arm.settings["batch"]) for arm in whole.arms]
         expected = [("o0", False, 128), ("o0", False, 256), ("o1", False, 256), ("o1", True, 256), ("o1", True, 512)]
         assert found == expected
@@ -87,15 +168,13 @@ def test_the_groups_of_twcc_differ_as_the_page_says():
 
 @pytest.mark.parametrize("name", NAMES)
 def test_it_can_be_measured_in_torch_too(name):
-    words = ["data.dir=/data"] if name == "cifar100_efficientnet" else []
-    full = planned(name, "framework=torch", "gpus=1", *words, facts=TWO_A100)
+    full = at_full_size(name, "framework=torch")
     small = planned(name, "framework=torch", "scale=smoke")
     assert {arm.framework for whole in (full, small) for arm in whole.arms} == {"torch"}
 
 
 def test_the_fair_arms_of_the_notebook_differ_in_precision_alone():
-    whole = planned("cifar100_efficientnet", "data.dir=/data", "gpus=1", facts=TWO_A100)
-    first, _, third, _ = (arm.settings for arm in whole.arms)
+    first, _, third, _ = (arm.settings for arm in at_full_size("cifar100_efficientnet").arms)
     assert {key for key in first if first[key] != third[key]} == {"amp"}
 
 
@@ -117,8 +196,15 @@ def test_what_a_small_form_leaves_out_is_said_beside_what_was_published():
     notes = {name: planned(name, "scale=smoke").published.note for name in NAMES}
     assert "its second arm is the first once more" in notes["alcf_gan"]
     assert "its fourth arm is the third once more" in notes["twcc_resnet50"]
-    assert "It ran in torch" in notes["paddle_simplenet"]
+    assert "it ran in torch" in notes["paddle_simplenet"]
     assert "That page gives no figures" in notes["graph_rewrite"]
+    assert "its last table has 19.29" in notes["twcc_resnet50"]
+    assert "tensor cores in 0%, 33.9% and 44.4% of it" in notes["alcf_gan"]
+
+
+def test_the_notebooks_twenty_epochs_are_twenty_of_ours():
+    whole = at_full_size("cifar100_efficientnet")
+    assert whole.comparison.total == 20 * (40_000 // 128) == 6240
 
 
 def test_words_typed_beside_it_hold_for_all_arms():
@@ -132,6 +218,7 @@ def test_words_typed_beside_it_hold_for_all_arms():
     ("words", "complaint"),
     [
         (["scale=smok"], "scale=smok is not one of smoke; did you mean smoke?"),
+        (["scale=full"], "scale=full is not one of smoke; without scale= experiment=alcf_gan has its full size"),
         (["amp=o0,o1"], "amp=o0,o1: experiment=alcf_gan has its own arms; give one value"),
         (["steps=5"], "steps=5: a comparison measures compare.rounds blocks"),
         (["compare.round=5"], "unknown key compare.round"),
@@ -152,7 +239,16 @@ def test_wrong_words_beside_it_are_refused(words, complaint):
 )
 def test_a_scale_without_its_experiment_is_refused(words, complaint):
     with pytest.raises(UsageError, match=complaint):
-        experiments.asked_for(words, ())
+        experiments.asked_for(request.take_apart(words))
+
+
+def test_a_scale_of_an_experiment_that_is_not_there_is_left_to_hydra_which_names_those_that_are():
+    assert experiments.asked_for(request.take_apart(["experiment=twcc", "scale=smoke"])) is None
+
+
+def test_arguments_of_a_script_are_refused_where_none_runs():
+    with pytest.raises(UsageError, match="what stands behind -- is for a script, and experiment=alcf_gan runs none"):
+        experiments.asked_for(request.take_apart(["experiment=alcf_gan", "--", "a"]))
 
 
 def test_settings_of_a_single_run_are_left_to_hydra():
@@ -194,35 +290,83 @@ def test_a_file_of_ones_own_is_an_experiment_too(tmp_path):
     path.write_text("words: [batch=8]\narms: [{name: a, words: [amp=o0]}, {name: b, words: [amp=o2]}]\n")
     found = experiments.find("mine", [tmp_path])
     asked = experiments.ask("mine", found, ["experiment=mine"], [tmp_path])
-    assert [spec.words[:2] for spec in asked.specs] == [("amp=o0", "batch=8"), ("amp=o2", "batch=8")]
+    assert [spec.words[:2] for spec in asked.request.specs] == [("amp=o0", "batch=8"), ("amp=o2", "batch=8")]
 
 
-def run_small(tmp_path: Path, name: str, *words: str) -> str:
-    root = tmp_path / "runs"
-    typed = [f"experiment={name}", "scale=smoke", "telemetry.every=0", f"run_root={root}", *words]
-    done = launcher(*typed, state_home=tmp_path / "state")
+HALF = "bfloat16"
+"""What a CPU has."""
+MEASURED = {
+    "twcc_resnet50": (
+        ["float32", "float32", HALF, HALF, HALF],
+        {
+            "published ratio": ["1.00", "1.03", "3.33", "3.33", "3.46"],
+            "published samples/s": ["393.49", "405.73", "1308.37", "1309.21", "1361"],
+            "published GB": ["25.43", "31.31", "19.28", "19.29", "31.31"],
+        },
+    ),
+    "paddle_simplenet": (
+        ["float32", HALF, HALF, HALF],
+        {
+            "published ratio": ["1.00", "4.48", "5.19", "4.68"],
+            "published s/step": ["0.529", "0.118", "0.102", "1.13"],
+            "published loss": ["0.6486028", "0.6486219", "0.6743", "0.6602017"],
+        },
+    ),
+    "alcf_gan": (
+        ["float32", "float32", "float16", "float16", "float16"],
+        {
+            "published ratio": ["1.00", "1.49", "2.19", "-", "-"],
+            "published s/step": ["0.15", "0.101", "0.0684", "-", "-"],
+        },
+    ),
+    "cifar100_efficientnet": (
+        ["float32", HALF, HALF, "float32"],
+        {
+            "published ratio": ["1.00", "2.37", "-", "-"],
+            "published s/epoch": ["159", "67", "-", "-"],
+            "published accuracy": ["0.5242", "0.5059", "-", "-"],
+        },
+    ),
+    "graph_rewrite": (["float32", HALF, HALF], {}),
+}
+"""What each arm is observed to compute in, and the published columns of the report; all of them, arm by arm."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_run_small_it_ends_with_the_published_columns_beside_ours(name, tmp_path):
+    """All arms prove their modes; and the same is in the page that `report` makes of it."""
+    root, dtypes, columns = tmp_path / "runs", *MEASURED[name]
+    pytest.importorskip("torch" if name == "paddle_simplenet" else "tensorflow")
+    words = [f"experiment={name}", "scale=smoke", "telemetry.every=0", f"run_root={root}"]
+    done = launcher(*words, state_home=tmp_path / "state", seconds=500)
     assert done.returncode == 0, done.stdout + done.stderr
     (run,) = runs.run_names(str(root))
-    states = [runs.read_json(each / "status.json")["state"] for each in sorted((root / run / "arms").iterdir())]
-    assert states == ["done"] * len(states)
-    return done.stdout
+    results = [runs.read_json(each / "result.json") for each in sorted((root / run / "arms").iterdir())]
+    assert [(each["status"], each["observed"]["verdict"]) for each in results] == [("done", "proved")] * len(dtypes)
+    assert [each["observed"]["dtype"] for each in results] == dtypes
+
+    found = beside(done.stdout)
+    assert {header: cells for header, cells in found.items() if header.startswith("published")} == columns
+    ours = [f"our {header.removeprefix('published ')}" for header in columns if "loss" not in header]
+    for header in {*ours, "our ratio", "our samples/s"} - {"our accuracy"}:  # random images have none
+        assert all(float(each.replace(",", "")) > 0 for each in found[header]), header
+    assert "form scale=smoke, which shows that it runs and says nothing of its speed" in done.stdout
+
+    page = tmp_path / "page.html"
+    assert (
+        launcher("report", run, "--html", str(page), f"run_root={root}", state_home=tmp_path / "state").returncode == 0
+    )
+    text = page.read_text()
+    assert [each for cells in columns.values() for each in cells if f">{each}</td>" not in text] == []
 
 
-@pytest.mark.slow
-def test_an_experiment_ends_with_the_published_column_beside_ours(tmp_path):
-    said = run_small(tmp_path, "paddle_simplenet")
-    assert "BESIDE WHAT WAS PUBLISHED" in said
-    assert "form scale=smoke, which shows that it runs and says nothing of its speed" in said
-    row = next(line for line in said.splitlines() if line.startswith("O2  ") and "0.6743" in line)
-    assert row.split()[1] == "5.186"
+def beside(said: str) -> dict[str, list[str]]:
+    """The columns of the table under "Beside what was published", by their headers."""
+    lines = iter(said.partition("BESIDE WHAT WAS PUBLISHED")[2].splitlines())
+    rows = [re.split(r"\s{2,}", line) for line in itertools.takewhile(bool, itertools.dropwhile(_not_header, lines))]
+    return {header: [row[index] for row in rows[1:]] for index, header in enumerate(rows[0])}
 
 
-@pytest.mark.slow
-def test_tensorflows_graph_rewrite_is_measured_off_and_on(tmp_path):
-    pytest.importorskip("tensorflow")
-    said = run_small(tmp_path, "graph_rewrite")
-    proofs = [
-        line.split()[-2:] for line in said.splitlines() if line.startswith(("off  ", "on, ")) and "proved" in line
-    ]
-    assert proofs == [["proved", "done"]] * 3
-    assert "grappler in tensorflow" in said
+def _not_header(line: str) -> bool:
+    return not line.startswith("arm  ")

@@ -1,0 +1,52 @@
+"""A published table in the plan of the comparison that repeats it: its figures, and how long its speeds would take."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from launcher import comparison, human
+from launcher.comparison import Published, PublishedArm
+from launcher.plan import Plan
+from launcher.tables import table
+
+_COLUMNS = {
+    "rate": "samples/s",
+    "step_seconds": "s/step",
+    "epoch_seconds": "s/epoch",
+    "memory_gb": "GB",
+    "loss": "loss",
+    "accuracy": "accuracy",
+}
+
+
+def lines(whole: Plan) -> Iterator[str]:
+    """What was published of each arm, where, and how long the comparison's steps would take at those speeds."""
+    said, how = whole.published, whole.comparison
+    assert said is not None and how is not None
+    yield f"published: {said.source}, on {said.hardware}. {said.note}".strip()
+    given = [key for key in _COLUMNS if any(getattr(each, key) is not None for each in said.arms)]
+    if not given:
+        return
+    rows = []
+    for arm, each in zip(whole.arms, said.arms, strict=True):
+        figures = (getattr(each, key) for key in given)
+        rows.append([comparison.label(arm), *("-" if figure is None else f"{figure:.10g}" for figure in figures)])
+    yield from ("", *table(["arm", *(_COLUMNS[key] for key in given)], rows))
+    seconds = [_step_seconds(said, each, arm) for arm, each in zip(whole.arms, said.arms, strict=True)]
+    known = [each for each in seconds if each is not None]
+    if known and all(arm.settings["device"] == "cuda" for arm in whole.arms):
+        which = "each arm" if len(known) == len(seconds) else f"the {len(known)} arms that have one"
+        took = human.duration(how.total * sum(known))
+        yield from ("", f"at the published speeds {how.total:,} steps of {which} take {took}, starting up not counted")
+
+
+def _step_seconds(said: Published, each: PublishedArm, arm: Plan) -> float | None:
+    """What a step of the arm's batch takes by what was published of it."""
+    batch = arm.settings["batch"]
+    if each.step_seconds is not None:
+        return each.step_seconds
+    if each.rate is not None:
+        return float(batch / each.rate)
+    if each.epoch_seconds is not None and said.epoch_samples:
+        return float(batch / said.epoch_samples * each.epoch_seconds)
+    return None
