@@ -17,6 +17,7 @@ from launcher.facts import Facts, Gpu
 from launcher.schema import SlurmCluster
 from launcher.slurm.check import find_partition
 from launcher.spec import JobSpec
+from recipes.typed import SettingsError
 
 Level = Literal["ok", "advice", "problem"]
 MIB = 2**20
@@ -98,7 +99,7 @@ def of_slurm(facts: Facts, spec: JobSpec) -> Iterator[Finding]:
     else:
         yield advice(
             "accounting",
-            "off: Slurm forgets ended jobs within minutes (MinJobAge)",
+            "off, or no sacct here: Slurm forgets ended jobs within minutes (MinJobAge)",
             "nothing has to be done: runs write down themselves how they ended, but not why Slurm killed them",
         )
 
@@ -217,11 +218,14 @@ def _container(host: Host, facts: Facts, spec: JobSpec) -> Iterator[Finding]:
     image = find.LocalImage(name=known.image, present=known.image_present, architecture=known.image_architecture)
     if spec.launch.image is None:
         yield problem("image", "none is named", "say image=; `image list` has NVIDIA's")
-    elif not image.present:
-        yield problem("image", f"{spec.launch.image} is not there", f"`image pull {spec.launch.image}` on that host")
-    elif image.architecture and known.architecture and image.architecture != known.architecture:
-        yield problem("image", f"{spec.launch.image} is for {image.architecture}, the host is {known.architecture}")
+    elif known.image_pull:
+        yield ok("image", f"{spec.launch.image} isn't here yet: a job of its own fetches it first")
     else:
+        try:
+            find.check_image(image, spec.launch.image, known.architecture, runtime.kind)
+        except SettingsError as error:
+            yield problem("image", str(error))
+            return
         yield ok("image", f"{known.image}, {f'CUDA {known.image_cuda}' if known.image_cuda else 'no word of its CUDA'}")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -106,8 +107,10 @@ def _squeue(conf: str | None) -> dict[str, Row]:
 
 
 def _sacct(jobs: list[str], conf: str | None) -> dict[str, Row]:
-    """Rows of the accounting; none where the cluster keeps no accounts, as many small ones."""
+    """Rows of the accounting; none where the cluster keeps no accounts, as many small ones, or there is no sacct."""
     found: dict[str, Row] = {}
+    if shutil.which("sacct") is None:  # the programs' folder is on the PATH by now: squeue was asked before
+        return found
     bases = sorted({each.partition("_")[0] for each in jobs})
     for start in range(0, len(bases), 500):
         argv = ["sacct", "--allocations", "--noheader", "--parsable2", "--array", "--duplicates"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 import shutil
@@ -37,7 +38,8 @@ def probe() -> SlurmFacts:
     environment = {"PATH": STANDARD_PATH if folder in STANDARD_PATH.split(":") else f"{folder}:{STANDARD_PATH}"}
     if "SLURM_CONF" in os.environ:
         environment["SLURM_CONF"] = os.environ["SLURM_CONF"]
-    return read(settings.stdout, nodes.stdout.splitlines(), os.uname().nodename, environment)
+    found = read(settings.stdout, nodes.stdout.splitlines(), os.uname().nodename, environment)
+    return dataclasses.replace(found, accounting=found.accounting and shutil.which("sacct") is not None)
 
 
 def read(settings: str, nodes: Sequence[str], here: str, environment: dict[str, str]) -> SlurmFacts:

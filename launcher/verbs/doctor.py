@@ -41,6 +41,8 @@ SMALL = {
 QUEUED_FOR = 60.0
 """Seconds that the job may wait for its turn."""
 RUNS_FOR = 300.0
+LINES = 8
+"""Of the log of a job that failed."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -178,9 +180,16 @@ def _job(run: Run) -> Iterator[Finding]:
         _remove(run)
         return
     _, last = summary.log_tail(run.folder, state.attempt)
-    tail = "".join(f"\n{'':20}{tables.clean(each)}" for each in [line for line in last if line.strip()][-5:])
+    tail = "".join(f"\n{'':20}{tables.clean(each)}" for each in _words(last)[-LINES:])
     mend = remedies.known("\n".join([state.reason, *last])) or f"`logs {run.id}` shows all of it"
     yield problem("job", f"{state.name}: {state.reason}{tail}", mend)
+
+
+def _words(log: Sequence[str]) -> list[str]:
+    """What its lines say before the table of ranks, which only tells who was where."""
+    said = [line for line in log if line.strip()]
+    table = next((number for number, line in enumerate(said) if line.split()[:3] == ["rank", "host", "device"]), 0)
+    return said[:table] if table else said
 
 
 def _awaited(run: Run) -> tuple[queues.Seen, float]:

@@ -96,11 +96,27 @@ def test_a_healthy_host_has_nothing_to_mend() -> None:
         (("container=docker",), with_containers(LAPTOP), {}, "image", "problem", "none is named"),
         (
             ("container=docker", "image=x"),
-            with_containers(LAPTOP, image_present=False),
+            with_containers(LAPTOP, image="x", image_present=False),
             {},
             "image",
             "problem",
-            "x is not there",
+            "image=x is not on this host; `python -m launcher image pull x container=docker` fetches it",
+        ),
+        (
+            ("container=apptainer", "image=/nowhere/x.sif"),
+            with_containers(LAPTOP, image="/nowhere/x.sif", image_present=False),
+            {},
+            "image",
+            "problem",
+            "image=/nowhere/x.sif is not on this host; there is no such file or folder",
+        ),
+        (
+            ("container=docker", "image=x"),
+            with_containers(LAPTOP, image_present=False, image_pull="x@sha256:1"),
+            {},
+            None,
+            "",
+            "",
         ),
         (
             ("container=docker", "image=x"),
@@ -108,7 +124,7 @@ def test_a_healthy_host_has_nothing_to_mend() -> None:
             {},
             "image",
             "problem",
-            "x is for arm64, the host is amd64",
+            "image=x is made for arm64 and this host is amd64",
         ),
         (
             ("container=docker", "image=x"),

@@ -316,3 +316,13 @@ def test_a_job_id_that_was_given_again_is_another_run(monkeypatch: pytest.Monkey
     assert jobs.ask({"7": "/old/run.sh"}) == {}
     assert jobs.ask({"7": "/new/run.sh", "8": "/old/run.sh"}).keys() == {"7", "8"}
     assert jobs.ask({"7": None}).keys() == {"7"}
+
+
+def test_a_host_without_sacct_knows_no_accounts_and_is_asked_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    squeue = tmp_path / "squeue"
+    squeue.write_text("#!/bin/sh\necho '12|RUNNING|None|/runs/a/run.sh'\n")
+    squeue.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert jobs.ask({"12": None, "13": None}) == {"12": Row("RUNNING", "None", "/runs/a/run.sh")}
