@@ -118,24 +118,6 @@ def test_accounting_switches_off_and_on_and_jobs_live_on(testbed: Testbed) -> No
     said(["scancel", job], env)
 
 
-@pytest.mark.slow
-def test_a_requeued_job_may_start_again_soon(testbed: Testbed) -> None:
-    job = running_job(testbed)
-    env = testbed.slurm_env()
-    said(["scontrol", "requeue", job], env)
-    # Slurm's own default is 120 s.
-    assert wait_until(lambda: state(testbed, job) == "RUNNING", 60)
-    said(["scancel", job], env)
-
-
-@pytest.mark.slow
-def test_the_priority_partition_takes_the_nodes_from_the_scavengers(testbed: Testbed) -> None:
-    job = running_job(testbed, "-p", "scavenge", "-N2", "--exclusive", "--requeue")
-    said(["srun", "-p", "priority", "-N2", "--exclusive", "true"], testbed.slurm_env())
-    assert state(testbed, job) == "PENDING"
-    said(["scancel", job], testbed.slurm_env())
-
-
 @pytest.mark.parametrize("host", ["testbed", "testbed-root", "testbed-bastion", "testbed-jump"])
 def test_every_host_of_the_ssh_configuration_lets_us_in(testbed: Testbed, host: str) -> None:
     name = "root" if host == "testbed-root" else testbed.user.name

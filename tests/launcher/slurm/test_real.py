@@ -193,17 +193,6 @@ if n == '1':
 """
 
 
-def test_a_time_limit_saves_requeues_and_goes_on_in_the_same_folder(bench: Bench) -> None:
-    (folder,) = bench.submit(bench.plan(STOPS))
-    until(bench.dump.exists)
-    call(["scancel", "--batch", "--signal=USR1", job_of(folder)])
-    until(lambda: runs.read_if_whole(folder / "status.json").get("state") == "requeued")
-    until(lambda: "begin time" in state(folder).reason, 90)
-    assert ended(folder, 180).name == "done"
-    assert state(folder).attempt == 2
-    assert not (folder / "STOP").exists()
-
-
 def test_one_element_of_an_array_is_requeued_alone(bench: Bench) -> None:
     folders = bench.submit(bench.plan(STOPS), bench.plan(STOPS))
     until(lambda: all((each / "attempts/1/stdout.log").exists() for each in folders))

@@ -32,6 +32,7 @@ def test_before_its_time_limit_it_saves_and_goes_on_in_the_same_folder(trainers:
     saved(folder, moments.step() // 2)
     ask_as_before_a_time_limit(folder)
     until(lambda: runs.read_if_whole(folder / "status.json").get("state") == "requeued", LONG)
+    until(lambda: "begin time" in state(folder).reason, LONG)
     marker = runs.read_if_whole(folder / "attempts/1/stopped.json")
     assert 0 < marker["step"] < STEPS
     assert (folder / marker["checkpoint"] / "manifest.json").exists()

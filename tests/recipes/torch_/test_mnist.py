@@ -23,7 +23,7 @@ def words(tmp_path_factory) -> list[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("level", ["o0", "o1", "o2"])
+@pytest.mark.parametrize("level", ["o1", "o2"])
 def test_digits_are_learnt_at_the_default_settings(tmp_path, level):
     threads = {"OMP_NUM_THREADS": str(len(os.sched_getaffinity(0)))}
     ended = run([f"amp={level}", f"run={tmp_path}"], **threads)

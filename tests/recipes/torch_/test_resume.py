@@ -41,12 +41,9 @@ def assert_same_end(killed: Path, whole: Path) -> None:
     assert result(killed)["observed"]["verdict"] == "proved", result(killed)["observed"]
 
 
+# The other two pairs of level and dtype are those of two ranks.
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("level", "dtype"),
-    [("o1", FLOAT16), ("o1", BFLOAT16), ("o2", FLOAT16), ("o2", BFLOAT16)],
-    ids=["o1-float16", "o1-bfloat16", "o2-float16", "o2-bfloat16"],
-)
+@pytest.mark.parametrize(("level", "dtype"), [("o1", FLOAT16), ("o2", BFLOAT16)], ids=["o1-float16", "o2-bfloat16"])
 def test_killed_in_a_random_step_and_in_a_save(tmp_path, words, level, dtype):
     job = [f"amp={level}", *dtype, *words]
     succeed([*job, f"run={tmp_path / 'whole'}"])
@@ -114,10 +111,10 @@ def test_a_finished_run_that_is_started_again_only_writes_its_result_again(tmp_p
 
 def test_a_run_does_not_go_on_as_another_job(tmp_path, words):
     succeed(["amp=o1", *words, f"run={tmp_path}"])
-    for word, said in (("seed=1", "seed=1"), ("train.rho=0.5", "train.rho=0.5"), ("accumulate=2", "accumulate=2")):
+    for word in ("seed=1", "train.rho=0.5"):
         ended = run(["amp=o1", *words, word, f"run={tmp_path}"])
         assert ended.returncode == 2
-        assert said in ended.stderr
+        assert word in ended.stderr
         assert len(ended.stderr.splitlines()) == 1
     ended = run(["amp=o1", *[word for word in words if word != "epochs=3"], "epochs=2", f"run={tmp_path}"])
     assert ended.returncode == 2
