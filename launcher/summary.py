@@ -213,17 +213,22 @@ def of_run(folder: Path, state: State, now: float, width: int = 0) -> list[str]:
     rows = [(run_ids.words_of(folder.name), headline(state, now)), *outcome(result_of(folder, state)), *gpus(folder)]
     rows.append(("folder", place_of(folder)))
     lines = tables.pairs(rows, width)
-    if state.name in ("failed", "lost"):
-        path, last = log_tail(folder, state.attempt)
-        if last:
-            lines += [f"the end of {path}:", *(f"  {tables.clean(each)}" for each in last)]
-        if mend := remedies.known("\n".join([state.reason, *last])):
-            lines.append(f"what helps: {mend}")
+    lines += failure(folder, state)
     if state.name in ("stopped", "cancelled", "lost") and state.attempt:
         script = runs.read_known(folder / "plan.json").get("script")  # which has no checkpoints of ours
         again = "start it again" if script else "go on from the last checkpoint"
         lines.append(f"{again} with: python -m launcher resume {folder.name}")
     return lines
+
+
+def failure(folder: Path, state: State) -> list[str]:
+    """What a run said last that failed or was lost, and what helps where that is known; of another one nothing."""
+    if state.name not in ("failed", "lost"):
+        return []
+    path, last = log_tail(folder, state.attempt)
+    lines = [f"the end of {path}:", *(f"  {tables.clean(each)}" for each in last)] if last else []
+    mend = remedies.known("\n".join([state.reason, *last]))
+    return [*lines, f"what helps: {mend}"] if mend else lines
 
 
 def of_sweep(states: Mapping[Path, State], now: float, width: int = 0) -> list[str]:

@@ -176,12 +176,7 @@ def _details(seen: Seen, width: int = 0) -> list[str]:
     rows.append(("folder", summary.place_of(folder)))
     if runs.is_elsewhere(run.root):
         rows.append(("known here", str(folder)))
-    lines = tables.pairs(rows, width)
-    if state.name in ("failed", "lost"):
-        path, last = summary.log_tail(folder, state.attempt)
-        if last:
-            lines += [f"the end of {path}:", *(f"  {tables.clean(each)}" for each in last)]
-    return lines
+    return [*tables.pairs(rows, width), *summary.failure(folder, state)]
 
 
 def _on_gpus(folder: Path, attempt: int) -> str:
