@@ -38,6 +38,10 @@ done
 """.strip()
 
 
+_HOLD = '{ exec {held}>>__MARK__; } 2>/dev/null && flock --shared "$held"'
+"""So that `rm` leaves the code alone: the lock lasts as long as anything that was started in the terminal."""
+
+
 def script(plan: Plan, *, token: str, attempt: int | None, port: tuple[int, int | None] | None) -> str:
     """What opens the terminal, for a bash on the host of the job; for Pyxis, on the host that calls srun.
 
@@ -49,6 +53,7 @@ def script(plan: Plan, *, token: str, attempt: int | None, port: tuple[int, int 
     sections = [
         "set -u",
         f"umask 077\nCODE={to_bash(plan.code_dir)}",
+        _HOLD.replace("__MARK__", to_bash(mark(plan, token))),
         _environment(plan),
         "\n".join(plan.setup),
         _gpus(plan, attempt),
@@ -58,9 +63,15 @@ def script(plan: Plan, *, token: str, attempt: int | None, port: tuple[int, int 
         "code=$?",
         f"rm -f {to_bash(note(plan, token))}" if port and plan.queue == "slurm" else "",
         gpus.RELEASE if taken else "",
+        f"rm -f {to_bash(mark(plan, token))}",
         "exit $code",
     ]
     return "\n".join(section for section in sections if section)
+
+
+def mark(plan: Plan, token: str) -> str:
+    """The file that the terminal holds locked while it is open in the plan's code; see `snapshot.is_open`."""
+    return f"{plan.run_root}/.code/.{plan.code}.shell-{token}"
 
 
 def note(plan: Plan, token: str) -> str:

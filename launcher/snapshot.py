@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import os
 import shutil
@@ -140,6 +141,19 @@ def prune(run_root: Path, digests: Iterable[str], needed: Callable[[str], bool])
             with contextlib.suppress(OSError):  # it was laid down anew meanwhile
                 aside.rename(target)
         shutil.rmtree(aside, ignore_errors=True)
+
+
+def is_open(run_root: Path, digest: str) -> bool:
+    """Whether a terminal is open in this snapshot: one that holds the lock on its mark. Marks of others are deleted."""
+    found = False
+    for mark in (run_root / ".code").glob(f".{digest}.shell-*"):
+        try:
+            with open(mark, "ab") as stream:
+                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                mark.unlink()
+        except OSError:  # it is locked; or nobody can say, on a file system without locks
+            found = True
+    return found
 
 
 def _digest(files: Mapping[str, Path]) -> str:

@@ -98,9 +98,18 @@ def _code_of(chosen: Sequence[Run]) -> dict[str, set[str]]:
 
 
 def _prune(code: Mapping[str, set[str]]) -> None:
-    """Delete those of the snapshots that no run's plan names any more."""
+    """Delete those of the snapshots that no run's plan names any more, and that no terminal is open in."""
     for root, digests in code.items():
-        snapshot.prune(Path(root), digests, lambda digest, root=root: _is_named(root, digest))  # type: ignore[misc]
+        snapshot.prune(Path(root), digests, lambda digest, root=root: _is_needed(root, digest))  # type: ignore[misc]
+
+
+def _is_needed(root: str, digest: str) -> bool:
+    if _is_named(root, digest):
+        return True
+    if snapshot.is_open(Path(root), digest):
+        print(f"rm: the code in {root}/.code/{digest[:8]}... is kept: a `shell` is open in it", file=sys.stderr)
+        return True
+    return False
 
 
 def _is_named(root: str, digest: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import socket
@@ -57,6 +58,27 @@ def test_here_it_has_the_variables_the_code_and_the_python_of_a_job(opened: Open
     shell.type("exit 7")
     assert shell.wait() == 7
     assert [each.name for each in (tmp_path / "runs").iterdir()] == [".code"]
+
+
+def test_the_code_of_an_open_terminal_outlives_the_last_run_of_it(
+    opened: Open, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shell = opened("amp=o0")
+    code = Path(shell.ask('echo "$CODE$PYTHONPATH"'))
+    root = tmp_path / "runs"
+
+    def delete_one() -> str:
+        run = root / "20260101-000000-calm-otter"
+        run.mkdir()
+        (run / "plan.json").write_text(json.dumps({"schema": 1, "code": code.name}))
+        (run / "status.json").write_text('{"schema": 1, "state": "done", "attempt": 1}')
+        assert main(["rm", run.name, f"run_root={root}"]) == 0
+        return capsys.readouterr().err
+
+    assert "is kept: a `shell` is open in it" in delete_one()
+    assert shell.ask("python -c 'import recipes; print(recipes.__file__)'").startswith(str(code))
+    shell.close()  # the window is closed: it can't take its mark away
+    until(lambda: not delete_one() and not list((root / ".code").iterdir()))
 
 
 def test_ctrl_c_is_the_shells_own(opened: Open) -> None:
