@@ -14,7 +14,7 @@ run: $(VENV)/.run ## train here and now: make run ARGS="amp=o1 batch=256"
 	@$(BIN)/python -m launcher $(ARGS)
 
 test: $(VENV)/.test lint ## everything that has to hold; parts that need the testbed are skipped where it is not up
-	$(BIN)/python -m pytest $(TESTS)
+	$(BIN)/python -m $(if $(TESTS),pytest $(TESTS),tests)
 
 lint: $(VENV)/.test ## format, lint, types, import direction
 	$(BIN)/ruff format --check .
