@@ -38,7 +38,7 @@ _SAME = {
     "seed": "arms begin with the same weights and see the data in the same order",
     "data": "arms are trained on the same data",
     **dict.fromkeys(("nodes", "gpus", "visible_gpus", "cluster", "secrets"), _PLACE),
-    **dict.fromkeys(("name", "wait", "detach", "wait_gpus"), "a comparison is one run"),
+    **dict.fromkeys(("name", "run_root", "after", "wait", "detach", "wait_gpus"), "a comparison is one run"),
 }
 """What can't differ between arms, and why."""
 
@@ -152,10 +152,11 @@ def check(specs: Sequence[JobSpec]) -> None:
             "blocks; run its modes as a sweep, and `report` sets them side by side: say run for compare"
         )
     told = [_shared(spec) for spec in specs]
-    for key in dict.fromkeys(key for each in told for key in each):
+    keys = dict.fromkeys(key for each in told for key in each)
+    for key in sorted(keys, key=lambda key: not key.endswith(".kind")):  # which decides what other keys there are
         values = list(dict.fromkeys(show(each.get(key)) for each in told))
         if len(values) > 1:
-            named, why = key.removesuffix(".name"), _SAME[key.partition(".")[0]]
+            named, why = key.removesuffix(".name").removesuffix(".kind"), _SAME[key.partition(".")[0]]
             raise UsageError(f"{named} can't differ between the arms of a comparison ({' and '.join(values)}): {why}")
 
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from launcher.arms import label_of
-from launcher.config import Cell, Composer, cells
+from launcher.composer import Composer
+from launcher.config import Cell, cells
 from launcher.errors import UsageError, of_each
 from launcher.overrides import PASSED, Override, is_key, parse, passed
 from launcher.remote import address as addresses
@@ -107,9 +108,10 @@ def compose(words: Words) -> Request:
 
 
 def understand(request: Request, what: str = "cell") -> tuple[JobSpec, ...]:
-    """The typed jobs of a request. A mistake in some of several is said with `what` has it."""
+    """The typed jobs of a request, each of which is a `what`: a mistake in some of several is said with those."""
     specs = of_each(((label_of(cell.swept), cell) for cell in request.cells), make, what)
-    _check_one_place(specs)
+    if what == "cell":  # for arms there are stricter rules, `comparison.check`
+        _check_one_place(specs)
     return tuple(specs)
 
 

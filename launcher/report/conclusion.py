@@ -25,6 +25,7 @@ from typing import Any, Literal, cast
 from launcher import arms, runs, tables
 from launcher.report import read
 from launcher.report.compared import settings_of
+from launcher.report.figures import figures
 from launcher.report.intervals import CONFIDENCE
 from launcher.report.paired import Arm, compare
 from launcher.report.read import Evidence, inner
@@ -84,7 +85,7 @@ def _of_run(name: str, whole: State, evidence: Sequence[Evidence]) -> Result:
         effective=_shared(results, "effective"),
         observed={**_shared(results, "observed"), **_proof(evidence)},
         throughput={"unit": "samples/s", "mean": None, "median": None, "p10": None, "p90": None},
-        peak_memory_bytes=max(_numbers(measured, "peak_memory_bytes"), default=None),
+        peak_memory_bytes=max((found.memory for each in evidence if (found := figures(each)).memory), default=None),
         loss={"first": None, "last": None},
         eval={},
         loss_scale={"final": None, "skipped_steps": sum(_numbers(_groups(measured, "loss_scale"), "skipped_steps"))},

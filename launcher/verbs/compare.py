@@ -36,7 +36,7 @@ keys, beside those of `run --help`:
 
 
 def main(arguments: Sequence[str]) -> int:
-    words = request.take_apart([each for each in arguments if each != "--plan"])
+    words = request.take_apart([each for each in arguments if each != "--plan"], own=("plan",))
     look = "--plan" in arguments
     if words.help:
         print(HELP.format(keys="\n".join(_keys())), end="")

@@ -16,7 +16,8 @@ from containers.description import User
 from containers.runtime import Runtime
 from launcher import arms, comparison, execute, plan, runs, script
 from launcher.comparison import Compare
-from launcher.config import Composer, cells
+from launcher.composer import Composer
+from launcher.config import cells
 from launcher.contained import ContainerPlan
 from launcher.errors import UsageError
 from launcher.overrides import parse
@@ -132,6 +133,11 @@ def test_wrong_keys_of_the_comparison_are_refused(word, complaint):
         (
             ["cluster=slurm", "cluster.cpus=1,2"],
             r"cluster\.cpus can't differ between the arms .*\(1 and 2\): arms run one",
+        ),
+        (["cluster=slurm,local"], r"^cluster can't differ between the arms .*\(slurm and local\): arms run one"),
+        (
+            ["run_root=choice(/a,/b)"],
+            r"run_root can't differ between the arms .*\(/a and /b\): a comparison is one run",
         ),
         (["wait=true,false"], r"wait can't differ between the arms .*\(true and false\): a comparison is one run"),
         (["gpus=0,1"], "gpus can't differ between the arms .*: arms run one after another in the same place"),
