@@ -12,6 +12,8 @@ from launcher.report.markup import Markup, join, tag
 
 SHORT = 32
 """Letters of a cell that needs no line of its own on a narrow screen."""
+TALL = 30
+"""Rows of a table that has no scrolling of its own."""
 _HERE = Path(__file__).parent
 
 
@@ -76,7 +78,8 @@ def _table(table: Table) -> Markup:
     longest = max((len(cell.text) for row in table.rows for cell in row[1:]), default=0)
     words = None if table.numbers or len(table.header) < 3 or longest <= SHORT else "words"
     whole = tag("table", tag("thead", tag("tr", join(header))), tag("tbody", join(rows)), class_=words)
-    return tag("div", whole, class_="wide", tabindex=0)
+    kind = "wide tall" if len(table.rows) > TALL else "wide"
+    return tag("div", whole, class_=kind, tabindex=0, role="region", aria_label=f"table by {table.header[0]}")
 
 
 def _cell(cell: Cell, name: str, number: bool) -> Markup:

@@ -27,7 +27,7 @@ from launcher.report.read import Evidence, inner
 from launcher.report.tracks import charts
 
 UNREAD = "What could not be read"
-BARS = 60
+BARS = 24
 """Bars in one chart; the table has all runs."""
 
 
@@ -122,8 +122,9 @@ def bars(evidence: Sequence[Evidence], found: Sequence[Figures]) -> Iterator[Bar
     """Throughput and memory, as published tables of such runs draw them."""
     if len(found) < 2:
         return
-    note = f"the first {BARS} of {len(found)}" if len(found) > BARS else ""
-    pairs = list(zip(evidence, found, strict=True))[:BARS]
+    many = len(found) > BARS
+    note = f"the {BARS} highest of {len(found)}" if many else ""
+    pairs = list(zip(evidence, found, strict=True))
     first = None if incomparable(evidence) else found[0].rate
 
     def rate(each: Figures) -> str:
@@ -133,7 +134,8 @@ def bars(evidence: Sequence[Evidence], found: Sequence[Figures]) -> Iterator[Bar
     rates = [(run, each.rate, rate(each)) for run, each in pairs]
     memory = [(run, each.memory, human.size(each.memory)) for run, each in pairs]
     for title, rows in (("Throughput", rates), ("Peak memory", memory)):
-        drawn = tuple(Bar(label=run.label, value=value, text=words, colour=run.colour) for run, value, words in rows)
+        shown = sorted(rows, key=lambda row: -(row[1] or 0.0))[:BARS] if many else rows
+        drawn = tuple(Bar(label=run.label, value=value, text=words, colour=run.colour) for run, value, words in shown)
         if any(each.value is not None for each in drawn):
             yield Bars(title=title, bars=drawn, note=note)
 

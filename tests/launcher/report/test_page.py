@@ -162,7 +162,7 @@ def test_the_page_of_a_comparison_shows_all_that_was_measured(browser, compariso
     tab.goto(comparison.as_uri())
     shown = tab.inner_text("main")
     assert [each for each in PANELS if each not in shown] == []
-    assert shown.startswith("a comparison\n\namp=o2 gains the most: 2.00 times the throughput of amp=o0")
+    assert shown.startswith("a comparison\n\namp=o2 gains the most: 2.000 times the throughput of amp=o0")
     assert tab.evaluate("document.documentElement.scrollWidth") <= width
     tab.close()
 

@@ -319,6 +319,8 @@ def test_of_a_hundred_runs_all_steps_are_read_and_the_best_eight_stand_out(root)
     }
     assert document.lead == ("100 runs. In the charts the 8 with the best held-out accuracy have colours.",)
     assert len(page.render(document).encode()) < 2_000_000
+    throughput = drawn(document, "Throughput")
+    assert (len(throughput.bars), throughput.note) == (24, "the 24 highest of 100")
 
 
 def test_of_more_runs_than_are_read_the_best_are(root, monkeypatch):
