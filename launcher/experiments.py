@@ -31,7 +31,8 @@ from typing import Any
 
 from launcher import comparison
 from launcher.comparison import Compare, Published
-from launcher.config import Composer, cells, conf_folder
+from launcher.composer import Composer, conf_folder
+from launcher.config import cells
 from launcher.errors import UsageError
 from launcher.overrides import parse
 from launcher.request import Request, Words
@@ -157,8 +158,10 @@ def ask(name: str, experiment: Experiment, words: Sequence[str], config_dirs: Se
     names = scale.names or other.names or tuple(arm.name for arm in experiment.arms)
     found = []
     for index, arm in enumerate(experiment.arms):
-        own = [word for form in (other, scale) for word in (*form.words, *_at(form.arms, index))]
-        overrides = [parse(word, groups) for word in (*experiment.words, *arm.words, *own, *typed)]
+        forms = [word for form in (other, scale) for word in (*form.words, *_at(form.arms, index))]
+        own = [parse(word, groups) for word in (*experiment.words, *arm.words, *forms)]
+        own = [dataclasses.replace(each, source=f"{KEY}{name}") for each in own]
+        overrides = [*own, *(parse(word, groups) for word in typed)]
         comparison.check_words(overrides)
         swept = next((each.typed for each in overrides if each.swept), None)
         if swept:

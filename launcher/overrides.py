@@ -27,9 +27,12 @@ MOST_CELLS = 10_000
 """Cells of one sweep: more is a slip of the hand, which would fill memory before any limit of a cluster says so."""
 
 
+COMMAND_LINE = "command line"
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Override:
-    """One word of the command line."""
+    """One word of the command line, or of an experiment."""
 
     typed: str
     """The word as it was typed."""
@@ -40,6 +43,8 @@ class Override:
     """Whether it chooses a file of a configuration group or sets a value."""
     values: tuple[Any, ...]
     """One value, or the values of a sweep."""
+    source: str = COMMAND_LINE
+    """Where the word stands, for error messages."""
 
     @property
     def swept(self) -> bool:

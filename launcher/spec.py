@@ -11,7 +11,7 @@ from typing import Any
 from launcher import user_script
 from launcher.config import Cell, check_train_keys
 from launcher.errors import UsageError, placed
-from launcher.overrides import Override, typed_words
+from launcher.overrides import COMMAND_LINE, Override, typed_words
 from launcher.remote import address as addresses
 from launcher.schema import CLUSTERS, TRAINING_KEYS, Launch, SlurmCluster, SshCluster, leaves
 from recipes import levels, settings
@@ -59,7 +59,7 @@ def place(cell: Cell, key: str) -> str:
     """Where a key got its value, for the end of an error message."""
     for override in cell.words:
         if override.key == key or (key and key.startswith(f"{override.key}.")):
-            return " (command line)"
+            return f" ({override.source})"
     return ""
 
 
@@ -91,7 +91,7 @@ def _make(cell: Cell) -> JobSpec:
         recipe=recipe,
         words=_trainer_words(cell.words, training),
         swept=cell.swept,
-        command=tuple(word for each in cell.words for word in typed_words(each)),
+        command=tuple(word for each in cell.words if each.source == COMMAND_LINE for word in typed_words(each)),
     )
 
 

@@ -11,7 +11,7 @@ import re
 import pytest
 
 from launcher import comparison, experiments, published_table, request, runs
-from launcher.config import conf_folder
+from launcher.composer import conf_folder
 from launcher.errors import UsageError
 from launcher.plan import Plan
 from launcher.verbs import compare
@@ -75,6 +75,17 @@ def test_half_precision_is_float16_as_it_was_whatever_the_gpu_has(name, framewor
 def test_where_there_is_no_gpu_the_small_form_is_named(name):
     with pytest.raises(UsageError, match=f"; experiment={name} scale=smoke is its form for a machine without GPU$"):
         planned(name)
+
+
+@pytest.mark.parametrize("batch", ["batch=12", None])
+def test_a_word_that_is_wrong_is_called_the_experiments_or_the_command_lines(tmp_path, batch):
+    path = tmp_path / "experiment" / "mine.yaml"
+    path.parent.mkdir()
+    path.write_text("words: [batch=7, accumulate=5]\narms: [{name: a, words: [amp=o0]}, {name: b, words: [amp=o2]}]\n")
+    words = ["experiment=mine", *([batch] if batch else [])]
+    place = "command line" if batch else "experiment=mine"
+    with pytest.raises(UsageError, match=rf"does not divide .* \({place}\)$"):
+        experiments.ask("mine", experiments.find("mine", [tmp_path]), words, [tmp_path])
 
 
 def test_what_a_cpu_could_measure_at_full_size_is_planned_with_a_note():
