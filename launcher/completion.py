@@ -85,7 +85,7 @@ def _keys(given: Sequence[str]) -> Iterable[str]:
 def _values(key: str) -> list[str]:
     from typing import get_args
 
-    from launcher.config import conf_folder
+    from launcher.composer import conf_folder
     from launcher.schema import GROUPS, annotation_of
 
     if key in GROUPS:

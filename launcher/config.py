@@ -1,4 +1,4 @@
-"""Overrides to configurations: Hydra composes each choice of groups once, values are applied to plain dictionaries.
+"""Overrides to configurations: each choice of groups is composed once, values are applied to plain dictionaries.
 
 A sweep of a thousand cells that share their groups costs one composition. A swept key that an interpolation refers to
 falls back to composing every cell, so that the result is what Hydra would have given.
@@ -11,13 +11,13 @@ import itertools
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
+from launcher.composer import Composer
 from launcher.errors import UsageError
 from launcher.overrides import MOST_CELLS, Override, escaped, hydra_word
-from launcher.schema import GROUPS, REQUIRED_GROUPS, annotation_of, defaults, known_keys, leaves
+from launcher.schema import REQUIRED_GROUPS, annotation_of, defaults, known_keys
 from recipes.recipe import find
 from recipes.typed import SettingsError, fields_of, nearest, not_a_choice, show, unknown_key
 
@@ -34,107 +34,6 @@ class Cell:
     """The overrides that made it, each with its one value."""
     swept: tuple[tuple[str, Any], ...] = ()
     """The keys that differ between cells, with this cell's values."""
-
-
-@dataclass(kw_only=True)
-class Composer:
-    """Hydra over this project's `conf/` and the user's own configuration folders.
-
-    The one place that touches Hydra's configuration loader.
-    """
-
-    config_dirs: Sequence[Path] = ()
-    _loader: Any = field(default=None, init=False)
-    _chosen: dict[tuple[str, ...], Any] = field(default_factory=dict, init=False)
-    """The files of each configuration that was composed, by its words."""
-
-    @property
-    def loader(self) -> Any:
-        if self._loader is None:
-            # What `hydra.initialize` and `compose` stand on, without their process-wide state.
-            from hydra._internal.config_loader_impl import ConfigLoaderImpl
-            from hydra._internal.utils import create_config_search_path
-
-            path = create_config_search_path(str(conf_folder()))
-            for folder in self.config_dirs:
-                if not folder.is_dir():
-                    raise UsageError(f"--config-dir {folder} is not a folder")
-                path.prepend("command-line", f"file://{folder.absolute()}", anchor="schema")
-            self._loader = ConfigLoaderImpl(config_search_path=path)
-        return self._loader
-
-    def groups(self) -> tuple[str, ...]:
-        """Groups that can be chosen: ours, and any that a user's folder adds."""
-        from hydra.core.object_type import ObjectType
-
-        found = self.loader.repository.get_group_options("", ObjectType.GROUP)
-        return tuple(dict.fromkeys([*GROUPS, *(group for group in found if group != "hydra")]))
-
-    def choices(self, group: str) -> list[str]:
-        from hydra.core.object_type import ObjectType
-
-        return list(self.loader.repository.get_group_options(group, ObjectType.CONFIG))
-
-    def compose(self, words: Sequence[str]) -> Any:
-        """The composed, unresolved configuration. Raises `UsageError` with Hydra's first line where it refuses.
-
-        As `load_configuration` does it, but without Hydra's own settings, which take three quarters of its time and
-        have no effect here.
-        """
-        from hydra.errors import HydraException
-        from omegaconf import OmegaConf
-        from omegaconf.errors import OmegaConfBaseException
-
-        try:
-            chosen, files = self._choose(words)
-            config = self.loader._compose_config_from_defaults_list(defaults=chosen.defaults, repo=files)
-            OmegaConf.set_struct(config, True)
-            self.loader._apply_overrides_to_config(chosen.config_overrides, config)
-        except (HydraException, OmegaConfBaseException) as error:
-            raise UsageError(f"the configuration can't be composed: {str(error).splitlines()[0]}") from None
-        except Exception as error:
-            if type(error).__module__.startswith("yaml"):
-                raise UsageError(f"a configuration file can't be read: {' '.join(str(error).split())}") from None
-            raise
-        OmegaConf.set_struct(config, False)
-        config.pop("hydra", None)
-        return config
-
-    def _choose(self, words: Sequence[str]) -> tuple[Any, Any]:
-        """Hydra's list of the files that make up a configuration, and where it reads them."""
-        from hydra._internal.defaults_list import create_defaults_list
-
-        parsed, files = self.loader._parse_overrides_and_create_caching_repo("config", list(words))
-        chosen = create_defaults_list(files, "config", parsed, prepend_hydra=False, skip_missing=False)
-        self._chosen[tuple(words)] = chosen.defaults
-        return chosen, files
-
-    def files(self, words: Sequence[str]) -> Iterator[tuple[str, dict[str, Any]]]:
-        """The files that make up a configuration, in the order in which later ones win: name and dotted leaves."""
-        from omegaconf import OmegaConf
-
-        if tuple(words) not in self._chosen:
-            self._choose(words)
-        for default in self._chosen[tuple(words)]:
-            if default.config_path is None:
-                continue
-            loaded = self.loader.repository.load_config(default.config_path)
-            if loaded is None:
-                continue
-            content = OmegaConf.to_container(loaded.config, resolve=False)
-            if isinstance(content, dict):
-                content.pop("defaults", None)
-                package = default.package or ""
-                prefix = "" if package in ("", "_global_") else f"{package}."
-                place = str(loaded.path).removeprefix("file://")
-                named = {str(name): value for name, value in content.items()}
-                yield f"{_short(place)}/{default.config_path}.yaml", dict(leaves(named, prefix))
-
-
-def conf_folder() -> Path:
-    """Where the shipped configuration lies: inside the installed package, or beside it in a checkout."""
-    installed = Path(__file__).parent / "conf"
-    return installed if installed.is_dir() else Path(__file__).parent.parent / "conf"
 
 
 def cells(composer: Composer, overrides: Sequence[Override]) -> list[Cell]:
@@ -350,7 +249,3 @@ def _refuse_twins(found: Sequence[Cell], swept: Sequence[str]) -> None:
             what = ", ".join(f"{key}={value}" for key, value in cell.swept)
             raise UsageError(f"the sweep over {', '.join(swept)} has the cell {what} twice (command line)")
         seen[point] = None
-
-
-def _short(place: str) -> str:
-    return "conf" if place == str(conf_folder()) else place

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from launcher.config import Composer, cells
+from launcher.composer import Composer
+from launcher.config import cells
 from launcher.overrides import parse
 from launcher.request import compose, take_apart, understand
 from launcher.spec import make

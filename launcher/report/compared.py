@@ -61,9 +61,9 @@ def _failures(folder: Path, whole: State, plan: dict[str, Any]) -> Iterator[str]
     for arm in arms.of(folder, plan):
         state = arms.state(arm.run, whole)
         if state.name == "failed" and state.reason != arms.OUT_OF_MEMORY:
-            path, last = summary.log_tail(arm.run.folder, state.attempt)
-            if any(state.reason not in each for each in last):
-                yield from ("", f"the end of {path}:", *(f"  {tables.clean(each)}" for each in last))
+            told = summary.failure(arm.run.folder, state)
+            if any(state.reason not in each for each in told[1:]):
+                yield from ("", *told)
 
 
 def settings_of(plan: dict[str, Any]) -> Compare:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
-from launcher.config import Composer, cells
+from launcher.composer import Composer
+from launcher.config import cells
 from launcher.facts import Code, Facts, Gpu
 from launcher.overrides import parse
 from launcher.spec import JobSpec, make

@@ -10,7 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
-from launcher.config import Composer, cells, resolve
+from launcher.composer import Composer
+from launcher.config import cells, resolve
 from launcher.errors import UsageError
 from launcher.overrides import Override, hydra_word, parse
 

@@ -15,7 +15,7 @@ import pytest
 
 from launcher import execute, probe, runs
 from launcher.__main__ import main
-from launcher.config import conf_folder
+from launcher.composer import conf_folder
 from launcher.errors import UsageError
 from launcher.plan import resolve
 from tests.launcher.hosts import LAPTOP, spec_of

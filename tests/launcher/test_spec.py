@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from launcher.config import Composer, cells
+from launcher.composer import Composer
+from launcher.config import cells
 from launcher.errors import UsageError
 from launcher.overrides import parse
 from launcher.spec import make
