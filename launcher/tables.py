@@ -6,8 +6,8 @@ import re
 from collections.abc import Sequence
 from typing import TextIO
 
-SHORTEST = 16
-"""Letters to which a column, or a value beside its name, is cut at most."""
+SHORTEST, LEAST = 16, 8
+"""Letters to which a column is cut while others can be left out instead, and where none can."""
 
 # What a terminal acts on: control characters, those of 8 bits included, and those that turn the direction of text or
 # begin a line.
@@ -59,8 +59,8 @@ def fitted(
             break
         kept.remove(list(header).index(name))
     last = kept[-1]
-    if width and last == len(header) - 1:
-        cells = [[*row[:last], _cut(row[last], max(1, room()))] for row in cells]
+    if width and room() >= LEAST:
+        cells = [[*row[:last], _cut(row[last], room())] for row in cells]
     top, *under = [[row[column] for column in kept] for row in cells]
     lines = table(top, under, right=frozenset(kept.index(each) for each in right if each in kept))
     left_out = [name for column, name in enumerate(header) if column not in kept]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from launcher.probe import probe_each
 from launcher.request import Words
 from launcher.schema import SlurmCluster
 from launcher.spec import JobSpec
-from launcher.tables import table
+from launcher.tables import fitted, table, width_of
 from recipes.typed import SettingsError, build, plain, show
 
 HELP = """\
@@ -59,7 +60,7 @@ def main(arguments: Sequence[str]) -> int:
     if words.json:
         print(_as_json(facts[0], plans))
         return 0
-    print(describe(plans, origins(asked, specs[0], plans[0])), end="")
+    print(describe(plans, origins(asked, specs[0], plans[0]), width_of(sys.stdout)), end="")
     return 0
 
 
@@ -112,8 +113,9 @@ def _check_recorded(path: Path, facts: Facts, specs: Sequence[JobSpec]) -> None:
             raise UsageError(f"--facts {path} holds nothing about containers; record them with the same words")
 
 
-def describe(plans: Sequence[Plan], where: Sequence[Origin]) -> str:
-    """The plan in words: summary, settings with their origins, cells of a sweep, and the script."""
+def describe(plans: Sequence[Plan], where: Sequence[Origin], width: int = 0) -> str:
+    """The plan in words: summary, settings with their origins, cells of a sweep, and the script; its tables in at most
+    `width` columns (0: no limit)."""
     first = plans[0]
     lines = [summary(first) if len(plans) == 1 else f"a sweep of {len(plans)} runs, the first: {summary(first)}", ""]
     if len(plans) > 1:
@@ -122,7 +124,7 @@ def describe(plans: Sequence[Plan], where: Sequence[Origin]) -> str:
         lines += [*table(["cell", *keys], rows), ""]
     if first.script and first.script.bare:
         lines += [*_as_typed(first), ""]
-    lines += [*_settings(where), ""]
+    lines += [*_settings(where, width), ""]
     lines += [f"note: {each}" for each in dict.fromkeys(each for plan in plans for each in plan.advice)]
     lines += [f"--- {first.run_dir}/run.sh", script.render(first)]
     return "\n".join(lines)
@@ -135,8 +137,9 @@ def describe_text(plan: Plan, where: Sequence[Origin], refusal: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _settings(where: Sequence[Origin]) -> list[str]:
-    return table(["setting", "value", "from"], [[each.key, show(each.value), each.place] for each in where])
+def _settings(where: Sequence[Origin], width: int = 0) -> list[str]:
+    rows = [[each.key, show(each.value), each.place] for each in where]
+    return fitted(["setting", "value", "from"], rows, width=width, spare=("from",))
 
 
 def _as_typed(plan: Plan) -> list[str]:
