@@ -157,8 +157,8 @@ def _details(seen: Seen, width: int = 0) -> list[str]:
         rows.append(("sweep", sweep))
     rows.append(("asked", summary.asked(plan)))
     for name in ("requested", "effective"):
-        if result.get(name):
-            rows.append((name, summary.settings_line(result[name])))
+        if said := summary.settings_line(result.get(name) or {}):  # the arms of a comparison may have none in common
+            rows.append((name, said))
     if not state.finished:
         progress = _progress(run)
         if progress.step:
