@@ -184,6 +184,16 @@ def test_it_can_be_measured_in_torch_too(name):
     assert {arm.framework for whole in (full, small) for arm in whole.arms} == {"torch"}
 
 
+def test_what_another_framework_does_otherwise_is_said():
+    notes = {name: at_full_size(name, "framework=torch").published.note for name in NAMES}
+    assert "In torch, torch.compile has XLA's place" in notes["twcc_resnet50"]
+    assert "In torch none of it is compiled" in notes["alcf_gan"]
+    assert "no graph is rewritten" in notes["graph_rewrite"]
+    other = at_full_size("paddle_simplenet", "framework=tensorflow")
+    assert "TensorFlow's rewrite makes an addition" in other.published.note
+    assert [arm.mechanism for arm in other.arms] == ["float32", "grappler", "keras_policy", "grappler"]
+
+
 def test_the_fair_arms_of_the_notebook_differ_in_precision_alone():
     first, _, third, _ = (arm.settings for arm in at_full_size("cifar100_efficientnet").arms)
     assert {key for key in first if first[key] != third[key]} == {"amp"}
