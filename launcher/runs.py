@@ -242,7 +242,9 @@ def _failure(folder: str, status: Mapping[str, Any]) -> str:
         return ""
     result = read_known(f"{folder}/result.json")
     its_own = result.get("status") == "failed" and result.get("attempts") == status.get("attempt")
-    return str(result.get("reason") or "") if its_own else ""
+    # torchrun kills the first rank, which writes the result, where another one has failed.
+    first = {} if its_own else read_known(f"{folder}/attempts/{status.get('attempt')}/failed.json")
+    return str((result if its_own else first).get("reason") or "")
 
 
 def attempts(folder: Path) -> list[int]:

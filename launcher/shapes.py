@@ -32,6 +32,7 @@ SUBMISSION: Shape = {
     "process": _PROCESS,
 }
 STOPPED: Shape = {"step": WHOLE}
+FAILED: Shape = {"reason": TEXT, "rank": WHOLE}
 PLAN: Shape = {
     **dict.fromkeys(("name", "recipe", "framework", "mechanism", "queue", "host", "run_root", "code"), TEXT),
     "words": [TEXT],
@@ -80,6 +81,7 @@ OF_FILE: Mapping[str, Shape] = {
     "status.json": STATUS,
     "submission.json": SUBMISSION,
     "stopped.json": STOPPED,
+    "failed.json": FAILED,
     "plan.json": PLAN,
     "result.json": RESULT,
     "provenance.json": PROVENANCE,

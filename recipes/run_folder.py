@@ -72,6 +72,28 @@ class RunFolder:
         self.stop.unlink(missing_ok=True)
 
 
+def first_failure(run: Path | None, rank: int, reason: str, environ: Mapping[str, str] = os.environ) -> str:
+    """Why the first process of this attempt failed: `reason` itself, where no other has said so before.
+
+    Later ones fail because that one has gone, or are killed before they can say anything: torchrun ends all others.
+    """
+    attempt = environ.get("LAUNCHER_ATTEMPT")
+    own = f"on rank {rank}, {reason}" if rank else reason
+    if run is None or not attempt or not (run / "attempts" / attempt).is_dir():
+        return own
+    first = run / "attempts" / attempt / "failed.json"
+    aside = first.with_name(f".failed.json.{rank}")
+    write_json(aside, {"schema": 1, "rank": rank, "reason": own, "time": now()})
+    try:
+        os.link(aside, first)  # fails where it is there, which renaming would not
+    except FileExistsError:
+        own = str(json.loads(first.read_text())["reason"])
+    except OSError:
+        pass  # a file system without hard links: then nobody is the first
+    aside.unlink()
+    return own
+
+
 def next_attempt(run: Path | None, saved: int) -> int:
     """The number of an attempt that no launcher has numbered, after attempt `saved` wrote the newest checkpoint."""
     folder = run / "attempts" if run else None

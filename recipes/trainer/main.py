@@ -58,7 +58,8 @@ def main(
         return INTERRUPTED
     except Exception as error:
         traceback.print_exc()
-        _leave_failure(run, f"{type(error).__name__}: {error}")
+        if run is not None:
+            run.leave_first_failure(f"{type(error).__name__}: {error}")
         return FAILED
     leave(run)
     return run.exit_code

@@ -9,7 +9,7 @@ import time
 from abc import ABC, abstractmethod
 from typing import Any, Literal
 
-from recipes import collapse, result, settings
+from recipes import collapse, result, run_folder, settings
 from recipes.arguments import Arguments
 from recipes.result import Result
 from recipes.run_folder import Superseded
@@ -81,6 +81,10 @@ class Run(ABC):
         """A line for people, from rank 0."""
         if self._ranks.rank == 0:
             print(text, flush=True)
+
+    def leave_first_failure(self, reason: str) -> None:
+        """The same where this rank alone may have failed, or has because another one did: that one's reason is told."""
+        self.leave_failure(run_folder.first_failure(self._chosen.run, self._ranks.rank, reason))
 
     def leave_failure(self, reason: str) -> None:
         """Write a result that says why the run broke off, if it had begun to train. Asks nothing of other ranks."""

@@ -130,6 +130,8 @@ def _conclude(started: Started, wrapper: Wrapper, code: int, failure: str | None
     reports = wrapper.reports()
     if rank:
         if run:
+            if failure:
+                run_folder.first_failure(run, rank, failure)
             write_json(_left_by(run, rank), {"reports": reports, "failure": failure and f"on rank {rank}, {failure}"})
         return code
     folder = _folder(run)

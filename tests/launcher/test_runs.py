@@ -113,6 +113,18 @@ def test_why_a_run_failed_is_told_in_its_trainers_words_unless_they_are_of_anoth
         assert runs.load(str(folder)).failure == told
 
 
+def test_why_a_run_failed_is_told_by_the_rank_that_failed_first_where_the_one_that_writes_the_result_was_killed(root):
+    folder = finished(root, state="failed", attempt=2)
+    for attempt in ("1", "2"):
+        (folder / "attempts" / attempt).mkdir(parents=True, exist_ok=True)
+    (folder / "attempts/1/failed.json").write_text('{"rank": 3, "reason": "on rank 3, ValueError: before"}')
+    assert runs.load(str(folder)).failure == ""
+    (folder / "attempts/2/failed.json").write_text('{"rank": 1, "reason": "on rank 1, ValueError: now"}')
+    assert runs.load(str(folder)).failure == "on rank 1, ValueError: now"
+    (folder / "result.json").write_text('{"status": "failed", "reason": "on rank 0", "attempts": 2}')
+    assert runs.load(str(folder)).failure == "on rank 0"
+
+
 def test_a_folder_that_is_gone_says_so(root):
     assert not runs.load(str(root / NAME)).exists
 

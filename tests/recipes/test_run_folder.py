@@ -8,7 +8,7 @@ import stat
 
 import pytest
 
-from recipes.run_folder import RunFolder, Superseded, next_attempt, write_json
+from recipes.run_folder import RunFolder, Superseded, first_failure, next_attempt, write_json
 
 
 def test_a_folder_of_our_making_is_its_owners_alone(tmp_path):
@@ -57,3 +57,18 @@ def test_a_file_that_can_not_be_written_leaves_the_old_one(tmp_path):
     with pytest.raises(ValueError, match="JSON compliant"):
         write_json(path, {"value": math.nan})
     assert json.loads(path.read_text()) == {"value": 1}
+
+
+def test_why_the_first_process_failed_is_kept_and_told_to_those_that_fail_for_its_sake(tmp_path):
+    folder, environ = tmp_path / "attempts" / "2", {"LAUNCHER_ATTEMPT": "2"}
+    folder.mkdir(parents=True)
+    assert first_failure(tmp_path, 1, "ValueError: no", environ) == "on rank 1, ValueError: no"
+    assert first_failure(tmp_path, 0, "RuntimeError: Connection closed by peer", environ) == "on rank 1, ValueError: no"
+    assert [each.name for each in folder.iterdir()] == ["failed.json"]
+    assert json.loads((folder / "failed.json").read_text())["rank"] == 1
+
+
+def test_without_a_launcher_each_process_tells_of_itself(tmp_path):
+    assert first_failure(tmp_path, 0, "ValueError: no", {}) == "ValueError: no"
+    assert first_failure(None, 2, "ValueError: no", {"LAUNCHER_ATTEMPT": "1"}) == "on rank 2, ValueError: no"
+    assert list(tmp_path.iterdir()) == []

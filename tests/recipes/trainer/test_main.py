@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import pytest
 
 from recipes.trainer.main import main
+from recipes.trainer.run import Run
 from recipes.trainer.world import PlacementError, SettingsErrorOfAll
 from recipes.typed import SettingsError
 
@@ -51,3 +54,32 @@ def test_what_only_one_process_knows_it_says_itself(
 ) -> None:
     assert ended(second, error) == code
     assert capsys.readouterr().err == f"mnist: {error}\n"
+
+
+class Second:
+    """What of a run on the second rank is used as it fails."""
+
+    leave_first_failure = Run.leave_first_failure
+
+    def __init__(self, folder: Path) -> None:
+        self._chosen, self._ranks = SimpleNamespace(run=folder), SimpleNamespace(rank=1)
+        self.told = ""
+
+    def leave_failure(self, reason: str) -> None:
+        self.told = reason
+
+
+def test_a_rank_that_fails_leaves_why_since_the_first_one_may_be_killed_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("LAUNCHER_ATTEMPT", "1")
+    (tmp_path / "attempts/1").mkdir(parents=True)
+    run: Any = Second(tmp_path)
+
+    def train(run: Any) -> NoReturn:
+        raise ValueError("shard 7 is broken")
+
+    assert main("mnist", "torch", "recipes.mnist", [], lambda chosen: run, train, lambda run: None) == 1
+    left = json.loads((tmp_path / "attempts/1/failed.json").read_text())["reason"]
+    assert left == run.told == "on rank 1, ValueError: shard 7 is broken"
+    assert "ValueError: shard 7 is broken" in capsys.readouterr().err
