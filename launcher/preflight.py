@@ -86,7 +86,7 @@ def _advice_on_memory(spec: JobSpec, gpus: Sequence[Gpu], dtype: str, share: int
     needed = weights + share * sample
     if not memory or needed <= MUCH * memory:
         return
-    parts = f"weights and gradients take at least {_gib(weights)}, what layers put out for {share} samples at once at "
+    parts = f"weights and gradients take at least {_gib(weights)}, what is kept of {share} samples at once at "
     parts += f"least {_gib(share * sample)}, and {_card(gpus)} has {_gib(memory)}"
     if needed <= memory:
         yield f"{parts}; optimizer state and all else come on top"
@@ -134,8 +134,11 @@ def _least_memory(spec: JobSpec) -> int:
 
 
 def _outputs(spec: JobSpec) -> int:
-    """Numbers that the layers put out for a sample, which are kept for the backward pass."""
-    return sum(layer.outputs * layer.pixels for layer in spec.recipe.layers(spec.training.train))
+    """Numbers of a sample that are kept for the backward pass; a compiler may compute a norm again and not keep it."""
+    layers = spec.recipe.layers(spec.training.train)
+    if spec.training.compile or spec.training.xla:
+        return sum(layer.outputs * layer.pixels for layer in layers)
+    return sum(layer.kept for layer in layers)
 
 
 def _memory(gpus: Sequence[Gpu]) -> int:

@@ -88,13 +88,13 @@ def blocks(stages: Sequence[int]) -> Iterator[Block]:
 
 def layers(settings: EfficientnetSettings) -> tuple[Layer, ...]:
     side = halved(settings.image_size)
-    found = [Layer(name="stem", kind="conv", inputs=3, outputs=STEM, kernel=3, pixels=side**2)]
+    found = [Layer(name="stem", kind="conv", inputs=3, outputs=STEM, kernel=3, pixels=side**2, copies=2)]
     chain = list(blocks(settings.stages))
     for block in chain:
         wide, before = block.expanded, side**2
         side = halved(side) if block.stride == 2 else side
         found += [
-            Layer(name=f"{block.name}.expand", kind="conv", inputs=block.inputs, outputs=wide, pixels=before),
+            Layer(name=f"{block.name}.expand", kind="conv", inputs=block.inputs, outputs=wide, pixels=before, copies=2),
             Layer(
                 name=f"{block.name}.depthwise",
                 kind="conv",
@@ -103,14 +103,22 @@ def layers(settings: EfficientnetSettings) -> tuple[Layer, ...]:
                 kernel=block.kernel,
                 groups=wide,
                 pixels=side**2,
+                copies=3,  # the third is scaled by the channel's share
             ),
             Layer(name=f"{block.name}.squeeze", kind="conv", inputs=wide, outputs=block.squeezed),
             Layer(name=f"{block.name}.excite", kind="conv", inputs=block.squeezed, outputs=wide),
-            Layer(name=f"{block.name}.project", kind="conv", inputs=wide, outputs=block.outputs, pixels=side**2),
+            Layer(
+                name=f"{block.name}.project",
+                kind="conv",
+                inputs=wide,
+                outputs=block.outputs,
+                pixels=side**2,
+                copies=2,
+            ),
         ]
     return (
         *found,
-        Layer(name="head", kind="conv", inputs=chain[-1].outputs, outputs=HEAD, pixels=side**2),
+        Layer(name="head", kind="conv", inputs=chain[-1].outputs, outputs=HEAD, pixels=side**2, copies=2),
         Layer(name="classifier", kind="linear", inputs=HEAD, outputs=CLASSES),
     )
 

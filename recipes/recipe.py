@@ -47,11 +47,19 @@ class Layer:
     groups: int = 1
     pixels: int = 1
     """Of what a convolution puts out, for each sample and channel."""
+    copies: int = 1
+    """Tensors of the size of its output that the backward pass needs, at least: two where a norm follows, which needs
+    what goes into it, and the next layer what comes out of it."""
 
     @property
     def weights(self) -> int:
         """How many numbers its weight has, without the bias."""
         return self.inputs // self.groups * self.outputs * self.kernel**2
+
+    @property
+    def kept(self) -> int:
+        """How many numbers are kept of a sample for the backward pass, at least."""
+        return self.outputs * self.pixels * self.copies
 
 
 def halved(side: int) -> int:
