@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import torch
 from torch import nn
-from torch.nn.functional import cross_entropy, interpolate, pad
+from torch.nn.functional import conv2d, cross_entropy, interpolate, pad
 
 from recipes import efficientnet
 from recipes.data import cifar
@@ -29,11 +29,17 @@ class Convolution(nn.Conv2d):
     """A convolution whose output is as large as its input, divided by the stride and rounded up, as Keras's "same"."""
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        edges: list[int] = []
-        for size, kernel, stride in zip(inputs.shape[:1:-1], self.kernel_size, self.stride, strict=True):
-            missing = max((-(-size // stride) - 1) * stride + kernel - size, 0)
-            edges += (missing // 2, missing - missing // 2)
-        return super().forward(pad(inputs, edges) if any(edges) else inputs)
+        missing = [
+            max((-(-size // stride) - 1) * stride + kernel - size, 0)
+            for size, kernel, stride in zip(inputs.shape[2:], self.kernel_size, self.stride, strict=True)
+        ]
+        if any(each % 2 for each in missing):
+            down, across = missing
+            inputs = pad(inputs, (across // 2, across - across // 2, down // 2, down - down // 2))
+            missing = [0, 0]
+        # Where all sides get the same, the convolution pads by itself: a padded copy costs as much as a norm.
+        padding = tuple(each // 2 for each in missing)
+        return conv2d(inputs, self.weight, self.bias, self.stride, padding, self.dilation, self.groups)
 
 
 def norm(channels: int) -> nn.BatchNorm2d:
@@ -54,7 +60,7 @@ class InvertedResidual(nn.Module):
         self.excite = Convolution(block.squeezed, wide, 1)
         self.project = Convolution(wide, block.outputs, 1)
         self.norm3 = norm(block.outputs)
-        self.relu = nn.ReLU6(inplace=True)
+        self.relu = nn.ReLU6()  # in place, torch would copy what its gradient needs
         self.adds = block.adds
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
@@ -76,7 +82,7 @@ class Net(nn.Module):
         self.blocks = nn.Sequential(*(InvertedResidual(block) for block in blocks))
         self.head = Convolution(blocks[-1].outputs, HEAD, 1)
         self.norm2 = norm(HEAD)
-        self.relu = nn.ReLU6(inplace=True)
+        self.relu = nn.ReLU6()
         self.classifier = nn.Linear(HEAD, CLASSES)
         draw_glorot(self)
 
@@ -93,7 +99,8 @@ def train(run: Run) -> None:
 
     net = precision.cast(Net(hyper).to(world.device, memory_format=torch.channels_last))
     model = run.wrap(net)
-    optimizer = precision.optimizer(net, torch.optim.Adam(net.parameters(), lr=hyper.lr, eps=ADAM_EPSILON))
+    adam = torch.optim.Adam(net.parameters(), lr=hyper.lr, eps=ADAM_EPSILON, fused=world.fused)
+    optimizer = precision.optimizer(net, adam)
 
     def resized(pixels: torch.Tensor) -> torch.Tensor:
         """Bytes [batch, 3, 32, 32] as floats from 0 to 1 [batch, 3, size, size]."""
