@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -63,7 +64,10 @@ class Composer:
             OmegaConf.set_struct(config, True)
             self.loader._apply_overrides_to_config(chosen.config_overrides, config)
         except (HydraException, OmegaConfBaseException) as error:
-            raise UsageError(f"the configuration can't be composed: {str(error).splitlines()[0]}") from None
+            reason = str(error).splitlines()[0]
+            if nothing := re.match(r"Could not delete (?:from config\. )?'([^']*)'", reason):
+                raise UsageError(f"~{nothing[1]} has nothing to take back: no file sets it (command line)") from None
+            raise UsageError(f"the configuration can't be composed: {reason}") from None
         except Exception as error:
             if type(error).__module__.startswith("yaml"):
                 raise UsageError(f"a configuration file can't be read: {' '.join(str(error).split())}") from None

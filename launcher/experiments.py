@@ -34,7 +34,7 @@ from launcher.comparison import Compare, Published
 from launcher.composer import Composer, conf_folder
 from launcher.config import cells
 from launcher.errors import UsageError
-from launcher.overrides import parse
+from launcher.overrides import is_key, parse
 from launcher.request import Request, Words
 from launcher.spec import make
 from recipes.typed import SettingsError, build, nearest
@@ -127,6 +127,9 @@ def find(name: str, config_dirs: Sequence[Path]) -> Experiment | None:
         values = yaml.safe_load(path.read_text(encoding="utf-8"))
         if not isinstance(values, dict) or "arms" not in values:
             return None
+        for key in values:
+            if is_key(str(key)):
+                raise SettingsError(f"{key} belongs into words, as words: [{key}=...]", key)
         found = build(Experiment, values)
         for key in ("frameworks", "scales"):
             for form in getattr(found, key):

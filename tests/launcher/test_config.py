@@ -107,6 +107,7 @@ def test_cells_come_in_the_order_of_the_words() -> None:
         ("bach=3", "unknown key bach; did you mean batch?"),
         ("cluster.partion=x", "did you mean cluster.partition?"),
         ("batch=1,1", "has the cell batch=1 twice"),
+        ("~batch", "~batch has nothing to take back: no file sets it"),
     ],
 )
 def test_unknown_keys_and_choices_are_refused_with_the_nearest(word: str, says: str) -> None:

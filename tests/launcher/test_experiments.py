@@ -282,6 +282,7 @@ def test_settings_of_a_single_run_are_left_to_hydra():
     ("text", "complaint"),
     [
         ("arms: [{name: a, word: [amp=o0]}]", "unknown key arms[0].word"),
+        ("arms: []\nrecipe: gan", "recipe belongs into words, as words: [recipe=...]"),
         ("arms: 3", "arms=3 should be a list"),
         ("arms: [{name: a}]\nscales: {smoke: 3}", "scales.smoke should be a group of keys"),
         ("arms: [{name: a}, {name: b}]\nscales: {s: {names: [c]}}", "scales.s.names should name all 2 arms, not 1"),
