@@ -197,6 +197,21 @@ def test_an_nvidia_smi_that_crashes_harms_neither_the_run_nor_the_other_samples(
     assert len(found.hosts[0].times) >= 3
 
 
+def test_an_nvidia_smi_that_never_answers_is_said_and_outlives_no_run(
+    tmp_path: Path, program: Path, cards: FakeGpus
+) -> None:
+    smi = cards.folder / "nvidia-smi"
+    hangs = 'if "--loop" in options:\n    time.sleep(600)\n'
+    smi.write_text(smi.read_text().replace('if "--query-gpu" in', hangs + 'if "--query-gpu" in'))
+    folder = lay_on(cards, tmp_path, program, env={"BEHAVIOUR": "time.sleep(2.3)"}, telemetry=1)
+    shell = started(folder)
+    assert shell.wait(timeout=30) == 0
+    until(lambda: not session(shell), seconds=5)
+    found = telemetry.read(folder)
+    assert (found.gpus, found.notes) == ((), ("nvidia-smi gave no sample (attempt 1, node 0)",))
+    assert len(found.hosts[0].times) >= 3
+
+
 def test_a_job_without_gpus_asks_no_driver(tmp_path: Path, program: Path, cards: FakeGpus) -> None:
     _, folder = lay(tmp_path, program, telemetry=1)
     assert started(folder).wait(timeout=30) == 0
