@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -103,6 +104,46 @@ def test_a_row_in_a_process_of_its_own_is_the_same_row() -> None:
     (found,) = gpu.apart(task("simplenet", "o2", "amp=o2")).run(TINY)
     assert (found.part, found.name, found.more["verdict"]) == ("simplenet", "o2", "proved")
     assert found.value and found.value > 0
+
+
+def test_a_process_of_its_own_gets_no_longer_than_there_is() -> None:
+    late = dataclasses.replace(TINY, end=0.0)
+    (found,) = Budget(60).run(gpu.apart(task("simplenet", "o2", "amp=o2")), late)
+    assert (found.left_out, gpu.is_broken(found)) == ("out of time: not done in 1 s", False)
+
+
+def test_whatever_ends_it_the_rows_that_were_printed_are_in_its_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def killed(bench: Bench) -> list[Row]:
+        raise KeyboardInterrupt
+
+    tasks = [
+        Task(part="p", name="first", run=lambda bench: [row("p", "first", 1.0)]),
+        Task(part="p", name="second", run=killed),
+    ]
+    monkeypatch.setattr(gpu, "tasks", lambda: tasks)
+    path = tmp_path / "gpu.json"
+    with pytest.raises(KeyboardInterrupt):
+        gpu.main(["--device", "cpu", "--tiny", "--out", str(path)])
+    found = json.loads(path.read_text())
+    assert ([each["name"] for each in found["rows"]], found["ended"]) == (["first"], False)
+    assert "first" in capsys.readouterr().out
+    assert [each.name for each in tmp_path.iterdir()] == ["gpu.json"]
+
+
+def test_with_its_gpu_broken_a_process_leaves_what_is_to_come_to_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gpu, "tasks", lambda: [Task(part="p", name="n", run=lambda bench: [row("p", "n", 1.0)])])
+    monkeypatch.setattr(Bench, "usable", lambda self: False)
+    monkeypatch.setattr(gpu, "apart", lambda task: dataclasses.replace(task, run=lambda bench: [row("p", "n", 2.0)]))
+    assert gpu.main(["--device", "cpu", "--tiny", "--out", str(tmp_path / "gpu.json")]) == 0
+    assert json.loads((tmp_path / "gpu.json").read_text())["rows"][0]["value"] == 2.0
+
+
+def test_a_loss_that_is_not_finite_is_told() -> None:
+    assert "NOT FINITE" in gpu.line(row("resnet50", "o2", 1.0, loss=[7.0, None], finite=False))
 
 
 def test_simplenets_operations_are_those_of_its_products() -> None:
