@@ -81,10 +81,7 @@ def take_apart(words: Sequence[str], own: Sequence[str] = ()) -> Words:
             facts = Path(value(flag, inline)).expanduser()
         else:
             there = ["--config-dir", "--cfg", "--multirun", "--help", *(f"--{each}" for each in own)]
-            key = flag.lstrip("-")
-            hint = f"; a key has no dashes: {key}={inline or '...'}" if is_key(key) else ""
-            if "recipe=script" in overrides:
-                hint = "; what the script is to be told goes behind --"
+            hint = _instead(flag.lstrip("-"), inline, overrides)
             raise UsageError(f"{flag} is not a flag here (there are {', '.join(there)}){hint}")
     return Words(
         overrides=tuple(overrides),
@@ -95,6 +92,17 @@ def take_apart(words: Sequence[str], own: Sequence[str] = ()) -> Words:
         json="json" in flags,
         facts=facts,
     )
+
+
+def _instead(name: str, value: str, overrides: Sequence[str]) -> str:
+    """What may have been meant by a flag that there is not."""
+    if "recipe=script" in overrides:
+        return "; what the script is to be told goes behind --"
+    if is_key(name):
+        return f"; a key has no dashes: {name}={value or '...'}"
+    if name.replace("-", "") == "dryrun":
+        return "; `plan` shows what would be started"
+    return ""
 
 
 def compose(words: Words) -> Request:
