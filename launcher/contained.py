@@ -68,7 +68,9 @@ def choose(spec: JobSpec, facts: Facts, gpus: tuple[str, ...] | None, count: int
     from containers import find, preflight
 
     if launch.image is None:
-        raise SettingsError(f"container={kind} needs image=, a name or a file of an image", "image")
+        raise SettingsError(
+            f"container={kind} needs image=: a name of `image list`, a registry's image, or a file", "container"
+        )
     slurm = isinstance(launch.cluster, SlurmCluster)
     if kind == "pyxis" and not slurm:
         raise SettingsError(
