@@ -118,12 +118,16 @@ def _line(line: Line, across: _Scale, up: _Scale, steps: bool, covered: bool) ->
     if steps:
         corners = [(after[0], before[1]) for before, after in itertools.pairwise(places)]
         places = [each for pair in zip(places, [*corners, places[-1]], strict=True) for each in pair]
-    if len(places) == 1:
+    dot = " dot" * (len(set(places)) == 1)
+    if dot:
         (x, y) = places[0]
-        places = [(x - 4, y), (x + 4, y)]  # one point alone would not be drawn
+        places = [(x - 0.1, y), (x + 0.1, y)]  # one point alone would not be drawn
     points = " ".join(f"{x:.4g},{y:.4g}" for x, y in places)
     return tag(
-        "polyline", points=points, class_=f"{_style('line', line.colour)}{' wider' * covered}", data_name=line.label
+        "polyline",
+        points=points,
+        class_=f"{_style('line', line.colour)}{' wider' * covered}{dot}",
+        data_name=line.label,
     )
 
 

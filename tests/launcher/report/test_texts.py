@@ -260,6 +260,13 @@ def test_steps_that_two_runs_skipped_are_marked_in_two_rows():
     assert places == [("500", "288", "300"), ("500", "274", "286")]
 
 
+def test_a_curve_of_one_point_is_a_dot_and_two_equal_ones_are_both_seen():
+    points = [((1.0, 2.0),), ((1.0, 2.0), (3.0, 4.0)), ((1.0, 2.0), (3.0, 4.0))]
+    lines = tuple(Line(label="x", colour=n, points=each) for n, each in enumerate(points))
+    shown = charts.curves(Curves(title="Loss", x="step", y="loss", lines=lines))
+    assert re.findall(r'<polyline[^>]* class="([^"]*)"', shown) == ["line c0 dot", "line c1 wider", "line c2"]
+
+
 def test_shares_are_drawn_up_to_the_whole(root):
     document = documented(with_two_gpus(root, "20260102-030405-brave-otter"))
     labels = re.findall(r"bottom:([\d.]+)%\">(\d+)<", charts.curves(drawn(document, "GPU utilisation")))
