@@ -29,6 +29,9 @@ REFUSED = 75
 IN_USE_MIB = 500
 """Memory of a GPU from which it counts as in use where no process is seen. A CUDA context alone takes about as much."""
 
+ANSWER_SECONDS = 20
+"""In which a driver tells of its GPUs. Without persistence mode it starts each of them up for that."""
+
 HINT = "wait_gpus=true waits for them"
 
 LOOK = rf"""
@@ -70,12 +73,13 @@ gpu_process() {{ # pid, name: whose it is and since when
   [ -z "$seconds" ] || TZ=UTC0 printf ' since %(%Y-%m-%dT%H:%M:%SZ)T' $(($(TZ=UTC0 printf '%(%s)T' -1) - seconds))
   echo
 }}
+ask_driver() {{ timeout {ANSWER_SECONDS} nvidia-smi "$@"; }} # one that hangs answers nobody, ever
 gpu_look() {{ # a line for each GPU of this host: its index, its UUID, and who is on it; nothing is a free one
   local folder gpus apps index uuid used display on pid name who
   folder=$(gpu_folder) || return
-  gpus=$(nvidia-smi --query-gpu=index,uuid,memory.used,display_active --format=csv,noheader,nounits) ||
-    gpus=$(nvidia-smi --query-gpu=index,uuid,memory.used --format=csv,noheader,nounits) || return # an odd driver
-  apps=$(nvidia-smi --query-compute-apps=gpu_uuid,pid,process_name --format=csv,noheader) || return
+  gpus=$(ask_driver --query-gpu=index,uuid,memory.used,display_active --format=csv,noheader,nounits) ||
+    gpus=$(ask_driver --query-gpu=index,uuid,memory.used --format=csv,noheader,nounits) || return # an odd driver
+  apps=$(ask_driver --query-compute-apps=gpu_uuid,pid,process_name --format=csv,noheader) || return
   while IFS=', ' read -r index uuid used display; do
     who=
     if [ -e "$folder-$uuid" ]; then

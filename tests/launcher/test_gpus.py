@@ -108,6 +108,12 @@ def nobody_is_on_any() -> bool:
     return {each.holder for each in gpus.look()} == {""}
 
 
+def test_a_driver_that_hangs_is_not_waited_for_for_ever(cards: FakeGpus) -> None:
+    (cards.folder / "nvidia-smi").write_text("#!/bin/sh\nexec sleep 60\n")
+    look = gpus.LOOK.replace(f"timeout {gpus.ANSWER_SECONDS} ", "timeout 0.2 ")
+    assert subprocess.run(["bash", "-c", f"{look}\ngpu_look"], timeout=30).returncode != 0
+
+
 def test_two_of_three_are_taken_in_the_order_of_the_bus_and_the_third_by_the_next(
     bench: Bench, capsys: pytest.CaptureFixture[str]
 ) -> None:

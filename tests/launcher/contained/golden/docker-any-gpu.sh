@@ -137,12 +137,13 @@ gpu_process() { # pid, name: whose it is and since when
   [ -z "$seconds" ] || TZ=UTC0 printf ' since %(%Y-%m-%dT%H:%M:%SZ)T' $(($(TZ=UTC0 printf '%(%s)T' -1) - seconds))
   echo
 }
+ask_driver() { timeout 20 nvidia-smi "$@"; } # one that hangs answers nobody, ever
 gpu_look() { # a line for each GPU of this host: its index, its UUID, and who is on it; nothing is a free one
   local folder gpus apps index uuid used display on pid name who
   folder=$(gpu_folder) || return
-  gpus=$(nvidia-smi --query-gpu=index,uuid,memory.used,display_active --format=csv,noheader,nounits) ||
-    gpus=$(nvidia-smi --query-gpu=index,uuid,memory.used --format=csv,noheader,nounits) || return # an odd driver
-  apps=$(nvidia-smi --query-compute-apps=gpu_uuid,pid,process_name --format=csv,noheader) || return
+  gpus=$(ask_driver --query-gpu=index,uuid,memory.used,display_active --format=csv,noheader,nounits) ||
+    gpus=$(ask_driver --query-gpu=index,uuid,memory.used --format=csv,noheader,nounits) || return # an odd driver
+  apps=$(ask_driver --query-compute-apps=gpu_uuid,pid,process_name --format=csv,noheader) || return
   while IFS=', ' read -r index uuid used display; do
     who=
     if [ -e "$folder-$uuid" ]; then
