@@ -166,7 +166,7 @@ def _details(seen: Seen, width: int = 0) -> list[str]:
 
             rows.append(("progress", line(progress)))
     rows += [*summary.outcome(result), *summary.gpus(folder)]
-    rows += [("arm", each) for each in _arms(folder, plan, state)] if plan.get("arms") else []
+    rows += [("arm", each) for each in _arms(folder, plan, state, result)] if plan.get("arms") else []
     rows.append(("where", f"{_where(submission, plan)}{_on_gpus(folder, state.attempt)}"))
     rows.append(("submitted", submission.get("submitted") or "never"))
     if state.started:
@@ -187,15 +187,19 @@ def _on_gpus(folder: Path, attempt: int) -> str:
         return ""
 
 
-def _arms(folder: Path, plan: Mapping[str, Any], whole: State) -> Iterator[str]:
+def _arms(folder: Path, plan: Mapping[str, Any], whole: State, result: Mapping[str, Any]) -> Iterator[str]:
     """How the arms of a comparison stand, a line each; `report` says what they amount to."""
     from launcher import arms
 
+    # An arm's own mean is over its steps, that of the comparison over its rounds: one that has ended shows the latter.
+    compared = (result.get("comparison") or {}).get("arms") or ()
+    rates = {each.get("arm"): human.number(each.get("samples_per_second")) for each in compared}
     for arm in arms.of(folder, plan):
         state = arms.state(arm.run, whole)
         said = f"{state.name}: {state.reason}" if state.reason else state.name
-        rate = summary.throughput_of(summary.if_of(runs.read_known(arm.run.folder / "result.json"), state))
-        yield f"{arm.label}  {said}{f', {rate} samples/s' if rate else ''}"
+        own = summary.if_of(runs.read_known(arm.run.folder / "result.json"), state)
+        rate = rates.get(arm.run.id, summary.throughput_of(own))
+        yield f"{arm.label}  {said}{f', {rate} samples/s' if rate not in ('', '-') else ''}"
 
 
 def _where(submission: Mapping[str, Any], plan: Mapping[str, Any]) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher import runs
+from launcher import human, runs
 
 from ..run_folders import launcher
 
@@ -61,7 +61,8 @@ def test_it_is_one_run_to_every_other_verb(measured):
     assert (row[1], row[6]) == ("done", "proved")
     assert runs.read_json(folder / "result.json")["comparison"]["control"] == "amp=o0"
     told = launcher("ls", folder.name, f"run_root={folder.parent}", state_home=state).stdout
-    assert re.search(r"^arm +amp=o2  done, [\d.,]+ samples/s$", told, re.MULTILINE)
+    rate = human.number(runs.read_json(folder / "result.json")["comparison"]["arms"][1]["samples_per_second"])
+    assert re.search(rf"^arm +amp=o2  done, {rate} samples/s$", told, re.MULTILINE), "as the report has it"
     both = launcher("report", folder.name, folder.name[:15], f"run_root={folder.parent}", state_home=state).stdout
     assert "COMPARISON" in both, "a comparison named twice is still one"
     again = launcher("report", folder.name, f"run_root={folder.parent}", state_home=state)
