@@ -47,7 +47,7 @@ def main(arguments: list[str]) -> int:
 def _document(what: Sequence[runs.Found], chosen: Sequence[runs.Run]) -> Document:
     if len(chosen) == 1 and (document := _comparison(chosen[0])) is not None:
         return document
-    names = [each.sweep or each.runs[0].id for each in what]
+    names = list(dict.fromkeys(each.sweep or each.runs[0].id for each in what))
     return sections.of_runs(_title(names), read.gather(chosen))
 
 
@@ -77,5 +77,5 @@ def _write(path: Path, content: str, flag: str) -> None:
     try:
         runs.write_text(path, content)
     except OSError as error:
-        raise UsageError(f"{flag} {path}: {error.strerror}; name a file in a folder that is there") from None
+        raise UsageError(f"{flag} {path}: {error.strerror}; name a file where you may write") from None
     print(f"written: {path}", file=sys.stderr)

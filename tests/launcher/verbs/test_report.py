@@ -15,7 +15,7 @@ def test_a_sweep_is_reported_to_the_terminal_markdown_and_a_page_at_once(root, t
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(folders.SWEEP)
-    assert done.stderr.splitlines() == [f"written: {text}", f"written: {page}"]
+    assert done.stderr.splitlines() == [f"written: {page}", f"written: {text}"]
     assert page.read_text().startswith("<!doctype html>")
     assert text.read_text().startswith(f"# {folders.SWEEP}")
 
@@ -24,6 +24,12 @@ def test_markdown_can_go_to_the_terminal(root, capsys):
     folders.run(root, NAME)
     assert report.main(["--markdown", "-"]) == 0
     assert capsys.readouterr().out.startswith(f"# {NAME}")
+
+
+def test_a_run_that_is_named_twice_is_reported_once(root, capsys):
+    folders.run(root, NAME)
+    assert report.main([NAME, NAME, "--markdown", "-"]) == 0
+    assert capsys.readouterr().out.startswith(f"# {NAME}\n")
 
 
 def test_without_words_it_is_the_newest_sweep_whole_and_that_is_said(root, capsys):
@@ -45,5 +51,5 @@ def test_an_unknown_run_is_refused_and_writes_nothing(root, tmp_path):
 
 def test_a_file_that_cannot_be_written_is_a_usage_error(root, tmp_path):
     folders.run(root, NAME)
-    with pytest.raises(UsageError, match=r"--html .*none/a.html: No such file or directory; name a file in a folder"):
+    with pytest.raises(UsageError, match=r"none/a.html: No such file or directory; name a file where you may write"):
         report.main([NAME, "--html", str(tmp_path / "none" / "a.html")])
