@@ -126,7 +126,8 @@ def meet(kind: str, gpus: int, environ: Mapping[str, str] = os.environ) -> list[
 
 def _strategy(processes: int, gpus: int) -> tf.distribute.Strategy:
     if processes > 1:
-        return tf.distribute.MultiWorkerMirroredStrategy()
+        with meeting.connecting(workers()[0], processes, "TensorFlow"):
+            return tf.distribute.MultiWorkerMirroredStrategy()
     if gpus > 1:
         return tf.distribute.MirroredStrategy()
     if gpus == 0 and len(tf.config.list_logical_devices("CPU")) > 1:

@@ -12,16 +12,19 @@ import dataclasses
 import json
 import os
 import selectors
+import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from recipes.trainer.world import Place, PlacementError, host_and_port, table
 
 PATIENCE = 600.0
 """Seconds to wait for the others: nodes read their images at different speeds."""
+CONNECTING = 180
+"""Seconds in which those that have met are connected: nothing but the framework's own work lies between the two."""
 SILENT, EVERY = 15.0, 60.0
 """Seconds of waiting before the first word about it, and between later ones."""
 AGAIN = 0.1
@@ -52,6 +55,32 @@ def meet(
 def job(environ: Mapping[str, str]) -> str:
     """What the launcher calls this attempt of this run; empty where it didn't start it."""
     return f"{environ.get('LAUNCHER_RUN_ID', '')} {environ.get('LAUNCHER_ATTEMPT', '')}".strip()
+
+
+@contextlib.contextmanager
+def connecting(
+    rank: int,
+    size: int,
+    by: str,
+    seconds: int = CONNECTING,
+    say: Callable[[str], None] = lambda text: print(text, file=sys.stderr, flush=True),
+) -> Iterator[None]:
+    """Around a framework's own connecting of processes that have met: ends this one where that takes too long.
+
+    It does where one of them has died since. TensorFlow waits for that one, takes no SIGTERM, and lets no other code
+    of Python run meanwhile: so an alarm ends the process by the system's own means, and what it means is said before.
+    """
+    if not rank:
+        say(
+            f"{size} workers are here; should {by} not connect them within {seconds} s, SIGALRM ends them: one has died"
+        )
+    before = signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
 
 
 @dataclasses.dataclass(kw_only=True, slots=True)

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import re
+import signal
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -141,3 +145,24 @@ def at(address: str) -> socket.socket:
         except ConnectionRefusedError:
             time.sleep(0.02)
     raise AssertionError(f"nobody listens at {address}")
+
+
+@pytest.mark.parametrize(("seconds", "code"), [(1, -signal.SIGALRM), (30, 0)])
+def test_a_framework_that_waits_for_one_that_died_is_ended_though_it_lets_nothing_else_run(
+    seconds: int, code: int
+) -> None:
+    """As TensorFlow does: in C, with Python's lock held and SIGTERM taken away."""
+    waiting = f"""
+import ctypes, signal
+from recipes.trainer.meeting import connecting
+signal.signal(signal.SIGTERM, lambda *_: None)
+with connecting(0, 2, "TensorFlow", {seconds}):
+    ctypes.PyDLL(None).sleep(2)
+"""
+    ended = subprocess.run(
+        [sys.executable, "-c", waiting], cwd=Path(__file__).parents[3], capture_output=True, text=True, timeout=60
+    )
+    assert ended.returncode == code
+    assert ended.stderr.startswith(
+        f"2 workers are here; should TensorFlow not connect them within {seconds} s, SIGALRM ends"
+    )
