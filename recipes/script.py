@@ -38,6 +38,7 @@ LINES = {
     model = precision.build(make_model)                  # a function that makes the model
     optimizer = precision.optimizer(optimizer, model.trainable_variables)
     with precision.forward() as tape:                    # for tf.GradientTape(), in a tf.function
+        output = precision.output(model(precision.input(...)))  # float32, as the loss has to be
         loss = ...
     gradients = precision.backward(tape, loss, optimizer)
     precision.step(optimizer, gradients)                 # for optimizer.apply(...)
