@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from recipes import allotment
+
 _PROXIES = ("http_proxy", "https_proxy", "all_proxy")
 _OF_IMAGES = ("LD_LIBRARY_PATH", "CUDA_HOME", "NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES", "PYTHONPATH")
 """Variables by which an image finds its own CUDA and packages."""
@@ -26,6 +28,7 @@ class Host:
     time: float
     """Its clock, seconds since 1970."""
     memory_mib: int
+    """That a job may use, which is less than there is in a container with a limit."""
     bash: tuple[int, ...] = ()
     lacking: tuple[str, ...] = ()
     """Programs that runs need and that are not there."""
@@ -58,7 +61,7 @@ def look(run_root: str) -> Host:
     limit = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
     return Host(
         time=time.time(),
-        memory_mib=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2**20,
+        memory_mib=allotment.memory() // 2**20,
         bash=_bash(),
         lacking=tuple(each for each in ("setsid", "flock") if shutil.which(each) is None),
         free_mib=_free_mib(_existing(Path(run_root).expanduser().absolute())),

@@ -20,7 +20,7 @@ from launcher.remote import address as addresses
 from launcher.remote.sessions import ends_at_logout
 from launcher.schema import SlurmCluster
 from launcher.spec import JobSpec
-from recipes import script
+from recipes import allotment, script
 from recipes.typed import SettingsError, build, plain
 
 # Where an engine listens and how Apptainer works here. None of them holds a secret.
@@ -126,7 +126,7 @@ def look(asked: Questions) -> Facts:
         home=str(_path("~")),
         cwd=os.getcwd(),
         system=platform.system(),
-        cpus=os.cpu_count() or 1,
+        cpus=allotment.cpus(),
         python=python,
         python_version=version,
         packages=packages,

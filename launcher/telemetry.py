@@ -1,7 +1,8 @@
 """What a run's GPUs and hosts did while it ran: written by run.sh, read back here as plain series.
 
     RUN/telemetry/<attempt>-<node>.gpu.csv    as `nvidia-smi` prints it, of this job's GPUs alone
-    RUN/telemetry/<attempt>-<node>.host.csv   counters of /proc, of the whole machine
+    RUN/telemetry/<attempt>-<node>.host.csv   counters of /proc: the CPUs of the whole machine, and its
+                                              memory or what a limit of the job's control group leaves of it
 
 Attempts count from 1, nodes from 0. The sampling runs on the host, outside any container, every `telemetry.every`
 seconds; a job without GPUs, or on a host without `nvidia-smi`, has no GPU file.
@@ -200,12 +201,13 @@ _GPUS = r"""
 
 _SAMPLER = rf"""
 telemetry() {{ # into files, a sample at once and then every __EVERY__ s; stdin is a pipe that ends with the run
-  local held smi= files=$RUN/telemetry/$LAUNCHER_ATTEMPT-${{SLURM_NODEID:-0}}
+  local held smi= group= limit=0 used= idle_files= files=$RUN/telemetry/$LAUNCHER_ATTEMPT-${{SLURM_NODEID:-0}}
   for held in /proc/self/fd/*; do # nothing of the run's, such as a lock, may stay held by this
     held=${{held##*/}}
     [ "$held" -le 2 ] || [ "$held" = 255 ] || exec {{held}}>&-
   done
   mkdir -p "$RUN/telemetry" || exit 0
+  telemetry_limit
 {_GPUS}
   {{
     echo "time [s], cpu.busy [ticks], cpu.total [ticks], memory.available [kB], memory.total [kB]"
@@ -215,11 +217,34 @@ telemetry() {{ # into files, a sample at once and then every __EVERY__ s; stdin 
   }} >"$files.host.csv"
   [ -z "$smi" ] || kill $(jobs -pr) # not by its number, which is another's by now if it crashed
 }}
+telemetry_limit() {{ # the control group whose memory is most limited, if any is, and the names of what it tells
+  local controllers path mounted each
+  while IFS=: read -r _ controllers path; do
+    case ,$controllers, in
+      ,,) mounted=/sys/fs/cgroup && set -- max current inactive_file ;;
+      *,memory,*) mounted=/sys/fs/cgroup/$controllers && set -- limit_in_bytes usage_in_bytes total_inactive_file ;;
+      *) continue ;;
+    esac
+    path=$mounted${{path%/}} # a container may be told one that it doesn't see: what is missing has no files
+    while [[ $path/ = "$mounted"/* ]]; do
+      if [ -r "$path/memory.$1" ] && read -r each <"$path/memory.$1" && [ "$each" != max ]; then
+        ((limit && limit <= each)) || limit=$each group=$path used=$2 idle_files=$3
+      fi
+      path=${{path%/*}}
+    done
+  done </proc/self/cgroup
+}}
 telemetry_of_host() {{
-  local now user nice system idle waiting irq softirq stolen busy total available
+  local now user nice system idle waiting irq softirq stolen busy total available name bytes
   printf -v now '%(%s)T' -1
   read -r _ user nice system idle waiting irq softirq stolen _ </proc/stat
   {{ read -r _ total _ && read -r _ && read -r _ available _; }} </proc/meminfo
+  if [ -n "$group" ] && ((limit / 1024 < total)) && read -r bytes <"$group/memory.$used"; then
+    total=$((limit / 1024)) available=$(((limit - bytes) / 1024))
+    while read -r name bytes; do # files that nobody reads any more are given up when memory is wanted
+      [ "$name" != "$idle_files" ] || available=$((available + bytes / 1024))
+    done <"$group/memory.stat"
+  fi
   busy=$((user + nice + system + irq + softirq + stolen))
   echo "$now, $busy, $((busy + idle + waiting)), $available, $total"
 }}

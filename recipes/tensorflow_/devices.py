@@ -17,6 +17,7 @@ import keras
 import numpy
 import tensorflow as tf
 
+from recipes import allotment
 from recipes.trainer import meeting
 from recipes.trainer.world import Place, PlacementError, Ranks, check_places, table, visible_gpus, workers
 
@@ -93,6 +94,9 @@ def join(device: str, planned: int | None, environ: Mapping[str, str] = os.envir
     """
     rank, addresses = workers(environ)
     size = max(1, len(addresses))
+    if (threads := allotment.threads("TF_NUM_INTRAOP_THREADS")) is not None:
+        tf.config.threading.set_intra_op_parallelism_threads(threads)
+        tf.config.threading.set_inter_op_parallelism_threads(threads)
     if planned is not None and size != planned:
         raise PlacementError(f"TF_CONFIG names {size} processes, and {planned} were planned")
     gpus = tf.config.list_physical_devices("GPU")

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import torch
 from torch import distributed, nn
 
+from recipes import allotment
 from recipes.trainer.world import Place, Ranks, check_places, visible_gpus
 
 T = TypeVar("T")
@@ -80,6 +81,8 @@ def join(device: str, expected_size: int | None, environ: Mapping[str, str]) -> 
     Raises `PlacementError` with a table of all ranks, on every rank alike.
     """
     rank, size = int(environ.get("RANK", "0")), int(environ.get("WORLD_SIZE", "1"))
+    if (threads := allotment.threads("OMP_NUM_THREADS")) is not None:
+        torch.set_num_threads(threads)
     if size > 1:
         distributed.init_process_group("gloo")
     kind = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device

@@ -8,6 +8,7 @@ import sys
 import pytest
 import torch
 
+from recipes import allotment
 from recipes.torch_ import devices
 from recipes.torch_.devices import World
 from recipes.trainer.world import Place, PlacementError, check_places
@@ -115,3 +116,13 @@ def test_generators_go_on_where_they_were_saved():
     first = torch.rand(4)
     devices.set_random_state(saved, device)
     assert torch.equal(torch.rand(4), first)
+
+
+def test_a_quota_on_cpus_is_what_torch_has_threads_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = torch.get_num_threads()
+    monkeypatch.setattr(allotment, "threads", lambda variable: before + 3 if variable == "OMP_NUM_THREADS" else None)
+    try:
+        devices.join("cpu", None, {})
+        assert torch.get_num_threads() == before + 3
+    finally:
+        torch.set_num_threads(before)

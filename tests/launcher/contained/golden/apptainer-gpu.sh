@@ -8,12 +8,13 @@ RUN=/home/mei/launcher-runs/20260102-030405-calm-fox
 CODE=/home/mei/launcher-runs/.code/c0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0de
 
 telemetry() { # into files, a sample at once and then every 10 s; stdin is a pipe that ends with the run
-  local held smi= files=$RUN/telemetry/$LAUNCHER_ATTEMPT-${SLURM_NODEID:-0}
+  local held smi= group= limit=0 used= idle_files= files=$RUN/telemetry/$LAUNCHER_ATTEMPT-${SLURM_NODEID:-0}
   for held in /proc/self/fd/*; do # nothing of the run's, such as a lock, may stay held by this
     held=${held##*/}
     [ "$held" -le 2 ] || [ "$held" = 255 ] || exec {held}>&-
   done
   mkdir -p "$RUN/telemetry" || exit 0
+  telemetry_limit
   if command -v nvidia-smi; then
     # stdbuf: so that what it printed is in the file when it is ended. TZ: its times bear no time zone.
     local ids="$gpus" by_line="stdbuf -oL"
@@ -31,11 +32,34 @@ telemetry() { # into files, a sample at once and then every 10 s; stdin is a pip
   } >"$files.host.csv"
   [ -z "$smi" ] || kill $(jobs -pr) # not by its number, which is another's by now if it crashed
 }
+telemetry_limit() { # the control group whose memory is most limited, if any is, and the names of what it tells
+  local controllers path mounted each
+  while IFS=: read -r _ controllers path; do
+    case ,$controllers, in
+      ,,) mounted=/sys/fs/cgroup && set -- max current inactive_file ;;
+      *,memory,*) mounted=/sys/fs/cgroup/$controllers && set -- limit_in_bytes usage_in_bytes total_inactive_file ;;
+      *) continue ;;
+    esac
+    path=$mounted${path%/} # a container may be told one that it doesn't see: what is missing has no files
+    while [[ $path/ = "$mounted"/* ]]; do
+      if [ -r "$path/memory.$1" ] && read -r each <"$path/memory.$1" && [ "$each" != max ]; then
+        ((limit && limit <= each)) || limit=$each group=$path used=$2 idle_files=$3
+      fi
+      path=${path%/*}
+    done
+  done </proc/self/cgroup
+}
 telemetry_of_host() {
-  local now user nice system idle waiting irq softirq stolen busy total available
+  local now user nice system idle waiting irq softirq stolen busy total available name bytes
   printf -v now '%(%s)T' -1
   read -r _ user nice system idle waiting irq softirq stolen _ </proc/stat
   { read -r _ total _ && read -r _ && read -r _ available _; } </proc/meminfo
+  if [ -n "$group" ] && ((limit / 1024 < total)) && read -r bytes <"$group/memory.$used"; then
+    total=$((limit / 1024)) available=$(((limit - bytes) / 1024))
+    while read -r name bytes; do # files that nobody reads any more are given up when memory is wanted
+      [ "$name" != "$idle_files" ] || available=$((available + bytes / 1024))
+    done <"$group/memory.stat"
+  fi
   busy=$((user + nice + system + irq + softirq + stolen))
   echo "$now, $busy, $((busy + idle + waiting)), $available, $total"
 }

@@ -1,0 +1,85 @@
+"""The CPUs and the memory that this process may use: less than the machine has, in a container or under Slurm.
+
+Kernels enforce both by control groups, and frameworks look at the machine: with 8 of 128 CPUs as a quota, 128 threads
+are stopped for most of the time. A limit holds for a group and all below it, so that the lowest on the way up counts.
+Sources: the kernel's Documentation/admin-guide/cgroup-v2.rst (cpu.max, memory.max), cgroup-v1/memory.rst, and
+scheduler/sched-bwc.rst (cpu.cfs_quota_us).
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path("/")
+
+
+def cpus(root: Path = ROOT) -> int:
+    """CPUs that may be busy at a time: those that this process may run on, or what a quota leaves of them, rounded up.
+
+    `root` is the folder that holds /proc and /sys.
+    """
+    quotas = [quota for group in _groups(root, "cpu") if (quota := _quota(group)) is not None]
+    return max(1, min([_free(), *(math.ceil(quota) for quota in quotas)]))
+
+
+def memory(root: Path = ROOT) -> int:
+    """Bytes: the machine's, or the lowest limit on this process's group."""
+    whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    names = ("memory.max", "memory.limit_in_bytes")
+    limits = (_whole(group / name) for group in _groups(root, "memory") for name in names)
+    return min([whole, *(limit for limit in limits if limit is not None)])
+
+
+def threads(variable: str) -> int | None:
+    """Threads that a framework is to be given: None where its own choice is right, one for each CPU of this process, or
+    where the environment variable says it."""
+    allowed = cpus()
+    return allowed if variable not in os.environ and allowed < _free() else None
+
+
+def _free() -> int:
+    """CPUs that this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _groups(root: Path, controller: str) -> Iterator[Path]:
+    """The folders of this process's control group and of those above it, of either version of the interface.
+
+    A container sees its own group as the root, and may be told a path that it doesn't see: there are no files then.
+    """
+    try:
+        lines = (root / "proc/self/cgroup").read_text().splitlines()
+    except OSError:  # not Linux
+        return
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers and controller not in controllers.split(","):
+            continue
+        mounted = root / "sys/fs/cgroup" / controllers
+        group = mounted / path.lstrip("/")
+        yield group
+        while group != mounted and mounted in group.parents:
+            group = group.parent
+            yield group
+
+
+def _quota(group: Path) -> float | None:
+    """CPUs, None without a limit."""
+    try:
+        most, period = (group / "cpu.max").read_text().split()
+    except (OSError, ValueError):
+        limit, time = _whole(group / "cpu.cfs_quota_us"), _whole(group / "cpu.cfs_period_us")
+        return limit / time if limit and time else None
+    return int(most) / int(period) if most.isdigit() else None
+
+
+def _whole(path: Path) -> int | None:
+    """The number in a file of the kernel's; None for `max`, -1, or no such file."""
+    try:
+        text = path.read_text().strip()
+    except OSError:
+        return None
+    return int(text) if text.isdigit() else None

@@ -1,0 +1,46 @@
+"""A container with a quota and a limit, as an interactive one has them: what is taken for this machine inside it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+from launcher import telemetry
+from recipes import allotment
+from tests.testbed.facts import Testbed
+
+ROOT = Path(__file__).parents[3]
+LIMIT = 256 * 2**20
+INSIDE = """
+import os, sys
+from recipes import allotment
+held = bytearray(os.urandom(1)) * (64 * 2**20)
+sampled = os.popen("bash -s < /sampler").read()
+print(allotment.cpus(), allotment.memory())
+print(sampled, end="")
+"""
+
+
+def test_cpus_and_memory_are_those_of_the_container(testbed: Testbed, tmp_path: Path) -> None:
+    functions = telemetry.shell(1, "")
+    sample = "limit=0 group=; telemetry_limit; telemetry_of_host"
+    (tmp_path / "sampler").write_text(f"set -u\n{functions}\n{sample}\n")
+    limits = ["--cpus=0.5", f"--memory={LIMIT}", "--ulimit=nofile=1024", "--network=none"]
+    mounts = [f"--volume={ROOT / 'recipes'}:/code/recipes:ro", f"--volume={tmp_path / 'sampler'}:/sampler:ro"]
+    command = ["docker", "run", "--rm", *limits, *mounts, "--workdir=/code", testbed.images["python"].docker]
+    run = subprocess.run(
+        [*command, "/usr/bin/python3", "-c", INSIDE],
+        env={**os.environ, **testbed.environment},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert run.returncode == 0, run.stderr
+    first, sampled = run.stdout.splitlines()
+    assert first == f"1 {LIMIT}"
+    (host,) = telemetry.parse_host([sampled])
+    assert host.known("memory_total") == [256.0]
+    (used,) = host.known("memory")
+    assert 64 < used < 192  # what this process holds; the machine's own would be gigabytes, or none of it
+    assert allotment.memory() > LIMIT
