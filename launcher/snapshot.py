@@ -16,6 +16,8 @@ from launcher.facts import Code
 
 MAX_BYTES = 64 * 2**20
 MAX_DIFF_BYTES = 2**20
+FOLDER = ".code"
+"""Where snapshots are, in the folder of all runs."""
 _SKIPPED_FOLDERS = {"__pycache__", ".git", ".venv", ".mypy_cache", ".ruff_cache", ".pytest_cache"}
 
 
@@ -93,7 +95,7 @@ def store(run_root: Path, digest: str, files: Mapping[str, Path]) -> Path:
 
     Raises `UsageError` if a file changed since its digest was taken: then what would run is not what was planned.
     """
-    target = run_root / ".code" / digest
+    target = run_root / FOLDER / digest
     if target.is_dir():
         return target
     staging = target.with_name(f".{digest}.{os.getpid()}")
@@ -129,7 +131,7 @@ def prune(run_root: Path, digests: Iterable[str], needed: Callable[[str], bool])
     lays it down anew; one that named it in between gets it back.
     """
     for digest in digests:
-        target = run_root / ".code" / digest
+        target = run_root / FOLDER / digest
         aside = target.with_name(f".{digest}.{os.getpid()}.gone")
         if needed(digest):
             continue
@@ -146,7 +148,7 @@ def prune(run_root: Path, digests: Iterable[str], needed: Callable[[str], bool])
 def is_open(run_root: Path, digest: str) -> bool:
     """Whether a terminal is open in this snapshot: one that holds the lock on its mark. Marks of others are deleted."""
     found = False
-    for mark in (run_root / ".code").glob(f".{digest}.shell-*"):
+    for mark in (run_root / FOLDER).glob(f".{digest}.shell-*"):
         try:
             with open(mark, "ab") as stream:
                 fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)

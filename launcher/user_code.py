@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from launcher import snapshot
+from launcher import runs, snapshot
 from launcher.errors import UsageError
 from recipes.typed import SettingsError
 
@@ -31,8 +32,8 @@ def collect(script: Path) -> dict[str, Path]:
     """The files that go along with a script, itself among them, by their names in the snapshot.
 
     Of a git checkout it is what git tracks or would, submodules included; otherwise all but hidden folders and caches.
-    Of folders that links lead to, those that are within, and packages of Python elsewhere. Raises `UsageError` for more
-    than a snapshot may hold.
+    Never runs, whose folders may lie beside the script, and grow. Of folders that links lead to, those that are within,
+    and packages of Python elsewhere. Raises `UsageError` for more than a snapshot may hold.
     """
     root = root_of(script)
     found: dict[str, Path] = {}
@@ -95,9 +96,10 @@ def _checkout(script: Path) -> Path | None:
 
 def _in_checkout(root: Path) -> Iterator[Path]:
     listed = snapshot.git(root, *KNOWN_FILES, "-z", errors="surrogateescape")
+    of_runs = functools.cache(_of_runs)
     for name in listed.split("\0"):
         path = root / name
-        if not name:
+        if not name or any(of_runs(root / each) for each in Path(name).parents if each.name):
             continue
         if path.is_symlink() and _leads_to_code(path, root):
             yield from _in_folder(path, links=False)
@@ -109,7 +111,8 @@ def _in_checkout(root: Path) -> Iterator[Path]:
 
 def _in_folder(root: Path, links: bool = True) -> Iterator[Path]:
     for folder, folders, names in os.walk(root):
-        folders[:] = sorted(each for each in folders if each != "__pycache__" and not each.startswith("."))
+        named = (each for each in folders if each != "__pycache__" and not each.startswith("."))
+        folders[:] = sorted(each for each in named if not _of_runs(Path(folder, each)))
         for each in folders:
             path = Path(folder, each)
             if links and path.is_symlink() and _leads_to_code(path, root):
@@ -117,6 +120,13 @@ def _in_folder(root: Path, links: bool = True) -> Iterator[Path]:
         for name in sorted(names):
             if name != ".git" and not name.endswith((".pyc", ".swp", "~")):
                 yield Path(folder) / name
+
+
+def _of_runs(folder: Path) -> bool:
+    """Whether a folder is a run's, or what is kept about runs in the folder that they are in."""
+    return folder.name in (snapshot.FOLDER, runs.UNFINISHED) or all(
+        (folder / each).is_file() for each in ("plan.json", "run.sh")
+    )
 
 
 def _leads_to_code(link: Path, root: Path) -> bool:

@@ -25,7 +25,7 @@ SUBMITTING = ".submitting"
 
 def lacking(root: str, code: str, files: Mapping[str, str]) -> list[str]:
     """Names of those files of a snapshot, given with their SHA-256, that are in none of the earlier snapshots."""
-    if Path(root, ".code", code).is_dir():
+    if Path(root, snapshot.FOLDER, code).is_dir():
         return []
     there = _there(Path(root))
     return [name for name, digest in files.items() if digest not in there]
@@ -118,10 +118,10 @@ def _alone(root: Path, token: str) -> Iterator[None]:
 
 def _lay_snapshot(root: Path, digest: str, files: Mapping[str, str], sent: Mapping[str, bytes]) -> None:
     """Put the snapshot together from what was sent and what earlier ones have. Raises `UsageError`."""
-    if (root / ".code" / digest).is_dir():
+    if (root / snapshot.FOLDER / digest).is_dir():
         return
     there = _there(root)
-    received = root / ".code" / f".received.{os.getpid()}"
+    received = root / snapshot.FOLDER / f".received.{os.getpid()}"
     try:
         found = {}
         for name, of in files.items():
@@ -141,7 +141,7 @@ def _lay_snapshot(root: Path, digest: str, files: Mapping[str, str], sent: Mappi
 def _there(root: Path) -> dict[str, Path]:
     """Files of the newest snapshots, by their SHA-256."""
     with contextlib.suppress(FileNotFoundError):
-        folders = sorted((root / ".code").iterdir(), key=lambda each: each.stat().st_mtime, reverse=True)
+        folders = sorted((root / snapshot.FOLDER).iterdir(), key=lambda each: each.stat().st_mtime, reverse=True)
         newest = [each for each in folders if not each.name.startswith(".")][:SNAPSHOTS]
         paths = [path for each in newest for path in each.rglob("*") if path.is_file()]
         return {hashlib.sha256(path.read_bytes()).hexdigest(): path for path in paths}

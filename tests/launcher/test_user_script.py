@@ -225,6 +225,19 @@ def test_of_a_git_checkout_all_that_git_would_track_goes_along(project: Path) ->
     assert sorted(user_code.collect(inner)) == expected
 
 
+@pytest.mark.parametrize("checkout", [True, False])
+def test_runs_beside_a_script_are_no_code(project: Path, checkout: bool) -> None:
+    if checkout:
+        subprocess.run(["git", "init", "-q"], cwd=project, check=True)
+        (project / ".gitignore").write_text(".hidden\n")
+    before = names(project)
+    run = [f"runs/one-run/{name}" for name in ("plan.json", "run.sh", "attempts/1/stdout.log")]
+    for name in (*run, "runs/.code/abc/script/train.py", "runs/.unfinished/one-run", "no-run/plan.json"):
+        (project / name).parent.mkdir(parents=True, exist_ok=True)
+        (project / name).write_text("")
+    assert names(project) == sorted([*before, "script/no-run/plan.json"])
+
+
 def git(folder: Path, *words: str) -> None:
     settings = ("user.name=test", "user.email=test@test", "protocol.file.allow=always")
     options = [word for each in settings for word in ("-c", each)]
