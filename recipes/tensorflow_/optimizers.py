@@ -17,6 +17,17 @@ class Momentum(keras.optimizers.SGD):
             super().update_step(gradient, variable, learning_rate)
             return
         before = self.momentums[self._get_variable_index(variable)]
+        if before.dtype == "float32" and isinstance(gradient, tf.Tensor):
+            # TensorFlow 1's own kernel does the same in one pass. Its GPUs may have none for bfloat16.
+            weights = variable.value if isinstance(variable, keras.Variable) else variable
+            tf.raw_ops.ResourceApplyMomentum(
+                var=weights.handle,
+                accum=before.value.handle,
+                lr=tf.cast(learning_rate, tf.float32),
+                grad=tf.cast(gradient, tf.float32),
+                momentum=self.momentum,
+            )
+            return
         summed = before * self.momentum + tf.cast(gradient, before.dtype)
         self.assign(before, summed)
         self.assign_sub(variable, tf.cast(learning_rate, variable.dtype) * summed)
