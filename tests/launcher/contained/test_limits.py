@@ -13,10 +13,10 @@ from tests.testbed.facts import Testbed
 ROOT = Path(__file__).parents[3]
 LIMIT = 256 * 2**20
 INSIDE = """
-import os, sys
+import os, subprocess
 from recipes import allotment
 held = bytearray(os.urandom(1)) * (64 * 2**20)
-sampled = os.popen("bash -s < /sampler").read()
+sampled = subprocess.run(["bash", "/sampler"], stdout=subprocess.PIPE, text=True, check=True).stdout
 print(allotment.cpus(), allotment.memory())
 print(sampled, end="")
 """
