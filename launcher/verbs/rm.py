@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import shutil
@@ -100,7 +101,7 @@ def _code_of(chosen: Sequence[Run]) -> dict[str, set[str]]:
 def _prune(code: Mapping[str, set[str]]) -> None:
     """Delete those of the snapshots that no run's plan names any more, and that no terminal is open in."""
     for root, digests in code.items():
-        snapshot.prune(Path(root), digests, lambda digest, root=root: _is_needed(root, digest))  # type: ignore[misc]
+        snapshot.prune(Path(root), digests, functools.partial(_is_needed, root))
 
 
 def _is_needed(root: str, digest: str) -> bool:
