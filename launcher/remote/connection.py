@@ -38,7 +38,7 @@ MASTER = (
 )
 
 
-class Strict(Connection):  # type: ignore[misc]
+class Strict(Connection):
     """A fabric connection that accepts only keys that are known, and asks nobody for words to be typed."""
 
     def __init__(self, address: Address, settings: Settings, gateway: Strict | None) -> None:
@@ -87,7 +87,7 @@ class Strict(Connection):  # type: ignore[misc]
         yield self
 
 
-class UnknownKey(paramiko.SSHException):  # type: ignore[misc]
+class UnknownKey(paramiko.SSHException):
     """No known_hosts file has a key of that host."""
 
     def __init__(self, key: Key, authority: bool) -> None:
@@ -96,7 +96,7 @@ class UnknownKey(paramiko.SSHException):  # type: ignore[misc]
         self.authority = authority
 
 
-class ChangedKey(paramiko.SSHException):  # type: ignore[misc]
+class ChangedKey(paramiko.SSHException):
     """The host has another key than the known_hosts files say."""
 
     def __init__(self, key: Key, known: Key) -> None:
@@ -105,15 +105,15 @@ class ChangedKey(paramiko.SSHException):  # type: ignore[misc]
         self.known = known
 
 
-class RevokedKey(paramiko.SSHException):  # type: ignore[misc]
+class RevokedKey(paramiko.SSHException):
     """A known_hosts file says that the key is not to be accepted."""
 
 
-class SecondFactor(paramiko.AuthenticationException):  # type: ignore[misc]
+class SecondFactor(paramiko.AuthenticationException):
     """The key is right, and does not do."""
 
 
-class _Check(paramiko.MissingHostKeyPolicy):  # type: ignore[misc]
+class _Check(paramiko.MissingHostKeyPolicy):
     def __init__(self, known: Known) -> None:
         self._known = known
 
@@ -133,7 +133,7 @@ def _transport(known: Known) -> type[paramiko.Transport]:
     """What speaks SSH with a host. It prefers the kinds of keys that are known of it: a host shows one alone."""
     kinds = [each.kind for each in (*known.keys, *known.without_port)]
 
-    class Transport(paramiko.Transport):  # type: ignore[misc]
+    class Transport(paramiko.Transport):
         def __init__(self, *arguments: Any, **named: Any) -> None:
             super().__init__(*arguments, **named)
             options = self.get_security_options()
