@@ -9,14 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-TEXT, WHOLE, NUMBER, ANYTHING = "text", "a whole number", "a number", "anything"
+TEXT, WHOLE, NUMBER = "text", "a whole number", "a number"
 PAIRS = "pairs of a name and a value"
 
 Shape = str | list[Any] | dict[str, Any]
 """One of the words above; a list of one shape, which each element has; or the shapes of an object's values by name,
 where `*` is that of every other name. Names that are not listed may hold anything; null fits everywhere."""
 
-_LARGEST = 1e300
+LARGEST = 1e300
+"""No quantity of a run comes near it, and sums of smaller ones are finite."""
 
 _PROCESS: Shape = {"host": TEXT, "boot": TEXT, "pid": WHOLE, "start": WHOLE}
 _RATES = ("mean", "median", "p10", "p90", "data_share", "warmup_steps", "steps")
@@ -129,7 +130,7 @@ def _fits(value: Any, shape: Shape) -> bool:
     if shape in (WHOLE, NUMBER):
         whole = isinstance(value, int) and not isinstance(value, bool)
         # NaN is in no range.
-        return (whole or (shape == NUMBER and isinstance(value, float))) and -_LARGEST < value < _LARGEST
+        return (whole or (shape == NUMBER and isinstance(value, float))) and -LARGEST < value < LARGEST
     if shape == PAIRS:
         return isinstance(value, list) and all(isinstance(each, list) and len(each) == 2 for each in value)
     if isinstance(shape, dict):

@@ -13,15 +13,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from launcher.shapes import LARGEST
+
 POINTS = 240
 """The most points that a curve is drawn with; a chart is hardly a thousand pixels wide."""
 NAMED = 8
 """The most parts of a loss that are read."""
 LONGEST = 1 << 20
 """Bytes of a line: a row has hundreds."""
-LARGEST = 1e300
-"""No quantity of a run comes near it, and sums of smaller ones are finite."""
-
 
 _DECODE = json.JSONDecoder().raw_decode
 """Without the searches for an encoding and for blanks that `json.loads` makes: they take as long as the rest of it."""
