@@ -16,7 +16,7 @@ from containers.description import Container, Mount
 from containers.devices import JOB_GPUS, needs_job_gpus
 from containers.runtimes import wrap
 from containers.words import Word, to_bash
-from launcher import contained, gpus
+from launcher import contained, gpus, snapshot
 from launcher.plan import PLACEHOLDER, Plan
 from launcher.slurm.header import resources
 
@@ -50,10 +50,11 @@ def script(plan: Plan, *, token: str, attempt: int | None, port: tuple[int, int 
     machine, if it is.
     """
     taken = bool(plan.gpu_pool) and attempt is None
+    held = snapshot.mark(plan.run_root, plan.code, token)
     sections = [
         "set -u",
         f"umask 077\nCODE={to_bash(plan.code_dir)}",
-        _HOLD.replace("__MARK__", to_bash(mark(plan, token))),
+        _HOLD.replace("__MARK__", to_bash(held)),
         _environment(plan),
         "\n".join(plan.setup),
         _gpus(plan, attempt),
@@ -63,15 +64,10 @@ def script(plan: Plan, *, token: str, attempt: int | None, port: tuple[int, int 
         "code=$?",
         f"rm -f {to_bash(note(plan, token))}" if port and plan.queue == "slurm" else "",
         gpus.RELEASE if taken else "",
-        f"rm -f {to_bash(mark(plan, token))}",
+        f"rm -f {to_bash(held)}",
         "exit $code",
     ]
     return "\n".join(section for section in sections if section)
-
-
-def mark(plan: Plan, token: str) -> str:
-    """The file that the terminal holds locked while it is open in the plan's code; see `snapshot.is_open`."""
-    return f"{plan.run_root}/.code/.{plan.code}.shell-{token}"
 
 
 def note(plan: Plan, token: str) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from launcher import contained, gpu_choice, needs, preflight, profilers, shapes, user_script
+from launcher import contained, gpu_choice, needs, preflight, profilers, shapes, snapshot, user_script
 from launcher.comparison import Compare, Published
 from launcher.contained import ContainerPlan
 from launcher.errors import UsageError, placed
@@ -91,7 +91,7 @@ class Plan:
 
     @property
     def code_dir(self) -> str:
-        return f"{self.run_root}/.code/{self.code}"
+        return f"{self.run_root}/{snapshot.FOLDER}/{self.code}"
 
     @property
     def trainer_argv(self) -> tuple[str, ...]:

@@ -145,14 +145,19 @@ def prune(run_root: Path, digests: Iterable[str], needed: Callable[[str], bool])
         shutil.rmtree(aside, ignore_errors=True)
 
 
+def mark(run_root: str, digest: str, token: str) -> str:
+    """The file that a terminal in this snapshot holds locked while it is open; `*` as a token stands for any."""
+    return f"{run_root}/{FOLDER}/.{digest}.shell-{token}"
+
+
 def is_open(run_root: Path, digest: str) -> bool:
     """Whether a terminal is open in this snapshot: one that holds the lock on its mark. Marks of others are deleted."""
     found = False
-    for mark in (run_root / FOLDER).glob(f".{digest}.shell-*"):
+    for each in (run_root / FOLDER).glob(os.path.basename(mark(str(run_root), digest, "*"))):
         try:
-            with open(mark, "ab") as stream:
+            with open(each, "ab") as stream:
                 fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                mark.unlink()
+                each.unlink()
         except OSError:  # it is locked; or nobody can say, on a file system without locks
             found = True
     return found

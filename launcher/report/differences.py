@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from launcher import snapshot
 from launcher.report.document import Table, text
 from launcher.report.read import Evidence, inner
 from launcher.schema import leaves
@@ -111,7 +112,9 @@ def code_difference(one: Evidence, other: Evidence) -> str:
     digests = [each.plan.get("code") for each in (one, other)]
     if not all(digests) or digests[0] == digests[1]:
         return ""
-    ours, theirs = (Path(str(each.plan.get("run_root")), ".code", str(each.plan["code"])) for each in (one, other))
+    ours, theirs = (
+        Path(str(each.plan.get("run_root")), snapshot.FOLDER, str(each.plan["code"])) for each in (one, other)
+    )
     if not (ours.is_dir() and theirs.is_dir()):
         return "Their code differs; the snapshots of it are not both here."
     mine, others = _files(ours), _files(theirs)

@@ -108,7 +108,10 @@ def _is_needed(root: str, digest: str) -> bool:
     if _is_named(root, digest):
         return True
     if snapshot.is_open(Path(root), digest):
-        print(f"rm: the code in {root}/.code/{digest[:8]}... is kept: a `shell` is open in it", file=sys.stderr)
+        print(
+            f"rm: the code in {root}/{snapshot.FOLDER}/{digest[:8]}... is kept: a `shell` is open in it",
+            file=sys.stderr,
+        )
         return True
     return False
 
