@@ -33,11 +33,11 @@ def memory(root: Path = ROOT) -> int:
     return min([whole, *(limit for limit in limits if limit is not None)])
 
 
-def threads(variable: str) -> int | None:
+def threads(*variables: str) -> int | None:
     """Threads that a framework is to be given: None where its own choice is right, one for each CPU of this process, or
-    where the environment variable says it."""
+    where one of these environment variables says it."""
     allowed = cpus()
-    return allowed if variable not in os.environ and allowed < _free() else None
+    return allowed if not os.environ.keys() & set(variables) and allowed < _free() else None
 
 
 def _free() -> int:

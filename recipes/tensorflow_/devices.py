@@ -94,7 +94,7 @@ def join(device: str, planned: int | None, environ: Mapping[str, str] = os.envir
     """
     rank, addresses = workers(environ)
     size = max(1, len(addresses))
-    if (threads := allotment.threads("TF_NUM_INTRAOP_THREADS")) is not None:
+    if (threads := allotment.threads("TF_NUM_INTRAOP_THREADS", "OMP_NUM_THREADS")) is not None:
         tf.config.threading.set_intra_op_parallelism_threads(threads)
         tf.config.threading.set_inter_op_parallelism_threads(threads)
     if planned is not None and size != planned:
