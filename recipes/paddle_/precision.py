@@ -80,6 +80,8 @@ class Precision:
         """Optimizer steps skipped so far."""
         self.on_step: list[OptimizerStep] = []
         self._scaler = make_scaler(loss_scale)
+        self._any_overflowed = False
+        """Whether a step of this iteration overflowed, by any optimizer."""
         self._scale_of_graph: Callable[[], float | None] | None = None
 
     @staticmethod
@@ -130,7 +132,9 @@ class Precision:
             return StepOutcome()
         scale = self.scale
         self._scaler.step(optimizer)
-        return self.outcome(bool(self._scaler._cache_found_inf), scale)
+        overflowed = bool(self._scaler._cache_found_inf)
+        self._any_overflowed |= overflowed
+        return self.outcome(overflowed, scale)
 
     def outcome(self, overflowed: bool, scale: float | None) -> StepOutcome:
         """What became of a step whose gradients had that scale; None is no scale. Counts it where it was skipped."""
@@ -140,9 +144,11 @@ class Precision:
         return StepOutcome(overflowed=overflowed, loss_scale=scale)
 
     def update(self) -> None:
-        """Move the loss scale. Once an iteration."""
+        """Move the loss scale. Once an iteration, after the steps of all optimizers: one overflow makes it a bad one."""
         if self._scaler is not None:
+            self._scaler._cache_found_inf = self._any_overflowed  # Paddle's own holds the last optimizer's alone
             self._scaler.update()
+            self._any_overflowed = False
 
     @property
     def scale(self) -> float | None:

@@ -115,3 +115,25 @@ def test_paddles_model_scales_nothing_where_no_scale_was_asked_for(scaling):
     assert scaled.take(1.0).loss_scale is None
     assert scaled.precision.scale is None
     assert scaled.net.weight.item() == 1.0
+
+
+@pytest.mark.parametrize("first_is_bad", [True, False])
+def test_with_two_optimizers_an_overflow_of_either_makes_the_iteration_bad(scaling, first_is_bad):
+    """Paddle's scaler remembers the last optimizer's overflow alone."""
+    precision = forced("o1", dataclasses.replace(PRESETS["dynamic"], init=64.0), dtype="float16")
+    nets = [nn.Linear(1, 1, bias_attr=False) for _ in range(2)]
+    optimizers = [paddle.optimizer.SGD(1.0, parameters=each.parameters()) for each in nets]
+
+    def iterate(*bad):
+        outcomes = []
+        for net, optimizer, one in zip(nets, optimizers, bad, strict=True):
+            precision.backward(net(paddle.full([1, 1], numpy.inf if one else 1.0)).sum())
+            outcomes.append(precision.step(optimizer).overflowed)
+            optimizer.clear_grad()
+        precision.update()
+        return outcomes, precision.scale
+
+    bad = (first_is_bad, not first_is_bad)
+    assert iterate(*bad) == (list(bad), 32.0)
+    assert iterate(False, False) == ([False, False], 32.0)
+    assert precision.skipped_total == 1
