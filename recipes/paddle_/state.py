@@ -6,6 +6,7 @@ No recipe in Paddle draws random numbers after its initial weights, so that none
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,9 +21,11 @@ from recipes.paddle_.precision import Precision
 from recipes.settings import Settings
 from recipes.trainer import checkpoint
 from recipes.trainer.progress import Progress, refuse_another_job, taken_up, to_dict
-from recipes.typed import plain
+from recipes.typed import SettingsError, plain
 
 FILE = "state.npz"
+ACCUMULATOR, MASTER = "accumulator.", "master."
+"""In front of the names of an optimizer's tensors."""
 
 
 class Held(Protocol):
@@ -37,26 +40,42 @@ class Held(Protocol):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Eager:
-    """The tensors of a model and its optimizer: weights, accumulators and masters."""
+    """The tensors of a model and its optimizer: weights, accumulators and masters, each by its parameter's name in the
+    model. Paddle's own names of parameters count the layers that a process has made."""
 
     model: nn.Layer
     optimizer: paddle.optimizer.Optimizer
 
     def take(self) -> dict[str, numpy.ndarray]:
-        return {name: _array(each) for name, each in self._tensors().items()}
+        names = {each.name: name for name, each in self.model.named_parameters()}
+        found = {f"model.{name}": each for name, each in self.model.state_dict().items()}
+        for kind, by_parameter in self.optimizer._accumulators.items():
+            found.update({f"{ACCUMULATOR}{kind}.{names[own]}": each for own, each in by_parameter.items()})
+        for own, each in getattr(self.optimizer, "_master_weights", {}).items():
+            found[f"{MASTER}{names[own]}"] = each
+        return {name: _array(each) for name, each in found.items()}
 
     def put(self, saved: Mapping[str, numpy.ndarray]) -> None:
-        for name, each in self._tensors().items():
-            each.set_value(paddle.to_tensor(saved[name]).astype(each.dtype))
-
-    def _tensors(self) -> dict[str, paddle.Tensor]:
-        found = {f"model.{name}": each for name, each in self.model.state_dict().items()}
-        for name, each in self.optimizer.state_dict().items():
-            inner = each if isinstance(each, Mapping) else {"": each}
-            for key, value in inner.items():
-                if isinstance(value, paddle.Tensor):
-                    found[f"optimizer.{name}.{key}"] = value
-        return found
+        """Raises `SettingsError` for another model's. An optimizer that has taken no step yet has none of its tensors:
+        Paddle keeps what it is given until it makes them."""
+        for name, each in self.model.state_dict().items():
+            if f"model.{name}" not in saved:
+                raise SettingsError(f"the checkpoint holds no {name} of this model: it is of another one", "run")
+            each.set_value(paddle.to_tensor(saved[f"model.{name}"]).astype(each.dtype))
+        parameters = dict(self.model.named_parameters())
+        state: dict[str, Any] = {}
+        masters = {}
+        for key in saved:
+            if key.startswith(MASTER):
+                own = parameters[key.removeprefix(MASTER)].name
+                masters[own] = paddle.to_tensor(saved[key])
+                masters[own].name = f"{own}_fp32_master_0"
+            elif key.startswith(ACCUMULATOR):
+                kind, _, name = key.removeprefix(ACCUMULATOR).partition(".")
+                made = self.optimizer._accumulators.get(kind, {}).get(parameters[name].name)
+                own = f"{parameters[name].name}_{kind}_0" if made is None else made.name
+                state[own] = paddle.to_tensor(saved[key])
+        self.optimizer.set_state_dict({**state, "master_weights": masters} if masters else state)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -87,7 +106,12 @@ class State:
         return taken_up(rest["progress"], found, self._machine()), found.path
 
     def _machine(self) -> dict[str, Any]:
-        return {"device": device_line(self.world.kind), "paddle": paddle.__version__}
+        """What has to be the same for the next attempt to repeat this one's arithmetic."""
+        return {
+            "device": device_line(self.world.kind),
+            "threads": int(os.environ.get("OMP_NUM_THREADS", "1")),  # as Paddle reads it, with its own default
+            "paddle": paddle.__version__,
+        }
 
 
 def write(file: BinaryIO, arrays: Mapping[str, numpy.ndarray], rest: Mapping[str, Any]) -> None:

@@ -98,6 +98,23 @@ def test_a_run_that_goes_on_ends_bit_for_bit_as_one_that_never_stopped(tmp_path,
     assert [name for name in whole if name != "rest" and (whole[name] != parts[name]).any()] == []
 
 
+def test_a_run_that_goes_on_with_other_threads_is_not_called_exact(tmp_path, monkeypatch):
+    assert run(tmp_path, "checkpoint.stop_every=7")[0] == 85
+    monkeypatch.setenv("OMP_NUM_THREADS", "17")
+    assert run(tmp_path)[1]["determinism"] == "best_effort"
+
+
+def test_a_checkpoint_from_before_a_setting_was_there_is_taken_up(tmp_path):
+    """With the setting's default, of the recipe's own and of all."""
+    assert run(tmp_path, "checkpoint.stop_every=7")[0] == 85
+    (path,) = (tmp_path / "checkpoints").glob("step-*/manifest.json")
+    manifest = json.loads(path.read_text())
+    del manifest["settings"]["train"]["fp16_guard"], manifest["settings"]["loss_scale"]["backoff_every"]
+    path.write_text(json.dumps(manifest))
+    assert run(tmp_path, "loss_scale.backoff_every=2")[0] == 2
+    assert run(tmp_path)[1]["resumed_from"] == 7
+
+
 @pytest.mark.parametrize("level", ["o1", "o2", "o3"])
 def test_half_precision_on_a_cpu_is_refused_as_paddle_would_apply_none(tmp_path, capsys, level):
     code = main("simplenet", simplenet.train, [f"amp={level}", "device=cpu", f"run={tmp_path}"])

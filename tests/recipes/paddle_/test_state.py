@@ -1,0 +1,62 @@
+"""A model and its optimizer in Paddle, saved and taken up again."""
+
+from __future__ import annotations
+
+import io
+
+import numpy
+import paddle
+import pytest
+from paddle import nn
+
+from recipes.paddle_ import state
+from recipes.paddle_.state import Eager
+from recipes.typed import SettingsError
+
+
+def held(masters: bool = False) -> Eager:
+    net = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    optimizer = paddle.optimizer.Momentum(0.1, 0.9, parameters=net.parameters())
+    if masters:  # that a CPU's kernels don't step
+        optimizer._master_weights = {each.name: each.astype("float32") + 1e-4 for each in net.parameters()}
+    return Eager(model=net, optimizer=optimizer)
+
+
+def step(one: Eager) -> None:
+    one.model(paddle.ones([1, 2])).sum().backward()
+    one.optimizer.step()
+    one.optimizer.clear_grad()
+
+
+def saved(one: Eager) -> dict[str, numpy.ndarray]:
+    file = io.BytesIO()
+    state.write(file, one.take(), {})
+    file.seek(0)
+    return dict(numpy.load(file))
+
+
+def test_an_optimizer_that_took_no_step_yet_goes_on_with_its_momentum():
+    first, second = held(), held()
+    step(first)
+    second.put(saved(first))
+    step(first)
+    step(second)
+    one, other = first.take(), second.take()
+    assert one.keys() == other.keys()
+    assert [name for name in one if (one[name] != other[name]).any()] == []
+    assert "accumulator.velocity.1.weight" in one
+
+
+def test_masters_are_saved_and_taken_up_by_the_names_that_parameters_have_in_the_model():
+    first, second = held(masters=True), held(masters=True)
+    second.put(saved(first))
+    for (name, one), other in zip(first.model.named_parameters(), second.model.parameters(), strict=True):
+        master = second.optimizer._master_weights[other.name].numpy()
+        assert (master == saved(first)[f"master.{name}"]).all()
+        assert (master == one.numpy() + numpy.float32(1e-4)).all()
+
+
+def test_the_state_of_another_model_is_refused():
+    other = Eager(model=nn.Linear(2, 2), optimizer=held().optimizer)
+    with pytest.raises(SettingsError, match=r"the checkpoint holds no 0\.weight of this model"):
+        held().put(saved(other))
