@@ -58,7 +58,10 @@ def taken_up(saved: Mapping[str, Any], found: Found, machine: Mapping[str, Any])
 
 def refuse_another_job(found: Found, settings: Settings) -> None:
     """Raise `SettingsError` for the checkpoint of another job."""
-    before, after = leaves(found.manifest["settings"]), leaves(plain(settings))
+    train = None if settings.train is None else type(settings.train)()
+    # A setting that the checkpoint lacks is newer than it: it was saved under what is now the default.
+    defaults = leaves(plain(dataclasses.replace(Settings(), train=train)))
+    before, after = {**defaults, **leaves(found.manifest["settings"])}, leaves(plain(settings))
     for key in sorted({*before, *after}):
         free = any(key == each or key.startswith(f"{each}.") for each in FREE)
         if not free and before.get(key) != after.get(key):
