@@ -144,9 +144,9 @@ class Precision:
         return StepOutcome(overflowed=overflowed, loss_scale=scale)
 
     def update(self) -> None:
-        """Move the loss scale. Once an iteration, after the steps of all optimizers: one overflow makes it a bad one."""
+        """Move the loss scale. Once an iteration, after all optimizers' steps: one overflow makes it a bad one."""
         if self._scaler is not None:
-            self._scaler._cache_found_inf = self._any_overflowed  # Paddle's own holds the last optimizer's alone
+            self._scaler._cache_found_inf = self._any_overflowed  # Paddle's own is the last optimizer's
             self._scaler.update()
             self._any_overflowed = False
 
