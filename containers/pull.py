@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from containers import registry, store
+from containers.bounded_http import is_loopback
 from containers.find import Ask, find_image
 from containers.references import Image
-from containers.registry import NGC_USER, Credentials, RegistryError
+from containers.registry import NGC_USER, Credentials, NeedsKey, RegistryError
 from containers.runtime import Runtime
 from recipes.typed import SettingsError
 
@@ -84,6 +85,8 @@ def pull(
 ) -> Pulled:
     """Have the image here. Twenty at once fetch once; one that is killed leaves nothing that looks like an image.
 
+    An image that wants a key is fetched with `credentials`; without them by the engine's own login, where it has one.
+
     Raises `SettingsError` if there is no such image, `PullError` if it can't be fetched.
     """
     if image.form != "registry":
@@ -93,6 +96,8 @@ def pull(
     try:
         digest = registry.digest(image, architecture, credentials)
     except RegistryError as error:
+        if isinstance(error, NeedsKey) and runtime.kind in ("docker", "podman"):
+            return _by_own_login(image, runtime, ask, str(error), say)
         raise PullError(str(error)) from None
     fetched = False
     name = _present(image, digest, runtime, cache, ask)
@@ -111,6 +116,23 @@ def pull(
     if runtime.kind in store.SUFFIXES and store.lookup(cache, image.reference) != digest:
         store.remember(cache, image.reference, digest)
     return Pulled(name=name, digest=digest, fetched=fetched)
+
+
+def _by_own_login(image: Image, runtime: Runtime, ask: Ask, refusal: str, say: Say) -> Pulled:
+    """Let the engine fetch what the registry gives to its login alone. Its credential store is not read here."""
+    before = find_image(image.reference, runtime, ask).digests
+    say(f"fetching {image.reference} with {runtime.kind}'s own login")
+    done = subprocess.run([*runtime.command, "pull", *_tls(runtime, image), image.reference], stdout=2, check=False)
+    after = find_image(image.reference, runtime, ask).digests
+    if done.returncode or not after:
+        raise PullError(f"{refusal}; {runtime.kind} login {image.registry}, or name a file with the key, as key=FILE")
+    new = [each for each in after if each not in before]
+    return Pulled(name=image.reference, digest=(new or after)[0], fetched=bool(new))
+
+
+def _tls(runtime: Runtime, image: Image) -> list[str]:
+    """Docker takes a registry of this machine without TLS by itself."""
+    return ["--tls-verify=false"] if runtime.kind == "podman" and is_loopback(image.registry) else []
 
 
 def _present(image: Image, digest: str, runtime: Runtime, cache: Path, ask: Ask) -> str:
@@ -159,7 +181,7 @@ def _apptainer(fetch: _Fetch) -> str:
     aside, target = fetch.folder / "image.sif", store.path_of(fetch.cache, fetch.digest, "apptainer")
     # What it unpacks is as large as the image, and /tmp often is not.
     environment = {f"{prefix}_TMPDIR": str(fetch.folder) for prefix in ("APPTAINER", "SINGULARITY")}
-    words = [*client, "pull", "--disable-cache", *(["--no-https"] if registry.is_loopback(image.registry) else [])]
+    words = [*client, "pull", "--disable-cache", *(["--no-https"] if is_loopback(image.registry) else [])]
     if credentials and fetch.runtime.product == "apptainer" and fetch.runtime.version >= _AUTHFILE:
         # A login of its own, which ends with this pull: nothing is left in the user's configuration.
         environment["APPTAINER_CONFIGDIR"] = str(fetch.folder)
@@ -199,8 +221,7 @@ def _engine(fetch: _Fetch) -> str:
     image, credentials = fetch.image, fetch.credentials
     client, environment = fetch.runtime.command, {}
     exact = f"{image.registry}/{image.repository}@{fetch.digest}"
-    # Docker takes a registry of this machine without TLS by itself.
-    plain = ["--tls-verify=false"] if fetch.runtime.kind == "podman" and registry.is_loopback(image.registry) else []
+    plain = _tls(fetch.runtime, image)
     if credentials:
         # A login of its own, which ends with this pull: nothing is left in the user's configuration.
         environment = {"DOCKER_CONFIG": str(fetch.folder), "REGISTRY_AUTH_FILE": str(fetch.folder / "auth.json")}

@@ -163,6 +163,26 @@ def test_a_private_image_is_fetched_with_a_key_that_stays_nowhere(
     assert not list((tmp_path / "home").glob(".[ad]*"))
 
 
+@pytest.mark.parametrize("kind", ["docker", "podman"])
+def test_an_engine_fetches_with_its_own_login_what_wants_a_key(
+    kind: str, runtimes: dict[str, Runtime], tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    with Registry(f"{request.node.name} {os.getpid()}", authentication="bearer") as registry:
+        plain = ["--tls-verify=false"] if kind == "podman" else []
+        login = [kind, "login", *plain, "--username", USER, "--password-stdin", registry.host]
+        with pytest.raises(PullError, match=rf"it wants a key, and none was given; {kind} login {registry.host}, or"):
+            get(registry, runtimes[kind], tmp_path / "cache")
+        try:
+            subprocess.run(login, input=PASSWORD.encode(), check=True, capture_output=True)
+            first = get(registry, runtimes[kind], tmp_path / "cache")
+            second = get(registry, runtimes[kind], tmp_path / "cache")
+        finally:
+            subprocess.run([kind, "logout", registry.host], check=False, capture_output=True)
+            forget(registry)
+    assert (first.name, first.digest, first.fetched) == (f"{registry.name}:latest", registry.digest, True)
+    assert second == dataclasses.replace(first, fetched=False)
+
+
 @pytest.mark.parametrize(
     ("key", "says"),
     [

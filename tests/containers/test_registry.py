@@ -1,0 +1,245 @@
+"""Hostile registries: real servers on loopback that want the key elsewhere, never end, or answer nonsense."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from containers import bounded_http, registry
+from containers.bounded_http import Unusable, check_target, is_loopback
+from containers.references import resolve
+from containers.registry import Credentials, NeedsKey, RegistryError
+from recipes.typed import SettingsError
+from tests.containers.registry_server import INDEX, PASSWORD, USER, Registry
+
+KEY = Credentials(user=USER, password=PASSWORD)
+
+
+class _Http(ThreadingHTTPServer):
+    def handle_error(self, request: object, client_address: object) -> None:
+        """A client that hangs up on an endless answer is expected."""
+
+
+class Server:
+    """An HTTP server on loopback that remembers each `Authorization` it was sent."""
+
+    def __init__(self, answer: Callable[[BaseHTTPRequestHandler, Server], None]) -> None:
+        self.authorizations: list[str] = []
+        self.paths: list[str] = []
+        server = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                server.paths.append(self.path)
+                if "Authorization" in self.headers:
+                    server.authorizations.append(self.headers["Authorization"])
+                answer(self, server)
+
+            def log_message(self, format: str, *arguments: object) -> None:
+                pass
+
+        self.http = _Http(("127.0.0.1", 0), Handler)
+        self.host = f"127.0.0.1:{self.http.server_address[1]}"
+
+
+@contextmanager
+def serving(answer: Callable[[BaseHTTPRequestHandler, Server], None]) -> Iterator[Server]:
+    server = Server(answer)
+    threading.Thread(target=server.http.serve_forever, daemon=True).start()
+    yield server
+    server.http.shutdown()
+    server.http.server_close()
+
+
+def send(
+    handler: BaseHTTPRequestHandler, code: int, body: bytes = b"", phrase: str | None = None, **headers: str
+) -> None:
+    handler.send_response(code, phrase)
+    for name, value in headers.items():
+        handler.send_header(name.replace("_", "-"), value)
+    handler.end_headers()
+    handler.wfile.write(body)
+
+
+def found(handler: BaseHTTPRequestHandler, body: bytes = b"{}", kind: str = "application/json") -> None:
+    send(handler, 200, body, Docker_Content_Digest=f"sha256:{'0' * 64}", Content_Type=kind)
+
+
+def ask(server: Server, key: Credentials | None = KEY) -> str:
+    return registry.digest(resolve(f"{server.host}/test/image"), "amd64", key)
+
+
+def challenging(challenge: str) -> Callable[[BaseHTTPRequestHandler, Server], None]:
+    return lambda handler, _: send(handler, 401, WWW_Authenticate=challenge)
+
+
+@pytest.mark.parametrize("authentication", ["basic", "bearer"])
+def test_neither_key_nor_token_follows_a_redirect_to_another_port(authentication: str) -> None:
+    with serving(lambda handler, _: found(handler)) as other:
+
+        def answer(handler: BaseHTTPRequestHandler, server: Server) -> None:
+            if handler.path.startswith("/token"):
+                send(handler, 200, b'{"token": "t0ken"}')
+            elif "Authorization" in handler.headers:
+                send(handler, 307, Location=f"http://{other.host}/elsewhere")
+            elif authentication == "basic":
+                send(handler, 401, WWW_Authenticate="Basic")
+            else:
+                send(handler, 401, WWW_Authenticate=f'Bearer realm="http://{server.host}/token"')
+
+        with serving(answer) as server:
+            assert ask(server) == f"sha256:{'0' * 64}"
+        assert server.authorizations
+        assert other.paths == ["/elsewhere"] and other.authorizations == []
+
+
+def test_a_redirect_within_the_origin_keeps_the_key() -> None:
+    def answer(handler: BaseHTTPRequestHandler, server: Server) -> None:
+        if "Authorization" not in handler.headers:
+            send(handler, 401, WWW_Authenticate="Basic")
+        elif handler.path == "/there":
+            found(handler)
+        else:
+            send(handler, 307, Location="/there")
+
+    with serving(answer) as server:
+        ask(server)
+        assert len(server.authorizations) == 2
+
+
+def test_the_key_is_not_sent_to_a_token_server_elsewhere() -> None:
+    with (
+        serving(lambda handler, _: send(handler, 200, b'{"token": "t"}')) as other,
+        serving(challenging(f'Bearer realm="http://{other.host}/token"')) as server,
+        pytest.raises(RegistryError, match=r"asks to send its key to another address .*leave key= out"),
+    ):
+        ask(server)
+    assert other.paths == [] and server.authorizations == []
+
+
+@pytest.mark.parametrize(
+    "realm",
+    ["file:///etc/passwd", "http://registry.evil.example/token", "http://127.0.0.1.evil.example/", "ftp://a/", "", "x"],
+)
+def test_a_realm_that_is_neither_https_nor_this_machine_is_refused(realm: str) -> None:
+    with (
+        serving(challenging(f'Bearer realm="{realm}"')) as server,
+        pytest.raises(RegistryError, match="does not answer"),
+    ):
+        ask(server, None)
+
+
+@pytest.mark.parametrize("location", ["file:///etc/passwd", "http://evil.example/", "ftp://evil.example/x"])
+def test_a_redirect_that_is_neither_https_nor_this_machine_is_refused(location: str) -> None:
+    with (
+        serving(lambda handler, _: send(handler, 302, Location=location)) as server,
+        pytest.raises(RegistryError, match=r"does not answer|answers 302"),
+    ):
+        ask(server, None)
+
+
+def test_a_remote_registry_points_at_nothing_on_this_machine() -> None:
+    with pytest.raises(Unusable, match=r"is on this machine, and registry\.example is not"):
+        check_target("https://127.0.0.1:8443/token", "https://registry.example/v2/")
+    check_target("https://auth.example/token", "https://registry.example/v2/")
+
+
+@pytest.mark.parametrize(
+    ("host", "expected"),
+    [
+        ("127.0.0.1:5000", True),
+        ("127.8.0.1", True),
+        ("localhost:5000", True),
+        ("[::1]:5000", True),
+        ("127.0.0.1.evil.example", False),
+        ("127.evil.example:5000", False),
+        ("localhost.evil.example", False),
+        ("10.0.0.1", False),
+    ],
+)
+def test_only_loopback_addresses_are_this_machine(host: str, expected: bool) -> None:
+    assert is_loopback(host) is expected
+
+
+def test_an_answer_without_end_is_cut_off() -> None:
+    def endless(handler: BaseHTTPRequestHandler, _: Server) -> None:
+        handler.send_response(200)
+        handler.end_headers()
+        while True:
+            handler.wfile.write(b"x" * 65536)
+
+    with serving(endless) as server, pytest.raises(RegistryError, match="an answer of more than 4 MiB"):
+        ask(server)
+
+
+@pytest.mark.parametrize("where", ["headers", "body"])
+def test_an_answer_of_a_byte_at_a_time_ends_at_the_deadline(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def slow(handler: BaseHTTPRequestHandler, _: Server) -> None:
+        handler.wfile.write(b"HTTP/1.0 200 OK\r\nX: " if where == "headers" else b"HTTP/1.0 200 OK\r\n\r\n")
+        while True:
+            handler.wfile.write(b"x")
+            handler.wfile.flush()
+            time.sleep(0.1)
+
+    get = bounded_http.get
+    monkeypatch.setattr(bounded_http, "get", lambda url, headers: get(url, headers, seconds=1.0))
+    began = time.monotonic()
+    with serving(slow) as server, pytest.raises(RegistryError, match="no whole answer in 1 seconds"):
+        ask(server)
+    assert time.monotonic() - began < 5
+
+
+def test_redirects_in_a_circle_end() -> None:
+    with serving(lambda handler, _: send(handler, 302, Location=handler.path)) as server:
+        with pytest.raises(RegistryError):
+            ask(server)
+        assert len(server.paths) < 20
+
+
+@pytest.mark.parametrize(
+    "body", [b"[" * 100_000, b"[1]", b"null", b'{"manifests": 5}', b'{"manifests": [1, {"platform": 3}]}', b"\xff"]
+)
+def test_an_index_that_is_none_is_refused_in_words(body: bytes) -> None:
+    with (
+        serving(lambda handler, _: found(handler, body, INDEX)) as server,
+        pytest.raises((RegistryError, SettingsError), match=r"as a registry should|made for no Linux"),
+    ):
+        ask(server)
+
+
+@pytest.mark.parametrize("body", [b"[" * 100_000, b'{"token": {"a": 1}}', b'{"token": "a\\r\\nX: y"}', b"no json"])
+def test_a_token_that_is_none_is_refused_in_words(body: bytes) -> None:
+    def answer(handler: BaseHTTPRequestHandler, server: Server) -> None:
+        if handler.path.startswith("/token"):
+            send(handler, 200, body)
+        else:
+            send(handler, 401, WWW_Authenticate=f'Bearer realm="http://{server.host}/token"')
+
+    with serving(answer) as server, pytest.raises(RegistryError, match=r"as a registry should|token that is not one"):
+        ask(server)
+
+
+def test_nothing_that_a_registry_sends_reaches_the_terminal_as_it_is() -> None:
+    with (
+        serving(lambda handler, _: send(handler, 500, phrase="\x1b]0;owned\x07")) as server,
+        pytest.raises(RegistryError, match=r"answers 500 Internal Server Error for") as caught,
+    ):
+        ask(server)
+    assert "\x1b" not in str(caught.value)
+    platforms = {"manifests": [{"platform": {"os": "linux", "architecture": "\x1b[31mowned"}}]}
+    with (
+        serving(lambda handler, _: found(handler, json.dumps(platforms).encode(), INDEX)) as server,
+        pytest.raises(SettingsError, match="made for no Linux"),
+    ):
+        ask(server)
+
+
+def test_a_key_that_is_wanted_and_not_given_is_told_apart() -> None:
+    with Registry("private", authentication="bearer") as server, pytest.raises(NeedsKey, match="it wants a key"):
+        registry.digest(resolve(server.name), "amd64")
