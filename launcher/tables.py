@@ -2,22 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import TextIO
 
+from launcher.admit import clean as clean
+
 SHORTEST, LEAST = 16, 8
 """Letters to which a column is cut while others can be left out instead, and where none can."""
-
-# What a terminal acts on: control characters, those of 8 bits included, and those that turn the direction of text or
-# begin a line.
-_CONTROL = dict.fromkeys(
-    (*range(32), *range(127, 160), 0x61C, 0x200E, 0x200F, *range(0x2028, 0x202F), *range(0x2066, 0x206A)), "?"
-)
-
-# Colours and the like, whole (ECMA-48): `ESC [ 91 m`, and titles, which end at a bell or at `ESC \`. Alone, the control
-# character in front would go and the rest would stand in the text.
-_SEQUENCE = re.compile(r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]|(?:\x1b\]|\x9d)[^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)")
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, right: frozenset[int] = frozenset()) -> list[str]:
@@ -101,8 +92,3 @@ def pairs(rows: Sequence[tuple[str, str]], width: int = 0) -> list[str]:
 
 def _cut(text: str, width: int) -> str:
     return text if len(text) <= width else f"{text[: width - 1]}…"
-
-
-def clean(text: str) -> str:
-    """The text with nothing that a terminal would act on: colours are left out, other control characters are `?`."""
-    return _SEQUENCE.sub("", text).translate(_CONTROL)

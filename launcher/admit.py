@@ -1,0 +1,237 @@
+"""Decides what is taken from elsewhere: from another machine, another user's folder, a registry, a damaged file.
+
+Pure functions take a decoded value and give it back as the type that it should have, within bounds, or raise `Refused`.
+Texts come back without anything that a terminal would act on. Files are opened inside a folder without following links.
+
+Standard library only, as both sides of a connection use it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import re
+import stat
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from typing import Any
+
+LONGEST_TEXT = 4096
+"""Characters of a text that is shown: a reason, a path, an error."""
+LONGEST_NAME = 255
+"""Bytes of a file's name, as Linux and macOS have it."""
+LONGEST_PATH = 1024
+DEEPEST = 32
+"""Folders in each other that a path names."""
+LARGEST = 2**53
+"""Of whole numbers that have no bound of their own: JSON readers agree on them up to here."""
+
+
+class Refused(ValueError):
+    """A value is not what was asked for. The message names it and says what it should be."""
+
+
+# Values
+
+
+def whole(value: Any, what: str, most: int = LARGEST, least: int = 0) -> int:
+    """A whole number within bounds, both included. Raises `Refused`."""
+    if isinstance(value, int) and not isinstance(value, bool) and least <= value <= most:
+        return value
+    raise Refused(f"{what} is {_shown(value)} and should be a whole number from {least} to {most}")
+
+
+def text(value: Any, what: str, most: int = LONGEST_TEXT) -> str:
+    """A text of at most so many characters, cleaned for a terminal, on one line. Raises `Refused`."""
+    return clean(raw(value, what, most))
+
+
+def lines(value: Any, what: str, most: int = LONGEST_TEXT) -> str:
+    """The same of a text that may have several lines. Raises `Refused`."""
+    return clean_lines(raw(value, what, most))
+
+
+def raw(value: Any, what: str, most: int) -> str:
+    """A text of at most so many characters, as it came: not for a terminal. Raises `Refused`."""
+    if isinstance(value, str) and len(value) <= most:
+        return value
+    raise Refused(f"{what} is {_shown(value)} and should be text of at most {most} characters")
+
+
+def flag(value: Any, what: str) -> bool:
+    """True or false. Raises `Refused`."""
+    if isinstance(value, bool):
+        return value
+    raise Refused(f"{what} is {_shown(value)} and should be true or false")
+
+
+def choice(value: Any, what: str, choices: Collection[str]) -> str:
+    """One of the texts. Raises `Refused`."""
+    if isinstance(value, str) and value in choices:
+        return value
+    raise Refused(f"{what} is {_shown(value)} and should be one of {', '.join(sorted(choices))}")
+
+
+def items(value: Any, what: str, most: int, least: int = 0) -> list[Any]:
+    """A list of so many items. Raises `Refused`."""
+    if isinstance(value, list) and least <= len(value) <= most:
+        return value
+    count = f"{least}" if least == most else f"{least} to {most}"
+    raise Refused(f"{what} is {_shown(value)} and should be a list of {count} items")
+
+
+def group(value: Any, what: str, *needed: str) -> dict[str, Any]:
+    """An object that has these keys at least. Raises `Refused`."""
+    if not isinstance(value, dict):
+        raise Refused(f"{what} is {_shown(value)} and should be an object")
+    if missing := [key for key in needed if key not in value]:
+        raise Refused(f"{what} has no {', '.join(missing)}")
+    return value
+
+
+# Names
+
+
+def is_name(value: Any) -> bool:
+    """Whether a value can be one component of a path: printable, not hidden, and no way out of a folder."""
+    return (
+        isinstance(value, str)
+        and value.isprintable()  # so neither controls, bidi controls, surrogates nor characters that show nothing
+        and not value.startswith(".")
+        and "/" not in value
+        and 0 < len(value.encode()) <= LONGEST_NAME
+    )
+
+
+def name(value: Any, what: str) -> str:
+    """One component of a path: a file's name that is neither hidden nor a way out of its folder. Raises `Refused`."""
+    if is_name(value):
+        return str(value)
+    raise Refused(f"{what} is {_shown(value)} and should be the name of a file")
+
+
+def path(value: Any, what: str) -> str:
+    """A relative path of such components. Raises `Refused`."""
+    parts = value.split("/", DEEPEST) if isinstance(value, str) and len(value) <= LONGEST_PATH else []
+    if 0 < len(parts) <= DEEPEST and all(map(is_name, parts)):
+        return str(value)
+    raise Refused(f"{what} is {_shown(value)} and should be a path inside the folder")
+
+
+# Texts
+
+# What a terminal acts on: control characters, those of 8 bits included, and those that turn the direction of text or
+# begin a line. Surrogates can't be written to one at all.
+_CONTROL = dict.fromkeys(
+    (
+        *range(32),
+        *range(127, 160),
+        0x61C,
+        0x200E,
+        0x200F,
+        *range(0x2028, 0x202F),
+        *range(0x2066, 0x206A),
+        *range(0xD800, 0xE000),
+    ),
+    "?",
+)
+# Colours and the like, whole (ECMA-48): `ESC [ 91 m`, and titles, which end at a bell or at `ESC \`. Alone, the control
+# character in front would go and the rest would stand in the text.
+_SEQUENCE = re.compile(r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]|(?:\x1b\]|\x9d)[^\x07\x1b\x9c\x9d]*(?:\x07|\x1b\\|\x9c)")
+
+
+def clean(text: str) -> str:
+    """The text with nothing that a terminal would act on: colours are left out, other control characters are `?`."""
+    return _SEQUENCE.sub("", text).translate(_CONTROL)
+
+
+def clean_lines(text: str) -> str:
+    """The same of each of its lines."""
+    return "\n".join(map(clean, text.split("\n")))
+
+
+# Files
+
+
+def open_in(folder: Path, name: str, flags: int = os.O_RDONLY, *, make: bool = False) -> int:
+    """A descriptor of a regular file inside a folder, by its relative path. `make` makes the folders that lead to it.
+
+    The folder itself is the caller's and may be reached through links; below it no link is followed. Raises `OSError`,
+    and `Refused` for a path that leads out of the folder.
+    """
+    with parent_in(folder, name, make=make) as (at, last):
+        try:
+            opened = os.open(last, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600, dir_fd=at)
+        except OSError as error:
+            raise _named(error, folder / name) from None
+    if not stat.S_ISREG(os.fstat(opened).st_mode):
+        os.close(opened)
+        raise OSError(errno.EINVAL, "it is not a regular file", str(folder / name))
+    return opened
+
+
+def write_in(folder: Path, name: str, content: bytes, *, modified: int | None = None) -> None:
+    """Write a whole file inside a folder: aside first, then renamed. `modified` is its time of change, in nanoseconds.
+
+    A link that stands there under that name is replaced, not followed. Raises as `open_in` does.
+    """
+    with parent_in(folder, name, make=True) as (at, last):
+        aside = f".{last}.{os.getpid()}"
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(aside, dir_fd=at)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        try:
+            with open(os.open(aside, flags, 0o600, dir_fd=at), "wb") as out:
+                out.write(content)
+                out.flush()
+                if modified is not None:
+                    os.utime(out.fileno(), ns=(modified, modified))
+            os.replace(aside, last, src_dir_fd=at, dst_dir_fd=at)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                os.unlink(aside, dir_fd=at)
+            raise _named(error, folder / name) from None
+
+
+@contextlib.contextmanager
+def parent_in(folder: Path, name: str, *, make: bool = False) -> Iterator[tuple[int, str]]:
+    """A descriptor of the folder that holds the file of that relative path, and the file's own name.
+
+    Raises as `open_in` does.
+    """
+    *parts, last = name.split("/")
+    if any(each in ("", ".", "..") or "\0" in each for each in (*parts, last)):
+        raise Refused(f"{_shown(name)} is no path inside {folder}")
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+    at = os.open(folder, flags)
+    try:
+        for part in parts:
+            try:
+                if make:
+                    with contextlib.suppress(FileExistsError):
+                        os.mkdir(part, 0o700, dir_fd=at)
+                inner = os.open(part, flags | os.O_NOFOLLOW, dir_fd=at)
+            except OSError as error:
+                raise _named(error, folder / name) from None
+            os.close(at)
+            at = inner
+        yield at, last
+    finally:
+        os.close(at)
+
+
+def _named(error: OSError, path: Path) -> OSError:
+    """The error with the whole path, in words where a link is the reason."""
+    why = "a link stands in its place" if error.errno in (errno.ELOOP, errno.EMLINK) else error.strerror
+    return type(error)(error.errno, why, str(path))
+
+
+def _shown(value: Any) -> str:
+    """A value for a message: its beginning, in ASCII."""
+    if isinstance(value, (list, dict)):
+        return f"a{' list' if isinstance(value, list) else 'n object'} of {len(value)}"
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) > 10**40:
+        return "a huge number"
+    shown = ascii(value)
+    return shown if len(shown) <= 60 else f"{shown[:57]}..."

@@ -1,0 +1,138 @@
+"""What is taken from elsewhere, and what is refused."""
+
+from __future__ import annotations
+
+import os
+import time
+
+import pytest
+
+from launcher import admit
+from launcher.admit import Refused
+
+
+@pytest.mark.parametrize("value", [-1, 8, True, 1.0, "1", None, [1], 10**400])
+def test_a_whole_number_is_one_within_its_bounds(value):
+    assert admit.whole(7, "step", 7) == 7
+    with pytest.raises(Refused, match=r"step is .* and should be a whole number from 0 to 7"):
+        admit.whole(value, "step", 7)
+
+
+@pytest.mark.parametrize("value", [None, 3, ["x"], "x" * 11])
+def test_a_text_is_one_of_bounded_length_and_comes_back_clean(value):
+    assert admit.text("a\nb\x1b[2J", "why", 10) == "a?b"
+    assert admit.lines("a\nb\x1b[2J", "why", 10) == "a\nb"
+    with pytest.raises(Refused, match=r"why is .* and should be text of at most 10 characters"):
+        admit.text(value, "why", 10)
+
+
+def test_lists_objects_flags_and_choices_are_what_they_should_be():
+    assert admit.items([1, 2], "log", 2) == [1, 2]
+    assert admit.group({"a": 1}, "answer", "a") == {"a": 1}
+    assert admit.flag(False, "more") is False
+    assert admit.choice("done", "state", ("done", "lost")) == "done"
+    for refused in (
+        lambda: admit.items([1, 2, 3], "log", 2),
+        lambda: admit.items({}, "log", 2),
+        lambda: admit.group([], "answer"),
+        lambda: admit.group({"b": 1}, "answer", "a"),
+        lambda: admit.flag(0, "more"),
+        lambda: admit.choice("dead", "state", ("done", "lost")),
+        lambda: admit.choice(["done"], "state", ("done", "lost")),
+    ):
+        with pytest.raises(Refused):
+            refused()
+
+
+OUTSIDE = [
+    "",
+    ".",
+    "..",
+    "../x",
+    "a/../x",
+    "/etc/x",
+    "a//b",
+    "a/",
+    ".hidden",
+    "a/.b",
+    "a\0b",
+    "a\nb",
+    "a\u202eb",
+    "\ud800",
+]
+
+
+@pytest.mark.parametrize("value", [*OUTSIDE, 3, None, "x" * 256, "/".join("a" * 40), "a/" * 600])
+def test_a_path_stays_inside_its_folder_and_its_names_can_be_shown(value):
+    assert admit.path("attempts/1/stopped.json", "name") == "attempts/1/stopped.json"
+    with pytest.raises(Refused):
+        admit.path(value, "name")
+    with pytest.raises(Refused):
+        admit.name(value, "name")
+
+
+def test_cleaning_takes_time_in_proportion_to_the_text():
+    began = time.monotonic()
+    for hostile in ("\x9d" * 300_000, "\x1b]" * 300_000, "\x9b" * 300_000, "\x1b[" + "0" * 300_000, "\ud800" * 300_000):
+        assert "\x1b" not in admit.clean(hostile)
+    assert time.monotonic() - began < 5
+
+
+def test_a_surrogate_which_no_terminal_can_be_given_is_replaced():
+    admit.clean("a\udcffb\ud800").encode()
+
+
+def test_a_file_is_written_and_opened_inside_its_folder(tmp_path):
+    admit.write_in(tmp_path, "a/b/file", b"first")
+    admit.write_in(tmp_path, "a/b/file", b"second", modified=5_000_000_000)
+    assert (tmp_path / "a/b/file").read_bytes() == b"second"
+    assert (tmp_path / "a/b/file").stat().st_mtime_ns == 5_000_000_000
+    assert (tmp_path / "a/b/file").stat().st_mode & 0o777 == 0o600
+    assert os.listdir(tmp_path / "a/b") == ["file"]
+    with open(admit.open_in(tmp_path, "a/b/file"), "rb") as stream:
+        assert stream.read() == b"second"
+
+
+@pytest.mark.parametrize("name", ["../out", "/out", "a/../../out", "", "a//b", "."])
+def test_no_file_is_opened_outside(tmp_path, name):
+    inside = tmp_path / "inside"
+    inside.mkdir()
+    with pytest.raises(Refused):
+        admit.write_in(inside, name, b"x")
+    with pytest.raises(Refused):
+        admit.open_in(inside, name, os.O_WRONLY | os.O_CREAT, make=True)
+    assert os.listdir(tmp_path) == ["inside"]
+
+
+def test_no_link_below_the_folder_is_followed(tmp_path):
+    inside, outside = tmp_path / "inside", tmp_path / "outside"
+    inside.mkdir()
+    outside.mkdir()
+    (outside / "file").write_bytes(b"precious")
+    (inside / "folder").symlink_to(outside)
+    (inside / "file").symlink_to(outside / "file")
+    for opening in (
+        lambda: admit.open_in(inside, "folder/file"),
+        lambda: admit.open_in(inside, "file", os.O_WRONLY | os.O_TRUNC),
+        lambda: admit.write_in(inside, "folder/file", b"x"),
+    ):
+        with pytest.raises(OSError):
+            opening()
+    admit.write_in(inside, "file", b"x")
+    assert (outside / "file").read_bytes() == b"precious"
+    assert not (inside / "file").is_symlink() and (inside / "file").read_bytes() == b"x"
+
+
+def test_the_folder_itself_may_be_reached_through_a_link(tmp_path):
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    admit.write_in(tmp_path / "link", "file", b"x")
+    assert (tmp_path / "real/file").read_bytes() == b"x"
+
+
+def test_what_is_no_regular_file_is_not_opened_and_keeps_nobody_waiting(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "folder").mkdir()
+    for name in ("pipe", "folder"):
+        with pytest.raises(OSError, match="not a regular file"):
+            admit.open_in(tmp_path, name)
