@@ -6,6 +6,7 @@ from containers.runtime import Wrapped
 from launcher import engine_text, telemetry
 from launcher.plan import Plan
 from launcher.slurm import text as slurm_text
+from launcher.template import fill
 
 STATUS = r"""
 taken_over() { [ -e "$RUN/attempts/$((attempt + 1))" ]; } # Slurm may start a run again that it has lost sight of
@@ -73,7 +74,7 @@ saying=$!
 _RUN = r"""
 signalled=
 # To everything of this run but this shell, which stays to write down how it ended.
-trap 'signalled=TERM; trap "" TERM INT HUP; kill -TERM 0__STOP__' TERM INT HUP
+trap 'signalled=TERM; trap "" TERM INT HUP; kill -TERM 0__STOP_CONTAINER__' TERM INT HUP
 (
   trap : TERM INT HUP
   __COMMAND__
@@ -109,11 +110,11 @@ elif [ -e "$logs/stopped.json" ]; then
   status stopped "$code" "$ended" "" # the marker says at which step
 __SIGNALLED__
 elif [ "$code" -gt 128 ]; then
-  status failed "$code" "$ended" "the trainer was killed by signal $((code - 128))"
+  status failed "$code" "$ended" "the __WHO__ was killed by signal $((code - 128))"
 elif [ "$code" = 2 ]; then
-  status failed "$code" "$ended" "the trainer refused its settings"
+  status failed "$code" "$ended" "__REFUSED__"
 else
-  status failed "$code" "$ended" "the trainer ended with exit code $code"
+  status failed "$code" "$ended" "__FAILED__"
 fi
 rm -f "$RUN/.reserve"
 exit "$code"
@@ -131,38 +132,29 @@ def around(command: str, outliving: Wrapped | None, *, slurm: bool, sampled: boo
     `command` is lines of bash that leave theirs in `$?`, `outliving` its container where that outlives its client, and
     `sampled` says that this shell has telemetry sampled meanwhile.
     """
-    parts = {"__STOP__": "", "  __OUTCOME__\n": "", "\n__REMOVE__": ""}
-    if outliving:
-        how = engine_text.outcome(outliving)
-        parts["__STOP__"] = engine_text.STOP if slurm else ""
-        parts["  __OUTCOME__\n"] = f"  {how}\n" if how else ""
-        parts["\n__REMOVE__"] = f"\n{engine_text.remove_left(outliving)}"
-    text = _RUN
-    for place, part in parts.items():
-        text = text.replace(place, part)
-    text = text.replace("__COMMAND__", command)
-    if not sampled:
-        return text.replace("__SAMPLE__\n", "")
-    # Behind the start of the trainer, which neither waits for it nor holds it.
-    text = text.replace("__SAMPLE__", f"{telemetry.START}\nsampler=${{!-}}")
-    return "\n".join([text, telemetry.LET_GO, 'wait "$sampler" 2>/dev/null'])
+    sampling = (
+        f"{telemetry.START}\nsampler=${{!-}}"  # behind the start of the trainer, which neither waits nor holds it
+    )
+    text = fill(
+        _RUN,
+        command=command,
+        stop_container=engine_text.STOP if outliving and slurm else "",
+        outcome=engine_text.outcome(outliving) if outliving else "",
+        sample=sampling if sampled else "",
+        remove=engine_text.remove_left(outliving) if outliving else "",
+    )
+    return "\n".join([text, telemetry.LET_GO, 'wait "$sampler" 2>/dev/null']) if sampled else text
 
 
 def ending(plan: Plan) -> str:
     """What a run's last state is called, by its exit code and by what lies in its folder."""
-    text = _ending_of_a_trainer(plan)
-    if plan.arms:
-        return text.replace("the trainer ended with exit code $code", "not every arm could be measured")
-    if plan.script is None:
-        return text
+    script = plan.script is not None and not plan.arms
+    who = "script" if script else "trainer"
+    failed = "not every arm could be measured" if plan.arms else f"the {who} ended with exit code $code"
     # What the exit codes of somebody else's script mean, only that script knows.
-    return text.replace("the trainer refused its settings", "the script ended with exit code 2").replace(
-        "the trainer", "the script"
-    )
-
-
-def _ending_of_a_trainer(plan: Plan) -> str:
-    if plan.queue != "slurm" or plan.arm:
-        return _ENDING.replace("__SIGNALLED__", _SIGNALLED).replace("__REQUEUE__\n", "")
-    requeue = slurm_text.REQUEUE.replace("__MAX_REQUEUES__", str(plan.cluster["max_requeues"]))
-    return _ENDING.replace("__SIGNALLED__", slurm_text.INTERRUPTED).replace("__REQUEUE__", requeue)
+    refused = "the script ended with exit code 2" if script else "the trainer refused its settings"
+    signalled, requeue = _SIGNALLED, ""
+    if plan.queue == "slurm" and not plan.arm:
+        signalled = fill(slurm_text.INTERRUPTED, who=who)
+        requeue = fill(slurm_text.REQUEUE, max_requeues=str(plan.cluster["max_requeues"]))
+    return fill(_ENDING, who=who, refused=refused, failed=failed, signalled=signalled, requeue=requeue)

@@ -8,6 +8,7 @@ from containers.runtime import Runtime
 from containers.words import Late, Word, to_bash
 from launcher import comparison, contained
 from launcher.plan import Plan
+from launcher.template import fill
 
 COMMAND = "blocks"
 
@@ -83,12 +84,13 @@ def function(plan: Plan) -> str:
     """The function of bash that `COMMAND` calls."""
     assert plan.comparison is not None
     names = [arm.arm for arm in plan.arms]
-    return (
-        _FUNCTION.replace("__ORDER__", " ".join(comparison.order(names, plan.comparison.rounds)))
-        .replace("__ARMS__", " ".join(names))
-        .replace("__OUT_OF_MEMORY__", _OUT_OF_MEMORY)
-        .replace("__COOL_DOWN__", str(plan.comparison.cool_down))
-        .replace("__CONCLUDE__", "\n  ".join(_conclusion(plan)))
+    return fill(
+        _FUNCTION,
+        order=" ".join(comparison.order(names, plan.comparison.rounds)),
+        arms=" ".join(names),
+        out_of_memory=_OUT_OF_MEMORY,
+        cool_down=str(plan.comparison.cool_down),
+        conclude="\n  ".join(_conclusion(plan)),
     )
 
 

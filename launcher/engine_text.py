@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from containers.runtime import GRACE, Wrapped
 from containers.words import to_bash
+from launcher.template import fill
 
 # An attempt before can have been killed with its script. The first has nobody before it: asking the engine takes time.
 REMOVE_STALE = '[ "$LAUNCHER_ATTEMPT" = 1 ] || remove_container'
@@ -52,14 +53,10 @@ def functions(wrapped: Wrapped, *, slurm: bool) -> str:
     """The shell functions that end and remove the container."""
     lines = [f"remove_container() {{ {' '.join(map(to_bash, wrapped.remove))} >/dev/null 2>&1; }}"]
     if slurm:
-        stop = " ".join(map(to_bash, wrapped.stop))
-        lines.append(_STOP.replace("__GRACE__", GRACE).replace("__STOP__", stop))
+        lines.append(fill(_STOP, grace=GRACE, stop=" ".join(map(to_bash, wrapped.stop))))
     return "\n".join(lines)
 
 
 def on_node(command: str, wrapped: Wrapped) -> str:
     """The end of what one node of several runs, in place of `exec COMMAND`: its shell has to outlive the client."""
-    text = _ON_NODE.replace("__REMOVE_LEFT__", remove_left(wrapped))
-    how = outcome(wrapped)
-    text = text.replace("__OUTCOME__", how) if how else text.replace("  __OUTCOME__\n", "")
-    return text.replace("__COMMAND__", command)
+    return fill(_ON_NODE, command=command, outcome=outcome(wrapped), remove_left=remove_left(wrapped))

@@ -19,6 +19,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from containers.devices import VARIABLE
+from containers.words import to_bash
+from launcher.template import fill
 
 FOLDERS = ("/run/lock", "/var/tmp", "/tmp")
 """The first is never tidied by age, and not everywhere open to everybody."""
@@ -137,7 +139,7 @@ _TAKING = r"""
 # These GPUs, or as many of them, for this run alone. Cells of a sweep that come after its first one wait for theirs.
 tell() { [ -z "${LAUNCHER_TURN-}" ] || { echo "$LAUNCHER_TURN $1" >&9 && exec 9>&-; }; } # whoever runs the sweep
 pause=1
-until gpu_take __COUNT__ "__POOL__" __RUN__; do
+until gpu_take __COUNT__ __POOL__ __RUN__; do
   ended_before
   if [ -z "${LAUNCHER_WAIT-}__WAIT__" ]; then
     status failed null "\"$(now)\"" "$refusal"
@@ -184,17 +186,15 @@ def not_wanted(text: str) -> str:
 
 
 def take(count: int, pool: Sequence[str], run: str, *, wait: bool, chosen_late: bool) -> str:
-    """The part of a script that takes GPUs and shows the job those that were `chosen_late`, or ends it.
-
-    Run ids and UUIDs hold letters, digits and dashes only.
-    """
-    return (
-        _TAKING.replace("__COUNT__", str(count))
-        .replace("__POOL__", " ".join(pool))
-        .replace("__RUN__", run)
-        .replace("__WAIT__", "yes" if wait else "")
-        .replace("__REFUSED__", str(REFUSED))
-        .replace("__LATE__\n", f"{show('$gpus')}\n" if chosen_late else "")
+    """The part of a script that takes GPUs and shows the job those that were `chosen_late`, or ends it."""
+    return fill(
+        _TAKING,
+        count=str(count),
+        pool=to_bash(" ".join(pool)),
+        run=to_bash(run),
+        wait="yes" if wait else "",
+        refused=str(REFUSED),
+        late=show("$gpus") if chosen_late else "",
     )
 
 

@@ -19,6 +19,7 @@ from containers.words import Word, to_bash
 from launcher import contained, gpus, snapshot
 from launcher.plan import PLACEHOLDER, Plan
 from launcher.slurm.header import resources
+from launcher.template import fill
 
 _PROMPT = r"launcher \$ "
 _INSIDE = f"if command -v bash >/dev/null; then PS1={shlex.quote(_PROMPT)} exec bash --norc --noprofile -i; fi; exec sh"
@@ -26,7 +27,7 @@ _INSIDE = f"if command -v bash >/dev/null; then PS1={shlex.quote(_PROMPT)} exec 
 _OPEN = "what serves it has to listen on every address (tensorboard --bind_all, jupyter --ip=0.0.0.0)"
 
 _TAKING = r"""
-until gpu_take __COUNT__ "__POOL__" shell; do
+until gpu_take __COUNT__ __POOL__ shell; do
   if [ -z "__WAIT__" ]; then
     echo "error: $refusal (gpus=0 opens a shell without GPUs, __HINT__)" >&2
     exit 3
@@ -54,7 +55,7 @@ def script(plan: Plan, *, token: str, attempt: int | None, port: tuple[int, int 
     sections = [
         "set -u",
         f"umask 077\nCODE={to_bash(plan.code_dir)}",
-        _HOLD.replace("__MARK__", to_bash(held)),
+        fill(_HOLD, mark=to_bash(held)),
         _environment(plan),
         "\n".join(plan.setup),
         _gpus(plan, attempt),
@@ -113,11 +114,12 @@ def _gpus(plan: Plan, attempt: int | None) -> str:
     shown = gpus.show("$gpus") if late else ""
     if attempt is not None:
         return f"gpus=$(<{to_bash(plan.run_dir)}/attempts/{attempt}/gpus) || exit 3\n{shown}" if late else ""
-    words = (
-        _TAKING.replace("__COUNT__", str(plan.gpus))
-        .replace("__POOL__", " ".join(plan.gpu_pool))
-        .replace("__WAIT__", "yes" if plan.wait_gpus else "")
-        .replace("__HINT__", gpus.HINT)
+    words = fill(
+        _TAKING,
+        count=str(plan.gpus),
+        pool=to_bash(" ".join(plan.gpu_pool)),
+        wait="yes" if plan.wait_gpus else "",
+        hint=gpus.HINT,
     )
     return f"{gpus.LOOK}\n{gpus.TAKE}\n{words}\n{shown}"
 

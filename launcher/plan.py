@@ -104,7 +104,11 @@ class Plan:
 
     def bind(self, run_id: str) -> Plan:
         """This plan as the run of that id."""
-        secrets = {name: path.replace(f"/{PLACEHOLDER}/", f"/{run_id}/") for name, path in self.secrets.items()}
+        copied = f"{self.run_root}/{PLACEHOLDER}/"
+        secrets = {
+            name: f"{self.run_root}/{run_id}/{path.removeprefix(copied)}" if path.startswith(copied) else path
+            for name, path in self.secrets.items()
+        }
         arms = tuple(arm.bind(run_id) for arm in self.arms)
         return dataclasses.replace(self, run_id=run_id, secrets=secrets, arms=arms)
 

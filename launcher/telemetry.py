@@ -17,6 +17,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from launcher.template import fill
+
 FOLDER = "telemetry"
 
 GPU_UNITS = {
@@ -178,8 +180,8 @@ def parse_host(lines: Iterable[str], attempt: int = 1, node: int = 0) -> list[Se
 def shell(every: int, gpus: str) -> str:
     """The bash function that writes the files, for run.sh; `gpus` is a word of bash for nvidia-smi's --id, or empty."""
     query = ",".join(("timestamp", "index", "uuid", *_QUERIED))
-    text = _SAMPLER if gpus else _SAMPLER.replace(_GPUS, "")
-    return text.replace("__EVERY__", str(every)).replace("__IDS__", gpus).replace("__QUERY__", query)
+    of_gpus = fill(_GPUS, every=str(every), ids=gpus, query=query) if gpus else ""
+    return fill(_SAMPLER, every=str(every), gpus=of_gpus)
 
 
 START = "exec {telemetry}> >(telemetry >/dev/null 2>&1)"
@@ -199,25 +201,25 @@ _GPUS = r"""
   fi
 """.strip("\n")
 
-_SAMPLER = rf"""
-telemetry() {{ # into files, a sample at once and then every __EVERY__ s; stdin is a pipe that ends with the run
-  local held smi= group= limit=0 used= idle_files= files=$RUN/telemetry/$LAUNCHER_ATTEMPT-${{SLURM_NODEID:-0}}
+_SAMPLER = r"""
+telemetry() { # into files, a sample at once and then every __EVERY__ s; stdin is a pipe that ends with the run
+  local held smi= group= limit=0 used= idle_files= files=$RUN/telemetry/$LAUNCHER_ATTEMPT-${SLURM_NODEID:-0}
   for held in /proc/self/fd/*; do # nothing of the run's, such as a lock, may stay held by this
-    held=${{held##*/}}
-    [ "$held" -le 2 ] || [ "$held" = 255 ] || exec {{held}}>&-
+    held=${held##*/}
+    [ "$held" -le 2 ] || [ "$held" = 255 ] || exec {held}>&-
   done
   mkdir -p "$RUN/telemetry" || exit 0
   telemetry_limit
-{_GPUS}
-  {{
+__GPUS__
+  {
     echo "time [s], cpu.busy [ticks], cpu.total [ticks], memory.available [kB], memory.total [kB]"
     telemetry_of_host
     while read -r -t __EVERY__ _ || [ $? -gt 128 ]; do telemetry_of_host; done
     telemetry_of_host
-  }} >"$files.host.csv"
+  } >"$files.host.csv"
   [ -z "$smi" ] || kill $(jobs -pr) # not by its number, which is another's by now if it crashed
-}}
-telemetry_limit() {{ # the control group whose memory is most limited, if any is, and the names of what it tells
+}
+telemetry_limit() { # the control group whose memory is most limited, if any is, and the names of what it tells
   local controllers path mounted each
   while IFS=: read -r _ controllers path; do
     case ,$controllers, in
@@ -225,20 +227,20 @@ telemetry_limit() {{ # the control group whose memory is most limited, if any is
       *,memory,*) mounted=/sys/fs/cgroup/$controllers && set -- limit_in_bytes usage_in_bytes total_inactive_file ;;
       *) continue ;;
     esac
-    path=$mounted${{path%/}} # a container may be told one that it doesn't see: what is missing has no files
+    path=$mounted${path%/} # a container may be told one that it doesn't see: what is missing has no files
     while [[ $path/ = "$mounted"/* ]]; do
       if [ -r "$path/memory.$1" ] && read -r each <"$path/memory.$1" && [ "$each" != max ]; then
         ((limit && limit <= each)) || limit=$each group=$path used=$2 idle_files=$3
       fi
-      path=${{path%/*}}
+      path=${path%/*}
     done
   done </proc/self/cgroup
-}}
-telemetry_of_host() {{
+}
+telemetry_of_host() {
   local now user nice system idle waiting irq softirq stolen busy total available name bytes
   printf -v now '%(%s)T' -1
   read -r _ user nice system idle waiting irq softirq stolen _ </proc/stat
-  {{ read -r _ total _ && read -r _ && read -r _ available _; }} </proc/meminfo
+  { read -r _ total _ && read -r _ && read -r _ available _; } </proc/meminfo
   if [ -n "$group" ] && ((limit / 1024 < total)) && read -r bytes <"$group/memory.$used"; then
     total=$((limit / 1024)) available=$(((limit - bytes) / 1024))
     while read -r name bytes; do # files that nobody reads any more are given up when memory is wanted
@@ -247,7 +249,7 @@ telemetry_of_host() {{
   fi
   busy=$((user + nice + system + irq + softirq + stolen))
   echo "$now, $busy, $((busy + idle + waiting)), $available, $total"
-}}
+}
 """.strip()
 
 

@@ -16,23 +16,33 @@ NODES = {"torch": "recipes.torch_.node", "tensorflow": "recipes.tensorflow_.node
 
 def command(plan: Plan) -> tuple[Word, ...]:
     """The argument list that starts the trainer on one node, in its container or not."""
+    return tuple(word for line in _lines(plan) for word in line)
+
+
+def _lines(plan: Plan) -> list[tuple[Word, ...]]:
+    """The words of the command, a line each as they are best read: each module with its `-m`, then a word a line."""
     bare = plan.script is not None and plan.script.bare
-    started = ("-m", *plan.trainer_argv)
-    if plan.script and bare:
-        started = (plan.script.file_in(plan.code_dir), *plan.script.arguments)
-    profiler = profilers.prefix(plan.settings, plan.run_dir, bare=bare)
+    own: list[tuple[Word, ...]]
+    if plan.script and bare:  # as its user would type it
+        own = [(plan.script.file_in(plan.code_dir), *plan.script.arguments)]
+    else:
+        module, *words = plan.trainer_argv
+        count = len(words) - (1 + len(plan.script.arguments) if plan.script and plan.script.arguments else 0)
+        passed = tuple(words[count:])
+        own = [("-m", module), *((word,) for word in words[:count]), *([passed] if passed else [])]
+    python = (*profilers.prefix(plan.settings, plan.run_dir, bare=bare), plan.python)
     if plan.processes == 1 and plan.nodes == 1:
-        return (*profiler, plan.python, *started)
+        return [(*python, *own[0]), *own[1:]]
     torchrun, per_node = ("-m", "torch.distributed.run"), f"--nproc-per-node={plan.processes}"
     if plan.nodes == 1:
-        return (*profiler, plan.python, *torchrun, "--standalone", per_node, *started)
+        return [(*python, *torchrun, "--standalone", per_node), *own]
     if bare:  # in an image that may be too old for anything of ours; ranks follow the node's number as they do there
         rank, head = Late("SLURM_NODEID", before="--node-rank="), Late("MASTER_ADDR", before="--master-addr=")
         where = (f"--nnodes={plan.nodes}", rank, head, Late("MASTER_PORT", before="--master-port="))
-        return (*profiler, plan.python, *torchrun, *where, per_node, *started)
+        return [(*python, *torchrun, *where, per_node), *own]
     workers, number = Late("LAUNCHER_WORKERS", before="--workers="), Late("SLURM_NODEID", before="--number=")
-    node = (plan.python, "-m", NODES[plan.framework], workers, number)
-    return (*profiler, *node, *((*torchrun, per_node) if plan.framework == "torch" else ()), *started)
+    node = (*python, "-m", NODES[plan.framework], workers, number)
+    return [(*node, *((*torchrun, per_node) if plan.framework == "torch" else ())), *own]
 
 
 def started(plan: Plan) -> str:
@@ -76,7 +86,7 @@ def _start(plan: Plan) -> list[str]:
 
 def _start_in_place(plan: Plan) -> list[str]:
     if plan.container is None:
-        return [*_working_folder(plan), " \\\n    ".join(_grouped(command(plan)))]
+        return [*_working_folder(plan), " \\\n    ".join(" ".join(map(to_bash, line)) for line in _lines(plan))]
     argv = command(plan)
     if plan.container.runtime.kind == "pyxis" and plan.nodes > 1:
         argv = _read_inside(argv)
@@ -104,17 +114,3 @@ def _read_inside(argv: tuple[Word, ...]) -> tuple[Word, ...]:
     # Behind `PYTHON -m MODULE`, which are the first three words.
     text = f'python=$1 module=$3; shift 3; exec "$python" -m "$module" {late} "$@"'
     return ("/bin/sh", "-c", text, "sh", *plain)
-
-
-def _grouped(argv: tuple[Word, ...]) -> list[str]:
-    """The words of the command, grouped as they are best read: each module with its `-m`, then a word a line."""
-    quoted = [to_bash(word) for word in argv]
-    modules = [index for index, word in enumerate(argv) if word == "-m"]
-    if not modules:
-        return [" ".join(quoted)]  # a script by itself, as its user would type it
-    last = modules[-1] if "--" not in argv else max(each for each in modules if each < argv.index("--"))
-    end = argv.index("--") if "--" in argv else len(argv)
-    words = [*quoted[last + 2 : end], *([" ".join(quoted[end:])] if end < len(argv) else [])]
-    if not {"torch.distributed.run", *NODES.values()} & {each for each in argv if isinstance(each, str)}:
-        return [" ".join(quoted[: last + 2]), *words]
-    return [" ".join(quoted[:last]), " ".join(quoted[last : last + 2]), *words]

@@ -71,5 +71,5 @@ INTERRUPTED = r"""
 elif [ -n "$signalled" ]; then
   status interrupted "$code" "$ended" "ended by Slurm's signal: a time limit, a preemption or scancel"
 elif [ "$code" = 137 ]; then
-  status interrupted "$code" "$ended" "the trainer was killed by signal 9"
+  status interrupted "$code" "$ended" "the __WHO__ was killed by signal 9"
 """.strip()

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.launcher.test_template import PLACES
+
 CHECKOUT = str(Path(__file__).parents[2])
 TRAIN = """\
 import sys
@@ -93,3 +95,17 @@ def test_a_script_that_is_not_there_leaves_nothing(project: Path, root: Path) ->
     assert "script=tarin.py: there is no such file" in printed
     assert "train.py" in printed
     assert runs(root) == []
+
+
+def test_text_that_looks_like_a_place_in_run_sh_reaches_the_script(project: Path, tmp_path: Path) -> None:
+    (project / "tell.py").write_text("import os, sys\nprint('told', [*sys.argv[1:], os.environ['TAG'], os.getcwd()])\n")
+    places = [*PLACES, "__SAMPLE__ touch ran", "--", "-m"]
+    tag, root = "; ".join(PLACES), tmp_path.joinpath("__SAMPLE__", *PLACES, "RUN_ID")
+    bare = ["script=tell.py", "amp=o0", "train.bare=true", "require_proof=false", "workdir=run", f"env.TAG={tag}"]
+    started = launch(project, "recipe=script", f"run_root={root}", *bare, "--", *places)
+    printed, _ = started.communicate(timeout=120)
+    assert started.returncode == 0, printed
+    (run,) = runs(root)
+    log = (run / "attempts" / "1" / "stdout.log").read_text()
+    assert log == f"told {[*places, tag, str(run / 'work')]!r}\n"
+    assert list((run / "telemetry").glob("1-0.host.csv"))

@@ -15,7 +15,6 @@ telemetry() { # into files, a sample at once and then every 10 s; stdin is a pip
   done
   mkdir -p "$RUN/telemetry" || exit 0
   telemetry_limit
-
   {
     echo "time [s], cpu.busy [ticks], cpu.total [ticks], memory.available [kB], memory.total [kB]"
     telemetry_of_host

@@ -219,7 +219,7 @@ gpu_release() { # at once, whatever a descendant that lives on may have inherite
 # These GPUs, or as many of them, for this run alone. Cells of a sweep that come after its first one wait for theirs.
 tell() { [ -z "${LAUNCHER_TURN-}" ] || { echo "$LAUNCHER_TURN $1" >&9 && exec 9>&-; }; } # whoever runs the sweep
 pause=1
-until gpu_take 1 "GPU-0000-1" 20260102-030405-calm-fox; do
+until gpu_take 1 GPU-0000-1 20260102-030405-calm-fox; do
   ended_before
   if [ -z "${LAUNCHER_WAIT-}" ]; then
     status failed null "\"$(now)\"" "$refusal"
