@@ -39,7 +39,7 @@ def keys(config_dirs: Sequence[Path]) -> str:
             lines.append(f"  {group}={'|'.join(choices)}")
     lines += ["", "keys:"]
     lines += _section(Settings, skip=("train",))
-    lines += _section(Launch, skip=("cluster", "container"))
+    lines += _section(Launch, skip=("cluster",))
     for kind, cluster in CLUSTERS.items():
         lines += ["", f"keys of cluster={kind}:", *_section(cluster, prefix="cluster.", skip=("kind",))]
     for name in NAMES:
