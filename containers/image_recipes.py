@@ -9,13 +9,22 @@ from recipes.typed import SettingsError, nearest
 
 _DIGITS = "scikit-learn==1.5.2"  # holds the small data set that needs no download
 
+
+def _launched(name: str, words: str) -> dict[str, str]:
+    """How a job is started in an image of that name, built from either format."""
+    return {
+        "docker": f"python -m launcher container=docker image={name} {words}",
+        "singularity": f"python -m launcher container=apptainer image=./{name}.sif {words}",
+    }
+
+
 PYTORCH = ImageRecipe(
     name="pytorch",
     summary="NVIDIA's PyTorch image as it is, which has all that training needs",
     base="ngc-pytorch:25.06",
     distribution="ubuntu24",
     labels={"org.opencontainers.image.title": "pytorch"},
-    run="python -m launcher container=docker image=pytorch amp=o2",
+    run=_launched("pytorch", "amp=o2"),
 )
 TENSORFLOW = ImageRecipe(
     name="tensorflow",
@@ -24,7 +33,7 @@ TENSORFLOW = ImageRecipe(
     distribution="ubuntu22",
     pip=(_DIGITS,),
     labels={"org.opencontainers.image.title": "tensorflow"},
-    run="python -m launcher framework=tensorflow container=docker image=tensorflow amp=o1",
+    run=_launched("tensorflow", "framework=tensorflow amp=o1"),
 )
 PADDLE = ImageRecipe(
     name="paddle",
@@ -33,7 +42,7 @@ PADDLE = ImageRecipe(
     distribution="ubuntu22",
     pip=(_DIGITS,),
     labels={"org.opencontainers.image.title": "paddle"},
-    run="python -m launcher framework=paddle container=docker image=paddle amp=o1",
+    run=_launched("paddle", "framework=paddle amp=o1"),
 )
 INTERACTIVE = dataclasses.replace(
     PYTORCH,
@@ -48,8 +57,10 @@ INTERACTIVE = dataclasses.replace(
     ),
     labels={"org.opencontainers.image.title": "interactive"},
     # Logins get nothing of the image's variables, CUDA's paths among them, but what /etc/environment has.
-    run="docker run --init --gpus=all -p 52013:22 -v KEYS:/root/.ssh/authorized_keys:ro interactive"
-    " sh -c 'ssh-keygen -A && env -u HOME >>/etc/environment && exec /usr/sbin/sshd -D -e'",
+    run={
+        "docker": "docker run --init --gpus=all -p 52013:22 -v KEYS:/root/.ssh/authorized_keys:ro interactive"
+        " sh -c 'ssh-keygen -A && env -u HOME >>/etc/environment && exec /usr/sbin/sshd -D -e'"
+    },
 )
 CPU = ImageRecipe(
     name="cpu",
@@ -60,7 +71,7 @@ CPU = ImageRecipe(
     pip=("numpy==1.26.4", "scikit-learn==1.4.2", "torch==2.6.0+cpu"),
     index="https://download.pytorch.org/whl/cpu",
     labels={"org.opencontainers.image.title": "cpu"},
-    run="python -m launcher container=apptainer image=./cpu.sif device=cpu",
+    run=_launched("cpu", "device=cpu"),
 )
 RECIPES = {each.name: each for each in (PYTORCH, TENSORFLOW, PADDLE, INTERACTIVE, CPU)}
 

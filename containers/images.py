@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from containers import references
-from recipes.typed import SettingsError, build, refuse_control_characters
+from recipes.typed import SettingsError, build, not_a_choice, refuse_control_characters
 
 Format = Literal["docker", "singularity"]
 FILE_NAMES: dict[Format, str] = {"docker": "Dockerfile", "singularity": "Singularity.def"}
@@ -60,8 +60,8 @@ class ImageRecipe:
     """Version of Open MPI to build, or none; uses the recipe's UCX."""
     cuda: bool = True
     """Whether MPI and UCX are built for CUDA."""
-    run: str = ""
-    """How to start it, for people."""
+    run: dict[str, str] = field(default_factory=dict)
+    """Format -> how to start what was built from it, for people; a format without an entry gets no such line."""
 
 
 def from_mapping(values: Mapping[str, Any]) -> ImageRecipe:
@@ -93,7 +93,10 @@ def check(recipe: ImageRecipe) -> None:
             raise SettingsError(
                 f"files.{source}={target} should be a path below the folder, and an absolute one", "files"
             )
-    for line in (recipe.summary, recipe.run, *recipe.commands):
+    for format in recipe.run:
+        if format not in FILE_NAMES:
+            raise SettingsError(not_a_choice("run", format, FILE_NAMES), "run")
+    for line in (recipe.summary, *recipe.run.values(), *recipe.commands):
         refuse_control_characters("commands", line)
     base = references.resolve(recipe.base)
     if base.path and not base.path.startswith("/"):
@@ -183,7 +186,7 @@ def _title(recipe: ImageRecipe, format: Format) -> list[str]:
         "singularity": f"apptainer build --fakeroot {recipe.name}.sif {FILE_NAMES['singularity']}",
     }[format]
     lines = [f"# {recipe.name}: {recipe.summary}", f"# Build: {how}"]
-    return [*lines, *([f"# Run: {recipe.run}"] if recipe.run else []), ""]
+    return [*lines, *([f"# Run: {recipe.run[format]}"] if format in recipe.run else []), ""]
 
 
 def _matching(key: str, values: Any, pattern: re.Pattern[str], what: str) -> None:

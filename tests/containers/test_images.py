@@ -37,7 +37,7 @@ EVERYTHING = ImageRecipe(
     commands=("echo 'done'", "rm -rf /var/tmp/*"),
     ucx="1.15.0",
     openmpi="4.1.6",
-    run="by hand",
+    run={"docker": "by hand"},
 )
 
 
@@ -208,3 +208,19 @@ def run(argv: Sequence[str], place: Place) -> str:
     )
     assert done.returncode == 0, (done.stdout + done.stderr)[-3000:]
     return done.stdout
+
+
+@FORMATS
+@pytest.mark.parametrize("name", sorted(RECIPES))
+def test_the_run_line_starts_what_the_build_line_makes(name: str, format: Format) -> None:
+    image = {"docker": f" container=docker image={name} ", "singularity": f" container=apptainer image=./{name}.sif "}
+    for line in render(RECIPES[name], format).splitlines():
+        if line.startswith("# Run: python -m launcher"):
+            assert image[format] in line
+        elif line.startswith("# Run: "):
+            assert format == "docker" and line.startswith("# Run: docker run ")
+
+
+def test_a_run_line_of_an_unknown_format_is_refused() -> None:
+    with pytest.raises(SettingsError, match="run=podman is not one of docker, singularity"):
+        render(dataclasses.replace(CPU, run={"podman": "podman run cpu"}), "docker")

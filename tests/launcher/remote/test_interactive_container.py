@@ -49,7 +49,7 @@ def container(testbed: Testbed, tmp_path_factory: pytest.TempPathFactory) -> Ite
     keys = folder / "authorized_keys"
     shutil.copyfile(f"{testbed.ssh.key}.pub", keys)
     keys.chmod(0o600)
-    _, _, serving = image_recipes.INTERACTIVE.run.partition(" sh -c ")
+    _, _, serving = image_recipes.INTERACTIVE.run["docker"].partition(" sh -c ")
     (script,) = shlex.split(serving)
     name = f"interactive-{port}"
     flags = ["--detach", "--rm", "--init", f"--name={name}", "--network=host", "--env=TF_ENABLE_AUTO_MIXED_PRECISION=1"]

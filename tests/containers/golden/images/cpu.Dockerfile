@@ -1,6 +1,6 @@
 # cpu: Debian's Python with PyTorch for CPUs: small, for tests and for machines without GPUs
 # Build: docker build --tag=cpu --file=Dockerfile .
-# Run: python -m launcher container=apptainer image=./cpu.sif device=cpu
+# Run: python -m launcher container=docker image=cpu device=cpu
 
 FROM debian:bookworm-slim
 

@@ -1,6 +1,6 @@
 # paddle: NVIDIA's PaddlePaddle image and the digits data set
 # Build: docker build --tag=paddle --file=Dockerfile .
-# Run: python -m launcher framework=paddle container=docker image=paddle amp=o1
+# Run: python -m launcher container=docker image=paddle framework=paddle amp=o1
 
 FROM nvcr.io/nvidia/paddlepaddle:24.05-py3
 

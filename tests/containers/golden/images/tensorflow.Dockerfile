@@ -1,6 +1,6 @@
 # tensorflow: NVIDIA's TensorFlow 2 image and the digits data set; its last releases are those of early 2025
 # Build: docker build --tag=tensorflow --file=Dockerfile .
-# Run: python -m launcher framework=tensorflow container=docker image=tensorflow amp=o1
+# Run: python -m launcher container=docker image=tensorflow framework=tensorflow amp=o1
 
 FROM nvcr.io/nvidia/tensorflow:24.10-tf2-py3
 
