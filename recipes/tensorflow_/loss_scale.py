@@ -13,6 +13,7 @@ from typing import Any
 import tensorflow as tf
 
 from recipes.levels import LossScale, check_saved_scale
+from recipes.tensorflow_.gradients import Gradient, mapped
 from recipes.typed import SettingsError, plain
 
 
@@ -25,7 +26,7 @@ class NoScale:
     def current(self) -> tf.Tensor | None:
         return None
 
-    def unscale(self, gradients: Sequence[tf.Tensor | None]) -> list[tf.Tensor | None]:
+    def unscale(self, gradients: Sequence[Gradient | None]) -> list[Gradient | None]:
         return list(gradients)
 
     def found(self, overflowed: tf.Tensor) -> None:
@@ -76,10 +77,13 @@ class LossScaler:
         """The scale, as a scalar of the graph."""
         return tf.identity(self._scale)
 
-    def unscale(self, gradients: Sequence[tf.Tensor | None]) -> list[tf.Tensor | None]:
+    def unscale(self, gradients: Sequence[Gradient | None]) -> list[Gradient | None]:
         """The gradients of the loss itself, in float32. None, of a variable that the loss doesn't depend on, stays."""
         inverse = 1.0 / self._scale
-        return [None if each is None else tf.cast(each, tf.float32) * inverse for each in gradients]
+        return [
+            None if each is None else mapped(lambda part: tf.cast(part, tf.float32) * inverse, each)
+            for each in gradients
+        ]
 
     def found(self, overflowed: tf.Tensor) -> None:
         """Take in whether an optimizer's step was bad: a bool scalar."""

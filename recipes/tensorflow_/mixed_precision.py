@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from recipes.levels import Amp
 from recipes.tensorflow_ import rewrite
+from recipes.tensorflow_.gradients import Gradient, mapped
 from recipes.tensorflow_.precision import Precision, of_floats
 from recipes.typed import SettingsError, nearest
 
@@ -52,9 +53,9 @@ class GraphRewrite(Float32):
         """In float32, as the loss is computed: on a CPU the rewrite would go on into a softmax, and into an argmax."""
         return of_floats(_apart, super().output(tensor))
 
-    def _handed_on(self, gradients: list[tf.Tensor | None]) -> list[tf.Tensor | None]:
+    def _handed_on(self, gradients: list[Gradient | None]) -> list[Gradient | None]:
         """In float32, as they are added up and stepped with: on a CPU the rewrite would go on into both."""
-        return [None if each is None else _apart(each) for each in gradients]
+        return [None if each is None else mapped(_apart, each) for each in gradients]
 
 
 def _apart(tensor: tf.Tensor) -> tf.Tensor:

@@ -30,6 +30,7 @@ from recipes import levels
 from recipes.levels import Amp, LossScale
 from recipes.tensorflow_ import replicas
 from recipes.tensorflow_.gpus import capability_of
+from recipes.tensorflow_.gradients import Gradient, added, mapped, merged, values
 from recipes.tensorflow_.loss_scale import LossScaler, NoScale, make_scaler
 from recipes.trainer.spec import read_spec
 from recipes.trainer.tf32 import resolve_tf32
@@ -154,7 +155,7 @@ class Precision:
         return optimizer
 
     @contextlib.contextmanager
-    def forward(self, after: Sequence[tf.Tensor | None] | None = None) -> Iterator[tf.GradientTape]:
+    def forward(self, after: Sequence[Gradient | None] | None = None) -> Iterator[tf.GradientTape]:
         """Everything from the model's inputs to the loss goes in here; backward and step don't.
 
         `after` are the gradients of the micro-batch before this one: only when it is done does this one begin, so that
@@ -163,7 +164,7 @@ class Precision:
         running = tf.distribute.get_strategy()
         if running.num_replicas_in_sync > 1:
             self._check_strategy("a step", running)
-        before = [each for each in after or () if each is not None]
+        before = [values(each) for each in after or () if each is not None]
         with tf.control_dependencies(before), tf.GradientTape(persistent=True) as tape:
             yield tape
 
@@ -180,11 +181,12 @@ class Precision:
         tape: tf.GradientTape,
         loss: tf.Tensor,
         optimizer: keras.Optimizer,
-        before: Sequence[tf.Tensor | None] | None = None,
-    ) -> list[tf.Tensor | None]:
+        before: Sequence[Gradient | None] | None = None,
+    ) -> list[Gradient | None]:
         """Gradients of the scaled loss with respect to what `optimizer` steps, added to those of micro-batches before.
 
-        `loss` is a float32 scalar, already divided by the number of micro-batches.
+        `loss` is a float32 scalar, already divided by the number of micro-batches. The gradient of an embedding is
+        `tf.IndexedSlices`, or dense under XLA.
         """
         if loss.dtype != tf.float32:
             raise RuntimeError(
@@ -194,22 +196,25 @@ class Precision:
         variables = [each.value for each in optimizer._trainable_variables]
         scale = self._scaler.current()
         found = tape.gradient(loss, variables, output_gradients=scale)
-        found = self._handed_on([None if each is None else tf.convert_to_tensor(each) for each in found])
-        return found if before is None else [_sum(one, other) for one, other in zip(before, found, strict=True)]
+        if self.xla:  # which compiles for shapes that it knows, and how many rows are looked up it doesn't
+            found = [None if each is None else tf.convert_to_tensor(each) for each in found]
+        found = self._handed_on(found)
+        return found if before is None else [added(one, other) for one, other in zip(before, found, strict=True)]
 
-    def _handed_on(self, gradients: list[tf.Tensor | None]) -> list[tf.Tensor | None]:
+    def _handed_on(self, gradients: list[Gradient | None]) -> list[Gradient | None]:
         """The gradients as sums, scaler and optimizer get them."""
         return gradients
 
     def step(
-        self, optimizer: keras.Optimizer, gradients: Sequence[tf.Tensor | None], clip: float | None = None
+        self, optimizer: keras.Optimizer, gradients: Sequence[Gradient | None], clip: float | None = None
     ) -> StepOutcome:
         """Take the mean over the replicas, unscale, clip the norm of all gradients, and step unless they overflowed."""
         if optimizer not in self._optimizers:
             raise RuntimeError("precision.step(optimizer, ...) comes after precision.optimizer(optimizer, variables)")
         scale = self._scaler.current()
-        gradients = self._scaler.unscale(replicas.mean(gradients))
-        present = [each for each in gradients if each is not None]
+        gradients = [None if each is None else merged(each) for each in replicas.mean(gradients)]
+        gradients = self._scaler.unscale(gradients)
+        present = [values(each) for each in gradients if each is not None]
         overflowed = None
         if scale is not None:
             finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(each)) for each in present])
@@ -220,7 +225,10 @@ class Precision:
             norm = tf.linalg.global_norm([tf.cast(each, tf.float32) for each in present])
             # As torch clips: https://pytorch.org/docs/stable/generated/torch.nn.utils.clip_grad_norm_.html
             factor = tf.minimum(1.0, clip / (norm + 1e-6))
-            gradients = [None if each is None else each * tf.cast(factor, each.dtype) for each in gradients]
+            gradients = [
+                None if each is None else mapped(lambda part: part * tf.cast(factor, part.dtype), each)
+                for each in gradients
+            ]
         replicas.apply(optimizer, gradients, unless=overflowed)
         return StepOutcome(overflowed=overflowed, loss_scale=scale, grad_norm=norm)
 
@@ -267,12 +275,6 @@ def of_floats(change: Callable[[tf.Tensor], tf.Tensor], tensors: Any) -> Any:
     """The same structure with every floating-point tensor changed, and labels and the like as they are."""
     tensors = tf.nest.map_structure(tf.convert_to_tensor, tensors)
     return tf.nest.map_structure(lambda each: change(each) if each.dtype.is_floating else each, tensors)
-
-
-def _sum(one: tf.Tensor | None, other: tf.Tensor | None) -> tf.Tensor | None:
-    if one is None or other is None:
-        return other if one is None else one
-    return one + other
 
 
 def _named(strategy: tf.distribute.Strategy) -> str:

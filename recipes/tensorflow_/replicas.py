@@ -13,6 +13,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from recipes.tensorflow_.gradients import Gradient
+
 REDUCES = "_all_reduce_sum_gradients"
 """Keras 3's method that adds gradients up over the replicas; a test holds that it is there."""
 
@@ -27,7 +29,7 @@ def leave_reducing_to_us(optimizer: keras.Optimizer) -> None:
     setattr(optimizer, REDUCES, list)
 
 
-def mean(gradients: Sequence[tf.Tensor | None]) -> list[tf.Tensor | None]:
+def mean(gradients: Sequence[Gradient | None]) -> list[Gradient | None]:
     """The mean of each gradient over the replicas, on every replica."""
     context = tf.distribute.get_replica_context()
     if context is None or context.num_replicas_in_sync == 1:
@@ -36,7 +38,7 @@ def mean(gradients: Sequence[tf.Tensor | None]) -> list[tf.Tensor | None]:
     return [None if each is None else next(reduced) for each in gradients]
 
 
-def apply(optimizer: keras.Optimizer, gradients: Sequence[tf.Tensor | None], unless: tf.Tensor | None) -> None:
+def apply(optimizer: keras.Optimizer, gradients: Sequence[Gradient | None], unless: tf.Tensor | None) -> None:
     """Let the optimizer take its step with gradients that all replicas have in common, unless `unless` is true."""
     if unless is None:
         optimizer.apply(gradients)
@@ -48,8 +50,8 @@ def apply(optimizer: keras.Optimizer, gradients: Sequence[tf.Tensor | None], unl
     present = [each for each in gradients if each is not None]
     places = [index for index, each in enumerate(gradients) if each is not None]
 
-    def step(*found: tf.Tensor) -> None:
-        whole: list[tf.Tensor | None] = [None] * len(gradients)
+    def step(*found: Gradient) -> None:
+        whole: list[Gradient | None] = [None] * len(gradients)
         for index, each in zip(places, found, strict=True):
             whole[index] = each
         optimizer.apply(whole)

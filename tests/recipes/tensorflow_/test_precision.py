@@ -221,6 +221,53 @@ def _before(operation):
     return found
 
 
+EMBEDDED = [
+    ("o0", "auto", LossScale(), None),
+    ("o1", "bfloat16", LossScale(mode="dynamic", init=8.0), 0.05),
+    ("o2", "float16", LossScale(mode="dynamic", init=8.0), 0.05),
+    ("o3", "bfloat16", LossScale(), 0.05),
+]
+
+
+@pytest.mark.parametrize(("level", "dtype", "scale", "clip"), EMBEDDED)
+@pytest.mark.parametrize("make", [lambda: keras.optimizers.SGD(0.5), lambda: keras.optimizers.Adam(0.1)])
+def test_an_embeddings_gradient_stays_sparse_and_steps_as_a_dense_one(monkeypatch, make, level, dtype, scale, clip):
+    """Over two micro-batches, with rows that are looked up twice in one and again in the other."""
+
+    def trained(dense):
+        keras.utils.set_random_seed(0)
+        precision = of(level, dtype, scale)
+        model = precision.build(
+            lambda: keras.Sequential([keras.Input((3,), dtype="int32"), layers.Embedding(50, 8), layers.Dense(4)])
+        )
+        optimizer = precision.optimizer(make(), model.trainable_variables)
+        applied, apply = [], optimizer.apply
+        monkeypatch.setattr(optimizer, "apply", lambda found: applied.append(type(found[0])) or apply(found))
+
+        @tf.function(autograph=False)
+        def step():
+            gradients = None
+            for rows in ([[1, 2, 1]], [[2, 7, 2]]):
+                with precision.forward(after=gradients) as tape:
+                    loss = tf.reduce_mean(precision.output(model(tf.constant(rows))) ** 2) / 2
+                gradients = precision.backward(tape, loss, optimizer, gradients)
+                if dense:
+                    gradients = [tf.convert_to_tensor(each) for each in gradients]
+            precision.step(optimizer, gradients, clip=clip)
+            precision.update()
+
+        for _ in range(3):
+            step()
+        return applied[0], [numpy.array(each.numpy(), numpy.float32) for each in model.trainable_variables]
+
+    (kind, sparse), (_, dense) = trained(False), trained(True)
+    assert kind is tf.IndexedSlices
+    for one, other in zip(sparse, dense, strict=True):
+        assert numpy.allclose(
+            one, other, rtol=0.02 if dtype != "auto" else 1e-6, atol=0.01 if dtype != "auto" else 1e-7
+        )
+
+
 @pytest.mark.parametrize("scale", [LossScale(mode="none"), LossScale(mode="static", init=64.0)])
 def test_clipping_sees_unscaled_gradients(scale):
     trained = Training(Amp(level="o1"), dense, scale=scale, clip=0.01)
@@ -391,11 +438,15 @@ tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfigur
 images = numpy.random.default_rng(0).random((8, 16), numpy.float32)
 labels = numpy.arange(8) % 4
 
-def train(amp, scale, strategy, count, clip, factor=1.0):
+words = numpy.arange(32).reshape(8, 4) % 5
+
+def train(amp, scale, strategy, count, clip, factor=1.0, images=images):
     keras.utils.set_random_seed(0)
+    looked_up = [keras.layers.Embedding(40, 6), keras.layers.Flatten()] if images is words else []
     with strategy.scope():
         precision = Precision.of(amp, scale, "cpu")
-        make = lambda: keras.Sequential([keras.Input((16,)), keras.layers.Dense(8), keras.layers.Dense(4)])
+        inputs = keras.Input(images.shape[1:], dtype=images.dtype.name)
+        make = lambda: keras.Sequential([inputs, *looked_up, keras.layers.Dense(8), keras.layers.Dense(4)])
         model = precision.build(make)
         optimizer = precision.optimizer(keras.optimizers.SGD(0.1, momentum=0.9), model.trainable_variables)
 
@@ -434,6 +485,7 @@ cases = {
     "clipped": (Amp(level="o0"), LossScale(), 0.05),
     "scaled": (Amp(level="o1"), LossScale(mode="dynamic", init=8.0, growth_every=2), 0.05),
     "skipped": (Amp(level="o1"), LossScale(mode="dynamic", init=2.0**127), None, 1e30),
+    "sparse": (Amp(level="o0"), LossScale(), 0.05, 1.0, words),
 }
 answers = {}
 for name, (amp, scale, clip, *factor) in cases.items():
@@ -465,7 +517,7 @@ def on_replicas():
     return json.loads(ended.stdout.splitlines()[-1])
 
 
-@pytest.mark.parametrize("case", ["plain", "clipped", "scaled", "skipped"])
+@pytest.mark.parametrize("case", ["plain", "clipped", "scaled", "skipped", "sparse"])
 def test_two_replicas_train_as_one_device_does_on_both_their_samples(on_replicas, case):
     (one, scale, skipped, steps), (two, *rest) = on_replicas["answers"][case]
     assert rest == [scale, skipped, steps]
