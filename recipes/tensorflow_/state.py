@@ -1,13 +1,15 @@
 """The whole state of a run in TensorFlow, saved and taken up again by all ranks together.
 
-One file of NumPy's, `state.npz`: every variable by its number, and beside them JSON with what they are and with the
-state that is not in variables. Nothing in it is code.
+One file of NumPy's, `state.npz`: every variable by its name, and beside them JSON with the state that is not in
+variables. Nothing in it is code.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -37,13 +39,57 @@ class Trained:
     precision: Precision
 
     def variables(self) -> dict[str, Any]:
-        """Every variable, by a name that is its own in the whole state."""
-        groups = {
-            **{f"model.{number}": each.variables for number, each in enumerate(self.models)},
-            **{f"optimizer.{number}": each.variables for number, each in enumerate(self.optimizers)},
-            **{f"random.{number}": [each.state] for number, each in enumerate(self.random)},
-        }
-        return {f"{group}.{index}": each for group, found in groups.items() for index, each in enumerate(found)}
+        """Every variable, by a name that is its own in the whole state: of its layer, and of what it is there."""
+        found: dict[str, Any] = {}
+        for number, model in enumerate(self.models):
+            _add(found, f"model.{number}", _of_model(model))
+        own = {id(each): name for name, each in found.items()}
+        for number, optimizer in enumerate(self.optimizers):
+            _add(found, f"optimizer.{number}", _of_optimizer(optimizer, own))
+        _add(found, "random", ((str(number), each.state) for number, each in enumerate(self.random)))
+        return found
+
+
+def _add(found: dict[str, Any], group: str, named: Iterable[tuple[str, Any]]) -> None:
+    for name, each in named:
+        key, count = f"{group}.{name}", 1
+        while key in found:
+            key, count = f"{group}.{name}#{count}", count + 1
+        found[key] = each
+
+
+def _of_model(model: keras.Model) -> Iterator[tuple[str, Any]]:
+    """A model's variables by their paths, and those of its random generators by their layers."""
+    names = _layer_names(model)
+    generators = {
+        id(generator.state): f"{names.get(layer.name, layer.name)}/seed"
+        for layer in model._flatten_layers()
+        for generator in layer._seed_generators
+    }
+    for each in model.variables:
+        path = "/".join(names.get(part, part) for part in each.path.split("/"))
+        yield generators.get(id(each), path), each
+
+
+def _of_optimizer(optimizer: keras.Optimizer, own: Mapping[int, str]) -> Iterator[tuple[str, Any]]:
+    """An optimizer's variables, those that belong to a variable of a model by that one's name among `own`."""
+    stepped = {each.path.replace("/", "_"): own.get(id(each), each.path) for each in optimizer._trainable_variables}
+    for each in optimizer.variables:
+        name = each.path.rpartition("/")[2]
+        of = max((path for path in stepped if name.startswith(f"{path}_")), key=len, default=None)
+        yield name if of is None else f"{stepped[of]}.{name.removeprefix(of).lstrip('_')}", each
+
+
+def _layer_names(model: keras.Model) -> dict[str, str]:
+    """The names of layers that Keras named by their class and by how many the process had made, counted by model."""
+    counts: Counter[str] = Counter()
+    found = {}
+    for layer in model._flatten_layers():
+        stem = re.sub(r"_\d+$", "", layer.name)
+        if stem.replace("_", "") == type(layer).__name__.lower() and layer.name not in found:
+            found[layer.name] = f"{stem}_{counts[stem]}"
+            counts[stem] += 1
+    return found
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,8 +104,7 @@ class State:
         if self.world.rank:
             return None
         values = {name: each.numpy() for name, each in self.trained.variables().items()}
-        paths = {name: each.path for name, each in self.trained.variables().items()}
-        beside = {"paths": paths, "precision": self.trained.precision.state_dict(), "progress": to_dict(progress)}
+        beside = {"precision": self.trained.precision.state_dict(), "progress": to_dict(progress)}
         facts = {"settings": plain(self.settings), **_machine(self.world)}
         keep = self.settings.checkpoint.keep
         return checkpoint.save(
@@ -73,10 +118,10 @@ class State:
         refuse_another_job(found, self.settings)
         values, beside = read(found.state)
         variables = self.trained.variables()
-        if values.keys() != variables.keys():
-            raise SettingsError(
-                f"{found.path} holds {len(values)} variables, and this model has {len(variables)}", "run"
-            )
+        for one, other, what in ((variables, values, "does not hold"), (values, variables, "holds")):
+            for name in one:
+                if name not in other:
+                    raise SettingsError(f"{found.path} {what} {name}: it is of another model than this one", "run")
         for name, each in variables.items():
             each.assign(values[name])
         self.trained.precision.load_state_dict(beside["precision"])
