@@ -32,7 +32,7 @@ SUBMISSION: Shape = {
     "first_attempt": WHOLE,
     "process": _PROCESS,
 }
-STOPPED: Shape = {"step": WHOLE}
+STOPPED: Shape = {"step": WHOLE, "why": TEXT}
 FAILED: Shape = {"reason": TEXT, "rank": WHOLE}
 PLAN: Shape = {
     **dict.fromkeys(("name", "recipe", "framework", "mechanism", "queue", "host", "run_root", "code"), TEXT),

@@ -138,7 +138,8 @@ def _saved(files: Files) -> str:
     if files.saved is None:
         return ""
     step = files.saved.get("step")
-    return f"on request, saved at step {step}" if step is not None else "on request, saved"
+    why = "time limit" if files.saved.get("why") == "time limit" else "on request"
+    return f"{why}, saved at step {step}" if step is not None else f"{why}, saved"
 
 
 def of_status(name: Name, reason: str, status: dict[str, Any]) -> State:

@@ -44,7 +44,7 @@ class RunFolder:
 
     @property
     def stopped(self) -> Path:
-        """The marker that the run did end on request: it names the checkpoint to go on from."""
+        """The marker that the run ended as asked: it names the checkpoint to go on from, and why it was asked."""
         return self.path / "attempts" / str(self.attempt) / "stopped.json"
 
     def create(self) -> None:
@@ -64,11 +64,16 @@ class RunFolder:
             raise Superseded(f"the run folder {self.path} is gone")
 
     def mark_stopped(self, checkpoint: Path, step: int) -> None:
-        """Say that the state of `step` is saved, and that the request has been met."""
+        """Record that the state of `step` is saved, that the run ends for it, and whether for a time limit."""
         self.check_ours()
         self.stopped.parent.mkdir(parents=True, exist_ok=True)
         name = checkpoint.relative_to(self.path).as_posix()
-        write_json(self.stopped, {"schema": 1, "checkpoint": name, "step": step, "time": now()})
+        # A person's STOP is empty; the run script's own, written before a time limit, names its attempt.
+        try:
+            why = "time limit" if self.stop.read_text(encoding="utf-8").startswith("attempt ") else "request"
+        except OSError:
+            why = "request"
+        write_json(self.stopped, {"schema": 1, "checkpoint": name, "step": step, "why": why, "time": now()})
         self.stop.unlink(missing_ok=True)
 
 

@@ -222,7 +222,7 @@ def _attempts(run: Run, numbers: Sequence[int]) -> str:
     if not numbers:
         return "none"
     saved = [each for each in numbers if os.path.exists(f"{run.root}/{run.id}/attempts/{each}/stopped.json")]
-    stopped = f" (stopped on request and saved: {', '.join(map(str, saved))})" if saved else ""
+    stopped = f" (saved and stopped: {', '.join(map(str, saved))})" if saved else ""
     return f"{len(numbers)}{stopped}"
 
 

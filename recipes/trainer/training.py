@@ -281,7 +281,7 @@ class Training:
         self.event("stop", step=self.done)
         if self.folder and path:
             self.folder.mark_stopped(path, self.done)
-        self._say(f"stopped on request after step {self.done}, saved in {path}")
+        self._say(f"stopped after step {self.done}, saved in {path}")
         self.profiling.end(self.done)  # which may take its time
 
 

@@ -20,6 +20,7 @@ def files(state=None, **more):
 
 
 SAVED = {"step": 12, "checkpoint": "checkpoints/step-000000012"}
+LIMITED = {**SAVED, "why": "time limit"}
 
 TABLE = [
     # waiting for its turn
@@ -46,6 +47,7 @@ TABLE = [
     (files("running", cancelled=True), GONE, "cancelled", "killed on request"),
     (files("running", cancelled=True, saved=SAVED), GONE, "cancelled", "on request, saved at step 12"),
     (files("running", saved=SAVED), GONE, "stopped", "on request, saved at step 12; process 7 is gone"),
+    (files("running", saved=LIMITED), GONE, "stopped", "time limit, saved at step 12; process 7 is gone"),
     (files("running"), OUT_OF_MEMORY, "failed", "out of memory"),
     (files("running"), BY_SLURM, "cancelled", "cancelled by root"),
     # the folder's last word

@@ -26,6 +26,19 @@ def test_the_marker_names_the_checkpoint_and_takes_the_request_back(tmp_path):
     assert not folder.stop.exists()
 
 
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [("", "request"), ("attempt 3\n", "time limit"), (None, "request")],
+    ids=["a person's", "the run script's before a time limit", "none"],
+)
+def test_the_marker_tells_a_time_limit_from_a_request(tmp_path, content, why):
+    folder = RunFolder(path=tmp_path, attempt=3)
+    if content is not None:
+        folder.stop.write_text(content)
+    folder.mark_stopped(tmp_path / "checkpoints" / "step-000000007", 7)
+    assert json.loads(folder.stopped.read_text())["why"] == why
+
+
 def test_nothing_is_written_once_a_later_attempt_has_taken_over(tmp_path):
     folder = RunFolder(path=tmp_path, attempt=1)
     (tmp_path / "attempts" / "1").mkdir(parents=True)
