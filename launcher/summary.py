@@ -215,10 +215,16 @@ def of_run(folder: Path, state: State, now: float, width: int = 0) -> list[str]:
     lines = tables.pairs(rows, width)
     lines += failure(folder, state)
     if state.name in ("stopped", "cancelled", "lost") and state.attempt:
-        script = runs.read_known(folder / "plan.json").get("script")  # which has no checkpoints of ours
-        again = "start it again" if script else "go on from the last checkpoint"
-        lines.append(f"{again} with: python -m launcher resume {folder.name}")
+        lines.append(f"{_again(folder)} with: python -m launcher resume {folder.name}")
     return lines
+
+
+def _again(folder: Path) -> str:
+    """What `resume` does with a run that ended early: it continues a checkpoint, or starts a run without one anew."""
+    if runs.is_elsewhere(str(folder.parent)):
+        return "go on"  # its checkpoints are on its host
+    saved = any((folder / "checkpoints").glob("step-*")) or any(folder.glob(f"{runs.ARMS}/*/checkpoints/step-*"))
+    return "go on from the last checkpoint" if saved else "start it again"
 
 
 def failure(folder: Path, state: State) -> list[str]:

@@ -174,6 +174,8 @@ def _choose(seen: Sequence[Seen], *, goes_on: bool, is_sweep: bool) -> list[Seen
         what = "every run of this sweep is done" if is_sweep else f"{seen[0].run.id} is done"
         if all(_plan_of(each).arms for each in seen):
             raise UsageError(f"{what}; a comparison has no more rounds than it began with, so start another one")
+        if all(_plan_of(each).script for each in seen):
+            raise UsageError(f"{what}; a script decides by itself how long it runs, so start it anew")
         raise UsageError(f"{what}; say epochs=N or steps=N to go on with it")
     return chosen
 

@@ -152,6 +152,21 @@ def test_a_run_that_can_be_gone_on_with_says_how(tmp_path, name, advised):
     assert any(f"resume {folder.name}" in line for line in summary.of_run(folder, state(folder), 0)) == advised
 
 
+@pytest.mark.parametrize(
+    ("file", "advice"),
+    [
+        ("checkpoints/step-000000012/model.pt", "go on from the last checkpoint"),
+        ("arms/01/checkpoints/step-000000012/model.pt", "go on from the last checkpoint"),
+        ("attempts/1/stdout.log", "start it again"),
+    ],
+)
+def test_a_checkpoint_is_mentioned_only_where_there_is_one(tmp_path, file, advice):
+    folder = finished(tmp_path, state="stopped")
+    (folder / file).parent.mkdir(parents=True, exist_ok=True)
+    (folder / file).touch()
+    assert f"{advice} with: python -m launcher resume {folder.name}" in summary.of_run(folder, state(folder), 0)
+
+
 def test_a_sweep_ends_in_one_table_with_why_runs_failed(tmp_path):
     good = finished(tmp_path, f"{SWEEP}-000")
     runs.write_json(good / "plan.json", {"swept": [["amp", "o1"]]})

@@ -50,6 +50,19 @@ def test_a_done_run_needs_to_be_told_how_far_to_go(failed: Path, capsys: pytest.
     assert main(["resume", failed.name, "steps=9"]) == 0
 
 
+def test_a_done_script_is_not_told_to_say_what_a_script_is_refused(
+    failed: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["resume", failed.name]) == 0
+    plan = json.loads((failed / "plan.json").read_text())
+    script = {"file": "script/train.py", "in_image": False, "workdir": "", "arguments": [], "bare": False}
+    (failed / "plan.json").write_text(json.dumps({**plan, "recipe": "script", "script": script}))
+    capsys.readouterr()
+    assert main(["resume", failed.name]) == 2
+    message = capsys.readouterr().err
+    assert "start it anew" in message and "epochs=N" not in message
+
+
 @pytest.mark.parametrize(
     ("word", "says"),
     [
