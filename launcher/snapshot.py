@@ -7,8 +7,9 @@ import fcntl
 import hashlib
 import os
 import shutil
+import stat
 import subprocess
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from launcher.errors import UsageError
@@ -90,10 +91,22 @@ def largest(files: Mapping[str, Path], count: int = 3) -> str:
     return "largest: " + ", ".join(f"{name} {size / 2**20:.0f} MiB" for size, name in sizes[:count])
 
 
-def store(run_root: Path, digest: str, files: Mapping[str, Path]) -> Path:
+def is_executable(path: Path) -> bool:
+    """Whether its owner may execute the file, which is kept of its mode, as git does."""
+    return bool(path.stat().st_mode & stat.S_IXUSR)
+
+
+def executable(files: Mapping[str, Path]) -> list[str]:
+    """The names of the files that may be executed."""
+    return [name for name, path in files.items() if is_executable(path)]
+
+
+def store(
+    run_root: Path, digest: str, files: Mapping[str, Path], executable_names: Collection[str] | None = None
+) -> Path:
     """Lay the snapshot into `RUN_ROOT/.code/<digest>`, once, and give its folder.
 
-    Raises `UsageError` if a file changed since its digest was taken: then what would run is not what was planned.
+    `executable_names` says which files may be executed where the modes of `files` don't. Raises `UsageError` if a file changed since its digest was taken: then what would run is not what was planned.
     """
     target = run_root / FOLDER / digest
     if target.is_dir():
@@ -110,7 +123,8 @@ def store(run_root: Path, digest: str, files: Mapping[str, Path]) -> Path:
                 shutil.copyfile(path, copy)
             except FileNotFoundError:
                 raise UsageError(f"{path} went away while the code was copied; run the command again") from None
-            copy.chmod(0o400)
+            runs_itself = is_executable(path) if executable_names is None else name in executable_names
+            copy.chmod(0o500 if runs_itself else 0o400)
         if _digest({name: staging / name for name in files}) != digest:
             raise UsageError("the code changed while it was copied; run the command again")
         try:
@@ -167,7 +181,8 @@ def _digest(files: Mapping[str, Path]) -> str:
     whole = hashlib.sha256()
     for name in sorted(files):
         content = files[name].read_bytes()
-        whole.update(os.fsencode(name) + f"\0{len(content)}\0".encode())  # a name of a file may be no UTF-8
+        mark = "x" if is_executable(files[name]) else ""
+        whole.update(os.fsencode(name) + f"\0{mark}{len(content)}\0".encode())  # a name of a file may be no UTF-8
         whole.update(content)
     return whole.hexdigest()
 

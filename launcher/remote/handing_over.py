@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from launcher import execute, processes, run_ids, runs
+from launcher import execute, processes, run_ids, runs, snapshot
 from launcher.errors import LauncherError
 from launcher.facts import Facts
 from launcher.plan import Plan, to_json
@@ -56,6 +56,7 @@ def submit(
         "sweep": sweep,
         "secrets_of": [dict(each) for each in secrets],
         "files": digests,
+        "executable": snapshot.executable(code),
         "max_array_size": facts.slurm.max_array_size if facts.slurm else None,
     }
     try:
@@ -82,7 +83,7 @@ def send_code(plan: Plan, code: Mapping[str, Path], address: Address) -> None:
     host = connect(address)
     digests = {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in code.items()}
     lacking = host.ask("lacking", root=plan.run_root, code=plan.code, files=digests)
-    message = {"root": plan.run_root, "digest": plan.code, "files": digests}
+    message = {"root": plan.run_root, "digest": plan.code, "files": digests, "executable": snapshot.executable(code)}
     host.ask("lay_code", packed(message, {name: code[name].read_bytes() for name in lacking}, {}))
 
 

@@ -37,7 +37,7 @@ def lay_code(data: bytes) -> None:
     root = Path(message["root"])
     try:
         root.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _lay_snapshot(root, message["digest"], message["files"], code)
+        _lay_snapshot(root, message["digest"], message, code)
     except OSError as error:
         raise UsageError(f"run_root={root}: {error.strerror}: {error.filename or root}") from None
 
@@ -55,7 +55,7 @@ def submit(data: bytes) -> list[str]:
         with _alone(root, came_from["token"]):
             new = [plan for plan in asked if not _is_done(root / plan.run_id, came_from["token"])]
             if new:
-                _lay_snapshot(root, new[0].code, message["files"], code)
+                _lay_snapshot(root, new[0].code, message, code)
                 _start(root, new, message, secrets)
     except OSError as error:
         raise UsageError(f"run_root={root}: {error.strerror}: {error.filename or root}") from None
@@ -116,15 +116,17 @@ def _alone(root: Path, token: str) -> Iterator[None]:
         (folder / token).unlink(missing_ok=True)
 
 
-def _lay_snapshot(root: Path, digest: str, files: Mapping[str, str], sent: Mapping[str, bytes]) -> None:
-    """Put the snapshot together from what was sent and what earlier ones have. Raises `UsageError`."""
+def _lay_snapshot(root: Path, digest: str, message: Mapping[str, Any], sent: Mapping[str, bytes]) -> None:
+    """Put the snapshot that the message lists together from what was sent and what earlier ones have.
+
+    Raises `UsageError`."""
     if (root / snapshot.FOLDER / digest).is_dir():
         return
     there = _there(root)
     received = root / snapshot.FOLDER / f".received.{os.getpid()}"
     try:
         found = {}
-        for name, of in files.items():
+        for name, of in message["files"].items():
             if name in sent:
                 found[name] = received / name
                 found[name].parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -133,7 +135,7 @@ def _lay_snapshot(root: Path, digest: str, files: Mapping[str, str], sent: Mappi
                 found[name] = there[of]
             else:
                 raise UsageError("an older snapshot of the code was deleted meanwhile; run the command again")
-        snapshot.store(root, digest, found)
+        snapshot.store(root, digest, found, message["executable"])
     finally:
         shutil.rmtree(received, ignore_errors=True)
 

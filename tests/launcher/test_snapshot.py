@@ -53,6 +53,19 @@ def test_a_stored_snapshot_is_its_users_alone_whatever_the_umask(package: Path, 
     assert [stat.S_IMODE(each.stat().st_mode) for each in (target.parent, target)] == [0o700, 0o700]
 
 
+def test_a_tool_of_the_code_can_be_executed_from_the_snapshot(package: Path, tmp_path: Path) -> None:
+    tool = package / "prep.sh"
+    tool.write_text("#!/bin/sh\necho prepared\n")
+    plain = snapshot.describe(package.parent, snapshot.collect(package)).digest
+    tool.chmod(0o755)
+    files = snapshot.collect(package)
+    digest = snapshot.describe(package.parent, files).digest
+    assert digest != plain
+    stored = snapshot.store(tmp_path, digest, files) / "recipes"
+    assert subprocess.run([stored / "prep.sh"], capture_output=True, text=True, check=True).stdout == "prepared\n"
+    assert stat.S_IMODE((stored / "mnist.py").stat().st_mode) == 0o400
+
+
 def test_a_file_that_goes_away_meanwhile_is_told_and_nothing_is_left(package: Path, tmp_path: Path) -> None:
     files = snapshot.collect(package)
     digest = snapshot.describe(package.parent, files).digest
