@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from tests.launcher.remote.far import until
-
 TRAIN = """\
 import os, subprocess
 here = os.path.dirname(os.path.abspath(__file__))
@@ -24,7 +22,7 @@ def project(tmp_path):
 
 
 def test_a_script_calls_its_own_tool_over_there(far, project):
-    words = ("recipe=script", f"script={project}/train.py", "train.bare=true", "require_proof=false")
-    run = far.submit(*words)
-    assert until(lambda: far.state(run).name == "done", 60), far.state(run)
+    own = ("train.bare=true", "train.precision=script", "require_proof=false", f"python={far.testbed.python}")
+    (run,) = far.submit("recipe=script", f"script={project}/train.py", *own)
+    assert far.until(run, "done", "failed") == "done", far.type("logs", run)
     assert "tool says ready" in (far.root / run / "attempts/1/stdout.log").read_text()
