@@ -106,7 +106,8 @@ def store(
 ) -> Path:
     """Lay the snapshot into `RUN_ROOT/.code/<digest>`, once, and give its folder.
 
-    `executable_names` says which files may be executed where the modes of `files` don't. Raises `UsageError` if a file changed since its digest was taken: then what would run is not what was planned.
+    `executable_names` says which files may be executed where the modes of `files` don't. Raises `UsageError` if a file
+    changed since its digest was taken: then what would run is not what was planned.
     """
     target = run_root / FOLDER / digest
     if target.is_dir():
