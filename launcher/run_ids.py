@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from launcher.errors import UsageError
@@ -77,22 +77,39 @@ def words_of(run: str) -> str:
     return run[_WORDS_AT:]
 
 
-def resolve(text: str, runs: Iterable[str], sweeps: Iterable[str]) -> Match:
-    """The one run or sweep whose name, or whose words, begin with the text; a whole name wins over longer ones.
+def resolve(
+    text: str, runs: Iterable[str], sweeps: Iterable[str], otherwise: Callable[[], Iterable[str]] = tuple
+) -> Match:
+    """The one run or sweep whose id, or whose words, begin with the text; a whole id wins over longer ones.
 
-    A text that fits a sweep names the sweep, not its cells. Raises `UsageError` for a text that fits none, with the
-    nearest names, and for one that fits several, naming them.
+    A text that fits a sweep names the sweep, not its cells. Where no id fits, `otherwise` gives the runs that the text
+    means in another way; all cells of one sweep mean the sweep. Raises `UsageError` for a text that fits none, with the
+    nearest ids, and for one that fits several, naming them.
     """
     runs, sweeps = list(runs), list(sweeps)
     found = [Match(each, True) for each in sweeps if _fits(text, each)]
     matching = {each.id for each in found}
     found += [Match(each, False) for each in runs if _fits(text, each) and sweep_of(each) not in matching]
+    if not found:
+        found = _grouped(otherwise(), runs, sweeps)
     whole = [each for each in found if text in (each.id, words_of(each.id))]
     if len(found) == 1 or len(whole) == 1:
         return (whole or found)[0]
     if not found:
         raise UsageError(_unknown(text, [*runs, *sweeps]))
     raise UsageError(f"{text} fits {len(found)} runs, say more of it: {_few(sorted(each.id for each in found))}")
+
+
+def _grouped(meant: Iterable[str], runs: Iterable[str], sweeps: Iterable[str]) -> list[Match]:
+    """These runs, with a sweep in place of its cells where all of them are meant."""
+    left = set(meant)
+    found = []
+    for sweep in sweeps:
+        cells = {each for each in runs if sweep_of(each) == sweep}
+        if len(cells) > 1 and cells <= left:
+            found.append(Match(sweep, True))
+            left -= cells
+    return [*found, *(Match(each, False) for each in sorted(left))]
 
 
 def _fits(text: str, name: str) -> bool:

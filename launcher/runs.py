@@ -303,21 +303,37 @@ def find_all(texts: Sequence[str], roots: Sequence[str]) -> list[Found]:
             where.setdefault(name, []).append(root)
         for name in sweep_names(root):
             sweeps.setdefault(name, []).append(root)
-    return [_find(each, where, sweeps) for each in texts]
+    return [_find(each, roots, where, sweeps) for each in texts]
 
 
-def _find(text: str, where: Mapping[str, Sequence[str]], sweeps: Mapping[str, Sequence[str]]) -> Found:
+def _find(
+    text: str, roots: Sequence[str], where: Mapping[str, Sequence[str]], sweeps: Mapping[str, Sequence[str]]
+) -> Found:
     """Among runs and sweeps, each with the roots that have it."""
     if text in where or text in sweeps:  # a whole name, as a shell writes a thousand of them
         match = run_ids.Match(text, text in sweeps)
     else:
-        match = run_ids.resolve(text, where, sweeps)
+        match = run_ids.resolve(text, where, sweeps, lambda: _meant(text, roots, where))
     holders = (sweeps if match.is_sweep else where)[match.id]
     if len(holders) > 1:
         raise UsageError(f"{match.id} is in {len(holders)} run roots: add run_root={' or run_root='.join(holders)}")
     if match.is_sweep:
         return Found(match.id, tuple(sweep_runs(holders[0], match.id)))
     return Found(None, (Run(holders[0], match.id),))
+
+
+def _meant(text: str, roots: Sequence[str], where: Mapping[str, Sequence[str]]) -> list[str]:
+    """Runs that a text means which begins no id: unfinished cells of that number, as `watch` shows them, else runs
+    that were given it as their name."""
+    if not text:
+        return []
+    if text.isdecimal():
+        return [each.id for each in unfinished(roots) if run_ids.sweep_of(each.id) and each.id.endswith(f"-{text}")]
+    return [
+        each
+        for each in where
+        if any(read_known(f"{root}/{each}/plan.json").get("name") == text for root in where[each])
+    ]
 
 
 def sweep_runs(root: str, sweep: str) -> list[Run]:

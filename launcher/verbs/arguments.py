@@ -20,8 +20,9 @@ class Parser(argparse.ArgumentParser):
             prog=f"python -m launcher {verb}",
             usage=f"python -m launcher {verb} {words} [run_root=PATH]",
             description=description,
-            epilog="RUN and SWEEP are ids, or any unique beginning of one or of its words. Without run_root every run "
-            "root that this machine has submitted to is looked into.",
+            epilog="RUN and SWEEP are ids, any unique beginning of one or of its words, or a name= that was given; "
+            "002 is a cell of a sweep that has not ended. Without run_root every run root that this machine has "
+            "submitted to is looked into.",
             allow_abbrev=False,
         )
         self.verb = verb

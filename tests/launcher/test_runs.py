@@ -196,6 +196,38 @@ def test_a_run_of_the_same_name_in_two_roots_has_to_be_told_apart(tmp_path):
         runs.find("brave", [str(tmp_path / "a"), str(tmp_path / "b")])
 
 
+def test_the_name_that_a_run_was_given_means_it(root):
+    for day, name in ((1, "baseline"), (2, "wide"), (3, "wide")):
+        runs.write_json(finished(root, f"2026010{day}-000000-calm-lake") / "plan.json", {"name": name})
+    assert runs.find("baseline", [str(root)]).runs == (Run(str(root), "20260101-000000-calm-lake"),)
+    with pytest.raises(UsageError, match="wide fits 2 runs, say more of it: 20260102-000000-calm-lake, 20260103"):
+        runs.find("wide", [str(root)])
+    with pytest.raises(UsageError, match="no run 'narrow'"):
+        runs.find("narrow", [str(root)])
+
+
+def test_the_name_of_a_sweep_means_all_its_cells(root):
+    cells = [f"{SWEEP}-00{index}" for index in range(3)]
+    for cell in cells:
+        runs.write_json(finished(root, cell) / "plan.json", {"name": "widths"})
+    runs.write_sweep(root, SWEEP, cells, {})
+    found = runs.find("widths", [str(root)])
+    assert (found.sweep, [run.id for run in found.runs]) == (SWEEP, cells)
+
+
+def test_a_number_means_the_cell_that_has_not_ended(root):
+    other = "20260102-000000-even-bay"
+    for cell in (f"{SWEEP}-000", f"{SWEEP}-001", f"{other}-001"):
+        finished(root, cell)
+    runs.mark_unfinished(root, f"{SWEEP}-001")
+    assert runs.find("001", [str(root)]).runs == (Run(str(root), f"{SWEEP}-001"),)
+    with pytest.raises(UsageError, match="no run '000'"):
+        runs.find("000", [str(root)])
+    runs.mark_unfinished(root, f"{other}-001")
+    with pytest.raises(UsageError, match="001 fits 2 runs"):
+        runs.find("001", [str(root)])
+
+
 def test_however_many_runs_are_named_the_root_is_read_once(root, monkeypatch):
     names = [f"20260102-0304{number:02}-brave-otter" for number in range(30)]
     read = []
