@@ -12,8 +12,8 @@ from launcher.runs import Files
 from launcher.states import Liveness, needs_liveness, status_of
 
 
-def liveness(asked: Mapping[str, Files]) -> dict[str, Liveness]:
-    """What the process table says of each run; keys are folders."""
+def liveness(asked: Mapping[str, Files], after: float = 0.0) -> dict[str, Liveness]:
+    """What the process table says of each run, now; keys are folders."""
     found = {folder: _liveness(_answering(files)) for folder, files in asked.items()}
     shot = [each for each, life in found.items() if life.life == "gone" and status_of(asked[each]) is not None]
     if shot:

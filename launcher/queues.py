@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple, Protocol, cast
@@ -19,8 +20,9 @@ MODULES = {"direct": "launcher.direct", "slurm": "launcher.slurm.queue"}
 class Queue(Protocol):
     """What a kind of queue has to know. Keys are the folders of runs, so that one question serves any number."""
 
-    def liveness(self, asked: Mapping[str, Files]) -> dict[str, Liveness]:
-        """What is known of each run that its folder calls unfinished."""
+    def liveness(self, asked: Mapping[str, Files], after: float = 0.0) -> dict[str, Liveness]:
+        """What is known of each run that its folder calls unfinished, found out after that time; a scheduler is else
+        asked rarely, and its last answer counts."""
 
     def with_processes(self, asked: Mapping[str, Files]) -> set[str]:
         """Those of which anything lives, though their folders may call them finished."""
@@ -35,37 +37,46 @@ class Seen(NamedTuple):
     run: Run
     files: Files
     state: State
+    asked: float | None = None
+    """When a scheduler was asked about it, in seconds since 1970; None where its files or processes told its state."""
 
 
-def look(wanted: Iterable[Run], *, follow: bool = False) -> list[Seen]:
+def look(wanted: Iterable[Run], *, follow: bool = False, fresh: bool = False) -> list[Seen]:
     """The state of each run, in the same order; one question to each queue, or other host, for all of its runs.
 
-    `follow` brings here what runs on other hosts have measured.
+    `follow` brings here what runs on other hosts have measured. `fresh` is for what acts on a state: of runs of this
+    machine that have no last word of their own, a scheduler is asked now.
     """
+    after = time.time() if fresh else 0.0
     wanted = list(dict.fromkeys(wanted))
     far = [run for run in wanted if runs.is_elsewhere(run.root)]
     if not far:
-        return _look_here(wanted)
+        return _look_here(wanted, after)
     from launcher.remote import looking
 
-    near = _look_here(run for run in wanted if not runs.is_elsewhere(run.root))
+    near = _look_here((run for run in wanted if not runs.is_elsewhere(run.root)), after)
     found = {each.run: each for each in [*looking.look(far, follow=follow), *near]}
     return [found[run] for run in wanted]
 
 
-def _look_here(wanted: Iterable[Run]) -> list[Seen]:
+def _look_here(wanted: Iterable[Run], after: float = 0.0) -> list[Seen]:
     folders = {f"{run.root}/{run.id}": run for run in wanted}
     files = {folder: runs.load(folder) for folder in folders}
     known: dict[str, Liveness] = {}
     asked = {folder: each for folder, each in files.items() if needs_liveness(each)}
     while asked:
-        known.update(_liveness(asked))
+        known.update(_liveness(asked, after))
         # A run may have had its last word, or changed hands, between the reading of its files and the question. What
         # is gone writes no more, so its files count as they are now.
         again = {folder: runs.load(folder) for folder in asked if known[folder].life == "gone"}
         asked = {folder: each for folder, each in again.items() if each != files[folder] and needs_liveness(each)}
         files.update(again)
-    return [Seen(run, files[folder], judge(files[folder], known.get(folder))) for folder, run in folders.items()]
+    return [_seen(run, files[folder], known.get(folder)) for folder, run in folders.items()]
+
+
+def _seen(run: Run, files: Files, liveness: Liveness | None) -> Seen:
+    told = liveness is not None and needs_liveness(files)  # it may have had its last word since
+    return Seen(run, files, judge(files, liveness), liveness.asked if told and liveness else None)
 
 
 def settle(seen: Iterable[Seen]) -> None:
@@ -106,10 +117,10 @@ def end(files: Mapping[str, Files], grace: float) -> dict[str, str]:
     return failed
 
 
-def _liveness(asked: Mapping[str, Files]) -> dict[str, Liveness]:
+def _liveness(asked: Mapping[str, Files], after: float) -> dict[str, Liveness]:
     found = {folder: Liveness("unknown", f"no queue is known here{_named(files)}") for folder, files in asked.items()}
     for name, group in _by_queue(asked).items():
-        found.update(_queue(name).liveness(group))
+        found.update(_queue(name).liveness(group, after))
     return found
 
 

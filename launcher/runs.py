@@ -101,7 +101,7 @@ def roots(run_root: str | None) -> list[str]:
 
 def elsewhere() -> str:
     """The root whose folders stand for runs on other hosts."""
-    return f"{_state_folder()}/elsewhere"
+    return f"{state_folder()}/elsewhere"
 
 
 def is_elsewhere(root: str) -> bool:
@@ -110,10 +110,11 @@ def is_elsewhere(root: str) -> bool:
 
 
 def _roots_file() -> Path:
-    return Path(_state_folder(), "roots")
+    return Path(state_folder(), "roots")
 
 
-def _state_folder() -> str:
+def state_folder() -> str:
+    """Where the launcher keeps what belongs to the user and not to a run."""
     state = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
     return f"{state}/launcher"
 

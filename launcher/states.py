@@ -10,7 +10,9 @@ from typing import Any, Literal, NamedTuple
 
 from launcher.runs import Files
 
-Name = Literal["queued", "running", "stopping", "done", "failed", "stopped", "cancelled", "lost", "unreachable"]
+Name = Literal[
+    "queued", "running", "suspended", "stopping", "done", "failed", "stopped", "cancelled", "lost", "unreachable"
+]
 
 FINISHED: frozenset[str] = frozenset({"done", "failed", "stopped", "cancelled", "lost"})
 """States that change only by a new submission. An unreachable run may still be running."""
@@ -30,6 +32,10 @@ class Liveness(NamedTuple):
     """Of one that is gone: how the queue itself says that it ended, where it says so."""
     waits: bool = False
     """Of one that is alive: it has no processes now and will get some, as a job that was put back into its queue."""
+    suspended: bool = False
+    """Of one that is alive: its processes are halted, and go on when the scheduler lets them."""
+    asked: float | None = None
+    """When its scheduler was asked, in seconds since 1970; None where none was."""
 
 
 class State(NamedTuple):
@@ -102,7 +108,9 @@ def _waiting(files: Files, liveness: Liveness, unreadable: str) -> State:
     if liveness.life == "alive":
         if unreadable:
             return State("unreachable", unreadable)
-        return State("stopping", "before it starts") if files.stop else State("queued", liveness.reason)
+        if files.stop:
+            return State("stopping", "before it starts")
+        return State("suspended" if liveness.suspended else "queued", liveness.reason)
     if files.stop:
         return State("stopped", "before it started")
     if liveness.outcome:
@@ -119,8 +127,9 @@ def _running(files: Files, status: dict[str, Any], liveness: Liveness) -> State:
         if status.get("state") == "queued" and not files.cancelled and not files.stop:
             return of_status("queued", status.get("reason") or "", status)
         if files.cancelled or files.stop:
-            return of_status("stopping", "cancelled" if files.cancelled else "asked to stop at the next step", status)
-        return of_status("running", liveness.reason, status)
+            asked = "cancelled" if files.cancelled else "asked to stop at the next step"
+            return of_status("stopping", f"{asked}; {liveness.reason}" if liveness.suspended else asked, status)
+        return of_status("suspended" if liveness.suspended else "running", liveness.reason, status)
     if files.cancelled:
         return of_status("cancelled", _saved(files) or "killed on request", status)
     if files.saved is not None:

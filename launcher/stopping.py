@@ -91,6 +91,10 @@ def _cancel_here(
     for each in rest:
         if not each.state.finished:
             request_cancel(each.run.folder)
+    # A job that waits in a scheduler has nothing to save.
+    waiting = [each.run for each in rest if _waits_in_a_scheduler(each)]
+    failed = _end(waiting, 0)
+    rest = [each for each in rest if each.run not in waiting]
     asked = [each for each in rest if not each.state.finished and not is_script(each.run.folder)]
     if asked and not now:
         say(
@@ -98,15 +102,21 @@ def _cancel_here(
             f"{stop_grace:.0f} s is killed (cancel --now kills at once)"
         )
         rest = _wait([each.run for each in rest], stop_grace)
-    failed: dict[str, str] = {}
     if rest:
         say(f"killing {', '.join(each.run.id for each in rest)}")
-        failed = queues.end(
-            {_folder(each.run): runs.load(_folder(each.run)) for each in rest}, 0 if now else term_grace
-        )
-    after = queues.look(wanted)
+        failed |= _end([each.run for each in rest], 0 if now else term_grace)
+    after = queues.look(wanted, fresh=bool(waiting or rest))
     queues.settle(after)
     return [Ended(each, failed.get(_folder(each.run), "")) for each in after]
+
+
+def _waits_in_a_scheduler(each: Seen) -> bool:
+    """Whether a run is a job of which nothing has started yet."""
+    return (each.files.submission or {}).get("queue") == "slurm" and each.state.attempt == 0
+
+
+def _end(wanted: Sequence[Run], grace: float) -> dict[str, str]:
+    return queues.end({_folder(each): runs.load(_folder(each)) for each in wanted}, grace) if wanted else {}
 
 
 def is_script(folder: Path) -> bool:

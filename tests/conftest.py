@@ -1,3 +1,4 @@
+import os
 import signal
 
 pytest_plugins = ["tests.testbed.plugin"]
@@ -5,3 +6,6 @@ pytest_plugins = ["tests.testbed.plugin"]
 # A shell starts what it puts into the background deaf to Ctrl-C, and every process below inherits that. Tests press it.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Schedulers are asked once in 30 s. Tests that don't count the questions wait less.
+os.environ.setdefault("LAUNCHER_ASK_EVERY", "0.2")

@@ -1,10 +1,10 @@
-"""Which Slurm job a run is, and what Slurm says of any number of them in at most two calls."""
+"""Which Slurm job a run is, and the two questions that Slurm is asked about jobs. `shared` says how often."""
 
 from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from launcher.errors import Unavailable
@@ -12,6 +12,8 @@ from launcher.slurm.commands import call, complaint
 
 WAITING = ("PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD", "CONFIGURING")
 ACTIVE = ("RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "RESIZING", "SIGNALING", "STAGE_OUT")
+SUSPENDED = ("SUSPENDED", "STOPPED")
+SUSPENDED_BY = "suspended in Slurm: by another job that goes first, or by an administrator (`scontrol resume`)"
 # Slurm's verdicts in words. The exit code's own story is told by the run's status.json.
 VERDICTS = {
     "OUT_OF_MEMORY": "it used more memory than it had asked for (cluster.mem)",
@@ -50,6 +52,11 @@ class Row(NamedTuple):
     script: str = ""
     """What was submitted; only squeue says it."""
 
+    @property
+    def lives(self) -> bool:
+        """Whether the job runs, or waits for its turn."""
+        return self.state in WAITING or self.state in ACTIVE
+
 
 def job_of(submission: Mapping[str, Any]) -> str | None:
     """The id of a run's job, as `123` or `123_4`; None while sbatch hasn't answered.
@@ -72,33 +79,11 @@ def job_in(answer: str, submission: Mapping[str, Any]) -> str | None:
     return match[1] if index is None else f"{match[1]}_{index}"
 
 
-def of_script(script: str, conf: str | None = None) -> set[str]:
-    """The jobs that were submitted with this script, among those that Slurm still holds. Raises `Unavailable`."""
-    # The base id, of an array too.
-    done = call(["squeue", "--me", "--noheader", "--states=all", "--format=%F|%o"], conf=conf)
-    if done.returncode != 0:
-        raise Unavailable(f"squeue failed: {complaint(done)}")
-    rows = (line.partition("|") for line in done.stdout.splitlines())
-    return {job for job, _, command in rows if command == script}
+def listed(conf: str | None) -> dict[str, Row]:
+    """All jobs of the user that squeue lists, ended ones of the last minutes included. Raises `Unavailable`.
 
-
-def ask(jobs: Mapping[str, str | None], *, accounting: bool = True, conf: str | None = None) -> dict[str, Row]:
-    """What Slurm knows of the jobs, each given with its script, if that is known: a controller that crashed may give an
-    id again that it had given before.
-
-    A live row of squeue wins over what sacct says, which lags and can call a job cancelled whose payload still runs.
-    Jobs that neither knows are missing. Raises `Unavailable`.
+    A row of squeue wins over what sacct says, which lags and can call a job cancelled whose payload still runs.
     """
-    held = _squeue(conf)
-    found = {job: held[job] for job, script in jobs.items() if job in held and script in (None, held[job].script)}
-    rest = sorted(job for job in jobs if job not in held)
-    if rest and accounting:
-        known = _sacct(rest, conf)
-        found.update({job: known[job] for job in rest if job in known})
-    return found
-
-
-def _squeue(conf: str | None) -> dict[str, Row]:
     # All of the user's jobs: naming thousands would cost more, and naming one that is gone is an error.
     done = call(["squeue", "--me", "--array", "--noheader", "--states=all", "--format=%i|%T|%r|%o"], conf=conf)
     if done.returncode != 0:
@@ -106,8 +91,11 @@ def _squeue(conf: str | None) -> dict[str, Row]:
     return _rows(done.stdout)
 
 
-def _sacct(jobs: list[str], conf: str | None) -> dict[str, Row]:
-    """Rows of the accounting; none where the cluster keeps no accounts, as many small ones, or there is no sacct."""
+def accounted(jobs: Sequence[str], conf: str | None) -> dict[str, Row]:
+    """What the accounting says of jobs that squeue does not list; those that it doesn't know are missing.
+
+    None where the cluster keeps no accounts, as many small ones, or there is no sacct. Raises `Unavailable`.
+    """
     found: dict[str, Row] = {}
     if shutil.which("sacct") is None:  # the programs' folder is on the PATH by now: squeue was asked before
         return found

@@ -5,28 +5,34 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from launcher import processes, runs
 from launcher.errors import Unavailable
 from launcher.runs import Files
-from launcher.slurm import jobs
+from launcher.slurm import jobs, shared
 from launcher.slurm.commands import call, complaint
 from launcher.slurm.jobs import Row, job_in, job_of
-from launcher.states import Liveness
+from launcher.slurm.shared import Answer
+from launcher.states import Liveness, needs_liveness, status_of
 
 VERDICT = "verdict.json"
+STALE = 60.0
+"""Seconds without a sign of life in a run's folder after which Slurm may be asked about it at once, once an attempt."""
+CLOCKS_DIFFER = 60.0
+"""Seconds by which a file server's clock may be ahead of this machine's."""
 # Clusters that watch memory without cgroups kill the job and call it failed; only the log has the reason.
 _OVER_MEMORY = re.compile(r"exceeded (?:job )?memory limit|oom.kill|out of memory", re.IGNORECASE)
 
 
-def liveness(asked: Mapping[str, Files]) -> dict[str, Liveness]:
-    """What Slurm says of each run; keys are folders."""
+def liveness(asked: Mapping[str, Files], after: float = 0.0) -> dict[str, Liveness]:
+    """What Slurm says of each run; keys are folders. `after` demands an answer that is newer than that time."""
     found: dict[str, Liveness] = {}
     for conf, group in _by_cluster(asked).items():
-        found.update(_liveness(group, conf))
+        found.update(_liveness(group, conf, after))
     return found
 
 
@@ -38,23 +44,83 @@ def _by_cluster(asked: Mapping[str, Files]) -> dict[str | None, dict[str, Files]
     return groups
 
 
-def _liveness(asked: Mapping[str, Files], conf: str | None) -> dict[str, Liveness]:
+def _liveness(asked: Mapping[str, Files], conf: str | None, after: float) -> dict[str, Liveness]:
     try:
         names = _jobs(asked, conf)
-        known = _with_scripts(asked, names)
-        rows = jobs.ask(known, conf=conf) if known else {}
     except Unavailable as error:
         return {folder: Liveness("unknown", str(error)) for folder in asked}
+    known = {folder: job for folder, job in names.items() if job is not None}
+    # Slurm's last word about a job is not asked for again; what squeue lists counts all the same.
+    kept = {folder: row for folder, job in known.items() if (row := _kept(folder, job))}
+    reasons = {reason for folder, job in known.items() for reason in _reasons(folder, job, asked[folder])}
+    wanted = {job for folder, job in known.items() if folder not in kept}
+    answer = shared.look(wanted, conf, reasons=reasons, after=after) if known else Answer()
     found = {}
     unanswered = {answer: _unanswered(asked[group[0]]) for answer, group in _silent(asked, names).items()}
-    for folder, job in names.items():
-        if job is None:
-            found[folder] = unanswered[_answer(asked[folder])]
+    for folder, files in asked.items():
+        if folder in known:
+            found[folder] = _of_answer(folder, known[folder], files, answer, kept.get(folder))
         else:
-            found[folder] = judge(job, rows.get(job) or _kept(folder, job), _log(asked[folder]))
-        if found[folder].life == "gone" and job is not None and job in rows:
-            _keep(folder, job, rows[job])
+            found[folder] = unanswered[_answer(files)]
     return found
+
+
+def _of_answer(folder: str, job: str, files: Files, answer: Answer, kept: Row | None) -> Liveness:
+    """What the shared answer means for one run."""
+    when = answer.asked or None
+    if answer.error:
+        return Liveness("unknown", answer.error, asked=when)
+    told = answer.row(job, (files.submission or {}).get("script"))
+    status = status_of(files) or {}
+    if _is_newer(f"{folder}/status.json", answer.asked) and status:
+        # The job has started, or was put back into the queue, since Slurm was asked.
+        waits = status.get("state") == "requeued"
+        return Liveness("alive", (status.get("reason") or "") if waits else "", waits=waits, asked=when)
+    if told is None and kept is None and not answer.has(job):
+        return Liveness("alive", "accepted this moment", asked=when)
+    found = judge(job, told or kept, _log(files))._replace(asked=when)
+    if found.life == "gone" and told is not None:
+        _keep(folder, job, told)
+    return found
+
+
+def _is_newer(path: str, asked: float) -> bool:
+    """Whether a file was written since Slurm was asked. A time far ahead is that of a wrong clock."""
+    try:
+        return asked < os.stat(path).st_mtime < time.time() + CLOCKS_DIFFER
+    except OSError:
+        return False
+
+
+def _reasons(folder: str, job: str, files: Files) -> Iterator[str]:
+    """Why Slurm may be asked about a run at once: each is a reason for one look."""
+    status = status_of(files)
+    if status is None:
+        return
+    if status.get("state") == "interrupted":
+        yield f"interrupted {job} {status.get('attempt')}"
+    process = processes.from_json(status.get("process"))
+    if process is not None and process.host == processes.host() and not processes.is_alive(process):
+        yield f"vanished {job} {process.pid} {process.start}"
+    if time.time() - _heartbeat(folder, status.get("attempt")) > STALE:
+        yield f"silent {job} {status.get('attempt')}"
+
+
+def _heartbeat(folder: str, attempt: int | None) -> float:
+    """When an attempt last wrote something, in seconds since 1970."""
+    logs = f"attempts/{attempt}"
+    names = (
+        "status.json",
+        "metrics.jsonl",
+        f"{logs}/stdout.log",
+        f"{logs}/stderr.log",
+        f"telemetry/{attempt}-0.host.csv",
+    )
+    newest = 0.0
+    for name in names:
+        with contextlib.suppress(OSError):
+            newest = max(newest, os.stat(f"{folder}/{name}").st_mtime)
+    return newest
 
 
 def judge(job: str, row: Row | None, log: str = "") -> Liveness:
@@ -63,6 +129,8 @@ def judge(job: str, row: Row | None, log: str = "") -> Liveness:
         return Liveness("gone", f"Slurm no longer knows job {job}")
     if row.state in jobs.WAITING:
         return Liveness("alive", jobs.waits_for(row), waits=True)
+    if row.state in jobs.SUSPENDED:
+        return Liveness("alive", jobs.SUSPENDED_BY, suspended=True)
     if row.state in jobs.ACTIVE:
         return Liveness("alive")
     if row.state == "CANCELLED":
@@ -90,6 +158,7 @@ def _end(asked: Mapping[str, Files], conf: str | None) -> dict[str, str]:
     failed = {folder: "sbatch has not answered, so nobody knows its job" for folder, job in names.items() if not job}
     for start in range(0, len(known), 500):
         done = call(["scancel", "--quiet", *known[start : start + 500]], conf=conf)
+        shared.changed(conf)
         if done.returncode != 0:
             why = f"scancel failed: {complaint(done)}"
             failed.update({folder: why for folder, job in names.items() if job in known[start : start + 500]})
@@ -97,17 +166,19 @@ def _end(asked: Mapping[str, Files], conf: str | None) -> dict[str, str]:
 
 
 def with_processes(asked: Mapping[str, Files]) -> set[str]:
-    """Runs of which Slurm still has a live job, though their folders may call them finished."""
+    """Runs that have a live job in Slurm and no last word of their own: that ends the question without Slurm."""
     found: set[str] = set()
-    for conf, group in _by_cluster(asked).items():
+    for conf, group in _by_cluster({folder: each for folder, each in asked.items() if needs_liveness(each)}).items():
         try:
             names = _jobs(group, conf)
-            known = _with_scripts(group, names)
-            rows = jobs.ask(known, accounting=False, conf=conf) if known else {}
         except Unavailable:
             continue
-        alive = {job for job, row in rows.items() if row.state in jobs.ACTIVE and row.state != "COMPLETING"}
-        found |= {folder for folder, job in names.items() if job in alive}
+        known = {folder: job for folder, job in names.items() if job is not None}
+        answer = shared.look([*known.values()], conf) if known else Answer()
+        rows = {
+            folder: answer.row(job, (group[folder].submission or {}).get("script")) for folder, job in known.items()
+        }
+        found |= {folder for folder, row in rows.items() if row and row.lives and row.state != "COMPLETING"}
     return found
 
 
@@ -120,11 +191,6 @@ def _jobs(asked: Mapping[str, Files], conf: str | None) -> dict[str, str | None]
             answer = _answer_instead(submission, conf)
             names.update({folder: job_in(answer, asked[folder].submission or {}) for folder in group})
     return names
-
-
-def _with_scripts(asked: Mapping[str, Files], names: Mapping[str, str | None]) -> dict[str, str | None]:
-    """What was submitted as each job, where that was recorded."""
-    return {job: (asked[folder].submission or {}).get("script") for folder, job in names.items() if job is not None}
 
 
 def _silent(asked: Mapping[str, Files], names: Mapping[str, str | None]) -> dict[str, list[str]]:
@@ -164,7 +230,10 @@ def _answer_instead(submission: Mapping[str, Any], conf: str | None) -> str:
             return text
     # A resumed run has the script of its submissions before.
     before = {job_of({"answer": str(each)}) for each in answer.parent.glob("sbatch.*.out")}
-    new = jobs.of_script(script, conf) - before if script else set()
+    shown = shared.look((), conf, reasons=[f"unanswered {answer}"])
+    if shown.error:
+        raise Unavailable(shown.error)
+    new = shown.of_script(script) - before if script else set()
     if not new:
         return ""
     found = max(new, key=int)

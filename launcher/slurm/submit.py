@@ -14,7 +14,7 @@ from launcher import plan as plans
 from launcher import processes, run_ids, runs, script
 from launcher.errors import LauncherError, UsageError
 from launcher.plan import Plan
-from launcher.slurm import probing, pulling
+from launcher.slurm import probing, pulling, shared
 from launcher.slurm.commands import call, complaint, environment
 from launcher.slurm.header import shape
 from launcher.slurm.jobs import SUBMITS
@@ -143,6 +143,7 @@ def sbatch(arguments: Sequence[str], answer: Path) -> str:
     if text.strip():
         print(f"sbatch: {text.strip()}", file=sys.stderr)
     complaints.unlink()
+    shared.changed()
     return answer.read_text(encoding="utf-8").strip().partition(";")[0]
 
 

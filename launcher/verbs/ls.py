@@ -65,7 +65,7 @@ def _listing(seen: Sequence[Seen], hidden: int, roots: Sequence[str], width: int
         return [f"no runs{' in ' + ', '.join(roots) if roots else ' yet'}"]
     now = time.time()
     rows = []
-    for run, _, state in seen:
+    for run, _, state, _ in seen:
         folder = f"{run.root}/{run.id}"
         result = summary.result_of(run.folder, state) if state.finished else {}
         rows.append(
@@ -91,10 +91,17 @@ def _listing(seen: Sequence[Seen], hidden: int, roots: Sequence[str], width: int
     lines += [f"{host}: {reason}" for host, reason in silent.items() if host != "-"]
     if hidden:
         lines.append(f"and {hidden} more that have not ended (`ls --all` lists everything)")
+    if asked := [each.asked for each in seen if each.asked is not None]:
+        lines.append(f"the scheduler was asked {_ago(min(asked), now)}")
     counts = Counter(each.state.name for each in seen)
     if len(seen) > NEWEST:
         lines.append(", ".join(f"{count} {name}" for name, count in sorted(counts.items())))
     return lines
+
+
+def _ago(moment: float, now: float) -> str:
+    """How long ago that was. A scheduler is asked rarely, and its last answer is shown meanwhile."""
+    return f"{human.duration(max(0.0, now - moment))} ago"
 
 
 def _host(run: Run) -> str:
@@ -146,12 +153,14 @@ def _one(run: Run, as_json: bool) -> int:
 
 
 def _details(seen: Seen, width: int = 0) -> list[str]:
-    run, files, state = seen
+    run, files, state, asked = seen
     folder, now = run.folder, time.time()
     plan = runs.read_known(folder / "plan.json")
     result = summary.result_of(folder, state)
     submission = files.submission or {}
     rows = [("run", run.id), ("state", summary.headline(state, now))]
+    if asked is not None:
+        rows.append(("scheduler", f"asked {_ago(asked, now)}"))
     sweep = run_ids.sweep_of(run.id)
     if sweep:
         rows.append(("sweep", sweep))
@@ -233,7 +242,7 @@ def _progress(run: Run) -> Progress:
 
 def _object(seen: Seen) -> dict[str, Any]:
     """One run for a program. Names are added here, never changed."""
-    run, files, state = seen
+    run, files, state, asked = seen
     submission = files.submission or {}
     return {
         "id": run.id,
@@ -250,4 +259,5 @@ def _object(seen: Seen) -> dict[str, Any]:
         "ended": state.ended,
         "queue": submission.get("queue"),
         "host": submission.get("host"),
+        "scheduler_age": None if asked is None else round(max(0.0, time.time() - asked), 1),
     }

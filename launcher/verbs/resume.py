@@ -74,7 +74,7 @@ def resume_here(wanted: Sequence[Run], assignments: dict[str, str], *, is_sweep:
 
 
 def _submit(wanted: Sequence[Run], assignments: dict[str, str], is_sweep: bool) -> tuple[list[Path], str]:
-    seen = queues.look(wanted)
+    seen = queues.look(wanted, fresh=True)
     for each in seen:
         _check_further(each, assignments)
     plan_of = {each.run: changes(_plan_of(each), assignments) for each in seen}

@@ -60,7 +60,7 @@ def remove_here(chosen: Sequence[Run], force: bool) -> None:
 
 def _end(chosen: Sequence[Run], force: bool) -> None:
     """Make sure that nothing writes into the folders any more. Raises before anything is deleted."""
-    alive = stopping.unended(queues.look(chosen))
+    alive = stopping.unended(queues.look(chosen, fresh=True))
     if not alive:
         return
     if not force:
@@ -69,7 +69,7 @@ def _end(chosen: Sequence[Run], force: bool) -> None:
     ended = stopping.cancel(
         [each.run for each in alive], now=True, say=lambda text: print(text, file=sys.stderr, flush=True)
     )
-    for (run, _, state), why_not in ended:
+    for (run, _, state, _), why_not in ended:
         if why_not or not state.finished:
             reason = why_not or state.reason or state.name
             raise LauncherError(f"rm: {run.id} is kept: {reason}; if that can't be true any more, delete {run.folder}")

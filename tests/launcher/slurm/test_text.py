@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -16,6 +15,7 @@ from launcher.script import array, render
 from launcher.slurm import jobs, limits, probing, queue
 from launcher.slurm.header import header, shape
 from launcher.slurm.jobs import Row, job_of
+from launcher.slurm.shared import Answer
 from launcher.states import judge
 from tests import golden
 from tests.launcher.hosts import LAPTOP, spec_of
@@ -280,6 +280,8 @@ INTERRUPTED = {"state": "interrupted", "attempt": 1, "reason": "ended by Slurm's
         (Row("PENDING", "Resources"), None, "queued", "waiting for free resources"),
         (Row("RUNNING", "None"), RUNNING, "running", ""),
         (Row("COMPLETING", "None"), RUNNING, "running", ""),
+        (Row("SUSPENDED", "None"), RUNNING, "suspended", "scontrol resume"),
+        (Row("STOPPED", "None"), None, "suspended", "scontrol resume"),
         (Row("PENDING", "BeginTime"), {"state": "requeued", "attempt": 1}, "queued", "begin time"),
         (Row("PENDING", "Resources"), INTERRUPTED, "queued", "waiting for free resources"),
         (Row("OUT_OF_MEMORY", ""), RUNNING, "failed", "more memory than it had asked for"),
@@ -310,12 +312,11 @@ def test_a_cut_or_attributed_state_is_still_read() -> None:
     assert rows == expected
 
 
-def test_a_job_id_that_was_given_again_is_another_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    answers = {"squeue": "7|RUNNING|None|/new/run.sh\n", "sacct": "7|RUNNING|\n8|COMPLETED|\n"}
-    monkeypatch.setattr(jobs, "call", lambda argv, **_: subprocess.CompletedProcess(argv, 0, answers[argv[0]], ""))
-    assert jobs.ask({"7": "/old/run.sh"}) == {}
-    assert jobs.ask({"7": "/new/run.sh", "8": "/old/run.sh"}).keys() == {"7", "8"}
-    assert jobs.ask({"7": None}).keys() == {"7"}
+def test_a_job_id_that_was_given_again_is_another_run() -> None:
+    answer = Answer(held={"7": Row("RUNNING", "", "/new/run.sh")}, accounted={"8": (1.0, Row("COMPLETED", ""))})
+    assert answer.row("7", "/old/run.sh") is None
+    assert answer.row("7", "/new/run.sh") == answer.row("7") == Row("RUNNING", "", "/new/run.sh")
+    assert answer.row("8", "/old/run.sh") == Row("COMPLETED", "")
 
 
 def test_a_host_without_sacct_knows_no_accounts_and_is_asked_all_the_same(
@@ -325,4 +326,5 @@ def test_a_host_without_sacct_knows_no_accounts_and_is_asked_all_the_same(
     squeue.write_text("#!/bin/sh\necho '12|RUNNING|None|/runs/a/run.sh'\n")
     squeue.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert jobs.ask({"12": None, "13": None}) == {"12": Row("RUNNING", "None", "/runs/a/run.sh")}
+    assert jobs.listed(None) == {"12": Row("RUNNING", "None", "/runs/a/run.sh")}
+    assert jobs.accounted(["13"], None) == {}

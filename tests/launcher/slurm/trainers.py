@@ -18,7 +18,8 @@ from launcher import runs
 from launcher.plan import Plan, resolve
 from launcher.probe import code_files, probe
 from launcher.slurm.commands import call
-from launcher.slurm.jobs import of_script
+from launcher.slurm.jobs import listed
+from launcher.slurm.shared import Answer
 from launcher.submission import submit
 from launcher.verbs import resume
 from tests.launcher.hosts import spec_of
@@ -145,7 +146,9 @@ def submissions(folder: Path) -> set[str]:
     """Slurm's jobs for this run, by what was submitted; its accounting may lack one if the controller was killed."""
     argv = ["sacct", "--allusers", "--allocations", "--noheader", "--parsable2", "--starttime=now-1hours"]
     lines = call([*argv, "--format=JobID,SubmitLine"]).stdout.splitlines()
-    return {line.partition("|")[0] for line in lines if f"{folder}/run.sh" in line} | of_script(f"{folder}/run.sh")
+    return {line.partition("|")[0] for line in lines if f"{folder}/run.sh" in line} | Answer(
+        held=listed(None)
+    ).of_script(f"{folder}/run.sh")
 
 
 def told(folder: Path) -> str:

@@ -1,0 +1,220 @@
+"""Slurm's last answer about the user's jobs, shared by all launchers of the user: a cluster is asked once in 30 s.
+
+    STATE/launcher/slurm/<cluster>.json      the answer, and when Slurm was asked
+    STATE/launcher/slurm/<cluster>.lock      held while Slurm is asked, so that only one launcher asks
+    STATE/launcher/slurm/<cluster>.changed   its time of change: when a job was last submitted or cancelled
+
+STATE is $XDG_STATE_HOME, or ~/.local/state; <cluster> is a digest of SLURM_CONF. Where the folder can't be written, the
+answer is kept for this process alone. LAUNCHER_ASK_EVERY in the environment is another interval in seconds, for tests.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import functools
+import hashlib
+import json
+import os
+import time
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from launcher import runs
+from launcher.errors import Unavailable
+from launcher.slurm import jobs
+from launcher.slurm.jobs import Row
+
+INTERVAL = 30.0
+"""Seconds between two looks at one cluster."""
+LONGEST = 600.0
+"""Seconds between two looks at most, however often Slurm has failed to answer; each failure doubles them."""
+SOON = 2.0
+"""Seconds after a submission or cancellation at which one look is allowed: Slurm needs a moment to find a reason."""
+KEPT = 3600.0
+"""Seconds for which the accounting's word about a job is kept; a caller keeps a verdict in the run's folder."""
+REASONS_KEPT = 1000
+
+
+class Answer(NamedTuple):
+    """What Slurm said when it was last asked."""
+
+    asked: float = 0.0
+    """Seconds since 1970; 0 before the first time."""
+    held: Mapping[str, Row] = {}
+    """Every job of the user's that squeue listed."""
+    accounted: Mapping[str, tuple[float, Row | None]] = {}
+    """Jobs that squeue did not list: when sacct was asked about each, and what it said. None is nothing."""
+    error: str = ""
+    """Why there was no answer, in words."""
+    failures: int = 0
+    """Looks in a row that had no answer."""
+    reasons: tuple[str, ...] = ()
+    """The reasons for immediate looks that were used up."""
+
+    def row(self, job: str, script: str | None = None) -> Row | None:
+        """What Slurm knows of a job. A controller that crashed may give an id again, so `script`, what the job was
+        submitted with, has to be the same where both are known."""
+        if job in self.held:
+            return self.held[job] if script in (None, self.held[job].script) else None
+        return self.accounted.get(job, (0.0, None))[1]
+
+    def has(self, job: str) -> bool:
+        """Whether Slurm was asked about the job."""
+        return job in self.held or job in self.accounted
+
+    def of_script(self, script: str) -> set[str]:
+        """The jobs that were submitted with this script: of an array its own id."""
+        return {job.partition("_")[0] for job, row in self.held.items() if row.script == script}
+
+
+def look(wanted: Collection[str], conf: str | None, *, reasons: Collection[str] = (), after: float = 0.0) -> Answer:
+    """The shared answer, renewed first where that is due. sacct is asked about those of `wanted` that squeue lacks.
+
+    It is due 30 s after the last look, twice as long after each failure; `SOON` after a change; at once for a job that
+    Slurm was not asked about yet, and once for each of `reasons`. `after` demands an answer newer than that time.
+    """
+    path = _path(conf)
+    answer = _read(path)
+    if not _due(answer, path, wanted, reasons, after):
+        return answer
+    with _alone(path):
+        answer = _read(path)  # another launcher may have asked while this one waited for the lock
+        if _due(answer, path, wanted, reasons, after):
+            answer = _ask(answer, wanted, reasons, conf)
+            _write(path, answer)
+    return answer
+
+
+def changed(conf: str | None = None) -> None:
+    """Note that a job was submitted or cancelled, so that a look is allowed soon."""
+    path = _path(conf).with_suffix(".changed")
+    _noted[path] = time.time()
+    with contextlib.suppress(OSError):
+        _make(path.parent)
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
+        os.utime(path)
+
+
+def pending_change(answer: Answer, conf: str | None) -> bool:
+    """Whether a job was submitted or cancelled since Slurm was asked."""
+    return _changed(_path(conf)) > answer.asked
+
+
+def _interval() -> float:
+    with contextlib.suppress(ValueError):
+        return float(os.environ.get("LAUNCHER_ASK_EVERY", ""))
+    return INTERVAL
+
+
+def _due(answer: Answer, path: Path, wanted: Collection[str], reasons: Collection[str], after: float) -> bool:
+    now, interval = time.time(), _interval()
+    if answer.asked > now + 1.0 or answer.asked < after:  # a clock that was set back
+        return True
+    if now - answer.asked >= min(max(interval, LONGEST), interval * 2**answer.failures):
+        return True
+    change = _changed(path)
+    if change > answer.asked:
+        return now - change >= min(SOON, interval)
+    if answer.failures:
+        return False
+    return not all(map(answer.has, wanted)) or not set(reasons) <= set(answer.reasons)
+
+
+def _ask(before: Answer, wanted: Collection[str], reasons: Collection[str], conf: str | None) -> Answer:
+    now = time.time()
+    used = tuple(dict.fromkeys([*before.reasons, *reasons]))[-REASONS_KEPT:]
+    try:
+        held = jobs.listed(conf)
+        rest = {each for each in wanted if each not in held}
+        # The word of another launcher's question stays, and is renewed while it isn't the last one.
+        rest |= {job for job, (_, row) in before.accounted.items() if row and row.lives and job not in held}
+        told = jobs.accounted(sorted(rest), conf) if rest else {}
+    except Unavailable as error:
+        return before._replace(asked=now, error=str(error), failures=min(before.failures + 1, 16), reasons=used)
+    kept = {job: each for job, each in before.accounted.items() if now - each[0] < KEPT and job not in held}
+    return Answer(now, held, {**kept, **{job: (now, told.get(job)) for job in rest}}, reasons=used)
+
+
+# The file
+
+_own: dict[Path, Answer] = {}
+"""Answers of this process that could not be written."""
+_noted: dict[Path, float] = {}
+"""Changes that this process made."""
+
+
+def _path(conf: str | None) -> Path:
+    cluster = hashlib.sha256((conf or os.environ.get("SLURM_CONF") or "").encode(errors="surrogateescape"))
+    return Path(runs.state_folder(), "slurm", f"{cluster.hexdigest()[:16]}.json")
+
+
+def _make(folder: Path) -> None:
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+
+def _changed(path: Path) -> float:
+    file = path.with_suffix(".changed")
+    noted = _noted.get(file, 0.0)
+    with contextlib.suppress(OSError):
+        return max(noted, file.stat().st_mtime)
+    return noted
+
+
+@contextlib.contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    """Hold the cluster's lock; without one where no file can be made or locked."""
+    lock = None
+    try:
+        with contextlib.suppress(OSError):
+            _make(path.parent)
+            lock = os.open(path.with_suffix(".lock"), os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+    finally:
+        if lock is not None:
+            os.close(lock)
+
+
+def _read(path: Path) -> Answer:
+    own = _own.get(path, Answer())
+    try:
+        found = path.stat()
+        shared = _parsed(path, found.st_mtime_ns, found.st_ino)
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        return own
+    return shared if shared.asked >= own.asked else own
+
+
+@functools.lru_cache(maxsize=8)
+def _parsed(path: Path, changed: int, inode: int) -> Answer:
+    """The answer in the file; `changed` and `inode` say which one it is."""
+    values: dict[str, Any] = json.loads(path.read_bytes())
+    return Answer(
+        float(values["asked"]),
+        {str(job): Row(*map(str, row)) for job, row in values["held"].items()},
+        {str(job): (float(when), Row(*map(str, row)) if row else None) for job, (when, row) in values["told"].items()},
+        str(values["error"]),
+        int(values["failures"]),
+        tuple(map(str, values["reasons"])),
+    )
+
+
+def _write(path: Path, answer: Answer) -> None:
+    values = {
+        "schema": 1,
+        "asked": answer.asked,
+        "held": answer.held,
+        "told": answer.accounted,
+        "error": answer.error,
+        "failures": answer.failures,
+        "reasons": answer.reasons,
+    }
+    try:
+        _make(path.parent)
+        runs.write_text(path, json.dumps(values))
+    except OSError:  # no room, or a folder that can't be written: this process at least keeps the manners
+        _own[path] = answer
+    else:
+        _own.pop(path, None)

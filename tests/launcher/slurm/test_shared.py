@@ -1,0 +1,293 @@
+"""How often Slurm is asked: counted by stand-ins for its programs that note each call."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from launcher import processes, queues, runs, starting
+from launcher.runs import Run
+from launcher.slurm import shared
+from launcher.states import State
+from launcher.verbs import ls
+from tests.launcher import run_folders
+
+STAND_IN = """#!/bin/sh
+echo "$(date +%s.%N) ${0##*/}" >>CALLS
+cat "FOLDER/${0##*/}.out" 2>/dev/null
+exit $(cat "FOLDER/${0##*/}.code" 2>/dev/null || echo 0)
+"""
+
+
+class Cluster:
+    """squeue, sacct and scancel that print what a test says and note each call."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self._calls = folder, folder / "calls"
+        folder.mkdir()
+        for name in ("squeue", "sacct", "scancel"):
+            (folder / name).write_text(STAND_IN.replace("CALLS", str(self._calls)).replace("FOLDER", str(folder)))
+            (folder / name).chmod(0o755)
+
+    def says(self, squeue: str = "", sacct: str = "", code: int = 0) -> None:
+        (self.folder / "squeue.out").write_text(squeue)
+        (self.folder / "squeue.code").write_text(str(code))
+        (self.folder / "sacct.out").write_text(sacct)
+
+    def calls(self, name: str = "squeue") -> int:
+        return self._calls.read_text().count(name) if self._calls.exists() else 0
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
+    found = Cluster(tmp_path / "programs")
+    monkeypatch.setenv("PATH", f"{found.folder}:{os.environ['PATH']}")
+    monkeypatch.delenv("SLURM_CONF", raising=False)
+    monkeypatch.delenv("LAUNCHER_ASK_EVERY", raising=False)
+    yield found
+    shared._own.clear()
+    shared._noted.clear()
+
+
+def submitted(root: Path, job: int, name: str = run_folders.NAME, status: Mapping[str, object] | None = None) -> Path:
+    """The folder of a run that sbatch accepted as that job."""
+    folder = run_folders.make(root, name)
+    (folder / "sbatch.1.out").write_text(f"{job}\n")
+    starting.record_submission(
+        folder, queue="slurm", first_attempt=1, script=f"{folder}/run.sh", answer=str(folder / "sbatch.1.out")
+    )
+    if status is not None:
+        (folder / "attempts/1").mkdir(parents=True)
+        runs.write_json(folder / "status.json", {"schema": 1, "attempt": 1, **status})
+        os.utime(folder / "status.json", (time.time() - 5, time.time() - 5))
+    return folder
+
+
+def row(folder: Path, job: int, state: str, reason: str = "None") -> str:
+    return f"{job}|{state}|{reason}|{folder}/run.sh\n"
+
+
+def state(folder: Path) -> State:
+    return queues.look([Run(str(folder.parent), folder.name)])[0].state
+
+
+def test_all_verbs_and_terminals_of_a_user_ask_a_cluster_once_in_30_seconds(
+    root: Path, cluster: Cluster, tmp_path: Path
+) -> None:
+    folder = submitted(root, 7, status={"state": "running"})
+    gone = submitted(root, 8, "20260102-030406-calm-fox", status={"state": "running"})
+    cluster.says(row(folder, 7, "RUNNING"), "8|RUNNING|\n")
+    began = time.monotonic()
+    verbs = [["watch", folder.name], ["watch", gone.name, folder.name], ["logs", "-f", folder.name]]
+    open_ones = [
+        subprocess.Popen(
+            [sys.executable, "-m", "launcher", *each, f"run_root={root}"],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        for each in verbs
+    ]
+    try:
+        while time.monotonic() - began < 40:
+            run_folders.launcher("ls", f"run_root={root}", state_home=tmp_path / "state")
+            time.sleep(1)
+    finally:
+        for each in open_ones:
+            each.terminate()
+            each.wait()
+    assert (cluster.calls("squeue"), cluster.calls("sacct")) == (2, 2)
+
+
+def test_a_last_word_in_status_json_ends_the_question_without_slurm(root: Path, cluster: Cluster) -> None:
+    folder = submitted(root, 7, status={"state": "failed", "exit_code": 1})
+    assert state(folder).name == "failed"
+    assert not queues.with_processes({str(folder): runs.load(str(folder))})
+    assert cluster.calls() == 0
+
+
+def test_a_listing_shows_how_old_the_answer_is(
+    root: Path, cluster: Cluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = submitted(root, 7)
+    cluster.says(row(folder, 7, "PENDING", "Resources"))
+    state(folder)
+    age(12)
+    ls.main([f"run_root={root}"])
+    assert "the scheduler was asked 12s ago" in capsys.readouterr().out
+    ls.main([folder.name, f"run_root={root}"])
+    assert "scheduler  asked 12s ago" in " ".join(capsys.readouterr().out.split("\n"))
+    ls.main(["--json", f"run_root={root}"])
+    assert 12 <= json.loads(capsys.readouterr().out)[0]["scheduler_age"] < 15
+    assert cluster.calls() == 1
+
+
+def age(seconds: float) -> None:
+    """Make the shared answer older."""
+    (path,) = Path(runs.state_folder(), "slurm").glob("*.json")
+    values = json.loads(path.read_text())
+    runs.write_json(path, {**values, "asked": values["asked"] - seconds})
+
+
+def test_after_a_submission_there_is_one_look_two_seconds_later(root: Path, cluster: Cluster) -> None:
+    first = submitted(root, 7)
+    cluster.says(row(first, 7, "PENDING", "Resources"))
+    assert state(first).reason == "waiting for free resources"
+    second = submitted(root, 8, "20260102-030406-calm-fox")
+    shared.changed()
+    cluster.says(row(first, 7, "RUNNING") + row(second, 8, "PENDING", "Priority"))
+    assert state(second)[:2] == ("queued", "accepted this moment")
+    assert cluster.calls() == 1
+    time.sleep(shared.SOON + 0.1)
+    for _ in range(3):
+        assert state(second).reason == "waiting: others go first"
+    assert cluster.calls() == 2
+
+
+def test_a_job_that_slurm_was_not_asked_about_is_looked_up_at_once_and_only_once(root: Path, cluster: Cluster) -> None:
+    first, second = submitted(root, 7), submitted(root, 8, "20260102-030406-calm-fox")
+    cluster.says(row(first, 7, "RUNNING"))
+    assert state(first).name == "queued"
+    for _ in range(3):
+        assert state(second).reason == "it never started: Slurm no longer knows job 8"
+    assert (cluster.calls("squeue"), cluster.calls("sacct")) == (2, 1)
+
+
+def test_a_verdict_of_slurm_is_asked_for_once(root: Path, cluster: Cluster) -> None:
+    folder = submitted(root, 7, status={"state": "running"})
+    cluster.says("", "7|NODE_FAIL|\n")
+    assert state(folder).reason == "its node failed (job 7)"
+    age(60)
+    assert state(folder).reason == "its node failed (job 7)"
+    assert (cluster.calls("squeue"), cluster.calls("sacct")) == (2, 1)
+
+
+def test_a_process_that_vanished_permits_one_immediate_look(root: Path, cluster: Cluster) -> None:
+    child = subprocess.Popen(["sleep", "300"])
+    process = processes.identity(child.pid)
+    assert process is not None
+    folder = submitted(root, 7, status={"state": "running", "process": processes.to_json(process)})
+    cluster.says(row(folder, 7, "RUNNING"))
+    assert state(folder).name == "running"
+    child.kill()
+    child.wait()
+    cluster.says(row(folder, 7, "OUT_OF_MEMORY"))
+    for _ in range(3):
+        assert "more memory than it had asked for" in state(folder).reason
+    assert cluster.calls() == 2
+
+
+def test_a_stale_heartbeat_permits_one_immediate_look(root: Path, cluster: Cluster) -> None:
+    folder = submitted(root, 7, status={"state": "running"})
+    cluster.says(row(folder, 7, "RUNNING"))
+    (folder / "metrics.jsonl").touch()
+    assert state(folder).name == "running"
+    for each in ("metrics.jsonl", "status.json"):
+        os.utime(folder / each, (time.time() - 90, time.time() - 90))
+    cluster.says(row(folder, 7, "NODE_FAIL"))
+    for _ in range(3):
+        assert state(folder).reason == "its node failed (job 7)"
+    assert cluster.calls() == 2
+
+
+def test_a_run_that_started_or_was_requeued_since_the_last_look_is_shown_as_its_folder_says(
+    root: Path, cluster: Cluster
+) -> None:
+    folder = submitted(root, 7)
+    cluster.says(row(folder, 7, "PENDING", "Resources"))
+    assert state(folder).name == "queued"
+    (folder / "attempts/1").mkdir(parents=True)
+    runs.write_json(folder / "status.json", {"schema": 1, "attempt": 1, "state": "running"})
+    assert state(folder).name == "running"
+    runs.write_json(folder / "status.json", {"schema": 1, "attempt": 1, "state": "requeued", "reason": "to go on"})
+    assert state(folder)[:2] == ("queued", "to go on")
+    assert cluster.calls() == 1
+
+
+def test_errors_double_the_time_to_the_next_look_and_a_submission_ends_that(root: Path, cluster: Cluster) -> None:
+    folder = submitted(root, 7)
+    cluster.says("Unable to contact slurm controller", code=1)
+    for failures, wait in ((1, 60), (2, 120), (3, 240), (4, 480), (5, 600)):
+        found = state(folder)
+        assert found.name == "unreachable" and "Unable to contact" in found.reason
+        assert cluster.calls() == failures
+        age(wait - 5)
+        state(folder)
+        assert cluster.calls() == failures
+        age(6)
+    state(folder)
+    assert cluster.calls() == 6
+    shared.changed()
+    cluster.says(row(folder, 7, "RUNNING"))
+    time.sleep(shared.SOON + 0.1)
+    assert state(folder).name == "queued" and cluster.calls() == 7
+
+
+def test_what_acts_on_a_state_has_a_fresh_answer(root: Path, cluster: Cluster) -> None:
+    folder = submitted(root, 7, status={"state": "running"})
+    cluster.says(row(folder, 7, "NODE_FAIL"))
+    assert state(folder).name == "failed"
+    cluster.says(row(folder, 7, "PENDING", "BeginTime"))
+    (seen,) = queues.look([Run(str(root), folder.name)], fresh=True)
+    assert seen.state.name == "queued"
+
+
+def test_two_launchers_that_find_the_answer_old_ask_once(root: Path, cluster: Cluster, tmp_path: Path) -> None:
+    folder = submitted(root, 7)
+    cluster.says(row(folder, 7, "RUNNING"))
+    state(folder)
+    age(60)
+    (lock,) = Path(runs.state_folder(), "slurm").glob("*.lock")
+    with open(lock, "wb") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        argv = run_folders.command("ls", f"run_root={root}")
+        waiting = [subprocess.Popen(argv, stdout=subprocess.DEVNULL) for _ in range(3)]
+        time.sleep(2)
+        assert cluster.calls() == 1
+    assert [each.wait(30) for each in waiting] == [0, 0, 0]
+    assert cluster.calls() == 2
+
+
+@pytest.mark.parametrize("damage", [b"", b"{", b"[]", b'{"asked": null}', b"\xff", b'{"asked": 1e999}'])
+def test_a_damaged_answer_is_asked_for_anew(root: Path, cluster: Cluster, damage: bytes) -> None:
+    folder = submitted(root, 7)
+    cluster.says(row(folder, 7, "PENDING", "Resources"))
+    state(folder)
+    (path,) = Path(runs.state_folder(), "slurm").glob("*.json")
+    path.write_bytes(damage)
+    assert state(folder).reason == "waiting for free resources"
+    assert cluster.calls() == 2
+
+
+def test_where_the_answer_cannot_be_written_a_process_keeps_it(root: Path, cluster: Cluster) -> None:
+    folder = submitted(root, 7)
+    cluster.says(row(folder, 7, "PENDING", "Resources"))
+    Path(runs.state_folder(), "slurm").write_text("in the way")
+    for _ in range(3):
+        assert state(folder).reason == "waiting for free resources"
+    assert cluster.calls() == 1
+
+
+def test_a_suspended_job_is_not_running(root: Path, cluster: Cluster) -> None:
+    folder = submitted(root, 7, status={"state": "running"})
+    cluster.says(row(folder, 7, "SUSPENDED"))
+    assert state(folder).name == "suspended"
+    assert "scontrol resume" in state(folder).reason
+    assert not state(folder).finished
+
+
+def test_cancel_takes_a_job_that_waits_out_of_the_queue_at_once(root: Path, cluster: Cluster) -> None:
+    folder = submitted(root, 7)
+    cluster.says(row(folder, 7, "PENDING", "Dependency"))
+    began = time.monotonic()
+    run_folders.launcher("cancel", folder.name, f"run_root={root}", state_home=Path(os.environ["XDG_STATE_HOME"]))
+    assert cluster.calls("scancel") == 1
+    assert time.monotonic() - began < 10
+    assert state(folder)[:2] == ("cancelled", "before it started")
