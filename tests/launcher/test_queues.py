@@ -86,7 +86,7 @@ def test_a_run_that_ends_between_the_reading_of_its_files_and_the_question_is_do
     shell_of(folder)
     ask = direct.liveness
 
-    def late(asked):
+    def late(asked, after):
         (folder / "go").touch()
         child.wait(20)
         return ask(asked)
@@ -103,7 +103,7 @@ def test_a_cell_that_starts_as_its_driver_dies_is_running(root, monkeypatch):
     shell_of(cells[0])
     ask = direct.liveness
 
-    def late(asked):
+    def late(asked, after):
         if driver.returncode is None:
             (cells[0] / "go").touch()
             shell_of(cells[1])
