@@ -31,7 +31,8 @@ INTERVAL = 30.0
 LONGEST = 600.0
 """Seconds between two looks at most, however often Slurm has failed to answer; each failure doubles them."""
 SOON = 2.0
-"""Seconds after a submission or cancellation at which one look is allowed: Slurm needs a moment to find a reason."""
+"""After a submission or cancellation one look is allowed at once and one after so many seconds, in which Slurm finds
+out why a job waits, or ends one. Looks are never closer to each other because of it."""
 KEPT = 3600.0
 """Seconds for which the accounting's word about a job is kept; a caller keeps a verdict in the run's folder."""
 REASONS_KEPT = 1000
@@ -72,8 +73,8 @@ class Answer(NamedTuple):
 def look(wanted: Collection[str], conf: str | None, *, reasons: Collection[str] = (), after: float = 0.0) -> Answer:
     """The shared answer, renewed first where that is due. sacct is asked about those of `wanted` that squeue lacks.
 
-    It is due 30 s after the last look, twice as long after each failure; `SOON` after a change; at once for a job that
-    Slurm was not asked about yet, and once for each of `reasons`. `after` demands an answer newer than that time.
+    It is due 30 s after the last look, twice as long after each failure; at once and `SOON` after a change; at once for
+    a job that Slurm was not asked about yet, and for each of `reasons`. `after` demands an answer newer than that time.
     """
     path = _path(conf)
     answer = _read(path)
@@ -97,11 +98,6 @@ def changed(conf: str | None = None) -> None:
         os.utime(path)
 
 
-def pending_change(answer: Answer, conf: str | None) -> bool:
-    """Whether a job was submitted or cancelled since Slurm was asked."""
-    return _changed(_path(conf)) > answer.asked
-
-
 def _interval() -> float:
     with contextlib.suppress(ValueError):
         return float(os.environ.get("LAUNCHER_ASK_EVERY", ""))
@@ -114,9 +110,9 @@ def _due(answer: Answer, path: Path, wanted: Collection[str], reasons: Collectio
         return True
     if now - answer.asked >= min(max(interval, LONGEST), interval * 2**answer.failures):
         return True
-    change = _changed(path)
-    if change > answer.asked:
-        return now - change >= min(SOON, interval)
+    soon = min(SOON, interval)
+    if answer.asked < _changed(path) + soon:
+        return now - answer.asked >= soon
     if answer.failures:
         return False
     return not all(map(answer.has, wanted)) or not set(reasons) <= set(answer.reasons)

@@ -194,7 +194,7 @@ def test_any_queue_can_be_added_and_is_asked_once_for_all_of_its_runs(root, monk
 
     class Pbs:
         @staticmethod
-        def liveness(files):
+        def liveness(files, after):
             asked.append(sorted(files))
             return {folder: Liveness("alive", "waits for resources") for folder in files}
 

@@ -136,19 +136,24 @@ def age(seconds: float) -> None:
     runs.write_json(path, {**values, "asked": values["asked"] - seconds})
 
 
-def test_after_a_submission_there_is_one_look_two_seconds_later(root: Path, cluster: Cluster) -> None:
+def test_after_a_submission_there_is_one_look_at_once_and_one_two_seconds_later(root: Path, cluster: Cluster) -> None:
     first = submitted(root, 7)
     cluster.says(row(first, 7, "PENDING", "Resources"))
     assert state(first).reason == "waiting for free resources"
     second = submitted(root, 8, "20260102-030406-calm-fox")
     shared.changed()
-    cluster.says(row(first, 7, "RUNNING") + row(second, 8, "PENDING", "Priority"))
+    cluster.says(row(first, 7, "RUNNING") + row(second, 8, "PENDING"))
     assert state(second)[:2] == ("queued", "accepted this moment")
     assert cluster.calls() == 1
+    age(shared.SOON)
+    for _ in range(3):
+        assert state(second).reason == "waiting"
+    assert cluster.calls() == 2
+    cluster.says(row(first, 7, "RUNNING") + row(second, 8, "PENDING", "Priority"))
     time.sleep(shared.SOON + 0.1)
     for _ in range(3):
         assert state(second).reason == "waiting: others go first"
-    assert cluster.calls() == 2
+    assert cluster.calls() == 3
 
 
 def test_a_job_that_slurm_was_not_asked_about_is_looked_up_at_once_and_only_once(root: Path, cluster: Cluster) -> None:
