@@ -56,7 +56,15 @@ def observed(reports: Iterable[Report], planned: Iterable[int] = ()) -> dict[str
 
 def judge(reports: Sequence[Report], planned: Iterable[int] = ()) -> tuple[str, str]:
     """The verdict and its reason."""
-    findings = list(_findings(reports, set(planned)))
+    return _verdict(reports, [*_of_steps(reports), *_of_run(reports, set(planned))])
+
+
+def judge_so_far(reports: Sequence[Report]) -> tuple[str, str]:
+    """The same before the end of the run: of what speaks against it, only what no later step can change."""
+    return _verdict(reports, list(_of_steps(reports)))
+
+
+def _verdict(reports: Sequence[Report], findings: Sequence[Finding]) -> tuple[str, str]:
     for verdict in (CONTRADICTED, UNKNOWN):
         reasons = list(dict.fromkeys(text for kind, text in findings if kind == verdict))
         if reasons:
@@ -65,13 +73,13 @@ def judge(reports: Sequence[Report], planned: Iterable[int] = ()) -> tuple[str, 
     return PROVED, _summary(reports)
 
 
-def _findings(reports: Sequence[Report], planned: set[int]) -> Iterator[Finding]:
-    if not reports:
-        yield UNKNOWN, "no step was observed"
-        return
-    yield from _attendance(reports, planned)
-    rule = reports[0]["rule"]
-    if any(report["rule"] != rule for report in reports):
+def _of_steps(reports: Sequence[Report]) -> Iterator[Finding]:
+    """Findings that stay, whatever is observed later."""
+    for step, present in sorted(_by_step(reports).items()):
+        absent = set(range(present[0]["world_size"])) - {report["rank"] for report in present}
+        if absent:
+            yield UNKNOWN, f"step {step} was not observed on rank {', '.join(map(str, sorted(absent)))}"
+    if any(report["rule"] != reports[0]["rule"] for report in reports):
         yield CONTRADICTED, "not all observed steps and ranks were told the same precision"
     for report in reports:
         for kind, text in _of_step(report):
@@ -79,16 +87,22 @@ def _findings(reports: Sequence[Report], planned: set[int]) -> Iterator[Finding]
     yield from _optimizer(reports)
 
 
-def _attendance(reports: Sequence[Report], planned: set[int]) -> Iterator[Finding]:
-    by_step: dict[int, list[Report]] = {}
-    for report in reports:
-        by_step.setdefault(report["step"], []).append(report)
-    for step in sorted(planned - by_step.keys()):
+def _of_run(reports: Sequence[Report], planned: set[int]) -> Iterator[Finding]:
+    """Findings that a later step could have cured."""
+    if not reports:
+        yield UNKNOWN, "no step was observed"
+        return
+    for step in sorted(planned - _by_step(reports).keys()):
         yield UNKNOWN, f"step {step} was to be observed and was not"
-    for step, present in sorted(by_step.items()):
-        absent = set(range(present[0]["world_size"])) - {report["rank"] for report in present}
-        if absent:
-            yield UNKNOWN, f"step {step} was not observed on rank {', '.join(map(str, sorted(absent)))}"
+    if reports[0]["rule"]["level"] == "o2" and not any(report["optimizer"] for report in reports):
+        yield UNKNOWN, "no observed step reached the optimizer, so its float32 masters weren't seen"
+
+
+def _by_step(reports: Sequence[Report]) -> dict[int, list[Report]]:
+    found: dict[int, list[Report]] = {}
+    for report in reports:
+        found.setdefault(report["step"], []).append(report)
+    return found
 
 
 def _of_step(report: Report) -> Iterator[Finding]:
@@ -240,14 +254,14 @@ def _parameters(report: Report) -> Iterator[Finding]:
 
 
 def _optimizer(reports: Sequence[Report]) -> Iterator[Finding]:
+    if not reports:
+        return
     rule = reports[0]["rule"]
     level, half = rule["level"], rule["dtype"]
     stepped: Counter[str] = Counter()
     for report in reports:
         stepped.update(report["optimizer"])
     if not stepped:
-        if level == "o2":
-            yield UNKNOWN, "no observed step reached the optimizer, so its float32 masters weren't seen"
         return
     if level == "o3" or (level == "o2" and not rule["masters"]):
         if half not in stepped and any(each["dtype"] == half for report in reports for each in report["parameters"]):

@@ -220,13 +220,13 @@ class Run(ABC):
 
     def _proof_problem(self, observed: dict[str, Any], training: Training) -> str | None:
         """Why the proof fails the run, in one sentence."""
-        level = self.settings.amp.level
+        level, why = self.settings.amp.level, observed["why"]
+        if training.done < training.total:
+            why += f"; so it ended after step {training.done:,} of {training.total:,}"
         if observed["verdict"] == "contradicted":
-            early = f"; so it ended after step {training.done:,} of {training.total:,}"
-            told = early if training.done < training.total else ""
-            return f"what ran was not amp={level}: {observed['why']}{told}"
+            return f"what ran was not amp={level}: {why}"
         if observed["verdict"] == "unknown" and self.settings.require_proof:
-            return f"nothing proves that amp={level} ran: {observed['why']} (require_proof=false lets that pass)"
+            return f"nothing proves that amp={level} ran: {why} (require_proof=false lets that pass)"
         return None
 
 

@@ -121,6 +121,7 @@ class Training:
         self._watch = watch
         self._planned = choose_steps(self.total, settings.seed, self.first + 1)
         self._epoch: list[dict[str, Any]] = []
+        self._said_unknown = False
         self.profiling = Profiling(settings.profile, profiler, folder)
         every = settings.checkpoint.stop_every
         last = min(self.total, (self.first // every + 1) * every) if every else self.total
@@ -161,7 +162,7 @@ class Training:
             self.recorder.end(executed, first=number + 1, count=count, epoch=epoch, timed=timed)
             self.done = number = number + count
             self.profiling.after(number)
-            if watched and number < self.total and self._is_contradicted():
+            if watched and number < self.total and self._is_hopeless():
                 self._flush()  # further steps would be wasted, and what they leave is nothing to go on from
                 return True
             if number % self.steps_per_epoch == 0 or number == self.total:
@@ -191,8 +192,15 @@ class Training:
         planned = self._planned if self.done == self.total else set()
         return verdict.observed(self._reports(), planned)
 
-    def _is_contradicted(self) -> bool:
-        return self.ranks.broadcast(verdict.judge(self._reports())[0]) == verdict.CONTRADICTED
+    def _is_hopeless(self) -> bool:
+        """Whether no later step can save the run's proof. Where none is required, that is said once instead."""
+        kind, why = self.ranks.broadcast(verdict.judge_so_far(self._reports()))
+        if kind == verdict.UNKNOWN and not self.settings.require_proof:
+            if not self._said_unknown:
+                self._say(f"no proof: {why} (require_proof=false lets that pass)")
+            self._said_unknown = True
+            return False
+        return kind != verdict.PROVED
 
     def seconds(self) -> float:
         """That all attempts took."""

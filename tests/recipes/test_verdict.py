@@ -108,6 +108,14 @@ def test_what_could_not_be_seen_is_unknown(change: dict[str, Any], reason: str) 
         assert reason in why
 
 
+def test_only_what_no_later_step_can_change_is_judged_before_the_end() -> None:
+    assert verdict.judge_so_far([report(problems=["blind"])]) == ("unknown", "step 1: blind")
+    assert verdict.judge_so_far([of_level("o1", optimizer={"bfloat16": 1})])[0] == "contradicted"
+    skipped = of_level("o2", optimizer={})
+    assert judged(skipped)[0] == "unknown"
+    assert verdict.judge_so_far([skipped])[0] == "proved", "a later step may reach the optimizer"
+
+
 @pytest.mark.parametrize("backward", [False, True])
 @pytest.mark.parametrize(("half", "kind"), [(91, "proved"), (90, "proved"), (89, "contradicted"), (0, "contradicted")])
 def test_nine_tenths_have_to_be_half_forward_and_backward_each(backward: bool, half: int, kind: str) -> None:

@@ -208,13 +208,26 @@ def test_a_model_that_computes_in_float32_fails_the_run_as_soon_as_it_is_seen_an
 UNSEEN = "import recipes.torch_.eager\nrecipes.torch_.eager.missing = lambda **_: 'a thing to see with'"
 
 
-def test_what_could_not_be_observed_fails_the_run_unless_that_is_allowed(tmp_path, words):
+def test_what_could_not_be_observed_ends_the_run_at_once_unless_that_is_allowed(tmp_path, words):
     ended = sabotage(tmp_path, UNSEEN, "amp=o1", *words, "steps=4")
     assert ended.returncode == 1
     assert "nothing proves that amp=o1 ran" in ended.stderr
+    assert len(ended.stderr.splitlines()) == 1
+    found = result(tmp_path / "run")
+    assert (found["status"], found["observed"]["verdict"], found["steps"]) == ("failed", "unknown", 1)
+    assert found["reason"].endswith("; so it ended after step 1 of 4 (require_proof=false lets that pass)")
+    assert not list((tmp_path / "run" / "checkpoints").glob("*"))
+
+
+def test_where_no_proof_is_required_it_is_told_once_that_there_will_be_none(tmp_path, words):
     ended = sabotage(tmp_path, UNSEEN, "amp=o1", *words, "steps=5", "require_proof=false")
     assert ended.returncode == 0, ended.stderr
-    assert result(tmp_path / "run")["observed"]["verdict"] == "unknown"
+    found = result(tmp_path / "run")
+    assert (found["observed"]["verdict"], found["steps"]) == ("unknown", 5)
+    told = [line for line in ended.stdout.splitlines() if line.startswith("no proof: step 1: ")]
+    assert len(told) == 1
+    assert "a thing to see with" in told[0]
+    assert ended.stdout.index(told[0]) < ended.stdout.index("epoch")
 
 
 def test_a_run_that_breaks_off_leaves_its_reason(tmp_path, words):
