@@ -6,6 +6,9 @@
      "calls": [{"operation", "functions", "backward", "dtype", "kept", "compiled", "device", "calls", "flops"}],
      "listed": [{"function", "dtypes", "calls"}],        functions of allow and deny, dtypes of their tensors in order
      "unseen": [function],                               functions of allow and deny whose calls can't be seen
+     "asked": {"allow", "deny", "keep_fp32"},            what each entry of the user's means -> how it was written
+     "matched": [pattern],                               patterns of keep_fp32 of which a module ran
+     "evaluation": False,                                it is of an evaluation, and shows what matches entries alone
      "unaccounted": {operation: times},                  what may have multiplied matrices and wasn't counted
      "audit": "",                                        where a second witness disagrees
      "parameters": [{"group": "norm" | "kept" | "other", "dtype", "elements"}],
@@ -24,6 +27,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from recipes.levels import Amp
+from recipes.operations import PADDLE
 
 
 def head(
@@ -39,6 +43,7 @@ def head(
     device: str,
     parameters: Sequence[dict[str, Any]],
     float32_parameters: bool | None = None,
+    evaluation: bool = False,
 ) -> dict[str, Any]:
     """The report of a step before anything of it is seen: what was asked for, and the parameters as they are.
 
@@ -65,6 +70,13 @@ def head(
         "calls": [],
         "listed": [],
         "unseen": [],
+        "asked": {
+            "allow": {PADDLE.get(each, each): each for each in amp.allow},
+            "deny": {PADDLE.get(each, each): each for each in amp.deny},
+            "keep_fp32": {each: each for each in amp.keep_fp32},
+        },
+        "matched": [],
+        "evaluation": evaluation,
         "unaccounted": {},
         "audit": "",
         "parameters": list(parameters),

@@ -30,9 +30,10 @@ def observed(reports: Iterable[Report], planned: Iterable[int] = ()) -> dict[str
     """result.json's "observed" from the reports of all ranks; `planned` are steps that had to be observed."""
     reports = sorted(reports, key=lambda each: (each["step"], each["rank"]))
     verdict, why = judge(reports, planned)
+    reports = _of_training(reports)
     flops: Counter[str] = Counter()
     devices: Counter[str] = Counter()
-    for call in (call for report in reports for call in report["calls"]):
+    for call in _calls(reports):
         flops[call["dtype"]] += call["flops"]
         devices[call["device"]] += call["flops"]
     last = reports[-1] if reports else None
@@ -89,23 +90,57 @@ def _of_steps(reports: Sequence[Report]) -> Iterator[Finding]:
 
 def _of_run(reports: Sequence[Report], planned: set[int]) -> Iterator[Finding]:
     """Findings that a later step could have cured."""
-    if not reports:
+    if not _of_training(reports):
         yield UNKNOWN, "no step was observed"
         return
     for step in sorted(planned - _by_step(reports).keys()):
         yield UNKNOWN, f"step {step} was to be observed and was not"
+    for entry in unmatched(reports):
+        yield UNKNOWN, f"{entry} matched nothing that was observed: check the name, or leave it out"
     if reports[0]["rule"]["level"] == "o2" and not any(report["optimizer"] for report in reports):
         yield UNKNOWN, "no observed step reached the optimizer, so its float32 masters weren't seen"
 
 
+def unmatched(reports: Sequence[Report]) -> list[str]:
+    """The user's entries that nothing observed matched, as `amp.deny=[matmul]`; an operation's names count as one."""
+    asked: Mapping[str, Mapping[str, str]] = reports[0].get("asked", {}) if reports else {}
+    functions = {each["function"] for report in reports for each in report["listed"]}
+    functions |= {each["functions"][0] for each in _calls(reports) if len(each["functions"]) == 1}
+    patterns = {each for report in reports for each in report.get("matched", ())}
+    return [
+        f"amp.{key}=[{name}]"
+        for key, entries in asked.items()
+        for means, name in entries.items()
+        if means not in (patterns if key == "keep_fp32" else functions) and not _untold(means, reports)
+    ]
+
+
+def _untold(function: str, reports: Sequence[Report]) -> bool:
+    """Whether some step can't tell what became of a function, which is a finding of its own."""
+    return any(
+        text.startswith(f"{function} is on") for each in reports for kind, text in _lists(each) if kind == UNKNOWN
+    )
+
+
+def _of_training(reports: Sequence[Report]) -> list[Report]:
+    return [each for each in reports if not each.get("evaluation")]
+
+
+def _calls(reports: Sequence[Report]) -> list[Mapping[str, Any]]:
+    return [call for report in reports for call in report["calls"]]
+
+
 def _by_step(reports: Sequence[Report]) -> dict[int, list[Report]]:
     found: dict[int, list[Report]] = {}
-    for report in reports:
+    for report in _of_training(reports):
         found.setdefault(report["step"], []).append(report)
     return found
 
 
 def _of_step(report: Report) -> Iterator[Finding]:
+    if report.get("evaluation"):
+        yield from (each for each in _lists(report) if each[0] == CONTRADICTED)
+        return
     for problem in report["problems"]:
         yield UNKNOWN, problem
     for operation, times in sorted(report["unaccounted"].items()):
@@ -288,16 +323,17 @@ def _float32(report: Report) -> Iterator[Finding]:
 
 
 def _summary(reports: Sequence[Report]) -> str:
+    reports = _of_training(reports)
     rule = reports[0]["rule"]
     dtype = rule["dtype"]
     shares = []
     for backward in (False, True):
-        calls = [each for report in reports for each in report["calls"] if each["backward"] is backward]
+        calls = [each for each in _calls(reports) if each["backward"] is backward]
         done = _flops(each for each in calls if each["dtype"] == dtype)
         shares.append(f"{_percent(done, _flops(calls))} of {_phase(backward)}")
     steps = sorted({report["step"] for report in reports})
     ranks = max(report["world_size"] for report in reports)
-    rest = [each for report in reports for each in report["calls"] if each["dtype"] != dtype]
+    rest = [each for each in _calls(reports) if each["dtype"] != dtype]
     asked = [each for each in rest if each["dtype"] == "float32" and "float32" in _allowed(each, rule)]
     other = [each for each in rest if each not in asked]
     return (

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import paddle
@@ -65,14 +65,15 @@ class Witness:
         self._precision = precision
 
     @contextlib.contextmanager
-    def step(self, number: int) -> Iterator[None]:
+    def step(self, number: int, *, evaluation: bool = False) -> Iterator[None]:
         """Watch one whole step: forward, backward and optimizer. Nothing is reported of a step that raises."""
         missing = [
             each for each in ("get_low_precision_op_list", "clear_low_precision_op_list") if not hasattr(core, each)
         ]
         if missing:
             yield
-            self.reports.append({**self._head(number), "problems": [f"this Paddle has no {missing[0]}"]})
+            head = self._head(number, evaluation)
+            self.reports.append({**head, "problems": [f"this Paddle has no {missing[0]}"]})
             return
         seen = Seen(self._is_kept)
         before = paddle.get_flags(FLAG)[FLAG]
@@ -86,9 +87,10 @@ class Witness:
             kernels = _kernels()
         self.reports.append(
             {
-                **self._head(number),
+                **self._head(number, evaluation),
                 "calls": _calls(seen.calls, seen.flops, self._precision.device),
                 "listed": [*_listed(self._precision.allow, seen.inside), *_listed(self._precision.deny, kernels)],
+                "matched": self._matched(seen.ran),
                 "unaccounted": {name: sum(kernels[name].values()) for name in OTHERS if kernels.get(name)},
                 "audit": _disagreement(seen.calls, kernels),
                 "optimizer": dict(seen.stepped),
@@ -126,7 +128,15 @@ class Witness:
         told = {name: str(on) for name, on in switches.items()} if self._precision.device == "cuda" else {}
         return {"switches": told, "arithmetic": {"matmul": "float32" if exact else "tf32"}}
 
-    def _head(self, number: int) -> dict[str, Any]:
+    def _matched(self, ran: Collection[int]) -> list[str]:
+        """The patterns of `amp.keep_fp32` of which a layer ran, by what it is or by what it is in."""
+        return [
+            pattern
+            for pattern, kept in self._precision.kept_by.items()
+            if any(id(inner) in ran for layer in kept for inner in layer.sublayers(include_self=True))
+        ]
+
+    def _head(self, number: int, evaluation: bool = False) -> dict[str, Any]:
         precision = self._precision
         return observation.head(
             number,
@@ -137,6 +147,7 @@ class Witness:
             tf32=precision.tf32,
             device=precision.device,
             parameters=self._parameters(),
+            evaluation=evaluation,
         )
 
     def _parameters(self) -> list[dict[str, Any]]:
@@ -174,6 +185,8 @@ class Seen:
         """What optimizers stepped, in elements by dtype."""
         self.inside: dict[str, Counter[str]] = {}
         """Kernels of what has parameters alone, without what the training loop or a loss computes beside it."""
+        self.ran: set[int] = set()
+        """The layers that were called, by their ids."""
         self._is_kept = is_kept
         self._depth = 0
 
@@ -186,6 +199,7 @@ class Seen:
             if not paddle.in_dynamic_mode():
                 return original(layer, *inputs, **named)
             told(layer)
+            self.ran.add(id(layer))
             outermost = not self._depth and bool(layer.parameters())
             before = _kernels() if outermost else {}
             self._depth += 1

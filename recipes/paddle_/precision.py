@@ -76,6 +76,8 @@ class Precision:
         self.allow, self.deny = paddle_lists(amp.allow, amp.deny)
         self.kept_layers: tuple[nn.Layer, ...] = ()
         """Layers that `amp.keep_fp32` keeps in float32, with all inside of them."""
+        self.kept_by: dict[str, tuple[nn.Layer, ...]] = {}
+        """The same by pattern of `amp.keep_fp32`."""
         self.skipped_total = 0
         """Optimizer steps skipped so far."""
         self.on_step: list[OptimizerStep] = []
@@ -238,6 +240,7 @@ class Decorated(AutoCast):
     def decorate(self, model: nn.Layer, optimizer: paddle.optimizer.Optimizer) -> tuple[nn.Layer, Any]:
         kept = _matching(model, self.amp.keep_fp32)
         self.kept_layers = tuple(kept.values())
+        self.kept_by = {each: tuple(_matching(model, (each,)).values()) for each in self.amp.keep_fp32}
         norms = [each for each in model.sublayers(include_self=True) if isinstance(each, NORMS)]
         masters = self.level == "o2" and self.amp.master_weights is not False
         excluded = [*kept.values(), *(norms if self.level == "o2" else [])]

@@ -179,7 +179,7 @@ class GraphWitness(Witness):
         self._graph = graph
 
     @contextlib.contextmanager
-    def step(self, number: int) -> Iterator[None]:
+    def step(self, number: int, *, evaluation: bool = False) -> Iterator[None]:
         yield
         calls: list[dict[str, Any]] = [
             {
@@ -198,7 +198,7 @@ class GraphWitness(Witness):
         float32 = any(each["dtype"] == "float32" for each in calls)
         self.reports.append(
             {
-                **self._head(number),
+                **self._head(number, evaluation),
                 "calls": calls,
                 "listed": self._graph.listed((*self._precision.allow, *self._precision.deny)),
                 "unaccounted": dict(self._graph.unknown()),

@@ -39,6 +39,8 @@ class Reading:
     calls: list[dict[str, Any]] = field(default_factory=list)
     listed: Counter[tuple[str, str]] = field(default_factory=Counter)
     """How often an operation of the lists stands in them, by its name and dtype."""
+    kept: set[str] = field(default_factory=set)
+    """Names of the layers kept in float32 of which an operation stands in them."""
     unaccounted: Counter[str] = field(default_factory=Counter)
     audit: str = ""
     per_sample: bool = False
@@ -60,6 +62,7 @@ def read(collected: Iterable[Any], named: Sequence[str], kept: str | None, compi
         one = Reading()
         units.add(_read_one(graph, named, kept, compiled, one))
         found.listed.update(one.listed)
+        found.kept.update(one.kept)
         found.unaccounted.update(one.unaccounted)
         found.calls.extend(one.calls)
     units.discard(None)
@@ -69,6 +72,7 @@ def read(collected: Iterable[Any], named: Sequence[str], kept: str | None, compi
     return Reading(
         calls=found.calls,
         listed=found.listed,
+        kept=found.kept,
         unaccounted=found.unaccounted,
         audit="; ".join(disagreements),
         per_sample=units == {True},
@@ -84,6 +88,8 @@ def _read_one(graph: Any, named: Sequence[str], kept: str | None, compiled: bool
         for name in names & set(named):
             if dtype_of(node) not in INTEGERS:  # as a gather of labels has
                 found.listed[name, dtype_of(node)] += 1
+        if kept is not None:
+            found.kept.update(layer_of(node.name, kept))
         if base(node.op) not in PRODUCTS and may_multiply(node.op) and not (compiled and CLUSTER.match(node.op)):
             found.unaccounted[node.op] += 1
     for function in graph.library.function:
@@ -115,6 +121,11 @@ def _read_one(graph: Any, named: Sequence[str], kept: str | None, compiled: bool
                 )
             )
     return per_sample
+
+
+def layer_of(operation: str, kept: str) -> list[str]:
+    """The name of the kept layer that an operation is of, from `.../kept.NAME./...`; none of any other operation."""
+    return re.findall(rf"/{kept}\.([^/]+)\.(?:_\d+)?/", operation)
 
 
 def _works(graph: Any, products: Sequence[Any]) -> tuple[bool, dict[str, int | None]]:

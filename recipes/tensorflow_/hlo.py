@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from recipes.tensorflow_.graphs import BACKWARD, Reading, call
+from recipes.tensorflow_.graphs import BACKWARD, Reading, call, layer_of
 from recipes.tensorflow_.operations import PRODUCTS
 
 DTYPES = {"f64": "float64", "f32": "float32", "f16": "float16", "bf16": "bfloat16"}
@@ -59,7 +59,11 @@ def read(text: str, kept: str | None, device: str) -> Reading:
     calls: list[dict[str, Any]] = []
     unaccounted: Counter[str] = Counter()
     listed: Counter[tuple[str, str]] = Counter()
+    layers: set[str] = set()
     for each in instructions(text):
+        name = each.attribute(r'op_name="([^"]*)"')
+        if kept is not None:
+            layers.update(layer_of(name, kept))
         target = each.attribute(r'custom_call_target="([^"]*)"')
         if not _multiplies(each.opcode, target):
             continue
@@ -70,7 +74,6 @@ def read(text: str, kept: str | None, device: str) -> Reading:
             continue
         dtype = max((operand.dtype for operand in present), key=lambda name: WIDTHS.get(name, 0))
         operation = each.attribute(r'op_type="(\w+)"')
-        name = each.attribute(r'op_name="([^"]*)"')
         one = call(
             target or each.opcode,
             dtype,
@@ -82,7 +85,7 @@ def read(text: str, kept: str | None, device: str) -> Reading:
         )
         calls.append({**one, "functions": [operation] if operation in PRODUCTS else []})
         listed[operation, dtype] += 1
-    return Reading(calls=calls, listed=listed, unaccounted=unaccounted)
+    return Reading(calls=calls, listed=listed, kept=layers, unaccounted=unaccounted)
 
 
 def instructions(text: str) -> Iterator[Instruction]:

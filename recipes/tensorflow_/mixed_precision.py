@@ -121,10 +121,10 @@ def matching(model: keras.Model, patterns: Sequence[str]) -> tuple[str, ...]:
                 f"(its layers: {', '.join(names[:12])}{', ...' * (len(names) > 12)})",
                 "amp.keep_fp32",
             )
-    return tuple(name for name in names if any(_within(name, pattern) for pattern in patterns))
+    return tuple(name for name in names if any(within(name, pattern) for pattern in patterns))
 
 
-def _within(name: str, pattern: str) -> bool:
+def within(name: str, pattern: str) -> bool:
     parts = name.split(".")
     return any(fnmatchcase(".".join(parts[:depth]), pattern) for depth in range(1, len(parts) + 1))
 
@@ -145,7 +145,7 @@ def _name_operations(layer: keras.Layer) -> None:
     call = layer.call
 
     def named(*arguments: Any, **named_arguments: Any) -> Any:
-        with tf.name_scope(KEPT):
+        with tf.name_scope(f"{KEPT}.{layer.name}."):  # the dots end the name: TensorFlow adds _1 to a scope used before
             return call(*arguments, **named_arguments)
 
     layer.call = named

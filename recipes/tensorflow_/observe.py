@@ -26,7 +26,7 @@ from recipes import observation, verdict
 from recipes.tensorflow_ import float32_probe, graphs, hlo, xla
 from recipes.tensorflow_.devices import World
 from recipes.tensorflow_.graphs import Reading
-from recipes.tensorflow_.mixed_precision import KEPT
+from recipes.tensorflow_.mixed_precision import KEPT, within
 from recipes.tensorflow_.operations import PRODUCTS, base, may_multiply
 from recipes.tensorflow_.precision import Precision
 
@@ -64,6 +64,8 @@ class Witness:
         self._before: set[Any] = set()
         self._watched: list[int] = []
         """Numbers of the steps under way that are watched."""
+        self._evaluation = False
+        """What is watched is an evaluation."""
         if not self._missing:
             self._begin_to_collect()
 
@@ -71,7 +73,7 @@ class Witness:
         context.enable_graph_collection()
 
     @contextlib.contextmanager
-    def step(self, number: int) -> Iterator[None]:
+    def step(self, number: int, *, evaluation: bool = False) -> Iterator[None]:
         """Watch one whole step, or the execution of several that it is part of. Nothing is reported of one that raises.
 
         Within itself it is another step of the same execution.
@@ -80,6 +82,7 @@ class Witness:
         if len(self._watched) > 1:
             yield
             return
+        self._evaluation = evaluation
         try:
             if self._missing:
                 yield
@@ -122,9 +125,11 @@ class Witness:
         readings = [self._known[name] for name in executed if name in self._known]
         unaccounted = Counter({f"{name} outside of any graph": times for name, times in eager.items()})
         listed: Counter[tuple[str, str]] = Counter()
+        kept: set[str] = set()
         for each in readings:
             unaccounted.update(each.unaccounted)
             listed.update(each.listed)
+            kept |= each.kept
         calls = [call for each in readings for call in each.calls]
         if len({each.per_sample for each in readings if each.calls}) > 1:
             unaccounted[graphs.MIXED] += len(calls)
@@ -144,6 +149,7 @@ class Witness:
                 for (name, dtype), times in listed.items()
                 if name in names
             ],
+            "matched": [each for each in precision.amp.keep_fp32 if kept & set(self._named(each))],
             "unaccounted": dict(unaccounted),
             "audit": "; ".join(each.audit for each in readings if each.audit),
             "optimizer": _elements(precision.stepped()),
@@ -171,11 +177,18 @@ class Witness:
         for one in programs:
             found.calls.extend(one.calls)
             found.listed.update(one.listed)
+            found.kept.update(one.kept)
             found.unaccounted.update(one.unaccounted)
         if mixed:
             found.unaccounted[graphs.MIXED] += len(found.calls)
             found.calls.clear()
         return found
+
+    def _named(self, pattern: str) -> Iterator[str]:
+        """Names of the layers that a pattern of `amp.keep_fp32` keeps in float32, without what they are in."""
+        for name in self._precision.kept:
+            if within(name, pattern):
+                yield name.rpartition(".")[2]
 
     def _kept_scope(self) -> str | None:
         """What stands in the names of the operations of layers kept in float32; None where none is."""
@@ -196,6 +209,7 @@ class Witness:
             device=precision.device,
             parameters=self._parameters(),
             float32_parameters=precision.amp.level != "o3",
+            evaluation=self._evaluation,
         )
         return {**head, "xla_clusters": len(self._before) if xla.folder() else None}
 

@@ -33,6 +33,8 @@ _OTHER_NAMES = {
     "sub": ("sub", "rsub"),
 }
 """torch functions whose operation has another name, or several."""
+_IN_PLACE = frozenset("celu dropout elu hardsigmoid hardswish hardtanh leaky_relu mish relu relu6 selu silu".split())
+"""Functions that take `inplace=True`, and are another operation then: `relu_`."""
 _FUNCTIONS = {operation: function for function, operations in _OTHER_NAMES.items() for operation in operations}
 
 
@@ -71,7 +73,9 @@ def profiler() -> AbstractContextManager[Any]:
 def read(profile: Any, listed: Sequence[str]) -> Audit:
     """What `profile`, which has ended, saw. `listed` are torch functions of interest."""
     tree = profile.kineto_results.experimental_event_tree()
-    reader = _Reader({operation: function for function in listed for operation in _operations(function)})
+    names = {operation: function for function in listed for operation in _operations(function)}
+    names |= {f"{function}_": function for function in listed if function in _IN_PLACE}
+    reader = _Reader(names)
     reader.find_ranges(tree)
     for event in tree:
         reader.walk(event, _Place())

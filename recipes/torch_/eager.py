@@ -33,7 +33,9 @@ class Dispatched(TorchDispatchMode):
         self.optimizer_steps = 0
         """Above zero while an optimizer steps."""
         self._pauses = 0
-        self._kept = {id(each) for each in kept}
+        self.kept_ran: set[torch.nn.Module] = set()
+        """Those of `kept` that ran."""
+        self._kept = {id(each): each for each in kept}
         self._on_float32 = on_float32
         self._forward_call: dict[int, int] = {}  # autograd node -> index of the call that made it
         self._kinds: dict[Any, str] = {}
@@ -48,6 +50,8 @@ class Dispatched(TorchDispatchMode):
         kind = self._kinds.get(func)
         if kind is None:
             kind = self._kinds[func] = _kind(func)
+        if self._kept and not self._pauses and not in_backward():
+            self._running_kept()
         if kind == LIGHT or self._pauses or self.in_optimizer():
             return func(*args, **kwargs)
         if kind == UNKNOWN:
@@ -127,14 +131,20 @@ class Dispatched(TorchDispatchMode):
             return False
         if backward and origin >= 0:
             return self.record.calls[origin].kept
+        running = self._running_kept()
+        return None if backward and running is False else running
+
+    def _running_kept(self) -> bool | None:
+        """Whether a module of `amp.keep_fp32` is on the Python stack; None where it can't be told."""
         frame = sys._getframe(1)
         while frame is not None:
-            if frame.f_code.co_name == "_call_impl" and id(frame.f_locals.get("self")) in self._kept:
+            if frame.f_code.co_name == "_call_impl" and (module := self._kept.get(id(frame.f_locals.get("self")))):
+                self.kept_ran.add(module)
                 return True
             if frame.f_code.co_filename.startswith("<eval_with_key>"):
                 return None  # code that torch.compile made of several modules
             frame = frame.f_back
-        return None if backward else False
+        return False
 
 
 def missing(compiles: bool) -> str:

@@ -54,33 +54,36 @@ class Witness:
         """One for each step observed on this rank, ready for JSON; they may be saved and put back on resuming."""
         self._model = model
         self._precision = precision
+        self._kept: dict[nn.Module, set[str]] = {}
+        """Modules kept in float32, with the patterns of `amp.keep_fp32` that name them or what they are in."""
         names = _names(model)
-        self._kept = {
-            module
-            for module, name in names.items()
-            if any(
-                fnmatchcase(".".join(name.split(".")[:depth]), pattern)
-                for pattern in precision.amp.keep_fp32
-                for depth in range(1, name.count(".") + 2)
-            )
-        }
+        for module, name in names.items():
+            parents = [".".join(name.split(".")[:depth]) for depth in range(1, name.count(".") + 2)]
+            self._keep(module, parents)
         self._modules = list(names)
 
+    def _keep(self, module: nn.Module, names: Iterable[str]) -> None:
+        """Count the module as kept if a pattern matches one of these names."""
+        patterns = {each for each in self._precision.amp.keep_fp32 for name in names if fnmatchcase(name, each)}
+        if patterns:
+            self._kept.setdefault(module, set()).update(patterns)
+
     @contextlib.contextmanager
-    def step(self, number: int) -> Iterator[None]:
+    def step(self, number: int, *, evaluation: bool = False) -> Iterator[None]:
         """Watch one whole step: forward, backward and optimizer. Nothing is reported of a step that raises."""
         missing = eager.missing(compiles=any(_is_compiled(each) for each in self._model.modules()))
         if missing:
             yield
-            self.reports.append({**self._head(number), "problems": [f"this torch has no {missing}"]})
+            head = self._head(number, evaluation)
+            self.reports.append({**head, "problems": [f"this torch has no {missing}"]})
             return
         watch = Watch(self._kept, self._owners())
         with contextlib.ExitStack() as stack:
             profile = watch.start(stack)
             yield
-        self.reports.append({**self._head(number), **watch.report(profile, self._precision)})
+        self.reports.append({**self._head(number, evaluation), **watch.report(profile, self._precision)})
 
-    def _head(self, number: int) -> dict[str, Any]:
+    def _head(self, number: int, evaluation: bool) -> dict[str, Any]:
         ranks = distributed.is_available() and distributed.is_initialized()
         precision = self._precision
         return observation.head(
@@ -94,6 +97,7 @@ class Witness:
             tf32=precision.tf32,
             device=precision.device.type,
             parameters=self._parameters(),
+            evaluation=evaluation,
         )
 
     def _owners(self) -> dict[nn.Parameter, tuple[nn.Module, bool]]:

@@ -124,8 +124,8 @@ class _Watched(Witness):
         kept = set(self._precision.kept)
         for name, each in module.named_modules():
             self._seen.add(id(each))
-            if name in kept:
-                self._kept.update(each.modules())
+            for inner in each.modules() if name in kept else ():
+                self._keep(inner, [name])
         self._modules = list(dict.fromkeys([*self._modules, *module.modules()]))
         self._known.update(super()._owners())
 

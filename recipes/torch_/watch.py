@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -22,10 +22,13 @@ from recipes.torch_.precision import Precision
 class Watch:
     """The two witnesses, the compiled code's graphs, the optimizers and the float32 arithmetic of one step."""
 
-    def __init__(self, kept: Collection[nn.Module], owners: dict[nn.Parameter, tuple[nn.Module, bool]]) -> None:
+    def __init__(
+        self, kept: Mapping[nn.Module, Iterable[str]], owners: dict[nn.Parameter, tuple[nn.Module, bool]]
+    ) -> None:
+        """`kept` are the modules of `amp.keep_fp32`, with the patterns that each stands for."""
         self.mode = eager.Dispatched(kept, self._on_float32)
         self.problems: list[str] = []
-        self._keeps = bool(kept)
+        self._kept = kept
         self._owners = owners
         self._owners_by_address: dict[int, tuple[nn.Module, bool]] = {}
         self._stepped: Counter[str] = Counter()
@@ -61,6 +64,7 @@ class Watch:
                 for (function, dtypes), count in seen.listed.items()
             ],
             "unseen": [each for each in listed if not audit.has_operation(each)],
+            "matched": sorted({name for each in self.mode.kept_ran for name in self._kept[each]}),
             "unaccounted": dict(self.mode.record.unaccounted),
             "audit": audit.disagreement(calls, seen) if profile is not None else "",
             "optimizer": dict(self._stepped),
@@ -105,7 +109,7 @@ class Watch:
             return
         try:
             graph = compiled.parse(artifact.inductor_post_grad_graph_str)
-            found = compiled.calls(graph, inputs, eager.in_backward(), self._keeps, self._owner)
+            found = compiled.calls(graph, inputs, eager.in_backward(), bool(self._kept), self._owner)
         except (SyntaxError, Unaccounted) as error:
             record.unaccounted[f"compiled code ({error})"] += 1
             return
@@ -120,7 +124,10 @@ class Watch:
             for parameter, owner in self._owners.items():
                 local = parameter.to_local() if hasattr(parameter, "to_local") else parameter
                 self._owners_by_address[local.untyped_storage().data_ptr()] = owner
-        return self._owners_by_address.get(tensor.untyped_storage().data_ptr())
+        owner = self._owners_by_address.get(tensor.untyped_storage().data_ptr())
+        if owner is not None and owner[0] in self._kept:
+            self.mode.kept_ran.add(owner[0])
+        return owner
 
 
 def _with_functions(calls: Sequence[Call], seen: audit.Audit) -> Iterator[Call]:

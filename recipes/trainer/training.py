@@ -47,8 +47,8 @@ class Witness(Protocol):
     reports: list[dict[str, Any]]
     """One for each step observed on this rank."""
 
-    def step(self, number: int) -> AbstractContextManager[None]:
-        """Around the execution that step `number` is part of."""
+    def step(self, number: int, *, evaluation: bool = False) -> AbstractContextManager[None]:
+        """Around the execution that step `number` is part of, or around the `evaluation` after it."""
 
 
 class Executor(Protocol):
@@ -256,7 +256,7 @@ class Training:
     def _end_epoch(self, epoch: int, evaluate: Evaluate | None) -> None:
         self._flush()
         rows, self._epoch = self._epoch, []
-        held_out = evaluate() if evaluate else {}
+        held_out = self._evaluate(evaluate) if evaluate else {}
         if held_out:
             self.event("eval", step=self.done, epoch=epoch, **held_out)
         measures = "  ".join(f"held-out {name} {value:.4f}" for name, value in held_out.items())
@@ -264,6 +264,17 @@ class Training:
         rate = statistics.fmean(row["samples_per_second"] for row in rows)
         epochs = -(-self.total // self.steps_per_epoch)
         self._say(f"epoch {epoch + 1:>{len(str(epochs))}}/{epochs}  loss {loss:.4f}  {measures}  {rate:,.0f} samples/s")
+
+    def _evaluate(self, evaluate: Evaluate) -> Mapping[str, float]:
+        """The held-out measures. The first evaluation is observed where it alone may match an entry of the lists."""
+        amp = self.settings.amp
+        if amp.allow or amp.deny or amp.keep_fp32:
+            reports = self._reports()
+            open_entries = verdict.unmatched(reports) and not any(each.get("evaluation") for each in reports)
+            if self.ranks.broadcast(bool(open_entries)):
+                with self._witness.step(self.done, evaluation=True):
+                    return evaluate()
+        return evaluate()
 
     def _save(self) -> Path | None:
         """A checkpoint of this very step; its path, on rank 0 in a run folder."""

@@ -116,6 +116,43 @@ def test_only_what_no_later_step_can_change_is_judged_before_the_end() -> None:
     assert verdict.judge_so_far([skipped])[0] == "proved", "a later step may reach the optimizer"
 
 
+def asked(**entries: dict[str, str]) -> dict[str, Any]:
+    return {"asked": {"allow": {}, "deny": {}, "keep_fp32": {}, **entries}}
+
+
+LISTED = [{"function": "matmul", "dtypes": ["float32"], "calls": 1}]
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"rule": {"deny": ["matmul"]}, **asked(deny={"matmul": "matmul"})}, "amp.deny=[matmul] matched nothing"),
+        ({"rule": {"deny": ["matmul"]}, **asked(deny={"matmul": "matmul_v2"})}, "amp.deny=[matmul_v2] matched"),
+        ({"rule": {"allow": ["softmax"]}, **asked(allow={"softmax": "softmax"})}, "amp.allow=[softmax] matched"),
+        ({"rule": {"keep_fp32": ["head*"]}, **asked(keep_fp32={"head*": "head*"})}, "amp.keep_fp32=[head*] matched"),
+    ],
+)
+def test_an_entry_that_no_observed_step_matched_is_unknown_and_named(change: dict[str, Any], reason: str) -> None:
+    kind, why = judged(report(**change), report(step=2, **change))
+    assert (kind, reason in why) == ("unknown", True), why
+    assert why.count("matched nothing that was observed") == 1, "an operation counts once, whatever its names"
+    assert verdict.judge_so_far([report(**change)])[0] == "proved", "a later step may match it"
+    told = [report(**change), report(step=2, **change, listed=LISTED, matched=["head*"])]
+    if "softmax" not in reason:
+        assert judged(*told)[0] == "proved", judged(*told)
+
+
+def test_what_only_the_evaluation_runs_counts_and_is_no_step() -> None:
+    change: dict[str, Any] = {"rule": {"deny": ["softmax"]}, **asked(deny={"softmax": "softmax"})}
+    listed = [{"function": "softmax", "dtypes": ["float32"], "calls": 1}]
+    seen = report(step=4, evaluation=True, calls=[], optimizer={}, listed=listed, **change)
+    kind, why = judged(report(**change), seen, planned=(1,))
+    assert (kind, "at step 1 on" in why) == ("proved", True), why
+    assert judged(report(**change), seen, planned=(1, 4)) == ("unknown", "step 4 was to be observed and was not")
+    half = [{"function": "softmax", "dtypes": ["bfloat16"], "calls": 1}]
+    assert judged(report(**change), {**seen, "listed": half})[0] == "contradicted"
+
+
 @pytest.mark.parametrize("backward", [False, True])
 @pytest.mark.parametrize(("half", "kind"), [(91, "proved"), (90, "proved"), (89, "contradicted"), (0, "contradicted")])
 def test_nine_tenths_have_to_be_half_forward_and_backward_each(backward: bool, half: int, kind: str) -> None:

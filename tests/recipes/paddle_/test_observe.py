@@ -125,6 +125,20 @@ def test_what_the_lists_name_is_seen_of_the_model_and_not_of_the_loop_beside_it(
     assert report["unseen"] == []
 
 
+def test_entries_that_nothing_matched_are_told_apart():
+    class Net(nn.Sequential):
+        def __init__(self):
+            super().__init__(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
+            self.spare = nn.Linear(4, 4)
+
+        def forward(self, inputs):
+            return self[2](self[1](self[0](inputs)))
+
+    _, report = train(forced("o2", keep_fp32=("spare", "2"), deny=("softmax", "relu")), Net())
+    assert report["matched"] == ["2"]
+    assert verdict.unmatched([report]) == ["amp.deny=[softmax]", "amp.keep_fp32=[spare]"]
+
+
 def test_what_paddles_model_steps_is_seen():
     precision = float32()
     net, stepped = nn.Linear(4, 2), []

@@ -77,6 +77,33 @@ def test_operations_and_layers_kept_in_float32_are_told_from_the_others():
     assert kept == {(each, "float32") for each in ("Conv2D", "Conv2DBackpropFilter", "MatMul")}
 
 
+@pytest.mark.parametrize("entry", ["deny=[BatchMatMul]", "allow=[Softmax]"])
+def test_an_entry_that_stands_in_no_graph_is_unknown(entry):
+    key, _, name = entry[:-1].partition("=[")
+    found = Training(Amp(level="o1", **{key: (name,)})).run()
+    assert (found["verdict"], f"amp.{entry} matched nothing" in found["why"]) == ("unknown", True), found["why"]
+
+
+def test_a_layer_kept_in_float32_that_only_evaluation_runs_is_a_match_there():
+    def make():
+        inputs = keras.Input((12, 12, 1))
+        flat = layers.Flatten()(inputs)
+        second = layers.Dense(10, name="two", trainable=False)
+        return keras.Model(inputs, [layers.Dense(10, name="one")(flat), second(flat)])
+
+    class OneHead(Training):
+        def forward(self, images):
+            return self.model.get_layer("one")(tf.reshape(images, [BATCH, -1]))
+
+    training = OneHead(Amp(level="o2", keep_fp32=("two",)), make)
+    found = training.run()
+    assert (found["verdict"], "amp.keep_fp32=[two] matched nothing" in found["why"]) == ("unknown", True), found["why"]
+    with training.witness.step(3, evaluation=True):
+        tf.function(training.model, autograph=False)(tf.constant(training.images))
+    found = observe.observed(training.witness.reports, (1, 3))
+    assert found["verdict"] == "proved", found["why"]
+
+
 def verdict(training: Training, **how) -> str:
     found = training.run(**how)
     assert found["why"]

@@ -230,6 +230,25 @@ def test_where_no_proof_is_required_it_is_told_once_that_there_will_be_none(tmp_
     assert ended.stdout.index(told[0]) < ended.stdout.index("epoch")
 
 
+def test_an_entry_that_only_the_evaluation_matches_is_observed_there(tmp_path, words):
+    lines = (
+        "inner = mnist.Net.forward\n"
+        "def forward(self, x):\n"
+        "    return inner(self, x) if self.training else inner(self, x).softmax(-1)\n"
+        "mnist.Net.forward = forward"
+    )
+    ended = sabotage(tmp_path, lines, "amp=o1", "amp.deny=[softmax]", *words, "epochs=2")
+    assert ended.returncode == 0, ended.stderr
+    assert result(tmp_path / "run")["observed"]["verdict"] == "proved"
+
+
+def test_an_entry_that_nothing_matches_fails_the_run_and_is_named(tmp_path, words):
+    ended = run(["amp=o1", "amp.deny=[matmul,conv2d]", *words, "steps=4", f"run={tmp_path / 'run'}"])
+    assert ended.returncode == 1
+    assert "amp.deny=[matmul] matched nothing that was observed" in ended.stderr
+    assert "conv2d" not in ended.stderr
+
+
 def test_a_run_that_breaks_off_leaves_its_reason(tmp_path, words):
     lines = "from torch.optim.optimizer import register_optimizer_step_pre_hook as hook\nhook(lambda *_: 1 / 0)"
     ended = sabotage(tmp_path, lines, "amp=o1", *words)

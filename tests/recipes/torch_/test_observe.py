@@ -63,7 +63,7 @@ def test_parameter_dtypes_are_counted_in_elements(level: Any, dtypes: set[str]) 
         Amp(level="o1", deny=("conv2d",)),
         Amp(level="o1", deny=("linear",)),
         Amp(level="o2", deny=("linear", "relu")),
-        Amp(level="o1", allow=("dropout",), deny=("matmul_v2", "depthwise_conv2d")),
+        Amp(level="o1", allow=("dropout",), deny=("depthwise_conv2d",), keep_fp32=("7",)),
         Amp(level="o1", keep_fp32=("10",)),
         Amp(level="o2", keep_fp32=("7", "10")),
         Amp(level="o3", keep_fp32=("0",)),
@@ -107,6 +107,55 @@ def test_a_listed_function_that_is_only_python_is_unknown(function: str) -> None
     found = run(Dense, Amp(level="o1", deny=(function,)))
     assert found["verdict"] == "unknown"
     assert f"{function} is on amp.deny, and its calls can't be told" in found["why"]
+
+
+class Unused(Dense):
+    """A layer that only evaluation calls, and activations computed in place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.spare = nn.Linear(10, 10)
+        self.softmax = nn.Softmax(-1)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        logits = self.second(functional.relu(self.first(inputs), inplace=True))
+        return logits if self.training else self.spare(self.softmax(logits))
+
+
+@pytest.mark.parametrize(
+    ("amp", "entry"),
+    [
+        (Amp(level="o1", deny=("matmul",)), "amp.deny=[matmul]"),
+        (Amp(level="o2", allow=("softmax",)), "amp.allow=[softmax]"),
+        (Amp(level="o2", keep_fp32=("spare",)), "amp.keep_fp32=[spare]"),
+        (Amp(level="o3", keep_fp32=("softmax",)), "amp.keep_fp32=[softmax]"),
+    ],
+    ids=str,
+)
+def test_an_entry_of_the_lists_that_nothing_matched_is_unknown_unless_evaluation_does(amp: Amp, entry: str) -> None:
+    training = Training(Unused, amp)
+    found = training.run(2, watched={1, 2})
+    assert (found["verdict"], entry in found["why"]) == ("unknown", True), found["why"]
+    training.net.eval()
+    with training.witness.step(2, evaluation=True), torch.no_grad(), training.precision.forward():
+        training.model(training.precision.input(Unused.images()))
+    found = observed(training.witness.reports, {1, 2})
+    if "matmul" in entry:
+        assert (found["verdict"], entry in found["why"]) == ("unknown", True), found["why"]
+    else:
+        assert found["verdict"] == "proved", found["why"]
+        assert found["why"].count("steps 1, 2 on 1 rank") == 1
+
+
+@pytest.mark.parametrize("pattern", ["second", "s*", "first"])
+def test_a_kept_module_that_ran_is_a_match(pattern: str) -> None:
+    found = run(Dense, Amp(level="o1", keep_fp32=(pattern,)))
+    assert found["verdict"] == "proved", found["why"]
+
+
+def test_an_activation_in_place_is_a_match() -> None:
+    found = run(Unused, Amp(level="o1", deny=("relu",)))
+    assert found["verdict"] == "proved", found["why"]
 
 
 def test_everything_on_the_deny_list_leaves_nothing_to_show_the_level_by() -> None:
