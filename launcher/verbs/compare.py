@@ -118,8 +118,8 @@ def _resolved(specs: Sequence[JobSpec], facts: Sequence[Facts]) -> list[Plan]:
 def describe(whole: Plan) -> list[str]:
     """The plan of a comparison in words: its arms, its blocks, and the scripts."""
     from launcher import published_table, script
+    from launcher.plan_summary import summary
     from launcher.tables import table
-    from launcher.verbs.plan import summary
 
     how = whole.comparison
     assert how is not None

@@ -14,6 +14,7 @@ from launcher.experiments import Asked
 from launcher.facts import Facts
 from launcher.origins import Origin, origins
 from launcher.plan import Plan, resolve, to_json
+from launcher.plan_summary import summary
 from launcher.probe import probe_each
 from launcher.request import Words
 from launcher.schema import SlurmCluster
@@ -149,15 +150,3 @@ def _as_typed(plan: Plan) -> list[str]:
     words = shlex.join(str(each) for each in trainer_command.command(plan))
     where = f"{'the image, ' if plan.script.in_image else ''}{plan.script.folder(plan.run_dir)}"
     return [f"in {where}:", *(f"  export {name}={value}" for name, value in exported.items()), f"  {words}"]
-
-
-def summary(plan: Plan) -> str:
-    """One line: what would run, how and where."""
-    level = plan.settings["amp"]["level"]
-    batch = f", batch {plan.settings['batch']}" if plan.settings["batch"] else ""
-    what = plan.script.line() if plan.script else plan.recipe
-    devices = f"{plan.gpus} GPU{'s' * (plan.gpus > 1)}" if plan.gpus else plan.settings["device"]
-    if len(plan.gpu_pool) > plan.gpus:
-        devices += f" (free ones of {len(plan.gpu_pool)}, chosen when it starts)"
-    nodes = f" on {plan.nodes} nodes" if plan.nodes > 1 else ""
-    return f"{what} in {plan.framework} at {level} ({plan.mechanism}){batch}, {devices}{nodes}, {plan.host}"

@@ -9,6 +9,7 @@ from pathlib import Path
 from launcher import experiments, request, run_ids
 from launcher.facts import Facts
 from launcher.plan import Plan, resolve
+from launcher.plan_summary import resources
 from launcher.probe import code_files, probe_each
 from launcher.remote import address as addresses
 from launcher.schema import Launch, LocalCluster
@@ -41,15 +42,21 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def hand_over(plans: Sequence[Plan], facts: Facts, specs: Sequence[JobSpec]) -> list[Path]:
-    """Submit plans, here or on the host that they are for. Returns their folders."""
+    """Submit plans, here or on the host that they are for, and print what they ask for. Returns their folders."""
     address = addresses.of(specs[0].launch.cluster)
     if address is None:
-        return submit(plans, facts, code_files(specs))
-    from launcher.remote import handing_over
+        folders = submit(plans, facts, code_files(specs))
+    else:
+        from launcher.remote import handing_over
 
-    # The arms of a comparison, which are one plan, have the same.
-    secrets = [spec.launch.secrets for spec in specs][: len(plans)]
-    return handing_over.submit(plans, facts, code_files(specs), address, secrets)
+        # The arms of a comparison, which are one plan, have the same.
+        secrets = [spec.launch.secrets for spec in specs][: len(plans)]
+        folders = handing_over.submit(plans, facts, code_files(specs), address, secrets)
+    for text in dict.fromkeys(resources(each) for each in plans):
+        if text:
+            each = ", for each run" if len(plans) > 1 else ""
+            print(f"submitted to {plans[0].cluster['kind']}{each}: {text}", file=sys.stderr)
+    return folders
 
 
 def stays(launch: Launch) -> bool:

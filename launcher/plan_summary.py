@@ -1,0 +1,38 @@
+"""A plan in a line: what would run, and what it asks of its cluster. Pure."""
+
+from __future__ import annotations
+
+from launcher.plan import Plan
+
+
+def summary(plan: Plan) -> str:
+    """One line: what would run, how and where."""
+    level = plan.settings["amp"]["level"]
+    batch = f", batch {plan.settings['batch']}" if plan.settings["batch"] else ""
+    what = plan.script.line() if plan.script else plan.recipe
+    devices = f"{plan.gpus} GPU{'s' * (plan.gpus > 1)}" if plan.gpus else plan.settings["device"]
+    if len(plan.gpu_pool) > plan.gpus:
+        devices += f" (free ones of {len(plan.gpu_pool)}, chosen when it starts)"
+    nodes = f" on {plan.nodes} nodes" if plan.nodes > 1 else ""
+    return f"{what} in {plan.framework} at {level} ({plan.mechanism}){batch}, {devices}{nodes}, {plan.host}"
+
+
+def resources(plan: Plan) -> str:
+    """What one run asks its cluster for, and what it leaves to the cluster; empty on this machine."""
+    if plan.cluster["kind"] == "local":
+        return ""
+    devices = f"{_count(plan.gpus, 'GPU')} per node" if plan.gpus else "no GPU"
+    asked = [_count(plan.nodes, "node"), devices]
+    if plan.queue != "slurm":
+        return ", ".join(asked)
+    cluster = plan.cluster
+    asked += [f"{_count(cluster['cpus'], 'CPU')} per node"] if cluster["cpus"] else []
+    asked += [f"{cluster['mem']} of memory per node"] if cluster["mem"] else []
+    asked += [f"time limit {cluster['time']}"] if cluster["time"] else []
+    asked += [f"{key} {cluster[key]}" for key in ("partition", "account", "qos") if cluster[key]]
+    left = [key for key in ("cpus", "mem", "time", "partition") if not cluster[key]]
+    return ", ".join(asked) + (f"; the cluster decides {', '.join(left)}" if left else "")
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'s' * (number != 1)}"
