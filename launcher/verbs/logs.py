@@ -15,6 +15,8 @@ from launcher.verbs.arguments import Parser, found, newest, positive, split
 
 INTERVAL = 0.3
 """Seconds between two looks at a run that is followed."""
+PATIENCE = 3
+"""Looks after which a run that is still queued is worth a line; one that starts at once is not."""
 
 
 def main(arguments: list[str]) -> int:
@@ -60,7 +62,7 @@ def _chosen(names: list[str], roots: list[str]) -> Run:
 def _print(run: Run, attempt: int | None, lines: int | None, following: bool) -> None:
     """Copy the logs of one attempt, and, if followed without a number, of those that come after it."""
     next_piece = _source(run)
-    place = None
+    place, message, repeated = None, "", 0
     while True:
         piece = next_piece(place, attempt=attempt, lines=lines, following=following)
         for text, stream in zip(piece.texts, (sys.stdout.buffer, sys.stderr.buffer), strict=True):
@@ -68,10 +70,22 @@ def _print(run: Run, attempt: int | None, lines: int | None, following: bool) ->
             stream.flush()
         # Only what was written counts as read.
         place = piece.place
+        waiting = _waiting(run, piece)
+        message, repeated = waiting, repeated + 1 if waiting == message else 0
+        if waiting and repeated == PATIENCE:
+            print(waiting, file=sys.stderr, flush=True)
         if piece.ended:
             return
         if not piece.more:
             time.sleep(INTERVAL)
+
+
+def _waiting(run: Run, piece: Piece) -> str:
+    """What a run that is followed waits for; empty for one that has started."""
+    if any(piece.texts) or piece.state is None or piece.state.name != "queued":
+        return ""
+    reason = f" ({piece.state.reason})" if piece.state.reason else ""
+    return f"{run.id} is queued{reason}; its output follows once it starts"
 
 
 def _source(run: Run) -> Callable[..., Piece]:

@@ -93,6 +93,15 @@ def test_following_shows_lines_as_they_come_and_ends_with_the_run(root):
     assert follower.returncode == 0
 
 
+def test_following_a_queued_run_says_so_once_and_then_shows_its_output(root):
+    first = make(root, trainer="sleep 3")
+    second = make(root, f"{SWEEP}-001", trainer="echo here")
+    start(first, second)
+    done = subprocess.run(command("logs", "-f", second.name), capture_output=True, env=os.environ, text=True)
+    assert done.stdout == "here\n"
+    assert re.fullmatch(rf"{second.name} is queued( \(.*\))?; its output follows once it starts\n", done.stderr)
+
+
 def test_following_goes_on_with_the_next_attempt(root, printed):
     folder = make(root, trainer=f"STEPS=3\n{STEPPING}\n[ $LAUNCHER_ATTEMPT = 1 ] && sleep 300\nexit 0")
     first = start(folder)
