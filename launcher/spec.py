@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from launcher import user_script
+from launcher import rewrite_variables, user_script
 from launcher.config import Cell, check_train_keys
 from launcher.errors import UsageError, placed
 from launcher.overrides import COMMAND_LINE, Override, typed_words
@@ -49,6 +49,7 @@ def make(cell: Cell) -> JobSpec:
         spec = _make(cell)
         _check_launch(spec.launch)
         user_script.check(spec.launch, spec.training)
+        rewrite_variables.check(spec.training, spec.launch.env)
         _check_precision(spec)
     except SettingsError as error:
         raise UsageError(placed(str(error), place(cell, error.key))) from None

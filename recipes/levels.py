@@ -37,6 +37,8 @@ class Amp:
     dtype: Dtype = setting("auto", "auto takes float16 from compute capability 7.0, bfloat16 from 8.0 and on a CPU")
     allow: tuple[str, ...] = setting((), "operations to run in half precision, beyond the framework's own list")
     deny: tuple[str, ...] = setting((), "operations to keep in float32, whatever the framework's own list says")
+    infer: tuple[str, ...] = setting((), "TensorFlow at o1: operations in half precision unless after a denied one")
+    clear: tuple[str, ...] = setting((), "TensorFlow at o1: operations in the precision of those around them")
     keep_fp32: tuple[str, ...] = setting((), "patterns of module names to keep in float32, such as head.*")
     master_weights: bool | None = setting(None, "float32 master weights; null is the level's own answer (o2: true)")
 
@@ -162,11 +164,18 @@ def check(amp: Amp, scale: LossScale, framework: str = "torch") -> None:
             f"amp.dtype={amp.dtype} with amp=o0: o0 is float32; leave the dtype out, or say amp=o1", "amp.dtype"
         )
     if amp.level == "o0":
-        for key, value in (("allow", amp.allow), ("deny", amp.deny), ("keep_fp32", amp.keep_fp32)):
-            if value:
+        for key in (*operations.TENSORFLOW_LISTS, "keep_fp32"):
+            if value := getattr(amp, key):
                 raise SettingsError(
                     f"amp.{key}={show(value)} with amp=o0: nothing runs in half precision there", f"amp.{key}"
                 )
+    for key in ("infer", "clear"):
+        if framework != "tensorflow" and (value := getattr(amp, key)):
+            raise SettingsError(
+                f"amp.{key}={show(value)} is a list of TensorFlow's graph rewrite, and this is framework={framework}; "
+                "say amp.allow or amp.deny",
+                f"amp.{key}",
+            )
     if amp.level == "o3" and (amp.allow or amp.deny):
         raise SettingsError(
             "amp.allow and amp.deny need operation lists, and amp=o3 has none; say amp=o1 or amp=o2", "amp.level"
@@ -185,11 +194,17 @@ def check(amp: Amp, scale: LossScale, framework: str = "torch") -> None:
     _check_scale(amp, scale)
 
 
+def named_operations(amp: Amp) -> dict[str, tuple[str, ...]]:
+    """The operation lists of `amp` by their keys."""
+    return {key: getattr(amp, key) for key in operations.TENSORFLOW_LISTS}
+
+
 def _check_tensorflow(amp: Amp) -> None:
     """What Keras's policies and the graph rewrite have no way of doing."""
-    operations.tensorflow_lists(amp.allow, amp.deny)
-    if (amp.allow or amp.deny) and amp.level != "o1":
-        key = "allow" if amp.allow else "deny"
+    lists = named_operations(amp)
+    operations.tensorflow_lists(lists)
+    if any(lists.values()) and amp.level != "o1":
+        key = next(key for key, names in lists.items() if names)
         raise SettingsError(
             f"amp.{key} with amp={amp.level}: in TensorFlow only the graph rewrite of o1 has operation lists; say "
             "amp=o1, or at o2 amp.keep_fp32 with names of layers",

@@ -1,7 +1,7 @@
 """The report of one observed step on one rank: a plain dictionary, the same from every framework's witness.
 
     {"rank": 0, "world_size": 1, "step": 1,
-     "rule": {"level", "dtype", "allow", "deny", "keep_fp32", "masters", "tf32", "device",
+     "rule": {"level", "dtype", "allow", "deny", "either", "keep_fp32", "masters", "tf32", "device",
               "float32_parameters"},                     where parameters are cast as they are used, they stay float32
      "calls": [{"operation", "functions", "backward", "dtype", "kept", "compiled", "device", "calls", "flops"}],
      "listed": [{"function", "dtypes", "calls"}],        functions of allow and deny, dtypes of their tensors in order
@@ -39,6 +39,7 @@ def head(
     dtype: str,
     allow: Sequence[str],
     deny: Sequence[str],
+    either: Sequence[str] = (),
     tf32: bool,
     device: str,
     parameters: Sequence[dict[str, Any]],
@@ -47,7 +48,8 @@ def head(
 ) -> dict[str, Any]:
     """The report of a step before anything of it is seen: what was asked for, and the parameters as they are.
 
-    `allow` and `deny` are the lists in force, `amp` what they came from. `float32_parameters` is None where the level
+    `allow` and `deny` are the lists in force, `amp` what they came from; what is in `either` may run in the level's
+    dtype and in float32. `float32_parameters` is None where the level
     decides what dtype parameters have.
     """
     rule = {
@@ -55,6 +57,7 @@ def head(
         "dtype": dtype,
         "allow": list(allow),
         "deny": list(deny),
+        "either": list(either),
         "keep_fp32": list(amp.keep_fp32),
         "masters": amp.level == "o2" and amp.master_weights is not False,
         "tf32": tf32,

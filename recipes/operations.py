@@ -5,7 +5,8 @@ Standard library only, so that an unknown name is refused before anything is que
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 
 from recipes.typed import SettingsError, nearest
 
@@ -166,17 +167,45 @@ TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_LOG_PATH (`auto_mixed_precision_lists.h`),
 Gradients have names of their own there: `Conv2DBackpropFilter` is another operation than `Conv2D`."""
 
 
-def tensorflow_lists(allow: Sequence[str], deny: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Both lists, each name once. Raises `SettingsError` for an unknown operation, and for one that is on both."""
-    for key, names in (("amp.allow", allow), ("amp.deny", deny)):
-        for name in names:
+TENSORFLOW_LISTS = ("allow", "deny", "infer", "clear")
+"""The lists of TensorFlow's graph rewrite, under `amp`: always in half precision; never; in half precision unless after
+a denied operation; as what is around it."""
+
+
+def tensorflow_lists(lists: Mapping[str, Sequence[str]]) -> dict[str, tuple[str, ...]]:
+    """Each of `TENSORFLOW_LISTS` with the gradients of its operations, which go where their operation goes unless they
+    are named themselves. Raises `SettingsError` for an unknown operation, and for one that is on two lists.
+    """
+    places: dict[str, str] = {}
+    for list_name in TENSORFLOW_LISTS:
+        for name in lists.get(list_name, ()):
             if name not in TENSORFLOW:
                 raise SettingsError(
-                    f"{key}: {name} is not an operation that TensorFlow's graph rewrite knows"
+                    f"amp.{list_name}: {name} is not an operation that TensorFlow's graph rewrite knows"
                     f"{nearest(name, sorted(TENSORFLOW))}",
-                    key,
+                    f"amp.{list_name}",
                 )
-    both = sorted(set(allow) & set(deny))
-    if both:
-        raise SettingsError(f"{both[0]} is on both amp.allow and amp.deny; leave it on one", "amp.allow")
-    return tuple(dict.fromkeys(allow)), tuple(dict.fromkeys(deny))
+            before = places.setdefault(name, list_name)
+            if before != list_name:
+                raise SettingsError(
+                    f"{name} is on both amp.{before} and amp.{list_name}; leave it on one", f"amp.{before}"
+                )
+    for name, list_name in list(places.items()):
+        for gradient in tensorflow_gradients(name):
+            places.setdefault(gradient, list_name)
+    return {key: tuple(name for name, place in places.items() if place == key) for key in TENSORFLOW_LISTS}
+
+
+def tensorflow_gradients(name: str) -> tuple[str, ...]:
+    """The operations that compute the gradients of an operation: `Conv2DBackpropFilter` and `Conv2DBackpropInput`.
+
+    A version in a name is that of its gradients: those of `FusedBatchNormV3` are in `FusedBatchNormGradV3`.
+    """
+    stem, version = re.fullmatch(r"(.*?)(V\d+)?", name).groups()
+    found = []
+    for other in sorted(TENSORFLOW):
+        match = re.fullmatch(rf"{stem}(?:Backprop(?:Input|Filter)?|Grad(?:Grad)?)(V\d+)?", other)
+        of_another = match and match[1] != version and (version or f"{stem}{match[1]}" in TENSORFLOW)
+        if match and not of_another:
+            found.append(other)
+    return tuple(found)

@@ -133,8 +133,8 @@ def mechanism(settings: Settings, dtype: str, device: str, source: Source, *, ng
     if level == "o0":
         return own
     add = f"let the script carry it out by itself, with these lines:\n{LINES[framework]}"
-    if settings.amp.allow or settings.amp.deny or settings.amp.keep_fp32:
-        return Row(hole=f"amp.allow, amp.deny and amp.keep_fp32 need a hand inside of the script; {add}")
+    if any(levels.named_operations(settings.amp).values()) or settings.amp.keep_fp32:
+        return Row(hole=f"amp's operation lists and amp.keep_fp32 need a hand inside of the script; {add}")
     if framework == "torch":
         return _around_torch(level, dtype, add)
     if framework == "tensorflow":

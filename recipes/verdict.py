@@ -171,6 +171,11 @@ def _no_half(calls: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
 
 def _half_where_due(calls: Sequence[Mapping[str, Any]], rule: Mapping[str, Any]) -> Iterator[Finding]:
     """Each call against what the level says of it, forward and backward by themselves."""
+    either = set(rule.get("either", ()))
+    judged = [each for each in calls if not either & set(each["functions"])]
+    for phase in {each["backward"] for each in calls} - {each["backward"] for each in judged}:
+        yield UNKNOWN, f"all of {_phase(phase)} is on amp.infer or amp.clear, which leave it open what it runs in"
+    calls = judged
     forward, backward = ([each for each in calls if each["backward"] is flag] for flag in (False, True))
     for call in calls:
         if _allowed(call, rule) == {"float32"} and call["dtype"] != "float32":

@@ -130,7 +130,7 @@ def enable(optimizer: Any, loss_scale: Literal["dynamic"] | float | LossScale = 
             "optimizer",
         ) from None
     if not gpu:
-        rewrite.switch_on("bfloat16", (), ())
+        rewrite.switch_on("bfloat16", {})
     return Rewritten(optimizer, inner)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from recipes import levels, operations
 from recipes.levels import Amp
 from recipes.tensorflow_ import rewrite
 from recipes.tensorflow_.gradients import Gradient, mapped
@@ -34,13 +35,15 @@ class GraphRewrite(Float32):
 
     @classmethod
     def prepare(cls, amp: Amp, dtype: str) -> None:
-        for name in (*amp.allow, *amp.deny):
-            if not hasattr(tf.raw_ops, name):
-                key = "amp.allow" if name in amp.allow else "amp.deny"
-                raise SettingsError(
-                    f"{key}: TensorFlow {tf.__version__} has no operation {name}{nearest(name, dir(tf.raw_ops))}", key
-                )
-        rewrite.switch_on(dtype, amp.allow, amp.deny)
+        lists = levels.named_operations(amp)
+        for key, names in lists.items():
+            for name in names:
+                if not hasattr(tf.raw_ops, name):
+                    near = nearest(name, dir(tf.raw_ops))
+                    raise SettingsError(
+                        f"amp.{key}: TensorFlow {tf.__version__} has no operation {name}{near}", f"amp.{key}"
+                    )
+        rewrite.switch_on(dtype, operations.tensorflow_lists(lists))
 
     def input(self, tensor: Any) -> Any:
         """In float32: a batch is cast when it is here.

@@ -141,7 +141,7 @@ class Witness:
             problems.append(f"{unseen[0]} was executed, and its graph was made before anyone watched")
         inexact = any(call["dtype"] == "float32" for call in calls)
         precision = self._precision
-        names = (*precision.allow, *precision.deny)
+        names = (*precision.allow, *precision.deny, *precision.either)
         return {
             "calls": _aggregate(calls),
             "listed": [
@@ -162,7 +162,7 @@ class Witness:
 
     def _collected(self) -> Reading | None:
         """What was run for the first time since this was last asked; None where nothing was."""
-        names = (*self._precision.allow, *self._precision.deny)
+        names = (*self._precision.allow, *self._precision.deny, *self._precision.either)
         kept = self._kept_scope()
         metadata = context.export_run_metadata()  # None before TensorFlow has begun
         collected = list(metadata.function_graphs) if metadata else []
@@ -205,6 +205,7 @@ class Witness:
             dtype=precision.dtype,
             allow=precision.allow,
             deny=precision.deny,
+            either=precision.either,
             tf32=precision.tf32,
             device=precision.device,
             parameters=self._parameters(),

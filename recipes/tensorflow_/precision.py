@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 import keras
 import tensorflow as tf
 
-from recipes import levels
+from recipes import levels, operations
 from recipes.levels import Amp, LossScale
 from recipes.tensorflow_ import replicas
 from recipes.tensorflow_.gpus import capability_of
@@ -56,7 +56,8 @@ class Precision:
     """A precision level, applied to a training loop. This class is o0: float32, every method the plain thing.
 
     `amp` is as asked for; what was resolved from it is in `level`, `dtype` (float32 at o0, else the half precision in
-    use), `loss_scale`, `tf32`, `mechanism`, `device` (cpu or cuda), `xla`, `allow` and `deny`, and `kept`.
+    use), `loss_scale`, `tf32`, `mechanism`, `device` (cpu or cuda), `xla`, `kept`, and the operation lists `allow` and
+    `deny`, and `either`, what is on `infer` or `clear`, all with their gradients.
     """
 
     policy = "float32"
@@ -73,7 +74,9 @@ class Precision:
         self.device = device
         self.tf32 = tf32
         self.xla = xla
-        self.allow, self.deny = amp.allow, amp.deny
+        lists = operations.tensorflow_lists(levels.named_operations(amp))
+        self.allow, self.deny = lists["allow"], lists["deny"]
+        self.either = (*lists["infer"], *lists["clear"])
         self.kept: tuple[str, ...] = ()
         """Names of the layers that `amp.keep_fp32` keeps in float32, once a model was built."""
         self._strategy = tf.distribute.get_strategy()

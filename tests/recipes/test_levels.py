@@ -203,6 +203,8 @@ def test_every_level_is_legal_by_itself(level):
             Amp(level="o1", allow=("elementwise_add",), deny=("add",)),
             r"add is on both amp\.allow and amp\.deny \(as elementwise_add and add\)",
         ),
+        (Amp(level="o1", infer=("relu",)), r"amp.infer=\[relu\] is a list of TensorFlow's graph rewrite"),
+        (Amp(level="o0", clear=("relu",)), r"amp.clear=\[relu\] .*is framework=torch|amp.clear=\[relu\] with amp=o0"),
         (Amp(level="o1", deny=("con2d",)), "amp.deny: con2d is not an operation known here; did you mean conv2d"),
     ],
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from recipes.operations import PADDLE, TORCH, canonical, lists
+from recipes.operations import PADDLE, TORCH, canonical, lists, tensorflow_gradients, tensorflow_lists
 from recipes.typed import SettingsError
 
 
@@ -39,3 +39,37 @@ def test_two_names_of_one_operation_on_both_lists_are_refused():
 
 def test_lists_that_share_nothing_are_taken():
     assert lists(("softmax",), ("elementwise_add", "linear")) == (("softmax",), ("add", "linear"))
+
+
+@pytest.mark.parametrize(
+    ("name", "gradients"),
+    [
+        ("Conv2D", ("Conv2DBackpropFilter", "Conv2DBackpropInput")),
+        ("Conv3D", tuple(f"Conv3DBackprop{side}{version}" for side in ("Filter", "Input") for version in ("", "V2"))),
+        ("FusedBatchNormV3", ("FusedBatchNormGradV3",)),
+        ("CudnnRNNV3", ("CudnnRNNBackpropV3",)),
+        ("CudnnRNN", ("CudnnRNNBackprop",)),
+        ("MaxPool", ("MaxPoolGrad", "MaxPoolGradGrad")),
+        ("MaxPoolV2", ("MaxPoolGradGradV2", "MaxPoolGradV2")),
+        ("Relu", ("ReluGrad",)),
+        ("MatMul", ()),
+        ("Conv2DBackpropInput", ()),
+    ],
+)
+def test_the_gradients_of_a_tensorflow_operation_are_those_of_its_version(name, gradients):
+    assert tensorflow_gradients(name) == gradients
+
+
+def test_gradients_go_where_their_operation_goes_unless_they_are_named():
+    found = tensorflow_lists({"deny": ["Conv2D"], "allow": ["Conv2DBackpropFilter"], "clear": ["Relu"]})
+    assert found == {
+        "allow": ("Conv2DBackpropFilter",),
+        "deny": ("Conv2D", "Conv2DBackpropInput"),
+        "infer": (),
+        "clear": ("Relu", "ReluGrad"),
+    }
+
+
+def test_a_tensorflow_operation_on_two_lists_is_refused():
+    with pytest.raises(SettingsError, match=r"MatMul is on both amp\.deny and amp\.infer; leave it on one"):
+        tensorflow_lists({"infer": ["MatMul"], "deny": ["MatMul"]})

@@ -483,3 +483,20 @@ def test_only_the_standard_library_is_imported() -> None:
         for name in ([node.module or ""] if isinstance(node, ast.ImportFrom) else [each.name for each in node.names])
     }
     assert imported <= sys.stdlib_module_names
+
+
+EITHER = {"either": ["MatMul"]}
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_a_product_on_infer_or_clear_may_run_in_either_dtype(dtype: str) -> None:
+    left_open = [call(False, dtype, flops=900, functions=["MatMul"]), call(True, dtype, 900, functions=["MatMul"])]
+    found = verdict.observed([report(rule=EITHER, calls=[call(False), call(True), *left_open])])
+    assert found["verdict"] == "proved"
+
+
+def test_where_all_products_are_on_infer_or_clear_nothing_is_proved() -> None:
+    calls = [call(backward, functions=["MatMul"]) for backward in (False, True)]
+    found = verdict.observed([report(rule=EITHER, calls=calls)])
+    assert found["verdict"] == "unknown"
+    assert "all of forward is on amp.infer or amp.clear" in found["why"]

@@ -124,7 +124,7 @@ def test_lists_that_tensorflow_drops_are_contradicted(monkeypatch):
 
 def test_a_denied_operation_that_runs_in_half_precision_is_contradicted(monkeypatch):
     training = Training(Amp(level="o1", deny=("MatMul",)))
-    for each in rewrite.variables([], ["MatMul"]):
+    for each in rewrite.variables({"deny": ["MatMul"]}):
         monkeypatch.delenv(each)
     found = training.run()
     assert found["verdict"] == "contradicted"
@@ -133,7 +133,7 @@ def test_a_denied_operation_that_runs_in_half_precision_is_contradicted(monkeypa
 
 def test_half_precision_under_o0_is_contradicted():
     training = Training(Amp(level="o0"))
-    rewrite.switch_on("bfloat16", [], [])
+    rewrite.switch_on("bfloat16", {})
     assert verdict(training) == "contradicted"
 
 

@@ -19,28 +19,31 @@ IGNORE_PERFORMANCE = f"{rewrite.PREFIX}_IGNORE_PERFORMANCE"
 
 
 def test_an_operation_is_taken_off_three_lists_as_it_is_put_on_the_fourth():
-    found = rewrite.variables(["Softmax"], ["MatMul", "Conv2D"])
+    found = rewrite.variables({"allow": ["Softmax"], "deny": ["MatMul", "Conv2D"], "infer": ["Relu"]})
     assert found == {
         f"{rewrite.PREFIX}_ALLOWLIST_ADD": "Softmax",
-        f"{rewrite.PREFIX}_ALLOWLIST_REMOVE": "MatMul,Conv2D",
+        f"{rewrite.PREFIX}_ALLOWLIST_REMOVE": "MatMul,Conv2D,Relu",
         f"{rewrite.PREFIX}_DENYLIST_ADD": "MatMul,Conv2D",
-        f"{rewrite.PREFIX}_DENYLIST_REMOVE": "Softmax",
+        f"{rewrite.PREFIX}_DENYLIST_REMOVE": "Softmax,Relu",
+        f"{rewrite.PREFIX}_INFERLIST_ADD": "Relu",
         f"{rewrite.PREFIX}_INFERLIST_REMOVE": "Softmax,MatMul,Conv2D",
-        f"{rewrite.PREFIX}_CLEARLIST_REMOVE": "Softmax,MatMul,Conv2D",
+        f"{rewrite.PREFIX}_CLEARLIST_REMOVE": "Softmax,MatMul,Conv2D,Relu",
     }
-    assert rewrite.variables([], []) == {}
+    assert rewrite.variables({}) == {}
 
 
 def test_what_an_image_has_set_is_not_mixed_with_ours():
-    environ = {f"{rewrite.PREFIX}_DENYLIST_ADD": "Conv2D", f"{rewrite.PREFIX}_LEVEL": "2", "HOME": "/root"}
-    rewrite.switch_on("bfloat16", [], ["MatMul"], environ)
-    assert environ[f"{rewrite.PREFIX}_DENYLIST_ADD"] == "MatMul"
-    assert environ[f"{rewrite.PREFIX}_LEVEL"] == "2"
+    """By its name of today or by TensorFlow's former one."""
+    theirs = dict.fromkeys(("DENYLIST_ADD", "BLACKLIST_ADD", "GRAYLIST_REMOVE", "CLEARLIST_ADD", "LEVEL"), "2")
+    environ = {**{f"{rewrite.PREFIX}_{name}": value for name, value in theirs.items()}, "HOME": "/root"}
+    ours = {"deny": ["MatMul"]}
+    rewrite.switch_on("bfloat16", ours, environ)
+    assert environ == {**rewrite.variables(ours), "HOME": "/root"}
 
 
 def test_the_other_rewrite_is_switched_off_as_one_is_switched_on():
     for dtype, other in (("float16", "bfloat16"), ("bfloat16", "float16")):
-        rewrite.switch_on(dtype, [], [])
+        rewrite.switch_on(dtype, {})
         options = tf.config.optimizer.get_experimental_options()
         assert options[rewrite.OPTIONS[dtype]] is True
         assert options[rewrite.OPTIONS[other]] is False
@@ -95,10 +98,22 @@ def test_for_a_gpu_products_become_float16_and_what_the_lists_say_stays(training
 
 def test_for_a_gpu_the_lists_are_followed(training, monkeypatch):
     monkeypatch.setenv(IGNORE_PERFORMANCE, "1")
-    rewrite.switch_on("float16", [], ["MatMul"])
+    precision = Precision.of(Amp(level="o1", deny=("Conv2D",)), LossScale(), "cpu")
     found = rewritten(training)
-    assert found["MatMul"] == {"float32"}
-    assert found["Conv2D"] == found["Conv2DBackpropFilter"] == {"float16"}
+    assert precision.deny == ("Conv2D", "Conv2DBackpropFilter", "Conv2DBackpropInput")
+    assert found["Conv2D"] == found["Conv2DBackpropFilter"] == {"float32"}
+    assert found["MatMul"] == {"float16"}
+
+
+def test_for_a_gpu_all_four_lists_are_followed(training, monkeypatch):
+    """A product on `clear` and a softmax on `infer` follow the denied convolution before them."""
+    monkeypatch.setenv(IGNORE_PERFORMANCE, "1")
+    assert rewritten(training)["Relu"] == {"float16"}
+    Precision.of(Amp(level="o1", deny=("Conv2D",), infer=("Softmax",), clear=("MatMul",)), LossScale(), "cpu")
+    found = rewritten(training)
+    assert found["MatMul"] == found["Conv2D"] == found["Softmax"] == {"float32"}
+    Precision.of(Amp(level="o1", infer=("Softmax",)), LossScale(), "cpu")
+    assert rewritten(training)["Softmax"] == {"float16"}
 
 
 def test_an_operation_left_on_two_lists_would_leave_the_whole_graph_as_it_is(training, monkeypatch):

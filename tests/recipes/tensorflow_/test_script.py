@@ -13,7 +13,7 @@ import keras
 import pytest
 
 from recipes.settings import Settings
-from recipes.tensorflow_ import graph_rewrite
+from recipes.tensorflow_ import graph_rewrite, rewrite
 from recipes.tensorflow_.script import TensorFlowWrapper
 from recipes.trainer import meeting
 from recipes.trainer import script as shared
@@ -281,6 +281,13 @@ def test_the_graph_rewrites_own_function_in_a_script_for_tf_keras_is_observed_to
     assert (code, found["observed"]["verdict"]) == (0 if verdict == "proved" else 1, verdict), found["observed"]["why"]
     assert found["observed"]["param_dtypes"] == {"float32": 32 * 64 + 64 + 64 + 1}
     assert found["steps"] == 4
+
+
+def test_a_script_that_rewrites_by_itself_has_the_variables_it_was_given(run):
+    name = f"{rewrite.PREFIX}_DENYLIST_ADD"
+    text = f"import os\nprint(os.environ.get({name!r}))\n"
+    _, printed, _ = run(text, "amp=o1", "train.precision=script", environ={name: "Conv2D"})
+    assert "Conv2D\n" in printed.out
 
 
 @pytest.mark.parametrize(
