@@ -24,6 +24,8 @@ LONGEST_NAME = 255
 LONGEST_PATH = 1024
 DEEPEST = 32
 """Folders in each other that a path names."""
+LARGEST_FILE = 64 * 2**20
+"""Bytes of a file of a run that is read as a whole."""
 LARGEST = 2**53
 """Of whole numbers that have no bound of their own: JSON readers agree on them up to here."""
 
@@ -169,6 +171,22 @@ def open_in(folder: Path, name: str, flags: int = os.O_RDONLY, *, make: bool = F
         os.close(opened)
         raise OSError(errno.EINVAL, "it is not a regular file", str(folder / name))
     return opened
+
+
+def regular(path: str, flags: int) -> int:
+    """An opener for `open` that takes regular files alone and follows no link in the last place: what another user put
+    there may be a pipe that nobody writes to, or a device. Raises `OSError`."""
+    opened = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(opened).st_mode):
+        os.close(opened)
+        raise OSError(errno.EINVAL, "it is not a regular file", path)
+    return opened
+
+
+def read_text(path: Path, most: int = LARGEST_FILE) -> str:
+    """The text of a regular file, of its beginning where it has more bytes than `most`. Raises `OSError`."""
+    with open(path, "rb", opener=regular) as stream:
+        return stream.read(most).decode("utf-8", "replace")
 
 
 def write_in(folder: Path, name: str, content: bytes, *, modified: int | None = None) -> None:

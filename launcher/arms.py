@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from launcher import runs
+from launcher import admit, runs
 from launcher.runs import ARMS, Files, Run
 from launcher.states import State, of_status
 from recipes.typed import show
@@ -97,7 +97,7 @@ def _brief(reason: str) -> str:
 def _failed(folder: Path) -> str:
     """What ended the arm, in the words of whoever ran its blocks; empty if nothing did."""
     try:
-        said = (folder / FAILED).read_text(encoding="utf-8", errors="replace").strip()
+        said = admit.read_text(folder / FAILED).strip()
     except OSError:
         return ""
     code = said.removeprefix("exit code ")

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import subprocess
 from collections.abc import Mapping
-from typing import Any
 
-from launcher import processes, runs
+from launcher import processes, runs, shapes
 from launcher.processes import Identity, Target
 from launcher.runs import Files
 from launcher.states import Liveness, needs_liveness, status_of
+
+ENGINES = ("docker", "podman")
+"""Kinds of container that outlive their client, which are also the names of their clients."""
 
 
 def liveness(asked: Mapping[str, Files], after: float = 0.0) -> dict[str, Liveness]:
@@ -49,18 +53,16 @@ def end(asked: Mapping[str, Files], grace: float) -> dict[str, str]:
 
 
 def _remove_container(folder: str) -> None:
-    """Docker's containers are the engine's children, not the client's: one whose client was killed runs on."""
-    argv = _removal(runs.read_if_whole(f"{folder}/plan.json"))
-    if argv:
-        subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=60, check=False)
+    """Docker's containers are the engine's children, not the client's: one whose client was killed runs on.
 
-
-def _removal(plan: Mapping[str, Any]) -> list[str]:
-    """The command that removes what a killed client left of a run's container, from its plan.json; empty for none."""
-    runtime = (plan.get("container") or {}).get("runtime") or {}
-    if runtime.get("kind") not in ("docker", "podman"):
-        return []
-    return [*runtime["command"], "rm", "--force", str(plan.get("run_id"))]
+    Of the run's plan only the kind of its engine is taken: the command is ours.
+    """
+    plan = runs.read_if_whole(f"{folder}/plan.json", own_in=os.path.dirname(folder))
+    runtime = (shapes.fitting(plan, shapes.PLAN)[0].get("container") or {}).get("runtime") or {}
+    if runtime.get("kind") in ENGINES:
+        argv = [runtime["kind"], "rm", "--force", _name(folder)]
+        with contextlib.suppress(OSError, subprocess.TimeoutExpired):  # no engine, or one that hangs
+            subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=60, check=False)
 
 
 def with_processes(asked: Mapping[str, Files]) -> set[str]:

@@ -7,6 +7,8 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from launcher import admit
+
 CHUNK = 1 << 20
 
 
@@ -31,7 +33,7 @@ class Lines:
         if not self._seen:
             return True
         try:
-            with open(self._path, "rb") as stream:
+            with open(self._path, "rb", opener=admit.regular) as stream:
                 stream.seek(self._offset - len(self._seen))
                 return stream.read(len(self._seen)) == self._seen
         except OSError:
@@ -39,7 +41,7 @@ class Lines:
 
     def _new(self) -> Iterator[bytes]:
         try:
-            stream = open(self._path, "rb")  # noqa: SIM115 (closed below)
+            stream = open(self._path, "rb", opener=admit.regular)  # noqa: SIM115 (closed below)
         except OSError:
             return
         with stream:
@@ -60,7 +62,7 @@ def since(path: str | Path, offset: int, limit: int, *, whole_lines: bool) -> by
     than the limit, so much of it is given.
     """
     try:
-        with open(path, "rb") as stream:
+        with open(path, "rb", opener=admit.regular) as stream:
             stream.seek(offset)
             part = stream.read(limit)
     except FileNotFoundError:
@@ -78,7 +80,7 @@ def last_lines(path: Path, count: int) -> int:
             return os.path.getsize(path)
         return 0
     try:
-        stream = open(path, "rb")  # noqa: SIM115 (closed below)
+        stream = open(path, "rb", opener=admit.regular)  # noqa: SIM115 (closed below)
     except OSError:
         return 0
     with stream:
@@ -101,7 +103,7 @@ def last_lines(path: Path, count: int) -> int:
 def tail(path: Path, count: int) -> list[str]:
     """The last lines of a log as text, each cut at a width that a terminal can bear."""
     try:
-        with open(path, "rb") as stream:
+        with open(path, "rb", opener=admit.regular) as stream:
             stream.seek(last_lines(path, count))
             return [line[:500] for line in stream.read(CHUNK).decode("utf-8", "replace").splitlines()[-count:]]
     except OSError:

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple, Protocol, cast
 
-from launcher import runs
+from launcher import ownership, runs
 from launcher.runs import Files, Run
-from launcher.states import Liveness, State, judge, needs_liveness
+from launcher.states import Liveness, State, judge, judge_anothers, needs_liveness
 
 MODULES = {"direct": "launcher.direct", "slurm": "launcher.slurm.queue"}
 """The word in submission.json -> the module that answers for it."""
@@ -63,7 +63,7 @@ def _look_here(wanted: Iterable[Run], after: float = 0.0) -> list[Seen]:
     folders = {f"{run.root}/{run.id}": run for run in wanted}
     files = {folder: runs.load(folder) for folder in folders}
     known: dict[str, Liveness] = {}
-    asked = {folder: each for folder, each in files.items() if needs_liveness(each)}
+    asked = {folder: each for folder, each in files.items() if each.owner.mine and needs_liveness(each)}
     while asked:
         known.update(_liveness(asked, after))
         # A run may have had its last word, or changed hands, between the reading of its files and the question. What
@@ -75,13 +75,20 @@ def _look_here(wanted: Iterable[Run], after: float = 0.0) -> list[Seen]:
 
 
 def _seen(run: Run, files: Files, liveness: Liveness | None) -> Seen:
+    if not files.owner.mine:
+        return Seen(run, files, judge_anothers(files))
     told = liveness is not None and needs_liveness(files)  # it may have had its last word since
     return Seen(run, files, judge(files, liveness), liveness.asked if told and liveness else None)
 
 
 def settle(seen: Iterable[Seen]) -> None:
-    """Write down what comparisons that were seen finished amount to, and take away the unfinished markers of all."""
+    """Write down what comparisons that were seen finished amount to, and take away the unfinished markers of all.
+
+    Nothing is written about another user's runs.
+    """
     for each in seen:
+        if not each.files.owner.mine:
+            continue
         # A folder with neither submission nor status may be one that is being submitted this moment.
         nothing = each.files.exists and each.files.submission is None and each.files.status is None
         if nothing or not each.state.finished:
@@ -108,7 +115,7 @@ def end(files: Mapping[str, Files], grace: float) -> dict[str, str]:
     """End all processes of the runs, the hard way after `grace` seconds; a sentence for each that couldn't be."""
     groups = _by_queue(files)
     failed = {
-        folder: f"its files don't say where it runs{_named(each)}"
+        folder: f"its files don't say where it runs{_named(each)}" if each.owner.mine else ownership.said(each.owner)
         for folder, each in files.items()
         if not any(folder in group for group in groups.values())
     }
@@ -127,6 +134,8 @@ def _liveness(asked: Mapping[str, Files], after: float) -> dict[str, Liveness]:
 def _by_queue(files: Mapping[str, Files]) -> dict[str, dict[str, Files]]:
     groups: dict[str, dict[str, Files]] = {}
     for folder, each in files.items():
+        if not each.owner.mine:
+            continue  # its files may name a plugin for Slurm's programs to load, or a process of the caller's
         name = (each.submission or {}).get("queue")
         if each.submission is None and (each.status or {}).get("process"):
             name = "direct"  # its launcher was killed between starting it and writing that down

@@ -20,8 +20,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from launcher import run_ids, shapes
+from launcher import admit, ownership, run_ids, shapes
 from launcher.errors import UsageError
+from launcher.ownership import MINE, Owner
 
 UNFINISHED = ".unfinished"
 SWEEPS = ".sweeps"
@@ -64,6 +65,8 @@ class Files(NamedTuple):
     """Files that are there and can't be read."""
     exists: bool = True
     """The folder itself is there."""
+    owner: Owner = MINE
+    """Of the folder. Of another user's run the files are shown, and nothing else is done with them."""
 
 
 # Roots
@@ -182,10 +185,16 @@ class Damaged(Exception):
     """The file is there and holds no JSON object."""
 
 
-def read_json(path: str | Path) -> dict[str, Any] | None:
-    """The object in the file; None where there is no file. Raises `Damaged` for anything else in it."""
+def read_json(path: str | Path, own_in: str | None = None) -> dict[str, Any] | None:
+    """The object in the file; None where there is no file. Raises `Damaged` for anything else in it, and for a file of
+    another user where `own_in` names the root in which it has to be the caller's."""
     try:
-        with open(path, "rb") as stream:
+        with open(path, "rb", opener=admit.regular) as stream:
+            found = os.fstat(stream.fileno())
+            if own_in is not None and not (owner := ownership.of_file(found, own_in)).mine:
+                raise Damaged(f"{path} {ownership.said(owner)}")
+            if found.st_size > admit.LARGEST_FILE:
+                raise Damaged(f"{path} has {found.st_size} bytes, more than a record may")
             value = json.loads(stream.read())
     except (FileNotFoundError, NotADirectoryError):
         return None
@@ -196,10 +205,11 @@ def read_json(path: str | Path) -> dict[str, Any] | None:
     return value
 
 
-def read_if_whole(path: str | Path) -> dict[str, Any]:
-    """The object in the file; empty where there is none or it can't be read."""
+def read_if_whole(path: str | Path, own_in: str | None = None) -> dict[str, Any]:
+    """The object in the file; empty where there is none, it can't be read, or isn't the caller's in the root that
+    `own_in` names."""
     try:
-        return read_json(path) or {}
+        return read_json(path, own_in) or {}
     except Damaged:
         return {}
 
@@ -212,12 +222,23 @@ def read_known(path: str | Path) -> dict[str, Any]:
 
 
 def load(folder: str) -> Files:
-    """What the folder says now. Files are read in the order that makes a resubmission between them harmless."""
+    """What the folder says now. Files are read in the order that makes a resubmission between them harmless.
+
+    In a folder of the caller's, a record that another user wrote counts as damaged.
+    """
     damaged = []
+    root = os.path.dirname(folder)
+    try:
+        owner = ownership.of(folder, root)
+    except (FileNotFoundError, NotADirectoryError):
+        return Files(exists=False)
+    except OSError as error:
+        return Files(damaged=("its folder",), owner=Owner(False, "another user", f"{folder}: {error.strerror}"))
+    own_in = root if owner.mine else None
 
     def read(name: str) -> dict[str, Any] | None:
         try:
-            values = read_json(f"{folder}/{name}")
+            values = read_json(f"{folder}/{name}", own_in if name in ("submission.json", "status.json") else None)
         except Damaged:
             damaged.append(name)
             return None
@@ -234,7 +255,7 @@ def load(folder: str) -> Files:
         saved=read(f"attempts/{attempt}/stopped.json") if attempt else None,
         failure=_failure(folder, status) if status else "",
         damaged=tuple(damaged),
-        exists=submission is not None or os.path.isdir(folder),
+        owner=owner,
     )
 
 
@@ -280,6 +301,15 @@ def unfinished(roots: Iterable[str]) -> list[Run]:
         with contextlib.suppress(FileNotFoundError):
             found += [Run(root, each) for each in os.listdir(f"{root}/{UNFINISHED}") if run_ids.is_id(each)]
     return sorted(found, key=lambda run: run.id)
+
+
+def newest_own(roots: Iterable[str]) -> Run | None:
+    """The caller's newest run of all roots together."""
+    found = ((each, root) for root in roots for each in run_names(root))
+    for name, root in sorted(found, reverse=True):
+        if ownership.is_mine(f"{root}/{name}", root):
+            return Run(root, name)
+    return None
 
 
 def newest(roots: Iterable[str], count: int) -> list[Run]:
@@ -338,8 +368,11 @@ def _meant(text: str, roots: Sequence[str], where: Mapping[str, Sequence[str]]) 
 
 
 def sweep_runs(root: str, sweep: str) -> list[Run]:
-    """The runs of a sweep that still have a folder, in the order of its cells."""
-    recorded = read_if_whole(f"{root}/{SWEEPS}/{sweep}.json").get("runs")
+    """The runs of a sweep that still have a folder, in the order of its cells.
+
+    A record that another user wrote says nothing: it could name any run.
+    """
+    recorded = read_if_whole(f"{root}/{SWEEPS}/{sweep}.json", own_in=root).get("runs")
     names = (
         recorded if isinstance(recorded, list) else sorted(n for n in run_names(root) if run_ids.sweep_of(n) == sweep)
     )

@@ -88,6 +88,16 @@ def judge(files: Files, liveness: Liveness | None) -> State:
     return _running(files, status, liveness)
 
 
+def judge_anothers(files: Files) -> State:
+    """The state of another user's run, by its files alone: nobody is asked about it."""
+    status = status_of(files) or {}
+    if status.get("state") in FINISHED:
+        return _finished(files, status)
+    whose = files.owner.why or f"it is {files.owner.name}'s, and only {files.owner.name} can ask how it stands"
+    said = f"; its own files say {status['state']}" if status.get("state") else ""
+    return of_status("unreachable", f"{whose}{said}", status)
+
+
 def _finished(files: Files, status: dict[str, Any]) -> State:
     name, reason = status["state"], files.failure or status.get("reason") or ""
     if files.cancelled and name in ("failed", "stopped"):

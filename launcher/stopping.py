@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from launcher import processes, queues, runs
+from launcher import ownership, processes, queues, runs
 from launcher.queues import Seen
 from launcher.runs import Run
 
@@ -24,7 +24,8 @@ class Ended(NamedTuple):
 
 
 def request_stop(folder: Path) -> None:
-    """Ask the trainer to save and stop at its next step."""
+    """Ask the trainer to save and stop at its next step. Raises `UsageError` for another user's run."""
+    ownership.refuse_anothers("stop", [(str(folder.parent), folder.name)])
     if runs.is_elsewhere(str(folder.parent)):
         from launcher.remote import acting
 
@@ -69,8 +70,10 @@ def cancel(
     """End the runs: STOP, after a grace TERM, after another KILL; `now` kills at once.
 
     Returns how each was found afterwards. Runs that were finished before are left as they are, but for processes that
-    outlived their shell. Those on other hosts are ended by these.
+    outlived their shell. Those on other hosts are ended by these. Raises `UsageError`, before anything is done, where
+    one is another user's.
     """
+    ownership.refuse_anothers("cancel", wanted)
     far = [run for run in wanted if runs.is_elsewhere(run.root)]
     if far:
         from launcher.remote import acting

@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from launcher import admit
 from launcher.template import fill
 
 FOLDER = "telemetry"
@@ -91,7 +92,7 @@ def read(run: Path) -> Telemetry:
     for attempt, node, kind in names:
         name = f"{attempt}-{node}.{kind}.csv"
         try:
-            text = (run / FOLDER / name).read_text(encoding="utf-8", errors="replace")
+            text = admit.read_text(run / FOLDER / name)
         except OSError as error:
             notes[f"{name} can't be read: {error.strerror}"] = None
             continue

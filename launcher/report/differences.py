@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from launcher import snapshot
+from launcher import admit, ownership, snapshot
 from launcher.report.document import Table, text
 from launcher.report.read import Evidence, inner
 from launcher.schema import leaves
@@ -115,7 +115,8 @@ def code_difference(one: Evidence, other: Evidence) -> str:
     ours, theirs = (
         Path(str(each.plan.get("run_root")), snapshot.FOLDER, str(each.plan["code"])) for each in (one, other)
     )
-    if not (ours.is_dir() and theirs.is_dir()):
+    own = all(ownership.is_mine(each.run.folder, each.run.root) for each in (one, other))
+    if not (own and ours.is_dir() and theirs.is_dir()):  # where another user's plan says is no place to look
         return "Their code differs; the snapshots of it are not both here."
     mine, others = _files(ours), _files(theirs)
     changed = mine ^ others
@@ -136,7 +137,7 @@ def script_difference(one: Evidence, other: Evidence) -> list[str]:
 
 def _script(evidence: Evidence) -> list[str]:
     try:
-        script = Path(evidence.run.folder, "run.sh").read_text(encoding="utf-8", errors="replace")
+        script = admit.read_text(Path(evidence.run.folder, "run.sh"))
     except OSError:
         return []
     return script.replace(evidence.run.id, "RUN_ID").splitlines()

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from launcher import ownership, processes, run_ids, runs, script
 from launcher import plan as plans
-from launcher import processes, run_ids, runs, script
 from launcher.errors import LauncherError, UsageError
 from launcher.plan import Plan
 from launcher.slurm import probing, pulling, shared
@@ -170,6 +170,7 @@ def _after(after: str) -> str:
     if kind not in ("", "ok", "any") or not name:
         raise UsageError(f"after={after}: say after=RUN, once it is done, or after=any:RUN, however it ends")
     found = runs.find(name, runs.roots(None))
+    ownership.refuse_anothers(f"after={after}", found.runs)
     jobs = [job_of(runs.read_if_whole(each.folder / "submission.json")) for each in found.runs]
     if not jobs or None in jobs:
         raise UsageError(f"after={after}: {name} is not a run of Slurm")

@@ -67,6 +67,15 @@ def newest(roots: Sequence[str]) -> Run:
     return found[0]
 
 
+def newest_own(roots: Sequence[str]) -> Run:
+    """The caller's newest run, said on stderr. Raises `UsageError` where there is none."""
+    run = runs.newest_own(roots)
+    if run is None:
+        raise UsageError(f"there are no runs of yours{_where(roots)}; run_root=PATH looks in another folder")
+    print(f"newest run: {run.id}", file=sys.stderr)
+    return run
+
+
 def newest_whole(roots: Sequence[str]) -> Found:
     """The newest run, or the whole sweep that it is of, said on stderr. Raises `UsageError` where there is none."""
     last = runs.newest(roots, 1)

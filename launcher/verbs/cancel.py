@@ -5,10 +5,10 @@ from __future__ import annotations
 import sys
 import time
 
-from launcher import human, queues, stopping, summary
+from launcher import human, ownership, queues, stopping, summary
 from launcher.errors import UsageError
 from launcher.stopping import Ended
-from launcher.verbs.arguments import Parser, all_runs, found, newest, split
+from launcher.verbs.arguments import Parser, all_runs, found, newest_own, split
 
 
 def main(arguments: list[str]) -> int:
@@ -16,14 +16,15 @@ def main(arguments: list[str]) -> int:
         "cancel",
         "[--now] [RUN|SWEEP ...]",
         f"Ask runs to save and stop at their next step; what has not ended after {human.duration(stopping.STOP_GRACE)} "
-        "is killed with all its processes. Without any, the newest run.",
+        "is killed with all its processes. Without any, your newest run.",
     )
     parser.add_argument("--now", action="store_true", help="kill at once, without a checkpoint")
     options = parser.parse_intermixed_args(arguments)
     names, roots = split(options.words)
-    chosen = all_runs(found(names, roots)) if names else [newest(roots)]
+    chosen = all_runs(found(names, roots)) if names else [newest_own(roots)]
     if not chosen:
         raise UsageError(f"cancel: no run of {' '.join(names)} is left")
+    ownership.refuse_anothers("cancel", chosen)
     before = {each.run: each.state for each in queues.look(chosen)}
     try:
         ended = stopping.cancel(chosen, now=options.now, say=lambda text: print(text, file=sys.stderr, flush=True))

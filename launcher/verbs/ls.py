@@ -11,16 +11,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from launcher import follow, human, queues, run_ids, runs, summary, tables
+from launcher import admit, follow, human, queues, run_ids, runs, summary, tables
 from launcher.errors import UsageError
 from launcher.progress import Progress, advance, rows_of
 from launcher.queues import Seen
-from launcher.runs import Run
+from launcher.runs import Files, Run
 from launcher.states import State
 from launcher.verbs.arguments import Parser, found, split
 
 NEWEST = 20
-SPARE = ("STEP", "TIME", "ACCURACY", "SAMPLES/S", "PROOF", "ASKED", "HOST")
+SPARE = ("STEP", "TIME", "ACCURACY", "SAMPLES/S", "PROOF", "ASKED", "HOST", "OWNER")
 """Columns that a narrow terminal does without, the first one first."""
 MOST = 60
 """Rows of a listing that wasn't asked for whole."""
@@ -85,10 +85,15 @@ def _listing(seen: Sequence[Seen], hidden: int, roots: Sequence[str], width: int
         header.insert(2, "HOST")
         for row, each in zip(rows, seen, strict=True):
             row.insert(2, _host(each.run))
+    if any(not each.files.owner.mine for each in seen):
+        header.insert(2, "OWNER")
+        for row, each in zip(rows, seen, strict=True):
+            row.insert(2, each.files.owner.name or "-")
     right = frozenset(range(len(header) - 6, len(header) - 2))
     lines = tables.fitted(header, rows, right=right, width=width, spare=[each for each in SPARE if each in header])
     silent = {_host(each.run): each.state.reason for each in reversed(seen) if each.state.name == "unreachable"}
     lines += [f"{host}: {reason}" for host, reason in silent.items() if host != "-"]
+    lines += dict.fromkeys(each.files.owner.why for each in seen if each.files.owner.why)
     if hidden:
         lines.append(f"and {hidden} more that have not ended (`ls --all` lists everything)")
     if asked := [each.asked for each in seen if each.asked is not None]:
@@ -161,6 +166,8 @@ def _details(seen: Seen, width: int = 0) -> list[str]:
     rows = [("run", run.id), ("state", summary.headline(state, now))]
     if asked is not None:
         rows.append(("scheduler", f"asked {_ago(asked, now)}"))
+    if not files.owner.mine:
+        rows.append(("owner", f"{files.owner.name}: shown by its files alone"))
     sweep = run_ids.sweep_of(run.id)
     if sweep:
         rows.append(("sweep", sweep))
@@ -176,7 +183,7 @@ def _details(seen: Seen, width: int = 0) -> list[str]:
             rows.append(("progress", line(progress)))
     rows += [*summary.outcome(result), *summary.gpus(folder)]
     rows += [("arm", each) for each in _arms(folder, plan, state, result)] if plan.get("arms") else []
-    rows.append(("where", f"{_where(submission, plan)}{_on_gpus(folder, state.attempt)}"))
+    rows.append(("where", f"{_where(files, plan)}{_on_gpus(folder, state.attempt)}"))
     rows.append(("submitted", submission.get("submitted") or "never"))
     if state.started:
         rows.append(("started", f"{state.started}, ended {state.ended}" if state.ended else state.started))
@@ -191,7 +198,7 @@ def _details(seen: Seen, width: int = 0) -> list[str]:
 def _on_gpus(folder: Path, attempt: int) -> str:
     """The GPUs of this host that an attempt took, by index."""
     try:
-        return f" on GPU {(folder / 'attempts' / str(attempt) / 'gpus').read_text().strip()}"
+        return f" on GPU {admit.read_text(folder / 'attempts' / str(attempt) / 'gpus').strip()}"
     except OSError:
         return ""
 
@@ -211,9 +218,9 @@ def _arms(folder: Path, plan: Mapping[str, Any], whole: State, result: Mapping[s
         yield f"{arm.label}  {said}{f', {rate} samples/s' if rate not in ('', '-') else ''}"
 
 
-def _where(submission: Mapping[str, Any], plan: Mapping[str, Any]) -> str:
-    job = None
-    if submission.get("queue") == "slurm":
+def _where(files: Files, plan: Mapping[str, Any]) -> str:
+    job, submission = None, files.submission or {}
+    if submission.get("queue") == "slurm" and files.owner.mine:  # it names the file that has the job's number
         from launcher.slurm.jobs import job_of
 
         job = job_of(submission)
@@ -246,6 +253,7 @@ def _object(seen: Seen) -> dict[str, Any]:
     submission = files.submission or {}
     return {
         "id": run.id,
+        "owner": files.owner.name or None,
         "sweep": run_ids.sweep_of(run.id),
         "folder": f"{run.root}/{run.id}",
         "at": _host(run) if runs.is_elsewhere(run.root) else None,

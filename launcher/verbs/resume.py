@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from launcher import execute, gpus, queues, runs, stopping, submission
+from launcher import execute, gpus, ownership, queues, runs, stopping, submission
 from launcher import plan as plans
 from launcher.errors import Unavailable, UsageError
 from launcher.plan import Plan
@@ -67,6 +67,7 @@ def resume_here(wanted: Sequence[Run], assignments: dict[str, str], *, is_sweep:
 
     Raises `LauncherError`, and then none was started.
     """
+    ownership.refuse_anothers("resume", wanted)
     with contextlib.ExitStack() as held:
         for run in wanted:
             held.enter_context(_alone(run.folder))
@@ -192,7 +193,7 @@ def _check_further(each: Seen, assignments: dict[str, str]) -> None:
 
 
 def _plan_of(each: Seen) -> Plan:
-    values = runs.read_if_whole(each.run.folder / "plan.json")
+    values = runs.read_if_whole(each.run.folder / "plan.json", own_in=each.run.root)
     if not values:
         raise UsageError(f"{each.run.id} has no plan.json, so nobody can say what it ran")
     return plans.from_json(values)

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from launcher import queues, run_ids, runs, snapshot, stopping
+from launcher import ownership, queues, run_ids, runs, snapshot, stopping
 from launcher.errors import LauncherError, UsageError
 from launcher.runs import Run
 from launcher.verbs.arguments import Parser, all_runs, found, split
@@ -29,6 +29,7 @@ def main(arguments: list[str]) -> int:
         raise UsageError("rm: name the runs or sweeps to delete (`ls` lists them)")
     what = found(names, roots)
     chosen = all_runs(what)
+    ownership.refuse_anothers("rm", chosen)
     far = [run for run in chosen if runs.is_elsewhere(run.root)]
     if far and not options.forget:
         from launcher.remote import acting
@@ -50,6 +51,7 @@ def main(arguments: list[str]) -> int:
 def remove_here(chosen: Sequence[Run], force: bool) -> None:
     """Delete runs of this machine, and the records of sweeps that have none left. Raises `LauncherError`, and then
     nothing is deleted."""
+    ownership.refuse_anothers("rm", chosen)
     _end(chosen, force)
     code = _code_of(chosen)
     for run in chosen:
@@ -132,5 +134,5 @@ def _forget_sweeps(deleted: Sequence[Run], roots: Sequence[str], sweeps: Sequenc
     for root in roots:
         for sweep in named - {None}:
             record = f"{root}/{runs.SWEEPS}/{sweep}.json"
-            if os.path.exists(record) and not runs.sweep_runs(root, str(sweep)):
+            if ownership.is_mine(record, root) and not runs.sweep_runs(root, str(sweep)):
                 os.unlink(record)

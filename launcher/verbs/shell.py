@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from launcher import execute, interactive, queues, request, runs, snapshot
+from launcher import execute, interactive, ownership, queues, request, runs, snapshot
 from launcher import plan as plans
 from launcher.errors import Unavailable, UsageError
 from launcher.plan import Plan, resolve
@@ -188,8 +188,9 @@ def _of_run(names: Sequence[str], words: Sequence[str]) -> Place:
     if found.sweep is not None:
         raise UsageError(f"{found.sweep} is a sweep; name one of its runs, as {found.runs[0].id}")
     (run,) = found.runs
+    ownership.refuse_anothers("shell", found.runs)
     (seen,) = queues.look([run])
-    values = runs.read_if_whole(run.folder / "plan.json")
+    values = runs.read_if_whole(run.folder / "plan.json", own_in=run.root)
     if not values:
         raise UsageError(f"{run.id} has no plan.json, so nobody can say what it ran in")
     plan = plans.from_json(values)

@@ -41,7 +41,7 @@ def _newest_unfinished(roots: list[str]) -> Found:
     """The newest run that goes on, with the whole sweep that it is of."""
     for run in reversed(runs.unfinished(roots)):
         (seen,) = queues.look([run])
-        if seen.state.finished:
+        if seen.state.finished or not seen.files.owner.mine:
             continue
         sweep = run_ids.sweep_of(run.id)
         print(f"newest unfinished {'sweep' if sweep else 'run'}: {sweep or run.id}", file=sys.stderr)

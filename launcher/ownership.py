@@ -1,0 +1,169 @@
+"""Whose files these are. What another user wrote is shown as theirs, and nothing is done because of what it says.
+
+The owner of a file in a run root is its uid, and the caller's is the uid that a file gets which they write in that
+root. That is the uid of their process, except where the file system gives another (root squash, a mapped mount) or
+where the kernel shows several users as one (a user namespace). There the uid says little: such a root is the caller's
+only if nobody else can write there, otherwise it is for looking only.
+
+Whoever may replace a folder may replace what is in it, so what is about to be used is checked when it is used.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import stat
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from launcher.errors import UsageError
+
+_EVERY_UID = 2**32 - 1
+"""Uids that a process sees as they are, where no user namespace maps them."""
+_PROBE = ".owner."
+"""Beginning of the name of the empty file that shows which uid files get here, on file systems without O_TMPFILE."""
+
+
+class Owner(NamedTuple):
+    """Who a run or a file belongs to, as seen by the caller."""
+
+    mine: bool
+    name: str = ""
+    """Of another user; `uid 1005` where that uid has no name."""
+    why: str = ""
+    """Why the uid doesn't tell, where it doesn't: a sentence."""
+
+
+MINE = Owner(True)
+
+
+def of(path: str | os.PathLike[str], root: str) -> Owner:
+    """Who that file or folder in a run root belongs to: of a link, both it and what it leads to have to be the
+    caller's. Raises `OSError`."""
+    found = os.lstat(path)
+    owner = _of(found.st_uid, root)
+    if owner.mine and stat.S_ISLNK(found.st_mode):
+        owner = _of(os.stat(path).st_uid, root)
+    return owner
+
+
+def is_mine(path: str | os.PathLike[str], root: str) -> bool:
+    """Whether that file or folder of a run root is there, and the caller's."""
+    try:
+        return of(path, root).mine
+    except OSError:
+        return False
+
+
+def of_file(found: os.stat_result, root: str) -> Owner:
+    """Who a file of a run root belongs to, as `os.fstat` tells of it."""
+    return _of(found.st_uid, root)
+
+
+def refuse_anothers(verb: str, runs: Iterable[tuple[str, str]]) -> None:
+    """Raises `UsageError` unless the folders of all runs, given as root and name, are the caller's. One that is gone
+    is nobody's."""
+    for root, name in runs:
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            owner = of(f"{root}/{name}", root)
+            if not owner.mine:
+                raise UsageError(f"{verb}: {name} {said(owner)}; `ls`, `logs` and `report` show it")
+
+
+def said(owner: Owner) -> str:
+    """Of another user's run: whose it is, and that nothing is done to it."""
+    if owner.why:
+        return f"can't be told to be yours: {owner.why}"
+    return f"belongs to {owner.name}, and only they can do that"
+
+
+def may_write(found: os.stat_result) -> bool:
+    """Whether others than its owner may write into a file or folder. The bits of the group stand for every entry of an
+    access list too, see acl(5)."""
+    return bool(found.st_mode & (stat.S_IWGRP | stat.S_IWOTH))
+
+
+def _of(uid: int, root: str) -> Owner:
+    if uid == os.geteuid() and _is_certain(uid):
+        return MINE
+    return _judged(uid, root, os.geteuid())
+
+
+@functools.cache
+def _judged(uid: int, root: str, me: int) -> Owner:
+    """The owner of files with a uid that isn't, for certain, the caller's own."""
+    written = _uid_of_new_files(root)
+    if written is None or (written == me and _is_certain(me)) or uid != written:
+        return Owner(False, _name(uid))
+    found = os.stat(root)
+    if found.st_uid == written and not may_write(found):
+        return MINE
+    return Owner(
+        False,
+        _name(uid),
+        f"files that you write in {root} get uid {written}, as those of others may, and others may write there; "
+        f"name another run_root, or `chmod go-w {root}`",
+    )
+
+
+def _is_certain(uid: int) -> bool:
+    """Whether that uid is one user: in a user namespace the overflow uid is everybody who has none in it."""
+    return uid != _overflow_uid() or _maps_every_uid()
+
+
+@functools.cache
+def _overflow_uid() -> int:
+    try:
+        with open("/proc/sys/kernel/overflowuid", encoding="ascii") as stream:
+            return int(stream.read())
+    except (OSError, ValueError):
+        return 65534  # the kernel's default
+
+
+@functools.cache
+def _maps_every_uid() -> bool:
+    """Whether this process sees every uid as it is. See user_namespaces(7)."""
+    try:
+        with open("/proc/self/uid_map", encoding="ascii") as stream:
+            return [line.split() for line in stream] == [["0", "0", str(_EVERY_UID)]]
+    except OSError:
+        return True  # a system without user namespaces
+
+
+def _uid_of_new_files(root: str) -> int | None:
+    """The uid that a file gets which this process writes there; None where it can't write. Leaves nothing."""
+    try:
+        handle = os.open(root, os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+    except AttributeError:  # not Linux
+        return os.geteuid()
+    except OSError:
+        return _uid_of_named_file(f"{root}/{_PROBE}{os.getpid()}")
+    try:
+        return os.fstat(handle).st_uid
+    finally:
+        os.close(handle)
+
+
+def _uid_of_named_file(path: str) -> int | None:
+    try:
+        handle = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    except OSError:
+        return None
+    try:
+        return os.fstat(handle).st_uid
+    finally:
+        os.close(handle)
+        with contextlib.suppress(OSError):
+            os.unlink(path)
+
+
+@functools.cache
+def _name(uid: int) -> str:
+    import pwd
+
+    try:
+        # In a user namespace the overflow uid is many users, whatever the password file calls it.
+        return pwd.getpwuid(uid).pw_name if _is_certain(uid) else f"uid {uid}"
+    except KeyError:
+        return f"uid {uid}"

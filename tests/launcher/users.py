@@ -1,0 +1,90 @@
+"""Two real users of one machine, by uid: whoever runs the tests has to be root to be either of them."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+import launcher
+
+GROUP = 61000
+"""A group that both are in."""
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be two users")
+
+
+class User(NamedTuple):
+    """A user without an entry in the password file, with a home of their own."""
+
+    uid: int
+    home: Path
+
+    @property
+    def name(self) -> str:
+        return f"uid {self.uid}"
+
+    def argv(self, *command: str | Path, environment: Mapping[str, str] | None = None, umask: int = 0o022) -> list[str]:
+        """A command as this user: with these words in front of it."""
+        variables = {
+            "HOME": str(self.home),
+            "USER": f"user{self.uid}",
+            "PATH": "/usr/local/bin:/usr/bin:/bin",
+            "PYTHONPATH": os.pathsep.join(map(str, _paths())),
+            "PYTHONDONTWRITEBYTECODE": "1",
+            **(environment or {}),
+        }
+        change = ["setpriv", f"--reuid={self.uid}", f"--regid={self.uid}", f"--groups={GROUP}"]
+        words = [*change, "env", "-i", *(f"{name}={value}" for name, value in variables.items())]
+        return [*words, "bash", "-c", f'umask {umask:03o}; exec "$@"', "bash", *map(str, command)]
+
+    def run(self, *command: str | Path, seconds: float = 60, **how: Any) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            self.argv(*command, **how),
+            capture_output=True,
+            text=True,
+            timeout=seconds,
+            cwd=self.home,
+            stdin=subprocess.DEVNULL,
+        )
+
+    def launcher(self, *words: str, **how: Any) -> subprocess.CompletedProcess[str]:
+        """`python -m launcher` as this user types it."""
+        return self.run(python(), "-m", "launcher", *words, **how)
+
+    def write(self, path: Path, content: str | Mapping[str, Any], mode: int = 0o644) -> Path:
+        """Write a file as this user does, with the folders that lead to it."""
+        text = content if isinstance(content, str) else json.dumps(content)
+        script = 'mkdir -p "$(dirname "$1")" && printf %s "$2" >"$1" && chmod "$3" "$1"'
+        done = self.run("bash", "-c", script, "bash", path, text, f"{mode:o}")
+        assert done.returncode == 0, done.stderr
+        return path
+
+
+@functools.cache
+def python() -> str:
+    """A Python that others than root may run, of the version whose packages are here."""
+    for each in (os.path.realpath(sys.executable), f"/usr/bin/python3.{sys.version_info.minor}"):
+        asked = ["setpriv", f"--reuid={GROUP}", f"--regid={GROUP}", "--clear-groups", "env", each, "-c", "import json"]
+        if os.path.exists(each) and subprocess.run(asked, capture_output=True).returncode == 0:
+            return each
+    pytest.skip(f"no Python 3.{sys.version_info.minor} here that others than root may run")
+
+
+def _paths() -> Sequence[Path]:
+    """Where the launcher and what it imports lie."""
+    return [Path(launcher.__file__).parents[1], *(Path(each) for each in sys.path if each.endswith("-packages"))]
+
+
+def make(folder: Path, uid: int) -> User:
+    """A user whose home is in that folder."""
+    home = folder / f"home-{uid}"
+    home.mkdir(mode=0o700)
+    os.chown(home, uid, uid)
+    return User(uid, home)
