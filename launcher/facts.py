@@ -57,6 +57,12 @@ class Script:
     name: str
     """In the snapshot, as `script/train.py`."""
     source: Source = field(default_factory=Source)
+    root: str = ""
+    """Folder of the code that goes along with it."""
+    credentials: tuple[str, ...] = ()
+    """Files below it that are left out as credentials."""
+    lacking: tuple[str, ...] = ()
+    """Modules below it that are imported and do not go along."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

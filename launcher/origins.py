@@ -48,7 +48,7 @@ def origins(asked: Request, spec: JobSpec, plan: Plan) -> list[Origin]:
 def _concerns(key: str, spec: JobSpec) -> bool:
     """Whether the job's recipe has anything to do with a key: a script has its own batch, and other recipes no file."""
     root = key.split(".")[0]
-    if root in ("script", "arguments", "workdir"):
+    if root in ("script", "arguments", "include", "workdir"):
         return spec.recipe.name == "script"
     return root not in TRAINING_KEYS or spec.recipe.takes is None or root in spec.recipe.takes
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from launcher.errors import UsageError
-from launcher.schema import GROUPS, annotation_of, text_key
+from launcher.schema import ALIASES, GROUPS, annotation_of, text_key
 from launcher.verbs import VERBS
 from recipes.typed import SettingsError, refuse_control_characters
 
@@ -60,6 +60,7 @@ def parse(word: str, groups: Sequence[str] = GROUPS) -> Override:
     if match is None or (match["text"] is None and match["prefix"] != "~"):
         raise UsageError(_no_override(word, groups))
     prefix, key, text = match["prefix"] or "", match["key"].strip(), match["text"]
+    key = ALIASES.get(key, key)
     if key.startswith("hydra.") or key == "hydra":
         raise UsageError(f"{key}: Hydra's own settings have no effect here; runs are configured by the keys in --help")
     try:

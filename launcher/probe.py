@@ -153,8 +153,13 @@ def code_files(specs: Sequence[JobSpec] = ()) -> Mapping[str, Path]:
     """The files that the jobs run: those of the training side, and those of the users' own scripts."""
     files = snapshot.collect(code_root())
     for named in _named_scripts(specs):
-        files.update(user_code.collect(user_code.absolute(named)))
+        files.update(user_code.collect(user_code.absolute(named), _included(specs, named)).files)
     return files
+
+
+def _included(specs: Sequence[JobSpec], script: str) -> list[str]:
+    """Patterns of what goes along with a script though git ignores it, for any of the jobs: they share a snapshot."""
+    return sorted({pattern for spec in specs if spec.launch.script == script for pattern in spec.launch.include})
 
 
 def _named_scripts(specs: Sequence[JobSpec]) -> list[str]:
@@ -170,7 +175,15 @@ def _scripts(specs: Sequence[JobSpec]) -> dict[str, Script]:
         path = user_code.absolute(named)
         user_code.check(named, path, alone=bare)
         text = path.read_text(encoding="utf-8", errors="replace")
-        found[named] = Script(path=str(path), name=user_code.name_in_snapshot(path), source=script.read(text))
+        collected = user_code.collect(path, _included(specs, named))
+        found[named] = Script(
+            path=str(path),
+            name=user_code.name_in_snapshot(path),
+            source=script.read(text),
+            root=str(collected.root),
+            credentials=collected.credentials,
+            lacking=user_code.left_out_imports(path, collected),
+        )
     return found
 
 

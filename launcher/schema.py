@@ -117,6 +117,10 @@ class Launch:
     )
     script: str | None = setting(None, "recipe=script: the file to run, or image:FILE for one in the image alone")
     arguments: tuple[str, ...] = setting((), "recipe=script: its arguments; on the command line, all that is behind --")
+    include: tuple[str, ...] = setting(
+        (),
+        "recipe=script: patterns of files that go along though git ignores them, as script.include=[data/*.json]",
+    )
     workdir: str | None = setting(
         None, "recipe=script: folder to start in; null is this one (of image:FILE the file's), run the run's own"
     )
@@ -138,6 +142,8 @@ class Launch:
 
 # The recipe's hyper-parameters depend on the recipe and are typed once it is known.
 TRAINING_KEYS = tuple(name for name in fields_of(Settings) if name != "train")
+ALIASES = {"script.include": "include"}
+"""Other spellings of keys: `script` itself is a file."""
 # Composed by Hydra: choosing one of these picks a file of conf/.
 REQUIRED_GROUPS = ("amp", "loss_scale", "recipe", "cluster", "container", "profile")
 GROUPS = (*REQUIRED_GROUPS, "data", "experiment")

@@ -8,10 +8,10 @@ import hashlib
 import os
 import shutil
 import stat
-import subprocess
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
+from launcher import exclusions, git
 from launcher.errors import UsageError
 from launcher.facts import Code
 
@@ -19,21 +19,21 @@ MAX_BYTES = 64 * 2**20
 MAX_DIFF_BYTES = 2**20
 FOLDER = ".code"
 """Where snapshots are, in the folder of all runs."""
-_SKIPPED_FOLDERS = {"__pycache__", ".git", ".venv", ".mypy_cache", ".ruff_cache", ".pytest_cache"}
 
 
 def collect(package: Path) -> dict[str, Path]:
-    """Files of one package folder, by the name they get in the snapshot. Secrets, caches, what git ignores, and links
-    that lead nowhere are left out."""
+    """Files of one package folder, by the name they get in the snapshot. Credentials, caches, what git ignores, and
+    links that lead nowhere are left out."""
     files = {}
     ignored = _ignored(package)
-    for folder, folders, names in os.walk(package):
-        folders[:] = sorted(each for each in folders if each not in _SKIPPED_FOLDERS)
+    root = package.resolve()
+    for folder, folders, names in os.walk(root):
+        folders[:] = sorted(each for each in folders if not exclusions.is_derived(Path(folder, each)))
         for name in sorted(names):
-            if name == ".env" or name.startswith(".env.") or name.endswith((".pyc", ".swp", "~")):
+            path = package / Path(folder).relative_to(root) / name
+            if path in ignored or not path.is_file() or exclusions.is_debris(name):
                 continue
-            path = Path(folder) / name
-            if path in ignored or not path.is_file():
+            if exclusions.is_credential(Path(folder, name), root):
                 continue
             files[str(Path(package.name) / path.relative_to(package))] = path
     return files
@@ -41,16 +41,12 @@ def collect(package: Path) -> dict[str, Path]:
 
 def _ignored(package: Path) -> set[Path]:
     """Files of the package that its git checkout ignores; none outside one, or where the whole package is ignored."""
-    if not _in_checkout(package):
+    if not git.is_in_checkout(package):
         return set()
     asked = ("ls-files", "-z", "--others", "--ignored", "--exclude-standard")
-    listed = git(package, *asked, errors="surrogateescape").split("\0")
+    listed = git.run(package, *asked, errors="surrogateescape").split("\0")
     found = {package / each for each in listed if each}
     return set() if package / "__init__.py" in found else found
-
-
-def _in_checkout(folder: Path) -> bool:
-    return any((each / ".git").exists() for each in (folder, *folder.parents))
 
 
 def describe(root: Path, files: Mapping[str, Path]) -> Code:
@@ -72,7 +68,7 @@ def _describe(root: Path, files: Mapping[str, Path]) -> Code:
     if total > MAX_BYTES:
         raise UsageError(
             f"the code to run is {total / 2**20:.0f} MiB, more than the {MAX_BYTES // 2**20} MiB a snapshot may hold: "
-            f"keep data and results out of {root}, or list them in .gitignore ({largest(files)})"
+            f"keep data and results out of it, or list them in .gitignore ({largest(files)})"
         )
     commit, dirty = git_state(root, list(files.values())[:1])
     return Code(
@@ -86,9 +82,10 @@ def _describe(root: Path, files: Mapping[str, Path]) -> Code:
 
 
 def largest(files: Mapping[str, Path], count: int = 3) -> str:
-    """The largest of the files, in words."""
-    sizes = sorted(((path.stat().st_size, name) for name, path in files.items()), reverse=True)
-    return "largest: " + ", ".join(f"{name} {size / 2**20:.0f} MiB" for size, name in sizes[:count])
+    """The largest of the files, in words, by their own paths rather than their names in the snapshot."""
+    sizes = sorted(((path.stat().st_size, str(path)) for path in files.values()), reverse=True)
+    shown = [each for each in sizes[:count] if each[0] >= 2**20] or sizes[:1]
+    return "largest: " + ", ".join(f"{path} {size / 2**20:.0f} MiB" for size, path in shown)
 
 
 def is_executable(path: Path) -> bool:
@@ -190,46 +187,22 @@ def _digest(files: Mapping[str, Path]) -> str:
 
 def git_state(root: Path, files: Sequence[Path]) -> tuple[str | None, bool]:
     """Commit and whether there are uncommitted changes, if git tracks the first of these files."""
-    if not _in_checkout(root):
+    if not git.is_in_checkout(root):
         return None, False
-    if not files or not git(root, "ls-files", "--", str(files[0])):
+    if not files or not git.run(root, "ls-files", "--", str(files[0])):
         return None, False  # an environment inside somebody's checkout says nothing about this code
-    lines = git(root, "status", "--porcelain=v2", "--branch", "--untracked-files=normal").splitlines()
+    lines = git.run(root, "status", "--porcelain=v2", "--branch", "--untracked-files=normal").splitlines()
     commits = [line.split()[-1] for line in lines if line.startswith("# branch.oid ") and "(initial)" not in line]
     return (commits[0] if commits else None), any(not line.startswith("#") for line in lines)
 
 
 def diff(root: Path) -> str:
-    """Uncommitted changes of tracked files in the checkout, cut at a size; empty outside git."""
-    text = git(root, "diff", "HEAD", "--no-color", "--no-ext-diff")
+    """Uncommitted changes of tracked files in the checkout but for credentials, cut at a size; empty outside git."""
+    top = Path(git.run(root, "rev-parse", "--show-toplevel", errors="surrogateescape").removesuffix("\n"))
+    changed = git.run(root, "diff", "HEAD", "--name-only", "-z", errors="surrogateescape").split("\0")
+    secret = [name for name in changed if name and exclusions.is_credential(top / name, top)]
+    others = (":(top)", *(f":(top,exclude,literal){name}" for name in secret))
+    text = git.run(root, "diff", "HEAD", "--no-color", "--no-ext-diff", "--", *others)
     if len(text) > MAX_DIFF_BYTES:
         return text[:MAX_DIFF_BYTES] + f"\n... cut at {MAX_DIFF_BYTES} characters\n"
     return text
-
-
-def git(folder: Path, *arguments: str, errors: str = "replace") -> str:
-    """What git prints there; empty where there is no git, or it fails. `errors` is what becomes of bytes that are no
-    UTF-8: with `surrogateescape`, names of files stay names of files."""
-    done = _called(folder, arguments, errors)
-    return done.stdout if done is not None and done.returncode == 0 else ""
-
-
-def is_anothers(folder: Path) -> bool:
-    """Whether git refuses to read the checkout there since it belongs to another person. See git-config(1),
-    safe.directory."""
-    done = _called(folder, ("rev-parse",), "replace")
-    return done is not None and done.returncode != 0 and "dubious ownership" in done.stderr
-
-
-def _called(folder: Path, arguments: Sequence[str], errors: str) -> subprocess.CompletedProcess[str] | None:
-    try:
-        return subprocess.run(
-            ["git", "-C", str(folder), *arguments],
-            capture_output=True,
-            text=True,
-            errors=errors,
-            timeout=20,
-            env={**os.environ, "GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"},  # its words, too, are read
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None

@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+import ast
 import functools
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from launcher import runs, snapshot
+from launcher import exclusions, git, runs, snapshot
 from launcher.errors import UsageError
 from recipes.typed import SettingsError
 
 FOLDER = "script"
 """Where they lie in the snapshot, beside this project's own package."""
 MAX_FILES = 20_000
-KNOWN_FILES = ("ls-files", "--cached", "--others", "--exclude-standard")
-"""What git is asked for: files that it tracks, or would."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Collected:
+    """The code that goes along with a script."""
+
+    root: Path
+    files: dict[str, Path]
+    """By their names in the snapshot."""
+    credentials: tuple[str, ...]
+    """Files that would have gone along, and are left out as credentials; relative to `root`."""
 
 
 def name_in_snapshot(script: Path) -> str:
@@ -28,29 +39,57 @@ def root_of(script: Path) -> Path:
     return _checkout(script) or script.parent
 
 
-def collect(script: Path) -> dict[str, Path]:
-    """The files that go along with a script, itself among them, by their names in the snapshot.
+def collect(script: Path, include: Sequence[str] = ()) -> Collected:
+    """The files that go along with a script, itself among them.
 
-    Of a git checkout it is what git tracks or would, submodules included; otherwise all but hidden folders and caches.
-    Never runs, whose folders may lie beside the script, and grow. Of folders that links lead to, those that are within,
-    and packages of Python elsewhere. Raises `UsageError` for more than a snapshot may hold.
+    Of a git checkout it is what git tracks or would, submodules included; of another folder what its .gitignore files
+    leave, but for hidden folders. Never credentials, virtual environments, caches, or runs, whose folders may lie
+    beside the script, and grow. Of folders that links lead to, those that are within, and packages of Python elsewhere.
+    `include` has patterns of ignored files that go along all the same. Raises `UsageError` for more than a snapshot may
+    hold, and for a pattern that names nothing or a credential.
     """
-    root = root_of(script)
+    checkout = _checkout(script)
+    root = checkout or script.parent
     found: dict[str, Path] = {}
+    credentials: list[str] = []
     total = 0
-    for path in _in_checkout(root) if _checkout(script) else _in_folder(root):
-        if path.name == ".env" or path.name.startswith(".env.") or not path.is_file():
+    listed = _in_checkout(root) if checkout else _in_folder(root)
+    included = [path for pattern in include for path in _included(pattern, root)]
+    for path in dict.fromkeys((script, *listed, *included)):
+        if not path.is_file() or exclusions.is_debris(path.name):
             continue
-        found[f"{FOLDER}/{path.relative_to(root).as_posix()}"] = path
+        name = path.relative_to(root).as_posix()
+        if path != script and exclusions.is_credential(path, root):
+            credentials.append(name)
+            continue
+        found[f"{FOLDER}/{name}"] = path
         total += path.stat().st_size
         if total > snapshot.MAX_BYTES or len(found) > MAX_FILES:
             limit = f"{snapshot.MAX_BYTES // 2**20} MiB" if total > snapshot.MAX_BYTES else f"{MAX_FILES:,} files"
             raise UsageError(
                 f"script={script}: its folder {root} goes along with it, and holds more than {limit} "
-                f"({snapshot.largest(found)}); list data and results in .gitignore, or put the code into a folder or "
-                "git checkout of its own"
+                f"({snapshot.largest(found)}); list data and results in {root / '.gitignore'}, or put the code into a "
+                "folder or git checkout of its own"
             )
-    return found
+    return Collected(root=root, files=found, credentials=tuple(credentials))
+
+
+def left_out_imports(script: Path, collected: Collected) -> tuple[str, ...]:
+    """Modules beside the script that it, or a module beside it, imports, and that do not go along; relative to the
+    folder of the code."""
+    taken = set(collected.files.values())
+    lacking: dict[str, None] = {}
+    seen = {script}
+    waiting = [script]
+    while waiting:
+        for name in _imported(waiting.pop()):
+            for path in _candidates(script.parent, name):
+                if path not in taken:
+                    lacking[path.relative_to(collected.root).as_posix()] = None
+                elif path not in seen:
+                    seen.add(path)
+                    waiting.append(path)
+    return tuple(lacking)
 
 
 def check(named: str, script: Path, *, alone: bool) -> None:
@@ -84,42 +123,43 @@ def _checkout(script: Path) -> Path | None:
     within = next((each for each in script.parents if (each / ".git").exists()), None)
     if within is None:
         return None
-    top = snapshot.git(script.parent, "rev-parse", "--show-toplevel", errors="surrogateescape").strip()
-    if not top and snapshot.is_anothers(script.parent):
+    top = git.run(script.parent, "rev-parse", "--show-toplevel", errors="surrogateescape").strip()
+    if not top and git.is_anothers(script.parent):
         raise UsageError(
             f"script={script}: git does not read {within}, which is another person's, so nobody can say which files "
             f"go along with the script; if you trust it: git config --global --add safe.directory '{within}'"
         )
-    listed = snapshot.git(script.parent, *KNOWN_FILES, "--", script.name).strip()
-    return Path(top) if top and listed and Path(top) in script.parents else None
+    return Path(top) if top and git.knows(script) and Path(top) in script.parents else None
 
 
 def _in_checkout(root: Path) -> Iterator[Path]:
-    listed = snapshot.git(root, *KNOWN_FILES, "-z", errors="surrogateescape")
-    of_runs = functools.cache(_of_runs)
-    for name in listed.split("\0"):
-        path = root / name
-        if not name or any(of_runs(root / each) for each in Path(name).parents if each.name):
-            continue
-        if path.is_symlink() and _leads_to_code(path, root):
-            yield from _in_folder(path, links=False)
-        elif not path.is_symlink() and (path / ".git").exists():  # a submodule, or another checkout inside this one
-            yield from _in_checkout(path)
-        else:
-            yield path
+    yield from _walked(root, git.files_of_checkout(root))
 
 
 def _in_folder(root: Path, links: bool = True) -> Iterator[Path]:
-    for folder, folders, names in os.walk(root):
-        named = (each for each in folders if each != "__pycache__" and not each.startswith("."))
-        folders[:] = sorted(each for each in named if not _of_runs(Path(folder, each)))
-        for each in folders:
-            path = Path(folder, each)
-            if links and path.is_symlink() and _leads_to_code(path, root):
+    """Files of a folder that is no checkout of its own, as its .gitignore files have it, but for hidden folders."""
+    names = git.files_of_folder(root)
+    yield from _walked(root, (each for each in names if not _is_hidden(Path(each))), links)
+
+
+def _is_hidden(name: Path) -> bool:
+    return any(each.startswith(".") for each in name.parts[:-1])
+
+
+def _walked(root: Path, names: Iterable[str], links: bool = True) -> Iterator[Path]:
+    """The files that git lists in a folder, those of linked folders and of checkouts within included."""
+    is_no_code = functools.cache(lambda folder: _of_runs(folder) or exclusions.is_derived(folder))
+    for name in names:
+        path = root / name
+        if any(is_no_code(root / each) for each in Path(name).parents if each.name):
+            continue
+        if path.is_symlink() and path.is_dir():
+            if links and _leads_to_code(path, root):
                 yield from _in_folder(path, links=False)  # links may lead round in a circle
-        for name in sorted(names):
-            if name != ".git" and not name.endswith((".pyc", ".swp", "~")):
-                yield Path(folder) / name
+        elif (path / ".git").exists():  # a submodule, or another checkout inside this one
+            yield from _in_checkout(path)
+        else:
+            yield path
 
 
 def _of_runs(folder: Path) -> bool:
@@ -136,6 +176,52 @@ def _leads_to_code(link: Path, root: Path) -> bool:
     if not target.is_dir() or target in link.parent.resolve().parents or target == link.parent.resolve():
         return False
     return root.resolve() in target.parents or (target / "__init__.py").is_file()
+
+
+def _included(pattern: str, root: Path) -> Iterator[Path]:
+    """The files that a pattern of `script.include` names, and those in folders that it names.
+
+    Patterns are `pathlib`'s, relative ones from the current folder. Raises `UsageError`.
+    """
+    key = f"script.include=[{pattern}]"
+    whole = Path(os.path.normpath(Path.cwd() / Path(pattern).expanduser()))
+    try:
+        matches = sorted(Path(whole.anchor).glob(str(whole.relative_to(whole.anchor))))
+    except (ValueError, NotImplementedError) as error:
+        raise UsageError(f"{key} is no pattern of files: {error}") from None
+    if not matches:
+        raise UsageError(f"{key}: there is no such file (looked for {whole})")
+    for match in matches:
+        if match != root and root not in match.parents:
+            raise UsageError(f"{key}: {match} is not in {root}, the folder that goes along with the script")
+        if match.is_file() and exclusions.is_credential(match, root):
+            raise UsageError(f"{key}: {match} is a credential, which never goes along; say secrets.NAME={match}")
+        for folder, _, names in os.walk(match):
+            yield from (Path(folder, name) for name in sorted(names))
+        if match.is_file():
+            yield match
+
+
+def _imported(path: Path) -> Iterator[str]:
+    """Names of the modules that a file imports absolutely, as `a.b`; nothing where it is no Python."""
+    try:
+        tree = ast.parse(path.read_bytes())
+    except (SyntaxError, ValueError, OSError, RecursionError):
+        return
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (each.name for each in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            yield node.module
+            yield from (f"{node.module}.{each.name}" for each in node.names)
+
+
+def _candidates(folder: Path, module: str) -> Iterator[Path]:
+    """The files of a folder that importing the module reads."""
+    parts = module.split(".")
+    for end in range(1, len(parts) + 1):
+        base = folder.joinpath(*parts[:end])
+        yield from (each for each in (base / "__init__.py", base.with_name(f"{base.name}.py")) if each.is_file())
 
 
 def absolute(named: str) -> Path:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import posixpath
 import re
 import shlex
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -12,12 +13,14 @@ from launcher.schema import Launch
 from recipes import script
 from recipes.script import IN_IMAGE, NGC_TENSORFLOW1, Source
 from recipes.settings import Settings
-from recipes.typed import SettingsError, refuse_control_characters
+from recipes.typed import SettingsError, refuse_control_characters, show
 
 if TYPE_CHECKING:
-    from launcher.facts import Facts
+    from launcher.facts import Facts, Script
     from launcher.spec import JobSpec
 
+_NAMED = 8
+"""So many files are named in a note."""
 OWN_FOLDER = "run"
 """As `workdir=run`: a folder of the run's own."""
 
@@ -54,13 +57,23 @@ def check(launch: Launch, training: Settings) -> None:
     """Refuse what doesn't go with scripts, and scripts that don't go. Raises `SettingsError`."""
     recipe = training.recipe
     if recipe != "script":
-        for key, value in (("script", launch.script), ("arguments", launch.arguments), ("workdir", launch.workdir)):
+        given = (
+            ("script", launch.script, f"script={launch.script}"),
+            ("arguments", launch.arguments, f"-- {shlex.join(launch.arguments)}"),
+            ("include", launch.include, f"script.include={show(launch.include)}"),
+            ("workdir", launch.workdir, f"workdir={launch.workdir}"),
+        )
+        for key, value, told in given:
             if value:
-                told = f"{key}={value}" if isinstance(value, str) else f"-- {shlex.join(value)}"
                 raise SettingsError(f"{told} is for recipe=script, and this is recipe={recipe}; say recipe=script", key)
         return
     if not launch.script:
         raise SettingsError("recipe=script needs script=FILE; its arguments go behind --", "script")
+    if launch.include and in_image(launch.script):
+        raise SettingsError(
+            f"script.include={show(launch.include)}: {launch.script} is in the image, and no files go along with it",
+            "include",
+        )
     for each in launch.arguments:
         refuse_control_characters("arguments", each)
     if in_image(launch.script) and launch.container.kind == "none":
@@ -150,6 +163,22 @@ def environment(mechanism: str, level: str) -> dict[str, str]:
     return dict.fromkeys(NGC_TENSORFLOW1, "1" if level == "o1" else "0")
 
 
+def _left_out(known: Script) -> Iterator[str]:
+    if known.credentials:
+        names = _listed(known.credentials)
+        yield f"left out of {known.root} as credentials: {names}; secrets.NAME=FILE brings one to the job"
+    if known.lacking:
+        names, include = _listed(known.lacking), ",".join(known.lacking[:_NAMED])
+        yield (
+            f"the script imports {names} of {known.root}, which git ignores and the job will lack; "
+            f"script.include=[{include}] takes them along"
+        )
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
+
+
 def advice(spec: JobSpec, facts: Facts, gpus: int) -> tuple[str, ...]:
     """What a user of scripts should know of this one."""
     launch, train = spec.launch, spec.training.train
@@ -158,6 +187,8 @@ def advice(spec: JobSpec, facts: Facts, gpus: int) -> tuple[str, ...]:
     found = []
     if in_image(launch.script):
         found.append(f"{launch.script.removeprefix(IN_IMAGE)} is looked for in the image alone, when the job starts")
+    if (known := facts.scripts.get(launch.script)) is not None:
+        found += _left_out(known)
     if gpus > 1 and train.processes == 1:
         found.append(f"the script is started once and sees {gpus} GPUs; train.processes={gpus} starts one for each")
     if spec.swept and launch.workdir != OWN_FOLDER and not in_image(launch.script):

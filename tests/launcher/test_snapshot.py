@@ -91,11 +91,21 @@ def test_a_repository_without_commits_has_none(package: Path) -> None:
     assert snapshot.git_state(package.parent, [package / "mnist.py"]) == (None, True)
 
 
+def test_a_diff_for_the_record_holds_no_credential(package: Path) -> None:
+    git = ["git", "-C", str(package.parent), "-c", "user.name=a", "-c", "user.email=a@b"]
+    subprocess.run([*git, "add", "--force", "recipes/.env", "recipes/mnist.py"], check=True)
+    subprocess.run([*git, "commit", "-q", "-m", "all"], check=True)
+    for name in (".env", "mnist.py"):
+        (package / name).write_text(f"changed {name}")
+    assert "changed mnist.py" in snapshot.diff(package.parent)
+    assert "changed .env" not in snapshot.diff(package.parent)
+
+
 def test_too_much_is_refused_with_the_files_that_are(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(snapshot, "MAX_BYTES", 2**20)
     with open(package / "model.bin", "wb") as stream:
         stream.truncate(3 * 2**20)
-    with pytest.raises(UsageError, match=r"is 3 MiB, .*largest: recipes/model\.bin 3 MiB"):
+    with pytest.raises(UsageError, match=r"is 3 MiB, .*\(largest: /.*/recipes/model\.bin 3 MiB\)"):
         snapshot.describe(package.parent, snapshot.collect(package))
 
 

@@ -206,7 +206,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def names(folder: Path) -> list[str]:
-    return sorted(user_code.collect(folder / "train.py"))
+    return sorted(user_code.collect(folder / "train.py").files)
 
 
 def test_the_files_beside_a_script_go_along_but_for_secrets_and_hidden_folders(project: Path) -> None:
@@ -222,7 +222,7 @@ def test_of_a_git_checkout_all_that_git_would_track_goes_along(project: Path) ->
     inner.write_text("")
     assert user_code.name_in_snapshot(inner) == "script/sub/train2.py"
     expected = ["script/.gitignore", "script/sub/helper.py", "script/sub/train2.py", "script/train.py"]
-    assert sorted(user_code.collect(inner)) == expected
+    assert sorted(user_code.collect(inner).files) == expected
 
 
 @pytest.mark.parametrize("checkout", [True, False])

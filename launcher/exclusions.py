@@ -1,0 +1,55 @@
+"""What never goes along with code, whatever git says of it: credentials, virtual environments and caches."""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+import re
+from pathlib import Path
+
+_CREDENTIALS = (
+    *(".netrc", "_netrc", ".git-credentials", ".npmrc", ".pypirc", ".pgpass", ".my.cnf", ".htpasswd", ".dockercfg"),
+    *(".env", ".env.*", "*.env", ".envrc", ".s3cfg", ".boto", ".vault-token", "kaggle.json", "client_secret*.json"),
+    *("*.pem", "*.key", "*.p12", "*.pfx", "*.jks", "*.keystore", "*.kdbx", "*.ppk"),
+    *("id_rsa", "id_dsa", "id_ecdsa", "id_ed25519", "id_ecdsa_sk", "id_ed25519_sk"),
+    *(".*_history", ".zhistory", ".history", ".histfile", "fish_history"),
+)
+CREDENTIAL_FOLDERS = (".ssh", ".gnupg", ".aws", ".azure", ".kube", ".docker", ".password-store", "gcloud")
+_CACHES = ("__pycache__", ".ipynb_checkpoints", "node_modules", ".tox", ".nox", ".eggs")
+_ENVIRONMENTS = ("pyvenv.cfg", "conda-meta")
+"""Each marks the top of a virtual environment, venv's or conda's, whatever its folder is called."""
+_CACHE_TAG = "CACHEDIR.TAG"
+"""Marks a folder as a cache: https://bford.info/cachedir/."""
+_LARGEST_KEY = 64 * 2**10
+"""Bytes; no private key is larger."""
+
+_name = re.compile("|".join(fnmatch.translate(each) for each in _CREDENTIALS), re.IGNORECASE)
+_key = re.compile(rb"-----BEGIN [A-Z0-9 ]*PRIVATE KEY|PuTTY-User-Key-File-|openssh-key-v1")
+
+
+def is_credential(path: Path, root: Path) -> bool:
+    """Whether a file of the code in `root` is a credential: by its name, by the name of what it links to, by a folder
+    that it lies in, or since it begins as private keys do. `root` has its links resolved."""
+    target = Path(os.path.realpath(path))
+    within = target.relative_to(root) if root in target.parents else target
+    if _name.fullmatch(path.name) or _name.fullmatch(target.name):
+        return True
+    if any(each.lower() in CREDENTIAL_FOLDERS for each in (*path.relative_to(root).parts[:-1], *within.parts[:-1])):
+        return True
+    if path.suffix == ".py":
+        return False
+    try:
+        with open(path, "rb") as stream:
+            return os.fstat(stream.fileno()).st_size <= _LARGEST_KEY and bool(_key.match(stream.read(80)))
+    except OSError:  # whoever takes it along will say why it can't be read
+        return False
+
+
+def is_derived(folder: Path) -> bool:
+    """Whether a folder is a virtual environment or a cache, which can be made again."""
+    return folder.name in _CACHES or any((folder / each).exists() for each in (*_ENVIRONMENTS, _CACHE_TAG))
+
+
+def is_debris(name: str) -> bool:
+    """Whether a file is what Python or an editor left behind."""
+    return name.endswith((".pyc", ".swp", "~"))
