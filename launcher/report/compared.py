@@ -91,7 +91,7 @@ def table(compared: Sequence[Arm]) -> Table:
         ("proof", [text(each.figures.verdict) for each in compared], False),
         ("state", [text(each.figures.outcome) for each in compared], False),
     ]
-    return sections.columns(columns)
+    return sections.columns(columns, spare=("skipped", "in half", "batch", "peak memory", "mechanism", "loss"))
 
 
 def _interval_cell(arm: Arm) -> Cell:

@@ -25,6 +25,8 @@ class Table:
     rows: tuple[tuple[Cell, ...], ...]
     numbers: frozenset[int] = frozenset()
     """Columns that hold numbers, which stand to the right."""
+    spare: tuple[str, ...] = ()
+    """Columns that a narrow terminal does without, the first one first; what they hold stands elsewhere too."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -12,7 +12,8 @@ WIDTH, LEAST = 30, 10
 
 
 def lines(document: Document, width: int = 0) -> Iterator[str]:
-    """The lines, of at most `width` columns (0: no limit): a table that is wider is written as one block a row."""
+    """The lines, of at most `width` columns (0: no limit): a table that is wider goes without its spare columns, and
+    one that is still wider is written as one block a row."""
     yield tables.clean(document.title)
     for sentence in document.lead:
         yield from _prose(sentence, width)
@@ -30,7 +31,7 @@ def lines(document: Document, width: int = 0) -> Iterator[str]:
 def _part(part: Part, width: int) -> Iterator[str]:
     if isinstance(part, Table):
         rows = [[cell.text for cell in row] for row in part.rows]
-        found = tables.table(part.header, rows, right=part.numbers)
+        found = tables.fitted(part.header, rows, right=part.numbers, width=width, spare=part.spare)
         yield from found if not width or max(map(len, found)) <= width else _blocks(part.header, rows, width)
     elif isinstance(part, Bars):
         yield from _bars(part, width)

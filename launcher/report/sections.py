@@ -70,16 +70,18 @@ def results(evidence: Sequence[Evidence], found: Sequence[Figures]) -> Table:
         ("proof", [text(each.verdict) for each in found], False),
         ("state", [text(each.outcome) for each in found], False),
     ]
-    return columns(wanted)
+    return columns(wanted, spare=("skipped", "in half", "peak memory", "ratio", "batch"))
 
 
-def columns(wanted: Sequence[tuple[str, list[Cell], bool]]) -> Table:
-    """A table from columns: name, cells, and whether they are numbers. What nobody has a value in is left out."""
+def columns(wanted: Sequence[tuple[str, list[Cell], bool]], spare: Sequence[str] = ()) -> Table:
+    """A table from columns: name, cells, and whether they are numbers. What nobody has a value in is left out, and a
+    narrow terminal does without the columns in `spare`, the first one first."""
     kept = [each for each in wanted if any(cell.text != "-" for cell in each[1])]
     return Table(
         header=tuple(name for name, _, _ in kept),
         rows=tuple(zip(*(cells for _, cells, _ in kept), strict=True)),
         numbers=frozenset(index for index, (_, _, right) in enumerate(kept) if right),
+        spare=tuple(name for name in spare if any(name == each[0] for each in kept)),
     )
 
 

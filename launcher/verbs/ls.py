@@ -20,7 +20,7 @@ from launcher.states import State
 from launcher.verbs.arguments import Parser, found, split
 
 NEWEST = 20
-SPARE = ("STEP", "TIME", "ACCURACY", "SAMPLES/S", "PROOF", "ASKED", "HOST", "OWNER")
+SPARE = ("SAMPLES/S", "PROOF", "HOST", "OWNER", "ASKED", "ACCURACY", "STEP", "TIME")
 """Columns that a narrow terminal does without, the first one first."""
 MOST = 60
 """Rows of a listing that wasn't asked for whole."""
@@ -73,7 +73,7 @@ def _listing(seen: Sequence[Seen], hidden: int, roots: Sequence[str], width: int
                 run.id,
                 state.name,
                 human.duration(summary.elapsed(state, now)),
-                "-" if state.finished else _step(run),
+                _text(_steps_of(result)) if state.finished else _step(run),
                 summary.accuracy_of(result) or "-",
                 summary.throughput_of(result) or "-",
                 summary.verdict_of(result) or "-",
@@ -128,15 +128,27 @@ def step(folder: str) -> int | None:
         return None
 
 
+def _steps_of(result: Mapping[str, Any]) -> int | None:
+    """The steps that a finished run took, skipped ones included, through all attempts."""
+    return (result.get("updates") or {}).get("attempted")
+
+
+def _text(number: int | None) -> str:
+    return "-" if number is None else str(number)
+
+
 def _step(run: Run) -> str:
+    return _text(_last_step(run))
+
+
+def _last_step(run: Run) -> int | None:
+    """The last step that a run is known to have taken."""
     if runs.is_elsewhere(run.root):
         from launcher.remote import pointers
 
         known = pointers.known(run.folder)
-        found = known.step if known else None
-    else:
-        found = step(f"{run.root}/{run.id}")
-    return "-" if found is None else str(found)
+        return known.step if known else None
+    return step(f"{run.root}/{run.id}")
 
 
 def _one(run: Run, as_json: bool) -> int:
@@ -251,9 +263,12 @@ def _object(seen: Seen) -> dict[str, Any]:
     """One run for a program. Names are added here, never changed."""
     run, files, state, asked = seen
     submission = files.submission or {}
+    plan = runs.read_known(run.folder / "plan.json")
     return {
         "id": run.id,
         "owner": files.owner.name or None,
+        "name": plan.get("name"),
+        "words": plan.get("words") or [],
         "sweep": run_ids.sweep_of(run.id),
         "folder": f"{run.root}/{run.id}",
         "at": _host(run) if runs.is_elsewhere(run.root) else None,
@@ -268,4 +283,20 @@ def _object(seen: Seen) -> dict[str, Any]:
         "queue": submission.get("queue"),
         "host": submission.get("host"),
         "scheduler_age": None if asked is None else round(max(0.0, time.time() - asked), 1),
+        "metrics": _metrics(run, summary.result_of(run.folder, state) if state.finished else {}, state.finished),
+    }
+
+
+def _metrics(run: Run, result: Mapping[str, Any], finished: bool) -> dict[str, Any]:
+    """What a listing shows of a run's results, as numbers; null where it left none. Throughput in its unit per second,
+    memory in bytes."""
+    throughput = result.get("throughput") or {}
+    return {
+        "step": _steps_of(result) if finished else _last_step(run),
+        "loss": (result.get("loss") or {}).get("last"),
+        "accuracy": (result.get("eval") or {}).get("accuracy"),
+        "throughput": throughput.get("mean"),
+        "throughput_unit": throughput.get("unit"),
+        "peak_memory_bytes": result.get("peak_memory_bytes"),
+        "proof": (result.get("observed") or {}).get("verdict"),
     }

@@ -168,6 +168,13 @@ def test_a_table_wider_than_the_terminal_becomes_a_block_for_each_row(root):
     assert "002 amp=o2\n  mode         o2 bfloat16" in said
 
 
+def test_a_narrow_terminal_loses_the_least_wanted_columns_of_the_results(root):
+    lines = terminal(*folders.sweep(root), width=90).splitlines()
+    header = lines[lines.index("RESULTS") + 1].split()
+    assert {"run", "mode", "samples/s", "accuracy", "proof", "state"} <= set(header)
+    assert "(no room for peak memory, skipped in 90 columns)" in lines
+
+
 @pytest.mark.parametrize("width", [40, 60, 80])
 def test_a_report_fits_the_terminal(root, width):
     lines = terminal(*folders.sweep(root), width=width).splitlines()

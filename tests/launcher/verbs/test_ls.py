@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from launcher import processes, runs
+from launcher import processes, queues, runs
 from launcher.errors import UsageError
 from launcher.verbs import ls
 
@@ -145,6 +145,35 @@ def test_programs_get_json(root, shown):
     one = json.loads("".join(shown(NAME, "--json")))
     assert one["result"]["observed"]["verdict"] == "proved"
     assert one["attempts"] == [1] and one["plan"]["name"] == "mnist-o2"
+
+
+def test_programs_get_name_words_and_metrics_of_each_run(root, shown):
+    folder = finished(root)
+    runs.write_json(folder / "result.json", result(updates={"attempted": 72, "applied": 70}))
+    ((found),) = json.loads("".join(shown("--json")))
+    assert (found["name"], found["words"]) == ("mnist-o2", ["amp=o2", "batch=128"])
+    assert found["metrics"] == {
+        "step": 72,
+        "loss": 0.0831,
+        "accuracy": 0.9722,
+        "throughput": 3410.5,
+        "throughput_unit": "samples/s",
+        "peak_memory_bytes": 512 * 2**20,
+        "proof": "proved",
+    }
+    (folder / "result.json").unlink()
+    ((found),) = json.loads("".join(shown("--json")))
+    assert set(found["metrics"].values()) == {None}
+
+
+@pytest.mark.parametrize("width", [90, 70])
+def test_a_narrow_listing_keeps_state_time_step_and_accuracy(root, width):
+    folder = finished(root, f"{SWEEP}-000")
+    runs.write_json(folder / "result.json", result(updates={"attempted": 72, "applied": 70}))
+    lines = ls._listing(queues.look([runs.Run(str(root), folder.name)]), 0, [str(root)], width)
+    assert max(map(len, lines)) <= width
+    assert lines[0].split()[:5] == ["RUN", "STATE", "TIME", "STEP", "ACCURACY"]
+    assert lines[1].split()[1:5] == ["done", "1m05s", "72", "0.9722"]
 
 
 def test_half_written_and_damaged_files_are_no_trouble(root, shown):
