@@ -300,8 +300,8 @@ def test_files_that_cannot_be_read_are_said_and_the_rest_is_told(root):
     for name in ("metrics.jsonl", "telemetry/1-0.gpu.csv"):
         (folder / name).mkdir(parents=True)
     said = terminal(folder)
-    assert "brave-otter: metrics.jsonl can't be read: Is a directory" in said
-    assert "brave-otter: telemetry: 1-0.gpu.csv can't be read: Is a directory" in said
+    assert "brave-otter: metrics.jsonl can't be read: it is not a regular file" in said
+    assert "brave-otter: telemetry: 1-0.gpu.csv can't be read: it is not a regular file" in said
     assert "proved" in said
 
 
