@@ -57,8 +57,19 @@ def stored(image: Image, runtime: Runtime, cache: Path) -> str:
     if image.form != "registry" or runtime.kind not in store.SUFFIXES:
         return ""
     digest = image.digest or store.lookup(cache, image.reference)
-    path = store.path_of(cache, digest, runtime.kind) if digest else None
-    return str(path) if path and path.exists() else ""
+    return _there(cache, digest, runtime.kind) if digest else ""
+
+
+def _there(cache: Path, digest: str, kind: str) -> str:
+    """Where the image of that digest is, or nothing. Raises `SettingsError` for one that another user put there."""
+    path = store.path_of(cache, digest, kind)
+    try:
+        why = store.stranger(cache, path)
+    except FileNotFoundError:
+        return ""
+    if why:
+        raise SettingsError(f"{why}; delete it, or name another container.cache", "container.cache")
+    return str(path)
 
 
 def to_come(image: Image, runtime: Runtime, cache: Path, architecture: str) -> tuple[str, str]:
@@ -138,8 +149,7 @@ def _tls(runtime: Runtime, image: Image) -> list[str]:
 def _present(image: Image, digest: str, runtime: Runtime, cache: Path, ask: Ask) -> str:
     """The image's name for the runtime if it has exactly this digest already."""
     if runtime.kind in store.SUFFIXES:
-        path = store.path_of(cache, digest, runtime.kind)
-        return str(path) if path.exists() else ""
+        return _there(cache, digest, runtime.kind)
     name = image.reference if not image.tag else f"{image.registry}/{image.repository}:{image.tag}"
     return name if digest in find_image(name, runtime, ask).digests else ""
 

@@ -9,10 +9,12 @@ locks/<hex>               held by who fetches that digest
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import hashlib
 import json
 import os
+import re
 import shutil
 import stat
 import time
@@ -20,6 +22,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+_LARGEST_RECORD = 2**16
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 SUFFIXES = {"apptainer": ".sif", "pyxis": ".sqsh"}
 
 
@@ -31,9 +35,11 @@ def path_of(cache: Path, digest: str, kind: str) -> Path:
 def lookup(cache: Path, reference: str) -> str:
     """The digest that this name meant when it was pulled last, or nothing. Asks no registry."""
     try:
-        return str(json.loads(_name(cache, reference).read_text(encoding="utf-8"))["digest"])
-    except FileNotFoundError:
+        with open(_name(cache, reference), "rb", opener=_opener(cache)) as stream:
+            digest = json.loads(stream.read(_LARGEST_RECORD))["digest"]
+    except (FileNotFoundError, PermissionError, ValueError, KeyError, TypeError, RecursionError):
         return ""
+    return str(digest) if _DIGEST.fullmatch(str(digest)) else ""
 
 
 def remember(cache: Path, reference: str, digest: str) -> None:
@@ -43,10 +49,41 @@ def remember(cache: Path, reference: str, digest: str) -> None:
 
 
 def write(path: Path, record: dict[str, Any]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
+    _make(path.parent)
     aside = path.with_name(f".{path.name}.{os.getpid()}")
-    aside.write_text(json.dumps(record), encoding="utf-8")
+    aside.unlink(missing_ok=True)
+    with open(aside, "x", encoding="utf-8") as stream:  # which follows no link
+        stream.write(json.dumps(record))
     aside.replace(path)
+
+
+def _make(folder: Path) -> None:
+    """Make a folder of the cache. Raises `OSError` where a link stands in its place."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if folder.is_symlink():
+        raise OSError(errno.ELOOP, "a link stands in the place of a folder", str(folder))
+
+
+def stranger(cache: Path, path: Path) -> str:
+    """Why a file of the cache is not to be trusted, empty if it is: an image runs as the caller, so it has to belong to
+    them, to root, or to whose the whole cache is, and no link may stand in its place. Raises `OSError`."""
+    found = os.lstat(path)
+    if not stat.S_ISREG(found.st_mode):
+        return f"{path} is not a regular file"
+    if found.st_uid not in (os.geteuid(), 0, os.stat(cache).st_uid):
+        return f"{path} belongs to uid {found.st_uid}, who is neither you nor whose the folder is"
+    return ""
+
+
+def _opener(cache: Path) -> Callable[[str, int], int]:
+    """For `open`: follows no link, waits for no pipe, and takes files that `stranger` has nothing against."""
+
+    def opened(path: str, flags: int) -> int:
+        if why := stranger(cache, Path(path)):
+            raise PermissionError(errno.EPERM, why, path)
+        return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+
+    return opened
 
 
 @contextlib.contextmanager
@@ -55,14 +92,30 @@ def locked(cache: Path, digest: str, waiting: Callable[[], None]) -> Iterator[in
     the lock ends with the last process that has it, however that ends. Raises `OSError` on a file system without locks.
     """
     path = cache / "locks" / digest.partition(":")[2]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with open(path, "w") as handle:
+    _make(path.parent)
+    handle = _lock_file(path)
+    try:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             waiting()
             fcntl.flock(handle, fcntl.LOCK_EX)
-        yield handle.fileno()
+        yield handle
+    finally:
+        os.close(handle)
+
+
+def _lock_file(path: Path) -> int:
+    """Open the file, which is never written, or make it. Raises `OSError` for anything in its place that isn't one."""
+    flags = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | flags, 0o644)
+    except PermissionError:  # another user's, in a shared cache: the lock holds for a reader too, but not over NFS
+        handle = os.open(path, os.O_RDONLY | flags)
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+    return handle
 
 
 @contextlib.contextmanager
@@ -79,7 +132,11 @@ def part(cache: Path, digest: str) -> Iterator[Path]:
 
 
 def remove(folder: Path) -> None:
-    """Remove a folder with what an unpacked image holds, unwritable folders included."""
+    """Remove a folder with what an unpacked image holds, unwritable folders included. Of a link, the link alone."""
+    if folder.is_symlink():
+        with contextlib.suppress(OSError):
+            folder.unlink()
+        return
     for inner, _, _ in os.walk(folder):
         with contextlib.suppress(OSError):
             os.chmod(inner, stat.S_IRWXU)

@@ -1,7 +1,7 @@
 import os
 import signal
 
-pytest_plugins = ["tests.testbed.plugin"]
+pytest_plugins = ["tests.testbed.plugin", "tests.launcher.users"]
 
 # A shell starts what it puts into the background deaf to Ctrl-C, and every process below inherits that. Tests press it.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

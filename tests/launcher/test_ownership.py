@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,25 +18,6 @@ pytestmark = users.needs_root
 
 THEIRS = "20260102-030405-brave-otter"
 MINE = "20260102-030406-calm-heron"
-
-
-@pytest.fixture
-def place() -> Iterator[Path]:
-    """A folder that any user reaches, which tmp_path is not."""
-    folder = Path(tempfile.mkdtemp(prefix="launcher-users-"))
-    folder.chmod(0o755)
-    yield folder
-    shutil.rmtree(folder)
-
-
-@pytest.fixture
-def alice(place: Path) -> User:
-    return users.make(place, 61001)
-
-
-@pytest.fixture
-def mallory(place: Path) -> User:
-    return users.make(place, 61002)
 
 
 @pytest.fixture

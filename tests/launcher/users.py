@@ -5,9 +5,11 @@ from __future__ import annotations
 import functools
 import json
 import os
+import shutil
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -88,3 +90,22 @@ def make(folder: Path, uid: int) -> User:
     home.mkdir(mode=0o700)
     os.chown(home, uid, uid)
     return User(uid, home)
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """A folder that any user reaches, which tmp_path is not."""
+    folder = Path(tempfile.mkdtemp(prefix="launcher-users-"))
+    folder.chmod(0o755)
+    yield folder
+    shutil.rmtree(folder)
+
+
+@pytest.fixture
+def alice(place: Path) -> User:
+    return make(place, 61001)
+
+
+@pytest.fixture
+def mallory(place: Path) -> User:
+    return make(place, 61002)
