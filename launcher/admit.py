@@ -145,6 +145,8 @@ _SEQUENCE = re.compile(r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]|(?:\x1b\]|\x9d)[^\x07\
 
 def clean(text: str) -> str:
     """The text with nothing that a terminal would act on: colours are left out, other control characters are `?`."""
+    if text.isascii() and text.isprintable():  # as nearly all are: a listing has a hundred thousand
+        return text
     return _SEQUENCE.sub("", text).translate(_CONTROL)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import time
@@ -86,6 +87,9 @@ def settle(seen: Iterable[Seen]) -> None:
 
     Nothing is written about another user's runs.
     """
+    seen = list(seen)
+    marked = set(runs.unfinished(dict.fromkeys(each.run.root for each in seen)))
+    cleared: list[Run] = []
     for each in seen:
         if not each.files.owner.mine:
             continue
@@ -93,17 +97,18 @@ def settle(seen: Iterable[Seen]) -> None:
         nothing = each.files.exists and each.files.submission is None and each.files.status is None
         if nothing or not each.state.finished:
             continue
-        root = Path(each.run.root)
-        if os.path.isdir(each.run.folder / runs.ARMS) and not runs.is_elsewhere(each.run.root):
+        if os.path.isdir(f"{each.run.root}/{each.run.id}/{runs.ARMS}") and not runs.is_elsewhere(each.run.root):
             from launcher import arms  # which a listing of plain runs does without
 
             arms.conclude(each.run.folder, each.state)
-        try:
-            runs.clear_unfinished(root, each.run.id)
-        except OSError:
-            continue  # a root that can only be read keeps its markers
-        if not look([each.run])[0].state.finished:  # resumed in between
-            runs.mark_unfinished(root, each.run.id)
+        if each.run in marked:
+            # A root that can only be read keeps its markers.
+            with contextlib.suppress(OSError):
+                runs.clear_unfinished(Path(each.run.root), each.run.id)
+                cleared.append(each.run)
+    for each in look(cleared):
+        if not each.state.finished:  # resumed in between
+            runs.mark_unfinished(Path(each.run.root), each.run.id)
 
 
 def with_processes(files: Mapping[str, Files]) -> set[str]:

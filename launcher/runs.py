@@ -16,7 +16,7 @@ import contextlib
 import heapq
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -181,6 +181,9 @@ def write_text(path: Path, text: str) -> None:
 # Reading
 
 
+_BLOCK = 2**16
+
+
 class Damaged(Exception):
     """The file is there and holds no JSON object."""
 
@@ -189,13 +192,17 @@ def read_json(path: str | Path, own_in: str | None = None) -> dict[str, Any] | N
     """The object in the file; None where there is no file. Raises `Damaged` for anything else in it, and for a file of
     another user where `own_in` names the root in which it has to be the caller's."""
     try:
-        with open(path, "rb", opener=admit.regular) as stream:
-            found = os.fstat(stream.fileno())
+        # A listing reads tens of thousands: the plain calls take half the time of a file object.
+        opened = admit.regular(os.fspath(path), os.O_RDONLY)
+        try:
+            found = os.fstat(opened)
             if own_in is not None and not (owner := ownership.of_file(found, own_in)).mine:
                 raise Damaged(f"{path} {ownership.said(owner)}")
             if found.st_size > admit.LARGEST_FILE:
                 raise Damaged(f"{path} has {found.st_size} bytes, more than a record may")
-            value = json.loads(stream.read())
+            value = json.loads(_content(opened).decode())
+        finally:
+            os.close(opened)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError, RecursionError) as error:
@@ -203,6 +210,13 @@ def read_json(path: str | Path, own_in: str | None = None) -> dict[str, Any] | N
     if not isinstance(value, dict):
         raise Damaged(f"{path} holds no JSON object")
     return value
+
+
+def _content(opened: int) -> bytes:
+    parts = [os.read(opened, _BLOCK)]
+    while len(parts[-1]) == _BLOCK and len(parts) * _BLOCK <= admit.LARGEST_FILE:
+        parts.append(os.read(opened, _BLOCK))
+    return b"".join(parts)
 
 
 def read_if_whole(path: str | Path, own_in: str | None = None) -> dict[str, Any]:
@@ -214,9 +228,14 @@ def read_if_whole(path: str | Path, own_in: str | None = None) -> dict[str, Any]
         return {}
 
 
-def read_known(path: str | Path) -> dict[str, Any]:
-    """The same without what is of another type than it should be: whoever shows it needn't look again."""
+def read_known(path: str | Path, only: Collection[str] = ()) -> dict[str, Any]:
+    """The same without what is of another type than it should be: whoever shows it needn't look again.
+
+    `only` names the values that are wanted, where not all are: checking the rest of ten thousand files takes a second.
+    """
     values = read_if_whole(path)
+    if only:
+        values = {name: value for name, value in values.items() if name in only}
     shape = shapes.OF_FILE.get(os.path.basename(path))
     return shapes.fitting(values, shape)[0] if values and shape else values
 
@@ -298,7 +317,7 @@ def unfinished(roots: Iterable[str]) -> list[Run]:
     """Runs with a marker, oldest first."""
     found = []
     for root in roots:
-        with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(OSError):
             found += [Run(root, each) for each in os.listdir(f"{root}/{UNFINISHED}") if run_ids.is_id(each)]
     return sorted(found, key=lambda run: run.id)
 

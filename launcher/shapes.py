@@ -100,6 +100,8 @@ ROW: Shape = {
 
 def fitting(values: Mapping[str, Any], shape: Shape) -> tuple[dict[str, Any], list[str]]:
     """The values without those of another shape, and what was left out: where it stood, and what should stand there."""
+    if _fits(values, shape):  # as nearly all do
+        return dict(values), []
     wrong: list[str] = []
     return _object(values, shape, "", wrong), wrong
 
@@ -111,15 +113,15 @@ def _object(values: Mapping[str, Any], shape: Any, place: str, wrong: list[str])
         value, wanted = values[key], shape.get(key, others)
         if value is None:
             continue
-        here = f"{place}{key}"
         if isinstance(wanted, dict) and isinstance(value, dict):
-            found[key] = _object(value, wanted, f"{here}.", wrong) if wanted else value
+            if wanted:
+                found[key] = _object(value, wanted, f"{place}{key}.", wrong)
         elif isinstance(wanted, list) and isinstance(value, list):
             if not all(_fits(each, wanted[0]) for each in value):
-                wrong.append(f"{here} holds what is not {_called(wanted[0])}")
+                wrong.append(f"{place}{key} holds what is not {_called(wanted[0])}")
                 del found[key]
         elif not _fits(value, wanted):
-            wrong.append(f"{here} is not {_called(wanted)}")
+            wrong.append(f"{place}{key} is not {_called(wanted)}")
             del found[key]
     return found
 
@@ -134,9 +136,17 @@ def _fits(value: Any, shape: Shape) -> bool:
     if shape == PAIRS:
         return isinstance(value, list) and all(isinstance(each, list) and len(each) == 2 for each in value)
     if isinstance(shape, dict):
-        return isinstance(value, dict) and all(
-            value.get(key) is None or _fits(value[key], inner) for key, inner in shape.items()
-        )
+        if not isinstance(value, dict):
+            return False
+        others = shape.get("*")
+        for key, inner in value.items():
+            wanted = shape.get(key, others)
+            # The type itself first: of most values that is all there is to ask.
+            if wanted is None or inner is None or (wanted is TEXT and type(inner) is str):
+                continue
+            if not _fits(inner, wanted):
+                return False
+        return True
     return isinstance(value, list) and all(_fits(each, shape[0]) for each in value)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +48,10 @@ def asked(plan: Mapping[str, Any]) -> str:
     return " ".join(str(each) for each in (plan.get("name") or "", *(plan.get("words") or ()), *behind) if each)
 
 
+IN_ASKED = ("name", "words", "script")
+"""What `asked` needs of a plan."""
+
+
 def elapsed(state: State, now: float) -> float | None:
     """Seconds that the newest attempt has taken so far, or took."""
     started = human.seconds_of(state.started)
@@ -68,9 +72,14 @@ def headline(state: State, now: float) -> str:
     return f"{state.name}{taken}{attempt}{': ' if state.reason else ''}{state.reason}"
 
 
-def result_of(folder: Path, state: State) -> dict[str, Any]:
-    """The result that the run's last attempt left; empty if that left none, whatever the ones before it did."""
-    return if_of(runs.read_known(folder / "result.json"), state)
+IN_ROWS = ("attempts", "eval", "throughput", "observed")
+"""What rows of tables show of a result."""
+
+
+def result_of(folder: str | Path, state: State, only: Collection[str] = ()) -> dict[str, Any]:
+    """The result that the run's last attempt left; empty if that left none, whatever the ones before it did. `only`
+    names the values that are wanted, where not all are."""
+    return if_of(runs.read_known(f"{folder}/result.json", only), state)
 
 
 def if_of(result: dict[str, Any], state: State) -> dict[str, Any]:

@@ -13,8 +13,11 @@ SHORTEST, LEAST = 16, 8
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, right: frozenset[int] = frozenset()) -> list[str]:
     """Lines of a table, without blanks at their ends; columns in `right` are aligned to the right."""
-    cells = [[clean(cell) for cell in row] for row in (header, *rows)]
-    widths = [max(len(row[column]) for row in cells) for column in range(len(header))]
+    return _lines([[clean(cell) for cell in row] for row in (header, *rows)], right)
+
+
+def _lines(cells: Sequence[Sequence[str]], right: frozenset[int]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     lines = []
     for row in cells:
         padded = (
@@ -52,8 +55,8 @@ def fitted(
     last = kept[-1]
     if width and room() >= LEAST:
         cells = [[*row[:last], _cut(row[last], room())] for row in cells]
-    top, *under = [[row[column] for column in kept] for row in cells]
-    lines = table(top, under, right=frozenset(kept.index(each) for each in right if each in kept))
+    shown = [[row[column] for column in kept] for row in cells]
+    lines = _lines(shown, frozenset(kept.index(each) for each in right if each in kept))
     left_out = [name for column, name in enumerate(header) if column not in kept]
     said = f"(no room for {', '.join(left_out)} in {width} columns)"
     return [*lines, *wrapped(said, width)] if left_out else lines

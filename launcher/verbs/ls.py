@@ -67,7 +67,7 @@ def _listing(seen: Sequence[Seen], hidden: int, roots: Sequence[str], width: int
     rows = []
     for run, _, state, _ in seen:
         folder = f"{run.root}/{run.id}"
-        result = summary.result_of(run.folder, state) if state.finished else {}
+        result = summary.result_of(folder, state, summary.IN_ROWS) if state.finished else {}
         rows.append(
             [
                 run.id,
@@ -77,7 +77,7 @@ def _listing(seen: Sequence[Seen], hidden: int, roots: Sequence[str], width: int
                 summary.accuracy_of(result) or "-",
                 summary.throughput_of(result) or "-",
                 summary.verdict_of(result) or "-",
-                summary.asked(runs.read_known(f"{folder}/plan.json")),
+                summary.asked(runs.read_known(f"{folder}/plan.json", summary.IN_ASKED)),
             ]
         )
     header = ["RUN", "STATE", "TIME", "STEP", "ACCURACY", "SAMPLES/S", "PROOF", "ASKED"]

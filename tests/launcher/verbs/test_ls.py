@@ -1,5 +1,6 @@
 import json
 import os
+import resource
 import subprocess
 import sys
 
@@ -244,3 +245,27 @@ def test_as_typed(root, tmp_path):
     assert done.returncode == 0 and NAME in done.stdout and done.stderr == ""
     wrong = launcher("ls", "brave-oter", state_home=tmp_path / "state")
     assert wrong.returncode == 2 and wrong.stdout == "" and len(wrong.stderr.splitlines()) == 1
+
+
+def test_all_of_ten_thousand_five_hundred_runs_are_listed_in_under_two_seconds(root, tmp_path):
+    # The bodies of a run's files are those of a real one in size; 500 were killed and still have their markers.
+    model = finished(root, result=True)
+    status, submission = (json.loads((model / name).read_text()) for name in ("status.json", "submission.json"))
+    for number in range(10_499):
+        folder = root / f"202601{number // 1000 + 10}-{number % 1000:06}-brave-otter"
+        folder.mkdir()
+        lost = number % 21 == 0
+        (folder / "status.json").write_text(json.dumps({**status, "state": "running" if lost else "done"}))
+        (folder / "submission.json").write_text(json.dumps(submission))
+        (folder / "plan.json").write_text(
+            json.dumps({"name": "mnist-o2", "words": ["amp=o2"], "more": ["x" * 20] * 60})
+        )
+        (folder / "result.json").write_text(json.dumps(result(versions={f"v{each}": "1.0" for each in range(60)})))
+        if lost:
+            (root / ".unfinished" / folder.name).touch()
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    listed = launcher("ls", "--all", f"run_root={root}", state_home=tmp_path / "state").stdout.splitlines()
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert len(listed) == 10_500 + 2 and listed[-1] == "10000 done, 500 lost"
+    # Processor time, which other work on the machine lengthens least.
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 2
