@@ -72,7 +72,7 @@ def headline(state: State, now: float) -> str:
     return f"{state.name}{taken}{attempt}{': ' if state.reason else ''}{state.reason}"
 
 
-IN_ROWS = ("attempts", "eval", "throughput", "observed")
+IN_ROWS = ("attempts", "eval", "throughput", "observed", "updates")
 """What rows of tables show of a result."""
 
 
