@@ -21,6 +21,9 @@ IN_IMAGE = "image:"
 NGC_TENSORFLOW1 = ("TF_ENABLE_AUTO_MIXED_PRECISION", "TF_ENABLE_AUTO_MIXED_PRECISION_GRAPH_REWRITE")
 """Variables that NVIDIA's own builds of TensorFlow 1 read; every other TensorFlow passes over them in silence."""
 
+REWRITE = "enable_mixed_precision_graph_rewrite"
+"""TensorFlow 1's function for mixed precision."""
+
 LINES = {
     "torch": """\
     from recipes.torch_.precision import Precision
@@ -108,6 +111,16 @@ def _last_name(node: ast.AST) -> str:
     if isinstance(node, ast.Attribute):
         return node.attr
     return node.id if isinstance(node, ast.Name) else ""
+
+
+def instead(error: BaseException) -> str:
+    """What to say in a script where this error is that a framework's older function is gone; else nothing."""
+    if isinstance(error, AttributeError) and REWRITE in str(error):
+        return (
+            f"TensorFlow 2 has no tf.train.experimental.{REWRITE}: say "
+            "`from recipes.tensorflow_.graph_rewrite import enable` and `opt = enable(opt)`, which does the same"
+        )
+    return ""
 
 
 def by_script(train: ScriptSettings, source: Source) -> bool:

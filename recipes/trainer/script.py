@@ -103,7 +103,10 @@ def execute(file: Path, passed: Sequence[str], workdir: Path) -> tuple[int, str 
         return INTERRUPTED, "interrupted from the keyboard"
     except BaseException as error:
         _print_traceback(error, file)
-        return FAILED, f"{type(error).__name__}: {error}"
+        hint = script.instead(error)
+        if hint:
+            print(f"script: {hint}", file=sys.stderr)
+        return FAILED, f"{type(error).__name__}: {error}{'; ' if hint else ''}{hint}"
     return 0, None
 
 

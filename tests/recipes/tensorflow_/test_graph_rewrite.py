@@ -9,7 +9,7 @@ import tensorflow as tf
 from tensorflow.python.eager import context
 
 from recipes.levels import Amp, LossScale
-from recipes.tensorflow_ import graph_rewrite
+from recipes.tensorflow_ import graph_rewrite, keras_loss_scale
 from recipes.tensorflow_.graphs import dtype_of
 from recipes.tensorflow_.observe import Witness
 from recipes.tensorflow_.operations import base
@@ -21,7 +21,10 @@ tf_keras = pytest.importorskip("tf_keras")
 OPTIMIZERS = {
     "compat.v1": lambda: tf.compat.v1.train.GradientDescentOptimizer(1.0),
     "tf_keras legacy": lambda: tf_keras.optimizers.legacy.SGD(1.0),
+    "keras 3": lambda: keras.optimizers.SGD(1.0),
 }
+HALVES = {name: make for name, make in OPTIMIZERS.items() if name != "keras 3"}
+"""Kinds whose `minimize` has two halves."""
 
 
 @pytest.fixture(autouse=True)
@@ -42,13 +45,13 @@ class Trained:
         def loss():
             return -tf.reduce_sum(self.weight) * tf.where(bad, float("inf"), 1.0)
 
-        self.optimizer.minimize(loss, [self.weight])
+        self.optimizer.minimize(loss, var_list=[self.weight])
 
     def run(self, *steps):
         scales = []
         for bad in steps:
             self.minimize(tf.constant(bad))
-            scales.append(self.optimizer.scale)
+            scales.append(graph_rewrite.scale(self.optimizer))
         return scales
 
 
@@ -57,7 +60,7 @@ def test_a_bad_step_is_skipped_is_not_counted_and_halves_a_dynamic_scale(make):
     trained = Trained(make(), "dynamic")
     assert trained.run(False, True, True, False) == [2.0**15, 2.0**14, 2.0**13, 2.0**13]
     assert trained.weight.numpy() == [2.0]
-    assert trained.optimizer.steps == 2
+    assert graph_rewrite.steps(trained.optimizer) == 2
 
 
 @pytest.mark.parametrize("make", OPTIMIZERS.values(), ids=OPTIMIZERS)
@@ -67,14 +70,40 @@ def test_a_number_is_a_scale_that_stays(make):
     assert trained.weight.numpy() == [3.0]
 
 
-@pytest.mark.parametrize(
-    "make",
-    [lambda: keras.optimizers.SGD(1.0), lambda: tf_keras.optimizers.SGD(1.0), lambda: "sgd"],
-    ids=["keras 3", "tf_keras", "text"],
-)
-def test_other_optimizers_are_refused_and_told_of_the_level_that_takes_them(make):
-    with pytest.raises(SettingsError, match=r"tf_keras\.optimizers.legacy, .*for one of Keras 3 say amp=o1"):
+@pytest.mark.parametrize("make", OPTIMIZERS.values(), ids=OPTIMIZERS)
+def test_a_dynamic_scale_never_goes_under_one(make):
+    """Keras 3's own would."""
+    trained = Trained(make(), tf.compat.v1.mixed_precision.DynamicLossScale(initial_loss_scale=2.0))
+    assert trained.run(True, True, True) == [1.0, 1.0, 1.0]
+
+
+@pytest.mark.parametrize("make", OPTIMIZERS.values(), ids=OPTIMIZERS)
+def test_a_bad_step_is_applied_with_a_static_scale(make):
+    """As its docstring tells: TensorFlow looks at no gradient there."""
+    trained = Trained(make(), 128)
+    trained.run(False, True)
+    assert numpy.isinf(trained.weight.numpy()).all()
+    assert graph_rewrite.steps(trained.optimizer) == 2
+
+
+@pytest.mark.parametrize("make", [lambda: tf_keras.optimizers.SGD(1.0), lambda: "sgd"], ids=["tf_keras", "text"])
+def test_other_optimizers_are_refused_with_the_kinds_that_are_taken(make):
+    with pytest.raises(SettingsError, match=r"no optimizer of Keras 3 .*or of tf_keras\.optimizers.legacy"):
         graph_rewrite.enable(make())
+
+
+@pytest.mark.parametrize("make", OPTIMIZERS.values(), ids=OPTIMIZERS)
+@pytest.mark.parametrize("which", ["what enable gave", "what enable was given"])
+def test_wrapping_twice_says_so(make, which):
+    optimizer = make()
+    wrapped = graph_rewrite.enable(optimizer)
+    with pytest.raises(SettingsError, match=r"scales the loss already: it was wrapped before"):
+        graph_rewrite.enable(wrapped if which == "what enable gave" else optimizer)
+
+
+def test_kerass_methods_that_are_replaced_are_there():
+    kind = keras.optimizers.LossScaleOptimizer
+    assert [name for name in (*keras_loss_scale.HANDLERS, "check_finite") if not hasattr(kind, name)] == []
 
 
 def test_an_optimizer_that_scales_already_is_refused():
@@ -83,20 +112,20 @@ def test_an_optimizer_that_scales_already_is_refused():
         graph_rewrite.enable(inner)
 
 
-@pytest.mark.parametrize("make", OPTIMIZERS.values(), ids=OPTIMIZERS)
+@pytest.mark.parametrize("make", HALVES.values(), ids=HALVES)
 def test_the_two_halves_of_minimize_may_be_called_one_after_the_other(make):
     """And gradients between them are those of the loss itself."""
     weight, optimizer = tf.Variable(tf.zeros(1)), graph_rewrite.enable(make(), 128)
 
     @tf.function
     def step():
-        ((gradient, variable),) = optimizer.compute_gradients(lambda: -3 * tf.reduce_sum(weight), [weight])
+        ((gradient, variable),) = optimizer.compute_gradients(lambda: -3 * tf.reduce_sum(weight), var_list=[weight])
         optimizer.apply_gradients([(gradient, variable)])
         return tf.reduce_sum(gradient)
 
     seen = [float(step()) for _ in range(2)]
     assert seen == [-3.0, -3.0]
-    assert (weight.numpy()[0], optimizer.steps) == (6.0, 2)
+    assert (weight.numpy()[0], graph_rewrite.steps(optimizer)) == (6.0, 2)
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -109,26 +138,100 @@ def test_a_loss_scale_of_tensorflows_own_is_taken(make):
     assert trained.run(False, False, True) == [64.0, 128.0, 64.0]
 
 
-def test_kerass_compile_and_fit_take_the_optimizer_inside_and_its_steps_are_counted():
-    optimizer = graph_rewrite.enable(OPTIMIZERS["tf_keras legacy"]())
-    model = tf_keras.Sequential([tf_keras.layers.Dense(4, input_shape=(4,)), tf_keras.layers.Dense(1)])
-    model.compile(loss="mse", optimizer=optimizer.inner)
+def fitted(library, optimizer, **compiled):
+    """Three batches, the second of which is infinite; the dtypes of the matrix products that ran."""
+    model = library.Sequential([library.layers.Dense(4, activation="relu"), library.layers.Dense(1)])
+    model.compile(loss="mse", optimizer=optimizer, metrics=["mae"], **compiled)
     context.enable_graph_collection()
     context.export_run_metadata()
     inputs = numpy.ones((6, 4), numpy.float32)
     inputs[2:4] = numpy.inf
     model.fit(inputs, numpy.ones((6, 1), numpy.float32), batch_size=2, verbose=0, shuffle=False)
-    assert (optimizer.steps, optimizer.scale, int(optimizer.inner.iterations)) == (2, 2.0**14, 3)
     nodes = [
         node for each in context.export_run_metadata().function_graphs for node in each.post_optimization_graph.node
     ]
-    assert {dtype_of(node) for node in nodes if base(node.op) == "MatMul"} == {"bfloat16"}
+    return {dtype_of(node) for node in nodes if base(node.op) == "MatMul"}
 
 
-@pytest.mark.parametrize("scale", [0, 0.5, -1, None, "static", True, float("nan")])
+@pytest.mark.parametrize(
+    ("library", "make"), [(tf_keras, OPTIMIZERS["tf_keras legacy"]), (tf.keras, OPTIMIZERS["keras 3"])]
+)
+def test_compile_and_fit_take_the_optimizer_as_the_page_has_it(library, make):
+    optimizer = graph_rewrite.enable(make())
+    assert fitted(library, optimizer) == {"bfloat16"}
+    assert (graph_rewrite.steps(optimizer), graph_rewrite.scale(optimizer)) == (2, 2.0**14)
+
+
+def test_xla_which_no_rewrite_reaches_is_kept_away_and_refused():
+    optimizer = graph_rewrite.enable(OPTIMIZERS["keras 3"]())
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+    with pytest.raises(SettingsError, match="jit_compile=True: XLA bypasses the graph rewrite"):
+        model.compile(loss="mse", optimizer=optimizer, jit_compile=True)
+    model._resolve_auto_jit_compile = lambda: True  # as on a GPU
+    model.compile(loss="mse", optimizer=optimizer)
+    assert model.jit_compile is False
+    model.compile(loss="mse", optimizer="sgd")
+    assert model.jit_compile is True
+
+
+def test_minimize_of_a_tensor_in_a_graph_of_tensorflow_1_trains_in_half_precision():
+    with tf.Graph().as_default() as graph:
+        inputs = tf.compat.v1.placeholder(tf.float32, (32, 64))
+        weight = tf.compat.v1.get_variable("weight", (64, 64), use_resource=True)
+        loss = tf.reduce_mean(tf.square(tf.matmul(inputs, weight) - 1.0))
+        optimizer = graph_rewrite.enable(tf.compat.v1.train.AdamOptimizer(0.01))
+        counted = tf.compat.v1.train.get_or_create_global_step()
+        train_op = optimizer.minimize(loss, global_step=counted)
+        metadata = tf.compat.v1.RunMetadata()
+        options = tf.compat.v1.RunOptions(output_partition_graphs=True)
+        with tf.compat.v1.Session(graph=graph) as session:
+            session.run(tf.compat.v1.global_variables_initializer())
+            fed = {inputs: numpy.ones((32, 64), numpy.float32)}
+            session.run(train_op, {inputs: numpy.full((32, 64), numpy.inf, numpy.float32)})
+            before = session.run(loss, fed)
+            for _ in range(20):
+                session.run(train_op, fed, options=options, run_metadata=metadata)
+            after, taken = session.run([loss, counted], fed)
+    products = [node for part in metadata.partition_graphs for node in part.node if base(node.op) == "MatMul"]
+    assert {dtype_of(node) for node in products} == {"bfloat16"}
+    assert (after < before / 2, taken) == (True, 20)
+    with pytest.raises(RuntimeError, match="global_step"):
+        graph_rewrite.steps(optimizer)
+
+
+@pytest.mark.parametrize("scale", [0, 0.5, -1, None, "static", True, float("nan"), float("inf"), -float("inf")])
 def test_a_scale_that_cannot_be_is_refused_where_tensorflow_takes_some(scale):
-    with pytest.raises(SettingsError, match='should be "dynamic", a number of at least 1, or a LossScale'):
+    with pytest.raises(SettingsError, match='should be "dynamic", a finite number of at least 1, or a LossScale'):
         graph_rewrite.enable(OPTIMIZERS["tf_keras legacy"](), scale)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_loss_scale_that_begins_with_infinity_is_refused():
+    kinds = tf.compat.v1.mixed_precision
+    for scale in (kinds.FixedLossScale(float("inf")), kinds.DynamicLossScale(initial_loss_scale=float("inf"))):
+        with pytest.raises(SettingsError, match="loss_scale=inf should be"):
+            graph_rewrite.enable(OPTIMIZERS["keras 3"](), scale)
+
+
+@pytest.mark.parametrize("make", OPTIMIZERS.values(), ids=OPTIMIZERS)
+def test_a_policy_that_is_set_after_enabling_is_refused_at_the_first_step(make):
+    trained = Trained(make(), "dynamic")
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    try:
+        with pytest.raises(RuntimeError, match="policy is mixed_bfloat16: use it or the graph rewrite, and not both"):
+            trained.run(False)
+    finally:
+        keras.config.set_dtype_policy("float32")
+
+
+def test_a_policy_that_is_set_after_enabling_is_refused_in_kerass_fit():
+    optimizer = graph_rewrite.enable(OPTIMIZERS["keras 3"]())
+    keras.config.set_dtype_policy("mixed_float16")
+    try:
+        with pytest.raises(RuntimeError, match="policy is mixed_float16: use it or the graph rewrite"):
+            fitted(tf.keras, optimizer)
+    finally:
+        keras.config.set_dtype_policy("float32")
 
 
 @pytest.mark.parametrize("policy", ["mixed_bfloat16", "bfloat16"])
@@ -158,10 +261,11 @@ def test_a_gpu_without_tensor_cores_is_refused_where_tensorflow_would_rewrite_no
         graph_rewrite.enable(OPTIMIZERS["tf_keras legacy"]())
 
 
-def test_outside_of_a_function_nothing_would_be_rewritten_and_that_is_an_error():
-    trained = Trained(OPTIMIZERS["compat.v1"](), "dynamic")
+@pytest.mark.parametrize("make", OPTIMIZERS.values(), ids=OPTIMIZERS)
+def test_outside_of_a_function_nothing_would_be_rewritten_and_that_is_an_error(make):
+    trained = Trained(make(), "dynamic")
     with pytest.raises(RuntimeError, match="there is no graph to rewrite"):
-        trained.optimizer.minimize(lambda: tf.reduce_sum(trained.weight), [trained.weight])
+        trained.optimizer.minimize(lambda: tf.reduce_sum(trained.weight), var_list=[trained.weight])
 
 
 @pytest.mark.parametrize(("on", "dtype"), [(True, "bfloat16"), (False, "float32")])
@@ -177,7 +281,7 @@ def test_graphs_are_rewritten_while_it_is_on(on, dtype):
 
     @tf.function(autograph=False)
     def step():
-        optimizer.minimize(lambda: tf.reduce_mean(tf.square(model(inputs))), weights)
+        optimizer.minimize(lambda: tf.reduce_mean(tf.square(model(inputs))), var_list=weights)
 
     with witness.step(1):
         step()

@@ -12,6 +12,7 @@ from pathlib import Path
 import keras
 import pytest
 
+from recipes import script
 from recipes.settings import Settings
 from recipes.tensorflow_ import graph_rewrite, rewrite
 from recipes.tensorflow_.script import TensorFlowWrapper
@@ -84,7 +85,7 @@ import tf_keras
 {get}
 inputs = numpy.random.default_rng(0).random((64, 32), dtype="float32")
 model = tf_keras.Sequential([tf_keras.layers.Dense(64, input_shape=(32,)), tf_keras.layers.Dense(1)])
-opt = {enable}(tf_keras.optimizers.legacy.SGD(0.01)){inner}
+opt = {enable}(tf_keras.optimizers.legacy.SGD(0.01))
 model.compile(loss="mse", optimizer=opt)
 model.fit(inputs, inputs.sum(1, keepdims=True), batch_size=32, epochs=2, verbose=0)
 """
@@ -263,8 +264,40 @@ with tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope():
     assert (found["observed"]["verdict"], found["observed"]["dtype"]) == ("proved", "float16")
 
 
-TENSORFLOWS = {"get": "", "enable": "tf.compat.v1.mixed_precision.enable_mixed_precision_graph_rewrite", "inner": ""}
-OURS = {"get": "from recipes.tensorflow_ import graph_rewrite", "enable": "graph_rewrite.enable", "inner": ".inner"}
+TENSORFLOWS = {"get": "", "enable": "tf.compat.v1.mixed_precision.enable_mixed_precision_graph_rewrite"}
+OURS = {"get": "from recipes.tensorflow_ import graph_rewrite", "enable": "graph_rewrite.enable"}
+KERAS_PAGE = """\
+import numpy as np
+import tensorflow as tf
+from recipes.tensorflow_.graph_rewrite import enable
+x_train = np.random.default_rng(0).random((64, 32), dtype="float32")
+y_train = np.eye(4, dtype="float32")[np.arange(64) % 4]
+batch_size, epochs = 32, 2
+model = tf.keras.models.Sequential([tf.keras.layers.Dense(64), tf.keras.layers.Dense(4, activation="softmax")])
+opt = tf.keras.optimizers.SGD()
+opt = enable(opt)
+model.compile(loss="categorical_crossentropy", optimizer=opt, metrics=["accuracy"])
+model.fit(x_train, y_train, batch_size=batch_size, epochs=epochs)
+"""
+"""The same of TensorFlow 1.15, word for word but for the function's name, with data for it."""
+
+
+def test_the_page_of_tensorflow_1_runs_with_todays_keras_and_is_proved(run):
+    try:
+        code, _, found = run(KERAS_PAGE, "amp=o1", "train.precision=script")
+    finally:
+        graph_rewrite.disable()
+    assert (code, found["observed"]["verdict"], found["observed"]["dtype"]) == (0, "proved", "bfloat16")
+    assert found["steps"] == 4
+
+
+def test_the_pages_own_name_of_the_function_is_answered_with_what_to_import(run):
+    text = KERAS_PAGE.replace("enable(opt)", "tf.train.experimental.enable_mixed_precision_graph_rewrite(opt)")
+    code, printed, found = run(text, "amp=o1", "train.precision=script")
+    hint = "say `from recipes.tensorflow_.graph_rewrite import enable` and `opt = enable(opt)`, which does the same"
+    assert code == 1
+    assert f"script: TensorFlow 2 has no tf.train.experimental.{script.REWRITE}: {hint}\n" in printed.err
+    assert found["reason"].endswith(hint)
 
 
 @pytest.mark.parametrize(
