@@ -95,10 +95,10 @@ def train(run: Run) -> None:
     def generator_loss(chosen: tf.Tensor) -> tf.Tensor:
         """Low where the discriminator takes made images for real ones, whose label is 0."""
         logits = precision.output(discriminator(made(chosen.shape[0]), training=True))
-        return binary_cross_entropy(logits, numpy.full((chosen.shape[0], 1), hyper.soften, numpy.float32))
+        return binary_cross_entropy(logits, labels(chosen.shape[0], hyper)[: chosen.shape[0]])
 
     def discriminator_loss(chosen: tf.Tensor) -> tf.Tensor:
-        """Of as many real images as made ones; some labels are exchanged, since its task is the easier one."""
+        """Of as many real images as made ones."""
         fake = made(chosen.shape[0])
         taken = precision.input(tf.gather(real, chosen))
         logits = precision.output(discriminator(tf.concat((tf.cast(taken, fake.dtype), fake), 0), training=True))
@@ -137,12 +137,10 @@ def binary_cross_entropy(logits: tf.Tensor, labels: numpy.ndarray) -> tf.Tensor:
 
 
 def labels(count: int, settings: GanSettings) -> numpy.ndarray:
-    """Of `count` real images, near 0, and `count` made ones, near 1: [2 * count, 1]; the first of each exchanged."""
-    exchanged = int(count * settings.swap)
-    found = numpy.full((2, count, 1), settings.soften, numpy.float32)
-    found[1] = 1 - settings.soften
-    found[:, :exchanged] = 1 - found[:, :exchanged]
-    return found.reshape(-1, 1)
+    """Of `count` real images, near 0, and `count` made ones, near 1: [2 * count, 1]; the first of each exact."""
+    softened = numpy.full((count, 1), settings.soften, numpy.float32)
+    softened[: int(count * settings.sharp)] = 0
+    return numpy.concatenate((softened, 1 - softened))
 
 
 def either(first: StepOutcome, second: StepOutcome) -> StepOutcome:

@@ -94,10 +94,10 @@ def train(run: Run) -> None:
     def generator_loss(chosen: torch.Tensor) -> torch.Tensor:
         """Low where the discriminator takes made images for real ones, whose label is 0."""
         logits = judge(made(len(chosen))).float()
-        return binary_cross_entropy_with_logits(logits, torch.full_like(logits, hyper.soften))
+        return binary_cross_entropy_with_logits(logits, labels(len(chosen), hyper, world.device)[: len(chosen)])
 
     def discriminator_loss(chosen: torch.Tensor) -> torch.Tensor:
-        """Of as many real images as made ones; some labels are exchanged, since its task is the easier one."""
+        """Of as many real images as made ones."""
         with torch.no_grad():
             fake = made(len(chosen))
         logits = discriminator(torch.cat((precision.input(real[chosen]).to(fake.dtype), fake))).float()
@@ -139,12 +139,10 @@ def train(run: Run) -> None:
 
 
 def labels(count: int, settings: GanSettings, device: torch.device) -> torch.Tensor:
-    """Of `count` real images, near 0, and `count` made ones, near 1: [2 * count, 1]; the first of each exchanged."""
-    exchanged = int(count * settings.swap)
-    found = torch.full((2, count, 1), settings.soften, device=device)
-    found[1] = 1 - settings.soften
-    found[:, :exchanged] = 1 - found[:, :exchanged]
-    return found.view(-1, 1)
+    """Of `count` real images, near 0, and `count` made ones, near 1: [2 * count, 1]; the first of each exact."""
+    softened = torch.full((count, 1), settings.soften, device=device)
+    softened[: int(count * settings.sharp)] = 0
+    return torch.cat((softened, 1 - softened))
 
 
 def either(first: StepOutcome, second: StepOutcome) -> StepOutcome:

@@ -42,7 +42,7 @@ def test_every_recipe_has_defaults_that_are_legal_and_layers(name):
         ("efficientnet", "stages", [1, 0], "train.stages=0 must be at least 1"),
         ("gan", "channels", [64, 64], "train.channels=[64,64] must be four numbers, as [64,64,32,8]"),
         ("gan", "channels", [64, 64, 0, 8], "train.channels=0 must be at least 1"),
-        ("gan", "swap", 0.6, "train.swap=0.6 must be from 0 to 0.5"),
+        ("gan", "sharp", 1.5, "train.sharp=1.5 must be from 0 to 1"),
     ],
 )
 def test_a_hyper_parameter_that_makes_no_sense_is_refused(name, key, value, says):

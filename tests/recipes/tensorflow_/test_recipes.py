@@ -232,7 +232,7 @@ def test_labels_of_the_gan_are_torchs():
     from recipes.gan import GanSettings
     from recipes.torch_ import gan as torch_gan
 
-    settings = GanSettings(soften=0.1, swap=0.2)
+    settings = GanSettings(soften=0.1, sharp=0.2)
     expected = torch_gan.labels(10, settings, torch.device("cpu")).numpy()
     assert gan.labels(10, settings) == pytest.approx(expected)
 

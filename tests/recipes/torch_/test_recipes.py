@@ -316,11 +316,11 @@ def test_bad_sizes_are_a_setting(tmp_path):
     assert last_state(tmp_path)["model"]["generator.conv2.weight"].shape == (31, 63, 5, 5)
 
 
-def test_labels_are_softened_and_the_first_of_each_kind_exchanged():
-    found = gan.labels(10, GanSettings(soften=0.01, swap=0.2), torch.device("cpu"))[:, 0].tolist()
+def test_labels_are_softened_but_for_the_first_of_each_kind_as_alcfs_code_has_them():
+    found = gan.labels(10, GanSettings(soften=0.01, sharp=0.2), torch.device("cpu"))[:, 0].tolist()
     real, made = found[:10], found[10:]
-    assert real == pytest.approx([0.99] * 2 + [0.01] * 8)
-    assert made == pytest.approx([0.01] * 2 + [0.99] * 8)
+    assert real == pytest.approx([0] * 2 + [0.01] * 8)
+    assert made == pytest.approx([1] * 2 + [0.99] * 8)
 
 
 def test_a_step_is_skipped_where_one_of_two_optimizers_skips_it():
