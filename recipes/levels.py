@@ -127,17 +127,17 @@ def resolve_dtype(
         return "float32"
     if device == "cpu":
         return "bfloat16" if dtype == "auto" else dtype
-    if capability is not None and dtype == "bfloat16" and capability < (8, 0):
-        raise SettingsError(
-            f"amp.dtype=bfloat16 needs compute capability 8.0, and this GPU has {capability[0]}.{capability[1]}; "
-            "say amp.dtype=float16",
-            "amp.dtype",
-        )
     if capability is not None and capability < (7, 0):
         raise SettingsError(
             f"amp={level} needs compute capability 7.0 for half-precision tensor cores, and this GPU has "
             f"{capability[0]}.{capability[1]}; say amp=o0",
             "amp",
+        )
+    if capability is not None and dtype == "bfloat16" and capability < (8, 0):
+        raise SettingsError(
+            f"amp.dtype=bfloat16 needs compute capability 8.0, and this GPU has {capability[0]}.{capability[1]}; "
+            "say amp.dtype=float16",
+            "amp.dtype",
         )
     if dtype != "auto":
         return dtype

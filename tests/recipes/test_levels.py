@@ -127,6 +127,12 @@ def test_bfloat16_below_capability_8_is_refused():
         resolve_dtype("o1", "bfloat16", "cuda", (7, 5))
 
 
+def test_a_gpu_without_half_precision_is_not_advised_to_take_the_other_one():
+    for dtype in ("bfloat16", "float16"):
+        with pytest.raises(SettingsError, match=r"needs compute capability 7\.0.*has 3\.5; say amp=o0$"):
+            resolve_dtype("o1", dtype, "cuda", (3, 5))
+
+
 @pytest.mark.parametrize("dtype", ["auto", "float16"])
 def test_half_precision_below_capability_7_is_refused(dtype):
     with pytest.raises(SettingsError, match=r"needs compute capability 7\.0.*has 6\.1.*amp=o0"):
