@@ -37,6 +37,8 @@ def origins(asked: Request, spec: JobSpec, plan: Plan) -> list[Origin]:
     asked_for = {**plain(spec.training), **plain(spec.launch)}
     settled = {**asked_for, **plan.settings, "gpus": plan.gpus, "python": plan.python, "name": plan.name}
     settled["run_root"] = plan.run_root
+    if spec.launch.gpus is not None and spec.training.device == "auto":
+        places.setdefault("device", f"gpus={spec.launch.gpus}")
     wanted = dict(leaves(asked_for))
     return [
         Origin(key=key, value=value, place=_place(key, value, wanted.get(key), places))

@@ -172,3 +172,9 @@ def test_plan_shows_it_as_the_page_does(name: str) -> None:
     if name in EXPORTED:
         assert f"  export TF_ENABLE_AUTO_MIXED_PRECISION={EXPORTED[name]}" in lines
         assert "in the image, /workspace/nvidia-examples/resnet50v1.5:" in lines
+
+
+def test_a_gpu_that_this_machine_lacks_is_not_said_to_be_found_on_it(capsys):
+    plan_verb.main(["experiment=twcc_published_group1"])
+    (line,) = [each for each in capsys.readouterr().out.splitlines() if each.startswith("device ")]
+    assert line.split() == ["device", "cuda", "gpus=1"]
