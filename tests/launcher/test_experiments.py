@@ -156,8 +156,8 @@ def test_small_it_plans_for_a_machine_without_a_gpu_or_data(name):
         ("twcc_resnet50", "rate", [393.49, 405.73, 1308.37, 1309.21, 1361.00]),
         ("twcc_resnet50", "memory_gb", [25.43, 31.31, 19.28, 19.29, 31.31]),
         ("paddle_simplenet", "step_seconds", [0.529, 0.118, 0.102, 1.13]),
-        ("paddle_simplenet", "loss", [0.6486028, 0.6486219, 0.6743, 0.6602017]),
-        ("paddle_simplenet", "loss_step", [20, 20, 20, 2]),
+        ("paddle_simplenet", "loss", [0.6486028, 0.6486219, None, 0.6602017]),
+        ("paddle_simplenet", "loss_step", [20, 20, None, 2]),
         ("alcf_gan", "step_seconds", [0.150, 0.101, 0.0684, None, None]),
         ("cifar100_efficientnet", "epoch_seconds", [159, 67, None, None]),
         ("cifar100_efficientnet", "accuracy", [0.5242, 0.5059, None, None]),
@@ -217,10 +217,14 @@ def test_what_a_small_form_leaves_out_is_said_beside_what_was_published():
     notes = {name: planned(name, "scale=smoke").published.note for name in NAMES}
     assert "its second arm is the first once more" in notes["alcf_gan"]
     assert "its fourth arm is the third once more" in notes["twcc_resnet50"]
-    assert "it ran in torch" in notes["paddle_simplenet"]
+    assert "ended at a loss of 0.6743, without float32 masters" in notes["paddle_simplenet"]
+    in_tensorflow = planned("paddle_simplenet", "scale=smoke", "framework=tensorflow").published.note
+    assert "In torch" not in in_tensorflow
+    assert "In torch a linear layer adds its bias within the product" in notes["paddle_simplenet"]
     assert "That page gives no figures" in notes["graph_rewrite"]
     assert "its last table has 19.29" in notes["twcc_resnet50"]
-    assert "tensor cores in 0%, 33.9% and 44.4% of it" in notes["alcf_gan"]
+    assert "tensor core kernel efficiency was 0%, 33.9% and 44.4%" in notes["alcf_gan"]
+    assert "each optimizer in a loss scale of its own" in notes["alcf_gan"]
 
 
 def test_the_notebooks_twenty_epochs_are_twenty_of_ours():
@@ -331,7 +335,7 @@ MEASURED = {
         {
             "published ratio": ["1.00", "4.48", "5.19", "4.68"],
             "published s/step": ["0.529", "0.118", "0.102", "1.13"],
-            "published loss": ["0.6486028", "0.6486219", "0.6743", "0.6602017"],
+            "published loss": ["0.6486028", "0.6486219", "-", "0.6602017"],
         },
     ),
     "alcf_gan": (
