@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from launcher.errors import LauncherError
+from launcher.errors import LauncherError, of_system
 from launcher.verbs import VERBS
 
 QUIET = ("plan", "ls", "logs", "report", "rm", "image", "--help", "-h", "--cfg")
@@ -83,7 +83,7 @@ def _complaint(error: OSError) -> str:
         os.getcwd()
     except FileNotFoundError:
         return "the folder that this was started in is gone; cd to one that is there"
-    return f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}"
+    return of_system(error)
 
 
 def _dispatch(words: list[str]) -> int:

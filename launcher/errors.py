@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
@@ -28,6 +29,16 @@ class Unavailable(LauncherError):
     """The cluster, host or runtime could not be used."""
 
     exit_code = 3
+
+
+def of_system(error: OSError, place: object = "") -> str:
+    """What the system refused, and for which file; `place` stands in where the error names none.
+
+    Where a copy found no room its target is named, which is on the full disk; the source comes first in the error.
+    """
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    where = (error.filename2 if full else None) or error.filename or place
+    return f"{error.strerror or error}{f': {where}' if where else ''}"
 
 
 def placed(message: str, where: str) -> str:

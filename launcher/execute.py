@@ -14,7 +14,7 @@ from typing import Any
 import launcher
 from launcher import arms, blocks, run_ids, runs, script, snapshot, states
 from launcher import plan as plans
-from launcher.errors import LauncherError, UsageError
+from launcher.errors import LauncherError, UsageError, of_system
 from launcher.facts import Code
 from launcher.plan import PLACEHOLDER, Plan
 
@@ -48,7 +48,7 @@ def prepare(plan: Plan, code: Mapping[str, Path] | None = None, came_from: Mappi
     try:
         folder, plan = _create(root, plan)
     except OSError as error:
-        raise UsageError(f"run_root={plan.run_root}: {error.strerror}: {error.filename}") from None
+        raise UsageError(f"run_root={plan.run_root}: {of_system(error)}") from None
     try:
         # First the plan, which says that the snapshot is needed: `rm` takes away what no plan names.
         write(plan, folder)
@@ -59,7 +59,7 @@ def prepare(plan: Plan, code: Mapping[str, Path] | None = None, came_from: Mappi
         runs.write_json(folder / "provenance.json", came_from or provenance(plan))
     except OSError as error:
         discard(folder)
-        raise UsageError(f"run_root={plan.run_root}: {error.strerror}: {error.filename or folder}") from None
+        raise UsageError(f"run_root={plan.run_root}: {of_system(error, folder)}") from None
     except BaseException:
         discard(folder)
         raise
@@ -87,9 +87,12 @@ def write(plan: Plan, folder: Path) -> None:
 
 def _put(path: Path, content: bytes, mode: int) -> None:
     aside = path.with_name(f".{path.name}")
-    with open(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "wb") as stream:
-        stream.write(content)
-    aside.replace(path)
+    try:
+        with open(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "wb") as stream:
+            stream.write(content)
+        aside.replace(path)
+    finally:
+        aside.unlink(missing_ok=True)
 
 
 def discard(folder: Path) -> None:

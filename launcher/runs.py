@@ -174,6 +174,9 @@ def write_text(path: Path, text: str) -> None:
         with open(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as stream:
             stream.write(text)
         os.replace(aside, path)
+    except OSError as error:
+        error.filename = error.filename or str(path)  # which a write to a full disk doesn't name
+        raise
     finally:
         aside.unlink(missing_ok=True)
 

@@ -14,6 +14,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from recipes.run_folder import naming
+
 STEP = {
     "step": "number of the optimizer step, from 1",
     "epoch": "pass over the data that it is part of, from 0",
@@ -153,8 +155,9 @@ class Journal:
         for row in cleaned:
             self.summary.add(row)
         if self._file is not None:
-            self._file.write("".join(json.dumps(row, allow_nan=False) + "\n" for row in cleaned).encode())
-            self._file.flush()
+            with naming(Path(self._file.name)):
+                self._file.write("".join(json.dumps(row, allow_nan=False) + "\n" for row in cleaned).encode())
+                self._file.flush()
 
     def offset(self) -> int:
         """The length in bytes of what has safely reached the disk, for a checkpoint to remember."""
@@ -166,12 +169,15 @@ class Journal:
 
 def _cut(path: Path, offset: int) -> None:
     aside = path.with_name(f".{path.name}.{os.getpid()}")
-    with open(path, "rb") as old, open(aside, "wb") as new:
-        kept = old.read(offset)
-        new.write(kept[: kept.rfind(b"\n") + 1])  # of a file that lost its end, no half line that a new row would join
-        new.flush()
-        os.fsync(new.fileno())
-    os.replace(aside, path)
+    try:
+        with naming(path), open(path, "rb") as old, open(aside, "wb") as new:
+            kept = old.read(offset)
+            new.write(kept[: kept.rfind(b"\n") + 1])  # of a file that lost its end, no half line for a new row to join
+            new.flush()
+            os.fsync(new.fileno())
+        os.replace(aside, path)
+    finally:
+        aside.unlink(missing_ok=True)
 
 
 def warm_up(steps: int) -> int:

@@ -5,9 +5,10 @@ Standard library only.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -114,13 +115,26 @@ def now() -> str:
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
     """Write aside, flush to the disk, and rename into place. NaN and infinity raise `ValueError`: JSON has neither."""
     aside = path.with_name(f".{path.name}.{os.getpid()}")
-    with open(aside, "w") as file:
-        json.dump(value, file, indent=2, allow_nan=False)
-        file.write("\n")
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(aside, path)
+    try:
+        with naming(path), open(aside, "w") as file:
+            json.dump(value, file, indent=2, allow_nan=False)
+            file.write("\n")
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(aside, path)
+    finally:
+        aside.unlink(missing_ok=True)
     sync_folder(path.parent)
+
+
+@contextlib.contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Have an error of the system name that file where it names none: a write to a full disk doesn't."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = error.filename or str(path)
+        raise
 
 
 def sync_folder(path: Path) -> None:

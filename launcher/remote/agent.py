@@ -19,7 +19,7 @@ from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
-from launcher.errors import LauncherError
+from launcher.errors import LauncherError, of_system
 from launcher.remote import wire
 from launcher.remote.requests import REQUESTS
 
@@ -82,8 +82,7 @@ def _answer(channel: _Channel, request: dict[str, Any], data: bytes) -> dict[str
     except LauncherError as error:
         return {"error": str(error), "code": error.exit_code}
     except OSError as error:
-        where = f": {error.filename}" if error.filename else ""
-        return {"error": f"{error.strerror or error}{where}", "code": 3}
+        return {"error": of_system(error), "code": 3}
 
 
 def _streamed(channel: _Channel, items: Generator[Any, None, Any]) -> Any:

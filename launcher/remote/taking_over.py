@@ -13,7 +13,7 @@ from typing import Any
 
 from launcher import execute, runs, snapshot, submission
 from launcher import plan as plans
-from launcher.errors import UsageError
+from launcher.errors import UsageError, of_system
 from launcher.plan import Plan
 from launcher.remote.handing_over import unpacked
 
@@ -39,7 +39,7 @@ def lay_code(data: bytes) -> None:
         root.mkdir(mode=0o700, parents=True, exist_ok=True)
         _lay_snapshot(root, message["digest"], message, code)
     except OSError as error:
-        raise UsageError(f"run_root={root}: {error.strerror}: {error.filename or root}") from None
+        raise UsageError(f"run_root={root}: {of_system(error, root)}") from None
 
 
 def submit(data: bytes) -> list[str]:
@@ -58,7 +58,7 @@ def submit(data: bytes) -> list[str]:
                 _lay_snapshot(root, new[0].code, message, code)
                 _start(root, new, message, secrets)
     except OSError as error:
-        raise UsageError(f"run_root={root}: {error.strerror}: {error.filename or root}") from None
+        raise UsageError(f"run_root={root}: {of_system(error, root)}") from None
     return [plan.run_id for plan in asked]
 
 

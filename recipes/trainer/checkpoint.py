@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from recipes.run_folder import now, sync_folder, write_json
+from recipes.run_folder import naming, now, sync_folder, write_json
 from recipes.trainer.world import Ranks
 
 SCHEMA = 1
@@ -77,7 +77,7 @@ def save(
 
 
 def _write(folder: Path, step: int, name: str, write: Callable[[BinaryIO], None], facts: Mapping[str, Any]) -> None:
-    with open(folder / name, "wb") as file:
+    with naming(folder / name), open(folder / name, "wb") as file:
         write(file)
         file.flush()
         os.fsync(file.fileno())
