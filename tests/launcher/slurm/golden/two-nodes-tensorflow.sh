@@ -93,7 +93,7 @@ status() {                                                # state, exit code or 
     echo "$error" >&2
     [ -e "$RUN/.reserve" ] || return 1
     rm -f "$RUN/.reserve" # on a full disk, room enough to say so
-    reason="$reason${reason:+; }${error##*: }"
+    reason="$reason${reason:+; }${error##*: } in the run's folder"
   done
 }
 write_status() { # one writer, written aside, renamed
@@ -121,6 +121,7 @@ until error=$(mkdir "$RUN/attempts/$attempt" 2>&1); do
 done
 logs=$RUN/attempts/$attempt
 exec >>"$logs/stdout.log" 2>>"$logs/stderr.log" </dev/null
+rm -f "$RUN"/.{result.json,metrics.jsonl}.* "$RUN"/attempts/*/.*.json.* # a killed trainer wrote these aside
 printf %4096s >"$RUN/.reserve"
 started=$(now)
 read -r host </proc/sys/kernel/hostname
