@@ -15,7 +15,8 @@ from containers import references
 from recipes.typed import SettingsError, build, not_a_choice, refuse_control_characters
 
 Format = Literal["docker", "singularity"]
-FILE_NAMES: dict[Format, str] = {"docker": "Dockerfile", "singularity": "Singularity.def"}
+SUFFIXES: dict[Format, str] = {"docker": "Dockerfile", "singularity": "def"}
+"""Format -> how the name of a rendered file ends."""
 
 _VALUE = re.compile(r"[\w./:@%+=,$-]*")
 _PACKAGE = re.compile(r"[a-z0-9][a-z0-9+.-]*(?:=[\w.+:~-]+)?")
@@ -94,8 +95,8 @@ def check(recipe: ImageRecipe) -> None:
                 f"files.{source}={target} should be a path below the folder, and an absolute one", "files"
             )
     for format in recipe.run:
-        if format not in FILE_NAMES:
-            raise SettingsError(not_a_choice("run", format, FILE_NAMES), "run")
+        if format not in SUFFIXES:
+            raise SettingsError(not_a_choice("run", format, SUFFIXES), "run")
     for line in (recipe.summary, *recipe.run.values(), *recipe.commands):
         refuse_control_characters("commands", line)
     base = references.resolve(recipe.base)
@@ -145,6 +146,11 @@ def render(recipe: ImageRecipe, format: Format) -> str:
     return "\n".join([*_title(recipe, format), str(stage).strip(), ""])
 
 
+def file_name(recipe: ImageRecipe, format: Format) -> str:
+    """What a rendered recipe is called as a file."""
+    return f"{recipe.name}.{SUFFIXES[format]}"
+
+
 def build_argv(
     format: Format,
     *,
@@ -182,8 +188,8 @@ def _pip_line(recipe: ImageRecipe) -> str:
 
 def _title(recipe: ImageRecipe, format: Format) -> list[str]:
     how = {
-        "docker": f"docker build --tag={recipe.name} --file={FILE_NAMES['docker']} .",
-        "singularity": f"apptainer build --fakeroot {recipe.name}.sif {FILE_NAMES['singularity']}",
+        "docker": f"docker build --tag={recipe.name} --file={file_name(recipe, format)} .",
+        "singularity": f"apptainer build --fakeroot {recipe.name}.sif {file_name(recipe, format)}",
     }[format]
     lines = [f"# {recipe.name}: {recipe.summary}", f"# Build: {how}"]
     return [*lines, *([f"# Run: {recipe.run[format]}"] if format in recipe.run else []), ""]

@@ -105,7 +105,7 @@ def _build(names: Sequence[str], options: dict[str, str]) -> int:
     format = _format("singularity" if runtime.kind == "apptainer" else "docker")
     target = options.get("target", f"{recipe.name}.sif" if runtime.kind == "apptainer" else recipe.name)
     with tempfile.TemporaryDirectory(prefix="launcher-image-") as folder:
-        file = Path(folder, images.FILE_NAMES[format])
+        file = Path(folder, images.file_name(recipe, format))
         file.write_text(_rendered(recipe, format), encoding="utf-8")
         argv = images.build_argv(
             format,
@@ -132,10 +132,10 @@ def _rendered(recipe: images.ImageRecipe, format: images.Format) -> str:
 
 
 def _format(text: str) -> images.Format:
-    for each in images.FILE_NAMES:
+    for each in images.SUFFIXES:
         if each == text:
             return each
-    raise SettingsError(not_a_choice("format", text, images.FILE_NAMES), "format")
+    raise SettingsError(not_a_choice("format", text, images.SUFFIXES), "format")
 
 
 def _pull(names: Sequence[str], options: dict[str, str]) -> int:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from containers.image_recipes import CPU, PYTORCH, RECIPES, find
-from containers.images import FILE_NAMES, Format, ImageRecipe, build_argv, from_mapping, render
+from containers.images import Format, ImageRecipe, build_argv, file_name, from_mapping, render
 from recipes.typed import SettingsError, plain
 from tests import golden
 from tests.containers.hostile import TABLE
@@ -22,6 +22,7 @@ from tests.testbed.facts import Testbed
 pytest.importorskip("hpccm", reason="pip install 'amp-launcher[images]'")
 
 GOLDEN = Path(__file__).parent / "golden" / "images"
+SHOWN = Path(__file__).parents[2] / "containers" / "recipes"
 FORMATS = pytest.mark.parametrize("format", ["docker", "singularity"])
 
 EVERYTHING = ImageRecipe(
@@ -42,9 +43,18 @@ EVERYTHING = ImageRecipe(
 
 
 @FORMATS
-@pytest.mark.parametrize("recipe", [*RECIPES.values(), EVERYTHING], ids=lambda recipe: recipe.name)
-def test_golden_image(recipe: ImageRecipe, format: Format) -> None:
-    golden.check(GOLDEN / f"{recipe.name}.{FILE_NAMES[format]}", render(recipe, format))
+@pytest.mark.parametrize("recipe", RECIPES.values(), ids=lambda recipe: recipe.name)
+def test_golden_files_of_containers_recipes_are_what_is_rendered(recipe: ImageRecipe, format: Format) -> None:
+    golden.check(SHOWN / file_name(recipe, format), render(recipe, format))
+
+
+def test_containers_recipes_holds_nothing_else() -> None:
+    assert {path.stem for path in SHOWN.iterdir()} == RECIPES.keys()
+
+
+@FORMATS
+def test_golden_image_with_every_field(format: Format) -> None:
+    golden.check(GOLDEN / file_name(EVERYTHING, format), render(EVERYTHING, format))
 
 
 def test_one_format_after_the_other_changes_nothing() -> None:
@@ -162,11 +172,11 @@ def test_both_formats_build_for_real_into_the_same_packages(place: Place, testbe
     name, built = f"{place.folder.name}:cpu", str(place.folder / "cpu")
 
     docker = dataclasses.replace(recipe, base=image.docker)
-    file = place.write(FILE_NAMES["docker"], render(docker, "docker"), mode=0o644)
+    file = place.write(file_name(docker, "docker"), render(docker, "docker"), mode=0o644)
     options = ["--network=host", "--quiet"]
     run(build_argv("docker", client=["docker"], options=options, file=str(file), folder=".", target=name), place)
     singularity = dataclasses.replace(recipe, base=image.sif)
-    file = place.write(FILE_NAMES["singularity"], render(singularity, "singularity"), mode=0o644)
+    file = place.write(file_name(singularity, "singularity"), render(singularity, "singularity"), mode=0o644)
     options = ["--sandbox"]  # packing it would take longest
     run(
         build_argv("singularity", client=["apptainer"], options=options, file=str(file), folder=".", target=built),

@@ -83,7 +83,7 @@ def _built(testbed: Testbed, folder: Path) -> str:
     text = images.render(recipe, "docker")
     name = f"testbed-interactive:{hashlib.sha256((text + base.sandbox).encode()).hexdigest()[:8]}"
     if not _docker(testbed, "image", "inspect", name, check=False):
-        file = folder / images.FILE_NAMES["docker"]
+        file = folder / images.file_name(recipe, "docker")
         file.write_text(text)
         options = ["--network=host", "--quiet"]
         argv = images.build_argv(

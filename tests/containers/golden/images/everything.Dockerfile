@@ -1,5 +1,5 @@
 # everything: every field of a recipe
-# Build: docker build --tag=everything --file=Dockerfile .
+# Build: docker build --tag=everything --file=everything.Dockerfile .
 # Run: by hand
 
 FROM nvcr.io/nvidia/pytorch:24.05-py3

@@ -1,5 +1,5 @@
 # interactive: the PyTorch image with an SSH server, for a container that is logged in to; keys only, no passwords
-# Build: docker build --tag=interactive --file=Dockerfile .
+# Build: docker build --tag=interactive --file=interactive.Dockerfile .
 # Run: docker run --init --gpus=all -p 52013:22 -v KEYS:/root/.ssh/authorized_keys:ro interactive sh -c 'ssh-keygen -A && env -u HOME >>/etc/environment && exec /usr/sbin/sshd -D -e'
 
 FROM nvcr.io/nvidia/pytorch:25.06-py3

@@ -1,5 +1,5 @@
 # cpu: Debian's Python with PyTorch for CPUs: small, for tests and for machines without GPUs
-# Build: docker build --tag=cpu --file=Dockerfile .
+# Build: docker build --tag=cpu --file=cpu.Dockerfile .
 # Run: python -m launcher container=docker image=cpu device=cpu
 
 FROM debian:bookworm-slim

@@ -1,9 +1,9 @@
-# tensorflow: NVIDIA's TensorFlow 2 image and the digits data set; its last releases are those of early 2025
-# Build: docker build --tag=tensorflow --file=Dockerfile .
-# Run: python -m launcher container=docker image=tensorflow framework=tensorflow amp=o1
+# paddle: NVIDIA's PaddlePaddle image and the digits data set
+# Build: docker build --tag=paddle --file=paddle.Dockerfile .
+# Run: python -m launcher container=docker image=paddle framework=paddle amp=o1
 
-FROM nvcr.io/nvidia/tensorflow:24.10-tf2-py3
+FROM nvcr.io/nvidia/paddlepaddle:24.05-py3
 
-LABEL org.opencontainers.image.title=tensorflow
+LABEL org.opencontainers.image.title=paddle
 
 RUN PIP_BREAK_SYSTEM_PACKAGES=1 python3 -m pip install --no-cache-dir 'scikit-learn==1.5.2' || { test -z "$PIP_CONSTRAINT" || { echo "the base image pins packages in $PIP_CONSTRAINT: ask for the versions named there, or take a base without it. Of these packages it says:"; grep -iE "^(scikit[-_.]+learn) *[=<>]" "$PIP_CONSTRAINT" || echo nothing; } >&2; exit 1; }
