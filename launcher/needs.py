@@ -78,7 +78,12 @@ def build_problem(framework: str, version: str, gpus: Sequence[Gpu]) -> tuple[st
     _, _, build = version.partition("+")
     if gpus and build == "cpu":
         said = f"{framework} {version} is a build without CUDA, and there are GPUs"
-        return said, f"install {framework}'s build for CUDA, or say device=cpu"
+        build = (
+            "paddlepaddle-gpu in the place of paddlepaddle"
+            if framework == "paddle"
+            else f"{framework}'s build for CUDA"
+        )
+        return said, f"install {build}, or say device=cpu"
     if not gpus or not build.startswith("cu") or not build[2:4].isdecimal() or not gpus[0].driver[:1].isdecimal():
         return "", ""
     needed, driver = least_driver((int(build[2:4]),)), gpus[0].driver

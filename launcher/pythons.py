@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import platform
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
-PACKAGES = {"torch": "torch", "tensorflow": "tensorflow", "paddle": "paddlepaddle"}
-"""What can be imported, and what pip calls it."""
+PACKAGES = {
+    "torch": ("torch",),
+    "tensorflow": ("tensorflow", "tensorflow-cpu+cpu"),
+    "paddle": ("paddlepaddle-gpu", "paddlepaddle+cpu"),
+}
+"""What can be imported, and what pip calls its builds. Behind a plus, what its version doesn't say of one."""
 
 
 def resolve(named: str | None) -> str:
@@ -29,8 +35,11 @@ def look_into(python: str) -> tuple[str, dict[str, str]]:
     text = (
         "import importlib.util as u, importlib.metadata as m, platform as p\n"
         "print(p.python_version())\n"
+        "d = {x.metadata['Name'].lower().replace('_', '-'): x.version for x in m.distributions()}\n"
         f"for k, v in {PACKAGES!r}.items():\n"
-        "    if u.find_spec(k): print(k, m.version(v))\n"
+        "    if u.find_spec(k):\n"
+        "        f = [d[n] + a + b for n, a, b in (x.partition('+') for x in v) if n in d]\n"
+        "        print(k, (f + ['unknown'])[0])\n"
     )
     try:
         done = subprocess.run([python, "-c", text], capture_output=True, text=True, timeout=60, cwd="/")
@@ -42,22 +51,24 @@ def look_into(python: str) -> tuple[str, dict[str, str]]:
 
 def _packages() -> dict[str, str]:
     found = {}
-    for module, distribution in PACKAGES.items():
+    for module, builds in PACKAGES.items():
         spec = importlib.util.find_spec(module)
         if spec is not None:
-            found[module] = _version(distribution, Path(spec.origin or "/").parent.parent)
+            found[module] = _version(builds, Path(spec.origin or "/").parent.parent)
     return found
 
 
-def _version(distribution: str, folder: Path) -> str:
-    """The version of a package that lies in this folder."""
-    start, end = f"{distribution}-", ".dist-info"
-    for name in os.listdir(folder):
-        if name.startswith(start) and name.endswith(end):
-            return name[len(start) : -len(end)]
+def _version(builds: Sequence[str], folder: Path) -> str:
+    """The version of the package that lies in this folder, in the first of its builds that is there."""
+    there = os.listdir(folder)
+    for distribution, plus, build in (each.partition("+") for each in builds):
+        start, end = f"{distribution.replace('-', '_')}-", ".dist-info"
+        for name in there:
+            if name.startswith(start) and name.endswith(end):
+                return f"{name[len(start) : -len(end)]}{plus}{build}"
     import importlib.metadata  # which takes longer to import than the rest of this module
 
-    try:
-        return importlib.metadata.version(distribution)
-    except importlib.metadata.PackageNotFoundError:
-        return "unknown"
+    for distribution, plus, build in (each.partition("+") for each in builds):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            return f"{importlib.metadata.version(distribution)}{plus}{build}"
+    return "unknown"

@@ -111,6 +111,8 @@ def mechanism(
             return Row(mechanism="float32")
         if device == "cpu":
             return Row(hole="Paddle applies no mixed precision on a CPU; run on a GPU or say amp=o0")
+        if level == "o2" and master_weights is False:
+            return Row(mechanism="decorate_no_masters")
         return Row(mechanism={"o1": "auto_cast", "o2": "decorate_auto_cast", "o3": "decorate_no_masters"}[level])
     raise SettingsError(f"framework={framework} is not one of torch, tensorflow, paddle", "framework")
 
@@ -191,7 +193,7 @@ def check(amp: Amp, scale: LossScale, framework: str = "torch") -> None:
         _check_paddle(amp, scale)
     else:
         operations.lists(amp.allow, amp.deny)
-    _check_scale(amp, scale)
+    _check_scale(amp, scale, framework)
 
 
 def named_operations(amp: Amp) -> dict[str, tuple[str, ...]]:
@@ -261,14 +263,16 @@ def check_saved_scale(own: LossScale, state: Mapping[str, Any]) -> None:
             )
 
 
-def _check_scale(amp: Amp, scale: LossScale) -> None:
+def _check_scale(amp: Amp, scale: LossScale, framework: str) -> None:
     if scale.mode in ("dynamic", "static"):
         why = {
             "o0": "float32 gradients need no scale",
             "o2": "without master weights there are no float32 gradients to unscale into",
             "o3": "o3 has no float32 masters to unscale into",
         }.get(amp.level)
-        if why and (amp.level != "o2" or amp.master_weights is False):
+        # Paddle's scaler unscales half-precision gradients in place, as the O2 example of its guide has it.
+        masterless = amp.level == "o2" and amp.master_weights is False and framework != "paddle"
+        if why and (amp.level != "o2" or masterless):
             raise SettingsError(
                 f"loss_scale.mode={scale.mode} with amp={amp.level}: {why}; say loss_scale=none", "loss_scale.mode"
             )

@@ -24,7 +24,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import paddle
 from paddle import nn
@@ -42,6 +42,7 @@ from recipes.typed import SettingsError
 # Paddle keeps BatchNorm in float32 by itself, and these only where the half precision is float16.
 NORMS = (nn.LayerNorm, nn.GroupNorm, nn.InstanceNorm1D, nn.InstanceNorm2D, nn.InstanceNorm3D)
 
+SaveDtype = Literal["float16", "bfloat16", "float32"]
 OptimizerStep = Callable[[Counter[str]], None]
 """Told what an optimizer stepped: elements by dtype."""
 
@@ -100,8 +101,19 @@ class Precision:
         settings = read_spec(environ, "paddle")
         return _resolve(settings.amp, settings.loss_scale, devices.resolve(settings.device), settings.tf32, environ)
 
-    def decorate(self, model: nn.Layer, optimizer: paddle.optimizer.Optimizer) -> tuple[nn.Layer, Any]:
-        """Model and optimizer in the level's dtypes. Both at once: without its optimizer a model has no masters."""
+    def decorate(
+        self, model: nn.Layer, optimizer: paddle.optimizer.Optimizer, save_dtype: SaveDtype | None = None
+    ) -> tuple[nn.Layer, Any]:
+        """Model and optimizer in the level's dtypes. Both at once: without its optimizer a model has no masters.
+
+        `save_dtype` is what the `state_dict` of a half-precision model holds, for `paddle.save`: a copy of the weights,
+        so that values are set by `parameters()`. Raises `SettingsError` for one at o0 and o1, whose model is float32.
+        """
+        if save_dtype not in (None, "float32"):
+            raise SettingsError(
+                f"save_dtype={save_dtype} with amp={self.level}: its model is float32, and is saved so; leave it out",
+                "save_dtype",
+            )
         return model, self.noted(optimizer)
 
     def noted(self, optimizer: Any) -> Any:
@@ -237,7 +249,9 @@ class AutoCast(Precision):
 class Decorated(AutoCast):
     """o2, and o3 as its nearest: the model in half precision; the optimizer steps float32 masters, or at o3 none."""
 
-    def decorate(self, model: nn.Layer, optimizer: paddle.optimizer.Optimizer) -> tuple[nn.Layer, Any]:
+    def decorate(
+        self, model: nn.Layer, optimizer: paddle.optimizer.Optimizer, save_dtype: SaveDtype | None = None
+    ) -> tuple[nn.Layer, Any]:
         kept = _matching(model, self.amp.keep_fp32)
         self.kept_layers = tuple(kept.values())
         self.kept_by = {each: tuple(_matching(model, (each,)).values()) for each in self.amp.keep_fp32}
@@ -250,6 +264,7 @@ class Decorated(AutoCast):
             level="O2",
             dtype=self.dtype,
             master_weight=masters,
+            save_dtype=save_dtype,
             excluded_layers=excluded or None,
         )
         return model, self.noted(optimizer)

@@ -48,7 +48,7 @@ class Eager:
 
     def take(self) -> dict[str, numpy.ndarray]:
         names = {each.name: name for name, each in self.model.named_parameters()}
-        found = {f"model.{name}": each for name, each in self.model.state_dict().items()}
+        found = {f"model.{name}": each for name, each in self._weights().items()}
         for kind, by_parameter in self.optimizer._accumulators.items():
             found.update({f"{ACCUMULATOR}{kind}.{names[own]}": each for own, each in by_parameter.items()})
         for own, each in getattr(self.optimizer, "_master_weights", {}).items():
@@ -58,7 +58,7 @@ class Eager:
     def put(self, saved: Mapping[str, numpy.ndarray]) -> None:
         """Raises `SettingsError` for another model's. An optimizer that has taken no step yet has none of its tensors:
         Paddle keeps what it is given until it makes them."""
-        for name, each in self.model.state_dict().items():
+        for name, each in self._weights().items():
             if f"model.{name}" not in saved:
                 raise SettingsError(f"the checkpoint holds no {name} of this model: it is of another one", "run")
             each.set_value(paddle.to_tensor(saved[f"model.{name}"]).astype(each.dtype))
@@ -76,6 +76,10 @@ class Eager:
                 own = f"{parameters[name].name}_{kind}_0" if made is None else made.name
                 state[own] = paddle.to_tensor(saved[key])
         self.optimizer.set_state_dict({**state, "master_weights": masters} if masters else state)
+
+    def _weights(self) -> dict[str, paddle.Tensor]:
+        """Parameters and buffers themselves: a state_dict is of copies where the model has a `save_dtype`."""
+        return {**dict(self.model.named_parameters()), **dict(self.model.named_buffers())}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

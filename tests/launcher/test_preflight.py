@@ -74,6 +74,12 @@ def test_tf32_that_cannot_be_is_refused_before_anything_is_queued(facts: Facts, 
         resolve(spec_of("amp=o0", "tf32=true"), facts)
 
 
+def test_paddles_build_for_gpus_is_named_where_the_other_one_is_found_beside_them() -> None:
+    facts = dataclasses.replace(ONE_V100, packages={"paddle": "3.3.1+cpu"})
+    with pytest.raises(UsageError, match=r"and there are GPUs; install paddlepaddle-gpu in the place of paddlepaddle"):
+        resolve(spec_of("framework=paddle", "recipe=simplenet", "gpus=1"), facts)
+
+
 @pytest.mark.parametrize(
     ("version", "words", "says"),
     [

@@ -56,6 +56,30 @@ def test_what_paddle_has_no_way_of_doing_is_refused_before_it_is_there(amp, scal
         check(amp, scale, "paddle")
 
 
+def test_o2_of_paddles_guide_has_a_loss_scale_and_no_masters(monkeypatch):
+    """In float16: its scaler unscales the half-precision gradients themselves."""
+    monkeypatch.setattr(devices, "capability_of", lambda kind: (7, 0))
+    amp = Amp(level="o2", dtype="float16", master_weights=False)
+    check(amp, PRESETS["paddle"], "paddle")
+    precision = Precision.of(amp, PRESETS["paddle"], "cuda")
+    assert (precision.mechanism, precision.loss_scale.mode) == ("decorate_no_masters", "dynamic")
+    asked = {}
+    net = nn.Sequential(nn.Linear(2, 2))
+    optimizer = paddle.optimizer.SGD(0.1, parameters=net.parameters())
+    monkeypatch.setattr(paddle.amp, "decorate", lambda **words: asked.update(words) or (net, optimizer))
+    precision.decorate(net, optimizer, save_dtype="float32")
+    assert (asked["master_weight"], asked["dtype"], asked["save_dtype"]) == (False, "float16", "float32")
+    with pytest.raises(SettingsError, match="loss_scale=none"):
+        check(amp, PRESETS["paddle"], "torch")
+
+
+def test_a_dtype_to_save_in_is_for_a_model_in_half_precision():
+    net = nn.Linear(2, 2)
+    optimizer = paddle.optimizer.SGD(0.1, parameters=net.parameters())
+    with pytest.raises(SettingsError, match="save_dtype=float16 with amp=o1: its model is float32"):
+        forced("o1").decorate(net, optimizer, save_dtype="float16")
+
+
 @pytest.mark.parametrize(("level", "masters"), [("o2", True), ("o3", False)])
 def test_model_and_optimizer_are_decorated_together_with_or_without_masters(monkeypatch, level, masters):
     """Without its optimizer, as the page's own example has it, a model at o2 has no master weights."""

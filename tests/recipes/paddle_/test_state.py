@@ -60,3 +60,12 @@ def test_the_state_of_another_model_is_refused():
     other = Eager(model=nn.Linear(2, 2), optimizer=held().optimizer)
     with pytest.raises(SettingsError, match=r"the checkpoint holds no 0\.weight of this model"):
         held().put(saved(other))
+
+
+def test_a_model_with_a_dtype_to_save_in_is_taken_up_itself_and_not_a_copy_of_it():
+    first, second = held(), held()
+    for each in (first, second):
+        paddle.amp.decorate(models=each.model, level="O2", dtype="bfloat16", save_dtype="float16")
+    second.put(saved(first))
+    for one, other in zip(first.model.parameters(), second.model.parameters(), strict=True):
+        assert (one.astype("float32") == other.astype("float32")).all()

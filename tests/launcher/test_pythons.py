@@ -1,0 +1,33 @@
+"""Frameworks of a Python, by the builds that are installed in it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from launcher import pythons
+
+
+@pytest.mark.parametrize(
+    ("distribution", "version"), [("paddlepaddle", "3.3.1+cpu"), ("paddlepaddle_gpu", "3.3.1"), ("other", "unknown")]
+)
+@pytest.mark.parametrize("which", ["this Python", "another Python"])
+def test_paddles_build_is_known_by_what_pip_calls_it(
+    which: str, distribution: str, version: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "paddle").mkdir()
+    (tmp_path / "paddle" / "__init__.py").touch()
+    info = tmp_path / f"{distribution}-3.3.1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution.replace('_', '-')}\nVersion: 3.3.1\n")
+    if which == "this Python":
+        monkeypatch.setattr(sys, "path", [str(tmp_path)])
+        _, found = pythons.look_into(sys.executable)
+    else:
+        python = tmp_path / "python"
+        python.write_text(f'#!/bin/sh\nPYTHONPATH={tmp_path} exec {sys.executable} -S "$@"\n')
+        python.chmod(0o755)
+        _, found = pythons.look_into(str(python))
+    assert found["paddle"] == version
