@@ -22,10 +22,14 @@ LONGEST_TEXT = 4096
 LONGEST_NAME = 255
 """Bytes of a file's name, as Linux and macOS have it."""
 LONGEST_PATH = 1024
+MOST_LISTED = 12
+"""Choices that an error names."""
 DEEPEST = 32
 """Folders in each other that a path names."""
 LARGEST_FILE = 64 * 2**20
 """Bytes of a file of a run that is read as a whole."""
+LATEST = 2**63 - 1
+"""Nanoseconds since 1970 that a file's time of change can be."""
 LARGEST = 2**53
 """Of whole numbers that have no bound of their own: JSON readers agree on them up to here."""
 
@@ -42,6 +46,13 @@ def whole(value: Any, what: str, most: int = LARGEST, least: int = 0) -> int:
     if isinstance(value, int) and not isinstance(value, bool) and least <= value <= most:
         return value
     raise Refused(f"{what} is {_shown(value)} and should be a whole number from {least} to {most}")
+
+
+def number(value: Any, what: str) -> float:
+    """A finite number, up to `LARGEST` either way. Raises `Refused`."""
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and -LARGEST <= value <= LARGEST:
+        return float(value)
+    raise Refused(f"{what} is {_shown(value)} and should be a number")
 
 
 def text(value: Any, what: str, most: int = LONGEST_TEXT) -> str:
@@ -72,7 +83,8 @@ def choice(value: Any, what: str, choices: Collection[str]) -> str:
     """One of the texts. Raises `Refused`."""
     if isinstance(value, str) and value in choices:
         return value
-    raise Refused(f"{what} is {_shown(value)} and should be one of {', '.join(sorted(choices))}")
+    expected = ", ".join(sorted(choices)) if len(choices) <= MOST_LISTED else "those that were asked for"
+    raise Refused(f"{what} is {_shown(value)} and should be one of {expected}")
 
 
 def items(value: Any, what: str, most: int, least: int = 0) -> list[Any]:
@@ -212,6 +224,12 @@ def write_in(folder: Path, name: str, content: bytes, *, modified: int | None = 
             with contextlib.suppress(OSError):
                 os.unlink(aside, dir_fd=at)
             raise _named(error, folder / name) from None
+
+
+def make_in(folder: Path, name: str) -> None:
+    """Make a folder inside a folder, with those that lead to it. Raises as `open_in` does."""
+    with parent_in(folder, f"{name}/*", make=True):
+        pass
 
 
 @contextlib.contextmanager

@@ -9,15 +9,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from launcher import admit, runs
-from launcher.runs import ARMS, Files, Run
+from launcher.runs import ARMS, FAILED, Files, Run
 from launcher.states import State, of_status
 from recipes.typed import show
 
 RESULT = "result.json"
 LONGEST = 160
 """Letters of a reason; all of it stands in the arm's result and log."""
-FAILED = "failed"
-"""Of an arm that is not tried again: a file that says why."""
 OUT_OF_MEMORY = "it ran out of memory"
 KILLED = "it was killed by signal 9, by the system if memory ran out"
 

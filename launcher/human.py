@@ -12,7 +12,7 @@ def seconds_of(text: str | None) -> float | None:
     try:
         # Before Python 3.11 a final Z isn't understood.
         return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()
-    except ValueError:
+    except (ValueError, OverflowError):  # a year that has no such number
         return None
 
 

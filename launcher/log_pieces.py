@@ -9,12 +9,11 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from launcher import follow, queues, runs
+from launcher.remote.requests import PIECE
 from launcher.runs import Run
 from launcher.states import State
 
 NAMES = ("stdout.log", "stderr.log")
-PIECE = 2**20
-"""Bytes of each log in one piece."""
 
 
 class Place(NamedTuple):

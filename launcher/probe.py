@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import recipes
-from launcher import gpu_probing, profilers, pythons, snapshot, user_code, user_script
+from launcher import admit, gpu_probing, profilers, pythons, snapshot, user_code, user_script
+from launcher.admit import Refused
 from launcher.errors import Unavailable, UsageError
 from launcher.facts import Code, ContainerFacts, Facts, Script, SlurmFacts
 from launcher.remote import address as addresses
@@ -42,7 +43,7 @@ def probe(specs: Sequence[JobSpec]) -> Facts:
     else:
         from launcher.remote.host import connect
 
-        there = build(Facts, connect(address).ask("probe", asked=plain(questions(specs))), prefix="facts.")
+        there = connect(address).ask("probe", _admitted_facts, asked=plain(questions(specs)))
     return dataclasses.replace(
         there,
         missing=tuple(sorted({*there.missing, *(each for each in secrets if not _path(each).exists())})),
@@ -53,6 +54,14 @@ def probe(specs: Sequence[JobSpec]) -> Facts:
         scripts=_scripts(specs),
         code=snapshot.describe(code_root().parent, code_files(specs)),
     )
+
+
+def _admitted_facts(answer: Any) -> Facts:
+    """What another host says of itself. Raises `Refused`."""
+    try:
+        return build(Facts, admit.group(answer, "facts"), prefix="facts.")
+    except (SettingsError, TypeError) as error:  # the latter where facts are missing
+        raise Refused(admit.clean(str(error))) from None
 
 
 def probe_each(specs: Sequence[JobSpec]) -> list[Facts]:

@@ -18,6 +18,9 @@ MODULES = {"direct": "launcher.direct", "slurm": "launcher.slurm.queue"}
 """The word in submission.json -> the module that answers for it."""
 
 
+COPIED = "it is a copy that `fetch` brought; without run_root= the launcher asks the host that the run is on"
+
+
 class Queue(Protocol):
     """What a kind of queue has to know. Keys are the folders of runs, so that one question serves any number."""
 
@@ -139,7 +142,7 @@ def _liveness(asked: Mapping[str, Files], after: float) -> dict[str, Liveness]:
 def _by_queue(files: Mapping[str, Files]) -> dict[str, dict[str, Files]]:
     groups: dict[str, dict[str, Files]] = {}
     for folder, each in files.items():
-        if not each.owner.mine:
+        if not each.owner.mine or each.copied:
             continue  # its files may name a plugin for Slurm's programs to load, or a process of the caller's
         name = (each.submission or {}).get("queue")
         if each.submission is None and (each.status or {}).get("process"):
@@ -150,6 +153,8 @@ def _by_queue(files: Mapping[str, Files]) -> dict[str, dict[str, Files]]:
 
 
 def _named(files: Files) -> str:
+    if files.copied:
+        return f": {COPIED}"
     name = (files.submission or {}).get("queue")
     return f" by the name of {name}" if name else ""
 

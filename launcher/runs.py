@@ -13,6 +13,7 @@ that can't be read is taken for damaged, never for an empty answer.
 from __future__ import annotations
 
 import contextlib
+import functools
 import heapq
 import json
 import os
@@ -26,8 +27,16 @@ from launcher.ownership import MINE, Owner
 
 UNFINISHED = ".unfinished"
 SWEEPS = ".sweeps"
+POINTER = "elsewhere.json"
+"""In the folder that stands here for a run on another host: which host, and where (`remote.pointers`)."""
+COPY = ".elsewhere.json"
+"""The same in a folder that `fetch` brought: a copy, to be looked at and not acted on. No host can send that name."""
+ATTEMPT_DIGITS = 6
+"""Of the largest number of an attempt."""
 ARMS = "arms"
 """The folder of a comparison that holds its arms."""
+FAILED = "failed"
+"""Of an arm that is not tried again: a file that says why."""
 
 
 class Run(NamedTuple):
@@ -67,6 +76,8 @@ class Files(NamedTuple):
     """The folder itself is there."""
     owner: Owner = MINE
     """Of the folder. Of another user's run the files are shown, and nothing else is done with them."""
+    copied: bool = False
+    """The folder was brought from another host: what it says of processes and queues is not of this machine."""
 
 
 # Roots
@@ -108,8 +119,13 @@ def elsewhere() -> str:
 
 
 def is_elsewhere(root: str) -> bool:
-    """Whether the runs in that root are on other hosts."""
-    return root == elsewhere()
+    """Whether the runs in that root are on other hosts, by whatever path it is named."""
+    return root == elsewhere() or _is_same(root, elsewhere())
+
+
+@functools.lru_cache(maxsize=256)
+def _is_same(one: str, other: str) -> bool:
+    return os.path.realpath(one) == os.path.realpath(other)
 
 
 def _roots_file() -> Path:
@@ -278,6 +294,7 @@ def load(folder: str) -> Files:
         failure=_failure(folder, status) if status else "",
         damaged=tuple(damaged),
         owner=owner,
+        copied=os.path.exists(f"{folder}/{COPY}"),
     )
 
 
@@ -292,11 +309,12 @@ def _failure(folder: str, status: Mapping[str, Any]) -> str:
 
 
 def attempts(folder: Path) -> list[int]:
-    """Numbers of the attempts that left a folder, oldest first."""
+    """Numbers of the attempts that left a folder, oldest first; none where that can't be read."""
     try:
-        return sorted(int(each) for each in os.listdir(folder / "attempts") if each.isdigit())
-    except FileNotFoundError:
+        names = os.listdir(folder / "attempts")
+    except OSError:
         return []
+    return sorted(int(each) for each in names if each.isascii() and each.isdigit() and len(each) <= ATTEMPT_DIGITS)
 
 
 # Listing
@@ -306,13 +324,14 @@ def run_names(root: str) -> list[str]:
     """Every run in the root, in no order. Only names are read: this has to be quick over ten thousand of them."""
     try:
         return [each for each in os.listdir(root) if run_ids.is_id(each)]
-    except FileNotFoundError:
+    except OSError:  # one that is gone, or that may not be read, hides no other
         return []
 
 
 def sweep_names(root: str) -> list[str]:
-    with contextlib.suppress(FileNotFoundError):
-        return [each[: -len(".json")] for each in os.listdir(f"{root}/{SWEEPS}") if each.endswith(".json")]
+    with contextlib.suppress(OSError):
+        names = (each[: -len(".json")] for each in os.listdir(f"{root}/{SWEEPS}") if each.endswith(".json"))
+        return [each for each in names if run_ids.is_id(each)]
     return []
 
 
@@ -395,7 +414,8 @@ def sweep_runs(root: str, sweep: str) -> list[Run]:
     A record that another user wrote says nothing: it could name any run.
     """
     recorded = read_if_whole(f"{root}/{SWEEPS}/{sweep}.json", own_in=root).get("runs")
-    names = (
-        recorded if isinstance(recorded, list) else sorted(n for n in run_names(root) if run_ids.sweep_of(n) == sweep)
-    )
-    return [Run(root, each) for each in names if run_ids.is_id(each) and os.path.isdir(f"{root}/{each}")]
+    cells = [each for each in recorded if isinstance(each, str)] if isinstance(recorded, list) else run_names(root)
+    names = [each for each in dict.fromkeys(cells) if run_ids.is_id(each) and run_ids.sweep_of(each) == sweep]
+    if not isinstance(recorded, list):
+        names.sort()
+    return [Run(root, each) for each in names if os.path.isdir(f"{root}/{each}")]

@@ -6,8 +6,9 @@ looking is done by `queues`.
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast, get_args
 
+from launcher import admit
 from launcher.runs import Files
 
 Name = Literal[
@@ -52,6 +53,24 @@ class State(NamedTuple):
     @property
     def finished(self) -> bool:
         return self.name in FINISHED
+
+
+LONGEST_REASON = 2000
+LARGEST_ATTEMPT = 10**6
+
+
+def admitted(value: Any) -> State:
+    """A state that another machine, or a file, gives as a list. Raises `admit.Refused`."""
+    name, reason, attempt, code, started, ended = admit.items(value, "a state", 6, least=6)
+    times = [None if each is None else admit.text(each, "a time", 64) for each in (started, ended)]
+    return State(
+        cast(Name, admit.choice(name, "a state", get_args(Name))),
+        admit.text(reason, "a reason", LONGEST_REASON),
+        attempt=admit.whole(attempt, "an attempt", LARGEST_ATTEMPT),
+        exit_code=None if code is None else admit.whole(code, "an exit code", 2**31 - 1, least=-(2**31)),
+        started=times[0],
+        ended=times[1],
+    )
 
 
 def status_of(files: Files) -> dict[str, Any] | None:

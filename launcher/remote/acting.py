@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from launcher import admit
+from launcher.errors import LauncherError
 from launcher.remote import pointers
-from launcher.remote.host import Unreachable, connect
+from launcher.remote.host import connect, nothing
 from launcher.remote.looking import by_address, is_settled
 from launcher.runs import Found, Run
 
 
 def request_stop(wanted: Iterable[Run]) -> None:
-    """Ask runs to save and stop at their next step. Raises `LauncherError`."""
+    """Ask runs to save and stop at their next step. Raises `LauncherError`, once all hosts have been asked."""
+    failed: list[LauncherError] = []
     for address, group in by_address(wanted).items():
-        connect(address).ask("request_stop", runs=_names(group))
+        try:
+            connect(address).ask("request_stop", nothing, runs=_names(group))
+        except LauncherError as error:
+            failed.append(error)
+    if failed:
+        raise failed[0]
 
 
 def cancel(wanted: Sequence[Run], now: bool, stop_grace: float, term_grace: float) -> dict[Run, str]:
@@ -27,9 +36,15 @@ def cancel(wanted: Sequence[Run], now: bool, stop_grace: float, term_grace: floa
     for address, group in by_address(run for run in wanted if not is_settled(run)).items():
         try:
             answers = connect(address).ask(
-                "cancel", runs=_names(group), now=now, stop_grace=stop_grace, term_grace=term_grace
+                "cancel",
+                functools.partial(_reasons, len(group)),
+                more_seconds=stop_grace + term_grace,
+                runs=_names(group),
+                now=now,
+                stop_grace=stop_grace,
+                term_grace=term_grace,
             )
-        except Unreachable as error:
+        except LauncherError as error:
             why.update({run: str(error) for run, _ in group})
             continue
         why.update({run: text for (run, _), text in zip(group, answers, strict=True) if text})
@@ -40,7 +55,7 @@ def unended(wanted: Sequence[Run]) -> set[Run]:
     """Those that haven't ended, or of which something lives all the same. Raises `LauncherError`."""
     found: set[Run] = set()
     for address, group in by_address(wanted).items():
-        alive = connect(address).ask("unended", runs=_names(group))
+        alive = connect(address).ask("unended", functools.partial(_flags, len(group)), runs=_names(group))
         found |= {run for (run, _), lives in zip(group, alive, strict=True) if lives}
     return found
 
@@ -48,18 +63,34 @@ def unended(wanted: Sequence[Run]) -> set[Run]:
 def remove(wanted: Sequence[Run], force: bool) -> None:
     """Delete the folders of runs over there. Raises `LauncherError`, and then all are kept."""
     for address, group in by_address(wanted).items():
-        connect(address).ask("remove", runs=_names(group), force=force)
+        connect(address).ask("remove", nothing, runs=_names(group), force=force)
 
 
 def resume(found: Found, assignments: Mapping[str, str]) -> list[Path]:
     """Start again, over there, those of the runs that can be. Gives their folders here. Raises `LauncherError`."""
     resumed: list[str] = []
     for address, group in by_address(found.runs).items():
-        resumed += connect(address).ask("resume", runs=_names(group), sweep=found.sweep, assignments=dict(assignments))
+        resumed += connect(address).ask(
+            "resume",
+            lambda answer: admit.items(answer, "runs", len(found.runs)),
+            runs=_names(group),
+            sweep=found.sweep,
+            assignments=dict(assignments),
+        )
     folders = [run.folder for run in found.runs if run.id in resumed]
     for folder in folders:
         pointers.forget_state(folder)
     return folders
+
+
+def _reasons(count: int, answer: Any) -> list[str]:
+    """Why runs could not be ended. Raises `Refused`."""
+    return [admit.lines(each, "a reason") for each in admit.items(answer, "reasons", count, least=count)]
+
+
+def _flags(count: int, answer: Any) -> list[bool]:
+    """Raises `Refused`."""
+    return [admit.flag(each, "whether a run lives") for each in admit.items(answer, "runs", count, least=count)]
 
 
 def _names(group: Iterable[tuple[Run, Any]]) -> list[dict[str, str]]:

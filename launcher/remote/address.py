@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from launcher import admit
+from launcher.admit import Refused
 from launcher.errors import UsageError
 
 _FORM = re.compile(
     r"(?:(?P<user>[^@\s:,]+)@)?(?:\[(?P<six>[0-9A-Fa-f:.]+)\]|(?P<host>[^@\s:,\[\]]+))(?::(?P<port>\d{1,5}))?"
 )
+
+
+TRANSPORTS = ("fabric", "openssh")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -25,7 +30,8 @@ class Address:
     python: str | None = None
     """The Python that answers there; None is `python3`."""
     config: str | None = None
-    """SSH configuration file; None is the user's and the system's."""
+    """SSH configuration file, its whole path: a run is asked about from any folder. None is the user's and the
+    system's."""
     connect_timeout: int = 15
     """Seconds to connect in."""
 
@@ -70,7 +76,7 @@ def of(cluster: Any) -> Address | None:
         destination=destination,
         transport=cluster.transport,
         python=cluster.python,
-        config=cluster.ssh_config,
+        config=os.path.abspath(os.path.expanduser(cluster.ssh_config)) if cluster.ssh_config else None,
         connect_timeout=cluster.connect_timeout,
     )
 
@@ -79,10 +85,24 @@ def to_json(address: Address) -> dict[str, Any]:
     return dataclasses.asdict(address)
 
 
-def from_json(values: Mapping[str, Any]) -> Address:
-    """Keys that a newer launcher wrote are left alone."""
-    names = {field.name for field in dataclasses.fields(Address)}
-    return Address(**{name: value for name, value in values.items() if name in names})
+def from_json(value: Any) -> Address:
+    """Keys that a newer launcher wrote are left alone. Raises `Refused`, as files can be damaged."""
+    found = admit.group(value, "address", "destination")
+    destination = admit.text(found["destination"], "destination")
+    try:
+        check(destination, "destination")
+    except UsageError as error:
+        raise Refused(str(error)) from None
+    optional = {
+        key: None if found.get(key) is None else admit.raw(found[key], key, admit.LONGEST_TEXT)
+        for key in ("python", "config")
+    }
+    return Address(
+        destination=destination,
+        transport=admit.choice(found.get("transport", "fabric"), "transport", TRANSPORTS),
+        connect_timeout=admit.whole(found.get("connect_timeout", 15), "connect_timeout", 86400, least=1),
+        **optional,
+    )
 
 
 def _match(destination: str) -> re.Match[str]:

@@ -15,6 +15,7 @@ import signal
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,8 @@ from launcher.remote.requests import REQUESTS
 
 HEARTBEAT = 5.0
 """Seconds between two signs of life."""
+LONGEST_ERROR = 2**14
+"""Characters of an error that goes along."""
 KEPT = 30 * 86400.0
 """Seconds for which the zips of other versions of the launcher stay where they were sent to."""
 
@@ -74,15 +77,25 @@ def _answer(channel: _Channel, request: dict[str, Any], data: bytes) -> dict[str
     if "bytes" in request:
         arguments["data"] = data
     try:
-        module, _, function = REQUESTS[request["do"]].partition(":")
+        module, _, function = REQUESTS[request["do"]].function.partition(":")
         answer = getattr(importlib.import_module(module), function)(**arguments)
         if isinstance(answer, Generator):
             answer = _streamed(channel, answer)
         return {"answer": answer}
     except LauncherError as error:
-        return {"error": str(error), "code": error.exit_code}
+        return {"error": str(error)[:LONGEST_ERROR], "code": error.exit_code}
     except OSError as error:
-        return {"error": of_system(error), "code": 3}
+        return {"error": of_system(error)[:LONGEST_ERROR], "code": 3}
+    except Exception as error:
+        # Uncaught, it would end this process, and all that the other side saw would be a lost connection.
+        return {"error": _defect(error)[:LONGEST_ERROR], "code": 3}
+
+
+def _defect(error: Exception) -> str:
+    """What a defect of the launcher says of itself, on one line: there is no traceback to look at over here."""
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    place = f"{os.path.basename(last.filename)}:{last.lineno}"
+    return f"the launcher there failed: {type(error).__name__}: {error} ({place})"
 
 
 def _streamed(channel: _Channel, items: Generator[Any, None, Any]) -> Any:

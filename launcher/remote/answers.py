@@ -10,16 +10,16 @@ from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from launcher import log_pieces, queues, runs, stopping, summary
-from launcher.arms import FAILED
+from launcher import admit, log_pieces, queues, runs, states, stopping, summary
+from launcher.admit import LATEST, Refused
 from launcher.errors import UsageError
 from launcher.queues import Seen
-from launcher.runs import ARMS, Run
+from launcher.remote.requests import LONGEST_SMALL, MOST_ATTEMPTS, MOST_FILES, PIECE, of_run
+from launcher.runs import Run
+from launcher.states import State
 
-SMALL = ("plan.json", "submission.json", "status.json", "result.json", "provenance.json")
-"""Files of a run that are copied wherever it is looked at from."""
-PIECE = 2**20
-"""Bytes of metrics, for each file, in one answer."""
+ROOM = 2**22
+"""Bytes of a run's files in one answer: escaped as JSON they are six times as many at most."""
 NOTHING = (0, hashlib.sha256().hexdigest())
 """What is known of a file of which nothing was brought: its size, and a digest of its end."""
 CHUNK = 2**20
@@ -48,59 +48,73 @@ def examine(run_root: str) -> dict[str, Any]:
     return dict(plain(examining.look(run_root)))
 
 
-def look(runs: Sequence[Mapping[str, Any]], follow: bool) -> list[dict[str, Any]]:
-    """How runs stand, and those of their small files that changed since; with `follow` what they measured since."""
+def look(runs: Sequence[Mapping[str, Any]], follow: bool) -> Generator[dict[str, Any], None, None]:
+    """How runs stand, one after the other, and those of their small files that changed since; with `follow` what they
+    measured since. One that can't be looked at costs the others nothing."""
     seen = queues.look(Run(each["root"], each["id"]) for each in runs)
     queues.settle(seen)
-    return [_told(each, question, follow) for each, question in zip(seen, runs, strict=True)]
+    for each, question in zip(seen, runs, strict=True):
+        try:
+            yield _told(each, question, follow)
+        except OSError as error:
+            yield {"error": f"{error.strerror or error}: {error.filename}"}
+        except Refused as error:
+            yield {"error": f"what its files say there can't be: {error}"}
 
 
 def _told(seen: Seen, question: Mapping[str, Any], follow: bool) -> dict[str, Any]:
     from launcher.verbs.ls import step
 
     folder, state = seen.run.folder, seen.state
-    numbers = runs.attempts(folder)
+    numbers = runs.attempts(folder)[-MOST_ATTEMPTS:]
     answer: dict[str, Any] = {
-        "state": list(state),
+        "state": _plain(state),
         "begun": seen.files.submission is not None or seen.files.status is not None,
         "attempts": numbers,
-        "files": dict(_changed(folder, _small(folder, numbers, state.finished), question["stamps"])),
+        "files": {},
         "step": None if state.finished else step(str(folder)),
+        "more": False,
     }
+    room = ROOM
+    for name in of_run(numbers, question["arms"], ended=state.finished):
+        found = _changed(folder, name, question["stamps"].get(name))
+        if found and len(found[1]) > room:
+            answer["more"] = True
+        elif found:
+            answer["files"][name] = found
+            room -= len(found[1])
     if state.name in ("failed", "lost"):
         path, lines = summary.log_tail(folder, state.attempt)
         answer["log"] = [str(path), lines]
     if follow:
         answer["metrics"] = {}
-        for name in ("metrics.jsonl", *_in_arms(folder, "metrics.jsonl")):
-            have = question["metrics"].get(name, NOTHING)
+        for name, have in question["metrics"].items():
+            if room < PIECE:
+                answer["more"] = True
+                break
             answer["metrics"][name], more = _measured(folder / name, *have)
-            answer["more"] = answer.get("more", False) or more
+            answer["more"] = answer["more"] or more
+            room -= len(answer["metrics"][name][1])
     return answer
 
 
-def _in_arms(folder: Path, name: str) -> list[str]:
-    """The files of that name in the arms of a comparison."""
-    return sorted(str(each.relative_to(folder)) for each in folder.glob(f"{ARMS}/*/{name}"))
+def _plain(state: State) -> list[Any]:
+    """A state as the other side admits it. Raises `Refused` where the files that it comes from are damaged."""
+    reason = " ".join(state.reason.split())[: states.LONGEST_REASON]
+    return list(states.admitted(list(state._replace(reason=reason))))
 
 
-def _small(folder: Path, numbers: Sequence[int], ended: bool) -> list[str]:
-    """Files that tell how a run stands, and of a comparison how its arms do; what those measured only at the end."""
-    told = (*SMALL, FAILED, *(("metrics.jsonl",) if ended else ()))
-    arms = [f"{ARMS}/{each.name}/{name}" for each in sorted((folder / ARMS).glob("*")) for name in told]
-    return [*SMALL, *(f"attempts/{number}/stopped.json" for number in numbers), *arms]
-
-
-def _changed(folder: Path, names: Sequence[str], stamps: Mapping[str, Any]) -> Generator[Any, None, None]:
-    for name in names:
-        try:
-            with open(folder / name, encoding="utf-8", errors="surrogateescape") as stream:
-                found = os.fstat(stream.fileno())
-                stamp = [found.st_size, found.st_mtime_ns]
-                if stamps.get(name) != stamp:
-                    yield name, (stamp, stream.read())
-        except FileNotFoundError:
-            continue
+def _changed(folder: Path, name: str, known: Any) -> tuple[list[int], str] | None:
+    """A small file with its size and time of change; None where it is as known, not there, or not small."""
+    try:
+        with open(admit.open_in(folder, name), encoding="utf-8", errors="surrogateescape", newline="") as stream:
+            found = os.fstat(stream.fileno())
+            stamp = [found.st_size, found.st_mtime_ns]
+            if known == stamp or found.st_size > LONGEST_SMALL:
+                return None
+            return stamp, stream.read(LONGEST_SMALL)
+    except FileNotFoundError:
+        return None
 
 
 def _measured(path: Path, have: int, end: str) -> tuple[list[Any], bool]:
@@ -140,7 +154,7 @@ def log(
         "sizes": [len(each) for each in found.texts],
         "more": found.more,
         "ended": found.ended,
-        "state": list(found.state) if found.state else None,
+        "state": _plain(found.state) if found.state else None,
     }
     yield from (each for each in found.texts if each)
 
@@ -181,8 +195,9 @@ def remove(runs: Sequence[Mapping[str, str]], force: bool) -> None:
 
 
 def contents(root: str, id: str) -> list[list[Any]]:
-    """Every file of a run that may be fetched: its name, size and time of change. Secrets stay."""
-    found = []
+    """Every file of a run that may be fetched: its name, size and time of change. Secrets stay, and so does what the
+    other side would not write: names that can't be shown, and more files than it takes."""
+    found: list[list[Any]] = []
     top = Path(root, id)
     if not top.is_dir():
         raise UsageError(f"there is no run {id} in {root} on {platform.node()}")
@@ -192,8 +207,20 @@ def contents(root: str, id: str) -> list[list[Any]]:
             path = Path(folder, name)
             if name.startswith(".") or path.is_symlink() or not path.is_file():
                 continue
-            stamp = path.stat()
-            found.append([str(path.relative_to(top)), stamp.st_size, stamp.st_mtime_ns])
+            inside, stamp = str(path.relative_to(top)), path.stat()
+            try:
+                entry = [
+                    admit.path(inside, "a file"),
+                    stamp.st_size,
+                    admit.whole(stamp.st_mtime_ns, "its time", LATEST),
+                ]
+            except Refused as error:
+                _say(f"left there: {error}")
+                continue
+            if len(found) == MOST_FILES:
+                _say(f"left there: all files after the first {MOST_FILES}")
+                return found
+            found.append(entry)
     return found
 
 
@@ -204,11 +231,11 @@ def files(root: str, id: str, wanted: Sequence[Sequence[Any]]) -> Generator[Any,
     """
     for name, offset, size, mtime in wanted:
         try:
-            stream = open(Path(root, id, name), "rb")  # noqa: SIM115 (closed below)
+            opened = admit.open_in(Path(root, id), name)
         except FileNotFoundError:
             yield {"name": name, "gone": True}
             continue
-        with stream:
+        with open(opened, "rb") as stream:
             stamp = os.fstat(stream.fileno())
             whole, left = hashlib.sha256(), stamp.st_size
             if (size, mtime) != (stamp.st_size, stamp.st_mtime_ns):

@@ -13,6 +13,7 @@ import hashlib
 import logging
 import socket
 import subprocess
+import time
 from collections.abc import Iterator
 from typing import Any, NoReturn
 
@@ -311,9 +312,9 @@ class Channel:
         return data
 
     def write(self, data: bytes, timeout: float) -> None:
-        self._channel.settimeout(timeout)
-        rest = memoryview(data)
+        rest, deadline = memoryview(data), time.monotonic() + timeout
         while rest:
+            self._channel.settimeout(max(0.01, deadline - time.monotonic()))
             try:
                 rest = rest[self._channel.send(rest) :]
             except TimeoutError:

@@ -5,21 +5,35 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import stat
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
+from launcher import admit, runs
+from launcher.admit import Refused
 from launcher.errors import LauncherError, UsageError
 from launcher.remote import pointers
-from launcher.remote.host import Lost, Unreachable, connect
+from launcher.remote.host import BadAnswer, Lost, Unreachable, connect
 from launcher.remote.looking import look_again
 from launcher.remote.pointers import Pointer
+from launcher.remote.requests import MOST_FILES
 from launcher.runs import Run
 
 PATIENCE = 300.0
 """Seconds for which a host that went silent in the middle is asked again."""
 PAUSES = (1.0, 2.0, 5.0, 10.0)
+
+
+class Wanted(NamedTuple):
+    """A file that is asked for, as the host listed it."""
+
+    name: str
+    offset: int
+    """Bytes of it that are here."""
+    size: int
+    mtime: int
 
 
 class Brought(NamedTuple):
@@ -52,7 +66,7 @@ def fetch(run: Run, folder: Path, say: Callable[[str], None]) -> Brought:
             return total
         except Unreachable as error:
             reached = reached or isinstance(error, Lost)
-            if not reached or time.monotonic() > deadline:
+            if not reached or isinstance(error, BadAnswer) or time.monotonic() > deadline:
                 raise
             if tried == 0:  # once for each time that it falls silent
                 say(f"{error}; going on where it was as soon as it answers, for {PATIENCE:.0f} s (Ctrl-C gives up)")
@@ -64,22 +78,39 @@ def _bring(run: Run, pointer: Pointer, folder: Path) -> Iterator[tuple[str, int 
     """The files that were brought, each with the bytes that came, or None where it is gone."""
     look_again(run, pointer)
     _make(folder)
+    if folder != run.folder:  # so that what was brought is never taken for a run of this machine
+        pointers.write(folder, pointer, runs.COPY)
     host = connect(pointer.address)
-    listed = host.ask("contents", root=pointer.root, id=run.id)
+    listed = host.ask("contents", _listed, root=pointer.root, id=run.id)
     wanted = [
-        [name, _begun(folder / name, size, mtime), size, mtime]
+        Wanted(name, _begun(folder, name, size, mtime), size, mtime)
         for name, size, mtime in listed
-        if not _is_here(folder / name, size, mtime)
+        if not _is_here(folder, name, size, mtime)
     ]
     if not wanted:
         return
     answers = host.stream("files", root=pointer.root, id=run.id, wanted=wanted)
-    with contextlib.closing(answers):
-        for head in answers:
-            if head.get("gone"):
-                yield head["name"], None
+    with host.admitting(), contextlib.closing(answers):
+        for each in wanted:
+            head = admit.group(next(answers, None), "what is told of a file", "name")
+            admit.choice(head["name"], "the name of a file", (each.name,))
+            if admit.flag(head.get("gone", False), "gone"):
+                yield each.name, None
             else:
-                yield head["name"], _take(folder / head["name"], head, answers)
+                yield each.name, _take(folder, each, head, answers)
+        if next(answers, None) is not None:
+            raise Refused("it sends more files than were asked for")
+
+
+def _listed(answer: Any) -> list[tuple[str, int, int]]:
+    """The files that a run has, by what their host says: name, size, time of change. Raises `Refused`."""
+    found = []
+    for each in admit.items(answer, "files", MOST_FILES):
+        name, *stamp = admit.items(each, "a file", 3, least=3)
+        if admit.path(name, "the name of a file").casefold() in pointers.OURS:
+            raise Refused(f"it has a file {name}, which is a record of this machine's")
+        found.append((name, *pointers.admitted_stamp(stamp)))
+    return [(name, size, changed) for name, size, changed in found]
 
 
 def _make(folder: Path) -> None:
@@ -92,30 +123,41 @@ def _make(folder: Path) -> None:
         ) from None
 
 
-def _take(path: Path, head: dict[str, Any], answers: Iterator[Any]) -> int:
-    """One file from the stream of answers: aside, checked, renamed. Gives the bytes that came."""
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    aside = _aside(path, head["size"], head["mtime"])
-    with open(os.open(aside, os.O_RDWR | os.O_CREAT, 0o600), "r+b") as out:
-        whole = _digest_of(out, head["offset"])
-        came = 0
+def _take(folder: Path, wanted: Wanted, head: Mapping[str, Any], answers: Iterator[Any]) -> int:
+    """One file from the stream of answers: aside, checked, renamed. Gives the bytes that came.
+
+    Raises `Refused`, `LauncherError` where it came damaged, and `OSError`.
+    """
+    admit.group(head, "what is told of a file", "size", "mtime", "offset")
+    size, mtime = pointers.admitted_stamp([head["size"], head["mtime"]])
+    unchanged = (size, mtime) == wanted[2:]
+    offset = admit.whole(head["offset"], "where a file begins", most=wanted.offset if unchanged else 0)
+    *parts, last = wanted.name.split("/")
+    aside = "/".join([*parts, _aside(last, size, mtime)])
+    with open(admit.open_in(folder, aside, os.O_RDWR | os.O_CREAT, make=True), "r+b") as out:
+        whole = _digest_of(out, offset)
+        came, end = 0, None
         for part in answers:
-            if isinstance(part, dict):
+            if not isinstance(part, bytes):
+                end = admit.group(part, "the end of a file", "name", "sha256", "short")
                 break
+            came += len(part)
+            if offset + came > size:
+                raise Refused(f"{wanted.name} is longer than the {size} bytes that were announced")
             out.write(part)
             whole.update(part)
-            came += len(part)
-        else:
-            raise LauncherError(f"{path.name}: its host stopped in the middle")  # a stream ends with its own word
+        if end is None:
+            raise Refused(f"{wanted.name} has no end")
         out.truncate()
-    if part["short"] or part["sha256"] != whole.hexdigest():
-        aside.unlink()
-        raise LauncherError(f"{path.name} changed while it was read, or came damaged; fetch again")
-    os.utime(aside, ns=(head["mtime"], head["mtime"]))
-    for other in path.parent.glob(f".{path.name}.*.part"):
-        if other != aside:
-            other.unlink()
-    aside.replace(path)
+        os.utime(out.fileno(), ns=(mtime, mtime))
+    with admit.parent_in(folder, wanted.name) as (at, _):
+        if end["short"] or end["sha256"] != whole.hexdigest():
+            os.unlink(_aside(last, size, mtime), dir_fd=at)
+            raise LauncherError(f"{last} changed while it was read, or came damaged; fetch again")
+        os.replace(_aside(last, size, mtime), last, src_dir_fd=at, dst_dir_fd=at)
+        for other in os.listdir(at):
+            if other.startswith(f".{last}.") and other.endswith(".part"):
+                os.unlink(other, dir_fd=at)
     return came
 
 
@@ -127,19 +169,26 @@ def _digest_of(out: BinaryIO, offset: int) -> Any:
     return whole
 
 
-def _is_here(path: Path, size: int, mtime: int) -> bool:
-    with contextlib.suppress(FileNotFoundError):
-        found = path.stat()
-        return (found.st_size, found.st_mtime_ns) == (size, mtime)
-    return False
+def _is_here(folder: Path, name: str, size: int, mtime: int) -> bool:
+    found = _stat(folder, name)
+    return found is not None and (found.st_size, found.st_mtime_ns) == (size, mtime)
 
 
-def _begun(path: Path, size: int, mtime: int) -> int:
+def _begun(folder: Path, name: str, size: int, mtime: int) -> int:
     """How much of this very file an earlier fetch brought."""
-    with contextlib.suppress(FileNotFoundError):
-        return min(size, _aside(path, size, mtime).stat().st_size)
-    return 0
+    *parts, last = name.split("/")
+    found = _stat(folder, "/".join([*parts, _aside(last, size, mtime)]))
+    return min(size, found.st_size) if found else 0
 
 
-def _aside(path: Path, size: int, mtime: int) -> Path:
-    return path.with_name(f".{path.name}.{size}-{mtime}.part")
+def _stat(folder: Path, name: str) -> os.stat_result | None:
+    """Of a regular file that is there."""
+    with contextlib.suppress(OSError), admit.parent_in(folder, name) as (at, last):
+        found = os.stat(last, dir_fd=at, follow_symlinks=False)
+        return found if stat.S_ISREG(found.st_mode) else None
+    return None
+
+
+def _aside(name: str, size: int, mtime: int) -> str:
+    """The name of a file while it is being brought."""
+    return f".{name}.{size}-{mtime}.part"

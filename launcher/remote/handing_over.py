@@ -16,13 +16,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from launcher import execute, processes, run_ids, runs, snapshot
+from launcher import admit, execute, processes, run_ids, runs, snapshot
 from launcher.errors import LauncherError
 from launcher.facts import Facts
 from launcher.plan import Plan, to_json
 from launcher.remote import pointers
 from launcher.remote.address import Address
-from launcher.remote.host import Host, Lost, Unreachable, connect
+from launcher.remote.host import Host, Lost, Unreachable, connect, nothing
 from launcher.remote.looking import confirm
 from launcher.remote.pointers import Known, Pointer
 from launcher.states import State
@@ -47,7 +47,7 @@ def submit(
     contents = {path: Path(path).expanduser().read_bytes() for each in secrets for path in each.values()}
     host = connect(address)
     digests = {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in code.items()}
-    lacking = host.ask("lacking", root=plans[0].run_root, code=plans[0].code, files=digests)
+    lacking = _lacking(host, plans[0], digests)
     sweep, folders = _point(plans, address, came_from["token"])
     bound = [to_json(plan.bind(folder.name)) for plan, folder in zip(plans, folders, strict=True)]
     message = {
@@ -82,9 +82,19 @@ def send_code(plan: Plan, code: Mapping[str, Path], address: Address) -> None:
     """Bring a host the snapshot of a plan, as far as it lacks it. Raises `LauncherError`."""
     host = connect(address)
     digests = {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in code.items()}
-    lacking = host.ask("lacking", root=plan.run_root, code=plan.code, files=digests)
+    lacking = _lacking(host, plan, digests)
     message = {"root": plan.run_root, "digest": plan.code, "files": digests, "executable": snapshot.executable(code)}
-    host.ask("lay_code", packed(message, {name: code[name].read_bytes() for name in lacking}, {}))
+    host.ask("lay_code", nothing, packed(message, {name: code[name].read_bytes() for name in lacking}, {}))
+
+
+def _lacking(host: Host, plan: Plan, digests: Mapping[str, str]) -> list[str]:
+    """Names of the files of the snapshot that the host has nowhere."""
+
+    def admitted(answer: Any) -> list[str]:
+        names = admit.items(answer, "names of files", len(digests))
+        return [admit.choice(each, "the name of a file", digests.keys()) for each in names]
+
+    return host.ask("lacking", admitted, root=plan.run_root, code=plan.code, files=dict(digests))
 
 
 def _point(plans: Sequence[Plan], address: Address, token: str) -> tuple[str | None, list[Path]]:
@@ -125,7 +135,7 @@ def _hand_over(host: Host, message: dict[str, Any], code: Mapping[str, Path], se
     data = packed(message, {name: path.read_bytes() for name, path in code.items()}, secrets)
     for tried in range(1, TRIES + 1):
         try:
-            host.ask("submit", data)
+            host.ask("submit", nothing, data)
             return
         except Lost as error:
             if tried == TRIES:

@@ -1,23 +1,41 @@
-"""This side of a host: one connection, opened when the first thing is asked, and again where it was lost."""
+"""This side of a host: one connection, opened when the first thing is asked, and again where it was lost.
+
+Nothing that a host says is believed: an answer has a deadline and a size (`requests`), and whoever asks says how it is
+admitted (`launcher.admit`). A host that answers otherwise raises `BadAnswer`, and its connection is closed.
+"""
 
 from __future__ import annotations
 
 import atexit
 import contextlib
 import sys
-from collections.abc import Callable, Generator
-from typing import Any
+import time
+from collections.abc import Callable, Generator, Iterator
+from typing import Any, TypeVar
 
+from launcher import admit
+from launcher.admit import Refused
 from launcher.errors import LauncherError, Unavailable, UsageError
 from launcher.remote import bootstrap, openssh, wire
 from launcher.remote.address import Address
 from launcher.remote.archive import archive
+from launcher.remote.requests import REQUESTS
 from launcher.remote.stream import Stalled, Stream
 
 SILENCE = 30.0
 """Seconds without a sign of life after which a connection is taken for dead."""
-NOISE = 2**16
-"""Bytes that login scripts may print before the agent's first word."""
+NOISE = 2**17
+"""Bytes that login scripts may print before the agent's first word, and those of all notes beside one answer."""
+OPENING = 120.0
+"""Seconds in which a host that let us in has to have its far side running."""
+STEADY = 2**16
+"""Bytes of a part that comes in pieces which buy it another deadline: a kilobyte a second is the slowest that is
+borne."""
+LONGEST_NOTE = 2000
+"""Characters of a note that are shown."""
+LONGEST_ERROR = 2**14
+
+T = TypeVar("T")
 
 
 class Unreachable(Unavailable):
@@ -30,6 +48,14 @@ class Lost(Unreachable):
 
 class Stuck(Lost):
     """Nothing comes any more."""
+
+
+class BadAnswer(Unreachable):
+    """The host was asked and did not answer as a launcher does, or not in time. Asking again is of no use."""
+
+
+class _Overdue(Exception):
+    """The deadline of an answer has passed."""
 
 
 _LOGIN_SCRIPTS = (
@@ -48,24 +74,49 @@ class Host:
         self.silence = SILENCE
         self._stream: Stream | None = None
         self._held = b""
+        self._deadline = 0.0
         self._say = say or (lambda text: print(text, file=sys.stderr, flush=True))
 
-    def ask(self, request: str, /, data: bytes | None = None, **arguments: Any) -> Any:
-        """Ask one of `requests.REQUESTS` and give its answer. `data` is bytes that go along.
+    def ask(
+        self,
+        request: str,
+        admitted: Callable[[Any], T],
+        /,
+        data: bytes | None = None,
+        *,
+        more_seconds: float = 0.0,
+        **arguments: Any,
+    ) -> T:
+        """Ask one of `requests.REQUESTS` and give its answer, as `admitted` makes it of what came, or raises `Refused`.
 
-        Raises the `LauncherError` that it raised there, with its exit code; `Unreachable` where the host could not be
-        asked, and of these `Lost` where the connection broke after the request had begun to be sent.
+        `data` is bytes that go along; `more_seconds` are those that the host was asked to wait itself. Raises the
+        `LauncherError` that it raised there, with its exit code; `Unreachable` where the host could not be asked: of
+        these `Lost` where the connection broke after the request had begun to be sent, and `BadAnswer`.
         """
-        answers = self.stream(request, data, **arguments)
-        while True:
+        answers = self.stream(request, data, more_seconds=more_seconds, **arguments)
+        with self.admitting(), contextlib.closing(answers):
             try:
                 next(answers)
             except StopIteration as end:
-                return end.value
+                return admitted(end.value)
+            raise Refused(f"its answer to {request} comes in parts")
 
-    def stream(self, request: str, /, data: bytes | None = None, **arguments: Any) -> Generator[Any, None, Any]:
-        """The same of a request that yields: its objects and bytes as they come; what it returns is the generator's own
-        value. An answer that is left before its end ends the connection."""
+    @contextlib.contextmanager
+    def admitting(self) -> Iterator[None]:
+        """For what takes an answer apart: a value that is refused makes it a `BadAnswer`, and ends the connection."""
+        try:
+            yield
+        except Refused as error:
+            self.close()
+            raise BadAnswer(f"{self._name} does not speak as a launcher should: {error}") from None
+
+    def stream(
+        self, request: str, /, data: bytes | None = None, *, more_seconds: float = 0.0, **arguments: Any
+    ) -> Generator[Any, None, Any]:
+        """The same of a request that yields: its objects and bytes as they come, to be taken apart in `admitting`; what
+        it returns is the generator's own value. An answer that is left before its end ends the connection."""
+        limits = REQUESTS[request]
+        seconds = limits.seconds + more_seconds
         if self._stream is None:
             try:
                 self._open()
@@ -81,17 +132,29 @@ class Host:
             self._send(wire.pack(message))
             for frame in wire.packed_bytes(data or b""):
                 self._send(frame)
+            self._deadline = time.monotonic() + seconds
+            noted = steady = 0
             while True:
-                answer = self._receive()
+                answer = self._receive(limits.size)
+                left = self._deadline - time.monotonic()
                 if isinstance(answer, bytes):
                     yield answer
+                    steady += len(answer)
+                    left, steady = (seconds, 0) if steady >= STEADY else (left, steady)
                 elif "item" in answer:
                     yield answer["item"]
+                    left, steady = seconds, 0
                 elif "say" in answer:
-                    self._say(answer["say"])
+                    noted += self._note(answer["say"], NOISE - noted)
                 else:
                     ended = True
                     return self._taken(answer)
+                self._deadline = time.monotonic() + left  # what is done with a part takes none of its time
+        except _Overdue:
+            raise BadAnswer(
+                f"{self._name} has not answered in {seconds:.0f} s, though its connection lives: the launcher there "
+                "hangs, or is none"
+            ) from None
         finally:
             if not ended:
                 self.close()
@@ -101,12 +164,23 @@ class Host:
         if stream is not None:
             stream.close()
 
+    def _note(self, text: Any, room: int) -> int:
+        """Show what the far side printed beside its answer. Gives its size."""
+        with self.admitting():
+            note = admit.text(text, "a note", NOISE)
+            if len(note) >= room:
+                raise Refused("its notes have no end")
+        self._say(f"{self._name}: {note[:LONGEST_NOTE]}{'…' * (len(note) > LONGEST_NOTE)}")
+        return len(note) + 1
+
     def _taken(self, answer: dict[str, Any]) -> Any:
         if "answer" in answer:
             return answer["answer"]
-        kind = {2: UsageError, 3: Unavailable}.get(answer["code"], LauncherError)
-        text = answer["error"]
-        raise kind(f"{self.address.destination}: {text}" if kind is Unavailable else text)
+        with self.admitting():
+            text = admit.lines(admit.group(answer, "what came", "error", "code")["error"], "its error", LONGEST_ERROR)
+            code = admit.whole(answer["code"], "its exit code", 255)
+        kind = {2: UsageError, 3: Unavailable}.get(code, LauncherError)
+        raise kind(f"{self._name}: {text}" if kind is Unavailable else text)
 
     # The connection
 
@@ -115,6 +189,7 @@ class Host:
         digest, zipped = archive()
         command = bootstrap.command(digest, len(zipped), self.address.python)
         self._stream = self._transport(command)
+        self._deadline = time.monotonic() + OPENING
         try:
             word = self._word()
             if word == "need":
@@ -122,7 +197,11 @@ class Host:
                 word = self._word()
             if word != "ready":
                 raise Unavailable(self._refusal(word))
-            self.greeting = self._receive()
+            with self.admitting():
+                self.greeting = _greeting(self._receive(NOISE))
+        except _Overdue:
+            self.close()
+            raise Unavailable(self._unbegun(OPENING)) from None
         except BaseException:
             self.close()
             raise
@@ -150,13 +229,13 @@ class Host:
                 try:
                     line += self._read(1)
                 except Stuck:
-                    raise Lost(self._unbegun()) from None
+                    raise Lost(self._unbegun(self.silence)) from None
                 except wire.Ended:
                     raise Unavailable(self._silent(line.decode(errors="replace"))) from None
                 seen += 1
                 if seen > NOISE:
                     raise Unavailable(f"{self._name} prints without end when logged in to, and starts no command")
-            mark, _, word = line.decode(errors="replace").strip().partition(" ")
+            mark, _, word = admit.clean(line.decode(errors="replace").strip()).partition(" ")
             if mark == bootstrap.MARK:
                 return word
 
@@ -186,9 +265,9 @@ class Host:
         ended = f" (exit code {code})" if code else ""
         return f"{self._name} lets you in but runs no command{ended}: {said or _LOGIN_SCRIPTS}"
 
-    def _unbegun(self) -> str:
+    def _unbegun(self, seconds: float) -> str:
         return (
-            f"{self._name} has not started a command in {self.silence:.0f} s: the network or the host is stuck; or "
+            f"{self._name} has not started a command in {seconds:.0f} s: the network or the host is stuck; or "
             f"{_LOGIN_SCRIPTS}"
         )
 
@@ -213,31 +292,40 @@ class Host:
     def _send(self, data: bytes) -> None:
         assert self._stream is not None
         try:
-            self._stream.write(data, self.silence)
+            for start in range(0, len(data), STEADY):
+                self._stream.write(data[start : start + STEADY], self.silence)
         except Stalled:
             raise Lost(self._stalled()) from None
         except OSError as error:
             raise Lost(f"the connection to {self._name} was lost: {error or type(error).__name__}") from None
 
-    def _receive(self) -> Any:
+    def _receive(self, longest: int) -> Any:
+        """The next frame: bytes, or an object of at most so many bytes. Raises `_Overdue` at the deadline."""
         try:
-            return wire.receive(self._read)
+            frame = wire.receive(self._read, longest)
+            with self.admitting():
+                return frame if isinstance(frame, bytes) else admit.group(frame, "what came")
         except wire.Ended:
             complaint = self._stream.complaint() if self._stream else ""
             said = f": {complaint.splitlines()[-1]}" if complaint else ""
             raise Lost(f"the connection to {self._name} was lost{said}") from None
         except wire.Garbled as error:
-            raise Lost(f"{self._name} sent what the launcher did not: {error}") from None
+            raise BadAnswer(f"{self._name} does not speak as a launcher should: {error}") from None
 
     def _read(self, count: int) -> bytes:
-        """So many bytes. Raises `wire.Ended`, or `Lost` after a silence."""
+        """So many bytes. Raises `wire.Ended`, `Lost` after a silence, and `_Overdue` at the deadline."""
         assert self._stream is not None
         parts, missing = [], count
         while missing:
             if not self._held:
+                left = self._deadline - time.monotonic()
+                if left <= 0:
+                    raise _Overdue
                 try:
-                    self._held = self._stream.read(self.silence)
+                    self._held = self._stream.read(min(self.silence, left))
                 except Stalled:
+                    if left < self.silence:
+                        raise _Overdue from None
                     raise Stuck(self._stalled()) from None
                 except OSError as error:
                     raise Lost(f"the connection to {self._name} was lost: {error}") from None
@@ -253,6 +341,23 @@ class Host:
             f"{self._name} has said nothing for {self.silence:.0f} s: the network or the host is stuck. What runs "
             "there goes on; try again"
         )
+
+
+def nothing(answer: Any) -> None:
+    """Admits the answer of a request that has none."""
+
+
+def hello(answer: Any) -> dict[str, str]:
+    """Admits that of `hello`: texts. Raises `Refused`."""
+    keys = ("host", "system", "python")
+    found = admit.group(answer, "its hello", *keys)
+    return {key: admit.text(found[key], key) for key in keys}
+
+
+def _greeting(value: Any) -> dict[str, Any]:
+    texts = ("host", "home", "python", "version")
+    found = admit.group(value, "its greeting", *texts, "pid")
+    return {**{key: admit.text(found[key], key) for key in texts}, "pid": admit.whole(found["pid"], "pid")}
 
 
 _hosts: dict[Address, Host] = {}

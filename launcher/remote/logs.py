@@ -5,15 +5,18 @@ A connection that is lost is made again, and the reading goes on where it was.
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
 from typing import Any
 
-from launcher.log_pieces import Piece, Place
-from launcher.remote.host import Unreachable, connect
+from launcher import admit, states
+from launcher.admit import Refused
+from launcher.log_pieces import NAMES, Piece, Place
+from launcher.remote.host import BadAnswer, Unreachable, connect
 from launcher.remote.pointers import Pointer
+from launcher.remote.requests import PIECE
 from launcher.runs import Run
-from launcher.states import State
 
 PATIENCE = 300.0
 """Seconds for which a host that was followed is asked again."""
@@ -29,7 +32,8 @@ def from_host(
         try:
             return _ask(run, pointer, place, attempt=attempt, lines=lines, following=following)
         except Unreachable as error:
-            if not following or place is None or time.monotonic() - began > PATIENCE:
+            hopeless = isinstance(error, BadAnswer) or time.monotonic() - began > PATIENCE
+            if not following or place is None or hopeless:
                 raise
             print(f"{error}; trying again", file=sys.stderr, flush=True)
             time.sleep(PAUSES[min(tried, len(PAUSES) - 1)])
@@ -37,16 +41,35 @@ def from_host(
 
 
 def _ask(run: Run, pointer: Pointer, place: Place | None, **options: Any) -> Piece:
-    asked = place._asdict() if place else None
-    answers = connect(pointer.address).stream("log", root=pointer.root, id=run.id, place=asked, **options)
-    head, texts = next(answers), bytearray()
-    for each in answers:
-        texts += each
-    first = head["sizes"][0]
-    return Piece(
-        place=Place(**head["place"]),
-        texts=(bytes(texts[:first]), bytes(texts[first:])),
-        more=head["more"],
-        ended=head["ended"],
-        state=State(*head["state"]) if head["state"] else None,
-    )
+    host, asked = connect(pointer.address), place._asdict() if place else None
+    answers = host.stream("log", root=pointer.root, id=run.id, place=asked, **options)
+    with host.admitting(), contextlib.closing(answers):
+        piece, sizes = _head(next(answers, None), place, options["following"])
+        text = bytearray()
+        for part in answers:
+            if not isinstance(part, bytes) or len(text) + len(part) > sum(sizes):
+                raise Refused("it sends more of a log than it said")
+            text += part
+        if len(text) < sum(sizes):
+            raise Refused("it sends less of a log than it said")
+    return piece._replace(texts=(bytes(text[: sizes[0]]), bytes(text[sizes[0] :])))
+
+
+def _head(value: Any, before: Place | None, following: bool) -> tuple[Piece, list[int]]:
+    """What is told of a piece of a log, and how many bytes of each of the two come. Raises `Refused`."""
+    head = admit.group(value, "what is told of a log", "place", "sizes", "more", "ended", "state")
+    sizes = [
+        admit.whole(each, "the size of a log", PIECE)
+        for each in admit.items(head["sizes"], "the sizes of logs", len(NAMES), least=len(NAMES))
+    ]
+    told = admit.group(head["place"], "a place in a log", *Place._fields)
+    place = Place(**{name: admit.whole(told[name], f"{name} of a place in a log") for name in Place._fields})
+    more, ended = admit.flag(head["more"], "more"), admit.flag(head["ended"], "ended")
+    if before is not None and place.attempt <= before.attempt:
+        after = Place(before.attempt, *(at + size for at, size in zip(before[1:], sizes, strict=True)))
+        if place != after or (more and not any(sizes)):
+            raise Refused("it does not go on where the log was left")
+    if not (following or ended or more):
+        raise Refused("its log neither ends nor goes on")
+    state = None if head["state"] is None else states.admitted(head["state"])
+    return Piece(place, (b"", b""), more=more, ended=ended, state=state), sizes

@@ -1,21 +1,30 @@
-"""How runs elsewhere stand: one question to each host for all of its runs, hosts side by side."""
+"""How runs elsewhere stand: one question to each host for all of its runs, hosts side by side.
+
+What a host answers is admitted run by run: of files only those that were asked for, by their exact names, written
+inside the run's folder here. A host that answers otherwise, or not at all, costs its own runs their newest state and
+nothing else.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from launcher import human, processes, runs
+from launcher import admit, human, processes, runs, states
+from launcher.admit import Refused
+from launcher.errors import LauncherError
 from launcher.queues import Seen
 from launcher.remote import pointers
 from launcher.remote.address import Address
-from launcher.remote.host import Host, Unreachable, connect
-from launcher.remote.pointers import Known, Pointer
+from launcher.remote.host import Host, connect
+from launcher.remote.pointers import POINTER, Known, Pointer
+from launcher.remote.requests import LONGEST_SMALL, METRICS, MOST_ATTEMPTS, PIECE, of_run
 from launcher.runs import Run
 from launcher.states import State
 
@@ -23,7 +32,10 @@ MAX_HOSTS = 32
 """Hosts asked at once."""
 DOUBT = 120.0
 """Seconds in which a request that was cut off may still be carried out over there."""
-METRICS = "metrics.jsonl"
+LONGEST_LOOK = 120.0
+"""Seconds after which a host that has always more to tell is asked no further by one look."""
+LARGEST_METRICS = 2**32
+"""Bytes of metrics of one run that are followed."""
 
 
 def look(wanted: Sequence[Run], *, follow: bool = False) -> list[Seen]:
@@ -37,15 +49,16 @@ def look(wanted: Sequence[Run], *, follow: bool = False) -> list[Seen]:
         with ThreadPoolExecutor(min(len(groups), MAX_HOSTS)) as pool:
             for each in [pool.submit(_ask, address, dict(group), follow) for address, group in groups.items()]:
                 found.update(each.result())
-    return [Seen(run, runs.load(str(run.folder)), found.get(run) or _remembered(run)) for run in wanted]
+    return [Seen(run, runs.load(str(run.folder)), found.get(run) or _remembered(run, follow)) for run in wanted]
 
 
 def look_again(run: Run, pointer: Pointer) -> None:
     """Look though the last word of the run may be known: files may have changed, or another launcher resumed it.
 
-    Raises `Unreachable`, and then what was known stays known.
+    Raises `LauncherError`, and then what was known stays known.
     """
-    found, _ = _ask_once(connect(pointer.address), {run: pointer}, [run], follow=False)
+    found: dict[Run, State] = {}
+    _ask_once(connect(pointer.address), {run: pointer}, [run], False, found)
     if not found[run].finished:
         runs.mark_unfinished(Path(run.root), run.id)
 
@@ -58,88 +71,174 @@ def is_settled(run: Run, follow: bool = False) -> bool:
     return not follow or METRICS in known.stamps or known.state.attempt == 0
 
 
-def _remembered(run: Run) -> State:
+def _remembered(run: Run, follow: bool) -> State:
     known = pointers.known(run.folder)
-    return known.state if known else State("lost", "its pointer here can't be read")
+    if known and is_settled(run, follow):
+        return known.state
+    return _unreachable(run, f"{POINTER} in {run.folder}, which says where it is, can't be read")
 
 
 def _ask(address: Address, group: dict[Run, Pointer], follow: bool) -> dict[Run, State]:
-    """Ask one host about its runs, and keep what it says."""
-    host, rest = connect(address), list(group)
-    found: dict[Run, State] = {}
-    while rest:
+    """Ask one host about its runs, and keep what it says. Whatever is wrong with it, others are not held up."""
+    rest, found, until = list(group), dict[Run, State](), time.monotonic() + LONGEST_LOOK
+    while rest and time.monotonic() < until:
         try:
-            answered, rest = _ask_once(host, group, rest, follow)
-        except Unreachable as error:
-            return found | {run: _unreachable(run, str(error)) for run in rest}
-        found.update(answered)
+            rest = _ask_once(connect(address), group, rest, follow, found)
+        except (LauncherError, OSError) as error:
+            return found | {run: _unreachable(run, str(error)) for run in rest if run not in found}
     return found
 
 
 def _ask_once(
-    host: Host, group: Mapping[Run, Pointer], wanted: Sequence[Run], follow: bool
-) -> tuple[dict[Run, State], list[Run]]:
-    """The states of runs, kept, and those that measured so much that it comes in pieces. Raises `Unreachable`."""
-    answers = host.ask("look", runs=[_question(run, group[run], follow) for run in wanted], follow=follow)
-    found = {run: _taken(run, group[run], each) for run, each in zip(wanted, answers, strict=True)}
-    return found, [run for run, each in zip(wanted, answers, strict=True) if each.get("more")]
+    host: Host, group: Mapping[Run, Pointer], wanted: Sequence[Run], follow: bool, found: dict[Run, State]
+) -> list[Run]:
+    """Put the states of runs into `found`, and give those that have more to tell than one answer holds.
+
+    Raises `LauncherError`; the states that came before are kept.
+    """
+    questions = [_question(run, group[run], follow) for run in wanted]
+    answers = host.stream("look", runs=questions, follow=follow)
+    more = []
+    with host.admitting(), contextlib.closing(answers):
+        for run, question in zip(wanted, questions, strict=True):
+            answer = _admitted(next(answers, None), question, follow)
+            found[run] = _taken(run, group[run], answer)
+            if answer.more or question["arms"] != _arms(run):  # which the plan that has just come may have told
+                more.append(run)
+        if next(answers, None) is not None:
+            raise Refused("it tells of more runs than it was asked about")
+    return more
 
 
 def _question(run: Run, pointer: Pointer, follow: bool) -> dict[str, Any]:
-    known = pointers.known(run.folder)
-    question: dict[str, Any] = {"root": pointer.root, "id": run.id, "stamps": known.stamps if known else {}}
+    known, arms = pointers.known(run.folder), _arms(run)
+    question: dict[str, Any] = {
+        "root": pointer.root,
+        "id": run.id,
+        "stamps": known.stamps if known else {},
+        "arms": arms,
+    }
     if follow:
-        paths = [run.folder / METRICS, *run.folder.glob(f"{runs.ARMS}/*/{METRICS}")]
-        question["metrics"] = {str(path.relative_to(run.folder)): measured(path) for path in paths}
+        names = [METRICS, *(f"{runs.ARMS}/{arm}/{METRICS}" for arm in arms)]
+        question["metrics"] = {name: measured(run.folder, name) for name in names}
     return question
 
 
-def measured(path: Path) -> list[Any]:
+def _arms(run: Run) -> list[str]:
+    """The folders of the arms of a comparison, as its plan names them."""
+    arms = runs.read_known(run.folder / "plan.json").get("arms") or ()
+    return [each["arm"] for each in arms if admit.is_name(each.get("arm"))]
+
+
+def measured(folder: Path, name: str) -> list[Any]:
     """How much of a file is here, and a digest of its end: a run that goes on from a checkpoint cuts its own back."""
     try:
-        with open(path, "rb") as stream:
+        with open(admit.open_in(folder, name), "rb") as stream:
             size = stream.seek(0, os.SEEK_END)
             stream.seek(max(0, size - 256))
             return [size, hashlib.sha256(stream.read()).hexdigest()]
-    except FileNotFoundError:
+    except OSError:
         return [0, hashlib.sha256().hexdigest()]
 
 
-def _taken(run: Run, pointer: Pointer, answer: dict[str, Any]) -> State:
+class _Answer(NamedTuple):
+    """What a host said of one run, admitted."""
+
+    state: State
+    begun: bool = True
+    """Whether it has the run."""
+    attempts: Sequence[int] = ()
+    files: Sequence[tuple[str, bytes, list[int]]] = ()
+    """Name, content, stamp."""
+    metrics: Sequence[tuple[str, int, bytes]] = ()
+    """Name, where the content belongs, content."""
+    step: int | None = None
+    log: tuple[str, tuple[str, ...]] | None = None
+    more: bool = False
+    """There is more than one answer holds."""
+    failed: bool = False
+    """It could not look at the run."""
+
+
+def _admitted(value: Any, question: Mapping[str, Any], follow: bool) -> _Answer:
+    """Raises `Refused`."""
+    answer = admit.group(value, "what is told of a run")
+    if "error" in answer:
+        return _Answer(State("unreachable", admit.text(answer["error"], "an error")), failed=True)
+    admit.group(answer, "what is told of a run", "state", "begun", "attempts", "files", *(["metrics"] * follow))
+    numbers = [
+        admit.whole(each, "an attempt", states.LARGEST_ATTEMPT, least=1)
+        for each in admit.items(answer["attempts"], "attempts", MOST_ATTEMPTS)
+    ]
+    asked = set(of_run(numbers, question["arms"], ended=True))
+    files, metrics = [], []
+    for name, told in admit.group(answer["files"], "files").items():
+        stamp, text = admit.items(told, "a file", 2, least=2)
+        files.append(
+            (admit.choice(name, "a file", asked), _content(text, LONGEST_SMALL), pointers.admitted_stamp(stamp))
+        )
+    for name, told in admit.group(answer["metrics"], "metrics").items() if follow else ():
+        start, text = admit.items(told, "metrics", 2, least=2)
+        have = question["metrics"][admit.choice(name, "a file of metrics", question["metrics"].keys())][0]
+        if admit.whole(start, "where metrics begin") not in (0, have):
+            raise Refused(f"metrics begin at {start}, and here are {have} bytes of them")
+        content = _content(text, PIECE)
+        admit.whole(start + len(content), "the size of metrics", LARGEST_METRICS)
+        metrics.append((name, start, content))
+    return _Answer(
+        state=states.admitted(answer["state"]),
+        begun=admit.flag(answer["begun"], "begun"),
+        attempts=numbers,
+        files=files,
+        metrics=metrics,
+        step=pointers.admitted_step(answer.get("step")),
+        log=pointers.admitted_log(answer.get("log")),
+        more=admit.flag(answer.get("more", False), "more") and bool(files or any(each[2] for each in metrics)),
+    )
+
+
+def _content(text: Any, longest: int) -> bytes:
+    """The bytes of a file that came as text. Raises `Refused`."""
+    try:
+        content = admit.raw(text, "the content of a file", longest).encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        raise Refused("the content of a file is no text") from None
+    admit.whole(len(content), "the size of a file", longest)
+    return content
+
+
+def _taken(run: Run, pointer: Pointer, answer: _Answer) -> State:
     """Keep what a host said of a run, and give its state."""
-    state = State(*answer["state"])
-    if not answer["begun"] and pointer.submitter is not None:
-        return _undelivered(run, pointer)
+    if answer.failed:
+        return _unreachable(run, answer.state.reason)
+    try:
+        if not answer.begun and pointer.submitter is not None:
+            return _undelivered(run, pointer)
+        _keep(run.folder, pointer, answer)
+    except OSError as error:
+        return _unreachable(run, f"what is known of it can't be kept here: {error.strerror}: {error.filename}")
+    return answer.state
+
+
+def _keep(folder: Path, pointer: Pointer, answer: _Answer) -> None:
     if pointer.submitter is not None:
-        confirm(run.folder, pointer)
-    before = pointers.known(run.folder)
+        confirm(folder, pointer)
+    before = pointers.known(folder)
     stamps = dict(before.stamps if before else {})
-    for number in answer["attempts"]:
-        (run.folder / "attempts" / str(number)).mkdir(parents=True, exist_ok=True)
-    for name, (stamp, text) in answer["files"].items():
-        (run.folder / name).parent.mkdir(parents=True, exist_ok=True)
-        runs.write_text(run.folder / name, text)
-        os.utime(run.folder / name, ns=(stamp[1], stamp[1]))  # so that a fetch knows it again
+    for number in set(answer.attempts).difference(runs.attempts(folder)):
+        admit.make_in(folder, f"attempts/{number}")
+    for name, content, stamp in answer.files:
+        admit.write_in(folder, name, content, modified=stamp[1])  # so that a fetch knows it again
         stamps[name] = stamp
-    for name, (start, text) in answer.get("metrics", {}).items():
-        (run.folder / name).parent.mkdir(parents=True, exist_ok=True)
-        with open(os.open(run.folder / name, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as out:
+    for name, start, content in answer.metrics:
+        with open(admit.open_in(folder, name, os.O_WRONLY | os.O_CREAT, make=True), "wb") as out:
             out.truncate(start)
             out.seek(start)
-            out.write(text.encode("utf-8", "surrogateescape"))
+            out.write(content)
         stamps[METRICS] = True
-    log = answer.get("log")
-    pointers.remember(
-        run.folder,
-        Known(
-            state=state,
-            seen=time.time(),
-            step=answer["step"],
-            stamps=stamps,
-            log=(f"{pointer.address.destination}:{log[0]}", tuple(log[1])) if log else None,
-        ),
-    )
-    return state
+    log = (f"{pointer.address.destination}:{answer.log[0]}", answer.log[1]) if answer.log else None
+    known = Known(state=answer.state, seen=time.time(), step=answer.step, stamps=stamps, log=log)
+    pointers.remember(folder, known)
 
 
 def confirm(folder: Path, pointer: Pointer) -> None:
@@ -169,7 +268,8 @@ def _unreachable(run: Run, why: str) -> State:
     if known.state.finished:  # what it measured was wanted too, but how it ended is known
         return known.state
     ago = human.duration(time.time() - known.seen)
-    return known.state._replace(name="unreachable", reason=f"{why.splitlines()[0]}; {known.state.name} {ago} ago")
+    first, _, _ = why.partition("\n")
+    return known.state._replace(name="unreachable", reason=f"{first}; {known.state.name} {ago} ago")
 
 
 def by_address(wanted: Iterable[Run]) -> dict[Address, list[tuple[Run, Pointer]]]:

@@ -80,7 +80,6 @@ class OpenSsh:
             _, writable, _ = select.select([], [to], [], left)
             if writable:
                 rest = rest[os.write(to, rest) :]
-                deadline = time.monotonic() + timeout
 
     def complaint(self) -> str:
         with contextlib.suppress(subprocess.TimeoutExpired):

@@ -16,13 +16,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from launcher import processes, runs
+from launcher import admit, processes, runs, states
+from launcher.admit import Refused
 from launcher.remote import address as addresses
 from launcher.remote.address import Address
 from launcher.states import State
 
-POINTER = "elsewhere.json"
+POINTER = runs.POINTER
 KNOWN = "known.json"
+OURS = (POINTER, KNOWN)
+"""Our own records of a run elsewhere, which no host writes."""
+LOG_LINES = 50
+"""The most lines of a log that are kept of a run that failed."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,7 +66,7 @@ def create(run: str, pointer: Pointer) -> Path:
     return folder
 
 
-def write(folder: Path, pointer: Pointer) -> None:
+def write(folder: Path, pointer: Pointer, name: str = POINTER) -> None:
     submitter = processes.to_json(pointer.submitter) if pointer.submitter else None
     record = {
         "schema": 1,
@@ -71,36 +76,63 @@ def write(folder: Path, pointer: Pointer) -> None:
         "submitter": submitter,
         "created": pointer.created,
     }
-    runs.write_json(folder / POINTER, record)
+    runs.write_json(folder / name, record)
 
 
 def read(folder: Path) -> Pointer | None:
     """The pointer in a folder; None where it can't be read."""
     values = runs.read_if_whole(folder / POINTER)
-    if not values:
+    try:
+        admit.group(values, "pointer", "address", "root", "token", "created")
+        return Pointer(
+            address=addresses.from_json(values["address"]),
+            root=admit.raw(values["root"], "root", admit.LONGEST_TEXT),
+            token=admit.raw(values["token"], "token", admit.LONGEST_TEXT),
+            submitter=processes.from_json(values.get("submitter")),
+            created=admit.number(values["created"], "created"),
+        )
+    except Refused:
         return None
-    return Pointer(
-        address=addresses.from_json(values["address"]),
-        root=values["root"],
-        token=values["token"],
-        submitter=processes.from_json(values["submitter"]),
-        created=values["created"],
-    )
 
 
 def known(folder: Path) -> Known | None:
-    """What was last known of a run; None where it was never asked about."""
+    """What was last known of a run; None where it was never asked about, or where that can't be read any more."""
     values = runs.read_if_whole(folder / KNOWN)
-    if not values:
+    try:
+        admit.group(values, "what is known", "state", "seen")
+        return Known(
+            state=states.admitted(values["state"]),
+            seen=admit.number(values["seen"], "seen"),
+            step=admitted_step(values.get("step")),
+            stamps={name: _stamp(each) for name, each in admit.group(values.get("stamps"), "stamps").items()},
+            log=admitted_log(values.get("log")),
+        )
+    except Refused:
         return None
-    log = values["log"]
-    return Known(
-        state=State(*values["state"]),
-        seen=values["seen"],
-        step=values["step"],
-        stamps=values["stamps"],
-        log=(log[0], tuple(log[1])) if log else None,
-    )
+
+
+def admitted_step(value: Any) -> int | None:
+    """Raises `Refused`."""
+    return None if value is None else admit.whole(value, "a step")
+
+
+def admitted_log(value: Any) -> tuple[str, tuple[str, ...]] | None:
+    """Where a log is, and its last lines. Raises `Refused`."""
+    if value is None:
+        return None
+    path, last = admit.items(value, "a log", 2, least=2)
+    told = (admit.text(each, "a line of a log") for each in admit.items(last, "lines of a log", LOG_LINES))
+    return admit.text(path, "the path of a log"), tuple(told)
+
+
+def admitted_stamp(value: Any) -> list[int]:
+    """The size and time of change, in nanoseconds, of a file there. Raises `Refused`."""
+    size, changed = admit.items(value, "a stamp", 2, least=2)
+    return [admit.whole(size, "a size"), admit.whole(changed, "a time of change", admit.LATEST)]
+
+
+def _stamp(value: Any) -> Any:
+    return value if value is True else admitted_stamp(value)
 
 
 def remember(folder: Path, what: Known) -> None:

@@ -15,7 +15,8 @@ class Stream(Protocol):
         """
 
     def write(self, data: bytes, timeout: float) -> None:
-        """All of the bytes. Raises `Stalled`, or `OSError` where the command or the connection is gone."""
+        """All of the bytes, in so many seconds. Raises `Stalled`, or `OSError` where the command or the connection is
+        gone."""
 
     def complaint(self) -> str:
         """What the command printed to stderr, its end only."""

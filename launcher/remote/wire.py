@@ -4,7 +4,8 @@
     B  bytes that belong to the request or answer around them
     K  a sign of life, with nothing in it
 
-Both sides use this module, so it imports the standard library only.
+Both sides use this module, so it imports the standard library only. What a frame may be is decided here: a bounded
+length, JSON without NaN and without end of nesting. What its content may be is decided by who asked.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NoReturn
 
 HEADER = struct.Struct(">cI")
 MAX_FRAME = 64 * 2**20
@@ -22,7 +23,7 @@ ALIVE = HEADER.pack(b"K", 0)
 
 
 class Garbled(Exception):
-    """What came is no frame: something else writes on the channel."""
+    """What came is no frame, or one that is too long: the message says which."""
 
 
 class Ended(Exception):
@@ -42,18 +43,28 @@ def packed_bytes(data: bytes) -> Iterator[bytes]:
         yield HEADER.pack(b"B", len(part)) + part
 
 
-def receive(read: Callable[[int], bytes]) -> Any:
-    """The next frame that says something: a decoded object or bytes. `read(n)` gives exactly n bytes, or raises."""
+def receive(read: Callable[[int], bytes], longest: int = MAX_FRAME) -> Any:
+    """The next frame that says something: a decoded object, of at most `longest` bytes, or bytes. `read(n)` gives
+    exactly n bytes, or raises. Raises `Garbled`."""
+    most = {b"J": longest, b"B": CHUNK, b"K": 0}
     while True:
         kind, length = HEADER.unpack(read(HEADER.size))
-        if kind not in (b"J", b"B", b"K") or length > MAX_FRAME:
-            raise Garbled(f"a frame can't begin with {kind!r} and {length} bytes")
-        content = read(length) if length else b""
+        if kind not in most:
+            raise Garbled(f"a frame can't begin with {kind!r}")
+        if length > most[kind]:
+            raise Garbled(f"a frame of {length} bytes is longer than the {most[kind]} that were agreed on")
         if kind == b"K":
             continue
+        if not length:
+            raise Garbled("a frame is empty")
+        content = read(length)
         if kind == b"B":
             return content
         try:
-            return json.loads(content)
-        except ValueError as error:
-            raise Garbled(str(error)) from None
+            return json.loads(content, parse_constant=_refused)
+        except (ValueError, RecursionError) as error:
+            raise Garbled(f"a frame is not JSON: {error}") from None
+
+
+def _refused(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not a JSON number")

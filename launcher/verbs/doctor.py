@@ -9,7 +9,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from launcher import examining, human, queues, remedies, request, runs, stopping, submission, summary, tables
+from launcher import admit, examining, human, queues, remedies, request, runs, stopping, submission, summary, tables
+from launcher.admit import Refused
 from launcher.diagnosis import Finding, advice, of_host, of_slurm, ok, problem
 from launcher.errors import LauncherError
 from launcher.facts import Facts
@@ -115,13 +116,13 @@ def examine(specs: Sequence[JobSpec]) -> Iterator[Finding]:
 
 
 def _reached(address: Address) -> Finding:
-    from launcher.remote.host import connect
+    from launcher.remote.host import connect, hello
 
     began = time.monotonic()
     host = connect(address)
-    said = host.ask("hello")
+    said = host.ask("hello", hello)
     opened = time.monotonic()
-    host.ask("hello")
+    host.ask("hello", hello)
     there, here = f"{said['host']}, Python {said['python']}", f"{address.destination} by {address.transport}"
     trip = time.monotonic() - opened
     return ok("reach", f"{here}: {there}; connected in {opened - began:.1f} s, {1000 * trip:.0f} ms there and back")
@@ -132,8 +133,15 @@ def _host(spec: JobSpec, address: Address | None) -> examining.Host:
         return examining.look(spec.launch.run_root)
     from launcher.remote.host import connect
 
-    answer = connect(address).ask("examine", run_root=spec.launch.run_root)
-    return build(examining.Host, answer, prefix="host.")
+    return connect(address).ask("examine", _examined, run_root=spec.launch.run_root)
+
+
+def _examined(answer: Any) -> examining.Host:
+    """Raises `Refused`."""
+    try:
+        return build(examining.Host, admit.group(answer, "its state"), prefix="host.")
+    except (SettingsError, TypeError) as error:  # the latter where something is missing
+        raise Refused(admit.clean(str(error))) from None
 
 
 def _of_place(

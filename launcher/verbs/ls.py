@@ -123,8 +123,8 @@ def step(folder: str) -> int | None:
     """The last step in the metrics; only the end of the file is read."""
     lines = follow.tail(Path(folder, "metrics.jsonl"), 1)
     try:
-        return int(json.loads(lines[-1])["step"]) if lines else None
-    except (ValueError, KeyError, TypeError):
+        return admit.whole(json.loads(lines[-1])["step"], "step") if lines else None
+    except (ValueError, KeyError, TypeError, RecursionError):
         return None
 
 

@@ -193,6 +193,8 @@ def _check_further(each: Seen, assignments: dict[str, str]) -> None:
 
 
 def _plan_of(each: Seen) -> Plan:
+    if each.files.copied:
+        raise UsageError(f"{each.run.id} can't be resumed from {each.run.folder}: {queues.COPIED}")
     values = runs.read_if_whole(each.run.folder / "plan.json", own_in=each.run.root)
     if not values:
         raise UsageError(f"{each.run.id} has no plan.json, so nobody can say what it ran")

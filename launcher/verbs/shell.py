@@ -190,6 +190,8 @@ def _of_run(names: Sequence[str], words: Sequence[str]) -> Place:
     (run,) = found.runs
     ownership.refuse_anothers("shell", found.runs)
     (seen,) = queues.look([run])
+    if seen.files.copied:
+        raise UsageError(f"{run.id} has no shell in {run.folder}: {queues.COPIED}")
     values = runs.read_if_whole(run.folder / "plan.json", own_in=run.root)
     if not values:
         raise UsageError(f"{run.id} has no plan.json, so nobody can say what it ran in")
@@ -208,8 +210,12 @@ def _close() -> None:
 def _address(run: runs.Run) -> Address | None:
     from launcher.remote import pointers
 
+    if not runs.is_elsewhere(run.root):
+        return None  # whatever else lies in its folder
     pointer = pointers.read(run.folder)
-    return pointer.address if pointer else None
+    if pointer is None:
+        raise UsageError(f"{run.id}: what is known here of where it runs can't be read ({run.folder})")
+    return pointer.address
 
 
 def _job(files: runs.Files) -> str | None:

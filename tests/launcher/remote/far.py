@@ -95,9 +95,9 @@ def asked(monkeypatch) -> Iterator[list[str]]:
     names: list[str] = []
     before = Host.stream
 
-    def stream(self, request, /, data=None, **arguments):
+    def stream(self, request, /, *values, **named):
         names.append(request)
-        return before(self, request, data, **arguments)
+        return before(self, request, *values, **named)
 
     with monkeypatch.context() as patch:
         patch.setattr(Host, "stream", stream)

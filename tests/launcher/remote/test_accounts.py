@@ -17,7 +17,7 @@ import pytest
 from launcher import interactive
 from launcher.errors import Unavailable
 from launcher.remote import host, openssh
-from launcher.remote.host import Host
+from launcher.remote.host import Host, hello
 from tests.launcher.remote.own_sshd import OwnSshd
 from tests.launcher.remote.ways import address, configuration, keys
 
@@ -71,7 +71,7 @@ def test_a_host_answers_through_any_login_shell_whatever_its_scripts_print(accou
     there.symlink_to("/usr/bin/python3")
     reached = Host(address(config_of(accounts, testbed, tmp_path, name), python=str(there)))
     try:
-        assert reached.ask("hello")["system"] == "Linux"
+        assert reached.ask("hello", hello)["system"] == "Linux"
         assert Path(reached.greeting["home"]).name == name
     finally:
         reached.close()
@@ -97,7 +97,7 @@ def test_what_a_terminal_runs_goes_through_any_login_shell_as_it_is(accounts, te
 def test_a_login_script_that_lets_no_command_start_is_thought_of(accounts, testbed, tmp_path, monkeypatch, name, says):
     monkeypatch.setattr(host, "SILENCE", 1.0)
     with pytest.raises(Unavailable, match=says):
-        Host(address(config_of(accounts, testbed, tmp_path, name))).ask("hello")
+        Host(address(config_of(accounts, testbed, tmp_path, name))).ask("hello", hello)
 
 
 def test_a_key_with_a_passphrase_is_taken_from_the_agent_that_holds_it(testbed, tmp_path, monkeypatch):
@@ -112,12 +112,12 @@ def test_a_key_with_a_passphrase_is_taken_from_the_agent_that_holds_it(testbed, 
             monkeypatch.setenv("SSH_AUTH_SOCK", str(socket))
             subprocess.run(["ssh-add", "-q", testbed.ssh.key], check=True, capture_output=True)
             reached = Host(address(configuration(tmp_path, testbed, IdentityFile=str(locked))))
-            assert reached.ask("hello")
+            assert reached.ask("hello", hello)
             reached.close()
             monkeypatch.delenv("SSH_AUTH_SOCK")
             named = configuration(tmp_path, testbed, IdentityFile=str(locked), IdentityAgent=str(socket))
             with pytest.raises(Unavailable, match=f"export SSH_AUTH_SOCK={socket}"):
-                Host(address(named)).ask("hello")
+                Host(address(named)).ask("hello", hello)
         finally:
             agent.terminate()
 
@@ -125,7 +125,7 @@ def test_a_key_with_a_passphrase_is_taken_from_the_agent_that_holds_it(testbed, 
 def test_where_there_is_no_key_to_show_that_is_told(testbed, tmp_path, monkeypatch):
     monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
     with pytest.raises(Unavailable, match="wants a key, and there is none to show"):
-        Host(address(configuration(tmp_path, testbed, IdentityFile="/no/such/key"))).ask("hello")
+        Host(address(configuration(tmp_path, testbed, IdentityFile="/no/such/key"))).ask("hello", hello)
 
 
 @pytest.mark.parametrize(
@@ -147,6 +147,6 @@ def test_where_a_person_has_to_type_something_the_way_to_do_so_is_told(testbed, 
             ("openssh", "open a master connection"),
         ):
             with pytest.raises(Unavailable, match=told):
-                Host(address(config, transport=transport)).ask("hello")
+                Host(address(config, transport=transport)).ask("hello", hello)
     finally:
         server.kill()

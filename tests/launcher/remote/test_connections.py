@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from launcher.errors import Unavailable, UsageError
-from launcher.remote.host import Host
+from launcher.remote.host import Host, hello
 from tests.launcher.remote.ways import address, configuration, keys
 
 
@@ -37,7 +37,7 @@ def reach():
 
 def refusal(host: Host) -> str:
     with pytest.raises(Unavailable) as caught:
-        host.ask("hello")
+        host.ask("hello", hello)
     assert caught.value.exit_code == 3
     return str(caught.value)
 
@@ -46,23 +46,23 @@ def refusal(host: Host) -> str:
 @pytest.mark.parametrize("hops", [False, True])
 def test_a_host_answers_through_either_transport_with_and_without_a_hop(tmp_path, testbed, reach, transport, hops):
     host = reach(configuration(tmp_path, testbed, hops=hops), transport=transport)
-    assert host.ask("hello")["system"] == "Linux"
+    assert host.ask("hello", hello)["system"] == "Linux"
     assert host.greeting["home"] == testbed.user.home
 
 
 def test_one_connection_answers_any_number_of_questions(tmp_path, testbed, reach):
     host = reach(configuration(tmp_path, testbed))
-    host.ask("hello")
+    host.ask("hello", hello)
     agent = host.greeting["pid"]
     for _ in range(50):
-        host.ask("hello")
+        host.ask("hello", hello)
     assert host.greeting["pid"] == agent
 
 
 def test_user_and_port_of_the_address_go_before_the_configuration(tmp_path, testbed, reach):
     config = configuration(tmp_path, testbed, User="nobody", Port="1")
     host = reach(config, destination=f"{testbed.ssh.user}@box:{testbed.ssh.port}")
-    host.ask("hello")
+    host.ask("hello", hello)
     assert host.greeting["home"] == testbed.user.home
 
 
@@ -98,7 +98,7 @@ def test_the_command_in_the_refusal_of_an_unknown_key_accepts_it(tmp_path, testb
     words = shlex.split(said.splitlines()[-1])
     assert words[-2:] == [">>", str(known)]
     known.write_text(subprocess.run(words[:-2], capture_output=True, text=True).stdout)
-    assert reach(config).ask("hello")
+    assert reach(config).ask("hello", hello)
 
 
 def test_the_commands_in_the_refusal_of_a_changed_key_put_it_right(tmp_path, testbed, reach):
@@ -109,7 +109,7 @@ def test_the_commands_in_the_refusal_of_a_changed_key_put_it_right(tmp_path, tes
     subprocess.run(shlex.split(forget), check=True, capture_output=True)
     assert known.read_text() == ""
     known.write_text(subprocess.run(shlex.split(accept)[:-2], capture_output=True, text=True).stdout)
-    assert reach(config).ask("hello")
+    assert reach(config).ask("hello", hello)
 
 
 def test_no_setting_of_the_configuration_lets_an_unknown_key_pass(tmp_path, testbed, reach):
@@ -153,7 +153,7 @@ def test_an_agent_holds_the_key(tmp_path, testbed, reach, monkeypatch, transport
             monkeypatch.setenv("SSH_AUTH_SOCK", str(socket_path))
             subprocess.run(["ssh-add", "-q", testbed.ssh.key], check=True, capture_output=True)
             config = configuration(tmp_path, testbed, IdentityFile="", IdentitiesOnly="")
-            assert reach(config, transport=transport).ask("hello")
+            assert reach(config, transport=transport).ask("hello", hello)
         finally:
             agent.send_signal(signal.SIGTERM)
 
@@ -168,7 +168,7 @@ def test_openssh_goes_through_an_open_master_where_no_key_is_at_hand(tmp_path, t
             while not control.exists():
                 assert process.poll() is None
             bare = configuration(tmp_path, testbed, ControlPath=str(control), IdentityFile="/dev/null")
-            assert reach(bare, transport="openssh").ask("hello")
+            assert reach(bare, transport="openssh").ask("hello", hello)
         finally:
             process.terminate()
     assert "master" in refusal(reach(bare, transport="openssh"))
@@ -226,7 +226,7 @@ def program(testbed):
 
 def test_what_login_scripts_print_disturbs_nothing(tmp_path, testbed, reach, program):
     noisy = program("noisy", 'echo "Welcome! launcher-agent"; printf "no end of line"; exec python3 "$@"')
-    assert reach(configuration(tmp_path, testbed), python=noisy).ask("hello")
+    assert reach(configuration(tmp_path, testbed), python=noisy).ask("hello", hello)
 
 
 def test_the_agent_is_sent_once_for_its_user_alone_and_again_where_it_was_damaged(tmp_path, testbed, reach):
@@ -235,26 +235,26 @@ def test_the_agent_is_sent_once_for_its_user_alone_and_again_where_it_was_damage
     config, (digest, zipped) = configuration(tmp_path, testbed), archive()
     kept = Path(testbed.user.home, f".cache/launcher/agent-{digest}.zip")
     kept.unlink(missing_ok=True)
-    assert reach(config).ask("hello")
+    assert reach(config).ask("hello", hello)
     assert kept.read_bytes() == zipped
     assert kept.stat().st_mode & 0o777 == 0o600
     before = kept.stat().st_mtime_ns
-    assert reach(config).ask("hello")
+    assert reach(config).ask("hello", hello)
     assert kept.stat().st_mtime_ns == before
     kept.write_bytes(zipped[:1000])
-    assert reach(config).ask("hello")
+    assert reach(config).ask("hello", hello)
     assert kept.read_bytes() == zipped
 
 
 def test_zips_of_versions_that_were_not_used_for_long_are_deleted(tmp_path, testbed, reach):
     folder = Path(testbed.user.home, ".cache/launcher")
-    reach(configuration(tmp_path, testbed)).ask("hello")
+    reach(configuration(tmp_path, testbed)).ask("hello", hello)
     old, recent = folder / "agent-old.zip", folder / "agent-recent.zip"
     for path, days in ((old, 31), (recent, 29)):
         path.touch()
         os.utime(path, (time.time() - days * 86400,) * 2)
         os.chown(path, testbed.user.uid, testbed.user.gid)
-    reach(configuration(tmp_path, testbed)).ask("hello")
+    reach(configuration(tmp_path, testbed)).ask("hello", hello)
     assert not old.exists() and recent.exists()
     recent.unlink()
 

@@ -18,7 +18,7 @@ import pytest
 from launcher import processes, runs
 from launcher.errors import Unavailable
 from launcher.remote import host, looking, pointers
-from launcher.remote.host import Host
+from launcher.remote.host import Host, hello
 from tests.launcher.remote.far import until
 from tests.launcher.remote.own_sshd import OwnSshd
 from tests.launcher.remote.ways import address, configuration
@@ -85,10 +85,10 @@ def test_a_submission_whose_answer_is_lost_for_good_is_known_by_its_pointer_and_
     monkeypatch.setattr("launcher.remote.handing_over.TRIES", 1)
     ask = Host.ask
 
-    def deaf(self, request, /, data=None, **arguments):
+    def deaf(self, request, /, *values, **named):
         if request == "submit":
             self.silence, proxy.mute = 1.5, True
-        return ask(self, request, data, **arguments)
+        return ask(self, request, *values, **named)
 
     with monkeypatch.context() as patch:
         patch.setattr(Host, "ask", deaf)
@@ -108,10 +108,10 @@ def test_the_same_submission_asked_for_twice_is_carried_out_once(far, monkeypatc
     answers = []
     ask = Host.ask
 
-    def twice(self, request, /, data=None, **arguments):
+    def twice(self, request, /, *values, **named):
         if request == "submit":
-            answers.append(ask(self, request, data, **arguments))
-        return ask(self, request, data, **arguments)
+            answers.append(ask(self, request, *values, **named))
+        return ask(self, request, *values, **named)
 
     monkeypatch.setattr(Host, "ask", twice)
     cells = far.submit("steps=1", "seed=1,2", "env.PAUSE=0")
@@ -125,10 +125,10 @@ def test_a_run_that_never_arrived_is_lost_only_once_that_is_certain(far, proxy, 
     monkeypatch.setattr("launcher.remote.handing_over.TRIES", 1)
     ask = Host.ask
 
-    def cut(self, request, /, data=None, **arguments):
+    def cut(self, request, /, *values, **named):
         if request == "submit":
             proxy.cut()
-        return ask(self, request, data, **arguments)
+        return ask(self, request, *values, **named)
 
     with monkeypatch.context() as patch:
         patch.setattr(Host, "ask", cut)
@@ -223,11 +223,11 @@ def test_a_host_that_is_cut_off_in_the_middle_of_a_fetch_is_waited_for_and_told_
     far.until(run, "done")
     stream = Host.stream
 
-    def cut(self, request, /, data=None, **arguments):
+    def cut(self, request, /, *values, **named):
         if request == "files":
             Path(far.config).write_text(Path(far.config).read_text().replace(f"Port {proxy.port}", "Port 1"))
             proxy.cut()
-        return stream(self, request, data, **arguments)
+        return stream(self, request, *values, **named)
 
     monkeypatch.setattr(Host, "stream", cut)
     said = far.type("fetch", run)
@@ -238,18 +238,18 @@ def test_a_host_that_is_cut_off_in_the_middle_of_a_fetch_is_waited_for_and_told_
 @pytest.mark.parametrize("transport", ["fabric", "openssh"])
 def test_a_network_that_stalls_is_given_up_with_words_and_nothing_hangs(far, proxy, transport):
     reached = Host(address(far.config, transport=transport))
-    reached.ask("hello")
+    reached.ask("hello", hello)
     reached.silence = 1.0
     proxy.stalled = True
     began = time.monotonic()
     with pytest.raises(Unavailable, match="has said nothing for 1 s: the network or the host is stuck"):
-        reached.ask("hello")
+        reached.ask("hello", hello)
     with pytest.raises(Unavailable):
-        Host(address(far.config, transport=transport, connect_timeout=1)).ask("hello")
+        Host(address(far.config, transport=transport, connect_timeout=1)).ask("hello", hello)
     assert time.monotonic() - began < 25
     proxy.stalled = False
     reached.silence = host.SILENCE  # a login takes more than a second on a machine with much to do
-    assert reached.ask("hello")
+    assert reached.ask("hello", hello)
     reached.close()
 
 
@@ -262,7 +262,7 @@ def test_a_slow_answer_is_no_stall(far):
     reached.silence = 6.0
     named = [{"root": str(far.root), "id": run}]
     began = time.monotonic()
-    assert reached.ask("cancel", runs=named, now=False, stop_grace=7, term_grace=0) == [""]
+    assert reached.ask("cancel", list, runs=named, now=False, stop_grace=7, term_grace=0) == [""]
     assert time.monotonic() - began > 7
     assert far.state(run) == "cancelled"
 

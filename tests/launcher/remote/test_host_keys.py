@@ -9,7 +9,7 @@ import pytest
 
 from launcher.errors import Unavailable
 from launcher.remote import host_keys
-from launcher.remote.host import Host
+from launcher.remote.host import Host, hello
 from tests.launcher.remote.own_sshd import OwnSshd
 from tests.launcher.remote.ways import address, configuration, keys
 
@@ -73,7 +73,7 @@ def answer(config: str, transport: str = "fabric") -> str:
     """What comes of asking: `yes`, or why not."""
     host = Host(address(config, transport=transport))
     try:
-        return "yes" if host.ask("hello") else "no"
+        return "yes" if host.ask("hello", hello) else "no"
     except Unavailable as error:
         return str(error)
     finally:

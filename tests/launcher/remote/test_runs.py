@@ -341,6 +341,8 @@ def test_runs_of_two_launchers_at_once_are_both_there(far, tmp_path):
 def test_the_arms_of_a_comparison_are_known_here_too(far):
     (run,) = far.submit("steps=60", SLOW)
     until(lambda: far.status(run).get("process"))
+    plan = {**runs.read_if_whole(far.folder(run) / "plan.json"), "arms": [{"arm": "001", "swept": [["amp", "o0"]]}]}
+    (far.folder(run) / "plan.json").write_text(json.dumps(plan))
     arm = far.folder(run) / "arms/001"
     arm.mkdir(parents=True)
     (arm / "result.json").write_text('{"schema": 1, "status": "done"}')

@@ -11,7 +11,7 @@ import pytest
 from launcher.errors import UsageError
 from launcher.remote import ssh_settings
 from launcher.remote.address import Address
-from launcher.remote.host import Host
+from launcher.remote.host import Host, hello
 from tests.launcher.remote.ways import address, configuration
 
 
@@ -110,7 +110,7 @@ def test_a_hop_has_a_hop_of_its_own_and_its_host_is_reached(tmp_path, testbed):
     Path(config).write_text(Path(config).read_text() + text)
     host = Host(address(config))
     try:
-        assert host.ask("hello")["system"] == "Linux"
+        assert host.ask("hello", hello)["system"] == "Linux"
     finally:
         host.close()
 
@@ -120,13 +120,13 @@ def test_a_proxy_command_is_a_shells_as_it_is_for_ssh(tmp_path, testbed):
     config = configuration(tmp_path, testbed, hops=True, ProxyJump="", ProxyCommand=through)
     host = Host(address(config))
     try:
-        assert host.ask("hello")["system"] == "Linux"
+        assert host.ask("hello", hello)["system"] == "Linux"
     finally:
         host.close()
     began = time.monotonic()
     refused = Host(address(configuration(tmp_path, testbed, ProxyCommand="no-such-program %h")))
     with pytest.raises(Exception, match=r"not reached through its ProxyCommand, no-such-program 127\.0\.0\.1"):
-        refused.ask("hello")
+        refused.ask("hello", hello)
     assert time.monotonic() - began < 5, "that it has ended is noticed"
 
 
