@@ -101,13 +101,13 @@ def lines() -> tuple[str, ...]:
     return tuple(dict.fromkeys(each.line for each in releases()))
 
 
-def find(name: str) -> Release:
-    """The image of `ngc-pytorch`, the newest there is, or of `ngc-pytorch:25.06`."""
+def find(name: str, key: str = "image") -> Release:
+    """The image of `ngc-pytorch`, the newest there is, or of `ngc-pytorch:25.06`. `key` is the setting that has it."""
     line, _, wanted = name.partition(":")
     known = [each for each in releases() if each.line == line]
     if not known:
         raise SettingsError(
-            f"image={name}: no {line} in the catalogue ({', '.join(lines())}){nearest(line, lines())}", "image"
+            f"{key}={name}: no {line} in the catalogue ({', '.join(lines())}){nearest(line, lines())}", key
         )
     if not wanted:
         return known[-1]
@@ -115,10 +115,10 @@ def find(name: str) -> Release:
         if each.release == wanted:
             return each
     raise SettingsError(
-        f"image={name}: the catalogue has {', '.join(each.release for each in known)} of {line}"
+        f"{key}={name}: the catalogue has {', '.join(each.release for each in known)} of {line}"
         f"{nearest(wanted, [each.release for each in known])}; any other goes by its full name, "
         f"as {known[-1].reference}",
-        "image",
+        key,
     )
 
 
@@ -145,8 +145,8 @@ def lacks(image: Release, needs: Needs) -> str:
     return _driver_problem(image, needs) if needs.driver else ""
 
 
-def check(image: Release, needs: Needs) -> None:
-    """Refuse an image that won't do, naming the nearest release that would."""
+def check(image: Release, needs: Needs, named: str = "") -> None:
+    """Refuse an image that won't do, naming the nearest release that would. `named` is what its user calls it."""
     problem = lacks(image, needs)
     if not problem:
         return
@@ -154,7 +154,7 @@ def check(image: Release, needs: Needs) -> None:
     same = [each for each in would if each.line == image.line]
     near = min(same or would, key=lambda each: abs(_months(each.release) - _months(image.release)), default=None)
     instead = f"; the nearest that would do is image={near.name}" if near else "; none in the catalogue would do"
-    raise SettingsError(f"image={image.name}: {problem}{instead}", "image")
+    raise SettingsError(f"image={named or image.name}: {problem}{instead}", "image")
 
 
 def parse(text: str) -> Version:

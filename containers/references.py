@@ -88,6 +88,26 @@ def resolve(given: str) -> Image:
     )
 
 
+OTHER = "other"
+"""What `image.is` says of an image that is none of the catalogue's."""
+
+
+def release_of(given: str | None, declared: str | None) -> Release | None:
+    """The release of the catalogue that an image is, by its name or by what `image.is` says that it is.
+
+    `given` is None where a job runs in a container already. Raises `SettingsError` where the two differ.
+    """
+    by_name = resolve(given).release if given else None
+    if declared is None:
+        return by_name
+    found = None if declared == OTHER else catalogue.find(declared, "image.is")
+    if by_name is not None and by_name != found:
+        raise SettingsError(
+            f"image.is={declared}, and image={given} is {by_name.name} by its name; leave image.is out", "image.is"
+        )
+    return found
+
+
 def local_name(image: Image, kind: Kind, stored: str = "") -> str:
     """The image as a runtime of this kind is told it. `stored` is where `image pull` put it, for those that run files.
 

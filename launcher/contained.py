@@ -165,7 +165,7 @@ def _check_release(spec: JobSpec, facts: Facts, image: str, count: int) -> None:
     """Refuse an image of the catalogue that can't do this job here, naming the nearest release that would."""
     from containers import catalogue, references
 
-    release = references.resolve(image).release
+    release = references.release_of(image, spec.launch.image_is)
     if release is None:
         return
     framework = spec.training.framework
@@ -177,9 +177,9 @@ def _check_release(spec: JobSpec, facts: Facts, image: str, count: int) -> None:
         dlprof=spec.training.profile.tool == "dlprof",
         bfloat16=spec.training.amp.dtype == "bfloat16",
     )
-    catalogue.check(release, needs)
-    for found in _on_gpus(needs, spec, facts, count):
-        catalogue.check(release, found)
+    named = f"{image} ({release.name})" if spec.launch.image_is else ""
+    for found in (needs, *_on_gpus(needs, spec, facts, count)):
+        catalogue.check(release, found, named)
 
 
 def advice(spec: JobSpec, facts: Facts, count: int) -> tuple[str, ...]:
@@ -190,7 +190,7 @@ def advice(spec: JobSpec, facts: Facts, count: int) -> tuple[str, ...]:
         return ()
     from containers import catalogue, references
 
-    if references.resolve(spec.launch.image).release is not None:
+    if references.release_of(spec.launch.image, spec.launch.image_is) is not None:
         return ()
     problems = (
         catalogue.cuda_problem(known.image_cuda, each) for each in _on_gpus(catalogue.Needs(), spec, facts, count)

@@ -246,7 +246,7 @@ def _mechanism(spec: JobSpec, facts: Facts, device: str, dtype: str) -> str:
     """What carries the level out. Raises `SettingsError` where nothing does."""
     training = spec.training
     if spec.recipe.name == "script":
-        ngc = user_script.is_ngc_tensorflow1(spec.launch.image)
+        ngc = user_script.is_ngc_tensorflow1(spec)
         row = script.mechanism(training, dtype, device, user_script.source(spec, facts), ngc_tensorflow1=ngc)
     else:
         row = levels.mechanism(

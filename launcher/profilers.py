@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from launcher.facts import Facts
+from launcher.schema import Launch
 from launcher.spec import JobSpec
 from recipes.typed import SettingsError
 
@@ -74,10 +75,11 @@ def check(spec: JobSpec, facts: Facts, device: str) -> None:
             f"profile={profile.tool} with nodes={launch.nodes}: it records one node; say nodes=1", "profile"
         )
     contained = launch.container.kind != "none"
-    if profile.tool == "dlprof" and not _has_dlprof(launch.image if contained else None):
+    if profile.tool == "dlprof" and not _has_dlprof(launch):
         raise SettingsError(
             "profile=dlprof needs one of NVIDIA's images of 2020 and 2021 that hold it (`image list` tells which), and "
-            "recipe=script with train.bare=true, as they are older than our own trainers; say profile=nsys",
+            "recipe=script with train.bare=true, as they are older than our own trainers; say profile=nsys, or "
+            "image.is=ngc-tensorflow:21.04 of an image that is one of them under another name",
             "profile",
         )
     if not contained and launch.cluster.kind == "local" and profile.tool not in facts.profilers:
@@ -87,10 +89,10 @@ def check(spec: JobSpec, facts: Facts, device: str) -> None:
         )
 
 
-def _has_dlprof(image: str | None) -> bool:
-    if image is None:
+def _has_dlprof(launch: Launch) -> bool:
+    if launch.image is None and launch.image_is is None:
         return False
     from containers import references
 
-    release = references.resolve(image).release
+    release = references.release_of(launch.image, launch.image_is)
     return release is not None and release.dlprof

@@ -33,9 +33,15 @@ def look_into(python: str) -> tuple[str, dict[str, str]]:
     if python == sys.executable:
         return platform.python_version(), _packages()
     text = (
-        "import importlib.util as u, importlib.metadata as m, platform as p\n"
+        "import importlib.util as u, platform as p\n"
         "print(p.python_version())\n"
-        "d = {x.metadata['Name'].lower().replace('_', '-'): x.version for x in m.distributions()}\n"
+        "try:\n"
+        "    import importlib.metadata as m\n"
+        "    d = [(x.metadata['Name'] or '', x.version) for x in m.distributions()]\n"
+        "except ImportError:\n"  # before Python 3.8, as in images of 2019
+        "    import pkg_resources as r\n"
+        "    d = [(x.project_name, x.version) for x in r.working_set]\n"
+        "d = {n.lower().replace('_', '-'): v for n, v in d}\n"
         f"for k, v in {PACKAGES!r}.items():\n"
         "    if u.find_spec(k):\n"
         "        f = [d[n] + a + b for n, a, b in (x.partition('+') for x in v) if n in d]\n"

@@ -112,6 +112,11 @@ class Launch:
     cluster: Any = setting(LocalCluster(), "where: local, ssh, slurm")
     container: Container = setting(Container(), "in what: none, docker, podman, apptainer, pyxis")
     image: str | None = setting(None, "what the container is made of")
+    image_is: str | None = setting(
+        None,
+        "image.is=ngc-tensorflow1:19.08: which of the catalogue's an image with another name is, or the container that "
+        "this host is where container=none; other is none of them",
+    )
     python: str | None = setting(
         None, "Python to run the trainer with; null is this one, cluster.python over there, python3 in a container"
     )
@@ -142,8 +147,8 @@ class Launch:
 
 # The recipe's hyper-parameters depend on the recipe and are typed once it is known.
 TRAINING_KEYS = tuple(name for name in fields_of(Settings) if name != "train")
-ALIASES = {"script.include": "include"}
-"""Other spellings of keys: `script` itself is a file."""
+ALIASES = {"script.include": "include", "image.is": "image_is"}
+"""Other spellings of keys: `script` and `image` themselves are texts."""
 # Composed by Hydra: choosing one of these picks a file of conf/.
 REQUIRED_GROUPS = ("amp", "loss_scale", "recipe", "cluster", "container", "profile")
 GROUPS = (*REQUIRED_GROUPS, "data", "experiment")

@@ -84,8 +84,9 @@ def _make(cell: Cell) -> JobSpec:
     launching = {name: value for name, value in config.items() if name in fields_of(Launch)}
     cluster = _cluster(_mapping(launching.pop("cluster", {"kind": "local"}), "cluster"))
     launch = dataclasses.replace(build(Launch, launching), cluster=cluster)
-    if launch.container.kind == "none" and any(key == "container" for key, _ in cell.swept):
-        launch = dataclasses.replace(launch, image=None)  # which is for the others, as in container=none,docker
+    if launch.container.kind == "none" and (launch.image_is or any(key == "container" for key, _ in cell.swept)):
+        # It is for the others, as in container=none,docker; or an experiment's, and this host is one made of it.
+        launch = dataclasses.replace(launch, image=None)
     return JobSpec(
         training=training,
         launch=launch,

@@ -76,9 +76,11 @@ def check(launch: Launch, training: Settings) -> None:
         )
     for each in launch.arguments:
         refuse_control_characters("arguments", each)
-    if in_image(launch.script) and launch.container.kind == "none":
+    if in_image(launch.script) and launch.container.kind == "none" and not launch.image_is:
         raise SettingsError(
-            f"script={launch.script} is in an image, and there is no container; say container=", "script"
+            f"script={launch.script} is in an image, and there is no container; say container=, or where this host is "
+            "a container of that image, which one it is, as image.is=ngc-tensorflow1:19.08",
+            "script",
         )
     if training.train.bare and training.framework == "tensorflow" and launch.nodes > 1:
         raise SettingsError(
@@ -146,13 +148,23 @@ def source(spec: JobSpec, facts: Facts) -> Source:
     return found.source if found else Source()
 
 
-def is_ngc_tensorflow1(image: str | None) -> bool:
-    """Whether the catalogue knows the image as one with NVIDIA's own build of TensorFlow 1."""
-    if image is None:
+def is_ngc_tensorflow1(spec: JobSpec) -> bool:
+    """Whether the image is one with NVIDIA's own build of TensorFlow 1. Raises `SettingsError` where nothing tells,
+    and a bare script's precision depends on it: such images may apply mixed precision unless their variables forbid it.
+    """
+    launch, training = spec.launch, spec.training
+    if launch.image is None and launch.image_is is None:
         return False
     from containers import catalogue, references
 
-    release = references.resolve(image).release
+    release = references.release_of(launch.image, launch.image_is)
+    depends = training.framework == "tensorflow" and training.train.bare and training.train.precision != "script"
+    if release is None and launch.image_is is None and depends:
+        raise SettingsError(
+            f"image={launch.image}: its name doesn't tell whether it holds NVIDIA's TensorFlow 1, whose variables "
+            "decide on mixed precision; say which it is, as image.is=ngc-tensorflow1:19.08, or image.is=other",
+            "image",
+        )
     return release is not None and release.framework == "tensorflow" and catalogue.parse(release.version) < (2,)
 
 

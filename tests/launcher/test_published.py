@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from containers.runtime import Runtime
-from launcher import published_text
+from launcher import published_text, script
 from launcher.errors import UsageError
 from launcher.facts import ContainerFacts, Facts
 from launcher.plan import Plan, resolve
@@ -178,3 +178,89 @@ def test_a_gpu_that_this_machine_lacks_is_not_said_to_be_found_on_it(capsys):
     plan_verb.main(["experiment=twcc_published_group1"])
     (line,) = [each for each in capsys.readouterr().out.splitlines() if each.startswith("device ")]
     assert line.split() == ["device", "cuda", "gpus=1"]
+
+
+MIRRORED = "registry.example.org:5000/mirror/tensorflow:2019-august"
+
+
+def resolved(*words: str, facts: Facts | None = None) -> Plan:
+    return resolve(spec_of(*words), facts or host(MIRRORED))
+
+
+@pytest.mark.parametrize("name", [name for name in PUBLISHED if name.startswith("twcc")])
+def test_an_image_by_a_mirrors_name_has_the_published_variables_once_it_is_said_what_it_is(name: str) -> None:
+    plan = resolved(f"experiment={name}", f"image={MIRRORED}", "image.is=ngc-tensorflow1:19.08")
+    assert plan.container is not None
+    assert (plan.container.image, plan.mechanism) == (MIRRORED, "ngc_environment")
+    assert {text for key, text in plan.env.items() if key.startswith("TF_ENABLE")} == {EXPORTED[name]}
+
+
+@pytest.mark.parametrize("name", [name for name in PUBLISHED if name.startswith("twcc")])
+def test_what_a_mirrors_name_means_is_not_guessed(name: str) -> None:
+    """The control would lose its two variables, and run AMP unseen."""
+    with pytest.raises(
+        UsageError, match=r"name doesn't tell whether it holds .*say .*image\.is=ngc-tensorflow1:19\.08"
+    ):
+        resolved(f"experiment={name}", f"image={MIRRORED}")
+
+
+def test_an_image_that_is_none_of_them_has_no_variables() -> None:
+    plan = resolved("experiment=twcc_published_group1", f"image={MIRRORED}", "image.is=other")
+    assert (plan.mechanism, [key for key in plan.env if key.startswith("TF_ENABLE")]) == ("float32", [])
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (
+            ["image.is=ngc-tensorflow1:20.01"],
+            r"image\.is=ngc-tensorflow1:20\.01.* image=ngc-tensorflow1:19\.08 is|catalogue",
+        ),
+        (
+            [f"image={MIRRORED}", "image.is=ngc-tensorflow1:19.99"],
+            r"image\.is=ngc-tensorflow1:19\.99: the catalogue has",
+        ),
+        ([f"image={MIRRORED}", "image.is=tf"], r"image\.is=tf: no tf in the catalogue"),
+        (
+            [f"image={MIRRORED}", "image.is=ngc-pytorch:21.04"],
+            rf"image={MIRRORED} \(ngc-pytorch:21\.04\): it holds torch",
+        ),
+    ],
+)
+def test_what_an_image_is_said_to_be_is_checked(words: list[str], says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        resolved("experiment=twcc_published_group1", *words)
+
+
+def test_alcfs_own_image_is_profiled_once_it_is_said_what_it_is() -> None:
+    file = "/lus/theta-fs0/software/thetagpu/nvidia-containers/tensorflow2/tf2_21.04-py3.simg"
+    words = ("experiment=alcf_published_dlprof", f"image={file}")
+    with pytest.raises(UsageError, match=r"profile=dlprof needs .*image\.is=ngc-tensorflow:21\.04"):
+        resolved(*words, facts=host(file, "8.0"))
+    plan = resolved(*words, "image.is=ngc-tensorflow:21.04", facts=host(file, "8.0"))
+    assert list(command(plan)) == shlex.split(PUBLISHED["alcf_published_dlprof"])
+    assert plan.container is not None
+    assert plan.container.image == file
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_the_command_runs_where_one_is_inside_the_container_already(name: str) -> None:
+    version, image = (
+        ("1.14.0", "ngc-tensorflow1:19.08") if name.startswith("twcc") else ("2.4.0", "ngc-tensorflow:21.04")
+    )
+    inside = dataclasses.replace(host(""), containers=None, packages={"tensorflow": version}, profilers=("dlprof",))
+    words = (f"experiment={name}", "container=none", f"image.is={image}")
+    plan = resolved(*words, facts=inside)
+    assert plan.container is None
+    assert list(command(plan)) == shlex.split(PUBLISHED[name].replace("\\\n", " "))
+    exported = {text for key, text in plan.env.items() if key.startswith("TF_ENABLE")}
+    assert exported == ({EXPORTED[name]} if name in EXPORTED else set())
+    text = script.render(plan)
+    assert f"cd {'/workspace/nvidia-examples/resnet50v1.5' if name in EXPORTED else '/workspace/gan'}" in text
+
+
+def test_inside_of_which_container_one_is_has_to_be_said() -> None:
+    with pytest.raises(
+        UsageError, match=r"there is no container; say container=, or .*image\.is=ngc-tensorflow1:19\.08"
+    ):
+        resolved("experiment=twcc_published_group1", "container=none")
