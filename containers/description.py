@@ -57,6 +57,8 @@ class Container:
     """Variables that get their value when the job starts, from the process that starts the container."""
     secrets: Mapping[str, str] = field(default_factory=dict)
     """Variable -> file of mode 0600 that holds its value."""
+    exports: str = ""
+    """File of mode 0600, in a mounted folder, with lines of shell that export further variables."""
     mounts: tuple[Mount, ...] = ()
     workdir: str
     devices: Devices = None
@@ -107,11 +109,14 @@ def settle(container: Container) -> Container:
     mounts = (*container.mounts, Mount(source=container.cache, target=container.cache), *files)
     return replace(
         container,
-        argv=with_secrets(container.argv, {name: f"{SECRETS}/{name}" for name in container.secrets}),
+        argv=with_exports(
+            with_secrets(container.argv, {name: f"{SECRETS}/{name}" for name in container.secrets}), container.exports
+        ),
         environment={**_ALWAYS, **caches, **who, **container.environment},
         # A folder before what is mounted inside it: Docker sorts them so, Apptainer takes them as they come.
         mounts=tuple(sorted(mounts, key=lambda mount: mount.target.count("/"))),
         secrets={},
+        exports="",
     )
 
 
@@ -124,3 +129,10 @@ def with_secrets(argv: tuple[Word, ...], files: Mapping[str, str]) -> tuple[Word
         return argv
     reading = "".join(f'{name}=$(cat "$1") && export {name} || exit 1; shift; ' for name in files)
     return ("/bin/sh", "-c", f'{reading}exec "$@"', "sh", *files.values(), *argv)
+
+
+def with_exports(argv: tuple[Word, ...], file: str) -> tuple[Word, ...]:
+    """A command that takes its variables from a file of `export` lines and then becomes `argv`."""
+    if not file:
+        return argv
+    return ("/bin/sh", "-c", '. "$1" && shift && exec "$@"', "sh", file, *argv)

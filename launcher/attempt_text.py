@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from containers.runtime import Wrapped
-from launcher import engine_text, telemetry
+from launcher import engine_text, job_environment, telemetry
 from launcher.plan import Plan
 from launcher.slurm import text as slurm_text
 from launcher.template import fill
@@ -117,8 +117,14 @@ elif [ "$code" = 2 ]; then
 else
   status failed "$code" "$ended" "__FAILED__"
 fi
+__SECRETS__
 rm -f "$RUN/.reserve"
 exit "$code"
+""".strip()
+
+# Not before the run's last word: a job that Slurm starts again needs them.
+_FORGET = r"""
+grep -qE '"state": "(requeued|interrupted)"' "$RUN/status.json" || rm -rf "$RUN/__FOLDER__"
 """.strip()
 
 _SIGNALLED = r"""
@@ -158,4 +164,13 @@ def ending(plan: Plan) -> str:
     if plan.queue == "slurm" and not plan.arm:
         signalled = fill(slurm_text.INTERRUPTED, who=who)
         requeue = fill(slurm_text.REQUEUE, max_requeues=str(plan.cluster["max_requeues"]))
-    return fill(_ENDING, who=who, refused=refused, failed=failed, signalled=signalled, requeue=requeue)
+    kept = not plan.arm and job_environment.own_secrets(plan.secrets, plan.run_dir)
+    return fill(
+        _ENDING,
+        who=who,
+        refused=refused,
+        failed=failed,
+        signalled=signalled,
+        requeue=requeue,
+        secrets=fill(_FORGET, folder=job_environment.SECRETS) if kept else "",
+    )

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from containers.description import Container, Devices, Mount, User
 from containers.runtime import ALIASES, Runtime
 from containers.words import Late, Word
+from launcher import job_environment
 from launcher.errors import Unavailable
 from launcher.facts import Facts
 from launcher.schema import SlurmCluster
@@ -112,7 +113,7 @@ def check(plan: Plan, facts: Facts) -> None:
     if plan.container is not None:
         from containers import preflight
 
-        preflight.check_names([*plan.env])
+        preflight.check_names([*plan.env, *plan.passed])
         preflight.check(describe(plan, (plan.python,)), plan.container.runtime, facts.missing)
 
 
@@ -140,6 +141,7 @@ def describe(plan: Plan, argv: tuple[Word, ...]) -> Container:
         },
         passed=(ATTEMPT, *_rendezvous(plan)),
         secrets=plan.secrets,
+        exports=f"{plan.run_dir}/{job_environment.FILE}" if plan.inherited or plan.passed else "",
         mounts=(*_own_mounts(plan), *chosen.mounts),
         workdir=plan.script.folder(plan.run_dir) if plan.script and plan.script.bare else plan.code_dir,
         devices=chosen.devices,

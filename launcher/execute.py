@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import launcher
-from launcher import arms, blocks, run_ids, runs, script, snapshot, states
+from launcher import arms, blocks, job_environment, run_ids, runs, script, snapshot, states
 from launcher import plan as plans
 from launcher.errors import LauncherError, UsageError, of_system
 from launcher.facts import Code
@@ -20,29 +20,20 @@ from launcher.plan import PLACEHOLDER, Plan
 
 MAX_NAMES_TRIED = 100
 
-# What a surrounding job or launcher leaves behind would give this job wrong sizes or another job's rendezvous.
-_SCRUBBED_PREFIXES = (
-    "SLURM_",
-    "SBATCH_",
-    "SRUN_",
-    "PMI_",
-    "PMIX_",
-    "OMPI_",
-    "TORCHELASTIC_",
-    "LAUNCHER_",
-    "APPTAINERENV_",
-    "SINGULARITYENV_",
-    "PYXIS_",
-)
-_SCRUBBED_NAMES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TF_CONFIG")
 
-
-def prepare(plan: Plan, code: Mapping[str, Path] | None = None, came_from: Mapping[str, Any] | None = None) -> Path:
+def prepare(
+    plan: Plan,
+    code: Mapping[str, Path] | None = None,
+    came_from: Mapping[str, Any] | None = None,
+    passed: Mapping[str, str] | None = None,
+) -> Path:
     """Lay a plan down as a run folder, ready to be started: snapshot, `plan.json`, `run.sh`, `provenance.json`.
 
     An unbound plan gets a new run id. `code` is the files that the plan's digest was taken of; without it the snapshot
     has to be there already. `came_from` is `provenance(plan)` where that is known already, since asking git takes
-    longer than all the rest. Raises `UsageError` where the folder can't be made; then nothing is left.
+    longer than all the rest. `passed` is the values of the variables that the job gets from the shell where it was
+    asked for; without them they are this process's. Raises `UsageError` where the folder can't be made; then nothing is
+    left.
     """
     root = Path(plan.run_root)
     try:
@@ -51,7 +42,7 @@ def prepare(plan: Plan, code: Mapping[str, Path] | None = None, came_from: Mappi
         raise UsageError(f"run_root={plan.run_root}: {of_system(error)}") from None
     try:
         # First the plan, which says that the snapshot is needed: `rm` takes away what no plan names.
-        write(plan, folder)
+        write(plan, folder, passed)
         if code is not None:
             snapshot.store(root, plan.code, code)
         elif not Path(plan.code_dir).is_dir():
@@ -71,8 +62,10 @@ def prepare(plan: Plan, code: Mapping[str, Path] | None = None, came_from: Mappi
     return folder
 
 
-def write(plan: Plan, folder: Path) -> None:
-    """`plan.json` and the script that carries it out."""
+def write(plan: Plan, folder: Path, passed: Mapping[str, str] | None = None) -> None:
+    """`plan.json` and the script that carries it out; the values of its variables, and its secrets, as far as they
+    aren't there yet."""
+    _lay_environment(plan, folder, passed)
     runs.write_json(folder / "plan.json", plans.to_json(plan))
     _put(folder / "run.sh", script.render(plan).encode(), 0o700)
     if plan.arms:
@@ -82,7 +75,20 @@ def write(plan: Plan, folder: Path) -> None:
     for arm in plan.arms:
         for made in (Path(arm.run_dir).parent, Path(arm.run_dir)):
             made.mkdir(mode=0o700, exist_ok=True)
-        write(arm, Path(arm.run_dir))
+        write(arm, Path(arm.run_dir), passed)
+
+
+def _lay_environment(plan: Plan, folder: Path, passed: Mapping[str, str] | None) -> None:
+    if (plan.inherited or plan.passed) and not (folder / job_environment.FILE).exists():
+        given = dict(os.environ) if passed is None else passed
+        job_environment.lay(folder, plan.inherited, plan.passed, given)
+    if plan.arm or passed is not None or plan.cluster.get("host") or plan.cluster.get("login"):
+        return  # they come from where the run was asked for
+    lacking = [path for path in job_environment.own_secrets(plan.secrets, plan.run_dir).values() if not path.exists()]
+    for path in lacking:
+        if path.name not in os.environ:
+            raise UsageError(f"secrets.{path.name} ended with the run, and {path.name} is not set in this shell")
+    job_environment.lay_secrets({path: os.environb[path.name.encode()] for path in lacking})
 
 
 def _put(path: Path, content: bytes, mode: int) -> None:
@@ -136,12 +142,8 @@ def outcome(folder: Path) -> dict[str, Any]:
 
 
 def environment() -> dict[str, str]:
-    """This process's environment without what a surrounding job or launcher left in it."""
-    return {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith(_SCRUBBED_PREFIXES) and name not in _SCRUBBED_NAMES
-    }
+    """What a run that this process starts is started with: see `job_environment`."""
+    return job_environment.of_place(os.environ)
 
 
 def provenance(plan: Plan, code: Code | None = None) -> dict[str, Any]:

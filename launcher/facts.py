@@ -150,6 +150,12 @@ class Facts:
     """Data folders as named in the request -> the names in them."""
     missing: tuple[str, ...] = ()
     """Paths named in the request that are not there."""
+    environment: tuple[str, ...] = ()
+    """Variables set on this host that go along with a job by themselves; their names."""
+    shell: tuple[str, ...] = ()
+    """Variables of the shell where the command is typed that could be passed on; their names."""
+    bad_secrets: dict[str, str] = field(default_factory=dict)
+    """Why a file, or a variable as $NAME, that is named as a secret can be none."""
     open_secrets: tuple[str, ...] = ()
     """Secret files that others may read."""
     profilers: tuple[str, ...] = ()

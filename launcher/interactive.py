@@ -16,7 +16,7 @@ from containers.description import Container, Mount
 from containers.devices import JOB_GPUS, needs_job_gpus
 from containers.runtimes import wrap
 from containers.words import Word, to_bash
-from launcher import contained, gpus, snapshot
+from launcher import contained, gpus, job_environment, snapshot
 from launcher.plan import PLACEHOLDER, Plan
 from launcher.slurm.header import resources
 from launcher.template import fill
@@ -94,8 +94,11 @@ def over_ssh(ssh: Sequence[str], words: Sequence[str]) -> list[str]:
 
 
 def _environment(plan: Plan) -> str:
-    own = {**plan.host_env, **({} if plan.container else plan.env)}
-    lines = [f"export {name}={to_bash(value)}" for name, value in own.items()]
+    lines = [f"export {name}={to_bash(value)}" for name, value in plan.host_env.items()]
+    if plan.container is None:
+        if plan.run_id != PLACEHOLDER and (plan.inherited or plan.passed):
+            lines.append(f". {to_bash(f'{plan.run_dir}/{job_environment.FILE}')} || exit 1")
+        lines += [f"export {name}={to_bash(value)}" for name, value in plan.env.items()]
     lines.append("export TERM=${TERM:-dumb}")
     if plan.container is None:
         lines += [f"{name}=$(<{to_bash(path)}) && export {name} || exit 1" for name, path in plan.secrets.items()]
@@ -168,12 +171,14 @@ def _start(plan: Plan, token: str) -> str:
 
 def _container(plan: Plan, token: str) -> Container:
     described = contained.describe(plan, ("/bin/sh", "-c", _INSIDE))
-    hidden = ("LAUNCHER_RUN_ID",) if plan.run_id != PLACEHOLDER else ("LAUNCHER_RUN_ID", "LAUNCHER_SPEC")
+    of_run = plan.run_id != PLACEHOLDER
+    hidden = ("LAUNCHER_RUN_ID",) if of_run else ("LAUNCHER_RUN_ID", "LAUNCHER_SPEC")
     root = Mount(source=plan.run_root, target=plan.run_root)
     return dataclasses.replace(
         described,
         environment={name: value for name, value in described.environment.items() if name not in hidden},
-        passed=("TERM",),
+        passed=("TERM", *(() if of_run else plan.passed)),
+        exports=described.exports if of_run else "",
         mounts=(root, *(each for each in described.mounts if each.source != plan.run_dir)),
         name=f"shell-{token}",
         terminal=True,

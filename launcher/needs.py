@@ -45,6 +45,10 @@ def _lacking(layout: DataLayout, names: tuple[str, ...], there: Collection[str])
 
 def check_secrets(spec: JobSpec, facts: Facts) -> None:
     for name, path in spec.launch.secrets.items():
+        label = path or f"${name}"
+        if label in facts.bad_secrets:
+            given = f"secrets.{name}={path}" if path else f"secrets.{name}: {name}"
+            raise SettingsError(f"{given} {facts.bad_secrets[label]}", f"secrets.{name}")
         if path in facts.missing:
             raise SettingsError(f"secrets.{name}={path}: there is no such file", f"secrets.{name}")
         if path in facts.open_secrets:

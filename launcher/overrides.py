@@ -17,6 +17,9 @@ from recipes.typed import SettingsError, refuse_control_characters
 
 _SHAPE = re.compile(r"(?P<prefix>\+\+|\+|~)?(?P<key>[^=~+][^=]*?)(?:=(?P<text>.*))?", re.DOTALL)
 
+_OF_SHELL = re.compile(r"\+{0,2}(?:env|secrets)\.[^.]+")
+"""Words that need no value: it is that of the shell where they are typed."""
+
 Kind = Literal["group", "value"]
 
 PASSED = "--"
@@ -57,7 +60,7 @@ def parse(word: str, groups: Sequence[str] = GROUPS) -> Override:
     The text of a text key is taken as typed, or as choice(a,b); everything else is read by Hydra's override grammar.
     """
     match = _SHAPE.fullmatch(word)
-    if match is None or (match["text"] is None and match["prefix"] != "~"):
+    if match is None or (match["text"] is None and match["prefix"] != "~" and not _OF_SHELL.fullmatch(word)):
         raise UsageError(_no_override(word, groups))
     prefix, key, text = match["prefix"] or "", match["key"].strip(), match["text"]
     key = ALIASES.get(key, key)

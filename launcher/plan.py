@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from launcher import contained, gpu_choice, needs, preflight, profilers, shapes, snapshot, user_script
+from launcher import contained, gpu_choice, job_environment, needs, preflight, profilers, shapes, snapshot, user_script
 from launcher.comparison import Compare, Published
 from launcher.contained import ContainerPlan
 from launcher.errors import UsageError, placed
@@ -62,6 +62,12 @@ class Plan:
     """What the script itself finds set, on the host."""
     env: dict[str, str]
     """What the job finds set."""
+    inherited: tuple[str, ...] = ()
+    """Variables that the job gets from the host that submits it, where they are set; their names."""
+    passed: tuple[str, ...] = ()
+    """Variables that the job gets from the shell where it was asked for; their names."""
+    left_behind: tuple[str, ...] = ()
+    """Variables of that shell that the job does not get; their names."""
     secrets: dict[str, str]
     setup: tuple[str, ...]
     cluster: dict[str, Any]
@@ -116,7 +122,8 @@ class Plan:
 def to_json(plan: Plan) -> dict[str, Any]:
     values: dict[str, Any] = plain(plan)
     # A plain run's plan speaks of no comparison.
-    absent = (*(() if plan.arms else ("comparison", "published", "arms")), *(() if plan.arm else ("arm",)))
+    unused = (name for name in ("inherited", "passed", "left_behind") if not values[name])
+    absent = (*unused, *(() if plan.arms else ("comparison", "published", "arms")), *(() if plan.arm else ("arm",)))
     return {key: value for key, value in values.items() if key not in absent}
 
 
@@ -169,6 +176,12 @@ def _resolve(spec: JobSpec, facts: Facts) -> Plan:
     if container is None:
         needs.check_python(spec, facts)
         needs.check_build(spec, facts, gpus if device == "cuda" else ())
+    inherited = tuple(
+        name
+        for name in job_environment.standard(facts.environment)  # another host may say anything
+        if name not in launch.env and (container is None or name in job_environment.ANYWHERE)
+    )
+    passed = _passed(spec, facts)
     settled = dataclasses.replace(
         training,
         device=device,
@@ -199,8 +212,11 @@ def _resolve(spec: JobSpec, facts: Facts) -> Plan:
         env={
             **gpu_choice.environment(named, slurm, container is not None),
             **user_script.environment(mechanism, training.amp.level),
-            **launch.env,
+            **{name: value for name, value in launch.env.items() if value is not None},
         },
+        inherited=inherited,
+        passed=passed,
+        left_behind=job_environment.left_behind(facts.shell, {*passed, *launch.env, *launch.secrets}),
         secrets=_secrets(spec, facts),
         setup=launch.cluster.setup,
         cluster=plain(launch.cluster),
@@ -264,12 +280,29 @@ def _slurm_environment(facts: Facts) -> dict[str, str]:
     return {**who, **facts.slurm.environment}
 
 
+def _passed(spec: JobSpec, facts: Facts) -> tuple[str, ...]:
+    """Variables that are passed on from the shell. Raises `SettingsError` for one that is not set there."""
+    launch = spec.launch
+    rest = [name for name in facts.shell if name not in launch.secrets]
+    passed = job_environment.passed_on(launch.env, rest, launch.env_from == "shell")
+    for name in passed:
+        if job_environment.is_decided(name):
+            raise SettingsError(
+                f"env.{name} has no value, and a plan depends on it; say env.{name}=VALUE", f"env.{name}"
+            )
+        if name not in facts.shell:
+            why = "is the place's own" if job_environment.of_place({name: ""}) else "is not set in this shell"
+            raise SettingsError(f"env.{name} has no value, and {name} {why}; say env.{name}=VALUE", f"env.{name}")
+    return passed
+
+
 def _secrets(spec: JobSpec, facts: Facts) -> dict[str, str]:
-    """Where the job finds the files with its secrets. On another host they are copies in its run folder."""
+    """Where the job finds the files with its secrets. Those that go to another host, or come from a variable, are kept
+    in its run folder while it runs."""
     secrets = spec.launch.secrets
-    if addresses.of(spec.launch.cluster) is not None:
-        return {name: f"{facts.run_root}/{PLACEHOLDER}/.secrets/{name}" for name in secrets}
-    return {name: facts.absolute(path) for name, path in secrets.items()}
+    far = addresses.of(spec.launch.cluster) is not None
+    own = f"{facts.run_root}/{PLACEHOLDER}/{job_environment.SECRETS}"
+    return {name: f"{own}/{name}" if far or path is None else facts.absolute(path) for name, path in secrets.items()}
 
 
 def _with_absolute_folder(words: tuple[str, ...], settled: Settings) -> tuple[str, ...]:

@@ -34,7 +34,8 @@ def check(spec: JobSpec, gpus: Sequence[Gpu], device: str, capability: tuple[int
     their compute capability, None where not even that is."""
     training = spec.training
     if training.tf32:
-        resolve_tf32(True, training.amp.level, device, capability, spec.launch.env)
+        given = {name: value for name, value in spec.launch.env.items() if value is not None}
+        resolve_tf32(True, training.amp.level, device, capability, given)
     least, memory = _least_memory(spec), _memory(gpus)
     if device == "cuda" and memory and least > memory:
         raise SettingsError(

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import recipes
-from launcher import admit, gpu_probing, profilers, pythons, snapshot, user_code, user_script
+from launcher import admit, gpu_probing, job_environment, profilers, pythons, snapshot, user_code, user_script
 from launcher.admit import Refused
 from launcher.errors import Unavailable, UsageError
 from launcher.facts import Code, ContainerFacts, Facts, Script, SlurmFacts
@@ -36,7 +36,8 @@ def probe(specs: Sequence[JobSpec]) -> Facts:
 
     Raises `LauncherError`.
     """
-    secrets = {path for spec in specs for path in spec.launch.secrets.values()}
+    secrets = {path for spec in specs for path in spec.launch.secrets.values() if path is not None}
+    of_shell = {name for spec in specs for name, path in spec.launch.secrets.items() if path is None}
     address = addresses.of(specs[0].launch.cluster)
     if address is None:
         there = look(questions(specs))
@@ -50,6 +51,15 @@ def probe(specs: Sequence[JobSpec]) -> Facts:
         open_secrets=tuple(
             sorted(each for each in secrets if _path(each).exists() and _path(each).stat().st_mode & 0o077)
         ),
+        bad_secrets={
+            **{
+                each: why
+                for each in secrets
+                if _path(each).exists() and (why := job_environment.file_problem(_path(each)))
+            },
+            **{f"${name}": why for name in of_shell if (why := _problem_of_variable(name))},
+        },
+        shell=job_environment.of_shell(os.environ),
         profilers=tuple(each for each in profilers.AROUND if shutil.which(each)),
         scripts=_scripts(specs),
         code=snapshot.describe(code_root().parent, code_files(specs)),
@@ -146,6 +156,7 @@ def look(asked: Questions) -> Facts:
         run_root_filesystem=_filesystem(run_root),
         folders={each: tuple(sorted(os.listdir(_path(each)))) for each in asked.folders if _path(each).is_dir()},
         missing=tuple(sorted(_missing(named, asked.mounts))),
+        environment=job_environment.standard(os.environ),
         code=Code(digest="", root="", files=0, bytes=0),
         slurm=_slurm() if asked.slurm else None,
         ends_at_logout=ends_at_logout(_user()),
@@ -203,6 +214,12 @@ def _missing(named: Iterable[str], sources: Iterable[str]) -> Iterable[str]:
         source = Path(os.path.normpath(Path.cwd() / _path(each)))
         if not source.exists():
             yield str(source)
+
+
+def _problem_of_variable(name: str) -> str:
+    if name not in os.environ:
+        return "is not set in this shell"
+    return job_environment.problem(os.environb[name.encode()])
 
 
 def _path(named: str) -> Path:

@@ -131,11 +131,19 @@ class Launch:
     )
     notes: tuple[str, ...] = setting((), "what to know of this job; told before it starts")
     telemetry: Telemetry = setting(Telemetry(), "what is recorded of GPUs and hosts")
-    env: dict[str, str] = field(
-        default_factory=dict, metadata={"help": "environment variables of the job, as env.NAME=value"}
+    env: dict[str, str | None] = field(
+        default_factory=dict,
+        metadata={"help": "environment variables of the job, as env.NAME=value; env.NAME passes on this shell's value"},
     )
-    secrets: dict[str, str] = field(
-        default_factory=dict, metadata={"help": "secrets.NAME=FILE: the file's text reaches the job as NAME; mode 0600"}
+    env_from: Literal["none", "shell"] = setting(
+        "none", "shell passes on every variable of this shell but secrets, paths of programs and libraries"
+    )
+    secrets: dict[str, str | None] = field(
+        default_factory=dict,
+        metadata={
+            "help": "secrets.NAME=FILE: the file's text reaches the job as NAME; mode 0600. secrets.NAME takes this "
+            "shell's value"
+        },
     )
     mounts: tuple[str, ...] = setting((), "SOURCE:TARGET[:ro] folders for the container")
     name: str | None = setting(None, "a name for the run; null is recipe and level")

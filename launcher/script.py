@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from containers.words import to_bash
-from launcher import attempt_text, blocks, engine_text, gpus, telemetry, trainer_command
+from launcher import attempt_text, blocks, engine_text, gpus, job_environment, telemetry, trainer_command
 from launcher.plan import Plan
 from launcher.slurm import header as slurm_header
 from launcher.slurm import text as slurm_text
@@ -69,9 +69,11 @@ def _title(plan: Plan) -> Iterable[str]:
 
 def _environment(plan: Plan) -> str:
     """Exports of the script. A job in a container gets its own variables there, where they can't change the client."""
-    own = {**plan.host_env, **({} if plan.container else plan.env)}
-    lines = [f"export {name}={to_bash(value)}" for name, value in own.items()]
+    lines = [f"export {name}={to_bash(value)}" for name, value in plan.host_env.items()]
     if plan.container is None:
+        if (plan.inherited or plan.passed) and not plan.arms:  # an arm's own script takes them
+            lines.append(f'. "$RUN/{job_environment.FILE}" || exit 1')
+        lines += [f"export {name}={to_bash(value)}" for name, value in plan.env.items()]
         # From the file into the variable: the text is neither in this script nor in any argument list.
         lines += [f"{name}=$(<{to_bash(path)}) && export {name} || exit 1" for name, path in plan.secrets.items()]
         lines.append('export PYTHONPATH="$CODE" PYTHONUNBUFFERED=1')

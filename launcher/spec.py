@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from launcher import rewrite_variables, user_script
+from launcher import job_environment, rewrite_variables, user_script
 from launcher.config import Cell, check_train_keys
 from launcher.errors import UsageError, placed
 from launcher.overrides import COMMAND_LINE, Override, typed_words
@@ -49,7 +49,7 @@ def make(cell: Cell) -> JobSpec:
         spec = _make(cell)
         _check_launch(spec.launch)
         user_script.check(spec.launch, spec.training)
-        rewrite_variables.check(spec.training, spec.launch.env)
+        rewrite_variables.check(spec.training, {name: value or "" for name, value in spec.launch.env.items()})
         _check_precision(spec)
     except SettingsError as error:
         raise UsageError(placed(str(error), place(cell, error.key))) from None
@@ -155,6 +155,13 @@ def _check_launch(launch: Launch) -> None:
         if name in RESERVED or name.startswith(RESERVED_PREFIXES):
             instead = "; say visible_gpus=[...]" if "VISIBLE_DEVICES" in name else ""
             raise SettingsError(f"{key}: {name} is set by the launcher itself{instead}", key)
+    for name in launch.env:
+        if job_environment.looks_secret(name):
+            raise SettingsError(
+                f"env.{name}: a secret, by its name, would stand in plans and scripts; say secrets.{name}=FILE, or "
+                f"secrets.{name} for its value in this shell",
+                f"env.{name}",
+            )
     for name in set(launch.env) & set(launch.secrets):
         raise SettingsError(f"{name} is given both as env.{name} and as secrets.{name}", f"env.{name}")
     if not 0 <= launch.telemetry.every <= DAY:

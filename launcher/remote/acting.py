@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import functools
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -66,8 +67,10 @@ def remove(wanted: Sequence[Run], force: bool) -> None:
         connect(address).ask("remove", nothing, runs=_names(group), force=force)
 
 
-def resume(found: Found, assignments: Mapping[str, str]) -> list[Path]:
-    """Start again, over there, those of the runs that can be. Gives their folders here. Raises `LauncherError`."""
+def resume(found: Found, assignments: Mapping[str, str], secrets: Mapping[str, bytes]) -> list[Path]:
+    """Start again, over there, those of the runs that can be, with the secrets that they need anew. Gives their folders
+    here. Raises `LauncherError`."""
+    texts = {name: base64.b64encode(content).decode() for name, content in secrets.items()}
     resumed: list[str] = []
     for address, group in by_address(found.runs).items():
         resumed += connect(address).ask(
@@ -76,6 +79,7 @@ def resume(found: Found, assignments: Mapping[str, str]) -> list[Path]:
             runs=_names(group),
             sweep=found.sweep,
             assignments=dict(assignments),
+            secrets=texts,
         )
     folders = [run.folder for run in found.runs if run.id in resumed]
     for folder in folders:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import os
 import platform
@@ -179,11 +180,14 @@ def unended(runs: Sequence[Mapping[str, str]]) -> list[bool]:
     return [each in alive for each in _runs(runs)]
 
 
-def resume(runs: Sequence[Mapping[str, str]], sweep: str | None, assignments: Mapping[str, str]) -> list[str]:
+def resume(
+    runs: Sequence[Mapping[str, str]], sweep: str | None, assignments: Mapping[str, str], secrets: Mapping[str, str]
+) -> list[str]:
     """Start runs again that have ended; the names of those that were."""
     from launcher.verbs.resume import resume_here
 
-    folders, _ = resume_here(_runs(runs), dict(assignments), is_sweep=sweep is not None)
+    contents = {name: base64.b64decode(text) for name, text in secrets.items()}
+    folders, _ = resume_here(_runs(runs), dict(assignments), contents, is_sweep=sweep is not None)
     return [each.name for each in folders]
 
 

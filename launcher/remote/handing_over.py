@@ -35,16 +35,16 @@ def submit(
     facts: Facts,
     code: Mapping[str, Path],
     address: Address,
-    secrets: Sequence[Mapping[str, str]],
+    secrets: Sequence[Mapping[str, str | None]],
 ) -> list[Path]:
     """Submit one run, or the cells of a sweep, to a host, and give their folders here. `secrets` is, for each plan, the
-    files on this machine that hold them.
+    files on this machine that hold them, or None for variables of this shell.
 
     Raises `LauncherError` if the host or its queue refuses; then nothing is left. Raises `Unreachable` where the host
     was lost in the middle: then `ls` tells what became of the runs, once it answers.
     """
     came_from = {**execute.provenance(plans[0], facts.code), "token": os.urandom(16).hex()}
-    contents = {path: Path(path).expanduser().read_bytes() for each in secrets for path in each.values()}
+    contents = {_label(name, path): _content(name, path) for each in secrets for name, path in each.items()}
     host = connect(address)
     digests = {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in code.items()}
     lacking = _lacking(host, plans[0], digests)
@@ -54,7 +54,8 @@ def submit(
         "plans": bound,
         "came_from": came_from,
         "sweep": sweep,
-        "secrets_of": [dict(each) for each in secrets],
+        "secrets_of": [{name: _label(name, path) for name, path in each.items()} for each in secrets],
+        "passed": {name: os.environ[name] for plan in plans for name in plan.passed if name in os.environ},
         "files": digests,
         "executable": snapshot.executable(code),
         "max_array_size": facts.slurm.max_array_size if facts.slurm else None,
@@ -76,6 +77,14 @@ def submit(
         assert pointer is not None
         confirm(folder, pointer)
     return folders
+
+
+def _label(name: str, path: str | None) -> str:
+    return f"${name}" if path is None else path
+
+
+def _content(name: str, path: str | None) -> bytes:
+    return os.environb[name.encode()] if path is None else Path(path).expanduser().read_bytes()
 
 
 def send_code(plan: Plan, code: Mapping[str, Path], address: Address) -> None:

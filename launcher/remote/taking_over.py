@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from launcher import execute, runs, snapshot, submission
+from launcher import execute, job_environment, runs, snapshot, submission
 from launcher import plan as plans
 from launcher.errors import UsageError, of_system
 from launcher.plan import Plan
@@ -68,8 +68,9 @@ def _start(root: Path, new: list[Plan], message: Mapping[str, Any], secrets: Map
     folders: list[Path] = []
     try:
         for plan in new:
-            folders.append(execute.prepare(plan, None, message["came_from"]))
-            _lay_secrets(plan, {name: secrets[path] for name, path in files_of[plan.run_id].items()})
+            folders.append(execute.prepare(plan, None, message["came_from"], message["passed"]))
+            given = files_of[plan.run_id]
+            job_environment.lay_secrets({Path(plan.secrets[name]): secrets[label] for name, label in given.items()})
         if message["sweep"]:
             names = [each["run_id"] for each in message["plans"]]
             runs.write_sweep(root, message["sweep"], names, {"command": list(new[0].command)})
@@ -94,14 +95,6 @@ def _is_done(folder: Path, token: str) -> bool:
         return True
     execute.discard(folder)
     return False
-
-
-def _lay_secrets(plan: Plan, secrets: Mapping[str, bytes]) -> None:
-    for name, content in secrets.items():
-        path = Path(plan.secrets[name])
-        path.parent.mkdir(mode=0o700, exist_ok=True)
-        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as out:
-            out.write(content)
 
 
 @contextlib.contextmanager

@@ -127,8 +127,18 @@ def describe(plans: Sequence[Plan], where: Sequence[Origin], width: int = 0) -> 
         lines += [*_as_typed(first), ""]
     lines += [*_settings(where, width), ""]
     lines += [f"note: {each}" for each in dict.fromkeys(each for plan in plans for each in plan.advice)]
+    lines += _left_behind(first)
     lines += [f"--- {first.run_dir}/run.sh", script.render(first)]
     return "\n".join(lines)
+
+
+def _left_behind(plan: Plan) -> list[str]:
+    """What the job gets of the shell's variables by name, and what it doesn't."""
+    found = [f"note: passed on from this shell: {', '.join(plan.passed)}"] if plan.passed else []
+    if plan.left_behind:
+        how = "env.NAME passes one on, env_from=shell all but secrets"
+        found.append(f"note: left behind in this shell: {', '.join(plan.left_behind)} ({how})")
+    return found
 
 
 def describe_text(plan: Plan, where: Sequence[Origin], refusal: str) -> str:

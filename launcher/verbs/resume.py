@@ -8,11 +8,11 @@ import fcntl
 import os
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from launcher import execute, gpus, ownership, queues, runs, stopping, submission
+from launcher import execute, gpus, job_environment, ownership, queues, runs, stopping, submission
 from launcher import plan as plans
 from launcher.errors import Unavailable, UsageError
 from launcher.plan import Plan
@@ -30,7 +30,8 @@ usage: python -m launcher resume RUN|SWEEP [key=value ...] [run_root=PATH]
 
 It runs the code that the run began with, whatever was edited since. Keys that leave the model alone may change:
 epochs, steps, checkpoint.every, checkpoint.keep, require_proof, and the cluster's own (cluster.time=...).
-epochs=20 goes on with a run that was done. detach=true returns at once.
+epochs=20 goes on with a run that was done. detach=true returns at once. Secrets that a run kept for itself, as over
+SSH, ended with it: say secrets.NAME=FILE, or secrets.NAME for its value in this shell, again.
 """
 
 CHANGEABLE = ("epochs", "steps", "checkpoint.every", "checkpoint.keep", "require_proof")
@@ -43,8 +44,9 @@ def main(arguments: Sequence[str]) -> int:
     for flag in arguments:
         if flag.startswith("-"):
             raise UsageError(f"resume has no flag {flag} (only --help); what may change is said as key=value")
-    names = [each for each in arguments if "=" not in each]
-    assignments = dict(each.split("=", 1) for each in arguments if "=" in each)
+    names = [each for each in arguments if "=" not in each and not each.startswith("secrets.")]
+    secrets = job_environment.typed_secrets(each for each in arguments if each.startswith("secrets."))
+    assignments = dict(each.split("=", 1) for each in arguments if "=" in each and not each.startswith("secrets."))
     root = assignments.pop("run_root", None)
     detach = _boolean("detach", assignments.pop("detach", "false"))
     wait = _boolean("wait", assignments.pop("wait", "false"))
@@ -54,16 +56,19 @@ def main(arguments: Sequence[str]) -> int:
     if any(runs.is_elsewhere(run.root) for run in found.runs):
         from launcher.remote import acting
 
-        folders, stays = acting.resume(found, assignments), wait
+        folders, stays = acting.resume(found, assignments, secrets), wait
     else:
-        folders, queue = resume_here(found.runs, assignments, is_sweep=found.sweep is not None)
+        folders, queue = resume_here(found.runs, assignments, secrets, is_sweep=found.sweep is not None)
         stays = wait or (queue == "direct" and not detach)
     print(f"resuming {', '.join(each.name for each in folders)}", file=sys.stderr)
     return stay(folders) if stays else leave(folders)
 
 
-def resume_here(wanted: Sequence[Run], assignments: dict[str, str], *, is_sweep: bool) -> tuple[list[Path], str]:
-    """Start those runs of this machine again that can be. Returns their folders, and their queue.
+def resume_here(
+    wanted: Sequence[Run], assignments: dict[str, str], secrets: Mapping[str, bytes], *, is_sweep: bool
+) -> tuple[list[Path], str]:
+    """Start those runs of this machine again that can be, `secrets` being what they need anew. Returns their folders,
+    and their queue.
 
     Raises `LauncherError`, and then none was started.
     """
@@ -71,10 +76,12 @@ def resume_here(wanted: Sequence[Run], assignments: dict[str, str], *, is_sweep:
     with contextlib.ExitStack() as held:
         for run in wanted:
             held.enter_context(_alone(run.folder))
-        return _submit(wanted, assignments, is_sweep)
+        return _submit(wanted, assignments, secrets, is_sweep)
 
 
-def _submit(wanted: Sequence[Run], assignments: dict[str, str], is_sweep: bool) -> tuple[list[Path], str]:
+def _submit(
+    wanted: Sequence[Run], assignments: dict[str, str], secrets: Mapping[str, bytes], is_sweep: bool
+) -> tuple[list[Path], str]:
     seen = queues.look(wanted, fresh=True)
     for each in seen:
         _check_further(each, assignments)
@@ -83,9 +90,12 @@ def _submit(wanted: Sequence[Run], assignments: dict[str, str], is_sweep: bool) 
     changed = [plan_of[each.run] for each in chosen]
     for plan in changed:
         _check_place(plan)
+        _check_secrets(plan, secrets)
     folders = [each.run.folder for each in chosen]
     submission.check(changed)
     for folder, plan in zip(folders, changed, strict=True):
+        own = job_environment.own_secrets(plan.secrets, plan.run_dir)
+        job_environment.lay_secrets({path: secrets[name] for name, path in own.items() if name in secrets})
         lay_down_again(folder, plan)
     submission.start(folders, changed[0].queue)
     return folders, changed[0].queue
@@ -108,6 +118,22 @@ def _check_place(plan: Plan) -> None:
             check_numbers(build(SlurmCluster, plan.cluster))
         except SettingsError as error:
             raise UsageError(f"{error} (command line)") from None
+
+
+def _check_secrets(plan: Plan, secrets: Mapping[str, bytes]) -> None:
+    """Refuse a start without the secrets that ended with the run, and secrets that are not its own. Raises
+    `UsageError`."""
+    own = job_environment.own_secrets(plan.secrets, plan.run_dir)
+    for name in secrets:
+        if name not in own:
+            kept = f"; it keeps {', '.join(own)}" if own else ""
+            raise UsageError(f"secrets.{name}: {plan.run_id} keeps no secret of that name{kept} (command line)")
+    for name, path in own.items():
+        if name not in secrets and not path.exists():
+            raise UsageError(
+                f"secrets.{name} of {plan.run_id} ended with it; say secrets.{name}=FILE again, or secrets.{name} for "
+                "its value in this shell"
+            )
 
 
 @contextlib.contextmanager

@@ -158,10 +158,15 @@ def _of_job(words: Sequence[str]) -> Place:
     if len(specs) > 1:
         raise UsageError(f"shell opens one terminal, and these words are a sweep of {len(specs)}; name one value each")
     address = addresses.of(specs[0].launch.cluster)
-    if address and specs[0].launch.secrets:
-        names = ", ".join(specs[0].launch.secrets)
+    of_variables = [name for name, path in specs[0].launch.secrets.items() if path is None]
+    if names := ", ".join(specs[0].launch.secrets if address else of_variables):
         raise UsageError(f"secrets ({names}) go over with a run; `shell RUN` has them, a shell without one can't")
     plan = resolve(specs[0], probe(specs))
+    if address and plan.passed:
+        names = ", ".join(plan.passed)
+        raise UsageError(
+            f"variables of this shell ({names}) go over with a run, not with a terminal; say env.NAME=VALUE"
+        )
     if address is None:
         root = Path(plan.run_root)
         root.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -228,4 +233,7 @@ def _job(files: runs.Files) -> str | None:
 
 def _environment(place: Place) -> dict[str, str]:
     """Of the command here. Over SSH it is the system's ssh, which may need all of it."""
-    return dict(os.environ) if place.address else execute.environment()
+    if place.address:
+        return dict(os.environ)
+    passed = ("TERM", "COLORTERM", *place.plan.passed)
+    return {**execute.environment(), **{name: os.environ[name] for name in passed if name in os.environ}}

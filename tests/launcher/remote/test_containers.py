@@ -52,12 +52,15 @@ def contained(kind: str, far) -> list[str]:
 
 @pytest.mark.parametrize("kind", ["none", "docker", "podman", "apptainer"])
 @pytest.mark.parametrize("place", ["ssh", "slurm"])
-def test_the_same_job_finds_the_same_around_it(place, kind, probe, tmp_path):
+def test_the_same_job_finds_the_same_around_it(place, kind, probe, tmp_path, monkeypatch):
+    monkeypatch.setenv("PASSED_ON", f"{SECRET}\n2")
+    monkeypatch.setenv("NOISE", "x")
     key = tmp_path / "key"
     key.write_text(SECRET)
     key.chmod(0o600)
     environment = [f"env.{name}={value}" for name, value in VALUES.items()]
-    said = probe.type(*where(place, probe), *contained(kind, probe), *environment, f"secrets.API_KEY={key}", "amp=o2")
+    own = [f"secrets.API_KEY={key}", "env.PASSED_ON"]
+    said = probe.type(*where(place, probe), *contained(kind, probe), *environment, *own, "amp=o2")
     assert said.code == 0, said.err
     (run,) = said.out.split()
     folder = probe.folder(run)
@@ -66,6 +69,8 @@ def test_the_same_job_finds_the_same_around_it(place, kind, probe, tmp_path):
     found = json.loads((folder / "probe.json").read_text())
     assert {name: found["env"].get(name) for name in VALUES} == VALUES
     assert found["env"]["API_KEY"] == SECRET
+    assert found["env"]["PASSED_ON"] == f"{SECRET}\n2" and "NOISE" not in found["env"]
+    assert not (folder / ".secrets").exists()
     plan = json.loads((folder / "plan.json").read_text())
     assert found["argv"][:2] == ["-m", plan["trainer"]]
     assert found["argv"][2:] == [*plan["words"], f"spec={folder}/plan.json", f"run={folder}"]

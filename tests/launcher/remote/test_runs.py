@@ -242,12 +242,9 @@ def test_secrets_travel_as_files_for_the_job_alone(far, tmp_path):
     (run,) = far.submit("steps=1", f"secrets.TOKEN={secret}")
     far.until(run, "done")
     assert "secret of 18 letters" in far.type("logs", run).out
-    kept = far.folder(run) / ".secrets/TOKEN"
-    assert kept.stat().st_mode & 0o777 == 0o600 and kept.parent.stat().st_mode & 0o077 == 0
     assert far.type("fetch", run).code == 0
     for folder in (far.folder(run), far.pointer(run)):
-        holding = [each for each in folder.rglob("*") if each.is_file() and b"very-secret" in each.read_bytes()]
-        assert holding == ([kept] if folder == far.folder(run) else [])
+        assert [each for each in folder.rglob("*") if each.is_file() and b"very-secret" in each.read_bytes()] == []
     secret.chmod(0o644)
     refused = far.type(*far.words, f"secrets.TOKEN={secret}")
     assert refused.code == 2 and "can be read by others" in refused.err

@@ -1,0 +1,238 @@
+"""Which variables a job finds set: one rule for every place.
+
+A short list goes along from the host that submits (`STANDARD`). PATH, library paths and the like are the place's own:
+here those of this shell, its active environment and modules included. All else of the shell where a command is typed
+stays behind, unless `env.NAME` or `env_from=shell` names it. Values that go along are in a file of mode 0600 in the run
+folder; plan, script and scheduler have the names.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from pathlib import Path
+
+from containers.words import to_bash
+from launcher.errors import UsageError
+
+FILE = ".environment"
+"""Of a run folder: lines of shell that export what goes along."""
+SECRETS = ".secrets"
+"""Of a run folder: a file for each secret that is kept for the run alone, and goes when it ends."""
+MAX_SECRET = 100 * 2**10
+"""Bytes; Linux starts no process with a variable above 128 KiB."""
+
+_PROXIES = ("http_proxy", "https_proxy", "ftp_proxy", "all_proxy", "no_proxy")
+ANYWHERE = ("TZ", *_PROXIES, *(each.upper() for each in _PROXIES))
+"""Mean the same inside a container: they name no paths."""
+STANDARD = (
+    *ANYWHERE,
+    *("HOME", "USER", "LOGNAME", "LANG", "LANGUAGE", "LC_ALL", "LC_CTYPE", "LC_NUMERIC", "LC_TIME", "LC_COLLATE"),
+    *("LC_MESSAGES", "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"),
+    *("XDG_CACHE_HOME", "HF_HOME", "HF_HUB_CACHE", "HF_DATASETS_CACHE", "TORCH_HOME", "KERAS_HOME", "TFDS_DATA_DIR"),
+    *("TFHUB_CACHE_DIR", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "CUDA_CACHE_PATH", "PIP_CACHE_DIR"),
+)
+_PLACE = (
+    *("PATH", "LD_LIBRARY_PATH", "LIBRARY_PATH", "SHELL", "TMPDIR", "XDG_RUNTIME_DIR", "DBUS_SESSION_BUS_ADDRESS"),
+    *("KRB5CCNAME", "VIRTUAL_ENV", "CONDA_PREFIX", "CONDA_DEFAULT_ENV", "CONDA_EXE", "CONDA_PYTHON_EXE", "CONDA_SHLVL"),
+    *("MAMBA_EXE", "MAMBA_ROOT_PREFIX", "MODULEPATH", "MODULESHOME", "MODULES_CMD", "LOADEDMODULES", "_LMFILES_"),
+    *("BASH_ENV", "BASH_FUNC_module%%", "BASH_FUNC_ml%%", "BASH_FUNC__module_raw%%"),
+    *("DOCKER_HOST", "DOCKER_CONTEXT", "DOCKER_CONFIG", "CONTAINER_HOST"),
+    *("APPTAINER_USERNS", "APPTAINER_TMPDIR", "APPTAINER_CACHEDIR", "SINGULARITY_TMPDIR", "SINGULARITY_CACHEDIR"),
+)
+_PLACE_PREFIXES = ("LMOD_", "__LMOD_", "__MODULES_")
+# Of the terminal and the session: nobody misses them in a job, so that they are not called left behind.
+_SESSION = (
+    *("_", "PWD", "OLDPWD", "SHLVL", "TERM", "COLORTERM", "LS_COLORS", "DISPLAY", "WAYLAND_DISPLAY", "XAUTHORITY"),
+    *("WINDOWID", "PS1", "PS2", "PS4", "PROMPT_COMMAND", "EDITOR", "VISUAL", "PAGER", "LESS", "LESSOPEN", "LESSCLOSE"),
+    *("MAIL", "HOSTNAME", "HOSTTYPE", "OSTYPE", "MACHTYPE", "LINES", "COLUMNS", "STY", "TMUX", "TMUX_PANE", "MANPATH"),
+    *("INVOCATION_ID", "JOURNAL_STREAM", "DESKTOP_SESSION", "INFOPATH", "DEBIAN_FRONTEND", "VIRTUAL_ENV_PROMPT"),
+)
+_SESSION_PREFIXES = (
+    "TERM_",
+    "SSH_",
+    "XDG_",
+    "DBUS_",
+    "GPG_",
+    "HIST",
+    "GNOME_",
+    "KDE_",
+    "GTK_",
+    "QT_",
+    "VSCODE_",
+    "SYSTEMD_",
+)
+# What a surrounding job or launcher leaves behind would give this job wrong sizes or another job's rendezvous.
+_ANOTHER_JOBS = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TF_CONFIG")
+_ANOTHER_JOBS_PREFIXES = (
+    *("SLURM_", "SBATCH_", "SRUN_", "PMI_", "PMIX_", "OMPI_", "TORCHELASTIC_", "LAUNCHER_", "PYXIS_"),
+    *("APPTAINERENV_", "SINGULARITYENV_"),
+)
+_DECIDED = (
+    *("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "PYTHONPATH", "PYTHONNOUSERSITE", "ENV"),
+    *(
+        "NVIDIA_TF32_OVERRIDE",
+        "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
+        "IFS",
+        "OPTIND",
+        "PPID",
+        "UID",
+        "EUID",
+        "SHELLOPTS",
+        "RANDOM",
+        "SECONDS",
+    ),
+)
+_DECIDED_PREFIXES = ("BASH", "ENROOT_", "APPTAINER_", "SINGULARITY_")
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_SECRET = re.compile(
+    r"(?:.*_)?(?:TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|PASS|PAT|API_?KEY|(?:ACCESS|PRIVATE|AUTH|SECRET)_KEY(?:_ID)?)",
+    re.IGNORECASE,
+)
+
+
+def looks_secret(name: str) -> bool:
+    """Whether the name of a variable says that its value is a secret."""
+    return bool(_SECRET.fullmatch(name))
+
+
+def of_place(environment: Mapping[str, str]) -> dict[str, str]:
+    """What the process that carries out a run is started with on this host."""
+    return {
+        name: value
+        for name, value in environment.items()
+        if name in STANDARD or name in _PLACE or name.startswith(_PLACE_PREFIXES)
+    }
+
+
+def standard(names: Iterable[str]) -> tuple[str, ...]:
+    """Those of the variables of a host that go along by themselves."""
+    return tuple(sorted(set(names) & set(STANDARD)))
+
+
+def of_shell(names: Iterable[str]) -> tuple[str, ...]:
+    """The variables of a shell that could be passed on: no place's own, and no other job's."""
+    return tuple(
+        sorted(
+            name
+            for name in names
+            if _NAME.fullmatch(name)
+            and name not in (*_PLACE, *_ANOTHER_JOBS)
+            and not name.startswith((*_PLACE_PREFIXES, *_ANOTHER_JOBS_PREFIXES))
+        )
+    )
+
+
+def problem(secret: bytes) -> str:
+    """Why a text can be no secret, or nothing."""
+    if not secret.strip(b"\n"):
+        return "is empty"
+    if b"\0" in secret:
+        return "holds a NUL byte, which no variable can"
+    if len(secret) > MAX_SECRET:
+        return f"is larger than {MAX_SECRET // 2**10} KiB, and would be a variable"
+    return ""
+
+
+def file_problem(path: Path) -> str:
+    """Why a file that is there can hold no secret, or nothing."""
+    try:
+        found = path.stat()
+        if not stat.S_ISREG(found.st_mode):
+            return "is no file"
+        with open(path, "rb") as stream:
+            return problem(stream.read(MAX_SECRET + 1))
+    except OSError as error:
+        return error.strerror or str(error)
+
+
+def lay(folder: Path, inherited: Sequence[str], passed: Sequence[str], given: Mapping[str, str]) -> None:
+    """Write what goes along: `inherited` of this process, `passed` of what is `given`. Raises `UsageError`."""
+    values = {name: os.environ[name] for name in inherited if name in os.environ}
+    for name in passed:
+        if name not in given:
+            raise UsageError(f"env.{name} has no value, and {name} is not set in this shell (any more)")
+        values[name] = given[name]
+    text = "".join(f"export {name}={to_bash(value)}\n" for name, value in values.items())
+    _write(folder / FILE, os.fsencode(text))
+
+
+def lay_secrets(files: Mapping[Path, bytes]) -> None:
+    """Write secrets that are kept for a run alone. Raises `UsageError` for a text that can be none."""
+    for path, content in files.items():
+        if why := problem(content):
+            raise UsageError(f"secrets.{path.name}: its value {why}")
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+        _write(path, content)
+
+
+def forget_secrets(folder: Path) -> None:
+    """Delete the secrets of a run that has ended without doing so itself; not those laid down to start it again."""
+    import shutil
+
+    secrets = folder / SECRETS
+    try:
+        if secrets.lstat().st_mtime_ns <= (folder / "status.json").stat().st_mtime_ns:
+            shutil.rmtree(secrets, ignore_errors=True)
+    except OSError:
+        return
+
+
+def typed_secrets(words: Iterable[str]) -> dict[str, bytes]:
+    """The secrets that words such as `secrets.NAME=FILE` and `secrets.NAME` name. Raises `UsageError`."""
+    found = {}
+    for word in words:
+        key, equals, file = word.partition("=")
+        name = key.removeprefix("secrets.")
+        if not _NAME.fullmatch(name):
+            raise UsageError(f"{key}: {name!r} is not a name for an environment variable (command line)")
+        try:
+            found[name] = Path(file).expanduser().read_bytes() if equals else os.environb[name.encode()]
+        except (OSError, RuntimeError) as error:
+            raise UsageError(f"{word}: {getattr(error, 'strerror', None) or error} (command line)") from None
+        except KeyError:
+            raise UsageError(f"{word}: {name} is not set in this shell (command line)") from None
+        if why := problem(found[name]):
+            raise UsageError(f"{word} {why} (command line)")
+    return found
+
+
+def own_secrets(secrets: Mapping[str, str], run_dir: str) -> dict[str, Path]:
+    """Those secrets of a plan whose files are kept in the run's own folder."""
+    own = Path(run_dir, SECRETS)
+    return {name: Path(path) for name, path in secrets.items() if Path(path).parent == own}
+
+
+def _write(path: Path, content: bytes) -> None:
+    aside = path.with_name(f".{path.name}.new")
+    aside.unlink(missing_ok=True)
+    with open(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600), "wb") as stream:
+        stream.write(content)
+    aside.replace(path)
+
+
+def passed_on(asked: Mapping[str, str | None], shell: Collection[str], all_of_shell: bool) -> tuple[str, ...]:
+    """Names of the variables that a request passes on from the shell where it is typed."""
+    named = {name for name, value in asked.items() if value is None}
+    if all_of_shell:
+        named |= {
+            each for each in _missed(shell) if each not in asked and not looks_secret(each) and not is_decided(each)
+        }
+    return tuple(sorted(named))
+
+
+def left_behind(shell: Collection[str], taken: Collection[str]) -> tuple[str, ...]:
+    """The variables of a shell that a job may miss, since it gets neither them nor others of their name."""
+    return tuple(each for each in _missed(shell) if each not in taken)
+
+
+def _missed(shell: Iterable[str]) -> list[str]:
+    return [each for each in shell if each not in (*STANDARD, *_SESSION) and not each.startswith(_SESSION_PREFIXES)]
+
+
+def is_decided(name: str) -> bool:
+    """Whether launcher, trainer or a container runtime decides on the variable: it is passed on by its own name only,
+    where it is not refused."""
+    return name in _DECIDED or name.startswith(_DECIDED_PREFIXES) or "AUTO_MIXED_PRECISION" in name
