@@ -5,6 +5,7 @@ from __future__ import annotations
 from containers.runtime import Wrapped
 from launcher import engine_text, job_environment, telemetry
 from launcher.plan import Plan
+from launcher.runs import SECRETS
 from launcher.slurm import text as slurm_text
 from launcher.template import fill
 
@@ -172,5 +173,5 @@ def ending(plan: Plan) -> str:
         failed=failed,
         signalled=signalled,
         requeue=requeue,
-        secrets=fill(_FORGET, folder=job_environment.SECRETS) if kept else "",
+        secrets=fill(_FORGET, folder=SECRETS) if kept else "",
     )

@@ -16,11 +16,10 @@ from pathlib import Path
 
 from containers.words import to_bash
 from launcher.errors import UsageError
+from launcher.runs import SECRETS
 
 FILE = ".environment"
 """Of a run folder: lines of shell that export what goes along."""
-SECRETS = ".secrets"
-"""Of a run folder: a file for each secret that is kept for the run alone, and goes when it ends."""
 MAX_SECRET = 100 * 2**10
 """Bytes; Linux starts no process with a variable above 128 KiB."""
 
@@ -166,18 +165,6 @@ def lay_secrets(files: Mapping[Path, bytes]) -> None:
             raise UsageError(f"secrets.{path.name}: its value {why}")
         path.parent.mkdir(mode=0o700, exist_ok=True)
         _write(path, content)
-
-
-def forget_secrets(folder: Path) -> None:
-    """Delete the secrets of a run that has ended without doing so itself; not those laid down to start it again."""
-    import shutil
-
-    secrets = folder / SECRETS
-    try:
-        if secrets.lstat().st_mtime_ns <= (folder / "status.json").stat().st_mtime_ns:
-            shutil.rmtree(secrets, ignore_errors=True)
-    except OSError:
-        return
 
 
 def typed_secrets(words: Iterable[str]) -> dict[str, bytes]:

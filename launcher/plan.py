@@ -13,7 +13,7 @@ from launcher.contained import ContainerPlan
 from launcher.errors import UsageError, placed
 from launcher.facts import Facts, Gpu
 from launcher.remote import address as addresses
-from launcher.runs import ARMS
+from launcher.runs import ARMS, SECRETS
 from launcher.schema import SlurmCluster
 from launcher.slurm import check as slurm_check
 from launcher.spec import JobSpec
@@ -301,7 +301,7 @@ def _secrets(spec: JobSpec, facts: Facts) -> dict[str, str]:
     in its run folder while it runs."""
     secrets = spec.launch.secrets
     far = addresses.of(spec.launch.cluster) is not None
-    own = f"{facts.run_root}/{PLACEHOLDER}/{job_environment.SECRETS}"
+    own = f"{facts.run_root}/{PLACEHOLDER}/{SECRETS}"
     return {name: f"{own}/{name}" if far or path is None else facts.absolute(path) for name, path in secrets.items()}
 
 

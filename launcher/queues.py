@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple, Protocol, cast
 
-from launcher import job_environment, ownership, runs
+from launcher import ownership, runs
 from launcher.runs import Files, Run
 from launcher.states import Liveness, State, judge, judge_anothers, needs_liveness
 
@@ -105,7 +105,7 @@ def settle(seen: Iterable[Seen]) -> None:
 
             arms.conclude(each.run.folder, each.state)
         if each.run in marked:
-            job_environment.forget_secrets(each.run.folder)
+            runs.forget_secrets(each.run.folder)
             # A root that can only be read keeps its markers.
             with contextlib.suppress(OSError):
                 runs.clear_unfinished(Path(each.run.root), each.run.id)

@@ -25,6 +25,8 @@ from launcher import admit, ownership, run_ids, shapes
 from launcher.errors import UsageError
 from launcher.ownership import MINE, Owner
 
+SECRETS = ".secrets"
+"""Of a run folder: a file for each secret that is kept for the run alone, and goes when it ends."""
 UNFINISHED = ".unfinished"
 SWEEPS = ".sweeps"
 POINTER = "elsewhere.json"
@@ -166,6 +168,18 @@ def mark_unfinished(root: Path, run: str) -> None:
 
 def clear_unfinished(root: Path, run: str) -> None:
     (root / UNFINISHED / run).unlink(missing_ok=True)
+
+
+def forget_secrets(folder: Path) -> None:
+    """Delete the secrets of a run that has ended without doing so itself; not those laid down to start it again."""
+    import shutil  # which a listing does without
+
+    secrets = folder / SECRETS
+    try:
+        if secrets.lstat().st_mtime_ns <= (folder / "status.json").stat().st_mtime_ns:
+            shutil.rmtree(secrets, ignore_errors=True)
+    except OSError:
+        return
 
 
 def write_sweep(root: Path, sweep: str, runs: Sequence[str], record: dict[str, Any]) -> None:
