@@ -24,7 +24,7 @@ _RATES = ("mean", "median", "p10", "p90", "data_share", "warmup_steps", "steps")
 
 STATUS: Shape = {
     **dict.fromkeys(("state", "started", "ended", "reason"), TEXT),
-    **dict.fromkeys(("attempt", "exit_code"), WHOLE),
+    **dict.fromkeys(("attempt", "exit_code", "before"), WHOLE),
     "process": _PROCESS,
 }
 SUBMISSION: Shape = {

@@ -49,6 +49,8 @@ class State(NamedTuple):
     exit_code: int | None = None
     started: str | None = None
     ended: str | None = None
+    before: int = 0
+    """Seconds that earlier attempts ran."""
 
     @property
     def finished(self) -> bool:
@@ -61,7 +63,7 @@ LARGEST_ATTEMPT = 10**6
 
 def admitted(value: Any) -> State:
     """A state that another machine, or a file, gives as a list. Raises `admit.Refused`."""
-    name, reason, attempt, code, started, ended = admit.items(value, "a state", 6, least=6)
+    name, reason, attempt, code, started, ended, *more = admit.items(value, "a state", 7, least=6)
     times = [None if each is None else admit.text(each, "a time", 64) for each in (started, ended)]
     return State(
         cast(Name, admit.choice(name, "a state", get_args(Name))),
@@ -70,6 +72,7 @@ def admitted(value: Any) -> State:
         exit_code=None if code is None else admit.whole(code, "an exit code", 2**31 - 1, least=-(2**31)),
         started=times[0],
         ended=times[1],
+        before=admit.whole(more[0], "seconds of earlier attempts") if more else 0,
     )
 
 
@@ -189,4 +192,5 @@ def of_status(name: Name, reason: str, status: dict[str, Any]) -> State:
         exit_code=status.get("exit_code"),
         started=status.get("started"),
         ended=status.get("ended"),
+        before=status.get("before") or 0,
     )

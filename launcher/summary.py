@@ -53,15 +53,15 @@ IN_ASKED = ("name", "words", "script")
 
 
 def elapsed(state: State, now: float) -> float | None:
-    """Seconds that the newest attempt has taken so far, or took."""
+    """Seconds that all attempts of a run have taken so far, or took, without the time between them."""
     started = human.seconds_of(state.started)
     if started is None:
         return None
     ended = human.seconds_of(state.ended)
     if ended is None:
         # Of a run that was lost or killed nobody wrote down when it ended.
-        return None if state.finished else now - started
-    return ended - started
+        return None if state.finished else state.before + now - started
+    return state.before + ended - started
 
 
 def headline(state: State, now: float) -> str:

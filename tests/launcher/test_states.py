@@ -101,9 +101,9 @@ def test_what_did_not_end_well_says_why(seen, liveness, name, reason):
 
 
 def test_the_scripts_own_reason_and_times_are_kept():
-    said = status("failed", attempt=3, exit_code=137, reason="killed", started="a", ended="b")
+    said = status("failed", attempt=3, exit_code=137, reason="killed", started="a", ended="b", before=9)
     state = judge(Files(submission=SUBMITTED, status=said), None)
-    assert tuple(state) == ("failed", "killed", 3, 137, "a", "b")
+    assert tuple(state) == ("failed", "killed", 3, 137, "a", "b", 9)
 
 
 @pytest.mark.parametrize("last", ["done", "failed", "stopped", "cancelled"])

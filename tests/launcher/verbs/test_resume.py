@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,9 @@ from launcher.__main__ import main
 from launcher.errors import UsageError
 from launcher.executors import DirectExecutor
 from launcher.plan import resolve
+from launcher.queues import look
+from launcher.runs import Run
+from launcher.summary import elapsed
 from launcher.verbs.resume import _alone, changes
 from tests.launcher.hosts import LAPTOP, spec_of
 from tests.launcher.stand_in import lay
@@ -31,6 +35,32 @@ def test_a_failed_run_goes_on_in_its_own_folder(failed: Path, tmp_path: Path) ->
     assert main(["resume", failed.name]) == 0
     assert json.loads((failed / "status.json").read_text())["attempt"] == 2
     assert len(list((tmp_path / "runs").glob("2*"))) == 1
+
+
+def test_the_time_of_a_run_counts_all_attempts(tmp_path: Path, program: Path) -> None:
+    behaviour = "time.sleep({'1': 2.2, '2': 0.1, '3': 0}[os.environ['LAUNCHER_ATTEMPT']]); " + FIRST
+    _, folder = lay(tmp_path, program, env={"BEHAVIOUR": behaviour})
+    DirectExecutor().start([folder])
+    assert main(["watch", folder.name]) == 1
+    for attempt, least in (("2", 2), ("3", 2)):
+        assert main(["resume", folder.name, f"steps={attempt}"]) == 0
+        status = json.loads((folder / "status.json").read_text())
+        assert status["attempt"] == int(attempt) and least <= status["before"] <= least + 4
+    seen = look([Run(str(folder.parent), folder.name)])[0].state
+    assert seen.before >= 2 and (elapsed(seen, 0) or 0) >= 2
+
+
+def test_a_killed_attempt_counts_until_its_last_line(tmp_path: Path, program: Path) -> None:
+    _, folder = lay(tmp_path, program, env={"BEHAVIOUR": "0"})
+    logs = folder / "attempts" / "1"
+    logs.mkdir(parents=True)
+    (logs / "stdout.log").touch()
+    os.utime(logs / "stdout.log", (1767323145 + 60, 1767323145 + 60))  # a minute after it started
+    running = {"state": "running", "attempt": 1, "started": "2026-01-02T03:05:45Z", "before": 7, "ended": None}
+    (folder / "status.json").write_text(json.dumps(running))
+    DirectExecutor().start([folder])
+    assert main(["watch", folder.name]) == 0
+    assert json.loads((folder / "status.json").read_text())["before"] == 67
 
 
 def test_a_change_reaches_settings_and_words_and_the_old_plan_is_kept(failed: Path) -> None:
