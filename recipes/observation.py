@@ -6,7 +6,7 @@
      "calls": [{"operation", "functions", "backward", "dtype", "kept", "compiled", "device", "calls", "flops"}],
      "listed": [{"function", "dtypes", "calls"}],        functions of allow and deny, dtypes of their tensors in order
      "unseen": [function],                               functions of allow and deny whose calls can't be seen
-     "asked": {"allow", "deny", "keep_fp32"},            what each entry of the user's means -> how it was written
+     "asked": {list: {meaning: as written}},             the user's entries of amp's lists and of keep_fp32
      "matched": [pattern],                               patterns of keep_fp32 of which a module ran
      "evaluation": False,                                it is of an evaluation, and shows what matches entries alone
      "unaccounted": {operation: times},                  what may have multiplied matrices and wasn't counted
@@ -76,6 +76,8 @@ def head(
         "asked": {
             "allow": {PADDLE.get(each, each): each for each in amp.allow},
             "deny": {PADDLE.get(each, each): each for each in amp.deny},
+            "infer": {each: each for each in amp.infer},
+            "clear": {each: each for each in amp.clear},
             "keep_fp32": {each: each for each in amp.keep_fp32},
         },
         "matched": [],

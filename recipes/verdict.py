@@ -263,6 +263,8 @@ def _lists(report: Report) -> Iterator[Finding]:
     compiled = any(each["compiled"] for each in report["calls"])
     for function in (*rule["allow"], *rule["deny"]):
         key = "allow" if function in rule["allow"] else "deny"
+        if "asked" in report and function not in report["asked"][key]:
+            continue  # a gradient, which goes where its operation goes
         if function in report["unseen"]:
             yield UNKNOWN, f"{function} is on amp.{key}, and its calls can't be told from the functions that it calls"
         elif function not in seen and compiled and function not in certain:

@@ -268,7 +268,7 @@ class Training:
     def _evaluate(self, evaluate: Evaluate) -> Mapping[str, float]:
         """The held-out measures. The first evaluation is observed where it alone may match an entry of the lists."""
         amp = self.settings.amp
-        if amp.allow or amp.deny or amp.keep_fp32:
+        if amp.allow or amp.deny or amp.infer or amp.clear or amp.keep_fp32:
             reports = self._reports()
             open_entries = verdict.unmatched(reports) and not any(each.get("evaluation") for each in reports)
             if self.ranks.broadcast(bool(open_entries)):

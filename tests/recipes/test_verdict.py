@@ -500,3 +500,20 @@ def test_where_all_products_are_on_infer_or_clear_nothing_is_proved() -> None:
     found = verdict.observed([report(rule=EITHER, calls=calls)])
     assert found["verdict"] == "unknown"
     assert "all of forward is on amp.infer or amp.clear" in found["why"]
+
+
+def test_an_entry_of_infer_that_matched_nothing_proves_nothing() -> None:
+    asked = {"allow": {}, "deny": {}, "infer": {"Softmax": "Softmax"}, "clear": {}, "keep_fp32": {}}
+    found = verdict.observed([report(rule={"either": ["Softmax"]}, asked=asked)])
+    assert found["verdict"] == "unknown"
+    assert "amp.infer=[Softmax] matched nothing" in found["why"]
+    seen = [{"function": "Softmax", "dtypes": ["float32"], "calls": 1}]
+    assert verdict.observed([report(rule={"either": ["Softmax"]}, asked=asked, listed=seen)])["verdict"] == "proved"
+
+
+def test_a_gradient_that_a_compiled_step_does_not_have_is_no_entry_of_the_users() -> None:
+    asked = {"allow": {}, "deny": {"Conv2D": "Conv2D"}, "keep_fp32": {}}
+    rule = {"deny": ["Conv2D", "Conv2DBackpropInput"]}
+    calls = [call(False, compiled=True), call(True, flops=200, compiled=True)]
+    calls.append(call(False, "float32", functions=["Conv2D"], compiled=True))
+    assert verdict.observed([report(rule=rule, asked=asked, calls=calls)])["verdict"] == "proved"
