@@ -3,13 +3,37 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from launcher.errors import UsageError
 from launcher.schema import GROUPS, leaves
+
+
+class File(NamedTuple):
+    """One of the files that make up a configuration."""
+
+    name: str
+    """As a person knows it: in full, those of the package from `conf/` on."""
+    path: Path
+    prefix: str
+    """What its keys stand under, as `cluster.`; empty for none."""
+    values: Mapping[str, Any]
+    """By dotted key, with the prefix."""
+
+
+class Place(NamedTuple):
+    """Where a value stands in a person's own file."""
+
+    file: str
+    line: int
+    text: str
+    """What is written there; empty for a list or mapping."""
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}"
 
 
 @dataclass(kw_only=True)
@@ -20,6 +44,7 @@ class Composer:
     _loader: Any = field(default=None, init=False)
     _chosen: dict[tuple[str, ...], Any] = field(default_factory=dict, init=False)
     """The files of each configuration that was composed, by its words."""
+    _places: dict[tuple[str, ...], Mapping[str, Place]] = field(default_factory=dict, init=False)
 
     @property
     def loader(self) -> Any:
@@ -34,6 +59,11 @@ class Composer:
                     raise UsageError(f"--config-dir {folder} is not a folder")
                 path.prepend("command-line", f"file://{folder.absolute()}", anchor="schema")
             self._loader = ConfigLoaderImpl(config_search_path=path)
+            if self.config_dirs:
+                from launcher.config_files import Repository
+
+                self._loader.repository = Repository(path)
+                self._loader.repository.trusted = str(conf_folder())
         return self._loader
 
     def groups(self) -> tuple[str, ...]:
@@ -68,10 +98,8 @@ class Composer:
             if nothing := re.match(r"Could not delete (?:from config\. )?'([^']*)'", reason):
                 raise UsageError(f"~{nothing[1]} has nothing to take back: no file sets it (command line)") from None
             raise UsageError(f"the configuration can't be composed: {reason}") from None
-        except Exception as error:
-            if type(error).__module__.startswith("yaml"):
-                raise UsageError(f"a configuration file can't be read: {' '.join(str(error).split())}") from None
-            raise
+        except RecursionError:
+            raise UsageError("the configuration can't be composed: its files choose each other in a circle") from None
         OmegaConf.set_struct(config, False)
         config.pop("hydra", None)
         return config
@@ -85,8 +113,25 @@ class Composer:
         self._chosen[tuple(words)] = chosen.defaults
         return chosen, files
 
-    def files(self, words: Sequence[str]) -> Iterator[tuple[str, dict[str, Any]]]:
-        """The files that make up a configuration, in the order in which later ones win: name and dotted leaves."""
+    def places(self, words: Sequence[str]) -> Mapping[str, Place]:
+        """Where the values of a configuration stand in people's own files, by dotted key, of items as `mounts[0]`."""
+        if not self.config_dirs:
+            return {}
+        if tuple(words) not in self._places:
+            from launcher import config_files
+
+            found: dict[str, Place] = {}
+            for file in self.files(words):
+                for key in file.values:
+                    found.pop(key, None)
+                if not file.name.startswith(SHIPPED):
+                    for key, written in config_files.written(file.path).items():
+                        found[f"{file.prefix}{key}"] = Place(file.name, written.line, written.text)
+            self._places[tuple(words)] = found
+        return self._places[tuple(words)]
+
+    def files(self, words: Sequence[str]) -> Iterator[File]:
+        """The files that make up a configuration, in the order in which later ones win."""
         from omegaconf import OmegaConf
 
         if tuple(words) not in self._chosen:
@@ -104,14 +149,16 @@ class Composer:
                 prefix = "" if package in ("", "_global_") else f"{package}."
                 place = str(loaded.path).removeprefix("file://")
                 named = {str(name): value for name, value in content.items()}
-                yield f"{_short(place)}/{default.config_path}.yaml", dict(leaves(named, prefix))
+                name = f"{default.config_path}.yaml"
+                shown = SHIPPED if place == str(conf_folder()) else f"{place}/"
+                yield File(f"{shown}{name}", Path(place, name), prefix, dict(leaves(named, prefix)))
+
+
+SHIPPED = "conf/"
+"""What the names of the package's own files begin with."""
 
 
 def conf_folder() -> Path:
     """Where the shipped configuration lies: inside the installed package, or beside it in a checkout."""
     installed = Path(__file__).parent / "conf"
     return installed if installed.is_dir() else Path(__file__).parent.parent / "conf"
-
-
-def _short(place: str) -> str:
-    return "conf" if place == str(conf_folder()) else place

@@ -7,17 +7,18 @@ falls back to composing every cell, so that the result is what Hydra would have 
 from __future__ import annotations
 
 import copy
+import dataclasses
 import itertools
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from launcher.composer import Composer
+from launcher.composer import Composer, Place
 from launcher.errors import UsageError
-from launcher.overrides import MOST_CELLS, Override, escaped, hydra_word
-from launcher.schema import REQUIRED_GROUPS, annotation_of, defaults, known_keys
+from launcher.overrides import MOST_CELLS, Override, escaped, hydra_word, is_typed
+from launcher.schema import REQUIRED_GROUPS, annotation_of, defaults, known_keys, leaves
 from recipes.recipe import find
 from recipes.typed import SettingsError, fields_of, nearest, not_a_choice, show, unknown_key
 
@@ -34,6 +35,10 @@ class Cell:
     """The overrides that made it, each with its one value."""
     swept: tuple[tuple[str, Any], ...] = ()
     """The keys that differ between cells, with this cell's values."""
+    chosen: tuple[str, ...] = ()
+    """The words that chose its files, as Hydra takes them."""
+    places: Mapping[str, Place] = field(default_factory=dict)
+    """Where its values stand in people's own files, by dotted key."""
 
 
 def cells(composer: Composer, overrides: Sequence[Override]) -> list[Cell]:
@@ -57,14 +62,17 @@ def cells(composer: Composer, overrides: Sequence[Override]) -> list[Cell]:
         value_of = {id(override): value for override, value in zip(overrides, combination, strict=True)}
         choice = tuple(value_of[id(each)] for each in choosing)
         if choice not in bases:
-            words = [hydra_word(each, value) for each, value in zip(choosing, choice, strict=True)]
-            bases[choice] = _Base.make(composer.compose([each for each in words if each]), setting)
+            spelled = (hydra_word(each, value) for each, value in zip(choosing, choice, strict=True))
+            words = tuple(each for each in spelled if each)
+            bases[choice] = _Base.make(composer.compose(words), setting, words, composer.places(words))
         config = bases[choice].apply([(each, value_of[id(each)]) for each in setting])
         found.append(
             Cell(
                 config=config,
                 words=tuple(_single(each, value_of[id(each)]) for each in overrides),
                 swept=tuple((each.key, value_of[id(each)]) for each in overrides if each.swept),
+                chosen=bases[choice].words,
+                places=bases[choice].places,
             )
         )
     if len(found) > 1:
@@ -80,24 +88,29 @@ class _Base:
     plain: dict[str, Any] | None
     """Resolved, with the values that no sweep changes; None where an interpolation refers to a swept key."""
     fixed: frozenset[str]
+    words: tuple[str, ...]
+    """Those that chose its files."""
+    places: Mapping[str, Place]
 
     @staticmethod
-    def make(composed: Any, setting: Sequence[Override]) -> _Base:
+    def make(composed: Any, setting: Sequence[Override], words: tuple[str, ...], places: Mapping[str, Place]) -> _Base:
         from omegaconf import OmegaConf
 
         raw = OmegaConf.to_container(composed, resolve=False)
+        _refuse_missing(raw, setting, places)
         fixed = [(each, each.values[0]) for each in setting if not each.swept]
         texts = [*_texts(raw), *_texts([value for each in setting for value in each.values])]
         swept = [each.key for each in setting if each.swept]
         if any(_refers(text, key) for text in texts for key in swept):
-            return _Base(composed=composed, plain=None, fixed=frozenset())
+            return _Base(composed=composed, plain=None, fixed=frozenset(), words=words, places=places)
+        keys = frozenset(each.key for each, _ in fixed)
         return _Base(
-            composed=composed, plain=_resolved(composed, fixed), fixed=frozenset(each.key for each, _ in fixed)
+            composed=composed, plain=_resolved(composed, fixed, places), fixed=keys, words=words, places=places
         )
 
     def apply(self, assignments: Sequence[tuple[Override, Any]]) -> dict[str, Any]:
         if self.plain is None:
-            return _resolved(self.composed, assignments)
+            return _resolved(self.composed, assignments, self.places)
         config = copy.deepcopy(self.plain)
         for override, value in assignments:
             if override.key not in self.fixed:
@@ -105,7 +118,21 @@ class _Base:
         return config
 
 
-def _resolved(composed: Any, assignments: Sequence[tuple[Override, Any]]) -> dict[str, Any]:
+def _refuse_missing(raw: Any, setting: Sequence[Override], places: Mapping[str, Place]) -> None:
+    """Refuse what a file leaves to the command line, by `???`, and nobody gave. Raises `UsageError`."""
+    for key, value in leaves(raw):
+        if value == "???" and not any(_covers(each.key, key) for each in setting):
+            where = f" ({places[key]})" if key in places else ""
+            raise UsageError(f"{key} is ??? in a configuration file: say {key}=...{where}")
+
+
+def _covers(outer: str, key: str) -> bool:
+    return key == outer or key.startswith(f"{outer}.")
+
+
+def _resolved(
+    composed: Any, assignments: Sequence[tuple[Override, Any]], places: Mapping[str, Place]
+) -> dict[str, Any]:
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
@@ -115,10 +142,14 @@ def _resolved(composed: Any, assignments: Sequence[tuple[Override, Any]]) -> dic
             OmegaConf.update(config, override.key, escaped(override, value), merge=True)
     except OmegaConfBaseException as error:
         raise UsageError(f"the configuration can't be composed: {str(error).splitlines()[0]}") from None
-    return resolve(config)
+    resolved = resolve(config, places)
+    for index, (override, value) in enumerate(assignments):
+        if is_typed(override) and not any(_covers(each.key, override.key) for each, _ in assignments[index + 1 :]):
+            _assign(resolved, override.key, value)  # byte for byte, `???` too, which OmegaConf takes for none
+    return resolved
 
 
-def resolve(config: Any) -> dict[str, Any]:
+def resolve(config: Any, places: Mapping[str, Place]) -> dict[str, Any]:
     """The composed configuration as plain values. An interpolation may read a key that only the code has a default for.
 
     Raises `UsageError` for an interpolation that can't be resolved.
@@ -131,9 +162,11 @@ def resolve(config: Any) -> dict[str, Any]:
     if not any(_texts(raw)):
         return {str(name): value for name, value in raw.items()}
     try:
-        whole = OmegaConf.to_container(OmegaConf.merge(defaults(), config), resolve=True, throw_on_missing=True)
+        whole = OmegaConf.to_container(OmegaConf.merge(defaults(), config), resolve=True)
     except OmegaConfBaseException as error:
-        raise UsageError(f"the configuration can't be resolved: {str(error).splitlines()[0]}") from None
+        key = str(error.full_key or "")
+        where = f" ({places[key]})" if key in places else ""
+        raise UsageError(f"{key} can't be resolved: {str(error).splitlines()[0]}{where}") from None
     assert isinstance(whole, dict)
     return _restricted(whole, raw)
 
@@ -193,7 +226,10 @@ def _check(composer: Composer, override: Override) -> None:
                 continue
             if value is None and override.key not in REQUIRED_GROUPS:
                 continue
-            raise UsageError(f"{not_a_choice(override.key, show(value), choices)} (command line)")
+            if override.prefix == "~":
+                said = f"{override.typed}: {override.key} can't be left out; say one of {', '.join(choices)}"
+                raise UsageError(f"{said} ({override.source})")
+            raise UsageError(f"{not_a_choice(override.key, show(value), choices)} ({override.source})")
         return
     if override.key.startswith("train.") and override.key.count(".") == 1:
         return  # the recipe knows its own keys; it is asked once it is known
@@ -201,7 +237,9 @@ def _check(composer: Composer, override: Override) -> None:
         whole = [key for key in _keys_of(composer) if key.endswith(f".{override.key}")]
         known = [*known_keys(), *composer.groups()]
         near = f"; did you mean {' or '.join(whole)}?" if whole else nearest(override.key, known)
-        raise UsageError(f"unknown key {override.key}{near} (command line). `python -m launcher run --help` lists them")
+        raise UsageError(
+            f"unknown key {override.key}{near} ({override.source}). `python -m launcher run --help` lists them"
+        )
 
 
 def _keys_of(composer: Composer) -> list[str]:
@@ -226,7 +264,7 @@ def check_train_keys(recipe: str, overrides: Iterable[Override]) -> None:
     for override in overrides:
         if override.key.startswith("train.") and annotation_of(override.key, settings) is None:
             keys = [key for key in known_keys(settings) if key.startswith("train.")]
-            raise UsageError(f"{unknown_key(override.key, keys)} (command line; recipe {recipe})")
+            raise UsageError(f"{unknown_key(override.key, keys)} ({override.source}; recipe {recipe})")
 
 
 def _last_wins(overrides: Sequence[Override]) -> list[Override]:
@@ -238,7 +276,7 @@ def _last_wins(overrides: Sequence[Override]) -> list[Override]:
 def _single(override: Override, value: Any) -> Override:
     if not override.swept:
         return override
-    return Override(typed=override.typed, prefix=override.prefix, key=override.key, kind=override.kind, values=(value,))
+    return dataclasses.replace(override, values=(value,))
 
 
 def _refuse_twins(found: Sequence[Cell], swept: Sequence[str]) -> None:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from launcher.overrides import hydra_word
 from launcher.plan import Plan
 from launcher.request import Request
 from launcher.schema import TRAINING_KEYS, leaves
@@ -26,10 +25,9 @@ class Origin:
 def origins(asked: Request, spec: JobSpec, plan: Plan) -> list[Origin]:
     """Every setting of the first job of a request, in the order of the code that reads them."""
     cell = asked.cells[0]
-    groups = [hydra_word(each, each.values[0]) for each in cell.words if each.kind == "group" or each.prefix == "~"]
     places: dict[str, str] = {}
-    for name, values in asked.composer.files([each for each in groups if each]):
-        places.update(dict.fromkeys(values, name))
+    for file in asked.composer.files(cell.chosen):
+        places.update(dict.fromkeys(file.values, file.name))
     swept = {key for key, _ in cell.swept}
     for each in cell.words:
         if each.kind == "value" and each.prefix != "~":

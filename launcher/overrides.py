@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import itertools
 import re
 import shlex
@@ -11,9 +12,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from launcher.errors import UsageError
-from launcher.schema import ALIASES, GROUPS, annotation_of, text_key
+from launcher.schema import ALIASES, GROUPS, annotation_of, text_key, text_list_key
 from launcher.verbs import VERBS
-from recipes.typed import SettingsError, refuse_control_characters
+from recipes.typed import SettingsError, refuse_control_characters, split_list
 
 _SHAPE = re.compile(r"(?P<prefix>\+\+|\+|~)?(?P<key>[^=~+][^=]*?)(?:=(?P<text>.*))?", re.DOTALL)
 
@@ -54,11 +55,19 @@ class Override:
         return len(self.values) > 1
 
 
-def parse(word: str, groups: Sequence[str] = GROUPS) -> Override:
+def parse(word: str, groups: Sequence[str] = GROUPS, source: str = COMMAND_LINE) -> Override:
     """An override from a word such as `amp=o0,o1`, `+env.A=x` or `~data`. Raises `UsageError`.
 
-    The text of a text key is taken as typed, or as choice(a,b); everything else is read by Hydra's override grammar.
+    The text of a text key is taken as typed, or as choice(a,b), and so are the items of a list of texts; everything
+    else is read by Hydra's override grammar. `source` is where the word stands.
     """
+    try:
+        return dataclasses.replace(_parse(word, groups), source=source)
+    except UsageError as error:
+        raise UsageError(f"{error} ({source})") from None
+
+
+def _parse(word: str, groups: Sequence[str]) -> Override:
     match = _SHAPE.fullmatch(word)
     if match is None or (match["text"] is None and match["prefix"] != "~" and not _OF_SHELL.fullmatch(word)):
         raise UsageError(_no_override(word, groups))
@@ -69,16 +78,22 @@ def parse(word: str, groups: Sequence[str] = GROUPS) -> Override:
     try:
         word.encode()
     except UnicodeEncodeError:
-        raise UsageError(f"{key} holds bytes that are no UTF-8 text, which no setting may (command line)") from None
+        raise UsageError(f"{key} holds bytes that are no UTF-8 text, which no setting may") from None
     try:
         refuse_control_characters(key, word)
     except SettingsError as error:
-        raise UsageError(f"{error} (command line)") from None
+        raise UsageError(str(error)) from None
     kind: Kind = "group" if key in groups else "value"
     if text is None:
         return Override(typed=word, prefix=prefix, key=key, kind=kind, values=(None,))
+    if prefix == "~":
+        if len(_grammar(key, text)) > 1:
+            raise UsageError(f"{word} names several values; ~{key} takes back what files say of {key}")
+        return Override(typed=word, prefix=prefix, key=key, kind=kind, values=(None,))
     if kind == "value" and text_key(key):
         return Override(typed=word, prefix=prefix, key=key, kind=kind, values=_texts(key, text))
+    if kind == "value" and text_list_key(key) and (lists := _lists(key, text)):
+        return Override(typed=word, prefix=prefix, key=key, kind=kind, values=lists)
     return Override(typed=word, prefix=prefix, key=key, kind=kind, values=_grammar(key, text))
 
 
@@ -103,8 +118,27 @@ def _texts(key: str, text: str) -> tuple[str, ...]:
     found = next(csv.reader([choice[1] if choice else text], skipinitialspace=True), [])
     values = tuple(each.strip() for each in found)
     if not values or not all(values):
-        raise UsageError(f"{key}={text} lists an empty text (command line)")
+        raise UsageError(f"{key}={text} lists an empty text")
     return values
+
+
+def _lists(key: str, text: str) -> tuple[list[str], ...]:
+    """The lists that [a,b] or, for a sweep, [a],[b] spell; none where the text begins with no list."""
+    choice = re.fullmatch(r"choice\((.*)\)", text, re.DOTALL)
+    rest = (choice[1] if choice else text).strip()
+    found = []
+    while rest.startswith("["):
+        try:
+            items, rest = split_list(rest)
+        except SettingsError as error:
+            raise UsageError(f"{key}={text}: {error}") from None
+        found.append(items)
+        if not rest:
+            return tuple(found)
+        comma, rest = rest[0], rest[1:].strip()
+        if comma != "," or not rest.startswith("["):
+            raise UsageError(f"{key}={text}: behind a list comes nothing, or in a sweep a comma and another list")
+    return ()
 
 
 def _grammar(key: str, text: str) -> tuple[Any, ...]:
@@ -113,34 +147,36 @@ def _grammar(key: str, text: str) -> tuple[Any, ...]:
     A text that the grammar has no place for stays a text, which whoever knows the key's choices or type refuses.
     """
     from hydra.core.override_parser.overrides_parser import OverridesParser
-    from hydra.core.override_parser.types import Glob
+    from hydra.core.override_parser.types import Glob, RangeSweep
     from hydra.errors import HydraException
 
     try:
         parsed = OverridesParser.create().parse_override(f"{key}={text}")
         value = parsed.value()
+    except ValueError as error:  # more digits than Python reads
+        raise UsageError(f"{key}: {str(error).partition(';')[0]}") from None
     except HydraException:
         if text[:1] in ("[", "{"):
             raise UsageError(
-                f"{key}={text} can't be read; quote what has odd characters, as {key}='[\"a b\"]' (command line)"
+                f"{key}={text} can't be read; quote what has odd characters, as {key}='[\"a b\"]'"
             ) from None
         if re.fullmatch(r"\w+\(.*", text, re.DOTALL):
             raise UsageError(
-                f"{key}={text} can't be read; a sweep is a,b or choice(a,b) or range(start,stop,step) (command line)"
+                f"{key}={text} can't be read; a sweep is a,b or choice(a,b) or range(start,stop,step)"
             ) from None
         return (text,)
     if isinstance(value, Glob):
-        raise UsageError(f"{key}={text}: glob sweeps are not supported; list the values, as {key}=a,b (command line)")
+        raise UsageError(f"{key}={text}: glob sweeps are not supported; list the values, as {key}=a,b")
     if not parsed.is_sweep_override():
         return (value,)
     if parsed.is_interval_sweep():
-        raise UsageError(
-            f"{key}={text}: an interval has no values to list; say {key}=range(start,stop,step) (command line)"
-        )
+        raise UsageError(f"{key}={text}: an interval has no values to list; say {key}=range(start,stop,step)")
+    if isinstance(value, RangeSweep) and value.step == 0:
+        raise UsageError(f"{key}={text} has a step of 0; say range(start,stop,step) with another")
     listed = parsed.sweep_iterator(transformer=lambda each: parsed._convert_value(each))
     values = tuple(itertools.islice(listed, MOST_CELLS + 1))
     if not values:
-        raise UsageError(f"{key}={text} lists no value (command line)")
+        raise UsageError(f"{key}={text} lists no value")
     return values
 
 
@@ -153,9 +189,7 @@ def hydra_word(override: Override, value: Any) -> str:
         return override.typed
     if override.kind == "group":
         return f"{'+' if override.prefix == '+' else ''}{override.key}={value}"
-    if isinstance(value, str) and text_key(override.key):
-        value = literal(value)
-    return f"++{override.key}={_spell(value)}"
+    return f"++{override.key}={_spell(escaped(override, value))}"
 
 
 def passed(arguments: Sequence[str]) -> Override:
@@ -179,9 +213,14 @@ def typed_words(override: Override) -> tuple[str, ...]:
 
 def escaped(override: Override, value: Any) -> Any:
     """The value of an override as OmegaConf is to be given it: text that is taken as typed is not interpolated."""
-    if override.prefix == PASSED:
-        return [literal(each) for each in value]
-    return literal(value) if isinstance(value, str) and text_key(override.key) else value
+    if is_typed(override) and isinstance(value, (str, list)):
+        return literal(value) if isinstance(value, str) else [literal(each) for each in value]
+    return value
+
+
+def is_typed(override: Override) -> bool:
+    """Whether the override's values are text that is taken as typed, or lists of such."""
+    return override.kind == "value" and (text_key(override.key) or text_list_key(override.key))
 
 
 def literal(text: str) -> str:

@@ -235,7 +235,21 @@ def _resolve(spec: JobSpec, facts: Facts) -> Plan:
         command=spec.command,
     )
     contained.check(plan, facts)
+    _check_paths(plan)
     return plan
+
+
+def _check_paths(plan: Plan) -> None:
+    """Refuse folders that nobody typed, as the one that this was started in, where run.sh can't name them. Raises
+    `SettingsError`."""
+    refuse_control_characters("python", plan.python)
+    refuse_control_characters("data.dir", plan.settings["data"]["dir"] or "")
+    if plan.script is not None:
+        refuse_control_characters("workdir", plan.script.workdir)
+    if plan.container is not None:
+        refuse_control_characters("image", plan.container.image)
+        for mount in plan.container.mounts:
+            refuse_control_characters("mounts", mount.source)
 
 
 def _check_place(spec: JobSpec, facts: Facts) -> None:

@@ -17,6 +17,7 @@ from launcher import admit, gpu_probing, job_environment, profilers, pythons, sn
 from launcher.admit import Refused
 from launcher.errors import Unavailable, UsageError
 from launcher.facts import Code, ContainerFacts, Facts, Script, SlurmFacts
+from launcher.paths import expanded
 from launcher.remote import address as addresses
 from launcher.remote.sessions import ends_at_logout
 from launcher.schema import SlurmCluster
@@ -47,15 +48,15 @@ def probe(specs: Sequence[JobSpec]) -> Facts:
         there = connect(address).ask("probe", _admitted_facts, asked=plain(questions(specs)))
     return dataclasses.replace(
         there,
-        missing=tuple(sorted({*there.missing, *(each for each in secrets if not _path(each).exists())})),
+        missing=tuple(sorted({*there.missing, *(each for each in secrets if not expanded(each).exists())})),
         open_secrets=tuple(
-            sorted(each for each in secrets if _path(each).exists() and _path(each).stat().st_mode & 0o077)
+            sorted(each for each in secrets if expanded(each).exists() and expanded(each).stat().st_mode & 0o077)
         ),
         bad_secrets={
             **{
                 each: why
                 for each in secrets
-                if _path(each).exists() and (why := job_environment.file_problem(_path(each)))
+                if expanded(each).exists() and (why := job_environment.file_problem(expanded(each)))
             },
             **{f"${name}": why for name in of_shell if (why := _problem_of_variable(name))},
         },
@@ -137,12 +138,12 @@ def look(asked: Questions) -> Facts:
     gpus, gpu_problem = gpu_probing.listed()
     if not asked.slurm:
         gpus = gpu_probing.with_holders(gpus)
-    run_root = _path(asked.run_root).absolute()
+    run_root = expanded(asked.run_root).absolute()
     named = {*asked.folders, *asked.workdirs} - {user_script.OWN_FOLDER}
     return Facts(
         host=platform.node(),
         user=_user(),
-        home=str(_path("~")),
+        home=str(expanded("~")),
         cwd=os.getcwd(),
         system=platform.system(),
         cpus=allotment.cpus(),
@@ -154,7 +155,7 @@ def look(asked: Questions) -> Facts:
         run_root=str(run_root),
         run_root_problem=_run_root_problem(run_root),
         run_root_filesystem=_filesystem(run_root),
-        folders={each: tuple(sorted(os.listdir(_path(each)))) for each in asked.folders if _path(each).is_dir()},
+        folders={each: tuple(sorted(os.listdir(expanded(each)))) for each in asked.folders if expanded(each).is_dir()},
         missing=tuple(sorted(_missing(named, asked.mounts))),
         environment=job_environment.standard(os.environ),
         code=Code(digest="", root="", files=0, bytes=0),
@@ -209,9 +210,9 @@ def _scripts(specs: Sequence[JobSpec]) -> dict[str, Script]:
 
 def _missing(named: Iterable[str], sources: Iterable[str]) -> Iterable[str]:
     """Paths that are not there: as they were named, and mounts as the absolute paths that they will be."""
-    yield from (each for each in named if not _path(each).exists())
+    yield from (each for each in named if not expanded(each).exists())
     for each in sources:
-        source = Path(os.path.normpath(Path.cwd() / _path(each)))
+        source = Path(os.path.normpath(Path.cwd() / expanded(each)))
         if not source.exists():
             yield str(source)
 
@@ -220,14 +221,6 @@ def _problem_of_variable(name: str) -> str:
     if name not in os.environ:
         return "is not set in this shell"
     return job_environment.problem(os.environb[name.encode()])
-
-
-def _path(named: str) -> Path:
-    """The path with its `~` expanded. Raises `UsageError` where nobody knows what that is."""
-    try:
-        return Path(named).expanduser()
-    except RuntimeError:
-        raise UsageError(f"{named}: there is no home folder to find it in; set HOME, or name paths in full") from None
 
 
 def _user() -> str:
@@ -257,10 +250,10 @@ def _containers(asked: Questions) -> ContainerFacts:
         try:
             named = references.resolve(asked.image)
             if named.path:
-                named = dataclasses.replace(named, path=os.path.normpath(Path.cwd() / _path(named.path)))
-            stored = pull.stored(named, runtime, _path(asked.cache))
+                named = dataclasses.replace(named, path=os.path.normpath(Path.cwd() / expanded(named.path)))
+            stored = pull.stored(named, runtime, expanded(asked.cache))
             if asked.pull and not stored:
-                stored, wanted = pull.to_come(named, runtime, _path(asked.cache), find.architecture(find.ask_here))
+                stored, wanted = pull.to_come(named, runtime, expanded(asked.cache), find.architecture(find.ask_here))
             name = references.local_name(named, runtime.kind, stored)
         except SettingsError as error:
             raise UsageError(str(error)) from None

@@ -12,6 +12,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from launcher.paths import expanded
+
 PACKAGES = {
     "torch": ("torch",),
     "tensorflow": ("tensorflow", "tensorflow-cpu+cpu"),
@@ -24,7 +26,7 @@ def resolve(named: str | None) -> str:
     """The Python to run the trainer with, absolute where it can be found."""
     if named is None:
         return sys.executable
-    found = shutil.which(str(Path(named).expanduser()))
+    found = shutil.which(str(expanded(named)))
     return str(Path(found).absolute()) if found else named
 
 

@@ -11,6 +11,7 @@ from launcher.composer import Composer
 from launcher.config import Cell, cells
 from launcher.errors import UsageError, of_each
 from launcher.overrides import PASSED, Override, is_key, parse, passed
+from launcher.paths import expanded
 from launcher.remote import address as addresses
 from launcher.spec import JobSpec, make
 
@@ -65,7 +66,7 @@ def take_apart(words: Sequence[str], own: Sequence[str] = ()) -> Words:
             continue
         flag, _, inline = word.partition("=")
         if flag in ("--config-dir", "-cd"):
-            folders.append(Path(value(flag, inline)).expanduser())
+            folders.append(expanded(value(flag, inline)))
         elif flag in ("--cfg", "-c"):
             what = value(flag, inline)
             if what != "job":
@@ -78,7 +79,7 @@ def take_apart(words: Sequence[str], own: Sequence[str] = ()) -> Words:
         elif flag == "--json" and "json" in own:
             flags.add("json")
         elif flag == "--facts" and "facts" in own:
-            facts = Path(value(flag, inline)).expanduser()
+            facts = expanded(value(flag, inline))
         else:
             there = ["--config-dir", "--cfg", "--multirun", "--help", *(f"--{each}" for each in own)]
             hint = _instead(flag.lstrip("-"), inline, overrides)

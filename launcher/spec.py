@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from launcher import job_environment, rewrite_variables, user_script
+from launcher.composer import Place
 from launcher.config import Cell, check_train_keys
 from launcher.errors import UsageError, placed
 from launcher.overrides import COMMAND_LINE, Override, typed_words
@@ -18,7 +19,7 @@ from recipes import levels, settings
 from recipes.levels import PRESETS, LossScale
 from recipes.recipe import Recipe, find
 from recipes.settings import Settings
-from recipes.typed import SettingsError, build, fields_of, nearest, not_a_choice, show
+from recipes.typed import NotText, SettingsError, build, fields_of, nearest, not_a_choice, show
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 # What the script and the runtimes set themselves; a user's value would change which devices or which run a job sees.
@@ -51,6 +52,13 @@ def make(cell: Cell) -> JobSpec:
         user_script.check(spec.launch, spec.training)
         rewrite_variables.check(spec.training, {name: value or "" for name, value in spec.launch.env.items()})
         _check_precision(spec)
+    except NotText as error:
+        written = _in_file(cell, error.key)
+        if written is None or not written.text:
+            raise UsageError(placed(str(error), place(cell, error.key))) from None
+        quoted = f'"{written.text}"' if '"' not in written.text else f"'{written.text}'"
+        said = f"{error.key} is text, and YAML reads {written.text} as {error.read}: quote it, as {quoted}"
+        raise UsageError(f"{said} ({written})") from None
     except SettingsError as error:
         raise UsageError(placed(str(error), place(cell, error.key))) from None
     return spec
@@ -59,9 +67,25 @@ def make(cell: Cell) -> JobSpec:
 def place(cell: Cell, key: str) -> str:
     """Where a key got its value, for the end of an error message."""
     for override in cell.words:
-        if override.key == key or (key and key.startswith(f"{override.key}.")):
+        if override.kind == "value" and _within(key, override.key):
+            return f" ({override.source})"
+    if (written := _in_file(cell, key)) is not None:
+        return f" ({written})"
+    for override in cell.words:
+        if _within(key, override.key):
             return f" ({override.source})"
     return ""
+
+
+def _within(key: str, outer: str) -> bool:
+    return key == outer or key.startswith((f"{outer}.", f"{outer}["))
+
+
+def _in_file(cell: Cell, key: str) -> Place | None:
+    """Where a key stands in a person's own file; None where it is set elsewhere."""
+    if any(override.kind == "value" and _within(key, override.key) for override in cell.words):
+        return None
+    return cell.places.get(key) or cell.places.get(key.partition("[")[0])
 
 
 def _make(cell: Cell) -> JobSpec:
@@ -69,7 +93,7 @@ def _make(cell: Cell) -> JobSpec:
     for name in config:
         if name not in TRAINING_KEYS and name != "train" and name not in fields_of(Launch):
             known = [*TRAINING_KEYS, *fields_of(Launch)]
-            raise SettingsError(f"unknown key {name}{nearest(name, known)} (in a configuration file)", name)
+            raise SettingsError(f"unknown key {name}{nearest(name, known)}", name)
     recipe_name = config.get("recipe", "mnist")
     if not isinstance(recipe_name, str):
         raise SettingsError(f"recipe is text, and {show(recipe_name)} is not", "recipe")
@@ -202,8 +226,6 @@ def _check_launch(launch: Launch) -> None:
         raise SettingsError(f"name={launch.name} should be up to 60 letters, digits, '.', '_', '+' and '-'", "name")
     if not launch.run_root:
         raise SettingsError("run_root= is empty; name a folder", "run_root")
-    if "%" in launch.run_root and isinstance(launch.cluster, SlurmCluster):
-        raise SettingsError(f"run_root={launch.run_root}: Slurm expands % in paths; name another folder", "run_root")
 
 
 def _check_reach(cluster: Any) -> None:

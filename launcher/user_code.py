@@ -11,7 +11,7 @@ from pathlib import Path
 
 from launcher import exclusions, git, runs, snapshot
 from launcher.errors import UsageError
-from recipes.typed import SettingsError
+from launcher.paths import expanded
 
 FOLDER = "script"
 """Where they lie in the snapshot, beside this project's own package."""
@@ -184,7 +184,7 @@ def _included(pattern: str, root: Path) -> Iterator[Path]:
     Patterns are `pathlib`'s, relative ones from the current folder. Raises `UsageError`.
     """
     key = f"script.include=[{pattern}]"
-    whole = Path(os.path.normpath(Path.cwd() / Path(pattern).expanduser()))
+    whole = Path(os.path.normpath(Path.cwd() / expanded(pattern)))
     try:
         matches = sorted(Path(whole.anchor).glob(str(whole.relative_to(whole.anchor))))
     except (ValueError, NotImplementedError) as error:
@@ -225,8 +225,5 @@ def _candidates(folder: Path, module: str) -> Iterator[Path]:
 
 
 def absolute(named: str) -> Path:
-    """The script as it was named, absolute, with links and `..` resolved. Raises `SettingsError` for no home folder."""
-    try:
-        return Path(named).expanduser().resolve()
-    except RuntimeError:
-        raise SettingsError(f"script={named}: there is no home folder to find it in", "script") from None
+    """The script as it was named, absolute, with links and `..` resolved. Raises `UsageError` for no home folder."""
+    return expanded(named).resolve()

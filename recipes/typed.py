@@ -10,12 +10,16 @@ import dataclasses
 import difflib
 import functools
 import math
+import re
 import types
 import typing
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal, TypeVar
 
 T = TypeVar("T")
+
+_ODD = re.compile(r"""[\[\](){},"']""")
+_QUOTED = re.compile(r"""(?s)"(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*'""")
 
 
 class SettingsError(ValueError):
@@ -24,6 +28,16 @@ class SettingsError(ValueError):
     def __init__(self, message: str, key: str = "") -> None:
         super().__init__(message)
         self.key = key
+
+
+class NotText(SettingsError):
+    """A value of another type where text is meant."""
+
+    def __init__(self, key: str, value: Any) -> None:
+        self.read = show(value) if isinstance(value, bool) else f"{show(value)}, {_name(type(value))}"
+        super().__init__(
+            f'{key} is text, and {show(value)} is {_name(type(value))}: quote it, as {key}: "{value}"', key
+        )
 
 
 def setting(default: Any, help: str) -> Any:
@@ -57,6 +71,51 @@ def is_group(annotation: Any) -> bool:
 def is_text(annotation: Any) -> bool:
     """Whether the text after `=` is to be taken as typed: plain strings, optional ones included."""
     return annotation is str or _options(annotation) == (str, type(None))
+
+
+def is_text_list(annotation: Any) -> bool:
+    """Whether the items between `[` and `]` are to be taken as typed."""
+    return next((each for each in _options(annotation) if each is not type(None)), None) == tuple[str, ...]
+
+
+def split_list(text: str) -> tuple[list[str], str]:
+    """The items of the list that `text` begins with, and what follows its `]`.
+
+    Items are taken as typed, without blanks around them. A comma separates, unless it stands within brackets or within
+    quotes that begin a word; an item in quotes as a whole loses these. Raises `SettingsError` for a list without end.
+    """
+    items: list[str] = []
+    item, depth, place = "", 0, 1
+    while place < len(text):
+        character = text[place]
+        quoted = _QUOTED.match(text, place) if not item or item[-1] in " =(,[{" else None
+        if quoted:
+            item += quoted[0]
+            place = quoted.end()
+            continue
+        place += 1
+        if character == "]" and depth == 0:
+            if items or item.strip():
+                items.append(_unquoted(item))
+            return items, text[place:].strip()
+        if character == "," and depth == 0:
+            items.append(_unquoted(item))
+            item = ""
+            continue
+        depth += (character in "([{") - (character in ")]}" and depth > 0)
+        item += character
+    raise SettingsError("the list has no end; write [a,b], and quote an item that holds an odd bracket: ['a[b',c]")
+
+
+def _unquoted(item: str) -> str:
+    """The text of an item. Raises `SettingsError` for one without any."""
+    item = item.strip()
+    quoted = _QUOTED.fullmatch(item)
+    if not item:
+        raise SettingsError("the list has an empty item; write [a,b]")
+    if quoted is None:
+        return item
+    return re.sub(rf"\\([\\{item[0]}])", r"\1", item[1:-1])
 
 
 def build(cls: type[T], values: Mapping[str, Any], prefix: str = "") -> T:
@@ -109,7 +168,7 @@ def convert(value: Any, annotation: Any, key: str) -> Any:
                 errors.append(error)
         raise errors[0]
     if origin is tuple:
-        if isinstance(value, str) or not isinstance(value, Iterable):
+        if isinstance(value, (str, Mapping)) or not isinstance(value, Iterable):
             raise SettingsError(f"{key}={show(value)} should be a list, as {key}=[a,b]", key)
         item = typing.get_args(annotation)[0]
         return tuple(convert(each, item, f"{key}[{index}]") for index, each in enumerate(value))
@@ -128,9 +187,7 @@ def convert(value: Any, annotation: Any, key: str) -> Any:
             refuse_control_characters(key, value)
         return value
     if annotation is str:
-        raise SettingsError(
-            f'{key} is text, and {show(value)} is {_name(type(value))}: quote it, as {key}: "{value}"', key
-        )
+        raise NotText(key, value)
     raise SettingsError(f"{key}={show(value)} should be {_name(annotation)}", key)
 
 
@@ -147,21 +204,24 @@ def from_text(text: str, annotation: Any, key: str) -> Any:
         if option is type(None):
             continue
         try:
-            return convert(_read(text, option), option, key)
+            return convert(_read(text, option, key), option, key)
         except SettingsError as error:
             last = last or error
     assert last is not None
     raise last
 
 
-def _read(text: str, annotation: Any) -> Any:
+def _read(text: str, annotation: Any, key: str) -> Any:
     origin = typing.get_origin(annotation)
     if origin is tuple:
-        inner = text.strip()
-        if inner.startswith("[") and inner.endswith("]"):
-            inner = inner[1:-1]
         item = typing.get_args(annotation)[0]
-        return [_read(each.strip(), item) for each in inner.split(",") if each.strip()]
+        try:
+            items, rest = split_list(text.strip() if text.strip().startswith("[") else f"[{text}]")
+        except SettingsError as error:
+            raise SettingsError(f"{key}={text}: {error}", key) from None
+        if rest:
+            raise SettingsError(f"{key}={text}: behind the list comes nothing", key)
+        return [_read(each, item, key) for each in items]
     if annotation is bool:
         return {"true": True, "false": False}.get(text.lower(), text)
     if annotation in (int, float):
@@ -178,10 +238,13 @@ def not_a_choice(key: str, value: Any, choices: Iterable[Any]) -> str:
 
 
 def refuse_control_characters(key: str, value: str) -> None:
-    """No string that a person sets may hold control characters: they end up in scripts, headers and terminals."""
+    """No string that a person sets may hold control characters, or bytes that are no text: they end up in scripts,
+    headers and terminals."""
     for character in value:
         if ord(character) < 32 or ord(character) == 127:
             raise SettingsError(f"{key} holds the control character {character!r}, which no setting may", key)
+        if "\ud800" <= character <= "\udfff":  # what Python makes of bytes in names that it can't decode
+            raise SettingsError(f"{key} holds bytes that are no UTF-8 text, which no setting may", key)
 
 
 def at_least(key: str, value: float, low: float) -> None:
@@ -213,8 +276,17 @@ def show(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, (list, tuple)):
-        return f"[{','.join(show(each) for each in value)}]"
+        return f"[{','.join(_show_item(each) for each in value)}]"
     return str(value)
+
+
+def _show_item(value: Any) -> str:
+    """An item of a list as `split_list` reads it."""
+    if not isinstance(value, str):
+        return show(value)
+    if value and value == value.strip() and not _ODD.search(value):
+        return value
+    return '"' + re.sub(r'([\\"])', r"\\\1", value) + '"'
 
 
 def plain(value: Any) -> Any:

@@ -19,6 +19,7 @@ from typing import Any
 from launcher import admit, execute, processes, run_ids, runs, snapshot
 from launcher.errors import LauncherError
 from launcher.facts import Facts
+from launcher.paths import expanded
 from launcher.plan import Plan, to_json
 from launcher.remote import pointers
 from launcher.remote.address import Address
@@ -84,7 +85,7 @@ def _label(name: str, path: str | None) -> str:
 
 
 def _content(name: str, path: str | None) -> bytes:
-    return os.environb[name.encode()] if path is None else Path(path).expanduser().read_bytes()
+    return os.environb[name.encode()] if path is None else expanded(path).read_bytes()
 
 
 def send_code(plan: Plan, code: Mapping[str, Path], address: Address) -> None:

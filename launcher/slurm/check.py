@@ -123,6 +123,9 @@ def _check_flags(flags: Iterable[str]) -> None:
 
 def _check_run_root(facts: Facts, slurm: SlurmFacts) -> None:
     """A folder that only this machine has would lose every run. Nodes that are this machine share all it has."""
+    for odd, why in (("%", "Slurm expands % in paths"), ("\\", "Slurm takes \\ out of paths")):
+        if odd in facts.run_root:
+            raise SettingsError(f"run_root={facts.run_root}: {why}; name another folder", "run_root")
     if slurm.nodes_are_here:
         return
     local = ("/tmp/", "/var/tmp/", "/dev/shm/", "/run/")

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 
 from launcher import human, runs
 from launcher.errors import UsageError
+from launcher.paths import expanded
 from launcher.verbs.arguments import Parser, all_runs, found, newest, split
 
 
@@ -27,7 +27,7 @@ def main(arguments: list[str]) -> int:
     from launcher.remote import fetching
 
     for run in chosen:
-        folder = Path(to).expanduser().absolute() / run.id if to is not None else run.folder
+        folder = expanded(to).absolute() / run.id if to is not None else run.folder
         brought = fetching.fetch(run, folder, say=lambda text: print(text, file=sys.stderr, flush=True))
         print(f"{run.id}  {brought.files} files, {human.size(brought.bytes)} brought to {folder}")
         for name in brought.gone:

@@ -12,6 +12,7 @@ from containers import catalogue, find, image_recipes, images, preflight, refere
 from containers.catalogue import Release
 from containers.runtime import ALIASES
 from launcher.errors import Unavailable, UsageError
+from launcher.paths import expanded
 from launcher.schema import Container
 from launcher.tables import pairs, table
 from recipes.typed import SettingsError, not_a_choice
@@ -113,7 +114,7 @@ def _build(names: Sequence[str], options: dict[str, str]) -> int:
             options=[each for each in options.get("flags", "").strip("[]").split(",") if each],
             file=str(file),
             folder=folder,
-            target=target if format == "docker" else str(Path(target).expanduser().absolute()),
+            target=target if format == "docker" else str(expanded(target).absolute()),
         )
         code = subprocess.run(argv, stdin=subprocess.DEVNULL, cwd=folder, check=False).returncode
     if code != 0:
@@ -147,12 +148,12 @@ def _pull(names: Sequence[str], options: dict[str, str]) -> int:
     if kind is None:
         raise UsageError("image pull needs to know for what: say container=docker, podman or apptainer")
     runtime = preflight.choose(ALIASES.get(kind, kind), find.installed(find.ask_here))
-    credentials = pull.read_key(Path(options["key"]).expanduser(), "key") if "key" in options else None
+    credentials = pull.read_key(expanded(options["key"]), "key") if "key" in options else None
     try:
         pulled = pull.pull(
             image,
             runtime,
-            Path(options.get("container.cache", Container().cache)).expanduser(),
+            expanded(options.get("container.cache", Container().cache)),
             architecture=find.architecture(find.ask_here),
             ask=find.ask_here,
             credentials=credentials,

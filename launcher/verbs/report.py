@@ -8,6 +8,7 @@ from pathlib import Path
 
 from launcher import queues, run_ids, runs, tables
 from launcher.errors import UsageError
+from launcher.paths import expanded
 from launcher.report import compared, markdown, page, plain, read, sections
 from launcher.report.document import Document
 from launcher.verbs.arguments import Parser, all_runs, found, newest_whole, split
@@ -73,7 +74,7 @@ def _comparison(run: runs.Run) -> Document | None:
 
 
 def _write(path: Path, content: str, flag: str) -> None:
-    path = path.expanduser()
+    path = expanded(str(path))
     try:
         runs.write_text(path, content)
     except OSError as error:

@@ -55,9 +55,9 @@ def test_a_wrong_request_is_refused_in_words(words: tuple[str, ...], says: str) 
 @pytest.mark.parametrize(
     ("yaml", "says"),
     [
-        ("kind: slurm\ntime: 24:00:00\n", "cluster.time is text"),
-        ("kind: slurm\nqos: no\n", "cluster.qos is text, and false is true or false: quote it"),
-        ("kind: slurm\naccount: 1.10\n", "cluster.account is text, and 1.1 is a number: quote it"),
+        ("kind: slurm\ntime: 1:30:00\n", 'YAML reads 1:30:00 as 5400, a whole number: quote it, as "1:30:00" ('),
+        ("kind: slurm\nqos: no\n", 'cluster.qos is text, and YAML reads no as false: quote it, as "no" ('),
+        ("kind: slurm\naccount: 1.10\n", 'YAML reads 1.10 as 1.1, a number: quote it, as "1.10" ('),
         ("kind: slurm\npartitionn: x\n", "unknown key cluster.partitionn; did you mean cluster.partition?"),
         ("kind: sluurm\n", "cluster.kind=sluurm is not one of local, ssh, slurm; did you mean slurm?"),
     ],
@@ -69,6 +69,7 @@ def test_a_site_file_with_a_number_where_text_is_meant_is_refused(tmp_path: Path
     with pytest.raises(UsageError) as error:
         make(cell)
     assert says in str(error.value)
+    assert str(error.value).endswith(f" ({tmp_path}/cluster/site.yaml:{1 if 'sluurm' in yaml else 2})")
 
 
 @pytest.mark.parametrize("preset", PRESETS)

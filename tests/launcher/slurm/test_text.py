@@ -160,12 +160,18 @@ def test_advice_is_for_the_dtype_of_the_partitions_gpus() -> None:
         (("gpus=0", "cluster.flags=['--array=1-3']"), "--array is set by the launcher itself"),
         (("gpus=0", "cluster.flags=['--partition=x']"), "say cluster.partition= instead"),
         (("gpus=0", "cluster.account=a b"), "holds a blank"),
-        (("gpus=0", "run_root=/a%b"), "Slurm expands %"),
     ],
 )
 def test_what_the_cluster_cannot_give_is_refused_before_anything_is_queued(words: tuple[str, ...], says: str) -> None:
     with pytest.raises(UsageError) as error:
         plan_of(*words)
+    assert says in str(error.value)
+
+
+@pytest.mark.parametrize(("folder", "says"), [("/a%b", "Slurm expands %"), ("/a\\b", "Slurm takes \\ out of paths")])
+def test_a_run_root_that_slurm_would_read_otherwise_is_refused(folder: str, says: str) -> None:
+    with pytest.raises(UsageError) as error:
+        plan_of("gpus=0", facts=dataclasses.replace(LOGIN, run_root=folder))
     assert says in str(error.value)
 
 
