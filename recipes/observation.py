@@ -13,6 +13,7 @@
      "audit": "",                                        where a second witness disagrees
      "parameters": [{"group": "norm" | "kept" | "other", "dtype", "elements"}],
      "optimizer": {dtype: elements},                     what optimizers stepped; empty where no step was taken
+     "reduced": {dtype: elements},                       gradients summed over ranks; empty where none were seen
      "float32": {"switches": {name: setting}, "arithmetic": {product: "float32" | "tf32" | "bfloat16"}},
      "xla_clusters": None,
      "problems": [text]}                                 why this step couldn't be observed
@@ -86,6 +87,7 @@ def head(
         "audit": "",
         "parameters": list(parameters),
         "optimizer": {},
+        "reduced": {},
         "float32": {"switches": {}, "arithmetic": {}},
         "xla_clusters": None,
         "problems": [],

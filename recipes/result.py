@@ -33,7 +33,7 @@ class Result:
     effective: dict[str, Any]
     """The same, every auto resolved."""
     observed: dict[str, Any]
-    """verdict, why, dtype, half_flop_share, param_dtypes, tf32, xla_clusters, device: as they were seen."""
+    """verdict, why, dtype, half_flop_share, param_dtypes, reduce_dtype, tf32, xla_clusters, device: as seen."""
     throughput: dict[str, Any]
     """unit, mean, median, p10, p90, warmup_steps, steps."""
     peak_memory_bytes: int | None

@@ -49,10 +49,19 @@ def observed(reports: Iterable[Report], planned: Iterable[int] = ()) -> dict[str
         if flops.total()
         else None,
         "param_dtypes": dict(elements),
+        "reduce_dtype": _reduce_dtype(reports),
         "tf32": ("tf32" in found) if found else None,
         "xla_clusters": last["xla_clusters"] if last else None,
         "device": devices.most_common(1)[0][0] if devices else None,
     }
+
+
+def _reduce_dtype(reports: Iterable[Report]) -> str | None:
+    """In which gradients were summed over the ranks; None where no sum was seen."""
+    reduced: Counter[str] = Counter()
+    for report in reports:
+        reduced.update(report.get("reduced", {}))
+    return reduced.most_common(1)[0][0] if reduced else None
 
 
 def judge(reports: Sequence[Report], planned: Iterable[int] = ()) -> tuple[str, str]:
@@ -160,6 +169,7 @@ def _of_step(report: Report) -> Iterator[Finding]:
         yield from _half_where_due(calls, rule)
         yield from _lists(report)
     yield from _parameters(report)
+    yield from _reduction(report)
     yield from _float32(report)
 
 
@@ -312,6 +322,21 @@ def _optimizer(reports: Sequence[Report]) -> Iterator[Finding]:
         yield CONTRADICTED, f"the optimizer stepped {', '.join(stepped)} weights, and {level} steps float32 ones"
 
 
+def _reduction(report: Report) -> Iterator[Finding]:
+    """What steps float32 weights is summed over the ranks in float32. Reports of before this was seen lack it."""
+    rule, reduced = report["rule"], report.get("reduced", {})
+    if rule["level"] == "o3" or (rule["level"] == "o2" and not rule["masters"]):
+        return
+    narrow = {dtype: elements for dtype, elements in reduced.items() if _is_half(dtype)}
+    if sum(narrow.values()) > (1 - ENOUGH) * sum(reduced.values()):
+        yield (
+            CONTRADICTED,
+            f"{_percent(sum(narrow.values()), sum(reduced.values()))} of the gradients were summed over the ranks in "
+            f"{' and '.join(sorted(narrow))}, and {rule['level']} does that in float32: give precision.optimizer the "
+            "model as DDP wraps it, and FSDP reduce_dtype=torch.float32",
+        )
+
+
 def _float32(report: Report) -> Iterator[Finding]:
     """Whether float32 products were float32. At o0 nothing may even be allowed to round them."""
     rule, found = report["rule"], report["float32"]
@@ -346,6 +371,7 @@ def _summary(reports: Sequence[Report]) -> str:
     return (
         f"{dtype} in {' and '.join(shares)} matrix FLOPs at step{'s' * (len(steps) > 1)} "
         f"{', '.join(map(str, steps))} on {ranks} rank{'s' * (ranks > 1)}"
+        + (f"; gradients summed over the ranks in {reduced}" if (reduced := _reduce_dtype(reports)) else "")
         + (f"; kept in float32 as asked: {_tell(asked)}" if asked else "")
         + (f"; in other dtypes: {_tell(other)}" if other else "")
     )

@@ -42,6 +42,8 @@ class Record:
     calls: list[Call] = field(default_factory=list)
     unaccounted: Counter[str] = field(default_factory=Counter)
     """What may have multiplied matrices and couldn't be counted -> times."""
+    reduced: Counter[str] = field(default_factory=Counter)
+    """dtype -> elements of gradients that were summed over ranks in it."""
 
 
 _WIDTH = {"complex128": 16, "float64": 8, "complex64": 8, "float32": 4, "float16": 2, "bfloat16": 2}

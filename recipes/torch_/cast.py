@@ -63,8 +63,9 @@ def _some(names: Sequence[str], limit: int = 12) -> str:
 
 
 @torch.no_grad()
-def to_dtype(model: nn.Module, dtype: torch.dtype, keep: Iterable[nn.Module]) -> None:
-    """Cast floating parameters and buffers to `dtype` in place, but for those anywhere inside the modules of `keep`.
+def to_dtype(model: nn.Module, dtype: torch.dtype, keep: Iterable[nn.Module], *, buffers: bool) -> None:
+    """Cast floating parameters, and with `buffers` these too, to `dtype` in place, but for those anywhere inside the
+    modules of `keep`.
 
     Parameters stay the same objects. One that is shared with a kept module is kept.
     """
@@ -74,7 +75,7 @@ def to_dtype(model: nn.Module, dtype: torch.dtype, keep: Iterable[nn.Module]) ->
             if parameter.dtype in CAST and id(parameter) not in kept:
                 parameter.data = parameter.data.to(dtype)
         for name, buffer in list(module.named_buffers(recurse=False)):
-            if buffer.dtype in CAST and id(buffer) not in kept:
+            if buffers and buffer.dtype in CAST and id(buffer) not in kept:
                 setattr(module, name, buffer.to(dtype))
         if isinstance(module, nn.RNNBase):
             module.flatten_parameters()  # cuDNN wants an RNN's weights in one piece of memory

@@ -15,7 +15,7 @@ from torch.utils.flop_counter import flop_registry
 from recipes.torch_ import flops
 from recipes.torch_.calls import Call, Record, dtype_name, tensors
 
-LIGHT, COMPOSITE, MATRIX, UNKNOWN = "light", "composite", "matrix", "unknown"
+LIGHT, COMPOSITE, MATRIX, REDUCTION, UNKNOWN = "light", "composite", "matrix", "reduction", "unknown"
 
 
 class Dispatched(TorchDispatchMode):
@@ -57,6 +57,9 @@ class Dispatched(TorchDispatchMode):
         if kind == UNKNOWN:
             self.record.unaccounted[str(func)] += 1
             return func(*args, **kwargs)
+        if kind == REDUCTION:
+            self._note_reduction(func, args)
+            return func(*args, **kwargs)
         if kind == COMPOSITE:
             with self:
                 return func.decompose(*args, **kwargs)
@@ -74,6 +77,13 @@ class Dispatched(TorchDispatchMode):
     def in_optimizer(self) -> bool:
         """Whether it is the optimizer's own arithmetic: a closure's forward and backward are not."""
         return bool(self.optimizer_steps) and not torch.is_grad_enabled() and not in_backward()
+
+    def _note_reduction(self, func: Any, args: Any) -> None:
+        """DDP and FSDP reduce gradients in flat pieces of memory; what has a shape is a model's own activations."""
+        reduced = args[1:2] if "reduce_scatter_base" in func._schema.name else args[:1]
+        for each in tensors(reduced):
+            if each.dim() == 1 and each.is_floating_point():
+                self.record.reduced[dtype_name(each.dtype)] += each.numel()
 
     def _run(self, func: Any, args: Any, kwargs: Any) -> Any:
         name = func._schema.name.partition("::")[2]
@@ -174,4 +184,6 @@ def _kind(func: Any) -> str:
     namespace, _, name = func._schema.name.partition("::")
     if namespace not in flops.KNOWN_NAMESPACES:
         return UNKNOWN
+    if "c10d" in namespace and "reduce" in name:
+        return REDUCTION
     return MATRIX if flops.is_matrix_operation(name) else LIGHT

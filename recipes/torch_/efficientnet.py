@@ -100,7 +100,7 @@ def train(run: Run) -> None:
     net = precision.cast(Net(hyper).to(world.device, memory_format=torch.channels_last))
     model = run.wrap(net)
     adam = torch.optim.Adam(net.parameters(), lr=hyper.lr, eps=ADAM_EPSILON, fused=world.fused)
-    optimizer = precision.optimizer(net, adam)
+    optimizer = precision.optimizer(model, adam)
 
     def resized(pixels: torch.Tensor) -> torch.Tensor:
         """Bytes [batch, 3, 32, 32] as floats from 0 to 1 [batch, 3, size, size]."""

@@ -85,7 +85,7 @@ def train(run: Run) -> None:
     generator, discriminator = run.wrap(both["generator"]), run.wrap(judge)
     makers = torch.optim.Adam(both["generator"].parameters(), lr=hyper.generator_lr, eps=EPSILON, fused=world.fused)
     judges = torch.optim.RMSprop(judge.parameters(), lr=hyper.discriminator_lr, alpha=RMSPROP_DECAY, eps=EPSILON)
-    makers, judges = precision.optimizer(both, makers), precision.optimizer(both, judges)
+    makers, judges = precision.optimizer(generator, makers), precision.optimizer(discriminator, judges)
 
     def made(count: int) -> torch.Tensor:
         noise = torch.rand(count, NOISE, device=world.device) * 2 - 1

@@ -15,7 +15,6 @@ from recipes.torch_.cast import NORMS, floats_to, matching, to_dtype
 from recipes.torch_.distributed_guard import (
     refuse_late_cast,
     refuse_sharded,
-    refuse_wrapped,
     same_on_all_ranks,
     several_ranks,
 )
@@ -23,6 +22,7 @@ from recipes.torch_.float32 import compute_in_float32
 from recipes.torch_.masters import Masters
 from recipes.torch_.operations import OperationLists, refuse_unreachable
 from recipes.torch_.precision import Precision, StepOutcome
+from recipes.torch_.reduction import reduce_in_float32, wrapped_by_ddp
 
 
 class Autocast(Precision):
@@ -34,15 +34,19 @@ class Autocast(Precision):
         if self.allow or self.deny:
             self._lists = OperationLists(self.allow, self.deny, self.dtype, self.device.type)
         self._cast: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+        """The modules of all models that were cast."""
         self._stepping = False
+        self._unscaled: set[torch.Tensor] = set()
+        """The float32 parameters of all optimizers, where there is a loss scale."""
 
     def cast(self, model: nn.Module) -> nn.Module:
-        refuse_wrapped(model)
+        super().cast(model)
         self.kept = matching(model, self.amp.keep_fp32)
         kept = [model.get_submodule(name) for name in self.kept]
         refuse_unreachable(model, kept, self.allow, self.deny)
         self._convert(model, kept)
-        self._cast.add(model)
+        for module in model.modules():
+            self._cast.add(module)
         return model
 
     def _convert(self, model: nn.Module, kept: list[nn.Module]) -> None:
@@ -53,8 +57,21 @@ class Autocast(Precision):
         if not any(module in self._cast for module in model.modules()):
             raise RuntimeError("precision.optimizer(model, ...) comes after precision.cast(model)")
         refuse_late_cast(model)
+        if self.loss_scale.mode != "none":
+            self._refuse_to_unscale_twice(optimizer)
         optimizer.register_step_pre_hook(self._refuse_direct_step)
         return optimizer
+
+    def _refuse_to_unscale_twice(self, optimizer: Optimizer) -> None:
+        """The scale is taken from a gradient in place: a second optimizer would take it from what is left."""
+        own = [each for group in optimizer.param_groups for each in group["params"] if each.dtype == torch.float32]
+        for name, parameter in self._named_parameters():
+            if parameter in self._unscaled and any(parameter is each for each in own):
+                raise RuntimeError(
+                    f"parameter {name} is in two optimizers, and the loss scale would be taken from its gradient "
+                    "twice; give it to one of them, or say amp.dtype=bfloat16, which needs no loss scale"
+                )
+        self._unscaled.update(own)
 
     def _refuse_direct_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         if not self._stepping:
@@ -75,12 +92,15 @@ class Autocast(Precision):
 
 
 class HalfModelNoMasters(Autocast):
-    """o2 with amp.master_weights=false: half-precision model with float32 norms, and autocast on."""
+    """o2 with amp.master_weights=false: half-precision model with float32 norms, and autocast on.
+
+    Buffers stay as they are: what is computed from a table of frequencies or of positions is only as exact as it is.
+    """
 
     def _convert(self, model: nn.Module, kept: list[nn.Module]) -> None:
         super()._convert(model, kept)
         norms = [module for module in model.modules() if isinstance(module, NORMS)]
-        to_dtype(model, self.dtype, [*kept, *norms])
+        to_dtype(model, self.dtype, [*kept, *norms], buffers=False)
 
 
 class HalfModelFloat32Masters(HalfModelNoMasters):
@@ -89,64 +109,81 @@ class HalfModelFloat32Masters(HalfModelNoMasters):
     The masters start from the weights that the model had before it was cast. From the rounded ones, updates that are
     small beside a rounding step move no weight of the model for a long time, and then many at once; from these, as many
     weights cross to the next value in each step as float32 would move them on average. Gradients of several
-    micro-batches are added up in float32, but where there are several ranks: there they are moved once, after the
-    backward that reduces them over the ranks, since what was moved before would never be reduced.
+    micro-batches, and of the ranks of DDP, are added up in float32.
     """
 
     def __init__(self, **arguments: Any) -> None:
         super().__init__(**arguments)
-        self._masters: dict[Optimizer, Masters] = {}
+        self._masters = Masters()
         self._unrounded: dict[torch.Tensor, torch.Tensor] = {}
+        self._reducing: weakref.WeakSet[nn.Module] = weakref.WeakSet()
 
     def _convert(self, model: nn.Module, kept: list[nn.Module]) -> None:
         trained = [each for each in model.parameters() if each.dtype == torch.float32 and each.requires_grad]
         before = {parameter: parameter.data for parameter in trained}
         super()._convert(model, kept)
         self._unrounded |= {each: weights for each, weights in before.items() if each.dtype == self.dtype}
+        model.register_load_state_dict_post_hook(_FollowLoaded(self._masters))
 
     def optimizer(self, model: nn.Module, optimizer: Optimizer) -> Optimizer:
         if optimizer in self._masters:
             raise RuntimeError("precision.optimizer was called twice for the same optimizer")
         refuse_sharded(model)
         super().optimizer(model, optimizer)
+        reduced: dict[torch.Tensor, bool] = {}
+        for each in wrapped_by_ddp(model):
+            if each not in self._reducing:
+                reduce_in_float32(self._masters, each)
+                self._reducing.add(each)
+            reduced |= dict.fromkeys(each.parameters(), each.find_unused_parameters)
         own = [each for group in optimizer.param_groups for each in group["params"]]
         unrounded = {each: self._unrounded.pop(each) for each in own if each in self._unrounded}
         if not same_on_all_ranks(list(unrounded.values())):
             unrounded = {}  # DDP made the rounded weights alike, and nothing else is
-        masters = self._masters[optimizer] = Masters(optimizer, unrounded)
-        for module in model.modules():
-            if module in self._cast:  # a function, not a method: copying the model must not copy the masters
-                module.register_load_state_dict_post_hook(lambda *_: masters.follow_weights())
+        names = {parameter: name for name, parameter in self._named_parameters()}
+        self._masters.add(optimizer, names, unrounded)
+        for parameter in own:
+            weight = self._masters.of(parameter)
+            if weight is not None:
+                weight.adds = parameter in reduced or not several_ranks()
+                weight.blank = reduced.get(parameter, False)
         return optimizer
 
+    def master_parameters(self) -> dict[str, torch.Tensor]:
+        self._masters.follow()
+        found = super().master_parameters()
+        masters = {name: self._masters.of(parameter) for name, parameter in found.items()}
+        return {name: each if (weight := masters[name]) is None else weight.master for name, each in found.items()}
+
     def backward(self, loss: torch.Tensor) -> None:
-        if not several_ranks():
-            for masters in self._masters.values():
-                masters.take_gradients()  # those of the micro-batches before this one
-        super().backward(loss)
+        self._masters.hold()
+        try:
+            super().backward(loss)
+        finally:
+            self._masters.add_held()
 
     def step(self, optimizer: Optimizer, clip: float | None = None) -> StepOutcome:
-        masters = self._masters.get(optimizer)
-        if masters is None:
+        masters = self._masters
+        if optimizer not in masters:
             raise RuntimeError(
                 "precision.step(optimizer) comes after optimizer = precision.optimizer(model, optimizer)"
             )
-        if clip is None and self.loss_scale.mode == "none" and masters.lends():
-            masters.lend_gradients()
+        masters.follow(optimizer)
+        if clip is None and self.loss_scale.mode == "none" and masters.lends(optimizer):
+            masters.lend_gradients(optimizer)
         else:
-            masters.take_gradients()
+            masters.take_gradients(optimizer)
         outcome = super().step(optimizer, clip)
-        masters.give_weights()
-        masters.drop_gradients()
+        masters.give_weights(optimizer)
+        masters.drop_gradients(optimizer)
         return outcome
 
     def state_dict(self) -> dict[str, Any]:
-        return {**super().state_dict(), "masters": [each.state() for each in self._masters.values()]}
+        return {**super().state_dict(), "masters": self._masters.state()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
-        for masters, saved in zip(self._masters.values(), state["masters"], strict=True):
-            masters.load(saved)
+        self._masters.load(state["masters"])
 
 
 class HalfModel(Autocast):
@@ -155,7 +192,7 @@ class HalfModel(Autocast):
     def _convert(self, model: nn.Module, kept: list[nn.Module]) -> None:
         for module in kept:
             compute_in_float32(module, self.device.type, outputs_to=self.dtype)
-        to_dtype(model, self.dtype, kept)
+        to_dtype(model, self.dtype, kept, buffers=True)
 
     def forward(self) -> AbstractContextManager[Any]:
         return contextlib.nullcontext()
@@ -179,6 +216,21 @@ MECHANISMS: dict[str, type[Precision]] = {
     "half_model_no_masters": HalfModelNoMasters,
     "half_model": HalfModel,
 }
+
+
+class _FollowLoaded:
+    """A model's hook for when weights were loaded. Copies and pickles of the model have one that does nothing."""
+
+    def __init__(self, masters: Masters | None = None) -> None:
+        self._masters = None if masters is None else weakref.ref(masters)
+
+    def __call__(self, *_: Any) -> None:
+        masters = self._masters and self._masters()
+        if masters is not None:
+            masters.follow()
+
+    def __reduce__(self) -> tuple[type[_FollowLoaded], tuple[()]]:
+        return _FollowLoaded, ()
 
 
 @contextlib.contextmanager

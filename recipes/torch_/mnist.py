@@ -39,7 +39,7 @@ def train(run: Run) -> None:
 
     net = precision.cast(Net(hyper).to(world.device))
     model = run.wrap(net)
-    optimizer = precision.optimizer(net, torch.optim.Adadelta(net.parameters(), lr=hyper.lr, rho=hyper.rho))
+    optimizer = precision.optimizer(model, torch.optim.Adadelta(net.parameters(), lr=hyper.lr, rho=hyper.rho))
 
     def loss_of(chosen: torch.Tensor) -> torch.Tensor:
         """Of one micro-batch, whose indices have shape [samples]."""

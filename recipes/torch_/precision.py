@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Mapping
+import weakref
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -86,6 +87,7 @@ class Precision:
         """Names of the modules that `amp.keep_fp32` keeps in float32, once a model was cast."""
         self._scaler: NoScale | LossScaler = make_scaler(loss_scale, device)
         self._witnesses: list[Witness] = []
+        self._models: list[weakref.ref[nn.Module]] = []
 
     @staticmethod
     def of(
@@ -122,14 +124,30 @@ class Precision:
         an operation list that couldn't be kept in this model.
         """
         refuse_wrapped(model)
+        self._models.append(weakref.ref(model))
         return model
 
     def optimizer(self, model: nn.Module, optimizer: Optimizer) -> Optimizer:
         """The same optimizer, made to step what the level wants stepped. Once for each optimizer, after `cast`.
 
-        `model` is the one that was cast, wrapped or not. Raises `RuntimeError` where it was not, or was cast too late.
+        `model` is the one that was cast or a part of it, as it will be trained: in DDP, if in DDP, since the gradients'
+        reduction over the ranks is made float32 here. Raises `RuntimeError` where it was not cast, or too late.
         """
         return optimizer
+
+    def master_parameters(self) -> dict[str, torch.Tensor]:
+        """The weights that optimizers step, by their names in the model: float32 masters at o2, else the model's own.
+
+        For averages of weights and the like, which from the model's rounded ones would be averages of roundings. To
+        change weights, change the model's; masters follow. Names in a second model that was cast begin with `1/`.
+        """
+        return dict(self._named_parameters())
+
+    def _named_parameters(self) -> Iterator[tuple[str, torch.Tensor]]:
+        for number, reference in enumerate(self._models):
+            model = reference()
+            for name, parameter in model.named_parameters() if model is not None else ():
+                yield (f"{number}/{name}" if number else name), parameter
 
     def forward(self) -> AbstractContextManager[Any]:
         """Everything from the model's inputs to the loss goes in here; backward and step don't."""
@@ -192,7 +210,7 @@ class Precision:
 
     def state_dict(self) -> dict[str, Any]:
         """Loss scale with its counts, and master weights: what the model's and optimizers' own states don't hold."""
-        return {"level": self.level, "dtype": str(self.dtype), "scaler": self._scaler.state_dict(), "masters": []}
+        return {"level": self.level, "dtype": str(self.dtype), "scaler": self._scaler.state_dict(), "masters": {}}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a saved state. After `optimizer` was called for each optimizer, in the order they were saved in.

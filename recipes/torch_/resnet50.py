@@ -83,7 +83,7 @@ def train(run: Run) -> None:
     others = [each for each in net.parameters() if each.ndim == 1]  # of norms, and the last layer's bias
     groups = [{"params": decayed, "weight_decay": hyper.weight_decay}, {"params": others, "weight_decay": 0.0}]
     sgd = torch.optim.SGD(groups, lr=hyper.lr, momentum=hyper.momentum, fused=world.fused)
-    optimizer = precision.optimizer(net, sgd)
+    optimizer = precision.optimizer(model, sgd)
 
     def loss_of(micro_batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
         images, labels = micro_batch

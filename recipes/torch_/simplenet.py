@@ -33,7 +33,7 @@ def train(run: Run) -> None:
 
     net = precision.cast(Net(hyper).to(world.device))
     model = run.wrap(net)
-    optimizer = precision.optimizer(net, torch.optim.SGD(net.parameters(), lr=hyper.lr))
+    optimizer = precision.optimizer(model, torch.optim.SGD(net.parameters(), lr=hyper.lr))
 
     def loss_of(chosen: torch.Tensor) -> torch.Tensor:
         return mse_loss(model(precision.input(inputs[chosen])).float(), labels[chosen])

@@ -68,6 +68,7 @@ class Watch:
             "unaccounted": dict(self.mode.record.unaccounted),
             "audit": audit.disagreement(calls, seen) if profile is not None else "",
             "optimizer": dict(self._stepped),
+            "reduced": dict(self.mode.record.reduced),
             "float32": {"switches": self._switches, "arithmetic": self._arithmetic},
             "problems": self.problems,
         }

@@ -449,6 +449,33 @@ def test_many_reasons_are_cut_short() -> None:
     assert why.endswith("; and 5 more")
 
 
+@pytest.mark.parametrize(
+    ("level", "reduced", "judgement"),
+    [
+        ("o2", {"bfloat16": 900, "float32": 100}, "contradicted"),
+        ("o2", {"float32": 1000}, "proved"),
+        ("o2", {"bfloat16": 5, "float32": 995}, "proved"),
+        ("o1", {"bfloat16": 1000}, "contradicted"),
+        ("o3", {"bfloat16": 1000}, "proved"),
+        ("o2", {}, "proved"),
+    ],
+)
+def test_gradients_are_summed_over_the_ranks_in_float32(level: str, reduced: dict[str, int], judgement: str) -> None:
+    seen = of_level(level, reduced=reduced)
+    found, why = judged(seen)
+    assert found == judgement, why
+    assert ("summed over the ranks in" in why) == bool((reduced and level != "o3") or (reduced and found == "proved"))
+    assert verdict.observed([seen])["reduce_dtype"] == (
+        max(reduced, key=lambda each: reduced[each]) if reduced else None
+    )
+
+
+def test_reports_from_before_reductions_were_seen_are_judged_as_they_are() -> None:
+    old = of_level("o2")
+    old.pop("reduced", None)
+    assert judged(old)[0] == "proved"
+
+
 def test_observed_has_the_fields_of_the_result() -> None:
     last = of_level("o2", step=2, float32={"switches": {}, "arithmetic": {"matmul": "float32"}})
     found = verdict.observed([last, of_level("o2")])
@@ -457,6 +484,7 @@ def test_observed_has_the_fields_of_the_result() -> None:
         "dtype": "bfloat16",
         "half_flop_share": 1.0,
         "param_dtypes": {"bfloat16": 10, "float32": 2},
+        "reduce_dtype": None,
         "tf32": False,
         "xla_clusters": None,
         "device": "cpu",

@@ -98,6 +98,115 @@ def micro_batches_are_averaged_over_the_ranks(rank):
         assert torch.allclose(master, parameter.detach() - parameter.grad, atol=0.01)
 
 
+def one_weight(precision, wrap=True, **options):
+    """A weight of 0 in DDP, whose gradient is its input."""
+    net = nn.Linear(1, 1, bias=False)
+    nn.init.zeros_(net.weight)
+    model = DistributedDataParallel(precision.cast(net), **options)
+    optimizer = precision.optimizer(model if wrap else net, torch.optim.SGD(net.parameters(), lr=1.0))
+    return net, model, optimizer
+
+
+def backward(precision, model, gradient, last):
+    with contextlib.nullcontext() if last else model.no_sync():
+        with precision.forward():
+            loss = model(precision.input(torch.full((1, 1), gradient))).float().sum()
+        precision.backward(loss)
+
+
+def equal_gradients_add_up(rank, dtype, bucket_view=False):
+    """512 micro-batches of 1/512 each: half precision stops at a half."""
+    precision = Precision.of(Amp(level="o2", dtype=dtype), LossScale(mode="none"), CPU)
+    net, model, optimizer = one_weight(precision, gradient_as_bucket_view=bucket_view)
+    for _ in range(2):  # DDP forms its buckets anew after the first reduction
+        for micro in range(512):
+            backward(precision, model, 2.0**-9, last=micro == 511)
+        assert net.weight.grad.item() == 1.0
+        assert precision.step(optimizer, clip=1e9).grad_norm.item() == 1.0
+        optimizer.zero_grad()
+    assert optimizer.param_groups[0]["params"][0].item() == -2.0
+
+
+def ranks_are_summed_in_float32(rank):
+    """256 on one rank, 1 and 1 and 1 on the other: 259 is no bfloat16, nor is its half."""
+    precision = Precision.of(Amp(level="o2", dtype="bfloat16"), LossScale(mode="none"), CPU)
+    net, model, optimizer = one_weight(precision)
+    for micro in range(3):
+        backward(precision, model, 1.0 if rank else 256.0 * (micro == 0), last=micro == 2)
+    assert precision.step(optimizer, clip=1e9).grad_norm.item() == 129.5
+    backward(precision, model, 1.0, last=True)  # on top of what was not cleared, which is rounded
+    backward(precision, model, 1.0, last=True)
+    assert net.weight.grad.dtype == torch.bfloat16
+    assert precision.step(optimizer, clip=1e9).grad_norm.item() == 130.0 + 2.0
+    model.zero_grad()
+    backward(precision, model, 1.0, last=True)
+    assert precision.step(optimizer, clip=1e9).grad_norm.item() == 1.0
+
+
+def a_model_with_norms_and_unused_parts(rank):
+    """As one rank with all the data would: other dtypes in other buckets, and a part that one rank doesn't use."""
+    precision = Precision.of(Amp(level="o2", dtype="bfloat16"), LossScale(mode="none"), CPU)
+    parts = nn.ModuleDict({"body": network(), "more": nn.Linear(4, 4), "idle": nn.Linear(4, 4)})
+
+    class Sometimes(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.parts = parts
+
+        def forward(self, inputs, more):
+            found = self.parts["body"](inputs)
+            return self.parts["more"](found) if more else found
+
+    net = precision.cast(Sometimes())
+    model = DistributedDataParallel(net, find_unused_parameters=True)
+    optimizer = precision.optimizer(model, torch.optim.SGD(net.parameters(), lr=0.1))
+    inputs = torch.randn(4, 8, generator=torch.Generator().manual_seed(rank))
+    for _ in range(3):
+        optimizer.zero_grad()
+        for micro in range(2):
+            with contextlib.nullcontext() if micro else model.no_sync():
+                with precision.forward():
+                    loss = model(precision.input(inputs), more=rank == 0 and micro == 0).float().square().mean()
+                precision.backward(loss)
+        precision.step(optimizer, clip=1.0)
+    assert parts["idle"].weight.grad is None
+    assert parts["more"].weight.grad is not None
+    masters = list(precision.master_parameters().values())
+    assert torch.equal(*everywhere(masters))
+    assert {each.dtype for each in masters} == {torch.float32}
+
+
+def a_model_given_without_its_wrapper_still_agrees(rank):
+    """Nobody told of DDP: torch's own sums, in half precision, which the proof sees."""
+    precision = Precision.of(Amp(level="o2", dtype="bfloat16"), LossScale(mode="none"), CPU)
+    _, model, optimizer = one_weight(precision, wrap=False)
+    for micro in range(3):
+        backward(precision, model, float(rank + micro), last=micro == 2)
+    precision.step(optimizer)
+    assert torch.equal(*everywhere([optimizer.param_groups[0]["params"][0]]))
+
+
+def a_communication_hook_of_ones_own_is_refused(rank):
+    from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+
+    precision = Precision.of(Amp(level="o2"), LossScale(), CPU)
+    model = DistributedDataParallel(precision.cast(network()))
+    model.register_comm_hook(None, allreduce_hook)
+    with pytest.raises(RuntimeError, match=r"reduces gradients in float32 by a communication hook.*amp=o1"):
+        precision.optimizer(model, torch.optim.SGD(model.parameters(), lr=0.1))
+
+
+def two_optimizers_over_one_ddp_model(rank):
+    precision = Precision.of(Amp(level="o2", dtype="bfloat16"), LossScale(mode="none"), CPU)
+    net, model, one = one_weight(precision)
+    other = precision.optimizer(model, torch.optim.SGD(net.parameters(), lr=0.5))
+    for micro in range(3):
+        backward(precision, model, 256.0 if micro == 0 else 1.0, last=micro == 2)
+    precision.step(one)
+    precision.step(other)
+    assert one.param_groups[0]["params"][0].item() == -258 * 1.5
+
+
 def casting_after_wrapping_is_refused(rank):
     for level in ("o0", "o1", "o2", "o3"):
         precision = Precision.of(Amp(level=level), LossScale(), CPU)
@@ -164,6 +273,14 @@ SCENARIOS = {
     "masters-bfloat16": lambda rank: masters_under_accumulation(rank, "bfloat16"),
     "masters-alike": masters_begin_alike,
     "averaged": micro_batches_are_averaged_over_the_ranks,
+    "equal-gradients-float16": lambda rank: equal_gradients_add_up(rank, "float16"),
+    "equal-gradients-bfloat16": lambda rank: equal_gradients_add_up(rank, "bfloat16"),
+    "equal-gradients-bucket-view": lambda rank: equal_gradients_add_up(rank, "bfloat16", bucket_view=True),
+    "ranks-in-float32": ranks_are_summed_in_float32,
+    "norms-and-unused": a_model_with_norms_and_unused_parts,
+    "without-wrapper": a_model_given_without_its_wrapper_still_agrees,
+    "own-hook": a_communication_hook_of_ones_own_is_refused,
+    "two-optimizers": two_optimizers_over_one_ddp_model,
     "cast-after-ddp": casting_after_wrapping_is_refused,
     "cast-inside-ddp": casting_inside_the_wrapper_is_refused,
     "fsdp": fsdp_is_refused_at_o2_and_works_by_its_own_masters_at_o1,

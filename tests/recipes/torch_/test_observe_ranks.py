@@ -49,8 +49,11 @@ def main(folder: pathlib.Path, rank: int, amp: Amp, wrapper: str, honest_ranks: 
 
 def train(rank: int, amp: Amp, wrapper: str, honest_ranks: int) -> dict[str, Any]:
     training = Training(Dense, amp)
-    if wrapper == "ddp":
+    if wrapper.startswith("ddp"):
         training.model = DistributedDataParallel(training.net)
+        given = training.net if wrapper == "ddp-unseen" else training.model
+        optimizer = torch.optim.SGD(training.net.parameters(), lr=0.01)
+        training.optimizer = training.precision.optimizer(given, optimizer)
     else:
         training.model = fully_shard(training.net)
         training.optimizer = torch.optim.SGD(training.model.parameters(), lr=0.01)
@@ -67,6 +70,18 @@ def test_ranks_under_ddp_are_proved_and_agree(amp: str, tmp_path: pathlib.Path) 
     assert first == second
     assert first["verdict"] == "proved", first["why"]
     assert "on 2 ranks" in first["why"]
+    assert first["reduce_dtype"] == "float32"
+    assert "gradients summed over the ranks in float32" in first["why"]
+
+
+def test_gradients_that_are_reduced_in_half_precision_are_contradicted(tmp_path: pathlib.Path) -> None:
+    for found in run_ranks(tmp_path, "o2", wrapper="ddp-unseen"):
+        assert found["verdict"] == "contradicted"
+        assert (
+            "100.0% of the gradients were summed over the ranks in bfloat16, and o2 does that in float32"
+            in found["why"]
+        )
+        assert found["reduce_dtype"] == "bfloat16"
 
 
 def test_sharded_parameters_are_proved(tmp_path: pathlib.Path) -> None:
