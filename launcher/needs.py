@@ -45,7 +45,7 @@ def _lacking(layout: DataLayout, names: tuple[str, ...], there: Collection[str])
 
 def check_secrets(spec: JobSpec, facts: Facts) -> None:
     for name, path in spec.launch.secrets.items():
-        label = path or f"${name}"
+        label = f"${name}" if path is None else path
         if label in facts.bad_secrets:
             given = f"secrets.{name}={path}" if path else f"secrets.{name}: {name}"
             raise SettingsError(f"{given} {facts.bad_secrets[label]}", f"secrets.{name}")

@@ -39,10 +39,14 @@ def origins(asked: Request, spec: JobSpec, plan: Plan) -> list[Origin]:
         places.setdefault("device", f"gpus={spec.launch.gpus}")
     wanted = dict(leaves(asked_for))
     return [
-        Origin(key=key, value=value, place=_place(key, value, wanted.get(key), places))
+        Origin(key=key, value=_shown(key, value), place=_place(key, value, wanted.get(key), places))
         for key, value in leaves(settled)
         if _concerns(key, spec)
     ]
+
+
+def _shown(key: str, value: Any) -> Any:
+    return "this shell's" if value is None and key.startswith(("env.", "secrets.")) else value
 
 
 def _concerns(key: str, spec: JobSpec) -> bool:

@@ -186,6 +186,12 @@ def _check_launch(launch: Launch) -> None:
                 f"secrets.{name} for its value in this shell",
                 f"env.{name}",
             )
+    for name, path in launch.secrets.items():
+        if path == "":
+            raise SettingsError(
+                f"secrets.{name}= names no file; say secrets.{name}=FILE, or secrets.{name} for this shell's value",
+                f"secrets.{name}",
+            )
     for name in set(launch.env) & set(launch.secrets):
         raise SettingsError(f"{name} is given both as env.{name} and as secrets.{name}", f"env.{name}")
     if not 0 <= launch.telemetry.every <= DAY:

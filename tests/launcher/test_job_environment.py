@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -117,6 +118,7 @@ def test_a_secret_comes_from_the_shell_and_ends_with_its_run(project: Path) -> N
         (["env.NVIDIA_TF32_OVERRIDE"], r"a plan depends on it; say env\.NVIDIA_TF32_OVERRIDE=VALUE"),
         (["secrets.NOT_SET"], r"secrets\.NOT_SET: NOT_SET is not set in this shell"),
         (["secrets.LD_PRELOAD"], r"secrets\.LD_PRELOAD: LD_PRELOAD is empty"),
+        (["secrets.A="], r"secrets\.A= names no file; say secrets\.A=FILE, or secrets\.A for this"),
         (["env_from=all"], r"env_from=all is not one of none, shell"),
     ],
 )
@@ -127,8 +129,6 @@ def test_what_cannot_be_passed_on_is_refused(
         monkeypatch.setenv(name, value)
     assert main(["plan", "device=cpu", f"run_root={tmp_path}", *words]) == 2
     error = capsys.readouterr().err
-    import re
-
     assert re.search(said, error), error
     assert "hush" not in error
 
