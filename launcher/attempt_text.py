@@ -22,6 +22,7 @@ status() {                                                # state, exit code or 
   done
 }
 write_status() { # one writer, written aside, renamed
+  __RECORDS__
   {
     printf '{"schema": 1, "state": "%s", "attempt": %s, "exit_code": %s, ' "$1" "$attempt" "$2" &&
       printf '"started": "%s", "before": %s, "ended": %s, "reason": "%s", ' "$started" "$before" "$3" "$4" &&
@@ -148,6 +149,28 @@ _SIGNALLED = r"""
 elif [ -n "$signalled" ]; then
   status failed "$code" "$ended" "ended by a signal from outside"
 """.strip()
+
+GROUP_READS = "umask 027 # the group that shares the root reads records and logs"
+"""A line of bash before a shared run's own records are made. What else runs has `umask 077`."""
+
+_OWN = r"""
+# Whoever owns the folders above could have put others in the place of these.
+for each in "$RUN" "$RUN/plan.json" "$CODE"; do
+  [ -O "$each" ] && continue
+  echo "error: $each is not $(id -un)'s, whose run this is" >&2
+  exit 1
+done
+""".strip()
+
+
+def status(shared: bool) -> str:
+    """The functions that write `status.json`."""
+    return fill(STATUS, records=GROUP_READS if shared else "")
+
+
+def begin(shared: bool) -> str:
+    """The beginning of an attempt; in a root that a group shares, behind a look at whose the run's folders are."""
+    return f"{_OWN}\n{GROUP_READS}\n{BEGIN}\numask 077" if shared else BEGIN
 
 
 def around(command: str, outliving: Wrapped | None, *, slurm: bool, sampled: bool) -> str:

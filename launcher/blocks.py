@@ -6,7 +6,7 @@ import dataclasses
 
 from containers.runtime import Runtime
 from containers.words import Late, Word, to_bash
-from launcher import comparison, contained
+from launcher import attempt_text, comparison, contained
 from launcher.plan import Plan
 from launcher.template import fill
 
@@ -32,6 +32,7 @@ conclude() ( # RUN/result.json, in what the control runs in
   __CONCLUDE__
 )
 measure() { # the arms in turn; what was measured stands in RUN/blocks, so that a comparison can go on
+  __RECORDS__
   local order=(__ORDER__) measured=0 broken="" arm folder code number relay said
   [ ! -e "$RUN/blocks" ] || measured=$(grep -c . "$RUN/blocks")
   for arm in "${order[@]:measured}"; do
@@ -91,6 +92,7 @@ def function(plan: Plan) -> str:
         out_of_memory=_OUT_OF_MEMORY,
         cool_down=str(plan.comparison.cool_down),
         conclude="\n  ".join(_conclusion(plan)),
+        records=attempt_text.GROUP_READS if plan.shared is not None else "",
     )
 
 

@@ -146,7 +146,7 @@ def describe(plan: Plan, argv: tuple[Word, ...]) -> Container:
         workdir=plan.script.folder(plan.run_dir) if plan.script and plan.script.bare else plan.code_dir,
         devices=chosen.devices,
         user=chosen.user,
-        cache=f"{plan.run_root}/{CACHE}",
+        cache=plan.own_folder(CACHE),
         name=_name(plan),
         network=chosen.network,  # type: ignore[arg-type]
         ipc=chosen.ipc,  # type: ignore[arg-type]

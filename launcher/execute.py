@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
+import stat
 import subprocess
 import sys
 import time
@@ -12,11 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import launcher
-from launcher import arms, blocks, job_environment, run_ids, runs, script, snapshot, states
+from launcher import arms, blocks, code_store, job_environment, run_ids, runs, script, snapshot, states
 from launcher import plan as plans
 from launcher.errors import LauncherError, UsageError, of_system
 from launcher.facts import Code
 from launcher.plan import PLACEHOLDER, Plan
+from recipes import records
 
 MAX_NAMES_TRIED = 100
 
@@ -43,9 +46,10 @@ def prepare(
     try:
         # First the plan, which says that the snapshot is needed: `rm` takes away what no plan names.
         write(plan, folder, passed)
+        place = Path(plan.code_dir).parent
         if code is not None:
-            snapshot.store(root, plan.code, code)
-        elif not Path(plan.code_dir).is_dir():
+            code_store.store(place, plan.code, code)
+        elif not code_store.is_there(place, plan.code):
             raise UsageError(f"the code snapshot {plan.code_dir} is not there")
         runs.write_json(folder / "provenance.json", came_from or provenance(plan))
     except OSError as error:
@@ -74,7 +78,8 @@ def write(plan: Plan, folder: Path, passed: Mapping[str, str] | None = None) -> 
         _put(folder / blocks.LAUNCHER, archive()[1], 0o600)
     for arm in plan.arms:
         for made in (Path(arm.run_dir).parent, Path(arm.run_dir)):
-            made.mkdir(mode=0o700, exist_ok=True)
+            with contextlib.suppress(FileExistsError):
+                runs.make_folder(made, shared=plan.shared is not None)
         write(arm, Path(arm.run_dir), passed)
 
 
@@ -94,7 +99,8 @@ def _lay_environment(plan: Plan, folder: Path, passed: Mapping[str, str] | None)
 def _put(path: Path, content: bytes, mode: int) -> None:
     aside = path.with_name(f".{path.name}")
     try:
-        with open(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "wb") as stream:
+        with open(aside, "wb", opener=records.record) as stream:
+            os.fchmod(stream.fileno(), stat.S_IMODE(os.fstat(stream.fileno()).st_mode) | mode)
             stream.write(content)
         aside.replace(path)
     finally:
@@ -195,11 +201,11 @@ def sweep(
 
 def _create(root: Path, plan: Plan) -> tuple[Path, Plan]:
     if plan.run_id != PLACEHOLDER:
-        return runs.create(root, plan.run_id), plan
+        return runs.create(root, plan.run_id, shared=plan.shared is not None), plan
     for _ in range(MAX_NAMES_TRIED):
         bound = plan.bind(run_ids.new_id(time.time()))
         try:
-            return runs.create(root, bound.run_id), bound
+            return runs.create(root, bound.run_id, shared=plan.shared is not None), bound
         except FileExistsError:
             continue
     raise UsageError(f"no free run id in {root} after {MAX_NAMES_TRIED} tries")

@@ -126,6 +126,7 @@ class Facts:
 
     host: str
     user: str
+    uid: int = 0
     home: str
     cwd: str
     """Folder that relative paths of the request start from."""

@@ -16,7 +16,7 @@ from containers.description import Container, Mount
 from containers.devices import JOB_GPUS, needs_job_gpus
 from containers.runtimes import wrap
 from containers.words import Word, to_bash
-from launcher import contained, gpus, job_environment, snapshot
+from launcher import code_store, contained, gpus, job_environment
 from launcher.plan import PLACEHOLDER, Plan
 from launcher.slurm.header import resources
 from launcher.template import fill
@@ -51,7 +51,7 @@ def script(plan: Plan, *, token: str, attempt: int | None, port: tuple[int, int 
     machine, if it is.
     """
     taken = bool(plan.gpu_pool) and attempt is None
-    held = snapshot.mark(plan.run_root, plan.code, token)
+    held = code_store.mark(plan.code_dir, token)
     sections = [
         "set -u",
         f"umask 077\nCODE={to_bash(plan.code_dir)}",

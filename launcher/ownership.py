@@ -25,6 +25,11 @@ _PROBE = ".owner."
 """Beginning of the name of the empty file that shows which uid files get here, on file systems without O_TMPFILE."""
 
 
+SHARED = 0o3070
+"""Of a root that a group shares: its group may write (and what is made there is the group's), and nobody may rename or
+delete what another user made."""
+
+
 class Owner(NamedTuple):
     """Who a run or a file belongs to, as seen by the caller."""
 
@@ -72,10 +77,38 @@ def refuse_anothers(verb: str, runs: Iterable[tuple[str, str]]) -> None:
 
 
 def said(owner: Owner) -> str:
-    """Of another user's run: whose it is, and that nothing is done to it."""
+    """Whose something is that isn't the caller's, to be put behind its name."""
+    return f"can't be told to be yours: {owner.why}" if owner.why else f"belongs to {owner.name}"
+
+
+def is_shared(root: str | os.PathLike[str]) -> bool:
+    """Whether a group shares the root, or a folder of it that all its users write into."""
+    return os.stat(root).st_mode & SHARED == SHARED
+
+
+def root_problem(root: str, *, shared: bool) -> str:
+    """Why runs can't be started in a run root that is there, because of who else may write in it; empty if they can."""
+    owner, found = of(root, root), os.stat(root)
     if owner.why:
-        return f"can't be told to be yours: {owner.why}"
-    return f"belongs to {owner.name}, and only they can do that"
+        return owner.why
+    if shared and not owner.mine and not is_shared(root):
+        return f"it is not set up for a group; {owner.name} can do that: chmod 3770 {root}"
+    if not shared and _others_may_rename(found):
+        return f"others could put their code in the place of yours there; chmod go-w {root}, or say share=group"
+    return ""
+
+
+def _others_may_rename(found: os.stat_result) -> bool:
+    """Whether others may rename what a user made in that folder. A group of the user's own name is theirs alone, as
+    pam_umask(8) has it."""
+    if found.st_mode & stat.S_ISVTX or not may_write(found):
+        return False
+    import grp
+
+    try:
+        return bool(found.st_mode & stat.S_IWOTH) or grp.getgrgid(found.st_gid).gr_name != _name(os.geteuid())
+    except KeyError:
+        return True
 
 
 def may_write(found: os.stat_result) -> bool:

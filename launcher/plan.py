@@ -7,7 +7,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from launcher import contained, gpu_choice, job_environment, needs, preflight, profilers, shapes, snapshot, user_script
+from launcher import (
+    code_store,
+    contained,
+    gpu_choice,
+    job_environment,
+    needs,
+    preflight,
+    profilers,
+    shapes,
+    user_script,
+)
 from launcher.comparison import Compare, Published
 from launcher.contained import ContainerPlan
 from launcher.errors import UsageError, placed
@@ -50,6 +60,8 @@ class Plan:
     python: str
     code: str
     """Digest of the code snapshot."""
+    shared: int | None = None
+    """In a root that a group shares, the uid whose run it is; None where the root is one user's."""
     nodes: int
     gpus: int
     """Per node."""
@@ -97,7 +109,11 @@ class Plan:
 
     @property
     def code_dir(self) -> str:
-        return f"{self.run_root}/{snapshot.FOLDER}/{self.code}"
+        return f"{self.own_folder(code_store.FOLDER)}/{self.code}"
+
+    def own_folder(self, name: str) -> str:
+        """A folder of the run root that is one user's alone."""
+        return f"{self.run_root}/{name}" if self.shared is None else f"{self.run_root}/{name}-{self.shared}"
 
     @property
     def trainer_argv(self) -> tuple[str, ...]:
@@ -124,6 +140,7 @@ def to_json(plan: Plan) -> dict[str, Any]:
     # A plain run's plan speaks of no comparison.
     unused = (name for name in ("inherited", "passed", "left_behind") if not values[name])
     absent = (*unused, *(() if plan.arms else ("comparison", "published", "arms")), *(() if plan.arm else ("arm",)))
+    absent = (*absent, *(("shared",) if plan.shared is None else ()))
     return {key: value for key, value in values.items() if key not in absent}
 
 
@@ -200,6 +217,7 @@ def _resolve(spec: JobSpec, facts: Facts) -> Plan:
         trainer=spec.recipe.trainers[training.framework],
         python=facts.python,
         code=facts.code.digest,
+        shared=facts.uid if launch.share == "group" else None,
         nodes=launch.nodes,
         gpus=count,
         gpu_pool=tuple(gpu.uuid for gpu in gpus),

@@ -13,7 +13,17 @@ from pathlib import Path
 from typing import Any
 
 import recipes
-from launcher import admit, gpu_probing, job_environment, profilers, pythons, snapshot, user_code, user_script
+from launcher import (
+    admit,
+    gpu_probing,
+    job_environment,
+    ownership,
+    profilers,
+    pythons,
+    snapshot,
+    user_code,
+    user_script,
+)
 from launcher.admit import Refused
 from launcher.errors import Unavailable, UsageError
 from launcher.facts import Code, ContainerFacts, Facts, Script, SlurmFacts
@@ -106,6 +116,8 @@ class Questions:
     """Whether an image that isn't there is to be fetched."""
     python: str | None
     run_root: str
+    shared: bool
+    """Whether a group is to read the runs."""
     folders: tuple[str, ...]
     """Of data."""
     workdirs: tuple[str, ...]
@@ -124,6 +136,7 @@ def questions(specs: Sequence[JobSpec]) -> Questions:
         pull=first.container.pull,
         python=first.python,
         run_root=first.run_root,
+        shared=first.share == "group",
         folders=tuple(sorted({spec.training.data.dir for spec in specs if spec.training.data.dir})),
         workdirs=tuple(sorted({each for spec in scripts if (each := spec.launch.workdir) is not None})),
         mounts=tuple(sorted({each.split(":")[0] for spec in specs for each in spec.launch.mounts})),
@@ -143,6 +156,7 @@ def look(asked: Questions) -> Facts:
     return Facts(
         host=platform.node(),
         user=_user(),
+        uid=os.geteuid(),
         home=str(expanded("~")),
         cwd=os.getcwd(),
         system=platform.system(),
@@ -153,7 +167,7 @@ def look(asked: Questions) -> Facts:
         gpus=gpus,
         gpu_problem=gpu_problem,
         run_root=str(run_root),
-        run_root_problem=_run_root_problem(run_root),
+        run_root_problem=_run_root_problem(run_root, asked.shared),
         run_root_filesystem=_filesystem(run_root),
         folders={each: tuple(sorted(os.listdir(expanded(each)))) for each in asked.folders if expanded(each).is_dir()},
         missing=tuple(sorted(_missing(named, asked.mounts))),
@@ -291,7 +305,7 @@ def _filesystem(folder: Path) -> str:
     return best[1]
 
 
-def _run_root_problem(run_root: Path) -> str:
+def _run_root_problem(run_root: Path, shared: bool) -> str:
     """Why run folders can't be made there, looking only."""
     place = run_root
     while not os.path.exists(place):  # Path.exists raises for what may not be looked at
@@ -302,4 +316,4 @@ def _run_root_problem(run_root: Path) -> str:
         return f"{place} is not writable for {_user()}"
     if os.statvfs(place).f_flag & os.ST_RDONLY:
         return f"{place} is on a read-only file system"
-    return ""
+    return ownership.root_problem(str(run_root), shared=shared) if place == run_root else ""

@@ -17,13 +17,15 @@ import functools
 import heapq
 import json
 import os
-from collections.abc import Collection, Iterable, Mapping, Sequence
+import stat
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from launcher import admit, ownership, run_ids, shapes
 from launcher.errors import UsageError
 from launcher.ownership import MINE, Owner
+from recipes import records
 
 SECRETS = ".secrets"
 """Of a run folder: a file for each secret that is kept for the run alone, and goes when it ends."""
@@ -143,14 +145,16 @@ def state_folder() -> str:
 # Making
 
 
-def create(root: Path, run: str) -> Path:
-    """A new run's folder, for its user alone, with its marker. Raises `FileExistsError` where the name is taken."""
+def create(root: Path, run: str, *, shared: bool = False) -> Path:
+    """A new run's folder with its marker, for its user alone, or `shared` for the group of the root to read.
+
+    Raises `FileExistsError` where the name is taken, `UsageError` for a root that can't be shared."""
     folder = root / run
-    root.mkdir(mode=0o700, parents=True, exist_ok=True)
-    folder.mkdir(mode=0o700)
+    make_root(root, shared=shared)
+    make_folder(folder, shared=shared)
     attempts = folder / "attempts"
     try:
-        attempts.mkdir(mode=0o700)
+        make_folder(attempts, shared=shared)
         mark_unfinished(root, run)
     except BaseException:
         if attempts.is_dir():
@@ -160,10 +164,46 @@ def create(root: Path, run: str) -> Path:
     return folder
 
 
+def make_root(root: Path, *, shared: bool = False) -> None:
+    """Make a run root where there is none, for its user alone, and give a root of the caller's to its group where it is
+    to be `shared`: whoever is in the group may add runs, and nobody may rename those of others.
+
+    Raises `UsageError` for another user's root that isn't set up so."""
+    for folder in (*reversed(root.parents), root):
+        with contextlib.suppress(FileExistsError):
+            if not folder.exists():
+                records.make_folder(folder)
+    if not shared or ownership.is_shared(root):
+        return
+    if not ownership.is_mine(root, str(root)):
+        raise UsageError(
+            f"share=group: {root} is not set up for a group, and only its owner can do that: chmod 3770 {root}"
+        )
+    root.chmod(stat.S_IMODE(root.stat().st_mode) & 0o7775 | ownership.SHARED)
+
+
+def make_folder(folder: Path, *, shared: bool) -> None:
+    """Make a folder of a run, for its user alone or for the group of the root. Raises `FileExistsError`."""
+    records.make_folder(folder)
+    if shared:
+        folder.chmod(0o2750)
+
+
+def make_common(folder: Path) -> None:
+    """Make a folder of the root that each of its users writes into, where it isn't there. Raises `UsageError` where it
+    is another user's alone."""
+    with contextlib.suppress(FileExistsError):
+        records.make_folder(folder)
+        if ownership.is_shared(folder.parent):
+            folder.chmod(ownership.SHARED | 0o700)
+    if not ownership.is_mine(folder, str(folder.parent)) and not ownership.is_shared(folder):
+        raise UsageError(f"{folder} is another user's; name a run_root of your own, or share one with share=group")
+
+
 def mark_unfinished(root: Path, run: str) -> None:
-    marker = root / UNFINISHED / run
-    marker.parent.mkdir(mode=0o700, exist_ok=True)
-    marker.touch()
+    make_common(root / UNFINISHED)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+    os.close(os.open(root / UNFINISHED / run, flags, 0o600))
 
 
 def clear_unfinished(root: Path, run: str) -> None:
@@ -185,7 +225,8 @@ def forget_secrets(folder: Path) -> None:
 def write_sweep(root: Path, sweep: str, runs: Sequence[str], record: dict[str, Any]) -> None:
     """The record of a sweep: its runs, and whatever else is worth keeping."""
     path = root / SWEEPS / f"{sweep}.json"
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_root(root)
+    make_common(path.parent)
     write_json(path, {"schema": 1, "id": sweep, "runs": list(runs), **record})
 
 
@@ -194,14 +235,15 @@ def forget_sweep(root: Path, sweep: str) -> None:
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
-    write_text(path, json.dumps(value, indent=1) + "\n")
+    """A record of a run: whoever may read its folder may read it."""
+    write_text(path, json.dumps(value, indent=1) + "\n", records.record)
 
 
-def write_text(path: Path, text: str) -> None:
+def write_text(path: Path, text: str, opener: Callable[[str, int], int] = records.private) -> None:
     """Aside first, then renamed, so that a reader sees the old file or the new one."""
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with open(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as stream:
+        with open(aside, "w", encoding="utf-8", opener=opener) as stream:
             stream.write(text)
         os.replace(aside, path)
     except OSError as error:

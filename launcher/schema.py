@@ -148,6 +148,9 @@ class Launch:
     mounts: tuple[str, ...] = setting((), "SOURCE:TARGET[:ro] folders for the container")
     name: str | None = setting(None, "a name for the run; null is recipe and level")
     run_root: str = setting("~/launcher-runs", "folder that holds the run folders")
+    share: Literal["none", "group"] = setting(
+        "none", "who may read the runs: you, or the group of run_root, but for code, secrets and checkpoints"
+    )
     wait: bool = setting(False, "stay until the job has ended, where it would not")
     detach: bool = setting(False, "return at once, where it would stay")
     after: str | None = setting(None, "start after this run or sweep: RUN once it is done, any:RUN however it ends")

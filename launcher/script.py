@@ -19,11 +19,11 @@ def render(plan: Plan) -> str:
         "\n".join(["#!/usr/bin/env bash", *header, *_title(plan)]),
         "\n".join(["set -u", "umask 077", f"RUN={to_bash(plan.run_dir)}", f"CODE={to_bash(plan.code_dir)}"]),
         _ending_of_container(plan),
-        telemetry.shell(plan.telemetry, _sampled_gpus(plan)) if plan.telemetry else "",
+        telemetry.shell(plan.telemetry, _sampled_gpus(plan), _records(plan)) if plan.telemetry else "",
         _on_each_node(plan) if plan.nodes > 1 and not plan.arms else "",
         blocks.function(plan) if plan.arms else "",
-        attempt_text.STATUS,
-        attempt_text.BEGIN,
+        attempt_text.status(plan.shared is not None),
+        attempt_text.begin(plan.shared is not None),
         slurm_text.STALE_STOP if slurm else "",
         gpus.not_wanted(attempt_text.REFUSED) if plan.gpu_pool else f"{attempt_text.REFUSED}\n{attempt_text.STARTS}",
         _environment(plan),
@@ -38,6 +38,9 @@ def render(plan: Plan) -> str:
     return "\n\n".join(section for section in sections if section) + "\n"
 
 
+_OWN_ELEMENT = """[ -O "$run/run.sh" ] || { echo "error: $run/run.sh is not $(id -un)'s" >&2; exit 1; }"""
+
+
 def array(plans: Sequence[Plan], *, log: str, folders: str, parallel: int | None) -> str:
     """The script of a job array: element N runs the script of the run folder on line N+1 of the file `folders`."""
     span = f"0-{len(plans) - 1}" + (f"%{parallel}" if parallel else "")
@@ -46,6 +49,7 @@ def array(plans: Sequence[Plan], *, log: str, folders: str, parallel: int | None
         *slurm_header.header(plans[0], log=log, array=span),
         f"# {len(plans)} runs, the first {plans[0].run_id}. Each element becomes its own run's script.",
         f'run=$(sed -n "$((SLURM_ARRAY_TASK_ID + 1))p" {to_bash(folders)})',
+        *([_OWN_ELEMENT] if plans[0].shared is not None else []),
         'exec bash "$run/run.sh"',
     ]
     return "\n".join(lines) + "\n"
@@ -103,6 +107,11 @@ def _run(plan: Plan) -> str:
     slurm = plan.queue == "slurm"
     started = trainer_command.started(plan)
     return attempt_text.around(started, outliving, slurm=slurm, sampled=_samples_here(plan))
+
+
+def _records(plan: Plan) -> str:
+    """The line before records that a group may read; empty in a root of one user's."""
+    return attempt_text.GROUP_READS if plan.shared is not None else ""
 
 
 def _samples_here(plan: Plan) -> bool:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import hashlib
 import os
-import shutil
 import stat
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from launcher import exclusions, git
@@ -17,8 +14,6 @@ from launcher.facts import Code
 
 MAX_BYTES = 64 * 2**20
 MAX_DIFF_BYTES = 2**20
-FOLDER = ".code"
-"""Where snapshots are, in the folder of all runs."""
 
 
 def collect(package: Path) -> dict[str, Path]:
@@ -72,7 +67,7 @@ def _describe(root: Path, files: Mapping[str, Path]) -> Code:
         )
     commit, dirty = git_state(root, list(files.values())[:1])
     return Code(
-        digest=_digest(files),
+        digest=digest_of(files),
         root=str(root),
         files=len(files),
         bytes=total,
@@ -98,84 +93,8 @@ def executable(files: Mapping[str, Path]) -> list[str]:
     return [name for name, path in files.items() if is_executable(path)]
 
 
-def store(
-    run_root: Path, digest: str, files: Mapping[str, Path], executable_names: Collection[str] | None = None
-) -> Path:
-    """Lay the snapshot into `RUN_ROOT/.code/<digest>`, once, and give its folder.
-
-    `executable_names` says which files may be executed where the modes of `files` don't. Raises `UsageError` if a file
-    changed since its digest was taken: then what would run is not what was planned.
-    """
-    target = run_root / FOLDER / digest
-    if target.is_dir():
-        return target
-    staging = target.with_name(f".{digest}.{os.getpid()}")
-    shutil.rmtree(staging, ignore_errors=True)
-    target.parent.mkdir(mode=0o700, exist_ok=True)  # whoever could write here would decide what runs
-    try:
-        staging.mkdir(mode=0o700)
-        for name, path in files.items():
-            copy = staging / name
-            copy.parent.mkdir(parents=True, exist_ok=True)
-            try:
-                shutil.copyfile(path, copy)
-            except FileNotFoundError:
-                raise UsageError(f"{path} went away while the code was copied; run the command again") from None
-            runs_itself = is_executable(path) if executable_names is None else name in executable_names
-            copy.chmod(0o500 if runs_itself else 0o400)
-        if _digest({name: staging / name for name in files}) != digest:
-            raise UsageError("the code changed while it was copied; run the command again")
-        try:
-            staging.rename(target)
-        except OSError:
-            if not target.is_dir():  # another launcher laid the same snapshot first
-                raise
-    finally:
-        if staging.is_dir():
-            shutil.rmtree(staging, ignore_errors=True)
-    return target
-
-
-def prune(run_root: Path, digests: Iterable[str], needed: Callable[[str], bool]) -> None:
-    """Take away those snapshots that are no longer needed.
-
-    Without a lock: it is set aside before it is asked for a second time. A run that names it later finds it missing and
-    lays it down anew; one that named it in between gets it back.
-    """
-    for digest in digests:
-        target = run_root / FOLDER / digest
-        aside = target.with_name(f".{digest}.{os.getpid()}.gone")
-        if needed(digest):
-            continue
-        try:
-            target.rename(aside)
-        except OSError:  # gone, or another person's
-            continue
-        if needed(digest):
-            with contextlib.suppress(OSError):  # it was laid down anew meanwhile
-                aside.rename(target)
-        shutil.rmtree(aside, ignore_errors=True)
-
-
-def mark(run_root: str, digest: str, token: str) -> str:
-    """The file that a terminal in this snapshot holds locked while it is open; `*` as a token stands for any."""
-    return f"{run_root}/{FOLDER}/.{digest}.shell-{token}"
-
-
-def is_open(run_root: Path, digest: str) -> bool:
-    """Whether a terminal is open in this snapshot: one that holds the lock on its mark. Marks of others are deleted."""
-    found = False
-    for each in (run_root / FOLDER).glob(os.path.basename(mark(str(run_root), digest, "*"))):
-        try:
-            with open(each, "ab") as stream:
-                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                each.unlink()
-        except OSError:  # it is locked; or nobody can say, on a file system without locks
-            found = True
-    return found
-
-
-def _digest(files: Mapping[str, Path]) -> str:
+def digest_of(files: Mapping[str, Path]) -> str:
+    """SHA-256 over names, contents and which files may be executed, in hexadecimal."""
     whole = hashlib.sha256()
     for name in sorted(files):
         content = files[name].read_bytes()

@@ -15,6 +15,7 @@ from typing import Any
 from launcher import gpus, processes, run_ids, runs
 from launcher.errors import Unavailable
 from launcher.execute import environment
+from recipes import records
 
 GPUS_TIMEOUT = 60.0
 """Seconds in which a run says whether it has its GPUs; after them it is left to itself."""
@@ -64,7 +65,7 @@ def _start(folders: Sequence[Path], argv: Sequence[str], log: Path) -> subproces
     mine = processes.identity(os.getpid())
     for folder, first in zip(folders, firsts, strict=True):
         record_submission(folder, queue="direct", first_attempt=first, process=_plain(mine))
-    with open(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "wb") as output:
+    with open(log, "ab", opener=records.record) as output:
         started = subprocess.Popen(
             argv,
             stdin=subprocess.DEVNULL,

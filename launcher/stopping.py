@@ -10,6 +10,7 @@ from typing import NamedTuple
 from launcher import ownership, processes, queues, runs
 from launcher.queues import Seen
 from launcher.runs import Run
+from recipes import records
 
 STOP_GRACE = 30.0
 """Seconds that a trainer has to reach the next step, save, and end."""
@@ -31,7 +32,7 @@ def request_stop(folder: Path) -> None:
 
         acting.request_stop([Run(str(folder.parent), folder.name)])
     else:
-        (folder / "STOP").touch()
+        open(folder / "STOP", "ab", opener=records.record).close()
 
 
 def request_cancel(folder: Path) -> None:

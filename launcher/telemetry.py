@@ -178,11 +178,12 @@ def parse_host(lines: Iterable[str], attempt: int = 1, node: int = 0) -> list[Se
     return [Series(attempt=attempt, node=node, device="host", uuid="", times=tuple(times), values=values)]
 
 
-def shell(every: int, gpus: str) -> str:
-    """The bash function that writes the files, for run.sh; `gpus` is a word of bash for nvidia-smi's --id, or empty."""
+def shell(every: int, gpus: str, records: str = "") -> str:
+    """The bash function that writes the files, for run.sh. `gpus` is a word of bash for nvidia-smi's --id, or empty;
+    `records` a line that comes before records are made."""
     query = ",".join(("timestamp", "index", "uuid", *_QUERIED))
     of_gpus = fill(_GPUS, every=str(every), ids=gpus, query=query) if gpus else ""
-    return fill(_SAMPLER, every=str(every), gpus=of_gpus)
+    return fill(_SAMPLER, every=str(every), gpus=of_gpus, records=records)
 
 
 START = "exec {telemetry}> >(telemetry >/dev/null 2>&1)"
@@ -209,6 +210,7 @@ telemetry() { # into files, a sample at once and then every __EVERY__ s; stdin i
     held=${held##*/}
     [ "$held" -le 2 ] || [ "$held" = 255 ] || exec {held}>&-
   done
+  __RECORDS__
   mkdir -p "$RUN/telemetry" || exit 0
   telemetry_limit
 __GPUS__

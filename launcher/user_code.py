@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from launcher import exclusions, git, runs, snapshot
+from launcher import code_store, exclusions, git, runs, snapshot
 from launcher.errors import UsageError
 from launcher.paths import expanded
 
@@ -164,8 +164,10 @@ def _walked(root: Path, names: Iterable[str], links: bool = True) -> Iterator[Pa
 
 def _of_runs(folder: Path) -> bool:
     """Whether a folder is a run's, or what is kept about runs in the folder that they are in."""
-    return folder.name in (snapshot.FOLDER, runs.UNFINISHED) or all(
-        (folder / each).is_file() for each in ("plan.json", "run.sh")
+    return (
+        folder.name == runs.UNFINISHED
+        or code_store.is_folder(folder.name)
+        or all((folder / each).is_file() for each in ("plan.json", "run.sh"))
     )
 
 

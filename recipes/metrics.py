@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from recipes import records
 from recipes.run_folder import naming
 
 STEP = {
@@ -147,7 +148,7 @@ class Journal:
             _cut(path, offset)
             for row in read(path):
                 self.summary.add(row)
-        self._file = open(path, "ab")  # noqa: SIM115 (stays open for the whole run)
+        self._file = open(path, "ab", opener=records.record)  # noqa: SIM115 (stays open for the whole run)
 
     def append(self, rows: Iterable[Mapping[str, Any]]) -> None:
         """Write whole lines, all of them at once."""
@@ -170,7 +171,7 @@ class Journal:
 def _cut(path: Path, offset: int) -> None:
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with naming(path), open(path, "rb") as old, open(aside, "wb") as new:
+        with naming(path), open(path, "rb") as old, open(aside, "wb", opener=records.record) as new:
             kept = old.read(offset)
             new.write(kept[: kept.rfind(b"\n") + 1])  # of a file that lost its end, no half line for a new row to join
             new.flush()

@@ -14,6 +14,8 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+from recipes import records
+
 
 class Superseded(RuntimeError):
     """The run folder belongs to a later attempt, or is gone: this one may write nothing more."""
@@ -116,7 +118,7 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
     """Write aside, flush to the disk, and rename into place. NaN and infinity raise `ValueError`: JSON has neither."""
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with naming(path), open(aside, "w") as file:
+        with naming(path), open(aside, "w", opener=records.record) as file:
             json.dump(value, file, indent=2, allow_nan=False)
             file.write("\n")
             file.flush()

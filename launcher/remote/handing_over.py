@@ -93,7 +93,13 @@ def send_code(plan: Plan, code: Mapping[str, Path], address: Address) -> None:
     host = connect(address)
     digests = {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in code.items()}
     lacking = _lacking(host, plan, digests)
-    message = {"root": plan.run_root, "digest": plan.code, "files": digests, "executable": snapshot.executable(code)}
+    message = {
+        "root": plan.run_root,
+        "shared": plan.shared is not None,
+        "folder": plan.code_dir,
+        "files": digests,
+        "executable": snapshot.executable(code),
+    }
     host.ask("lay_code", nothing, packed(message, {name: code[name].read_bytes() for name in lacking}, {}))
 
 
@@ -104,7 +110,7 @@ def _lacking(host: Host, plan: Plan, digests: Mapping[str, str]) -> list[str]:
         names = admit.items(answer, "names of files", len(digests))
         return [admit.choice(each, "the name of a file", digests.keys()) for each in names]
 
-    return host.ask("lacking", admitted, root=plan.run_root, code=plan.code, files=dict(digests))
+    return host.ask("lacking", admitted, folder=plan.code_dir, files=dict(digests))
 
 
 def _point(plans: Sequence[Plan], address: Address, token: str) -> tuple[str | None, list[Path]]:

@@ -11,11 +11,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from launcher import execute, job_environment, runs, snapshot, submission
+from launcher import code_store, execute, job_environment, ownership, runs, submission
 from launcher import plan as plans
 from launcher.errors import UsageError, of_system
 from launcher.plan import Plan
 from launcher.remote.handing_over import unpacked
+from recipes import records
 
 SNAPSHOTS = 5
 """Earlier snapshots that are looked into for files that need not be sent again."""
@@ -23,11 +24,12 @@ SUBMITTING = ".submitting"
 """Folder of a run root with a lock for each submission that is being carried out."""
 
 
-def lacking(root: str, code: str, files: Mapping[str, str]) -> list[str]:
-    """Names of those files of a snapshot, given with their SHA-256, that are in none of the earlier snapshots."""
-    if Path(root, snapshot.FOLDER, code).is_dir():
+def lacking(folder: str, files: Mapping[str, str]) -> list[str]:
+    """Names of those files of the snapshot in that folder, given with their SHA-256, that are in none of the earlier
+    snapshots. Raises `UsageError` where it is there, and may not be used."""
+    if code_store.is_there(Path(folder).parent, Path(folder).name):
         return []
-    there = _there(Path(root))
+    there = _there(Path(folder).parent)
     return [name for name, digest in files.items() if digest not in there]
 
 
@@ -36,8 +38,8 @@ def lay_code(data: bytes) -> None:
     message, code, _ = unpacked(data)
     root = Path(message["root"])
     try:
-        root.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _lay_snapshot(root, message["digest"], message, code)
+        runs.make_root(root, shared=message["shared"])
+        _lay_snapshot(Path(message["folder"]), message, code)
     except OSError as error:
         raise UsageError(f"run_root={root}: {of_system(error, root)}") from None
 
@@ -52,10 +54,11 @@ def submit(data: bytes) -> list[str]:
     root = Path(asked[0].run_root)
     came_from = message["came_from"]
     try:
-        with _alone(root, came_from["token"]):
+        runs.make_root(root, shared=asked[0].shared is not None)
+        with _alone(Path(asked[0].own_folder(SUBMITTING)), came_from["token"]):
             new = [plan for plan in asked if not _is_done(root / plan.run_id, came_from["token"])]
             if new:
-                _lay_snapshot(root, new[0].code, message, code)
+                _lay_snapshot(Path(new[0].code_dir), message, code)
                 _start(root, new, message, secrets)
     except OSError as error:
         raise UsageError(f"run_root={root}: {of_system(error, root)}") from None
@@ -98,45 +101,51 @@ def _is_done(folder: Path, token: str) -> bool:
 
 
 @contextlib.contextmanager
-def _alone(root: Path, token: str) -> Iterator[None]:
-    """A try of a submission waits for the one before, which may still be at work though its connection was cut."""
-    root.mkdir(mode=0o700, parents=True, exist_ok=True)
-    folder = root / SUBMITTING
-    folder.mkdir(mode=0o700, exist_ok=True)
-    with open(os.open(folder / token, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as lock:
+def _alone(folder: Path, token: str) -> Iterator[None]:
+    """A try of a submission waits for the one before, which may still be at work though its connection was cut.
+
+    Raises `UsageError` where the folder of locks is another user's."""
+    with contextlib.suppress(FileExistsError):
+        records.make_folder(folder)
+    ownership.refuse_anothers("submit", [(str(folder.parent), folder.name)])
+    with open(os.open(folder / token, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600), "wb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
         (folder / token).unlink(missing_ok=True)
 
 
-def _lay_snapshot(root: Path, digest: str, message: Mapping[str, Any], sent: Mapping[str, bytes]) -> None:
+def _lay_snapshot(folder: Path, message: Mapping[str, Any], sent: Mapping[str, bytes]) -> None:
     """Put the snapshot that the message lists together from what was sent and what earlier ones have.
 
     Raises `UsageError`."""
-    if (root / snapshot.FOLDER / digest).is_dir():
+    place, digest = folder.parent, folder.name
+    code_store.make(place)
+    if code_store.is_there(place, digest):
         return
-    there = _there(root)
-    received = root / snapshot.FOLDER / f".received.{os.getpid()}"
+    there = _there(place)
+    received = place / f".received.{os.getpid()}"
+    shutil.rmtree(received, ignore_errors=True)
+    records.make_folder(received)
     try:
         found = {}
         for name, of in message["files"].items():
             if name in sent:
                 found[name] = received / name
-                found[name].parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                code_store.make_parents(received, name)
                 found[name].write_bytes(sent[name])
             elif of in there:
                 found[name] = there[of]
             else:
                 raise UsageError("an older snapshot of the code was deleted meanwhile; run the command again")
-        snapshot.store(root, digest, found, message["executable"])
+        code_store.store(place, digest, found, message["executable"])
     finally:
         shutil.rmtree(received, ignore_errors=True)
 
 
-def _there(root: Path) -> dict[str, Path]:
+def _there(place: Path) -> dict[str, Path]:
     """Files of the newest snapshots, by their SHA-256."""
     with contextlib.suppress(FileNotFoundError):
-        folders = sorted((root / snapshot.FOLDER).iterdir(), key=lambda each: each.stat().st_mtime, reverse=True)
+        folders = sorted(place.iterdir(), key=lambda each: each.stat().st_mtime, reverse=True)
         newest = [each for each in folders if not each.name.startswith(".")][:SNAPSHOTS]
         paths = [path for each in newest for path in each.rglob("*") if path.is_file()]
         return {hashlib.sha256(path.read_bytes()).hexdigest(): path for path in paths}

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from launcher import admit, ownership, snapshot
+from launcher import admit, code_store, ownership
 from launcher.report.document import Table, text
 from launcher.report.read import Evidence, inner
 from launcher.schema import leaves
@@ -112,11 +112,8 @@ def code_difference(one: Evidence, other: Evidence) -> str:
     digests = [each.plan.get("code") for each in (one, other)]
     if not all(digests) or digests[0] == digests[1]:
         return ""
-    ours, theirs = (
-        Path(str(each.plan.get("run_root")), snapshot.FOLDER, str(each.plan["code"])) for each in (one, other)
-    )
-    own = all(ownership.is_mine(each.run.folder, each.run.root) for each in (one, other))
-    if not (own and ours.is_dir() and theirs.is_dir()):  # where another user's plan says is no place to look
+    ours, theirs = _snapshot(one), _snapshot(other)
+    if not (ours and theirs):
         return "Their code differs; the snapshots of it are not both here."
     mine, others = _files(ours), _files(theirs)
     changed = mine ^ others
@@ -125,8 +122,18 @@ def code_difference(one: Evidence, other: Evidence) -> str:
     return f"Their code differs in {', '.join(sorted(changed)[:FILES])}{more}."
 
 
+def _snapshot(evidence: Evidence) -> Path | None:
+    """The caller's own snapshot of a run's code, if it is here."""
+    root, digest = str(evidence.plan.get("run_root")), str(evidence.plan["code"])
+    if not admit.is_name(digest) or not ownership.is_mine(evidence.run.folder, evidence.run.root):
+        return None  # where another user's plan says is no place to look
+    return next((each / digest for each in code_store.folders(root) if (each / digest).is_dir()), None)
+
+
 def _files(folder: Path) -> set[str]:
-    return {str(each.relative_to(folder)) for each in folder.rglob("*") if each.is_file()}
+    return {
+        str(each.relative_to(folder)) for each in folder.rglob("*") if each.is_file() and each.name != code_store.NAMES
+    }
 
 
 def script_difference(one: Evidence, other: Evidence) -> list[str]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import stat
 import subprocess
 import sys
 import time
@@ -19,6 +21,7 @@ from launcher.slurm.commands import call, complaint, environment
 from launcher.slurm.header import shape
 from launcher.slurm.jobs import SUBMITS
 from launcher.starting import next_attempt, record_submission
+from recipes import records
 
 SAY_AFTER = 5.0
 """Seconds without an answer after which the wait for sbatch is mentioned: a full controller makes it retry."""
@@ -53,8 +56,13 @@ def _pull(folder: Path, plan: Plan) -> str | None:
     if not pulling.wanted(plan):
         return None
     path = folder / "pull.sh"
-    path.write_text(pulling.script(plan, log=str(folder / "pull.log")), encoding="utf-8")
+    _write(path, pulling.script(plan, log=str(folder / "pull.log")))
     return sbatch([str(path)], folder / "pull.out")
+
+
+def _write(path: Path, text: str) -> None:
+    with open(path, "w", encoding="utf-8", opener=records.record) as stream:
+        stream.write(text)
 
 
 def _submit_one(folder: Path, plan: Plan, fetching: str | None) -> None:
@@ -72,16 +80,17 @@ def _submit_array(number: int, folders: Sequence[Path], planned: Sequence[Plan],
     dependency = after_option(planned[0], fetching)
     root, sweep = folders[0].parent, run_ids.sweep_of(folders[0].name) or folders[0].name
     place = root / runs.SWEEPS / sweep
-    place.mkdir(mode=0o700, parents=True, exist_ok=True)
+    runs.make_common(place.parent)
+    with contextlib.suppress(FileExistsError):
+        runs.make_folder(place, shared=planned[0].shared is not None)
+    ownership.refuse_anothers("submit", [(str(place.parent), place.name)])
     stem = f"{int(time.time())}-{number}"  # a resumed sweep makes new arrays beside the old ones
     listing, text = place / f"{stem}.folders", place / f"{stem}.sh"
     answer = place / f"{stem}.out"
-    listing.write_text("".join(f"{each}\n" for each in folders), encoding="utf-8")
+    _write(listing, "".join(f"{each}\n" for each in folders))
     parallel = planned[0].cluster["parallel"]
-    text.write_text(
-        script.array(planned, log=str(place / f"{stem}.%a.log"), folders=str(listing), parallel=parallel),
-        encoding="utf-8",
-    )
+    log = str(place / f"{stem}.%a.log")
+    _write(text, script.array(planned, log=log, folders=str(listing), parallel=parallel))
     how = _how(text, answer)
     for index, folder in enumerate(folders):
         record_submission(
@@ -110,7 +119,8 @@ def sbatch(arguments: Sequence[str], answer: Path) -> str:
     """Submit, with sbatch writing its answer into a file, in a session of its own: so the job's id outlives a launcher
     that is killed meanwhile. Returns the job's id. Raises `UsageError` with Slurm's reason if it refuses."""
     complaints = answer.with_suffix(".err")
-    with open(answer, "wb") as out, open(complaints, "wb") as err:
+    with open(answer, "wb", opener=records.record) as out, open(complaints, "wb", opener=records.record) as err:
+        shared_by_group = os.fstat(out.fileno()).st_mode & stat.S_IRGRP
         started = subprocess.Popen(
             ["sbatch", "--parsable", *arguments],
             stdin=subprocess.DEVNULL,
@@ -119,6 +129,7 @@ def sbatch(arguments: Sequence[str], answer: Path) -> str:
             start_new_session=True,
             cwd="/",
             env={**environment(), SUBMITS: str(answer)},
+            umask=0o027 if shared_by_group else 0o077,  # Slurm opens the job's own log with it
         )
     begun, said = time.monotonic(), False
     while True:
@@ -137,7 +148,7 @@ def sbatch(arguments: Sequence[str], answer: Path) -> str:
                 ) from None
     text = complaints.read_text(errors="replace")
     if code != 0:
-        answer.with_suffix(".failed").touch()
+        answer.with_suffix(".failed").touch(mode=0o600)
         done = subprocess.CompletedProcess(arguments, code, "", text)
         raise UsageError(f"Slurm refused the job: {complaint(done)}")
     if text.strip():

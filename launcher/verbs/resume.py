@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from launcher import execute, gpus, job_environment, ownership, queues, runs, stopping, submission
+from launcher import code_store, execute, gpus, job_environment, ownership, queues, runs, stopping, submission
 from launcher import plan as plans
 from launcher.errors import Unavailable, UsageError
 from launcher.plan import Plan
@@ -104,7 +104,7 @@ def _submit(
 def _check_place(plan: Plan) -> None:
     """Refuse to start what could only fail: its code or its Python is gone, or its GPUs are taken. Raises
     `LauncherError`."""
-    if not Path(plan.code_dir).is_dir():
+    if not code_store.is_there(Path(plan.code_dir).parent, plan.code):
         raise UsageError(f"the code that {plan.run_id} began with is gone ({plan.code_dir}); start it anew")
     if plan.queue == "direct" and plan.container is None and not Path(plan.python).exists():
         raise UsageError(f"the Python that {plan.run_id} ran with is gone ({plan.python}); start it anew")

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from launcher import ownership, queues, run_ids, runs, snapshot, stopping
+from launcher import code_store, ownership, queues, run_ids, runs, stopping
 from launcher.errors import LauncherError, UsageError
 from launcher.runs import Run
 from launcher.verbs.arguments import Parser, all_runs, found, split
@@ -101,25 +101,25 @@ def _code_of(chosen: Sequence[Run]) -> dict[str, set[str]]:
 
 
 def _prune(code: Mapping[str, set[str]]) -> None:
-    """Delete those of the snapshots that no run's plan names any more, and that no terminal is open in."""
+    """Delete those of the caller's snapshots that no run's plan names any more, and that no terminal is open in."""
     for root, digests in code.items():
-        snapshot.prune(Path(root), digests, functools.partial(_is_needed, root))
+        for place in code_store.folders(root):
+            code_store.prune(place, digests, functools.partial(_is_needed, root, place))
 
 
-def _is_needed(root: str, digest: str) -> bool:
+def _is_needed(root: str, place: Path, digest: str) -> bool:
     if _is_named(root, digest):
         return True
-    if snapshot.is_open(Path(root), digest):
-        print(
-            f"rm: the code in {root}/{snapshot.FOLDER}/{digest[:8]}... is kept: a `shell` is open in it",
-            file=sys.stderr,
-        )
+    if code_store.is_open(place / digest):
+        print(f"rm: the code in {place}/{digest[:8]}... is kept: a `shell` is open in it", file=sys.stderr)
         return True
     return False
 
 
 def _is_named(root: str, digest: str) -> bool:
     for name in runs.run_names(root):
+        if not ownership.is_mine(f"{root}/{name}", root):  # others run their own
+            continue
         try:
             if digest.encode() in Path(root, name, "plan.json").read_bytes():
                 return True

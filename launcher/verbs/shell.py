@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from launcher import execute, interactive, ownership, queues, request, runs, snapshot
+from launcher import code_store, execute, interactive, ownership, queues, request, runs
 from launcher import plan as plans
 from launcher.errors import Unavailable, UsageError
 from launcher.plan import Plan, resolve
@@ -168,9 +168,8 @@ def _of_job(words: Sequence[str]) -> Place:
             f"variables of this shell ({names}) go over with a run, not with a terminal; say env.NAME=VALUE"
         )
     if address is None:
-        root = Path(plan.run_root)
-        root.mkdir(mode=0o700, parents=True, exist_ok=True)
-        snapshot.store(root, plan.code, code_files(specs))
+        runs.make_root(Path(plan.run_root), shared=plan.shared is not None)
+        code_store.store(Path(plan.code_dir).parent, plan.code, code_files(specs))
     else:
         from launcher.remote import handing_over
 

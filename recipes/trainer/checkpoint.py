@@ -55,10 +55,10 @@ def save(
     Killed at any moment it leaves either the whole checkpoint or a folder whose name begins with a dot; a save that
     fails leaves neither. `check` is called last before the checkpoint takes its place, and may raise.
     """
-    folder.mkdir(exist_ok=True)
+    folder.mkdir(mode=0o700, exist_ok=True)
     path = folder / f"step-{step:09d}"
     aside = folder / f"{ASIDE}{path.name}.{os.getpid()}"
-    aside.mkdir()
+    aside.mkdir(mode=0o700)
     try:
         _write(aside, step, name, write, facts)
         check()

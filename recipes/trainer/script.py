@@ -90,7 +90,7 @@ def _ours(words: Sequence[str]) -> list[str]:
 
 def execute(file: Path, passed: Sequence[str], workdir: Path) -> tuple[int, str | None]:
     """Run the file as `python FILE ...` would. Returns its exit code, and why it failed in one sentence."""
-    workdir.mkdir(parents=True, exist_ok=True)
+    workdir.mkdir(mode=0o700, parents=True, exist_ok=True)
     os.chdir(workdir)
     sys.argv = [str(file), *passed]
     sys.path[0] = str(file.parent)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 
 from launcher.composer import Composer
 from launcher.config import cells
@@ -10,6 +11,8 @@ from launcher.facts import Code, Facts, Gpu
 from launcher.overrides import parse
 from launcher.spec import JobSpec, make
 
+EMPTY = hashlib.sha256().hexdigest()
+"""The digest of a snapshot without files."""
 LAPTOP = Facts(
     host="box",
     user="mei",
@@ -21,7 +24,7 @@ LAPTOP = Facts(
     python_version="3.11.7",
     packages={"torch": "2.13.0"},
     run_root="/home/mei/launcher-runs",
-    code=Code(digest="c0de" * 16, root="/opt/launcher", files=20, bytes=1000),
+    code=Code(digest=EMPTY, root="/opt/launcher", files=20, bytes=1000),
 )
 
 

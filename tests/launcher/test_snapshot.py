@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher import snapshot
+from launcher import code_store, snapshot
 from launcher.errors import UsageError
 
 
@@ -47,7 +47,7 @@ def test_a_stored_snapshot_is_its_users_alone_whatever_the_umask(package: Path, 
     before = os.umask(0)
     try:
         files = snapshot.collect(package)
-        target = snapshot.store(tmp_path, snapshot.describe(package.parent, files).digest, files)
+        target = code_store.store(tmp_path / ".code", snapshot.describe(package.parent, files).digest, files)
     finally:
         os.umask(before)
     assert [stat.S_IMODE(each.stat().st_mode) for each in (target.parent, target)] == [0o700, 0o700]
@@ -61,7 +61,7 @@ def test_a_tool_of_the_code_can_be_executed_from_the_snapshot(package: Path, tmp
     files = snapshot.collect(package)
     digest = snapshot.describe(package.parent, files).digest
     assert digest != plain
-    stored = snapshot.store(tmp_path, digest, files) / "recipes"
+    stored = code_store.store(tmp_path / ".code", digest, files) / "recipes"
     assert subprocess.run([stored / "prep.sh"], capture_output=True, text=True, check=True).stdout == "prepared\n"
     assert stat.S_IMODE((stored / "mnist.py").stat().st_mode) == 0o400
 
@@ -73,7 +73,7 @@ def test_a_file_that_goes_away_meanwhile_is_told_and_nothing_is_left(package: Pa
     with pytest.raises(UsageError, match=r"new\.py went away while the code was looked at; run the command again"):
         snapshot.describe(package.parent, files)
     with pytest.raises(UsageError, match=r"new\.py went away while the code was copied; run the command again"):
-        snapshot.store(tmp_path, digest, files)
+        code_store.store(tmp_path / ".code", digest, files)
     assert list((tmp_path / ".code").iterdir()) == []
 
 
@@ -83,7 +83,7 @@ def test_files_whose_names_are_no_utf_8_are_ignored_and_taken_as_others_are(pack
         Path(os.fsdecode(os.fsencode(package) + b"/" + name)).write_text("")
     files = snapshot.collect(package)
     assert [os.fsencode(each) for each in files if "-" in each] == [b"recipes/tee-\xe9.py"]
-    target = snapshot.store(tmp_path, snapshot.describe(package.parent, files).digest, files)
+    target = code_store.store(tmp_path / ".code", snapshot.describe(package.parent, files).digest, files)
     assert (target / os.fsdecode(b"recipes/tee-\xe9.py")).is_file()
 
 

@@ -5,7 +5,7 @@
 set -u
 umask 077
 RUN=/home/mei/launcher-runs/20260102-030405-calm-fox
-CODE=/home/mei/launcher-runs/.code/c0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0de
+CODE=/home/mei/launcher-runs/.code/e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855
 
 telemetry() { # into files, a sample at once and then every 10 s; stdin is a pipe that ends with the run
   local held smi= group= limit=0 used= idle_files= files=$RUN/telemetry/$LAUNCHER_ATTEMPT-${SLURM_NODEID:-0}

@@ -5,7 +5,7 @@
 set -u
 umask 077
 RUN=/home/mei/launcher-runs/20260102-030405-brave-otter
-CODE=/home/mei/launcher-runs/.code/c0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0de
+CODE=/home/mei/launcher-runs/.code/e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855
 
 blocks() {
   local code outcome

@@ -2,7 +2,7 @@ import os
 
 import pytest
 
-from launcher import processes, runs, snapshot
+from launcher import code_store, processes, runs
 from launcher.errors import LauncherError, UsageError
 from launcher.runs import Run
 from launcher.verbs import rm
@@ -132,7 +132,7 @@ def test_a_snapshot_goes_with_the_last_run_that_names_it(root):
 def test_a_snapshot_that_is_named_while_it_goes_is_there_afterwards(root):
     kept = code_of(root, finished(root), "a")
     answers = iter((False, True))
-    snapshot.prune(root, [kept.name], lambda digest: next(answers))
+    code_store.prune(root / ".code", [kept.name], lambda digest: next(answers))
     assert (kept / "recipe.py").exists()
     assert os.listdir(root / ".code") == [kept.name]
 

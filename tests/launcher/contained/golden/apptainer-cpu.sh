@@ -5,7 +5,7 @@
 set -u
 umask 077
 RUN=/home/mei/launcher-runs/20260102-030405-calm-fox
-CODE=/home/mei/launcher-runs/.code/c0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0de
+CODE=/home/mei/launcher-runs/.code/e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855
 
 telemetry() { # into files, a sample at once and then every 10 s; stdin is a pipe that ends with the run
   local held smi= group= limit=0 used= idle_files= files=$RUN/telemetry/$LAUNCHER_ATTEMPT-${SLURM_NODEID:-0}
@@ -146,7 +146,7 @@ trap 'signalled=TERM; trap "" TERM INT HUP; kill -TERM 0' TERM INT HUP
   export APPTAINERENV_CUDA_DEVICE_ORDER=PCI_BUS_ID
   export APPTAINERENV_LAUNCHER_RUN_ID=20260102-030405-calm-fox
   export APPTAINERENV_LAUNCHER_SPEC=/home/mei/launcher-runs/20260102-030405-calm-fox/plan.json
-  export APPTAINERENV_PYTHONPATH=/home/mei/launcher-runs/.code/c0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0de
+  export APPTAINERENV_PYTHONPATH=/home/mei/launcher-runs/.code/e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855
   export APPTAINERENV_PYTHONUNBUFFERED=1
   export APPTAINERENV_LAUNCHER_ATTEMPT="$LAUNCHER_ATTEMPT"
   apptainer \
@@ -157,8 +157,8 @@ trap 'signalled=TERM; trap "" TERM INT HUP; kill -TERM 0' TERM INT HUP
     --home=/home/mei/launcher-runs/.cache/home \
     --bind=/home/mei/launcher-runs/20260102-030405-calm-fox:/home/mei/launcher-runs/20260102-030405-calm-fox \
     --bind=/home/mei/launcher-runs/.cache:/home/mei/launcher-runs/.cache \
-    --bind=/home/mei/launcher-runs/.code/c0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0de:/home/mei/launcher-runs/.code/c0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0de:ro \
-    --pwd=/home/mei/launcher-runs/.code/c0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0de \
+    --bind=/home/mei/launcher-runs/.code/e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855:/home/mei/launcher-runs/.code/e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855:ro \
+    --pwd=/home/mei/launcher-runs/.code/e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855 \
     /images/torch.sif \
     python3 \
     -m \

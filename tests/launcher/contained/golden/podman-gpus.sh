@@ -5,7 +5,7 @@
 set -u
 umask 077
 RUN=/home/mei/launcher-runs/20260102-030405-calm-fox
-CODE=/home/mei/launcher-runs/.code/c0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0de
+CODE=/home/mei/launcher-runs/.code/e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855
 
 remove_container() { podman rm --force 20260102-030405-calm-fox >/dev/null 2>&1; }
 
@@ -280,10 +280,10 @@ trap 'signalled=TERM; trap "" TERM INT HUP; kill -TERM 0' TERM INT HUP
     --userns=keep-id \
     --device=nvidia.com/gpu=0 \
     --device=nvidia.com/gpu=1 \
-    --workdir=/home/mei/launcher-runs/.code/c0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0de \
+    --workdir=/home/mei/launcher-runs/.code/e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855 \
     --mount=type=bind,source=/home/mei/launcher-runs/20260102-030405-calm-fox,target=/home/mei/launcher-runs/20260102-030405-calm-fox \
     --mount=type=bind,source=/home/mei/launcher-runs/.cache,target=/home/mei/launcher-runs/.cache \
-    --mount=type=bind,source=/home/mei/launcher-runs/.code/c0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0de,target=/home/mei/launcher-runs/.code/c0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0de,readonly \
+    --mount=type=bind,source=/home/mei/launcher-runs/.code/e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855,target=/home/mei/launcher-runs/.code/e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855,readonly \
     --env=HOME=/home/mei/launcher-runs/.cache/home \
     --env=LANG=C.UTF-8 \
     --env=PYTHONNOUSERSITE=1 \
@@ -296,7 +296,7 @@ trap 'signalled=TERM; trap "" TERM INT HUP; kill -TERM 0' TERM INT HUP
     --env=CUDA_DEVICE_ORDER=PCI_BUS_ID \
     --env=LAUNCHER_RUN_ID=20260102-030405-calm-fox \
     --env=LAUNCHER_SPEC=/home/mei/launcher-runs/20260102-030405-calm-fox/plan.json \
-    --env=PYTHONPATH=/home/mei/launcher-runs/.code/c0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0de \
+    --env=PYTHONPATH=/home/mei/launcher-runs/.code/e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855 \
     --env=PYTHONUNBUFFERED=1 \
     --env=LAUNCHER_ATTEMPT \
     --entrypoint= \

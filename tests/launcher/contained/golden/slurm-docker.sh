@@ -14,7 +14,7 @@
 set -u
 umask 077
 RUN=/home/mei/launcher-runs/20260102-030405-calm-fox
-CODE=/home/mei/launcher-runs/.code/c0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0de
+CODE=/home/mei/launcher-runs/.code/e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855
 
 remove_container() { docker rm --force 20260102-030405-calm-fox-"$SLURM_NODEID" >/dev/null 2>&1; }
 # Slurm kills what is left KillWait seconds after its TERM, but not the container: so that ends before.
@@ -107,10 +107,10 @@ if [ "${1-}" = node ]; then
     --group-add=1000 \
     --group-add=27 \
     '--gpus="device='"$LAUNCHER_GPUS"'"' \
-    --workdir=/home/mei/launcher-runs/.code/c0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0de \
+    --workdir=/home/mei/launcher-runs/.code/e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855 \
     --mount=type=bind,source=/home/mei/launcher-runs/20260102-030405-calm-fox,target=/home/mei/launcher-runs/20260102-030405-calm-fox \
     --mount=type=bind,source=/home/mei/launcher-runs/.cache,target=/home/mei/launcher-runs/.cache \
-    --mount=type=bind,source=/home/mei/launcher-runs/.code/c0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0de,target=/home/mei/launcher-runs/.code/c0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0de,readonly \
+    --mount=type=bind,source=/home/mei/launcher-runs/.code/e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855,target=/home/mei/launcher-runs/.code/e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855,readonly \
     --env=HOME=/home/mei/launcher-runs/.cache/home \
     --env=LANG=C.UTF-8 \
     --env=PYTHONNOUSERSITE=1 \
@@ -123,7 +123,7 @@ if [ "${1-}" = node ]; then
     --env=CUDA_DEVICE_ORDER=PCI_BUS_ID \
     --env=LAUNCHER_RUN_ID=20260102-030405-calm-fox \
     --env=LAUNCHER_SPEC=/home/mei/launcher-runs/20260102-030405-calm-fox/plan.json \
-    --env=PYTHONPATH=/home/mei/launcher-runs/.code/c0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0de \
+    --env=PYTHONPATH=/home/mei/launcher-runs/.code/e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855 \
     --env=PYTHONUNBUFFERED=1 \
     --env=LAUNCHER_ATTEMPT \
     --env=LAUNCHER_WORKERS \

@@ -14,7 +14,7 @@
 set -u
 umask 077
 RUN=/home/mei/launcher-runs/20260102-030405-calm-fox
-CODE=/home/mei/launcher-runs/.code/c0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0de
+CODE=/home/mei/launcher-runs/.code/e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855
 
 telemetry() { # into files, a sample at once and then every 10 s; stdin is a pipe that ends with the run
   local held smi= group= limit=0 used= idle_files= files=$RUN/telemetry/$LAUNCHER_ATTEMPT-${SLURM_NODEID:-0}
@@ -88,7 +88,7 @@ if [ "${1-}" = node ]; then
   export CUDA_DEVICE_ORDER=PCI_BUS_ID
   export LAUNCHER_RUN_ID=20260102-030405-calm-fox
   export LAUNCHER_SPEC=/home/mei/launcher-runs/20260102-030405-calm-fox/plan.json
-  export PYTHONPATH=/home/mei/launcher-runs/.code/c0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0de
+  export PYTHONPATH=/home/mei/launcher-runs/.code/e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855
   export PYTHONUNBUFFERED=1
   exec srun \
     --ntasks-per-node=1 \
@@ -99,8 +99,8 @@ if [ "${1-}" = node ]; then
     --no-container-mount-home \
     --no-container-remap-root \
     '--container-image=nvcr.io#nvidia/pytorch:25.06-py3' \
-    --container-workdir=/home/mei/launcher-runs/.code/c0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0de \
-    --container-mounts=/home/mei/launcher-runs/20260102-030405-calm-fox:/home/mei/launcher-runs/20260102-030405-calm-fox,/home/mei/launcher-runs/.cache:/home/mei/launcher-runs/.cache,/home/mei/launcher-runs/.code/c0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0de:/home/mei/launcher-runs/.code/c0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0de:ro \
+    --container-workdir=/home/mei/launcher-runs/.code/e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855 \
+    --container-mounts=/home/mei/launcher-runs/20260102-030405-calm-fox:/home/mei/launcher-runs/20260102-030405-calm-fox,/home/mei/launcher-runs/.cache:/home/mei/launcher-runs/.cache,/home/mei/launcher-runs/.code/e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855:/home/mei/launcher-runs/.code/e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855:ro \
     --container-env=NVIDIA_VISIBLE_DEVICES,LANG,PYTHONNOUSERSITE,XDG_CACHE_HOME,TORCHINDUCTOR_CACHE_DIR,TRITON_CACHE_DIR,CUDA_CACHE_PATH,USER,LOGNAME,CUDA_DEVICE_ORDER,LAUNCHER_RUN_ID,LAUNCHER_SPEC,PYTHONPATH,PYTHONUNBUFFERED,CUDA_VISIBLE_DEVICES,LAUNCHER_ATTEMPT,LAUNCHER_WORKERS \
     /usr/bin/env \
     HOME=/home/mei/launcher-runs/.cache/home \
@@ -246,7 +246,7 @@ trap 'signalled=TERM; trap "" TERM INT HUP; kill -TERM 0' TERM INT HUP
   export CUDA_DEVICE_ORDER=PCI_BUS_ID
   export LAUNCHER_RUN_ID=20260102-030405-calm-fox
   export LAUNCHER_SPEC=/home/mei/launcher-runs/20260102-030405-calm-fox/plan.json
-  export PYTHONPATH=/home/mei/launcher-runs/.code/c0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0de
+  export PYTHONPATH=/home/mei/launcher-runs/.code/e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855
   export PYTHONUNBUFFERED=1
   srun \
     --ntasks-per-node=1 \
@@ -257,8 +257,8 @@ trap 'signalled=TERM; trap "" TERM INT HUP; kill -TERM 0' TERM INT HUP
     --no-container-mount-home \
     --no-container-remap-root \
     '--container-image=nvcr.io#nvidia/pytorch:25.06-py3' \
-    --container-workdir=/home/mei/launcher-runs/.code/c0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0de \
-    --container-mounts=/home/mei/launcher-runs/20260102-030405-calm-fox:/home/mei/launcher-runs/20260102-030405-calm-fox,/home/mei/launcher-runs/.cache:/home/mei/launcher-runs/.cache,/home/mei/launcher-runs/.code/c0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0de:/home/mei/launcher-runs/.code/c0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0de:ro \
+    --container-workdir=/home/mei/launcher-runs/.code/e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855 \
+    --container-mounts=/home/mei/launcher-runs/20260102-030405-calm-fox:/home/mei/launcher-runs/20260102-030405-calm-fox,/home/mei/launcher-runs/.cache:/home/mei/launcher-runs/.cache,/home/mei/launcher-runs/.code/e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855:/home/mei/launcher-runs/.code/e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855:ro \
     --container-env=NVIDIA_VISIBLE_DEVICES,LANG,PYTHONNOUSERSITE,XDG_CACHE_HOME,TORCHINDUCTOR_CACHE_DIR,TRITON_CACHE_DIR,CUDA_CACHE_PATH,USER,LOGNAME,CUDA_DEVICE_ORDER,LAUNCHER_RUN_ID,LAUNCHER_SPEC,PYTHONPATH,PYTHONUNBUFFERED,CUDA_VISIBLE_DEVICES,LAUNCHER_ATTEMPT,LAUNCHER_WORKERS \
     /usr/bin/env \
     HOME=/home/mei/launcher-runs/.cache/home \

@@ -1,0 +1,207 @@
+"""Where snapshots of the code lie, each in a folder that its digest names: the caller's alone, and checked when used.
+
+    RUN_ROOT/.code/<digest>/          the files; `.names` lists them, since a job may write more beside them
+    RUN_ROOT/.code/.<digest>.shell-*  held locked by a terminal that is open in it
+
+In a root that a group shares each user has a folder of their own, `.code-<uid>`: whoever may write where the code lies
+decides what runs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import re
+import shutil
+import stat
+from collections.abc import Callable, Collection, Iterable, Mapping
+from pathlib import Path
+
+from launcher import admit, ownership, snapshot
+from launcher.errors import UsageError
+from recipes import records
+
+FOLDER = ".code"
+NAMES = ".names"
+"""Of a snapshot: the names of its files, as a JSON list."""
+_DERIVED = "__pycache__"
+_checked: set[tuple[str, int, int]] = set()
+"""Snapshots that this process has checked, by path, device and inode: nobody else can write into them."""
+
+
+def folders(root: str | Path) -> list[Path]:
+    """The folders of the caller's snapshots in a run root, those that are there."""
+    named = (Path(root, FOLDER), Path(root, f"{FOLDER}-{os.geteuid()}"))
+    return [each for each in named if ownership.is_mine(each, str(root)) and not each.is_symlink()]
+
+
+def is_folder(name: str) -> bool:
+    """Whether a folder of that name in a run root holds snapshots."""
+    return re.fullmatch(rf"{re.escape(FOLDER)}(-\d+)?", name) is not None
+
+
+def is_there(place: Path, digest: str) -> bool:
+    """Whether the snapshot is there. Raises `UsageError` for one that may not be used."""
+    target = place / digest
+    if not os.path.lexists(target):
+        return False
+    check(target)
+    return True
+
+
+def check(target: Path) -> None:
+    """Refuse a snapshot that isn't the caller's alone, or isn't what its name says. Raises `UsageError`."""
+    root = str(target.parent.parent)
+    try:
+        found = os.lstat(target)
+        _check_folder(target.parent, root)
+        _check_folder(target, root)
+        if (key := (str(target), found.st_dev, found.st_ino)) in _checked:
+            return
+        _check_owners(target, root)
+        files = _files(target)
+        whole = all(stat.S_ISREG(os.lstat(each).st_mode) for each in files.values())
+    except (FileNotFoundError, ValueError, TypeError):
+        whole, files = False, {}
+    except OSError as error:
+        raise UsageError(f"the code snapshot {target} can't be used: {error.strerror}: {error.filename}") from None
+    if not whole or snapshot.digest_of(files) != target.name:
+        raise UsageError(
+            f"the code snapshot {target} is not what its name says: it was changed after it was laid down. Delete that "
+            "folder and run the command again"
+        )
+    _checked.add(key)
+
+
+def make(place: Path) -> None:
+    """Make the folder of snapshots, for the caller alone. Raises `UsageError` where it is another user's."""
+    with contextlib.suppress(FileExistsError):
+        records.make_folder(place)
+    _check_folder(place, str(place.parent))
+    if stat.S_IMODE(place.stat().st_mode) & 0o077:
+        place.chmod(0o700)  # as older versions left it at some umasks; what lies in it is checked when it is used
+
+
+def _check_folder(folder: Path, root: str) -> None:
+    """Raises `UsageError` for a folder of another user, or a link."""
+    if not stat.S_ISDIR(os.lstat(folder).st_mode):
+        raise UsageError(f"{folder} should be a folder, and is none")
+    owner = ownership.of(folder, root)
+    if not owner.mine:
+        whose = owner.why or f"it belongs to {owner.name}, who could put other code there"
+        raise UsageError(f"{folder} can't hold the code of your runs: {whose}. Name a run_root of your own")
+
+
+def _files(target: Path) -> dict[str, Path]:
+    """The files of a snapshot by name, as it was laid down; those of older versions are not listed."""
+    try:
+        listed = json.loads(admit.read_text(target / NAMES))
+    except FileNotFoundError:
+        listed = [str(each.relative_to(target)) for each in target.rglob("*") if each.is_file()]
+        listed = [each for each in listed if _DERIVED not in Path(each).parts]
+    return {str(name): target / str(name) for name in listed}
+
+
+def _check_owners(folder: Path, root: str) -> None:
+    """Raises `UsageError` for anything in the folder that another user made."""
+    for entry in os.scandir(folder):
+        owner = ownership.of_file(entry.stat(follow_symlinks=False), root)
+        if not owner.mine:
+            raise UsageError(
+                f"{entry.path} {ownership.said(owner)}: the code in {folder} is not run. Delete it, or name another "
+                "run_root"
+            )
+        if entry.is_dir(follow_symlinks=False):
+            _check_owners(Path(entry.path), root)
+
+
+def store(place: Path, digest: str, files: Mapping[str, Path], executable_names: Collection[str] | None = None) -> Path:
+    """Lay the snapshot into `<place>/<digest>`, once, and give its folder.
+
+    `executable_names` says which files may be executed where the modes of `files` don't. Raises `UsageError` if a file
+    changed since its digest was taken, since what would run is not what was planned, and where the folder is
+    another user's.
+    """
+    target = place / digest
+    make(place)
+    if is_there(place, digest):
+        return target
+    staging = target.with_name(f".{digest}.{os.getpid()}")
+    shutil.rmtree(staging, ignore_errors=True)
+    try:
+        records.make_folder(staging)
+        for name, path in files.items():
+            copy = staging / name
+            make_parents(staging, name)
+            try:
+                shutil.copyfile(path, copy)
+            except FileNotFoundError:
+                raise UsageError(f"{path} went away while the code was copied; run the command again") from None
+            runs_itself = snapshot.is_executable(path) if executable_names is None else name in executable_names
+            copy.chmod(0o500 if runs_itself else 0o400)
+        if snapshot.digest_of({name: staging / name for name in files}) != digest:
+            raise UsageError("the code changed while it was copied; run the command again")
+        _list(staging / NAMES, files)
+        try:
+            staging.rename(target)
+        except OSError:
+            if not is_there(place, digest):  # another launcher laid the same snapshot first
+                raise
+    finally:
+        if staging.is_dir():
+            shutil.rmtree(staging, ignore_errors=True)
+    return target
+
+
+def make_parents(folder: Path, name: str) -> None:
+    """Make the folders inside `folder` that lead to the file of that relative path, for the caller alone."""
+    for parent in reversed(Path(name).parents[:-1]):
+        with contextlib.suppress(FileExistsError):
+            records.make_folder(folder / parent)
+
+
+def _list(path: Path, files: Mapping[str, Path]) -> None:
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o400), "w", encoding="ascii") as stream:
+        json.dump(sorted(files), stream)
+
+
+def prune(place: Path, digests: Iterable[str], needed: Callable[[str], bool]) -> None:
+    """Take away those snapshots that are no longer needed.
+
+    Without a lock: it is set aside before it is asked for a second time. A run that names it later finds it missing and
+    lays it down anew; one that named it in between gets it back.
+    """
+    for digest in digests:
+        target = place / digest
+        aside = target.with_name(f".{digest}.{os.getpid()}.gone")
+        if needed(digest):
+            continue
+        try:
+            target.rename(aside)
+        except OSError:  # gone, or another person's
+            continue
+        if needed(digest):
+            with contextlib.suppress(OSError):  # it was laid down anew meanwhile
+                aside.rename(target)
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def mark(snapshot: str, token: str) -> str:
+    """The file that a terminal in this snapshot holds locked while it is open; `*` as a token stands for any."""
+    place, _, digest = snapshot.rpartition("/")
+    return f"{place}/.{digest}.shell-{token}"
+
+
+def is_open(snapshot: Path) -> bool:
+    """Whether a terminal is open in this snapshot: one that holds the lock on its mark. Marks of others are deleted."""
+    found = False
+    for each in snapshot.parent.glob(os.path.basename(mark(str(snapshot), "*"))):
+        try:
+            with open(each, "ab") as stream:
+                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                each.unlink()
+        except OSError:  # it is locked; or nobody can say, on a file system without locks
+            found = True
+    return found

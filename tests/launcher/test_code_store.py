@@ -1,0 +1,121 @@
+"""Where the code of runs lies: nobody else's, what its name says, and the caller's alone at every umask."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from launcher import code_store, snapshot
+from launcher.errors import UsageError
+from tests.launcher import users
+from tests.launcher.users import User
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> dict[str, Path]:
+    """The files of a package, by their names in a snapshot."""
+    package = tmp_path / "package"
+    (package / "inner").mkdir(parents=True)
+    for name in ("__init__.py", "inner/train.py"):
+        (package / name).write_text(f"print({name!r})")
+    return {"package/__init__.py": package / "__init__.py", "package/inner/train.py": package / "inner" / "train.py"}
+
+
+@pytest.fixture(autouse=True)
+def _afresh(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a new process: nothing was checked before."""
+    monkeypatch.setattr(code_store, "_checked", set())
+
+
+def laid(tmp_path: Path, files: dict[str, Path]) -> Path:
+    return code_store.store(tmp_path / ".code", snapshot.digest_of(files), files)
+
+
+@pytest.mark.parametrize("umask", [0, 0o002, 0o022, 0o077, 0o177])
+def test_every_folder_of_a_snapshot_is_its_users_alone_at_every_umask(
+    umask: int, tmp_path: Path, files: dict[str, Path]
+) -> None:
+    before = os.umask(umask)
+    try:
+        target = laid(tmp_path, files)
+    finally:
+        os.umask(before)
+    inside = [target.parent, target, *target.rglob("*")]
+    folders = [each for each in inside if each.is_dir()]
+    assert len(folders) == 4
+    assert {stat.S_IMODE(each.stat().st_mode) for each in folders} == {0o700}
+    assert {stat.S_IMODE(each.stat().st_mode) for each in inside if each.is_file()} == {0o400}
+
+
+def test_a_snapshot_that_was_changed_is_not_used(tmp_path: Path, files: dict[str, Path]) -> None:
+    target = laid(tmp_path, files)
+    train = target / "package" / "inner" / "train.py"
+    train.chmod(0o600)
+    train.write_text("print('other code')")
+    train.chmod(0o400)
+    with pytest.raises(UsageError, match="is not what its name says"):
+        laid(tmp_path, files)
+
+
+def test_what_a_job_left_beside_the_code_does_not_count(
+    tmp_path: Path, files: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = laid(tmp_path, files)
+    (target / "package" / "__pycache__").mkdir()
+    (target / "package" / "__pycache__" / "train.pyc").touch()
+    (target / "package" / "events.log").touch()
+    monkeypatch.setattr(code_store, "_checked", set())
+    assert laid(tmp_path, files) == target
+
+
+def test_a_file_that_is_missing_or_a_link_is_noticed(
+    tmp_path: Path, files: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = laid(tmp_path, files)
+    train = target / "package" / "inner" / "train.py"
+    train.unlink()
+    for make in (lambda: None, lambda: train.symlink_to(files["package/inner/train.py"])):
+        make()
+        monkeypatch.setattr(code_store, "_checked", set())
+        with pytest.raises(UsageError, match="is not what its name says"):
+            laid(tmp_path, files)
+
+
+WORDS = ("gpus=0", "steps=2", "data=synthetic", "detach=true")
+
+
+@users.needs_root
+@pytest.mark.parametrize("whole", [False, True], ids=["snapshot", "folder"])
+def test_code_that_another_user_laid_under_a_digest_is_not_run(
+    whole: bool, alice: User, mallory: User, place: Path
+) -> None:
+    """Digests of published code are known to everybody, and so is where snapshots lie."""
+    root = place / "runs"
+    root.mkdir()
+    root.chmod(0o1777)
+    first = alice.launcher(*WORDS, f"run_root={alice.home}/own")
+    assert first.returncode == 0, first.stderr
+    (digest,) = (each.name for each in (alice.home / "own" / ".code").iterdir())
+    if not whole:
+        alice.run("mkdir", "-m", "0777", root / ".code")
+    evil = mallory.write(root / ".code" / digest / "recipes" / "__init__.py", "open('/tmp/evil', 'w')")
+    assert evil.exists()
+    done = alice.launcher(*WORDS, f"run_root={root}")
+    assert done.returncode == 2, done.stdout
+    assert "uid 61002" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert [each.name for each in root.iterdir() if each.name.startswith("2")] == []
+
+
+@users.needs_root
+def test_a_root_in_which_others_could_swap_folders_takes_no_run(alice: User, place: Path) -> None:
+    root = place / "runs"
+    root.mkdir()
+    root.chmod(0o777)
+    done = alice.launcher(*WORDS, f"run_root={root}")
+    assert done.returncode == 2
+    assert "others could put their code in the place of yours" in done.stderr
+    assert list(root.iterdir()) == []

@@ -1,0 +1,137 @@
+"""A run root that a group shares: two real users, each of whom sees the other's runs and can act on none."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from launcher import runs
+from recipes import run_folder
+from recipes.metrics import Journal
+from recipes.trainer import checkpoint
+from tests.launcher import users
+from tests.launcher.users import GROUP, User
+
+OWN = ("checkpoints", ".code-0", ".cache-0")
+"""Of a run and of the root: what stays its owner's alone."""
+JOB = ("gpus=0", "steps=3", "data=synthetic", "checkpoint.every=1", "telemetry.every=1", "share=group")
+
+BARE = ("train.bare=true", "require_proof=false", "amp=o0", "gpus=0", "share=group")
+
+
+@pytest.fixture
+def lab(place: Path) -> Path:
+    """A folder of the group's, in which what is made is the group's."""
+    folder = place / "lab"
+    folder.mkdir()
+    os.chown(folder, 0, GROUP)
+    folder.chmod(0o2770)
+    return folder
+
+
+def launcher(*words: str, umask: int) -> subprocess.CompletedProcess[str]:
+    """`python -m launcher` as whoever runs the tests."""
+    command = [sys.executable, "-m", "launcher", *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, umask=umask)
+
+
+def modes(folder: Path) -> dict[str, int]:
+    """The modes of everything in a folder, without the bits that say whose group new files have."""
+    inside = [each for each in folder.rglob("*") if not set(each.relative_to(folder).parts) & set(OWN)]
+    return {str(each.relative_to(folder)): stat.S_IMODE(each.lstat().st_mode) & 0o777 for each in inside}
+
+
+@users.needs_root
+@pytest.mark.parametrize("umask", [0o077, 0])
+def test_two_users_see_each_others_runs_and_act_on_none(lab: Path, alice: User, umask: int) -> None:
+    root = lab / "runs"
+    done = launcher(*JOB, f"run_root={root}", umask=umask)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (run,) = runs.run_names(str(root))
+    assert stat.S_IMODE(root.stat().st_mode) == 0o3770
+    assert stat.S_IMODE((root / run).stat().st_mode) & 0o777 == 0o750
+    found = modes(root / run)
+    wrong = {name: oct(mode) for name, mode in found.items() if mode & 0o027 or not mode & 0o040}
+    # Variables may be secrets, and the exit code is between the script and itself: status.json has it.
+    assert wrong == {".environment": "0o600", "attempts/1/exit_code": "0o600"}
+    assert {"plan.json", "status.json", "result.json", "metrics.jsonl", "attempts/1/stdout.log"} <= found.keys()
+    assert stat.S_IMODE((root / run / "checkpoints").stat().st_mode) & 0o777 == 0o700
+    assert stat.S_IMODE((root / ".code-0").stat().st_mode) & 0o777 == 0o700
+
+    shown = alice.launcher("ls", f"run_root={root}")
+    assert "root" in shown.stdout and "done" in shown.stdout and "proved" in shown.stdout, shown.stdout
+    assert "step" in alice.launcher("logs", run, f"run_root={root}").stdout
+    reported = alice.launcher("report", run, f"run_root={root}")
+    assert "proved" in reported.stdout, reported.stdout + reported.stderr
+    for words in (("cancel", "--now", run), ("rm", "--force", run), ("resume", run, "steps=9")):
+        refused = alice.launcher(*words, f"run_root={root}")
+        assert (refused.returncode, "belongs to root" in refused.stderr) == (2, True), refused.stderr
+    for path in (root / run / "checkpoints", root / ".code-0"):
+        assert alice.run("ls", path).returncode != 0
+
+    script = alice.write(alice.home / "train.py", "print('trained')")
+    hers = alice.launcher(
+        *("recipe=script", f"script={script}", *BARE, "workdir=run"),
+        f"run_root={root}",
+        umask=umask,
+    )
+    assert hers.returncode == 0, hers.stdout + hers.stderr
+    (other,) = set(runs.run_names(str(root))) - {run}
+    assert stat.S_IMODE((root / other / "work").stat().st_mode) & 0o777 == 0o700
+    assert "uid 61001" in launcher("ls", f"run_root={root}", umask=0o077).stdout
+    assert launcher("rm", "--force", other, f"run_root={root}", umask=0o077).returncode == 2
+    assert alice.launcher("rm", other, f"run_root={root}").returncode == 0
+    assert not (root / other).exists()
+
+
+@users.needs_root
+def test_a_root_of_another_user_that_is_not_set_up_for_a_group_is_refused(lab: Path, alice: User) -> None:
+    root = lab / "runs"
+    root.mkdir(mode=0o770)
+    root.chmod(0o770)
+    os.chown(root, 0, GROUP)
+    done = alice.launcher(*JOB, f"run_root={root}")
+    assert done.returncode == 2
+    assert f"root can do that: chmod 3770 {root}" in done.stderr
+
+
+@users.needs_root
+@pytest.mark.parametrize("changed", ["", "plan.json"])
+def test_a_job_whose_folder_was_replaced_before_it_began_does_not_run(lab: Path, alice: User, changed: str) -> None:
+    """Whose the root is may rename what others made in it."""
+    root = lab / "runs"
+    script = alice.write(alice.home / "train.py", "pass")
+    runs.make_root(root, shared=True)
+    done = alice.launcher("recipe=script", f"script={script}", *BARE, f"run_root={root}")
+    assert done.returncode == 0, done.stderr
+    (run,) = runs.run_names(str(root))
+    os.chown(root / run / changed, 61002, GROUP)
+    before = sorted(each.name for each in (root / run / "attempts").iterdir())
+    again = alice.run("bash", root / run / "run.sh")
+    assert again.returncode == 1
+    assert "whose run this is" in again.stderr
+    assert sorted(each.name for each in (root / run / "attempts").iterdir()) == before
+
+
+@pytest.mark.parametrize("umask", [0, 0o022, 0o077])
+@pytest.mark.parametrize("shared", [False, True])
+def test_what_a_trainer_writes_has_its_modes_from_the_folder(tmp_path: Path, umask: int, shared: bool) -> None:
+    """In a container the umask is the image's."""
+    before = os.umask(umask)
+    try:
+        folder = tmp_path / "run"
+        runs.make_folder(folder, shared=shared)
+        run_folder.write_json(folder / "result.json", {})
+        journal = Journal(folder / "metrics.jsonl")
+        journal.append([{"event": "start"}])
+        saved = checkpoint.save(folder / "checkpoints", 1, "state", lambda file: None, {}, keep=1)
+    finally:
+        os.umask(before)
+    for name in ("result.json", "metrics.jsonl"):
+        assert stat.S_IMODE((folder / name).stat().st_mode) == (0o640 if shared else 0o600)
+    assert {stat.S_IMODE(each.stat().st_mode) & 0o777 for each in (saved.parent, saved)} == {0o700}
