@@ -6,7 +6,9 @@ The network and its optimizer are those of the Keras tutorial that TWCC's AMP pa
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
+from recipes.paddle_apis import check_api
 from recipes.recipe import MNIST_FILES, DataLayout, Layer, Recipe
 from recipes.typed import above_zero, below_one, setting
 
@@ -20,6 +22,7 @@ class MnistSettings:
     dropout_conv: float = setting(0.25, "dropout after the convolutions")
     dropout_dense: float = setting(0.5, "dropout before the last layer")
     clip: float | None = setting(None, "gradient norm to clip to, after unscaling")
+    api: Literal["loop", "model"] = setting("loop", "framework=paddle: a loop of its own, or paddle.Model")
 
     def __post_init__(self) -> None:
         above_zero("train.lr", self.lr)
@@ -34,7 +37,12 @@ RECIPE = Recipe(
     settings=MnistSettings,
     batch=128,
     epochs=12,
-    trainers={"torch": "recipes.torch_.mnist", "tensorflow": "recipes.tensorflow_.mnist"},
+    trainers={
+        "torch": "recipes.torch_.mnist",
+        "tensorflow": "recipes.tensorflow_.mnist",
+        "paddle": "recipes.paddle_.mnist",
+    },
+    check=lambda settings: check_api(settings, "train.api=loop"),
     max_pools=True,
     data={
         "digits": DataLayout(

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from recipes import operations
-from recipes.levels import Amp
+from recipes.paddle_apis import check_api
 from recipes.recipe import DataLayout, Layer, Recipe
 from recipes.typed import SettingsError, above_zero, at_least, setting
 
@@ -40,32 +40,11 @@ class SimplenetSettings:
 def check(settings: Any) -> None:
     """Refuse Paddle's ways of training elsewhere, and what they can't do. Raises `SettingsError`."""
     train: SimplenetSettings = settings.train
-    if train.api != "loop" and settings.framework != "paddle":
-        raise SettingsError(
-            f"train.api={train.api} is Paddle's, and this is framework={settings.framework}", "train.api"
-        )
-    if train.api != "loop" and settings.accumulate > 1:
-        raise SettingsError(f"train.api={train.api} accumulates no gradients here; say train.api=loop", "accumulate")
-    if train.api != "loop" and settings.amp.keep_fp32:
-        raise SettingsError(
-            f"amp.keep_fp32 with train.api={train.api}: only a loop of one's own keeps layers in float32 by their "
-            "names; say train.api=loop",
-            "amp.keep_fp32",
-        )
+    check_api(settings, "train.api=loop")
     if train.api == "static" and "linear" in operations.canonical((*settings.amp.allow, *settings.amp.deny), "amp"):
         raise SettingsError("train.api=static: a static graph of Paddle's has matmul, and no linear", "amp")
-    if train.api == "model" and settings.amp.level != "o0":
-        _check_model(settings.amp)
     if train.fp16_guard and not (train.api == "static" and settings.amp.level in ("o2", "o3")):
         raise SettingsError("train.fp16_guard=true belongs to train.api=static with amp=o2 or o3", "train.fp16_guard")
-
-
-def _check_model(amp: Amp) -> None:
-    """What `paddle.Model.prepare(amp_configs=...)` can't be told. Raises `SettingsError`."""
-    if amp.dtype != "float16":
-        raise SettingsError("train.api=model: paddle.Model knows float16 alone; say amp.dtype=float16", "amp.dtype")
-    if amp.level == "o3" or amp.master_weights is False:
-        raise SettingsError("train.api=model: paddle.Model has master weights at O2; say train.api=loop", "amp.level")
 
 
 RECIPE = Recipe(

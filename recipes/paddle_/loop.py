@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import sys
 import time
 from collections.abc import Callable
@@ -22,7 +23,7 @@ from recipes.trainer import run as shared
 from recipes.trainer.outcome import Mode
 from recipes.trainer.recorder import Executed
 from recipes.trainer.run import DONE, FAILED
-from recipes.trainer.training import Witness
+from recipes.trainer.training import Evaluate, Witness
 from recipes.typed import SettingsError
 
 __all__ = ["DONE", "FAILED", "Run", "Step", "main", "start"]
@@ -81,16 +82,18 @@ class Run(shared.Run):
         samples: int,
         data: str,
         data_digest: str,
+        evaluate: Evaluate | None = None,
     ) -> None:
         """Train to the end, or until asked to stop, and write the result; sets `exit_code`.
 
-        `held` and `witness` are those of layers, or of a static graph.
+        What a step draws follows from the run's seed and the step's place alone. `held` and `witness` are those of
+        layers, or of a static graph.
         """
         self._train(
             state=State(held=held, precision=self.precision, settings=self.settings, world=self.world),
             witness=witness,
             executor=_Steps(step, optimizer, self.settings),
-            evaluate=None,
+            evaluate=evaluate,
             samples=samples,
             data=data,
             data_digest=data_digest,
@@ -133,11 +136,14 @@ class _Steps:
         self._step = step
         self._optimizer = optimizer
         self._settings = settings
+        self._epoch = 0
 
     def shares(self, order: Any, epoch: int) -> Any:
         """[steps, micro-batches, samples in each]."""
+        self._epoch = epoch
         return sampling.share(order, self._settings.batch, self._settings.accumulate, 0, 1)
 
     def execute(self, shares: Any, first: int, count: int) -> Executed:
+        paddle.seed(random.Random(f"{self._settings.seed} {self._epoch} {first}").randrange(2**63))
         loss, outcome = self._step(shares[first])
         return Executed(loss=loss, lr=self._optimizer.get_lr(), outcome=outcome)

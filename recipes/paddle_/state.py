@@ -1,6 +1,6 @@
 """The whole state of a run in Paddle: one file of NumPy's, with JSON beside the arrays. Nothing in it is code.
 
-No recipe in Paddle draws random numbers after its initial weights, so that none are in it.
+What a step draws follows from the seed and the step's place, so that no random state is in it.
 """
 
 from __future__ import annotations

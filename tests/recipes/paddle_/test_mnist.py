@@ -1,0 +1,104 @@
+"""The MNIST recipe in Paddle: what it leaves, how it goes on, and its numbers beside torch's."""
+
+from __future__ import annotations
+
+import json
+
+import numpy
+import paddle
+import pytest
+import torch
+
+from recipes.paddle_ import mnist
+from recipes.paddle_.loop import main
+from recipes.torch_ import mnist as torch_mnist
+from recipes.torch_.loop import main as torch_main
+from tests.recipes.paddle_.forced import forced
+from tests.recipes.paddle_.test_simplenet import losses
+
+SMALL = ["amp=o0", "batch=32", "device=cpu"]
+
+
+def run(folder, *words):
+    code = main("mnist", mnist.train, [*SMALL, *words, f"run={folder}"])
+    found = json.loads((folder / "result.json").read_text()) if (folder / "result.json").exists() else {}
+    return code, found
+
+
+@pytest.mark.parametrize("api", ["loop", "model"])
+def test_it_learns_is_proved_and_goes_on_bit_for_bit(tmp_path, api):
+    """With dropout, whose random numbers follow from the step alone; by either way of training."""
+    words = [f"train.api={api}", "steps=48"]
+    code, found = run(tmp_path / "whole", *words)
+    assert (code, found["observed"]["verdict"], found["observed"]["dtype"]) == (0, "proved", "float32")
+    assert found["observed"]["param_dtypes"] == {"float32": 1_199_882}
+    assert found["eval"]["accuracy"] > 0.8
+    assert run(tmp_path / "parts", *words, "checkpoint.stop_every=20")[0] == 85
+    assert run(tmp_path / "parts", *words, "checkpoint.stop_every=20")[0] == 85
+    assert run(tmp_path / "parts", *words)[1]["determinism"] == "exact"
+    assert losses(tmp_path / "parts") == losses(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("extra", [[], ["accumulate=4", "train.clip=0.05"]])
+def test_losses_are_torchs_from_equal_weights(tmp_path, monkeypatch, extra):
+    """Eight steps of Adadelta without dropout, each loss within float32's rounding of the sums."""
+    torch.manual_seed(7)
+    first = torch_mnist.Net(mnist.MnistSettings()).state_dict()
+    made, torch_made = mnist.Net, torch_mnist.Net
+
+    def paddles(settings):
+        net = made(settings)
+        for name, each in net.named_parameters():
+            value = first[name].numpy()
+            each.set_value(value.T.copy() if name.startswith("dense") and value.ndim == 2 else value)
+        return net
+
+    def torchs(settings):
+        net = torch_made(settings)
+        net.load_state_dict(first)
+        return net
+
+    monkeypatch.setattr(mnist, "Net", paddles)
+    monkeypatch.setattr(torch_mnist, "Net", torchs)
+    words = ["steps=8", "train.dropout_conv=0", "train.dropout_dense=0", *extra]
+    assert run(tmp_path / "paddle", *words)[0] == 0
+    assert torch_main("mnist", torch_mnist.train, [*SMALL, *words, f"run={tmp_path}/torch"]) == 0
+    ours, theirs = losses(tmp_path / "paddle"), losses(tmp_path / "torch")
+    assert list(ours.values()) == pytest.approx(list(theirs.values()), rel=1e-4)
+    assert ours[8] < ours[1]
+
+
+def test_paddles_model_is_prepared_with_what_amp_says(monkeypatch):
+    """As the guide's example of its high-level interface: level, lists and a dynamic scale."""
+    told = {}
+    monkeypatch.setattr(paddle.Model, "prepare", lambda self, *args, **words: told.update(words["amp_configs"]))
+    precision = forced("o1", dtype="float16", allow=("conv2d",), deny=("softmax",))
+    net = mnist.Net(mnist.MnistSettings())
+    precision.prepare(paddle.Model(net), paddle.optimizer.SGD(0.1, parameters=net.parameters()), None)
+    assert (told["level"], "conv2d" in told["custom_white_list"], "softmax" in told["custom_black_list"]) == (
+        "O1",
+        True,
+        True,
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["train.api=model", "accumulate=4"], "train.api=model accumulates no gradients here; say train.api=loop"),
+        (["amp=o1", "amp.dtype=bfloat16", "train.api=model"], "paddle.Model knows float16 alone"),
+    ],
+)
+def test_what_paddles_model_cannot_do_is_refused(tmp_path, capsys, words, said):
+    assert main("mnist", mnist.train, [*SMALL[1:], *words, f"run={tmp_path}"]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_the_layers_are_those_that_the_launcher_knows():
+    net = mnist.Net(mnist.MnistSettings())
+    sizes = {
+        name: int(numpy.prod(each.weight.shape)) for name, each in net.named_sublayers() if hasattr(each, "weight")
+    }
+    from recipes.mnist import RECIPE
+
+    assert sizes == {each.name: each.weights for each in RECIPE.layers(mnist.MnistSettings())}
