@@ -14,7 +14,7 @@ _CREDENTIALS = (
     *("id_rsa", "id_dsa", "id_ecdsa", "id_ed25519", "id_ecdsa_sk", "id_ed25519_sk"),
     *(".*_history", ".zhistory", ".history", ".histfile", "fish_history"),
 )
-CREDENTIAL_FOLDERS = (".ssh", ".gnupg", ".aws", ".azure", ".kube", ".docker", ".password-store", "gcloud")
+_FOLDERS = (".ssh", ".gnupg", ".aws", ".azure", ".kube", ".password-store")
 _CACHES = ("__pycache__", ".ipynb_checkpoints", "node_modules", ".tox", ".nox", ".eggs")
 _ENVIRONMENTS = ("pyvenv.cfg", "conda-meta")
 """Each marks the top of a virtual environment, venv's or conda's, whatever its folder is called."""
@@ -32,9 +32,9 @@ def is_credential(path: Path, root: Path) -> bool:
     that it lies in, or since it begins as private keys do. `root` has its links resolved."""
     target = Path(os.path.realpath(path))
     within = target.relative_to(root) if root in target.parents else target
-    if _name.fullmatch(path.name) or _name.fullmatch(target.name):
+    if _name.fullmatch(path.name) or _name.fullmatch(target.name) or target.match(".docker/config.json"):
         return True
-    if any(each.lower() in CREDENTIAL_FOLDERS for each in (*path.relative_to(root).parts[:-1], *within.parts[:-1])):
+    if any(each.lower() in _FOLDERS for each in (*path.relative_to(root).parts[:-1], *within.parts[:-1])):
         return True
     if path.suffix == ".py":
         return False
@@ -46,8 +46,8 @@ def is_credential(path: Path, root: Path) -> bool:
 
 
 def is_derived(folder: Path) -> bool:
-    """Whether a folder is a virtual environment or a cache, which can be made again."""
-    return folder.name in _CACHES or any((folder / each).exists() for each in (*_ENVIRONMENTS, _CACHE_TAG))
+    """Whether a folder is a virtual environment or a cache, which can be made again, or git's own."""
+    return folder.name in (".git", *_CACHES) or any((folder / each).exists() for each in (*_ENVIRONMENTS, _CACHE_TAG))
 
 
 def is_debris(name: str) -> bool:

@@ -11,7 +11,7 @@ from pathlib import Path
 from launcher.errors import UsageError
 
 _UNKNOWN_FILES = ("ls-files", "-z", "--others", "--exclude-standard")
-_SECONDS = 60
+_SECONDS = 30
 # In a hook of git's these name another repository.
 _OWN_VARIABLES = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_COMMON_DIR", "GIT_PREFIX", "GIT_NAMESPACE")
 
@@ -61,9 +61,14 @@ def files_of_folder(folder: Path) -> list[str]:
 
 
 def _listed(folder: Path, done: subprocess.CompletedProcess[str] | None) -> list[str]:
-    if done is None or done.returncode:
-        said = done.stderr.strip().splitlines()[-1:] if done else ["no answer"]
-        raise UsageError(f"git can't list the files of {folder}, the code that goes along: {' '.join(said)}")
+    if done is None:
+        raise UsageError(
+            f"git did not list the files of {folder}, which go along with the script, in {_SECONDS} s; put "
+            "the code into a folder or git checkout of its own"
+        )
+    if done.returncode:
+        said = " ".join(done.stderr.strip().splitlines()[-1:])
+        raise UsageError(f"git can't list the files of {folder}, the code that goes along: {said}")
     return list(dict.fromkeys(name for name in done.stdout.split("\0") if name))
 
 

@@ -79,6 +79,8 @@ def test_what_a_link_leads_to_is_left_out_as_the_credential_it_is(project: Path,
     (project / "cloud").symlink_to(home / ".aws/credentials")
     (project / "chain").symlink_to("settings")
     (project / "notes").symlink_to(home / "notes.txt")
+    lay(home, ".docker/config.json")
+    (project / "registry").symlink_to(home / ".docker/config.json")
     lay(home, ".ssh/__init__.py")  # a folder that looks like a package
     (project / "package").symlink_to(home / ".ssh")
     assert taken(project) == ["notes", "train.py"]
