@@ -120,7 +120,7 @@ _ENDING = r"""
 ended="\"$(now)\""
 if taken_over; then
   exit 1
-elif [ "$code" = 0 ]; then
+elif [ "$code" = 0 ]__AND_RESULT__; then
   status done 0 "$ended" ""
 elif [ -e "$RUN/cancelled" ]; then
   status cancelled "$code" "$ended" "cancelled"
@@ -128,6 +128,8 @@ __REQUEUE__
 elif [ -e "$logs/stopped.json" ]; then
   status stopped "$code" "$ended" "" # the marker says at which step
 __SIGNALLED__
+__WITHOUT_RESULT__
+__NOT_CREATED__
 elif [ "$code" -gt 128 ]; then
   status failed "$code" "$ended" "the __WHO__ was killed by signal $((code - 128))"
 elif [ "$code" = 2 ]; then
@@ -148,6 +150,20 @@ grep -qE '"state": "(requeued|interrupted)"' "$RUN/status.json" || rm -rf "$RUN/
 _SIGNALLED = r"""
 elif [ -n "$signalled" ]; then
   status failed "$code" "$ended" "ended by a signal from outside"
+""".strip()
+
+# What this attempt's trainer wrote last: an engine that could not start it may end with 0 too.
+_AND_RESULT = ' && grep -qsw "\\"attempts\\": $attempt" "$RUN/result.json"'
+
+_WITHOUT_RESULT = r"""
+elif [ "$code" = 0 ]; then
+  status failed 0 "$ended" "the __WHO__ ended with exit code 0 and left no result"
+  code=1
+""".strip()
+
+_NOT_CREATED = r"""
+elif [ "$code" -ge 125 ] && [ "$code" -le 127 ]; then
+  status failed "$code" "$ended" "__ENGINE__ could not start the container or what runs in it (exit code $code)"
 """.strip()
 
 GROUP_READS = "umask 027 # the group that shares the root reads records and logs"
@@ -205,6 +221,8 @@ def ending(plan: Plan) -> str:
         signalled = fill(slurm_text.INTERRUPTED, who=who)
         requeue = fill(slurm_text.REQUEUE, max_requeues=str(plan.cluster["max_requeues"]))
     kept = not plan.arm and job_environment.own_secrets(plan.secrets, plan.run_dir)
+    proved = plan.settings["require_proof"] and not plan.arms
+    engine = plan.container.runtime.kind if plan.container and not plan.arms else ""
     return fill(
         _ENDING,
         who=who,
@@ -213,4 +231,7 @@ def ending(plan: Plan) -> str:
         signalled=signalled,
         requeue=requeue,
         secrets=fill(_FORGET, folder=SECRETS) if kept else "",
+        and_result=_AND_RESULT if proved else "",
+        without_result=fill(_WITHOUT_RESULT, who=who) if proved else "",
+        not_created=fill(_NOT_CREATED, engine=engine) if engine in ("docker", "podman") else "",
     )

@@ -38,10 +38,14 @@ _ON_NODE = r"""
 
 
 def outcome(wrapped: Wrapped) -> str:
-    """Where the client's exit code, in `code`, isn't to be trusted: the container's own, if there was a container."""
+    """Where the client's exit code, in `code`, isn't to be trusted: the container's own, if there was a container.
+
+    125 to 127 say that it could not be created or started; asked about one that never started, podman says 0.
+    """
     if not wrapped.outcome:
         return ""
-    return f"outcome=$({' '.join(map(to_bash, wrapped.outcome))} 2>/dev/null) && code=${{outcome:-$code}}"
+    ask = " ".join(map(to_bash, wrapped.outcome))
+    return f"case $code in 12[567]) ;; *) outcome=$({ask} 2>/dev/null) && code=${{outcome:-$code}} ;; esac"
 
 
 def remove_left(wrapped: Wrapped) -> str:

@@ -11,13 +11,18 @@ from launcher import execute
 from launcher.plan import Plan, resolve
 from tests.launcher.hosts import LAPTOP, spec_of
 
-# Dumps what it was given, then does what BEHAVIOUR says.
+# Dumps what it was given, does what BEHAVIOUR says, and leaves a result of its attempt as a trainer does.
 PROGRAM = """#!{python}
 import json, os, sys, time
 with open(os.environ["DUMP"], "w") as stream:
     json.dump({{"argv": sys.argv, "env": dict(os.environ), "cwd": os.getcwd()}}, stream)
 print("to stdout"); print("to stderr", file=sys.stderr)
 exec(os.environ.get("BEHAVIOUR", ""))
+if sys.argv[-1].startswith("run="):
+    path = sys.argv[-1][len("run="):] + "/result.json"
+    result = json.load(open(path)) if os.path.exists(path) else {{}}
+    with open(path, "w") as stream:
+        json.dump({{**result, "attempts": int(os.environ["LAUNCHER_ATTEMPT"])}}, stream)
 """
 
 

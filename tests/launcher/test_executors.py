@@ -32,7 +32,7 @@ def test_execute_on_our_executor_gives_a_submitit_job_with_the_result(tmp_path: 
     plan, folder = ready(tmp_path, program)
     job = DirectExecutor().submit(execute, plan)
     assert isinstance(job, submitit.Job)
-    assert job.result() == {"level": "o2"}
+    assert job.result() == {"level": "o2", "attempts": 1}
     assert (job.done(), job.state, job.exception()) == (True, "COMPLETED", None)
     assert job.stdout() == "to stdout\n"
     assert job.stderr() == "to stderr\n"
@@ -46,13 +46,13 @@ def test_execute_on_submitits_own_executors_gives_the_result(
     plan, _ = ready(tmp_path, program)
     executor = submitit.AutoExecutor(folder=tmp_path / "submitit", cluster=cluster)
     executor.update_parameters(timeout_min=1)
-    assert executor.submit(execute, plan).result() == {"level": "o2"}
+    assert executor.submit(execute, plan).result() == {"level": "o2", "attempts": 1}
 
 
 def test_an_unbound_plan_gets_its_folder_when_it_is_submitted(tmp_path: Path, program: Path) -> None:
     plan, _ = lay(tmp_path, program, env={"BEHAVIOUR": RESULT})
     job = DirectExecutor().submit(execute, plan)
-    assert job.result() == {"level": "o2"}
+    assert job.result() == {"level": "o2", "attempts": 1}
     assert len(list((tmp_path / "runs").glob("2*"))) == 2
 
 
@@ -76,7 +76,7 @@ def test_a_batch_runs_its_cells_in_turn(tmp_path: Path, program: Path) -> None:
     executor = DirectExecutor()
     with executor.batch():
         jobs = [executor.submit(execute, plan) for plan in plans]
-    assert [job.result() for job in jobs] == [{"level": "o2"}] * 3
+    assert [job.result() for job in jobs] == [{"level": "o2", "attempts": 1}] * 3
     spans = [json.loads((Path(plan.run_dir) / "status.json").read_text()) for plan in plans]
     assert all(before["ended"] <= after["started"] for before, after in itertools.pairwise(spans))
 

@@ -80,11 +80,26 @@ status() {                                                # state, exit code or 
 write_status() { # one writer, written aside, renamed
   {
     printf '{"schema": 1, "state": "%s", "attempt": %s, "exit_code": %s, ' "$1" "$attempt" "$2" &&
-      printf '"started": "%s", "ended": %s, "reason": "%s", ' "$started" "$3" "$4" &&
+      printf '"started": "%s", "before": %s, "ended": %s, "reason": "%s", ' "$started" "$before" "$3" "$4" &&
       printf '"process": {"host": "%s", "boot": "%s", "pid": %s, "start": %s}}\n' "$host" "$boot" "$$" "$birth"
   } >"$RUN/.status.json" && mv -f "$RUN/.status.json" "$RUN/status.json"
 }
 now() { TZ=UTC0 printf '%(%Y-%m-%dT%H:%M:%SZ)T' -1; }
+seconds_before() { # that earlier attempts ran: the last one until its end, or until its logs were last written to
+  local last previous=$((attempt - 1)) sum=0 began until
+  [ "$previous" -gt 0 ] && last=$(cat "$RUN/status.json" 2>/dev/null) || { echo 0; return; }
+  [[ $last =~ \"before\":\ ([0-9]+) ]] && sum=${BASH_REMATCH[1]}
+  if [[ $last == *"\"attempt\": $previous,"* && $last =~ \"started\":\ \"([^\"]+) ]]; then
+    began=$(date -d "${BASH_REMATCH[1]}" +%s)
+    if [[ $last =~ \"ended\":\ \"([^\"]+) ]]; then
+      until=$(date -d "${BASH_REMATCH[1]}" +%s)
+    else
+      until=$(stat -c %Y "$RUN/attempts/$previous"/*.log | sort -n | tail -n 1)
+    fi
+    [ "$until" -lt "$began" ] || sum=$((sum + until - began))
+  fi
+  echo "$sum"
+} 2>/dev/null
 
 if [ ! -e "$RUN/plan.json" ]; then
   echo "the run folder $RUN is gone" >&2
@@ -105,6 +120,7 @@ exec >>"$logs/stdout.log" 2>>"$logs/stderr.log" </dev/null
 rm -f "$RUN"/.{result.json,metrics.jsonl}.* "$RUN"/attempts/*/.*.json.* # a killed trainer wrote these aside
 printf %4096s >"$RUN/.reserve"
 started=$(now)
+before=$(seconds_before)
 read -r host </proc/sys/kernel/hostname
 read -r boot </proc/sys/kernel/random/boot_id
 read -r stat </proc/$$/stat

@@ -104,7 +104,7 @@ def test_our_executor_gives_submitit_jobs_with_results(bench: Bench) -> None:
     plan = bench.plan("open(sys.argv[-1][4:] + '/result.json', 'w').write('{\"level\": \"o2\"}')")
     (bench.root / ".code" / plan.code).mkdir(parents=True, exist_ok=True)
     job = SlurmExecutor().submit(execute, plan)
-    assert job.result() == {"level": "o2"}
+    assert job.result() == {"level": "o2", "attempts": 1}
     assert job.state == "COMPLETED"
 
 

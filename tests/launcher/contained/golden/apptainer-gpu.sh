@@ -327,7 +327,7 @@ gpu_release
 ended="\"$(now)\""
 if taken_over; then
   exit 1
-elif [ "$code" = 0 ]; then
+elif [ "$code" = 0 ] && grep -qsw "\"attempts\": $attempt" "$RUN/result.json"; then
   status done 0 "$ended" ""
 elif [ -e "$RUN/cancelled" ]; then
   status cancelled "$code" "$ended" "cancelled"
@@ -335,6 +335,9 @@ elif [ -e "$logs/stopped.json" ]; then
   status stopped "$code" "$ended" "" # the marker says at which step
 elif [ -n "$signalled" ]; then
   status failed "$code" "$ended" "ended by a signal from outside"
+elif [ "$code" = 0 ]; then
+  status failed 0 "$ended" "the trainer ended with exit code 0 and left no result"
+  code=1
 elif [ "$code" -gt 128 ]; then
   status failed "$code" "$ended" "the trainer was killed by signal $((code - 128))"
 elif [ "$code" = 2 ]; then

@@ -313,7 +313,7 @@ trap 'signalled=TERM; trap "" TERM INT HUP; kill -TERM 0' TERM INT HUP
     spec=/home/mei/launcher-runs/20260102-030405-calm-fox/plan.json \
     run=/home/mei/launcher-runs/20260102-030405-calm-fox
   code=$?
-  outcome=$(podman wait 20260102-030405-calm-fox 2>/dev/null) && code=${outcome:-$code}
+  case $code in 12[567]) ;; *) outcome=$(podman wait 20260102-030405-calm-fox 2>/dev/null) && code=${outcome:-$code} ;; esac
   echo "$code" >"$logs/exit_code"
   exit "$code"
 ) &
@@ -338,7 +338,7 @@ gpu_release
 ended="\"$(now)\""
 if taken_over; then
   exit 1
-elif [ "$code" = 0 ]; then
+elif [ "$code" = 0 ] && grep -qsw "\"attempts\": $attempt" "$RUN/result.json"; then
   status done 0 "$ended" ""
 elif [ -e "$RUN/cancelled" ]; then
   status cancelled "$code" "$ended" "cancelled"
@@ -346,6 +346,11 @@ elif [ -e "$logs/stopped.json" ]; then
   status stopped "$code" "$ended" "" # the marker says at which step
 elif [ -n "$signalled" ]; then
   status failed "$code" "$ended" "ended by a signal from outside"
+elif [ "$code" = 0 ]; then
+  status failed 0 "$ended" "the trainer ended with exit code 0 and left no result"
+  code=1
+elif [ "$code" -ge 125 ] && [ "$code" -le 127 ]; then
+  status failed "$code" "$ended" "podman could not start the container or what runs in it (exit code $code)"
 elif [ "$code" -gt 128 ]; then
   status failed "$code" "$ended" "the trainer was killed by signal $((code - 128))"
 elif [ "$code" = 2 ]; then

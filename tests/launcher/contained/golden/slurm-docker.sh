@@ -282,7 +282,7 @@ code=${code:-$waited}
 ended="\"$(now)\""
 if taken_over; then
   exit 1
-elif [ "$code" = 0 ]; then
+elif [ "$code" = 0 ] && grep -qsw "\"attempts\": $attempt" "$RUN/result.json"; then
   status done 0 "$ended" ""
 elif [ -e "$RUN/cancelled" ]; then
   status cancelled "$code" "$ended" "cancelled"
@@ -311,6 +311,11 @@ elif [ -n "$signalled" ]; then
   status interrupted "$code" "$ended" "ended by Slurm's signal: a time limit, a preemption or scancel"
 elif [ "$code" = 137 ]; then
   status interrupted "$code" "$ended" "the trainer was killed by signal 9"
+elif [ "$code" = 0 ]; then
+  status failed 0 "$ended" "the trainer ended with exit code 0 and left no result"
+  code=1
+elif [ "$code" -ge 125 ] && [ "$code" -le 127 ]; then
+  status failed "$code" "$ended" "docker could not start the container or what runs in it (exit code $code)"
 elif [ "$code" -gt 128 ]; then
   status failed "$code" "$ended" "the trainer was killed by signal $((code - 128))"
 elif [ "$code" = 2 ]; then

@@ -1,0 +1,70 @@
+"""A container that the engine can't create or start fails its run, whatever the engine answers about it later."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from launcher import execute, runs
+from launcher.plan import resolve
+from tests.launcher.contained.test_text import with_containers
+from tests.launcher.hosts import LAPTOP, spec_of
+
+# What podman 4.3 did where it could make the container and not start it: asked how that ended, it says 0.
+ENGINE = """#!/bin/sh
+case $1 in
+  run) echo "Error: could not find slirp4netns" >&2; exit CODE ;;
+  wait) echo 0 ;;
+esac
+"""
+
+
+@pytest.mark.parametrize("script", [False, True], ids=["recipe", "script"])
+@pytest.mark.parametrize("engine", ["podman", "docker"])
+@pytest.mark.parametrize("code", [125, 126, 127])
+def test_a_container_that_does_not_start_fails_its_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: str, code: int, script: bool
+) -> None:
+    folder = run(tmp_path, monkeypatch, engine, code, *(["require_proof=false"] if script else []))
+    status = runs.read_known(folder / "status.json")
+    assert (status["state"], status["exit_code"]) == ("failed", code)
+    assert status["reason"] == f"{engine} could not start the container or what runs in it (exit code {code})"
+    assert "slirp4netns" in (folder / "attempts/1/stderr.log").read_text()
+
+
+def test_a_run_without_its_result_is_not_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = run(tmp_path, monkeypatch, "podman", 0)
+    status = runs.read_known(folder / "status.json")
+    assert (status["state"], status["reason"]) == ("failed", "the trainer ended with exit code 0 and left no result")
+
+
+def test_the_result_of_an_earlier_attempt_does_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = run(tmp_path, monkeypatch, "podman", 0)
+    runs.write_json(folder / "result.json", {"attempts": 2})
+    assert subprocess.run(["bash", str(folder / "run.sh")]).returncode == 0
+    assert runs.read_known(folder / "status.json")["state"] == "done"
+    assert subprocess.run(["bash", str(folder / "run.sh")]).returncode == 1
+    assert runs.read_known(folder / "status.json")["attempt"] == 3
+
+
+def test_where_no_proof_is_required_the_exit_code_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = run(tmp_path, monkeypatch, "docker", 0, "require_proof=false")
+    assert runs.read_known(folder / "status.json")["state"] == "done"
+
+
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: str, code: int, *words: str) -> Path:
+    """The folder of a run whose engine ends with that code."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / engine).write_text(ENGINE.replace("CODE", str(code)))
+    (tmp_path / "bin" / engine).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
+    facts = dataclasses.replace(with_containers(LAPTOP, image="local/torch"), run_root=str(tmp_path / "runs"))
+    plan = resolve(spec_of(f"container={engine}", "image=local/torch", *words), facts)
+    (tmp_path / "runs/.code" / plan.code).mkdir(parents=True)
+    folder = execute.prepare(plan)
+    subprocess.run(["bash", str(folder / "run.sh")], check=False)
+    return folder
