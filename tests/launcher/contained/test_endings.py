@@ -23,7 +23,10 @@ STUBBORN = """#!/bin/sh
 trap "" TERM
 for word; do :; done
 run=${word#run=}
-[ ! -e "$run/started" ] || exit 0
+if [ -e "$run/started" ]; then
+  echo "{\\"attempts\\": $LAUNCHER_ATTEMPT}" >"$run/result.json"
+  exit 0
+fi
 touch "$run/started"
 sleep 100
 """
