@@ -167,6 +167,24 @@ def clean_lines(text: str) -> str:
     return "\n".join(map(clean, text.split("\n")))
 
 
+def cleaned(value: Any) -> Any:
+    """The same of all texts in a decoded value. Raises `Refused` for one that is nested too deep."""
+    try:
+        return _cleaned(value)
+    except RecursionError:
+        raise Refused("what came is nested too deep") from None
+
+
+def _cleaned(value: Any) -> Any:
+    if isinstance(value, str):
+        return clean(value)
+    if isinstance(value, list):
+        return [_cleaned(each) for each in value]
+    if isinstance(value, dict):
+        return {clean(key): _cleaned(each) for key, each in value.items()}
+    return value
+
+
 # Files
 
 

@@ -14,9 +14,17 @@ MOST_NAMED = 4
 
 
 class LauncherError(Exception):
-    """A message for people; `exit_code` is what the process ends with."""
+    """A message for people; `exit_code` is what the process ends with.
+
+    It may quote what a host, a registry or a file says, so it is cleaned for a terminal here, wherever it is shown.
+    """
 
     exit_code = 1
+
+    def __init__(self, message: str = "") -> None:
+        from launcher.admit import clean_lines  # which a command that goes well does without
+
+        super().__init__(clean_lines(message))
 
 
 class UsageError(LauncherError):

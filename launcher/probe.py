@@ -80,9 +80,9 @@ def probe(specs: Sequence[JobSpec]) -> Facts:
 def _admitted_facts(answer: Any) -> Facts:
     """What another host says of itself. Raises `Refused`."""
     try:
-        return build(Facts, admit.group(answer, "facts"), prefix="facts.")
+        return build(Facts, admit.group(admit.cleaned(answer), "facts"), prefix="facts.")
     except (SettingsError, TypeError) as error:  # the latter where facts are missing
-        raise Refused(admit.clean(str(error))) from None
+        raise Refused(str(error)) from None
 
 
 def probe_each(specs: Sequence[JobSpec]) -> list[Facts]:

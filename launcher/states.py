@@ -95,6 +95,15 @@ def needs_liveness(files: Files) -> bool:
 
 def judge(files: Files, liveness: Liveness | None) -> State:
     """The state of a run. `liveness` may be None where `needs_liveness` says so."""
+    return _cleaned(_judged(files, liveness))
+
+
+def _cleaned(state: State) -> State:
+    """Reasons come from files and queues, and go to terminals."""
+    return state if state.reason.isprintable() else state._replace(reason=admit.clean_lines(state.reason))
+
+
+def _judged(files: Files, liveness: Liveness | None) -> State:
     if not files.exists:
         return State("lost", "its folder is gone")
     status = status_of(files)
@@ -114,10 +123,10 @@ def judge_anothers(files: Files) -> State:
     """The state of another user's run, by its files alone: nobody is asked about it."""
     status = status_of(files) or {}
     if status.get("state") in FINISHED:
-        return _finished(files, status)
+        return _cleaned(_finished(files, status))
     whose = files.owner.why or f"it is {files.owner.name}'s, and only {files.owner.name} can ask how it stands"
     said = f"; its own files say {status['state']}" if status.get("state") else ""
-    return of_status("unreachable", f"{whose}{said}", status)
+    return _cleaned(of_status("unreachable", f"{whose}{said}", status))
 
 
 def _finished(files: Files, status: dict[str, Any]) -> State:

@@ -6,6 +6,7 @@ run; and a request that is sent again starts nothing twice, since the host knows
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import os
@@ -151,13 +152,19 @@ def _hand_over(host: Host, message: dict[str, Any], code: Mapping[str, Path], se
     data = packed(message, {name: path.read_bytes() for name, path in code.items()}, secrets)
     for tried in range(1, TRIES + 1):
         try:
-            host.ask("submit", nothing, data)
+            host.ask("submit", functools.partial(_names, message["plans"]), data)
             return
         except Lost as error:
             if tried == TRIES:
                 raise
             print(f"{error}; asking again", file=sys.stderr, flush=True)
             time.sleep(tried)
+
+
+def _names(plans: Sequence[Mapping[str, Any]], answer: Any) -> list[str]:
+    """The runs that the host has started, or had already. Raises `Refused` for others than those that it was given."""
+    given = [each["run_id"] for each in plans]
+    return [admit.choice(each, "a run", given) for each in admit.items(answer, "runs", len(given), least=len(given))]
 
 
 def packed(message: Mapping[str, Any], code: Mapping[str, bytes], secrets: Mapping[str, bytes]) -> bytes:

@@ -262,6 +262,7 @@ def _undelivered(run: Run, pointer: Pointer) -> State:
 
 
 def _unreachable(run: Run, why: str) -> State:
+    why = admit.clean_lines(why)
     known = pointers.known(run.folder)
     if known is None:
         return State("unreachable", why)

@@ -139,9 +139,9 @@ def _host(spec: JobSpec, address: Address | None) -> examining.Host:
 def _examined(answer: Any) -> examining.Host:
     """Raises `Refused`."""
     try:
-        return build(examining.Host, admit.group(answer, "its state"), prefix="host.")
+        return build(examining.Host, admit.group(admit.cleaned(answer), "its state"), prefix="host.")
     except (SettingsError, TypeError) as error:  # the latter where something is missing
-        raise Refused(admit.clean(str(error))) from None
+        raise Refused(str(error)) from None
 
 
 def _of_place(

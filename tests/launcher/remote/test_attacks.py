@@ -3,7 +3,10 @@ folder, run, or shown raw; it costs one line, and all other runs are shown."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
+import sys
 import textwrap
 import time
 from pathlib import Path
@@ -11,9 +14,10 @@ from typing import NamedTuple
 
 import pytest
 
-from launcher import runs
+from launcher import processes, runs
 from launcher.__main__ import main
-from launcher.remote import host, pointers
+from launcher.errors import Unavailable
+from launcher.remote import host, looking, pointers
 from launcher.remote.pointers import Pointer
 from launcher.remote.requests import REQUESTS
 from tests.launcher import run_folders
@@ -60,6 +64,12 @@ class Victim:
         return found
 
     def type(self, *words: str) -> Said:
+        said = self.type_only(*words)
+        assert self.state() == self.before
+        return said
+
+    def type_only(self, *words: str) -> Said:
+        """The same where files may change."""
         self.capfd.readouterr()
         began = time.monotonic()
         code = main(list(words))
@@ -69,7 +79,6 @@ class Victim:
         assert "Traceback" not in said.err
         shown = (said.out + said.err).replace("\n", "")
         assert all(each.isprintable() for each in shown), ascii(shown)
-        assert self.state() == self.before
         return said
 
 
@@ -128,6 +137,9 @@ NAMES = (
     "x" * 5000,
 )
 """Of files that were not asked for."""
+
+INSIDE = ("config", "run.sh", "checkpoints/a", "attempts/2/stopped.json", "attempts/1/stdout.log", "arms/00/plan.json")
+"""Of these, those that a fetch may bring."""
 
 TOLD = {
     "state": "null 5 'done' [] {} ['done'] ['done']*20 ['exploded','',1,None,None,None] [['done'],'',1,None,None,None] "
@@ -219,3 +231,264 @@ def test_what_comes_behind_an_answer_is_not_waited_for(victim, body):
     said = victim.type("ls")
     assert (said.code, said.err) == (0, "") and "running" in said.out and OTHER in said.out
     assert said.seconds < SECONDS + 8
+
+
+FOLLOWED = {
+    "metrics elsewhere": "metrics={'../../../../outside/precious': [0, 'owned']}",
+    "metrics that were not asked for": "metrics={'status.json': [0, 'owned']}",
+    "a terabyte": "metrics={'metrics.jsonl': [2**40, 'x']}",
+    "no metrics": "metrics=None",
+    "metrics of a wrong type": "metrics={'metrics.jsonl': 5}",
+    "a start of a wrong type": "metrics={'metrics.jsonl': ['0', 'x']}",
+    "more than a piece": "metrics={'metrics.jsonl': [0, 'x' * 3000000]}",
+}
+
+
+@pytest.mark.parametrize("told", FOLLOWED.values(), ids=FOLLOWED)
+def test_metrics_are_taken_where_they_go_on_and_nowhere_else(victim, told):
+    victim.liar.says(answering("look", f"look(told({told}))"))
+    said = victim.type("ls", RUN)
+    assert said.code == 0 and BAD in said.out
+    assert not (victim.run / "metrics.jsonl").exists()
+
+
+def test_a_host_that_always_has_more_to_tell_is_not_asked_for_ever(victim, monkeypatch):
+    monkeypatch.setattr(looking, "LONGEST_LOOK", 1.0)
+    victim.liar.says(answering("look", """look(told(more=True, files={"plan.json": [[2, time.time_ns()], "{}"]}))"""))
+    said = victim.type("ls")
+    assert "running" in said.out and OTHER in said.out and said.seconds < 10
+
+
+LINKED = ["plan.json", "attempts", "attempts/1", "attempts/1/stopped.json", "metrics.jsonl"]
+
+
+@pytest.mark.parametrize("name", LINKED)
+def test_a_link_in_the_folder_of_a_run_is_not_followed(victim, name):
+    path, precious = victim.run / name, victim.outside / "precious"
+    (victim.outside / "stopped.json").write_text("precious")
+    (victim.outside / "1").mkdir()
+    victim.before = victim.state()
+    if path.is_dir():
+        path.rmdir()
+    path.parent.mkdir(exist_ok=True)
+    path.symlink_to(precious if "." in name else victim.outside)
+    files = {"plan.json": [[1, 2], "{}"], "attempts/1/stopped.json": [[1, 2], "{}"]}
+    victim.liar.says(answering("look", f"look(told(files={files}, metrics={{'metrics.jsonl': [0, 'owned']}}))"))
+    victim.type("ls")
+    victim.type("ls", RUN)
+
+
+HEAD = "{'place': {'attempt': 1, 'stdout': 3, 'stderr': 0}, 'sizes': [3, 0], "
+HEAD += "'more': False, 'ended': True, 'state': None, **changes}"
+LOGS = {
+    "null": "item(None); answer()",
+    "nothing": "answer()",
+    "bytes first": "frame(b'B', b'x'); answer()",
+    "more than announced": "item(head()); frame(b'B', b'12345'); answer()",
+    "less than announced": "item(head()); frame(b'B', b'1'); answer()",
+    "without end": "item(head())\nwhile True: frame(b'B', b'x' * 65536)",
+    "an object within": "item(head()); item({}); answer()",
+    "a gigabyte": "item(head(sizes=[2**30, 0])); answer()",
+    "sizes": "item(head(sizes=[-1, 4])); answer()",
+    "three sizes": "item(head(sizes=[1, 1, 1])); answer()",
+    "a place": "item(head(place=7)); answer()",
+    "a place of text": "item(head(place={'attempt': '1', 'stdout': 0, 'stderr': 0})); answer()",
+    "a state": "item(head(state=['done'] * 20)); answer()",
+    "flags": "item(head(more=7)); answer()",
+    "neither an end nor more": "item(head(ended=False, sizes=[0, 0])); answer()",
+    "the same for ever": "item(head(ended=False, more=True, sizes=[0, 0])); answer()",
+    "backwards": "item(head(ended=False, more=True)); frame(b'B', b'abc'); answer()",
+    "a heartbeat": "while True: beat(); time.sleep(0.1)",
+    "a byte at a time": "item(head(sizes=[1000, 0]))\nwhile True: frame(b'B', b'x'); time.sleep(0.2)",
+}
+
+
+@pytest.mark.parametrize("body", LOGS.values(), ids=LOGS)
+def test_a_lie_about_a_log_is_one_line(victim, body):
+    lie = f"def head(**changes): return {HEAD}\n{body}"
+    victim.liar.says(answering("log", lie))
+    said = victim.type("logs", RUN)
+    assert said.code == 3 and (BAD in said.err or LATE in said.err)
+    assert said.seconds < SECONDS + 8
+
+
+CONTENTS = (
+    "None", "5", "{}", "['x']", "[['x', 1]]", "[['x', '1', 2]]", "[['x', -1, 2]]", "[['x', 1, 2**70]]", "[[5, 1, 2]]",
+    *(f"[[{name!r}, 5, 6]]" for name in NAMES if name not in INSIDE and "\\" not in name),
+    "[['attempts/../../x', 5, 6]]", "[['a\\u202eb', 5, 6]]", "[['\\ud800', 5, 6]]", "[['.ssh/config', 5, 6]]",
+    "[['x', 5, 6]] * 200001",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("to", ["", "to"])
+@pytest.mark.parametrize("listed", CONTENTS, ids=lambda each: each[:30])
+def test_a_fetch_takes_no_name_that_leads_out_or_to_our_own_records(victim, listed, to):
+    listed = listed.replace("{outside}", str(victim.outside)).replace("{other}", OTHER)
+    served = "for name, *_ in request['with']['wanted']:\n"
+    served += "    item({'name': name, 'size': 5, 'mtime': 6, 'offset': 0}); frame(b'B', b'owned')\n"
+    served += f"    item({{'name': name, 'sha256': '{hashlib.sha256(b'owned').hexdigest()}', 'short': 0}})\nanswer()"
+    victim.liar.says(answering("contents", f"answer({listed})") + answering("files", served))
+    said = victim.type("fetch", RUN, *([f"to={victim.run}/{to}"] if to else []))
+    assert said.code == 3 and BAD in said.err
+    assert said.seconds < SECONDS + 8
+    assert not [each for each in victim.run.rglob("*") if each.is_file() and each.read_bytes() == b"owned"]
+
+
+GIVEN = "{'name': 'x', 'size': 5, 'mtime': 6, 'offset': 0, **changes}"
+FILES = {
+    "nothing": "answer()",
+    "null": "item(None); answer()",
+    "another name": "item(head(name='../../../outside/precious')); frame(b'B', b'owned'); item(end()); answer()",
+    "a name of ours": "item(head(name='elsewhere.json')); frame(b'B', b'owned'); item(end()); answer()",
+    "longer than announced": "item(head())\nwhile True: frame(b'B', b'x' * 65536)",
+    "an offset": "item(head(offset=2**40)); frame(b'B', b'owned'); item(end()); answer()",
+    "a size": "item(head(size='5')); frame(b'B', b'owned'); item(end()); answer()",
+    "a time": "item(head(mtime=2**80)); frame(b'B', b'owned'); item(end()); answer()",
+    "no end": "item(head()); frame(b'B', b'owned'); answer()",
+    "an end of a wrong type": "item(head()); frame(b'B', b'owned'); item(5); answer()",
+    "a second file": "item(head()); frame(b'B', b'owned'); item(end()); item(head()); answer()",
+    "a byte at a time": "item(head(size=10**6))\nwhile True: frame(b'B', b'x'); time.sleep(0.2)",
+    "gone, of a wrong type": "item(head(gone='yes')); answer()",
+}
+
+
+@pytest.mark.parametrize("body", FILES.values(), ids=FILES)
+def test_a_fetch_takes_the_files_that_were_asked_for_and_no_more_of_them_than_was_announced(victim, body):
+    digest = hashlib.sha256(b"owned").hexdigest()
+    lie = f"def head(**changes): return {GIVEN}\ndef end(): return {{'name': 'x', 'sha256': '{digest}', 'short': 0}}\n"
+    victim.liar.says(answering("contents", "answer([['x', 5, 6]])") + answering("files", lie + body))
+    said = victim.type("fetch", RUN)
+    assert said.code == 3 and (BAD in said.err or LATE in said.err)
+    assert said.seconds < SECONDS + 8
+    assert sum(each.stat().st_size for each in victim.run.rglob("*") if each.is_file()) < 10_000
+
+
+def test_a_fetch_follows_no_link_in_the_folder_that_it_brings_to(victim, tmp_path):
+    target = tmp_path / "outside" / RUN
+    target.mkdir()
+    (target / "x").symlink_to(victim.outside / "precious")
+    (target / "folder").symlink_to(victim.outside)
+    victim.before = victim.state()
+    digest = hashlib.sha256(b"owned").hexdigest()
+    served = "for name, *_ in request['with']['wanted']:\n"
+    served += "    item({'name': name, 'size': 5, 'mtime': 6, 'offset': 0}); frame(b'B', b'owned')\n"
+    served += f"    item({{'name': name, 'sha256': '{digest}', 'short': 0}})\nanswer()"
+    victim.liar.says(answering("contents", "answer([['folder/precious', 5, 6]])") + answering("files", served))
+    assert victim.type_only("fetch", RUN, f"to={victim.outside}").code == 3
+    assert (victim.outside / "precious").read_text() == "precious"
+    victim.liar.says(answering("contents", "answer([['x', 5, 6]])") + answering("files", served))
+    assert victim.type_only("fetch", RUN, f"to={victim.outside}").code == 0
+    assert (victim.outside / "precious").read_text() == "precious" and (target / "x").read_text() == "owned"
+
+
+def test_what_was_fetched_is_a_copy_that_nothing_is_done_to(victim, tmp_path):
+    """A host that names a process of mine, a queue with a plugin or a command in a plan gets none of them used."""
+    record = {
+        "queue": "slurm",
+        "slurm_conf": str(tmp_path / "owned.conf"),
+        "job": "7",
+        "process": processes.to_json(processes.identity(os.getpid())),
+    }
+    brought = {
+        "submission.json": json.dumps(record),
+        "status.json": json.dumps({"state": "running", "attempt": 1, "process": record["process"]}),
+        "plan.json": json.dumps(
+            {"container": {"kind": "docker", "runtime": {"command": ["touch", str(tmp_path / "owned")]}}}
+        ),
+    }
+    listed = [[name, len(text), 6] for name, text in brought.items()]
+    served = f"brought = {brought!r}\nimport hashlib\nfor name, *_ in request['with']['wanted']:\n"
+    served += "    text = brought[name].encode(); item({'name': name, 'size': len(text), 'mtime': 6, 'offset': 0})\n"
+    served += (
+        "    frame(b'B', text); item({'name': name, 'sha256': hashlib.sha256(text).hexdigest(), 'short': 0})\nanswer()"
+    )
+    victim.liar.says(answering("contents", f"answer({listed!r})") + answering("files", served))
+    to = tmp_path / "outside" / "got"
+    assert victim.type_only("fetch", RUN, f"to={to}").code == 0
+    assert (to / RUN / "submission.json").exists()
+    listed = victim.type_only("ls", RUN, f"run_root={to}")
+    assert listed.code == 0 and "a copy" in listed.out
+    assert "a copy" in victim.type_only("cancel", "--now", RUN, f"run_root={to}").out
+    assert "a copy" in victim.type_only("resume", RUN, f"run_root={to}").err
+    assert not (tmp_path / "owned").exists()
+
+
+ACTED = {
+    "cancel": ("None 5 [] {} [5] ['',''] [None] ['x'*9999]", ["cancel", "--now", RUN], 1),
+    "unended": ("None 5 [] [1] [True,False] ['x']", ["rm", RUN], 3),
+    "resume": ("None 5 {} 'x' ['a']*999", ["resume", RUN], 3),
+}
+
+
+@pytest.mark.parametrize(
+    ("request_", "value"), [(name, value) for name, (values, _, _) in ACTED.items() for value in values.split()]
+)
+def test_a_lie_about_what_was_done_is_one_line(victim, request_, value):
+    _, words, code = ACTED[request_]
+    victim.liar.says(answering(request_, f"answer({value})") + answering("remove", "send({'error': 5})"))
+    said = victim.type_only(*words)
+    assert said.code == code and (BAD in said.out + said.err)
+
+
+HOSTILE_TEXT = "\\x1b]0;owned\\x07a\\x1b[2Jb\\x9b31mc\\u202ed\\u2066e\\x00f\\rg\\x7fh\\x85i\\ud800j"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        f"look(told(state=['running', '{HOSTILE_TEXT}', 1, None, '{HOSTILE_TEXT}', None]))",
+        f"look(told(state=['failed', '{HOSTILE_TEXT}', 1, 1, None, None], log=['{HOSTILE_TEXT}', ['{HOSTILE_TEXT}']]))",
+        f"look({{'error': '{HOSTILE_TEXT}'}})",
+        f"send({{'say': '{HOSTILE_TEXT}'}}); look(told())",
+        f"send({{'error': '{HOSTILE_TEXT}', 'code': 1}})",
+        f"send({{'error': '{HOSTILE_TEXT}', 'code': 2}})",
+        f"send({{'error': '{HOSTILE_TEXT}', 'code': 3}})",
+        f"look(told(files={{'{HOSTILE_TEXT}': 5}}))",
+        f"look(told(state=['{HOSTILE_TEXT}'] * 6))",
+    ],
+)
+@pytest.mark.parametrize(
+    "words", [["ls"], ["ls", RUN], ["logs", RUN], ["cancel", RUN], ["report", RUN], ["fetch", RUN]]
+)
+def test_texts_of_a_host_reach_the_terminal_without_what_a_terminal_acts_on(victim, body, words):
+    also = "".join(answering(name, body) for name in ("log", "cancel", "contents")) if "send" in body else ""
+    victim.liar.says(answering("look", body) + also)
+    victim.type_only(*words)
+
+
+RECORDS = {
+    "plan.json": {"name": "T", "words": ["T"], "recipe": "T", "framework": "T", "swept": [["T", "T"]], "queue": "T",
+                  "container": {"kind": "T", "image": "T"}, "script": {"file": "T", "arguments": ["T"]}},
+    "status.json": {"state": "failed", "attempt": 1, "reason": "T", "started": "T", "ended": "T"},
+    "submission.json": {"queue": "T", "host": "T", "submitted": "T", "sweep": "T"},
+    "result.json": {"status": "failed", "attempts": 1, "reason": "T", "framework": "T", "recipe": "T", "mechanism": "T",
+                    "requested": {"T": "T"}, "effective": {"amp": "T", "dtype": "T"}, "nonfinite": ["T"],
+                    "observed": {"verdict": "T", "why": "T", "dtype": "T", "device": "T", "param_dtypes": {"T": 1}},
+                    "throughput": {"unit": "T", "mean": 1.0, "p10": 1.0, "p90": 1.0}, "loss": {"last": 1.0},
+                    "eval": {"accuracy": 0.5, "T": 0.1}, "profile": {"tool": "T", "trace": "T", "steps": [1, 2]},
+                    "versions": {"T": "T"}, "digests": {"T": "T"}, "hardware": {"T": "T"},
+                    "comparison": {"verdict": "T"}},
+    "provenance.json": {"created": "T", "host": "T", "command": ["T"], "code": {"digest": "T", "commit": "T"}},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "words", [["ls"], ["ls", RUN], ["watch", RUN], ["report", RUN], ["report", RUN, "--markdown", "-"], ["cancel", RUN]]
+)
+def test_records_that_a_host_sent_reach_the_terminal_without_what_a_terminal_acts_on(victim, words):
+    hostile = json.loads(f'"{HOSTILE_TEXT}"'.replace("\\x", "\\u00"))
+    files = {name: [[1, 2], json.dumps(values).replace('"T"', json.dumps(hostile))] for name, values in RECORDS.items()}
+    state = ["failed", hostile, 1, 1, "2026-01-02T03:04:05Z", None]
+    victim.liar.says(answering("look", f"look(told(state={state!r}, files={files!r}))"))
+    victim.type_only("ls")
+    said = victim.type_only(*words)
+    assert "owned" not in said.out or words[0] != "ls"
+    assert (victim.run / "result.json").exists()
+
+
+def test_a_defect_over_there_is_its_own_message(victim, tmp_path):
+    """With the launcher's own far side: an argument that it can't know."""
+    address = victim.liar.address(python=sys.executable)
+    with pytest.raises(Unavailable, match=r"liar: the launcher there failed: TypeError: .*lines.*\(agent.py:\d+\)"):
+        host.connect(address).ask("hello", host.hello, lines=5)
+    assert host.connect(address).ask("hello", host.hello)["system"]
