@@ -14,7 +14,19 @@ from pathlib import Path
 from typing import Any
 
 import launcher
-from launcher import arms, blocks, code_store, job_environment, run_ids, runs, script, snapshot, states
+from launcher import (
+    arms,
+    blocks,
+    code_store,
+    contained,
+    job_environment,
+    ownership,
+    run_ids,
+    runs,
+    script,
+    snapshot,
+    states,
+)
 from launcher import plan as plans
 from launcher.errors import LauncherError, UsageError, of_system
 from launcher.facts import Code
@@ -22,6 +34,8 @@ from launcher.plan import PLACEHOLDER, Plan
 from recipes import records
 
 MAX_NAMES_TRIED = 100
+DIFF = "code.diff"
+"""Of a shared run: uncommitted changes of the code, which stands in provenance.json otherwise."""
 
 
 def prepare(
@@ -46,12 +60,13 @@ def prepare(
     try:
         # First the plan, which says that the snapshot is needed: `rm` takes away what no plan names.
         write(plan, folder, passed)
+        _check_cache(plan)
         place = Path(plan.code_dir).parent
         if code is not None:
             code_store.store(place, plan.code, code)
         elif not code_store.is_there(place, plan.code):
             raise UsageError(f"the code snapshot {plan.code_dir} is not there")
-        runs.write_json(folder / "provenance.json", came_from or provenance(plan))
+        _lay_provenance(folder, came_from or provenance(plan), shared=plan.shared is not None)
     except OSError as error:
         discard(folder)
         raise UsageError(f"run_root={plan.run_root}: {of_system(error, folder)}") from None
@@ -64,6 +79,23 @@ def prepare(
         # The run is as good without it.
         print(f"note: `ls` finds this run with run_root={root} only: {error}", file=sys.stderr)
     return folder
+
+
+def _check_cache(plan: Plan) -> None:
+    """Refuse another user's folder for what outlives containers, where jobs find their HOME. Raises `UsageError`."""
+    cache = plan.own_folder(contained.CACHE)
+    if plan.container is not None and os.path.lexists(cache) and not ownership.is_mine(cache, plan.run_root):
+        raise UsageError(f"{cache} is another user's, and would be the HOME of your containers; name another run_root")
+
+
+def _lay_provenance(folder: Path, came_from: Mapping[str, Any], *, shared: bool) -> None:
+    """`provenance.json`; where a group reads that, uncommitted code is in a file of its owner's alone."""
+    code = came_from.get("code") or {}
+    if shared and code.get("diff"):
+        with open(folder / DIFF, "w", encoding="utf-8", opener=records.private) as stream:
+            stream.write(code["diff"])
+        came_from = {**came_from, "code": {**code, "diff": ""}}
+    runs.write_json(folder / "provenance.json", came_from)
 
 
 def write(plan: Plan, folder: Path, passed: Mapping[str, str] | None = None) -> None:

@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import fcntl
 import os
-import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -21,6 +20,7 @@ from launcher.runs import Run
 from launcher.schema import REACH, SlurmCluster, annotation_of
 from launcher.slurm.check import check_numbers
 from launcher.verbs.run import leave, stay
+from recipes import records
 from recipes.typed import SettingsError, build, from_text, nearest, show
 
 HELP = """\
@@ -185,7 +185,9 @@ def lay_down_again(folder: Path, plan: Plan) -> None:
     """Make a finished run's folder ready for another submission, keeping the plan of the attempt before."""
     before = max(runs.attempts(folder), default=0)
     if before:
-        shutil.copyfile(folder / "plan.json", folder / "attempts" / str(before) / "plan.json")
+        runs.write_text(
+            folder / "attempts" / str(before) / "plan.json", (folder / "plan.json").read_text(), records.record
+        )
     execute.write(plan, folder)
     stopping.clear_requests(folder)
     runs.mark_unfinished(folder.parent, folder.name)

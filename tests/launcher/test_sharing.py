@@ -10,11 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from launcher import runs
+from containers.description import User as ContainerUser
+from containers.runtime import Runtime
+from launcher import execute, runs
+from launcher.contained import ContainerPlan
+from launcher.errors import UsageError
 from recipes import run_folder
 from recipes.metrics import Journal
 from recipes.trainer import checkpoint
 from tests.launcher import users
+from tests.launcher.stand_in import lay
 from tests.launcher.users import GROUP, User
 
 OWN = ("checkpoints", ".code-0", ".cache-0")
@@ -135,3 +140,31 @@ def test_what_a_trainer_writes_has_its_modes_from_the_folder(tmp_path: Path, uma
     for name in ("result.json", "metrics.jsonl"):
         assert stat.S_IMODE((folder / name).stat().st_mode) == (0o640 if shared else 0o600)
     assert {stat.S_IMODE(each.stat().st_mode) & 0o777 for each in (saved.parent, saved)} == {0o700}
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_uncommitted_code_is_not_for_the_group(tmp_path: Path, shared: bool) -> None:
+    folder = tmp_path / "run"
+    runs.make_folder(folder, shared=shared)
+    execute._lay_provenance(folder, {"code": {"commit": "c" * 40, "diff": "+secret"}}, shared=shared)
+    came_from = runs.read_json(folder / "provenance.json")
+    assert came_from == {"code": {"commit": "c" * 40, "diff": "" if shared else "+secret"}}
+    if shared:
+        assert (folder / "code.diff").read_text() == "+secret"
+        assert stat.S_IMODE((folder / "code.diff").stat().st_mode) == 0o600
+
+
+@users.needs_root
+def test_a_container_does_not_get_another_users_folder_for_its_home(tmp_path: Path, program: Path) -> None:
+    home = tmp_path / "runs" / ".cache"
+    home.mkdir(parents=True)
+    os.chown(home, 61002, 61002)
+    image = ContainerPlan(
+        runtime=Runtime(kind="apptainer", command=("apptainer",), version=(1, 4, 5)),
+        image="x.sif",
+        asked="x",
+        user=ContainerUser(uid=0, gid=0, name="root"),
+    )
+    with pytest.raises(UsageError, match=r"\.cache is another user's"):
+        lay(tmp_path, program, container=image)
+    assert runs.run_names(str(tmp_path / "runs")) == []
