@@ -42,7 +42,7 @@ RECIPE = Recipe(
         "tensorflow": "recipes.tensorflow_.mnist",
         "paddle": "recipes.paddle_.mnist",
     },
-    check=lambda settings: check_api(settings, "train.api=loop"),
+    check=check_api,
     max_pools=True,
     data={
         "digits": DataLayout(

@@ -8,29 +8,28 @@ from recipes.levels import Amp
 from recipes.typed import SettingsError
 
 
-def check_api(settings: Any, instead: str) -> None:
-    """Refuse `train.api` elsewhere than in Paddle, and what it can't do. `instead` is what to say for a loop of one's
-    own. Raises `SettingsError`."""
-    api = settings.train.api
-    if api == "loop":
+def check_api(settings: Any) -> None:
+    """Refuse `train.api` elsewhere than in Paddle, and what it can't do. Raises `SettingsError`."""
+    if settings.train is None or settings.train.api == "loop":
         return
+    api = settings.train.api
     if settings.framework != "paddle":
         raise SettingsError(f"train.api={api} is Paddle's, and this is framework={settings.framework}", "train.api")
     if settings.accumulate > 1:
-        raise SettingsError(f"train.api={api} accumulates no gradients here; say {instead}", "accumulate")
+        raise SettingsError(f"train.api={api} accumulates no gradients here; say train.api=loop", "accumulate")
     if settings.amp.keep_fp32:
         raise SettingsError(
             f"amp.keep_fp32 with train.api={api}: only a loop of one's own keeps layers in float32 by their names; say "
-            f"{instead}",
+            "train.api=loop",
             "amp.keep_fp32",
         )
     if api == "model" and settings.amp.level != "o0":
-        _check_model(settings.amp, instead)
+        _check_model(settings.amp)
 
 
-def _check_model(amp: Amp, instead: str) -> None:
+def _check_model(amp: Amp) -> None:
     """What `paddle.Model.prepare(amp_configs=...)` can't be told. Raises `SettingsError`."""
     if amp.dtype != "float16":
         raise SettingsError("train.api=model: paddle.Model knows float16 alone; say amp.dtype=float16", "amp.dtype")
     if amp.level == "o3" or amp.master_weights is False:
-        raise SettingsError(f"train.api=model: paddle.Model has master weights at O2; say {instead}", "amp.level")
+        raise SettingsError("train.api=model: paddle.Model has master weights at O2; say train.api=loop", "amp.level")

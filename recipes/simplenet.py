@@ -40,7 +40,7 @@ class SimplenetSettings:
 def check(settings: Any) -> None:
     """Refuse Paddle's ways of training elsewhere, and what they can't do. Raises `SettingsError`."""
     train: SimplenetSettings = settings.train
-    check_api(settings, "train.api=loop")
+    check_api(settings)
     if train.api == "static" and "linear" in operations.canonical((*settings.amp.allow, *settings.amp.deny), "amp"):
         raise SettingsError("train.api=static: a static graph of Paddle's has matmul, and no linear", "amp")
     if train.fp16_guard and not (train.api == "static" and settings.amp.level in ("o2", "o3")):
