@@ -57,14 +57,16 @@ class LossScale:
     max: float | None = setting(None, "the scale never grows above this")
 
 
-# Sources: torch.amp.GradScaler; apex/amp/scaler.py (max 2^24); tf.mixed_precision.experimental.DynamicLossScale;
-# Paddle's AMP guide (incr_every_n_steps=1000, decr_every_n_nan_or_inf=2).
+# Sources: torch.amp.GradScaler; apex/amp/scaler.py (max 2^24); tf.mixed_precision.experimental.DynamicLossScale of
+# TensorFlow 1, which never goes under 1; Keras's LossScaleOptimizer, which does; Paddle's AMP guide
+# (incr_every_n_steps=1000, decr_every_n_nan_or_inf=2).
 PRESETS: dict[str, LossScale] = {
     "auto": LossScale(),
     "dynamic": LossScale(mode="dynamic"),
     "static": LossScale(mode="static", init=128.0),
     "none": LossScale(mode="none"),
-    "tf": LossScale(mode="dynamic", init=2.0**15),
+    "tf": LossScale(mode="dynamic", init=2.0**15, min=1.0),
+    "keras": LossScale(mode="dynamic", init=2.0**15),
     "paddle": LossScale(mode="dynamic", init=2.0**15, growth_every=1000, backoff_every=2),
     "apex": LossScale(mode="dynamic", max=2.0**24),
 }

@@ -65,7 +65,7 @@ class TensorFlowWrapper(Wrapper):
                     "from 2^15; leave loss_scale out",
                     "loss_scale",
                 )
-            scale = levels.PRESETS["tf"]
+            scale = levels.PRESETS["keras"]
         levels.check(settings.amp, scale, "tensorflow")
         variables = rewrite.own_variables()
         # What the script is held against. It scales no loss: for a scaler's variables TensorFlow takes its devices.

@@ -91,8 +91,17 @@ class LossScaler(torch.amp.GradScaler):
 
     def step(self, optimizer: Optimizer) -> None:
         """Step unless the gradients overflowed; count it if they did."""
-        super().step(optimizer)
+        if any(each.grad is not None for group in optimizer.param_groups for each in group["params"]):
+            super().step(optimizer)
+        else:
+            self._step_without_gradients(optimizer)
         self._skipped.add_(self.overflowed(optimizer))
+
+    def _step_without_gradients(self, optimizer: Optimizer) -> None:
+        """What `GradScaler` raises at: nothing was looked at, so nothing overflowed."""
+        nothing = torch.zeros((), device=self._skipped.device)
+        self._per_optimizer_states[id(optimizer)]["found_inf_per_device"] = {nothing.device: nothing}
+        optimizer.step()
 
     def overflowed(self, optimizer: Optimizer) -> torch.Tensor:
         """Whether `optimizer`'s step was bad: a bool scalar on the device. To be asked between `step` and `update`."""
@@ -134,8 +143,8 @@ class LossScaler(torch.amp.GradScaler):
         """Go on from a saved scale. Raises `SettingsError` where it was saved under other settings."""
         check_saved_scale(self._settings, state)
         super().load_state_dict(state)
-        self._bad_steps.fill_(state["bad_steps"])
-        self._skipped.fill_(state["skipped"])
+        self._bad_steps.fill_(state.get("bad_steps", 0))
+        self._skipped.fill_(state.get("skipped", 0))
 
 
 class StaticLossScaler(LossScaler):

@@ -167,7 +167,8 @@ def test_a_loss_scale_that_was_named_is_kept(mode):
     [
         ("dynamic", (2**16, 2, 2000, 0.5, 1, None, None)),
         ("apex", (2**16, 2, 2000, 0.5, 1, None, 2**24)),
-        ("tf", (2**15, 2, 2000, 0.5, 1, None, None)),
+        ("tf", (2**15, 2, 2000, 0.5, 1, 1, None)),
+        ("keras", (2**15, 2, 2000, 0.5, 1, None, None)),
         ("paddle", (2**15, 2, 1000, 0.5, 2, None, None)),
     ],
 )

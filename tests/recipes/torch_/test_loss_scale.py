@@ -64,8 +64,8 @@ def test_it_moves_as_torchs_own_scaler_at_every_step(overflows, init, growth, ba
 
 @given(overflows=OVERFLOWS, growth_every=st.integers(1, 5))
 @settings(max_examples=60, deadline=None)
-def test_the_tf_preset_moves_by_keras_rule(overflows, growth_every):
-    chosen = replace(PRESETS["tf"], growth_every=growth_every)
+def test_the_keras_preset_moves_by_keras_rule(overflows, growth_every):
+    chosen = replace(PRESETS["keras"], growth_every=growth_every)
     ours = Trained(LossScaler(chosen, CPU))
     keras = TorchRule(scale=chosen.init, growth=2.0, backoff=0.5, growth_every=growth_every)
     assert [ours.iterate(bad) for bad in overflows] == [keras.iterate(bad) for bad in overflows]
@@ -83,6 +83,11 @@ def test_backoff_every_moves_by_paddles_rule(overflows, growth_every, backoff_ev
     )
     assert [ours.iterate(bad) for bad in overflows] == [paddle.iterate(bad) for bad in overflows]
     assert ours.weight.item() == overflows.count(False)
+
+
+def test_the_tf_preset_never_goes_under_1():
+    ours = Trained(LossScaler(PRESETS["tf"], CPU))
+    assert [ours.iterate(True) for _ in range(20)] == [2.0**each for each in range(14, 0, -1)] + [1.0] * 6
 
 
 def test_paddles_preset_halves_at_every_second_bad_step_in_a_row():
@@ -181,6 +186,36 @@ def test_only_an_optimizer_that_cannot_skip_by_itself_makes_the_host_wait(fused,
         scaler.overflowed(trained.optimizer)
         scaler.update()
     assert counted.count == reads
+
+
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("unscale", [False, True])
+def test_an_optimizer_without_gradients_takes_its_step_of_nothing(fused, unscale):
+    scaler = LossScaler(LossScale(mode="dynamic", init=64.0, growth_every=2), CPU)
+    idle, busy = Trained(scaler, fused=fused), Trained(scaler, fused=fused)
+    scaler.scale(torch.ones(()))
+    for bad, scale in ((False, 64.0), (False, 128.0), (True, 64.0)):
+        if unscale:
+            scaler.unscale_(idle.optimizer)
+        scaler.step(idle.optimizer)
+        busy.step(bad)
+        assert not scaler.overflowed(idle.optimizer)
+        scaler.update()
+        assert scaler.get_scale() == scale
+    scaler.step(idle.optimizer)
+    scaler.update()
+    assert scaler.get_scale() == 64.0
+    assert (idle.weight.item(), busy.weight.item(), scaler.skipped) == (0.0, 2.0, 1)
+
+
+def test_a_state_from_before_a_count_was_saved_is_taken_up():
+    scaler = LossScaler(LossScale(mode="dynamic"), CPU)
+    state = scaler.state_dict()
+    for each in ("bad_steps", "skipped"):
+        del state[each]
+    del state["settings"]["max"]
+    scaler.load_state_dict(state)
+    assert scaler.skipped == 0
 
 
 @pytest.mark.parametrize("bad", [False, True])
