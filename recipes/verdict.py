@@ -56,6 +56,18 @@ def observed(reports: Iterable[Report], planned: Iterable[int] = ()) -> dict[str
     }
 
 
+def without_updates(observed: Mapping[str, Any], steps: int) -> dict[str, Any]:
+    """The same of a run none of whose steps was taken: what its products ran in trained nothing."""
+    if observed["verdict"] == CONTRADICTED:
+        return dict(observed)
+    told = (
+        f"no weight was updated: {'the only step' if steps == 1 else f'all {steps} steps'} overflowed and "
+        f"{'was' if steps == 1 else 'were'} skipped; say a smaller loss_scale.init, or more steps, in "
+        "which a dynamic scale falls further"
+    )
+    return {**observed, "verdict": UNKNOWN, "why": told}
+
+
 def _reduce_dtype(reports: Iterable[Report]) -> str | None:
     """In which gradients were summed over the ranks; None where no sum was seen."""
     reduced: Counter[str] = Counter()

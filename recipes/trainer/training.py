@@ -190,7 +190,8 @@ class Training:
     def observed(self) -> dict[str, Any]:
         """result.json's "observed": the verdict over all ranks, and over all steps seen since the run began."""
         planned = self._planned if self.done == self.total else set()
-        return verdict.observed(self._reports(), planned)
+        found = verdict.observed(self._reports(), planned)
+        return verdict.without_updates(found, self.done) if 0 < self.done == self.recorder.skipped else found
 
     def _is_hopeless(self) -> bool:
         """Whether no later step can save the run's proof. Where none is required, that is said once instead."""

@@ -491,6 +491,19 @@ def test_observed_has_the_fields_of_the_result() -> None:
     }
 
 
+@pytest.mark.parametrize(("level", "found"), [("o1", "unknown"), ("o2", "unknown")])
+def test_a_run_that_never_updated_a_weight_is_not_proved(level: str, found: str) -> None:
+    seen = verdict.without_updates(verdict.observed([of_level(level)]), 8)
+    assert seen["verdict"] == found
+    assert seen["why"].startswith("no weight was updated: all 8 steps overflowed and were skipped")
+    assert seen.keys() == verdict.observed([]).keys()
+
+
+def test_a_contradiction_stays_one_where_no_weight_was_updated() -> None:
+    seen = verdict.observed([report(calls=[call(False, "float32"), call(True)])])
+    assert verdict.without_updates(seen, 8) == seen
+
+
 def test_observed_of_nothing_has_the_same_fields() -> None:
     assert verdict.observed([]).keys() == verdict.observed([report()]).keys()
     assert verdict.observed([])["verdict"] == "unknown"

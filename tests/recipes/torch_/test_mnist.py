@@ -249,6 +249,19 @@ def test_an_entry_that_nothing_matches_fails_the_run_and_is_named(tmp_path, word
     assert "conv2d" not in ended.stderr
 
 
+@pytest.mark.parametrize("level", ["o1", "o2"])
+def test_a_run_whose_steps_were_all_skipped_is_not_done(tmp_path, words, level):
+    job = [f"amp={level}", "amp.dtype=float16", "loss_scale.init=1e30", *words, "steps=8"]
+    ended = run([*job, f"run={tmp_path / 'one'}"])
+    assert ended.returncode == 1, ended.stdout + ended.stderr
+    assert "no weight was updated: all 8 steps overflowed and were skipped" in ended.stderr
+    found = result(tmp_path / "one")
+    assert (found["status"], found["observed"]["verdict"]) == ("failed", "unknown")
+    assert found["updates"] == {"attempted": 8, "applied": 0}
+    said = succeed([*job, "require_proof=false", f"run={tmp_path / 'other'}"])
+    assert "no weight was updated: all 8 steps" in said
+
+
 def test_a_run_that_breaks_off_leaves_its_reason(tmp_path, words):
     lines = "from torch.optim.optimizer import register_optimizer_step_pre_hook as hook\nhook(lambda *_: 1 / 0)"
     ended = sabotage(tmp_path, lines, "amp=o1", *words)
