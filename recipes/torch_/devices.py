@@ -15,6 +15,7 @@ import torch
 from torch import distributed, nn
 
 from recipes import allotment
+from recipes.torch_.statistics import take_rank_zeros
 from recipes.trainer.world import Place, Ranks, check_places, visible_gpus
 
 T = TypeVar("T")
@@ -66,6 +67,11 @@ class World(Ranks):
     def gradients(self, model: nn.Module, last: bool) -> AbstractContextManager[Any]:
         """Around one micro-batch's forward and backward: only the last of a step reduces gradients over the ranks."""
         return contextlib.nullcontext() if last or self.size == 1 else model.no_sync()  # type: ignore[operator]
+
+    def agree_on_statistics(self, model: nn.Module) -> None:
+        """Give every rank the running statistics of rank 0's norms: each has its own of its own samples. Collective."""
+        if self.size > 1:
+            take_rank_zeros(model, self.gpus)
 
     def leave(self) -> None:
         """Wait for the other ranks to get here, and part."""

@@ -23,6 +23,7 @@ from recipes.torch_.masters import Masters
 from recipes.torch_.operations import OperationLists, refuse_unreachable
 from recipes.torch_.precision import Precision, StepOutcome
 from recipes.torch_.reduction import reduce_in_float32, wrapped_by_ddp
+from recipes.torch_.statistics import RunningStatistics
 
 
 class Autocast(Precision):
@@ -36,6 +37,7 @@ class Autocast(Precision):
         self._cast: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         """The modules of all models that were cast."""
         self._stepping = False
+        self._statistics = RunningStatistics() if self.loss_scale.mode != "none" else None
         self._unscaled: set[torch.Tensor] = set()
         """The float32 parameters of all optimizers, where there is a loss scale."""
 
@@ -47,6 +49,8 @@ class Autocast(Precision):
         self._convert(model, kept)
         for module in model.modules():
             self._cast.add(module)
+        if self._statistics is not None:
+            self._statistics.add(model)
         return model
 
     def _convert(self, model: nn.Module, kept: list[nn.Module]) -> None:
@@ -80,6 +84,8 @@ class Autocast(Precision):
             )
 
     def forward(self) -> AbstractContextManager[Any]:
+        if self._statistics is not None:
+            self._statistics.remember()
         autocast = torch.autocast(self.device.type, dtype=self.dtype)
         return autocast if self._lists is None else _both(autocast, self._lists)
 
@@ -89,6 +95,15 @@ class Autocast(Precision):
             return super().step(optimizer, clip)
         finally:
             self._stepping = False
+
+    def update(self) -> None:
+        super().update()
+        if self._statistics is not None:
+            self._statistics.restore()
+
+    @property
+    def restored_total(self) -> int:
+        return 0 if self._statistics is None else self._statistics.restored
 
 
 class HalfModelNoMasters(Autocast):

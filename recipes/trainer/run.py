@@ -77,6 +77,10 @@ class Run(ABC):
         """What records steps, where that was asked for and the framework has it."""
         return None
 
+    def remarks(self) -> list[str]:
+        """What else there is to tell at the end. Collective."""
+        return []
+
     def say(self, text: str) -> None:
         """A line for people, from rank 0."""
         if self._ranks.rank == 0:
@@ -213,6 +217,7 @@ class Run(ABC):
         facts.append(f"{memory / 2**20:,.0f} MiB at most")
         if summary.skipped:
             facts.append(f"{_steps(summary.skipped)} skipped on overflow")
+        facts += self.remarks()
         self.say(f"{_steps(summary.steps)} in {training.seconds():.1f} s: {', '.join(facts)}")
         self.say(f"amp={self.settings.amp.level} {observed['verdict']}: {observed['why']}")
         if training.folder:

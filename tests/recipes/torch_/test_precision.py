@@ -110,6 +110,20 @@ def test_o2_keeps_norms_in_float32_and_nothing_else():
     assert model[1].running_mean.dtype == torch.float32
 
 
+@pytest.mark.parametrize("masters", [None, False])
+def test_o2_leaves_buffers_as_they_are(masters):
+    """A table of RoPE's angles in bfloat16 is off by more than a radian at position 4095."""
+    model = network()
+    frequencies = 10000.0 ** -(torch.arange(0, 64, 2) / 64)
+    model.register_buffer("angles", torch.outer(torch.arange(4096.0), frequencies))
+    model.register_buffer("coarse", torch.zeros(2, dtype=torch.float16))
+    exact = model.angles.clone()
+    of("o2", master_weights=masters).cast(model)
+    assert model.angles.dtype == torch.float32
+    assert torch.equal(model.angles, exact)
+    assert model.coarse.dtype == torch.float16
+
+
 # torch's own LSTM has no float16 under autocast on a CPU.
 @pytest.mark.parametrize(("level", "dtype"), [("o2", "bfloat16"), ("o3", "bfloat16"), ("o3", "float16")])
 def test_recurrent_networks_are_cast_too(level, dtype):

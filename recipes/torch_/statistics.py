@@ -1,0 +1,88 @@
+"""Running statistics of norms: kept from what isn't finite, and alike on all ranks where they are measured with."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+
+import torch
+from torch import distributed, nn
+from torch.nn.modules.batchnorm import _NormBase
+
+
+class RunningStatistics:
+    """The means and variances that norms gather in forward, as they were before an iteration began.
+
+    A step that overflows is skipped, but its forward has been: one infinite activation makes a running mean infinite
+    or no number, and it stays so, since each further one is a part of it. Training never notices, which normalizes by
+    the batch. So a statistic that an iteration left non-finite goes back to what it was. Nothing waits for the device.
+    """
+
+    def __init__(self) -> None:
+        self._models: list[weakref.ref[nn.Module]] = []
+        self._before: dict[torch.device, torch.Tensor] = {}
+        self._restored: dict[torch.device, torch.Tensor] = {}
+
+    def add(self, model: nn.Module) -> None:
+        self._models.append(weakref.ref(model))
+
+    @torch.no_grad()
+    def remember(self) -> None:
+        """Before a forward. Only the first of an iteration counts."""
+        if not self._before:
+            self._before = {device: _flat(statistics) for device, statistics in self._by_device().items()}
+
+    @torch.no_grad()
+    def restore(self) -> None:
+        """After an iteration."""
+        before, self._before = self._before, {}
+        for device, statistics in self._by_device().items():
+            if device not in before:
+                continue
+            now = _flat(statistics)
+            finite = torch.isfinite(now)
+            _spread(torch.where(finite, now, before[device]), statistics)
+            count = self._restored.setdefault(device, torch.zeros((), dtype=torch.int64, device=device))
+            count += ~finite.all()
+
+    @property
+    def restored(self) -> int:
+        """Iterations after which some went back. Waits for the device."""
+        return max((int(each) for each in self._restored.values()), default=0)
+
+    def _by_device(self) -> dict[torch.device, list[torch.Tensor]]:
+        found: dict[torch.device, list[torch.Tensor]] = {}
+        for reference in self._models:
+            model = reference()
+            for each in running(model) if model is not None else ():
+                found.setdefault(each.device, []).append(each)
+        return found
+
+
+def running(model: nn.Module) -> list[torch.Tensor]:
+    """Running means and variances of the norms in a model, where they have any."""
+    return [
+        each
+        for module in model.modules()
+        if isinstance(module, _NormBase) and module.running_mean is not None
+        for each in (module.running_mean, module.running_var)
+        if each is not None
+    ]
+
+
+@torch.no_grad()
+def take_rank_zeros(model: nn.Module, group: distributed.ProcessGroup | None = None) -> None:
+    """Have every rank measure with the statistics that rank 0 has, and saves. Collective."""
+    statistics = running(model)
+    if statistics:
+        flat = _flat(statistics)
+        distributed.broadcast(flat, 0, group=group)
+        _spread(flat, statistics)
+
+
+def _flat(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    return torch.cat(list(tensors))
+
+
+def _spread(flat: torch.Tensor, tensors: Sequence[torch.Tensor]) -> None:
+    torch._foreach_copy_(list(tensors), list(flat.split([each.numel() for each in tensors])))
