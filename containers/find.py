@@ -80,8 +80,10 @@ def check_image(image: LocalImage, wanted: str, host_architecture: str, kind: Ki
     """Refuse an image that isn't there or is for other machines. `wanted` is how the user named it."""
     if not image.present:
         fetching = f"`python -m launcher image pull {wanted} container={kind}` fetches it"
-        how = "there is no such file or folder" if image.name.startswith("/") else fetching
-        raise SettingsError(f"image={wanted} is not on this host; {how}", "image")
+        if image.name.startswith("/"):
+            raise SettingsError(f"image={wanted} is not on this host; there is no such file or folder", "image")
+        whose = "this user's own podman" if kind == "podman" else kind
+        raise SettingsError(f"image={wanted} is not on this host: {whose} has no {image.name}; {fetching}", "image")
     if image.architecture and host_architecture and image.architecture != host_architecture:
         raise SettingsError(
             f"image={wanted} is made for {image.architecture} and this host is {host_architecture}", "image"

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from launcher.errors import LauncherError, of_system
-from launcher.verbs import VERBS
+from launcher.verbs import CALLED_ELSEWHERE, VERBS
 
 QUIET = ("plan", "ls", "logs", "report", "rm", "image", "--help", "-h", "--cfg")
 """Words of command lines that start and follow nothing."""
@@ -115,6 +115,8 @@ def _dispatch(words: list[str]) -> int:
                 raise UsageError(f"{verb} is no verb; a script of yours is started by recipe=script script={verb}")
             if is_key(verb):
                 raise UsageError(f"{verb} is a key and needs a value: {verb}=...")
+            if verb in CALLED_ELSEWHERE:
+                raise UsageError(f"{verb} is not a verb; say `{' '.join([CALLED_ELSEWHERE[verb], *words])}`")
             raise UsageError(f"{verb} is not a verb ({', '.join(VERBS)}) and not key=value{nearest(verb, VERBS)}")
     import importlib
 

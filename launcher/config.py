@@ -46,8 +46,9 @@ def cells(composer: Composer, overrides: Sequence[Override]) -> list[Cell]:
 
     Raises `UsageError` for an unknown key or choice.
     """
+    script = any(each.key == "recipe" and each.values == ("script",) for each in overrides)
     for override in overrides:
-        _check(composer, override)
+        _check(composer, override, script=script)
     overrides = _last_wins(overrides)
     choosing = [each for each in overrides if each.kind == "group" or each.prefix == "~"]
     setting = [each for each in overrides if not (each.kind == "group" or each.prefix == "~")]
@@ -218,7 +219,32 @@ def _refers(text: str, key: str) -> bool:
     return False
 
 
-def _check(composer: Composer, override: Override) -> None:
+_LEVEL_OF = {
+    **dict.fromkeys(("bf16", "bfloat16"), "amp=o1 amp.dtype=bfloat16"),
+    **dict.fromkeys(("fp16", "float16", "half"), "amp=o1 amp.dtype=float16"),
+    **dict.fromkeys(("on", "true", "mixed"), "amp=o1"),
+    **dict.fromkeys(("off", "false", "none", "fp32", "float32"), "amp=o0"),
+}
+_KEY_OF = {
+    "cluster.user": "cluster.host=me@host, or cluster.login=me@host with cluster=slurm",
+    "cluster.port": "cluster.host=me@host:port, or cluster.login=me@host:port with cluster=slurm",
+    "cluster.gpus": "gpus=",
+    "cluster.nodes": "nodes=",
+    "cluster.image": "image=",
+}
+
+
+def _instead_of(group: str, value: str) -> str:
+    """What to say for a value that a group has no file for, where that can be told; empty elsewhere."""
+    if group == "amp" and value.lower() in _LEVEL_OF:
+        more = ", or another level" if "dtype" in _LEVEL_OF[value.lower()] else ""
+        return f"amp={value} is no level; say {_LEVEL_OF[value.lower()]}{more}"
+    if group == "loss_scale" and re.fullmatch(r"\d+(\.\d*)?", value):
+        return f"loss_scale={value} is no rule; say loss_scale=static loss_scale.init={value}"
+    return ""
+
+
+def _check(composer: Composer, override: Override, *, script: bool) -> None:
     if override.kind == "group":
         choices = composer.choices(override.key)
         for value in override.values:
@@ -229,11 +255,18 @@ def _check(composer: Composer, override: Override) -> None:
             if override.prefix == "~":
                 said = f"{override.typed}: {override.key} can't be left out; say one of {', '.join(choices)}"
                 raise UsageError(f"{said} ({override.source})")
-            raise UsageError(f"{not_a_choice(override.key, show(value), choices)} ({override.source})")
+            instead = _instead_of(override.key, show(value))
+            raise UsageError(f"{instead or not_a_choice(override.key, show(value), choices)} ({override.source})")
         return
     if override.key.startswith("train.") and override.key.count(".") == 1:
         return  # the recipe knows its own keys; it is asked once it is known
     if annotation_of(override.key) is None and not any(key.startswith(f"{override.key}.") for key in known_keys()):
+        if override.key in _KEY_OF:
+            raise UsageError(f"{override.key} is no key; say {_KEY_OF[override.key]} ({override.source})")
+        if script and "." not in override.key:
+            told = f"--{override.key} {' '.join(show(value) for value in override.values)}"
+            said = f"{override.key} is no key of the launcher; what the script is to be told goes behind --: -- {told}"
+            raise UsageError(f"{said} ({override.source})")
         whole = [key for key in _keys_of(composer) if key.endswith(f".{override.key}")]
         known = [*known_keys(), *composer.groups()]
         near = f"; did you mean {' or '.join(whole)}?" if whole else nearest(override.key, known)

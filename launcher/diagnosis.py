@@ -62,11 +62,12 @@ def of_host(host: Host, facts: Facts, spec: JobSpec, *, now: float, remote: bool
     yield from _container(host, facts, spec)
     if not on_cluster:
         yield from _limits(host)
-    if remote and not on_cluster and host.kills_at_logout:
+    if remote and not on_cluster and facts.ends_at_logout:
         yield problem(
             "logout",
             "systemd-logind ends all processes of a user who logs out (KillUserProcesses=yes), runs included",
-            f"ask for KillExcludeUsers={facts.user} in /etc/systemd/logind.conf, or keep a session open there (tmux)",
+            f"`loginctl enable-linger {facts.user}` there; or ask for KillExcludeUsers={facts.user} in "
+            "/etc/systemd/logind.conf",
         )
     yield from _container_login(host)
     yield from _proxies(host)

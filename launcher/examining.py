@@ -18,7 +18,6 @@ from recipes import allotment
 _PROXIES = ("http_proxy", "https_proxy", "all_proxy")
 _OF_IMAGES = ("LD_LIBRARY_PATH", "CUDA_HOME", "NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES", "PYTHONPATH")
 """Variables by which an image finds its own CUDA and packages."""
-_KILLS = re.compile(r"^\s*KillUserProcesses\s*=\s*(\w+)", re.MULTILINE)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,8 +42,6 @@ class Host:
     infiniband: bool = False
     nvidia_cards: int = 0
     """On the PCI bus, whether there is a driver or not."""
-    kills_at_logout: bool = False
-    """Processes of a user end when they log out."""
     user_namespaces: str = ""
     """Why ordinary users can make none; empty where they can."""
     setuid_apptainer: bool = False
@@ -72,7 +69,6 @@ def look(run_root: str) -> Host:
         memlock_kib=-1 if limit == resource.RLIM_INFINITY else limit // 1024,
         infiniband=any(Path("/sys/class/infiniband").glob("*")),
         nvidia_cards=sum(_is_nvidia_gpu(each) for each in Path("/sys/bus/pci/devices").glob("*")),
-        kills_at_logout=_kills_at_logout(),
         user_namespaces=_user_namespaces(),
         setuid_apptainer=_setuid_apptainer(),
         lost_variables=_lost_variables(),
@@ -122,17 +118,6 @@ def _size_mib(path: Path) -> int:
 def _is_nvidia_gpu(device: Path) -> bool:
     # 0x10de is NVIDIA's number; class 03 is a display controller, 3D ones included.
     return _text(f"{device}/vendor") == "0x10de" and _text(f"{device}/class").startswith("0x03")
-
-
-def _kills_at_logout() -> bool:
-    """KillUserProcesses, as logind has it now, else as its files say; off is systemd's own default."""
-    manager = ("org.freedesktop.login1", "/org/freedesktop/login1", "org.freedesktop.login1.Manager")
-    now = _said(["busctl", "get-property", *manager, "KillUserProcesses"])
-    if now:
-        return now.strip() == "b true"
-    files = [Path("/etc/systemd/logind.conf"), *sorted(Path("/etc/systemd/logind.conf.d").glob("*.conf"))]
-    found = [each for path in files for each in _KILLS.findall(_text(str(path)))]
-    return bool(found) and found[-1].lower() in ("yes", "true", "on", "1")
 
 
 def _lost_variables() -> tuple[str, ...]:

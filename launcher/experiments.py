@@ -121,12 +121,12 @@ def find(name: str, config_dirs: Sequence[Path]) -> Experiment | None:
     path = _path(name, config_dirs)
     if path is None or not NAME.fullmatch(name):
         return None
-    import yaml
+    from launcher import config_files
 
+    values = config_files.read(path)
+    if "arms" not in values:
+        return None
     try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
-        if not isinstance(values, dict) or "arms" not in values:
-            return None
         for key in values:
             if is_key(str(key)):
                 raise SettingsError(f"{key} belongs into words, as words: [{key}=...]", key)
@@ -136,8 +136,11 @@ def find(name: str, config_dirs: Sequence[Path]) -> Experiment | None:
                 count = len(_form(found, key, form).names)
                 if count not in (0, len(found.arms)):
                     raise SettingsError(f"{key}.{form}.names should name all {len(found.arms)} arms, not {count}", key)
-    except (yaml.YAMLError, SettingsError) as error:
-        raise UsageError(f"{path}: {' '.join(str(error).split())}") from None
+                build(Compare, _form(found, key, form).compare, prefix=f"{key}.{form}.{comparison.PREFIX}")
+        build(Compare, found.compare, prefix=comparison.PREFIX)
+    except SettingsError as error:
+        place = config_files.written(path).get(error.key)
+        raise config_files.refused(path, place and place.line, " ".join(str(error).split())) from None
     if found.published and len(found.published.arms) != len(found.arms):
         raise UsageError(f"{path}: {len(found.arms)} arms, and {len(found.published.arms)} in what was published")
     return found
@@ -162,8 +165,7 @@ def ask(name: str, experiment: Experiment, words: Sequence[str], config_dirs: Se
     found = []
     for index, arm in enumerate(experiment.arms):
         forms = [word for form in (other, scale) for word in (*form.words, *_at(form.arms, index))]
-        own = [parse(word, groups) for word in (*experiment.words, *arm.words, *forms)]
-        own = [dataclasses.replace(each, source=f"{KEY}{name}") for each in own]
+        own = [parse(word, groups, f"{KEY}{name}") for word in (*experiment.words, *arm.words, *forms)]
         overrides = [*own, *(parse(word, groups) for word in typed)]
         comparison.check_words(overrides)
         swept = next((each.typed for each in overrides if each.swept), None)

@@ -77,6 +77,8 @@ class Partition:
     nodes: int
     gpus_per_node: int
     cpus_per_node: int
+    memory_mib_per_node: int = 0
+    """Of the largest; 0 is not known."""
     gpu_types: tuple[str, ...] = ()
     """As the site names them in GRES; an empty one for GPUs that it gave no name."""
 

@@ -24,13 +24,14 @@ from launcher.errors import UsageError, placed
 from launcher.facts import Facts, Gpu
 from launcher.remote import address as addresses
 from launcher.runs import ARMS, SECRETS
-from launcher.schema import SlurmCluster
+from launcher.schema import CLUSTERS, SlurmCluster
 from launcher.slurm import check as slurm_check
 from launcher.spec import JobSpec
 from launcher.user_script import ScriptPlan
 from recipes import levels, script, settings
+from recipes.recipe import find
 from recipes.settings import Settings
-from recipes.typed import SettingsError, build, plain, refuse_control_characters
+from recipes.typed import SettingsError, build, convert, not_a_choice, plain, refuse_control_characters, show
 
 PLACEHOLDER = "RUN_ID"
 """Stands for the run id until submission."""
@@ -152,10 +153,40 @@ def from_json(values: Mapping[str, Any]) -> Plan:
         raise UsageError(f"this plan is damaged: {wrong[0]}")
     try:
         plan = build(Plan, {**values, "swept": [], "arms": []})
+        plan = dataclasses.replace(plan, settings=_settings(plan), cluster=_cluster(plan.cluster))
+        _check_whole(plan)
     except (SettingsError, TypeError) as error:  # the latter where something is missing
         raise UsageError(f"this plan is damaged, or of another version: {error}") from None
-    swept = tuple((str(key), value) for key, value in values.get("swept", []))
-    return dataclasses.replace(plan, swept=swept, arms=tuple(from_json(each) for each in values.get("arms", [])))
+    swept = tuple((str(key), value) for key, value in values.get("swept") or ())
+    return dataclasses.replace(plan, swept=swept, arms=tuple(from_json(each) for each in values.get("arms") or ()))
+
+
+def _settings(plan: Plan) -> dict[str, Any]:
+    """A plan's settings with every value of its type. Raises `SettingsError`."""
+    train: Any = convert(plan.settings.get("train"), find(plan.recipe).settings, "settings.train")
+    values = build(Settings, {**plan.settings, "train": None}, prefix="settings.")
+    return dict(plain(dataclasses.replace(values, train=train)))
+
+
+def _check_whole(plan: Plan) -> None:
+    """Refuse values that no plan has together. Raises `SettingsError`."""
+    slurm = plan.cluster["kind"] == "slurm"
+    for key, right in (
+        ("queue", plan.queue == ("slurm" if slurm else "direct")),
+        ("framework", plan.framework in find(plan.recipe).trainers),
+        ("nodes", plan.nodes == 1 or (slurm and plan.nodes > 1)),
+        ("processes", plan.processes >= 1),
+        ("gpus", plan.gpus >= 0),
+    ):
+        if not right:
+            raise SettingsError(f"{key}={getattr(plan, key)} is no plan's", key)
+
+
+def _cluster(values: Mapping[str, Any]) -> dict[str, Any]:
+    kind = values.get("kind")
+    if not isinstance(kind, str) or kind not in CLUSTERS:
+        raise SettingsError(not_a_choice("cluster.kind", show(kind), CLUSTERS), "cluster.kind")
+    return dict(plain(build(CLUSTERS[kind], values, prefix="cluster.")))
 
 
 def resolve(spec: JobSpec, facts: Facts) -> Plan:

@@ -56,6 +56,7 @@ def advice(spec: JobSpec, gpus: Sequence[Gpu], device: str, dtype: str, devices:
     said += filter(None, [epsilon.advice(training.amp, dtype, epsilons)])
     if device != "cuda" or spec.recipe.name == "script":
         return tuple(said)
+    assert training.batch is not None, "recipes other than script have a batch of their own"
     share = training.batch // (devices * training.accumulate)
     unit, name = _unit(spec, dtype)
     if unit:

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from launcher import gpus, processes, run_ids, runs
+from launcher import gpus, interrupts, processes, run_ids, runs
 from launcher.errors import Unavailable
 from launcher.execute import environment
 from recipes import records
@@ -43,7 +43,7 @@ class Refused(Unavailable):
 def _await_gpus(started: subprocess.Popen[bytes], folder: Path, first: int) -> None:
     """Wait until a run has taken its GPUs, waits for them, or has ended. Raises `Refused`."""
     deadline = time.monotonic() + GPUS_TIMEOUT
-    while started.poll() is None and time.monotonic() < deadline:
+    while started.poll() is None and time.monotonic() < deadline and not interrupts.noted():
         status = runs.read_if_whole(folder / "status.json")
         if status.get("attempt", 0) >= first and not _is_refusal(status):
             return

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from launcher import execute, runs, starting
+from launcher import execute, interrupts, runs, starting
 from launcher.facts import Facts
 from launcher.plan import Plan
 
@@ -17,6 +18,7 @@ def submit(plans: Sequence[Plan], facts: Facts, code: Mapping[str, Path]) -> lis
     """
     check(plans)
     came_from = execute.provenance(plans[0], facts.code)
+    interrupts.check()
     if len(plans) == 1:
         sweep, folders = None, [execute.prepare(plans[0], code, came_from)]
     else:
@@ -38,6 +40,12 @@ def start_or_discard(
                 execute.discard(folder)
         if sweep and not any(folder.exists() for folder in folders):
             runs.forget_sweep(folders[0].parent, sweep)
+        for folder in folders:
+            if folder.exists():
+                print(
+                    f"{folder.name} was handed over all the same; `ls {folder.name}` says how it stands",
+                    file=sys.stderr,
+                )
         raise
 
 

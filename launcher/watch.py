@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
-from launcher import arms, follow, queues, runs, stopping, summary, tables
+from launcher import arms, follow, interrupts, queues, runs, stopping, summary, tables
 from launcher.display import Row, for_stream
 from launcher.progress import Progress, advance, rows_of
 from launcher.runs import Run
@@ -57,7 +57,7 @@ def watch(run_dirs: Sequence[Path], *, on_interrupt: Callable[[int], None]) -> d
     """
     followed = {str(each): _Followed(each) for each in run_dirs}
     print(summary.title(run_dirs), flush=True)
-    with for_stream(sys.stdout) as display, _interrupts() as interrupts:
+    with for_stream(sys.stdout) as display, _interrupts() as pressed:
         handled = 0
         while True:
             began = time.monotonic()
@@ -67,10 +67,10 @@ def watch(run_dirs: Sequence[Path], *, on_interrupt: Callable[[int], None]) -> d
             if all(each.state.finished for each in followed.values()):
                 break
             until = time.monotonic() + max(INTERVAL, min(LONGEST, 10 * (time.monotonic() - began)))
-            while time.monotonic() < until and len(interrupts) == handled:
+            while time.monotonic() < until and len(pressed) == handled:
                 time.sleep(0.05)
-            if len(interrupts) > handled:
-                handled = len(interrupts)
+            if len(pressed) > handled:
+                handled = len(pressed)
                 if handled > 1:
                     display.say("killing")
                 on_interrupt(min(handled, 2))
@@ -115,16 +115,16 @@ def _answer(run_dirs: Sequence[Path]) -> str:
 @contextmanager
 def _interrupts() -> Iterator[list[int]]:
     """A list that grows at each Ctrl-C, instead of an exception in the middle of drawing."""
-    interrupts: list[int] = []
+    pressed = interrupts.take()  # while the runs were handed over
     if threading.current_thread() is not threading.main_thread():
-        yield interrupts  # only the main thread may take signals
+        yield pressed  # only the main thread may take signals
         return
 
     def note(number: int, frame: FrameType | None) -> None:
-        interrupts.append(number)
+        pressed.append(number)
 
     before = signal.signal(signal.SIGINT, note)
     try:
-        yield interrupts
+        yield pressed
     finally:
         signal.signal(signal.SIGINT, before)

@@ -49,7 +49,9 @@ class Settings:
     framework: Framework = setting("torch", "what it is written in")
     amp: Amp = group(Amp, "precision")
     loss_scale: LossScale = group(LossScale, "loss scaling")
-    batch: int = setting(0, "samples per optimizer step over all devices and accumulation; 0 is the recipe's own")
+    batch: int | None = setting(
+        None, "samples per optimizer step over all devices and accumulation; null is the recipe's own"
+    )
     accumulate: int = setting(1, "micro-batches per optimizer step")
     epochs: int | None = setting(None, "passes over the data; null is the recipe's own, or as many as steps needs")
     steps: int | None = setting(None, "optimizer steps in all, instead of epochs")
@@ -73,10 +75,10 @@ def check(settings: Settings, world_size: int = 1) -> None:
     """Refuse counts that can't be carried out. Raises `SettingsError`."""
     recipe = find(settings.recipe)
     recipe.check(settings)
-    batched = recipe.batch > 0
     for key in ("batch", "accumulate"):
-        if getattr(settings, key) < 1 and (batched or key != "batch"):
-            raise SettingsError(f"{key}={getattr(settings, key)} must be at least 1", key)
+        value = getattr(settings, key)
+        if value is not None and value < 1:
+            raise SettingsError(f"{key}={value} must be at least 1", key)
     for key in ("start", "steps"):
         if getattr(settings.profile, key) < 1:
             raise SettingsError(f"profile.{key}={getattr(settings.profile, key)} must be at least 1", f"profile.{key}")
@@ -115,7 +117,7 @@ def check(settings: Settings, world_size: int = 1) -> None:
         if value < low:
             raise SettingsError(f"checkpoint.{key}={value} must be at least {low}", f"checkpoint.{key}")
     share = world_size * settings.accumulate
-    if batched and settings.batch % share:
+    if settings.batch is not None and settings.batch % share:
         lower = settings.batch - settings.batch % share
         nearest = " or ".join(str(each) for each in (lower, lower + share) if each > 0)
         raise SettingsError(
@@ -157,7 +159,7 @@ def with_recipe_defaults(settings: Settings, recipe: Recipe) -> Settings:
     layout, epochs = recipe.data[name], settings.epochs
     if epochs is None and settings.steps is None:
         epochs = layout.epochs or recipe.epochs
-    batch = settings.batch or layout.batch or recipe.batch
+    batch = settings.batch if settings.batch is not None else layout.batch or recipe.batch
     if layout.samples is not None and batch > layout.samples:
         raise SettingsError(f"batch={batch} is more than the {layout.samples} samples of data={name}", "batch")
     return dataclasses.replace(

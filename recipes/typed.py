@@ -50,9 +50,22 @@ def group(cls: type, help: str) -> Any:
     return dataclasses.field(default_factory=cls, metadata={"help": help})
 
 
+OTHER_NAMES = {
+    **dict.fromkeys(("gpu", "nvidia"), "cuda"),
+    **dict.fromkeys(("fp16", "f16", "half"), "float16"),
+    **dict.fromkeys(("bf16", "bfloat"), "bfloat16"),
+    **dict.fromkeys(("tf", "keras"), "tensorflow"),
+    "pytorch": "torch",
+    "paddlepaddle": "paddle",
+}
+"""What people call the choices of keys elsewhere."""
+
+
 def nearest(word: str, choices: Iterable[str]) -> str:
     """`; did you mean x?` for the closest of the choices, whatever their case, or nothing."""
     spelled = {each.lower(): each for each in choices}
+    if OTHER_NAMES.get(word.lower()) in spelled:
+        return f"; did you mean {OTHER_NAMES[word.lower()]}?"
     close = difflib.get_close_matches(word.lower(), spelled, n=1)
     return f"; did you mean {spelled[close[0]]}?" if close else ""
 

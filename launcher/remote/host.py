@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import re
+import shlex
 import sys
 import time
 from collections.abc import Callable, Generator, Iterator
@@ -272,9 +274,10 @@ class Host:
         )
 
     def _openssh_failed(self, complaint: str) -> str:
+        if "REMOTE HOST IDENTIFICATION HAS CHANGED" in complaint:
+            return self._changed_key(complaint)
         said = [line.strip() for line in complaint.splitlines() if line.strip()]
-        # Of a changed key, ssh names the command that forgets the old one.
-        told = [line for line in said if line.startswith("ssh-keygen ")] + (said[-1:] or ["it says nothing"])
+        told = said[-1:] or ["it says nothing"]
         advice = "`ssh` with the same words shows more"
         if "Host key verification failed" in complaint:
             told[-1] = "host key verification failed"
@@ -284,6 +287,22 @@ class Host:
         elif "Permission denied" in complaint:
             advice = "open a master connection first (ssh -fNM, with a ControlPath in ~/.ssh/config), or `ssh-add`"
         return f"ssh can't connect to {self._name}: {'; '.join(told)}; {advice}"
+
+    def _changed_key(self, complaint: str) -> str:
+        """As the other transport has it. Of what ssh says only a fingerprint and a command of one form are taken: the
+        command is for people to copy, and whoever answers there may have written lines of their own."""
+        shown = re.search(r"SHA256:[A-Za-z0-9+/]{43}", complaint)
+        shows = f"it shows {shown[0]}, and another one is known" if shown else "it shows another one"
+        said = f"the host key of {self._name}, or of a hop before it, is not the one that is known: {shows}. "
+        said += "Somebody may be listening in. If the host was really set up anew, forget the old key with\n"
+        for line in complaint.splitlines():
+            with contextlib.suppress(ValueError):
+                words = shlex.split(line)
+                if len(words) == 5 and words[:2] == ["ssh-keygen", "-f"] and words[3] == "-R":
+                    return (
+                        f"{said}  {shlex.join(words)}\nand connect with `ssh` itself to compare and accept the new one"
+                    )
+        return f"{said}  ssh-keygen -R HOST\nand connect with `ssh` itself to compare and accept the new one"
 
     @property
     def _name(self) -> str:

@@ -95,6 +95,12 @@ def _check_partition(spec: JobSpec, cluster: SlurmCluster, partition: Partition)
             f"{partition.cpus_per_node}",
             "cluster.cpus",
         )
+    most = partition.memory_mib_per_node
+    if cluster.mem is not None and most and _mebibytes(cluster.mem) > most:
+        raise SettingsError(
+            f"cluster.mem={cluster.mem}: no node of partition {partition.name} has more than {most // 1024}G",
+            "cluster.mem",
+        )
     if cluster.time is not None:
         try:
             wanted = limits.minutes(cluster.time)
@@ -106,6 +112,13 @@ def _check_partition(spec: JobSpec, cluster: SlurmCluster, partition: Partition)
                 f"cluster.time={cluster.time} is over the {limit} minutes that partition {partition.name} allows",
                 "cluster.time",
             )
+
+
+def _mebibytes(text: str) -> int:
+    try:
+        return limits.mebibytes(text)
+    except ValueError as error:
+        raise SettingsError(f"cluster.mem={error}", "cluster.mem") from None
 
 
 def _check_flags(flags: Iterable[str]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 _TIME = re.compile(r"(?:(?P<days>\d+)-)?(?P<clock>\d+(?::\d+){0,2})")
+_MEMORY = re.compile(r"(\d+)([KMGTkmgt]?)[Bb]?")
 _GRES = re.compile(r"(?:^|,)gpu(?::(?!\d+(?:[,(]|$))([^:,()]+))?(?::(\d+))?")
 """A lone number is the count; a site may call a type `2080ti`, or `3090`."""
 
@@ -39,3 +40,11 @@ def gpus(gres: str) -> int:
 def gpu_types(gres: str) -> list[str]:
     """Names of the GPUs' types there, an empty one for GPUs that were given none."""
     return [name for name, _ in _GRES.findall(gres)]
+
+
+def mebibytes(text: str) -> int:
+    """Memory as sbatch's --mem takes it, 64G or 64000 (MiB), in MiB. Raises `ValueError` for any other form."""
+    match = _MEMORY.fullmatch(text)
+    if match is None:
+        raise ValueError(f"{text} is no memory as Slurm writes it: 64G, 64000M")
+    return (int(match[1]) << 10 * "KMGT".index(match[2].upper() or "M")) >> 10

@@ -30,7 +30,7 @@ def probe() -> SlurmFacts:
     settings = call(["scontrol", "show", "config"])
     if settings.returncode != 0:
         raise Unavailable(f"Slurm's controller does not answer: {complaint(settings)}")
-    nodes = call(["sinfo", "--noheader", "--exact", "--format=%P|%a|%l|%c|%G|%o|%D"])
+    nodes = call(["sinfo", "--noheader", "--exact", "--format=%P|%a|%l|%c|%G|%o|%D|%m"])
     if nodes.returncode != 0:
         raise Unavailable(f"sinfo failed: {complaint(nodes)}")
     folder = os.path.dirname(sbatch)
@@ -48,7 +48,7 @@ def read(settings: str, nodes: Sequence[str], here: str, environment: dict[str, 
     rows: dict[str, list[list[str]]] = {}
     for line in nodes:
         fields = line.split("|")
-        if len(fields) == 7:
+        if len(fields) == 8:
             rows.setdefault(fields[0], []).append(fields)
     partitions = tuple(
         Partition(
@@ -59,7 +59,8 @@ def read(settings: str, nodes: Sequence[str], here: str, environment: dict[str, 
             nodes=sum(int(each[6]) for each in found),
             gpus_per_node=max(limits.gpus(each[4]) for each in found),
             gpu_types=tuple(dict.fromkeys(name for each in found for name in limits.gpu_types(each[4]))),
-            cpus_per_node=max(int(re.match(r"\d*", each[3])[0] or 0) for each in found),  # type: ignore[index]
+            cpus_per_node=max(_count(each[3]) for each in found),
+            memory_mib_per_node=max(_count(each[7]) for each in found),
         )
         for name, found in rows.items()
     )
@@ -72,6 +73,12 @@ def read(settings: str, nodes: Sequence[str], here: str, environment: dict[str, 
         environment=environment,
         nodes_are_here=all(_is_here(each[5], here) for found in rows.values() for each in found),
     )
+
+
+def _count(text: str) -> int:
+    """The number that a field begins with: `64+` is of nodes that differ."""
+    digits = re.match(r"\d*", text)
+    return int(digits[0]) if digits and digits[0] else 0
 
 
 def _is_here(address: str, here: str) -> bool:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from launcher import ownership, processes, run_ids, runs, script
+from launcher import interrupts, ownership, processes, run_ids, runs, script
 from launcher import plan as plans
 from launcher.errors import LauncherError, UsageError
 from launcher.plan import Plan
@@ -137,6 +137,7 @@ def sbatch(arguments: Sequence[str], answer: Path) -> str:
             code = started.wait(timeout=1.0)
             break
         except subprocess.TimeoutExpired:
+            interrupts.check()  # it is left to itself, and its job is found by its answer
             waited = time.monotonic() - begun
             if waited > SAY_AFTER and not said:
                 said = True

@@ -1,5 +1,17 @@
 """What can be done with runs, a module for each verb with `main(arguments) -> exit code`. Each imports only its own."""
 
+CALLED_ELSEWHERE = {
+    **dict.fromkeys(("stop", "kill", "scancel", "abort"), "cancel"),
+    **dict.fromkeys(("status", "list", "ps", "queue", "jobs", "show"), "ls"),
+    **dict.fromkeys(("delete", "remove", "clean"), "rm"),
+    **dict.fromkeys(("restart", "continue", "requeue"), "resume"),
+    **dict.fromkeys(("start", "submit", "launch", "train"), "run"),
+    **dict.fromkeys(("log", "tail"), "logs"),
+    **dict.fromkeys(("attach", "follow"), "watch"),
+    **dict.fromkeys(("exec", "ssh", "bash"), "shell"),
+}
+"""What other programs call a verb."""
+
 VERBS = {
     "run": "check and start a job; the default",
     "plan": "show what would be started, and which file or word set each value",

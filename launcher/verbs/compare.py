@@ -16,7 +16,7 @@ from launcher.plan import Plan, resolve
 from launcher.probe import probe_each
 from launcher.request import Words
 from launcher.spec import JobSpec
-from launcher.verbs.run import hand_over, leave, stay, stays
+from launcher.verbs.run import hand_over_and_follow
 
 HELP = """\
 Measure a job in several modes against each other, and say what each gains and costs.
@@ -105,8 +105,7 @@ def _carry_out(whole: Plan, facts: Facts, specs: Sequence[JobSpec], *, look: boo
         return 0
     for line in whole.advice:
         print(f"note: {line}", file=sys.stderr)
-    folders = hand_over([whole], facts, specs)
-    return stay(folders) if stays(specs[0].launch) else leave(folders)
+    return hand_over_and_follow([whole], facts, specs)
 
 
 def _resolved(specs: Sequence[JobSpec], facts: Sequence[Facts]) -> list[Plan]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from launcher import experiments, request, run_ids
+from launcher import experiments, interrupts, request, run_ids
 from launcher.facts import Facts
 from launcher.plan import Plan, resolve
 from launcher.plan_summary import resources
@@ -37,8 +38,22 @@ def main(arguments: Sequence[str]) -> int:
     plans = [resolve(spec, each) for spec, each in zip(specs, facts, strict=True)]
     for line in dict.fromkeys(line for plan in plans for line in plan.advice):
         print(f"note: {line}", file=sys.stderr)
-    folders = hand_over(plans, facts[0], specs)
-    return stay(folders) if stays(specs[0].launch) else leave(folders)
+    return hand_over_and_follow(plans, facts[0], specs)
+
+
+def hand_over_and_follow(plans: Sequence[Plan], facts: Facts, specs: Sequence[JobSpec]) -> int:
+    """Submit plans, and stay with them or name them. Ctrl-C is answered once their names are shown, or nothing is left
+    of them. Sending them to another host can take long, and is broken off at once."""
+    here = addresses.of(specs[0].launch.cluster) is None
+    with interrupts.held() if here else contextlib.nullcontext():
+        folders = hand_over(plans, facts, specs)
+        if stays(specs[0].launch):
+            return stay(folders)
+        code = leave(folders)
+        if interrupts.noted():
+            print(f"submitted before the interrupt; `cancel {_whole(folders)}` ends it", file=sys.stderr)
+            return 130
+        return code
 
 
 def hand_over(plans: Sequence[Plan], facts: Facts, specs: Sequence[JobSpec]) -> list[Path]:
@@ -66,11 +81,16 @@ def stays(launch: Launch) -> bool:
 
 def leave(folders: Sequence[Path]) -> int:
     """Name the runs and return, leaving them to themselves."""
-    sweep = run_ids.sweep_of(folders[0].name) if len(folders) > 1 else None
     for folder in folders:
         print(folder.name)
-    print(f"follow with: python -m launcher watch {sweep or folders[0].name}", file=sys.stderr)
+    print(f"follow with: python -m launcher watch {_whole(folders)}", file=sys.stderr)
     return 0
+
+
+def _whole(folders: Sequence[Path]) -> str:
+    """The name of the run, or of the sweep that several are of."""
+    sweep = run_ids.sweep_of(folders[0].name) if len(folders) > 1 else None
+    return sweep or folders[0].name
 
 
 def stay(folders: Sequence[Path]) -> int:

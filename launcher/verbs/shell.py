@@ -20,6 +20,7 @@ from launcher.errors import Unavailable, UsageError
 from launcher.plan import Plan, resolve
 from launcher.remote import address as addresses
 from launcher.remote.address import Address
+from launcher.request import Words
 from recipes.typed import nearest
 
 HELP = """\
@@ -63,10 +64,11 @@ def main(arguments: Sequence[str]) -> int:
         print(HELP, end="")
         return 0
     port = _forwarded(words)
-    names = [each for each in words if "=" not in each and not each.startswith("-")]
+    parsed = request.take_apart(words)
+    names = [each for each in parsed.overrides if "=" not in each and not each.startswith("~")]
     if not sys.stdin.isatty():
         raise UsageError("shell opens a terminal, and its standard input is none; `logs` and `ls` need none")
-    place = _of_run(names, words) if names else _of_job(words)
+    place = _of_run(names, parsed.overrides) if names else _of_job(parsed)
     token = secrets.token_hex(4)
     command = opening(place, port, token)
     if shutil.which(command[0]) is None:
@@ -149,11 +151,11 @@ def _forwarded(words: list[str]) -> Port | None:
     return None
 
 
-def _of_job(words: Sequence[str]) -> Place:
+def _of_job(words: Words) -> Place:
     """A terminal for a job that would be started with these words."""
     from launcher.probe import code_files, probe
 
-    asked = request.compose(request.take_apart(words))
+    asked = request.compose(words)
     specs = request.understand(asked)
     if len(specs) > 1:
         raise UsageError(f"shell opens one terminal, and these words are a sweep of {len(specs)}; name one value each")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import stat
 from pathlib import Path
@@ -10,6 +11,8 @@ import pytest
 
 from launcher import code_store, snapshot
 from launcher.errors import UsageError
+from launcher.remote import taking_over
+from launcher.remote.handing_over import packed
 from tests.launcher import users
 from tests.launcher.users import User
 
@@ -82,6 +85,28 @@ def test_a_file_that_is_missing_or_a_link_is_noticed(
         monkeypatch.setattr(code_store, "_checked", set())
         with pytest.raises(UsageError, match="is not what its name says"):
             laid(tmp_path, files)
+
+
+@pytest.mark.parametrize("umask", [0, 0o022])
+def test_so_is_every_folder_of_one_that_came_over_ssh(umask: int, tmp_path: Path, files: dict[str, Path]) -> None:
+    root, digest = tmp_path / "away" / "runs", snapshot.digest_of(files)
+    message = {
+        "root": str(root),
+        "shared": False,
+        "folder": str(root / ".code" / digest),
+        "files": {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in files.items()},
+        "executable": [],
+    }
+    sent = packed(message, {name: path.read_bytes() for name, path in files.items()}, {})
+    before = os.umask(umask)
+    try:
+        taking_over.lay_code(sent)
+    finally:
+        os.umask(before)
+    folders = [root.parent, root, *(each for each in root.rglob("*") if each.is_dir())]
+    assert {stat.S_IMODE(each.stat().st_mode) for each in folders} == {0o700}
+    assert [each.name for each in (root / ".code").iterdir()] == [digest]
+    assert taking_over.lacking(str(root / ".code" / digest), message["files"]) == []
 
 
 WORDS = ("gpus=0", "steps=2", "data=synthetic", "detach=true")

@@ -68,7 +68,7 @@ def test_a_healthy_host_has_nothing_to_mend() -> None:
             "http_proxy is set and no_proxy leaves localhost",
         ),
         ((), LAPTOP, {"proxies": ("http_proxy",), "no_proxy": ("localhost",)}, None, "", ""),
-        ((), LAPTOP, {"kills_at_logout": True}, None, "", ""),
+        ((), dataclasses.replace(LAPTOP, ends_at_logout=True), {}, None, "", ""),
         (
             (),
             LAPTOP,
@@ -198,8 +198,10 @@ def test_a_gpu_that_somebody_is_on_is_named() -> None:
 
 
 def test_a_host_that_ends_what_outlives_a_login_is_a_problem_over_ssh_alone() -> None:
-    level, said, mend = found("cluster=ssh", "cluster.host=box", remote=True, kills_at_logout=True)["logout"]
-    assert (level, "KillUserProcesses=yes" in said, "KillExcludeUsers=mei" in mend) == ("problem", True, True)
+    """By the same fact as a plan's note: a user who may linger is left alone by both."""
+    facts = dataclasses.replace(LAPTOP, ends_at_logout=True)
+    level, said, mend = found("cluster=ssh", "cluster.host=box", facts=facts, remote=True)["logout"]
+    assert (level, "KillUserProcesses=yes" in said, "enable-linger mei" in mend) == ("problem", True, True)
 
 
 def test_clocks_that_differ_are_told_with_the_direction() -> None:

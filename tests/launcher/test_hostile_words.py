@@ -273,3 +273,39 @@ def test_a_folder_whose_name_is_no_text(words: list[str], code: int, says: str, 
     assert (done.returncode, says in said) == (code, True), said
     assert "Traceback" not in said
     assert os.listdir(folder) == [b"a.py"]
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (
+            ["plan", "recipe=script", "script=a.py", "lr=0.1"],
+            "what the script is to be told goes behind --: -- --lr 0.1",
+        ),
+        (["plan", "device=gpu"], "did you mean cuda?"),
+        (["plan", "amp=bf16"], "amp=bf16 is no level; say amp=o1 amp.dtype=bfloat16, or another level"),
+        (["plan", "amp=off"], "say amp=o0 ("),
+        (["plan", "amp.dtype=fp16"], "did you mean float16?"),
+        (["plan", "loss_scale=128"], "loss_scale=128 is no rule; say loss_scale=static loss_scale.init=128"),
+        (["stop", "wise-oasis"], "stop is not a verb; say `cancel wise-oasis`"),
+        (["kill", "x"], "say `cancel x`"),
+        (["status"], "say `ls`"),
+        (["plan", "cluster=ssh", "cluster.user=me"], "cluster.user is no key; say cluster.host=me@host"),
+        (["plan", "batch=0"], "batch=0 must be at least 1 (command line)"),
+        (["plan", "recipe=gan", "data=digits", "batch=-5"], "batch=-5 must be at least 1"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_wrong_words_get_their_right_answer(words: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(words) == 2
+    assert says in capsys.readouterr().err
+
+
+def test_a_typo_in_an_experiments_comparison_is_named_with_its_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "experiment").mkdir()
+    file = tmp_path / "experiment" / "mine.yaml"
+    file.write_text("arms:\n  - {name: a, words: [amp=o0]}\n  - {name: b, words: [amp=o1]}\ncompare: {roundz: 3}\n")
+    said = refusal(capsys, "--config-dir", str(tmp_path), "experiment=mine")
+    assert f"{file}:4: unknown key compare.roundz; did you mean compare.rounds?" in said

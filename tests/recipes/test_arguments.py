@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from recipes import arguments
+from recipes import arguments, settings
 from recipes.arguments import parse, planned_ranks
 from recipes.levels import PRESETS
 from recipes.typed import SettingsError, plain
@@ -38,6 +38,12 @@ def test_a_data_set_may_have_a_batch_of_its_own_and_no_batch_is_larger_than_what
     assert parse(["data=digits"], "gan", "torch").settings.batch == 256
     assert parse(["data=synthetic"], "gan", "torch").settings.batch == 4096
     assert refused("data=digits", "batch=2000") == "batch=2000 is more than the 1536 samples of data=digits"
+
+
+def test_a_batch_of_null_is_the_recipes_own_and_0_is_none():
+    assert parse(["batch=null"], "mnist", "torch").settings.batch == 128
+    with pytest.raises(SettingsError, match="batch=0 must be at least 1"):
+        settings.check(parse(["batch=0"], "mnist", "torch").settings)
 
 
 def test_steps_leave_epochs_unsaid():

@@ -3,9 +3,12 @@ folder, run, or shown raw; it costs one line, and all other runs are shown."""
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import os
+import shlex
+import subprocess
 import sys
 import textwrap
 import time
@@ -17,11 +20,16 @@ import pytest
 from launcher import processes, runs
 from launcher.__main__ import main
 from launcher.errors import Unavailable
+from launcher.remote import address as addresses
 from launcher.remote import host, looking, pointers
+from launcher.remote.address import Address
 from launcher.remote.pointers import Pointer
 from launcher.remote.requests import REQUESTS
+from launcher.schema import SshCluster
+from recipes.typed import build
 from tests.launcher import run_folders
 from tests.launcher.remote.hostile import SSHD, Hostile
+from tests.launcher.remote.ways import keys
 
 pytestmark = pytest.mark.skipif(not os.access(SSHD, os.X_OK), reason="needs sshd (Debian: openssh-server)")
 
@@ -492,3 +500,38 @@ def test_a_defect_over_there_is_its_own_message(victim, tmp_path):
     with pytest.raises(Unavailable, match=r"liar: the launcher there failed: TypeError: .*lines.*\(agent.py:\d+\)"):
         host.connect(address).ask("hello", host.hello, lines=5)
     assert host.connect(address).ask("hello", host.hello)["system"]
+
+
+@pytest.mark.parametrize("transport", ["fabric", "openssh"])
+def test_a_changed_host_key_is_refused_and_never_advised_to_be_accepted_unseen(liar, tmp_path, transport):
+    keys(tmp_path, name="other")
+    changed = tmp_path / "known"
+    changed.write_text(f"[127.0.0.1]:{liar.port} {(tmp_path / 'other.pub').read_text()}")
+    config = tmp_path / "config"
+    config.write_text(liar.config.read_text().replace(str(liar.folder / "known"), str(changed)))
+    address = Address(destination="liar", config=str(config), transport=transport)
+    with pytest.raises(Unavailable) as refused:
+        host.Host(address).ask("hello", host.hello)
+    first, *others = str(refused.value).splitlines()
+    shown = subprocess.run(["ssh-keygen", "-lf", str(liar.folder / "host.pub")], capture_output=True, text=True).stdout
+    assert "is not the one that is known" in first and "Somebody may be listening in" in first
+    assert shown.split()[1] in first
+    forget = next(shlex.split(line) for line in others if "ssh-keygen" in line)
+    assert str(changed) in forget and f"[127.0.0.1]:{liar.port}" in forget
+
+
+def test_an_ssh_config_may_be_named_from_home_or_from_the_folder_where_it_was_typed(
+    victim, liar, tmp_path, monkeypatch
+):
+    """A run is asked about from any folder, so the whole path is kept."""
+    monkeypatch.setenv("HOME", str(liar.folder))
+    monkeypatch.chdir(liar.folder.parent)
+    for typed in ("~/ssh_config", f"{liar.folder.name}/ssh_config"):
+        for transport in ("fabric", "openssh"):
+            cluster = build(SshCluster, {"host": "liar", "ssh_config": typed, "transport": transport})
+            address = addresses.of(cluster)
+            assert address.config == str(liar.config)
+            with monkeypatch.context() as elsewhere:
+                elsewhere.chdir(tmp_path)
+                asked = dataclasses.replace(address, python=sys.executable)
+                assert host.connect(asked).ask("hello", host.hello)["system"]

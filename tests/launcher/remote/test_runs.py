@@ -43,6 +43,16 @@ def test_the_words_reach_the_trainer_there_and_the_snapshot_is_the_code_from_her
     assert runs.read_if_whole(far.folder(run) / "provenance.json")["code"]["digest"] == plan["code"]
 
 
+def test_a_shared_run_over_there_is_the_groups_to_read_and_its_code_is_not(far):
+    (run,) = far.submit("steps=1", "share=group")
+    assert far.until(run, "done") == "done"
+    assert far.root.stat().st_mode & 0o7777 == 0o3770
+    modes = {name: (far.folder(run) / name).stat().st_mode & 0o777 for name in ("", "submission.json", "status.json")}
+    assert modes == {"": 0o750, "submission.json": 0o640, "status.json": 0o640}
+    (code,) = far.root.glob(".code-*")
+    assert {each.stat().st_mode & 0o777 for each in (code, *code.rglob("*")) if each.is_dir()} == {0o700}
+
+
 def test_it_goes_on_when_the_connection_and_the_launcher_are_gone(far):
     (run,) = far.submit("steps=50", SLOW)
     shell = until(lambda: far.status(run).get("process"))

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from launcher import queues, runs
+from launcher import code_store, queues, runs
 from launcher.plan import Plan, resolve
 from launcher.probe import code_files, probe
 from launcher.runs import Run
@@ -38,8 +38,13 @@ class Bench:
     def _gpus(words: tuple[str, ...]) -> tuple[str, ...]:
         return () if any(each.startswith("gpus=") for each in words) else ("gpus=0",)
 
+    @staticmethod
+    def lay_code(plan: Plan) -> None:
+        """The snapshot that a plan names, for a submission that brings no code."""
+        runs.make_root(Path(plan.run_root), shared=plan.shared is not None)
+        code_store.store(Path(plan.code_dir).parent, plan.code, code_files())
+
     def submit(self, *plans: Plan) -> list[Path]:
-        (self.root / ".code" / plans[0].code).mkdir(parents=True, exist_ok=True)
         facts = dataclasses.replace(probe([spec_of("cluster=slurm", "gpus=0", f"run_root={self.root}")]))
         return submit(plans, facts, code_files())
 

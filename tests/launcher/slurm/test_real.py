@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import re
+import stat
 import subprocess
 import sys
 import time
@@ -80,6 +82,26 @@ def test_a_sweep_is_one_array_and_each_cell_has_its_own_folder(bench: Bench) -> 
         assert (folder / "attempts/1/stdout.log").read_text() == "to stdout\n"
 
 
+def test_a_shared_sweep_runs_and_its_group_may_read_its_records(bench: Bench) -> None:
+    folders = bench.submit(*(bench.plan("", f"seed={seed}", "share=group") for seed in range(2)))
+    assert [ended(each).name for each in folders] == ["done", "done"]
+    assert stat.S_IMODE(bench.root.stat().st_mode) == 0o3770
+    records = [each / name for each in folders for name in ("status.json", "submission.json", "attempts/1/stdout.log")]
+    written_by_slurm = runs.read_if_whole(folders[0] / "submission.json")["log"]
+    assert {stat.S_IMODE(each.stat().st_mode) for each in (*records, Path(written_by_slurm))} == {0o640}
+    assert stat.S_IMODE((bench.root / f".code-{os.geteuid()}").stat().st_mode) & 0o777 == 0o700
+
+
+def test_an_element_of_an_array_whose_folder_is_anothers_by_now_does_not_run(bench: Bench) -> None:
+    words = ("share=group", "cluster.flags=['--hold']")
+    folders = bench.submit(*(bench.plan("", f"seed={seed}", *words) for seed in range(2)))
+    os.chown(folders[0] / "run.sh", 61002, 61002)
+    call(["scontrol", "release", job_of(folders[0]).partition("_")[0]])
+    assert ended(folders[1]).name == "done"
+    assert ended(folders[0]).name == "failed"
+    assert runs.attempts(folders[0]) == []
+
+
 def test_cells_of_different_resources_are_arrays_of_their_own(bench: Bench) -> None:
     folders = bench.submit(bench.plan("", "gpus=1"), bench.plan("", "gpus=2", "batch=128"), bench.plan("", "gpus=1"))
     first, second, third = (job_of(each).partition("_")[0] for each in folders)
@@ -89,7 +111,7 @@ def test_cells_of_different_resources_are_arrays_of_their_own(bench: Bench) -> N
 
 def test_a_sweep_larger_than_the_clusters_arrays_is_chunked(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     plans = [bench.plan()] * 5
-    (bench.root / ".code" / plans[0].code).mkdir(parents=True, exist_ok=True)
+    bench.lay_code(plans[0])
     executor = SlurmExecutor()
     small = dataclasses.replace(probe_slurm(), max_array_size=2)
     monkeypatch.setattr(probing, "probe", lambda: small)
@@ -102,7 +124,7 @@ def test_a_sweep_larger_than_the_clusters_arrays_is_chunked(bench: Bench, monkey
 
 def test_our_executor_gives_submitit_jobs_with_results(bench: Bench) -> None:
     plan = bench.plan("open(sys.argv[-1][4:] + '/result.json', 'w').write('{\"level\": \"o2\"}')")
-    (bench.root / ".code" / plan.code).mkdir(parents=True, exist_ok=True)
+    bench.lay_code(plan)
     job = SlurmExecutor().submit(execute, plan)
     assert job.result() == {"level": "o2", "attempts": 1}
     assert job.state == "COMPLETED"
@@ -224,7 +246,7 @@ def test_a_wish_to_stop_is_not_taken_for_a_time_limit(bench: Bench) -> None:
 
 def test_the_job_id_outlives_a_launcher_killed_right_after_sbatch(bench: Bench, slurm: Testbed) -> None:
     plan = bench.plan("time.sleep(2)")
-    (bench.root / ".code" / plan.code).mkdir(parents=True, exist_ok=True)
+    bench.lay_code(plan)
     from launcher.execute import prepare
 
     folder = prepare(plan)

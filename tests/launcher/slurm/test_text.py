@@ -24,7 +24,15 @@ GOLDEN = Path(__file__).parent / "golden"
 
 
 def partition(name: str, **changes: object) -> Partition:
-    values = {"default": False, "up": True, "max_minutes": None, "nodes": 2, "gpus_per_node": 4, "cpus_per_node": 8}
+    values = {
+        "default": False,
+        "up": True,
+        "max_minutes": None,
+        "nodes": 2,
+        "gpus_per_node": 4,
+        "cpus_per_node": 8,
+        "memory_mib_per_node": 131072,
+    }
     return Partition(name=name, **{**values, **changes})  # type: ignore[arg-type]
 
 
@@ -98,7 +106,11 @@ def test_gpus_are_counted_in_every_way_gres_is_written(gres: str, count: int) ->
 
 def test_facts_are_read_from_what_the_programs_print() -> None:
     settings = "ClusterName             = testbed\nMaxArraySize            = 42\nSLURM_VERSION           = 22.05.8\n"
-    rows = ["gpu*|up|infinite|8|gpu:4|n1|1", "gpu*|up|infinite|16+|gpu:a100:8|n2|1", "short|down|5:00|8|(null)|n1|1"]
+    rows = [
+        "gpu*|up|infinite|8|gpu:4|n1|1|65536",
+        "gpu*|up|infinite|16+|gpu:a100:8|n2|1|131072+",
+        "short|down|5:00|8|(null)|n1|1|131072",
+    ]
     facts = probing.read(settings + "AccountingStorageType   = accounting_storage/slurmdbd\n", rows, "n1", {})
     assert facts.partitions[0] == partition(
         "gpu", default=True, gpus_per_node=8, cpus_per_node=16, gpu_types=("", "a100")
@@ -154,6 +166,11 @@ def test_advice_is_for_the_dtype_of_the_partitions_gpus() -> None:
         (("gpus=0", "cluster.cpus=99"), "no node of partition gpu has more than 8"),
         (("gpus=0", "cluster.partition=short", "cluster.time=6"), "over the 5 minutes that partition short allows"),
         (("gpus=0", "cluster.partition=short", "cluster.time=unlimited"), "over the 5 minutes"),
+        (
+            ("gpus=0", "cluster.mem=900G"),
+            "cluster.mem=900G: no node of partition gpu has more than 128G (command line)",
+        ),
+        (("gpus=0", "cluster.mem=lots"), "cluster.mem=lots is no memory as Slurm writes it: 64G, 64000M"),
         (("gpus=0", "cluster.time=soon"), "not a time as Slurm writes it"),
         (("visible_gpus=[1]",), "Slurm chooses the devices; say gpus=1"),
         (("gpus=0", "cluster.flags=['-N2']"), "should be a long flag of sbatch"),

@@ -49,6 +49,14 @@ def bed(testbed: Testbed, monkeypatch: pytest.MonkeyPatch) -> Testbed:
     return testbed
 
 
+def test_the_folder_behind_a_flag_is_no_run(opened: Open, tmp_path: Path) -> None:
+    (tmp_path / "sites" / "cluster").mkdir(parents=True)
+    (tmp_path / "sites" / "cluster" / "desk.yaml").write_text("kind: local\nsetup: [export FROM_SITE=yes]\n")
+    shell = opened("--config-dir", str(tmp_path / "sites"), "cluster=desk", "amp=o0")
+    shell.expect("the trainer by hand: ")
+    assert shell.ask('echo "$FROM_SITE"') == "yes"
+
+
 def test_here_it_has_the_variables_the_code_and_the_python_of_a_job(opened: Open, tmp_path: Path) -> None:
     shell = opened("amp=o2", "env.GREETING=hello, $(id)", "cluster.setup=['export FROM_SETUP=yes']")
     shell.expect("the trainer by hand: python -m recipes.torch_.mnist amp=o2 batch=128")
