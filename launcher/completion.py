@@ -13,20 +13,24 @@ from launcher.verbs import VERBS
 
 _BASH = """\
 _launcher_complete() {
-  local IFS=$'\\n'
-  COMP_WORDBREAKS=${COMP_WORDBREAKS//=/}
-  COMPREPLY=($(COMP_LINE="${COMP_LINE:0:$COMP_POINT}" %(command)s -sc query=bash 2>/dev/null))
+  local IFS=$'\\n' line=${COMP_LINE:0:$COMP_POINT} word= before=
+  COMPREPLY=($(COMP_LINE=$line amp-launcher -sc query=bash 2>/dev/null))
   [[ ${COMPREPLY-} == *= || ${COMPREPLY-} == *. ]] && compopt -o nospace
+  # Readline replaces what stands behind the last of its word breaks, and no more.
+  word=${line##* }
+  [[ ${COMP_WORDBREAKS-} != *=* || $word != *=* ]] || before=${word%"${word##*=}"}
+  [[ ${COMP_WORDBREAKS-} != *:* || ${word#"$before"} != *:* ]] || before=${word%"${word##*:}"}
+  COMPREPLY=("${COMPREPLY[@]#"$before"}")
 }
-complete -F _launcher_complete %(names)s
+complete -o default -F _launcher_complete amp-launcher
 """
 _ZSH = "autoload -U +X bashcompinit && bashcompinit\n"
 _FISH = """\
 function _launcher_complete
   set -lx COMP_LINE (commandline -cp)
-  %(command)s -sc query=fish
+  amp-launcher -sc query=fish
 end
-complete -c %(name)s -f -a '(_launcher_complete)'
+complete -c amp-launcher -f -a '(_launcher_complete)'
 """
 
 
@@ -37,13 +41,8 @@ def main(words: Sequence[str]) -> int:
     if what == "query":
         print("\n".join(candidates(os.environ.get("COMP_LINE", ""))))
         return 0
-    command = "python -m launcher"
-    if shell == "fish":
-        print(_FISH % {"command": "amp-launcher", "name": "amp-launcher"}, end="")
-    else:
-        # `python -m launcher` can only be completed through completing python; other uses of python keep their files.
-        names = "-o default amp-launcher python python3"
-        print((_ZSH if shell == "zsh" else "") + _BASH % {"command": command, "names": names}, end="")
+    # For amp-launcher alone: `python -m launcher` could only be completed in the place of all that completes python.
+    print({"bash": _BASH, "zsh": _ZSH + _BASH, "fish": _FISH}[shell], end="")
     return 0
 
 
@@ -56,6 +55,8 @@ def candidates(line: str) -> list[str]:
         words = words[2:]
     last, given = words[-1], words[1:-1]
     verb = given[0] if given and "=" not in given[0] else None
+    if verb == "image":
+        return sorted(each for each in _of_images(given[1:]) if each.startswith(last))
     if verb not in (None, "run", "plan", "compare", "shell", "doctor") and not (verb == "resume" and len(given) > 1):
         return _runs(last)
     if "=" in last:
@@ -94,6 +95,22 @@ def _values(key: str) -> list[str]:
     if annotation is bool or bool in get_args(annotation):
         return ["false", "true"]
     return [each for each in get_args(annotation) if isinstance(each, str)]
+
+
+def _of_images(given: Sequence[str]) -> list[str]:
+    """What may follow `image` and these words."""
+    from containers import catalogue
+    from containers.image_recipes import RECIPES
+    from launcher.verbs.image import KEYS
+
+    if not given:
+        return list(KEYS)
+    keys = [f"{each}=" for each in KEYS.get(given[0], ())]
+    if any("=" not in each for each in given[1:]) or given[0] not in KEYS:
+        return keys
+    if given[0] == "list":
+        return list(catalogue.lines())
+    return [*keys, *(RECIPES if given[0] in ("render", "build") else (each.name for each in catalogue.releases()))]
 
 
 def _runs(last: str) -> list[str]:

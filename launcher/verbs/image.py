@@ -34,6 +34,16 @@ definition, `build` builds it: an image of the engine's, or for apptainer the fi
 """
 
 
+KEYS: dict[str, tuple[str, ...]] = {
+    "list": (),
+    "show": (),
+    "render": ("format",),
+    "build": ("container", "target", "flags"),
+    "pull": ("container", "container.cache", "key"),
+}
+"""What `image` does, and the keys that each takes."""
+
+
 def main(arguments: Sequence[str]) -> int:
     words = [each for each in arguments if "=" not in each]
     options = dict(each.split("=", 1) for each in arguments if "=" in each)
@@ -88,7 +98,7 @@ def _show(names: Sequence[str], options: dict[str, str]) -> int:
 
 
 def _render(names: Sequence[str], options: dict[str, str]) -> int:
-    _only(options, ("format",))
+    _only(options, KEYS["render"])
     recipe = image_recipes.find(_one(names, "render"))
     print(_rendered(recipe, _format(options.get("format", "docker"))), end="")
     return 0
@@ -96,7 +106,7 @@ def _render(names: Sequence[str], options: dict[str, str]) -> int:
 
 def _build(names: Sequence[str], options: dict[str, str]) -> int:
     """Build where the command is run; what the client prints goes to the screen as it comes."""
-    _only(options, ("container", "target", "flags"))
+    _only(options, KEYS["build"])
     recipe = image_recipes.find(_one(names, "build"))
     if "container" not in options:
         raise UsageError("image build needs to know with what: say container=docker, podman or apptainer")
@@ -142,7 +152,7 @@ def _format(text: str) -> images.Format:
 def _pull(names: Sequence[str], options: dict[str, str]) -> int:
     from containers import pull
 
-    _only(options, ("container", "container.cache", "key"))
+    _only(options, KEYS["pull"])
     image = references.resolve(_one(names, "pull"))
     kind = options.get("container")
     if kind is None:

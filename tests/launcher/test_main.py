@@ -125,13 +125,51 @@ def test_completion_offers_runs_by_their_names_and_by_their_words(tmp_path: Path
     assert candidates("python -m launcher resume calm-lake epo") == ["epochs="]
 
 
-def test_completion_works_in_a_real_bash() -> None:
-    text = (
-        f'python() {{ "{sys.executable}" "$@"; }}; eval "$(python -m launcher -sc install=bash)"\n'
-        'COMP_LINE="python -m launcher amp=o" COMP_POINT=24; _launcher_complete; echo "${COMPREPLY[@]}"'
-    )
-    done = subprocess.run(["bash", "-c", text], capture_output=True, text=True)
-    assert done.stdout.split() == ["amp=o0", "amp=o1", "amp=o2", "amp=o3"], done.stderr
+@pytest.mark.parametrize(
+    ("line", "offers"),
+    [
+        ("amp-launcher image ", ["build", "list", "pull", "render", "show"]),
+        ("amp-launcher image render inter", ["interactive"]),
+        ("amp-launcher image build pytorch con", ["container="]),
+        ("amp-launcher image show ngc-pytorch:25.06", ["ngc-pytorch:25.06"]),
+        ("amp-launcher image bogus ", []),
+    ],
+)
+def test_completion_of_image_offers_images(line: str, offers: list[str], tmp_path: Path) -> None:
+    from launcher import runs
+    from launcher.completion import candidates
+
+    runs.create(tmp_path, "20260101-000000-inter-lake")
+    runs.remember_root(tmp_path)
+    assert candidates(line) == offers
+
+
+@pytest.mark.parametrize(
+    ("line", "replies"),
+    [
+        ("amp-launcher amp=o", ["o0", "o1", "o2", "o3"]),
+        ("amp-launcher image show ngc-pytorch:25.0", ["25.0"]),
+        ("amp-launcher compi", ["compile="]),
+    ],
+)
+def test_completion_in_a_real_bash_changes_nothing_else(line: str, replies: list[str]) -> None:
+    """Replies are what readline puts behind the last word break, of which `=` and `:` are two."""
+    text = f"""
+      amp-launcher() {{ "{sys.executable}" -m launcher "$@"; }}
+      before=$COMP_WORDBREAKS
+      complete -W mine python
+      eval "$(amp-launcher -sc install=bash)"
+      COMP_LINE=$1 COMP_POINT=${{#1}}; _launcher_complete 2>/dev/null; printf '%s\\n' "${{COMPREPLY[@]}}"
+      [ "$before" = "$COMP_WORDBREAKS" ] || echo changed
+      complete -p python python3 amp-launcher
+    """
+    done = subprocess.run(["bash", "-c", text, "bash", line], capture_output=True, text=True)
+    *said, python, own = done.stdout.splitlines()
+    assert python == "complete -W 'mine' python"
+    assert own.endswith("_launcher_complete amp-launcher")
+    assert "python3: no completion specification" in done.stderr
+    assert all(each.startswith(reply) for each, reply in zip(said, replies, strict=len(replies) > 1)), said
+    assert said
 
 
 def test_cfg_job_prints_the_composed_configuration(capsys: pytest.CaptureFixture[str]) -> None:
