@@ -90,6 +90,19 @@ status running null null "" & # while the job starts
 saying=$!
 """.strip()
 
+SETUP_BEGINS = r"""
+setup_failed() { # exit code, command
+  trap - ERR
+  echo "error: cluster.setup: \`$2\` failed with exit code $1" >&2
+  [ -z "${saying-}" ] || wait "$saying"
+  status failed "$1" "\"$(now)\"" "a line of cluster.setup failed with exit code $1; stderr.log says which"
+  exit "$1"
+}
+trap 'setup_failed "$?" "$BASH_COMMAND"' ERR
+# cluster.setup, as given
+""".strip()
+SETUP_ENDS = "trap - ERR"
+
 _RUN = r"""
 signalled=
 # To everything of this run but this shell, which stays to write down how it ended.

@@ -88,7 +88,7 @@ def _environment(plan: Plan) -> str:
 
 
 def _setup(lines: tuple[str, ...]) -> str:
-    return "\n".join(["# cluster.setup, as given", *lines]) if lines else ""
+    return "\n".join([attempt_text.SETUP_BEGINS, *lines, attempt_text.SETUP_ENDS]) if lines else ""
 
 
 def _shared_gpus(plan: Plan) -> str:

@@ -93,7 +93,10 @@ def _start_in_place(plan: Plan) -> list[str]:
     wrapped = contained.wrapped(plan, argv)
     slurm_gives = plan.queue == "slurm" and needs_job_gpus(plan.container.devices, plan.container.runtime.kind)
     lines = [JOB_GPUS.replace("\n", "\n  ")] if slurm_gives else []
-    lines += [f"[ -d {to_bash(each)} ] || mkdir -p -m 700 {to_bash(each)} || exit 1" for each in wrapped.folders]
+    bare = plan.script is not None and plan.script.bare and not plan.script.workdir
+    own = (plan.script.folder(plan.run_dir),) if plan.script and bare else ()
+    folders = (*wrapped.folders, *own)
+    lines += [f"[ -d {to_bash(each)} ] || mkdir -p -m 700 {to_bash(each)} || exit 1" for each in folders]
     lines += [engine_text.REMOVE_STALE] if wrapped.remove else []
     lines += [f"export {name}={to_bash(value)}" for name, value in wrapped.environment.items()]
     return [*lines, " \\\n    ".join(map(to_bash, wrapped.argv))]

@@ -50,6 +50,21 @@ def check_numbers(cluster: SlurmCluster) -> None:
             raise SettingsError(f"cluster.{name}={value} must be at least {low}", f"cluster.{name}")
     if cluster.stop_before > 65535:  # sbatch's own limit for --signal
         raise SettingsError(f"cluster.stop_before={cluster.stop_before} must be at most 65535", "cluster.stop_before")
+    _check_warning(cluster)
+
+
+def _check_warning(cluster: SlurmCluster) -> None:
+    """Refuse a time limit in which a run would be asked to save as soon as it has started. Raises `SettingsError`."""
+    try:
+        wanted = limits.minutes(cluster.time) if cluster.time is not None else None
+    except ValueError as error:
+        raise SettingsError(f"cluster.time={error}", "cluster.time") from None
+    if wanted is not None and wanted * 60 <= cluster.stop_before:
+        raise SettingsError(
+            f"cluster.time={cluster.time} is {wanted * 60} s, and the run would be asked to save and stop "
+            f"cluster.stop_before={cluster.stop_before} s before its end: give it more time, or less warning",
+            "cluster.time",
+        )
 
 
 def capability(cluster: SlurmCluster, facts: Facts) -> tuple[int, int] | None:
@@ -102,10 +117,7 @@ def _check_partition(spec: JobSpec, cluster: SlurmCluster, partition: Partition)
             "cluster.mem",
         )
     if cluster.time is not None:
-        try:
-            wanted = limits.minutes(cluster.time)
-        except ValueError as error:
-            raise SettingsError(f"cluster.time={error}", "cluster.time") from None
+        wanted = limits.minutes(cluster.time)
         limit = partition.max_minutes
         if limit is not None and (wanted is None or wanted > limit):
             raise SettingsError(

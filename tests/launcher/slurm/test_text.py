@@ -172,6 +172,11 @@ def test_advice_is_for_the_dtype_of_the_partitions_gpus() -> None:
         ),
         (("gpus=0", "cluster.mem=lots"), "cluster.mem=lots is no memory as Slurm writes it: 64G, 64000M"),
         (("gpus=0", "cluster.time=soon"), "not a time as Slurm writes it"),
+        (
+            ("gpus=0", "cluster.time=1"),
+            "and the run would be asked to save and stop cluster.stop_before=120 s before its end",
+        ),
+        (("gpus=0", "cluster.time=2:00"), "cluster.time=2:00 is 120 s"),
         (("visible_gpus=[1]",), "Slurm chooses the devices; say gpus=1"),
         (("gpus=0", "cluster.flags=['-N2']"), "should be a long flag of sbatch"),
         (("gpus=0", "cluster.flags=['--array=1-3']"), "--array is set by the launcher itself"),
