@@ -137,9 +137,18 @@ KEY=$(<'/home/mei/.key with space') && export KEY || exit 1
 export PYTHONPATH="$CODE" PYTHONUNBUFFERED=1
 export LAUNCHER_RUN_ID=20260102-030405-calm-fox LAUNCHER_ATTEMPT=$attempt LAUNCHER_SPEC="$RUN/plan.json"
 
+setup_failed() { # exit code, command
+  trap - ERR
+  echo "error: cluster.setup: \`$2\` failed with exit code $1" >&2
+  [ -z "${saying-}" ] || wait "$saying"
+  status failed "$1" "\"$(now)\"" "a line of cluster.setup failed with exit code $1; stderr.log says which"
+  exit "$1"
+}
+trap 'setup_failed "$?" "$BASH_COMMAND"' ERR
 # cluster.setup, as given
 module load cuda/12.4
 ulimit -c 0
+trap - ERR
 
 signalled=
 # To everything of this run but this shell, which stays to write down how it ended.

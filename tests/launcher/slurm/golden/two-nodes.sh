@@ -179,9 +179,18 @@ export CUDA_DEVICE_ORDER=PCI_BUS_ID
 export PYTHONPATH="$CODE" PYTHONUNBUFFERED=1
 export LAUNCHER_RUN_ID=20260102-030405-calm-fox LAUNCHER_ATTEMPT=$attempt LAUNCHER_SPEC="$RUN/plan.json"
 
+setup_failed() { # exit code, command
+  trap - ERR
+  echo "error: cluster.setup: \`$2\` failed with exit code $1" >&2
+  [ -z "${saying-}" ] || wait "$saying"
+  status failed "$1" "\"$(now)\"" "a line of cluster.setup failed with exit code $1; stderr.log says which"
+  exit "$1"
+}
+trap 'setup_failed "$?" "$BASH_COMMAND"' ERR
 # cluster.setup, as given
 module purge
 module load cuda/12.4
+trap - ERR
 
 # The head is resolved here, where Slurm's programs are. The port follows from the job, so that no two jobs share one,
 # and lies below those that the kernel hands to outgoing connections; one that a stranger listens on is passed over.
