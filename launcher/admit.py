@@ -167,6 +167,22 @@ def clean_lines(text: str) -> str:
     return "\n".join(map(clean, text.split("\n")))
 
 
+# Of what a program printed, a terminal gets text, tabs, ends of lines, the moves within a line and upwards that draw
+# progress bars, and colours. Not titles, clipboards, questions that the terminal would answer as if typed, or 8-bit
+# controls. Bytes that are no UTF-8 can be such controls, so they are replaced too.
+_PRINTED = re.compile(r"\x1b\[[0-9;]*[mKABCDG]|[\t\n\r\b]")
+
+
+def clean_log(content: bytes) -> bytes:
+    """What a program printed, as a terminal may be given it."""
+    printed = content.decode("utf-8", "replace")
+    kept, at = [], 0
+    for found in _PRINTED.finditer(printed):
+        kept += [clean(printed[at : found.start()]), found[0]]
+        at = found.end()
+    return "".join([*kept, clean(printed[at:])]).encode()
+
+
 def cleaned(value: Any) -> Any:
     """The same of all texts in a decoded value. Raises `Refused` for one that is nested too deep."""
     try:

@@ -1,4 +1,8 @@
-"""`logs`: what a run printed, as it printed it: its stdout to stdout, its stderr to stderr."""
+"""`logs`: what a run printed, as it printed it: its stdout to stdout, its stderr to stderr.
+
+To a file or another program every byte goes. A terminal gets colours and progress bars, and nothing else that it would
+act on: what a run prints may come from data, from another user or from another host.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable
 
-from launcher import log_pieces, queues, runs
+from launcher import admit, log_pieces, queues, runs
 from launcher.errors import LauncherError, UsageError
 from launcher.log_pieces import Piece
 from launcher.runs import Run
@@ -66,7 +70,7 @@ def _print(run: Run, attempt: int | None, lines: int | None, following: bool) ->
     while True:
         piece = next_piece(place, attempt=attempt, lines=lines, following=following)
         for text, stream in zip(piece.texts, (sys.stdout.buffer, sys.stderr.buffer), strict=True):
-            stream.write(text)
+            stream.write(admit.clean_log(text) if stream.isatty() else text)
             stream.flush()
         # Only what was written counts as read.
         place = piece.place

@@ -41,6 +41,9 @@ def main(arguments: list[str]) -> int:
         wanted, hidden = list(what.runs), 0
     else:
         wanted, hidden = _default(roots, options.all or options.json, options.all)
+    for root in roots:
+        if not os.access(root, os.R_OK | os.X_OK):
+            print(f"{tables.clean(root)} may not be read, so its runs are not listed", file=sys.stderr)
     seen = queues.look(wanted)
     queues.settle(seen)
     if options.json:

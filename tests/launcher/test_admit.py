@@ -136,3 +136,20 @@ def test_what_is_no_regular_file_is_not_opened_and_keeps_nobody_waiting(tmp_path
     for name in ("pipe", "folder"):
         with pytest.raises(OSError, match="not a regular file"):
             admit.open_in(tmp_path, name)
+
+
+@pytest.mark.parametrize(
+    ("printed", "shown"),
+    [
+        (b"step 1\n\tloss 0.5\n", b"step 1\n\tloss 0.5\n"),
+        (b"\x1b[31mred\x1b[0m 50%|##  |\r\x1b[K\x1b[A", b"\x1b[31mred\x1b[0m 50%|##  |\r\x1b[K\x1b[A"),
+        ("é 漢字\n".encode(), "é 漢字\n".encode()),
+        (b"\x1b]52;c;b3duZWQ=\x07\x1b]0;title\x1b\\a\n", b"a\n"),
+        (b"\x1b[6n\x1b[c\x1b[2J\x1bP$q\x1b\\\n", b"?P$q?\\\n"),
+        (b"\x9b6n\xc2\x9b6n\n", "\ufffd6n\n".encode()),
+        ("a\u202eb\n".encode(), b"a?b\n"),
+        (b"\x1b[", b"?["),
+    ],
+)
+def test_a_terminal_gets_colours_and_progress_bars_of_a_log_and_nothing_else_to_act_on(printed, shown):
+    assert admit.clean_log(printed) == shown

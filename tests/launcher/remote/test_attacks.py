@@ -8,8 +8,10 @@ import hashlib
 import json
 import os
 import shlex
+import shutil
 import subprocess
 import sys
+import tempfile
 import textwrap
 import time
 from pathlib import Path
@@ -535,3 +537,144 @@ def test_an_ssh_config_may_be_named_from_home_or_from_the_folder_where_it_was_ty
                 elsewhere.chdir(tmp_path)
                 asked = dataclasses.replace(address, python=sys.executable)
                 assert host.connect(asked).ask("hello", host.hello)["system"]
+
+
+POINTERS = {
+    "no JSON": "{",
+    "null": "null",
+    "a list": "[1]",
+    "deep": "[" * 100_000,
+    "empty": "{}",
+    "no address": json.dumps({"address": None, "root": "/r", "token": "t", "submitter": None, "created": 1}),
+    "a dash": json.dumps({"address": {"destination": "-oProxyCommand=x"}, "root": "/r", "token": "t", "created": 1}),
+    "no host": json.dumps({"address": {"destination": "a b:c"}, "root": "/r", "token": "t", "created": 1}),
+    "a transport": json.dumps(
+        {"address": {"destination": "b", "transport": "x"}, "root": "", "token": "", "created": 1}
+    ),
+    "a root": json.dumps({"address": {"destination": "b"}, "root": 5, "token": "t", "created": 1}),
+    "a time": json.dumps({"address": {"destination": "b"}, "root": "/", "token": "t", "created": "x"}),
+    "a config": json.dumps({"address": {"destination": "b", "config": 5}, "root": "/", "token": "t", "created": 1}),
+    "a timeout": json.dumps(
+        {"address": {"destination": "b", "connect_timeout": "1"}, "root": "/", "token": "t", "created": 1}
+    ),
+}
+KNOWN = {
+    "no JSON": "{",
+    "null": "null",
+    "empty": "{}",
+    "no state": json.dumps({"state": None, "seen": 1, "step": None, "stamps": {}, "log": None}),
+    "twenty items": json.dumps({"state": ["done"] * 20, "seen": 1, "step": None, "stamps": {}, "log": None}),
+    "a time": json.dumps({"state": ["done", "", 1, 0, None, None], "seen": "x", "stamps": {}, "log": None}),
+    "stamps": json.dumps({"state": ["done", "", 1, 0, None, None], "seen": 1, "stamps": 5, "log": None}),
+    "a stamp": json.dumps({"state": ["done", "", 1, 0, None, None], "seen": 1, "stamps": {"plan.json": 5}}),
+    "a log": json.dumps({"state": ["done", "", 1, 0, None, None], "seen": 1, "stamps": {}, "log": 5}),
+}
+LOOKING = [["ls"], ["ls", RUN], ["ls", "--json"], ["watch", OTHER], ["report", OTHER], ["cancel", RUN], ["logs", RUN]]
+
+
+@pytest.mark.parametrize("words", LOOKING, ids=" ".join)
+def test_a_damaged_pointer_costs_its_own_run_and_hides_no_other(victim, words):
+    for damage in POINTERS.values():
+        (victim.run / "elsewhere.json").write_text(damage)
+        victim.before = victim.state()
+        said = victim.type_only(*words)
+        assert "Traceback" not in said.err
+        if words == ["ls"]:
+            assert (
+                said.code == 0 and OTHER in said.out and "elsewhere.json in" in said.out and "can't be read" in said.out
+            )
+
+
+@pytest.mark.parametrize("words", [["ls"], ["ls", RUN], ["ls", "--json"]], ids=" ".join)
+def test_a_damaged_memory_of_a_run_is_asked_for_again(victim, words):
+    for damage in KNOWN.values():
+        (victim.run / "known.json").write_text(damage)
+        said = victim.type_only(*words)
+        assert said.code == 0 and "running" in said.out
+
+
+@pytest.mark.parametrize(
+    "damage", ["{", "null", '{"runs": 5}', '{"runs": [5, null, "../x", [1]]}', '{"runs": {"a": 1}}', "[" * 100_000]
+)
+def test_a_damaged_record_of_a_sweep_hides_nothing(victim, damage):
+    sweep = "20260102-030407-late-lark"
+    folder = victim.folder / "here" / ".sweeps"
+    folder.mkdir()
+    (folder / f"{sweep}.json").write_text(damage)
+    (folder / "\x1b[2Jx.json").write_text(damage)
+    assert OTHER in victim.type_only("ls").out
+    for words in (["ls", sweep], ["report", sweep], ["cancel", sweep], ["ls", "late"]):
+        said = victim.type_only(*words)
+        assert OTHER not in said.out
+
+
+def test_an_ssh_configuration_that_cannot_be_read_hides_no_other_run(victim):
+    (victim.folder / "broken").write_text("Host *\n  Port none\n")
+    for transport in ("fabric", "openssh"):
+        address = dataclasses.replace(victim.liar.address(transport=transport), config=str(victim.folder / "broken"))
+        pointers.write(victim.run, Pointer(address=address, root="/r", token="t", created=time.time()))
+        said = victim.type_only("ls")
+        assert said.code == 0 and OTHER in said.out and "unreachable" in said.out
+        address = dataclasses.replace(address, config=str(victim.folder / "none"))
+        pointers.write(victim.run, Pointer(address=address, root="/r", token="t", created=time.time()))
+        assert OTHER in victim.type_only("ls").out
+
+
+def test_a_fabric_that_is_missing_hides_no_other_run(victim, monkeypatch):
+    monkeypatch.setitem(sys.modules, "fabric", None)
+    monkeypatch.delitem(sys.modules, "launcher.remote.connection", raising=False)
+    monkeypatch.delattr("launcher.remote.connection", raising=False)
+    said = victim.type_only("ls")
+    assert said.code == 0 and OTHER in said.out and "liar: SSH needs fabric" in said.out
+
+
+def test_another_host_answers_all_the_same(victim, tmp_path):
+    """An honest one, with the launcher's own far side, beside one that never answers."""
+    victim.liar.says(answering("look", "while True: beat(); time.sleep(0.1)"))
+    good, there = "20260102-030408-green-fox", tmp_path / "there"
+    there.mkdir()
+    run_folders.finished(there, good)
+    address = victim.liar.address("honest", python=sys.executable)
+    pointers.create(good, Pointer(address=address, root=str(there), token="t", created=time.time()))
+    said = victim.type_only("ls")
+    assert said.code == 0 and said.seconds < SECONDS + 8
+    states = {line.split()[0]: line.split()[1:3] for line in said.out.splitlines() if line.startswith("2026")}
+    assert states[good] == ["done", "honest"] and states[RUN][0] == "unreachable" and states[OTHER][0] == "done"
+
+
+def test_a_run_whose_folder_may_not_be_read_hides_no_other_here_or_over_there(tmp_path):
+    """As a user that is not root, to whom permissions apply."""
+    if os.getuid() != 0:
+        pytest.skip("becomes another user, which only root can")
+    home = Path(tempfile.mkdtemp(dir="/tmp"))
+    try:
+        root = home / "runs"
+        root.mkdir()
+        run_folders.finished(root, OTHER)
+        shut = run_folders.finished(root, RUN)
+        closed = home / "closed"
+        run_folders.finished(closed, "20260102-030409-closed-cove")
+        state = home / "state"
+        (state / "launcher").mkdir(parents=True)
+        (state / "launcher/roots").write_text(f"{closed}\n{root}\n")
+        subprocess.run(["chown", "-R", "nobody", str(home)], check=True)
+        for path in (shut, closed):
+            path.chmod(0)
+        home.chmod(0o755)
+        as_nobody = ["setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups", *run_folders.command("ls")]
+        environment = {**os.environ, "XDG_STATE_HOME": str(state), "HOME": str(home)}
+        said = subprocess.run(as_nobody, capture_output=True, text=True, env=environment, cwd="/")
+        assert said.returncode == 0, said.stderr
+        assert OTHER in said.stdout and "done" in said.stdout and RUN in said.stdout
+        assert said.stderr == f"{closed} may not be read, so its runs are not listed\n"
+        program = "import json, sys; from launcher.remote import answers; "
+        program += "print(json.dumps(list(answers.look(json.loads(sys.argv[1]), False))))"
+        asked = [{"root": str(root), "id": each, "stamps": {}, "arms": []} for each in (RUN, OTHER)]
+        there = subprocess.run(
+            [*as_nobody[:4], sys.executable, "-c", program, json.dumps(asked)],
+            capture_output=True, text=True, env=environment, cwd="/",
+        )  # fmt: skip
+        first, second = json.loads(there.stdout)
+        assert second["state"][0] == "done" and ("error" in first or first["state"][0] != "done")
+    finally:
+        shutil.rmtree(home)

@@ -1,4 +1,5 @@
 import os
+import pty
 import re
 import subprocess
 import threading
@@ -142,3 +143,16 @@ def test_a_log_of_a_hundred_megabytes_is_followed_whole_with_memory_flat(root, t
     with open(tmp_path / "out", "rb") as found:
         assert all(each == line.encode() + b"\n" for each in found)
     assert int(re.findall(rb"\d+", done.stderr)[-1]) < 64 * 1024
+
+
+def test_a_log_goes_whole_to_a_file_and_clean_to_a_terminal(root):
+    folder = finished(root)
+    printed = b"\x1b[31mred\x1b[0m\x1b]0;owned\x07 \x9b\n"
+    (folder / "attempts/1/stdout.log").write_bytes(printed)
+    words = command("logs", NAME, f"run_root={root}")
+    assert subprocess.run(words, capture_output=True).stdout == printed
+    own, given = pty.openpty()
+    subprocess.run(words, stdout=given, stderr=subprocess.DEVNULL, check=True)
+    os.close(given)
+    assert os.read(own, 1000) == "\x1b[31mred\x1b[0m \ufffd\r\n".encode()
+    os.close(own)
