@@ -14,6 +14,10 @@ NODES = {"torch": "recipes.torch_.node", "tensorflow": "recipes.tensorflow_.node
 """Modules that make what they start a part of a job on several nodes."""
 
 
+RANKS = "ranks"
+"""Folder of a run in which Paddle leaves what each of several processes says."""
+
+
 def command(plan: Plan) -> tuple[Word, ...]:
     """The argument list that starts the trainer on one node, in its container or not."""
     return tuple(word for line in _lines(plan) for word in line)
@@ -33,6 +37,13 @@ def _lines(plan: Plan) -> list[tuple[Word, ...]]:
     python = (*profilers.prefix(plan.settings, plan.run_dir, bare=bare), plan.python)
     if plan.processes == 1 and plan.nodes == 1:
         return [(*python, *own[0]), *own[1:]]
+    if plan.framework == "paddle":  # which starts files alone, as `recipes/paddle_/rank.py MODULE ...`
+        launch = ("-m", "paddle.distributed.launch", f"--nproc_per_node={plan.processes}")
+        return [
+            (*python, *launch, f"--log_dir={plan.run_dir}/{RANKS}"),
+            (f"{plan.code_dir}/recipes/paddle_/rank.py", own[0][1]),
+            *own[1:],
+        ]
     torchrun, per_node = ("-m", "torch.distributed.run"), f"--nproc-per-node={plan.processes}"
     if plan.nodes == 1:
         return [(*python, *torchrun, "--standalone", per_node), *own]

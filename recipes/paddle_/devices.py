@@ -1,20 +1,24 @@
-"""On what a run in Paddle runs: one process and one device."""
+"""On what a run in Paddle runs: a device for each of its processes."""
 
 from __future__ import annotations
 
+import contextlib
+import os
 import platform
 import socket
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy
 import paddle
+from paddle import distributed, nn
 
 from recipes.trainer.outcome import nvidia_driver, processor
 from recipes.trainer.recorder import resident_memory
-from recipes.trainer.world import Place, Ranks, visible_gpus
+from recipes.trainer.world import Place, Ranks, check_places, rank_and_size, visible_gpus
 from recipes.typed import SettingsError
 
 T = TypeVar("T")
@@ -22,35 +26,60 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class World(Ranks):
-    """The one process of a job in Paddle."""
+    """This process among those of the job, which `paddle.distributed.launch` has started."""
 
+    rank: int = 0
+    size: int = 1
     kind: str
     """cpu or cuda."""
     places: tuple[Place, ...] = ()
 
-    @property
-    def rank(self) -> int:  # type: ignore[override]
-        return 0
-
-    @property
-    def size(self) -> int:  # type: ignore[override]
-        return 1
-
     def gather(self, value: T) -> list[T]:
-        return [value]
+        return _gather(value, self.size)
+
+    def wrap(self, model: nn.Layer) -> nn.Layer:
+        """The model in `paddle.DataParallel` where there are several ranks. Decorate it first: later Paddle refuses."""
+        return paddle.DataParallel(model) if self.size > 1 else model
+
+    def gradients(self, model: nn.Layer, last: bool) -> AbstractContextManager[Any]:
+        """Around one micro-batch's forward and backward: only the last of a step reduces gradients over the ranks."""
+        if last or self.size == 1:
+            return contextlib.nullcontext()
+        alone: AbstractContextManager[Any] = model.no_sync()
+        return alone
+
+    def leave(self) -> None:
+        """Wait for the other ranks to get here."""
+        self.gather(None)
 
 
 def join(device: str, planned: int | None, environ: Mapping[str, str]) -> World:
-    """Take the device (auto, cpu or cuda). Raises `SettingsError` for one that isn't there, and for several processes.
+    """Take the device (auto, cpu or cuda) and meet the other ranks, by the variables of `paddle.distributed.launch`.
 
-    Several would need `paddle.DataParallel`, whose order with `decorate` nobody could try here.
+    Raises `SettingsError` for a device that isn't there, `PlacementError` where ranks are missing or share a GPU.
     """
-    if int(environ.get("WORLD_SIZE", "1")) > 1 or (planned or 1) > 1:
-        raise SettingsError("framework=paddle runs in one process on one device; say gpus=1", "gpus")
+    rank, size = rank_and_size("paddle", environ)
     kind = resolve(device)
-    paddle.set_device("gpu:0" if kind == "cuda" else "cpu")
+    number = int(environ.get("FLAGS_selected_gpus", "0").split(",")[0])
+    paddle.set_device(f"gpu:{number}" if kind == "cuda" else "cpu")
+    if size > 1:
+        # Behind the environment's back Paddle would take NCCL for the GPUs that it was built for, on a CPU as well.
+        os.environ.setdefault("PADDLE_DISTRI_BACKEND", "nccl" if kind == "cuda" else "gloo")
+        distributed.init_parallel_env()
     visible = visible_gpus(paddle.device.cuda.device_count())
-    return World(kind=kind, places=(Place(rank=0, host=socket.gethostname(), device=kind, gpu="", visible=visible),))
+    gpu = str(number) if kind == "cuda" and size > 1 else ""
+    here = Place(rank=rank, host=socket.gethostname(), device=kind, gpu=gpu, visible=visible)
+    world = World(rank=rank, size=size, kind=kind, places=tuple(_gather(here, size)))
+    check_places(world.places, planned)
+    return world
+
+
+def _gather(value: T, size: int) -> list[T]:
+    if size == 1:
+        return [value]
+    found: list[T] = []
+    distributed.all_gather_object(found, value)
+    return found
 
 
 def resolve(device: str) -> str:

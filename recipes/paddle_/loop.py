@@ -48,7 +48,9 @@ def main(recipe: str, train: Callable[[Run], None], words: list[str]) -> int:
         world = devices.join(chosen.settings.device, arguments.planned_ranks(chosen.plan), os.environ)
         return Run(chosen, world, began)
 
-    return trainer.main(recipe, "paddle", f"recipes.paddle_.{recipe}", words, make_run, train, lambda run: None)
+    return trainer.main(
+        recipe, "paddle", f"recipes.paddle_.{recipe}", words, make_run, train, lambda run: run.world.leave()
+    )
 
 
 class Run(shared.Run):
@@ -57,7 +59,7 @@ class Run(shared.Run):
     framework = "paddle"
 
     def __init__(self, chosen: Arguments, world: World, began: float) -> None:
-        super().__init__(chosen, world, 1, began)
+        super().__init__(chosen, world, world.size, began)
         self.world = world
         settings = self.settings
         row = levels.mechanism("paddle", settings.amp.level, "", settings.xla, world.kind, settings.amp.master_weights)
@@ -92,7 +94,7 @@ class Run(shared.Run):
         self._train(
             state=State(held=held, precision=self.precision, settings=self.settings, world=self.world),
             witness=witness,
-            executor=_Steps(step, optimizer, self.settings),
+            executor=_Steps(step, optimizer, self.settings, self.world),
             evaluate=evaluate,
             samples=samples,
             data=data,
@@ -132,18 +134,22 @@ class _Steps:
 
     at_once = 1
 
-    def __init__(self, step: Step, optimizer: paddle.optimizer.Optimizer, settings: Settings) -> None:
+    def __init__(self, step: Step, optimizer: paddle.optimizer.Optimizer, settings: Settings, world: World) -> None:
         self._step = step
         self._optimizer = optimizer
         self._settings = settings
+        self._world = world
         self._epoch = 0
 
     def shares(self, order: Any, epoch: int) -> Any:
         """[steps, micro-batches, samples in each]."""
         self._epoch = epoch
-        return sampling.share(order, self._settings.batch, self._settings.accumulate, 0, 1)
+        return sampling.share(
+            order, self._settings.batch, self._settings.accumulate, self._world.rank, self._world.size
+        )
 
     def execute(self, shares: Any, first: int, count: int) -> Executed:
-        paddle.seed(random.Random(f"{self._settings.seed} {self._epoch} {first}").randrange(2**63))
+        place = f"{self._settings.seed} {self._epoch} {first} {self._world.rank}"
+        paddle.seed(random.Random(place).randrange(2**63))
         loss, outcome = self._step(shares[first])
         return Executed(loss=loss, lr=self._optimizer.get_lr(), outcome=outcome)

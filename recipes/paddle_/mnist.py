@@ -48,7 +48,7 @@ class Net(nn.Sequential):
 
 def train(run: Run) -> None:
     settings, hyper = run.settings, run.settings.train
-    data = images.load(settings.data, settings.seed)
+    data = run.world.rank_zero_first(lambda: images.load(settings.data, settings.seed))
     net = Net(hyper)
     optimizer = paddle.optimizer.Adadelta(
         learning_rate=hyper.lr,
@@ -71,15 +71,17 @@ def by_loop(run: Run, net: nn.Layer, optimizer: Any, data: Images) -> dict[str, 
     precision = run.precision
     inputs, labels = paddle.to_tensor(data.images), paddle.to_tensor(data.labels)
     net, optimizer = precision.decorate(net, optimizer)
+    model = run.world.wrap(net)
 
     def step(batch: numpy.ndarray) -> tuple[paddle.Tensor, StepOutcome]:
         """One optimizer step on samples whose indices have shape [micro-batches, samples in each]."""
         total = paddle.zeros([])
-        for chosen in paddle.to_tensor(batch):
-            with precision.forward():
-                logits = net(inputs[chosen])
-            loss = cross_entropy(logits.astype("float32"), labels[chosen]) / len(batch)
-            precision.backward(loss)
+        for number, chosen in enumerate(paddle.to_tensor(batch), start=1):
+            with run.world.gradients(model, last=number == len(batch)):
+                with precision.forward():
+                    logits = model(inputs[chosen])
+                loss = cross_entropy(logits.astype("float32"), labels[chosen]) / len(batch)
+                precision.backward(loss)
             total += loss.detach()
         outcome = precision.step(optimizer)
         precision.update()
@@ -105,15 +107,17 @@ def by_model(run: Run, net: nn.Layer, optimizer: Any, data: Images) -> dict[str,
 
 
 def make_measure(run: Run, net: nn.Layer, data: Images) -> Callable[[], dict[str, float]]:
-    """Accuracy and mean loss on what is held out."""
+    """Accuracy and mean loss on what is held out, each rank taking its share of it. Collective."""
+    mine = slice(run.world.rank, None, run.world.size)
+    images_aside, labels_aside = data.images[mine], data.labels[mine]
 
     @paddle.no_grad()
     def measure() -> dict[str, float]:
-        correct, loss = 0, 0.0
+        correct, loss = 0.0, 0.0
         net.eval()
-        for first in range(0, len(data), HELD_OUT_BATCH):
+        for first in range(0, len(labels_aside), HELD_OUT_BATCH):
             inputs, labels = (
-                paddle.to_tensor(each[first : first + HELD_OUT_BATCH]) for each in (data.images, data.labels)
+                paddle.to_tensor(each[first : first + HELD_OUT_BATCH]) for each in (images_aside, labels_aside)
             )
             with run.precision.forward():
                 logits = net(inputs)
@@ -121,6 +125,7 @@ def make_measure(run: Run, net: nn.Layer, data: Images) -> Callable[[], dict[str
             correct += int((logits.argmax(1) == labels).sum())
             loss += float(cross_entropy(logits, labels, reduction="sum"))
         net.train()
+        correct, loss = run.world.sum([correct, loss])
         return {"accuracy": correct / len(data), "loss": loss / len(data)}
 
     return measure

@@ -21,6 +21,7 @@ from paddle.base import core
 from recipes import observation
 from recipes.operations import in_paddle
 from recipes.paddle_.precision import NORMS, Precision, dtype_name
+from recipes.trainer.world import rank_and_size
 
 FLAG = "FLAGS_low_precision_op_list"
 COLUMNS = ("float16", "bfloat16", "float32", "other")
@@ -138,8 +139,11 @@ class Witness:
 
     def _head(self, number: int, evaluation: bool = False) -> dict[str, Any]:
         precision = self._precision
+        rank, size = rank_and_size("paddle")
         return observation.head(
             number,
+            rank=rank,
+            world_size=size,
             amp=precision.amp,
             dtype=precision.dtype,
             allow=precision.allow,

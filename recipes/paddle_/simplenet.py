@@ -55,15 +55,17 @@ def by_loop(run: Run, data: Pairs) -> dict[str, Any]:
     net = Net(hyper)
     sgd = paddle.optimizer.SGD(learning_rate=hyper.lr, parameters=net.parameters())
     net, optimizer = precision.decorate(net, sgd)
+    model = run.world.wrap(net)
 
     def step(batch: numpy.ndarray) -> tuple[paddle.Tensor, StepOutcome]:
         """One optimizer step on samples whose indices have shape [micro-batches, samples in each]."""
         total = paddle.zeros([])
-        for chosen in paddle.to_tensor(batch):
-            with precision.forward():
-                found = net(inputs[chosen])
-            loss = mse_loss(found.astype("float32"), labels[chosen]) / len(batch)
-            precision.backward(loss)
+        for number, chosen in enumerate(paddle.to_tensor(batch), start=1):
+            with run.world.gradients(model, last=number == len(batch)):
+                with precision.forward():
+                    found = model(inputs[chosen])
+                loss = mse_loss(found.astype("float32"), labels[chosen]) / len(batch)
+                precision.backward(loss)
             total += loss.detach()
         outcome = precision.step(optimizer)
         precision.update()

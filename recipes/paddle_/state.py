@@ -92,6 +92,8 @@ class State:
     world: World
 
     def save(self, folder: Path, progress: Progress, check: Callable[[], None] = lambda: None) -> Path | None:
+        if self.world.rank:
+            return None
         arrays = self.held.take()
         rest = {"progress": to_dict(progress), "precision": self.precision.state_dict()}
         facts = {"settings": plain(self.settings), **self._machine()}
@@ -112,6 +114,7 @@ class State:
     def _machine(self) -> dict[str, Any]:
         """What has to be the same for the next attempt to repeat this one's arithmetic."""
         return {
+            "world_size": self.world.size,
             "device": device_line(self.world.kind),
             "threads": int(os.environ.get("OMP_NUM_THREADS", "1")),  # as Paddle reads it, with its own default
             "paddle": paddle.__version__,

@@ -86,8 +86,11 @@ class Ranks(ABC):
 def rank_and_size(framework: str, environ: Mapping[str, str] = os.environ) -> tuple[int, int]:
     """This process's number among those of the job, and how many they are.
 
-    By torchrun's variables; in TensorFlow by TF_CONFIG, and one that can't be read is none.
+    By the variables of torchrun, or of `paddle.distributed.launch`; in TensorFlow by TF_CONFIG, and one that can't be
+    read is none.
     """
+    if framework == "paddle":
+        return int(environ.get("PADDLE_TRAINER_ID", "0")), int(environ.get("PADDLE_TRAINERS_NUM", "1"))
     if framework != "tensorflow":
         return int(environ.get("RANK", "0")), int(environ.get("WORLD_SIZE", "1"))
     try:

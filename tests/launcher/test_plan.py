@@ -166,3 +166,24 @@ def test_relative_and_home_paths_are_absolute_for_the_job() -> None:
         plan = resolve(spec_of("data=mnist", f"data.dir={typed}", "data.download=true"), facts)
         assert plan.settings["data"]["dir"] == meant
         assert f"data.dir={meant}" in plan.words
+
+
+def test_two_gpus_are_two_processes_of_paddles_own_launcher() -> None:
+    facts = dataclasses.replace(TWO_A100, packages={"paddle": "3.3.1"})
+    plan = resolve(spec_of("framework=paddle", "recipe=simplenet", "amp=o1", "gpus=2"), facts)
+    words = [str(each) for each in command(plan)]
+    assert (plan.processes, plan.gpus) == (2, 2)
+    assert words[1:6] == [
+        "-m",
+        "paddle.distributed.launch",
+        "--nproc_per_node=2",
+        f"--log_dir={plan.run_dir}/ranks",
+        f"{plan.code_dir}/recipes/paddle_/rank.py",
+    ]
+    assert words[6:8] == ["recipes.paddle_.simplenet", "amp=o1"]
+
+
+def test_paddles_other_ways_of_training_are_one_process() -> None:
+    facts = dataclasses.replace(TWO_A100, packages={"paddle": "3.3.1"})
+    with pytest.raises(UsageError, match=r"train\.api=static runs in one process; say gpus=1, or train\.api=loop"):
+        resolve(spec_of("framework=paddle", "recipe=simplenet", "amp=o0", "gpus=2", "train.api=static"), facts)

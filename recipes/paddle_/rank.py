@@ -1,0 +1,15 @@
+"""One of several processes, as `paddle.distributed.launch` starts them: by a file, and not by a module's name.
+
+python -m paddle.distributed.launch --nproc_per_node=2 recipes/paddle_/rank.py recipes.paddle_.mnist amp=o1
+"""
+
+from __future__ import annotations
+
+import runpy
+import sys
+from pathlib import Path
+
+if __name__ == "__main__":
+    sys.path[0] = str(Path(__file__).resolve().parents[2])
+    sys.argv = sys.argv[1:]
+    runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
