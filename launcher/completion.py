@@ -86,11 +86,12 @@ def _keys(given: Sequence[str]) -> Iterable[str]:
 def _values(key: str) -> list[str]:
     from typing import get_args
 
-    from launcher.composer import conf_folder
+    from launcher.composer import conf_folder, own_folders
     from launcher.schema import GROUPS, annotation_of
 
     if key in GROUPS:
-        return sorted(each.stem for each in (conf_folder() / key).glob("*.yaml"))
+        folders = (conf_folder(), *own_folders())
+        return sorted({each.stem for folder in folders for each in (folder / key).glob("*.yaml")})
     annotation = annotation_of(key)
     if annotation is bool or bool in get_args(annotation):
         return ["false", "true"]

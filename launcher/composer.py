@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,7 +10,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from launcher.errors import UsageError
+from launcher.paths import expanded
 from launcher.schema import GROUPS, leaves
+from recipes.typed import not_a_choice
 
 
 class File(NamedTuple):
@@ -44,6 +47,10 @@ class Composer:
     _loader: Any = field(default=None, init=False)
     _chosen: dict[tuple[str, ...], Any] = field(default_factory=dict, init=False)
     """The files of each configuration that was composed, by its words."""
+    _own: list[Any] | None = field(default=None, init=False)
+    """What the folders' config.yaml say, the weakest first."""
+    _applied: dict[tuple[str, ...], list[tuple[Path, dict[str, Any]]]] = field(default_factory=dict, init=False)
+    """What of it holds for each configuration that was composed, by its words."""
     _places: dict[tuple[str, ...], Mapping[str, Place]] = field(default_factory=dict, init=False)
 
     @property
@@ -102,13 +109,52 @@ class Composer:
             raise UsageError("the configuration can't be composed: its files choose each other in a circle") from None
         OmegaConf.set_struct(config, False)
         config.pop("hydra", None)
-        return config
+        return self._over_own(config, tuple(words)) if self.config_dirs else config
+
+    def own(self) -> list[Any]:
+        """What the folders' config.yaml say, the weakest first. Raises `UsageError`."""
+        if self._own is None:
+            from launcher import config_files
+
+            found = (config_files.defaults(folder) for folder in reversed(self.config_dirs))
+            self._own = [each for each in found if each is not None]
+            for each in self._own:
+                for group, choice in each.choices.items():
+                    if choice.text not in self.choices(group):
+                        said = not_a_choice(group, choice.text, self.choices(group))
+                        raise config_files.refused(each.path, choice.line, said)
+        return self._own
+
+    def _over_own(self, config: Any, words: tuple[str, ...]) -> Any:
+        """The configuration, with what config.yaml says beneath it: a file that was chosen knows better."""
+        from omegaconf import OmegaConf
+
+        from launcher.config_files import applying
+
+        kinds = (OmegaConf.select(config, key) for key in ("recipe", "cluster.kind", "container.kind"))
+        recipe, cluster, container = kinds
+        applied = [(each.path, applying(each.values, recipe, cluster, container)) for each in self.own()]
+        self._applied[words] = applied
+        return OmegaConf.merge(*(values for _, values in applied), config) if applied else config
+
+    def _own_choices(self, words: Sequence[str]) -> dict[str, tuple[str, str]]:
+        """The groups that config.yaml chooses for, and no word does: the file of each, and where that is said."""
+        if not self.config_dirs:
+            return {}
+        typed = {re.split("[=@]", word.lstrip("+~"))[0] for word in words}
+        found = {}
+        for each in self.own():
+            for group, choice in each.choices.items():
+                if group not in typed:
+                    found[group] = (choice.text, f"{each.path}:{choice.line}")
+        return found
 
     def _choose(self, words: Sequence[str]) -> tuple[Any, Any]:
         """Hydra's list of the files that make up a configuration, and where it reads them."""
         from hydra._internal.defaults_list import create_defaults_list
 
-        parsed, files = self.loader._parse_overrides_and_create_caching_repo("config", list(words))
+        own = [f"{group}={choice}" for group, (choice, _) in self._own_choices(words).items()]
+        parsed, files = self.loader._parse_overrides_and_create_caching_repo("config", [*own, *words])
         chosen = create_defaults_list(files, "config", parsed, prepend_hydra=False, skip_missing=False)
         self._chosen[tuple(words)] = chosen.defaults
         return chosen, files
@@ -126,7 +172,7 @@ class Composer:
                     found.pop(key, None)
                 if not file.name.startswith(SHIPPED):
                     for key, written in config_files.written(file.path).items():
-                        found[f"{file.prefix}{key}"] = Place(file.name, written.line, written.text)
+                        found[f"{file.prefix}{key}"] = Place(str(file.path), written.line, written.text)
             self._places[tuple(words)] = found
         return self._places[tuple(words)]
 
@@ -136,6 +182,9 @@ class Composer:
 
         if tuple(words) not in self._chosen:
             self._choose(words)
+        for path, values in self._applied.get(tuple(words), ()):
+            yield File(str(path), path, "", dict(leaves(values)))
+        by = {group: place for group, (_, place) in self._own_choices(words).items()}
         for default in self._chosen[tuple(words)]:
             if default.config_path is None:
                 continue
@@ -151,11 +200,32 @@ class Composer:
                 named = {str(name): value for name, value in content.items()}
                 name = f"{default.config_path}.yaml"
                 shown = SHIPPED if place == str(conf_folder()) else f"{place}/"
-                yield File(f"{shown}{name}", Path(place, name), prefix, dict(leaves(named, prefix)))
+                chosen = by.get(default.config_path.rpartition("/")[0])
+                shown = f"{shown}{name}{f', chosen in {chosen}' if chosen else ''}"
+                yield File(shown, Path(place, name), prefix, dict(leaves(named, prefix)))
 
 
 SHIPPED = "conf/"
 """What the names of the package's own files begin with."""
+
+
+VARIABLE = "LAUNCHER_CONFIG_DIR"
+
+
+def own_folders() -> tuple[Path, ...]:
+    """The folders of configuration that hold without a flag, the stronger first: LAUNCHER_CONFIG_DIR, and
+    `amp-launcher` in the user's configuration. Raises `UsageError` for a LAUNCHER_CONFIG_DIR that is none."""
+    found = []
+    if named := os.environ.get(VARIABLE):
+        folder = expanded(named).absolute()
+        if not folder.is_dir():
+            raise UsageError(f"{VARIABLE}={named} is not a folder")
+        found.append(folder)
+    home = os.environ.get("XDG_CONFIG_HOME", "")
+    usual = os.path.join(home if os.path.isabs(home) else os.path.expanduser("~/.config"), "amp-launcher")
+    if os.path.isdir(usual):
+        found.append(Path(usual))
+    return tuple(found)
 
 
 def conf_folder() -> Path:

@@ -7,6 +7,7 @@ kind is refused or known to be small; the second time as values.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,7 +20,12 @@ from omegaconf._utils import get_yaml_loader
 from omegaconf.errors import OmegaConfBaseException
 
 from launcher.errors import UsageError
+from launcher.schema import CLUSTERS, TRAINING_KEYS
+from recipes.recipe import NAMES, find
+from recipes.typed import fields_of
 
+FILE = "config.yaml"
+"""Of a folder of a person's own: what holds for every job unless its words say otherwise."""
 MOST_BYTES = 256 * 1024
 DEEPEST = 50
 """Mappings and lists within each other."""
@@ -193,6 +199,78 @@ def _check_keys(path: Path, values: Any, written: dict[str, Written], key: str =
         elif value is not None and not isinstance(value, (str, int, float)):
             line = written[place].line if place in written else None
             raise refused(path, line, f"{place} is a {type(value).__name__}; write text or a number")
+
+
+CHOSEN = {
+    "amp": "level",
+    "loss_scale": "preset",
+    "recipe": "",
+    "cluster": "kind",
+    "container": "kind",
+    "profile": "tool",
+}
+"""Groups that a folder's config.yaml may choose from, each with the key that the chosen file decides."""
+
+
+class Defaults(NamedTuple):
+    """What a folder's config.yaml says of every job."""
+
+    path: Path
+    choices: dict[str, Written]
+    """A file of each group."""
+    values: dict[str, Any]
+
+
+def defaults(folder: Path) -> Defaults | None:
+    """What the folder's config.yaml says; None where it has none. Raises `UsageError`."""
+    path = folder / FILE
+    if not path.is_file():
+        return None
+    values = read(path)
+    _check_defaults(path, values)
+    places = written(path)
+    choices: dict[str, Written] = {}
+    for index, each in enumerate(values.pop("defaults", [])):
+        if each == "_self_":
+            continue
+        line = places[f"defaults[{index}]"].line
+        group, choice = next(iter(each.items())) if isinstance(each, dict) else (str(each), None)
+        if group not in CHOSEN or not isinstance(choice, str):
+            raise refused(path, line, f"defaults may choose from {', '.join(CHOSEN)}, as `- cluster: slurm`")
+        choices[group] = Written(line, choice)
+    for group, key in CHOSEN.items():
+        value = values.get(group)
+        if isinstance(value, dict) and key in value:
+            line = places[f"{group}.{key}"].line
+            raise refused(path, line, f"{group}.{key} follows from {group}; say `{group}: {value[key]}`")
+        if isinstance(value, str):
+            choices[group] = Written(places[group].line, value)
+            del values[group]
+    return Defaults(path, choices, values)
+
+
+def applying(values: Mapping[str, Any], recipe: Any, cluster: Any, container: Any) -> dict[str, Any]:
+    """Those of the values that a job has a key for: one of this recipe, on this kind of cluster, in this container or
+    none. What no job has a key for stays, to be refused."""
+    found = dict(values)
+    if container == "none":
+        for key in ("image", "image_is", "mounts"):
+            found.pop(key, None)
+    own = fields_of(CLUSTERS[cluster]) if cluster in CLUSTERS else {}
+    others = {key for each in CLUSTERS.values() for key in fields_of(each)} - set(own)
+    if isinstance(found.get("cluster"), dict):
+        found["cluster"] = {key: value for key, value in found["cluster"].items() if key not in others}
+    if recipe not in NAMES:
+        return found
+    takes = find(recipe).takes
+    for key in TRAINING_KEYS:
+        if takes is not None and key not in takes:
+            found.pop(key, None)
+    if isinstance(found.get("train"), dict):
+        mine = fields_of(find(recipe).settings)
+        others = {key for name in NAMES for key in fields_of(find(name).settings)} - set(mine)
+        found["train"] = {key: value for key, value in found["train"].items() if key not in others}
+    return found
 
 
 class Repository(ConfigRepository):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from launcher.arms import label_of
-from launcher.composer import Composer
+from launcher.composer import Composer, own_folders
 from launcher.config import Cell, cells
 from launcher.errors import UsageError, of_each
 from launcher.overrides import PASSED, Override, is_key, parse, passed
@@ -87,7 +87,7 @@ def take_apart(words: Sequence[str], own: Sequence[str] = ()) -> Words:
     return Words(
         overrides=tuple(overrides),
         arguments=arguments,
-        config_dirs=tuple(folders),
+        config_dirs=(*folders, *own_folders()),
         cfg="cfg" in flags,
         help="help" in flags,
         json="json" in flags,

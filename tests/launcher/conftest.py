@@ -16,6 +16,8 @@ def program(tmp_path):
 def _own_state(tmp_path, monkeypatch):
     """No test sees or leaves anything in the state folder of the person who runs it."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.delenv("LAUNCHER_CONFIG_DIR", raising=False)
 
 
 @pytest.fixture

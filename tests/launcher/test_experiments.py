@@ -313,7 +313,7 @@ def test_a_file_of_ones_own_that_is_wrong_is_refused_by_its_name(tmp_path, text,
     path = tmp_path / "experiment" / "mine.yaml"
     path.parent.mkdir()
     path.write_text(text)
-    with pytest.raises(UsageError, match=f"mine.yaml: .*{re.escape(complaint)}"):
+    with pytest.raises(UsageError, match=rf"mine.yaml(:\d+)?: .*{re.escape(complaint)}"):
         experiments.find("mine", [tmp_path])
 
 

@@ -1,0 +1,113 @@
+"""Configuration of a user's own that holds without a flag."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from launcher.__main__ import main
+from launcher.completion import candidates
+from recipes.typed import plain
+from tests.launcher.hosts import LAPTOP
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Path:
+    folder = tmp_path / "config" / "amp-launcher"
+    folder.mkdir(parents=True)
+    return folder
+
+
+def config(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    code = main(["plan", "--cfg", "job", *words])
+    said = capsys.readouterr()
+    assert code == 0, said.err
+    return said.out
+
+
+def refusal(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    assert main(["plan", *words]) == 2
+    return capsys.readouterr().err
+
+
+def test_its_values_and_choices_hold_unless_words_say_otherwise(own: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (own / "config.yaml").write_text("amp: o2\ndefaults:\n  - cluster: slurm\ncluster: {account: ml}\nbatch: 256\n")
+    assert "level: o2" in config(capsys)
+    assert "account: ml" in config(capsys)
+    assert "batch: 256" in config(capsys)
+    assert "level: o0" in config(capsys, "amp=o0")
+    assert "batch: 64" in config(capsys, "batch=64")
+
+
+def test_what_the_job_at_hand_has_no_key_for_is_left_out(own: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (own / "config.yaml").write_text(
+        "batch: 256\nimage: ngc-pytorch\ncluster: {account: ml, setup: [module load x]}\ntrain: {lr: 0.1}\n"
+    )
+    here = config(capsys, "recipe=script", "script=a.py")
+    assert not [each for each in ("batch", "image", "account", "lr:") if each in here]
+    assert "module load x" in here
+
+
+def test_a_file_that_is_chosen_knows_better(own: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (own / "config.yaml").write_text("cluster: {account: ml, qos: low}\n")
+    (own / "cluster").mkdir()
+    (own / "cluster" / "big.yaml").write_text("kind: slurm\naccount: big\n")
+    chosen = config(capsys, "cluster=big")
+    assert "account: big" in chosen
+    assert "qos: low" in chosen
+
+
+def test_the_plan_names_the_file_of_each_value(
+    own: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group = tmp_path / "group"
+    group.mkdir()
+    monkeypatch.setenv("LAUNCHER_CONFIG_DIR", str(group))
+    (own / "config.yaml").write_text("amp: o2\nbatch: 256\nseed: 3\n")
+    (group / "config.yaml").write_text("seed: 4\n")
+    facts = tmp_path / "facts.json"
+    facts.write_text(json.dumps(plain(LAPTOP)))
+    assert main(["plan", "--facts", str(facts)]) == 0
+    rows = {line.split()[0]: line for line in capsys.readouterr().out.splitlines() if line[:1].isalpha()}
+    assert f"256  {own}/config.yaml" in " ".join(rows["batch"].split()).replace(" 256 ", " 256  ")
+    assert str(group / "config.yaml") in rows["seed"]
+    assert f"chosen in {own}/config.yaml:1" in rows["amp.level"]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("bach: 3\n", "unknown key bach; did you mean batch?"),
+        ("amp: o9\n", "amp=o9 is not one of"),
+        ("amp: {level: o2}\n", "amp.level follows from amp; say `amp: o2`"),
+        ("defaults: [data: mnist]\n", "defaults may choose from amp"),
+        ("batch: many\n", "batch=many should be a whole number"),
+        ("name: 1.10\n", "name is text, and YAML reads 1.10 as 1.1"),
+        ("train: {lrr: 1}\n", "unknown key train.lrr"),
+    ],
+)
+def test_its_mistakes_are_named_with_their_line(
+    text: str, says: str, own: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (own / "config.yaml").write_text(text)
+    said = refusal(capsys)
+    assert says in said
+    assert f"{own}/config.yaml:1" in said
+    assert said.count("\n") == 1
+
+
+def test_a_folder_that_is_named_and_none_is_refused(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LAUNCHER_CONFIG_DIR", "/nowhere")
+    assert "LAUNCHER_CONFIG_DIR=/nowhere is not a folder" in refusal(capsys)
+
+
+def test_its_files_are_choices_of_help_and_completion(own: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (own / "cluster").mkdir()
+    (own / "cluster" / "big.yaml").write_text("kind: slurm\n")
+    assert candidates("amp-launcher cluster=b") == ["cluster=big"]
+    assert main(["run", "--help"]) == 0
+    assert "cluster=big|local|slurm|ssh" in capsys.readouterr().out
