@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import secrets
 import shutil
@@ -14,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from launcher import code_store, execute, interactive, ownership, queues, request, runs
+from launcher import code_store, execute, interactive, job_environment, ownership, queues, request, runs
 from launcher import plan as plans
 from launcher.errors import Unavailable, UsageError
 from launcher.plan import Plan, resolve
@@ -203,6 +204,11 @@ def _of_run(names: Sequence[str], words: Sequence[str]) -> Place:
         raise UsageError(f"{run.id} has no plan.json, so nobody can say what it ran in")
     plan = plans.from_json(values)
     running = seen.state.name in ("running", "stopping")
+    ended = [] if running else list(job_environment.own_secrets(plan.secrets, plan.run_dir))
+    if ended:
+        print(f"note: without {', '.join(ended)}: the run's own secrets ended with it", file=sys.stderr)
+        kept = {name: path for name, path in plan.secrets.items() if name not in ended}
+        plan = dataclasses.replace(plan, secrets=kept)
     return Place(plan, _address(run), seen.state.attempt if running else None, _job(seen.files) if running else None)
 
 

@@ -14,6 +14,7 @@ import pytest
 from launcher import job_environment, runs
 from launcher.__main__ import main
 from launcher.errors import UsageError
+from launcher.verbs import shell
 
 CHECKOUT = str(Path(__file__).parents[2])
 SCRIPT = "import json, os\njson.dump(dict(os.environ), open(os.environ['WHERE'], 'w'))\n"
@@ -103,6 +104,16 @@ def test_a_secret_comes_from_the_shell_and_ends_with_its_run(project: Path) -> N
     assert not (folder / ".secrets").exists()
     for path in folder.rglob("*"):
         assert not path.is_file() or "hush-1" not in path.read_text(), path
+
+
+def test_a_terminal_in_a_run_that_has_ended_says_that_its_secrets_have_too(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found(project, "secrets.WANDB_API_KEY", "env.MY_FLAG")
+    folder = run_folder(project)
+    place = shell._of_run([folder.name], [f"run_root={folder.parent}"])
+    assert place.plan.secrets == {} and place.plan.passed == ("MY_FLAG",)
+    assert "without WANDB_API_KEY: the run's own secrets ended with it" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

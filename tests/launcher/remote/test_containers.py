@@ -70,7 +70,7 @@ def test_the_same_job_finds_the_same_around_it(place, kind, probe, tmp_path, mon
     assert {name: found["env"].get(name) for name in VALUES} == VALUES
     assert found["env"]["API_KEY"] == SECRET
     assert found["env"]["PASSED_ON"] == f"{SECRET}\n2" and "NOISE" not in found["env"]
-    assert not (folder / ".secrets").exists()
+    until(lambda: not (folder / ".secrets").exists(), seconds=10)
     plan = json.loads((folder / "plan.json").read_text())
     assert found["argv"][:2] == ["-m", plan["trainer"]]
     assert found["argv"][2:] == [*plan["words"], f"spec={folder}/plan.json", f"run={folder}"]

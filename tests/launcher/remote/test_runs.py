@@ -253,6 +253,7 @@ def test_secrets_travel_as_files_for_the_job_alone(far, tmp_path):
     far.until(run, "done")
     assert "secret of 18 letters" in far.type("logs", run).out
     assert far.type("fetch", run).code == 0
+    until(lambda: not (far.folder(run) / ".secrets").exists())
     for folder in (far.folder(run), far.pointer(run)):
         assert [each for each in folder.rglob("*") if each.is_file() and b"very-secret" in each.read_bytes()] == []
     secret.chmod(0o644)
