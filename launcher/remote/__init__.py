@@ -14,7 +14,9 @@ answered by the code that answers it here:
     wire.py        frames on the channel: JSON, bytes, and signs of life
     host.py        this side: `Host.ask(request, ...)`, reconnecting where the connection was lost
     agent.py       the far side: reads requests, answers them
-    requests.py    what can be asked
+    requests.py    what can be asked, and the limits of each answer
 
-To ask a host something new, add a line to `requests.REQUESTS` and call `host.connect(address).ask("name", key=value)`.
+To ask a host something new, add a line to `requests.REQUESTS`, with its deadline and size, and call
+`host.connect(address).ask("name", admitted, key=value)`. `admitted` turns what came into the value that was asked for,
+with the functions of `launcher.admit`, or raises `Refused`.
 """

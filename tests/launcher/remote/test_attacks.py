@@ -14,6 +14,7 @@ import sys
 import tempfile
 import textwrap
 import time
+import types
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,13 +22,15 @@ import pytest
 
 from launcher import processes, runs
 from launcher.__main__ import main
-from launcher.errors import Unavailable
+from launcher.errors import Unavailable, UsageError
 from launcher.remote import address as addresses
-from launcher.remote import host, looking, pointers
+from launcher.remote import handing_over, host, looking, pointers
 from launcher.remote.address import Address
 from launcher.remote.pointers import Pointer
 from launcher.remote.requests import REQUESTS
+from launcher.runs import Run
 from launcher.schema import SshCluster
+from launcher.verbs import shell
 from recipes.typed import build
 from tests.launcher import run_folders
 from tests.launcher.remote.hostile import SSHD, Hostile
@@ -678,3 +681,65 @@ def test_a_run_whose_folder_may_not_be_read_hides_no_other_here_or_over_there(tm
         assert second["state"][0] == "done" and ("error" in first or first["state"][0] != "done")
     finally:
         shutil.rmtree(home)
+
+
+@pytest.mark.parametrize("value", ["None", "5", "[]", "{}", "{'host': 5}", "{'x': 1}", "{'host': '\\x1b[2J'}"])
+@pytest.mark.parametrize("request_", ["probe", "hello", "examine"])
+def test_a_lie_about_the_host_is_one_line(victim, request_, value):
+    victim.liar.says(answering(request_, f"answer({value})"))
+    where = [f"cluster.ssh_config={victim.liar.config}", f"cluster.python={victim.liar.liar}", "run_root=/runs"]
+    verb = "plan" if request_ == "probe" else "doctor"
+    said = victim.type_only(verb, "cluster=ssh", "cluster.host=liar", *where)
+    assert said.code == 3 and "liar does not speak as a launcher should" in said.out + said.err
+
+
+@pytest.mark.parametrize("value", ["None", "5", "['launcher/__init__.py']", "['../../outside/precious']", "[5]", "{}"])
+def test_a_host_is_sent_no_file_but_those_of_the_snapshot(victim, value):
+    victim.liar.says(answering("lacking", f"answer({value})"))
+    reached = host.connect(victim.liar.address())
+    plan = types.SimpleNamespace(run_root="/runs", code="0" * 64, code_dir="/runs/.code/0")
+    with pytest.raises(host.BadAnswer, match="does not speak as a launcher should"):
+        handing_over._lacking(reached, plan, {"train.py": "0" * 64})
+
+
+def test_a_shell_of_a_run_here_follows_no_pointer_that_lies_in_its_folder(victim):
+    """A pointer names a configuration, and that may name a command."""
+    folder = victim.folder / "here" / OTHER
+    pointers.write(folder, Pointer(address=victim.liar.address(), root="/r", token="t", created=0.0))
+    assert shell._address(Run(str(folder.parent), OTHER)) is None
+    assert shell._address(Run(str(victim.run.parent), RUN)) == victim.liar.address()
+    (victim.run / pointers.POINTER).write_text("{")
+    with pytest.raises(UsageError, match="can't be read"):
+        shell._address(Run(str(victim.run.parent), RUN))
+
+
+def test_runs_elsewhere_are_known_by_any_path_to_them(victim, tmp_path):
+    """Else what their hosts say of queues and processes would be taken for this machine's."""
+    (tmp_path / "alias").symlink_to(victim.run.parent)
+    assert runs.is_elsewhere(str(tmp_path / "alias")) and not runs.is_elsewhere(str(victim.folder / "here"))
+
+
+STARTS = {
+    "too old": "raw(b'\\nlauncher-agent old 2.7.1 /usr/bin/\\x1b]0;owned\\x07python\\n'); sys.exit()",
+    "an error": "raw(b'\\nlauncher-agent error \\x1b[2Jno \\xe2\\x80\\xaespace\\n'); sys.exit()",
+    "a complaint": "sys.stderr.write('\\x1b]0;owned\\x07ssh-keygen -R x\\n'); sys.exit(255)",
+    "noise without end": "while True: raw(b'x' * 65536)",
+    "a byte a second": "while True: raw(b'x'); time.sleep(0.2)",
+    "need for ever": "while True: raw(b'\\nlauncher-agent need\\n'); time.sleep(0.2)",
+    "no greeting": "raw(b'\\nlauncher-agent ready\\n'); send(None)",
+    "a greeting of a wrong type": "raw(b'\\nlauncher-agent ready\\n'); send({'host': 5})",
+    "an endless greeting": "raw(b'\\nlauncher-agent ready\\n'); send({**GREETING, 'host': 'x' * 10**6})",
+    "heartbeats for a greeting": "raw(b'\\nlauncher-agent ready\\n')\nwhile True: beat()",
+}
+
+
+@pytest.mark.parametrize("transport", ["fabric", "openssh"])
+@pytest.mark.parametrize("body", STARTS.values(), ids=STARTS)
+def test_a_host_that_begins_wrong_costs_one_line(victim, body, transport):
+    victim.liar.says(body)
+    address = victim.liar.address(transport=transport)
+    pointers.write(victim.run, Pointer(address=address, root="/r", token="t", created=time.time()))
+    said = victim.type_only("ls")
+    assert said.code == 0 and OTHER in said.out and "unreachable" in said.out
+    assert len([line for line in said.out.splitlines() if line.startswith("liar: ")]) == 1
+    assert said.seconds < 3 * SECONDS + 8
