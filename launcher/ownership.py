@@ -93,6 +93,9 @@ def root_problem(root: str, *, shared: bool) -> str:
         return owner.why
     if shared and not owner.mine and not is_shared(root):
         return f"it is not set up for a group; {owner.name} can do that: chmod 3770 {root}"
+    # Root of a container often works in a folder of the person whose container it is.
+    if not shared and not owner.mine and found.st_uid != 0 and os.geteuid() != 0:
+        return f"it belongs to {owner.name}, who could put other code in the place of yours; say share=group"
     if not shared and _others_may_rename(found):
         return f"others could put their code in the place of yours there; chmod go-w {root}, or say share=group"
     return ""

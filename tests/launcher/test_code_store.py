@@ -136,6 +136,17 @@ def test_code_that_another_user_laid_under_a_digest_is_not_run(
 
 
 @users.needs_root
+def test_the_root_of_another_user_who_could_swap_folders_takes_no_run(alice: User, mallory: User, place: Path) -> None:
+    root = place / "runs"
+    root.mkdir()
+    os.chown(root, mallory.uid, mallory.uid)
+    root.chmod(0o1777)
+    done = alice.launcher(*WORDS, f"run_root={root}")
+    assert done.returncode == 2
+    assert "it belongs to uid 61002, who could put other code in the place of yours" in done.stderr
+
+
+@users.needs_root
 def test_a_root_in_which_others_could_swap_folders_takes_no_run(alice: User, place: Path) -> None:
     root = place / "runs"
     root.mkdir()
