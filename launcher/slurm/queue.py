@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from launcher import processes, runs
-from launcher.errors import Unavailable
+from launcher.errors import MOST_NAMED, Unavailable, UsageError
 from launcher.runs import Files
 from launcher.slurm import jobs, shared
 from launcher.slurm.commands import call, complaint
 from launcher.slurm.jobs import Row, job_in, job_of
 from launcher.slurm.shared import Answer
 from launcher.states import Liveness, needs_liveness, status_of
+from launcher.states import judge as judge_files
 
 VERDICT = "verdict.json"
 STALE = 60.0
@@ -79,9 +80,38 @@ def _of_answer(folder: str, job: str, files: Files, answer: Answer, kept: Row | 
     if told is None and kept is None and not answer.has(job):
         return Liveness("alive", "accepted this moment", asked=when)
     found = judge(job, told or kept, _log(files))._replace(asked=when)
+    if not status and (told or kept) and (found.waits or found.outcome == "cancelled"):
+        found = _of_dependent(folder, found, (told or kept or Row("", "")).reason)
     if found.life == "gone" and told is not None:
         _keep(folder, job, told)
     return found
+
+
+def _of_dependent(folder: str, found: Liveness, reason: str) -> Liveness:
+    """The same of a job that waits for others by `after=`, or was cancelled by Slurm because one did not end well: with
+    the names of those runs, and how they stand by their folders."""
+    after = runs.read_if_whole(f"{folder}/plan.json").get("after")
+    if not isinstance(after, str) or not after or (found.waits and not reason.startswith("Dependency")):
+        return found
+    name = after.rpartition(":")[2]
+    try:
+        first = runs.find(name, runs.roots(None)).runs
+    except UsageError:
+        return found._replace(reason=f"{found.reason}; it was to come after {name}, of which nothing is known here")
+    if found.waits:
+        named = ", ".join(run.id for run in first[:MOST_NAMED]) + (", ..." if first[MOST_NAMED:] else "")
+        return found._replace(reason=f"waiting for {named}, which it comes after")
+    stood = [f"{run.id}, which {how}" for run in first if (how := _ended_badly(run.folder))]
+    if not stood:
+        return found
+    named = ", ".join(stood[:MOST_NAMED]) + (", ..." if stood[MOST_NAMED:] else "")
+    return found._replace(reason=f"it never started: it was to come after {named}")
+
+
+def _ended_badly(folder: Path) -> str:
+    """How a run that another one was to come after ended, where that was not well; empty where it was."""
+    state = judge_files(runs.load(str(folder)), None).name
+    return {"done": "", "failed": "failed", "unreachable": "ended without a word"}.get(state, f"is {state}")
 
 
 def _is_newer(path: str, asked: float) -> bool:

@@ -162,7 +162,7 @@ def test_after_a_run_that_is_none_leaves_nothing(
 def test_after_waits_for_the_run_it_names(bench: Bench) -> None:
     (first,) = bench.submit(bench.plan("time.sleep(3)"))
     (second,) = bench.submit(dataclasses.replace(bench.plan(), after=first.name))
-    until(lambda: state(second).reason == "waiting for the run it comes after")
+    until(lambda: state(second).reason == f"waiting for {first.name}, which it comes after")
     assert ended(second).name == "done"
     done = [json.loads((each / "status.json").read_text()) for each in (first, second)]
     assert done[1]["started"] >= done[0]["ended"]
@@ -173,7 +173,7 @@ def test_after_a_failed_run_only_any_starts(bench: Bench) -> None:
     (never,) = bench.submit(dataclasses.replace(bench.plan(), after=first.name))
     (anyway,) = bench.submit(dataclasses.replace(bench.plan(), after=f"any:{first.name}"))
     assert ended(anyway).name == "done"
-    assert ended(never).name == "cancelled"
+    assert ended(never)[:2] == ("cancelled", f"it never started: it was to come after {first.name}, which failed")
 
 
 def test_ls_names_the_job_of_a_run(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:

@@ -296,3 +296,17 @@ def test_cancel_takes_a_job_that_waits_out_of_the_queue_at_once(root: Path, clus
     assert cluster.calls("scancel") == 1
     assert time.monotonic() - began < 10
     assert state(folder)[:2] == ("cancelled", "before it started")
+
+
+def test_a_run_that_waits_for_another_names_it_and_how_that_ended(root: Path, cluster: Cluster) -> None:
+    first = submitted(root, 7, status={"state": "running"})
+    second = submitted(root, 8, "20260102-030406-calm-fox")
+    runs.write_json(second / "plan.json", {"schema": 1, "after": first.name})
+    cluster.says(row(first, 7, "RUNNING") + row(second, 8, "PENDING", "Dependency"))
+    assert state(second)[:2] == ("queued", f"waiting for {first.name}, which it comes after")
+    for word, said in (("failed", "which failed"), ("cancelled", "which is cancelled")):
+        runs.write_json(first / "status.json", {"schema": 1, "attempt": 1, "state": word})
+        cluster.says(row(second, 8, "CANCELLED", "Dependency"))
+        (second / "verdict.json").unlink(missing_ok=True)
+        age(40)
+        assert state(second)[:2] == ("cancelled", f"it never started: it was to come after {first.name}, {said}")
