@@ -24,11 +24,31 @@ from, `kept` is None where it can't be told whether it was inside a module of `k
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from recipes.levels import Amp
 from recipes.operations import PADDLE
+
+
+class Guard:
+    """Everything that observes runs inside of this: an error there makes the step unknown, and training goes on.
+
+    Most of what the witnesses use of the frameworks is private, and any of it may be gone in the next version.
+    """
+
+    def __init__(self) -> None:
+        self.problems: list[str] = []
+
+    @contextlib.contextmanager
+    def __call__(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:  # whatever it is, the step that is observed has nothing to do with it
+            problem = f"observing it failed: {type(error).__name__}: {error}"
+            if problem not in self.problems:
+                self.problems.append(problem)
 
 
 def head(

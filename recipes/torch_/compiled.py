@@ -46,6 +46,7 @@ class Product:
     operands: tuple[Value, ...]
     arguments: tuple[Any, ...]
     out: tuple[str, ...]
+    formula: flops.Formula | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -128,8 +129,9 @@ def parse(text: str) -> Graph:
         first = values.get(call.args[0].id) if call.args and isinstance(call.args[0], ast.Name) else None
         same = first.of_input if first is not None and operation in _SAME_DATA else ""
         values[target.id] = _value(annotation, of_input=same)
-        if operation in flops.FORMULAS and namespace == "aten":
-            products.append(_product(operation, call, values, values[target.id]))
+        formula = _formula(namespace, operation)
+        if formula is not None:
+            products.append(_product(operation, formula, call, values, values[target.id]))
         elif namespace not in flops.KNOWN_NAMESPACES or flops.is_matrix_operation(operation):
             unaccounted.append(f"{name} in compiled code")
     return Graph(inputs=inputs, products=tuple(products), unaccounted=tuple(unaccounted))
@@ -171,8 +173,7 @@ def _call(
     arguments = [Shaped(shape(each)) if isinstance(each, Value) else each for each in product.arguments]
     out = tuple(_size(each, sizes) for each in product.out)
     operands = tuple((each.dtype, shape(each)) for each in product.operands)
-    formula = flops.FORMULAS[product.operation][1]
-    if formula is None:
+    if product.formula is None:
         raise flops.Unaccounted(f"{product.operation} in compiled code")
     transposed = {"convolution": 6, "convolution_backward": 7}.get(product.operation)
     functions = flops.functions(product.operation, operands, None if transposed is None else arguments[transposed])
@@ -182,7 +183,7 @@ def _call(
         operation=product.operation,
         backward=backward,
         operands=operands,
-        flops=formula(arguments, out),
+        flops=product.formula(arguments, out),
         device=device,
         kept=any(kept for _, kept in modules),
         functions=functions,
@@ -190,11 +191,24 @@ def _call(
     )
 
 
-def _product(operation: str, call: ast.Call, values: Mapping[str, Value], out: Value) -> Product:
+def _formula(namespace: str, operation: str) -> tuple[tuple[int, ...], flops.Formula | None] | None:
+    """Positions of the matrices and the formula of an operation that is known to multiply them."""
+    if namespace == "aten":
+        return flops.FORMULAS.get(operation)
+    return flops.higher_order(operation) if namespace == "higher_order" else None
+
+
+def _product(
+    operation: str,
+    known: tuple[tuple[int, ...], flops.Formula | None],
+    call: ast.Call,
+    values: Mapping[str, Value],
+    out: Value,
+) -> Product:
     arguments = tuple(_argument(each, values) for each in call.args)
-    positions = flops.FORMULAS[operation][0]
+    positions, formula = known
     operands = tuple(arguments[each] for each in positions if isinstance(arguments[each], Value))
-    return Product(operation=operation, operands=operands, arguments=arguments, out=out.sizes)
+    return Product(operation=operation, operands=operands, arguments=arguments, out=out.sizes, formula=formula)
 
 
 def _argument(node: ast.expr, values: Mapping[str, Value]) -> Any:

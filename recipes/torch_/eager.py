@@ -12,6 +12,7 @@ from torch._ops import HigherOrderOperator
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
+from recipes.observation import Guard
 from recipes.torch_ import flops
 from recipes.torch_.calls import Call, Record, dtype_name, tensors
 
@@ -27,8 +28,14 @@ class Dispatched(TorchDispatchMode):
 
     supports_higher_order_operators = True
 
-    def __init__(self, kept: Collection[torch.nn.Module], on_float32: Callable[[torch.device], None]) -> None:
+    def __init__(
+        self,
+        kept: Collection[torch.nn.Module],
+        on_float32: Callable[[torch.device], None],
+        guard: Guard | None = None,
+    ) -> None:
         super().__init__()
+        self.guard = guard or Guard()
         self.record = Record()
         self.optimizer_steps = 0
         """Above zero while an optimizer steps."""
@@ -47,23 +54,36 @@ class Dispatched(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        run, after = func, None
+        with self.guard():
+            run, after = self._before(func, args)
+        if run is not func:
+            with self:
+                return run(*args, **kwargs)
+        out = func(*args, **kwargs)
+        if after is not None:
+            with self.guard():
+                after(args, kwargs, out)
+        return out
+
+    def _before(self, func: Any, args: Any) -> tuple[Any, Callable[[Any, Any, Any], None] | None]:
+        """What to run instead of an operation, itself or what it is made of, and what to call when it has run."""
         kind = self._kinds.get(func)
         if kind is None:
             kind = self._kinds[func] = _kind(func)
         if self._kept and not self._pauses and not in_backward():
             self._running_kept()
         if kind == LIGHT or self._pauses or self.in_optimizer():
-            return func(*args, **kwargs)
+            return func, None
         if kind == UNKNOWN:
             self.record.unaccounted[str(func)] += 1
-            return func(*args, **kwargs)
+            return func, None
         if kind == REDUCTION:
             self._note_reduction(func, args)
-            return func(*args, **kwargs)
+            return func, None
         if kind == COMPOSITE:
-            with self:
-                return func.decompose(*args, **kwargs)
-        return self._run(func, args, kwargs)
+            return _parts(func), None
+        return func, self._matrices(func, args)
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
@@ -85,35 +105,38 @@ class Dispatched(TorchDispatchMode):
             if each.dim() == 1 and each.is_floating_point():
                 self.record.reduced[dtype_name(each.dtype)] += each.numel()
 
-    def _run(self, func: Any, args: Any, kwargs: Any) -> Any:
+    def _matrices(self, func: Any, args: Any) -> Callable[[Any, Any, Any], None] | None:
+        """What writes a matrix operation down when it has run; None where its work can't be counted."""
         name = func._schema.name.partition("::")[2]
         if name not in flops.FORMULAS:
             self.record.unaccounted[f"{func} (no formula)"] += 1
-            return func(*args, **kwargs)
+            return None
         positions, formula = flops.FORMULAS[name]
         matrices = tensors([args[each] for each in positions])
         operands = tuple((dtype_name(each.dtype), tuple(each.shape)) for each in matrices)
         if any(dtype == "float32" for dtype, _ in operands):
             self._on_float32(matrices[0].device)
-        out = func(*args, **kwargs)
-        if formula is not None:
-            produced = tensors([out] if isinstance(out, torch.Tensor) else out)
-            count = formula(args, produced[0].shape if produced else ())
-        else:
-            count = int(flop_registry[func._overloadpacket](*args, **kwargs, out_val=out))
-        backward = in_backward()
-        origin = self._origin(backward)
-        call = Call(
-            operation=name,
-            backward=backward,
-            operands=operands,
-            flops=count,
-            device=matrices[0].device.type,
-            kept=self._is_kept(backward, origin),
-            origin=origin if backward else -1,
-        )
-        self.record.calls.append(call)
-        return out
+
+        def write_down(args: Any, kwargs: Any, out: Any) -> None:
+            if formula is not None:
+                produced = tensors([out] if isinstance(out, torch.Tensor) else out)
+                count = formula(args, produced[0].shape if produced else ())
+            else:
+                count = int(flop_registry[func._overloadpacket](*args, **kwargs, out_val=out))
+            backward = in_backward()
+            origin = self._origin(backward)
+            call = Call(
+                operation=name,
+                backward=backward,
+                operands=operands,
+                flops=count,
+                device=matrices[0].device.type,
+                kept=self._is_kept(backward, origin),
+                origin=origin if backward else -1,
+            )
+            self.record.calls.append(call)
+
+        return write_down
 
     def _origin(self, backward: bool) -> int:
         """Index of the forward call that the call about to be written down belongs to.
@@ -158,18 +181,19 @@ class Dispatched(TorchDispatchMode):
 
 
 def missing(compiles: bool) -> str:
-    """The private names of torch that watching needs and that aren't there, empty where all are.
+    """The private name of torch without which a step would be another one if it were watched; empty where it is there.
 
-    `compiles` says that compiled code is to be watched: without the last of them, it would run eagerly instead.
+    `compiles` says that compiled code is to be watched, which would run eagerly instead.
     """
-    needed = [
-        (torch._C, "_current_graph_task_id"),
-        (torch._C, "_current_autograd_node"),
-        (torch.autograd, "_get_sequence_nr"),
-    ]
-    if compiles:
-        needed.append((TorchDispatchMode, "ignore_compile_internals"))
-    return ", ".join(name for where, name in needed if not hasattr(where, name))
+    name = "ignore_compile_internals"
+    return name if compiles and not hasattr(TorchDispatchMode, name) else ""
+
+
+def _parts(func: Any) -> Any:
+    """What runs the operations that one is made of."""
+    if isinstance(func, HigherOrderOperator):  # as flex attention, which is not what torch's formula says: it upcasts
+        return func.py_kernels[torch._C.DispatchKey.CompositeExplicitAutograd]
+    return func.decompose
 
 
 def in_backward() -> bool:
@@ -178,7 +202,7 @@ def in_backward() -> bool:
 
 def _kind(func: Any) -> str:
     if isinstance(func, HigherOrderOperator):
-        return UNKNOWN
+        return COMPOSITE if func in flop_registry else UNKNOWN
     if torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd"):
         return COMPOSITE  # made of other operations; only in inference mode does it arrive whole
     namespace, _, name = func._schema.name.partition("::")

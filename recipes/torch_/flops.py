@@ -11,6 +11,9 @@ from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
 
+import torch
+from torch.utils.flop_counter import flop_registry
+
 Formula = Callable[[Sequence[Any], Sequence[int]], int]
 """From the call's positional arguments and the shape of its first output to floating-point operations."""
 
@@ -27,6 +30,21 @@ def _matrix_product(first: int) -> Formula:
 def _matrix_vector_product(first: int) -> Formula:
     """(m, k) @ (k,), and the dot product of two vectors: 2 m k."""
     return lambda arguments, out: 2 * prod(arguments[first].shape)
+
+
+def _scaled_product(arguments: Sequence[Any], out: Sequence[int]) -> int:
+    """(m, k) @ (k, n) in eight bits or fewer; of four bits two numbers are one element."""
+    left, right = arguments[:2]
+    packed = 2 if "x2" in str(getattr(left, "dtype", "")) else 1
+    return 2 * packed * prod(left.shape) * right.shape[-1]
+
+
+def _grouped_product(arguments: Sequence[Any], out: Sequence[int]) -> int:
+    """One product for each group, of matrices stacked or end to end: (rows, k) @ (groups, k, n), both stacked, or split
+    along k or along n. Rows beyond the last group count too."""
+    left, right = arguments[:2]
+    rows = left.shape[1:] if len(left.shape) > len(right.shape) else left.shape
+    return 2 * prod(rows) * right.shape[-1]
 
 
 def _outer_product(arguments: Sequence[Any], out: Sequence[int]) -> int:
@@ -83,7 +101,11 @@ FORMULAS: dict[str, tuple[tuple[int, ...], Formula | None]] = {
     "baddbmm": ((1, 2), _matrix_product(1)),
     "_addmm_activation": ((1, 2), _matrix_product(1)),
     "_int_mm": ((0, 1), _matrix_product(0)),
-    "_scaled_mm": ((0, 1), _matrix_product(0)),
+    "_scaled_mm": ((0, 1), _scaled_product),
+    "_scaled_mm_v2": ((0, 1), _scaled_product),
+    "_grouped_mm": ((0, 1), _grouped_product),
+    "_scaled_grouped_mm": ((0, 1), _grouped_product),
+    "_scaled_grouped_mm_v2": ((0, 1), _grouped_product),
     "mv": ((0, 1), _matrix_vector_product(0)),
     "addmv": ((1, 2), _matrix_vector_product(1)),
     "dot": ((0, 1), _matrix_vector_product(0)),
@@ -112,6 +134,15 @@ FORMULAS: dict[str, tuple[tuple[int, ...], Formula | None]] = {
 
 None is for those that take sequences packed end to end, whose lengths only torch's own formulas can read.
 """
+
+
+def higher_order(name: str) -> tuple[tuple[int, ...], Formula] | None:
+    """The same of an operator that takes functions, where torch has a formula for it, as for flex attention."""
+    formula = flop_registry.get(getattr(torch.ops.higher_order, name, None))
+    if formula is None:
+        return None
+    return (0, 1, 2), lambda arguments, out: int(formula(*arguments))
+
 
 _MATRIX_WORDS = frozenset(
     (
@@ -150,6 +181,8 @@ def functions(
         dimensions = len(operands[-1][1]) - 2
         names = (f"conv{dimensions}d", f"conv_transpose{dimensions}d")
         return names if transposed is None else (names[transposed],)
+    if "grouped" in operation or "scaled_mm" in operation or "flex" in operation:
+        return (operation,)
     if "dot_product" in operation:
         return ("scaled_dot_product_attention",)
     if "rnn" in operation:

@@ -77,11 +77,21 @@ class Witness:
             head = self._head(number, evaluation)
             self.reports.append({**head, "problems": [f"this torch has no {missing}"]})
             return
-        watch = Watch(self._kept, self._owners())
-        with contextlib.ExitStack() as stack:
-            profile = watch.start(stack)
+        guard, stack = observation.Guard(), contextlib.ExitStack()
+        watch = Watch(self._kept, self._owners(), guard)
+        with guard():
+            watch.start(stack)
+        try:
             yield
-        self.reports.append({**self._head(number, evaluation), **watch.report(profile, self._precision)})
+        finally:
+            with guard():
+                stack.close()
+        report: dict[str, Any] = {}
+        with guard():
+            report = watch.report(self._precision)
+        if guard.problems:
+            report = {"problems": guard.problems}  # what else was seen is not all that there was
+        self.reports.append({**self._head(number, evaluation), **report})
 
     def _head(self, number: int, evaluation: bool) -> dict[str, Any]:
         ranks = distributed.is_available() and distributed.is_initialized()

@@ -13,6 +13,7 @@ from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from recipes import verdict
+from recipes.observation import Guard
 from recipes.torch_ import audit, compiled, eager, float32_probe, flops
 from recipes.torch_.calls import Call, dtype_name
 from recipes.torch_.flops import Unaccounted
@@ -23,10 +24,15 @@ class Watch:
     """The two witnesses, the compiled code's graphs, the optimizers and the float32 arithmetic of one step."""
 
     def __init__(
-        self, kept: Mapping[nn.Module, Iterable[str]], owners: dict[nn.Parameter, tuple[nn.Module, bool]]
+        self,
+        kept: Mapping[nn.Module, Iterable[str]],
+        owners: dict[nn.Parameter, tuple[nn.Module, bool]],
+        guard: Guard,
     ) -> None:
         """`kept` are the modules of `amp.keep_fp32`, with the patterns that each stands for."""
-        self.mode = eager.Dispatched(kept, self._on_float32)
+        self.mode = eager.Dispatched(kept, self._on_float32, guard)
+        self._guard = guard
+        self._profile: Any = None
         self.problems: list[str] = []
         self._kept = kept
         self._owners = owners
@@ -36,8 +42,8 @@ class Watch:
         self._arithmetic: dict[str, str] = {}
         self._probed: set[bool] = set()
 
-    def start(self, stack: contextlib.ExitStack) -> Any:
-        """Enter all of it; the profiler comes back, None where another one is at work."""
+    def start(self, stack: contextlib.ExitStack) -> None:
+        """Enter all of it."""
         for hook in (
             register_optimizer_step_pre_hook(self._before_optimizer),
             register_optimizer_step_post_hook(self._after_optimizer),
@@ -45,17 +51,15 @@ class Watch:
             stack.callback(hook.remove)
         stack.enter_context(compiled.watched(self._around_compiled))
         try:
-            profile = stack.enter_context(audit.profiler())
+            self._profile = stack.enter_context(audit.profiler())
         except RuntimeError as error:
             self.problems.append(f"no second witness: {error}")
-            profile = None
         stack.enter_context(self.mode)
-        return profile
 
-    def report(self, profile: Any, precision: Precision) -> dict[str, Any]:
+    def report(self, precision: Precision) -> dict[str, Any]:
         """What was seen, once everything has been left: those fields of `recipes.observation`'s report."""
         listed = (*precision.allow, *precision.deny)
-        seen = audit.read(profile, listed) if profile is not None else audit.Audit()
+        seen = audit.read(self._profile, listed) if self._profile is not None else audit.Audit()
         calls = self.mode.record.calls
         return {
             "calls": _aggregate(_with_functions(calls, seen)),
@@ -66,7 +70,7 @@ class Watch:
             "unseen": [each for each in listed if not audit.has_operation(each)],
             "matched": sorted({name for each in self.mode.kept_ran for name in self._kept[each]}),
             "unaccounted": dict(self.mode.record.unaccounted),
-            "audit": audit.disagreement(calls, seen) if profile is not None else "",
+            "audit": audit.disagreement(calls, seen) if self._profile is not None else "",
             "optimizer": dict(self._stepped),
             "reduced": dict(self.mode.record.reduced),
             "float32": {"switches": self._switches, "arithmetic": self._arithmetic},
@@ -75,8 +79,8 @@ class Watch:
 
     def _before_optimizer(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         self.mode.optimizer_steps += 1
-        for group in optimizer.param_groups:
-            for each in group["params"]:
+        with self._guard():
+            for each in (each for group in optimizer.param_groups for each in group["params"]):
                 if each.grad is not None and each.is_floating_point():
                     self._stepped[dtype_name(each.dtype)] += each.numel()
 
@@ -98,8 +102,9 @@ class Watch:
     @contextlib.contextmanager
     def _around_compiled(self, artifact: Any, inputs: Sequence[Any]) -> Iterator[None]:
         with self.mode.paused():
-            if not self.mode.in_optimizer():
-                self._count_compiled(artifact, inputs)
+            with self._guard():
+                if not self.mode.in_optimizer():
+                    self._count_compiled(artifact, inputs)
             yield
 
     def _count_compiled(self, artifact: Any, inputs: Sequence[Any]) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.nn.attention.flex_attention import flex_attention
 from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
 from recipes.torch_ import flops
@@ -134,6 +136,52 @@ def test_inference_mode_hides_nothing() -> None:
     with torch.inference_mode():
         calls = watched(lambda: layer(torch.randn(3, 5)) @ torch.randn(7, 2), backward=False)
     assert [(each.operation, each.flops) for each in calls] == [("addmm", 2 * 3 * 5 * 7), ("mm", 2 * 3 * 7 * 2)]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "forward"),
+    [
+        ((16, 32), (4, 32, 8), 2 * 16 * 32 * 8),
+        ((4, 16, 32), (4, 32, 8), 2 * 4 * 16 * 32 * 8),
+        ((16, 32), (32, 8), 2 * 16 * 32 * 8),
+        ((4, 16, 32), (32, 16), 2 * 16 * 32 * 16),
+    ],
+)
+def test_grouped_products_cost_what_their_groups_do(first: Any, second: Any, forward: int) -> None:
+    positions, formula = flops.FORMULAS["_grouped_mm"]
+    assert positions == (0, 1)
+    assert formula is not None
+    assert formula((torch.empty(first), torch.empty(second)), ()) == forward
+
+
+@pytest.mark.skipif(not hasattr(torch.ops.aten, "_grouped_mm"), reason="this torch has no such operation")
+def test_grouped_products_and_their_gradients_are_counted() -> None:
+    tokens = torch.randn(16, 32, dtype=torch.bfloat16, requires_grad=True)
+    experts = torch.randn(4, 32, 8, dtype=torch.bfloat16, requires_grad=True)
+    ends = torch.tensor([4, 8, 10, 16], dtype=torch.int32)
+    calls = watched(lambda: functional.grouped_mm(tokens, experts, offs=ends).float() * 2)
+    assert work(calls) == (2 * 16 * 32 * 8, 2 * 2 * 16 * 32 * 8)
+    assert {each.dtype for each in calls} == {"bfloat16"}
+
+
+@pytest.mark.skipif(not hasattr(torch.ops.aten, "_scaled_mm_v2"), reason="this torch has no such operation")
+def test_a_scaled_product_is_counted_in_its_eight_bits() -> None:
+    half, eight = torch.bfloat16, torch.float8_e4m3fn
+    left, right = torch.randn(16, 32).to(eight), torch.randn(8, 32).to(eight).t()
+    whole, one = functional.ScalingType.TensorWise, torch.tensor(1.0)
+    (call,) = watched(lambda: functional.scaled_mm(left, right, one, whole, one, whole, output_dtype=half), False)
+    assert (call.operation, call.dtype, call.flops) == ("_scaled_mm_v2", "float8_e4m3fn", 2 * 16 * 32 * 8)
+
+
+def attended(compute: Callable[..., torch.Tensor]) -> torch.Tensor:
+    return compute(*(torch.randn(1, 2, 128, 16, dtype=torch.bfloat16) for _ in range(3)))
+
+
+def test_flex_attention_is_seen_by_what_it_is_made_of() -> None:
+    """Not compiled, it is two products, the first of them in float32."""
+    calls = watched(lambda: attended(flex_attention), backward=False)
+    assert [(each.operation, each.dtype) for each in calls] == [("bmm", "float32"), ("bmm", "bfloat16")]
+    assert work(calls)[0] == 2 * 2 * (2 * 128 * 128 * 16)
 
 
 def test_a_matrix_operation_without_a_formula_is_unaccounted() -> None:

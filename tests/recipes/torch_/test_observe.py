@@ -437,13 +437,38 @@ def test_a_profiler_of_the_users_own_leaves_no_second_witness() -> None:
     assert "no second witness: another profiler is at work" in found["why"]
 
 
-@pytest.mark.parametrize("missing", ["torch._C._current_autograd_node", "torch.autograd._get_sequence_nr"])
-def test_a_torch_without_what_the_witness_needs_is_unknown(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "missing",
+    [
+        "torch._C._current_graph_task_id",
+        "torch._C._current_autograd_node",
+        "torch._C._dispatch_has_kernel_for_dispatch_key",
+        "torch.autograd._get_sequence_nr",
+        "torch.autograd._profiler_enabled",
+        "recipes.torch_.audit.read",
+    ],
+)
+def test_without_a_name_that_the_witness_needs_training_goes_on_and_is_unknown(
+    missing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unwatched = Training(Dense, Amp(level="o1", deny=("relu",)))
+    unwatched.run(3, watched=())
+    training = Training(Dense, Amp(level="o1", deny=("relu",)))
     monkeypatch.delattr(missing)
-    training = Training(Dense, O1)
-    found = training.run()
-    assert found["verdict"] == "unknown"
-    assert f"this torch has no {missing.rpartition('.')[2]}" in found["why"]
+    found = training.run(3, watched={1, 3})
+    assert (found["verdict"], missing.rpartition(".")[2] in found["why"]) == ("unknown", True), found["why"]
+    for one, other in zip(training.net.parameters(), unwatched.net.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_what_the_model_itself_raises_is_not_taken_for_a_failure_to_observe() -> None:
+    class Broken(Dense):
+        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+            return self.second(inputs)
+
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        run(Broken, O1)
+    assert not torch.autograd._profiler_enabled()
 
 
 def test_gpu_asked_for_and_cpu_run_is_contradicted() -> None:

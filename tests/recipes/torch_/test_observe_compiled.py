@@ -12,11 +12,12 @@ import torch
 from torch import nn
 from torch._dynamo.utils import counters
 from torch.nn import functional
+from torch.nn.attention.flex_attention import flex_attention
 
 from recipes.levels import Amp
 from recipes.torch_ import compiled
 from recipes.torch_.observe import observed
-from tests.recipes.torch_.witnessed import Cnn, Dense, Training, Transformer, name
+from tests.recipes.torch_.witnessed import BATCH, Cnn, Dense, Training, Transformer, name
 
 pytestmark = [
     pytest.mark.skipif(bool(compiled.missing()), reason="this torch's compiled code can't be read"),
@@ -148,6 +149,24 @@ class Upcasts(Dense):
         with torch.autocast("cpu", enabled=False):
             hidden = functional.relu(inputs.float() @ self.first.weight.float().t())
         return self.second(hidden.to(self.second.weight.dtype))
+
+
+def test_compiled_flex_attention_is_counted_by_torchs_formula() -> None:
+    """On a CPU it has no backward, so that this is a forward alone."""
+
+    class Attending(Dense):
+        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+            hidden = self.first(inputs).view(BATCH, 1, 4, 16).repeat(1, 1, 32, 1)
+            return self.second(flex_attention(hidden, hidden, hidden).mean(2).repeat(1, 1, 4).view(BATCH, 64))
+
+    training = Training(Attending, O1, compile=True)
+    training.net.eval()
+    with torch.no_grad(), training.witness.step(1, evaluation=True), training.precision.forward():
+        training.model(Dense.images())
+    (report,) = training.witness.reports
+    assert report["unaccounted"] == {}
+    (call,) = [each for each in report["calls"] if each["operation"] == "flex_attention"]
+    assert (call["dtype"], call["flops"]) == ("bfloat16", 2 * BATCH * 2 * 128 * 128 * 16)
 
 
 @pytest.mark.parametrize("amp", [O1, Amp(level="o3", dtype="bfloat16")], ids=name)
