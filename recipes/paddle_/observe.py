@@ -19,8 +19,9 @@ from paddle import nn
 from paddle.base import core
 
 from recipes import observation
+from recipes.observation import Guard
 from recipes.operations import in_paddle
-from recipes.paddle_.precision import NORMS, Precision, dtype_name
+from recipes.paddle_.precision import NORMS, Precision, dtype_name, stepped
 from recipes.trainer.world import rank_and_size
 
 FLAG = "FLAGS_low_precision_op_list"
@@ -68,45 +69,54 @@ class Witness:
     @contextlib.contextmanager
     def step(self, number: int, *, evaluation: bool = False) -> Iterator[None]:
         """Watch one whole step: forward, backward and optimizer. Nothing is reported of a step that raises."""
-        missing = [
-            each for each in ("get_low_precision_op_list", "clear_low_precision_op_list") if not hasattr(core, each)
-        ]
-        if missing:
-            yield
-            head = self._head(number, evaluation)
-            self.reports.append({**head, "problems": [f"this Paddle has no {missing[0]}"]})
-            return
-        seen = Seen(self._is_kept)
-        before = paddle.get_flags(FLAG)[FLAG]
-        with contextlib.ExitStack() as stack:
-            stack.enter_context(seen.watching(self._on_layer))
-            stack.enter_context(self._told_of_steps(seen.stepped))
-            stack.callback(paddle.set_flags, {FLAG: before})
-            core.clear_low_precision_op_list()
-            paddle.set_flags({FLAG: 1})
-            yield
-            kernels = _kernels()
-        self.reports.append(
-            {
-                **self._head(number, evaluation),
-                "calls": _calls(seen.calls, seen.flops, self._precision.device),
-                "listed": [*_listed(self._precision.allow, seen.inside), *_listed(self._precision.deny, kernels)],
-                "matched": self._matched(seen.ran),
-                "unaccounted": {name: sum(kernels[name].values()) for name in OTHERS if kernels.get(name)},
-                "audit": _disagreement(seen.calls, kernels),
-                "optimizer": dict(seen.stepped),
-                "float32": self._float32() if _in_float32(seen.calls) else {"switches": {}, "arithmetic": {}},
-            }
-        )
-
-    @contextlib.contextmanager
-    def _told_of_steps(self, stepped: Counter[str]) -> Iterator[None]:
-        """Add to it, in here, what optimizers step."""
-        self._precision.on_step.append(stepped.update)
+        guard = Guard()
+        seen = Seen(self._is_kept, guard)
+        stack = contextlib.ExitStack()
+        with guard():
+            self._start(seen, stack)
+        report: dict[str, Any] = {}
+        kernels: dict[str, Counter[str]] = {}
         try:
             yield
         finally:
-            self._precision.on_step.remove(stepped.update)
+            with guard(), stack:
+                kernels = _kernels()
+        with guard():
+            report = self._report(seen, kernels)
+        self._leave(number, evaluation, report, guard)
+
+    def _start(self, seen: Seen, stack: contextlib.ExitStack) -> None:
+        stack.enter_context(seen.watching(self._on_layer))
+        stack.enter_context(self._told_of_steps(seen))
+        stack.callback(paddle.set_flags, {FLAG: paddle.get_flags(FLAG)[FLAG]})
+        core.clear_low_precision_op_list()
+        paddle.set_flags({FLAG: 1})
+
+    def _report(self, seen: Seen, kernels: Mapping[str, Counter[str]]) -> dict[str, Any]:
+        return {
+            "calls": _calls(seen.calls, seen.flops, self._precision.device),
+            "listed": [*_listed(self._precision.allow, seen.inside), *_listed(self._precision.deny, kernels)],
+            "matched": self._matched(seen.ran),
+            "unaccounted": {name: sum(kernels[name].values()) for name in OTHERS if kernels.get(name)},
+            "audit": _disagreement(seen.calls, kernels),
+            "optimizer": dict(seen.stepped),
+            "float32": self._float32() if _in_float32(seen.calls) else {"switches": {}, "arithmetic": {}},
+        }
+
+    def _leave(self, number: int, evaluation: bool, report: dict[str, Any], guard: Guard) -> None:
+        """Report the step; where observing it failed, that alone: what else was seen is not all that there was."""
+        self.reports.append(
+            {**self._head(number, evaluation), **({"problems": guard.problems} if guard.problems else report)}
+        )
+
+    @contextlib.contextmanager
+    def _told_of_steps(self, seen: Seen) -> Iterator[None]:
+        """Optimizers' steps in here are seen."""
+        self._precision.on_step.append(seen.step)
+        try:
+            yield
+        finally:
+            self._precision.on_step.remove(seen.step)
 
     def _on_layer(self, layer: nn.Layer) -> None:
         """A layer is called."""
@@ -182,7 +192,7 @@ def _work(layer: nn.Layer, output: paddle.Tensor) -> tuple[str, str, int]:
 class Seen:
     """What layers and optimizers are seen to do while they are watched."""
 
-    def __init__(self, is_kept: Callable[[nn.Layer], bool]) -> None:
+    def __init__(self, is_kept: Callable[[nn.Layer], bool], guard: Guard) -> None:
         self.calls: Counter[tuple[Any, ...]] = Counter()
         self.flops: Counter[tuple[Any, ...]] = Counter()
         self.stepped: Counter[str] = Counter()
@@ -192,7 +202,13 @@ class Seen:
         self.ran: set[int] = set()
         """The layers that were called, by their ids."""
         self._is_kept = is_kept
+        self._guard = guard
         self._depth = 0
+
+    def step(self, optimizer: Any) -> None:
+        """An optimizer is about to step."""
+        with self._guard():
+            self.stepped.update(stepped(optimizer))
 
     @contextlib.contextmanager
     def watching(self, told: Callable[[nn.Layer], None]) -> Iterator[None]:
@@ -202,20 +218,22 @@ class Seen:
         def call(layer: nn.Layer, *inputs: Any, **named: Any) -> Any:
             if not paddle.in_dynamic_mode():
                 return original(layer, *inputs, **named)
-            told(layer)
-            self.ran.add(id(layer))
-            outermost = not self._depth and bool(layer.parameters())
-            before = _kernels() if outermost else {}
+            before: dict[str, Counter[str]] | None = None
+            with self._guard():
+                told(layer)
+                self.ran.add(id(layer))
+                before = _kernels() if not self._depth and layer.parameters() else None
             self._depth += 1
             try:
                 output = original(layer, *inputs, **named)
             finally:
                 self._depth -= 1
-            if outermost:
-                for name, counts in _kernels().items():
-                    self.inside.setdefault(name, Counter()).update(counts - before.get(name, Counter()))
-            if isinstance(layer, (nn.Linear, *CONVOLUTIONS)):
-                self._product(layer, next(iter((*inputs, *named.values()))), output)
+            with self._guard():
+                if before is not None:
+                    for name, counts in _kernels().items():
+                        self.inside.setdefault(name, Counter()).update(counts - before.get(name, Counter()))
+                if isinstance(layer, (nn.Linear, *CONVOLUTIONS)):
+                    self._product(layer, next(iter((*inputs, *named.values()))), output)
             return output
 
         nn.Layer.__call__ = call
@@ -236,9 +254,10 @@ class Seen:
         products = 1 + (not given.stop_gradient)
 
         def backward(gradient: paddle.Tensor) -> None:
-            back = (operation, function, True, dtype_name(gradient.dtype), kept)
-            self.calls[back] += products
-            self.flops[back] += products * work
+            with self._guard():
+                back = (operation, function, True, dtype_name(gradient.dtype), kept)
+                self.calls[back] += products
+                self.flops[back] += products * work
 
         output.register_hook(backward)
 

@@ -43,8 +43,8 @@ from recipes.typed import SettingsError
 NORMS = (nn.LayerNorm, nn.GroupNorm, nn.InstanceNorm1D, nn.InstanceNorm2D, nn.InstanceNorm3D)
 
 SaveDtype = Literal["float16", "bfloat16", "float32"]
-OptimizerStep = Callable[[Counter[str]], None]
-"""Told what an optimizer stepped: elements by dtype."""
+OptimizerStep = Callable[[Any], None]
+"""Called with an optimizer that is about to step."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -122,7 +122,7 @@ class Precision:
         def telling(method: Callable[..., Any]) -> Callable[..., Any]:
             def tell(*args: Any, **kwargs: Any) -> Any:
                 for each in self.on_step:
-                    each(stepped(optimizer))
+                    each(optimizer)
                 return method(*args, **kwargs)
 
             return tell

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import random
-from collections import Counter
 from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any
@@ -18,8 +17,8 @@ from typing import Any
 import paddle
 from paddle import nn
 
-from recipes.paddle_.observe import Witness
-from recipes.paddle_.precision import Precision, stepped
+from recipes.paddle_.observe import Seen, Witness
+from recipes.paddle_.precision import Precision
 
 SPAN = 2
 """Optimizer steps that are watched at a time, so that a GAN's generator and discriminator both are."""
@@ -40,7 +39,8 @@ class ScriptWitness(Witness):
         self._waiting = contextlib.ExitStack()
         self._within = False
         """An optimizer's step is under way: one may call another."""
-        self._stepped: Counter[str] = Counter()
+        self._seen: Seen | None = None
+        """What is seen of the span under way."""
         self._called: dict[int, nn.Layer] = {}
         """Every layer that was called while it was watched, by its id."""
 
@@ -73,7 +73,8 @@ class ScriptWitness(Witness):
         def step(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
             if self._within or not paddle.in_dynamic_mode():
                 return method(optimizer, *args, **kwargs)
-            self._stepped.update(stepped(optimizer))
+            if self._seen is not None:
+                self._seen.step(optimizer)
             self._within = True
             try:
                 return method(optimizer, *args, **kwargs)
@@ -129,9 +130,12 @@ class ScriptWitness(Witness):
             self.reports.pop()
 
     @contextlib.contextmanager
-    def _told_of_steps(self, counted: Counter[str]) -> Iterator[None]:
-        self._stepped = counted
-        yield
+    def _told_of_steps(self, seen: Seen) -> Iterator[None]:
+        self._seen = seen
+        try:
+            yield
+        finally:
+            self._seen = None
 
     def _on_layer(self, layer: nn.Layer) -> None:
         self._called[id(layer)] = layer

@@ -16,6 +16,7 @@ import paddle
 from paddle import nn, pir_utils
 from paddle.base.layer_helper import LayerHelper
 
+from recipes.observation import Guard
 from recipes.operations import in_paddle
 from recipes.paddle_.observe import Witness
 from recipes.paddle_.precision import Precision, StepOutcome, dtype_name
@@ -181,6 +182,13 @@ class GraphWitness(Witness):
     @contextlib.contextmanager
     def step(self, number: int, *, evaluation: bool = False) -> Iterator[None]:
         yield
+        guard = Guard()
+        report: dict[str, Any] = {}
+        with guard():
+            report = self._of_graph()
+        self._leave(number, evaluation, report, guard)
+
+    def _of_graph(self) -> dict[str, Any]:
         calls: list[dict[str, Any]] = [
             {
                 "operation": "matmul",
@@ -196,20 +204,17 @@ class GraphWitness(Witness):
             for backward, kept, dtype, work in self._graph.products()
         ]
         float32 = any(each["dtype"] == "float32" for each in calls)
-        self.reports.append(
-            {
-                **self._head(number, evaluation),
-                "calls": calls,
-                "listed": self._graph.listed((*self._precision.allow, *self._precision.deny)),
-                "unaccounted": dict(self._graph.unknown()),
-                "optimizer": dict(self._graph.stepped()),
-                "parameters": [
-                    {"group": group, "dtype": dtype, "elements": count}
-                    for (group, dtype), count in self._graph.parameters().items()
-                ],
-                "float32": self._float32() if float32 else {"switches": {}, "arithmetic": {}},
-            }
-        )
+        return {
+            "calls": calls,
+            "listed": self._graph.listed((*self._precision.allow, *self._precision.deny)),
+            "unaccounted": dict(self._graph.unknown()),
+            "optimizer": dict(self._graph.stepped()),
+            "parameters": [
+                {"group": group, "dtype": dtype, "elements": count}
+                for (group, dtype), count in self._graph.parameters().items()
+            ],
+            "float32": self._float32() if float32 else {"switches": {}, "arithmetic": {}},
+        }
 
 
 @contextlib.contextmanager

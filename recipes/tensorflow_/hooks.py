@@ -34,7 +34,8 @@ def naming_kerass_steps() -> Iterator[None]:
     original = tf.while_loop
 
     def while_loop(cond: Any, body: Any, *args: Any, **kwargs: Any) -> Any:
-        if "multi_step_on_iterator" in body.__qualname__ and body.__module__.startswith("keras."):
+        name, module = getattr(body, "__qualname__", ""), getattr(body, "__module__", "")
+        if "multi_step_on_iterator" in name and module.startswith("keras."):
             kwargs["name"] = STEPS
         return original(cond, body, *args, **kwargs)
 

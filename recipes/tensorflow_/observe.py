@@ -23,6 +23,7 @@ from tensorflow.python.eager import context
 from tensorflow.python.framework import op_callbacks
 
 from recipes import observation, verdict
+from recipes.observation import Guard
 from recipes.tensorflow_ import float32_probe, graphs, hlo, xla
 from recipes.tensorflow_.devices import World
 from recipes.tensorflow_.graphs import Reading
@@ -32,16 +33,6 @@ from recipes.tensorflow_.precision import Precision
 
 NORMS = ("BatchNormalization", "LayerNormalization", "GroupNormalization", "RMSNormalization")
 """Keras layers whose parameters belong to a norm."""
-
-
-def missing() -> str:
-    """The private names of TensorFlow that this needs and doesn't find, empty where all are there."""
-    needed = {
-        "context.enable_graph_collection": hasattr(context, "enable_graph_collection"),
-        "context.export_run_metadata": hasattr(context, "export_run_metadata"),
-        "op_callbacks.add_op_callback": hasattr(op_callbacks, "add_op_callback"),
-    }
-    return ", ".join(name for name, there in needed.items() if not there)
 
 
 def observed(reports: Iterable[dict[str, Any]], planned: Iterable[int] = ()) -> dict[str, Any]:
@@ -60,13 +51,14 @@ class Witness:
         self._world = world
         self._known: dict[str, Reading] = {}
         """By the name of a function: what it was seen to run. Of several that ran first together, the first has it."""
-        self._missing = missing()
+        self._guard = Guard()
+        """For what is done outside of single steps."""
         self._before: set[Any] = set()
         self._watched: list[int] = []
         """Numbers of the steps under way that are watched."""
         self._evaluation = False
         """What is watched is an evaluation."""
-        if not self._missing:
+        with self._guard():
             self._begin_to_collect()
 
     def _begin_to_collect(self) -> None:
@@ -83,32 +75,41 @@ class Witness:
             yield
             return
         self._evaluation = evaluation
+        guard, executed, eager = Guard(), Counter[str](), Counter[str]()
         try:
-            if self._missing:
+            with self._seeing(executed, eager, guard):
                 yield
-                report: dict[str, Any] = {"problems": [f"this TensorFlow has no {self._missing}"]}
-            else:
-                self._collected()  # of what ran before, unseen
-                executed: Counter[str] = Counter()
-                eager: Counter[str] = Counter()
-                with _seeing(executed, eager):
-                    yield
-                report = self._report(executed, eager)
-            self.reports += [{**self._head(each), **report} for each in self._watched]
+            report: dict[str, Any] = {}
+            parameters: list[dict[str, Any]] = []
+            with guard():
+                report, parameters = self._report(executed, eager), self._parameters()
+            problems = [*self._guard.problems, *guard.problems]
+            if problems:
+                report = {"problems": problems}  # what else was seen is not all that there was
+            self.reports += [{**self._head(each, parameters), **report} for each in self._watched]
         finally:
             self._watched.clear()
 
     @contextlib.contextmanager
     def learning(self) -> Iterator[None]:
         """Around what executes a function first, so that a later step which executes it can be told of."""
-        if self._missing or self._watched:
+        if self._watched:
             yield
             return
-        self._collected()
         executed: Counter[str] = Counter()
-        with _seeing(executed, Counter()):
+        with self._seeing(executed, Counter(), self._guard):
             yield
-        self._learn(executed)
+        with self._guard():
+            self._learn(executed)
+
+    @contextlib.contextmanager
+    def _seeing(self, executed: Counter[str], eager: Counter[str], guard: Guard) -> Iterator[None]:
+        """Count the functions that are executed, and products outside of them."""
+        with contextlib.ExitStack() as stack:
+            with guard():
+                self._collected()  # of what ran before, unseen
+                stack.enter_context(_called_back(executed, eager, guard))
+            yield
 
     def _learn(self, executed: Iterable[str]) -> list[str]:
         """Take in the graphs of functions that were executed for the first time; returns those that had been made."""
@@ -194,7 +195,7 @@ class Witness:
         """What stands in the names of the operations of layers kept in float32; None where none is."""
         return KEPT if self._precision.kept else None
 
-    def _head(self, number: int) -> dict[str, Any]:
+    def _head(self, number: int, parameters: Sequence[dict[str, Any]] = ()) -> dict[str, Any]:
         precision = self._precision
         rank, size = self._rank_and_size()
         head = observation.head(
@@ -208,7 +209,7 @@ class Witness:
             either=precision.either,
             tf32=precision.tf32,
             device=precision.device,
-            parameters=self._parameters(),
+            parameters=parameters,
             float32_parameters=precision.amp.level != "o3",
             evaluation=self._evaluation,
         )
@@ -227,25 +228,27 @@ class Witness:
 
 
 @contextlib.contextmanager
-def _seeing(executed: Counter[str], eager: Counter[str]) -> Iterator[None]:
-    """Count the functions that are executed, and products outside of them."""
+def _called_back(executed: Counter[str], eager: Counter[str], guard: Guard) -> Iterator[None]:
+    """Count, of the operations that TensorFlow executes, functions and products outside of them."""
 
     def see(
         op_type: str | bytes, inputs: Any, attrs: Any, outputs: Any, op_name: str | None = None, graph: Any = None
     ) -> None:
         if graph is not None:
             return
-        name = op_type.decode() if isinstance(op_type, bytes) else op_type
-        if context.context().has_function(name):
-            executed[name] += 1
-        elif base(name) in PRODUCTS or may_multiply(name):
-            eager[name] += 1
+        with guard():
+            name = op_type.decode() if isinstance(op_type, bytes) else op_type
+            if context.context().has_function(name):
+                executed[name] += 1
+            elif base(name) in PRODUCTS or may_multiply(name):
+                eager[name] += 1
 
     op_callbacks.add_op_callback(see)
     try:
         yield
     finally:
-        op_callbacks.remove_op_callback(see)
+        with guard():
+            op_callbacks.remove_op_callback(see)
 
 
 def _elements(variables: Iterable[Any]) -> dict[str, int]:

@@ -19,6 +19,7 @@ import tensorflow as tf
 from tensorflow.python.eager import context
 
 from recipes import levels, script
+from recipes.observation import Guard
 from recipes.tensorflow_ import devices, hardware, profiling, rewrite, xla
 from recipes.tensorflow_.gpus import capability_of
 from recipes.tensorflow_.hooks import after, naming_kerass_steps
@@ -146,14 +147,16 @@ class ScriptWitness(Witness):
     def watching(self) -> Iterator[None]:
         """The script runs in here."""
         with contextlib.ExitStack() as stack:
-            stack.enter_context(_once_begun(context.enable_graph_collection))
-            stack.enter_context(after(keras.Model, "__init__", self._made.append))
-            stack.enter_context(after(keras.Layer, "__init__", self._on_layer))
-            stack.enter_context(_in_scope_of_its_choice())
-            stack.enter_context(naming_kerass_steps())
-            stack.enter_context(after(keras.optimizers.Optimizer, "build", self._on_build))
-            stack.enter_context(after(keras.optimizers.LossScaleOptimizer, "__init__", self._on_scaling))
-            stack.enter_context(tf.variable_creator_scope(self._on_variable))
+            with self._guard():
+                stack.enter_context(_once_begun(self._guarded(context.enable_graph_collection)))
+                stack.enter_context(after(keras.Model, "__init__", self._made.append))
+                stack.enter_context(after(keras.Layer, "__init__", self._guarded(self._on_layer)))
+                stack.enter_context(_in_scope_of_its_choice(self._guard))
+                stack.enter_context(naming_kerass_steps())
+                stack.enter_context(after(keras.optimizers.Optimizer, "build", self._guarded(self._on_build)))
+                scaled = self._guarded(self._on_scaling)
+                stack.enter_context(after(keras.optimizers.LossScaleOptimizer, "__init__", scaled))
+                stack.enter_context(tf.variable_creator_scope(self._on_variable))
             stack.enter_context(self.step(WHOLE_RUN))
             yield
 
@@ -185,11 +188,19 @@ class ScriptWitness(Witness):
 
     def _on_variable(self, next_creator: Callable[..., tf.Variable], **kwargs: Any) -> tf.Variable:
         made = next_creator(**kwargs)
-        if made.trainable and made.dtype.is_floating:
-            self._variables.append(weakref.ref(made))
-        if not made.trainable and made.dtype == tf.int64 and made.name.split("/")[-1].split(":")[0] in COUNTS:
-            self._counts.append(made)
+        with self._guard():
+            if made.trainable and made.dtype.is_floating:
+                self._variables.append(weakref.ref(made))
+            if not made.trainable and made.dtype == tf.int64 and made.name.split("/")[-1].split(":")[0] in COUNTS:
+                self._counts.append(made)
         return made
+
+    def _guarded(self, told: Callable[..., Any]) -> Callable[..., None]:
+        def call(*given: Any) -> None:
+            with self._guard():
+                told(*given)
+
+        return call
 
     def _on_build(self, optimizer: keras.Optimizer) -> None:
         if not isinstance(optimizer, keras.optimizers.LossScaleOptimizer) and optimizer not in self._built:
@@ -230,7 +241,7 @@ class ScriptWitness(Witness):
 
 
 @contextlib.contextmanager
-def _in_scope_of_its_choice() -> Iterator[None]:
+def _in_scope_of_its_choice(guard: Guard) -> Iterator[None]:
     """Name the operations of layers that the script wants in float32 as those of `amp.keep_fp32` are named.
 
     A layer that holds others in half precision isn't named: theirs would be too.
@@ -238,9 +249,11 @@ def _in_scope_of_its_choice() -> Iterator[None]:
     original = keras.Layer.__call__
 
     def call(self: keras.Layer, *args: Any, **kwargs: Any) -> Any:
-        float32 = getattr(self, _CHOSEN, False) and all(
-            each.compute_dtype == "float32" for each in self._flatten_layers()
-        )
+        float32 = False
+        with guard():
+            float32 = getattr(self, _CHOSEN, False) and all(
+                each.compute_dtype == "float32" for each in self._flatten_layers()
+            )
         with tf.name_scope(KEPT) if float32 else contextlib.nullcontext():
             return original(self, *args, **kwargs)
 

@@ -19,6 +19,7 @@ from torch import nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
+from recipes.observation import Guard
 from recipes.torch_ import eager
 from recipes.torch_.observe import Witness
 from recipes.torch_.precision import Precision
@@ -43,6 +44,7 @@ class ScriptWitness:
         self._thread = threading.get_ident()
         self._hook: Any = None
         self._watched: _Watched | None = None
+        self._guard = Guard()
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
@@ -55,6 +57,9 @@ class ScriptWitness:
             yield
             if self._open is not None and self.steps >= self._due:
                 self._close()
+            if self._guard.problems:
+                head = Witness(nn.Module(), self.precision)._head(1, False)
+                self.reports.append({**head, "problems": self._guard.problems})
         finally:
             counting.remove()
             self._stop_waiting()
@@ -80,6 +85,11 @@ class ScriptWitness:
             self._hook = None
 
     def _on_forward(self, module: nn.Module, inputs: Any) -> None:
+        with self._guard():
+            self._move_on(module)
+
+    def _move_on(self, module: nn.Module) -> None:
+        """Begin or end a span where one is due."""
         if torch.compiler.is_compiling() or threading.get_ident() != self._thread or eager.in_backward():
             return
         if self._open is not None:

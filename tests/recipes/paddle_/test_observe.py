@@ -15,6 +15,7 @@ from recipes.levels import Amp, LossScale
 from recipes.paddle_ import devices
 from recipes.paddle_.observe import Witness
 from recipes.paddle_.precision import Precision
+from recipes.paddle_.precision import stepped as elements
 from tests.recipes.paddle_.forced import float32, forced
 
 
@@ -125,6 +126,23 @@ def test_what_the_lists_name_is_seen_of_the_model_and_not_of_the_loop_beside_it(
     assert report["unseen"] == []
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "paddle.base.core.get_low_precision_op_list",
+        "paddle.base.core.clear_low_precision_op_list",
+        "paddle.base.core.get_cublas_switch",
+        "recipes.paddle_.observe.stepped",
+        "recipes.paddle_.observe._work",
+    ],
+)
+def test_without_a_name_that_the_witness_needs_training_goes_on_and_is_unknown(monkeypatch, name):
+    monkeypatch.delattr(name)
+    found, report = train(float32())
+    assert (found["verdict"], name.rpartition(".")[2] in found["why"]) == ("unknown", True), found["why"]
+    assert report["calls"] == []
+
+
 def test_entries_that_nothing_matched_are_told_apart():
     class Net(nn.Sequential):
         def __init__(self):
@@ -144,6 +162,6 @@ def test_what_paddles_model_steps_is_seen():
     net, stepped = nn.Linear(4, 2), []
     model = paddle.Model(net)
     precision.prepare(model, paddle.optimizer.SGD(0.1, parameters=net.parameters()), nn.MSELoss())
-    precision.on_step.append(stepped.append)
+    precision.on_step.append(lambda optimizer: stepped.append(elements(optimizer)))
     precision.train_batch(model, numpy.ones((3, 4), numpy.float32), numpy.ones((3, 2), numpy.float32))
     assert stepped == [{"float32": 4 * 2 + 2}]

@@ -13,6 +13,7 @@ import pytest
 import tensorflow as tf
 from keras import layers
 from tensorflow.python.eager import context
+from tensorflow.python.framework import op_callbacks
 
 from recipes.levels import Amp, LossScale
 from recipes.tensorflow_ import hlo, observe, rewrite, shapes, xla
@@ -257,14 +258,29 @@ def test_an_audit_that_disagrees_is_unknown(monkeypatch):
     assert verdict(Training(Amp(level="o1"))) == "unknown"
 
 
-def test_without_tensorflows_private_names_it_is_unknown(monkeypatch):
-    monkeypatch.setattr(observe, "missing", lambda: "context.enable_graph_collection")
-    assert verdict(Training(Amp(level="o1"))) == "unknown"
+@pytest.mark.parametrize(
+    ("owner", "name"),
+    [
+        (context, "enable_graph_collection"),
+        (context, "export_run_metadata"),
+        (context.Context, "has_function"),
+        (op_callbacks, "add_op_callback"),
+        (op_callbacks, "remove_op_callback"),
+    ],
+)
+def test_without_one_of_tensorflows_private_names_training_goes_on_and_is_unknown(monkeypatch, owner, name):
+    monkeypatch.delattr(owner, name)
+    found = Training(Amp(level="o1")).run()
+    op_callbacks.clear_op_callbacks()
+    assert (found["verdict"], name in found["why"]) == ("unknown", True), found["why"]
 
 
-def test_the_private_names_that_are_used_are_there():
-    assert observe.missing() == ""
-    assert hasattr(context.context(), "has_function")
+def test_what_a_step_itself_raises_is_not_taken_for_a_failure_to_observe():
+    training = Training(Amp(level="o1"))
+    with pytest.raises(ZeroDivisionError), training.witness.step(1):
+        raise ZeroDivisionError
+    assert training.witness.reports == []
+    assert verdict(training) == "proved"
 
 
 def test_shapes_that_cannot_be_inferred_are_unknown(monkeypatch):
