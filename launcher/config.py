@@ -39,6 +39,8 @@ class Cell:
     """The words that chose its files, as Hydra takes them."""
     places: Mapping[str, Place] = field(default_factory=dict)
     """Where its values stand in people's own files, by dotted key."""
+    left_out: tuple[str, ...] = ()
+    """Words of all cells that its level has no use for."""
 
 
 def cells(composer: Composer, overrides: Sequence[Override]) -> list[Cell]:
@@ -79,6 +81,36 @@ def cells(composer: Composer, overrides: Sequence[Override]) -> list[Cell]:
     if len(found) > 1:
         _refuse_twins(found, swept_keys)
     return found
+
+
+def by_level(found: Iterable[Cell]) -> list[Cell]:
+    """The cells, those at o0 without what was typed for the other levels of the sweep."""
+    return [without_half(each) if {"amp", "amp.level"} & {key for key, _ in each.swept} else each for each in found]
+
+
+def without_half(cell: Cell) -> Cell:
+    """The cell without what only half precision has, where its level is o0 and the words are those of other levels."""
+    amp = cell.config.get("amp")
+    if not isinstance(amp, Mapping) or amp.get("level") != "o0":
+        return cell
+    swept = {key for key, _ in cell.swept}
+    idle = {each.key for each in cell.words if _is_of_half(each)} - swept
+    if not idle:
+        return cell
+    kept = {key: value for key, value in amp.items() if f"amp.{key}" not in idle}
+    scale = {} if any(key.partition(".")[0] == "loss_scale" for key in idle) else cell.config.get("loss_scale", {})
+    return dataclasses.replace(
+        cell,
+        config={**cell.config, "amp": kept, "loss_scale": scale},
+        words=tuple(each for each in cell.words if each.key not in idle),
+        left_out=tuple(each.typed for each in cell.words if each.key in idle),
+    )
+
+
+def _is_of_half(word: Override) -> bool:
+    if word.key.partition(".")[0] == "loss_scale":
+        return word.values[0] not in ("none", "auto")
+    return word.key.startswith("amp.") and word.key != "amp.level" and word.values[0] != "auto"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -71,9 +71,14 @@ def of_each(asked: Iterable[tuple[str, T]], make: Callable[[T], U], what: str) -
             refused.append((label, error))
     if not refused:
         return made
+    raise first_of(refused, count, what)
+
+
+def first_of(refused: Sequence[tuple[str, LauncherError]], count: int, what: str) -> LauncherError:
+    """The first of the refusals, which names those that it is about, unless they are all of the `count`."""
     first = refused[0][1]
     alike = [label for label, error in refused if str(error) == str(first)]
     if len(alike) == count:
-        raise first
+        return first
     named = ", ".join(alike[:MOST_NAMED]) + (f" and {len(alike) - MOST_NAMED} more" if alike[MOST_NAMED:] else "")
-    raise type(first)(placed(str(first), f" (in the {what}{'s' * (len(alike) > 1)} {named}; nothing was started)"))
+    return type(first)(placed(str(first), f" (in the {what}{'s' * (len(alike) > 1)} {named}; nothing was started)"))

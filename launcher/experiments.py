@@ -24,20 +24,23 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from launcher import comparison
 from launcher.comparison import Compare, Published
 from launcher.composer import Composer, conf_folder
-from launcher.config import cells
-from launcher.errors import UsageError
+from launcher.config import cells, without_half
+from launcher.errors import LauncherError, UsageError, first_of
 from launcher.overrides import is_key, parse
 from launcher.request import Request, Words
 from launcher.spec import make
 from recipes.typed import SettingsError, build, nearest
+
+T = TypeVar("T")
+U = TypeVar("U")
 
 KEY = "experiment="
 SCALE = "scale="
@@ -89,6 +92,8 @@ class Asked:
     request: Request
     """A cell and a job for each arm."""
     published: Published | None
+    impossible: tuple[tuple[str, str], ...] = ()
+    """Arms that are left out, with the reason."""
     smaller: tuple[str, ...] = ()
     """The words that make less of it, where it was asked for at its full size."""
 
@@ -174,11 +179,43 @@ def ask(name: str, experiment: Experiment, words: Sequence[str], config_dirs: Se
                 f"{swept}: experiment={name} has its own arms; give one value, which holds for all of them"
             )
         (cell,) = cells(composer, overrides)
-        found.append(dataclasses.replace(cell, swept=(("arm", names[index]),)))
-    arms = Request(composer=composer, overrides=(), cells=tuple(found), specs=tuple(make(cell) for cell in found))
-    smaller = () if wanted else tuple(f"{SCALE}{each}" for each in experiment.scales)
-    published = _annotated(experiment.published, other, scale, wanted)
-    return Asked(name=name, how=how, request=arms, published=published, smaller=smaller)
+        found.append(without_half(dataclasses.replace(cell, swept=(("arm", names[index]),))))
+    made, impossible = possible(list(zip(names, found, strict=True)), make)
+    specs, left = tuple(made.values()), tuple(found[index] for index in made)
+    return Asked(
+        name=name,
+        how=how,
+        request=Request(composer=composer, overrides=(), cells=left, specs=specs),
+        published=only(_annotated(experiment.published, other, scale, wanted), made, impossible),
+        impossible=impossible,
+        smaller=() if wanted else tuple(f"{SCALE}{each}" for each in experiment.scales),
+    )
+
+
+def possible(arms: Sequence[tuple[str, T]], make: Callable[[T], U]) -> tuple[dict[int, U], tuple[tuple[str, str], ...]]:
+    """What is made of each named arm, by its place; and the names of those of which nothing is, with the reason.
+
+    Raises the first `LauncherError` where it is the control's, or leaves fewer than two arms.
+    """
+    made: dict[int, U] = {}
+    refused: list[tuple[str, LauncherError]] = []
+    for index, (name, arm) in enumerate(arms):
+        try:
+            made[index] = make(arm)
+        except LauncherError as error:
+            refused.append((name, error))
+    if refused and (0 not in made or len(made) < 2):
+        raise first_of(refused, len(arms), "arm")
+    return made, tuple((name, str(error).partition("\n")[0]) for name, error in refused)
+
+
+def only(published: Published | None, made: Iterable[int], impossible: Sequence[tuple[str, str]]) -> Published | None:
+    """What was published of the arms that can be measured, with a note on the others."""
+    if published is None or not impossible:
+        return published
+    note = " ".join(f"Not measured here: {name} ({why})." for name, why in impossible)
+    arms = tuple(published.arms[index] for index in made)
+    return dataclasses.replace(published, arms=arms, note=f"{published.note} {note}".strip())
 
 
 def _annotated(published: Published | None, other: Form, scale: Form, wanted: str | None) -> Published | None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from launcher.arms import label_of
 from launcher.composer import Composer, own_folders
-from launcher.config import Cell, cells
+from launcher.config import Cell, by_level, cells
 from launcher.errors import UsageError, of_each
 from launcher.overrides import PASSED, Override, is_key, parse, passed
 from launcher.paths import expanded
@@ -113,7 +113,7 @@ def compose(words: Words) -> Request:
     overrides = tuple(parse(each, groups) for each in words.overrides)
     if words.arguments is not None:
         overrides = (*overrides, passed(words.arguments))
-    return Request(composer=composer, overrides=overrides, cells=tuple(cells(composer, overrides)))
+    return Request(composer=composer, overrides=overrides, cells=tuple(by_level(cells(composer, overrides))))
 
 
 def understand(request: Request, what: str = "cell") -> tuple[JobSpec, ...]:

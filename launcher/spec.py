@@ -111,6 +111,9 @@ def _make(cell: Cell) -> JobSpec:
     if launch.container.kind == "none" and (launch.image_is or any(key == "container" for key, _ in cell.swept)):
         # It is for the others, as in container=none,docker; or an experiment's, and this host is one made of it.
         launch = dataclasses.replace(launch, image=None)
+    if cell.left_out:
+        note = f"amp=o0 is float32, and takes none of {' '.join(cell.left_out)}"
+        launch = dataclasses.replace(launch, notes=(*launch.notes, note))
     return JobSpec(
         training=training,
         launch=launch,

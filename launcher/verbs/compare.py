@@ -80,15 +80,24 @@ def of_arms(
     comparison.check(specs)
     settled = [comparison.settled(spec, how) for spec in specs]
     found = [facts] * len(settled) if facts else probe_each(settled)
+    impossible = asked.impossible if asked else ()
+    published = asked.published if asked else None
     try:
-        plans = _resolved(settled, found)
+        if asked:
+            labelled = [(_label(spec), (spec, each)) for spec, each in zip(settled, found, strict=True)]
+            made, refused = experiments.possible(labelled, lambda arm: resolve(*arm))
+            plans, impossible = list(made.values()), (*impossible, *refused)
+            published = experiments.only(published, made, refused)
+        else:
+            plans = _resolved(settled, found)
     except LauncherError as error:
         if asked and asked.smaller and not found[0].gpus and found[0].slurm is None:
             raise type(error)(f"{error}; {_smaller(asked)}") from None
         raise
     name = specs[0].launch.name or (asked.name if asked else None)
-    whole = comparison.make(plans, how, name, asked.published if asked else None)
-    advice = whole.advice
+    whole = comparison.make(plans, how, name, published)
+    left_out = tuple(f"{name} is left out: {why}" for name, why in impossible)
+    advice = (*left_out, *whole.advice)
     if asked and asked.smaller and any(arm.settings["device"] == "cpu" for arm in whole.arms):
         advice = (f"its full size is for a GPU, and here a CPU has it; {_smaller(asked)}", *advice)
     return dataclasses.replace(whole, command=tuple(arguments), advice=advice), found[0]
@@ -110,8 +119,12 @@ def _carry_out(whole: Plan, facts: Facts, specs: Sequence[JobSpec], *, look: boo
 
 def _resolved(specs: Sequence[JobSpec], facts: Sequence[Facts]) -> list[Plan]:
     """The plan of each arm. Raises `LauncherError`, which names the arms that can't be where others can."""
-    labelled = [(arms.label_of(spec.swept), (spec, each)) for spec, each in zip(specs, facts, strict=True)]
+    labelled = [(_label(spec), (spec, each)) for spec, each in zip(specs, facts, strict=True)]
     return of_each(labelled, lambda asked: resolve(*asked), "arm")
+
+
+def _label(spec: JobSpec) -> str:
+    return arms.label_of(spec.swept)
 
 
 def describe(whole: Plan) -> list[str]:

@@ -17,7 +17,7 @@ from containers.runtime import Runtime
 from launcher import arms, comparison, execute, plan, runs, script
 from launcher.comparison import Compare
 from launcher.composer import Composer
-from launcher.config import cells
+from launcher.config import by_level, cells
 from launcher.contained import ContainerPlan
 from launcher.errors import UsageError
 from launcher.overrides import parse
@@ -55,7 +55,7 @@ if (done + 1) * every < total:
 
 
 def specs(*words: str) -> list[JobSpec]:
-    return [make(cell) for cell in cells(Composer(), [parse(word) for word in words])]
+    return [make(cell) for cell in by_level(cells(Composer(), [parse(word) for word in words]))]
 
 
 def whole(*words: str, how: Compare | None = None, facts=LAPTOP) -> Plan:
@@ -165,6 +165,33 @@ def test_words_that_list_no_arms_are_told_how_to(word, complaint):
 def test_what_a_comparison_decides_itself_is_refused(word):
     with pytest.raises(UsageError, match=f"{word}: a comparison measures compare.rounds blocks of compare.steps steps"):
         comparison.check_words([parse(word)])
+
+
+@pytest.mark.parametrize(
+    ("words", "dropped"),
+    [
+        (("amp=o0,o1,o2", "amp.dtype=float16"), "amp.dtype=float16"),
+        (("amp=o0,o2", "loss_scale=dynamic", "amp.dtype=float16"), "loss_scale=dynamic amp.dtype=float16"),
+        (("amp=o0,o2", "loss_scale.init=8", "loss_scale=static", "amp.dtype=float16"), "loss_scale.init=8"),
+        (("amp=o0,o1", "amp.deny=[linear]", "amp.keep_fp32=[head]"), "amp.deny=[linear] amp.keep_fp32=[head]"),
+    ],
+)
+def test_what_cannot_apply_to_o0_does_not_and_that_is_said(words, dropped):
+    found = whole(*words)
+    control, *others = found.arms
+    assert (control.settings["amp"]["level"], control.settings["amp"]["dtype"]) == ("o0", "auto")
+    assert control.settings["loss_scale"]["mode"] == "auto"
+    assert not control.settings["amp"]["deny"]
+    assert not any(word.startswith(("amp.", "loss_scale")) for word in control.words)
+    for each in dropped.split():
+        assert all(each.partition("=")[0] in " ".join(other.words) for other in others if "." in each.partition("=")[0])
+    (note,) = [line for line in found.advice if line.startswith("amp=o0 is float32, and takes none of")]
+    assert dropped.split()[0] in note
+
+
+def test_what_was_typed_for_o0_alone_is_refused_as_before():
+    with pytest.raises(UsageError, match=r"amp\.dtype=float16 with amp=o0: o0 is float32"):
+        specs("amp=o0", "amp.dtype=float16")
 
 
 def test_a_block_has_a_step_that_is_timed_whatever_is_observed():

@@ -7,6 +7,7 @@ import functools
 import itertools
 import json
 import re
+from pathlib import Path
 
 import pytest
 
@@ -315,6 +316,49 @@ def test_a_file_of_ones_own_that_is_wrong_is_refused_by_its_name(tmp_path, text,
     path.write_text(text)
     with pytest.raises(UsageError, match=rf"mine.yaml(:\d+)?: .*{re.escape(complaint)}"):
         experiments.find("mine", [tmp_path])
+
+
+IMPOSSIBLE = """
+words: [recipe=mnist, framework=tensorflow, gpus=0, data=synthetic]
+arms:
+  - {name: whole, words: [amp=o0]}
+  - {name: half, words: [amp=o1]}
+  - {name: float16, words: [amp=o1, amp.dtype=float16]}
+  - {name: nonsense, words: [amp=o2, "amp.deny=[MatMul]"]}
+published: {source: a page, hardware: a GPU, arms: [{rate: 1}, {rate: 2}, {rate: 3}, {rate: 4}]}
+"""
+
+
+def of_file(folder: Path) -> Plan:
+    found = experiments.find("mine", [folder])
+    assert found is not None
+    asked = experiments.ask("mine", found, ["experiment=mine"], [folder])
+    facts = dataclasses.replace(LAPTOP, packages=EVERYTHING)
+    return compare.of_arms(asked.request.specs, asked.how, (), asked=asked, facts=facts)[0]
+
+
+def test_arms_that_cannot_be_had_are_named_and_the_others_are_planned(tmp_path):
+    path = tmp_path / "experiment" / "mine.yaml"
+    path.parent.mkdir()
+    path.write_text(IMPOSSIBLE)
+    whole = of_file(tmp_path)
+    assert [comparison.label(arm) for arm in whole.arms] == ["whole", "half"]
+    assert [arm.rate for arm in whole.published.arms] == [1, 2]
+    assert any(line.startswith("float16 is left out: TensorFlow's graph rewrite is bf") for line in whole.advice)
+    assert any(line.startswith("nonsense is left out: amp.deny with amp=o2: in Ten") for line in whole.advice)
+    assert "Not measured here: nonsense (" in whole.published.note
+    assert "Not measured here: float16 (" in whole.published.note
+    path.write_text(IMPOSSIBLE.replace("name: whole, words: [amp=o0]", "name: whole, words: [amp=o1, xla=true]"))
+    with pytest.raises(UsageError, match=r"XLA bypasses the graph rewrite .*\(in the arm whole; nothing was started"):
+        of_file(tmp_path)
+
+
+def test_what_only_half_precision_has_does_not_hold_for_the_float32_arm():
+    whole = planned("alcf_gan", "scale=smoke", "amp.dtype=float16", "amp.keep_fp32=[*dense]")
+    control, half = whole.arms[0], whole.arms[2]
+    assert control.settings["amp"] == {**half.settings["amp"], "level": "o0", "dtype": "auto", "keep_fp32": []}
+    note = "amp=o0 is float32, and takes none of amp.dtype=float16 amp.keep_fp32=[*dense]"
+    assert note in whole.advice
 
 
 @pytest.mark.parametrize("name", ["two words", "a;b", "x" * 61])

@@ -271,6 +271,7 @@ def test_an_audit_that_disagrees_is_unknown(monkeypatch):
 def test_without_one_of_tensorflows_private_names_training_goes_on_and_is_unknown(monkeypatch, owner, name):
     monkeypatch.delattr(owner, name)
     found = Training(Amp(level="o1")).run()
+    monkeypatch.undo()
     op_callbacks.clear_op_callbacks()
     assert (found["verdict"], name in found["why"]) == ("unknown", True), found["why"]
 
