@@ -63,7 +63,7 @@ def join(device: str, planned: int | None, environ: Mapping[str, str]) -> World:
     number = int(environ.get("FLAGS_selected_gpus", "0").split(",")[0])
     paddle.set_device(f"gpu:{number}" if kind == "cuda" else "cpu")
     if size > 1:
-        # Behind the environment's back Paddle would take NCCL for the GPUs that it was built for, on a CPU as well.
+        # Paddle's default is the backend of the GPUs that it was built for, on a CPU too.
         os.environ.setdefault("PADDLE_DISTRI_BACKEND", "nccl" if kind == "cuda" else "gloo")
         distributed.init_parallel_env()
     visible = visible_gpus(paddle.device.cuda.device_count())

@@ -98,6 +98,12 @@ def test_the_scale_stays_within_its_bounds(overflows):
         assert ours.iterate(bad) == rule.scale
 
 
+@pytest.mark.parametrize(("preset", "last"), [("tf", 1.0), ("keras", 0.125)])
+def test_tensorflow_1s_scale_has_a_floor_and_kerass_has_none(preset, last):
+    ours = moved(PRESETS[preset])
+    assert [ours.iterate(True) for _ in range(18)][-1] == last
+
+
 def test_a_scale_never_grows_to_infinity():
     ours = moved(LossScale(mode="dynamic", init=2.0**127, growth_every=1))
     assert [ours.iterate(False) for _ in range(2)] == [2.0**127, 2.0**127]
