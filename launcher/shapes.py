@@ -33,7 +33,7 @@ SUBMISSION: Shape = {
     "process": _PROCESS,
 }
 STOPPED: Shape = {"step": WHOLE, "why": TEXT}
-FAILED: Shape = {"reason": TEXT, "rank": WHOLE}
+FAILED: Shape = {"reason": TEXT, "trace": TEXT, "rank": WHOLE}
 PLAN: Shape = {
     **dict.fromkeys(("name", "recipe", "framework", "mechanism", "queue", "host", "run_root", "code"), TEXT),
     "words": [TEXT],

@@ -196,6 +196,11 @@ def log_tail(folder: Path, attempt: int = 0, count: int = LOG_LINES) -> tuple[Pa
         return (said[0], list(said[1])) if said else (place_of(folder), [])
     number = attempt or max(runs.attempts(folder), default=0)
     candidates = [folder / "attempts" / str(number) / name for name in ("stderr.log", "stdout.log")]
+    first = runs.read_known(folder / "attempts" / str(number) / "failed.json")
+    plan = runs.read_if_whole(folder / "plan.json")
+    if first.get("trace") and any(plan.get(key) not in (None, 1) for key in ("processes", "nodes")):
+        # The log ends with what the last rank said, which failed because the first one had gone.
+        return f"the traceback of rank {first.get('rank', 0)}", first["trace"].splitlines()[-count:]
     for path in (*candidates, folder / "launch.log"):
         if lines := without_torchruns_report(follow.tail(path, count + LONGEST_REPORT)):
             return path, lines[-count:]

@@ -80,8 +80,11 @@ class RunFolder:
         self.stop.unlink(missing_ok=True)
 
 
-def first_failure(run: Path | None, rank: int, reason: str, environ: Mapping[str, str] = os.environ) -> str:
-    """Why the first process of this attempt failed: `reason` itself, where no other has said so before.
+def first_failure(
+    run: Path | None, rank: int, reason: str, environ: Mapping[str, str] = os.environ, trace: str = ""
+) -> str:
+    """Why the first process of this attempt failed: `reason` itself, where no other has said so before. `trace` is its
+    traceback, which those of the others follow in the log.
 
     Later ones fail because that one has gone, or are killed before they can say anything: torchrun ends all others.
     """
@@ -91,7 +94,7 @@ def first_failure(run: Path | None, rank: int, reason: str, environ: Mapping[str
         return own
     first = run / "attempts" / attempt / "failed.json"
     aside = first.with_name(f".failed.json.{rank}")
-    write_json(aside, {"schema": 1, "rank": rank, "reason": own, "time": now()})
+    write_json(aside, {"schema": 1, "rank": rank, "reason": own, "trace": trace, "time": now()})
     try:
         os.link(aside, first)  # fails where it is there, which renaming would not
     except FileExistsError:

@@ -59,7 +59,7 @@ def main(
     except Exception as error:
         traceback.print_exc()
         if run is not None:
-            run.leave_first_failure(f"{type(error).__name__}: {error}")
+            run.leave_first_failure(f"{type(error).__name__}: {error}", traceback.format_exc())
         return FAILED
     leave(run)
     return run.exit_code

@@ -86,9 +86,9 @@ class Run(ABC):
         if self._ranks.rank == 0:
             print(text, flush=True)
 
-    def leave_first_failure(self, reason: str) -> None:
+    def leave_first_failure(self, reason: str, trace: str = "") -> None:
         """The same where this rank alone may have failed, or has because another one did: that one's reason is told."""
-        self.leave_failure(run_folder.first_failure(self._chosen.run, self._ranks.rank, reason))
+        self.leave_failure(run_folder.first_failure(self._chosen.run, self._ranks.rank, reason, trace=trace))
 
     def leave_failure(self, reason: str) -> None:
         """Write a result that says why the run broke off, if it had begun to train. Asks nothing of other ranks."""

@@ -2,6 +2,7 @@ import pytest
 
 from launcher import runs, summary
 from launcher.states import State
+from recipes import run_folder
 
 from .run_folders import finished, make, result, state
 
@@ -234,3 +235,19 @@ def test_a_runs_gpus_are_summed_up_as_they_were_sampled(tmp_path):
         "2026/11/21 00:00:10.000, 0, GPU-a, 73728, 81920, 100, [N/A]\n"
     )
     assert summary.gpus(tmp_path) == [("GPUs", "72.0 of 80.0 GiB at most, 90% busy on average, 300 W on average")]
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_of_several_ranks_the_traceback_of_the_first_that_failed_is_shown(tmp_path, processes):
+    logs = tmp_path / "attempts/1"
+    logs.mkdir(parents=True)
+    runs.write_json(tmp_path / "plan.json", {"processes": processes, "nodes": 1})
+    (logs / "stderr.log").write_text("Traceback of rank 0\nRuntimeError: connection reset\n")
+    environment = {"LAUNCHER_ATTEMPT": "1"}
+    run_folder.first_failure(tmp_path, 1, "ValueError: a bad label", environment, "  in loss\nValueError: a bad label")
+    run_folder.first_failure(tmp_path, 0, "RuntimeError: connection reset", environment, "RuntimeError: reset")
+    path, lines = summary.log_tail(tmp_path, 1)
+    if processes == 1:
+        assert (path, lines[-1]) == (logs / "stderr.log", "RuntimeError: connection reset")
+    else:
+        assert (path, lines) == ("the traceback of rank 1", ["  in loss", "ValueError: a bad label"])
