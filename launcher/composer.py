@@ -228,6 +228,14 @@ def own_folders() -> tuple[Path, ...]:
     return tuple(found)
 
 
+def add_own_recipes(folder: Path) -> None:
+    """Make the recipes that a folder of configuration has in `recipes/` known."""
+    if (folder / "recipes").is_dir():
+        from recipes.recipe import add_folder
+
+        add_folder((folder / "recipes").absolute())
+
+
 def conf_folder() -> Path:
     """Where the shipped configuration lies: inside the installed package, or beside it in a checkout."""
     installed = Path(__file__).parent / "conf"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, get_args
 
 from launcher import (
     code_store,
@@ -29,7 +29,8 @@ from launcher.slurm import check as slurm_check
 from launcher.spec import JobSpec
 from launcher.user_script import ScriptPlan
 from recipes import levels, script, settings
-from recipes.recipe import find
+from recipes.levels import Framework
+from recipes.recipe import NAMES, find
 from recipes.settings import Settings
 from recipes.typed import SettingsError, build, convert, not_a_choice, plain, refuse_control_characters, show
 
@@ -163,7 +164,11 @@ def from_json(values: Mapping[str, Any]) -> Plan:
 
 def _settings(plan: Plan) -> dict[str, Any]:
     """A plan's settings with every value of its type. Raises `SettingsError`."""
-    train: Any = convert(plan.settings.get("train"), find(plan.recipe).settings, "settings.train")
+    train: Any = plan.settings.get("train")
+    if plan.recipe in NAMES:  # one of a person's own is in the run's code, and is not looked for here
+        train = convert(train, find(plan.recipe).settings, "settings.train")
+    elif not isinstance(train, Mapping):
+        raise SettingsError("settings.train should be a group of keys", "settings.train")
     values = build(Settings, {**plan.settings, "train": None}, prefix="settings.")
     return dict(plain(dataclasses.replace(values, train=train)))
 
@@ -173,7 +178,7 @@ def _check_whole(plan: Plan) -> None:
     slurm = plan.cluster["kind"] == "slurm"
     for key, right in (
         ("queue", plan.queue == ("slurm" if slurm else "direct")),
-        ("framework", plan.framework in find(plan.recipe).trainers),
+        ("framework", plan.framework in (find(plan.recipe).trainers if plan.recipe in NAMES else get_args(Framework))),
         ("nodes", plan.nodes == 1 or (slurm and plan.nodes > 1)),
         ("processes", plan.processes >= 1),
         ("gpus", plan.gpus >= 0),

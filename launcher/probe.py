@@ -33,6 +33,7 @@ from launcher.remote.sessions import ends_at_logout
 from launcher.schema import SlurmCluster
 from launcher.spec import JobSpec
 from recipes import allotment, script
+from recipes.recipe import NAMES
 from recipes.typed import SettingsError, build, plain
 
 # Where an engine listens and how Apptainer works here. None of them holds a secret.
@@ -187,6 +188,9 @@ def code_root() -> Path:
 def code_files(specs: Sequence[JobSpec] = ()) -> Mapping[str, Path]:
     """The files that the jobs run: those of the training side, and those of the users' own scripts."""
     files = snapshot.collect(code_root())
+    if any(spec.recipe.name not in NAMES for spec in specs):
+        for folder in list(recipes.__path__)[1:]:
+            files = {**snapshot.collect(Path(folder)), **files}  # under the same names; ours stay what they are
     for named in _named_scripts(specs):
         files.update(user_code.collect(user_code.absolute(named), _included(specs, named)).files)
     return files

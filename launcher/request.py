@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from launcher.arms import label_of
-from launcher.composer import Composer, own_folders
+from launcher.composer import Composer, add_own_recipes, own_folders
 from launcher.config import Cell, by_level, cells
 from launcher.errors import UsageError, of_each
 from launcher.overrides import PASSED, Override, is_key, parse, passed
@@ -84,10 +84,13 @@ def take_apart(words: Sequence[str], own: Sequence[str] = ()) -> Words:
             there = ["--config-dir", "--cfg", "--multirun", "--help", *(f"--{each}" for each in own)]
             hint = _instead(flag.lstrip("-"), inline, overrides)
             raise UsageError(f"{flag} is not a flag here (there are {', '.join(there)}){hint}")
+    config_dirs = (*folders, *own_folders())
+    for folder in config_dirs:
+        add_own_recipes(folder)
     return Words(
         overrides=tuple(overrides),
         arguments=arguments,
-        config_dirs=(*folders, *own_folders()),
+        config_dirs=config_dirs,
         cfg="cfg" in flags,
         help="help" in flags,
         json="json" in flags,

@@ -5,8 +5,10 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
+import recipes
 from recipes.typed import SettingsError, at_least, nearest, show
 
 NAMES = ("mnist", "resnet50", "efficientnet", "gan", "simplenet", "script")
@@ -99,9 +101,29 @@ class Recipe:
     """The settings that its trainers read, besides `train`; None is all of them."""
 
 
+def add_folder(folder: Path) -> None:
+    """Make the recipes in a folder of a person's own known, which is shaped like this package."""
+    if str(folder) not in recipes.__path__:
+        recipes.__path__.append(str(folder))
+
+
 def find(name: str) -> Recipe:
-    """The recipe of that name. Raises `SettingsError` for an unknown one."""
-    if name not in NAMES:
+    """The recipe of that name: one of ours, or of a person's own, which lies in an added folder or, in a job's code,
+    beside ours. Raises `SettingsError` for an unknown one, and for one of a person's own that can't be imported."""
+    if name in NAMES:
+        recipe: Recipe = importlib.import_module(f"recipes.{name}").RECIPE
+        return recipe
+    if not _is_own(name):
         raise SettingsError(f"recipe={name} is not one of {', '.join(NAMES)}{nearest(name, NAMES)}", "recipe")
-    recipe: Recipe = importlib.import_module(f"recipes.{name}").RECIPE
-    return recipe
+    try:
+        own = importlib.import_module(f"recipes.{name}").RECIPE
+    except Exception as error:  # whatever a person's own code raises
+        raise SettingsError(f"recipe={name} can't be imported: {type(error).__name__}: {error}", "recipe") from error
+    if not isinstance(own, Recipe) or own.name != name:
+        raise SettingsError(f'recipe={name}: its RECIPE should be a Recipe(name="{name}", ...)', "recipe")
+    return own
+
+
+def _is_own(name: str) -> bool:
+    files = [Path(folder, f"{name}.py") for folder in recipes.__path__] if name.isidentifier() else []
+    return any("\nRECIPE = " in each.read_text(encoding="utf-8", errors="replace") for each in files if each.is_file())

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from launcher.__main__ import main
 from launcher.completion import candidates
+from launcher.composer import conf_folder
 from recipes.typed import plain
 from tests.launcher.hosts import LAPTOP
 
@@ -111,3 +115,96 @@ def test_its_files_are_choices_of_help_and_completion(own: Path, capsys: pytest.
     assert candidates("amp-launcher cluster=b") == ["cluster=big"]
     assert main(["run", "--help"]) == 0
     assert "cluster=big|local|slurm|ssh" in capsys.readouterr().out
+
+
+RECIPE = """\
+from dataclasses import dataclass
+
+from recipes.recipe import DataLayout, Recipe
+from recipes.typed import setting
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MineSettings:
+    lr: float = setting(0.1, "learning rate")
+
+
+RECIPE = Recipe(
+    name="mine",
+    settings=MineSettings,
+    batch=32,
+    epochs=1,
+    trainers={"torch": "recipes.torch_.mine"},
+    data={"digits": DataLayout(samples=1536)},
+)
+"""
+TRAINER = """\
+import torch
+
+from recipes.data import images
+from recipes.torch_ import loop
+from recipes.torch_.supervised import make_step, to_device
+
+
+def train(run):
+    data = images.load(run.settings.data, run.settings.seed)
+    inputs, labels = to_device(data.train, run.world.device)
+    net = run.precision.cast(torch.nn.Sequential(torch.nn.Flatten(), torch.nn.LazyLinear(10)))
+    net(run.precision.input(inputs[:1]))
+    model = run.wrap(net)
+    optimizer = run.precision.optimizer(model, torch.optim.SGD(net.parameters(), lr=run.settings.train.lr))
+
+    def loss_of(chosen):
+        output = model(run.precision.input(inputs[chosen])).float()
+        return torch.nn.functional.cross_entropy(output, labels[chosen])
+
+    run.fit(
+        model=net,
+        optimizers=[optimizer],
+        step=make_step(run, model, optimizer, loss_of, 0.0),
+        evaluate=None,
+        samples=len(data.train),
+        data="mine",
+        data_digest=data.digest(),
+    )
+
+
+if __name__ == "__main__":
+    loop.start("mine", train)
+"""
+
+
+def launch(tmp_path: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(conf_folder().parent),
+        "XDG_CONFIG_HOME": str(tmp_path / "config"),
+        "XDG_STATE_HOME": str(tmp_path / "state"),
+        "OMP_NUM_THREADS": "1",
+    }
+    argv = [sys.executable, "-m", "launcher", *words]
+    return subprocess.run(argv, capture_output=True, text=True, env=environment, timeout=120)
+
+
+def test_a_recipe_of_ones_own_trains_is_proved_and_goes_on(own: Path, tmp_path: Path) -> None:
+    for name, text in {
+        "recipes/mine.py": RECIPE,
+        "recipes/torch_/mine.py": TRAINER,
+        "recipe/mine.yaml": "# @package _global_\nrecipe: mine\n",
+    }.items():
+        (own / name).parent.mkdir(parents=True, exist_ok=True)
+        (own / name).write_text(text)
+    words = ["recipe=mine", "amp=o1", "steps=3", "train.lr=0.2", "telemetry.every=0", f"run_root={tmp_path}/runs"]
+    done = launch(tmp_path, *words)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "proved: bfloat16" in done.stdout
+    (run,) = (each for each in (tmp_path / "runs").iterdir() if each.name[:1].isdigit())
+    (own / "recipes" / "mine.py").unlink()  # the run has its own copy
+    again = launch(tmp_path, "resume", run.name, "steps=5", f"run_root={tmp_path}/runs")
+    assert again.returncode == 0, again.stdout + again.stderr
+    refused = launch(tmp_path, *words)
+    assert "recipe=mine is not one of mnist" in refused.stderr
+    (own / "recipes" / "mine.py").write_text("1 / 0\nRECIPE = None\n")
+    refused = launch(tmp_path, *words)
+    assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
+    assert "recipe=mine can't be imported: ZeroDivisionError" in refused.stderr
