@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import os
 import stat
@@ -117,6 +118,8 @@ def _make(folder: Path) -> None:
     """The folder that a run is brought into. Raises `UsageError`."""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if folder.is_symlink():
+            raise OSError(errno.ELOOP, "a link stands in its place")
     except OSError as error:
         raise UsageError(
             f"fetch: {folder} can't be made: {error.strerror}; name with to=FOLDER one that you may write to"

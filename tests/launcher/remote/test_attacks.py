@@ -392,6 +392,10 @@ def test_a_fetch_follows_no_link_in_the_folder_that_it_brings_to(victim, tmp_pat
     victim.liar.says(answering("contents", "answer([['x', 5, 6]])") + answering("files", served))
     assert victim.type_only("fetch", RUN, f"to={victim.outside}").code == 0
     assert (victim.outside / "precious").read_text() == "precious" and (target / "x").read_text() == "owned"
+    (tmp_path / "shared").mkdir()
+    (tmp_path / "shared" / RUN).symlink_to(target)
+    refused = victim.type_only("fetch", RUN, f"to={tmp_path / 'shared'}")
+    assert refused.code == 2 and "a link stands in its place" in refused.err
 
 
 def test_what_was_fetched_is_a_copy_that_nothing_is_done_to(victim, tmp_path):
