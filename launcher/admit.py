@@ -125,10 +125,15 @@ def name(value: Any, what: str) -> str:
     raise Refused(f"{what} is {_shown(value)} and should be the name of a file")
 
 
+def is_path(value: Any) -> bool:
+    """Whether a value is a relative path of such components."""
+    parts = value.split("/", DEEPEST) if isinstance(value, str) and len(value) <= LONGEST_PATH else []
+    return 0 < len(parts) <= DEEPEST and all(map(is_name, parts))
+
+
 def path(value: Any, what: str) -> str:
     """A relative path of such components. Raises `Refused`."""
-    parts = value.split("/", DEEPEST) if isinstance(value, str) and len(value) <= LONGEST_PATH else []
-    if 0 < len(parts) <= DEEPEST and all(map(is_name, parts)):
+    if is_path(value):
         return str(value)
     raise Refused(f"{what} is {_shown(value)} and should be a path inside the folder")
 

@@ -12,17 +12,16 @@ from pathlib import Path
 from typing import Any
 
 from launcher import admit, log_pieces, queues, runs, states, stopping, summary
-from launcher.admit import LATEST, Refused
+from launcher.admit import Refused
 from launcher.errors import UsageError
 from launcher.queues import Seen
+from launcher.remote.pointers import OURS
 from launcher.remote.requests import LONGEST_SMALL, MOST_ATTEMPTS, MOST_FILES, PIECE, of_run
 from launcher.runs import Run
 from launcher.states import State
 
 ROOM = 2**22
 """Bytes of a run's files in one answer: escaped as JSON they are six times as many at most."""
-NOTHING = (0, hashlib.sha256().hexdigest())
-"""What is known of a file of which nothing was brought: its size, and a digest of its end."""
 CHUNK = 2**20
 
 
@@ -200,8 +199,9 @@ def remove(runs: Sequence[Mapping[str, str]], force: bool) -> None:
 
 def contents(root: str, id: str) -> list[list[Any]]:
     """Every file of a run that may be fetched: its name, size and time of change. Secrets stay, and so does what the
-    other side would not write: names that can't be shown, and more files than it takes."""
+    other side would not write: names that can't be shown or are its own, and more files than it takes."""
     found: list[list[Any]] = []
+    left: list[str] = []
     top = Path(root, id)
     if not top.is_dir():
         raise UsageError(f"there is no run {id} in {root} on {platform.node()}")
@@ -212,19 +212,12 @@ def contents(root: str, id: str) -> list[list[Any]]:
             if name.startswith(".") or path.is_symlink() or not path.is_file():
                 continue
             inside, stamp = str(path.relative_to(top)), path.stat()
-            try:
-                entry = [
-                    admit.path(inside, "a file"),
-                    stamp.st_size,
-                    admit.whole(stamp.st_mtime_ns, "its time", LATEST),
-                ]
-            except Refused as error:
-                _say(f"left there: {error}")
-                continue
-            if len(found) == MOST_FILES:
-                _say(f"left there: all files after the first {MOST_FILES}")
-                return found
-            found.append(entry)
+            if not admit.is_path(inside) or inside.casefold() in OURS or len(found) == MOST_FILES:
+                left.append(inside)
+            else:
+                found.append([inside, stamp.st_size, max(0, stamp.st_mtime_ns)])
+    if left:
+        _say(f"{len(left)} files stay there, as {left[0]!a}: no such name is fetched, nor more than {MOST_FILES} files")
     return found
 
 

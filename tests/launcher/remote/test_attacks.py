@@ -747,3 +747,16 @@ def test_a_host_that_begins_wrong_costs_one_line(victim, body, transport):
     assert said.code == 0 and OTHER in said.out and "unreachable" in said.out
     assert len([line for line in said.out.splitlines() if line.startswith("liar: ")]) == 1
     assert said.seconds < 3 * SECONDS + 8
+
+
+def test_an_honest_host_keeps_what_would_not_be_taken_and_says_so(victim, tmp_path):
+    there = tmp_path / "there"
+    there.mkdir()
+    folder = run_folders.finished(there, RUN)
+    for name in ("known.json", "line\nend", "note.txt"):
+        (folder / name).write_text("x")
+    address = victim.liar.address("honest", python=sys.executable)
+    pointers.write(victim.run, Pointer(address=address, root=str(there), token="t", created=time.time()))
+    said = victim.type_only("fetch", RUN)
+    assert said.code == 0 and "honest: 2 files stay there, as 'known.json'" in said.err
+    assert (victim.run / "note.txt").exists() and not (victim.run / "line\nend").exists()
