@@ -760,3 +760,9 @@ def test_an_honest_host_keeps_what_would_not_be_taken_and_says_so(victim, tmp_pa
     said = victim.type_only("fetch", RUN)
     assert said.code == 0 and "honest: 2 files stay there, as 'known.json'" in said.err
     assert (victim.run / "note.txt").exists() and not (victim.run / "line\nend").exists()
+
+
+def test_a_run_that_a_host_says_it_ended_and_cannot_show_is_not_taken_for_ended(victim):
+    victim.liar.says(answering("look", "look(None)"))
+    said = victim.type_only("cancel", "--now", RUN)
+    assert said.code == 3 and BAD in said.out
