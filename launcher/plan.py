@@ -32,6 +32,7 @@ from recipes import levels, script, settings
 from recipes.levels import Framework
 from recipes.recipe import NAMES, find
 from recipes.settings import Settings
+from recipes.trainer.tf32 import resolve_tf32
 from recipes.typed import SettingsError, build, convert, not_a_choice, plain, refuse_control_characters, show
 
 PLACEHOLDER = "RUN_ID"
@@ -93,6 +94,9 @@ class Plan:
     after: str | None = None
     swept: tuple[tuple[str, Any], ...] = ()
     advice: tuple[str, ...] = ()
+    precision: dict[str, Any] = field(default_factory=dict)
+    """What `auto` became: `dtype`, `loss_scale` (the mode), `tf32`; null where the GPU decides, of which nothing is
+    known."""
     command: tuple[str, ...] = field(default=())
     """The overrides as typed."""
     comparison: Compare | None = None
@@ -252,6 +256,7 @@ def _resolve(spec: JobSpec, facts: Facts) -> Plan:
         recipe=spec.recipe.name,
         framework=training.framework,
         mechanism=mechanism,
+        precision=_precision(spec, device, dtype, capability),
         settings=plain(settled),
         words=_with_absolute_folder(spec.words, settled),
         trainer=spec.recipe.trainers[training.framework],
@@ -328,6 +333,23 @@ def _capability(spec: JobSpec, facts: Facts, gpus: tuple[Gpu, ...], count: int) 
     if isinstance(cluster, SlurmCluster):
         return slurm_check.capability(cluster, facts) if count else None
     return min((each for gpu in gpus if (each := gpu.compute_capability) is not None), default=None)
+
+
+def _precision(spec: JobSpec, device: str, dtype: str, capability: tuple[int, int] | None) -> dict[str, Any]:
+    """What the level's `auto`s are on that device; empty for a script that nothing of ours is applied to."""
+    training, amp = spec.training, spec.training.amp
+    if spec.recipe.name == "script" and (training.train.bare or training.train.precision == "script"):
+        return {}
+    env = {name: value for name, value in spec.launch.env.items() if value is not None}
+    unknown = device == "cuda" and capability is None
+    open_dtype = unknown and amp.dtype == "auto" and amp.level != "o0"
+    scale = levels.resolve_scale(training.loss_scale, amp.level, dtype, amp.master_weights)
+    tf32 = resolve_tf32(training.tf32, amp.level, device, capability, env)
+    return {
+        "dtype": None if open_dtype else dtype,
+        "loss_scale": None if open_dtype and training.loss_scale.mode == "auto" else scale.mode,
+        "tf32": None if unknown and tf32 else tf32,
+    }
 
 
 def _mechanism(spec: JobSpec, facts: Facts, device: str, dtype: str) -> str:

@@ -14,7 +14,23 @@ def summary(plan: Plan) -> str:
     if len(plan.gpu_pool) > plan.gpus:
         devices += f" (free ones of {len(plan.gpu_pool)}, chosen when it starts)"
     nodes = f" on {plan.nodes} nodes" if plan.nodes > 1 else ""
-    return f"{what} in {plan.framework} at {level} ({plan.mechanism}){batch}, {devices}{nodes}, {plan.host}"
+    how = f"{level} ({plan.mechanism}){_precision(plan)}"
+    return f"{what} in {plan.framework} at {how}{batch}, {devices}{nodes}, {plan.host}"
+
+
+def _precision(plan: Plan) -> str:
+    """What `auto` became, as `, float16, dynamic loss scale, TF32 on`; empty of plans that don't tell."""
+    known = plan.precision
+    if not known:
+        return ""
+    parts = []
+    if plan.settings["amp"]["level"] != "o0":
+        parts.append(known["dtype"] or "float16 or bfloat16 by its GPU")
+        if known["loss_scale"] != "none":
+            parts.append(f"{known['loss_scale']} loss scale" if known["loss_scale"] else "a loss scale if float16")
+    if plan.settings["device"] == "cuda":
+        parts.append("TF32 if the GPU has it" if known["tf32"] is None else f"TF32 {'on' if known['tf32'] else 'off'}")
+    return "".join(f", {part}" for part in parts)
 
 
 def resources(plan: Plan) -> str:

@@ -9,6 +9,7 @@ import pytest
 from launcher.errors import UsageError
 from launcher.facts import Facts
 from launcher.plan import Plan, from_json, resolve, to_json
+from launcher.plan_summary import summary
 from launcher.script import render
 from launcher.trainer_command import command
 from tests import golden
@@ -187,3 +188,28 @@ def test_paddles_other_ways_of_training_are_one_process() -> None:
     facts = dataclasses.replace(TWO_A100, packages={"paddle": "3.3.1"})
     with pytest.raises(UsageError, match=r"train\.api=static runs in one process; say gpus=1, or train\.api=loop"):
         resolve(spec_of("framework=paddle", "recipe=simplenet", "amp=o0", "gpus=2", "train.api=static"), facts)
+
+
+@pytest.mark.parametrize(
+    ("facts", "words", "told"),
+    [
+        (TWO_V100, ("amp=o2",), "at o2 (half_model_fp32_masters), float16, dynamic loss scale, TF32 off, batch"),
+        (TWO_A100, ("amp=o2",), "at o2 (half_model_fp32_masters), bfloat16, TF32 on, batch"),
+        (TWO_A100, ("amp=o0",), "at o0 (float32), TF32 off, batch"),
+        (TWO_A100, ("amp=o1", "amp.dtype=float16", "tf32=false"), "float16, dynamic loss scale, TF32 off, batch"),
+        (LAPTOP, ("amp=o1",), "at o1 (autocast), bfloat16, batch"),
+    ],
+)
+def test_a_plan_says_what_auto_became(facts: Facts, words: tuple[str, ...], told: str) -> None:
+    plan = resolve(spec_of(*words), facts)
+    assert told in summary(plan)
+    assert to_json(plan)["precision"] == plan.precision
+
+
+def test_a_plan_for_a_gpu_that_nobody_knows_leaves_it_open() -> None:
+    unknown = dataclasses.replace(
+        TWO_V100, gpus=tuple(dataclasses.replace(each, capability="") for each in TWO_V100.gpus)
+    )
+    plan = resolve(spec_of("amp=o1"), unknown)
+    assert plan.precision == {"dtype": None, "loss_scale": None, "tf32": None}
+    assert "float16 or bfloat16 by its GPU, a loss scale if float16, TF32 if the GPU has it" in summary(plan)
