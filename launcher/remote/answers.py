@@ -7,6 +7,7 @@ import hashlib
 import os
 import platform
 import sys
+import time
 from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -73,6 +74,7 @@ def _told(seen: Seen, question: Mapping[str, Any], follow: bool) -> dict[str, An
         "attempts": numbers,
         "files": {},
         "step": None if state.finished else step(str(folder)),
+        "age": None if seen.asked is None else max(0, round(time.time() - seen.asked)),
         "more": False,
     }
     room = ROOM

@@ -45,11 +45,15 @@ def look(wanted: Sequence[Run], *, follow: bool = False) -> list[Seen]:
     """
     groups = by_address(run for run in wanted if not is_settled(run, follow))
     found: dict[Run, State] = {}
+    asked: dict[Run, float] = {}  # when a scheduler over there was, by the clock here
     if groups:
         with ThreadPoolExecutor(min(len(groups), MAX_HOSTS)) as pool:
-            for each in [pool.submit(_ask, address, dict(group), follow) for address, group in groups.items()]:
+            for each in [pool.submit(_ask, address, dict(group), follow, asked) for address, group in groups.items()]:
                 found.update(each.result())
-    return [Seen(run, runs.load(str(run.folder)), found.get(run) or _remembered(run, follow)) for run in wanted]
+    return [
+        Seen(run, runs.load(str(run.folder)), found.get(run) or _remembered(run, follow), asked.get(run))
+        for run in wanted
+    ]
 
 
 def look_again(run: Run, pointer: Pointer) -> None:
@@ -58,7 +62,7 @@ def look_again(run: Run, pointer: Pointer) -> None:
     Raises `LauncherError`, and then what was known stays known.
     """
     found: dict[Run, State] = {}
-    _ask_once(connect(pointer.address), {run: pointer}, [run], False, found)
+    _ask_once(connect(pointer.address), {run: pointer}, [run], False, found, {})
     if not found[run].finished:
         runs.mark_unfinished(Path(run.root), run.id)
 
@@ -78,21 +82,27 @@ def _remembered(run: Run, follow: bool) -> State:
     return _unreachable(run, f"{POINTER} in {run.folder}, which says where it is, can't be read")
 
 
-def _ask(address: Address, group: dict[Run, Pointer], follow: bool) -> dict[Run, State]:
+def _ask(address: Address, group: dict[Run, Pointer], follow: bool, asked: dict[Run, float]) -> dict[Run, State]:
     """Ask one host about its runs, and keep what it says. Whatever is wrong with it, others are not held up."""
     rest, found, until = list(group), dict[Run, State](), time.monotonic() + LONGEST_LOOK
     while rest and time.monotonic() < until:
         try:
-            rest = _ask_once(connect(address), group, rest, follow, found)
+            rest = _ask_once(connect(address), group, rest, follow, found, asked)
         except (LauncherError, OSError) as error:
             return found | {run: _unreachable(run, str(error)) for run in rest if run not in found}
     return found
 
 
 def _ask_once(
-    host: Host, group: Mapping[Run, Pointer], wanted: Sequence[Run], follow: bool, found: dict[Run, State]
+    host: Host,
+    group: Mapping[Run, Pointer],
+    wanted: Sequence[Run],
+    follow: bool,
+    found: dict[Run, State],
+    asked: dict[Run, float],
 ) -> list[Run]:
-    """Put the states of runs into `found`, and give those that have more to tell than one answer holds.
+    """Put the states of runs into `found`, and when a scheduler was asked about them into `asked`; give those that have
+    more to tell than one answer holds.
 
     Raises `LauncherError`; the states that came before are kept.
     """
@@ -103,6 +113,8 @@ def _ask_once(
         for run, question in zip(wanted, questions, strict=True):
             answer = _admitted(next(answers, None), question, follow)
             found[run] = _taken(run, group[run], answer)
+            if answer.age is not None:
+                asked[run] = time.time() - answer.age
             if answer.more or question["arms"] != _arms(run):  # which the plan that has just come may have told
                 more.append(run)
         if next(answers, None) is not None:
@@ -153,6 +165,8 @@ class _Answer(NamedTuple):
     metrics: Sequence[tuple[str, int, bytes]] = ()
     """Name, where the content belongs, content."""
     step: int | None = None
+    age: int | None = None
+    """Seconds since a scheduler was asked about it; None where its files told how it stands."""
     log: tuple[str, tuple[str, ...]] | None = None
     more: bool = False
     """There is more than one answer holds."""
@@ -192,6 +206,7 @@ def _admitted(value: Any, question: Mapping[str, Any], follow: bool) -> _Answer:
         files=files,
         metrics=metrics,
         step=pointers.admitted_step(answer.get("step")),
+        age=None if answer.get("age") is None else admit.whole(answer["age"], "the age of an answer"),
         log=pointers.admitted_log(answer.get("log")),
         more=admit.flag(answer.get("more", False), "more") and bool(files or any(each[2] for each in metrics)),
     )

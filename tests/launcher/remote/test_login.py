@@ -82,7 +82,9 @@ def test_before_its_time_limit_a_run_saves_and_is_requeued_in_its_own_folder(log
 def test_one_run_comes_after_another(login):
     (first,) = login.submit("steps=20", SLOW)
     (second,) = login.submit("steps=1", f"after={first}")
-    assert f"waiting for {first}, which it comes after" in login.type("ls", second).out
+    listed = login.type("ls", second).out
+    assert f"waiting for {first}, which it comes after" in listed
+    assert "scheduler   asked " in listed
     login.type("cancel", "--now", first, second)
 
 
