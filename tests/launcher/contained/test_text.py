@@ -11,7 +11,7 @@ import pytest
 from containers.description import Mount
 from containers.runtime import Runtime
 from launcher.errors import Unavailable, UsageError
-from launcher.facts import ContainerFacts, Facts
+from launcher.facts import ContainerFacts, Facts, Script
 from launcher.plan import Plan, from_json, resolve, to_json
 from launcher.script import render
 from tests import golden
@@ -222,3 +222,15 @@ def test_limits_are_configuration() -> None:
     facts = with_containers(LAPTOP, image="x")
     assert "--ulimit=memlock=-1" in render(plan_of(facts, "container=docker", "image=x"))
     assert "--ulimit" not in render(plan_of(facts, "container=docker", "image=x", "container.limits=null"))
+
+
+@pytest.mark.parametrize("container", ["apptainer", "podman", "docker"])
+def test_a_bare_scripts_own_working_folder_is_made_before_its_container_starts(container: str) -> None:
+    facts = with_containers(LAPTOP, image="/images/torch.sif" if container == "apptainer" else "local/torch")
+    facts = dataclasses.replace(facts, scripts={"train.py": Script(path="/home/mei/train.py", name="script/train.py")})
+    words = ("recipe=script", "script=train.py", "workdir=run", "train.bare=true", "train.precision=script")
+    image = f"image={facts.containers.image}" if facts.containers else ""
+    plan = plan_of(facts, *words, "require_proof=false", f"container={container}", image).bind(
+        "20260102-030405-calm-fox"
+    )
+    assert f"mkdir -p -m 700 {plan.run_dir}/work" in render(plan)
