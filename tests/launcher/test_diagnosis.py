@@ -100,7 +100,8 @@ def test_a_healthy_host_has_nothing_to_mend() -> None:
             {},
             "image",
             "problem",
-            "image=x is not on this host; `python -m launcher image pull x container=docker` fetches it",
+            "image=x is not on this host: docker has no x; `python -m launcher image pull x "
+            "container=docker` fetches it",
         ),
         (
             ("container=apptainer", "image=/nowhere/x.sif"),

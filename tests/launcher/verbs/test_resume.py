@@ -86,7 +86,8 @@ def test_a_done_script_is_not_told_to_say_what_a_script_is_refused(
     assert main(["resume", failed.name]) == 0
     plan = json.loads((failed / "plan.json").read_text())
     script = {"file": "script/train.py", "in_image": False, "workdir": "", "arguments": [], "bare": False}
-    (failed / "plan.json").write_text(json.dumps({**plan, "recipe": "script", "script": script}))
+    settings = {**plan["settings"], "recipe": "script", "train": {}}
+    (failed / "plan.json").write_text(json.dumps({**plan, "recipe": "script", "script": script, "settings": settings}))
     capsys.readouterr()
     assert main(["resume", failed.name]) == 2
     message = capsys.readouterr().err
