@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -62,22 +60,6 @@ def state(arm: Run, whole: State) -> State:
     if status is None:
         return State("queued", "its first block")
     return _of(files, whole.name, "" if status == "running" else "its next block comes")
-
-
-def conclude(folder: Path, whole: State) -> None:
-    """Write the result.json of a comparison that has ended, where its own job was killed before it could.
-
-    Whichever launcher of its host sees the end first writes it, all of them the same. Does nothing for other runs, and
-    in a root that can only be read.
-    """
-    if not whole.finished or not whole.attempt or not os.path.isdir(folder / ARMS):
-        return
-    if runs.read_known(folder / RESULT).get("attempts") == whole.attempt:
-        return
-    from launcher.report import conclusion
-
-    with contextlib.suppress(OSError):
-        conclusion.write(folder, whole)
 
 
 def _of(files: Files, name: Any, reason: str) -> State:

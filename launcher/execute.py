@@ -15,7 +15,6 @@ from typing import Any
 
 import launcher
 from launcher import (
-    arms,
     blocks,
     code_store,
     contained,
@@ -25,7 +24,6 @@ from launcher import (
     runs,
     script,
     snapshot,
-    states,
 )
 from launcher import plan as plans
 from launcher.errors import LauncherError, UsageError, of_system
@@ -175,7 +173,6 @@ def outcome(folder: Path) -> dict[str, Any]:
     if status.get("state") != "done":
         reason = status.get("reason") or "it left no status"
         raise LauncherError(f"run {folder.name} is {status.get('state', 'lost')}: {reason} (logs in {folder}/attempts)")
-    arms.conclude(folder, states.judge(runs.load(str(folder)), None))
     return runs.read_known(folder / "result.json")
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import os
 import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -86,7 +85,7 @@ def _seen(run: Run, files: Files, liveness: Liveness | None) -> Seen:
 
 
 def settle(seen: Iterable[Seen]) -> None:
-    """Write down what comparisons that were seen finished amount to, and take away the unfinished markers of all.
+    """Take away the unfinished markers of runs that were seen finished.
 
     Nothing is written about another user's runs.
     """
@@ -100,10 +99,6 @@ def settle(seen: Iterable[Seen]) -> None:
         nothing = each.files.exists and each.files.submission is None and each.files.status is None
         if nothing or not each.state.finished:
             continue
-        if os.path.isdir(f"{each.run.root}/{each.run.id}/{runs.ARMS}") and not runs.is_elsewhere(each.run.root):
-            from launcher import arms  # which a listing of plain runs does without
-
-            arms.conclude(each.run.folder, each.state)
         if each.run in marked:
             runs.forget_secrets(each.run.folder)
             # A root that can only be read keeps its markers.

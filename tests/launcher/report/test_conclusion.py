@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from launcher import arms, runs
+from launcher import queues, runs
 from launcher.report import conclusion
+from launcher.runs import Run
 from launcher.states import State
 from recipes.result import Result
 
@@ -94,26 +95,24 @@ def test_which_arm_failed_is_the_reason(tmp_path):
     assert (found["status"], found["reason"]) == ("failed", "amp=o2: its trainer ended with exit code 9")
 
 
-def test_it_is_written_once_for_each_attempt_that_has_ended(tmp_path):
-    plan = whole(tmp_path, arm(tmp_path, 0, "o0", NOISE), arm(tmp_path, 1, "o2", TWICE))
-    runs.write_json(tmp_path / "plan.json", plan)
-    path = tmp_path / "result.json"
-    for state in (State("running", attempt=1), State("cancelled", "before it started")):
-        arms.conclude(tmp_path, state)
-        assert not path.exists()
-    arms.conclude(tmp_path, State("stopped", attempt=1))
-    first = path.read_bytes()
-    arms.conclude(tmp_path, DONE)
-    assert path.read_bytes() == first
-    arms.conclude(tmp_path, State("done", attempt=2))
-    assert (runs.read_json(path)["status"], runs.read_json(path)["attempts"]) == ("done", 2)
+def test_a_listing_writes_nothing_into_a_comparison_whose_job_was_killed(tmp_path):
+    folder = tmp_path / "20260102-030405-brave-otter"
+    folder.mkdir()
+    runs.write_json(folder / "plan.json", whole(folder, arm(folder, 0, "o0", NOISE), arm(folder, 1, "o2", TWICE)))
+    runs.write_json(folder / "status.json", {"schema": 1, "state": "stopped", "attempt": 1})
+    before = sorted(folder.rglob("*"))
+    queues.settle(queues.look([Run(str(tmp_path), folder.name)]))
+    assert sorted(folder.rglob("*")) == before
+    found = conclusion.document(folder, State("stopped", attempt=1))
+    assert found is not None
+    assert found["status"] == "stopped"
 
 
 @pytest.mark.parametrize("told", [7, [7], [{"arm": 3}], {}, [{"swept": []}]])
 def test_a_plan_that_tells_of_no_arms_leaves_no_result(tmp_path, told):
     arm(tmp_path, 0, "o0", NOISE)
     runs.write_json(tmp_path / "plan.json", {"schema": 1, "arms": told, "comparison": {"rounds": "x"}})
-    arms.conclude(tmp_path, DONE)
+    conclusion.write(tmp_path, DONE)
     assert not (tmp_path / "result.json").exists()
 
 
@@ -128,7 +127,7 @@ def test_numbers_that_are_none_are_left_out(tmp_path):
 
 def test_a_plain_run_is_left_alone(tmp_path):
     runs.write_json(tmp_path / "plan.json", {"schema": 1})
-    arms.conclude(tmp_path, DONE)
+    conclusion.write(tmp_path, DONE)
     (tmp_path / "arms").mkdir()
-    arms.conclude(tmp_path, DONE)
+    conclusion.write(tmp_path, DONE)
     assert not (tmp_path / "result.json").exists()
