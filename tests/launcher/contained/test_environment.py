@@ -52,7 +52,7 @@ def test_the_same_variables_go_along_everywhere_and_their_values_are_in_one_file
     assert sorted(each.name for each in holding) == [".environment", "found"]
     assert (folder / ".environment").stat().st_mode & 0o777 == 0o600
     (folder / "enough").touch()
-    until(lambda: runs.read_if_whole(folder / "status.json").get("state") == "done")
+    until(lambda: runs.read_if_whole(folder / "status.json").get("ended"))  # failed, since it leaves no result
     expected = {"MY_FLAG": flag, "MY_TOKEN": token, "TYPED": "1", "TZ": "Asia/Taipei", "no_proxy": "a,b"}
     assert {name: job.get(name) for name in expected} == expected
     assert "NOISE" not in job
