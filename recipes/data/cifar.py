@@ -21,6 +21,7 @@ from recipes.typed import SettingsError
 SHAPE = (3, 32, 32)
 CLASSES = 100
 PIXELS = 3 * 32 * 32
+HOME = "https://www.cs.toronto.edu/~kriz/cifar.html"
 LAYOUT = "train.bin and test.bin of the binary version, or train and test of the Python version"
 VALIDATION_SHARE = 5
 """One in five training images is held out: 10,000 of 50,000, as in the notebook."""
@@ -57,7 +58,7 @@ def load(data: Data, seed: int) -> Cifar:
             if train.is_file() and test.is_file():
                 known = read(train)
                 return Cifar("cifar100", known, read(test), seed, len(known) // VALIDATION_SHARE)
-    raise SettingsError(f"data.dir={given} has no CIFAR-100; it should hold {LAYOUT}", "data.dir")
+    raise SettingsError(f"data.dir={given} has no CIFAR-100; it should hold {LAYOUT}, from {HOME}", "data.dir")
 
 
 def synthetic(seed: int) -> Cifar:

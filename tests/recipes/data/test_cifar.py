@@ -49,7 +49,9 @@ def test_python_files_hold_the_same_and_either_may_lie_in_the_archives_own_folde
 
 def test_a_folder_without_cifar_is_told_what_it_should_hold(tmp_path):
     (tmp_path / "train.bin").touch()
-    with pytest.raises(SettingsError, match=r"has no CIFAR-100; it should hold train\.bin and test\.bin of the binary"):
+    with pytest.raises(
+        SettingsError, match=r"has no CIFAR-100; it should hold train\.bin and test\.bin of the binary.*from https://"
+    ):
         load(tmp_path)
 
 
