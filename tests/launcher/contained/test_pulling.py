@@ -15,7 +15,11 @@ from tests.containers.registry_server import Registry
 from tests.launcher.contained.places import started, until
 from tests.testbed.facts import Testbed
 
-PROGRAM = "#!/bin/sh\necho it ran in the image\n"
+PROGRAM = """#!/bin/sh
+echo it ran in the image
+for word; do :; done
+case $word in run=*) echo '{"attempts": 1}' >"${word#run=}/result.json" ;; esac
+"""
 
 
 def words(registry: Registry, folder: Path) -> list[str]:

@@ -64,7 +64,7 @@ def test_a_secret_is_nowhere_but_in_its_file_and_the_trainers_environment(
     job = job_of(runs.read_if_whole(folder / "submission.json")) if where == "slurm" else None
     searched = [*processes(), *(containers(folder) if kind == "docker" else []), *(slurm(bed, job) if job else [])]
     (folder / "enough").touch()
-    until(lambda: runs.read_if_whole(folder / "status.json").get("state") == "done")
+    until(lambda: runs.read_if_whole(folder / "status.json").get("ended"))  # failed, since it leaves no result
     for argv in (["ls", folder.name], ["ls", folder.name, "--json"], ["logs", folder.name]):
         main(argv)
     screen = "".join(capfd.readouterr())
