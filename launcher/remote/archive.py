@@ -13,12 +13,13 @@ import launcher
 import recipes
 
 LEFT_HERE = (
+    "launcher/config_files.py",
     "launcher/executors.py",
     "launcher/slurm/executor.py",
     "launcher/remote/connection.py",
     "launcher/remote/ssh_settings.py",
 )
-"""What loads submitit or fabric. All others import nothing foreign before they are called."""
+"""What loads Hydra, submitit or fabric. All others import nothing foreign before they are called."""
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
