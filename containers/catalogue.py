@@ -1,7 +1,7 @@
 """The NGC images that can be named without spelling out a registry, and what each needs and holds.
 
-The table is `ngc.json`: facts that were read in NVIDIA's release notes are marked verified and say where; the rest are
-from memory and say so. `image list` prints it.
+The table is `ngc.json`, read in NVIDIA's documents. `source` is the page: of the image's release or, where that page
+does not give the version, of a release next to it. An image whose version was not found there has no row.
 """
 
 from __future__ import annotations
@@ -53,7 +53,6 @@ class Release:
     dlprof: bool
     last: bool
     """The last of its line: nothing newer will come."""
-    verified: bool
     source: str
 
     @property
@@ -153,8 +152,11 @@ def check(image: Release, needs: Needs, named: str = "") -> None:
     would = [each for each in releases() if not lacks(each, needs)]
     same = [each for each in would if each.line == image.line]
     near = min(same or would, key=lambda each: abs(_months(each.release) - _months(image.release)), default=None)
-    instead = f"; the nearest that would do is image={near.name}" if near else "; none in the catalogue would do"
-    raise SettingsError(f"image={named or image.name}: {problem}{instead}", "image")
+    if near:
+        instead = f"the nearest that would do is image={near.name}"
+    else:
+        instead = "none in the catalogue would do; give another by its full name, as REGISTRY/NAME:TAG"
+    raise SettingsError(f"image={named or image.name}: {problem}; {instead}", "image")
 
 
 def parse(text: str) -> Version:
@@ -232,6 +234,5 @@ def _release(line: str, release: str, table: dict[str, Any]) -> Release:
         minimum_capability=shared["minimum_capability"],
         dlprof=bool(about["dlprof"]) and about["dlprof"][0] <= release <= about["dlprof"][1],
         last=release == about["last"],
-        verified=own["verified"] and shared["verified"],
         source=own.get("source", shared["source"]),
     )

@@ -28,9 +28,9 @@ PYTORCH = ImageRecipe(
 )
 TENSORFLOW = ImageRecipe(
     name="tensorflow",
-    summary="NVIDIA's TensorFlow 2 image and the digits data set; its last releases are those of early 2025",
-    base="ngc-tensorflow:24.10",
-    distribution="ubuntu22",
+    summary="NVIDIA's TensorFlow 2 image and the digits data set; the last release, of early 2025",
+    base="ngc-tensorflow:25.02",
+    distribution="ubuntu24",
     pip=(_DIGITS,),
     labels={"org.opencontainers.image.title": "tensorflow"},
     run=_launched("tensorflow", "framework=tensorflow amp=o1"),
@@ -38,7 +38,7 @@ TENSORFLOW = ImageRecipe(
 PADDLE = ImageRecipe(
     name="paddle",
     summary="NVIDIA's PaddlePaddle image and the digits data set",
-    base="ngc-paddlepaddle:24.05",
+    base="nvcr.io/nvidia/paddlepaddle:24.05-py3",
     distribution="ubuntu22",
     pip=(_DIGITS,),
     labels={"org.opencontainers.image.title": "paddle"},

@@ -65,15 +65,14 @@ def _list(names: Sequence[str], options: dict[str, str]) -> int:
         if name not in catalogue.lines():
             raise UsageError(f"no {name} in the catalogue ({', '.join(catalogue.lines())})")
     chosen = [each for each in catalogue.releases() if not names or each.line in names]
-    header = ["image", "framework", "CUDA", "Python", "driver", "last", "verified"]
+    header = ["image", "framework", "CUDA", "Python", "driver", "last"]
     print("\n".join(table(header, [_row(each) for each in chosen])))
     return 0
 
 
 def _row(release: Release) -> list[str]:
     framework = f"{release.framework} {release.version}"
-    marks = ["last" if release.last else "", "yes" if release.verified else "from memory"]
-    return [release.name, framework, release.cuda, release.python, release.driver, *marks]
+    return [release.name, framework, release.cuda, release.python, release.driver, "last" if release.last else ""]
 
 
 def _show(names: Sequence[str], options: dict[str, str]) -> int:
@@ -91,7 +90,7 @@ def _show(names: Sequence[str], options: dict[str, str]) -> int:
             ("driver", f"{release.driver} or newer; on data-centre GPUs also from: {older}"),
             ("DLProf", "in it" if release.dlprof else "not in it"),
             ("last of its line", "yes" if release.last else "no"),
-            ("source", release.source + ("" if release.verified else " (not verified)")),
+            ("source", release.source),
         ]
     print("\n".join(pairs(rows)))
     return 0

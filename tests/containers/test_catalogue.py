@@ -16,7 +16,7 @@ def test_every_row_is_complete_and_names_its_source() -> None:
     for each in releases():
         assert parse(each.version) and parse(each.cuda) and parse(each.driver) and parse(each.python)
         assert each.reference.startswith("nvcr.io/nvidia/")
-        assert each.source.startswith("https://") or (each.source == "from memory" and not each.verified)
+        assert each.source.startswith("https://")
 
 
 def test_no_release_of_the_table_is_without_an_image() -> None:
@@ -40,7 +40,7 @@ def test_every_line_is_in_order_and_ends_where_it_ended() -> None:
         ("ngc-tensorflow:21.04", "nvcr.io/nvidia/tensorflow:21.04-tf2-py3"),
         ("ngc-tensorflow1:21.04", "nvcr.io/nvidia/tensorflow:21.04-tf1-py3"),
         ("ngc-tensorflow1:19.08", "nvcr.io/nvidia/tensorflow:19.08-py3"),
-        ("ngc-paddlepaddle", "nvcr.io/nvidia/paddlepaddle:24.05-py3"),
+        ("ngc-paddlepaddle", "nvcr.io/nvidia/paddlepaddle:22.05-py3"),
     ],
 )
 def test_a_name_is_an_image_of_the_registry(name: str, reference: str) -> None:
@@ -79,7 +79,7 @@ def test_an_unknown_name_is_refused_with_the_nearest(name: str, says: str) -> No
             "it holds torch, not tensorflow; the nearest that would do",
         ),
         ("ngc-pytorch:25.06", Needs(framework="tensorflow"), "image=ngc-tensorflow:25.02"),
-        ("ngc-tensorflow1", Needs(framework="tensorflow", version=(2, 16)), "image=ngc-tensorflow:24.07"),
+        ("ngc-tensorflow1", Needs(framework="tensorflow", version=(2, 16)), "image=ngc-tensorflow:25.02"),
         ("ngc-pytorch:24.05", Needs(dlprof=True), "it has no DLProf"),
         ("ngc-pytorch:24.05", Needs(dlprof=True), "image=ngc-pytorch:21.10"),
         ("ngc-tensorflow1", Needs(dlprof=True), "image=ngc-tensorflow1:21.10"),
@@ -88,6 +88,11 @@ def test_an_unknown_name_is_refused_with_the_nearest(name: str, says: str) -> No
         ("ngc-pytorch:25.12", Needs(capability=(7, 0)), "needs compute capability 7.5, and this GPU has 7.0"),
         ("ngc-pytorch:25.12", Needs(capability=(7, 0)), "image=ngc-pytorch:25.06"),
         ("ngc-pytorch:24.05", Needs(capability=(3, 7)), "none in the catalogue would do"),
+        (
+            "ngc-paddlepaddle",
+            Needs(framework="paddle", python=(3, 10)),
+            "3.10 is needed; none in the catalogue would do; give another by its full name",
+        ),
         ("ngc-pytorch:22.05", Needs(capability=(9, 0)), "its CUDA 11.7.0 is older than this GPU"),
         ("ngc-pytorch:22.05", Needs(capability=(9, 0)), "image=ngc-pytorch:22.12"),
         ("ngc-pytorch:24.10", Needs(capability=(10, 0)), "image=ngc-pytorch:25.01"),
@@ -128,7 +133,7 @@ def test_an_image_that_will_not_do_is_refused_with_the_nearest_that_would(name: 
         ("ngc-tensorflow1:21.10", Needs(dlprof=True)),
         # Code for 8.0 runs on 8.6 and 8.9, and what is for 10.0 on 10.3: the major number counts.
         ("ngc-pytorch:22.05", Needs(driver="535.104.05", capability=(8, 9), data_centre=False)),
-        ("ngc-tensorflow:20.06", Needs(driver="535.104.05", capability=(8, 6), data_centre=False)),
+        ("ngc-tensorflow:21.04", Needs(driver="535.104.05", capability=(8, 6), data_centre=False)),
         ("ngc-pytorch:25.01", Needs(driver="580.82.07", capability=(10, 3))),
         ("ngc-pytorch:24.10", Needs(driver="580.82.07", capability=(7, 0))),
     ],
