@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import launcher
 from launcher.errors import UsageError
 from launcher.paths import expanded
 from launcher.schema import GROUPS, leaves
@@ -238,5 +239,6 @@ def add_own_recipes(folder: Path) -> None:
 
 def conf_folder() -> Path:
     """Where the shipped configuration lies: inside the installed package, or beside it in a checkout."""
-    installed = Path(__file__).parent / "conf"
-    return installed if installed.is_dir() else Path(__file__).parent.parent / "conf"
+    package = Path(launcher.__path__[0])
+    installed = package / "conf"
+    return installed if installed.is_dir() else package.parent / "conf"

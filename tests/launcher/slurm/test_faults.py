@@ -316,7 +316,8 @@ def test_an_sbatch_killed_before_it_answered_leaves_no_doubt_about_its_job(
     text = DYING_SBATCH.format(sbatch=sbatch, submit=f'{sbatch} "$@" >/dev/null' if accepted else "")
     (tmp_path / "fake/sbatch").write_text(text)
     (tmp_path / "fake/sbatch").chmod(0o700)
-    start = f"from pathlib import Path; from launcher.submission import start; start([Path({str(folder)!r})], 'slurm')"
+    start = "from pathlib import Path; from launcher.submission import start; "
+    start += f"start([Path({str(folder)!r})], 'slurm')"
     path = {"PATH": f"{tmp_path / 'fake'}:{os.environ['PATH']}"}
     died = subprocess.run([sys.executable, "-c", start], env=slurm.slurm_env(path))
     assert died.returncode == -signal.SIGKILL
