@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from launcher import admit, runs
-from launcher.runs import ARMS, FAILED, Files, Run
-from launcher.states import State, of_status
+from launcher.runs import admit, store
+from launcher.runs.states import State, of_status
+from launcher.runs.store import ARMS, FAILED, Files, Run
 from recipes.typed import show
 
 RESULT = "result.json"
@@ -46,7 +46,7 @@ def label_of(swept: Sequence[Any]) -> str:
 
 def state(arm: Run, whole: State) -> State:
     """The state of an arm, given that of its comparison. Between its blocks it counts as running."""
-    files = runs.load(str(arm.folder))
+    files = store.load(str(arm.folder))
     failed = _failed(arm.folder)
     if failed:
         said = failed if failed in (OUT_OF_MEMORY, KILLED) else files.failure or failed

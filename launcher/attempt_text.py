@@ -5,7 +5,7 @@ from __future__ import annotations
 from containers.runtime import Wrapped
 from launcher import engine_text, job_environment, telemetry
 from launcher.plan import Plan
-from launcher.runs import SECRETS
+from launcher.runs.store import SECRETS
 from launcher.slurm import text as slurm_text
 from launcher.template import fill
 

@@ -19,8 +19,9 @@ import stat
 from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 
-from launcher import admit, ownership, snapshot
+from launcher import snapshot
 from launcher.errors import UsageError
+from launcher.runs import admit, ownership
 from recipes import records
 
 FOLDER = ".code"

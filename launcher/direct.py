@@ -7,10 +7,10 @@ import os
 import subprocess
 from collections.abc import Mapping
 
-from launcher import processes, runs, shapes
-from launcher.processes import Identity, Target
-from launcher.runs import Files
-from launcher.states import Liveness, needs_liveness, status_of
+from launcher.runs import processes, shapes, store
+from launcher.runs.processes import Identity, Target
+from launcher.runs.states import Liveness, needs_liveness, status_of
+from launcher.runs.store import Files
 
 ENGINES = ("docker", "podman")
 """Kinds of container that outlive their client, which are also the names of their clients."""
@@ -57,7 +57,7 @@ def _remove_container(folder: str) -> None:
 
     Of the run's plan only the kind of its engine is taken: the command is ours.
     """
-    plan = runs.read_if_whole(f"{folder}/plan.json", own_in=os.path.dirname(folder))
+    plan = store.read_if_whole(f"{folder}/plan.json", own_in=os.path.dirname(folder))
     runtime = (shapes.fitting(plan, shapes.PLAN)[0].get("container") or {}).get("runtime") or {}
     if runtime.get("kind") in ENGINES:
         argv = [runtime["kind"], "rm", "--force", _name(folder)]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, TextIO
 
 from launcher import human, tables
 from launcher.progress import Progress
-from launcher.states import State
+from launcher.runs.states import State
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -14,21 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import launcher
-from launcher import (
-    blocks,
-    code_store,
-    contained,
-    job_environment,
-    ownership,
-    run_ids,
-    runs,
-    script,
-    snapshot,
-)
+from launcher import blocks, code_store, contained, job_environment, script, snapshot
 from launcher import plan as plans
 from launcher.errors import LauncherError, UsageError, of_system
 from launcher.facts import Code
 from launcher.plan import PLACEHOLDER, Plan
+from launcher.runs import ownership, run_ids, store
 from recipes import records
 
 MAX_NAMES_TRIED = 100
@@ -72,7 +63,7 @@ def prepare(
         discard(folder)
         raise
     try:
-        runs.remember_root(root)
+        store.remember_root(root)
     except OSError as error:
         # The run is as good without it.
         print(f"note: `ls` finds this run with run_root={root} only: {error}", file=sys.stderr)
@@ -93,14 +84,14 @@ def _lay_provenance(folder: Path, came_from: Mapping[str, Any], *, shared: bool)
         with open(folder / DIFF, "w", encoding="utf-8", opener=records.private) as stream:
             stream.write(code["diff"])
         came_from = {**came_from, "code": {**code, "diff": ""}}
-    runs.write_json(folder / "provenance.json", came_from)
+    store.write_json(folder / "provenance.json", came_from)
 
 
 def write(plan: Plan, folder: Path, passed: Mapping[str, str] | None = None) -> None:
     """`plan.json` and the script that carries it out; the values of its variables, and its secrets, as far as they
     aren't there yet."""
     _lay_environment(plan, folder, passed)
-    runs.write_json(folder / "plan.json", plans.to_json(plan))
+    store.write_json(folder / "plan.json", plans.to_json(plan))
     _put(folder / "run.sh", script.render(plan).encode(), 0o700)
     if plan.arms:
         from launcher.remote.archive import archive  # which plain runs do without
@@ -109,7 +100,7 @@ def write(plan: Plan, folder: Path, passed: Mapping[str, str] | None = None) -> 
     for arm in plan.arms:
         for made in (Path(arm.run_dir).parent, Path(arm.run_dir)):
             with contextlib.suppress(FileExistsError):
-                runs.make_folder(made, shared=plan.shared is not None)
+                store.make_folder(made, shared=plan.shared is not None)
         write(arm, Path(arm.run_dir), passed)
 
 
@@ -142,7 +133,7 @@ def discard(folder: Path) -> None:
     import shutil
 
     shutil.rmtree(folder, ignore_errors=True)
-    runs.clear_unfinished(folder.parent, folder.name)
+    store.clear_unfinished(folder.parent, folder.name)
 
 
 def execute(plan: Plan) -> dict[str, Any]:
@@ -169,11 +160,11 @@ def execute(plan: Plan) -> dict[str, Any]:
 
 def outcome(folder: Path) -> dict[str, Any]:
     """The result of an ended run. Raises `LauncherError` with the reason if it did not end well."""
-    status = runs.read_known(folder / "status.json")
+    status = store.read_known(folder / "status.json")
     if status.get("state") != "done":
         reason = status.get("reason") or "it left no status"
         raise LauncherError(f"run {folder.name} is {status.get('state', 'lost')}: {reason} (logs in {folder}/attempts)")
-    return runs.read_known(folder / "result.json")
+    return store.read_known(folder / "result.json")
 
 
 def environment() -> dict[str, str]:
@@ -220,7 +211,7 @@ def sweep(
             bound = plan.bind(run_ids.cell_id(identity, index, len(plans_of_cells)))
             folders.append(prepare(bound, code, came_from))
         command = list(plans_of_cells[0].command)
-        runs.write_sweep(root, identity, [each.name for each in folders], {"command": command})
+        store.write_sweep(root, identity, [each.name for each in folders], {"command": command})
     except BaseException:
         for folder in folders:
             discard(folder)
@@ -230,11 +221,11 @@ def sweep(
 
 def _create(root: Path, plan: Plan) -> tuple[Path, Plan]:
     if plan.run_id != PLACEHOLDER:
-        return runs.create(root, plan.run_id, shared=plan.shared is not None), plan
+        return store.create(root, plan.run_id, shared=plan.shared is not None), plan
     for _ in range(MAX_NAMES_TRIED):
         bound = plan.bind(run_ids.new_id(time.time()))
         try:
-            return runs.create(root, bound.run_id, shared=plan.shared is not None), bound
+            return store.create(root, bound.run_id, shared=plan.shared is not None), bound
         except FileExistsError:
             continue
     raise UsageError(f"no free run id in {root} after {MAX_NAMES_TRIED} tries")

@@ -15,11 +15,12 @@ from submitit.core import core
 from submitit.core.utils import DelayedSubmission, FailedJobError, JobPaths
 
 from launcher import execute as executing
-from launcher import queues, runs, starting, stopping
+from launcher import queues, starting, stopping
 from launcher.errors import LauncherError
 from launcher.execute import execute
 from launcher.plan import PLACEHOLDER, Plan
-from launcher.runs import Run
+from launcher.runs import store
+from launcher.runs.store import Run
 
 # submitit's own words for how a job stands, which its waiting understands.
 _STATES = {
@@ -94,7 +95,7 @@ class _RunPaths(JobPaths):
         super().__init__(folder=run_dir, job_id=run_dir.name)
 
     def _attempt(self) -> Path:
-        return self.folder / "attempts" / str(max(runs.attempts(self.folder), default=1))
+        return self.folder / "attempts" / str(max(store.attempts(self.folder), default=1))
 
     @property
     def stdout(self) -> Path:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from containers.words import to_bash
 from launcher.errors import UsageError
-from launcher.runs import SECRETS
+from launcher.runs.store import SECRETS
 
 FILE = ".environment"
 """Of a run folder: lines of shell that export what goes along."""

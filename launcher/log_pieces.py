@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from launcher import follow, queues, runs
+from launcher import queues
 from launcher.remote.requests import PIECE
-from launcher.runs import Run
-from launcher.states import State
+from launcher.runs import follow, store
+from launcher.runs.states import State
+from launcher.runs.store import Run
 
 NAMES = ("stdout.log", "stderr.log")
 
@@ -44,7 +45,7 @@ def piece(run: Run, place: Place | None, *, attempt: int | None, lines: int | No
     """
     # The state first, the logs after it: what is finished prints no more.
     state = queues.look([run])[0].state if following else None
-    numbers = runs.attempts(run.folder)
+    numbers = store.attempts(run.folder)
     if place is None:
         number = attempt or max(numbers, default=1)
         place = Place(number, *(_begin(run, number, name, lines) for name in NAMES))

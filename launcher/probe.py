@@ -13,23 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import recipes
-from launcher import (
-    admit,
-    gpu_probing,
-    job_environment,
-    ownership,
-    profilers,
-    pythons,
-    snapshot,
-    user_code,
-    user_script,
-)
-from launcher.admit import Refused
+from launcher import gpu_probing, job_environment, profilers, pythons, snapshot, user_code, user_script
 from launcher.errors import Unavailable, UsageError
 from launcher.facts import Code, ContainerFacts, Facts, Script, SlurmFacts
 from launcher.paths import expanded
-from launcher.remote import address as addresses
 from launcher.remote.sessions import ends_at_logout
+from launcher.runs import address as addresses
+from launcher.runs import admit, ownership
+from launcher.runs.admit import Refused
 from launcher.schema import SlurmCluster
 from launcher.spec import JobSpec
 from recipes import allotment, script

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from launcher import shapes
+from launcher.runs import shapes
 
 RECENT = 200
 """Step rows that are taken in at once; of a longer backlog only the last ones and the events matter."""

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple, Protocol, cast
 
-from launcher import ownership, runs
-from launcher.runs import Files, Run
-from launcher.states import Liveness, State, judge, judge_anothers, needs_liveness
+from launcher.runs import ownership, store
+from launcher.runs.states import Liveness, State, judge, judge_anothers, needs_liveness
+from launcher.runs.store import Files, Run
 
 MODULES = {"direct": "launcher.direct", "slurm": "launcher.slurm.queue"}
 """The word in submission.json -> the module that answers for it."""
@@ -52,26 +52,26 @@ def look(wanted: Iterable[Run], *, follow: bool = False, fresh: bool = False) ->
     """
     after = time.time() if fresh else 0.0
     wanted = list(dict.fromkeys(wanted))
-    far = [run for run in wanted if runs.is_elsewhere(run.root)]
+    far = [run for run in wanted if store.is_elsewhere(run.root)]
     if not far:
         return _look_here(wanted, after)
     from launcher.remote import looking
 
-    near = _look_here((run for run in wanted if not runs.is_elsewhere(run.root)), after)
+    near = _look_here((run for run in wanted if not store.is_elsewhere(run.root)), after)
     found = {each.run: each for each in [*looking.look(far, follow=follow), *near]}
     return [found[run] for run in wanted]
 
 
 def _look_here(wanted: Iterable[Run], after: float = 0.0) -> list[Seen]:
     folders = {f"{run.root}/{run.id}": run for run in wanted}
-    files = {folder: runs.load(folder) for folder in folders}
+    files = {folder: store.load(folder) for folder in folders}
     known: dict[str, Liveness] = {}
     asked = {folder: each for folder, each in files.items() if each.owner.mine and needs_liveness(each)}
     while asked:
         known.update(_liveness(asked, after))
         # A run may have had its last word, or changed hands, between the reading of its files and the question. What
         # is gone writes no more, so its files count as they are now.
-        again = {folder: runs.load(folder) for folder in asked if known[folder].life == "gone"}
+        again = {folder: store.load(folder) for folder in asked if known[folder].life == "gone"}
         asked = {folder: each for folder, each in again.items() if each != files[folder] and needs_liveness(each)}
         files.update(again)
     return [_seen(run, files[folder], known.get(folder)) for folder, run in folders.items()]
@@ -90,7 +90,7 @@ def settle(seen: Iterable[Seen]) -> None:
     Nothing is written about another user's runs.
     """
     seen = list(seen)
-    marked = set(runs.unfinished(dict.fromkeys(each.run.root for each in seen)))
+    marked = set(store.unfinished(dict.fromkeys(each.run.root for each in seen)))
     cleared: list[Run] = []
     for each in seen:
         if not each.files.owner.mine:
@@ -100,14 +100,14 @@ def settle(seen: Iterable[Seen]) -> None:
         if nothing or not each.state.finished:
             continue
         if each.run in marked:
-            runs.forget_secrets(each.run.folder)
+            store.forget_secrets(each.run.folder)
             # A root that can only be read keeps its markers.
             with contextlib.suppress(OSError):
-                runs.clear_unfinished(Path(each.run.root), each.run.id)
+                store.clear_unfinished(Path(each.run.root), each.run.id)
                 cleared.append(each.run)
     for each in look(cleared):
         if not each.state.finished:  # resumed in between
-            runs.mark_unfinished(Path(each.run.root), each.run.id)
+            store.mark_unfinished(Path(each.run.root), each.run.id)
 
 
 def with_processes(files: Mapping[str, Files]) -> set[str]:

@@ -12,7 +12,7 @@ from launcher.config import Cell, by_level, cells
 from launcher.errors import UsageError, of_each
 from launcher.overrides import PASSED, Override, is_key, parse, passed
 from launcher.paths import expanded
-from launcher.remote import address as addresses
+from launcher.runs import address as addresses
 from launcher.spec import JobSpec, make
 
 

@@ -13,7 +13,7 @@ from launcher.composer import Place
 from launcher.config import Cell, check_train_keys
 from launcher.errors import UsageError, placed
 from launcher.overrides import COMMAND_LINE, Override, typed_words
-from launcher.remote import address as addresses
+from launcher.runs import address as addresses
 from launcher.schema import CLUSTERS, TRAINING_KEYS, Launch, SlurmCluster, SshCluster, leaves
 from recipes import levels, settings
 from recipes.levels import PRESETS, LossScale

@@ -12,9 +12,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from launcher import gpus, interrupts, processes, run_ids, runs
+from launcher import gpus, interrupts
 from launcher.errors import Unavailable
 from launcher.execute import environment
+from launcher.runs import processes, run_ids, store
 from recipes import records
 
 GPUS_TIMEOUT = 60.0
@@ -32,7 +33,7 @@ def start_here(folders: Sequence[Path]) -> None:
     if len(folders) > 1:
         argv = ["bash", "-c", gpus.TURNS, "sweep", *(str(each) for each in folders)]
     started = _start(folders, argv, folders[0] / "launch.log")
-    if runs.read_if_whole(folders[0] / "plan.json").get("gpu_pool"):
+    if store.read_if_whole(folders[0] / "plan.json").get("gpu_pool"):
         _await_gpus(started, folders[0], first)
 
 
@@ -44,11 +45,11 @@ def _await_gpus(started: subprocess.Popen[bytes], folder: Path, first: int) -> N
     """Wait until a run has taken its GPUs, waits for them, or has ended. Raises `Refused`."""
     deadline = time.monotonic() + GPUS_TIMEOUT
     while started.poll() is None and time.monotonic() < deadline and not interrupts.noted():
-        status = runs.read_if_whole(folder / "status.json")
+        status = store.read_if_whole(folder / "status.json")
         if status.get("attempt", 0) >= first and not _is_refusal(status):
             return
         time.sleep(0.02)
-    status = runs.read_if_whole(folder / "status.json")
+    status = store.read_if_whole(folder / "status.json")
     if started.poll() == gpus.REFUSED and _is_refusal(status):
         raise Refused(f"{status['reason']} ({gpus.HINT})")
 
@@ -87,7 +88,7 @@ def _plain(process: processes.Identity | None) -> dict[str, Any] | None:
 
 def next_attempt(folder: Path) -> int:
     """The number that the next attempt of a run will have. Ask before it may start."""
-    return max(runs.attempts(folder), default=0) + 1
+    return max(store.attempts(folder), default=0) + 1
 
 
 def record_submission(folder: Path, *, queue: str, first_attempt: int, **where: Any) -> None:
@@ -101,4 +102,4 @@ def record_submission(folder: Path, *, queue: str, first_attempt: int, **where: 
         "first_attempt": first_attempt,
         **where,
     }
-    runs.write_json(folder / "submission.json", record)
+    store.write_json(folder / "submission.json", record)

@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from launcher import ownership, processes, queues, runs
+from launcher import queues
 from launcher.queues import Seen
-from launcher.runs import Run
+from launcher.runs import ownership, processes, store
+from launcher.runs.store import Run
 from recipes import records
 
 STOP_GRACE = 30.0
@@ -27,7 +28,7 @@ class Ended(NamedTuple):
 def request_stop(folder: Path) -> None:
     """Ask the trainer to save and stop at its next step. Raises `UsageError` for another user's run."""
     ownership.refuse_anothers("stop", [(str(folder.parent), folder.name)])
-    if runs.is_elsewhere(str(folder.parent)):
+    if store.is_elsewhere(str(folder.parent)):
         from launcher.remote import acting
 
         acting.request_stop([Run(str(folder.parent), folder.name)])
@@ -38,7 +39,7 @@ def request_stop(folder: Path) -> None:
 def request_cancel(folder: Path) -> None:
     """The same, leaving our own word that the end was asked for; a run that hasn't started never will."""
     moment = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    runs.write_json(folder / "cancelled", {"time": moment})
+    store.write_json(folder / "cancelled", {"time": moment})
     request_stop(folder)
 
 
@@ -75,11 +76,11 @@ def cancel(
     one is another user's.
     """
     ownership.refuse_anothers("cancel", wanted)
-    far = [run for run in wanted if runs.is_elsewhere(run.root)]
+    far = [run for run in wanted if store.is_elsewhere(run.root)]
     if far:
         from launcher.remote import acting
 
-        near = [run for run in wanted if not runs.is_elsewhere(run.root)]
+        near = [run for run in wanted if not store.is_elsewhere(run.root)]
         ended = cancel(near, now=now, stop_grace=stop_grace, term_grace=term_grace, say=say) if near else []
         failed = acting.cancel(far, now, stop_grace, term_grace)
         found = {each.seen.run: each for each in ended}
@@ -120,20 +121,20 @@ def _waits_in_a_scheduler(each: Seen) -> bool:
 
 
 def _end(wanted: Sequence[Run], grace: float) -> dict[str, str]:
-    return queues.end({_folder(each): runs.load(_folder(each)) for each in wanted}, grace) if wanted else {}
+    return queues.end({_folder(each): store.load(_folder(each)) for each in wanted}, grace) if wanted else {}
 
 
 def is_script(folder: Path) -> bool:
     """Whether the run is a script of the user's own, which nobody can ask to save: it is ended as a shell would."""
-    return bool(runs.read_known(folder / "plan.json").get("script"))
+    return bool(store.read_known(folder / "plan.json").get("script"))
 
 
 def unended(seen: Sequence[Seen]) -> list[Seen]:
     """Runs that aren't finished, and finished ones of which something lives all the same."""
-    here = {_folder(each.run): each.files for each in seen if not runs.is_elsewhere(each.run.root)}
+    here = {_folder(each.run): each.files for each in seen if not store.is_elsewhere(each.run.root)}
     finished = {folder: here[folder] for each in seen if each.state.finished and (folder := _folder(each.run)) in here}
     alive = queues.with_processes(finished)
-    far = [each.run for each in seen if runs.is_elsewhere(each.run.root)]
+    far = [each.run for each in seen if store.is_elsewhere(each.run.root)]
     if far:
         from launcher.remote import acting
 

@@ -6,9 +6,10 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from launcher import execute, interrupts, runs, starting
+from launcher import execute, interrupts, starting
 from launcher.facts import Facts
 from launcher.plan import Plan
+from launcher.runs import store
 
 
 def submit(plans: Sequence[Plan], facts: Facts, code: Mapping[str, Path]) -> list[Path]:
@@ -39,7 +40,7 @@ def start_or_discard(
             if isinstance(error, starting.Refused) or not _accepted(folder):
                 execute.discard(folder)
         if sweep and not any(folder.exists() for folder in folders):
-            runs.forget_sweep(folders[0].parent, sweep)
+            store.forget_sweep(folders[0].parent, sweep)
         for folder in folders:
             if folder.exists():
                 print(
@@ -70,6 +71,6 @@ def start(
 
 
 def _accepted(folder: Path) -> bool:
-    submission = runs.read_if_whole(folder / "submission.json")
+    submission = store.read_if_whole(folder / "submission.json")
     answer = submission.get("answer")
     return bool(submission) and not (answer and Path(answer).with_suffix(".failed").exists())

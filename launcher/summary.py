@@ -8,8 +8,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from launcher import follow, human, remedies, run_ids, runs, tables
-from launcher.states import State
+from launcher import human, remedies, tables
+from launcher.runs import follow, run_ids, store
+from launcher.runs.states import State
 
 WAITING = 0.02
 """Share of the steps' time spent waiting for data from which it is told."""
@@ -21,7 +22,7 @@ _TORCHRUN = re.compile(r"[EWI]\d{4} .* torch/distributed/|\[.*\] torch\.distribu
 
 def label(folder: Path) -> str:
     """What people call a run on a screen: its words, or in a sweep its number and where it differs from the others."""
-    return label_of(folder.name, runs.read_known(folder / "plan.json"))
+    return label_of(folder.name, store.read_known(folder / "plan.json"))
 
 
 def label_of(name: str, plan: Mapping[str, Any]) -> str:
@@ -36,7 +37,7 @@ def label_of(name: str, plan: Mapping[str, Any]) -> str:
 def title(folders: Sequence[Path]) -> str:
     """What these runs are, in one line: the first of a screen."""
     if len(folders) == 1:
-        return tables.clean(f"{folders[0].name}  {asked(runs.read_known(folders[0] / 'plan.json'))}".rstrip())
+        return tables.clean(f"{folders[0].name}  {asked(store.read_known(folders[0] / 'plan.json'))}".rstrip())
     sweeps = _unique(run_ids.sweep_of(each.name) or each.name for each in folders)
     return f"{len(folders)} runs of {', '.join(sweeps)}"
 
@@ -79,7 +80,7 @@ IN_ROWS = ("attempts", "eval", "throughput", "observed", "updates")
 def result_of(folder: str | Path, state: State, only: Collection[str] = ()) -> dict[str, Any]:
     """The result that the run's last attempt left; empty if that left none, whatever the ones before it did. `only`
     names the values that are wanted, where not all are."""
-    return if_of(runs.read_known(f"{folder}/result.json", only), state)
+    return if_of(store.read_known(f"{folder}/result.json", only), state)
 
 
 def if_of(result: dict[str, Any], state: State) -> dict[str, Any]:
@@ -179,25 +180,25 @@ def settings_line(values: Mapping[str, Any]) -> str:
 
 def place_of(folder: Path) -> str:
     """Where a run's folder is, for people; one on another host as scp writes it."""
-    if not runs.is_elsewhere(str(folder.parent)):
+    if not store.is_elsewhere(str(folder.parent)):
         return str(folder)
-    from launcher.remote import pointers
+    from launcher.runs import remote_record
 
-    return pointers.place(folder)
+    return remote_record.place(folder)
 
 
 def log_tail(folder: Path, attempt: int = 0, count: int = LOG_LINES) -> tuple[Path | str, list[str]]:
     """The log that says most about a failure, and its last lines: what went to stderr, else stdout, else the launch."""
-    if runs.is_elsewhere(str(folder.parent)):
-        from launcher.remote import pointers
+    if store.is_elsewhere(str(folder.parent)):
+        from launcher.runs import remote_record
 
-        known = pointers.known(folder)
+        known = remote_record.known(folder)
         said = known.log if known else None
         return (said[0], list(said[1])) if said else (place_of(folder), [])
-    number = attempt or max(runs.attempts(folder), default=0)
+    number = attempt or max(store.attempts(folder), default=0)
     candidates = [folder / "attempts" / str(number) / name for name in ("stderr.log", "stdout.log")]
-    first = runs.read_known(folder / "attempts" / str(number) / "failed.json")
-    plan = runs.read_if_whole(folder / "plan.json")
+    first = store.read_known(folder / "attempts" / str(number) / "failed.json")
+    plan = store.read_if_whole(folder / "plan.json")
     if first.get("trace") and any(plan.get(key) not in (None, 1) for key in ("processes", "nodes")):
         # The log ends with what the last rank said, which failed because the first one had gone.
         return f"the traceback of rank {first.get('rank', 0)}", first["trace"].splitlines()[-count:]
@@ -235,9 +236,9 @@ def of_run(folder: Path, state: State, now: float, width: int = 0) -> list[str]:
 
 def _again(folder: Path) -> str:
     """What `resume` does with a run that ended early: it continues a checkpoint, or starts a run without one anew."""
-    if runs.is_elsewhere(str(folder.parent)):
+    if store.is_elsewhere(str(folder.parent)):
         return "go on"  # its checkpoints are on its host
-    saved = any((folder / "checkpoints").glob("step-*")) or any(folder.glob(f"{runs.ARMS}/*/checkpoints/step-*"))
+    saved = any((folder / "checkpoints").glob("step-*")) or any(folder.glob(f"{store.ARMS}/*/checkpoints/step-*"))
     return "go on from the last checkpoint" if saved else "start it again"
 
 

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from launcher import admit
+from launcher.runs import admit
 from launcher.template import fill
 
 FOLDER = "telemetry"

@@ -9,9 +9,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from launcher import code_store, exclusions, git, runs, snapshot
+from launcher import code_store, exclusions, git, snapshot
 from launcher.errors import UsageError
 from launcher.paths import expanded
+from launcher.runs import store
 
 FOLDER = "script"
 """Where they lie in the snapshot, beside this project's own package."""
@@ -165,7 +166,7 @@ def _walked(root: Path, names: Iterable[str], links: bool = True) -> Iterator[Pa
 def _of_runs(folder: Path) -> bool:
     """Whether a folder is a run's, or what is kept about runs in the folder that they are in."""
     return (
-        folder.name == runs.UNFINISHED
+        folder.name == store.UNFINISHED
         or code_store.is_folder(folder.name)
         or all((folder / each).is_file() for each in ("plan.json", "run.sh"))
     )

@@ -11,11 +11,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
-from launcher import arms, follow, interrupts, queues, runs, stopping, summary, tables
+from launcher import arms, interrupts, queues, stopping, summary, tables
 from launcher.display import Row, for_stream
 from launcher.progress import Progress, advance, rows_of
-from launcher.runs import Run
-from launcher.states import State
+from launcher.runs import follow, store
+from launcher.runs.states import State
+from launcher.runs.store import Run
 
 INTERVAL = 0.5
 """Seconds between two looks; more where looking takes long, so that it never takes a tenth of one core."""
@@ -27,7 +28,7 @@ class _Followed:
     """One run, with what is known of it so far; of a comparison also each arm, which stands for it on the screen."""
 
     def __init__(self, folder: Path, label: str | None = None) -> None:
-        plan = runs.read_known(folder / "plan.json")
+        plan = store.read_known(folder / "plan.json")
         self.folder = folder
         self.label = summary.label_of(folder.name, plan) if label is None else label
         self.arms = [_Followed(arm.run.folder, arm.label) for arm in arms.of(folder, plan)]
@@ -87,7 +88,7 @@ def report(states: dict[Path, State]) -> list[str]:
     now, width = time.time(), tables.width_of(sys.stdout)
     if len(states) == 1:
         ((folder, state),) = states.items()
-        if arms.of(folder, runs.read_known(folder / "plan.json")):
+        if arms.of(folder, store.read_known(folder / "plan.json")):
             from launcher.report.compared import last_words
 
             return last_words(folder, state, now, width)

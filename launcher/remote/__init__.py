@@ -18,5 +18,5 @@ answered by the code that answers it here:
 
 To ask a host something new, add a line to `requests.REQUESTS`, with its deadline and size, and call
 `host.connect(address).ask("name", admitted, key=value)`. `admitted` turns what came into the value that was asked for,
-with the functions of `launcher.admit`, or raises `Refused`.
+with the functions of `launcher.runs.admit`, or raises `Refused`.
 """

@@ -8,12 +8,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from launcher import admit
 from launcher.errors import LauncherError
-from launcher.remote import pointers
 from launcher.remote.host import connect, nothing
 from launcher.remote.looking import by_address, is_settled
-from launcher.runs import Found, Run
+from launcher.runs import admit, remote_record
+from launcher.runs.store import Found, Run
 
 
 def request_stop(wanted: Iterable[Run]) -> None:
@@ -83,7 +82,7 @@ def resume(found: Found, assignments: Mapping[str, str], secrets: Mapping[str, b
         )
     folders = [run.folder for run in found.runs if run.id in resumed]
     for folder in folders:
-        pointers.forget_state(folder)
+        remote_record.forget_state(folder)
     return folders
 
 

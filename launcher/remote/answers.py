@@ -12,14 +12,15 @@ from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from launcher import admit, log_pieces, queues, runs, states, stopping, summary
-from launcher.admit import Refused
+from launcher import log_pieces, queues, stopping, summary
 from launcher.errors import UsageError
 from launcher.queues import Seen
-from launcher.remote.pointers import OURS
 from launcher.remote.requests import LONGEST_SMALL, MOST_ATTEMPTS, MOST_FILES, PIECE, of_run
-from launcher.runs import Run
-from launcher.states import State
+from launcher.runs import admit, states, store
+from launcher.runs.admit import Refused
+from launcher.runs.remote_record import OURS
+from launcher.runs.states import State
+from launcher.runs.store import Run
 
 ROOM = 2**22
 """Bytes of a run's files in one answer: escaped as JSON they are six times as many at most."""
@@ -67,7 +68,7 @@ def _told(seen: Seen, question: Mapping[str, Any], follow: bool) -> dict[str, An
     from launcher.verbs.ls import step
 
     folder, state = seen.run.folder, seen.state
-    numbers = runs.attempts(folder)[-MOST_ATTEMPTS:]
+    numbers = store.attempts(folder)[-MOST_ATTEMPTS:]
     answer: dict[str, Any] = {
         "state": _plain(state),
         "begun": seen.files.submission is not None or seen.files.status is not None,

@@ -22,10 +22,10 @@ from fabric import Config, Connection
 
 from launcher.errors import Unavailable, UsageError
 from launcher.remote import host_keys, ssh_settings
-from launcher.remote.address import Address
 from launcher.remote.host_keys import Key, Known
 from launcher.remote.ssh_settings import Settings
 from launcher.remote.stream import Stalled
+from launcher.runs.address import Address
 
 KEEPALIVE = 10
 """Seconds between two signs of life of the connection itself, so that routers on the way keep it."""

@@ -12,15 +12,14 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
-from launcher import admit, runs
-from launcher.admit import Refused
 from launcher.errors import LauncherError, UsageError
-from launcher.remote import pointers
 from launcher.remote.host import BadAnswer, Lost, Unreachable, connect
 from launcher.remote.looking import look_again
-from launcher.remote.pointers import Pointer
 from launcher.remote.requests import MOST_FILES
-from launcher.runs import Run
+from launcher.runs import admit, remote_record, store
+from launcher.runs.admit import Refused
+from launcher.runs.remote_record import Pointer
+from launcher.runs.store import Run
 
 PATIENCE = 300.0
 """Seconds for which a host that went silent in the middle is asked again."""
@@ -51,7 +50,7 @@ def fetch(run: Run, folder: Path, say: Callable[[str], None]) -> Brought:
 
     A host that was reached and falls silent, or is cut off, is waited for; one that never answered is not.
     """
-    pointer = pointers.of(run.folder)
+    pointer = remote_record.of(run.folder)
     if pointer is None:
         raise LauncherError(f"{run.id}: what is known here of where it runs can't be read ({run.folder})")
     total = Brought(0, 0, ())
@@ -80,7 +79,7 @@ def _bring(run: Run, pointer: Pointer, folder: Path) -> Iterator[tuple[str, int 
     look_again(run, pointer)
     _make(folder)
     if folder != run.folder:  # so that what was brought is never taken for a run of this machine
-        pointers.write(folder, pointer, runs.COPY)
+        remote_record.write(folder, pointer, store.COPY)
     host = connect(pointer.address)
     listed = host.ask("contents", _listed, root=pointer.root, id=run.id)
     wanted = [
@@ -108,9 +107,9 @@ def _listed(answer: Any) -> list[tuple[str, int, int]]:
     found = []
     for each in admit.items(answer, "files", MOST_FILES):
         name, *stamp = admit.items(each, "a file", 3, least=3)
-        if admit.path(name, "the name of a file").casefold() in pointers.OURS:
+        if admit.path(name, "the name of a file").casefold() in remote_record.OURS:
             raise Refused(f"it has a file {name}, which is a record of this machine's")
-        found.append((name, *pointers.admitted_stamp(stamp)))
+        found.append((name, *remote_record.admitted_stamp(stamp)))
     return [(name, size, changed) for name, size, changed in found]
 
 
@@ -132,7 +131,7 @@ def _take(folder: Path, wanted: Wanted, head: Mapping[str, Any], answers: Iterat
     Raises `Refused`, `LauncherError` where it came damaged, and `OSError`.
     """
     admit.group(head, "what is told of a file", "size", "mtime", "offset")
-    size, mtime = pointers.admitted_stamp([head["size"], head["mtime"]])
+    size, mtime = remote_record.admitted_stamp([head["size"], head["mtime"]])
     unchanged = (size, mtime) == wanted[2:]
     offset = admit.whole(head["offset"], "where a file begins", most=wanted.offset if unchanged else 0)
     *parts, last = wanted.name.split("/")

@@ -17,17 +17,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from launcher import admit, execute, processes, run_ids, runs, snapshot
+from launcher import execute, snapshot
 from launcher.errors import LauncherError
 from launcher.facts import Facts
 from launcher.paths import expanded
 from launcher.plan import Plan, to_json
-from launcher.remote import pointers
-from launcher.remote.address import Address
 from launcher.remote.host import Host, Lost, Unreachable, connect, nothing
 from launcher.remote.looking import confirm
-from launcher.remote.pointers import Known, Pointer
-from launcher.states import State
+from launcher.runs import admit, processes, remote_record, run_ids, store
+from launcher.runs.address import Address
+from launcher.runs.remote_record import Known, Pointer
+from launcher.runs.states import State
 
 TRIES = 3
 
@@ -73,9 +73,9 @@ def submit(
         _take_back(folders, sweep)
         raise
     for folder, plan in zip(folders, bound, strict=True):
-        runs.write_json(folder / "plan.json", plan)
-        pointers.remember(folder, Known(state=State("queued"), seen=time.time()))
-        pointer = pointers.read(folder)
+        store.write_json(folder / "plan.json", plan)
+        remote_record.remember(folder, Known(state=State("queued"), seen=time.time()))
+        pointer = remote_record.read(folder)
         assert pointer is not None
         confirm(folder, pointer)
     return folders
@@ -125,7 +125,7 @@ def _point(plans: Sequence[Plan], address: Address, token: str) -> tuple[str | N
         pointer = Pointer(address=address, root=plans[0].run_root, token=token, submitter=me, created=time.time())
         try:
             for name in names:
-                folders.append(pointers.create(name, pointer))
+                folders.append(remote_record.create(name, pointer))
         except FileExistsError:
             _take_back(folders, None)
             folders = []
@@ -136,7 +136,7 @@ def _point(plans: Sequence[Plan], address: Address, token: str) -> tuple[str | N
         break
     if len(plans) == 1:
         return None, folders
-    runs.write_sweep(Path(runs.elsewhere()), identity, names, {"command": list(plans[0].command)})
+    store.write_sweep(Path(store.elsewhere()), identity, names, {"command": list(plans[0].command)})
     return identity, folders
 
 
@@ -144,7 +144,7 @@ def _take_back(folders: Sequence[Path], sweep: str | None) -> None:
     for folder in folders:
         execute.discard(folder)
     if sweep:
-        Path(runs.elsewhere(), runs.SWEEPS, f"{sweep}.json").unlink(missing_ok=True)
+        Path(store.elsewhere(), store.SWEEPS, f"{sweep}.json").unlink(missing_ok=True)
 
 
 def _hand_over(host: Host, message: dict[str, Any], code: Mapping[str, Path], secrets: Mapping[str, bytes]) -> None:

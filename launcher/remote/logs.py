@@ -10,13 +10,13 @@ import sys
 import time
 from typing import Any
 
-from launcher import admit, states
-from launcher.admit import Refused
 from launcher.log_pieces import NAMES, Piece, Place
 from launcher.remote.host import BadAnswer, Unreachable, connect
-from launcher.remote.pointers import Pointer
 from launcher.remote.requests import PIECE
-from launcher.runs import Run
+from launcher.runs import admit, states
+from launcher.runs.admit import Refused
+from launcher.runs.remote_record import Pointer
+from launcher.runs.store import Run
 
 PATIENCE = 300.0
 """Seconds for which a host that was followed is asked again."""

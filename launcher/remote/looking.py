@@ -16,17 +16,17 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from launcher import admit, human, processes, runs, states
-from launcher.admit import Refused
+from launcher import human
 from launcher.errors import LauncherError
 from launcher.queues import Seen
-from launcher.remote import pointers
-from launcher.remote.address import Address
 from launcher.remote.host import Host, connect
-from launcher.remote.pointers import POINTER, Known, Pointer
 from launcher.remote.requests import LONGEST_SMALL, METRICS, MOST_ATTEMPTS, PIECE, of_run
-from launcher.runs import Run
-from launcher.states import State
+from launcher.runs import admit, processes, remote_record, states, store
+from launcher.runs.address import Address
+from launcher.runs.admit import Refused
+from launcher.runs.remote_record import POINTER, Known, Pointer
+from launcher.runs.states import State
+from launcher.runs.store import Run
 
 MAX_HOSTS = 32
 """Hosts asked at once."""
@@ -51,7 +51,7 @@ def look(wanted: Sequence[Run], *, follow: bool = False) -> list[Seen]:
             for each in [pool.submit(_ask, address, dict(group), follow, asked) for address, group in groups.items()]:
                 found.update(each.result())
     return [
-        Seen(run, runs.load(str(run.folder)), found.get(run) or _remembered(run, follow), asked.get(run))
+        Seen(run, store.load(str(run.folder)), found.get(run) or _remembered(run, follow), asked.get(run))
         for run in wanted
     ]
 
@@ -64,19 +64,19 @@ def look_again(run: Run, pointer: Pointer) -> None:
     found: dict[Run, State] = {}
     _ask_once(connect(pointer.address), {run: pointer}, [run], False, found, {})
     if not found[run].finished:
-        runs.mark_unfinished(Path(run.root), run.id)
+        store.mark_unfinished(Path(run.root), run.id)
 
 
 def is_settled(run: Run, follow: bool = False) -> bool:
     """Whether the last word of a run is known here already, and all that is wanted of it."""
-    known = pointers.known(run.folder)
+    known = remote_record.known(run.folder)
     if known is None or not known.state.finished:
         return False
     return not follow or METRICS in known.stamps or known.state.attempt == 0
 
 
 def _remembered(run: Run, follow: bool) -> State:
-    known = pointers.known(run.folder)
+    known = remote_record.known(run.folder)
     if known and is_settled(run, follow):
         return known.state
     return _unreachable(run, f"{POINTER} in {run.folder}, which says where it is, can't be read")
@@ -123,7 +123,7 @@ def _ask_once(
 
 
 def _question(run: Run, pointer: Pointer, follow: bool) -> dict[str, Any]:
-    known, arms = pointers.known(run.folder), _arms(run)
+    known, arms = remote_record.known(run.folder), _arms(run)
     question: dict[str, Any] = {
         "root": pointer.root,
         "id": run.id,
@@ -131,14 +131,14 @@ def _question(run: Run, pointer: Pointer, follow: bool) -> dict[str, Any]:
         "arms": arms,
     }
     if follow:
-        names = [METRICS, *(f"{runs.ARMS}/{arm}/{METRICS}" for arm in arms)]
+        names = [METRICS, *(f"{store.ARMS}/{arm}/{METRICS}" for arm in arms)]
         question["metrics"] = {name: measured(run.folder, name) for name in names}
     return question
 
 
 def _arms(run: Run) -> list[str]:
     """The folders of the arms of a comparison, as its plan names them."""
-    arms = runs.read_known(run.folder / "plan.json").get("arms") or ()
+    arms = store.read_known(run.folder / "plan.json").get("arms") or ()
     return [each["arm"] for each in arms if admit.is_name(each.get("arm"))]
 
 
@@ -189,7 +189,7 @@ def _admitted(value: Any, question: Mapping[str, Any], follow: bool) -> _Answer:
     for name, told in admit.group(answer["files"], "files").items():
         stamp, text = admit.items(told, "a file", 2, least=2)
         files.append(
-            (admit.choice(name, "a file", asked), _content(text, LONGEST_SMALL), pointers.admitted_stamp(stamp))
+            (admit.choice(name, "a file", asked), _content(text, LONGEST_SMALL), remote_record.admitted_stamp(stamp))
         )
     for name, told in admit.group(answer["metrics"], "metrics").items() if follow else ():
         start, text = admit.items(told, "metrics", 2, least=2)
@@ -205,9 +205,9 @@ def _admitted(value: Any, question: Mapping[str, Any], follow: bool) -> _Answer:
         attempts=numbers,
         files=files,
         metrics=metrics,
-        step=pointers.admitted_step(answer.get("step")),
+        step=remote_record.admitted_step(answer.get("step")),
         age=None if answer.get("age") is None else admit.whole(answer["age"], "the age of an answer"),
-        log=pointers.admitted_log(answer.get("log")),
+        log=remote_record.admitted_log(answer.get("log")),
         more=admit.flag(answer.get("more", False), "more") and bool(files or any(each[2] for each in metrics)),
     )
 
@@ -238,9 +238,9 @@ def _taken(run: Run, pointer: Pointer, answer: _Answer) -> State:
 def _keep(folder: Path, pointer: Pointer, answer: _Answer) -> None:
     if pointer.submitter is not None:
         confirm(folder, pointer)
-    before = pointers.known(folder)
+    before = remote_record.known(folder)
     stamps = dict(before.stamps if before else {})
-    for number in set(answer.attempts).difference(runs.attempts(folder)):
+    for number in set(answer.attempts).difference(store.attempts(folder)):
         admit.make_in(folder, f"attempts/{number}")
     for name, content, stamp in answer.files:
         admit.write_in(folder, name, content, modified=stamp[1])  # so that a fetch knows it again
@@ -253,7 +253,7 @@ def _keep(folder: Path, pointer: Pointer, answer: _Answer) -> None:
         stamps[METRICS] = True
     log = (f"{pointer.address.destination}:{answer.log[0]}", answer.log[1]) if answer.log else None
     known = Known(state=answer.state, seen=time.time(), step=answer.step, stamps=stamps, log=log)
-    pointers.remember(folder, known)
+    remote_record.remember(folder, known)
 
 
 def confirm(folder: Path, pointer: Pointer) -> None:
@@ -261,7 +261,7 @@ def confirm(folder: Path, pointer: Pointer) -> None:
     accepted = Pointer(
         address=pointer.address, root=pointer.root, token=pointer.token, submitter=None, created=pointer.created
     )
-    pointers.write(folder, accepted)
+    remote_record.write(folder, accepted)
 
 
 def _undelivered(run: Run, pointer: Pointer) -> State:
@@ -272,13 +272,13 @@ def _undelivered(run: Run, pointer: Pointer) -> State:
     if time.time() - pointer.created < DOUBT:
         return State("unreachable", f"the connection was cut while it was handed to {where}; ask again in two minutes")
     state = State("lost", f"it never reached {where}: its launcher or the connection ended before")
-    pointers.remember(run.folder, Known(state=state, seen=time.time()))
+    remote_record.remember(run.folder, Known(state=state, seen=time.time()))
     return state
 
 
 def _unreachable(run: Run, why: str) -> State:
     why = admit.clean_lines(why)
-    known = pointers.known(run.folder)
+    known = remote_record.known(run.folder)
     if known is None:
         return State("unreachable", why)
     if known.state.finished:  # what it measured was wanted too, but how it ended is known
@@ -292,7 +292,7 @@ def by_address(wanted: Iterable[Run]) -> dict[Address, list[tuple[Run, Pointer]]
     """Runs elsewhere by their host, with their pointers. Those whose pointer can't be read are left out."""
     groups: dict[Address, list[tuple[Run, Pointer]]] = {}
     for run in wanted:
-        pointer = pointers.read(run.folder)
+        pointer = remote_record.read(run.folder)
         if pointer is not None:
             groups.setdefault(pointer.address, []).append((run, pointer))
     return groups

@@ -12,8 +12,8 @@ import subprocess
 import time
 
 from launcher.errors import Unavailable
-from launcher.remote.address import Address
 from launcher.remote.stream import Stalled
+from launcher.runs.address import Address
 
 KEPT = 4096
 """Bytes of what ssh complained about last."""

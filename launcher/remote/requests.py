@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from launcher.runs import ARMS, FAILED
+from launcher.runs.store import ARMS, FAILED
 
 
 class Request(NamedTuple):

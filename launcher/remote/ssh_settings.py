@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import paramiko
 
 from launcher.errors import UsageError
-from launcher.remote.address import Address, check
+from launcher.runs.address import Address, check
 
 KNOWN_HOSTS = "~/.ssh/known_hosts ~/.ssh/known_hosts2"
 GLOBAL_KNOWN_HOSTS = "/etc/ssh/ssh_known_hosts /etc/ssh/ssh_known_hosts2"

@@ -11,11 +11,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from launcher import code_store, execute, job_environment, ownership, runs, submission
+from launcher import code_store, execute, job_environment, submission
 from launcher import plan as plans
 from launcher.errors import UsageError, of_system
 from launcher.plan import Plan
 from launcher.remote.handing_over import unpacked
+from launcher.runs import ownership, store
 from recipes import records
 
 SNAPSHOTS = 5
@@ -38,7 +39,7 @@ def lay_code(data: bytes) -> None:
     message, code, _ = unpacked(data)
     root = Path(message["root"])
     try:
-        runs.make_root(root, shared=message["shared"])
+        store.make_root(root, shared=message["shared"])
         _lay_snapshot(Path(message["folder"]), message, code)
     except OSError as error:
         raise UsageError(f"run_root={root}: {of_system(error, root)}") from None
@@ -54,7 +55,7 @@ def submit(data: bytes) -> list[str]:
     root = Path(asked[0].run_root)
     came_from = message["came_from"]
     try:
-        runs.make_root(root, shared=asked[0].shared is not None)
+        store.make_root(root, shared=asked[0].shared is not None)
         with _alone(Path(asked[0].own_folder(SUBMITTING)), came_from["token"]):
             new = [plan for plan in asked if not _is_done(root / plan.run_id, came_from["token"])]
             if new:
@@ -76,7 +77,7 @@ def _start(root: Path, new: list[Plan], message: Mapping[str, Any], secrets: Map
             job_environment.lay_secrets({Path(plan.secrets[name]): secrets[label] for name, label in given.items()})
         if message["sweep"]:
             names = [each["run_id"] for each in message["plans"]]
-            runs.write_sweep(root, message["sweep"], names, {"command": list(new[0].command)})
+            store.write_sweep(root, message["sweep"], names, {"command": list(new[0].command)})
     except BaseException:
         for folder in folders:
             execute.discard(folder)
@@ -91,7 +92,7 @@ def _is_done(folder: Path, token: str) -> bool:
     """
     if not folder.exists():
         return False
-    came_from = runs.read_if_whole(folder / "provenance.json")
+    came_from = store.read_if_whole(folder / "provenance.json")
     if came_from and came_from.get("token") != token:
         raise UsageError(f"there is a run {folder.name} in {folder.parent} already; run the command again")
     if (folder / "submission.json").exists():

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from launcher import arms, human, run_ids, runs, summary, tables
+from launcher import arms, human, summary, tables
 from launcher.comparison import Compare, Published
 from launcher.report import plain, read, sections
 from launcher.report.document import Bars, Cell, Document, Part, Prose, Section, Table, numeric, text
@@ -15,7 +15,8 @@ from launcher.report.paired import Arm, compare, ratio_cell
 from launcher.report.published import published
 from launcher.report.read import inner
 from launcher.report.verdict import verdict
-from launcher.states import State
+from launcher.runs import run_ids, store
+from launcher.runs.states import State
 from recipes.typed import SettingsError, build
 
 
@@ -46,7 +47,7 @@ def document(title: str, folder: Path, whole: State, plan: dict[str, Any], came_
 
 def last_words(folder: Path, whole: State, now: float, width: int = 0) -> list[str]:
     """What a terminal says of a comparison that has ended."""
-    plan, came_from = (runs.read_known(folder / name) for name in ("plan.json", "provenance.json"))
+    plan, came_from = (store.read_known(folder / name) for name in ("plan.json", "provenance.json"))
     lines = list(plain.lines(document(folder.name, folder, whole, plan, came_from), width))[1:]
     rows = [(run_ids.words_of(folder.name), summary.headline(whole, now)), ("folder", summary.place_of(folder))]
     ended = tables.pairs(rows, width)

@@ -22,7 +22,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from launcher import arms, runs, tables
+from launcher import arms, tables
 from launcher.report import read
 from launcher.report.compared import settings_of
 from launcher.report.figures import figures
@@ -30,7 +30,8 @@ from launcher.report.intervals import CONFIDENCE
 from launcher.report.paired import Arm, compare
 from launcher.report.read import Evidence, inner
 from launcher.report.verdict import verdict
-from launcher.states import Name, State
+from launcher.runs import store
+from launcher.runs.states import Name, State
 from recipes import result
 from recipes.metrics import finite
 from recipes.result import Result
@@ -45,7 +46,7 @@ _WORST_FIRST = ("contradicted", "unknown", "proved")
 
 def document(folder: Path, whole: State) -> dict[str, Any] | None:
     """The result of the comparison in this folder, which has ended; None where its plan tells of no arms."""
-    plan, came_from = (runs.read_known(folder / name) for name in ("plan.json", "provenance.json"))
+    plan, came_from = (store.read_known(folder / name) for name in ("plan.json", "provenance.json"))
     how = settings_of(plan)
     evidence = read.of_arms(folder, plan, whole, came_from, read=True, block=how.steps)
     if not evidence:
@@ -67,7 +68,7 @@ def write(folder: Path, whole: State) -> None:
     """Write the result of the comparison in this folder; nothing where its plan tells of no arms. Raises `OSError`."""
     found = document(folder, whole)
     if found is not None:
-        runs.write_json(folder / arms.RESULT, found)
+        store.write_json(folder / arms.RESULT, found)
 
 
 def _of_run(name: str, whole: State, evidence: Sequence[Evidence]) -> Result:
@@ -150,7 +151,7 @@ def _of_arm(arm: Arm, rounds: int) -> dict[str, Any]:
         "skipped_steps": figures.skipped,
         "half_flop_share": figures.half_share,
         "proof": figures.verdict or "unknown",
-        "result": f"{runs.ARMS}/{arm.evidence.run.id}/result.json" if arm.evidence.result else None,
+        "result": f"{store.ARMS}/{arm.evidence.run.id}/result.json" if arm.evidence.result else None,
     }
 
 

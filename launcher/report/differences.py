@@ -8,9 +8,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from launcher import admit, code_store, ownership
+from launcher import code_store
 from launcher.report.document import Table, text
 from launcher.report.read import Evidence, inner
+from launcher.runs import admit, ownership
 from launcher.schema import leaves
 
 MOST_RUNS = 8

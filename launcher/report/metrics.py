@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from launcher import admit
-from launcher.shapes import LARGEST
+from launcher.runs import admit
+from launcher.runs.shapes import LARGEST
 
 POINTS = 240
 """The most points that a curve is drawn with; a chart is hardly a thousand pixels wide."""

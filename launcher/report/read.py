@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from launcher import arms, queues, run_ids, runs, shapes, summary, telemetry
+from launcher import arms, queues, summary, telemetry
 from launcher.report import chosen, metrics
 from launcher.report.metrics import Metrics
-from launcher.runs import Damaged, Run
-from launcher.states import State
+from launcher.runs import run_ids, shapes, store
+from launcher.runs.states import State
+from launcher.runs.store import Damaged, Run
 from launcher.telemetry import Telemetry
 
 NOTES = 5
@@ -69,7 +70,7 @@ def of_run(folder: Path, run: Run, state: State, read: bool, block: int = 0) -> 
 
     def file(name: str) -> dict[str, Any]:
         try:
-            values = runs.read_json(folder / name) or {}
+            values = store.read_json(folder / name) or {}
         except Damaged as error:
             problems.append(f"{name} can't be read: {str(error).removeprefix(f'{folder / name}: ')}")
             return {}

@@ -10,15 +10,15 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from launcher import processes, runs
 from launcher.errors import MOST_NAMED, Unavailable, UsageError
-from launcher.runs import Files
+from launcher.runs import processes, store
+from launcher.runs.states import Liveness, needs_liveness, status_of
+from launcher.runs.states import judge as judge_files
+from launcher.runs.store import Files
 from launcher.slurm import jobs, shared
 from launcher.slurm.commands import call, complaint
 from launcher.slurm.jobs import Row, job_in, job_of
 from launcher.slurm.shared import Answer
-from launcher.states import Liveness, needs_liveness, status_of
-from launcher.states import judge as judge_files
 
 VERDICT = "verdict.json"
 STALE = 60.0
@@ -90,12 +90,12 @@ def _of_answer(folder: str, job: str, files: Files, answer: Answer, kept: Row | 
 def _of_dependent(folder: str, found: Liveness, reason: str) -> Liveness:
     """The same of a job that waits for others by `after=`, or was cancelled by Slurm because one did not end well: with
     the names of those runs, and how they stand by their folders."""
-    after = runs.read_if_whole(f"{folder}/plan.json").get("after")
+    after = store.read_if_whole(f"{folder}/plan.json").get("after")
     if not isinstance(after, str) or not after or (found.waits and not reason.startswith("Dependency")):
         return found
     name = after.rpartition(":")[2]
     try:
-        first = runs.find(name, runs.roots(None)).runs
+        first = store.find(name, store.roots(None)).runs
     except UsageError:
         return found._replace(reason=f"{found.reason}; it was to come after {name}, of which nothing is known here")
     if found.waits:
@@ -110,7 +110,7 @@ def _of_dependent(folder: str, found: Liveness, reason: str) -> Liveness:
 
 def _ended_badly(folder: Path) -> str:
     """How a run that another one was to come after ended, where that was not well; empty where it was."""
-    state = judge_files(runs.load(str(folder)), None).name
+    state = judge_files(store.load(str(folder)), None).name
     return {"done": "", "failed": "failed", "unreachable": "ended without a word"}.get(state, f"is {state}")
 
 
@@ -268,7 +268,7 @@ def _answer_instead(submission: Mapping[str, Any], conf: str | None) -> str:
         return ""
     found = max(new, key=int)
     with contextlib.suppress(OSError):  # a disk that is full, or another person's: it will be asked again
-        runs.write_text(answer, f"{found}\n")
+        store.write_text(answer, f"{found}\n")
     return found
 
 
@@ -298,12 +298,12 @@ def _keep(folder: str, job: str, row: Row) -> None:
     """Slurm's verdict, kept in the folder before Slurm forgets it."""
     path = Path(folder, VERDICT)
     verdict = {"schema": 1, "job": job, "state": row.state, "reason": row.reason}
-    if Path(folder).is_dir() and runs.read_if_whole(path) != verdict:
+    if Path(folder).is_dir() and store.read_if_whole(path) != verdict:
         with contextlib.suppress(OSError):  # a disk that is full, or another person's
-            runs.write_json(path, verdict)
+            store.write_json(path, verdict)
 
 
 def _kept(folder: str, job: str) -> Row | None:
     """What Slurm once said of this job."""
-    kept = runs.read_if_whole(Path(folder, VERDICT))
+    kept = store.read_if_whole(Path(folder, VERDICT))
     return Row(str(kept["state"]), str(kept["reason"])) if kept.get("job") == job else None

@@ -21,8 +21,8 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from launcher import runs
 from launcher.errors import Unavailable
+from launcher.runs import store
 from launcher.slurm import jobs
 from launcher.slurm.jobs import Row
 
@@ -143,7 +143,7 @@ _noted: dict[Path, float] = {}
 
 def _path(conf: str | None) -> Path:
     cluster = hashlib.sha256((conf or os.environ.get("SLURM_CONF") or "").encode(errors="surrogateescape"))
-    return Path(runs.state_folder(), "slurm", f"{cluster.hexdigest()[:16]}.json")
+    return Path(store.state_folder(), "slurm", f"{cluster.hexdigest()[:16]}.json")
 
 
 def _make(folder: Path) -> None:
@@ -209,7 +209,7 @@ def _write(path: Path, answer: Answer) -> None:
     }
     try:
         _make(path.parent)
-        runs.write_text(path, json.dumps(values))
+        store.write_text(path, json.dumps(values))
     except OSError:  # no room, or a folder that can't be written: this process at least keeps the manners
         _own[path] = answer
     else:

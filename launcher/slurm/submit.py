@@ -12,10 +12,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from launcher import interrupts, ownership, processes, run_ids, runs, script
+from launcher import interrupts, script
 from launcher import plan as plans
 from launcher.errors import LauncherError, UsageError
 from launcher.plan import Plan
+from launcher.runs import ownership, processes, run_ids, store
 from launcher.slurm import probing, pulling, shared
 from launcher.slurm.commands import call, complaint, environment
 from launcher.slurm.header import shape
@@ -33,7 +34,7 @@ def start(folders: Sequence[Path], max_array_size: int | None = None, planned: S
     cluster's MaxArraySize, which is asked for where it isn't given; an array's largest index is one less. `planned` is
     the plans in the folders, if known."""
     if planned is None:
-        planned = [plans.from_json(runs.read_if_whole(each / "plan.json")) for each in folders]
+        planned = [plans.from_json(store.read_if_whole(each / "plan.json")) for each in folders]
     after_option(planned[0])  # refused before a job is submitted that fetches for it
     fetching = _pull(folders[0], planned[0])
     if len(folders) == 1:
@@ -79,10 +80,10 @@ def _submit_one(folder: Path, plan: Plan, fetching: str | None) -> None:
 def _submit_array(number: int, folders: Sequence[Path], planned: Sequence[Plan], fetching: str | None) -> None:
     dependency = after_option(planned[0], fetching)
     root, sweep = folders[0].parent, run_ids.sweep_of(folders[0].name) or folders[0].name
-    place = root / runs.SWEEPS / sweep
-    runs.make_common(place.parent)
+    place = root / store.SWEEPS / sweep
+    store.make_common(place.parent)
     with contextlib.suppress(FileExistsError):
-        runs.make_folder(place, shared=planned[0].shared is not None)
+        store.make_folder(place, shared=planned[0].shared is not None)
     ownership.refuse_anothers("submit", [(str(place.parent), place.name)])
     stem = f"{int(time.time())}-{number}"  # a resumed sweep makes new arrays beside the old ones
     listing, text = place / f"{stem}.folders", place / f"{stem}.sh"
@@ -181,9 +182,9 @@ def _after(after: str) -> str:
     kind, _, name = after.rpartition(":")
     if kind not in ("", "ok", "any") or not name:
         raise UsageError(f"after={after}: say after=RUN, once it is done, or after=any:RUN, however it ends")
-    found = runs.find(name, runs.roots(None))
+    found = store.find(name, store.roots(None))
     ownership.refuse_anothers(f"after={after}", found.runs)
-    jobs = [job_of(runs.read_if_whole(each.folder / "submission.json")) for each in found.runs]
+    jobs = [job_of(store.read_if_whole(each.folder / "submission.json")) for each in found.runs]
     if not jobs or None in jobs:
         raise UsageError(f"after={after}: {name} is not a run of Slurm")
     word = "afterany" if kind == "any" else "afterok"

@@ -7,9 +7,9 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from launcher import run_ids, runs
 from launcher.errors import UsageError
-from launcher.runs import Found, Run
+from launcher.runs import run_ids, store
+from launcher.runs.store import Found, Run
 
 
 class Parser(argparse.ArgumentParser):
@@ -55,12 +55,12 @@ def split(words: Sequence[str]) -> tuple[list[str], list[str]]:
         if key != "run_root":
             raise UsageError(f"unknown key {key} in {word} (known here: run_root)")
         run_root = value
-    return names, runs.roots(run_root)
+    return names, store.roots(run_root)
 
 
 def newest(roots: Sequence[str]) -> Run:
     """The newest run, said on stderr so that nobody is surprised. Raises `UsageError` where there is none."""
-    found = runs.newest(roots, 1)
+    found = store.newest(roots, 1)
     if not found:
         raise UsageError(f"there are no runs{_where(roots)}; run_root=PATH looks in another folder")
     print(f"newest run: {found[0].id}", file=sys.stderr)
@@ -69,7 +69,7 @@ def newest(roots: Sequence[str]) -> Run:
 
 def newest_own(roots: Sequence[str]) -> Run:
     """The caller's newest run, said on stderr. Raises `UsageError` where there is none."""
-    run = runs.newest_own(roots)
+    run = store.newest_own(roots)
     if run is None:
         raise UsageError(f"there are no runs of yours{_where(roots)}; run_root=PATH looks in another folder")
     print(f"newest run: {run.id}", file=sys.stderr)
@@ -78,12 +78,12 @@ def newest_own(roots: Sequence[str]) -> Run:
 
 def newest_whole(roots: Sequence[str]) -> Found:
     """The newest run, or the whole sweep that it is of, said on stderr. Raises `UsageError` where there is none."""
-    last = runs.newest(roots, 1)
+    last = store.newest(roots, 1)
     sweep = run_ids.sweep_of(last[0].id) if last else None
     if sweep is None:
         return Found(None, (newest(roots),))
     print(f"newest sweep: {sweep}", file=sys.stderr)
-    return Found(sweep, tuple(runs.sweep_runs(last[0].root, sweep)))
+    return Found(sweep, tuple(store.sweep_runs(last[0].root, sweep)))
 
 
 def _where(roots: Sequence[str]) -> str:
@@ -92,7 +92,7 @@ def _where(roots: Sequence[str]) -> str:
 
 def found(names: Sequence[str], roots: Sequence[str]) -> list[Found]:
     """What each name means, all of them before anything is done."""
-    return runs.find_all(names, roots)
+    return store.find_all(names, roots)
 
 
 def all_runs(what: Sequence[Found]) -> list[Run]:

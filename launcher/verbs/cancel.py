@@ -5,8 +5,9 @@ from __future__ import annotations
 import sys
 import time
 
-from launcher import human, ownership, queues, stopping, summary
+from launcher import human, queues, stopping, summary
 from launcher.errors import UsageError
+from launcher.runs import ownership
 from launcher.stopping import Ended
 from launcher.verbs.arguments import Parser, all_runs, found, newest_own, split
 

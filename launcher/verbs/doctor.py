@@ -9,16 +9,17 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from launcher import admit, examining, human, queues, remedies, request, runs, stopping, submission, summary, tables
-from launcher.admit import Refused
+from launcher import examining, human, queues, remedies, request, stopping, submission, summary, tables
 from launcher.diagnosis import Finding, advice, of_host, of_slurm, ok, problem
 from launcher.errors import LauncherError
 from launcher.facts import Facts
 from launcher.plan import Plan, resolve
 from launcher.probe import code_files, probe
-from launcher.remote import address as addresses
-from launcher.remote.address import Address
-from launcher.runs import Run
+from launcher.runs import address as addresses
+from launcher.runs import admit, store
+from launcher.runs.address import Address
+from launcher.runs.admit import Refused
+from launcher.runs.store import Run
 from launcher.schema import SlurmCluster
 from launcher.spec import JobSpec
 from recipes.typed import SettingsError, build, plain
@@ -233,7 +234,7 @@ def _proof(result: dict[str, Any]) -> Finding:
 def _remove(run: Run) -> None:
     from launcher.verbs import rm
 
-    if runs.is_elsewhere(run.root):
+    if store.is_elsewhere(run.root):
         from launcher.remote import acting
 
         acting.remove([run], False)

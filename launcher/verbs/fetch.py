@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import sys
 
-from launcher import human, runs
+from launcher import human
 from launcher.errors import UsageError
 from launcher.paths import expanded
+from launcher.runs import store
 from launcher.verbs.arguments import Parser, all_runs, found, newest, split
 
 
@@ -20,7 +21,7 @@ def main(arguments: list[str]) -> int:
     options = parser.parse_intermixed_args(arguments)
     to = next((each.partition("=")[2] for each in options.words if each.startswith("to=")), None)
     names, roots = split([each for each in options.words if not each.startswith("to=")])
-    roots = [root for root in roots if runs.is_elsewhere(root)]
+    roots = [root for root in roots if store.is_elsewhere(root)]
     if not roots:
         raise UsageError("fetch: no run of yours is on another host; those of this machine are here already")
     chosen = all_runs(found(names, roots)) if names else [newest(roots)]

@@ -11,10 +11,11 @@ import sys
 import time
 from collections.abc import Callable
 
-from launcher import admit, log_pieces, queues, runs
+from launcher import log_pieces, queues
 from launcher.errors import LauncherError, UsageError
 from launcher.log_pieces import Piece
-from launcher.runs import Run
+from launcher.runs import admit, store
+from launcher.runs.store import Run
 from launcher.verbs.arguments import Parser, found, newest, positive, split
 
 INTERVAL = 0.3
@@ -44,7 +45,7 @@ def _check(run: Run, attempt: int | None, following: bool) -> None:
     if attempt is None and following:
         return
     (seen,) = queues.look([run])
-    attempts = runs.attempts(run.folder)
+    attempts = store.attempts(run.folder)
     if attempt is not None and attempt not in attempts:
         there = f"it has {', '.join(map(str, attempts))}" if attempts else "it has not started yet"
         raise UsageError(f"--attempt {attempt}: {run.id} has no such attempt; {there}")
@@ -93,11 +94,12 @@ def _waiting(run: Run, piece: Piece) -> str:
 
 
 def _source(run: Run) -> Callable[..., Piece]:
-    if not runs.is_elsewhere(run.root):
+    if not store.is_elsewhere(run.root):
         return functools.partial(log_pieces.piece, run)
-    from launcher.remote import logs, pointers
+    from launcher.remote import logs
+    from launcher.runs import remote_record
 
-    pointer = pointers.of(run.folder)
+    pointer = remote_record.of(run.folder)
     if pointer is None:
         raise LauncherError(f"{run.id}: what is known here of where it runs can't be read ({run.folder})")
     return functools.partial(logs.from_host, run, pointer)

@@ -11,12 +11,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from launcher import admit, follow, human, queues, run_ids, runs, summary, tables
+from launcher import human, queues, summary, tables
 from launcher.errors import UsageError
 from launcher.progress import Progress, advance, rows_of
 from launcher.queues import Seen
-from launcher.runs import Files, Run
-from launcher.states import State
+from launcher.runs import admit, follow, run_ids, store
+from launcher.runs.states import State
+from launcher.runs.store import Files, Run
 from launcher.verbs.arguments import Parser, found, split
 
 NEWEST = 20
@@ -56,9 +57,9 @@ def main(arguments: list[str]) -> int:
 def _default(roots: Sequence[str], whole: bool, everything: bool) -> tuple[list[Run], int]:
     """The runs to list, newest first, and how many older ones there are that aren't."""
     if everything:
-        names = [Run(root, each) for root in roots for each in runs.run_names(root)]
+        names = [Run(root, each) for root in roots for each in store.run_names(root)]
         return sorted(names, key=lambda run: run.id, reverse=True), 0
-    chosen = {*runs.newest(roots, NEWEST), *runs.unfinished(roots)}
+    chosen = {*store.newest(roots, NEWEST), *store.unfinished(roots)}
     listed = sorted(chosen, key=lambda run: run.id, reverse=True)
     return (listed, 0) if whole else (listed[:MOST], max(0, len(listed) - MOST))
 
@@ -80,11 +81,11 @@ def _listing(seen: Sequence[Seen], hidden: int, roots: Sequence[str], width: int
                 summary.accuracy_of(result) or "-",
                 summary.throughput_of(result) or "-",
                 summary.verdict_of(result) or "-",
-                summary.asked(runs.read_known(f"{folder}/plan.json", summary.IN_ASKED)),
+                summary.asked(store.read_known(f"{folder}/plan.json", summary.IN_ASKED)),
             ]
         )
     header = ["RUN", "STATE", "TIME", "STEP", "ACCURACY", "SAMPLES/S", "PROOF", "ASKED"]
-    if any(runs.is_elsewhere(each.run.root) for each in seen):
+    if any(store.is_elsewhere(each.run.root) for each in seen):
         header.insert(2, "HOST")
         for row, each in zip(rows, seen, strict=True):
             row.insert(2, _host(each.run))
@@ -114,11 +115,11 @@ def _ago(moment: float, now: float) -> str:
 
 def _host(run: Run) -> str:
     """The host of a run as it was typed; a dash for this machine."""
-    if not runs.is_elsewhere(run.root):
+    if not store.is_elsewhere(run.root):
         return "-"
-    from launcher.remote import pointers
+    from launcher.runs import remote_record
 
-    pointer = pointers.of(run.folder)
+    pointer = remote_record.of(run.folder)
     return pointer.address.destination if pointer else "?"
 
 
@@ -146,10 +147,10 @@ def _step(run: Run) -> str:
 
 def _last_step(run: Run) -> int | None:
     """The last step that a run is known to have taken."""
-    if runs.is_elsewhere(run.root):
-        from launcher.remote import pointers
+    if store.is_elsewhere(run.root):
+        from launcher.runs import remote_record
 
-        known = pointers.known(run.folder)
+        known = remote_record.known(run.folder)
         return known.step if known else None
     return step(f"{run.root}/{run.id}")
 
@@ -161,10 +162,10 @@ def _one(run: Run, as_json: bool) -> int:
         folder = run.folder
         details = {
             **_object(seen),
-            "attempts": runs.attempts(folder),
-            "plan": runs.read_known(folder / "plan.json") or None,
+            "attempts": store.attempts(folder),
+            "plan": store.read_known(folder / "plan.json") or None,
             "progress": _progress(run)._asdict(),
-            "result": runs.read_known(folder / "result.json") or None,
+            "result": store.read_known(folder / "result.json") or None,
         }
         print(json.dumps(details, indent=1))
     else:
@@ -175,7 +176,7 @@ def _one(run: Run, as_json: bool) -> int:
 def _details(seen: Seen, width: int = 0) -> list[str]:
     run, files, state, asked = seen
     folder, now = run.folder, time.time()
-    plan = runs.read_known(folder / "plan.json")
+    plan = store.read_known(folder / "plan.json")
     result = summary.result_of(folder, state)
     submission = files.submission or {}
     rows = [("run", run.id), ("state", summary.headline(state, now))]
@@ -202,10 +203,10 @@ def _details(seen: Seen, width: int = 0) -> list[str]:
     rows.append(("submitted", submission.get("submitted") or "never"))
     if state.started:
         rows.append(("started", f"{state.started}, ended {state.ended}" if state.ended else state.started))
-    numbers = runs.attempts(folder)
+    numbers = store.attempts(folder)
     rows.append(("attempts", _attempts(run, numbers)))
     rows.append(("folder", summary.place_of(folder)))
-    if runs.is_elsewhere(run.root):
+    if store.is_elsewhere(run.root):
         rows.append(("known here", str(folder)))
     return [*tables.pairs(rows, width), *summary.failure(folder, state)]
 
@@ -228,7 +229,7 @@ def _arms(folder: Path, plan: Mapping[str, Any], whole: State, result: Mapping[s
     for arm in arms.of(folder, plan):
         state = arms.state(arm.run, whole)
         said = f"{state.name}: {state.reason}" if state.reason else state.name
-        own = summary.if_of(runs.read_known(arm.run.folder / "result.json"), state)
+        own = summary.if_of(store.read_known(arm.run.folder / "result.json"), state)
         rate = rates.get(arm.run.id, summary.throughput_of(own))
         yield f"{arm.label}  {said}{f', {rate} samples/s' if rate not in ('', '-') else ''}"
 
@@ -266,7 +267,7 @@ def _object(seen: Seen) -> dict[str, Any]:
     """One run for a program. Names are added here, never changed."""
     run, files, state, asked = seen
     submission = files.submission or {}
-    plan = runs.read_known(run.folder / "plan.json")
+    plan = store.read_known(run.folder / "plan.json")
     return {
         "id": run.id,
         "owner": files.owner.name or None,
@@ -274,7 +275,7 @@ def _object(seen: Seen) -> dict[str, Any]:
         "words": plan.get("words") or [],
         "sweep": run_ids.sweep_of(run.id),
         "folder": f"{run.root}/{run.id}",
-        "at": _host(run) if runs.is_elsewhere(run.root) else None,
+        "at": _host(run) if store.is_elsewhere(run.root) else None,
         "state": state.name,
         "reason": state.reason,
         "finished": state.finished,

@@ -6,11 +6,12 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from launcher import queues, run_ids, runs, tables
+from launcher import queues, tables
 from launcher.errors import UsageError
 from launcher.paths import expanded
 from launcher.report import compared, markdown, page, plain, read, sections
 from launcher.report.document import Document
+from launcher.runs import run_ids, store
 from launcher.verbs.arguments import Parser, all_runs, found, newest_whole, split
 
 NAMED = 4
@@ -45,7 +46,7 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def _document(what: Sequence[runs.Found], chosen: Sequence[runs.Run]) -> Document:
+def _document(what: Sequence[store.Found], chosen: Sequence[store.Run]) -> Document:
     if len(chosen) == 1 and (document := _comparison(chosen[0])) is not None:
         return document
     names = list(dict.fromkeys(each.sweep or each.runs[0].id for each in what))
@@ -60,14 +61,14 @@ def _title(names: Sequence[str]) -> str:
     return f"{', '.join(first)} and {last}" if len(names) <= NAMED else f"{len(names)} runs and sweeps"
 
 
-def _comparison(run: runs.Run) -> Document | None:
+def _comparison(run: store.Run) -> Document | None:
     """The report of a comparison, if the run is one."""
-    plan = runs.read_known(run.folder / "plan.json")
+    plan = store.read_known(run.folder / "plan.json")
     if not compared.is_comparison(plan):
         return None
     (seen,) = queues.look([run])
     queues.settle([seen])
-    came_from = runs.read_known(run.folder / "provenance.json")
+    came_from = store.read_known(run.folder / "provenance.json")
     name = plan.get("name")
     title = f"{name}, {run.id}" if isinstance(name, str) else run.id
     return compared.document(title, run.folder, seen.state, plan, came_from)
@@ -76,7 +77,7 @@ def _comparison(run: runs.Run) -> Document | None:
 def _write(path: Path, content: str, flag: str) -> None:
     path = expanded(str(path))
     try:
-        runs.write_text(path, content)
+        store.write_text(path, content)
     except OSError as error:
         raise UsageError(f"{flag} {path}: {error.strerror}; name a file where you may write") from None
     print(f"written: {path}", file=sys.stderr)

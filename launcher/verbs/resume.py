@@ -11,12 +11,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from launcher import code_store, execute, gpus, job_environment, ownership, queues, runs, stopping, submission
+from launcher import code_store, execute, gpus, job_environment, queues, stopping, submission
 from launcher import plan as plans
 from launcher.errors import Unavailable, UsageError
 from launcher.plan import Plan
 from launcher.queues import Seen
-from launcher.runs import Run
+from launcher.runs import ownership, store
+from launcher.runs.store import Run
 from launcher.schema import REACH, SlurmCluster, annotation_of
 from launcher.slurm.check import check_numbers
 from launcher.verbs.run import leave, stay
@@ -52,8 +53,8 @@ def main(arguments: Sequence[str]) -> int:
     wait = _boolean("wait", assignments.pop("wait", "false"))
     if len(names) != 1:
         raise UsageError("resume takes one run or sweep: python -m launcher resume RUN [key=value ...]")
-    found = runs.find(names[0], runs.roots(root))
-    if any(runs.is_elsewhere(run.root) for run in found.runs):
+    found = store.find(names[0], store.roots(root))
+    if any(store.is_elsewhere(run.root) for run in found.runs):
         from launcher.remote import acting
 
         folders, stays = acting.resume(found, assignments, secrets), wait
@@ -183,14 +184,14 @@ def changes(plan: Plan, assignments: dict[str, str]) -> Plan:
 
 def lay_down_again(folder: Path, plan: Plan) -> None:
     """Make a finished run's folder ready for another submission, keeping the plan of the attempt before."""
-    before = max(runs.attempts(folder), default=0)
+    before = max(store.attempts(folder), default=0)
     if before:
-        runs.write_text(
+        store.write_text(
             folder / "attempts" / str(before) / "plan.json", (folder / "plan.json").read_text(), records.record
         )
     execute.write(plan, folder)
     stopping.clear_requests(folder)
-    runs.mark_unfinished(folder.parent, folder.name)
+    store.mark_unfinished(folder.parent, folder.name)
 
 
 def _choose(seen: Sequence[Seen], *, goes_on: bool, is_sweep: bool) -> list[Seen]:
@@ -223,7 +224,7 @@ def _check_further(each: Seen, assignments: dict[str, str]) -> None:
 def _plan_of(each: Seen) -> Plan:
     if each.files.copied:
         raise UsageError(f"{each.run.id} can't be resumed from {each.run.folder}: {queues.COPIED}")
-    values = runs.read_if_whole(each.run.folder / "plan.json", own_in=each.run.root)
+    values = store.read_if_whole(each.run.folder / "plan.json", own_in=each.run.root)
     if not values:
         raise UsageError(f"{each.run.id} has no plan.json, so nobody can say what it ran")
     return plans.from_json(values)

@@ -10,9 +10,10 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from launcher import code_store, ownership, queues, run_ids, runs, stopping
+from launcher import code_store, queues, stopping
 from launcher.errors import LauncherError, UsageError
-from launcher.runs import Run
+from launcher.runs import ownership, run_ids, store
+from launcher.runs.store import Run
 from launcher.verbs.arguments import Parser, all_runs, found, split
 
 
@@ -30,12 +31,12 @@ def main(arguments: list[str]) -> int:
     what = found(names, roots)
     chosen = all_runs(what)
     ownership.refuse_anothers("rm", chosen)
-    far = [run for run in chosen if runs.is_elsewhere(run.root)]
+    far = [run for run in chosen if store.is_elsewhere(run.root)]
     if far and not options.forget:
         from launcher.remote import acting
 
         acting.remove(far, options.force)
-    near = [run for run in chosen if not runs.is_elsewhere(run.root)]
+    near = [run for run in chosen if not store.is_elsewhere(run.root)]
     if near and options.forget:
         raise UsageError(f"rm --forget: {near[0].id} is a run of this machine; leave --forget out")
     _end(near, options.force)
@@ -87,14 +88,14 @@ def delete(run: Run) -> None:
         shutil.rmtree(folder)
     except OSError as error:
         raise LauncherError(f"rm: {folder} could not be deleted: {error}") from None
-    runs.clear_unfinished(root, run.id)
+    store.clear_unfinished(root, run.id)
 
 
 def _code_of(chosen: Sequence[Run]) -> dict[str, set[str]]:
     """Digests of the code snapshots that the runs name, by run root."""
     found: dict[str, set[str]] = {}
     for run in chosen:
-        digest = runs.read_known(run.folder / "plan.json").get("code")
+        digest = store.read_known(run.folder / "plan.json").get("code")
         if isinstance(digest, str) and re.fullmatch(r"[0-9a-f]{64}", digest):
             found.setdefault(run.root, set()).add(digest)
     return found
@@ -117,7 +118,7 @@ def _is_needed(root: str, place: Path, digest: str) -> bool:
 
 
 def _is_named(root: str, digest: str) -> bool:
-    for name in runs.run_names(root):
+    for name in store.run_names(root):
         if not ownership.is_mine(f"{root}/{name}", root):  # others run their own
             continue
         try:
@@ -133,6 +134,6 @@ def _forget_sweeps(deleted: Sequence[Run], roots: Sequence[str], sweeps: Sequenc
     named = {*sweeps, *(run_ids.sweep_of(run.id) for run in deleted)}
     for root in roots:
         for sweep in named - {None}:
-            record = f"{root}/{runs.SWEEPS}/{sweep}.json"
-            if ownership.is_mine(record, root) and not runs.sweep_runs(root, str(sweep)):
+            record = f"{root}/{store.SWEEPS}/{sweep}.json"
+            if ownership.is_mine(record, root) and not store.sweep_runs(root, str(sweep)):
                 os.unlink(record)

@@ -7,12 +7,13 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from launcher import experiments, interrupts, request, run_ids
+from launcher import experiments, interrupts, request
 from launcher.facts import Facts
 from launcher.plan import Plan, resolve
 from launcher.plan_summary import resources
 from launcher.probe import code_files, probe_each
-from launcher.remote import address as addresses
+from launcher.runs import address as addresses
+from launcher.runs import run_ids
 from launcher.schema import Launch, LocalCluster
 from launcher.spec import JobSpec
 from launcher.submission import submit

@@ -15,13 +15,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from launcher import code_store, execute, interactive, job_environment, ownership, queues, request, runs
+from launcher import code_store, execute, interactive, job_environment, queues, request
 from launcher import plan as plans
 from launcher.errors import Unavailable, UsageError
 from launcher.plan import Plan, resolve
-from launcher.remote import address as addresses
-from launcher.remote.address import Address
 from launcher.request import Words
+from launcher.runs import address as addresses
+from launcher.runs import ownership, store
+from launcher.runs.address import Address
 from recipes.typed import nearest
 
 HELP = """\
@@ -171,7 +172,7 @@ def _of_job(words: Words) -> Place:
             f"variables of this shell ({names}) go over with a run, not with a terminal; say env.NAME=VALUE"
         )
     if address is None:
-        runs.make_root(Path(plan.run_root), shared=plan.shared is not None)
+        store.make_root(Path(plan.run_root), shared=plan.shared is not None)
         code_store.store(Path(plan.code_dir).parent, plan.code, code_files(specs))
     else:
         from launcher.remote import handing_over
@@ -191,7 +192,7 @@ def _of_run(names: Sequence[str], words: Sequence[str]) -> Place:
             f"leave {' '.join(extra)} out, or the run"
         )
     root = next((each.partition("=")[2] for each in words if each.startswith("run_root=")), None)
-    found = runs.find(names[0], runs.roots(root))
+    found = store.find(names[0], store.roots(root))
     if found.sweep is not None:
         raise UsageError(f"{found.sweep} is a sweep; name one of its runs, as {found.runs[0].id}")
     (run,) = found.runs
@@ -199,7 +200,7 @@ def _of_run(names: Sequence[str], words: Sequence[str]) -> Place:
     (seen,) = queues.look([run])
     if seen.files.copied:
         raise UsageError(f"{run.id} has no shell in {run.folder}: {queues.COPIED}")
-    values = runs.read_if_whole(run.folder / "plan.json", own_in=run.root)
+    values = store.read_if_whole(run.folder / "plan.json", own_in=run.root)
     if not values:
         raise UsageError(f"{run.id} has no plan.json, so nobody can say what it ran in")
     plan = plans.from_json(values)
@@ -219,18 +220,18 @@ def _close() -> None:
         host.close_all()
 
 
-def _address(run: runs.Run) -> Address | None:
-    from launcher.remote import pointers
+def _address(run: store.Run) -> Address | None:
+    from launcher.runs import remote_record
 
-    if not runs.is_elsewhere(run.root):
+    if not store.is_elsewhere(run.root):
         return None  # whatever else lies in its folder
-    pointer = pointers.read(run.folder)
+    pointer = remote_record.read(run.folder)
     if pointer is None:
         raise UsageError(f"{run.id}: what is known here of where it runs can't be read ({run.folder})")
     return pointer.address
 
 
-def _job(files: runs.Files) -> str | None:
+def _job(files: store.Files) -> str | None:
     if (files.submission or {}).get("queue") != "slurm":
         return None
     from launcher.slurm.jobs import job_of

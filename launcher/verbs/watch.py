@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import sys
 
-from launcher import queues, run_ids, runs
+from launcher import queues
 from launcher.errors import UsageError
-from launcher.runs import Found
+from launcher.runs import run_ids, store
+from launcher.runs.store import Found
 from launcher.verbs.arguments import Parser, all_runs, found, newest_whole, split
 
 
@@ -39,11 +40,11 @@ def _leave(times: int) -> None:
 
 def _newest_unfinished(roots: list[str]) -> Found:
     """The newest run that goes on, with the whole sweep that it is of."""
-    for run in reversed(runs.unfinished(roots)):
+    for run in reversed(store.unfinished(roots)):
         (seen,) = queues.look([run])
         if seen.state.finished or not seen.files.owner.mine:
             continue
         sweep = run_ids.sweep_of(run.id)
         print(f"newest unfinished {'sweep' if sweep else 'run'}: {sweep or run.id}", file=sys.stderr)
-        return Found(sweep, tuple(runs.sweep_runs(run.root, sweep)) if sweep else (run,))
+        return Found(sweep, tuple(store.sweep_runs(run.root, sweep)) if sweep else (run,))
     return newest_whole(roots)

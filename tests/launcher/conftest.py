@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from launcher import queues, runs
+from launcher import queues
+from launcher.runs import store
 from tests.launcher.stand_in import make_program
 
 
@@ -25,6 +26,6 @@ def root(tmp_path):
     """A known run root, empty; whatever a test started in it is killed at the end."""
     folder = tmp_path / "runs"
     folder.mkdir()
-    runs.remember_root(folder)
+    store.remember_root(folder)
     yield folder
-    queues.end({str(run.folder): runs.load(str(run.folder)) for run in runs.newest([str(folder)], 1000)}, 0)
+    queues.end({str(run.folder): store.load(str(run.folder)) for run in store.newest([str(folder)], 1000)}, 0)

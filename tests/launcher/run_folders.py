@@ -11,10 +11,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from launcher import processes, runs
 from launcher.queues import look
-from launcher.runs import Run
-from launcher.states import State
+from launcher.runs import processes, store
+from launcher.runs.states import State
+from launcher.runs.store import Run
 
 _SCRIPT = r"""
 RUN={run}
@@ -78,8 +78,8 @@ NAME = "20260102-030405-brave-otter"
 
 def make(root: Path, name: str = NAME, trainer: str = "true", plan: dict[str, Any] | None = None) -> Path:
     """A prepared folder, not submitted."""
-    folder = runs.create(root, name)
-    runs.write_json(folder / "plan.json", plan or {"schema": 1, "name": "mnist-o2", "words": ["amp=o2", "batch=128"]})
+    folder = store.create(root, name)
+    store.write_json(folder / "plan.json", plan or {"schema": 1, "name": "mnist-o2", "words": ["amp=o2", "batch=128"]})
     script = _SCRIPT.format(run=shlex.quote(str(folder)), name=name, trainer=shlex.quote(trainer))
     (folder / "run.sh").write_text(script)
     return folder
@@ -87,7 +87,7 @@ def make(root: Path, name: str = NAME, trainer: str = "true", plan: dict[str, An
 
 def start(*folders: Path) -> subprocess.Popen[bytes]:
     """Submit folders to the direct queue: one script, or a driver that takes several in turn."""
-    first = [len(runs.attempts(folder)) + 1 for folder in folders]
+    first = [len(store.attempts(folder)) + 1 for folder in folders]
     turns = 'for folder in "$@"; do setsid --wait bash "$folder/run.sh"; done'
     argv = ["bash", "-c", turns, "sweep", *map(str, folders)]
     if len(folders) == 1:
@@ -111,13 +111,13 @@ def submit(folder: Path, process: processes.Identity, *, first_attempt: int = 1,
         "process": processes.to_json(process),
         "first_attempt": first_attempt,
     }
-    runs.write_json(folder / "submission.json", record)
+    store.write_json(folder / "submission.json", record)
 
 
 def finished(root: Path, name: str = NAME, state: str = "done", **more: Any) -> Path:
     """A folder as a run that ended long ago left it."""
     folder = make(root, name)
-    runs.clear_unfinished(root, name)
+    store.clear_unfinished(root, name)
     gone = processes.Identity(processes.host(), processes.boot(), 2**22 + 1, 1)
     submit(folder, gone)
     (folder / "attempts" / "1").mkdir(parents=True)
@@ -132,7 +132,7 @@ def finished(root: Path, name: str = NAME, state: str = "done", **more: Any) -> 
         "process": processes.to_json(gone),
         **more,
     }
-    runs.write_json(folder / "status.json", status)
+    store.write_json(folder / "status.json", status)
     return folder
 
 
@@ -168,7 +168,7 @@ def until(true: Callable[[], Any], seconds: float = 20.0) -> Any:
 
 def shell_of(folder: Path) -> int:
     """The pid in status.json, once it is running."""
-    return int(until(lambda: runs.read_if_whole(folder / "status.json").get("process"))["pid"])
+    return int(until(lambda: store.read_if_whole(folder / "status.json").get("process"))["pid"])
 
 
 def launcher(*arguments: str, state_home: Path, seconds: float = 120) -> subprocess.CompletedProcess[str]:

@@ -14,7 +14,7 @@ import pytest
 
 from containers.description import User
 from containers.runtime import Runtime
-from launcher import arms, comparison, execute, plan, runs, script
+from launcher import arms, comparison, execute, plan, script
 from launcher.comparison import Compare
 from launcher.composer import Composer
 from launcher.config import by_level, cells
@@ -23,9 +23,10 @@ from launcher.errors import UsageError
 from launcher.overrides import parse
 from launcher.plan import Plan, resolve
 from launcher.probe import probe_each
-from launcher.runs import Run
+from launcher.runs import store
+from launcher.runs.states import State
+from launcher.runs.store import Run
 from launcher.spec import JobSpec, make
-from launcher.states import State
 from launcher.verbs.resume import changes
 from recipes.metrics import warm_up
 from recipes.trainer.training import choose_steps
@@ -301,14 +302,14 @@ def test_every_arm_is_run_block_by_block_in_turn(tmp_path, program):
     folder = lay(tmp_path, program, "amp=o0,o1", rounds=3)
     assert run(folder) == 0
     assert blocks(folder) == ["00 85", "01 85", "01 85", "00 85", "00 0", "01 0"]
-    assert runs.read_json(folder / "status.json")["state"] == "done"
+    assert store.read_json(folder / "status.json")["state"] == "done"
     written = (folder / "result.json").read_bytes()
     assert json.loads(written)["comparison"]["control"] == "amp=o0", "its own job wrote it, and nobody looked"
     assert execute.outcome(folder) == json.loads(written), "what a submitit job of it gives"
     assert (folder / "result.json").read_bytes() == written, "one that is there is left as it is"
     for arm in ("00", "01"):
-        assert runs.read_json(folder / "arms" / arm / "status.json")["state"] == "done"
-        assert runs.attempts(folder / "arms" / arm) == [1, 2, 3]
+        assert store.read_json(folder / "arms" / arm / "status.json")["state"] == "done"
+        assert store.attempts(folder / "arms" / arm) == [1, 2, 3]
 
 
 @pytest.mark.parametrize(
@@ -330,8 +331,8 @@ def test_an_arm_that_runs_out_of_memory_is_a_row_and_one_that_fails_otherwise_a_
     assert (folder / "arms/01/failed").read_text().strip() == said
     assert [each.split()[0] for each in blocks(folder)] == ["00", "01", "01", "00"]
     assert blocks(folder)[2] == "01 skipped"
-    assert runs.attempts(folder / "arms/01") == [1], "it is not tried again"
-    assert runs.read_json(folder / "arms/00/status.json")["state"] == "done", "the others are measured all the same"
+    assert store.attempts(folder / "arms/01") == [1], "it is not tried again"
+    assert store.read_json(folder / "arms/00/status.json")["state"] == "done", "the others are measured all the same"
     found = result(folder)
     assert (found["status"], found["comparison"]["arms"][1]["state"]) == ("failed" if code else "done", "failed")
 
@@ -353,7 +354,7 @@ def test_asked_to_stop_it_stops_saved_and_goes_on_where_it_was(tmp_path, program
     wait_for(folder / "arms/01/seen")
     (folder / "STOP").touch()
     assert process.wait(timeout=30) == 85
-    assert runs.read_json(folder / "status.json")["state"] == "stopped"
+    assert store.read_json(folder / "status.json")["state"] == "stopped"
     assert not (folder / "STOP").exists()
     assert blocks(folder) == ["00 85"], "the block that was broken off does not count"
     assert (result(folder)["status"], result(folder)["attempts"]) == ("stopped", 1)
@@ -375,7 +376,7 @@ def test_killed_it_leaves_nothing_running_and_measures_no_further(tmp_path, prog
     wait_for(folder / "arms/00/seen")
     process.send_signal(signal.SIGTERM)
     assert process.wait(timeout=30) != 0
-    assert runs.read_json(folder / "status.json")["state"] == "failed"
+    assert store.read_json(folder / "status.json")["state"] == "failed"
     assert not (folder / "arms/01/seen").exists()
     assert not (folder / "result.json").exists(), "whoever looks first writes it"
     assert subprocess.run(["pgrep", "-f", str(folder)], capture_output=True, text=True, check=False).stdout == ""
@@ -383,18 +384,18 @@ def test_killed_it_leaves_nothing_running_and_measures_no_further(tmp_path, prog
 
 def test_arms_are_what_their_folder_and_the_comparison_say(tmp_path, program):
     folder = lay(tmp_path, program, "amp=o0,o1")
-    control, other = arms.of(folder, runs.read_json(folder / "plan.json"))
+    control, other = arms.of(folder, store.read_json(folder / "plan.json"))
     assert (control.label, other.label) == ("amp=o0", "amp=o1")
     running, lost = State("running", attempt=1), State("lost", "gone", attempt=1)
     assert arms.state(control.run, running) == State("queued", "its first block")
     assert run(folder) == 0
     assert arms.state(other.run, State("done")).name == "done"
-    runs.write_json(folder / "arms/01/status.json", {"state": "stopped", "attempt": 1})
+    store.write_json(folder / "arms/01/status.json", {"state": "stopped", "attempt": 1})
     assert arms.state(other.run, running)[:2] == ("running", "its next block comes")
     assert arms.state(other.run, lost).name == "lost"
     (folder / "arms/01/failed").write_text("out of memory\n")
-    runs.write_json(folder / "arms/01/result.json", {"status": "failed", "attempts": 1, "reason": "a long story"})
-    runs.write_json(folder / "arms/01/status.json", {"state": "failed", "attempt": 1})
+    store.write_json(folder / "arms/01/result.json", {"status": "failed", "attempts": 1, "reason": "a long story"})
+    store.write_json(folder / "arms/01/status.json", {"state": "failed", "attempt": 1})
     assert arms.state(Run(str(folder / "arms"), "01"), running)[:2] == ("failed", "it ran out of memory")
     (folder / "arms/01/failed").write_text("exit code 1\n")
     assert arms.state(Run(str(folder / "arms"), "01"), running)[:2] == ("failed", "a long story")

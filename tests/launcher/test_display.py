@@ -6,7 +6,7 @@ from rich.console import Console
 from launcher import display
 from launcher.display import Lines, Row
 from launcher.progress import Progress
-from launcher.states import State
+from launcher.runs.states import State
 
 RUNNING = State("running", attempt=1)
 HALF = Progress(

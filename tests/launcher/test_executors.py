@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 import submitit
 
-from launcher import runs
 from launcher.execute import execute
 from launcher.executors import DirectExecutor
 from launcher.plan import Plan
+from launcher.runs import store
 from tests.launcher.stand_in import lay
 
 RESULT = "open(sys.argv[-1][4:] + '/result.json', 'w').write(json.dumps({'level': 'o2'}))"
@@ -109,7 +109,7 @@ def test_a_run_outlives_the_launcher_that_started_it(tmp_path: Path, program: Pa
     assert launcher.stdout.readline() == "started\n"
     os.kill(launcher.pid, signal.SIGKILL)
     launcher.wait()
-    _until(lambda: (folder / "result.json").exists() and runs.read_if_whole(folder / "status.json")["state"] == "done")
+    _until(lambda: (folder / "result.json").exists() and store.read_if_whole(folder / "status.json")["state"] == "done")
 
 
 def test_the_private_names_of_submitit_that_we_stand_on_are_there() -> None:

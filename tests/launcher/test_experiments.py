@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from launcher import comparison, experiments, published_table, request, runs
+from launcher import comparison, experiments, published_table, request
 from launcher.composer import conf_folder
 from launcher.errors import UsageError
 from launcher.plan import Plan
+from launcher.runs import store
 from launcher.verbs import compare
 from launcher.verbs import plan as plan_verb
 from launcher.verbs import run as run_verb
@@ -434,8 +435,8 @@ def test_run_small_it_ends_with_the_published_columns_beside_ours(name, tmp_path
     words = [f"experiment={name}", "scale=smoke", "telemetry.every=0", f"run_root={root}"]
     done = launcher(*words, state_home=tmp_path / "state", seconds=500)
     assert done.returncode == 0, done.stdout + done.stderr
-    (run,) = runs.run_names(str(root))
-    results = [runs.read_json(each / "result.json") for each in sorted((root / run / "arms").iterdir())]
+    (run,) = store.run_names(str(root))
+    results = [store.read_json(each / "result.json") for each in sorted((root / run / "arms").iterdir())]
     assert [(each["status"], each["observed"]["verdict"]) for each in results] == [("done", "proved")] * len(dtypes)
     assert [each["observed"]["dtype"] for each in results] == dtypes
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher import follow
+from launcher.runs import follow
 
 
 def test_lines_come_once_and_only_when_they_are_whole(tmp_path):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher import runs
+from launcher.runs import store
 from recipes import metrics, run_folder
 from recipes.trainer import checkpoint
 
@@ -46,13 +46,13 @@ def test_a_snapshot_without_room_names_the_full_disk_and_not_the_file_that_was_c
     done = launcher("cluster=local", "gpus=0", "steps=1", f"run_root={disk}/runs", state_home=tmp_path / "state")
     assert done.returncode == 2
     assert FULL in done.stderr and f"{FULL}: {disk}/runs/.code/" in done.stderr
-    assert runs.run_names(f"{disk}/runs") == [] and os.listdir(disk / "runs/.code") == []
+    assert store.run_names(f"{disk}/runs") == [] and os.listdir(disk / "runs/.code") == []
 
 
 def test_records_without_room_are_named_and_leave_nothing_aside(disk: Path) -> None:
     fill(disk)
     with pytest.raises(OSError, match=f"{FULL}: '{disk}/status.json'"):
-        runs.write_json(disk / "status.json", {"reason": "x" * 10_000})
+        store.write_json(disk / "status.json", {"reason": "x" * 10_000})
     with pytest.raises(OSError, match=f"{FULL}: '{disk}/result.json'"):
         run_folder.write_json(disk / "result.json", {"reason": "x" * 10_000})
     assert os.listdir(disk) == ["filler"]
@@ -87,7 +87,7 @@ def test_a_run_says_that_its_folder_is_full_and_its_next_attempt_deletes_what_wa
 ) -> None:
     _, folder = lay(disk, program, env={"BEHAVIOUR": DIES, "FILLER": str(disk / "filler")})
     subprocess.run(["bash", str(folder / "run.sh")], check=False)
-    status = runs.read_known(folder / "status.json")
+    status = store.read_known(folder / "status.json")
     assert status["state"] == "failed"
     assert status["reason"].endswith(f"{FULL} in the run's folder")
     left = [folder / ".result.json.7", folder / "attempts/1/.failed.json.7"]

@@ -17,13 +17,14 @@ from typing import Any
 
 import pytest
 
-from launcher import execute, gpu_probing, gpus, processes, runs, starting, stopping, submission
+from launcher import execute, gpu_probing, gpus, starting, stopping, submission
 from launcher.__main__ import main
 from launcher.errors import Unavailable, UsageError
 from launcher.facts import Facts
 from launcher.gpus import Seen
 from launcher.plan import Plan, resolve
-from launcher.runs import Run
+from launcher.runs import processes, store
+from launcher.runs.store import Run
 from launcher.verbs.plan import summary
 from tests.launcher import fake_gpus
 from tests.launcher.fake_gpus import FakeGpus
@@ -89,7 +90,7 @@ class Bench:
         return folder
 
     def folders(self) -> list[Path]:
-        return [self.root / each for each in sorted(runs.run_names(str(self.root)))]
+        return [self.root / each for each in sorted(store.run_names(str(self.root)))]
 
 
 def seen(folder: Path) -> str:
@@ -155,7 +156,7 @@ def test_a_race_for_the_same_gpu_is_lost_by_one_and_leaves_nothing_of_it(bench: 
         bench.start(late)
     assert refused.value.exit_code == 3
     assert bench.folders() == [winner]
-    assert runs.unfinished([str(bench.root)]) == [Run(str(bench.root), winner.name)]
+    assert store.unfinished([str(bench.root)]) == [Run(str(bench.root), winner.name)]
 
 
 def test_many_at_once_never_share_a_gpu_and_none_that_could_have_one_is_refused(bench: Bench) -> None:
@@ -208,7 +209,7 @@ def test_a_run_that_ended_in_whatever_way_holds_nothing(bench: Bench, ending: st
     folder = bench.run("gpus=3", does=SHOW if ending == "done" else STAY)
     seen(folder)
     if ending == "killed":
-        kill(runs.read_if_whole(folder / "status.json")["process"]["pid"], folder.name)
+        kill(store.read_if_whole(folder / "status.json")["process"]["pid"], folder.name)
     elif ending == "cancelled":
         assert stopping.kill(folder) == ""
     until(nobody_is_on_any)
@@ -217,7 +218,7 @@ def test_a_run_that_ended_in_whatever_way_holds_nothing(bench: Bench, ending: st
 def test_a_trainer_that_outlives_its_killed_shell_keeps_its_gpu(bench: Bench) -> None:
     folder = bench.run("visible_gpus=[1]")
     seen(folder)
-    os.kill(runs.read_if_whole(folder / "status.json")["process"]["pid"], signal.SIGKILL)
+    os.kill(store.read_if_whole(folder / "status.json")["process"]["pid"], signal.SIGKILL)
     until(lambda: state(folder).name == "lost")
     assert [bool(each.holder) for each in gpus.look()] == [False, True, False]
     assert stopping.kill(folder) == ""
@@ -299,7 +300,7 @@ def test_a_sweep_whose_first_cell_finds_no_gpu_is_refused_whole(bench: Bench) ->
     with pytest.raises(starting.Refused, match="asked for: 2, free: 1"):
         bench.start(*plans)
     assert bench.folders() == [other]
-    assert runs.sweep_names(str(bench.root)) == []
+    assert store.sweep_names(str(bench.root)) == []
 
 
 def test_resume_takes_the_gpus_again_and_is_refused_while_they_are_taken(bench: Bench) -> None:

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from launcher import execute, runs, submission
+from launcher import execute, submission
 from launcher.__main__ import main
+from launcher.runs import store
 
 from .run_folders import command
 
@@ -47,7 +48,7 @@ def test_ctrl_c_as_a_run_is_started_shows_its_name(
     # A second press, which kills the script that the first one can't ask to stop.
     monkeypatch.setattr("launcher.watch._answer", lambda _: os.kill(os.getpid(), signal.SIGINT) or "")
     assert main([*words, f"detach={str(detach).lower()}"]) == 130
-    (name,) = runs.run_names(str(root))
+    (name,) = store.run_names(str(root))
     assert name in capsys.readouterr().out
 
 
@@ -62,7 +63,7 @@ def test_ctrl_c_at_any_moment_leaves_no_unnamed_run(root: Path, words: list[str]
         started.send_signal(signal.SIGINT)
         out, _ = started.communicate(timeout=60)
         named |= set(out.split())
-    assert set(runs.run_names(str(root))) == named
+    assert set(store.run_names(str(root))) == named
 
 
 def test_ctrl_c_before_anything_is_laid_down_leaves_nothing(
@@ -70,4 +71,4 @@ def test_ctrl_c_before_anything_is_laid_down_leaves_nothing(
 ) -> None:
     monkeypatch.setattr("launcher.submission.check", lambda plans: os.kill(os.getpid(), signal.SIGINT))
     assert main(words) == 130
-    assert runs.run_names(str(root)) == []
+    assert store.run_names(str(root)) == []

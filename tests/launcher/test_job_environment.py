@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from launcher import job_environment, runs
+from launcher import job_environment
 from launcher.__main__ import main
 from launcher.errors import UsageError
+from launcher.runs import store
 from launcher.verbs import shell
 
 CHECKOUT = str(Path(__file__).parents[2])
@@ -187,7 +188,7 @@ def test_secrets_of_a_run_that_was_killed_go_when_it_is_seen_and_those_of_one_la
         (folder / "status.json").write_text("{}")
         stamp = (folder / ".secrets").stat().st_mtime + (-5 if newer else 5)
         os.utime(folder / "status.json", (stamp, stamp))
-        runs.forget_secrets(folder)
+        store.forget_secrets(folder)
         assert (folder / ".secrets").exists() is newer
     assert (tmp_path / "again/.secrets/A").stat().st_mode & 0o777 == 0o600
     with pytest.raises(UsageError, match=r"secrets\.B: its value holds a NUL byte"):

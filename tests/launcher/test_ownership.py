@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher import processes
+from launcher.runs import processes
 from tests.launcher import users
 from tests.launcher.run_folders import until
 from tests.launcher.users import User

@@ -4,10 +4,11 @@ import subprocess
 
 import pytest
 
-from launcher import direct, processes, queues, runs
+from launcher import direct, queues
 from launcher.queues import look
-from launcher.runs import Run
-from launcher.states import Liveness
+from launcher.runs import processes, store
+from launcher.runs.states import Liveness
+from launcher.runs.store import Run
 
 from .run_folders import NAME, STEPPING, finished, make, shell_of, start, state, submit, until
 
@@ -56,7 +57,7 @@ def test_a_killed_shells_children_are_named_until_they_are_gone_too(root):
     os.kill(shell_of(folder), signal.SIGKILL)
     child.wait(20)
     assert f"left behind: process {left.pid}" in state(folder).reason
-    assert queues.with_processes({str(folder): runs.load(str(folder))}) == {str(folder)}
+    assert queues.with_processes({str(folder): store.load(str(folder))}) == {str(folder)}
     os.kill(left.pid, signal.SIGKILL)
     until(lambda: "left behind" not in state(folder).reason)
     assert state(folder).name == "lost"
@@ -150,9 +151,9 @@ def test_a_run_of_another_host_is_unreachable_and_not_lost(root):
 
 def test_a_run_of_a_queue_that_is_not_known_here_is_unreachable(root):
     folder = make(root)
-    runs.write_json(folder / "submission.json", {"schema": 1, "queue": "pbs"})
+    store.write_json(folder / "submission.json", {"schema": 1, "queue": "pbs"})
     assert (state(folder).name, state(folder).reason) == ("unreachable", "no queue is known here by the name of pbs")
-    assert queues.end({str(folder): runs.load(str(folder))}, 0) == {
+    assert queues.end({str(folder): store.load(str(folder))}, 0) == {
         str(folder): "its files don't say where it runs by the name of pbs"
     }
 
@@ -161,7 +162,7 @@ def test_a_script_that_was_killed_while_it_found_out_where_it_is_is_known_by_its
     folder = make(root)
     submit(folder, processes.identity(os.getpid()))
     nowhere = {"host": "", "boot": "", "pid": os.getpid(), "start": 1}
-    runs.write_json(folder / "status.json", {"state": "running", "attempt": 1, "process": nowhere})
+    store.write_json(folder / "status.json", {"state": "running", "attempt": 1, "process": nowhere})
     assert state(folder).name == "running"
     submit(folder, processes.identity(os.getpid())._replace(start=1))
     assert state(folder).name == "lost"
@@ -181,12 +182,12 @@ def test_a_run_whose_launcher_was_killed_before_it_wrote_the_submission_is_known
     (folder / "submission.json").unlink()
     assert state(folder).name == "running"
     queues.settle(seen(folder))
-    assert runs.unfinished([str(root)]) != []
-    assert queues.end({str(folder): runs.load(str(folder))}, 0) == {}
+    assert store.unfinished([str(root)]) != []
+    assert queues.end({str(folder): store.load(str(folder))}, 0) == {}
     child.wait(20)
     assert state(folder).name == "failed"
     queues.settle(seen(folder))
-    assert runs.unfinished([str(root)]) == []
+    assert store.unfinished([str(root)]) == []
 
 
 def test_any_queue_can_be_added_and_is_asked_once_for_all_of_its_runs(root, monkeypatch):
@@ -206,7 +207,7 @@ def test_any_queue_can_be_added_and_is_asked_once_for_all_of_its_runs(root, monk
     monkeypatch.setitem(__import__("sys").modules, "pbs_for_this_test", Pbs)
     folders = [make(root, f"{SWEEP}-00{index}") for index in range(5)]
     for folder in folders:
-        runs.write_json(folder / "submission.json", {"schema": 1, "queue": "pbs"})
+        store.write_json(folder / "submission.json", {"schema": 1, "queue": "pbs"})
     finished(root)
     seen_all = look(Run(str(each.parent), each.name) for each in [*folders, root / NAME])
     assert [each.state.name for each in seen_all] == ["queued"] * 5 + ["done"]
@@ -218,28 +219,28 @@ def test_the_marker_goes_once_the_run_was_seen_finished(root):
     child = start(folder)
     shell_of(folder)
     queues.settle(seen(folder))
-    assert runs.unfinished([str(root)]) != []
+    assert store.unfinished([str(root)]) != []
     (folder / "STOP").touch()
     child.wait(20)
     queues.settle(seen(folder))
-    assert runs.unfinished([str(root)]) == []
+    assert store.unfinished([str(root)]) == []
 
 
 def test_the_marker_of_a_run_that_is_being_submitted_stays(root):
     folder = make(root)
     queues.settle(seen(folder))
-    assert runs.unfinished([str(root)]) == [Run(str(root), NAME)]
+    assert store.unfinished([str(root)]) == [Run(str(root), NAME)]
 
 
 def test_the_marker_of_a_run_that_was_resumed_meanwhile_stays(root):
     folder = finished(root)
     old = seen(folder)
-    runs.mark_unfinished(root, NAME)
+    store.mark_unfinished(root, NAME)
     me = subprocess.Popen(["sleep", "300"])
     try:
         submit(folder, processes.identity(me.pid), first_attempt=2)
         queues.settle(old)
-        assert runs.unfinished([str(root)]) == [Run(str(root), NAME)]
+        assert store.unfinished([str(root)]) == [Run(str(root), NAME)]
     finally:
         me.kill()
         me.wait()
@@ -250,4 +251,4 @@ def test_the_marker_of_a_run_whose_folder_was_deleted_goes(root):
     (lost,) = seen(root / NAME)
     assert (lost.state.name, lost.state.reason) == ("lost", "its folder is gone")
     queues.settle([lost])
-    assert runs.unfinished([str(root)]) == []
+    assert store.unfinished([str(root)]) == []

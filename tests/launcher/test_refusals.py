@@ -13,11 +13,12 @@ from typing import Any
 
 import pytest
 
-from launcher import execute, probe, runs
+from launcher import execute, probe
 from launcher.__main__ import main
 from launcher.composer import conf_folder
 from launcher.errors import UsageError
 from launcher.plan import resolve
+from launcher.runs import store
 from tests.launcher.hosts import LAPTOP, spec_of
 from tests.launcher.run_folders import NAME
 
@@ -74,7 +75,7 @@ def test_a_run_root_behind_a_closed_door_is_not_writable() -> None:
         closed.rmdir()
 
 
-@pytest.mark.parametrize("what", ["launcher.code_store.store", "launcher.runs.write_json"])
+@pytest.mark.parametrize("what", ["launcher.code_store.store", "launcher.runs.store.write_json"])
 def test_a_full_disk_is_said_and_no_run_is_left(what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = tmp_path / "runs"
     monkeypatch.setattr("launcher.code_store.store", lambda *_: None)
@@ -82,15 +83,15 @@ def test_a_full_disk_is_said_and_no_run_is_left(what: str, tmp_path: Path, monke
     plan = dataclasses.replace(resolve(spec_of("amp=o2"), LAPTOP), run_root=str(root))
     with pytest.raises(UsageError, match="No space left on device"):
         execute.prepare(plan, {})
-    assert runs.run_names(str(root)) == []
-    assert runs.unfinished([str(root)]) == []
+    assert store.run_names(str(root)) == []
+    assert store.unfinished([str(root)]) == []
 
 
 def test_a_run_that_could_not_be_marked_leaves_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runs, "mark_unfinished", no_space)
+    monkeypatch.setattr(store, "mark_unfinished", no_space)
     with pytest.raises(OSError):
-        runs.create(tmp_path, NAME)
-    assert runs.run_names(str(tmp_path)) == []
+        store.create(tmp_path, NAME)
+    assert store.run_names(str(tmp_path)) == []
 
 
 def test_a_state_folder_that_takes_nothing_costs_no_run(

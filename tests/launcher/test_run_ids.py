@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher import run_ids
 from launcher.errors import UsageError
-from launcher.run_ids import Match, resolve
+from launcher.runs import run_ids
+from launcher.runs.run_ids import Match, resolve
 
 OTTER = "20260102-030405-brave-otter"
 OWL = "20260102-030406-brave-owl"

@@ -5,9 +5,9 @@ import threading
 
 import pytest
 
-from launcher import runs
 from launcher.errors import UsageError
-from launcher.runs import Run
+from launcher.runs import store
+from launcher.runs.store import Run
 
 from .run_folders import NAME, finished, make
 
@@ -20,54 +20,54 @@ def root(tmp_path):
 
 
 def test_a_new_folder_is_its_users_alone_and_marked_unfinished(root):
-    folder = runs.create(root, NAME)
+    folder = store.create(root, NAME)
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert stat.S_IMODE(root.stat().st_mode) == 0o700
-    assert runs.unfinished([str(root)]) == [Run(str(root), NAME)]
+    assert store.unfinished([str(root)]) == [Run(str(root), NAME)]
 
 
 def test_a_name_can_be_taken_once(root):
-    runs.create(root, NAME)
+    store.create(root, NAME)
     with pytest.raises(FileExistsError):
-        runs.create(root, NAME)
+        store.create(root, NAME)
 
 
 def test_a_marker_can_be_taken_away_twice(root):
-    runs.create(root, NAME)
-    runs.clear_unfinished(root, NAME)
-    runs.clear_unfinished(root, NAME)
-    assert runs.unfinished([str(root)]) == []
+    store.create(root, NAME)
+    store.clear_unfinished(root, NAME)
+    store.clear_unfinished(root, NAME)
+    assert store.unfinished([str(root)]) == []
 
 
 def test_a_written_file_is_private_and_leaves_nothing_aside(tmp_path):
-    runs.write_json(tmp_path / "plan.json", {"a": 1})
+    store.write_json(tmp_path / "plan.json", {"a": 1})
     assert stat.S_IMODE((tmp_path / "plan.json").stat().st_mode) == 0o600
     assert os.listdir(tmp_path) == ["plan.json"]
 
 
 def test_a_value_that_is_no_json_leaves_the_old_file_and_nothing_aside(tmp_path):
-    runs.write_json(tmp_path / "plan.json", {"a": 1})
+    store.write_json(tmp_path / "plan.json", {"a": 1})
     with pytest.raises(TypeError):
-        runs.write_json(tmp_path / "plan.json", {"a": object()})
+        store.write_json(tmp_path / "plan.json", {"a": object()})
     assert os.listdir(tmp_path) == ["plan.json"]
-    assert runs.read_json(tmp_path / "plan.json") == {"a": 1}
+    assert store.read_json(tmp_path / "plan.json") == {"a": 1}
 
 
 def test_a_reader_never_sees_half_of_a_file_that_is_rewritten_all_the_time(tmp_path):
     path, done = tmp_path / "status.json", threading.Event()
-    runs.write_json(path, {"values": [0] * 2000})
+    store.write_json(path, {"values": [0] * 2000})
 
     def rewrite():
         number = 0
         while not done.is_set():
             number += 1
-            runs.write_json(path, {"values": [number] * 2000})
+            store.write_json(path, {"values": [number] * 2000})
 
     writer = threading.Thread(target=rewrite)
     writer.start()
     try:
         for _ in range(300):
-            values = runs.read_json(path)["values"]
+            values = store.read_json(path)["values"]
             assert len(values) == 2000 and len(set(values)) == 1
     finally:
         done.set()
@@ -77,18 +77,18 @@ def test_a_reader_never_sees_half_of_a_file_that_is_rewritten_all_the_time(tmp_p
 @pytest.mark.parametrize("content", [b"", b"{", b'{"state": "runn', b"[]", b"null", b"\xff\xfe"])
 def test_a_damaged_file_is_told_from_one_that_is_not_there(tmp_path, content):
     (tmp_path / "status.json").write_bytes(content)
-    with pytest.raises(runs.Damaged):
-        runs.read_json(tmp_path / "status.json")
-    assert runs.read_if_whole(tmp_path / "status.json") == {}
-    assert runs.load(str(tmp_path)).damaged == ("status.json",)
-    assert runs.read_json(tmp_path / "submission.json") is None
+    with pytest.raises(store.Damaged):
+        store.read_json(tmp_path / "status.json")
+    assert store.read_if_whole(tmp_path / "status.json") == {}
+    assert store.load(str(tmp_path)).damaged == ("status.json",)
+    assert store.read_json(tmp_path / "submission.json") is None
 
 
 def test_loading_a_folder_gives_what_its_files_say(root):
     folder = finished(root, state="stopped")
     (folder / "STOP").touch()
     (folder / "attempts/1/stopped.json").write_text('{"step": 7}')
-    files = runs.load(str(folder))
+    files = store.load(str(folder))
     assert files.status["state"] == "stopped" and files.submission["queue"] == "direct"
     assert (files.stop, files.cancelled, files.saved, files.damaged, files.exists) == (
         True,
@@ -102,7 +102,7 @@ def test_loading_a_folder_gives_what_its_files_say(root):
 def test_the_marker_of_another_attempt_does_not_count(root):
     folder = finished(root, attempt=2)
     (folder / "attempts/1/stopped.json").write_text('{"step": 7}')
-    assert runs.load(str(folder)).saved is None
+    assert store.load(str(folder)).saved is None
 
 
 def test_why_a_run_failed_is_told_in_its_trainers_words_unless_they_are_of_another_attempt(root):
@@ -110,7 +110,7 @@ def test_why_a_run_failed_is_told_in_its_trainers_words_unless_they_are_of_anoth
     for attempts, told in ((1, ""), (2, "OSError: No space left on device")):
         result = {"status": "failed", "reason": "OSError: No space left on device", "attempts": attempts}
         (folder / "result.json").write_text(json.dumps(result))
-        assert runs.load(str(folder)).failure == told
+        assert store.load(str(folder)).failure == told
 
 
 def test_why_a_run_failed_is_told_by_the_rank_that_failed_first_where_the_one_that_writes_the_result_was_killed(root):
@@ -118,31 +118,31 @@ def test_why_a_run_failed_is_told_by_the_rank_that_failed_first_where_the_one_th
     for attempt in ("1", "2"):
         (folder / "attempts" / attempt).mkdir(parents=True, exist_ok=True)
     (folder / "attempts/1/failed.json").write_text('{"rank": 3, "reason": "on rank 3, ValueError: before"}')
-    assert runs.load(str(folder)).failure == ""
+    assert store.load(str(folder)).failure == ""
     (folder / "attempts/2/failed.json").write_text('{"rank": 1, "reason": "on rank 1, ValueError: now"}')
-    assert runs.load(str(folder)).failure == "on rank 1, ValueError: now"
+    assert store.load(str(folder)).failure == "on rank 1, ValueError: now"
     (folder / "result.json").write_text('{"status": "failed", "reason": "on rank 0", "attempts": 2}')
-    assert runs.load(str(folder)).failure == "on rank 0"
+    assert store.load(str(folder)).failure == "on rank 0"
 
 
 def test_a_folder_that_is_gone_says_so(root):
-    assert not runs.load(str(root / NAME)).exists
+    assert not store.load(str(root / NAME)).exists
 
 
 def test_attempts_are_in_the_order_of_their_numbers(root):
     folder = make(root)
     for name in ("10", "2", "1", "notes"):
         (folder / "attempts" / name).mkdir(parents=True)
-    assert runs.attempts(folder) == [1, 2, 10]
-    assert runs.attempts(root / "nothing") == []
+    assert store.attempts(folder) == [1, 2, 10]
+    assert store.attempts(root / "nothing") == []
 
 
 def test_only_runs_are_listed(root):
     make(root)
     for name in (".code", "notes", "2026"):
         (root / name).mkdir()
-    assert runs.run_names(str(root)) == [NAME]
-    assert runs.run_names(str(root / "nothing")) == []
+    assert store.run_names(str(root)) == [NAME]
+    assert store.run_names(str(root / "nothing")) == []
 
 
 def test_the_newest_runs_of_several_roots_come_newest_first(tmp_path):
@@ -150,42 +150,42 @@ def test_the_newest_runs_of_several_roots_come_newest_first(tmp_path):
     for number, name in enumerate(ids):
         make(tmp_path / "ab"[number % 2], name)
     roots = [str(tmp_path / "a"), str(tmp_path / "b")]
-    assert [run.id for run in runs.newest(roots, 3)] == ids[:3:-1]
-    assert [run.id for run in runs.unfinished(roots)] == ids
+    assert [run.id for run in store.newest(roots, 3)] == ids[:3:-1]
+    assert [run.id for run in store.unfinished(roots)] == ids
 
 
 def test_known_roots_are_remembered_once_in_the_order_of_their_first_use(tmp_path):
     for name in ("b", "a", "b"):
         (tmp_path / name).mkdir(exist_ok=True)
-        runs.remember_root(tmp_path / name)
-    assert runs.known_roots() == [str(tmp_path / "b"), str(tmp_path / "a")]
+        store.remember_root(tmp_path / name)
+    assert store.known_roots() == [str(tmp_path / "b"), str(tmp_path / "a")]
     (tmp_path / "b").rmdir()
-    assert runs.known_roots() == [str(tmp_path / "a")]
+    assert store.known_roots() == [str(tmp_path / "a")]
 
 
 def test_a_root_whose_name_is_no_text_is_remembered_among_others(tmp_path):
     odd = tmp_path / os.fsdecode(b"\xff\xe9")
     odd.mkdir()
     for each in (odd, tmp_path):
-        runs.remember_root(each)
-    assert runs.known_roots() == [str(odd), str(tmp_path)]
+        store.remember_root(each)
+    assert store.known_roots() == [str(odd), str(tmp_path)]
 
 
 def test_a_named_root_is_taken_as_typed_with_the_home_folder_spelled_out(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "my runs").mkdir()
-    assert runs.roots("~/my runs") == [str(tmp_path / "my runs")]
+    assert store.roots("~/my runs") == [str(tmp_path / "my runs")]
     with pytest.raises(UsageError, match="run_root=~/nowhere is no folder"):
-        runs.roots("~/nowhere")
+        store.roots("~/nowhere")
 
 
 def test_a_sweep_is_found_with_those_of_its_runs_that_are_left(root):
     cells = [f"{SWEEP}-00{index}" for index in range(3)]
     for cell in (cells[0], cells[2]):
         make(root, cell)
-    runs.write_sweep(root, SWEEP, cells, {"command": ["amp=o0,o1"]})
-    found = runs.find("calm", [str(root)])
-    assert found == runs.Found(SWEEP, (Run(str(root), cells[0]), Run(str(root), cells[2])))
+    store.write_sweep(root, SWEEP, cells, {"command": ["amp=o0,o1"]})
+    found = store.find("calm", [str(root)])
+    assert found == store.Found(SWEEP, (Run(str(root), cells[0]), Run(str(root), cells[2])))
     assert json.loads((root / ".sweeps" / f"{SWEEP}.json").read_text())["command"] == ["amp=o0,o1"]
 
 
@@ -193,25 +193,25 @@ def test_a_run_of_the_same_name_in_two_roots_has_to_be_told_apart(tmp_path):
     for name in "ab":
         make(tmp_path / name)
     with pytest.raises(UsageError, match=f"run_root={tmp_path}/a or run_root={tmp_path}/b"):
-        runs.find("brave", [str(tmp_path / "a"), str(tmp_path / "b")])
+        store.find("brave", [str(tmp_path / "a"), str(tmp_path / "b")])
 
 
 def test_the_name_that_a_run_was_given_means_it(root):
     for day, name in ((1, "baseline"), (2, "wide"), (3, "wide")):
-        runs.write_json(finished(root, f"2026010{day}-000000-calm-lake") / "plan.json", {"name": name})
-    assert runs.find("baseline", [str(root)]).runs == (Run(str(root), "20260101-000000-calm-lake"),)
+        store.write_json(finished(root, f"2026010{day}-000000-calm-lake") / "plan.json", {"name": name})
+    assert store.find("baseline", [str(root)]).runs == (Run(str(root), "20260101-000000-calm-lake"),)
     with pytest.raises(UsageError, match="wide fits 2 runs, say more of it: 20260102-000000-calm-lake, 20260103"):
-        runs.find("wide", [str(root)])
+        store.find("wide", [str(root)])
     with pytest.raises(UsageError, match="no run 'narrow'"):
-        runs.find("narrow", [str(root)])
+        store.find("narrow", [str(root)])
 
 
 def test_the_name_of_a_sweep_means_all_its_cells(root):
     cells = [f"{SWEEP}-00{index}" for index in range(3)]
     for cell in cells:
-        runs.write_json(finished(root, cell) / "plan.json", {"name": "widths"})
-    runs.write_sweep(root, SWEEP, cells, {})
-    found = runs.find("widths", [str(root)])
+        store.write_json(finished(root, cell) / "plan.json", {"name": "widths"})
+    store.write_sweep(root, SWEEP, cells, {})
+    found = store.find("widths", [str(root)])
     assert (found.sweep, [run.id for run in found.runs]) == (SWEEP, cells)
 
 
@@ -219,18 +219,18 @@ def test_a_number_means_the_cell_that_has_not_ended(root):
     other = "20260102-000000-even-bay"
     for cell in (f"{SWEEP}-000", f"{SWEEP}-001", f"{other}-001"):
         finished(root, cell)
-    runs.mark_unfinished(root, f"{SWEEP}-001")
-    assert runs.find("001", [str(root)]).runs == (Run(str(root), f"{SWEEP}-001"),)
+    store.mark_unfinished(root, f"{SWEEP}-001")
+    assert store.find("001", [str(root)]).runs == (Run(str(root), f"{SWEEP}-001"),)
     with pytest.raises(UsageError, match="no run '000'"):
-        runs.find("000", [str(root)])
-    runs.mark_unfinished(root, f"{other}-001")
+        store.find("000", [str(root)])
+    store.mark_unfinished(root, f"{other}-001")
     with pytest.raises(UsageError, match="001 fits 2 runs"):
-        runs.find("001", [str(root)])
+        store.find("001", [str(root)])
 
 
 def test_however_many_runs_are_named_the_root_is_read_once(root, monkeypatch):
     names = [f"20260102-0304{number:02}-brave-otter" for number in range(30)]
     read = []
-    monkeypatch.setattr(runs, "run_names", lambda root: read.append(root) or names)
-    assert [each.runs[0].id for each in runs.find_all([*names, names[3][:15]], [str(root)])] == [*names, names[3]]
+    monkeypatch.setattr(store, "run_names", lambda root: read.append(root) or names)
+    assert [each.runs[0].id for each in store.find_all([*names, names[3][:15]], [str(root)])] == [*names, names[3]]
     assert read == [str(root)]

@@ -3,7 +3,7 @@ import math
 
 import pytest
 
-from launcher import runs, shapes
+from launcher.runs import shapes, store
 
 from .run_folders import finished
 
@@ -51,7 +51,7 @@ def test_what_is_read_is_not_changed_in_place():
 def test_a_status_of_another_shape_is_read_as_far_as_it_can_be(root, damage):
     folder = finished(root, "20260102-030405-brave-otter")
     (folder / "status.json").write_bytes(damage)
-    assert not (runs.load(str(folder)).status or {}).get("attempt")
+    assert not (store.load(str(folder)).status or {}).get("attempt")
 
 
 def test_what_a_launcher_and_a_trainer_write_fits(root):

@@ -12,9 +12,10 @@ import pytest
 
 from containers.description import User as ContainerUser
 from containers.runtime import Runtime
-from launcher import execute, runs
+from launcher import execute
 from launcher.contained import ContainerPlan
 from launcher.errors import UsageError
+from launcher.runs import store
 from recipes import run_folder
 from recipes.metrics import Journal
 from recipes.trainer import checkpoint
@@ -57,7 +58,7 @@ def test_two_users_see_each_others_runs_and_act_on_none(lab: Path, alice: User, 
     root = lab / "runs"
     done = launcher(*JOB, f"run_root={root}", umask=umask)
     assert done.returncode == 0, done.stdout + done.stderr
-    (run,) = runs.run_names(str(root))
+    (run,) = store.run_names(str(root))
     assert stat.S_IMODE(root.stat().st_mode) == 0o3770
     assert stat.S_IMODE((root / run).stat().st_mode) & 0o777 == 0o750
     found = modes(root / run)
@@ -86,7 +87,7 @@ def test_two_users_see_each_others_runs_and_act_on_none(lab: Path, alice: User, 
         umask=umask,
     )
     assert hers.returncode == 0, hers.stdout + hers.stderr
-    (other,) = set(runs.run_names(str(root))) - {run}
+    (other,) = set(store.run_names(str(root))) - {run}
     assert stat.S_IMODE((root / other / "work").stat().st_mode) & 0o777 == 0o700
     assert "uid 61001" in launcher("ls", f"run_root={root}", umask=0o077).stdout
     assert launcher("rm", "--force", other, f"run_root={root}", umask=0o077).returncode == 2
@@ -111,10 +112,10 @@ def test_a_job_whose_folder_was_replaced_before_it_began_does_not_run(lab: Path,
     """Whose the root is may rename what others made in it."""
     root = lab / "runs"
     script = alice.write(alice.home / "train.py", "pass")
-    runs.make_root(root, shared=True)
+    store.make_root(root, shared=True)
     done = alice.launcher("recipe=script", f"script={script}", *BARE, f"run_root={root}")
     assert done.returncode == 0, done.stderr
-    (run,) = runs.run_names(str(root))
+    (run,) = store.run_names(str(root))
     os.chown(root / run / changed, 61002, GROUP)
     before = sorted(each.name for each in (root / run / "attempts").iterdir())
     again = alice.run("bash", root / run / "run.sh")
@@ -130,7 +131,7 @@ def test_what_a_trainer_writes_has_its_modes_from_the_folder(tmp_path: Path, uma
     before = os.umask(umask)
     try:
         folder = tmp_path / "run"
-        runs.make_folder(folder, shared=shared)
+        store.make_folder(folder, shared=shared)
         run_folder.write_json(folder / "result.json", {})
         journal = Journal(folder / "metrics.jsonl")
         journal.append([{"event": "start"}])
@@ -145,9 +146,9 @@ def test_what_a_trainer_writes_has_its_modes_from_the_folder(tmp_path: Path, uma
 @pytest.mark.parametrize("shared", [False, True])
 def test_uncommitted_code_is_not_for_the_group(tmp_path: Path, shared: bool) -> None:
     folder = tmp_path / "run"
-    runs.make_folder(folder, shared=shared)
+    store.make_folder(folder, shared=shared)
     execute._lay_provenance(folder, {"code": {"commit": "c" * 40, "diff": "+secret"}}, shared=shared)
-    came_from = runs.read_json(folder / "provenance.json")
+    came_from = store.read_json(folder / "provenance.json")
     assert came_from == {"code": {"commit": "c" * 40, "diff": "" if shared else "+secret"}}
     if shared:
         assert (folder / "code.diff").read_text() == "+secret"
@@ -167,4 +168,4 @@ def test_a_container_does_not_get_another_users_folder_for_its_home(tmp_path: Pa
     )
     with pytest.raises(UsageError, match=r"\.cache is another user's"):
         lay(tmp_path, program, container=image)
-    assert runs.run_names(str(tmp_path / "runs")) == []
+    assert store.run_names(str(tmp_path / "runs")) == []

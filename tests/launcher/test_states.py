@@ -1,7 +1,7 @@
 import pytest
 
-from launcher.runs import Files
-from launcher.states import FINISHED, SILENT, Liveness, judge, needs_liveness, status_of
+from launcher.runs.states import FINISHED, SILENT, Liveness, judge, needs_liveness, status_of
+from launcher.runs.store import Files
 
 SUBMITTED = {"schema": 1, "queue": "direct", "first_attempt": 1}
 ALIVE = Liveness("alive")

@@ -4,8 +4,9 @@ import time
 
 import pytest
 
-from launcher import processes, runs, stopping
-from launcher.runs import Run
+from launcher import stopping
+from launcher.runs import processes, store
+from launcher.runs.store import Run
 
 from .run_folders import DEAF, NAME, STEPPING, WITHOUT_STOP, finished, make, shell_of, start, state, submit, until
 
@@ -38,7 +39,7 @@ def test_a_cancelled_run_saves_first_where_it_can(root):
     assert why_not == ""
     assert seen.state.name == "cancelled" and seen.state.reason.startswith("on request, saved at step ")
     assert processes_left(folder) == []
-    assert runs.unfinished([str(root)]) == []
+    assert store.unfinished([str(root)]) == []
 
 
 @pytest.mark.parametrize(("trainer", "code"), [(WITHOUT_STOP, 143), (DEAF, 137)], ids=["by TERM", "by KILL"])
@@ -70,7 +71,7 @@ def test_killing_leaves_a_true_state_even_if_the_shell_could_not_speak(root):
     os.kill(shell_of(folder), signal.SIGSTOP)
     assert stopping.kill(folder) == ""
     child.wait(20)
-    assert runs.read_json(folder / "status.json")["state"] == "running"
+    assert store.read_json(folder / "status.json")["state"] == "running"
     assert (state(folder).name, state(folder).reason) == ("cancelled", "killed on request")
     assert processes_left(folder) == []
 
@@ -135,7 +136,7 @@ def test_all_cells_of_a_sweep_are_ended_together(root):
 def test_a_run_elsewhere_is_asked_and_the_answer_says_where_it_is(root):
     folder = make(root)
     submit(folder, processes.Identity("n7", "another", 1, 1))
-    runs.write_json(
+    store.write_json(
         folder / "status.json",
         {"state": "running", "attempt": 1, "process": {"host": "n7", "boot": "another", "pid": 1, "start": 1}},
     )
@@ -148,10 +149,10 @@ def test_a_run_elsewhere_is_asked_and_the_answer_says_where_it_is(root):
 def test_what_was_asked_can_be_forgotten(root):
     folder = make(root)
     stopping.request_cancel(folder)
-    assert runs.load(str(folder))[2:4] == (True, True)
+    assert store.load(str(folder))[2:4] == (True, True)
     stopping.clear_requests(folder)
     stopping.clear_requests(folder)
-    assert runs.load(str(folder))[2:4] == (False, False)
+    assert store.load(str(folder))[2:4] == (False, False)
 
 
 @pytest.mark.parametrize("moment", [0.0, 0.02, 0.05, 0.1, 0.2, 0.4])

@@ -1,7 +1,8 @@
 import pytest
 
-from launcher import runs, summary
-from launcher.states import State
+from launcher import summary
+from launcher.runs import store
+from launcher.runs.states import State
 from recipes import run_folder
 
 from .run_folders import finished, make, result, state
@@ -95,7 +96,7 @@ def test_a_run_is_called_by_its_words_and_a_cell_by_where_it_differs(tmp_path):
 
 def test_the_last_words_of_a_run_name_its_folder(tmp_path):
     folder = finished(tmp_path)
-    runs.write_json(folder / "result.json", result())
+    store.write_json(folder / "result.json", result())
     lines = summary.of_run(folder, state(folder), 0)
     assert lines[0].split() == ["brave-otter", "done", "after", "1m05s"]
     assert lines[-1].endswith(str(folder))
@@ -104,10 +105,10 @@ def test_the_last_words_of_a_run_name_its_folder(tmp_path):
 
 def test_what_an_earlier_attempt_gained_is_not_shown_as_the_last_ones(tmp_path):
     folder = finished(tmp_path, state="failed", attempt=2)
-    runs.write_json(folder / "result.json", result(attempts=1))
+    store.write_json(folder / "result.json", result(attempts=1))
     assert summary.result_of(folder, state(folder)) == {}
     assert not any("accuracy" in line for line in summary.of_run(folder, state(folder), 0))
-    runs.write_json(folder / "result.json", result(attempts=2))
+    store.write_json(folder / "result.json", result(attempts=2))
     assert any("accuracy" in line for line in summary.of_run(folder, state(folder), 0))
 
 
@@ -170,10 +171,10 @@ def test_a_checkpoint_is_mentioned_only_where_there_is_one(tmp_path, file, advic
 
 def test_a_sweep_ends_in_one_table_with_why_runs_failed(tmp_path):
     good = finished(tmp_path, f"{SWEEP}-000")
-    runs.write_json(good / "plan.json", {"swept": [["amp", "o1"]]})
-    runs.write_json(good / "result.json", result())
+    store.write_json(good / "plan.json", {"swept": [["amp", "o1"]]})
+    store.write_json(good / "result.json", result())
     bad = finished(tmp_path, f"{SWEEP}-001", state="failed", reason="out of memory")
-    runs.write_json(bad / "plan.json", {"swept": [["amp", "o2"]]})
+    store.write_json(bad / "plan.json", {"swept": [["amp", "o2"]]})
     lines = summary.of_sweep({folder: state(folder) for folder in (good, bad)}, 0)
     assert [line.split() for line in lines[:3]] == [
         ["RUN", "STATE", "TIME", "ACCURACY", "SAMPLES/S", "PEAK", "MEMORY", "PROOF"],
@@ -241,7 +242,7 @@ def test_a_runs_gpus_are_summed_up_as_they_were_sampled(tmp_path):
 def test_of_several_ranks_the_traceback_of_the_first_that_failed_is_shown(tmp_path, processes):
     logs = tmp_path / "attempts/1"
     logs.mkdir(parents=True)
-    runs.write_json(tmp_path / "plan.json", {"processes": processes, "nodes": 1})
+    store.write_json(tmp_path / "plan.json", {"processes": processes, "nodes": 1})
     (logs / "stderr.log").write_text("Traceback of rank 0\nRuntimeError: connection reset\n")
     environment = {"LAUNCHER_ATTEMPT": "1"}
     run_folder.first_failure(tmp_path, 1, "ValueError: a bad label", environment, "  in loss\nValueError: a bad label")

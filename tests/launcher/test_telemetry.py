@@ -17,8 +17,9 @@ from typing import Any
 
 import pytest
 
-from launcher import execute, gpus, processes, telemetry
-from launcher.processes import Target
+from launcher import execute, gpus, telemetry
+from launcher.runs import processes
+from launcher.runs.processes import Target
 from tests.launcher import fake_gpus
 from tests.launcher.fake_gpus import FakeGpus
 from tests.launcher.run_folders import until

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from launcher import runs
+from launcher.runs import store
 from launcher.watch import watch
 
 from .run_folders import DEAF, NAME, STEPPING, finished, make, metrics, result, start, state, until
@@ -85,7 +85,7 @@ class OnTerminal:
 def test_without_a_terminal_the_progress_is_plain_lines_and_ends_with_what_the_run_amounts_to(root, capsys):
     folder = make(root, trainer=f"STEPS=30\n{STEPPING}")
     start(folder)
-    runs.write_json(folder / "result.json", result())
+    store.write_json(folder / "result.json", result())
     states = watch([folder], on_interrupt=never)
     assert {path: each.name for path, each in states.items()} == {folder: "done"}
     out = capsys.readouterr().out
@@ -93,7 +93,7 @@ def test_without_a_terminal_the_progress_is_plain_lines_and_ends_with_what_the_r
     assert sum("brave-otter" in each and "done" in each for each in out.splitlines()) == 1
     assert "proved: 97% of the work in bfloat16" in out and str(folder) in out
     assert len(out.splitlines()) < 20
-    assert runs.unfinished([str(root)]) == []
+    assert store.unfinished([str(root)]) == []
 
 
 def test_watching_what_has_ended_long_ago_says_at_once_how_it_ended(root, capsys):

@@ -6,12 +6,12 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from launcher import runs
+from launcher.runs import store
 
 
 def started(root: Path) -> Path:
     """The folder of the one run there."""
-    (run,) = runs.newest([str(root)], 1)
+    (run,) = store.newest([str(root)], 1)
     return run.folder
 
 

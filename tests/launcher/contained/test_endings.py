@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from launcher import execute, processes, runs, stopping
+from launcher import execute, stopping
 from launcher.__main__ import main
-from launcher.runs import Run
+from launcher.runs import processes, store
+from launcher.runs.store import Run
 from launcher.slurm.commands import call
 from launcher.slurm.jobs import job_of
 from tests.launcher.contained.places import started, until
@@ -64,7 +65,7 @@ def client(folder: Path) -> processes.Process:
 
 
 def status(folder: Path) -> dict[str, object]:
-    return runs.read_if_whole(folder / "status.json")
+    return store.read_if_whole(folder / "status.json")
 
 
 def test_a_killed_client_takes_its_container_with_it(bed: Testbed, tmp_path: Path) -> None:
@@ -86,7 +87,7 @@ def test_what_a_killed_script_left_is_gone_before_the_next_attempt_and_after_it(
 
 def in_slurm(bed: Testbed, folder: Path) -> tuple[Path, str]:
     found = start(bed, folder, "cluster=slurm", "gpus=0")
-    job = job_of(runs.read_if_whole(found / "submission.json"))
+    job = job_of(store.read_if_whole(found / "submission.json"))
     assert job is not None
     return found, job
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from launcher import runs
 from launcher.__main__ import main
+from launcher.runs import store
 from tests.launcher.contained.places import started, until
 from tests.testbed.facts import Testbed
 
@@ -46,13 +46,13 @@ def test_the_same_variables_go_along_everywhere_and_their_values_are_in_one_file
         words += [f"container={kind}", f"image={named}", "container.limits=null", f"mounts=['{program}:{program}:ro']"]
     assert main([*words, "telemetry.every=0", "detach=true"]) == 0
     folder = started(tmp_path / "runs")
-    until(lambda: (folder / "found").exists() or runs.read_if_whole(folder / "status.json").get("state") == "failed")
+    until(lambda: (folder / "found").exists() or store.read_if_whole(folder / "status.json").get("state") == "failed")
     job = dict(pair.split("=", 1) for pair in (folder / "found").read_text().split("\0") if "=" in pair)
     holding = [each for each in folder.rglob("*") if each.is_file() and flag[:32].encode() in each.read_bytes()]
     assert sorted(each.name for each in holding) == [".environment", "found"]
     assert (folder / ".environment").stat().st_mode & 0o777 == 0o600
     (folder / "enough").touch()
-    until(lambda: runs.read_if_whole(folder / "status.json").get("ended"))  # failed, since it leaves no result
+    until(lambda: store.read_if_whole(folder / "status.json").get("ended"))  # failed, since it leaves no result
     expected = {"MY_FLAG": flag, "MY_TOKEN": token, "TYPED": "1", "TZ": "Asia/Taipei", "no_proxy": "a,b"}
     assert {name: job.get(name) for name in expected} == expected
     assert "NOISE" not in job

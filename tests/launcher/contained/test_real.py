@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from launcher import queues, runs, stopping, telemetry
+from launcher import queues, stopping, telemetry
 from launcher.__main__ import main
-from launcher.runs import Run
+from launcher.runs import store
+from launcher.runs.store import Run
 from launcher.slurm.commands import call
 from launcher.slurm.jobs import job_of
 from tests.launcher.contained.places import started, until
@@ -59,10 +60,10 @@ def test_a_time_limit_saves_inside_a_sif_which_keeps_its_file_system(bed: Testbe
     assert main([*asked, *words(bed, "apptainer"), f"run_root={tmp_path}/runs"]) == 0
     folder = started(tmp_path / "runs")
     until(lambda: (folder / "metrics.jsonl").exists() and '"step": 2' in (folder / "metrics.jsonl").read_text())
-    job = job_of(runs.read_if_whole(folder / "submission.json"))
+    job = job_of(store.read_if_whole(folder / "submission.json"))
     assert job is not None
     call(["scancel", "--batch", "--signal=USR1", job])
-    until(lambda: runs.read_if_whole(folder / "status.json").get("state") == "requeued")
+    until(lambda: store.read_if_whole(folder / "status.json").get("state") == "requeued")
     marker = json.loads((folder / "attempts" / "1" / "stopped.json").read_text())
     assert (folder / marker["checkpoint"]).is_dir()
     assert "not connected" not in (folder / "attempts" / "1" / "stderr.log").read_text()

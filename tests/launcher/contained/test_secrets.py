@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from launcher import runs
 from launcher.__main__ import main
+from launcher.runs import store
 from launcher.slurm.commands import call
 from launcher.slurm.jobs import job_of
 from tests.launcher.contained.places import started, until
@@ -61,10 +61,10 @@ def test_a_secret_is_nowhere_but_in_its_file_and_the_trainers_environment(
     folder = started(tmp_path / "runs")
     until(lambda: (folder / "length").exists())
     assert (folder / "length").read_text() == f"{len(SECRET)}\n"
-    job = job_of(runs.read_if_whole(folder / "submission.json")) if where == "slurm" else None
+    job = job_of(store.read_if_whole(folder / "submission.json")) if where == "slurm" else None
     searched = [*processes(), *(containers(folder) if kind == "docker" else []), *(slurm(bed, job) if job else [])]
     (folder / "enough").touch()
-    until(lambda: runs.read_if_whole(folder / "status.json").get("ended"))  # failed, since it leaves no result
+    until(lambda: store.read_if_whole(folder / "status.json").get("ended"))  # failed, since it leaves no result
     for argv in (["ls", folder.name], ["ls", folder.name, "--json"], ["logs", folder.name]):
         main(argv)
     screen = "".join(capfd.readouterr())

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from launcher import queues, runs
+from launcher import queues
 from launcher.remote import host
+from launcher.runs import store
 from tests.launcher.remote.far import Far
 from tests.launcher.remote.trainer import PROGRAM
 from tests.launcher.remote.ways import configuration
@@ -27,5 +28,5 @@ def far(tmp_path, testbed, monkeypatch, capfd):
     found = Far(testbed=testbed, there=there, python=python, config=configuration(tmp_path, testbed), capfd=capfd)
     yield found
     host.close_all()
-    queues.end({str(run.folder): runs.load(str(run.folder)) for run in runs.newest([str(found.root)], 1000)}, 0)
+    queues.end({str(run.folder): store.load(str(run.folder)) for run in store.newest([str(found.root)], 1000)}, 0)
     shutil.rmtree(there, ignore_errors=True)

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from launcher import runs
 from launcher.__main__ import main
 from launcher.remote import host
 from launcher.remote.host import Host
+from launcher.runs import store
 
 
 class Said(NamedTuple):
@@ -56,7 +56,7 @@ class Far:
         return self.root / run
 
     def status(self, run: str) -> dict[str, Any]:
-        return runs.read_if_whole(self.folder(run) / "status.json")
+        return store.read_if_whole(self.folder(run) / "status.json")
 
     def state(self, run: str) -> str:
         """As `ls` tells it here."""
@@ -71,7 +71,7 @@ class Far:
 
     def pointer(self, run: str) -> Path:
         """The folder here that stands for it."""
-        return Path(runs.elsewhere(), run)
+        return Path(store.elsewhere(), run)
 
 
 def until(true: Callable[[], Any], seconds: float = 60.0) -> Any:

@@ -11,7 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from launcher.remote.address import Address
+from launcher.runs.address import Address
 from tests.launcher.remote.far import until
 from tests.launcher.remote.ways import keys
 

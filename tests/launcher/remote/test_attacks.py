@@ -20,15 +20,15 @@ from typing import NamedTuple
 
 import pytest
 
-from launcher import processes, runs
 from launcher.__main__ import main
 from launcher.errors import Unavailable, UsageError
-from launcher.remote import address as addresses
-from launcher.remote import handing_over, host, looking, pointers
-from launcher.remote.address import Address
-from launcher.remote.pointers import Pointer
+from launcher.remote import handing_over, host, looking
 from launcher.remote.requests import REQUESTS
-from launcher.runs import Run
+from launcher.runs import address as addresses
+from launcher.runs import processes, remote_record, store
+from launcher.runs.address import Address
+from launcher.runs.remote_record import Pointer
+from launcher.runs.store import Run
 from launcher.schema import SshCluster
 from launcher.verbs import shell
 from recipes.typed import build
@@ -63,15 +63,17 @@ class Victim:
         roots = folder / "here"
         roots.mkdir()
         run_folders.finished(roots, OTHER)
-        runs.remember_root(roots)
-        self.run = pointers.create(RUN, Pointer(address=liar.address(), root="/runs", token="t", created=time.time()))
+        store.remember_root(roots)
+        self.run = remote_record.create(
+            RUN, Pointer(address=liar.address(), root="/runs", token="t", created=time.time())
+        )
         self.before = self.state()
 
     def state(self) -> dict[str, bytes]:
         """All files that no answer may change."""
         found = {}
         for path in self.folder.rglob("*"):
-            inside = path.is_relative_to(self.run) and path.name != pointers.POINTER
+            inside = path.is_relative_to(self.run) and path.name != remote_record.POINTER
             if path.is_file() and not inside and ".unfinished" not in path.parts:
                 found[str(path)] = path.read_bytes()
         return found
@@ -619,11 +621,11 @@ def test_an_ssh_configuration_that_cannot_be_read_hides_no_other_run(victim):
     (victim.folder / "broken").write_text("Host *\n  Port none\n")
     for transport in ("fabric", "openssh"):
         address = dataclasses.replace(victim.liar.address(transport=transport), config=str(victim.folder / "broken"))
-        pointers.write(victim.run, Pointer(address=address, root="/r", token="t", created=time.time()))
+        remote_record.write(victim.run, Pointer(address=address, root="/r", token="t", created=time.time()))
         said = victim.type_only("ls")
         assert said.code == 0 and OTHER in said.out and "unreachable" in said.out
         address = dataclasses.replace(address, config=str(victim.folder / "none"))
-        pointers.write(victim.run, Pointer(address=address, root="/r", token="t", created=time.time()))
+        remote_record.write(victim.run, Pointer(address=address, root="/r", token="t", created=time.time()))
         assert OTHER in victim.type_only("ls").out
 
 
@@ -642,7 +644,7 @@ def test_another_host_answers_all_the_same(victim, tmp_path):
     there.mkdir()
     run_folders.finished(there, good)
     address = victim.liar.address("honest", python=sys.executable)
-    pointers.create(good, Pointer(address=address, root=str(there), token="t", created=time.time()))
+    remote_record.create(good, Pointer(address=address, root=str(there), token="t", created=time.time()))
     said = victim.type_only("ls")
     assert said.code == 0 and said.seconds < SECONDS + 8
     states = {line.split()[0]: line.split()[1:3] for line in said.out.splitlines() if line.startswith("2026")}
@@ -709,10 +711,10 @@ def test_a_host_is_sent_no_file_but_those_of_the_snapshot(victim, value):
 def test_a_shell_of_a_run_here_follows_no_pointer_that_lies_in_its_folder(victim):
     """A pointer names a configuration, and that may name a command."""
     folder = victim.folder / "here" / OTHER
-    pointers.write(folder, Pointer(address=victim.liar.address(), root="/r", token="t", created=0.0))
+    remote_record.write(folder, Pointer(address=victim.liar.address(), root="/r", token="t", created=0.0))
     assert shell._address(Run(str(folder.parent), OTHER)) is None
     assert shell._address(Run(str(victim.run.parent), RUN)) == victim.liar.address()
-    (victim.run / pointers.POINTER).write_text("{")
+    (victim.run / remote_record.POINTER).write_text("{")
     with pytest.raises(UsageError, match="can't be read"):
         shell._address(Run(str(victim.run.parent), RUN))
 
@@ -720,7 +722,7 @@ def test_a_shell_of_a_run_here_follows_no_pointer_that_lies_in_its_folder(victim
 def test_runs_elsewhere_are_known_by_any_path_to_them(victim, tmp_path):
     """Else what their hosts say of queues and processes would be taken for this machine's."""
     (tmp_path / "alias").symlink_to(victim.run.parent)
-    assert runs.is_elsewhere(str(tmp_path / "alias")) and not runs.is_elsewhere(str(victim.folder / "here"))
+    assert store.is_elsewhere(str(tmp_path / "alias")) and not store.is_elsewhere(str(victim.folder / "here"))
 
 
 STARTS = {
@@ -742,7 +744,7 @@ STARTS = {
 def test_a_host_that_begins_wrong_costs_one_line(victim, body, transport):
     victim.liar.says(body)
     address = victim.liar.address(transport=transport)
-    pointers.write(victim.run, Pointer(address=address, root="/r", token="t", created=time.time()))
+    remote_record.write(victim.run, Pointer(address=address, root="/r", token="t", created=time.time()))
     said = victim.type_only("ls")
     assert said.code == 0 and OTHER in said.out and "unreachable" in said.out
     assert len([line for line in said.out.splitlines() if line.startswith("liar: ")]) == 1
@@ -756,7 +758,7 @@ def test_an_honest_host_keeps_what_would_not_be_taken_and_says_so(victim, tmp_pa
     for name in ("known.json", "line\nend", "note.txt"):
         (folder / name).write_text("x")
     address = victim.liar.address("honest", python=sys.executable)
-    pointers.write(victim.run, Pointer(address=address, root=str(there), token="t", created=time.time()))
+    remote_record.write(victim.run, Pointer(address=address, root=str(there), token="t", created=time.time()))
     said = victim.type_only("fetch", RUN)
     assert said.code == 0 and "honest: 2 files stay there, as 'known.json'" in said.err
     assert (victim.run / "note.txt").exists() and not (victim.run / "line\nend").exists()

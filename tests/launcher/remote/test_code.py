@@ -6,7 +6,7 @@ import uuid
 
 import pytest
 
-from launcher import processes
+from launcher.runs import processes
 from tests.launcher.remote.far import until
 
 TRAIN = """\

@@ -265,7 +265,7 @@ def test_zips_of_versions_that_were_not_used_for_long_are_deleted(tmp_path, test
     "destination", ["-oProxyCommand=x", "a b", "box:99999", "box:0", "me@", "", "[::1", "box:x", "a@b@c"]
 )
 def test_text_that_can_be_no_host_is_refused(destination):
-    from launcher.remote.address import check
+    from launcher.runs.address import check
 
     with pytest.raises(UsageError, match=re.escape("cluster.host=")) as caught:
         check(destination, "cluster.host")

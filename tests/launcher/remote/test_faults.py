@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from launcher import processes, runs
 from launcher.errors import Unavailable
-from launcher.remote import host, looking, pointers
+from launcher.remote import host, looking
 from launcher.remote.host import Host, hello
+from launcher.runs import processes, remote_record, store
 from tests.launcher.remote.far import until
 from tests.launcher.remote.own_sshd import OwnSshd
 from tests.launcher.remote.ways import address, configuration
@@ -49,11 +49,11 @@ def proxy(far, tmp_path):
 
 
 def there(far) -> list[str]:
-    return runs.run_names(str(far.root)) if far.root.exists() else []
+    return store.run_names(str(far.root)) if far.root.exists() else []
 
 
 def attempts(far, run: str) -> list[int]:
-    return runs.attempts(far.folder(run))
+    return store.attempts(far.folder(run))
 
 
 def test_a_submission_that_is_cut_anywhere_starts_its_run_once_or_says_that_it_did_not(far, proxy, moments):
@@ -94,14 +94,14 @@ def test_a_submission_whose_answer_is_lost_for_good_is_known_by_its_pointer_and_
         patch.setattr(Host, "ask", deaf)
         said = far.type(*far.words, "steps=60", SLOW)
     assert said.code == 3 and "may have been started or not" in said.err
-    (run,) = runs.run_names(runs.elsewhere())
+    (run,) = store.run_names(store.elsewhere())
     assert there(far) == [run]
     proxy.refusing = True
     assert far.state(run) == "unreachable"
     proxy.refusing = proxy.mute = False
     assert far.until(run, "running") == "running"
     assert attempts(far, run) == [1]
-    assert pointers.read(far.pointer(run)).submitter is None
+    assert remote_record.read(far.pointer(run)).submitter is None
 
 
 def test_the_same_submission_asked_for_twice_is_carried_out_once(far, monkeypatch):
@@ -133,18 +133,18 @@ def test_a_run_that_never_arrived_is_lost_only_once_that_is_certain(far, proxy, 
     with monkeypatch.context() as patch:
         patch.setattr(Host, "ask", cut)
         assert far.type(*far.words, "steps=1").code == 3
-    (run,) = runs.run_names(runs.elsewhere())
+    (run,) = store.run_names(store.elsewhere())
     assert there(far) == []
-    pointer = pointers.read(far.pointer(run))
+    pointer = remote_record.read(far.pointer(run))
     dead = pointer.submitter._replace(start=1)
     assert far.state(run) == "queued", "its launcher lives"
     far.folder(run).mkdir(parents=True)  # as the far side lays it down before it starts it
     assert far.state(run) == "queued"
     far.folder(run).rmdir()
-    pointers.write(far.pointer(run), dataclasses.replace(pointer, submitter=dead))
+    remote_record.write(far.pointer(run), dataclasses.replace(pointer, submitter=dead))
     assert far.state(run) == "unreachable", "the far side may still be at it"
     early = pointer.created - looking.DOUBT
-    pointers.write(far.pointer(run), dataclasses.replace(pointer, submitter=dead, created=early))
+    remote_record.write(far.pointer(run), dataclasses.replace(pointer, submitter=dead, created=early))
     assert far.state(run) == "lost"
     assert far.type("rm", "--forget", run).code == 0
 
@@ -258,7 +258,7 @@ def test_a_slow_answer_is_no_stall(far):
     deaf = "env.BEHAVIOUR=import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(100)"
     (run,) = far.submit("steps=1", deaf)
     until(lambda: "letters" in far.type("logs", run).out)
-    reached = host.connect(pointers.read(far.pointer(run)).address)
+    reached = host.connect(remote_record.read(far.pointer(run)).address)
     reached.silence = 6.0
     named = [{"root": str(far.root), "id": run}]
     began = time.monotonic()
@@ -291,7 +291,7 @@ def test_after_a_reboot_of_the_host_its_runs_are_lost_and_can_be_resumed(far):
     shell = processes.from_json(status["process"])
     assert processes.end([processes.Target(shell, run)], 0) == [[]]
     old = {**status, "process": {**status["process"], "boot": "0" * 36}, "state": "running", "ended": None}
-    runs.write_json(far.folder(run) / "status.json", old)
+    store.write_json(far.folder(run) / "status.json", old)
     os.chown(far.folder(run) / "status.json", far.testbed.user.uid, far.testbed.user.gid)
     shown = far.type("ls", run).out
     assert "lost" in shown and "restarted since" in shown
@@ -308,7 +308,7 @@ def test_processes_that_are_gone_and_pids_that_are_others_now_are_not_called_run
     assert processes.end([processes.Target(processes.from_json(status["process"]), run)], 0) == [[]]
     reused = {**status, "state": "running", "ended": None}
     reused["process"] = {**status["process"], "pid": os.getpid()}  # somebody's, with another start time
-    runs.write_json(far.folder(run) / "status.json", reused)
+    store.write_json(far.folder(run) / "status.json", reused)
     os.chown(far.folder(run) / "status.json", far.testbed.user.uid, far.testbed.user.gid)
     assert far.state(run) == "lost"
 
@@ -317,7 +317,7 @@ def test_a_clock_that_is_ahead_over_there_makes_no_nonsense(far):
     (run,) = far.submit("steps=200", SLOW)
     until(lambda: far.status(run).get("process"))
     ahead = {**far.status(run), "started": "2100-01-01T00:00:00Z"}
-    runs.write_json(far.folder(run) / "status.json", ahead)
+    store.write_json(far.folder(run) / "status.json", ahead)
     os.chown(far.folder(run) / "status.json", far.testbed.user.uid, far.testbed.user.gid)
     listed = far.type("ls")
     assert listed.code == 0 and "running" in listed.out and "0s" in listed.out
@@ -337,7 +337,7 @@ def small_disk(far):
 def test_a_disk_that_is_full_over_there_is_told_and_nothing_is_left(far, small_disk):
     said = far.type(*far.words, f"run_root={small_disk}/runs")
     assert said.code in (2, 3) and "No space left" in said.err, said.err
-    assert runs.run_names(f"{small_disk}/runs") == [] and runs.run_names(runs.elsewhere()) == []
+    assert store.run_names(f"{small_disk}/runs") == [] and store.run_names(store.elsewhere()) == []
 
 
 def test_a_home_without_room_for_the_far_side_is_told(far, small_disk):

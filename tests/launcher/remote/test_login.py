@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from launcher import runs
+from launcher.runs import store
 from launcher.slurm.jobs import job_of
 from tests.launcher.remote.far import until
 
@@ -24,12 +24,12 @@ def login(far, testbed, monkeypatch):
         patch.setenv("PATH", "/nowhere")
         patch.setattr(type(far), "words", words)
         yield far
-    for run in runs.run_names(str(far.root)) if far.root.exists() else []:
+    for run in store.run_names(str(far.root)) if far.root.exists() else []:
         slurm(far, "scancel", "--quiet", job(far, run).partition("_")[0])
 
 
 def job(far, run: str) -> str:
-    return job_of(runs.read_if_whole(far.folder(run) / "submission.json")) or ""
+    return job_of(store.read_if_whole(far.folder(run) / "submission.json")) or ""
 
 
 def slurm(far, *argv: str) -> str:
@@ -45,7 +45,7 @@ def test_a_run_is_queued_there_runs_and_is_done(login):
     assert "step 5" in login.type("logs", run).out
     assert login.type("fetch", run).code == 0
     # The whole word of it: nothing was left behind by the launcher on the nodes.
-    assert f"JobName={runs.read_if_whole(login.folder(run) / 'plan.json')['name']}" in slurm(
+    assert f"JobName={store.read_if_whole(login.folder(run) / 'plan.json')['name']}" in slurm(
         login, "scontrol", "show", "job", job(login, run)
     )
 
@@ -63,7 +63,7 @@ def test_a_run_is_cancelled_saved_and_resumed_with_another_time_limit(login):
     assert said.code == 0 and "saved at step" in said.out, said.err
     said = login.type("resume", run, "cluster.time=7", "steps=12", "wait=true")
     assert said.code == 0, said.err + said.out
-    assert runs.attempts(login.folder(run)) == [1, 2]
+    assert store.attempts(login.folder(run)) == [1, 2]
     assert "TimeLimit=00:07:00" in slurm(login, "scontrol", "show", "job", job(login, run))
 
 
@@ -73,9 +73,9 @@ def test_before_its_time_limit_a_run_saves_and_is_requeued_in_its_own_folder(log
     slurm(login, "scancel", "--batch", "--signal=USR1", job(login, run))  # as Slurm does it before the limit
     # Slurm lets it wait a quarter of a minute (the testbed's cred_expire). Told to hurry while the first attempt still
     # ends, it would start a second one beside it, which the node refuses.
-    until(lambda: runs.attempts(login.folder(run)) == [1, 2], 180)
+    until(lambda: store.attempts(login.folder(run)) == [1, 2], 180)
     assert login.until(run, "done", seconds=90) == "done"
-    assert runs.attempts(login.folder(run)) == [1, 2]
+    assert store.attempts(login.folder(run)) == [1, 2]
     assert login.type("logs", "-f", run).out.count("step 60\n") == 1
 
 
@@ -100,8 +100,8 @@ def test_one_run_comes_after_another(login):
 def test_what_the_cluster_would_refuse_is_refused_before_and_leaves_nothing(login, words, code, says):
     said = login.type(*login.words, *words)
     assert said.code == code and says in said.err, said.err
-    assert not login.root.exists() or runs.run_names(str(login.root)) == []
-    assert runs.run_names(runs.elsewhere()) == []
+    assert not login.root.exists() or store.run_names(str(login.root)) == []
+    assert store.run_names(store.elsewhere()) == []
 
 
 def wrapper(far, name: str, lines: str) -> str:

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from launcher import runs
+from launcher.runs import store
 
 JOB = ("amp=o2", "data=digits", "batch=64", "steps=12", "env.OMP_NUM_THREADS=1")
 
@@ -16,7 +16,7 @@ def test_a_training_run_over_ssh_is_proved_and_fetched(far, testbed, tmp_path):
     assert far.type("watch", run).code == 0
     said = far.type("fetch", run, f"to={tmp_path}")
     assert said.code == 0, said.err
-    result = runs.read_if_whole(tmp_path / run / "result.json")
+    result = store.read_if_whole(tmp_path / run / "result.json")
     assert result["status"] == "done"
     assert result["observed"]["verdict"] == "proved"
     assert result["requested"]["amp"] == "o2"
@@ -33,7 +33,7 @@ def test_a_training_run_in_a_container_over_ssh_is_proved(far, testbed, kind):
         words.append("cluster.host=root@box")
     said = far.type(*far.words, *words, "wait=true")
     assert said.code == 0, said.err + said.out
-    (run,) = runs.run_names(str(far.root))
+    (run,) = store.run_names(str(far.root))
     shown = json.loads(far.type("ls", run, "--json").out)
     assert shown["result"]["observed"]["verdict"] == "proved"
     assert shown["plan"]["container"]["runtime"]["kind"] == kind

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from launcher import processes, runs
-from launcher.remote import host, pointers
+from launcher.remote import host
+from launcher.runs import processes, remote_record, store
 from tests.launcher.remote.far import asked, away, until
 
 SLOW = "env.PAUSE=0.2"
@@ -35,12 +35,12 @@ def test_a_run_is_started_over_there_and_everything_about_it_is_known_here(far):
 def test_the_words_reach_the_trainer_there_and_the_snapshot_is_the_code_from_here(far):
     (run,) = far.submit("steps=1", "amp=o1", "batch=64")
     far.until(run, "done")
-    plan = runs.read_if_whole(far.folder(run) / "plan.json")
+    plan = store.read_if_whole(far.folder(run) / "plan.json")
     assert plan["words"] == ["amp=o1", "batch=64", "steps=1"]
     code = far.root / ".code" / plan["code"]
     here = Path(__file__).parents[3] / "recipes"
     assert (code / "recipes/levels.py").read_bytes() == (here / "levels.py").read_bytes()
-    assert runs.read_if_whole(far.folder(run) / "provenance.json")["code"]["digest"] == plan["code"]
+    assert store.read_if_whole(far.folder(run) / "provenance.json")["code"]["digest"] == plan["code"]
 
 
 def test_a_shared_run_over_there_is_the_groups_to_read_and_its_code_is_not(far):
@@ -92,7 +92,7 @@ def test_a_sweep_is_one_submission_and_answers_to_its_name(far, monkeypatch):
     assert [each.rpartition("-")[2] for each in cells] == ["000", "001", "002"]
     assert far.type("watch", sweep).code == 0
     assert far.type("ls", sweep).out.count("done") == 3
-    assert runs.sweep_runs(str(far.root), sweep)
+    assert store.sweep_runs(str(far.root), sweep)
 
 
 def test_submitting_takes_three_questions_for_one_run_and_for_a_hundred(far, monkeypatch):
@@ -148,7 +148,7 @@ def test_the_plan_is_what_would_be_submitted_and_is_replayed_without_a_host(far,
     assert requests == []
     assert json.loads(again.out)["plans"] == planned["plans"]
     (run,) = far.submit("steps=3")
-    submitted = runs.read_if_whole(far.folder(run) / "plan.json")
+    submitted = store.read_if_whole(far.folder(run) / "plan.json")
     assert {**submitted, "run_id": "RUN_ID", "command": None} == {**planned["plans"][0], "command": None}
 
 
@@ -288,8 +288,8 @@ def test_what_cannot_be_is_refused_and_leaves_nothing(far, words, code, says):
     said = far.type(*far.words, *words)
     assert said.code == code and says in said.err, said.err
     assert "Traceback" not in said.err
-    assert not far.root.exists() or runs.run_names(str(far.root)) == []
-    assert runs.run_names(runs.elsewhere()) == []
+    assert not far.root.exists() or store.run_names(str(far.root)) == []
+    assert store.run_names(store.elsewhere()) == []
 
 
 def test_a_host_has_to_be_named(far):
@@ -309,13 +309,13 @@ def test_a_host_that_does_not_answer_makes_its_runs_unreachable_and_others_are_s
     (here,) = far.submit("steps=60", SLOW)
     (there,) = far.submit("steps=60", SLOW)
     far.until(there, "running")
-    pointer = pointers.read(far.pointer(there))
+    pointer = remote_record.read(far.pointer(there))
     wrong = tmp_path / "wrong"
     wrong.write_text(Path(far.config).read_text().replace(str(far.testbed.ssh.port), "1"))
     import dataclasses
 
     address = dataclasses.replace(pointer.address, config=str(wrong))
-    pointers.write(far.pointer(there), dataclasses.replace(pointer, address=address))
+    remote_record.write(far.pointer(there), dataclasses.replace(pointer, address=address))
     listed = far.type("ls")
     assert listed.code == 0
     rows = {line.split()[0]: line.split()[1] for line in listed.out.splitlines() if line[:2] == "20"}
@@ -327,7 +327,7 @@ def test_a_host_that_does_not_answer_makes_its_runs_unreachable_and_others_are_s
     assert far.type("logs", there).code == 3
     assert far.type("rm", there).code == 3
     assert far.pointer(there).exists()
-    pointers.write(far.pointer(there), pointer)
+    remote_record.write(far.pointer(there), pointer)
     assert far.state(there) == "running"
 
 
@@ -349,7 +349,7 @@ def test_runs_of_two_launchers_at_once_are_both_there(far, tmp_path):
 def test_the_arms_of_a_comparison_are_known_here_too(far):
     (run,) = far.submit("steps=60", SLOW)
     until(lambda: far.status(run).get("process"))
-    plan = {**runs.read_if_whole(far.folder(run) / "plan.json"), "arms": [{"arm": "001", "swept": [["amp", "o0"]]}]}
+    plan = {**store.read_if_whole(far.folder(run) / "plan.json"), "arms": [{"arm": "001", "swept": [["amp", "o0"]]}]}
     (far.folder(run) / "plan.json").write_text(json.dumps(plan))
     arm = far.folder(run) / "arms/001"
     arm.mkdir(parents=True)
@@ -357,7 +357,7 @@ def test_the_arms_of_a_comparison_are_known_here_too(far):
     (arm / "metrics.jsonl").write_text('{"step": 1}\n{"step": 2}\n')
     far.type("ls", run)
     here = far.pointer(run) / "arms/001"
-    assert runs.read_if_whole(here / "result.json")["status"] == "done"
+    assert store.read_if_whole(here / "result.json")["status"] == "done"
     assert (here / "metrics.jsonl").read_bytes() == (arm / "metrics.jsonl").read_bytes()
     # A run that goes on from a checkpoint has cut its metrics back.
     (arm / "metrics.jsonl").write_text('{"step": 1}\n{"step": 2, "again": true}\n{"step": 3}\n')

@@ -10,8 +10,8 @@ import pytest
 
 from launcher.errors import UsageError
 from launcher.remote import ssh_settings
-from launcher.remote.address import Address
 from launcher.remote.host import Host, hello
+from launcher.runs.address import Address
 from tests.launcher.remote.ways import address, configuration
 
 

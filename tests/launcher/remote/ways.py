@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-from launcher.remote.address import Address
+from launcher.runs.address import Address
 
 
 def configuration(folder: Path, testbed, *, hops: bool = False, **changes: str) -> str:

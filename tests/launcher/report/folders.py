@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from launcher import runs
+from launcher.runs import store
 
 from ..run_folders import finished, metrics, result
 
@@ -56,12 +56,12 @@ def plan(level: str, batch: int = 128, **more: Any) -> dict[str, Any]:
 def run(root: Path, name: str, level: str = "o2", steps: int = 40, **more: Any) -> Path:
     """A run that is done: plan, result, provenance and metrics."""
     folder = finished(root, name)
-    runs.write_json(folder / "plan.json", plan(level, **more.pop("planned", {})))
+    store.write_json(folder / "plan.json", plan(level, **more.pop("planned", {})))
     said = result(requested={"amp": level, "dtype": "auto", "batch": 128}, **more.pop("resulting", {}))
     said["effective"] = {**said["effective"], "amp": level}
-    runs.write_json(folder / "result.json", said)
+    store.write_json(folder / "result.json", said)
     came = {"schema": 1, "created": "2026-01-02T03:04:04Z", "command": ["python", "-m", "launcher", f"amp={level}"]}
-    runs.write_json(folder / "provenance.json", {**came, "code": {"digest": "d" * 64, "commit": "c" * 40}})
+    store.write_json(folder / "provenance.json", {**came, "code": {"digest": "d" * 64, "commit": "c" * 40}})
     metrics(folder, rows(steps, **more))
     return folder
 
@@ -75,7 +75,7 @@ def sweep(root: Path, levels: tuple[str, ...] = ("o0", "o1", "o2")) -> list[Path
         planned = {"swept": [["amp", level]]}
         scale = None if level == "o0" else 65536.0
         folders.append(run(root, name, level, planned=planned, resulting={"throughput": throughput}, scale=scale))
-    runs.write_sweep(root, SWEEP, names, {})
+    store.write_sweep(root, SWEEP, names, {})
     return folders
 
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from launcher import runs
 from launcher.comparison import Published, PublishedArm
 from launcher.report import compared, plain
-from launcher.states import State
+from launcher.runs import store
+from launcher.runs.states import State
 from recipes.typed import plain as as_plain
 
 from ..run_folders import metrics, result
@@ -24,7 +24,7 @@ def arm(root: Path, number: int, level: str, factors: list[float], *, loss: floa
     folder = root / "arms" / f"{number:02}"
     folder.mkdir(parents=True)
     plan = folders.plan(level, swept=[["amp", level]], arm=f"{number:02}", **more.pop("planned", {}))
-    runs.write_json(folder / "plan.json", plan)
+    store.write_json(folder / "plan.json", plan)
     written = []
     for index, factor in enumerate(factors):
         for row in folders.rows(STEPS, rate=1000 * factor)[1 : STEPS + 1]:
@@ -33,9 +33,9 @@ def arm(root: Path, number: int, level: str, factors: list[float], *, loss: floa
     metrics(folder, written)
     if more.get("finished", True):
         status = {"state": "done", "attempt": 1, "exit_code": 0, "started": "2026-01-02T03:04:05Z", "ended": None}
-        runs.write_json(folder / "status.json", status)
+        store.write_json(folder / "status.json", status)
         said = result(attempts=1, mechanism=plan["mechanism"], digests={"data": more.get("data", "same")})
-        runs.write_json(folder / "result.json", {**said, "loss_scale": {"final": None, "skipped_steps": 0}})
+        store.write_json(folder / "result.json", {**said, "loss_scale": {"final": None, "skipped_steps": 0}})
     return plan
 
 
@@ -172,7 +172,7 @@ def test_an_arm_that_ran_out_of_memory_is_a_row(tmp_path):
 
 def test_the_last_words_of_a_comparison_have_those_of_an_arm_that_failed(tmp_path):
     plan = whole(tmp_path, arm(tmp_path, 0, "o0", NOISE), arm(tmp_path, 1, "o1", [], finished=False))
-    runs.write_json(tmp_path / "plan.json", plan)
+    store.write_json(tmp_path / "plan.json", plan)
     log = tmp_path / "arms/01/attempts/1/stderr.log"
     log.parent.mkdir(parents=True)
     log.write_text("Traceback\nValueError: no such operation\n")
@@ -185,12 +185,12 @@ def test_the_last_words_of_a_comparison_have_those_of_an_arm_that_failed(tmp_pat
 
 def test_a_long_reason_is_told_by_its_first_clause_and_by_no_log_that_has_no_more(tmp_path):
     plan = whole(tmp_path, arm(tmp_path, 0, "o0", NOISE), arm(tmp_path, 1, "o1", NOISE))
-    runs.write_json(tmp_path / "plan.json", plan)
+    store.write_json(tmp_path / "plan.json", plan)
     why = f"what ran was not amp=o1: step 1: 0.0% of forward ran in bfloat16; {'in other dtypes; ' * 20}"
     folder = tmp_path / "arms/01"
-    runs.write_json(folder / "status.json", {"state": "failed", "attempt": 1, "exit_code": 1})
-    runs.write_json(
-        folder / "result.json", {**runs.read_json(folder / "result.json"), "status": "failed", "reason": why}
+    store.write_json(folder / "status.json", {"state": "failed", "attempt": 1, "exit_code": 1})
+    store.write_json(
+        folder / "result.json", {**store.read_json(folder / "result.json"), "status": "failed", "reason": why}
     )
     (folder / "failed").write_text("exit code 1\n")
     log = folder / "attempts/1/stderr.log"
@@ -219,7 +219,7 @@ def test_where_the_control_failed_that_is_said_first(tmp_path):
 def test_arms_of_different_frameworks_are_told_apart_and_their_losses_not_compared(tmp_path):
     other = {"framework": "tensorflow", "mechanism": "grappler"}
     plan = whole(tmp_path, arm(tmp_path, 0, "o1", NOISE), arm(tmp_path, 1, "o1", NOISE, planned=other))
-    runs.write_json(
+    store.write_json(
         tmp_path / "arms/01/result.json", {**result(attempts=1, mechanism="grappler"), "digests": {"data": "same"}}
     )
     said = lead(tmp_path, plan)[1]
@@ -232,8 +232,8 @@ def test_arms_of_other_batches_have_no_loss_gap_and_say_what_each_had_seen(tmp_p
     fast = [2 * each for each in (1.01, 1.00, 1.00, 1.02, 0.97)]
     plan = whole(tmp_path, arm(tmp_path, 0, "o0", NOISE), arm(tmp_path, 1, "o1", fast, planned=small))
     path = tmp_path / "arms/01/result.json"
-    said = runs.read_json(path)
-    runs.write_json(path, {**said, "effective": {**said["effective"], "batch": 64}, "eval": {"accuracy": 0.5}})
+    said = store.read_json(path)
+    store.write_json(path, {**said, "effective": {**said["effective"], "batch": 64}, "eval": {"accuracy": 0.5}})
     first, second = lead(tmp_path, plan)
     assert first == "amp=o1 gains the most: 2.00 times the throughput of amp=o0; their losses are not compared."
     assert "losses are not compared: after the same steps it had seen other samples (batch 64 against 128)" in second
@@ -252,7 +252,7 @@ def test_neither_a_lost_loss_nor_a_failure_wins(tmp_path):
 def test_a_mode_that_was_not_proved_is_said(tmp_path):
     plan = whole(tmp_path, arm(tmp_path, 0, "o0", NOISE), arm(tmp_path, 1, "o1", NOISE))
     path = tmp_path / "arms/01/result.json"
-    runs.write_json(path, {**runs.read_json(path), "observed": {"verdict": "unknown", "why": "unseen"}})
+    store.write_json(path, {**store.read_json(path), "observed": {"verdict": "unknown", "why": "unseen"}})
     assert lead(tmp_path, plan)[1].endswith("; its mode was not proved (unknown).")
 
 
@@ -365,7 +365,7 @@ def test_published_epochs_and_test_accuracies_stand_beside_ours_of_the_same_imag
     plan = whole(tmp_path, arm(tmp_path, 0, "o0", [1.0]), arm(tmp_path, 1, "o2", [2.0]), published=as_plain(said))
     path = tmp_path / "arms/00/result.json"
     evaluated = {"eval": {"accuracy": 0.9, "test_accuracy": 0.5}}
-    runs.write_json(path, {**json.loads(path.read_text()), **evaluated})
+    store.write_json(path, {**json.loads(path.read_text()), **evaluated})
     (section,) = [each for each in document(tmp_path, plan).sections if each.title == "Beside what was published"]
     table = section.parts[1]
     column = {name: [row[index].value for row in table.rows] for index, name in enumerate(table.header)}

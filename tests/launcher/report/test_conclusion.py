@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from launcher import queues, runs
+from launcher import queues
 from launcher.report import conclusion
-from launcher.runs import Run
-from launcher.states import State
+from launcher.runs import store
+from launcher.runs.states import State
+from launcher.runs.store import Run
 from recipes.result import Result
 
 from .test_compared import NOISE, arm, whole
@@ -22,7 +23,7 @@ TWICE = [2 * each for each in (1.01, 1.00, 1.00, 1.02, 0.97)]
 
 def ended(root: Path, *arms: dict, state: State = DONE, **more) -> dict:
     """The document of a comparison of these arms."""
-    runs.write_json(root / "plan.json", whole(root, *arms, **more))
+    store.write_json(root / "plan.json", whole(root, *arms, **more))
     found = conclusion.document(root, state)
     assert found is not None
     json.dumps(found, allow_nan=False)
@@ -32,7 +33,7 @@ def ended(root: Path, *arms: dict, state: State = DONE, **more) -> dict:
 def observed(root: Path, number: str, **seen: str) -> None:
     """Change what was observed of an arm."""
     path = root / "arms" / number / "result.json"
-    runs.write_json(path, {**runs.read_json(path), "observed": seen})
+    store.write_json(path, {**store.read_json(path), "observed": seen})
 
 
 def test_it_has_every_key_of_a_runs_result_and_the_arms_beside_each_other(tmp_path):
@@ -98,8 +99,8 @@ def test_which_arm_failed_is_the_reason(tmp_path):
 def test_a_listing_writes_nothing_into_a_comparison_whose_job_was_killed(tmp_path):
     folder = tmp_path / "20260102-030405-brave-otter"
     folder.mkdir()
-    runs.write_json(folder / "plan.json", whole(folder, arm(folder, 0, "o0", NOISE), arm(folder, 1, "o2", TWICE)))
-    runs.write_json(folder / "status.json", {"schema": 1, "state": "stopped", "attempt": 1})
+    store.write_json(folder / "plan.json", whole(folder, arm(folder, 0, "o0", NOISE), arm(folder, 1, "o2", TWICE)))
+    store.write_json(folder / "status.json", {"schema": 1, "state": "stopped", "attempt": 1})
     before = sorted(folder.rglob("*"))
     queues.settle(queues.look([Run(str(tmp_path), folder.name)]))
     assert sorted(folder.rglob("*")) == before
@@ -111,7 +112,7 @@ def test_a_listing_writes_nothing_into_a_comparison_whose_job_was_killed(tmp_pat
 @pytest.mark.parametrize("told", [7, [7], [{"arm": 3}], {}, [{"swept": []}]])
 def test_a_plan_that_tells_of_no_arms_leaves_no_result(tmp_path, told):
     arm(tmp_path, 0, "o0", NOISE)
-    runs.write_json(tmp_path / "plan.json", {"schema": 1, "arms": told, "comparison": {"rounds": "x"}})
+    store.write_json(tmp_path / "plan.json", {"schema": 1, "arms": told, "comparison": {"rounds": "x"}})
     conclusion.write(tmp_path, DONE)
     assert not (tmp_path / "result.json").exists()
 
@@ -120,13 +121,13 @@ def test_numbers_that_are_none_are_left_out(tmp_path):
     both = (arm(tmp_path, 0, "o0", NOISE), arm(tmp_path, 1, "o2", TWICE))
     path = tmp_path / "arms/01/result.json"
     damage = {"peak_memory_bytes": "much", "wall_seconds": None, "updates": 3, "loss_scale": {"skipped_steps": []}}
-    runs.write_json(path, {**runs.read_json(path), **damage})
+    store.write_json(path, {**store.read_json(path), **damage})
     found = ended(tmp_path, *both)
-    assert found["peak_memory_bytes"] == runs.read_json(tmp_path / "arms/00/result.json")["peak_memory_bytes"]
+    assert found["peak_memory_bytes"] == store.read_json(tmp_path / "arms/00/result.json")["peak_memory_bytes"]
 
 
 def test_a_plain_run_is_left_alone(tmp_path):
-    runs.write_json(tmp_path / "plan.json", {"schema": 1})
+    store.write_json(tmp_path / "plan.json", {"schema": 1})
     conclusion.write(tmp_path, DONE)
     (tmp_path / "arms").mkdir()
     conclusion.write(tmp_path, DONE)

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from launcher import queues, runs, watch
+from launcher import queues, watch
 from launcher.report import conclusion, markdown, page, plain, read, sections
-from launcher.runs import Found, Run
+from launcher.runs import store
+from launcher.runs.store import Found, Run
 from launcher.verbs import ls, report
 
 from . import folders
@@ -30,7 +31,7 @@ def whole(tmp_path_factory):
     folder = root / "20260104-000000-cool-owl"
     folder.mkdir()
     arms = [comparisons.arm(folder, number, level, [1 + number] * 5) for number, level in enumerate(("o0", "o2"))]
-    runs.write_json(folder / "plan.json", comparisons.whole(folder, *arms))
+    store.write_json(folder / "plan.json", comparisons.whole(folder, *arms))
     for name in ("status.json", "submission.json"):
         shutil.copy(made[0] / name, folder)
     for each in (*made, folder / "arms" / "01"):
@@ -119,7 +120,7 @@ def test_a_whole_folder_has_no_problems_and_each_damage_is_named(whole, tmp_path
     run = Run(str(root), f"{folders.SWEEP}-000")
     assert read.gather([run])[0].problems == ()
     path = run.folder / "result.json"
-    path.write_text(json.dumps({**runs.read_json(path), "throughput": {"mean": "fast"}}))
+    path.write_text(json.dumps({**store.read_json(path), "throughput": {"mean": "fast"}}))
     (run.folder / "provenance.json").write_text("{")
     (said,) = read.gather([run])
     assert said.problems[0] == "result.json: throughput.mean is not a number, and left out"

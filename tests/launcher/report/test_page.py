@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from launcher import runs
 from launcher.comparison import Published, PublishedArm
 from launcher.report import page, read, sections
-from launcher.runs import Run
+from launcher.runs import store
+from launcher.runs.store import Run
 from recipes.typed import plain
 
 from . import folders
@@ -28,7 +28,7 @@ def three(tmp_path_factory):
     plan = folders.plan("o2")
     plan["words"] = [HOSTILE]
     plan["swept"] = [["name", HOSTILE]]
-    runs.write_json(made[2] / "plan.json", plan)
+    store.write_json(made[2] / "plan.json", plan)
     evidence = read.gather([Run(str(root), each.name) for each in made])
     path = tmp_path_factory.mktemp("page") / "report.html"
     path.write_text(page.render(sections.of_runs("Three runs", evidence)))

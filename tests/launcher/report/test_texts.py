@@ -5,10 +5,10 @@ import re
 
 import pytest
 
-from launcher import runs
 from launcher.report import charts, chosen, markdown, page, plain, read, sections
 from launcher.report.document import Curves, Line
-from launcher.runs import Run
+from launcher.runs import store
+from launcher.runs.store import Run
 
 from ..run_folders import finished
 from . import folders
@@ -49,7 +49,7 @@ def test_a_script_is_asked_for_by_its_line_and_has_no_batch(root):
     script = {"file": "script/train.py", "arguments": ["--lr", "0.1 0.2"]}
     folder = folders.run(root, "20260102-030405-brave-otter", planned={"recipe": "script", "script": script})
     plan = json.loads((folder / "plan.json").read_text())
-    runs.write_json(folder / "plan.json", {**plan, "settings": {**plan["settings"], "batch": 0}})
+    store.write_json(folder / "plan.json", {**plan, "settings": {**plan["settings"], "batch": 0}})
     (folder / "result.json").unlink()
     document = documented(folder)
     results, asked = document.sections[0].parts[0], document.sections[1].parts[0]
@@ -132,8 +132,8 @@ def test_figures_that_differ_bear_their_units_and_digests_are_short(root):
 def test_commits_are_short_where_they_differ_and_whole_where_a_run_comes_from(root):
     one = folders.run(root, "20260102-030405-brave-otter")
     other = folders.run(root, "20260102-030406-brave-owl")
-    came = runs.read_json(other / "provenance.json")
-    runs.write_json(other / "provenance.json", {**came, "code": {"commit": "e" * 40}})
+    came = store.read_json(other / "provenance.json")
+    store.write_json(other / "provenance.json", {**came, "code": {"commit": "e" * 40}})
     by_title = {each.title: each.parts[0] for each in documented(one, other).sections}
     (row,) = [row for row in by_title["What differs"].rows if row[0].text == "code: commit"]
     assert [cell.text for cell in row[1:]] == ["c" * 12, "e" * 12]
@@ -205,7 +205,7 @@ def test_beside_other_runs_a_comparison_is_its_arms(root):
         (whole / "arms").mkdir(exist_ok=True)
         arm.rename(whole / "arms" / f"{number:02}")
         plan["arms"].append({"arm": f"{number:02}", "swept": [["amp", level]]})
-    runs.write_json(whole / "plan.json", plan)
+    store.write_json(whole / "plan.json", plan)
     labels = [line.split("  ")[0] for line in terminal(alone, whole).splitlines()[4:7]]
     assert labels == ["brave-otter", "brave-owl amp=o0", "brave-owl amp=o2"]
 
@@ -214,7 +214,7 @@ def test_markdown_shows_hostile_text_as_it_is(root):
     folder = folders.run(root, "20260102-030405-brave-otter")
     plan = folders.plan("o2")
     plan["words"] = ["name=<script>|`x`|*y*"]
-    runs.write_json(folder / "plan.json", plan)
+    store.write_json(folder / "plan.json", plan)
     said = markdown.render(documented(folder))
     assert "<script>" not in said
     assert r"name=\<script\>\|\`x\`\|\*y\*" in said
@@ -287,7 +287,7 @@ def test_a_loss_that_was_no_number_at_last_is_said_in_its_place(root, ended):
     rows[3] |= {"loss": None, "nonfinite": ["loss"]}
     (folder / "metrics.jsonl").write_text("".join(json.dumps(each) + "\n" for each in rows))
     said = json.loads((folder / "result.json").read_text())
-    runs.write_json(folder / "result.json", {**said, "loss": {"first": 2.3, "last": None}, "nonfinite": ["loss.last"]})
+    store.write_json(folder / "result.json", {**said, "loss": {"first": 2.3, "last": None}, "nonfinite": ["loss.last"]})
     if not ended:
         (folder / "result.json").unlink()
     table = documented(folder).sections[0].parts[0]
@@ -374,9 +374,9 @@ def test_what_two_runs_have_in_common_is_said(root):
     for each in made:
         path = each / "result.json"
         said = {"versions": {"torch": "2.13"}, "hardware": {"cpu": "a CPU"}, "digests": {"data": "d" * 64}}
-        runs.write_json(path, {**json.loads(path.read_text()), **said})
+        store.write_json(path, {**json.loads(path.read_text()), **said})
     assert "The same in all: code, data, versions, hardware, result." in terminal(*made)
-    runs.write_json(path, {**json.loads(path.read_text()), "versions": {"torch": "2.12"}})
+    store.write_json(path, {**json.loads(path.read_text()), "versions": {"torch": "2.12"}})
     assert "The same in all: code, data, hardware, result." in terminal(*made)
     assert re.search(r"versions: torch +2.13 +2.12", terminal(*made))
 
@@ -386,6 +386,6 @@ def test_a_result_of_another_shape_is_a_run_without_that_figure(root, value):
     folder = folders.run(root, "20260102-030405-brave-otter")
     said = json.loads((folder / "result.json").read_text())
     said["throughput"] = value
-    runs.write_json(folder / "result.json", said)
+    store.write_json(folder / "result.json", said)
     (folder / "metrics.jsonl").unlink()
     assert "samples/s" not in terminal(folder)

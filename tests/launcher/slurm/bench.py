@@ -9,12 +9,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from launcher import code_store, queues, runs
+from launcher import code_store, queues
 from launcher.plan import Plan, resolve
 from launcher.probe import code_files, probe
-from launcher.runs import Run
+from launcher.runs import store
+from launcher.runs.states import State
+from launcher.runs.store import Run
 from launcher.slurm import jobs
-from launcher.states import State
 from launcher.submission import submit
 from tests.launcher.hosts import spec_of
 
@@ -41,7 +42,7 @@ class Bench:
     @staticmethod
     def lay_code(plan: Plan) -> None:
         """The snapshot that a plan names, for a submission that brings no code."""
-        runs.make_root(Path(plan.run_root), shared=plan.shared is not None)
+        store.make_root(Path(plan.run_root), shared=plan.shared is not None)
         code_store.store(Path(plan.code_dir).parent, plan.code, code_files())
 
     def submit(self, *plans: Plan) -> list[Path]:
@@ -72,6 +73,6 @@ def ended(folder: Path, seconds: float = 60.0) -> State:
 
 
 def job_of(folder: Path) -> str:
-    job = jobs.job_of(runs.read_if_whole(folder / "submission.json"))
+    job = jobs.job_of(store.read_if_whole(folder / "submission.json"))
     assert job is not None
     return job

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from launcher import queues, runs
+from launcher import queues
+from launcher.runs import store
 from launcher.slurm.commands import call
 from tests.launcher.slurm.bench import Bench
 from tests.launcher.slurm.trainers import Moments, Trainers, undisturbed
@@ -21,8 +22,8 @@ def slurm(testbed: Testbed, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
     for name in [each for each in os.environ if each.startswith(("SLURM_JOB", "SLURM_ARRAY", "SBATCH_"))]:
         monkeypatch.delenv(name)
     yield testbed
-    wanted = runs.newest([str(tmp_path / "runs")], 10_000)
-    queues.end({str(run.folder): runs.load(str(run.folder)) for run in wanted}, 0)
+    wanted = store.newest([str(tmp_path / "runs")], 10_000)
+    queues.end({str(run.folder): store.load(str(run.folder)) for run in wanted}, 0)
 
 
 @pytest.fixture

@@ -7,9 +7,10 @@ import json
 import sys
 from pathlib import Path
 
-from launcher import comparison, runs
+from launcher import comparison
 from launcher.comparison import Compare
 from launcher.plan import Plan
+from launcher.runs import store
 from launcher.slurm.commands import call
 from tests.launcher.slurm.bench import Bench, ended, job_of, until
 from tests.launcher.test_comparison import TRAINER
@@ -63,5 +64,5 @@ def test_before_its_time_limit_it_saves_and_says_how_to_go_on(bench: Bench) -> N
     assert state.name == "stopped"
     assert "time limit, state saved" in state.reason
     assert (folder / "blocks").read_text() == "00 85\n"
-    assert runs.read_json(folder / "arms/01/status.json")["state"] == "stopped"  # type: ignore[index]
+    assert store.read_json(folder / "arms/01/status.json")["state"] == "stopped"  # type: ignore[index]
     assert json.loads((folder / "result.json").read_text())["status"] == "stopped"

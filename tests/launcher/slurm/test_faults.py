@@ -17,11 +17,12 @@ from pathlib import Path
 
 import pytest
 
-from launcher import execute, runs, stopping
+from launcher import execute, stopping
 from launcher.probe import code_files
-from launcher.runs import Run
+from launcher.runs import store
+from launcher.runs.states import SILENT
+from launcher.runs.store import Run
 from launcher.slurm.commands import call
-from launcher.states import SILENT
 from tests.launcher.slurm.bench import Bench, ended, job_of, state, until
 from tests.launcher.slurm.trainers import (
     EVERY,
@@ -161,7 +162,7 @@ def launch(trainers: Trainers, slurm: Testbed) -> subprocess.Popen[str]:
 
 
 def folders_of(trainers: Trainers) -> set[Path]:
-    return {each.folder for each in runs.newest([str(trainers.root)], 1000)}
+    return {each.folder for each in store.newest([str(trainers.root)], 1000)}
 
 
 def ends_truly(trainers: Trainers, folder: Path) -> None:
@@ -294,7 +295,7 @@ def test_a_launcher_killed_at_any_moment_leaves_a_whole_run_or_says_that_there_i
         else:
             assert found.name == "lost", (found, told(folder))
             assert "the launcher ended before" in found.reason
-            assert runs.attempts(folder) == []
+            assert store.attempts(folder) == []
             assert submissions(folder) == set()
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 
-from launcher import execute, runs, submission, summary, telemetry
+from launcher import execute, submission, summary, telemetry
 from launcher.probe import code_files
+from launcher.runs import store
 from tests.launcher.slurm.bench import ended, job_of, until
 from tests.launcher.slurm.trainers import (
     LONG,
@@ -39,8 +40,8 @@ def test_before_their_time_limit_both_nodes_save_together_and_go_on(pairs: Train
     folder = pairs.start(pairs.plan(pace=0.3))
     saved(folder, 4)
     ask_as_before_a_time_limit(folder)
-    until(lambda: runs.read_if_whole(folder / "status.json").get("state") == "requeued", LONG)
-    stopped = runs.read_if_whole(folder / "attempts/1/stopped.json")["step"]
+    until(lambda: store.read_if_whole(folder / "status.json").get("state") == "requeued", LONG)
+    stopped = store.read_if_whole(folder / "attempts/1/stopped.json")["step"]
     assert 0 < stopped < STEPS
     pairs.ends_as_if_undisturbed(folder)
     assert [row["resumed_from"] for row in rows(folder) if row.get("event") == "start"] == [None, stopped]

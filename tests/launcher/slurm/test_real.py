@@ -14,10 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from launcher import runs, stopping
+from launcher import stopping
 from launcher.errors import Unavailable, UsageError
 from launcher.execute import execute
-from launcher.runs import Run
+from launcher.runs import store
+from launcher.runs.store import Run
 from launcher.slurm import probing
 from launcher.slurm.commands import call
 from launcher.slurm.executor import SlurmExecutor
@@ -87,7 +88,7 @@ def test_a_shared_sweep_runs_and_its_group_may_read_its_records(bench: Bench) ->
     assert [ended(each).name for each in folders] == ["done", "done"]
     assert stat.S_IMODE(bench.root.stat().st_mode) == 0o3770
     records = [each / name for each in folders for name in ("status.json", "submission.json", "attempts/1/stdout.log")]
-    written_by_slurm = runs.read_if_whole(folders[0] / "submission.json")["log"]
+    written_by_slurm = store.read_if_whole(folders[0] / "submission.json")["log"]
     assert {stat.S_IMODE(each.stat().st_mode) for each in (*records, Path(written_by_slurm))} == {0o640}
     assert stat.S_IMODE((bench.root / f".code-{os.geteuid()}").stat().st_mode) & 0o777 == 0o700
 
@@ -99,7 +100,7 @@ def test_an_element_of_an_array_whose_folder_is_anothers_by_now_does_not_run(ben
     call(["scontrol", "release", job_of(folders[0]).partition("_")[0]])
     assert ended(folders[1]).name == "done"
     assert ended(folders[0]).name == "failed"
-    assert runs.attempts(folders[0]) == []
+    assert store.attempts(folders[0]) == []
 
 
 def test_cells_of_different_resources_are_arrays_of_their_own(bench: Bench) -> None:
@@ -134,14 +135,14 @@ def test_what_slurm_refuses_leaves_nothing(bench: Bench) -> None:
     plan = bench.plan("", "cluster.constraint=quantum")
     with pytest.raises(UsageError, match="Slurm would refuse this job"):
         bench.submit(plan)
-    assert not runs.run_names(str(bench.root))
+    assert not store.run_names(str(bench.root))
 
 
 def test_a_refusal_at_submission_itself_leaves_nothing(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("launcher.submission.check", lambda plans: None)
     with pytest.raises(UsageError, match="Slurm refused the job"):
         bench.submit(bench.plan("", "cluster.constraint=quantum"))
-    assert not runs.run_names(str(bench.root))
+    assert not store.run_names(str(bench.root))
 
 
 @pytest.mark.parametrize("asked_first", [True, False])
@@ -155,8 +156,8 @@ def test_after_a_run_that_is_none_leaves_nothing(
     for plans in ((plan,), (plan, plan)):
         with pytest.raises(UsageError, match="no run" if after == "nosuch" else f"after={after}: say"):
             bench.submit(*plans)
-    assert not runs.run_names(str(bench.root))
-    assert not runs.sweep_names(str(bench.root))
+    assert not store.run_names(str(bench.root))
+    assert not store.sweep_names(str(bench.root))
 
 
 def test_after_waits_for_the_run_it_names(bench: Bench) -> None:
@@ -221,7 +222,7 @@ def test_one_element_of_an_array_is_requeued_alone(bench: Bench) -> None:
     until(lambda: all(state(each).name == "running" for each in folders))
     time.sleep(1)
     call(["scancel", "--batch", "--signal=USR1", job_of(folders[1])])
-    until(lambda: runs.read_if_whole(folders[1] / "status.json").get("state") == "requeued")
+    until(lambda: store.read_if_whole(folders[1] / "status.json").get("state") == "requeued")
     until(lambda: state(folders[1]).name == "queued", 90)
     assert state(folders[0]).name == "running"
     stopping.cancel([Run(str(each.parent), each.name) for each in folders], now=True)

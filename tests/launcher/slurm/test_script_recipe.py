@@ -10,9 +10,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from launcher import runs
+from launcher.runs import store
+from launcher.runs.states import State
 from launcher.slurm.commands import call
-from launcher.states import State
 from tests.launcher.slurm.bench import ended, job_of, state, until
 from tests.launcher.slurm.submitted import Submitted, all_submitted
 from tests.testbed.facts import Testbed
@@ -122,7 +122,7 @@ def test_requeued_it_begins_again_in_its_own_folder(submitted: Submitted) -> Non
 def test_its_own_exit_code_is_told(submitted: Submitted) -> None:
     seen = ended(submitted.folder("fails"), 60)
     assert (seen.name, seen.reason) == ("failed", "the script ended with exit code 3")
-    assert runs.read_if_whole(submitted.folder("fails") / "status.json")["exit_code"] == 3
+    assert store.read_if_whole(submitted.folder("fails") / "status.json")["exit_code"] == 3
 
 
 def test_it_is_proved_and_its_arguments_reach_it_untouched(submitted: Submitted) -> None:

@@ -13,10 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from launcher import processes, queues, runs, starting
-from launcher.runs import Run
+from launcher import queues, starting
+from launcher.runs import processes, store
+from launcher.runs.states import State
+from launcher.runs.store import Run
 from launcher.slurm import shared
-from launcher.states import State
 from launcher.verbs import ls
 from tests.launcher import run_folders
 
@@ -66,7 +67,7 @@ def submitted(root: Path, job: int, name: str = run_folders.NAME, status: Mappin
     )
     if status is not None:
         (folder / "attempts/1").mkdir(parents=True)
-        runs.write_json(folder / "status.json", {"schema": 1, "attempt": 1, **status})
+        store.write_json(folder / "status.json", {"schema": 1, "attempt": 1, **status})
         os.utime(folder / "status.json", (time.time() - 5, time.time() - 5))
     return folder
 
@@ -109,7 +110,7 @@ def test_all_verbs_and_terminals_of_a_user_ask_a_cluster_once_in_30_seconds(
 def test_a_last_word_in_status_json_ends_the_question_without_slurm(root: Path, cluster: Cluster) -> None:
     folder = submitted(root, 7, status={"state": "failed", "exit_code": 1})
     assert state(folder).name == "failed"
-    assert not queues.with_processes({str(folder): runs.load(str(folder))})
+    assert not queues.with_processes({str(folder): store.load(str(folder))})
     assert cluster.calls() == 0
 
 
@@ -131,9 +132,9 @@ def test_a_listing_shows_how_old_the_answer_is(
 
 def age(seconds: float) -> None:
     """Make the shared answer older."""
-    (path,) = Path(runs.state_folder(), "slurm").glob("*.json")
+    (path,) = Path(store.state_folder(), "slurm").glob("*.json")
     values = json.loads(path.read_text())
-    runs.write_json(path, {**values, "asked": values["asked"] - seconds})
+    store.write_json(path, {**values, "asked": values["asked"] - seconds})
 
 
 def test_after_a_submission_there_is_one_look_at_once_and_one_two_seconds_later(root: Path, cluster: Cluster) -> None:
@@ -209,9 +210,9 @@ def test_a_run_that_started_or_was_requeued_since_the_last_look_is_shown_as_its_
     cluster.says(row(folder, 7, "PENDING", "Resources"))
     assert state(folder).name == "queued"
     (folder / "attempts/1").mkdir(parents=True)
-    runs.write_json(folder / "status.json", {"schema": 1, "attempt": 1, "state": "running"})
+    store.write_json(folder / "status.json", {"schema": 1, "attempt": 1, "state": "running"})
     assert state(folder).name == "running"
-    runs.write_json(folder / "status.json", {"schema": 1, "attempt": 1, "state": "requeued", "reason": "to go on"})
+    store.write_json(folder / "status.json", {"schema": 1, "attempt": 1, "state": "requeued", "reason": "to go on"})
     assert state(folder)[:2] == ("queued", "to go on")
     assert cluster.calls() == 1
 
@@ -249,7 +250,7 @@ def test_two_launchers_that_find_the_answer_old_ask_once(root: Path, cluster: Cl
     cluster.says(row(folder, 7, "RUNNING"))
     state(folder)
     age(60)
-    (lock,) = Path(runs.state_folder(), "slurm").glob("*.lock")
+    (lock,) = Path(store.state_folder(), "slurm").glob("*.lock")
     with open(lock, "wb") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         argv = run_folders.command("ls", f"run_root={root}")
@@ -265,7 +266,7 @@ def test_a_damaged_answer_is_asked_for_anew(root: Path, cluster: Cluster, damage
     folder = submitted(root, 7)
     cluster.says(row(folder, 7, "PENDING", "Resources"))
     state(folder)
-    (path,) = Path(runs.state_folder(), "slurm").glob("*.json")
+    (path,) = Path(store.state_folder(), "slurm").glob("*.json")
     path.write_bytes(damage)
     assert state(folder).reason == "waiting for free resources"
     assert cluster.calls() == 2
@@ -274,7 +275,7 @@ def test_a_damaged_answer_is_asked_for_anew(root: Path, cluster: Cluster, damage
 def test_where_the_answer_cannot_be_written_a_process_keeps_it(root: Path, cluster: Cluster) -> None:
     folder = submitted(root, 7)
     cluster.says(row(folder, 7, "PENDING", "Resources"))
-    Path(runs.state_folder(), "slurm").write_text("in the way")
+    Path(store.state_folder(), "slurm").write_text("in the way")
     for _ in range(3):
         assert state(folder).reason == "waiting for free resources"
     assert cluster.calls() == 1
@@ -301,11 +302,11 @@ def test_cancel_takes_a_job_that_waits_out_of_the_queue_at_once(root: Path, clus
 def test_a_run_that_waits_for_another_names_it_and_how_that_ended(root: Path, cluster: Cluster) -> None:
     first = submitted(root, 7, status={"state": "running"})
     second = submitted(root, 8, "20260102-030406-calm-fox")
-    runs.write_json(second / "plan.json", {"schema": 1, "after": first.name})
+    store.write_json(second / "plan.json", {"schema": 1, "after": first.name})
     cluster.says(row(first, 7, "RUNNING") + row(second, 8, "PENDING", "Dependency"))
     assert state(second)[:2] == ("queued", f"waiting for {first.name}, which it comes after")
     for word, said in (("failed", "which failed"), ("cancelled", "which is cancelled")):
-        runs.write_json(first / "status.json", {"schema": 1, "attempt": 1, "state": word})
+        store.write_json(first / "status.json", {"schema": 1, "attempt": 1, "state": word})
         cluster.says(row(second, 8, "CANCELLED", "Dependency"))
         (second / "verdict.json").unlink(missing_ok=True)
         age(40)

@@ -10,13 +10,13 @@ import pytest
 from launcher.errors import UsageError
 from launcher.facts import Facts, Partition, Script, SlurmFacts
 from launcher.plan import Plan, resolve
-from launcher.runs import Files
+from launcher.runs.states import judge
+from launcher.runs.store import Files
 from launcher.script import array, render
 from launcher.slurm import jobs, limits, probing, queue
 from launcher.slurm.header import header, shape
 from launcher.slurm.jobs import Row, job_of
 from launcher.slurm.shared import Answer
-from launcher.states import judge
 from tests import golden
 from tests.launcher.hosts import LAPTOP, spec_of
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from launcher import runs
+from launcher.runs import store
 from launcher.slurm.commands import call
 from tests.launcher.slurm.bench import job_of, state, until
 from tests.launcher.slurm.trainers import (
@@ -31,9 +31,9 @@ def test_before_its_time_limit_it_saves_and_goes_on_in_the_same_folder(trainers:
     folder = trainers.start(trainers.plan(pace=0.3))
     saved(folder, moments.step() // 2)
     ask_as_before_a_time_limit(folder)
-    until(lambda: runs.read_if_whole(folder / "status.json").get("state") == "requeued", LONG)
+    until(lambda: store.read_if_whole(folder / "status.json").get("state") == "requeued", LONG)
     until(lambda: "begin time" in state(folder).reason, LONG)
-    marker = runs.read_if_whole(folder / "attempts/1/stopped.json")
+    marker = store.read_if_whole(folder / "attempts/1/stopped.json")
     assert 0 < marker["step"] < STEPS
     assert (folder / marker["checkpoint"] / "manifest.json").exists()
     trainers.ends_as_if_undisturbed(folder)

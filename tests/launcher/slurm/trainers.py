@@ -14,9 +14,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from launcher import runs
 from launcher.plan import Plan, resolve
 from launcher.probe import code_files, probe
+from launcher.runs import store
 from launcher.slurm.commands import call
 from launcher.slurm.jobs import listed
 from launcher.slurm.shared import Answer
@@ -108,7 +108,7 @@ def processes(folder: Path) -> list[int]:
 
 def shell(folder: Path) -> int:
     """The process of the newest attempt's script."""
-    pid: int = runs.read_if_whole(folder / "status.json")["process"]["pid"]
+    pid: int = store.read_if_whole(folder / "status.json")["process"]["pid"]
     return pid
 
 
@@ -125,7 +125,7 @@ def saved(folder: Path, least: int) -> None:
 
 
 def state_is_final(folder: Path) -> bool:
-    return runs.read_if_whole(folder / "status.json").get("state") in ("done", "failed", "stopped", "cancelled")
+    return store.read_if_whole(folder / "status.json").get("state") in ("done", "failed", "stopped", "cancelled")
 
 
 def kill(pids: Sequence[int]) -> None:

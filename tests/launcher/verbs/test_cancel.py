@@ -1,6 +1,7 @@
 import pytest
 
-from launcher import queues, runs
+from launcher import queues
+from launcher.runs import store
 from launcher.verbs import cancel
 
 from ..run_folders import DEAF, NAME, STEPPING, finished, make, start, state, until
@@ -25,7 +26,7 @@ def test_now_kills(root, capsys):
     until(lambda: state(folder).name == "running")
     assert cancel.main(["--now", NAME]) == 0
     assert "cancelled" in capsys.readouterr().out
-    assert queues.with_processes({str(folder): runs.load(str(folder))}) == set()
+    assert queues.with_processes({str(folder): store.load(str(folder))}) == set()
 
 
 @pytest.mark.parametrize("name", ["done", "failed", "cancelled", "lost"])
@@ -38,7 +39,7 @@ def test_a_run_that_has_already_ended_is_said_to_have(root, name, capsys):
 
 def test_a_sweep_is_cancelled_whole(root, capsys):
     cells = [make(root, f"{SWEEP}-00{index}", trainer=STEPPING) for index in range(3)]
-    runs.write_sweep(root, SWEEP, [each.name for each in cells], {})
+    store.write_sweep(root, SWEEP, [each.name for each in cells], {})
     driver = start(*cells)
     until(lambda: (cells[0] / "metrics.jsonl").exists())
     assert cancel.main(["calm"]) == 0

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from launcher import human, runs
+from launcher import human
+from launcher.runs import store
 
 from ..run_folders import launcher
 
@@ -24,7 +25,7 @@ def measured(tmp_path_factory):
         "compare", "amp=o0,o2", "batch=8", *WORDS, "compare.rounds=2", f"run_root={root}", state_home=folder / "state"
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    (name,) = runs.run_names(str(root))
+    (name,) = store.run_names(str(root))
     return done, root / name, folder / "state"
 
 
@@ -50,7 +51,7 @@ def test_arms_begin_alike_and_go_on_from_their_own_state(measured):
     ]
     assert [row["step"] for row in steps[0]] == [row["step"] for row in steps[1]] == list(range(1, 9))
     assert steps[0][0]["loss"] == pytest.approx(steps[1][0]["loss"], rel=0.01)
-    digests = [runs.read_json(folder / "arms" / arm / "result.json")["digests"] for arm in ("00", "01")]
+    digests = [store.read_json(folder / "arms" / arm / "result.json")["digests"] for arm in ("00", "01")]
     assert digests[0] == digests[1]
 
 
@@ -59,15 +60,15 @@ def test_it_is_one_run_to_every_other_verb(measured):
     listed = launcher("ls", f"run_root={folder.parent}", state_home=state)
     (row,) = [line.split() for line in listed.stdout.splitlines() if line.startswith(folder.name)]
     assert (row[1], row[6]) == ("done", "proved")
-    assert runs.read_json(folder / "result.json")["comparison"]["control"] == "amp=o0"
+    assert store.read_json(folder / "result.json")["comparison"]["control"] == "amp=o0"
     told = launcher("ls", folder.name, f"run_root={folder.parent}", state_home=state).stdout
-    rate = human.number(runs.read_json(folder / "result.json")["comparison"]["arms"][1]["samples_per_second"])
+    rate = human.number(store.read_json(folder / "result.json")["comparison"]["arms"][1]["samples_per_second"])
     assert re.search(rf"^arm +amp=o2  done, {rate} samples/s$", told, re.MULTILINE), "as the report has it"
     both = launcher("report", folder.name, folder.name[:15], f"run_root={folder.parent}", state_home=state).stdout
     assert "COMPARISON" in both, "a comparison named twice is still one"
     again = launcher("report", folder.name, f"run_root={folder.parent}", state_home=state)
     assert "COMPARISON" in again.stdout
-    command = runs.read_json(folder / "provenance.json")["command"]
+    command = store.read_json(folder / "provenance.json")["command"]
     assert command[:5] == ["python", "-m", "launcher", "compare", "amp=o0,o2"], "what repeats it"
     resumed = launcher("resume", folder.name, f"run_root={folder.parent}", state_home=state)
     assert (resumed.returncode, "no more rounds than it began with" in resumed.stderr) == (2, True)

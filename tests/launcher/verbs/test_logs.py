@@ -6,8 +6,9 @@ import threading
 
 import pytest
 
-from launcher import log_pieces, queues, runs
+from launcher import log_pieces, queues
 from launcher.errors import UsageError
+from launcher.runs import store
 from launcher.verbs import logs
 
 from ..run_folders import NAME, STEPPING, command, finished, make, start, state, until
@@ -75,7 +76,7 @@ def test_a_run_that_has_not_started_has_printed_nothing(root, printed):
 def test_a_mistake_gets_one_clear_error(root, arguments, message):
     with_logs(root)
     finished(root, f"{SWEEP}-000")
-    runs.write_sweep(root, SWEEP, [f"{SWEEP}-000"], {})
+    store.write_sweep(root, SWEEP, [f"{SWEEP}-000"], {})
     with pytest.raises(UsageError, match=message):
         logs.main([*arguments, *([NAME] if arguments[0].startswith("--") else [])])
 
@@ -110,9 +111,9 @@ def test_following_goes_on_with_the_next_attempt(root, printed):
     until(lambda: log.exists() and b"step 3" in log.read_bytes())
 
     def again():
-        runs.mark_unfinished(root, NAME)
+        store.mark_unfinished(root, NAME)
         start(folder).wait(20)  # as the next attempt, while the follower still sees the first one running
-        queues.end({str(folder): runs.load(str(folder))}, 0)
+        queues.end({str(folder): store.load(str(folder))}, 0)
         first.wait(20)
 
     second = threading.Timer(0.5, again)

@@ -6,8 +6,9 @@ import sys
 
 import pytest
 
-from launcher import processes, queues, runs
+from launcher import queues
 from launcher.errors import UsageError
+from launcher.runs import processes, store
 from launcher.verbs import ls
 
 from ..run_folders import (
@@ -45,7 +46,7 @@ def test_without_any_run_it_says_so(root, shown, monkeypatch):
 
 
 def test_a_run_is_a_line_with_what_it_was_asked_and_what_it_gained(root, shown):
-    runs.write_json(finished(root) / "result.json", result())
+    store.write_json(finished(root) / "result.json", result())
     header, line = shown()
     assert header.split() == ["RUN", "STATE", "TIME", "STEP", "ACCURACY", "SAMPLES/S", "PROOF", "ASKED"]
     assert line.split() == [NAME, "done", "1m05s", "-", "0.9722", "3410", "proved", "mnist-o2", "amp=o2", "batch=128"]
@@ -82,9 +83,9 @@ def test_a_flood_of_unfinished_runs_is_cut_and_counted(root, shown):
 
 def test_looking_at_a_finished_run_takes_its_marker_away(root, shown):
     finished(root)
-    runs.mark_unfinished(root, NAME)
+    store.mark_unfinished(root, NAME)
     shown()
-    assert runs.unfinished([str(root)]) == []
+    assert store.unfinished([str(root)]) == []
 
 
 def test_a_sweep_shows_its_cells(root, shown):
@@ -92,13 +93,13 @@ def test_a_sweep_shows_its_cells(root, shown):
     for cell in cells:
         finished(root, cell)
     finished(root)
-    runs.write_sweep(root, SWEEP, cells, {})
+    store.write_sweep(root, SWEEP, cells, {})
     assert [line.split()[0] for line in shown("calm")[1:]] == cells
 
 
 def test_one_run_shows_everything_about_it(root, shown):
     folder = finished(root)
-    runs.write_json(folder / "result.json", result())
+    store.write_json(folder / "result.json", result())
     text = "\n".join(shown("brave"))
     for words in (
         "done after 1m05s",
@@ -142,7 +143,7 @@ def test_programs_get_json(root, shown):
         "out of memory",
         str(folder),
     )
-    runs.write_json(folder / "result.json", result())
+    store.write_json(folder / "result.json", result())
     one = json.loads("".join(shown(NAME, "--json")))
     assert one["result"]["observed"]["verdict"] == "proved"
     assert one["attempts"] == [1] and one["plan"]["name"] == "mnist-o2"
@@ -150,7 +151,7 @@ def test_programs_get_json(root, shown):
 
 def test_programs_get_name_words_and_metrics_of_each_run(root, shown):
     folder = finished(root)
-    runs.write_json(folder / "result.json", result(updates={"attempted": 72, "applied": 70}))
+    store.write_json(folder / "result.json", result(updates={"attempted": 72, "applied": 70}))
     ((found),) = json.loads("".join(shown("--json")))
     assert (found["name"], found["words"]) == ("mnist-o2", ["amp=o2", "batch=128"])
     assert found["metrics"] == {
@@ -170,8 +171,8 @@ def test_programs_get_name_words_and_metrics_of_each_run(root, shown):
 @pytest.mark.parametrize("width", [90, 70])
 def test_a_narrow_listing_keeps_state_time_step_and_accuracy(root, width):
     folder = finished(root, f"{SWEEP}-000")
-    runs.write_json(folder / "result.json", result(updates={"attempted": 72, "applied": 70}))
-    lines = ls._listing(queues.look([runs.Run(str(root), folder.name)]), 0, [str(root)], width)
+    store.write_json(folder / "result.json", result(updates={"attempted": 72, "applied": 70}))
+    lines = ls._listing(queues.look([store.Run(str(root), folder.name)]), 0, [str(root)], width)
     assert max(map(len, lines)) <= width
     assert lines[0].split()[:5] == ["RUN", "STATE", "TIME", "STEP", "ACCURACY"]
     assert lines[1].split()[1:5] == ["done", "1m05s", "72", "0.9722"]
@@ -181,7 +182,7 @@ def test_half_written_and_damaged_files_are_no_trouble(root, shown):
     for number, name in enumerate(("status.json", "submission.json", "plan.json", "result.json", "metrics.jsonl")):
         folder = finished(root, f"20260102-03040{number}-brave-otter")
         (folder / name).write_bytes(b'{"state": ')
-        runs.mark_unfinished(root, folder.name)
+        store.mark_unfinished(root, folder.name)
         shown(folder.name)
         shown(folder.name, "--json")
     make(root, "20260102-030409-brave-otter")
@@ -213,7 +214,7 @@ def test_a_run_root_that_was_never_submitted_to_can_be_named(tmp_path, root, sho
 
 @pytest.mark.parametrize("arguments", [["ls"], ["ls", "--help"], ["ls", NAME], ["--help"]])
 def test_listing_imports_nothing_heavy(root, arguments):
-    runs.write_json(finished(root) / "result.json", result())
+    store.write_json(finished(root) / "result.json", result())
     text = f"""
 import sys
 from launcher.__main__ import main

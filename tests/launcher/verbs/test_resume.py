@@ -13,7 +13,7 @@ from launcher.errors import UsageError
 from launcher.executors import DirectExecutor
 from launcher.plan import resolve
 from launcher.queues import look
-from launcher.runs import Run
+from launcher.runs.store import Run
 from launcher.summary import elapsed
 from launcher.verbs.resume import _alone, changes
 from tests.launcher.hosts import LAPTOP, spec_of

@@ -2,9 +2,10 @@ import os
 
 import pytest
 
-from launcher import code_store, processes, runs
+from launcher import code_store
 from launcher.errors import LauncherError, UsageError
-from launcher.runs import Run
+from launcher.runs import processes, store
+from launcher.runs.store import Run
 from launcher.verbs import rm
 
 from ..run_folders import DEAF, NAME, WITHOUT_STOP, finished, make, start, state, submit, until
@@ -15,11 +16,11 @@ OTHER = "20260102-030406-calm-owl"
 
 def test_a_finished_run_is_deleted_with_its_marker_and_nothing_else(root):
     finished(root)
-    runs.mark_unfinished(root, NAME)
+    store.mark_unfinished(root, NAME)
     finished(root, OTHER)
     assert rm.main(["brave"]) == 0
-    assert runs.run_names(str(root)) == [OTHER]
-    assert runs.unfinished([str(root)]) == []
+    assert store.run_names(str(root)) == [OTHER]
+    assert store.unfinished([str(root)]) == []
 
 
 def test_what_a_link_in_the_folder_points_to_stays(root, tmp_path):
@@ -63,7 +64,7 @@ def test_a_run_that_has_not_ended_is_kept_and_so_are_the_others(root):
     finished(root, OTHER)
     with pytest.raises(UsageError, match=rf"not ended yet: {NAME} \(running\)"):
         rm.main([OTHER, NAME])
-    assert sorted(runs.run_names(str(root))) == [NAME, OTHER]
+    assert sorted(store.run_names(str(root))) == [NAME, OTHER]
     assert state(folder).name == "running"
 
 
@@ -89,11 +90,11 @@ def test_a_sweep_goes_with_its_record(root):
     cells = [f"{SWEEP}-00{index}" for index in range(3)]
     for cell in cells:
         finished(root, cell)
-    runs.write_sweep(root, SWEEP, cells, {})
+    store.write_sweep(root, SWEEP, cells, {})
     rm.main([cells[0]])
-    assert runs.sweep_names(str(root)) == [SWEEP]
+    assert store.sweep_names(str(root)) == [SWEEP]
     rm.main(["calm"])
-    assert runs.run_names(str(root)) == [] and runs.sweep_names(str(root)) == []
+    assert store.run_names(str(root)) == [] and store.sweep_names(str(root)) == []
 
 
 def test_a_folder_that_was_never_submitted_can_be_deleted(root):
@@ -112,7 +113,7 @@ def test_without_a_name_nothing_is_deleted(root):
 def code_of(root, folder, letter):
     """A snapshot, named by the plan in that folder."""
     digest = letter * 64
-    runs.write_json(folder / "plan.json", {**runs.read_if_whole(folder / "plan.json"), "code": digest})
+    store.write_json(folder / "plan.json", {**store.read_if_whole(folder / "plan.json"), "code": digest})
     (root / ".code" / digest).mkdir(parents=True, exist_ok=True)
     (root / ".code" / digest / "recipe.py").touch(mode=0o400)
     return root / ".code" / digest
@@ -140,6 +141,6 @@ def test_a_snapshot_that_is_named_while_it_goes_is_there_afterwards(root):
 def test_a_plan_that_names_no_snapshot_takes_none_away(root):
     folder = finished(root)
     kept = code_of(root, folder, "a")
-    runs.write_json(folder / "plan.json", {"code": "../../elsewhere"})
+    store.write_json(folder / "plan.json", {"code": "../../elsewhere"})
     assert rm.main([NAME]) == 0
     assert kept.exists()

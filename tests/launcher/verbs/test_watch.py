@@ -4,8 +4,8 @@ import subprocess
 
 import pytest
 
-from launcher import runs
 from launcher.errors import UsageError
+from launcher.runs import store
 from launcher.verbs import watch
 
 from ..run_folders import NAME, STEPPING, command, finished, make, start, state, until
@@ -40,7 +40,7 @@ def test_a_whole_sweep_can_be_watched(root, capsys):
     cells = [f"{SWEEP}-00{index}" for index in range(3)]
     for cell in cells:
         finished(root, cell)
-    runs.write_sweep(root, SWEEP, cells, {})
+    store.write_sweep(root, SWEEP, cells, {})
     assert watch.main(["calm"]) == 0
     assert f"3 runs of {SWEEP}" in capsys.readouterr().out
 
@@ -49,7 +49,7 @@ def test_without_a_run_it_is_the_whole_sweep_of_the_newest(root, capsys):
     cells = [f"{SWEEP}-00{index}" for index in range(2)]
     finished(root, cells[0])
     folder = make(root, cells[1], trainer=f"STEPS=3\n{STEPPING}")
-    runs.write_sweep(root, SWEEP, cells, {})
+    store.write_sweep(root, SWEEP, cells, {})
     start(folder)
     assert watch.main([]) == 0
     found = capsys.readouterr()
@@ -72,6 +72,6 @@ def test_ctrl_c_leaves_the_run_alone(root):
 
 
 def test_a_sweep_of_which_nothing_is_left_is_an_error(root):
-    runs.write_sweep(root, SWEEP, [f"{SWEEP}-000"], {})
+    store.write_sweep(root, SWEEP, [f"{SWEEP}-000"], {})
     with pytest.raises(UsageError, match="no run of calm is left"):
         watch.main(["calm"])

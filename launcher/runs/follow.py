@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from launcher import admit
+from launcher.runs import admit
 
 CHUNK = 1 << 20
 

@@ -16,13 +16,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from launcher import admit, processes, runs, states
-from launcher.admit import Refused
-from launcher.remote import address as addresses
-from launcher.remote.address import Address
-from launcher.states import State
+from launcher.runs import address as addresses
+from launcher.runs import admit, processes, states, store
+from launcher.runs.address import Address
+from launcher.runs.admit import Refused
+from launcher.runs.states import State
 
-POINTER = runs.POINTER
+POINTER = store.POINTER
 KNOWN = "known.json"
 OURS = (POINTER, KNOWN)
 """Our own records of a run elsewhere, which no host writes."""
@@ -61,7 +61,7 @@ class Known:
 
 def create(run: str, pointer: Pointer) -> Path:
     """A folder here for a run that is about to be handed over. Raises `FileExistsError` where the name is taken."""
-    folder = runs.create(Path(runs.elsewhere()), run)
+    folder = store.create(Path(store.elsewhere()), run)
     write(folder, pointer)
     return folder
 
@@ -76,12 +76,12 @@ def write(folder: Path, pointer: Pointer, name: str = POINTER) -> None:
         "submitter": submitter,
         "created": pointer.created,
     }
-    runs.write_json(folder / name, record)
+    store.write_json(folder / name, record)
 
 
 def read(folder: Path) -> Pointer | None:
     """The pointer in a folder; None where it can't be read."""
-    values = runs.read_if_whole(folder / POINTER)
+    values = store.read_if_whole(folder / POINTER)
     try:
         admit.group(values, "pointer", "address", "root", "token", "created")
         return Pointer(
@@ -97,7 +97,7 @@ def read(folder: Path) -> Pointer | None:
 
 def known(folder: Path) -> Known | None:
     """What was last known of a run; None where it was never asked about, or where that can't be read any more."""
-    values = runs.read_if_whole(folder / KNOWN)
+    values = store.read_if_whole(folder / KNOWN)
     try:
         admit.group(values, "what is known", "state", "seen")
         return Known(
@@ -144,7 +144,7 @@ def remember(folder: Path, what: Known) -> None:
         "stamps": what.stamps,
         "log": what.log,
     }
-    runs.write_json(folder / KNOWN, record)
+    store.write_json(folder / KNOWN, record)
 
 
 def forget_state(folder: Path) -> None:
@@ -152,12 +152,12 @@ def forget_state(folder: Path) -> None:
     before = known(folder)
     stamps = before.stamps if before else {}
     remember(folder, Known(state=State("queued"), seen=time.time(), stamps=stamps))
-    runs.mark_unfinished(folder.parent, folder.name)
+    store.mark_unfinished(folder.parent, folder.name)
 
 
 def of(folder: Path) -> Pointer | None:
     """The pointer of a run elsewhere; None for one of this machine."""
-    return read(folder) if runs.is_elsewhere(str(folder.parent)) else None
+    return read(folder) if store.is_elsewhere(str(folder.parent)) else None
 
 
 def place(folder: Path) -> str:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any, Literal, NamedTuple, cast, get_args
 
-from launcher import admit
-from launcher.runs import Files
+from launcher.runs import admit
+from launcher.runs.store import Files
 
 Name = Literal[
     "queued", "running", "suspended", "stopping", "done", "failed", "stopped", "cancelled", "lost", "unreachable"

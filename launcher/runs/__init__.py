@@ -1,0 +1,1 @@
+"""The run folder: whose it is, what it holds, its ids, records and states."""
