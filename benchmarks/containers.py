@@ -11,7 +11,8 @@ from pathlib import Path
 from benchmarks.measure import Measured, by_turns
 from benchmarks.places import testbed
 from containers.words import fill
-from launcher import contained, execute, request, trainer_command
+from launcher import contained, execute, trainer_command
+from launcher.config import request
 from launcher.plan import Plan, resolve
 from launcher.probe import code_files, probe
 

@@ -107,8 +107,8 @@ def _dispatch(words: list[str]) -> int:
     if words and "=" not in words[0] and words[0][:1] not in ("-", "+", "~"):
         verb = words.pop(0)
         if verb not in VERBS:
+            from launcher.config.parse import is_key
             from launcher.errors import UsageError
-            from launcher.overrides import is_key
             from recipes.typed import nearest
 
             if verb.endswith(".py"):

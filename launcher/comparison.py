@@ -17,14 +17,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from launcher import arms
+from launcher.config.parse import Override
+from launcher.config.schema import TRAINING_KEYS, leaves, text_key
 from launcher.errors import UsageError
-from launcher.overrides import Override
-from launcher.schema import TRAINING_KEYS, leaves, text_key
 from recipes.typed import SettingsError, at_least, fields_of, from_text, plain, setting, show, unknown_key
 
 if TYPE_CHECKING:
+    from launcher.config.spec import JobSpec
     from launcher.plan import Plan
-    from launcher.spec import JobSpec
 
 PREFIX = "compare."
 ENOUGH = 5

@@ -69,7 +69,7 @@ def candidates(line: str) -> list[str]:
 
 
 def _keys(given: Sequence[str]) -> Iterable[str]:
-    from launcher.schema import GROUPS, known_keys
+    from launcher.config.schema import GROUPS, known_keys
     from recipes.recipe import NAMES, find
     from recipes.typed import fields_of
 
@@ -86,8 +86,8 @@ def _keys(given: Sequence[str]) -> Iterable[str]:
 def _values(key: str) -> list[str]:
     from typing import get_args
 
-    from launcher.composer import conf_folder, own_folders
-    from launcher.schema import GROUPS, annotation_of
+    from launcher.config.hydra_loader import conf_folder, own_folders
+    from launcher.config.schema import GROUPS, annotation_of
 
     if key in GROUPS:
         folders = (conf_folder(), *own_folders())

@@ -12,11 +12,11 @@ from containers.description import Container, Devices, Mount, User
 from containers.runtime import ALIASES, Runtime
 from containers.words import Late, Word
 from launcher import job_environment
+from launcher.config.schema import SlurmCluster
+from launcher.config.spec import JobSpec
 from launcher.errors import Unavailable
 from launcher.facts import Facts
-from launcher.schema import SlurmCluster
 from launcher.slurm import check as slurm_check
-from launcher.spec import JobSpec
 from recipes.typed import SettingsError
 
 if TYPE_CHECKING:

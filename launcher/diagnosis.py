@@ -12,11 +12,11 @@ from typing import Literal
 from containers import find
 from containers.runtime import ALIASES
 from launcher import human, needs
+from launcher.config.schema import SlurmCluster
+from launcher.config.spec import JobSpec
 from launcher.examining import Host
 from launcher.facts import Facts, Gpu
-from launcher.schema import SlurmCluster
 from launcher.slurm.check import find_partition
-from launcher.spec import JobSpec
 from recipes.typed import SettingsError
 
 Level = Literal["ok", "advice", "problem"]

@@ -31,12 +31,12 @@ from typing import Any, TypeVar
 
 from launcher import comparison
 from launcher.comparison import Compare, Published
-from launcher.composer import Composer, conf_folder
-from launcher.config import cells, without_half
+from launcher.config.compose import cells, without_half
+from launcher.config.hydra_loader import Composer, conf_folder
+from launcher.config.parse import is_key, parse
+from launcher.config.request import Request, Words
+from launcher.config.spec import make
 from launcher.errors import LauncherError, UsageError, first_of
-from launcher.overrides import is_key, parse
-from launcher.request import Request, Words
-from launcher.spec import make
 from recipes.typed import SettingsError, build, nearest
 
 T = TypeVar("T")
@@ -126,9 +126,9 @@ def find(name: str, config_dirs: Sequence[Path]) -> Experiment | None:
     path = _path(name, config_dirs)
     if path is None or not NAME.fullmatch(name):
         return None
-    from launcher import config_files
+    from launcher.config import files
 
-    values = config_files.read(path)
+    values = files.read(path)
     if "arms" not in values:
         return None
     try:
@@ -144,8 +144,8 @@ def find(name: str, config_dirs: Sequence[Path]) -> Experiment | None:
                 build(Compare, _form(found, key, form).compare, prefix=f"{key}.{form}.{comparison.PREFIX}")
         build(Compare, found.compare, prefix=comparison.PREFIX)
     except SettingsError as error:
-        place = config_files.written(path).get(error.key)
-        raise config_files.refused(path, place and place.line, " ".join(str(error).split())) from None
+        place = files.written(path).get(error.key)
+        raise files.refused(path, place and place.line, " ".join(str(error).split())) from None
     if found.published and len(found.published.arms) != len(found.arms):
         raise UsageError(f"{path}: {len(found.arms)} arms, and {len(found.published.arms)} in what was published")
     return found

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from launcher import gpus as shared_gpus
+from launcher.config.schema import SlurmCluster
+from launcher.config.spec import JobSpec
 from launcher.errors import Unavailable
 from launcher.facts import Facts, Gpu
-from launcher.schema import SlurmCluster
 from launcher.slurm import check as slurm_check
-from launcher.spec import JobSpec
 from recipes.levels import Device
 from recipes.typed import SettingsError, show
 

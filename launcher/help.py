@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from launcher.composer import conf_folder
-from launcher.schema import CLUSTERS, GROUPS, Launch
+from launcher.config.hydra_loader import conf_folder
+from launcher.config.schema import CLUSTERS, GROUPS, Launch
 from recipes.recipe import NAMES, DataLayout, find
 from recipes.settings import Settings
 from recipes.typed import fields_of, is_group, show

@@ -5,8 +5,8 @@ from __future__ import annotations
 import fnmatch
 from collections.abc import Collection, Sequence
 
+from launcher.config.spec import JobSpec
 from launcher.facts import Facts, Gpu
-from launcher.spec import JobSpec
 from recipes.recipe import DataLayout
 from recipes.typed import SettingsError
 

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from launcher.config.request import Request
+from launcher.config.schema import TRAINING_KEYS, leaves
+from launcher.config.spec import JobSpec
 from launcher.plan import Plan
-from launcher.request import Request
-from launcher.schema import TRAINING_KEYS, leaves
-from launcher.spec import JobSpec
 from recipes.typed import plain
 
 

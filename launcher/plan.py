@@ -9,15 +9,15 @@ from typing import Any, get_args
 
 from launcher import code_store, contained, gpu_choice, job_environment, needs, preflight, profilers, user_script
 from launcher.comparison import Compare, Published
+from launcher.config.schema import CLUSTERS, SlurmCluster
+from launcher.config.spec import JobSpec
 from launcher.contained import ContainerPlan
 from launcher.errors import UsageError, placed
 from launcher.facts import Facts, Gpu
 from launcher.runs import address as addresses
 from launcher.runs import shapes
 from launcher.runs.store import ARMS, SECRETS
-from launcher.schema import CLUSTERS, SlurmCluster
 from launcher.slurm import check as slurm_check
-from launcher.spec import JobSpec
 from launcher.user_script import ScriptPlan
 from recipes import levels, script, settings
 from recipes.levels import Framework

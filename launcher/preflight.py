@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from launcher.config.spec import JobSpec
 from launcher.facts import Gpu
-from launcher.spec import JobSpec
 from recipes import epsilon
 from recipes.recipe import Layer
 from recipes.trainer.tf32 import resolve_tf32

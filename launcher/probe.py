@@ -14,15 +14,15 @@ from typing import Any
 
 import recipes
 from launcher import gpu_probing, job_environment, profilers, pythons, snapshot, user_code, user_script
+from launcher.config.paths import expanded
+from launcher.config.schema import SlurmCluster
+from launcher.config.spec import JobSpec
 from launcher.errors import Unavailable, UsageError
 from launcher.facts import Code, ContainerFacts, Facts, Script, SlurmFacts
-from launcher.paths import expanded
 from launcher.remote.sessions import ends_at_logout
 from launcher.runs import address as addresses
 from launcher.runs import admit, ownership
 from launcher.runs.admit import Refused
-from launcher.schema import SlurmCluster
-from launcher.spec import JobSpec
 from recipes import allotment, script
 from recipes.recipe import NAMES
 from recipes.typed import SettingsError, build, plain

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from launcher.config.schema import Launch
+from launcher.config.spec import JobSpec
 from launcher.facts import Facts
-from launcher.schema import Launch
-from launcher.spec import JobSpec
 from recipes.typed import SettingsError
 
 FOLDER = "profile"

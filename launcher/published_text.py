@@ -7,9 +7,9 @@ from collections.abc import Mapping
 
 from containers.runtime import ALIASES, Runtime
 from launcher import user_script
+from launcher.config.schema import LocalCluster
+from launcher.config.spec import JobSpec
 from launcher.facts import ContainerFacts, Facts, Gpu
-from launcher.schema import LocalCluster
-from launcher.spec import JobSpec
 
 RUNTIMES: Mapping[str, Runtime] = {
     "docker": Runtime(kind="docker", command=("docker",), version=(28, 0)),

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from launcher.paths import expanded
+from launcher.config.paths import expanded
 
 PACKAGES = {
     "torch": ("torch",),

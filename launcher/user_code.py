@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from launcher import code_store, exclusions, git, snapshot
+from launcher.config.paths import expanded
 from launcher.errors import UsageError
-from launcher.paths import expanded
 from launcher.runs import store
 
 FOLDER = "script"

@@ -9,15 +9,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from launcher.schema import Launch
+from launcher.config.schema import Launch
 from recipes import script
 from recipes.script import IN_IMAGE, NGC_TENSORFLOW1, Source
 from recipes.settings import Settings
 from recipes.typed import SettingsError, refuse_control_characters, show
 
 if TYPE_CHECKING:
+    from launcher.config.spec import JobSpec
     from launcher.facts import Facts, Script
-    from launcher.spec import JobSpec
 
 _NAMED = 8
 """So many files are named in a note."""

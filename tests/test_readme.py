@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from launcher.composer import Composer
-from launcher.config import cells
-from launcher.overrides import parse
-from launcher.request import compose, take_apart, understand
-from launcher.spec import make
+from launcher.config.compose import cells
+from launcher.config.hydra_loader import Composer
+from launcher.config.parse import parse
+from launcher.config.request import compose, take_apart, understand
+from launcher.config.spec import make
 from launcher.verbs import VERBS
 from recipes import levels
 from recipes.levels import LEVELS, LossScale

@@ -13,7 +13,7 @@ import launcher
 import recipes
 
 LEFT_HERE = (
-    "launcher/config_files.py",
+    "launcher/config/files.py",
     "launcher/executors.py",
     "launcher/slurm/executor.py",
     "launcher/remote/connection.py",

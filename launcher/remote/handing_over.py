@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from launcher import execute, snapshot
+from launcher.config.paths import expanded
 from launcher.errors import LauncherError
 from launcher.facts import Facts
-from launcher.paths import expanded
 from launcher.plan import Plan, to_json
 from launcher.remote.host import Host, Lost, Unreachable, connect, nothing
 from launcher.remote.looking import confirm

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from launcher import code_store
+from launcher.config.schema import leaves
 from launcher.report.document import Table, text
 from launcher.report.read import Evidence, inner
 from launcher.runs import admit, ownership
-from launcher.schema import leaves
 
 MOST_RUNS = 8
 """Columns that can be read beside each other."""

@@ -68,7 +68,7 @@ def check(destination: str, key: str) -> None:
 
 
 def of(cluster: Any) -> Address | None:
-    """The host that a cluster of `launcher.schema` is reached at; None for this machine."""
+    """The host that a cluster of `launcher.config.schema` is reached at; None for this machine."""
     destination = getattr(cluster, "host", None) or getattr(cluster, "login", None)
     if destination is None:
         return None

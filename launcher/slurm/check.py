@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterable, Sequence
 
 from launcher import gpu_names
+from launcher.config import slurm_units
+from launcher.config.schema import SlurmCluster
+from launcher.config.spec import JobSpec
 from launcher.facts import Facts, Partition, SlurmFacts
-from launcher.schema import SlurmCluster
-from launcher.slurm import limits
-from launcher.spec import JobSpec
 from recipes.typed import SettingsError, nearest
 
 # Decided by the launcher: how a run is found, stopped and resumed rests on them.
@@ -56,7 +56,7 @@ def check_numbers(cluster: SlurmCluster) -> None:
 def _check_warning(cluster: SlurmCluster) -> None:
     """Refuse a time limit in which a run would be asked to save as soon as it has started. Raises `SettingsError`."""
     try:
-        wanted = limits.minutes(cluster.time) if cluster.time is not None else None
+        wanted = slurm_units.minutes(cluster.time) if cluster.time is not None else None
     except ValueError as error:
         raise SettingsError(f"cluster.time={error}", "cluster.time") from None
     if wanted is not None and wanted * 60 <= cluster.stop_before:
@@ -117,7 +117,7 @@ def _check_partition(spec: JobSpec, cluster: SlurmCluster, partition: Partition)
             "cluster.mem",
         )
     if cluster.time is not None:
-        wanted = limits.minutes(cluster.time)
+        wanted = slurm_units.minutes(cluster.time)
         limit = partition.max_minutes
         if limit is not None and (wanted is None or wanted > limit):
             raise SettingsError(
@@ -128,7 +128,7 @@ def _check_partition(spec: JobSpec, cluster: SlurmCluster, partition: Partition)
 
 def _mebibytes(text: str) -> int:
     try:
-        return limits.mebibytes(text)
+        return slurm_units.mebibytes(text)
     except ValueError as error:
         raise SettingsError(f"cluster.mem={error}", "cluster.mem") from None
 

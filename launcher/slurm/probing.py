@@ -8,9 +8,9 @@ import re
 import shutil
 from collections.abc import Sequence
 
+from launcher.config import slurm_units
 from launcher.errors import Unavailable
 from launcher.facts import Partition, SlurmFacts
-from launcher.slurm import limits
 from launcher.slurm.commands import adopt_login_path, call, complaint
 
 STANDARD_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -55,10 +55,10 @@ def read(settings: str, nodes: Sequence[str], here: str, environment: dict[str, 
             name=name.rstrip("*"),
             default=name.endswith("*"),
             up=found[0][1] == "up",
-            max_minutes=limits.minutes(found[0][2]),
+            max_minutes=slurm_units.minutes(found[0][2]),
             nodes=sum(int(each[6]) for each in found),
-            gpus_per_node=max(limits.gpus(each[4]) for each in found),
-            gpu_types=tuple(dict.fromkeys(name for each in found for name in limits.gpu_types(each[4]))),
+            gpus_per_node=max(slurm_units.gpus(each[4]) for each in found),
+            gpu_types=tuple(dict.fromkeys(name for each in found for name in slurm_units.gpu_types(each[4]))),
             cpus_per_node=max(_count(each[3]) for each in found),
             memory_mib_per_node=max(_count(each[7]) for each in found),
         )

@@ -7,15 +7,16 @@ import shlex
 import sys
 from collections.abc import Sequence
 
-from launcher import arms, comparison, experiments, request
+from launcher import arms, comparison, experiments
 from launcher.comparison import Compare
+from launcher.config import request
+from launcher.config.request import Words
+from launcher.config.spec import JobSpec
 from launcher.errors import LauncherError, of_each
 from launcher.experiments import Asked
 from launcher.facts import Facts
 from launcher.plan import Plan, resolve
 from launcher.probe import probe_each
-from launcher.request import Words
-from launcher.spec import JobSpec
 from launcher.verbs.run import hand_over_and_follow
 
 HELP = """\

@@ -9,7 +9,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from launcher import examining, human, queues, remedies, request, stopping, submission, summary, tables
+from launcher import examining, human, queues, remedies, stopping, submission, summary, tables
+from launcher.config import request
+from launcher.config.schema import SlurmCluster
+from launcher.config.spec import JobSpec
 from launcher.diagnosis import Finding, advice, of_host, of_slurm, ok, problem
 from launcher.errors import LauncherError
 from launcher.facts import Facts
@@ -20,8 +23,6 @@ from launcher.runs import admit, store
 from launcher.runs.address import Address
 from launcher.runs.admit import Refused
 from launcher.runs.store import Run
-from launcher.schema import SlurmCluster
-from launcher.spec import JobSpec
 from recipes.typed import SettingsError, build, plain
 
 HELP = """\

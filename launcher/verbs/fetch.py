@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 
 from launcher import human
+from launcher.config.paths import expanded
 from launcher.errors import UsageError
-from launcher.paths import expanded
 from launcher.runs import store
 from launcher.verbs.arguments import Parser, all_runs, found, newest, split
 

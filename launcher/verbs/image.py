@@ -11,9 +11,9 @@ from pathlib import Path
 from containers import catalogue, find, image_recipes, images, preflight, references
 from containers.catalogue import Release
 from containers.runtime import ALIASES
+from launcher.config.paths import expanded
+from launcher.config.schema import Container
 from launcher.errors import Unavailable, UsageError
-from launcher.paths import expanded
-from launcher.schema import Container
 from launcher.tables import pairs, table
 from recipes.typed import SettingsError, not_a_choice
 

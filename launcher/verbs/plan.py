@@ -8,7 +8,11 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from launcher import experiments, published_text, request, script, trainer_command, user_script
+from launcher import experiments, published_text, script, trainer_command, user_script
+from launcher.config import request
+from launcher.config.request import Words
+from launcher.config.schema import SlurmCluster
+from launcher.config.spec import JobSpec
 from launcher.errors import LauncherError, UsageError
 from launcher.experiments import Asked
 from launcher.facts import Facts
@@ -16,9 +20,6 @@ from launcher.origins import Origin, origins
 from launcher.plan import Plan, resolve, to_json
 from launcher.plan_summary import summary
 from launcher.probe import probe_each
-from launcher.request import Words
-from launcher.schema import SlurmCluster
-from launcher.spec import JobSpec
 from launcher.tables import fitted, table, width_of
 from recipes.typed import SettingsError, build, plain, show
 

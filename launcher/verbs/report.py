@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from launcher import queues, tables
+from launcher.config.paths import expanded
 from launcher.errors import UsageError
-from launcher.paths import expanded
 from launcher.report import compared, markdown, page, plain, read, sections
 from launcher.report.document import Document
 from launcher.runs import run_ids, store

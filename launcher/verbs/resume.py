@@ -13,12 +13,12 @@ from typing import Any
 
 from launcher import code_store, execute, gpus, job_environment, queues, stopping, submission
 from launcher import plan as plans
+from launcher.config.schema import REACH, SlurmCluster, annotation_of
 from launcher.errors import Unavailable, UsageError
 from launcher.plan import Plan
 from launcher.queues import Seen
 from launcher.runs import ownership, store
 from launcher.runs.store import Run
-from launcher.schema import REACH, SlurmCluster, annotation_of
 from launcher.slurm.check import check_numbers
 from launcher.verbs.run import leave, stay
 from recipes import records

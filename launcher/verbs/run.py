@@ -7,15 +7,16 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from launcher import experiments, interrupts, request
+from launcher import experiments, interrupts
+from launcher.config import request
+from launcher.config.schema import Launch, LocalCluster
+from launcher.config.spec import JobSpec
 from launcher.facts import Facts
 from launcher.plan import Plan, resolve
 from launcher.plan_summary import resources
 from launcher.probe import code_files, probe_each
 from launcher.runs import address as addresses
 from launcher.runs import run_ids
-from launcher.schema import Launch, LocalCluster
-from launcher.spec import JobSpec
 from launcher.submission import submit
 
 

@@ -15,11 +15,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from launcher import code_store, execute, interactive, job_environment, queues, request
+from launcher import code_store, execute, interactive, job_environment, queues
 from launcher import plan as plans
+from launcher.config import request
+from launcher.config.request import Words
 from launcher.errors import Unavailable, UsageError
 from launcher.plan import Plan, resolve
-from launcher.request import Words
 from launcher.runs import address as addresses
 from launcher.runs import ownership, store
 from launcher.runs.address import Address

@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 
-from launcher.composer import Composer
-from launcher.config import cells
+from launcher.config.compose import cells
+from launcher.config.hydra_loader import Composer
+from launcher.config.parse import parse
+from launcher.config.spec import JobSpec, make
 from launcher.facts import Code, Facts, Gpu
-from launcher.overrides import parse
-from launcher.spec import JobSpec, make
 
 EMPTY = hashlib.sha256().hexdigest()
 """The digest of a snapshot without files."""

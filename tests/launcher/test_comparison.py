@@ -16,17 +16,17 @@ from containers.description import User
 from containers.runtime import Runtime
 from launcher import arms, comparison, execute, plan, script
 from launcher.comparison import Compare
-from launcher.composer import Composer
-from launcher.config import by_level, cells
+from launcher.config.compose import by_level, cells
+from launcher.config.hydra_loader import Composer
+from launcher.config.parse import parse
+from launcher.config.spec import JobSpec, make
 from launcher.contained import ContainerPlan
 from launcher.errors import UsageError
-from launcher.overrides import parse
 from launcher.plan import Plan, resolve
 from launcher.probe import probe_each
 from launcher.runs import store
 from launcher.runs.states import State
 from launcher.runs.store import Run
-from launcher.spec import JobSpec, make
 from launcher.verbs.resume import changes
 from recipes.metrics import warm_up
 from recipes.trainer.training import choose_steps

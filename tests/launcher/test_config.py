@@ -10,10 +10,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
-from launcher.composer import Composer
-from launcher.config import cells, resolve
+from launcher.config.compose import cells, resolve
+from launcher.config.hydra_loader import Composer
+from launcher.config.parse import Override, hydra_word, parse
 from launcher.errors import UsageError
-from launcher.overrides import Override, hydra_word, parse
 
 COMPOSER = Composer()
 

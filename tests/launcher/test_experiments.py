@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from launcher import comparison, experiments, published_table, request
-from launcher.composer import conf_folder
+from launcher import comparison, experiments, published_table
+from launcher.config import request
+from launcher.config.hydra_loader import conf_folder
 from launcher.errors import UsageError
 from launcher.plan import Plan
 from launcher.runs import store

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from launcher.__main__ import main
-from launcher.composer import conf_folder
+from launcher.config.hydra_loader import conf_folder
 from recipes.typed import plain, show, split_list
 from tests.launcher.hosts import LAPTOP, spec_of
 
@@ -127,7 +127,7 @@ def test_values_of_files_are_refused_with_their_line(
 
 
 def test_arguments_that_configurations_would_read_are_taken_as_typed() -> None:
-    from launcher.request import compose, take_apart
+    from launcher.config.request import compose, take_apart
 
     words = ["recipe=script", "script=a.py", "amp=o0,o1", "env.A=???", "name=run", "train.precision=${recipe}"]
     asked = compose(take_apart([*words, "--", "???", "${x}", "${name}", "--", "-m"]))
@@ -154,7 +154,7 @@ def test_items_of_lists_of_text_are_taken_as_typed(text: str) -> None:
 
 
 def test_lists_sweep_and_lose_the_quotes_around_an_item() -> None:
-    from launcher.overrides import parse
+    from launcher.config.parse import parse
 
     assert parse("amp.deny=[a,'b, c'],[]").values == (["a", "b, c"], [])
     assert parse("amp.deny=choice([a],[b])").values == (["a"], ["b"])

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
+from launcher.config.parse import hydra_word, parse
 from launcher.errors import UsageError
-from launcher.overrides import hydra_word, parse
 
 TEXT = st.text(st.characters(min_codepoint=32, exclude_characters="\x7f", exclude_categories=("Cs", "Cc")), max_size=30)
 NASTY = st.lists(st.sampled_from(["${", "$", "{", "}", "\\", "'", '"', "=", ",", ":", "a", " ", "["]), max_size=8)

@@ -15,7 +15,7 @@ import pytest
 
 from launcher import execute, probe
 from launcher.__main__ import main
-from launcher.composer import conf_folder
+from launcher.config.hydra_loader import conf_folder
 from launcher.errors import UsageError
 from launcher.plan import resolve
 from launcher.runs import store

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from launcher.composer import Composer
-from launcher.config import cells
+from launcher.config.compose import cells
+from launcher.config.hydra_loader import Composer
+from launcher.config.parse import parse
+from launcher.config.spec import make
 from launcher.errors import UsageError
-from launcher.overrides import parse
-from launcher.spec import make
 from recipes.levels import PRESETS
 from tests.launcher.hosts import spec_of
 

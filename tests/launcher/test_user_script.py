@@ -14,13 +14,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from containers.runtime import Runtime
-from launcher import request, user_code
+from launcher import user_code
+from launcher.config import request
+from launcher.config.spec import JobSpec
 from launcher.errors import UsageError
 from launcher.facts import ContainerFacts, Facts, Script
 from launcher.plan import Plan, from_json, resolve, to_json
 from launcher.probe import code_files, probe
 from launcher.script import render
-from launcher.spec import JobSpec
 from launcher.trainer_command import command
 from recipes.script import Source
 from tests.launcher.hosts import LAPTOP, TWO_A100, spec_of

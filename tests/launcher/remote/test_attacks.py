@@ -21,6 +21,7 @@ from typing import NamedTuple
 import pytest
 
 from launcher.__main__ import main
+from launcher.config.schema import SshCluster
 from launcher.errors import Unavailable, UsageError
 from launcher.remote import handing_over, host, looking
 from launcher.remote.requests import REQUESTS
@@ -29,7 +30,6 @@ from launcher.runs import processes, remote_record, store
 from launcher.runs.address import Address
 from launcher.runs.remote_record import Pointer
 from launcher.runs.store import Run
-from launcher.schema import SshCluster
 from launcher.verbs import shell
 from recipes.typed import build
 from tests.launcher import run_folders

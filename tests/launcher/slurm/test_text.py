@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from launcher.config import slurm_units
 from launcher.errors import UsageError
 from launcher.facts import Facts, Partition, Script, SlurmFacts
 from launcher.plan import Plan, resolve
 from launcher.runs.states import judge
 from launcher.runs.store import Files
 from launcher.script import array, render
-from launcher.slurm import jobs, limits, probing, queue
+from launcher.slurm import jobs, probing, queue
 from launcher.slurm.header import header, shape
 from launcher.slurm.jobs import Row, job_of
 from launcher.slurm.shared import Answer
@@ -76,13 +77,13 @@ def plan_of(*words: str, facts: Facts = LOGIN) -> Plan:
     ],
 )
 def test_times_are_read_as_sbatch_reads_them(text: str, minutes: int | None) -> None:
-    assert limits.minutes(text) == minutes
+    assert slurm_units.minutes(text) == minutes
 
 
 @pytest.mark.parametrize("text", ["", "x", "1h", "1:2:3:4", "-5", "1-", "1.5"])
 def test_other_times_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match="not a time as Slurm writes it"):
-        limits.minutes(text)
+        slurm_units.minutes(text)
 
 
 @pytest.mark.parametrize(
@@ -101,7 +102,7 @@ def test_other_times_are_refused(text: str) -> None:
     ],
 )
 def test_gpus_are_counted_in_every_way_gres_is_written(gres: str, count: int) -> None:
-    assert limits.gpus(gres) == count
+    assert slurm_units.gpus(gres) == count
 
 
 def test_facts_are_read_from_what_the_programs_print() -> None:

@@ -15,10 +15,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from launcher.composer import Composer, Place
+from launcher.config.hydra_loader import Composer, Place
+from launcher.config.parse import MOST_CELLS, Override, escaped, hydra_word, is_typed
+from launcher.config.schema import REQUIRED_GROUPS, annotation_of, defaults, known_keys, leaves
 from launcher.errors import UsageError
-from launcher.overrides import MOST_CELLS, Override, escaped, hydra_word, is_typed
-from launcher.schema import REQUIRED_GROUPS, annotation_of, defaults, known_keys, leaves
 from recipes.recipe import find
 from recipes.typed import SettingsError, fields_of, nearest, not_a_choice, show, unknown_key
 

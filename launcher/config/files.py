@@ -19,8 +19,8 @@ from omegaconf import OmegaConf
 from omegaconf._utils import get_yaml_loader
 from omegaconf.errors import OmegaConfBaseException
 
+from launcher.config.schema import CLUSTERS, TRAINING_KEYS
 from launcher.errors import UsageError
-from launcher.schema import CLUSTERS, TRAINING_KEYS
 from recipes.recipe import NAMES, find
 from recipes.typed import fields_of
 

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from launcher.config.schema import ALIASES, GROUPS, annotation_of, text_key, text_list_key
 from launcher.errors import UsageError
-from launcher.schema import ALIASES, GROUPS, annotation_of, text_key, text_list_key
 from launcher.verbs import VERBS
 from recipes.typed import SettingsError, refuse_control_characters, split_list
 

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import launcher
+from launcher.config.paths import expanded
+from launcher.config.schema import GROUPS, leaves
 from launcher.errors import UsageError
-from launcher.paths import expanded
-from launcher.schema import GROUPS, leaves
 from recipes.typed import not_a_choice
 
 
@@ -68,7 +68,7 @@ class Composer:
                 path.prepend("command-line", f"file://{folder.absolute()}", anchor="schema")
             self._loader = ConfigLoaderImpl(config_search_path=path)
             if self.config_dirs:
-                from launcher.config_files import Repository
+                from launcher.config.files import Repository
 
                 self._loader.repository = Repository(path)
                 self._loader.repository.trusted = str(conf_folder())
@@ -115,7 +115,7 @@ class Composer:
     def own(self) -> list[Any]:
         """What the folders' config.yaml say, the weakest first. Raises `UsageError`."""
         if self._own is None:
-            from launcher import config_files
+            from launcher.config import files as config_files
 
             found = (config_files.defaults(folder) for folder in reversed(self.config_dirs))
             self._own = [each for each in found if each is not None]
@@ -130,7 +130,7 @@ class Composer:
         """The configuration, with what config.yaml says beneath it: a file that was chosen knows better."""
         from omegaconf import OmegaConf
 
-        from launcher.config_files import applying
+        from launcher.config.files import applying
 
         kinds = (OmegaConf.select(config, key) for key in ("recipe", "cluster.kind", "container.kind"))
         recipe, cluster, container = kinds
@@ -165,7 +165,7 @@ class Composer:
         if not self.config_dirs:
             return {}
         if tuple(words) not in self._places:
-            from launcher import config_files
+            from launcher.config import files as config_files
 
             found: dict[str, Place] = {}
             for file in self.files(words):

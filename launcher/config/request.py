@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from launcher.arms import label_of
-from launcher.composer import Composer, add_own_recipes, own_folders
-from launcher.config import Cell, by_level, cells
+from launcher.config.compose import Cell, by_level, cells
+from launcher.config.hydra_loader import Composer, add_own_recipes, own_folders
+from launcher.config.parse import PASSED, Override, is_key, parse, passed
+from launcher.config.paths import expanded
+from launcher.config.spec import JobSpec, make
 from launcher.errors import UsageError, of_each
-from launcher.overrides import PASSED, Override, is_key, parse, passed
-from launcher.paths import expanded
 from launcher.runs import address as addresses
-from launcher.spec import JobSpec, make
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
