@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import launcher
-from launcher import blocks, code_store, contained, job_environment, script, snapshot
+from launcher import blocks, contained, job_environment, script
 from launcher import plan as plans
+from launcher.code import code_store, snapshot
 from launcher.errors import LauncherError, UsageError, of_system
 from launcher.facts import Code
 from launcher.plan import PLACEHOLDER, Plan

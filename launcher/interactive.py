@@ -16,7 +16,8 @@ from containers.description import Container, Mount
 from containers.devices import JOB_GPUS, needs_job_gpus
 from containers.runtimes import wrap
 from containers.words import Word, to_bash
-from launcher import code_store, contained, gpus, job_environment
+from launcher import contained, gpus, job_environment
+from launcher.code import code_store
 from launcher.plan import PLACEHOLDER, Plan
 from launcher.slurm.header import resources
 from launcher.template import fill

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, get_args
 
-from launcher import code_store, contained, gpu_choice, job_environment, needs, preflight, profilers, user_script
+from launcher import contained, gpu_choice, job_environment, needs, preflight, profilers, user_script
+from launcher.code import code_store
 from launcher.comparison import Compare, Published
 from launcher.config.schema import CLUSTERS, SlurmCluster
 from launcher.config.spec import JobSpec

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import recipes
-from launcher import gpu_probing, job_environment, profilers, pythons, snapshot, user_code, user_script
+from launcher import gpu_probing, job_environment, profilers, pythons, user_script
+from launcher.code import snapshot, user_code
 from launcher.config.paths import expanded
 from launcher.config.schema import SlurmCluster
 from launcher.config.spec import JobSpec

@@ -17,7 +17,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from launcher import execute, snapshot
+from launcher import execute
+from launcher.code import snapshot
 from launcher.config.paths import expanded
 from launcher.errors import LauncherError
 from launcher.facts import Facts

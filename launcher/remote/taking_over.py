@@ -11,8 +11,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from launcher import code_store, execute, job_environment, submission
+from launcher import execute, job_environment, submission
 from launcher import plan as plans
+from launcher.code import code_store
 from launcher.errors import UsageError, of_system
 from launcher.plan import Plan
 from launcher.remote.handing_over import unpacked

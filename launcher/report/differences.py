@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from launcher import code_store
+from launcher.code import code_store
 from launcher.config.schema import leaves
 from launcher.report.document import Table, text
 from launcher.report.read import Evidence, inner

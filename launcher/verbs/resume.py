@@ -11,8 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from launcher import code_store, execute, gpus, job_environment, queues, stopping, submission
+from launcher import execute, gpus, job_environment, queues, stopping, submission
 from launcher import plan as plans
+from launcher.code import code_store
 from launcher.config.schema import REACH, SlurmCluster, annotation_of
 from launcher.errors import Unavailable, UsageError
 from launcher.plan import Plan

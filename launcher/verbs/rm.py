@@ -10,7 +10,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from launcher import code_store, queues, stopping
+from launcher import queues, stopping
+from launcher.code import code_store
 from launcher.errors import LauncherError, UsageError
 from launcher.runs import ownership, run_ids, store
 from launcher.runs.store import Run

@@ -15,8 +15,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from launcher import code_store, execute, interactive, job_environment, queues
+from launcher import execute, interactive, job_environment, queues
 from launcher import plan as plans
+from launcher.code import code_store
 from launcher.config import request
 from launcher.config.request import Words
 from launcher.errors import Unavailable, UsageError

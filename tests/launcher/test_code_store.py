@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher import code_store, snapshot
+from launcher.code import code_store, snapshot
 from launcher.errors import UsageError
 from launcher.remote import taking_over
 from launcher.remote.handing_over import packed

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from launcher import exclusions, git, user_code
 from launcher.__main__ import main
+from launcher.code import exclusions, git, user_code
 from launcher.errors import UsageError
 
 PRIVATE = "-----BEGIN OPENSSH PRIVATE KEY-----\nb3BlbnNzaC1rZXktdjEAAA\n"

@@ -75,10 +75,10 @@ def test_a_run_root_behind_a_closed_door_is_not_writable() -> None:
         closed.rmdir()
 
 
-@pytest.mark.parametrize("what", ["launcher.code_store.store", "launcher.runs.store.write_json"])
+@pytest.mark.parametrize("what", ["launcher.code.code_store.store", "launcher.runs.store.write_json"])
 def test_a_full_disk_is_said_and_no_run_is_left(what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = tmp_path / "runs"
-    monkeypatch.setattr("launcher.code_store.store", lambda *_: None)
+    monkeypatch.setattr("launcher.code.code_store.store", lambda *_: None)
     monkeypatch.setattr(what, no_space)
     plan = dataclasses.replace(resolve(spec_of("amp=o2"), LAPTOP), run_root=str(root))
     with pytest.raises(UsageError, match="No space left on device"):
@@ -98,7 +98,7 @@ def test_a_state_folder_that_takes_nothing_costs_no_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", "/proc/nowhere")
-    monkeypatch.setattr("launcher.code_store.store", lambda *_: None)
+    monkeypatch.setattr("launcher.code.code_store.store", lambda *_: None)
     plan = dataclasses.replace(resolve(spec_of("amp=o2"), LAPTOP), run_root=str(tmp_path))
     folder = execute.prepare(plan, {}, {"schema": 1})
     assert (folder / "run.sh").exists()

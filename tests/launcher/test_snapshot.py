@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher import code_store, snapshot
+from launcher.code import code_store, snapshot
 from launcher.errors import UsageError
 
 

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from containers.runtime import Runtime
-from launcher import user_code
+from launcher.code import user_code
 from launcher.config import request
 from launcher.config.spec import JobSpec
 from launcher.errors import UsageError

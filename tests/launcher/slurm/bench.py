@@ -9,7 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from launcher import code_store, queues
+from launcher import queues
+from launcher.code import code_store
 from launcher.plan import Plan, resolve
 from launcher.probe import code_files, probe
 from launcher.runs import store

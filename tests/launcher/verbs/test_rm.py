@@ -2,7 +2,7 @@ import os
 
 import pytest
 
-from launcher import code_store
+from launcher.code import code_store
 from launcher.errors import LauncherError, UsageError
 from launcher.runs import processes, store
 from launcher.runs.store import Run

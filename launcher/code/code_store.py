@@ -19,7 +19,7 @@ import stat
 from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 
-from launcher import snapshot
+from launcher.code import snapshot
 from launcher.errors import UsageError
 from launcher.runs import admit, ownership
 from recipes import records

@@ -8,7 +8,7 @@ import stat
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from launcher import exclusions, git
+from launcher.code import exclusions, git
 from launcher.errors import UsageError
 from launcher.facts import Code
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from launcher import code_store, exclusions, git, snapshot
+from launcher.code import code_store, exclusions, git, snapshot
 from launcher.config.paths import expanded
 from launcher.errors import UsageError
 from launcher.runs import store
