@@ -14,7 +14,7 @@ from containers.words import fill
 from launcher import contained, execute, trainer_command
 from launcher.config import request
 from launcher.plan import Plan, resolve
-from launcher.probe import code_files, probe
+from launcher.probe.host import code_files, probe
 
 ROUNDS = 30
 # The container's first instruction, which tells when it is run: clocks are the same inside.

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from containers.runtime import Wrapped
-from launcher import engine_text, job_environment, telemetry
+from launcher import engine_text, telemetry
 from launcher.plan import Plan
+from launcher.probe import job_environment
 from launcher.runs.store import SECRETS
 from launcher.slurm import text as slurm_text
 from launcher.template import fill

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 from containers.description import Container, Devices, Mount, User
 from containers.runtime import ALIASES, Runtime
 from containers.words import Late, Word
-from launcher import job_environment
 from launcher.config.schema import SlurmCluster
 from launcher.config.spec import JobSpec
 from launcher.errors import Unavailable
-from launcher.facts import Facts
+from launcher.probe import job_environment
+from launcher.probe.facts import Facts
 from launcher.slurm import check as slurm_check
 from recipes.typed import SettingsError
 

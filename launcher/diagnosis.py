@@ -14,8 +14,8 @@ from containers.runtime import ALIASES
 from launcher import human, needs
 from launcher.config.schema import SlurmCluster
 from launcher.config.spec import JobSpec
-from launcher.examining import Host
-from launcher.facts import Facts, Gpu
+from launcher.probe.facts import Facts, Gpu
+from launcher.probe.health import Host
 from launcher.slurm.check import find_partition
 from recipes.typed import SettingsError
 

@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import launcher
-from launcher import blocks, contained, job_environment, script
+from launcher import blocks, contained, script
 from launcher import plan as plans
 from launcher.code import code_store, snapshot
 from launcher.errors import LauncherError, UsageError, of_system
-from launcher.facts import Code
 from launcher.plan import PLACEHOLDER, Plan
+from launcher.probe import job_environment
+from launcher.probe.facts import Code
 from launcher.runs import ownership, run_ids, store
 from recipes import records
 
@@ -179,7 +180,7 @@ def provenance(plan: Plan, code: Code | None = None) -> dict[str, Any]:
     The same for all cells of a sweep. `code` is what the prober found; without it git is asked here.
     """
     if code is None:
-        from launcher.probe import code_files, code_root
+        from launcher.probe.host import code_files, code_root
 
         code = snapshot.describe(code_root().parent, code_files())
     return {

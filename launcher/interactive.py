@@ -16,9 +16,10 @@ from containers.description import Container, Mount
 from containers.devices import JOB_GPUS, needs_job_gpus
 from containers.runtimes import wrap
 from containers.words import Word, to_bash
-from launcher import contained, gpus, job_environment
+from launcher import contained
 from launcher.code import code_store
 from launcher.plan import PLACEHOLDER, Plan
+from launcher.probe import gpu_locks, job_environment
 from launcher.slurm.header import resources
 from launcher.template import fill
 
@@ -65,7 +66,7 @@ def script(plan: Plan, *, token: str, attempt: int | None, port: tuple[int, int 
         _start(plan, token),
         "code=$?",
         f"rm -f {to_bash(note(plan, token))}" if port and plan.queue == "slurm" else "",
-        gpus.RELEASE if taken else "",
+        gpu_locks.RELEASE if taken else "",
         f"rm -f {to_bash(held)}",
         "exit $code",
     ]
@@ -115,7 +116,7 @@ def _gpus(plan: Plan, attempt: int | None) -> str:
     if not plan.gpu_pool:
         return ""
     late = len(plan.gpu_pool) > plan.gpus
-    shown = gpus.show("$gpus") if late else ""
+    shown = gpu_locks.show("$gpus") if late else ""
     if attempt is not None:
         return f"gpus=$(<{to_bash(plan.run_dir)}/attempts/{attempt}/gpus) || exit 3\n{shown}" if late else ""
     words = fill(
@@ -123,9 +124,9 @@ def _gpus(plan: Plan, attempt: int | None) -> str:
         count=str(plan.gpus),
         pool=to_bash(" ".join(plan.gpu_pool)),
         wait="yes" if plan.wait_gpus else "",
-        hint=gpus.HINT,
+        hint=gpu_locks.HINT,
     )
-    return f"{gpus.LOOK}\n{gpus.TAKE}\n{words}\n{shown}"
+    return f"{gpu_locks.LOOK}\n{gpu_locks.TAKE}\n{words}\n{shown}"
 
 
 def _banner(plan: Plan, port: tuple[int, int | None] | None) -> str:

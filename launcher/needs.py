@@ -6,7 +6,7 @@ import fnmatch
 from collections.abc import Collection, Sequence
 
 from launcher.config.spec import JobSpec
-from launcher.facts import Facts, Gpu
+from launcher.probe.facts import Facts, Gpu
 from recipes.recipe import DataLayout
 from recipes.typed import SettingsError
 

@@ -7,14 +7,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, get_args
 
-from launcher import contained, gpu_choice, job_environment, needs, preflight, profilers, user_script
+from launcher import contained, gpu_choice, needs, preflight, profilers, user_script
 from launcher.code import code_store
 from launcher.comparison import Compare, Published
 from launcher.config.schema import CLUSTERS, SlurmCluster
 from launcher.config.spec import JobSpec
 from launcher.contained import ContainerPlan
 from launcher.errors import UsageError, placed
-from launcher.facts import Facts, Gpu
+from launcher.probe import job_environment
+from launcher.probe.facts import Facts, Gpu
 from launcher.runs import address as addresses
 from launcher.runs import shapes
 from launcher.runs.store import ARMS, SECRETS

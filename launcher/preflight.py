@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from launcher.config.spec import JobSpec
-from launcher.facts import Gpu
+from launcher.probe.facts import Gpu
 from recipes import epsilon
 from recipes.recipe import Layer
 from recipes.trainer.tf32 import resolve_tf32

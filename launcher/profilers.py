@@ -9,7 +9,7 @@ from typing import Any
 
 from launcher.config.schema import Launch
 from launcher.config.spec import JobSpec
-from launcher.facts import Facts
+from launcher.probe.facts import Facts
 from recipes.typed import SettingsError
 
 FOLDER = "profile"

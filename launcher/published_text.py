@@ -9,7 +9,7 @@ from containers.runtime import ALIASES, Runtime
 from launcher import user_script
 from launcher.config.schema import LocalCluster
 from launcher.config.spec import JobSpec
-from launcher.facts import ContainerFacts, Facts, Gpu
+from launcher.probe.facts import ContainerFacts, Facts, Gpu
 
 RUNTIMES: Mapping[str, Runtime] = {
     "docker": Runtime(kind="docker", command=("docker",), version=(28, 0)),

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from containers.words import to_bash
-from launcher import attempt_text, blocks, engine_text, gpus, job_environment, telemetry, trainer_command
+from launcher import attempt_text, blocks, engine_text, telemetry, trainer_command
 from launcher.plan import Plan
+from launcher.probe import gpu_locks, job_environment
 from launcher.slurm import header as slurm_header
 from launcher.slurm import text as slurm_text
 
@@ -25,14 +26,16 @@ def render(plan: Plan) -> str:
         attempt_text.status(plan.shared is not None),
         attempt_text.begin(plan.shared is not None),
         slurm_text.STALE_STOP if slurm else "",
-        gpus.not_wanted(attempt_text.REFUSED) if plan.gpu_pool else f"{attempt_text.REFUSED}\n{attempt_text.STARTS}",
+        gpu_locks.not_wanted(attempt_text.REFUSED)
+        if plan.gpu_pool
+        else f"{attempt_text.REFUSED}\n{attempt_text.STARTS}",
         _environment(plan),
         _setup(plan.setup),
         _shared_gpus(plan),
         _rendezvous(plan) if plan.nodes > 1 and not plan.arms else "",
         _time_limit(plan) if slurm else "",
         _run(plan),
-        gpus.RELEASE if plan.gpu_pool else "",
+        gpu_locks.RELEASE if plan.gpu_pool else "",
         attempt_text.ending(plan),
     ]
     return "\n\n".join(section for section in sections if section) + "\n"
@@ -97,8 +100,8 @@ def _shared_gpus(plan: Plan) -> str:
     if not plan.gpu_pool:
         return ""
     chosen_late = len(plan.gpu_pool) > plan.gpus
-    words = gpus.take(plan.gpus, plan.gpu_pool, plan.run_id, wait=plan.wait_gpus, chosen_late=chosen_late)
-    return f"{gpus.LOOK}\n{gpus.TAKE}\n{words}\n{attempt_text.STARTS}"
+    words = gpu_locks.take(plan.gpus, plan.gpu_pool, plan.run_id, wait=plan.wait_gpus, chosen_late=chosen_late)
+    return f"{gpu_locks.LOOK}\n{gpu_locks.TAKE}\n{words}\n{attempt_text.STARTS}"
 
 
 def _run(plan: Plan) -> str:

@@ -12,9 +12,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from launcher import gpus, interrupts
+from launcher import interrupts
 from launcher.errors import Unavailable
 from launcher.execute import environment
+from launcher.probe import gpu_locks
 from launcher.runs import processes, run_ids, store
 from recipes import records
 
@@ -31,7 +32,7 @@ def start_here(folders: Sequence[Path]) -> None:
     first = next_attempt(folders[0])
     argv = ["bash", str(folders[0] / "run.sh")]
     if len(folders) > 1:
-        argv = ["bash", "-c", gpus.TURNS, "sweep", *(str(each) for each in folders)]
+        argv = ["bash", "-c", gpu_locks.TURNS, "sweep", *(str(each) for each in folders)]
     started = _start(folders, argv, folders[0] / "launch.log")
     if store.read_if_whole(folders[0] / "plan.json").get("gpu_pool"):
         _await_gpus(started, folders[0], first)
@@ -50,8 +51,8 @@ def _await_gpus(started: subprocess.Popen[bytes], folder: Path, first: int) -> N
             return
         time.sleep(0.02)
     status = store.read_if_whole(folder / "status.json")
-    if started.poll() == gpus.REFUSED and _is_refusal(status):
-        raise Refused(f"{status['reason']} ({gpus.HINT})")
+    if started.poll() == gpu_locks.REFUSED and _is_refusal(status):
+        raise Refused(f"{status['reason']} ({gpu_locks.HINT})")
 
 
 def _is_refusal(status: Mapping[str, Any]) -> bool:

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from launcher import execute, interrupts, starting
-from launcher.facts import Facts
 from launcher.plan import Plan
+from launcher.probe.facts import Facts
 from launcher.runs import store
 
 

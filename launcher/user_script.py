@@ -17,7 +17,7 @@ from recipes.typed import SettingsError, refuse_control_characters, show
 
 if TYPE_CHECKING:
     from launcher.config.spec import JobSpec
-    from launcher.facts import Facts, Script
+    from launcher.probe.facts import Facts, Script
 
 _NAMED = 8
 """So many files are named in a note."""

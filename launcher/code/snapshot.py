@@ -10,7 +10,7 @@ from pathlib import Path
 
 from launcher.code import exclusions, git
 from launcher.errors import UsageError
-from launcher.facts import Code
+from launcher.probe.facts import Code
 
 MAX_BYTES = 64 * 2**20
 MAX_DIFF_BYTES = 2**20

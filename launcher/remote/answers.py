@@ -34,8 +34,8 @@ def hello() -> dict[str, Any]:
 
 def probe(asked: Mapping[str, Any]) -> dict[str, Any]:
     """What this host has, and what a request names on it."""
-    from launcher.probe import Questions
-    from launcher.probe import look as look_around
+    from launcher.probe.host import Questions
+    from launcher.probe.host import look as look_around
     from recipes.typed import build, plain
 
     answer: dict[str, Any] = plain(look_around(build(Questions, asked)))
@@ -44,10 +44,10 @@ def probe(asked: Mapping[str, Any]) -> dict[str, Any]:
 
 def examine(run_root: str) -> dict[str, Any]:
     """The state of this machine, for `doctor`."""
-    from launcher import examining
+    from launcher.probe import health
     from recipes.typed import plain
 
-    return dict(plain(examining.look(run_root)))
+    return dict(plain(health.look(run_root)))
 
 
 def look(runs: Sequence[Mapping[str, Any]], follow: bool) -> Generator[dict[str, Any], None, None]:

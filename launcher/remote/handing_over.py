@@ -21,8 +21,8 @@ from launcher import execute
 from launcher.code import snapshot
 from launcher.config.paths import expanded
 from launcher.errors import LauncherError
-from launcher.facts import Facts
 from launcher.plan import Plan, to_json
+from launcher.probe.facts import Facts
 from launcher.remote.host import Host, Lost, Unreachable, connect, nothing
 from launcher.remote.looking import confirm
 from launcher.runs import admit, processes, remote_record, run_ids, store

@@ -11,11 +11,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from launcher import execute, job_environment, submission
+from launcher import execute, submission
 from launcher import plan as plans
 from launcher.code import code_store
 from launcher.errors import UsageError, of_system
 from launcher.plan import Plan
+from launcher.probe import job_environment
 from launcher.remote.handing_over import unpacked
 from launcher.runs import ownership, store
 from recipes import records

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from launcher import gpu_names
 from launcher.config import slurm_units
 from launcher.config.schema import SlurmCluster
 from launcher.config.spec import JobSpec
-from launcher.facts import Facts, Partition, SlurmFacts
+from launcher.probe import gpu_names
+from launcher.probe.facts import Facts, Partition, SlurmFacts
 from recipes.typed import SettingsError, nearest
 
 # Decided by the launcher: how a run is found, stopped and resumed rests on them.

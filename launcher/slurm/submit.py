@@ -16,9 +16,10 @@ from launcher import interrupts, script
 from launcher import plan as plans
 from launcher.errors import LauncherError, UsageError
 from launcher.plan import Plan
+from launcher.probe import slurm_probing
+from launcher.probe.slurm_commands import call, complaint, environment
 from launcher.runs import ownership, processes, run_ids, store
-from launcher.slurm import probing, pulling, shared
-from launcher.slurm.commands import call, complaint, environment
+from launcher.slurm import pulling, shared
 from launcher.slurm.header import shape
 from launcher.slurm.jobs import SUBMITS
 from launcher.starting import next_attempt, record_submission
@@ -40,7 +41,7 @@ def start(folders: Sequence[Path], max_array_size: int | None = None, planned: S
     if len(folders) == 1:
         _submit_one(folders[0], planned[0], fetching)
         return
-    max_array_size = max_array_size or probing.probe().max_array_size
+    max_array_size = max_array_size or slurm_probing.probe().max_array_size
     shapes: dict[tuple[str, ...], list[int]] = {}
     for index, plan in enumerate(planned):
         shapes.setdefault(shape(plan), []).append(index)

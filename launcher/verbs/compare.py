@@ -14,9 +14,9 @@ from launcher.config.request import Words
 from launcher.config.spec import JobSpec
 from launcher.errors import LauncherError, of_each
 from launcher.experiments import Asked
-from launcher.facts import Facts
 from launcher.plan import Plan, resolve
-from launcher.probe import probe_each
+from launcher.probe.facts import Facts
+from launcher.probe.host import probe_each
 from launcher.verbs.run import hand_over_and_follow
 
 HELP = """\

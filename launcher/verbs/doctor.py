@@ -9,15 +9,16 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from launcher import examining, human, queues, remedies, stopping, submission, summary, tables
+from launcher import human, queues, remedies, stopping, submission, summary, tables
 from launcher.config import request
 from launcher.config.schema import SlurmCluster
 from launcher.config.spec import JobSpec
 from launcher.diagnosis import Finding, advice, of_host, of_slurm, ok, problem
 from launcher.errors import LauncherError
-from launcher.facts import Facts
 from launcher.plan import Plan, resolve
-from launcher.probe import code_files, probe
+from launcher.probe import health
+from launcher.probe.facts import Facts
+from launcher.probe.host import code_files, probe
 from launcher.runs import address as addresses
 from launcher.runs import admit, store
 from launcher.runs.address import Address
@@ -130,25 +131,23 @@ def _reached(address: Address) -> Finding:
     return ok("reach", f"{here}: {there}; connected in {opened - began:.1f} s, {1000 * trip:.0f} ms there and back")
 
 
-def _host(spec: JobSpec, address: Address | None) -> examining.Host:
+def _host(spec: JobSpec, address: Address | None) -> health.Host:
     if address is None:
-        return examining.look(spec.launch.run_root)
+        return health.look(spec.launch.run_root)
     from launcher.remote.host import connect
 
     return connect(address).ask("examine", _examined, run_root=spec.launch.run_root)
 
 
-def _examined(answer: Any) -> examining.Host:
+def _examined(answer: Any) -> health.Host:
     """Raises `Refused`."""
     try:
-        return build(examining.Host, admit.group(admit.cleaned(answer), "its state"), prefix="host.")
+        return build(health.Host, admit.group(admit.cleaned(answer), "its state"), prefix="host.")
     except (SettingsError, TypeError) as error:  # the latter where something is missing
         raise Refused(str(error)) from None
 
 
-def _of_place(
-    host: examining.Host, facts: Facts, spec: JobSpec, now: float, address: Address | None
-) -> Iterator[Finding]:
+def _of_place(host: health.Host, facts: Facts, spec: JobSpec, now: float, address: Address | None) -> Iterator[Finding]:
     try:
         yield from of_host(host, facts, spec, now=now, remote=address is not None)
         if isinstance(spec.launch.cluster, SlurmCluster):

@@ -15,11 +15,11 @@ from launcher.config.schema import SlurmCluster
 from launcher.config.spec import JobSpec
 from launcher.errors import LauncherError, UsageError
 from launcher.experiments import Asked
-from launcher.facts import Facts
 from launcher.origins import Origin, origins
 from launcher.plan import Plan, resolve, to_json
 from launcher.plan_summary import summary
-from launcher.probe import probe_each
+from launcher.probe.facts import Facts
+from launcher.probe.host import probe_each
 from launcher.tables import fitted, table, width_of
 from recipes.typed import SettingsError, build, plain, show
 

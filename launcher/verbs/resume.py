@@ -11,12 +11,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from launcher import execute, gpus, job_environment, queues, stopping, submission
+from launcher import execute, queues, stopping, submission
 from launcher import plan as plans
 from launcher.code import code_store
 from launcher.config.schema import REACH, SlurmCluster, annotation_of
 from launcher.errors import Unavailable, UsageError
 from launcher.plan import Plan
+from launcher.probe import gpu_locks, job_environment
 from launcher.queues import Seen
 from launcher.runs import ownership, store
 from launcher.runs.store import Run
@@ -111,8 +112,8 @@ def _check_place(plan: Plan) -> None:
     if plan.queue == "direct" and plan.container is None and not Path(plan.python).exists():
         raise UsageError(f"the Python that {plan.run_id} ran with is gone ({plan.python}); start it anew")
     if plan.gpu_pool and not plan.wait_gpus:
-        pool = [each for each in gpus.look() if each.uuid in plan.gpu_pool]
-        why = gpus.refusal(plan.gpus, pool, plan.host)
+        pool = [each for each in gpu_locks.look() if each.uuid in plan.gpu_pool]
+        why = gpu_locks.refusal(plan.gpus, pool, plan.host)
         if why:
             raise Unavailable(why)
     if plan.cluster["kind"] == "slurm":

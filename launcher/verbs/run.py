@@ -11,10 +11,10 @@ from launcher import experiments, interrupts
 from launcher.config import request
 from launcher.config.schema import Launch, LocalCluster
 from launcher.config.spec import JobSpec
-from launcher.facts import Facts
 from launcher.plan import Plan, resolve
 from launcher.plan_summary import resources
-from launcher.probe import code_files, probe_each
+from launcher.probe.facts import Facts
+from launcher.probe.host import code_files, probe_each
 from launcher.runs import address as addresses
 from launcher.runs import run_ids
 from launcher.submission import submit

@@ -15,13 +15,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from launcher import execute, interactive, job_environment, queues
+from launcher import execute, interactive, queues
 from launcher import plan as plans
 from launcher.code import code_store
 from launcher.config import request
 from launcher.config.request import Words
 from launcher.errors import Unavailable, UsageError
 from launcher.plan import Plan, resolve
+from launcher.probe import job_environment
 from launcher.runs import address as addresses
 from launcher.runs import ownership, store
 from launcher.runs.address import Address
@@ -157,7 +158,7 @@ def _forwarded(words: list[str]) -> Port | None:
 
 def _of_job(words: Words) -> Place:
     """A terminal for a job that would be started with these words."""
-    from launcher.probe import code_files, probe
+    from launcher.probe.host import code_files, probe
 
     asked = request.compose(words)
     specs = request.understand(asked)

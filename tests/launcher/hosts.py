@@ -9,7 +9,7 @@ from launcher.config.compose import cells
 from launcher.config.hydra_loader import Composer
 from launcher.config.parse import parse
 from launcher.config.spec import JobSpec, make
-from launcher.facts import Code, Facts, Gpu
+from launcher.probe.facts import Code, Facts, Gpu
 
 EMPTY = hashlib.sha256().hexdigest()
 """The digest of a snapshot without files."""

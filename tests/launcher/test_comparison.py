@@ -23,7 +23,7 @@ from launcher.config.spec import JobSpec, make
 from launcher.contained import ContainerPlan
 from launcher.errors import UsageError
 from launcher.plan import Plan, resolve
-from launcher.probe import probe_each
+from launcher.probe.host import probe_each
 from launcher.runs import store
 from launcher.runs.states import State
 from launcher.runs.store import Run

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from launcher.errors import LauncherError
-from launcher.facts import Facts
 from launcher.plan import from_json, resolve, to_json
+from launcher.probe.facts import Facts
 from launcher.script import render
 from launcher.verbs.resume import changes
 from tests.launcher.contained.test_text import with_containers

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from launcher import examining
 from launcher.diagnosis import of_host, of_slurm
-from launcher.examining import Host
-from launcher.facts import Facts
+from launcher.probe import health
+from launcher.probe.facts import Facts
+from launcher.probe.health import Host
 from tests.launcher.contained.test_text import RUNTIMES, with_containers
 from tests.launcher.hosts import LAPTOP, TWO_A100, spec_of
 from tests.launcher.slurm.test_text import CLUSTER, LOGIN
@@ -234,7 +234,7 @@ def test_a_closed_partition_is_a_problem_and_missing_accounting_advice() -> None
 
 
 def test_this_machine_can_be_looked_at(tmp_path: Any) -> None:
-    seen = examining.look(str(tmp_path / "not" / "there"))
+    seen = health.look(str(tmp_path / "not" / "there"))
     assert seen.bash >= (4, 2)
     assert seen.lacking == ()
     assert seen.memory_mib > 100

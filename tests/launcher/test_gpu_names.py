@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from launcher import gpu_names
+from launcher.probe import gpu_names
 
 
 @pytest.mark.parametrize(

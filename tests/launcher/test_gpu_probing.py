@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from launcher import gpu_probing
-from launcher.facts import Gpu
+from launcher.probe import gpu_probing
+from launcher.probe.facts import Gpu
 
 UNKNOWN = """case "$1" in *%s*) echo 'Field "%s" is not a valid field to query.'; exit 2;; esac"""
 R450 = f"{UNKNOWN}\n" % ("compute_cap", "compute_cap")

@@ -17,12 +17,13 @@ from typing import Any
 
 import pytest
 
-from launcher import execute, gpu_probing, gpus, starting, stopping, submission
+from launcher import execute, starting, stopping, submission
 from launcher.__main__ import main
 from launcher.errors import Unavailable, UsageError
-from launcher.facts import Facts
-from launcher.gpus import Seen
 from launcher.plan import Plan, resolve
+from launcher.probe import gpu_locks, gpu_probing
+from launcher.probe.facts import Facts
+from launcher.probe.gpu_locks import Seen
 from launcher.runs import processes, store
 from launcher.runs.store import Run
 from launcher.verbs.plan import summary
@@ -106,12 +107,12 @@ def kill(shell: int, run: str) -> None:
 
 
 def nobody_is_on_any() -> bool:
-    return {each.holder for each in gpus.look()} == {""}
+    return {each.holder for each in gpu_locks.look()} == {""}
 
 
 def test_a_driver_that_hangs_is_not_waited_for_for_ever(cards: FakeGpus) -> None:
     (cards.folder / "nvidia-smi").write_text("#!/bin/sh\nexec sleep 60\n")
-    look = gpus.LOOK.replace(f"timeout {gpus.ANSWER_SECONDS} ", "timeout 0.2 ")
+    look = gpu_locks.LOOK.replace(f"timeout {gpu_locks.ANSWER_SECONDS} ", "timeout 0.2 ")
     assert subprocess.run(["bash", "-c", f"{look}\ngpu_look"], timeout=30).returncode != 0
 
 
@@ -167,7 +168,7 @@ def test_many_at_once_never_share_a_gpu_and_none_that_could_have_one_is_refused(
         for each in folders
     ]
     until(lambda: sum(each.poll() is not None for each in started) == 3)
-    assert [each.returncode for each in started if each.returncode is not None] == [gpus.REFUSED] * 3
+    assert [each.returncode for each in started if each.returncode is not None] == [gpu_locks.REFUSED] * 3
     assert sorted(seen(folder) for folder, each in zip(folders, started, strict=True) if each.returncode is None) == [
         "0",
         "1",
@@ -220,7 +221,7 @@ def test_a_trainer_that_outlives_its_killed_shell_keeps_its_gpu(bench: Bench) ->
     seen(folder)
     os.kill(store.read_if_whole(folder / "status.json")["process"]["pid"], signal.SIGKILL)
     until(lambda: state(folder).name == "lost")
-    assert [bool(each.holder) for each in gpus.look()] == [False, True, False]
+    assert [bool(each.holder) for each in gpu_locks.look()] == [False, True, False]
     assert stopping.kill(folder) == ""
     until(nobody_is_on_any)
 
@@ -250,7 +251,7 @@ def test_memory_in_use_without_a_process_counts_unless_a_display_hangs_there(ben
 def test_a_driver_that_knows_no_displays_is_asked_without_them(bench: Bench, cards: FakeGpus) -> None:
     (cards.folder / "old").touch()
     cards.use(0, 7000)
-    assert [bool(each.holder) for each in gpus.look()] == [True, False, False]
+    assert [bool(each.holder) for each in gpu_locks.look()] == [True, False, False]
 
 
 def test_a_stranger_who_came_after_the_plan_is_seen_at_the_start(bench: Bench, cards: FakeGpus) -> None:
@@ -323,13 +324,13 @@ def test_another_users_lock_is_seen_and_can_be_taken_over_once_it_is_let_go(
     open_cards: FakeGpus, testbed: Testbed
 ) -> None:
     (uuid,) = open_cards.uuids
-    text = f"set -u\n{gpus.LOOK}\n{gpus.TAKE}\ngpu_take 1 {uuid} their-run && echo taken && read -r _"
+    text = f"set -u\n{gpu_locks.LOOK}\n{gpu_locks.TAKE}\ngpu_take 1 {uuid} their-run && echo taken && read -r _"
     argv = testbed.as_user(["bash", "-c", text], {"PATH": os.environ["PATH"]})
     theirs = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert theirs.stdout is not None
     assert theirs.stdin is not None
     assert theirs.stdout.readline() == "taken\n"
-    assert f"held by {testbed.user.name} (run their-run) since" in gpus.look()[0].holder
+    assert f"held by {testbed.user.name} (run their-run) since" in gpu_locks.look()[0].holder
     theirs.communicate("\n", timeout=20)
     mine = subprocess.run(["bash", "-c", text.replace("their-run", "mine")], input="\n", capture_output=True, text=True)
     assert (mine.stdout, mine.stderr) == ("taken\n", "")
@@ -341,10 +342,12 @@ def test_another_users_lock_is_seen_and_can_be_taken_over_once_it_is_let_go(
 def test_a_lock_file_that_is_a_link_to_somewhere_else_is_not_followed(cards: FakeGpus, tmp_path: Path) -> None:
     victim = tmp_path / "victim"
     victim.write_text("precious")
-    link = Path(subprocess.run(["bash", "-c", f"{gpus.LOOK}\ngpu_folder"], capture_output=True, text=True).stdout[:-1])
+    link = Path(
+        subprocess.run(["bash", "-c", f"{gpu_locks.LOOK}\ngpu_folder"], capture_output=True, text=True).stdout[:-1]
+    )
     link = link.with_name(f"{link.name}-{cards.uuids[0]}")
     link.symlink_to(victim)
-    text = f"set -u\n{gpus.LOOK}\n{gpus.TAKE}\ngpu_take 1 {cards.uuids[0]} run"
+    text = f"set -u\n{gpu_locks.LOOK}\n{gpu_locks.TAKE}\ngpu_take 1 {cards.uuids[0]} run"
     assert subprocess.run(["bash", "-c", text], capture_output=True).returncode == 1
     assert victim.read_text() == "precious"
 
@@ -362,4 +365,4 @@ def test_wait_gpus_is_refused_where_a_scheduler_queues() -> None:
 def test_who_is_on_a_gpu_is_a_fact_that_a_plan_can_be_made_from_elsewhere() -> None:
     lines = ["0 GPU-a ", "1 GPU-b held by mei (run x) since 2026-01-02T03:04:05Z", ""]
     held = "held by mei (run x) since 2026-01-02T03:04:05Z"
-    assert gpus.parse(lines) == [Seen(index=0, uuid="GPU-a"), Seen(index=1, uuid="GPU-b", holder=held)]
+    assert gpu_locks.parse(lines) == [Seen(index=0, uuid="GPU-a"), Seen(index=1, uuid="GPU-b", holder=held)]

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from launcher import job_environment
 from launcher.__main__ import main
 from launcher.errors import UsageError
+from launcher.probe import job_environment
 from launcher.runs import store
 from launcher.verbs import shell
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from launcher.errors import UsageError
-from launcher.facts import Facts
 from launcher.plan import Plan, from_json, resolve, to_json
 from launcher.plan_summary import summary
+from launcher.probe.facts import Facts
 from launcher.script import render
 from launcher.trainer_command import command
 from tests import golden

@@ -5,8 +5,8 @@ import dataclasses
 import pytest
 
 from launcher.errors import UsageError
-from launcher.facts import Facts
 from launcher.plan import resolve
+from launcher.probe.facts import Facts
 from tests.launcher.hosts import LAPTOP, TWO_A100, TWO_V100, gpu, spec_of
 
 ONE_V100 = dataclasses.replace(TWO_V100, gpus=TWO_V100.gpus[:1])

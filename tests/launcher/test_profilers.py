@@ -7,8 +7,8 @@ import dataclasses
 import pytest
 
 from launcher.errors import UsageError
-from launcher.facts import Facts
 from launcher.plan import Plan, resolve
+from launcher.probe.facts import Facts
 from launcher.script import render
 from launcher.trainer_command import command
 from tests.launcher.contained.test_text import with_containers

@@ -11,8 +11,8 @@ import pytest
 from containers.runtime import Runtime
 from launcher import published_text, script
 from launcher.errors import UsageError
-from launcher.facts import ContainerFacts, Facts
 from launcher.plan import Plan, resolve
+from launcher.probe.facts import ContainerFacts, Facts
 from launcher.trainer_command import command
 from launcher.verbs import plan as plan_verb
 from launcher.verbs.plan import describe

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher import pythons
+from launcher.probe import pythons
 
 
 @pytest.mark.parametrize(

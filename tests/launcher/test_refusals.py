@@ -13,11 +13,12 @@ from typing import Any
 
 import pytest
 
-from launcher import execute, probe
+from launcher import execute
 from launcher.__main__ import main
 from launcher.config.hydra_loader import conf_folder
 from launcher.errors import UsageError
 from launcher.plan import resolve
+from launcher.probe import host
 from launcher.runs import store
 from tests.launcher.hosts import LAPTOP, spec_of
 from tests.launcher.run_folders import NAME
@@ -50,7 +51,7 @@ def test_a_user_without_a_name_is_a_number(monkeypatch: pytest.MonkeyPatch) -> N
         raise KeyError("getpwuid(): uid not found")
 
     monkeypatch.setattr("getpass.getuser", nobody)
-    assert probe.probe([spec_of("amp=o2")]).user == str(os.getuid())
+    assert host.probe([spec_of("amp=o2")]).user == str(os.getuid())
 
 
 def test_a_home_that_nobody_knows_is_said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -69,7 +70,7 @@ def test_a_run_root_behind_a_closed_door_is_not_writable() -> None:
         child = os.fork()
         if not child:
             os.setresuid(65534, 65534, 65534)
-            os._exit(0 if f"{closed} is not writable for" in probe._run_root_problem(closed / "runs", False) else 1)
+            os._exit(0 if f"{closed} is not writable for" in host._run_root_problem(closed / "runs", False) else 1)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     finally:
         closed.rmdir()

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 import launcher
-from launcher.facts import Facts, Script
 from launcher.interactive import script as shell_script
 from launcher.plan import Plan, resolve
+from launcher.probe.facts import Facts, Script
 from launcher.script import render
 from launcher.template import fill
 from recipes.script import Source

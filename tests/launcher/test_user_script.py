@@ -18,9 +18,9 @@ from launcher.code import user_code
 from launcher.config import request
 from launcher.config.spec import JobSpec
 from launcher.errors import UsageError
-from launcher.facts import ContainerFacts, Facts, Script
 from launcher.plan import Plan, from_json, resolve, to_json
-from launcher.probe import code_files, probe
+from launcher.probe.facts import ContainerFacts, Facts, Script
+from launcher.probe.host import code_files, probe
 from launcher.script import render
 from launcher.trainer_command import command
 from recipes.script import Source

@@ -12,9 +12,9 @@ import pytest
 
 from launcher import execute, stopping
 from launcher.__main__ import main
+from launcher.probe.slurm_commands import call
 from launcher.runs import processes, store
 from launcher.runs.store import Run
-from launcher.slurm.commands import call
 from launcher.slurm.jobs import job_of
 from tests.launcher.contained.places import started, until
 from tests.testbed.facts import Testbed

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from launcher.__main__ import main
+from launcher.probe.slurm_commands import call
 from launcher.runs import store
-from launcher.slurm.commands import call
 from launcher.slurm.jobs import job_of
 from tests.containers.registry_server import Registry
 from tests.launcher.contained.places import started, until

@@ -11,8 +11,8 @@ import pytest
 from containers.description import Mount
 from containers.runtime import Runtime
 from launcher.errors import Unavailable, UsageError
-from launcher.facts import ContainerFacts, Facts, Script
 from launcher.plan import Plan, from_json, resolve, to_json
+from launcher.probe.facts import ContainerFacts, Facts, Script
 from launcher.script import render
 from tests import golden
 from tests.launcher.hosts import LAPTOP, TWO_A100, gpu, spec_of

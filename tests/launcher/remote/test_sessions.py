@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from launcher.remote.sessions import ends_at_logout
+from launcher.probe.logind import ends_at_logout
 
 
 @pytest.mark.parametrize(

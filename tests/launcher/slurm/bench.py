@@ -12,7 +12,7 @@ from typing import Any
 from launcher import queues
 from launcher.code import code_store
 from launcher.plan import Plan, resolve
-from launcher.probe import code_files, probe
+from launcher.probe.host import code_files, probe
 from launcher.runs import store
 from launcher.runs.states import State
 from launcher.runs.store import Run

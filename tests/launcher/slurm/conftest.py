@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from launcher import queues
+from launcher.probe.slurm_commands import call
 from launcher.runs import store
-from launcher.slurm.commands import call
 from tests.launcher.slurm.bench import Bench
 from tests.launcher.slurm.trainers import Moments, Trainers, undisturbed
 from tests.testbed.facts import Testbed

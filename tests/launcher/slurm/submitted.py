@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from launcher.slurm.commands import call
+from launcher.probe.slurm_commands import call
 from tests.launcher.slurm.bench import ended, job_of
 from tests.testbed.facts import Testbed
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from launcher import comparison
 from launcher.comparison import Compare
 from launcher.plan import Plan
+from launcher.probe.slurm_commands import call
 from launcher.runs import store
-from launcher.slurm.commands import call
 from tests.launcher.slurm.bench import Bench, ended, job_of, until
 from tests.launcher.test_comparison import TRAINER
 

@@ -18,11 +18,11 @@ from pathlib import Path
 import pytest
 
 from launcher import execute, stopping
-from launcher.probe import code_files
+from launcher.probe.host import code_files
+from launcher.probe.slurm_commands import call
 from launcher.runs import store
 from launcher.runs.states import SILENT
 from launcher.runs.store import Run
-from launcher.slurm.commands import call
 from tests.launcher.slurm.bench import Bench, ended, job_of, state, until
 from tests.launcher.slurm.trainers import (
     EVERY,

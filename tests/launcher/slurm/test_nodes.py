@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from launcher import execute, submission, summary, telemetry
-from launcher.probe import code_files
+from launcher.probe.host import code_files
 from launcher.runs import store
 from tests.launcher.slurm.bench import ended, job_of, until
 from tests.launcher.slurm.trainers import (

@@ -17,12 +17,12 @@ import pytest
 from launcher import stopping
 from launcher.errors import Unavailable, UsageError
 from launcher.execute import execute
+from launcher.probe import slurm_probing
+from launcher.probe.slurm_commands import call
+from launcher.probe.slurm_probing import probe as probe_slurm
 from launcher.runs import store
 from launcher.runs.store import Run
-from launcher.slurm import probing
-from launcher.slurm.commands import call
 from launcher.slurm.executor import SlurmExecutor
-from launcher.slurm.probing import probe as probe_slurm
 from launcher.verbs import ls
 from tests.launcher.slurm.bench import Bench, ended, job_of, state, until
 from tests.testbed.facts import Testbed
@@ -115,7 +115,7 @@ def test_a_sweep_larger_than_the_clusters_arrays_is_chunked(bench: Bench, monkey
     bench.lay_code(plans[0])
     executor = SlurmExecutor()
     small = dataclasses.replace(probe_slurm(), max_array_size=2)
-    monkeypatch.setattr(probing, "probe", lambda: small)
+    monkeypatch.setattr(slurm_probing, "probe", lambda: small)
     with executor.batch():
         submitted = [executor.submit(execute, each) for each in plans]
     arrays = {job_of(Path(each.job_id)).partition("_")[0] for each in submitted}

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from launcher.probe.slurm_commands import call
 from launcher.runs import store
 from launcher.runs.states import State
-from launcher.slurm.commands import call
 from tests.launcher.slurm.bench import ended, job_of, state, until
 from tests.launcher.slurm.submitted import Submitted, all_submitted
 from tests.testbed.facts import Testbed

@@ -9,12 +9,13 @@ import pytest
 
 from launcher.config import slurm_units
 from launcher.errors import UsageError
-from launcher.facts import Facts, Partition, Script, SlurmFacts
 from launcher.plan import Plan, resolve
+from launcher.probe import slurm_probing
+from launcher.probe.facts import Facts, Partition, Script, SlurmFacts
 from launcher.runs.states import judge
 from launcher.runs.store import Files
 from launcher.script import array, render
-from launcher.slurm import jobs, probing, queue
+from launcher.slurm import jobs, queue
 from launcher.slurm.header import header, shape
 from launcher.slurm.jobs import Row, job_of
 from launcher.slurm.shared import Answer
@@ -112,7 +113,7 @@ def test_facts_are_read_from_what_the_programs_print() -> None:
         "gpu*|up|infinite|16+|gpu:a100:8|n2|1|131072+",
         "short|down|5:00|8|(null)|n1|1|131072",
     ]
-    facts = probing.read(settings + "AccountingStorageType   = accounting_storage/slurmdbd\n", rows, "n1", {})
+    facts = slurm_probing.read(settings + "AccountingStorageType   = accounting_storage/slurmdbd\n", rows, "n1", {})
     assert facts.partitions[0] == partition(
         "gpu", default=True, gpus_per_node=8, cpus_per_node=16, gpu_types=("", "a100")
     )

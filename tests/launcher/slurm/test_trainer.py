@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from launcher.probe.slurm_commands import call
 from launcher.runs import store
-from launcher.slurm.commands import call
 from tests.launcher.slurm.bench import job_of, state, until
 from tests.launcher.slurm.trainers import (
     EVERY,

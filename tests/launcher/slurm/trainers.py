@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from launcher.plan import Plan, resolve
-from launcher.probe import code_files, probe
+from launcher.probe.host import code_files, probe
+from launcher.probe.slurm_commands import call
 from launcher.runs import store
-from launcher.slurm.commands import call
 from launcher.slurm.jobs import listed
 from launcher.slurm.shared import Answer
 from launcher.submission import submit

@@ -15,8 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from launcher import gpus, stopping
+from launcher import stopping
 from launcher.__main__ import main
+from launcher.probe import gpu_locks
 from tests.launcher import fake_gpus, terminal
 from tests.launcher.run_folders import until
 from tests.launcher.terminal import Terminal
@@ -107,12 +108,12 @@ def test_it_holds_the_gpus_it_has_while_it_is_open(
     monkeypatch.setenv("PATH", f"{cards.folder}:{os.environ['PATH']}")
     shell = opened("gpus=1", "batch=128", "device=cpu")
     assert shell.ask("echo $CUDA_VISIBLE_DEVICES") == "0"
-    assert "(run shell) since" in gpus.look()[0].holder
+    assert "(run shell) since" in gpu_locks.look()[0].holder
     second = opened("visible_gpus=[0]")
     second.expect(r"error: GPUs asked for on .*: 1, free: 0; GPU 0: held by \w+ \(run shell\) since")
     assert second.wait() == 3
     shell.hang_up()
-    until(lambda: [each.holder for each in gpus.look()] == ["", ""])
+    until(lambda: [each.holder for each in gpu_locks.look()] == ["", ""])
     cards.close()
 
 

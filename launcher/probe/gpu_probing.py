@@ -8,8 +8,8 @@ import shutil
 import subprocess
 from collections.abc import Iterable, Sequence
 
-from launcher import gpu_names
-from launcher.facts import Gpu
+from launcher.probe import gpu_names
+from launcher.probe.facts import Gpu
 
 _FIELDS = ("index", "uuid", "name", "memory.total", "driver_version", "compute_cap", "mig.mode.current")
 _YOUNG = ("compute_cap", "mig.mode.current")
@@ -47,9 +47,9 @@ def listed() -> tuple[tuple[Gpu, ...], str]:
 
 def with_holders(found: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
     """The same GPUs, with who is on them."""
-    from launcher import gpus
+    from launcher.probe import gpu_locks
 
-    holders = {each.uuid: each.holder for each in gpus.look()} if found else {}
+    holders = {each.uuid: each.holder for each in gpu_locks.look()} if found else {}
     return tuple(dataclasses.replace(gpu, holder=holders.get(gpu.uuid, "")) for gpu in found)
 
 

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 from launcher.config import slurm_units
 from launcher.errors import Unavailable
-from launcher.facts import Partition, SlurmFacts
-from launcher.slurm.commands import adopt_login_path, call, complaint
+from launcher.probe.facts import Partition, SlurmFacts
+from launcher.probe.slurm_commands import adopt_login_path, call, complaint
 
 STANDARD_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _SETTING = re.compile(r"^(\w+)\s+=\s(.*)$", re.MULTILINE)

@@ -13,14 +13,15 @@ from pathlib import Path
 from typing import Any
 
 import recipes
-from launcher import gpu_probing, job_environment, profilers, pythons, user_script
+from launcher import profilers, user_script
 from launcher.code import snapshot, user_code
 from launcher.config.paths import expanded
 from launcher.config.schema import SlurmCluster
 from launcher.config.spec import JobSpec
 from launcher.errors import Unavailable, UsageError
-from launcher.facts import Code, ContainerFacts, Facts, Script, SlurmFacts
-from launcher.remote.sessions import ends_at_logout
+from launcher.probe import gpu_probing, job_environment, pythons
+from launcher.probe.facts import Code, ContainerFacts, Facts, Script, SlurmFacts
+from launcher.probe.logind import ends_at_logout
 from launcher.runs import address as addresses
 from launcher.runs import admit, ownership
 from launcher.runs.admit import Refused
@@ -242,7 +243,7 @@ def _user() -> str:
 
 
 def _slurm() -> SlurmFacts:
-    from launcher.slurm.probing import probe as probe_slurm
+    from launcher.probe.slurm_probing import probe as probe_slurm
 
     return probe_slurm()
 
