@@ -11,9 +11,10 @@ from pathlib import Path
 from benchmarks.measure import Measured, by_turns
 from benchmarks.places import testbed
 from containers.words import fill
-from launcher import contained, execute, trainer_command
+from launcher import execute, trainer_command
 from launcher.config import request
-from launcher.plan import Plan, resolve
+from launcher.plan import container
+from launcher.plan.resolve import Plan, resolve
 from launcher.probe.host import code_files, probe
 
 ROUNDS = 30
@@ -66,8 +67,8 @@ def _by_script(plan: Plan) -> float:
 def _by_hand(plan: Plan) -> float:
     folder = execute.prepare(plan, code_files())
     bound = plan.bind(folder.name)
-    wrapped = contained.wrapped(bound, trainer_command.command(bound))
-    late = {contained.ATTEMPT: "1"}
+    wrapped = container.wrapped(bound, trainer_command.command(bound))
+    late = {container.ATTEMPT: "1"}
     values = fill(wrapped.environment.values(), late)
     environment = {**execute.environment(), **late, **dict(zip(wrapped.environment, values, strict=True))}
     return _first_instruction(fill(wrapped.argv, late), environment, log=folder)

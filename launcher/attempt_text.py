@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from containers.runtime import Wrapped
 from launcher import engine_text, telemetry
-from launcher.plan import Plan
+from launcher.plan.resolve import Plan
 from launcher.probe import job_environment
 from launcher.runs.store import SECRETS
 from launcher.slurm import text as slurm_text

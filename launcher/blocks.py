@@ -6,8 +6,9 @@ import dataclasses
 
 from containers.runtime import Runtime
 from containers.words import Late, Word, to_bash
-from launcher import attempt_text, comparison, contained
-from launcher.plan import Plan
+from launcher import attempt_text, comparison
+from launcher.plan import container
+from launcher.plan.resolve import Plan
 from launcher.template import fill
 
 COMMAND = "blocks"
@@ -105,7 +106,7 @@ def _conclusion(plan: Plan) -> list[str]:
         return ['cd "$RUN" || exit 1', f'PYTHONPATH="$RUN/{LAUNCHER}" {" ".join(map(to_bash, argv))}']
     from containers.runtimes import wrap  # which jobs without a container do without
 
-    described = contained.describe(dataclasses.replace(plan, nodes=1, secrets={}), argv)
+    described = container.describe(dataclasses.replace(plan, nodes=1, secrets={}), argv)
     described = dataclasses.replace(
         described,
         environment={**described.environment, "PYTHONPATH": f"{plan.run_dir}/{LAUNCHER}"},

@@ -24,7 +24,7 @@ from recipes.typed import SettingsError, at_least, fields_of, from_text, plain, 
 
 if TYPE_CHECKING:
     from launcher.config.spec import JobSpec
-    from launcher.plan import Plan
+    from launcher.plan.resolve import Plan
 
 PREFIX = "compare."
 ENOUGH = 5

@@ -11,12 +11,13 @@ from typing import Literal
 
 from containers import find
 from containers.runtime import ALIASES
-from launcher import human, needs
+from launcher import human
 from launcher.config.schema import SlurmCluster
 from launcher.config.spec import JobSpec
+from launcher.plan import requirements
+from launcher.plan.slurm_check import find_partition
 from launcher.probe.facts import Facts, Gpu
 from launcher.probe.health import Host
-from launcher.slurm.check import find_partition
 from recipes.typed import SettingsError
 
 Level = Literal["ok", "advice", "problem"]
@@ -138,7 +139,7 @@ def _python(facts: Facts, spec: JobSpec) -> Iterator[Finding]:
         yield problem("python", f"{said}, and not {framework}", f"pip install {framework} there, or say python=")
     else:
         yield ok("python", said)
-        said, mend = needs.build_problem(framework, facts.packages[framework], facts.gpus)
+        said, mend = requirements.build_problem(framework, facts.packages[framework], facts.gpus)
         if said and spec.training.device != "cpu" and spec.launch.gpus != 0:
             yield problem("cuda", said, mend)
 

@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import launcher
-from launcher import blocks, contained, script
-from launcher import plan as plans
+from launcher import blocks, script
 from launcher.code import code_store, snapshot
 from launcher.errors import LauncherError, UsageError, of_system
-from launcher.plan import PLACEHOLDER, Plan
+from launcher.plan import container
+from launcher.plan import resolve as plans
+from launcher.plan.resolve import PLACEHOLDER, Plan
 from launcher.probe import job_environment
 from launcher.probe.facts import Code
 from launcher.runs import ownership, run_ids, store
@@ -74,7 +75,7 @@ def prepare(
 
 def _check_cache(plan: Plan) -> None:
     """Refuse another user's folder for what outlives containers, where jobs find their HOME. Raises `UsageError`."""
-    cache = plan.own_folder(contained.CACHE)
+    cache = plan.own_folder(container.CACHE)
     if plan.container is not None and os.path.lexists(cache) and not ownership.is_mine(cache, plan.run_root):
         raise UsageError(f"{cache} is another user's, and would be the HOME of your containers; name another run_root")
 

@@ -18,7 +18,7 @@ from launcher import execute as executing
 from launcher import queues, starting, stopping
 from launcher.errors import LauncherError
 from launcher.execute import execute
-from launcher.plan import PLACEHOLDER, Plan
+from launcher.plan.resolve import PLACEHOLDER, Plan
 from launcher.runs import store
 from launcher.runs.store import Run
 
@@ -143,7 +143,7 @@ def _plan(submission: DelayedSubmission) -> Plan:
         raise TypeError("this executor runs plans: submit(launcher.execute.execute, plan)")
     (plan,) = submission.args
     if not isinstance(plan, Plan):
-        raise TypeError(f"execute takes a launcher.plan.Plan, not {type(plan).__name__}")
+        raise TypeError(f"execute takes a launcher.plan.resolve.Plan, not {type(plan).__name__}")
     return plan
 
 

@@ -16,9 +16,9 @@ from containers.description import Container, Mount
 from containers.devices import JOB_GPUS, needs_job_gpus
 from containers.runtimes import wrap
 from containers.words import Word, to_bash
-from launcher import contained
 from launcher.code import code_store
-from launcher.plan import PLACEHOLDER, Plan
+from launcher.plan import container as plan_container
+from launcher.plan.resolve import PLACEHOLDER, Plan
 from launcher.probe import gpu_locks, job_environment
 from launcher.slurm.header import resources
 from launcher.template import fill
@@ -172,7 +172,7 @@ def _start(plan: Plan, token: str) -> str:
 
 
 def _container(plan: Plan, token: str) -> Container:
-    described = contained.describe(plan, ("/bin/sh", "-c", _INSIDE))
+    described = plan_container.describe(plan, ("/bin/sh", "-c", _INSIDE))
     of_run = plan.run_id != PLACEHOLDER
     hidden = ("LAUNCHER_RUN_ID",) if of_run else ("LAUNCHER_RUN_ID", "LAUNCHER_SPEC")
     root = Mount(source=plan.run_root, target=plan.run_root)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from launcher import comparison, human
 from launcher.comparison import Published, PublishedArm
-from launcher.plan import Plan
+from launcher.plan.resolve import Plan
 from launcher.tables import table
 
 _COLUMNS = {

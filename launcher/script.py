@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from containers.words import to_bash
 from launcher import attempt_text, blocks, engine_text, telemetry, trainer_command
-from launcher.plan import Plan
+from launcher.plan.resolve import Plan
 from launcher.probe import gpu_locks, job_environment
 from launcher.slurm import header as slurm_header
 from launcher.slurm import text as slurm_text

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from launcher import execute, interrupts, starting
-from launcher.plan import Plan
+from launcher.plan.resolve import Plan
 from launcher.probe.facts import Facts
 from launcher.runs import store
 

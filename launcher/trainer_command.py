@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from containers.devices import JOB_GPUS, needs_job_gpus
 from containers.runtime import Wrapped
 from containers.words import Late, Word, to_bash
-from launcher import blocks, contained, engine_text, profilers
-from launcher.plan import Plan
+from launcher import blocks, engine_text, profilers
+from launcher.plan import container
+from launcher.plan.resolve import Plan
 
 NODES = {"torch": "recipes.torch_.node", "tensorflow": "recipes.tensorflow_.node"}
 """Modules that make what they start a part of a job on several nodes."""
@@ -81,7 +82,7 @@ def outliving(plan: Plan) -> Wrapped | None:
     """The container where it isn't a child of the script."""
     if plan.container is None or plan.arms or plan.container.runtime.kind not in ("docker", "podman"):
         return None
-    return contained.wrapped(plan, command(plan))
+    return container.wrapped(plan, command(plan))
 
 
 def is_pyxis(plan: Plan) -> bool:
@@ -101,7 +102,7 @@ def _start_in_place(plan: Plan) -> list[str]:
     argv = command(plan)
     if plan.container.runtime.kind == "pyxis" and plan.nodes > 1:
         argv = _read_inside(argv)
-    wrapped = contained.wrapped(plan, argv)
+    wrapped = container.wrapped(plan, argv)
     slurm_gives = plan.queue == "slurm" and needs_job_gpus(plan.container.devices, plan.container.runtime.kind)
     lines = [JOB_GPUS.replace("\n", "\n  ")] if slurm_gives else []
     bare = plan.script is not None and plan.script.bare and not plan.script.workdir

@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import recipes
-from launcher import profilers, user_script
+from launcher import profilers
 from launcher.code import snapshot, user_code
 from launcher.config.paths import expanded
 from launcher.config.schema import SlurmCluster
 from launcher.config.spec import JobSpec
 from launcher.errors import Unavailable, UsageError
+from launcher.plan import user_script
 from launcher.probe import gpu_probing, job_environment, pythons
 from launcher.probe.facts import Code, ContainerFacts, Facts, Script, SlurmFacts
 from launcher.probe.logind import ends_at_logout

@@ -21,7 +21,7 @@ from launcher import execute
 from launcher.code import snapshot
 from launcher.config.paths import expanded
 from launcher.errors import LauncherError
-from launcher.plan import Plan, to_json
+from launcher.plan.resolve import Plan, to_json
 from launcher.probe.facts import Facts
 from launcher.remote.host import Host, Lost, Unreachable, connect, nothing
 from launcher.remote.looking import confirm

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from launcher import execute, submission
-from launcher import plan as plans
 from launcher.code import code_store
 from launcher.errors import UsageError, of_system
-from launcher.plan import Plan
+from launcher.plan import resolve as plans
+from launcher.plan.resolve import Plan
 from launcher.probe import job_environment
 from launcher.remote.handing_over import unpacked
 from launcher.runs import ownership, store

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import launcher
 from containers.words import to_bash
-from launcher.plan import Plan
+from launcher.plan.resolve import Plan
 from launcher.slurm.header import header
 
 

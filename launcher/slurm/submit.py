@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from launcher import interrupts, script
-from launcher import plan as plans
 from launcher.errors import LauncherError, UsageError
-from launcher.plan import Plan
+from launcher.plan import resolve as plans
+from launcher.plan.resolve import Plan
 from launcher.probe import slurm_probing
 from launcher.probe.slurm_commands import call, complaint, environment
 from launcher.runs import ownership, processes, run_ids, store

@@ -14,7 +14,7 @@ from launcher.config.request import Words
 from launcher.config.spec import JobSpec
 from launcher.errors import LauncherError, of_each
 from launcher.experiments import Asked
-from launcher.plan import Plan, resolve
+from launcher.plan.resolve import Plan, resolve
 from launcher.probe.facts import Facts
 from launcher.probe.host import probe_each
 from launcher.verbs.run import hand_over_and_follow
@@ -131,7 +131,7 @@ def _label(spec: JobSpec) -> str:
 def describe(whole: Plan) -> list[str]:
     """The plan of a comparison in words: its arms, its blocks, and the scripts."""
     from launcher import published_table, script
-    from launcher.plan_summary import summary
+    from launcher.plan.plan_summary import summary
     from launcher.tables import table
 
     how = whole.comparison

@@ -15,7 +15,7 @@ from launcher.config.schema import SlurmCluster
 from launcher.config.spec import JobSpec
 from launcher.diagnosis import Finding, advice, of_host, of_slurm, ok, problem
 from launcher.errors import LauncherError
-from launcher.plan import Plan, resolve
+from launcher.plan.resolve import Plan, resolve
 from launcher.probe import health
 from launcher.probe.facts import Facts
 from launcher.probe.host import code_files, probe

@@ -8,16 +8,17 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from launcher import experiments, published_text, script, trainer_command, user_script
+from launcher import experiments, script, trainer_command
 from launcher.config import request
 from launcher.config.request import Words
 from launcher.config.schema import SlurmCluster
 from launcher.config.spec import JobSpec
 from launcher.errors import LauncherError, UsageError
 from launcher.experiments import Asked
-from launcher.origins import Origin, origins
-from launcher.plan import Plan, resolve, to_json
-from launcher.plan_summary import summary
+from launcher.plan import published_text, user_script
+from launcher.plan.plan_summary import summary
+from launcher.plan.provenance import Origin, origins
+from launcher.plan.resolve import Plan, resolve, to_json
 from launcher.probe.facts import Facts
 from launcher.probe.host import probe_each
 from launcher.tables import fitted, table, width_of

@@ -12,16 +12,16 @@ from pathlib import Path
 from typing import Any
 
 from launcher import execute, queues, stopping, submission
-from launcher import plan as plans
 from launcher.code import code_store
 from launcher.config.schema import REACH, SlurmCluster, annotation_of
 from launcher.errors import Unavailable, UsageError
-from launcher.plan import Plan
+from launcher.plan import resolve as plans
+from launcher.plan.resolve import Plan
+from launcher.plan.slurm_check import check_numbers
 from launcher.probe import gpu_locks, job_environment
 from launcher.queues import Seen
 from launcher.runs import ownership, store
 from launcher.runs.store import Run
-from launcher.slurm.check import check_numbers
 from launcher.verbs.run import leave, stay
 from recipes import records
 from recipes.typed import SettingsError, build, from_text, nearest, show

@@ -11,8 +11,8 @@ from launcher import experiments, interrupts
 from launcher.config import request
 from launcher.config.schema import Launch, LocalCluster
 from launcher.config.spec import JobSpec
-from launcher.plan import Plan, resolve
-from launcher.plan_summary import resources
+from launcher.plan.plan_summary import resources
+from launcher.plan.resolve import Plan, resolve
 from launcher.probe.facts import Facts
 from launcher.probe.host import code_files, probe_each
 from launcher.runs import address as addresses

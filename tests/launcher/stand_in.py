@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher import execute
-from launcher.plan import Plan, resolve
+from launcher.plan.resolve import Plan, resolve
 from tests.launcher.hosts import LAPTOP, spec_of
 
 # Dumps what it was given, does what BEHAVIOUR says, and leaves a result of its attempt as a trainer does.

@@ -14,15 +14,16 @@ import pytest
 
 from containers.description import User
 from containers.runtime import Runtime
-from launcher import arms, comparison, execute, plan, script
+from launcher import arms, comparison, execute, script
 from launcher.comparison import Compare
 from launcher.config.compose import by_level, cells
 from launcher.config.hydra_loader import Composer
 from launcher.config.parse import parse
 from launcher.config.spec import JobSpec, make
-from launcher.contained import ContainerPlan
 from launcher.errors import UsageError
-from launcher.plan import Plan, resolve
+from launcher.plan import resolve as plan_resolve
+from launcher.plan.container import ContainerPlan
+from launcher.plan.resolve import Plan, resolve
 from launcher.probe.host import probe_each
 from launcher.runs import store
 from launcher.runs.states import State
@@ -232,13 +233,16 @@ def test_nothing_of_one_arms_environment_reaches_another():
 
 def test_its_plan_survives_being_written_and_read():
     made = whole("amp=o0,o2").bind("20260102-030405-brave-otter")
-    assert plan.from_json(json.loads(json.dumps(plan.to_json(made)))) == made
+    assert plan_resolve.from_json(json.loads(json.dumps(plan_resolve.to_json(made)))) == made
     assert made.arms[1].run_dir == "/home/mei/launcher-runs/20260102-030405-brave-otter/arms/01"
     assert made.arms[1].code_dir == made.code_dir
 
 
 def test_the_plan_of_a_plain_run_speaks_of_no_comparison():
-    assert not {"arms", "arm", "comparison", "published"} & plan.to_json(resolve(specs("amp=o2")[0], LAPTOP)).keys()
+    assert (
+        not {"arms", "arm", "comparison", "published"}
+        & plan_resolve.to_json(resolve(specs("amp=o2")[0], LAPTOP)).keys()
+    )
 
 
 def test_arms_in_several_images_that_a_job_would_have_to_fetch_are_refused():

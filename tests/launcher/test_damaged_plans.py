@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from launcher.errors import LauncherError
-from launcher.plan import from_json, resolve, to_json
+from launcher.plan.resolve import from_json, resolve, to_json
 from launcher.probe.facts import Facts
 from launcher.script import render
 from launcher.verbs.resume import changes

@@ -16,7 +16,7 @@ import submitit
 
 from launcher.execute import execute
 from launcher.executors import DirectExecutor
-from launcher.plan import Plan
+from launcher.plan.resolve import Plan
 from launcher.runs import store
 from tests.launcher.stand_in import lay
 

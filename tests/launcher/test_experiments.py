@@ -15,7 +15,7 @@ from launcher import comparison, experiments, published_table
 from launcher.config import request
 from launcher.config.hydra_loader import conf_folder
 from launcher.errors import UsageError
-from launcher.plan import Plan
+from launcher.plan.resolve import Plan
 from launcher.runs import store
 from launcher.verbs import compare
 from launcher.verbs import plan as plan_verb

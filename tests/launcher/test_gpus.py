@@ -20,7 +20,7 @@ import pytest
 from launcher import execute, starting, stopping, submission
 from launcher.__main__ import main
 from launcher.errors import Unavailable, UsageError
-from launcher.plan import Plan, resolve
+from launcher.plan.resolve import Plan, resolve
 from launcher.probe import gpu_locks, gpu_probing
 from launcher.probe.facts import Facts
 from launcher.probe.gpu_locks import Seen

@@ -8,7 +8,7 @@ import subprocess
 import pytest
 
 from launcher import interactive
-from launcher.plan import Plan, resolve
+from launcher.plan.resolve import Plan, resolve
 from launcher.probe.facts import Facts
 from tests.launcher.contained.test_text import CASES, PYXIS_IMAGE, with_containers
 from tests.launcher.hosts import LAPTOP, TWO_A100, spec_of

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from launcher.errors import UsageError
-from launcher.plan import Plan, from_json, resolve, to_json
-from launcher.plan_summary import summary
+from launcher.plan.plan_summary import summary
+from launcher.plan.resolve import Plan, from_json, resolve, to_json
 from launcher.probe.facts import Facts
 from launcher.script import render
 from launcher.trainer_command import command

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from launcher.plan import resolve
-from launcher.plan_summary import resources
+from launcher.plan.plan_summary import resources
+from launcher.plan.resolve import resolve
 from tests.launcher.hosts import LAPTOP, spec_of
 from tests.launcher.slurm.test_text import plan_of
 

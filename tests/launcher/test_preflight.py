@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from launcher.errors import UsageError
-from launcher.plan import resolve
+from launcher.plan.resolve import resolve
 from launcher.probe.facts import Facts
 from tests.launcher.hosts import LAPTOP, TWO_A100, TWO_V100, gpu, spec_of
 

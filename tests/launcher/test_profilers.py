@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from launcher.errors import UsageError
-from launcher.plan import Plan, resolve
+from launcher.plan.resolve import Plan, resolve
 from launcher.probe.facts import Facts
 from launcher.script import render
 from launcher.trainer_command import command

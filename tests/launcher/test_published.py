@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from containers.runtime import Runtime
-from launcher import published_text, script
+from launcher import script
 from launcher.errors import UsageError
-from launcher.plan import Plan, resolve
+from launcher.plan import published_text
+from launcher.plan.resolve import Plan, resolve
 from launcher.probe.facts import ContainerFacts, Facts
 from launcher.trainer_command import command
 from launcher.verbs import plan as plan_verb

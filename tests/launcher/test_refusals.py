@@ -17,7 +17,7 @@ from launcher import execute
 from launcher.__main__ import main
 from launcher.config.hydra_loader import conf_folder
 from launcher.errors import UsageError
-from launcher.plan import resolve
+from launcher.plan.resolve import resolve
 from launcher.probe import host
 from launcher.runs import store
 from tests.launcher.hosts import LAPTOP, spec_of

@@ -13,8 +13,8 @@ import pytest
 from containers.description import User as ContainerUser
 from containers.runtime import Runtime
 from launcher import execute
-from launcher.contained import ContainerPlan
 from launcher.errors import UsageError
+from launcher.plan.container import ContainerPlan
 from launcher.runs import store
 from recipes import run_folder
 from recipes.metrics import Journal

@@ -11,7 +11,7 @@ import pytest
 
 import launcher
 from launcher.interactive import script as shell_script
-from launcher.plan import Plan, resolve
+from launcher.plan.resolve import Plan, resolve
 from launcher.probe.facts import Facts, Script
 from launcher.script import render
 from launcher.template import fill

@@ -18,7 +18,7 @@ from launcher.code import user_code
 from launcher.config import request
 from launcher.config.spec import JobSpec
 from launcher.errors import UsageError
-from launcher.plan import Plan, from_json, resolve, to_json
+from launcher.plan.resolve import Plan, from_json, resolve, to_json
 from launcher.probe.facts import ContainerFacts, Facts, Script
 from launcher.probe.host import code_files, probe
 from launcher.script import render

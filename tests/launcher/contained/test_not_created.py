@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from launcher import execute
-from launcher.plan import resolve
+from launcher.plan.resolve import resolve
 from launcher.runs import store
 from tests.launcher.contained.test_text import with_containers
 from tests.launcher.hosts import LAPTOP, spec_of

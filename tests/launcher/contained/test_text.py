@@ -11,7 +11,7 @@ import pytest
 from containers.description import Mount
 from containers.runtime import Runtime
 from launcher.errors import Unavailable, UsageError
-from launcher.plan import Plan, from_json, resolve, to_json
+from launcher.plan.resolve import Plan, from_json, resolve, to_json
 from launcher.probe.facts import ContainerFacts, Facts, Script
 from launcher.script import render
 from tests import golden

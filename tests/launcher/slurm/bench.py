@@ -11,7 +11,7 @@ from typing import Any
 
 from launcher import queues
 from launcher.code import code_store
-from launcher.plan import Plan, resolve
+from launcher.plan.resolve import Plan, resolve
 from launcher.probe.host import code_files, probe
 from launcher.runs import store
 from launcher.runs.states import State

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from launcher import comparison
 from launcher.comparison import Compare
-from launcher.plan import Plan
+from launcher.plan.resolve import Plan
 from launcher.probe.slurm_commands import call
 from launcher.runs import store
 from tests.launcher.slurm.bench import Bench, ended, job_of, until

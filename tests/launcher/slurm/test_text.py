@@ -9,7 +9,7 @@ import pytest
 
 from launcher.config import slurm_units
 from launcher.errors import UsageError
-from launcher.plan import Plan, resolve
+from launcher.plan.resolve import Plan, resolve
 from launcher.probe import slurm_probing
 from launcher.probe.facts import Facts, Partition, Script, SlurmFacts
 from launcher.runs.states import judge

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from launcher.plan import Plan, resolve
+from launcher.plan.resolve import Plan, resolve
 from launcher.probe.host import code_files, probe
 from launcher.probe.slurm_commands import call
 from launcher.runs import store

@@ -11,7 +11,7 @@ import pytest
 from launcher.__main__ import main
 from launcher.errors import UsageError
 from launcher.executors import DirectExecutor
-from launcher.plan import resolve
+from launcher.plan.resolve import resolve
 from launcher.queues import look
 from launcher.runs.store import Run
 from launcher.summary import elapsed

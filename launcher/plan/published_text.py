@@ -6,9 +6,9 @@ import dataclasses
 from collections.abc import Mapping
 
 from containers.runtime import ALIASES, Runtime
-from launcher import user_script
 from launcher.config.schema import LocalCluster
 from launcher.config.spec import JobSpec
+from launcher.plan import user_script
 from launcher.probe.facts import ContainerFacts, Facts, Gpu
 
 RUNTIMES: Mapping[str, Runtime] = {

@@ -14,15 +14,15 @@ from containers.words import Late, Word
 from launcher.config.schema import SlurmCluster
 from launcher.config.spec import JobSpec
 from launcher.errors import Unavailable
+from launcher.plan import slurm_check
 from launcher.probe import job_environment
 from launcher.probe.facts import Facts
-from launcher.slurm import check as slurm_check
 from recipes.typed import SettingsError
 
 if TYPE_CHECKING:
     from containers.catalogue import Needs
     from containers.runtime import Wrapped
-    from launcher.plan import Plan
+    from launcher.plan.resolve import Plan
 
 CACHE = ".cache"
 """Folder of a run root for what outlives containers: compiled kernels, downloads, the job's HOME."""

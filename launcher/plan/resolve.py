@@ -7,20 +7,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, get_args
 
-from launcher import contained, gpu_choice, needs, preflight, profilers, user_script
+from launcher import profilers
 from launcher.code import code_store
 from launcher.comparison import Compare, Published
 from launcher.config.schema import CLUSTERS, SlurmCluster
 from launcher.config.spec import JobSpec
-from launcher.contained import ContainerPlan
 from launcher.errors import UsageError, placed
+from launcher.plan import advice as plan_advice
+from launcher.plan import container as plan_container
+from launcher.plan import gpu_choice, requirements, slurm_check, user_script
+from launcher.plan.container import ContainerPlan
+from launcher.plan.user_script import ScriptPlan
 from launcher.probe import job_environment
 from launcher.probe.facts import Facts, Gpu
 from launcher.runs import address as addresses
 from launcher.runs import shapes
 from launcher.runs.store import ARMS, SECRETS
-from launcher.slurm import check as slurm_check
-from launcher.user_script import ScriptPlan
 from recipes import levels, script, settings
 from recipes.levels import Framework
 from recipes.recipe import NAMES, find
@@ -222,14 +224,14 @@ def _resolve(spec: JobSpec, facts: Facts) -> Plan:
     capability = _capability(spec, facts, gpus, count)
     dtype = levels.resolve_dtype(training.amp.level, training.amp.dtype, device, capability, training.framework)
     mechanism = _mechanism(spec, facts, device, dtype)
-    preflight.check(spec, gpus, device, capability)
+    plan_advice.check(spec, gpus, device, capability)
     gpu_choice.check_free(spec, facts, gpus, count)
     named = tuple(str(gpu.index) for gpu in gpus) if len(gpus) == count else None
     profilers.check(spec, facts, device)
-    container = contained.choose(spec, facts, named, count)
+    container = plan_container.choose(spec, facts, named, count)
     if container is None:
-        needs.check_python(spec, facts)
-        needs.check_build(spec, facts, gpus if device == "cuda" else ())
+        requirements.check_python(spec, facts)
+        requirements.check_build(spec, facts, gpus if device == "cuda" else ())
     inherited = tuple(
         name
         for name in job_environment.standard(facts.environment)  # another host may say anything
@@ -283,14 +285,14 @@ def _resolve(spec: JobSpec, facts: Facts) -> Plan:
         swept=spec.swept,
         advice=(
             *_advice(spec, facts, count),
-            *contained.advice(spec, facts, count),
-            *preflight.advice(spec, gpus, device, dtype, launch.nodes * devices),
+            *plan_container.advice(spec, facts, count),
+            *plan_advice.advice(spec, gpus, device, dtype, launch.nodes * devices),
             *user_script.advice(spec, facts, count),
             *launch.notes,
         ),
         command=spec.command,
     )
-    contained.check(plan, facts)
+    plan_container.check(plan, facts)
     _check_paths(plan)
     return plan
 
@@ -314,8 +316,8 @@ def _check_place(spec: JobSpec, facts: Facts) -> None:
     if facts.run_root_problem:
         root = spec.launch.run_root
         raise SettingsError(f"run_root={root}: {facts.run_root_problem}; name another folder", "run_root")
-    needs.check_data(spec, facts)
-    needs.check_secrets(spec, facts)
+    requirements.check_data(spec, facts)
+    requirements.check_secrets(spec, facts)
     if isinstance(spec.launch.cluster, SlurmCluster):
         slurm_check.check(spec, facts)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from launcher.config.schema import SlurmCluster
 from launcher.config.spec import JobSpec
 from launcher.errors import Unavailable
+from launcher.plan import slurm_check
 from launcher.probe import gpu_locks as shared_gpus
 from launcher.probe.facts import Facts, Gpu
-from launcher.slurm import check as slurm_check
 from recipes.levels import Device
 from recipes.typed import SettingsError, show
 

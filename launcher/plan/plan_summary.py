@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from launcher.plan import Plan
+from launcher.plan.resolve import Plan
 
 
 def summary(plan: Plan) -> str:

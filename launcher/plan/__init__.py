@@ -1,0 +1,1 @@
+"""JobSpec and Facts to a Plan, pure: GPUs, container, requirements, advice."""
