@@ -11,11 +11,12 @@ from pathlib import Path
 from benchmarks.measure import Measured, by_turns
 from benchmarks.places import testbed
 from containers.words import fill
-from launcher import execute, trainer_command
+from launcher import execute
 from launcher.config import request
 from launcher.plan import container
 from launcher.plan.resolve import Plan, resolve
 from launcher.probe.host import code_files, probe
+from launcher.script import trainer_command
 
 ROUNDS = 30
 # The container's first instruction, which tells when it is run: clocks are the same inside.

@@ -7,8 +7,8 @@ import subprocess
 from pathlib import Path
 
 from benchmarks.measure import Measured, Timing
-from launcher import telemetry
 from launcher.config.schema import Telemetry
+from launcher.script import telemetry
 
 ROUNDS, SECONDS, PAUSE = 5, 1.0, 0.002
 SHARE = 0.005

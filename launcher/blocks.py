@@ -6,10 +6,11 @@ import dataclasses
 
 from containers.runtime import Runtime
 from containers.words import Late, Word, to_bash
-from launcher import attempt_text, comparison
+from launcher import comparison
 from launcher.plan import container
 from launcher.plan.resolve import Plan
-from launcher.template import fill
+from launcher.script import attempt_text
+from launcher.script.template import fill
 
 COMMAND = "blocks"
 

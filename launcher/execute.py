@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import launcher
-from launcher import blocks, script
+from launcher import blocks
 from launcher.code import code_store, snapshot
 from launcher.errors import LauncherError, UsageError, of_system
 from launcher.plan import container
@@ -23,6 +23,7 @@ from launcher.plan.resolve import PLACEHOLDER, Plan
 from launcher.probe import job_environment
 from launcher.probe.facts import Code
 from launcher.runs import ownership, run_ids, store
+from launcher.script import render
 from recipes import records
 
 MAX_NAMES_TRIED = 100
@@ -95,7 +96,7 @@ def write(plan: Plan, folder: Path, passed: Mapping[str, str] | None = None) -> 
     aren't there yet."""
     _lay_environment(plan, folder, passed)
     store.write_json(folder / "plan.json", plans.to_json(plan))
-    _put(folder / "run.sh", script.render(plan).encode(), 0o700)
+    _put(folder / "run.sh", render.render(plan).encode(), 0o700)
     if plan.arms:
         from launcher.remote.archive import archive  # which plain runs do without
 

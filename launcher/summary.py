@@ -145,7 +145,7 @@ def profile_of(result: Mapping[str, Any]) -> str:
 
 def gpus(folder: Path) -> list[tuple[str, str]]:
     """What the run's GPUs did, as they were sampled; nothing where none were."""
-    from launcher import telemetry  # which `ls` of many runs does without
+    from launcher.script import telemetry  # which `ls` of many runs does without
 
     found = telemetry.read(folder)
     parts = []

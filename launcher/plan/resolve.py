@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, get_args
 
-from launcher import profilers
 from launcher.code import code_store
 from launcher.comparison import Compare, Published
 from launcher.config.schema import CLUSTERS, SlurmCluster
@@ -23,6 +22,7 @@ from launcher.probe.facts import Facts, Gpu
 from launcher.runs import address as addresses
 from launcher.runs import shapes
 from launcher.runs.store import ARMS, SECRETS
+from launcher.script import profilers
 from recipes import levels, script, settings
 from recipes.levels import Framework
 from recipes.recipe import NAMES, find

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import recipes
-from launcher import profilers
 from launcher.code import snapshot, user_code
 from launcher.config.paths import expanded
 from launcher.config.schema import SlurmCluster
@@ -26,6 +25,7 @@ from launcher.probe.logind import ends_at_logout
 from launcher.runs import address as addresses
 from launcher.runs import admit, ownership
 from launcher.runs.admit import Refused
+from launcher.script import profilers
 from recipes import allotment, script
 from recipes.recipe import NAMES
 from recipes.typed import SettingsError, build, plain

@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from launcher import arms, queues, summary, telemetry
+from launcher import arms, queues, summary
 from launcher.report import chosen, metrics
 from launcher.report.metrics import Metrics
 from launcher.runs import run_ids, shapes, store
 from launcher.runs.states import State
 from launcher.runs.store import Damaged, Run
-from launcher.telemetry import Telemetry
+from launcher.script import telemetry
+from launcher.script.telemetry import Telemetry
 
 NOTES = 5
 """Lines of what nvidia-smi said besides its samples that a report repeats."""

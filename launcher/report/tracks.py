@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from launcher.report.document import COLOURS, Curves, Line, Part
 from launcher.report.metrics import POINTS, Changes, Curve
 from launcher.report.read import Evidence
-from launcher.telemetry import Series
+from launcher.script.telemetry import Series
 
 TOGETHER = 6000
 """Points of the grey curves in one chart, so that the page of many runs stays small."""

@@ -9,7 +9,7 @@ from pathlib import Path
 import launcher
 from containers.words import to_bash
 from launcher.plan.resolve import Plan
-from launcher.slurm.header import header
+from launcher.script.slurm_header import header
 
 
 def wanted(plan: Plan) -> bool:

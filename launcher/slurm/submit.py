@@ -12,15 +12,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from launcher import interrupts, script
+from launcher import interrupts
 from launcher.errors import LauncherError, UsageError
 from launcher.plan import resolve as plans
 from launcher.plan.resolve import Plan
 from launcher.probe import slurm_probing
 from launcher.probe.slurm_commands import call, complaint, environment
 from launcher.runs import ownership, processes, run_ids, store
+from launcher.script import render
+from launcher.script.slurm_header import shape
 from launcher.slurm import pulling, shared
-from launcher.slurm.header import shape
 from launcher.slurm.jobs import SUBMITS
 from launcher.starting import next_attempt, record_submission
 from recipes import records
@@ -92,7 +93,7 @@ def _submit_array(number: int, folders: Sequence[Path], planned: Sequence[Plan],
     _write(listing, "".join(f"{each}\n" for each in folders))
     parallel = planned[0].cluster["parallel"]
     log = str(place / f"{stem}.%a.log")
-    _write(text, script.array(planned, log=log, folders=str(listing), parallel=parallel))
+    _write(text, render.array(planned, log=log, folders=str(listing), parallel=parallel))
     how = _how(text, answer)
     for index, folder in enumerate(folders):
         record_submission(
@@ -165,7 +166,7 @@ def test_only(planned: Sequence[Plan]) -> None:
     """Ask Slurm whether it would take the jobs, one of each shape, submitting nothing. Raises `UsageError`."""
     after_option(planned[0])
     for plan in {shape(each): each for each in planned}.values():
-        done = call(["sbatch", "--test-only"], text=script.render(plan))
+        done = call(["sbatch", "--test-only"], text=render.render(plan))
         if done.returncode != 0:
             raise UsageError(f"Slurm would refuse this job: {complaint(done)}")
 

@@ -130,8 +130,9 @@ def _label(spec: JobSpec) -> str:
 
 def describe(whole: Plan) -> list[str]:
     """The plan of a comparison in words: its arms, its blocks, and the scripts."""
-    from launcher import published_table, script
+    from launcher import published_table
     from launcher.plan.plan_summary import summary
+    from launcher.script import render
     from launcher.tables import table
 
     how = whole.comparison
@@ -144,9 +145,9 @@ def describe(whole: Plan) -> list[str]:
     if whole.published:
         lines += [*_typed(whole), "", *published_table.lines(whole), ""]
     lines += [f"note: {each}" for each in whole.advice]
-    lines += [f"--- {whole.run_dir}/run.sh", script.render(whole)]
+    lines += [f"--- {whole.run_dir}/run.sh", render.render(whole)]
     control = whole.arms[0]
-    return [*lines, f"--- {control.run_dir}/run.sh", script.render(control)]
+    return [*lines, f"--- {control.run_dir}/run.sh", render.render(control)]
 
 
 def _typed(whole: Plan) -> list[str]:

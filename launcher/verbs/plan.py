@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from launcher import experiments, script, trainer_command
+from launcher import experiments
 from launcher.config import request
 from launcher.config.request import Words
 from launcher.config.schema import SlurmCluster
@@ -21,6 +21,7 @@ from launcher.plan.provenance import Origin, origins
 from launcher.plan.resolve import Plan, resolve, to_json
 from launcher.probe.facts import Facts
 from launcher.probe.host import probe_each
+from launcher.script import render, trainer_command
 from launcher.tables import fitted, table, width_of
 from recipes.typed import SettingsError, build, plain, show
 
@@ -130,7 +131,7 @@ def describe(plans: Sequence[Plan], where: Sequence[Origin], width: int = 0) -> 
     lines += [*_settings(where, width), ""]
     lines += [f"note: {each}" for each in dict.fromkeys(each for plan in plans for each in plan.advice)]
     lines += _left_behind(first)
-    lines += [f"--- {first.run_dir}/run.sh", script.render(first)]
+    lines += [f"--- {first.run_dir}/run.sh", render.render(first)]
     return "\n".join(lines)
 
 

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from launcher import execute, interactive, queues
+from launcher import execute, queues
 from launcher.code import code_store
 from launcher.config import request
 from launcher.config.request import Words
@@ -26,6 +26,7 @@ from launcher.probe import job_environment
 from launcher.runs import address as addresses
 from launcher.runs import ownership, store
 from launcher.runs.address import Address
+from launcher.script import interactive
 from recipes.typed import nearest
 
 HELP = """\

@@ -14,7 +14,7 @@ import pytest
 
 from containers.description import User
 from containers.runtime import Runtime
-from launcher import arms, comparison, execute, script
+from launcher import arms, comparison, execute
 from launcher.comparison import Compare
 from launcher.config.compose import by_level, cells
 from launcher.config.hydra_loader import Composer
@@ -28,6 +28,7 @@ from launcher.probe.host import probe_each
 from launcher.runs import store
 from launcher.runs.states import State
 from launcher.runs.store import Run
+from launcher.script import render
 from launcher.verbs.resume import changes
 from recipes.metrics import warm_up
 from recipes.trainer.training import choose_steps
@@ -227,8 +228,8 @@ def test_an_arm_is_the_job_it_would_be_by_itself_but_for_its_length():
 def test_nothing_of_one_arms_environment_reaches_another():
     made = whole("amp=o0,o2", "env.ONLY_HERE=x")
     assert made.env == {}
-    assert "ONLY_HERE" not in script.render(made)
-    assert "ONLY_HERE" in script.render(made.arms[0])
+    assert "ONLY_HERE" not in render.render(made)
+    assert "ONLY_HERE" in render.render(made.arms[0])
 
 
 def test_its_plan_survives_being_written_and_read():
@@ -283,7 +284,7 @@ def test_its_result_is_written_in_the_controls_container_once_and_without_device
     runtime = Runtime(kind=kind, version=(1, 4, 5), command=("srun", "--nodes=2") if kind == "pyxis" else (kind,))
     contained = dataclasses.replace(CONTAINED, runtime=runtime, devices=("0",))
     arms = tuple(dataclasses.replace(arm, container=contained, python="python3") for arm in made.arms)
-    text = script.render(dataclasses.replace(made, arms=arms, container=contained, python="python3"))
+    text = render.render(dataclasses.replace(made, arms=arms, container=contained, python="python3"))
     conclude = text[text.index("conclude() (") : text.index("\n)", text.index("conclude() ("))]
     assert "x.sif" in conclude
     assert "-m \\\n    launcher.report.conclusion" in conclude
@@ -293,13 +294,13 @@ def test_its_result_is_written_in_the_controls_container_once_and_without_device
 
 def test_gpus_are_taken_once_for_all_arms():
     made = whole("amp=o0,o2", "gpus=1", facts=TWO_A100)
-    assert "gpu_take" in script.render(made)
-    assert all("gpu_take" not in script.render(arm) for arm in made.arms)
+    assert "gpu_take" in render.render(made)
+    assert all("gpu_take" not in render.render(arm) for arm in made.arms)
 
 
 def test_golden_script_of_a_comparison():
     made = whole("amp=o0,o2", "batch=64", how=Compare(rounds=3, steps=20)).bind("20260102-030405-brave-otter")
-    check(GOLDEN / "comparison.sh", script.render(made))
+    check(GOLDEN / "comparison.sh", render.render(made))
 
 
 def test_every_arm_is_run_block_by_block_in_turn(tmp_path, program):

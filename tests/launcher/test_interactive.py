@@ -7,9 +7,9 @@ import subprocess
 
 import pytest
 
-from launcher import interactive
 from launcher.plan.resolve import Plan, resolve
 from launcher.probe.facts import Facts
+from launcher.script import interactive
 from tests.launcher.contained.test_text import CASES, PYXIS_IMAGE, with_containers
 from tests.launcher.hosts import LAPTOP, TWO_A100, spec_of
 from tests.launcher.slurm.test_text import LOGIN

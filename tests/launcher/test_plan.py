@@ -10,8 +10,8 @@ from launcher.errors import UsageError
 from launcher.plan.plan_summary import summary
 from launcher.plan.resolve import Plan, from_json, resolve, to_json
 from launcher.probe.facts import Facts
-from launcher.script import render
-from launcher.trainer_command import command
+from launcher.script.render import render
+from launcher.script.trainer_command import command
 from tests import golden
 from tests.launcher.hosts import KEPLER, LAPTOP, TWO_A100, TWO_V100, spec_of
 

@@ -9,8 +9,8 @@ import pytest
 from launcher.errors import UsageError
 from launcher.plan.resolve import Plan, resolve
 from launcher.probe.facts import Facts
-from launcher.script import render
-from launcher.trainer_command import command
+from launcher.script.render import render
+from launcher.script.trainer_command import command
 from tests.launcher.contained.test_text import with_containers
 from tests.launcher.hosts import LAPTOP, TWO_A100, spec_of
 from tests.launcher.slurm.test_text import LOGIN

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from containers.runtime import Runtime
-from launcher import script
 from launcher.errors import UsageError
 from launcher.plan import published_text
 from launcher.plan.resolve import Plan, resolve
 from launcher.probe.facts import ContainerFacts, Facts
-from launcher.trainer_command import command
+from launcher.script import render
+from launcher.script.trainer_command import command
 from launcher.verbs import plan as plan_verb
 from launcher.verbs.plan import describe
 from tests import golden
@@ -256,7 +256,7 @@ def test_the_command_runs_where_one_is_inside_the_container_already(name: str) -
     assert list(command(plan)) == shlex.split(PUBLISHED[name].replace("\\\n", " "))
     exported = {text for key, text in plan.env.items() if key.startswith("TF_ENABLE")}
     assert exported == ({EXPORTED[name]} if name in EXPORTED else set())
-    text = script.render(plan)
+    text = render.render(plan)
     assert f"cd {'/workspace/nvidia-examples/resnet50v1.5' if name in EXPORTED else '/workspace/gan'}" in text
 
 

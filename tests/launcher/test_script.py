@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from launcher import execute
 from launcher.plan.resolve import resolve
-from launcher.trainer_command import command
+from launcher.script.trainer_command import command
 from tests.launcher.hosts import LAPTOP, spec_of
 from tests.launcher.stand_in import lay
 

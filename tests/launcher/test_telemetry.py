@@ -17,10 +17,11 @@ from typing import Any
 
 import pytest
 
-from launcher import execute, telemetry
+from launcher import execute
 from launcher.probe import gpu_locks
 from launcher.runs import processes
 from launcher.runs.processes import Target
+from launcher.script import telemetry
 from tests.launcher import fake_gpus
 from tests.launcher.fake_gpus import FakeGpus
 from tests.launcher.run_folders import until

@@ -21,8 +21,8 @@ from launcher.errors import UsageError
 from launcher.plan.resolve import Plan, from_json, resolve, to_json
 from launcher.probe.facts import ContainerFacts, Facts, Script
 from launcher.probe.host import code_files, probe
-from launcher.script import render
-from launcher.trainer_command import command
+from launcher.script.render import render
+from launcher.script.trainer_command import command
 from recipes.script import Source
 from tests.launcher.hosts import LAPTOP, TWO_A100, spec_of
 

@@ -6,7 +6,7 @@ import os
 import subprocess
 from pathlib import Path
 
-from launcher import telemetry
+from launcher.script import telemetry
 from recipes import allotment
 from tests.testbed.facts import Testbed
 

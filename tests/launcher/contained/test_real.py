@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from launcher import queues, stopping, telemetry
+from launcher import queues, stopping
 from launcher.__main__ import main
 from launcher.probe.slurm_commands import call
 from launcher.runs import store
 from launcher.runs.store import Run
+from launcher.script import telemetry
 from launcher.slurm.jobs import job_of
 from tests.launcher.contained.places import started, until
 from tests.testbed.facts import Testbed

@@ -13,7 +13,7 @@ from containers.runtime import Runtime
 from launcher.errors import Unavailable, UsageError
 from launcher.plan.resolve import Plan, from_json, resolve, to_json
 from launcher.probe.facts import ContainerFacts, Facts, Script
-from launcher.script import render
+from launcher.script.render import render
 from tests import golden
 from tests.launcher.hosts import LAPTOP, TWO_A100, gpu, spec_of
 from tests.launcher.slurm.test_text import LOGIN, partition

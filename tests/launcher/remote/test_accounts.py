@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from launcher import interactive
 from launcher.errors import Unavailable
 from launcher.remote import host, openssh
 from launcher.remote.host import Host, hello
+from launcher.script import interactive
 from tests.launcher.remote.own_sshd import OwnSshd
 from tests.launcher.remote.ways import address, configuration, keys
 

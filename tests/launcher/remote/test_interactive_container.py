@@ -21,9 +21,9 @@ from typing import NamedTuple
 import pytest
 
 from containers import image_recipes, images
-from launcher import telemetry
 from launcher.__main__ import main
 from launcher.remote.host import close_all
+from launcher.script import telemetry
 from tests.launcher import fake_gpus, terminal
 from tests.launcher.run_folders import until
 from tests.testbed.bed import SYSTEM_PATH

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 
-from launcher import execute, submission, summary, telemetry
+from launcher import execute, submission, summary
 from launcher.probe.host import code_files
 from launcher.runs import store
+from launcher.script import telemetry
 from tests.launcher.slurm.bench import ended, job_of, until
 from tests.launcher.slurm.trainers import (
     LONG,

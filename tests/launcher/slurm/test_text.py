@@ -14,9 +14,9 @@ from launcher.probe import slurm_probing
 from launcher.probe.facts import Facts, Partition, Script, SlurmFacts
 from launcher.runs.states import judge
 from launcher.runs.store import Files
-from launcher.script import array, render
+from launcher.script.render import array, render
+from launcher.script.slurm_header import header, shape
 from launcher.slurm import jobs, queue
-from launcher.slurm.header import header, shape
 from launcher.slurm.jobs import Row, job_of
 from launcher.slurm.shared import Answer
 from tests import golden

@@ -20,8 +20,8 @@ from launcher.code import code_store
 from launcher.plan import container as plan_container
 from launcher.plan.resolve import PLACEHOLDER, Plan
 from launcher.probe import gpu_locks, job_environment
-from launcher.slurm.header import resources
-from launcher.template import fill
+from launcher.script.slurm_header import resources
+from launcher.script.template import fill
 
 _PROMPT = r"launcher \$ "
 _INSIDE = f"if command -v bash >/dev/null; then PS1={shlex.quote(_PROMPT)} exec bash --norc --noprofile -i; fi; exec sh"

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from launcher.runs import admit
-from launcher.template import fill
+from launcher.script.template import fill
 
 FOLDER = "telemetry"
 

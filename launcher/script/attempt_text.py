@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from containers.runtime import Wrapped
-from launcher import engine_text, telemetry
 from launcher.plan.resolve import Plan
 from launcher.probe import job_environment
 from launcher.runs.store import SECRETS
-from launcher.slurm import text as slurm_text
-from launcher.template import fill
+from launcher.script import engine_text, slurm_text, telemetry
+from launcher.script.template import fill
 
 STATUS = r"""
 taken_over() { [ -e "$RUN/attempts/$((attempt + 1))" ]; } # Slurm may start a run again that it has lost sight of

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from containers.words import to_bash
-from launcher import attempt_text, blocks, engine_text, telemetry, trainer_command
+from launcher import blocks
 from launcher.plan.resolve import Plan
 from launcher.probe import gpu_locks, job_environment
-from launcher.slurm import header as slurm_header
-from launcher.slurm import text as slurm_text
+from launcher.script import attempt_text, engine_text, slurm_header, slurm_text, telemetry, trainer_command
 
 
 def render(plan: Plan) -> str:

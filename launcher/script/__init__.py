@@ -1,0 +1,1 @@
+"""A Plan to run.sh, pure: one file that a person can read."""
