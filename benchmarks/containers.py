@@ -11,8 +11,8 @@ from pathlib import Path
 from benchmarks.measure import Measured, by_turns
 from benchmarks.places import testbed
 from containers.words import fill
-from launcher import execute
 from launcher.config import request
+from launcher.executors import execute
 from launcher.plan import container
 from launcher.plan.resolve import Plan, resolve
 from launcher.probe.host import code_files, probe

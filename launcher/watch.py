@@ -11,8 +11,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
-from launcher import arms, interrupts, queues, stopping, summary, tables
+from launcher import arms, summary, tables
 from launcher.display import Row, for_stream
+from launcher.executors import backends, interrupts, stopping
 from launcher.progress import Progress, advance, rows_of
 from launcher.runs import follow, store
 from launcher.runs.states import State
@@ -97,13 +98,13 @@ def report(states: dict[Path, State]) -> list[str]:
 
 
 def _refresh(open_ones: Sequence[_Followed]) -> None:
-    seen = queues.look((Run(str(each.folder.parent), each.folder.name) for each in open_ones), follow=True)
+    seen = backends.look((Run(str(each.folder.parent), each.folder.name) for each in open_ones), follow=True)
     for each, found in zip(open_ones, seen, strict=True):
         # The state first, the rows after it: what is finished writes no more, so none are missed.
         each.state = found.state
         if found.state.attempt:
             each.read()
-    queues.settle(seen)
+    backends.settle(seen)
 
 
 def _answer(run_dirs: Sequence[Path]) -> str:

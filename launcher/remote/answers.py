@@ -12,9 +12,10 @@ from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from launcher import log_pieces, queues, stopping, summary
+from launcher import summary
 from launcher.errors import UsageError
-from launcher.queues import Seen
+from launcher.executors import backends, log_pieces, stopping
+from launcher.executors.backends import Seen
 from launcher.remote.requests import LONGEST_SMALL, MOST_ATTEMPTS, MOST_FILES, PIECE, of_run
 from launcher.runs import admit, states, store
 from launcher.runs.admit import Refused
@@ -53,8 +54,8 @@ def examine(run_root: str) -> dict[str, Any]:
 def look(runs: Sequence[Mapping[str, Any]], follow: bool) -> Generator[dict[str, Any], None, None]:
     """How runs stand, one after the other, and those of their small files that changed since; with `follow` what they
     measured since. One that can't be looked at costs the others nothing."""
-    seen = queues.look(Run(each["root"], each["id"]) for each in runs)
-    queues.settle(seen)
+    seen = backends.look(Run(each["root"], each["id"]) for each in runs)
+    backends.settle(seen)
     for each, question in zip(seen, runs, strict=True):
         try:
             yield _told(each, question, follow)
@@ -178,7 +179,7 @@ def cancel(runs: Sequence[Mapping[str, str]], now: bool, stop_grace: float, term
 
 def unended(runs: Sequence[Mapping[str, str]]) -> list[bool]:
     """Which runs haven't ended, or have left something alive."""
-    alive = {each.run for each in stopping.unended(queues.look(_runs(runs)))}
+    alive = {each.run for each in stopping.unended(backends.look(_runs(runs)))}
     return [each in alive for each in _runs(runs)]
 
 

@@ -17,10 +17,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from launcher import execute
 from launcher.code import snapshot
 from launcher.config.paths import expanded
 from launcher.errors import LauncherError
+from launcher.executors import execute
 from launcher.plan.resolve import Plan, to_json
 from launcher.probe.facts import Facts
 from launcher.remote.host import Host, Lost, Unreachable, connect, nothing

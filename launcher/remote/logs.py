@@ -10,7 +10,7 @@ import sys
 import time
 from typing import Any
 
-from launcher.log_pieces import NAMES, Piece, Place
+from launcher.executors.log_pieces import NAMES, Piece, Place
 from launcher.remote.host import BadAnswer, Unreachable, connect
 from launcher.remote.requests import PIECE
 from launcher.runs import admit, states

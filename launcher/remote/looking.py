@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from launcher import human
 from launcher.errors import LauncherError
-from launcher.queues import Seen
+from launcher.executors.backends import Seen
 from launcher.remote.host import Host, connect
 from launcher.remote.requests import LONGEST_SMALL, METRICS, MOST_ATTEMPTS, PIECE, of_run
 from launcher.runs import admit, processes, remote_record, states, store

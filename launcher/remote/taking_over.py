@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from launcher import execute, submission
 from launcher.code import code_store
 from launcher.errors import UsageError, of_system
+from launcher.executors import execute, submission
 from launcher.plan import resolve as plans
 from launcher.plan.resolve import Plan
 from launcher.probe import job_environment

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from launcher import arms, queues, summary
+from launcher import arms, summary
+from launcher.executors import backends
 from launcher.report import chosen, metrics
 from launcher.report.metrics import Metrics
 from launcher.runs import run_ids, shapes, store
@@ -45,8 +46,8 @@ class Evidence:
 
 def gather(wanted: Sequence[Run]) -> list[Evidence]:
     """The evidence of each run, in the same order; a comparison is its arms. Of very many some have no steps."""
-    seen = queues.look(wanted)
-    queues.settle(seen)
+    seen = backends.look(wanted)
+    backends.settle(seen)
     found: list[Evidence] = []
     for each in seen:
         one = of_run(each.run.folder, each.run, each.state, read=False)

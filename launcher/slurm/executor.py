@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from launcher.executors import ScriptExecutor
+from launcher.executors.base import ScriptExecutor
 from launcher.slurm import submit
 
 

@@ -12,8 +12,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from launcher import interrupts
 from launcher.errors import LauncherError, UsageError
+from launcher.executors import interrupts
+from launcher.executors.starting import next_attempt, record_submission
 from launcher.plan import resolve as plans
 from launcher.plan.resolve import Plan
 from launcher.probe import slurm_probing
@@ -23,7 +24,6 @@ from launcher.script import render
 from launcher.script.slurm_header import shape
 from launcher.slurm import pulling, shared
 from launcher.slurm.jobs import SUBMITS
-from launcher.starting import next_attempt, record_submission
 from recipes import records
 
 SAY_AFTER = 5.0

@@ -5,10 +5,11 @@ from __future__ import annotations
 import sys
 import time
 
-from launcher import human, queues, stopping, summary
+from launcher import human, summary
 from launcher.errors import UsageError
+from launcher.executors import backends, stopping
+from launcher.executors.stopping import Ended
 from launcher.runs import ownership
-from launcher.stopping import Ended
 from launcher.verbs.arguments import Parser, all_runs, found, newest_own, split
 
 
@@ -26,7 +27,7 @@ def main(arguments: list[str]) -> int:
     if not chosen:
         raise UsageError(f"cancel: no run of {' '.join(names)} is left")
     ownership.refuse_anothers("cancel", chosen)
-    before = {each.run: each.state for each in queues.look(chosen)}
+    before = {each.run: each.state for each in backends.look(chosen)}
     try:
         ended = stopping.cancel(chosen, now=options.now, say=lambda text: print(text, file=sys.stderr, flush=True))
     except KeyboardInterrupt:

@@ -9,12 +9,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from launcher import human, queues, remedies, stopping, submission, summary, tables
+from launcher import human, remedies, summary, tables
 from launcher.config import request
 from launcher.config.schema import SlurmCluster
 from launcher.config.spec import JobSpec
 from launcher.diagnosis import Finding, advice, of_host, of_slurm, ok, problem
 from launcher.errors import LauncherError
+from launcher.executors import backends, stopping, submission
 from launcher.plan.resolve import Plan, resolve
 from launcher.probe import health
 from launcher.probe.facts import Facts
@@ -201,11 +202,11 @@ def _words(log: Sequence[str]) -> list[str]:
     return said[:table] if table else said
 
 
-def _awaited(run: Run) -> tuple[queues.Seen, float]:
+def _awaited(run: Run) -> tuple[backends.Seen, float]:
     """The run once it has ended, or has waited or run for too long, and after how many seconds."""
     began = time.monotonic()
     while True:
-        (seen,) = queues.look([run])
+        (seen,) = backends.look([run])
         waited = time.monotonic() - began
         limit = QUEUED_FOR if seen.state.name == "queued" else QUEUED_FOR + RUNS_FOR
         if seen.state.finished or waited > limit:

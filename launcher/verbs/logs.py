@@ -11,9 +11,9 @@ import sys
 import time
 from collections.abc import Callable
 
-from launcher import log_pieces, queues
 from launcher.errors import LauncherError, UsageError
-from launcher.log_pieces import Piece
+from launcher.executors import backends, log_pieces
+from launcher.executors.log_pieces import Piece
 from launcher.runs import admit, store
 from launcher.runs.store import Run
 from launcher.verbs.arguments import Parser, found, newest, positive, split
@@ -44,7 +44,7 @@ def _check(run: Run, attempt: int | None, following: bool) -> None:
     """Raises `UsageError` for an attempt that there is not; says so of a run that has printed nothing."""
     if attempt is None and following:
         return
-    (seen,) = queues.look([run])
+    (seen,) = backends.look([run])
     attempts = store.attempts(run.folder)
     if attempt is not None and attempt not in attempts:
         there = f"it has {', '.join(map(str, attempts))}" if attempts else "it has not started yet"

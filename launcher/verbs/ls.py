@@ -11,10 +11,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from launcher import human, queues, summary, tables
+from launcher import human, summary, tables
 from launcher.errors import UsageError
+from launcher.executors import backends
+from launcher.executors.backends import Seen
 from launcher.progress import Progress, advance, rows_of
-from launcher.queues import Seen
 from launcher.runs import admit, follow, run_ids, store
 from launcher.runs.states import State
 from launcher.runs.store import Files, Run
@@ -45,8 +46,8 @@ def main(arguments: list[str]) -> int:
     for root in roots:
         if not os.access(root, os.R_OK | os.X_OK):
             print(f"{tables.clean(root)} may not be read, so its runs are not listed", file=sys.stderr)
-    seen = queues.look(wanted)
-    queues.settle(seen)
+    seen = backends.look(wanted)
+    backends.settle(seen)
     if options.json:
         print(json.dumps([_object(each) for each in seen], indent=1))
     else:
@@ -156,8 +157,8 @@ def _last_step(run: Run) -> int | None:
 
 
 def _one(run: Run, as_json: bool) -> int:
-    (seen,) = queues.look([run], follow=True)
-    queues.settle([seen])
+    (seen,) = backends.look([run], follow=True)
+    backends.settle([seen])
     if as_json:
         folder = run.folder
         details = {

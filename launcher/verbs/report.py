@@ -6,9 +6,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from launcher import queues, tables
+from launcher import tables
 from launcher.config.paths import expanded
 from launcher.errors import UsageError
+from launcher.executors import backends
 from launcher.report import compared, markdown, page, plain, read, sections
 from launcher.report.document import Document
 from launcher.runs import run_ids, store
@@ -66,8 +67,8 @@ def _comparison(run: store.Run) -> Document | None:
     plan = store.read_known(run.folder / "plan.json")
     if not compared.is_comparison(plan):
         return None
-    (seen,) = queues.look([run])
-    queues.settle([seen])
+    (seen,) = backends.look([run])
+    backends.settle([seen])
     came_from = store.read_known(run.folder / "provenance.json")
     name = plan.get("name")
     title = f"{name}, {run.id}" if isinstance(name, str) else run.id

@@ -11,15 +11,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from launcher import execute, queues, stopping, submission
 from launcher.code import code_store
 from launcher.config.schema import REACH, SlurmCluster, annotation_of
 from launcher.errors import Unavailable, UsageError
+from launcher.executors import backends, execute, stopping, submission
+from launcher.executors.backends import Seen
 from launcher.plan import resolve as plans
 from launcher.plan.resolve import Plan
 from launcher.plan.slurm_check import check_numbers
 from launcher.probe import gpu_locks, job_environment
-from launcher.queues import Seen
 from launcher.runs import ownership, store
 from launcher.runs.store import Run
 from launcher.verbs.run import leave, stay
@@ -85,7 +85,7 @@ def resume_here(
 def _submit(
     wanted: Sequence[Run], assignments: dict[str, str], secrets: Mapping[str, bytes], is_sweep: bool
 ) -> tuple[list[Path], str]:
-    seen = queues.look(wanted, fresh=True)
+    seen = backends.look(wanted, fresh=True)
     for each in seen:
         _check_further(each, assignments)
     plan_of = {each.run: changes(_plan_of(each), assignments) for each in seen}
@@ -225,7 +225,7 @@ def _check_further(each: Seen, assignments: dict[str, str]) -> None:
 
 def _plan_of(each: Seen) -> Plan:
     if each.files.copied:
-        raise UsageError(f"{each.run.id} can't be resumed from {each.run.folder}: {queues.COPIED}")
+        raise UsageError(f"{each.run.id} can't be resumed from {each.run.folder}: {backends.COPIED}")
     values = store.read_if_whole(each.run.folder / "plan.json", own_in=each.run.root)
     if not values:
         raise UsageError(f"{each.run.id} has no plan.json, so nobody can say what it ran")

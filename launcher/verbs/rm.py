@@ -10,9 +10,9 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from launcher import queues, stopping
 from launcher.code import code_store
 from launcher.errors import LauncherError, UsageError
+from launcher.executors import backends, stopping
 from launcher.runs import ownership, run_ids, store
 from launcher.runs.store import Run
 from launcher.verbs.arguments import Parser, all_runs, found, split
@@ -64,7 +64,7 @@ def remove_here(chosen: Sequence[Run], force: bool) -> None:
 
 def _end(chosen: Sequence[Run], force: bool) -> None:
     """Make sure that nothing writes into the folders any more. Raises before anything is deleted."""
-    alive = stopping.unended(queues.look(chosen, fresh=True))
+    alive = stopping.unended(backends.look(chosen, fresh=True))
     if not alive:
         return
     if not force:

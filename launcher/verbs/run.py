@@ -7,17 +7,18 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from launcher import experiments, interrupts
+from launcher import experiments
 from launcher.config import request
 from launcher.config.schema import Launch, LocalCluster
 from launcher.config.spec import JobSpec
+from launcher.executors import interrupts
+from launcher.executors.submission import submit
 from launcher.plan.plan_summary import resources
 from launcher.plan.resolve import Plan, resolve
 from launcher.probe.facts import Facts
 from launcher.probe.host import code_files, probe_each
 from launcher.runs import address as addresses
 from launcher.runs import run_ids
-from launcher.submission import submit
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -97,7 +98,7 @@ def _whole(folders: Sequence[Path]) -> str:
 
 def stay(folders: Sequence[Path]) -> int:
     """Watch to the end. Ctrl-C asks the runs to save and stop; a second one kills them."""
-    from launcher import stopping
+    from launcher.executors import stopping
     from launcher.watch import watch
 
     interrupted = False

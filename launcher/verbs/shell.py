@@ -15,11 +15,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from launcher import execute, queues
 from launcher.code import code_store
 from launcher.config import request
 from launcher.config.request import Words
 from launcher.errors import Unavailable, UsageError
+from launcher.executors import backends, execute
 from launcher.plan import resolve as plans
 from launcher.plan.resolve import Plan, resolve
 from launcher.probe import job_environment
@@ -201,9 +201,9 @@ def _of_run(names: Sequence[str], words: Sequence[str]) -> Place:
         raise UsageError(f"{found.sweep} is a sweep; name one of its runs, as {found.runs[0].id}")
     (run,) = found.runs
     ownership.refuse_anothers("shell", found.runs)
-    (seen,) = queues.look([run])
+    (seen,) = backends.look([run])
     if seen.files.copied:
-        raise UsageError(f"{run.id} has no shell in {run.folder}: {queues.COPIED}")
+        raise UsageError(f"{run.id} has no shell in {run.folder}: {backends.COPIED}")
     values = store.read_if_whole(run.folder / "plan.json", own_in=run.root)
     if not values:
         raise UsageError(f"{run.id} has no plan.json, so nobody can say what it ran in")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 
-from launcher import queues
 from launcher.errors import UsageError
+from launcher.executors import backends
 from launcher.runs import run_ids, store
 from launcher.runs.store import Found
 from launcher.verbs.arguments import Parser, all_runs, found, newest_whole, split
@@ -41,7 +41,7 @@ def _leave(times: int) -> None:
 def _newest_unfinished(roots: list[str]) -> Found:
     """The newest run that goes on, with the whole sweep that it is of."""
     for run in reversed(store.unfinished(roots)):
-        (seen,) = queues.look([run])
+        (seen,) = backends.look([run])
         if seen.state.finished or not seen.files.owner.mine:
             continue
         sweep = run_ids.sweep_of(run.id)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from launcher import queues
+from launcher.executors import backends
 from launcher.runs import store
 from tests.launcher.stand_in import make_program
 
@@ -28,4 +28,4 @@ def root(tmp_path):
     folder.mkdir()
     store.remember_root(folder)
     yield folder
-    queues.end({str(run.folder): store.load(str(run.folder)) for run in store.newest([str(folder)], 1000)}, 0)
+    backends.end({str(run.folder): store.load(str(run.folder)) for run in store.newest([str(folder)], 1000)}, 0)

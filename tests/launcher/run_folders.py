@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from launcher.queues import look
+from launcher.executors.backends import look
 from launcher.runs import processes, store
 from launcher.runs.states import State
 from launcher.runs.store import Run

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from launcher import execute
+from launcher.executors import execute
 from launcher.plan.resolve import Plan, resolve
 from tests.launcher.hosts import LAPTOP, spec_of
 

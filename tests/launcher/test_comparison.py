@@ -14,13 +14,14 @@ import pytest
 
 from containers.description import User
 from containers.runtime import Runtime
-from launcher import arms, comparison, execute
+from launcher import arms, comparison
 from launcher.comparison import Compare
 from launcher.config.compose import by_level, cells
 from launcher.config.hydra_loader import Composer
 from launcher.config.parse import parse
 from launcher.config.spec import JobSpec, make
 from launcher.errors import UsageError
+from launcher.executors import execute
 from launcher.plan import resolve as plan_resolve
 from launcher.plan.container import ContainerPlan
 from launcher.plan.resolve import Plan, resolve

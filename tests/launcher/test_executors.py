@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 import submitit
 
-from launcher.execute import execute
-from launcher.executors import DirectExecutor
+from launcher.executors.base import DirectExecutor
+from launcher.executors.execute import execute
 from launcher.plan.resolve import Plan
 from launcher.runs import store
 from tests.launcher.stand_in import lay
@@ -91,7 +91,7 @@ def test_cancel_ends_the_whole_session(tmp_path: Path, program: Path) -> None:
     plan, folder = ready(tmp_path, program, "import subprocess; subprocess.run(['sleep', '300'])")
     job = DirectExecutor().submit(execute, plan)
     _until(lambda: (tmp_path / "dump").exists())
-    from launcher import stopping
+    from launcher.executors import stopping
 
     stopping.kill(folder)
     assert job.done(force_check=True)
@@ -101,7 +101,7 @@ def test_cancel_ends_the_whole_session(tmp_path: Path, program: Path) -> None:
 def test_a_run_outlives_the_launcher_that_started_it(tmp_path: Path, program: Path) -> None:
     _, folder = ready(tmp_path, program, f"time.sleep(1.5); {RESULT}")
     text = (
-        "import sys, time; from pathlib import Path; from launcher.executors import DirectExecutor\n"
+        "import sys, time; from pathlib import Path; from launcher.executors.base import DirectExecutor\n"
         "DirectExecutor().start([Path(sys.argv[1])]); print('started', flush=True); time.sleep(60)"
     )
     launcher = subprocess.Popen([sys.executable, "-c", text, str(folder)], stdout=subprocess.PIPE, text=True)

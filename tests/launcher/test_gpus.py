@@ -17,9 +17,9 @@ from typing import Any
 
 import pytest
 
-from launcher import execute, starting, stopping, submission
 from launcher.__main__ import main
 from launcher.errors import Unavailable, UsageError
+from launcher.executors import execute, starting, stopping, submission
 from launcher.plan.resolve import Plan, resolve
 from launcher.probe import gpu_locks, gpu_probing
 from launcher.probe.facts import Facts

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from launcher import execute, submission
 from launcher.__main__ import main
+from launcher.executors import execute, submission
 from launcher.runs import store
 
 from .run_folders import command
@@ -69,6 +69,6 @@ def test_ctrl_c_at_any_moment_leaves_no_unnamed_run(root: Path, words: list[str]
 def test_ctrl_c_before_anything_is_laid_down_leaves_nothing(
     root: Path, words: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("launcher.submission.check", lambda plans: os.kill(os.getpid(), signal.SIGINT))
+    monkeypatch.setattr("launcher.executors.submission.check", lambda plans: os.kill(os.getpid(), signal.SIGINT))
     assert main(words) == 130
     assert store.run_names(str(root)) == []

@@ -4,8 +4,8 @@ import subprocess
 
 import pytest
 
-from launcher import direct, queues
-from launcher.queues import look
+from launcher.executors import backends, direct
+from launcher.executors.backends import look
 from launcher.runs import processes, store
 from launcher.runs.states import Liveness
 from launcher.runs.store import Run
@@ -57,7 +57,7 @@ def test_a_killed_shells_children_are_named_until_they_are_gone_too(root):
     os.kill(shell_of(folder), signal.SIGKILL)
     child.wait(20)
     assert f"left behind: process {left.pid}" in state(folder).reason
-    assert queues.with_processes({str(folder): store.load(str(folder))}) == {str(folder)}
+    assert backends.with_processes({str(folder): store.load(str(folder))}) == {str(folder)}
     os.kill(left.pid, signal.SIGKILL)
     until(lambda: "left behind" not in state(folder).reason)
     assert state(folder).name == "lost"
@@ -153,7 +153,7 @@ def test_a_run_of_a_queue_that_is_not_known_here_is_unreachable(root):
     folder = make(root)
     store.write_json(folder / "submission.json", {"schema": 1, "queue": "pbs"})
     assert (state(folder).name, state(folder).reason) == ("unreachable", "no queue is known here by the name of pbs")
-    assert queues.end({str(folder): store.load(str(folder))}, 0) == {
+    assert backends.end({str(folder): store.load(str(folder))}, 0) == {
         str(folder): "its files don't say where it runs by the name of pbs"
     }
 
@@ -181,12 +181,12 @@ def test_a_run_whose_launcher_was_killed_before_it_wrote_the_submission_is_known
     shell_of(folder)
     (folder / "submission.json").unlink()
     assert state(folder).name == "running"
-    queues.settle(seen(folder))
+    backends.settle(seen(folder))
     assert store.unfinished([str(root)]) != []
-    assert queues.end({str(folder): store.load(str(folder))}, 0) == {}
+    assert backends.end({str(folder): store.load(str(folder))}, 0) == {}
     child.wait(20)
     assert state(folder).name == "failed"
-    queues.settle(seen(folder))
+    backends.settle(seen(folder))
     assert store.unfinished([str(root)]) == []
 
 
@@ -203,7 +203,7 @@ def test_any_queue_can_be_added_and_is_asked_once_for_all_of_its_runs(root, monk
         def end(files, grace):
             return {}
 
-    monkeypatch.setitem(queues.MODULES, "pbs", "pbs_for_this_test")
+    monkeypatch.setitem(backends.MODULES, "pbs", "pbs_for_this_test")
     monkeypatch.setitem(__import__("sys").modules, "pbs_for_this_test", Pbs)
     folders = [make(root, f"{SWEEP}-00{index}") for index in range(5)]
     for folder in folders:
@@ -218,17 +218,17 @@ def test_the_marker_goes_once_the_run_was_seen_finished(root):
     folder = make(root, trainer=STEPPING)
     child = start(folder)
     shell_of(folder)
-    queues.settle(seen(folder))
+    backends.settle(seen(folder))
     assert store.unfinished([str(root)]) != []
     (folder / "STOP").touch()
     child.wait(20)
-    queues.settle(seen(folder))
+    backends.settle(seen(folder))
     assert store.unfinished([str(root)]) == []
 
 
 def test_the_marker_of_a_run_that_is_being_submitted_stays(root):
     folder = make(root)
-    queues.settle(seen(folder))
+    backends.settle(seen(folder))
     assert store.unfinished([str(root)]) == [Run(str(root), NAME)]
 
 
@@ -239,7 +239,7 @@ def test_the_marker_of_a_run_that_was_resumed_meanwhile_stays(root):
     me = subprocess.Popen(["sleep", "300"])
     try:
         submit(folder, processes.identity(me.pid), first_attempt=2)
-        queues.settle(old)
+        backends.settle(old)
         assert store.unfinished([str(root)]) == [Run(str(root), NAME)]
     finally:
         me.kill()
@@ -250,5 +250,5 @@ def test_the_marker_of_a_run_whose_folder_was_deleted_goes(root):
     make(root).rename(root / "elsewhere")
     (lost,) = seen(root / NAME)
     assert (lost.state.name, lost.state.reason) == ("lost", "its folder is gone")
-    queues.settle([lost])
+    backends.settle([lost])
     assert store.unfinished([str(root)]) == []

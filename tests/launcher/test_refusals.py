@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from launcher import execute
 from launcher.__main__ import main
 from launcher.config.hydra_loader import conf_folder
 from launcher.errors import UsageError
+from launcher.executors import execute
 from launcher.plan.resolve import resolve
 from launcher.probe import host
 from launcher.runs import store

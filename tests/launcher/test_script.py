@@ -17,7 +17,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from launcher import execute
+from launcher.executors import execute
 from launcher.plan.resolve import resolve
 from launcher.script.trainer_command import command
 from tests.launcher.hosts import LAPTOP, spec_of

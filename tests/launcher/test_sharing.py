@@ -12,8 +12,8 @@ import pytest
 
 from containers.description import User as ContainerUser
 from containers.runtime import Runtime
-from launcher import execute
 from launcher.errors import UsageError
+from launcher.executors import execute
 from launcher.plan.container import ContainerPlan
 from launcher.runs import store
 from recipes import run_folder

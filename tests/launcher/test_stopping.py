@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from launcher import stopping
+from launcher.executors import stopping
 from launcher.runs import processes, store
 from launcher.runs.store import Run
 

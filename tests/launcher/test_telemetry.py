@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from launcher import execute
+from launcher.executors import execute
 from launcher.probe import gpu_locks
 from launcher.runs import processes
 from launcher.runs.processes import Target

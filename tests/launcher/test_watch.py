@@ -20,7 +20,7 @@ SWEEP = "20260103-000000-calm-lake"
 FOREGROUND = """
 import sys
 from pathlib import Path
-from launcher import stopping
+from launcher.executors import stopping
 from launcher.watch import watch
 folders = [Path(each) for each in sys.argv[1:]]
 def on_interrupt(times):

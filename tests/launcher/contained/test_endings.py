@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from launcher import execute, stopping
 from launcher.__main__ import main
+from launcher.executors import execute, stopping
 from launcher.probe.slurm_commands import call
 from launcher.runs import processes, store
 from launcher.runs.store import Run

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher import execute
+from launcher.executors import execute
 from launcher.plan.resolve import resolve
 from launcher.runs import store
 from tests.launcher.contained.test_text import with_containers

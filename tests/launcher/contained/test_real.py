@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from launcher import queues, stopping
 from launcher.__main__ import main
+from launcher.executors import backends, stopping
 from launcher.probe.slurm_commands import call
 from launcher.runs import store
 from launcher.runs.store import Run
@@ -52,7 +52,7 @@ def test_a_cancelled_run_leaves_no_container(bed: Testbed, tmp_path: Path) -> No
     until(lambda: subprocess.run(listed, capture_output=True, text=True).stdout.strip())
     assert stopping.kill(folder) == ""
     until(lambda: not subprocess.run(listed, capture_output=True, text=True).stdout.strip())
-    (seen,) = queues.look([Run(str(folder.parent), folder.name)])
+    (seen,) = backends.look([Run(str(folder.parent), folder.name)])
     assert seen.state.name == "cancelled"
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher import queues
+from launcher.executors import backends
 from launcher.remote import host
 from launcher.runs import store
 from tests.launcher.remote.far import Far
@@ -28,5 +28,5 @@ def far(tmp_path, testbed, monkeypatch, capfd):
     found = Far(testbed=testbed, there=there, python=python, config=configuration(tmp_path, testbed), capfd=capfd)
     yield found
     host.close_all()
-    queues.end({str(run.folder): store.load(str(run.folder)) for run in store.newest([str(found.root)], 1000)}, 0)
+    backends.end({str(run.folder): store.load(str(run.folder)) for run in store.newest([str(found.root)], 1000)}, 0)
     shutil.rmtree(there, ignore_errors=True)

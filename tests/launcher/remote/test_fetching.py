@@ -6,7 +6,7 @@ import os
 import re
 import time
 
-from launcher import queues
+from launcher.executors import backends
 from launcher.runs import store
 from launcher.runs.store import Run
 from tests.launcher.remote.far import away, until
@@ -28,7 +28,7 @@ def test_everything_is_brought_and_the_run_can_be_reported_on_here(far, tmp_path
     got = tmp_path / "got" / run
     assert files(got) == files(far.folder(run))
     assert "checkpoints/step/at" in files(got)
-    assert queues.look([Run(str(got.parent), run)])[0].state.name == "done"
+    assert backends.look([Run(str(got.parent), run)])[0].state.name == "done"
     assert far.type("report", run).code == 0
 
 

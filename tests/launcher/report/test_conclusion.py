@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher import queues
+from launcher.executors import backends
 from launcher.report import conclusion
 from launcher.runs import store
 from launcher.runs.states import State
@@ -102,7 +102,7 @@ def test_a_listing_writes_nothing_into_a_comparison_whose_job_was_killed(tmp_pat
     store.write_json(folder / "plan.json", whole(folder, arm(folder, 0, "o0", NOISE), arm(folder, 1, "o2", TWICE)))
     store.write_json(folder / "status.json", {"schema": 1, "state": "stopped", "attempt": 1})
     before = sorted(folder.rglob("*"))
-    queues.settle(queues.look([Run(str(tmp_path), folder.name)]))
+    backends.settle(backends.look([Run(str(tmp_path), folder.name)]))
     assert sorted(folder.rglob("*")) == before
     found = conclusion.document(folder, State("stopped", attempt=1))
     assert found is not None

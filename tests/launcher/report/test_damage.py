@@ -8,7 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from launcher import queues, watch
+from launcher import watch
+from launcher.executors import backends
 from launcher.report import conclusion, markdown, page, plain, read, sections
 from launcher.runs import store
 from launcher.runs.store import Found, Run
@@ -93,7 +94,7 @@ def every_screen(root):
         assert [*plain.lines(document, 60), markdown.render(document), page.render(document)]
     alone = report._document([Found(None, (wanted[2],))], [wanted[2]])
     assert [*plain.lines(alone), page.render(alone)]
-    seen = queues.look(wanted)
+    seen = backends.look(wanted)
     assert ls._listing(seen, 0, [str(root)]) and all(map(ls._details, seen))
     followed = [watch._Followed(each.folder) for each in wanted]
     watch._refresh(followed)

@@ -9,15 +9,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from launcher import queues
 from launcher.code import code_store
+from launcher.executors import backends
+from launcher.executors.submission import submit
 from launcher.plan.resolve import Plan, resolve
 from launcher.probe.host import code_files, probe
 from launcher.runs import store
 from launcher.runs.states import State
 from launcher.runs.store import Run
 from launcher.slurm import jobs
-from launcher.submission import submit
 from tests.launcher.hosts import spec_of
 
 
@@ -56,7 +56,7 @@ class Bench:
 
 
 def state(folder: Path) -> State:
-    (seen,) = queues.look([Run(str(folder.parent), folder.name)])
+    (seen,) = backends.look([Run(str(folder.parent), folder.name)])
     return seen.state
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher import queues
+from launcher.executors import backends
 from launcher.probe.slurm_commands import call
 from launcher.runs import store
 from tests.launcher.slurm.bench import Bench
@@ -23,7 +23,7 @@ def slurm(testbed: Testbed, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
         monkeypatch.delenv(name)
     yield testbed
     wanted = store.newest([str(tmp_path / "runs")], 10_000)
-    queues.end({str(run.folder): store.load(str(run.folder)) for run in wanted}, 0)
+    backends.end({str(run.folder): store.load(str(run.folder)) for run in wanted}, 0)
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher import execute, stopping
+from launcher.executors import execute, stopping
 from launcher.probe.host import code_files
 from launcher.probe.slurm_commands import call
 from launcher.runs import store
@@ -317,7 +317,7 @@ def test_an_sbatch_killed_before_it_answered_leaves_no_doubt_about_its_job(
     text = DYING_SBATCH.format(sbatch=sbatch, submit=f'{sbatch} "$@" >/dev/null' if accepted else "")
     (tmp_path / "fake/sbatch").write_text(text)
     (tmp_path / "fake/sbatch").chmod(0o700)
-    start = "from pathlib import Path; from launcher.submission import start; "
+    start = "from pathlib import Path; from launcher.executors.submission import start; "
     start += f"start([Path({str(folder)!r})], 'slurm')"
     path = {"PATH": f"{tmp_path / 'fake'}:{os.environ['PATH']}"}
     died = subprocess.run([sys.executable, "-c", start], env=slurm.slurm_env(path))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 
-from launcher import execute, submission, summary
+from launcher import summary
+from launcher.executors import execute, submission
 from launcher.probe.host import code_files
 from launcher.runs import store
 from launcher.script import telemetry

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from launcher import stopping
 from launcher.errors import Unavailable, UsageError
-from launcher.execute import execute
+from launcher.executors import stopping
+from launcher.executors.execute import execute
 from launcher.probe import slurm_probing
 from launcher.probe.slurm_commands import call
 from launcher.probe.slurm_probing import probe as probe_slurm
@@ -139,7 +139,7 @@ def test_what_slurm_refuses_leaves_nothing(bench: Bench) -> None:
 
 
 def test_a_refusal_at_submission_itself_leaves_nothing(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("launcher.submission.check", lambda plans: None)
+    monkeypatch.setattr("launcher.executors.submission.check", lambda plans: None)
     with pytest.raises(UsageError, match="Slurm refused the job"):
         bench.submit(bench.plan("", "cluster.constraint=quantum"))
     assert not store.run_names(str(bench.root))
@@ -151,7 +151,7 @@ def test_after_a_run_that_is_none_leaves_nothing(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, after: str, asked_first: bool
 ) -> None:
     if not asked_first:
-        monkeypatch.setattr("launcher.submission.check", lambda plans: None)
+        monkeypatch.setattr("launcher.executors.submission.check", lambda plans: None)
     plan = dataclasses.replace(bench.plan(), after=after)
     for plans in ((plan,), (plan, plan)):
         with pytest.raises(UsageError, match="no run" if after == "nosuch" else f"after={after}: say"):
@@ -248,7 +248,7 @@ def test_a_wish_to_stop_is_not_taken_for_a_time_limit(bench: Bench) -> None:
 def test_the_job_id_outlives_a_launcher_killed_right_after_sbatch(bench: Bench, slurm: Testbed) -> None:
     plan = bench.plan("time.sleep(2)")
     bench.lay_code(plan)
-    from launcher.execute import prepare
+    from launcher.executors.execute import prepare
 
     folder = prepare(plan)
     text = (

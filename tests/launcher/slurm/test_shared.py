@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher import queues, starting
+from launcher.executors import backends, starting
 from launcher.runs import processes, store
 from launcher.runs.states import State
 from launcher.runs.store import Run
@@ -77,7 +77,7 @@ def row(folder: Path, job: int, state: str, reason: str = "None") -> str:
 
 
 def state(folder: Path) -> State:
-    return queues.look([Run(str(folder.parent), folder.name)])[0].state
+    return backends.look([Run(str(folder.parent), folder.name)])[0].state
 
 
 def test_all_verbs_and_terminals_of_a_user_ask_a_cluster_once_in_30_seconds(
@@ -110,7 +110,7 @@ def test_all_verbs_and_terminals_of_a_user_ask_a_cluster_once_in_30_seconds(
 def test_a_last_word_in_status_json_ends_the_question_without_slurm(root: Path, cluster: Cluster) -> None:
     folder = submitted(root, 7, status={"state": "failed", "exit_code": 1})
     assert state(folder).name == "failed"
-    assert not queues.with_processes({str(folder): store.load(str(folder))})
+    assert not backends.with_processes({str(folder): store.load(str(folder))})
     assert cluster.calls() == 0
 
 
@@ -241,7 +241,7 @@ def test_what_acts_on_a_state_has_a_fresh_answer(root: Path, cluster: Cluster) -
     cluster.says(row(folder, 7, "NODE_FAIL"))
     assert state(folder).name == "failed"
     cluster.says(row(folder, 7, "PENDING", "BeginTime"))
-    (seen,) = queues.look([Run(str(root), folder.name)], fresh=True)
+    (seen,) = backends.look([Run(str(root), folder.name)], fresh=True)
     assert seen.state.name == "queued"
 
 

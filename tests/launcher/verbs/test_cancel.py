@@ -1,6 +1,6 @@
 import pytest
 
-from launcher import queues
+from launcher.executors import backends
 from launcher.runs import store
 from launcher.verbs import cancel
 
@@ -26,7 +26,7 @@ def test_now_kills(root, capsys):
     until(lambda: state(folder).name == "running")
     assert cancel.main(["--now", NAME]) == 0
     assert "cancelled" in capsys.readouterr().out
-    assert queues.with_processes({str(folder): store.load(str(folder))}) == set()
+    assert backends.with_processes({str(folder): store.load(str(folder))}) == set()
 
 
 @pytest.mark.parametrize("name", ["done", "failed", "cancelled", "lost"])

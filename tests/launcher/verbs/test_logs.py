@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
-from launcher import log_pieces, queues
 from launcher.errors import UsageError
+from launcher.executors import backends, log_pieces
 from launcher.runs import store
 from launcher.verbs import logs
 
@@ -113,7 +113,7 @@ def test_following_goes_on_with_the_next_attempt(root, printed):
     def again():
         store.mark_unfinished(root, NAME)
         start(folder).wait(20)  # as the next attempt, while the follower still sees the first one running
-        queues.end({str(folder): store.load(str(folder))}, 0)
+        backends.end({str(folder): store.load(str(folder))}, 0)
         first.wait(20)
 
     second = threading.Timer(0.5, again)

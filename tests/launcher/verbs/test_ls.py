@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from launcher import queues
 from launcher.errors import UsageError
+from launcher.executors import backends
 from launcher.runs import processes, store
 from launcher.verbs import ls
 
@@ -172,7 +172,7 @@ def test_programs_get_name_words_and_metrics_of_each_run(root, shown):
 def test_a_narrow_listing_keeps_state_time_step_and_accuracy(root, width):
     folder = finished(root, f"{SWEEP}-000")
     store.write_json(folder / "result.json", result(updates={"attempted": 72, "applied": 70}))
-    lines = ls._listing(queues.look([store.Run(str(root), folder.name)]), 0, [str(root)], width)
+    lines = ls._listing(backends.look([store.Run(str(root), folder.name)]), 0, [str(root)], width)
     assert max(map(len, lines)) <= width
     assert lines[0].split()[:5] == ["RUN", "STATE", "TIME", "STEP", "ACCURACY"]
     assert lines[1].split()[1:5] == ["done", "1m05s", "72", "0.9722"]

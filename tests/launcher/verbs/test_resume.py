@@ -10,9 +10,9 @@ import pytest
 
 from launcher.__main__ import main
 from launcher.errors import UsageError
-from launcher.executors import DirectExecutor
+from launcher.executors.backends import look
+from launcher.executors.base import DirectExecutor
 from launcher.plan.resolve import resolve
-from launcher.queues import look
 from launcher.runs.store import Run
 from launcher.summary import elapsed
 from launcher.verbs.resume import _alone, changes

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from launcher import stopping
 from launcher.__main__ import main
+from launcher.executors import stopping
 from launcher.probe import gpu_locks
 from tests.launcher import fake_gpus, terminal
 from tests.launcher.run_folders import until

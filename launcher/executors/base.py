@@ -14,10 +14,10 @@ import submitit
 from submitit.core import core
 from submitit.core.utils import DelayedSubmission, FailedJobError, JobPaths
 
-from launcher import execute as executing
-from launcher import queues, starting, stopping
 from launcher.errors import LauncherError
-from launcher.execute import execute
+from launcher.executors import backends, starting, stopping
+from launcher.executors import execute as executing
+from launcher.executors.execute import execute
 from launcher.plan.resolve import PLACEHOLDER, Plan
 from launcher.runs import store
 from launcher.runs.store import Run
@@ -43,7 +43,7 @@ class RunWatcher(core.InfoWatcher):
 
     def update(self) -> None:
         self._num_calls += 1
-        seen = queues.look([_run(Path(each)) for each in sorted(self._registered - self._finished)])
+        seen = backends.look([_run(Path(each)) for each in sorted(self._registered - self._finished)])
         for each in seen:
             folder = str(each.run.folder)
             self._info_dict[folder] = {"JobID": each.run.id, "State": _STATES.get(each.state.name, "UNKNOWN")}
@@ -140,7 +140,7 @@ class DirectExecutor(ScriptExecutor):
 
 def _plan(submission: DelayedSubmission) -> Plan:
     if submission.function is not execute or len(submission.args) != 1 or submission.kwargs:
-        raise TypeError("this executor runs plans: submit(launcher.execute.execute, plan)")
+        raise TypeError("this executor runs plans: submit(launcher.executors.execute.execute, plan)")
     (plan,) = submission.args
     if not isinstance(plan, Plan):
         raise TypeError(f"execute takes a launcher.plan.resolve.Plan, not {type(plan).__name__}")

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from launcher import execute, interrupts, starting
+from launcher.executors import execute, interrupts, starting
 from launcher.plan.resolve import Plan
 from launcher.probe.facts import Facts
 from launcher.runs import store

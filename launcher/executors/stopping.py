@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from launcher import queues
-from launcher.queues import Seen
+from launcher.executors import backends
+from launcher.executors.backends import Seen
 from launcher.runs import ownership, processes, store
 from launcher.runs.store import Run
 from recipes import records
@@ -84,7 +84,7 @@ def cancel(
         ended = cancel(near, now=now, stop_grace=stop_grace, term_grace=term_grace, say=say) if near else []
         failed = acting.cancel(far, now, stop_grace, term_grace)
         found = {each.seen.run: each for each in ended}
-        found.update({each.run: Ended(each, failed.get(each.run, "")) for each in queues.look(far)})
+        found.update({each.run: Ended(each, failed.get(each.run, "")) for each in backends.look(far)})
         return [found[run] for run in wanted]
     return _cancel_here(wanted, now, stop_grace, term_grace, say)
 
@@ -92,7 +92,7 @@ def cancel(
 def _cancel_here(
     wanted: Sequence[Run], now: bool, stop_grace: float, term_grace: float, say: Callable[[str], None]
 ) -> list[Ended]:
-    rest = unended(queues.look(wanted))
+    rest = unended(backends.look(wanted))
     for each in rest:
         if not each.state.finished:
             request_cancel(each.run.folder)
@@ -110,8 +110,8 @@ def _cancel_here(
     if rest:
         say(f"killing {', '.join(each.run.id for each in rest)}")
         failed |= _end([each.run for each in rest], 0 if now else term_grace)
-    after = queues.look(wanted, fresh=bool(waiting or rest))
-    queues.settle(after)
+    after = backends.look(wanted, fresh=bool(waiting or rest))
+    backends.settle(after)
     return [Ended(each, failed.get(_folder(each.run), "")) for each in after]
 
 
@@ -121,7 +121,7 @@ def _waits_in_a_scheduler(each: Seen) -> bool:
 
 
 def _end(wanted: Sequence[Run], grace: float) -> dict[str, str]:
-    return queues.end({_folder(each): store.load(_folder(each)) for each in wanted}, grace) if wanted else {}
+    return backends.end({_folder(each): store.load(_folder(each)) for each in wanted}, grace) if wanted else {}
 
 
 def is_script(folder: Path) -> bool:
@@ -133,7 +133,7 @@ def unended(seen: Sequence[Seen]) -> list[Seen]:
     """Runs that aren't finished, and finished ones of which something lives all the same."""
     here = {_folder(each.run): each.files for each in seen if not store.is_elsewhere(each.run.root)}
     finished = {folder: here[folder] for each in seen if each.state.finished and (folder := _folder(each.run)) in here}
-    alive = queues.with_processes(finished)
+    alive = backends.with_processes(finished)
     far = [each.run for each in seen if store.is_elsewhere(each.run.root)]
     if far:
         from launcher.remote import acting
@@ -145,7 +145,7 @@ def unended(seen: Sequence[Seen]) -> list[Seen]:
 def _wait(wanted: Iterable[Run], seconds: float) -> list[Seen]:
     """Those that haven't ended after so many seconds."""
     deadline = time.monotonic() + seconds
-    while rest := unended(queues.look(wanted)):
+    while rest := unended(backends.look(wanted)):
         if time.monotonic() >= deadline:
             break
         time.sleep(0.2)

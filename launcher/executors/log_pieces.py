@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from launcher import queues
+from launcher.executors import backends
 from launcher.remote.requests import PIECE
 from launcher.runs import follow, store
 from launcher.runs.states import State
@@ -44,7 +44,7 @@ def piece(run: Run, place: Place | None, *, attempt: int | None, lines: int | No
     `attempt` keeps to that one; else the attempts after it follow. Whole lines, as long as more may come.
     """
     # The state first, the logs after it: what is finished prints no more.
-    state = queues.look([run])[0].state if following else None
+    state = backends.look([run])[0].state if following else None
     numbers = store.attempts(run.folder)
     if place is None:
         number = attempt or max(numbers, default=1)

@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from launcher import interrupts
 from launcher.errors import Unavailable
-from launcher.execute import environment
+from launcher.executors import interrupts
+from launcher.executors.execute import environment
 from launcher.probe import gpu_locks
 from launcher.runs import processes, run_ids, store
 from recipes import records
