@@ -13,7 +13,7 @@ from launcher.runs import ownership, store
 from launcher.runs.states import Liveness, State, judge, judge_anothers, needs_liveness
 from launcher.runs.store import Files, Run
 
-MODULES = {"direct": "launcher.executors.direct", "slurm": "launcher.slurm.queue"}
+MODULES = {"direct": "launcher.executors.direct", "slurm": "launcher.executors.slurm.backend"}
 """The word in submission.json -> the module that answers for it."""
 
 

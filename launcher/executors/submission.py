@@ -53,7 +53,7 @@ def start_or_discard(
 def check(plans: Sequence[Plan]) -> None:
     """What only the queue itself can say about the plans, asked without submitting. Raises `LauncherError`."""
     if plans[0].queue == "slurm":
-        from launcher.slurm.submit import test_only
+        from launcher.executors.slurm.submit import test_only
 
         test_only(plans)
 
@@ -63,7 +63,7 @@ def start(
 ) -> None:
     """Start prepared run folders on their queue. `planned` is the plans in the folders, if known."""
     if queue == "slurm":
-        from launcher.slurm import submit
+        from launcher.executors.slurm import submit
 
         submit.start(folders, max_array_size, planned)
     else:

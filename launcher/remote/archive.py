@@ -15,7 +15,7 @@ import recipes
 LEFT_HERE = (
     "launcher/config/files.py",
     "launcher/executors/base.py",
-    "launcher/slurm/executor.py",
+    "launcher/executors/slurm/executor.py",
     "launcher/remote/connection.py",
     "launcher/remote/ssh_settings.py",
 )

@@ -238,7 +238,7 @@ def _arms(folder: Path, plan: Mapping[str, Any], whole: State, result: Mapping[s
 def _where(files: Files, plan: Mapping[str, Any]) -> str:
     job, submission = None, files.submission or {}
     if submission.get("queue") == "slurm" and files.owner.mine:  # it names the file that has the job's number
-        from launcher.slurm.jobs import job_of
+        from launcher.executors.slurm.jobs import job_of
 
         job = job_of(submission)
     container = (plan.get("container") or {}).get("kind")

@@ -238,7 +238,7 @@ def _address(run: store.Run) -> Address | None:
 def _job(files: store.Files) -> str | None:
     if (files.submission or {}).get("queue") != "slurm":
         return None
-    from launcher.slurm.jobs import job_of
+    from launcher.executors.slurm.jobs import job_of
 
     return job_of(files.submission or {})
 

@@ -12,10 +12,10 @@ import pytest
 
 from launcher.__main__ import main
 from launcher.executors import execute, stopping
+from launcher.executors.slurm.jobs import job_of
 from launcher.probe.slurm_commands import call
 from launcher.runs import processes, store
 from launcher.runs.store import Run
-from launcher.slurm.jobs import job_of
 from tests.launcher.contained.places import started, until
 from tests.testbed.facts import Testbed
 

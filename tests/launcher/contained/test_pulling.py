@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from launcher.__main__ import main
+from launcher.executors.slurm.jobs import job_of
 from launcher.probe.slurm_commands import call
 from launcher.runs import store
-from launcher.slurm.jobs import job_of
 from tests.containers.registry_server import Registry
 from tests.launcher.contained.places import started, until
 from tests.testbed.facts import Testbed

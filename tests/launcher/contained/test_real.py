@@ -11,11 +11,11 @@ import pytest
 
 from launcher.__main__ import main
 from launcher.executors import backends, stopping
+from launcher.executors.slurm.jobs import job_of
 from launcher.probe.slurm_commands import call
 from launcher.runs import store
 from launcher.runs.store import Run
 from launcher.script import telemetry
-from launcher.slurm.jobs import job_of
 from tests.launcher.contained.places import started, until
 from tests.testbed.facts import Testbed
 

@@ -7,8 +7,8 @@ import subprocess
 
 import pytest
 
+from launcher.executors.slurm.jobs import job_of
 from launcher.runs import store
-from launcher.slurm.jobs import job_of
 from tests.launcher.remote.far import until
 
 SLOW = "env.PAUSE=0.2"

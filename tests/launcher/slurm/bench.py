@@ -11,13 +11,13 @@ from typing import Any
 
 from launcher.code import code_store
 from launcher.executors import backends
+from launcher.executors.slurm import jobs
 from launcher.executors.submission import submit
 from launcher.plan.resolve import Plan, resolve
 from launcher.probe.host import code_files, probe
 from launcher.runs import store
 from launcher.runs.states import State
 from launcher.runs.store import Run
-from launcher.slurm import jobs
 from tests.launcher.hosts import spec_of
 
 

@@ -17,12 +17,12 @@ import pytest
 from launcher.errors import Unavailable, UsageError
 from launcher.executors import stopping
 from launcher.executors.execute import execute
+from launcher.executors.slurm.executor import SlurmExecutor
 from launcher.probe import slurm_probing
 from launcher.probe.slurm_commands import call
 from launcher.probe.slurm_probing import probe as probe_slurm
 from launcher.runs import store
 from launcher.runs.store import Run
-from launcher.slurm.executor import SlurmExecutor
 from launcher.verbs import ls
 from tests.launcher.slurm.bench import Bench, ended, job_of, state, until
 from tests.testbed.facts import Testbed
@@ -252,7 +252,7 @@ def test_the_job_id_outlives_a_launcher_killed_right_after_sbatch(bench: Bench, 
 
     folder = prepare(plan)
     text = (
-        "import os, signal, subprocess, sys; from pathlib import Path; from launcher.slurm import submit\n"
+        "import os, signal, subprocess, sys; from pathlib import Path; from launcher.executors.slurm import submit\n"
         "real = subprocess.Popen\n"
         "def popen(*a, **k):\n"
         "    real(*a, **k); os.kill(os.getpid(), signal.SIGKILL)\n"

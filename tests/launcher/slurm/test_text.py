@@ -9,6 +9,9 @@ import pytest
 
 from launcher.config import slurm_units
 from launcher.errors import UsageError
+from launcher.executors.slurm import backend, jobs
+from launcher.executors.slurm.jobs import Row, job_of
+from launcher.executors.slurm.shared import Answer
 from launcher.plan.resolve import Plan, resolve
 from launcher.probe import slurm_probing
 from launcher.probe.facts import Facts, Partition, Script, SlurmFacts
@@ -16,9 +19,6 @@ from launcher.runs.states import judge
 from launcher.runs.store import Files
 from launcher.script.render import array, render
 from launcher.script.slurm_header import header, shape
-from launcher.slurm import jobs, queue
-from launcher.slurm.jobs import Row, job_of
-from launcher.slurm.shared import Answer
 from tests import golden
 from tests.launcher.hosts import LAPTOP, spec_of
 
@@ -331,7 +331,7 @@ INTERRUPTED = {"state": "interrupted", "attempt": 1, "reason": "ended by Slurm's
 def test_slurms_word_and_the_folders_word_make_one_state(
     row: Row | None, status: dict[str, object] | None, name: str, reason: str
 ) -> None:
-    state = judge(Files(submission=SUBMITTED, status=status), queue.judge("7", row))
+    state = judge(Files(submission=SUBMITTED, status=status), backend.judge("7", row))
     assert state.name == name
     assert reason in state.reason
 

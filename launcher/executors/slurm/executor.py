@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from launcher.executors.base import ScriptExecutor
-from launcher.slurm import submit
+from launcher.executors.slurm import submit
 
 
 class SlurmExecutor(ScriptExecutor):

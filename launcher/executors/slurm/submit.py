@@ -14,6 +14,8 @@ from typing import Any
 
 from launcher.errors import LauncherError, UsageError
 from launcher.executors import interrupts
+from launcher.executors.slurm import image_job, shared
+from launcher.executors.slurm.jobs import SUBMITS
 from launcher.executors.starting import next_attempt, record_submission
 from launcher.plan import resolve as plans
 from launcher.plan.resolve import Plan
@@ -22,8 +24,6 @@ from launcher.probe.slurm_commands import call, complaint, environment
 from launcher.runs import ownership, processes, run_ids, store
 from launcher.script import render
 from launcher.script.slurm_header import shape
-from launcher.slurm import pulling, shared
-from launcher.slurm.jobs import SUBMITS
 from recipes import records
 
 SAY_AFTER = 5.0
@@ -56,10 +56,10 @@ def start(folders: Sequence[Path], max_array_size: int | None = None, planned: S
 
 def _pull(folder: Path, plan: Plan) -> str | None:
     """The job that fetches the image which all of these runs need, if it has to be fetched."""
-    if not pulling.wanted(plan):
+    if not image_job.wanted(plan):
         return None
     path = folder / "pull.sh"
-    _write(path, pulling.script(plan, log=str(folder / "pull.log")))
+    _write(path, image_job.script(plan, log=str(folder / "pull.log")))
     return sbatch([str(path)], folder / "pull.out")
 
 
@@ -179,7 +179,7 @@ def after_option(plan: Plan, first: str | None = None) -> list[str]:
 
 
 def _after(after: str) -> str:
-    from launcher.slurm.jobs import job_of
+    from launcher.executors.slurm.jobs import job_of
 
     kind, _, name = after.rpartition(":")
     if kind not in ("", "ok", "any") or not name:

@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from launcher.errors import MOST_NAMED, Unavailable, UsageError
+from launcher.executors.slurm import jobs, shared
+from launcher.executors.slurm.jobs import Row, job_in, job_of
+from launcher.executors.slurm.shared import Answer
 from launcher.probe.slurm_commands import call, complaint
 from launcher.runs import processes, store
 from launcher.runs.states import Liveness, needs_liveness, status_of
 from launcher.runs.states import judge as judge_files
 from launcher.runs.store import Files
-from launcher.slurm import jobs, shared
-from launcher.slurm.jobs import Row, job_in, job_of
-from launcher.slurm.shared import Answer
 
 VERDICT = "verdict.json"
 STALE = 60.0

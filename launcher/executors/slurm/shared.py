@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from launcher.errors import Unavailable
+from launcher.executors.slurm import jobs
+from launcher.executors.slurm.jobs import Row
 from launcher.runs import store
-from launcher.slurm import jobs
-from launcher.slurm.jobs import Row
 
 INTERVAL = 30.0
 """Seconds between two looks at one cluster."""

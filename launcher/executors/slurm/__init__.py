@@ -1,0 +1,1 @@
+"""The Slurm backend: its jobs, its shared answer and its submitit executor."""
