@@ -61,8 +61,8 @@ def submit(folder: Path) -> Measured:
 
 def _turns_to_connect(proxy: Proxy, config: str) -> int:
     """Round trips until a command over there has begun to speak, by the transport that a submission takes."""
-    from launcher.remote.connection import opened
     from launcher.runs.address import Address
+    from launcher.ssh.fabric_transport import opened
 
     before = proxy.turns
     stream = opened(Address(destination="box", config=config), "echo there")

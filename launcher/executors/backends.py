@@ -55,10 +55,10 @@ def look(wanted: Iterable[Run], *, follow: bool = False, fresh: bool = False) ->
     far = [run for run in wanted if store.is_elsewhere(run.root)]
     if not far:
         return _look_here(wanted, after)
-    from launcher.remote import looking
+    from launcher.ssh import remote_status
 
     near = _look_here((run for run in wanted if not store.is_elsewhere(run.root)), after)
-    found = {each.run: each for each in [*looking.look(far, follow=follow), *near]}
+    found = {each.run: each for each in [*remote_status.look(far, follow=follow), *near]}
     return [found[run] for run in wanted]
 
 

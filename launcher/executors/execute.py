@@ -98,7 +98,7 @@ def write(plan: Plan, folder: Path, passed: Mapping[str, str] | None = None) -> 
     store.write_json(folder / "plan.json", plans.to_json(plan))
     _put(folder / "run.sh", render.render(plan).encode(), 0o700)
     if plan.arms:
-        from launcher.remote.archive import archive  # which plain runs do without
+        from launcher.ssh.archive import archive  # which plain runs do without
 
         _put(folder / blocks.LAUNCHER, archive()[1], 0o600)
     for arm in plan.arms:

@@ -9,10 +9,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from launcher.executors import backends
-from launcher.remote.requests import PIECE
 from launcher.runs import follow, store
 from launcher.runs.states import State
 from launcher.runs.store import Run
+from launcher.ssh.methods import PIECE
 
 NAMES = ("stdout.log", "stderr.log")
 

@@ -29,9 +29,9 @@ def request_stop(folder: Path) -> None:
     """Ask the trainer to save and stop at its next step. Raises `UsageError` for another user's run."""
     ownership.refuse_anothers("stop", [(str(folder.parent), folder.name)])
     if store.is_elsewhere(str(folder.parent)):
-        from launcher.remote import acting
+        from launcher.ssh import actions
 
-        acting.request_stop([Run(str(folder.parent), folder.name)])
+        actions.request_stop([Run(str(folder.parent), folder.name)])
     else:
         open(folder / "STOP", "ab", opener=records.record).close()
 
@@ -78,11 +78,11 @@ def cancel(
     ownership.refuse_anothers("cancel", wanted)
     far = [run for run in wanted if store.is_elsewhere(run.root)]
     if far:
-        from launcher.remote import acting
+        from launcher.ssh import actions
 
         near = [run for run in wanted if not store.is_elsewhere(run.root)]
         ended = cancel(near, now=now, stop_grace=stop_grace, term_grace=term_grace, say=say) if near else []
-        failed = acting.cancel(far, now, stop_grace, term_grace)
+        failed = actions.cancel(far, now, stop_grace, term_grace)
         found = {each.seen.run: each for each in ended}
         found.update({each.run: Ended(each, failed.get(each.run, "")) for each in backends.look(far)})
         return [found[run] for run in wanted]
@@ -136,9 +136,9 @@ def unended(seen: Sequence[Seen]) -> list[Seen]:
     alive = backends.with_processes(finished)
     far = [each.run for each in seen if store.is_elsewhere(each.run.root)]
     if far:
-        from launcher.remote import acting
+        from launcher.ssh import actions
 
-        alive |= {_folder(run) for run in acting.unended(far)}
+        alive |= {_folder(run) for run in actions.unended(far)}
     return [each for each in seen if not each.state.finished or _folder(each.run) in alive]
 
 

@@ -48,7 +48,7 @@ def probe(specs: Sequence[JobSpec]) -> Facts:
     if address is None:
         there = look(questions(specs))
     else:
-        from launcher.remote.host import connect
+        from launcher.ssh.host import connect
 
         there = connect(address).ask("probe", _admitted_facts, asked=plain(questions(specs)))
     return dataclasses.replace(

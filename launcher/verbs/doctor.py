@@ -120,7 +120,7 @@ def examine(specs: Sequence[JobSpec]) -> Iterator[Finding]:
 
 
 def _reached(address: Address) -> Finding:
-    from launcher.remote.host import connect, hello
+    from launcher.ssh.host import connect, hello
 
     began = time.monotonic()
     host = connect(address)
@@ -135,7 +135,7 @@ def _reached(address: Address) -> Finding:
 def _host(spec: JobSpec, address: Address | None) -> health.Host:
     if address is None:
         return health.look(spec.launch.run_root)
-    from launcher.remote.host import connect
+    from launcher.ssh.host import connect
 
     return connect(address).ask("examine", _examined, run_root=spec.launch.run_root)
 
@@ -161,9 +161,9 @@ def _start(plan: Plan, facts: Facts, spec: JobSpec, address: Address | None) -> 
     code = code_files([spec])
     if address is None:
         return submission.submit([plan], facts, code)[0]
-    from launcher.remote import handing_over
+    from launcher.ssh import submit_client
 
-    return handing_over.submit([plan], facts, code, address, [spec.launch.secrets])[0]
+    return submit_client.submit([plan], facts, code, address, [spec.launch.secrets])[0]
 
 
 def _job(run: Run) -> Iterator[Finding]:
@@ -236,9 +236,9 @@ def _remove(run: Run) -> None:
     from launcher.verbs import rm
 
     if store.is_elsewhere(run.root):
-        from launcher.remote import acting
+        from launcher.ssh import actions
 
-        acting.remove([run], False)
+        actions.remove([run], False)
         rm.delete(run)
     else:
         rm.remove_here([run], False)

@@ -25,7 +25,7 @@ def main(arguments: list[str]) -> int:
     if not roots:
         raise UsageError("fetch: no run of yours is on another host; those of this machine are here already")
     chosen = all_runs(found(names, roots)) if names else [newest(roots)]
-    from launcher.remote import fetching
+    from launcher.ssh import fetching
 
     for run in chosen:
         folder = expanded(to).absolute() / run.id if to is not None else run.folder

@@ -96,8 +96,8 @@ def _waiting(run: Run, piece: Piece) -> str:
 def _source(run: Run) -> Callable[..., Piece]:
     if not store.is_elsewhere(run.root):
         return functools.partial(log_pieces.piece, run)
-    from launcher.remote import logs
     from launcher.runs import remote_record
+    from launcher.ssh import logs
 
     pointer = remote_record.of(run.folder)
     if pointer is None:

@@ -57,9 +57,9 @@ def main(arguments: Sequence[str]) -> int:
         raise UsageError("resume takes one run or sweep: python -m launcher resume RUN [key=value ...]")
     found = store.find(names[0], store.roots(root))
     if any(store.is_elsewhere(run.root) for run in found.runs):
-        from launcher.remote import acting
+        from launcher.ssh import actions
 
-        folders, stays = acting.resume(found, assignments, secrets), wait
+        folders, stays = actions.resume(found, assignments, secrets), wait
     else:
         folders, queue = resume_here(found.runs, assignments, secrets, is_sweep=found.sweep is not None)
         stays = wait or (queue == "direct" and not detach)

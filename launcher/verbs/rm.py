@@ -34,9 +34,9 @@ def main(arguments: list[str]) -> int:
     ownership.refuse_anothers("rm", chosen)
     far = [run for run in chosen if store.is_elsewhere(run.root)]
     if far and not options.forget:
-        from launcher.remote import acting
+        from launcher.ssh import actions
 
-        acting.remove(far, options.force)
+        actions.remove(far, options.force)
     near = [run for run in chosen if not store.is_elsewhere(run.root)]
     if near and options.forget:
         raise UsageError(f"rm --forget: {near[0].id} is a run of this machine; leave --forget out")

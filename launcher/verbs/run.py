@@ -65,11 +65,11 @@ def hand_over(plans: Sequence[Plan], facts: Facts, specs: Sequence[JobSpec]) -> 
     if address is None:
         folders = submit(plans, facts, code_files(specs))
     else:
-        from launcher.remote import handing_over
+        from launcher.ssh import submit_client
 
         # The arms of a comparison, which are one plan, have the same.
         secrets = [spec.launch.secrets for spec in specs][: len(plans)]
-        folders = handing_over.submit(plans, facts, code_files(specs), address, secrets)
+        folders = submit_client.submit(plans, facts, code_files(specs), address, secrets)
     for text in dict.fromkeys(resources(each) for each in plans):
         if text:
             each = ", for each run" if len(plans) > 1 else ""

@@ -104,20 +104,20 @@ def opening(place: Place, port: Port | None, token: str, control: str = "") -> l
     command = interactive.on_slurm(plan, text, place.job) if plan.queue == "slurm" else ["bash", "-c", text]
     if address is None:
         return command
-    from launcher.remote import openssh
+    from launcher.ssh import openssh_transport
 
     options: list[str] = []
     if port and plan.queue != "slurm":
         options = ["-L", f"{port.here}:localhost:{port.there}", "-o", "ExitOnForwardFailure=yes"]
     elif control:
         options = ["-M", "-S", control]
-    return interactive.over_ssh(openssh.argv(address, "-t", *options), command)
+    return interactive.over_ssh(openssh_transport.argv(address, "-t", *options), command)
 
 
 def _attended(place: Place, port: Port, token: str) -> int:
     """A terminal on a node that Slurm has yet to choose: once it has, the port of that node is brought here, through
     the terminal's own connection to the login node. Returns its exit code."""
-    from launcher.remote import openssh
+    from launcher.ssh import openssh_transport
 
     assert place.address is not None
     with tempfile.TemporaryDirectory(prefix="launcher-") as folder:
@@ -127,11 +127,11 @@ def _attended(place: Place, port: Port, token: str) -> int:
         node = ""
         while not node and shell.poll() is None:
             time.sleep(0.5)
-            asked = openssh.argv(place.address, "-S", control, "-o", "BatchMode=yes")
+            asked = openssh_transport.argv(place.address, "-S", control, "-o", "BatchMode=yes")
             node = _said(interactive.over_ssh(asked, ["cat", interactive.note(place.plan, token)]))
         if node:
             through = ["-S", control, "-O", "forward", "-L", f"{port.here}:{node}:{port.there}"]
-            done = subprocess.run(openssh.argv(place.address, *through), capture_output=True, text=True)
+            done = subprocess.run(openssh_transport.argv(place.address, *through), capture_output=True, text=True)
             if done.returncode != 0:
                 print(f"port {port.there} is not brought here: {done.stderr.strip()}\r", file=sys.stderr)
         return shell.wait()
@@ -179,9 +179,9 @@ def _of_job(words: Words) -> Place:
         store.make_root(Path(plan.run_root), shared=plan.shared is not None)
         code_store.store(Path(plan.code_dir).parent, plan.code, code_files(specs))
     else:
-        from launcher.remote import handing_over
+        from launcher.ssh import submit_client
 
-        handing_over.send_code(plan, code_files(specs), address)
+        submit_client.send_code(plan, code_files(specs), address)
     return Place(plan, address)
 
 
@@ -219,7 +219,7 @@ def _of_run(names: Sequence[str], words: Sequence[str]) -> Place:
 
 def _close() -> None:
     """Connections end before this process becomes another program."""
-    host = sys.modules.get("launcher.remote.host")
+    host = sys.modules.get("launcher.ssh.host")
     if host is not None:
         host.close_all()
 

@@ -11,8 +11,8 @@ import pytest
 
 from launcher.code import code_store, snapshot
 from launcher.errors import UsageError
-from launcher.remote import taking_over
-from launcher.remote.handing_over import packed
+from launcher.ssh import submit_server
+from launcher.ssh.submit_client import packed
 from tests.launcher import users
 from tests.launcher.users import User
 
@@ -100,13 +100,13 @@ def test_so_is_every_folder_of_one_that_came_over_ssh(umask: int, tmp_path: Path
     sent = packed(message, {name: path.read_bytes() for name, path in files.items()}, {})
     before = os.umask(umask)
     try:
-        taking_over.lay_code(sent)
+        submit_server.lay_code(sent)
     finally:
         os.umask(before)
     folders = [root.parent, root, *(each for each in root.rglob("*") if each.is_dir())]
     assert {stat.S_IMODE(each.stat().st_mode) for each in folders} == {0o700}
     assert [each.name for each in (root / ".code").iterdir()] == [digest]
-    assert taking_over.lacking(str(root / ".code" / digest), message["files"]) == []
+    assert submit_server.lacking(str(root / ".code" / digest), message["files"]) == []
 
 
 WORDS = ("gpus=0", "steps=2", "data=synthetic", "detach=true")

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from launcher.executors import backends
-from launcher.remote import host
 from launcher.runs import store
+from launcher.ssh import host
 from tests.launcher.remote.far import Far
 from tests.launcher.remote.trainer import PROGRAM
 from tests.launcher.remote.ways import configuration

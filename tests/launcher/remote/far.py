@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from launcher.__main__ import main
-from launcher.remote import host
-from launcher.remote.host import Host
 from launcher.runs import store
+from launcher.ssh import host
+from launcher.ssh.host import Host
 
 
 class Said(NamedTuple):

@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from launcher.errors import Unavailable
-from launcher.remote import host, openssh
-from launcher.remote.host import Host, hello
 from launcher.script import interactive
+from launcher.ssh import host, openssh_transport
+from launcher.ssh.host import Host, hello
 from tests.launcher.remote.own_sshd import OwnSshd
 from tests.launcher.remote.ways import address, configuration, keys
 
@@ -80,7 +80,7 @@ def test_a_host_answers_through_any_login_shell_whatever_its_scripts_print(accou
 
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_what_a_terminal_runs_goes_through_any_login_shell_as_it_is(accounts, testbed, tmp_path, name):
-    ssh = openssh.argv(address(config_of(accounts, testbed, tmp_path, name)), "-T")
+    ssh = openssh_transport.argv(address(config_of(accounts, testbed, tmp_path, name)), "-T")
     words = interactive.over_ssh(ssh, ["bash", "-c", 'printf "<%s>" "$@"', HARD, HARD, "na!me"])
     done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True)
     assert done.stdout.endswith(f"<{HARD}><na!me>"), done

@@ -7,8 +7,8 @@ import subprocess
 import sys
 import zipfile
 
-from launcher.remote.archive import archive
-from launcher.remote.requests import REQUESTS
+from launcher.ssh.archive import archive
+from launcher.ssh.methods import REQUESTS
 
 
 def test_every_module_in_the_zip_loads_from_it_with_nothing_but_the_standard_library(tmp_path):

@@ -23,13 +23,13 @@ import pytest
 from launcher.__main__ import main
 from launcher.config.schema import SshCluster
 from launcher.errors import Unavailable, UsageError
-from launcher.remote import handing_over, host, looking
-from launcher.remote.requests import REQUESTS
 from launcher.runs import address as addresses
 from launcher.runs import processes, remote_record, store
 from launcher.runs.address import Address
 from launcher.runs.remote_record import Pointer
 from launcher.runs.store import Run
+from launcher.ssh import host, remote_status, submit_client
+from launcher.ssh.methods import REQUESTS
 from launcher.verbs import shell
 from recipes.typed import build
 from tests.launcher import run_folders
@@ -268,7 +268,7 @@ def test_metrics_are_taken_where_they_go_on_and_nowhere_else(victim, told):
 
 
 def test_a_host_that_always_has_more_to_tell_is_not_asked_for_ever(victim, monkeypatch):
-    monkeypatch.setattr(looking, "LONGEST_LOOK", 1.0)
+    monkeypatch.setattr(remote_status, "LONGEST_LOOK", 1.0)
     victim.liar.says(answering("look", """look(told(more=True, files={"plan.json": [[2, time.time_ns()], "{}"]}))"""))
     said = victim.type("ls")
     assert "running" in said.out and OTHER in said.out and said.seconds < 10
@@ -631,8 +631,8 @@ def test_an_ssh_configuration_that_cannot_be_read_hides_no_other_run(victim):
 
 def test_a_fabric_that_is_missing_hides_no_other_run(victim, monkeypatch):
     monkeypatch.setitem(sys.modules, "fabric", None)
-    monkeypatch.delitem(sys.modules, "launcher.remote.connection", raising=False)
-    monkeypatch.delattr("launcher.remote.connection", raising=False)
+    monkeypatch.delitem(sys.modules, "launcher.ssh.fabric_transport", raising=False)
+    monkeypatch.delattr("launcher.ssh.fabric_transport", raising=False)
     said = victim.type_only("ls")
     assert said.code == 0 and OTHER in said.out and "liar: SSH needs fabric" in said.out
 
@@ -676,7 +676,7 @@ def test_a_run_whose_folder_may_not_be_read_hides_no_other_here_or_over_there(tm
         assert said.returncode == 0, said.stderr
         assert OTHER in said.stdout and "done" in said.stdout and RUN in said.stdout
         assert said.stderr == f"{closed} may not be read, so its runs are not listed\n"
-        program = "import json, sys; from launcher.remote import answers; "
+        program = "import json, sys; from launcher.ssh import handlers as answers; "
         program += "print(json.dumps(list(answers.look(json.loads(sys.argv[1]), False))))"
         asked = [{"root": str(root), "id": each, "stamps": {}, "arms": []} for each in (RUN, OTHER)]
         there = subprocess.run(
@@ -705,7 +705,7 @@ def test_a_host_is_sent_no_file_but_those_of_the_snapshot(victim, value):
     reached = host.connect(victim.liar.address())
     plan = types.SimpleNamespace(run_root="/runs", code="0" * 64, code_dir="/runs/.code/0")
     with pytest.raises(host.BadAnswer, match="does not speak as a launcher should"):
-        handing_over._lacking(reached, plan, {"train.py": "0" * 64})
+        submit_client._lacking(reached, plan, {"train.py": "0" * 64})
 
 
 def test_a_shell_of_a_run_here_follows_no_pointer_that_lies_in_its_folder(victim):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from launcher.remote.archive import archive
+from launcher.ssh.archive import archive
 
 WORDS = ["amp=o0,o1", "compare.rounds=2", "compare.steps=10", "compare.cool_down=0", "env.PAUSE=0", "wait=true"]
 

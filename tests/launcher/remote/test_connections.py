@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from launcher.errors import Unavailable, UsageError
-from launcher.remote.host import Host, hello
+from launcher.ssh.host import Host, hello
 from tests.launcher.remote.ways import address, configuration, keys
 
 
@@ -121,7 +121,7 @@ def test_no_setting_of_the_configuration_lets_an_unknown_key_pass(tmp_path, test
 
 
 def test_several_hops_are_visited_in_the_order_of_the_configuration(tmp_path, testbed):
-    from launcher.remote.connection import _connection
+    from launcher.ssh.fabric_transport import _connection
 
     config = tmp_path / "config"
     config.write_text("Host box\n  ProxyJump first,second\n")
@@ -232,7 +232,7 @@ def test_what_login_scripts_print_disturbs_nothing(tmp_path, testbed, reach, pro
 
 
 def test_the_agent_is_sent_once_for_its_user_alone_and_again_where_it_was_damaged(tmp_path, testbed, reach):
-    from launcher.remote.archive import archive
+    from launcher.ssh.archive import archive
 
     config, (digest, zipped) = configuration(tmp_path, testbed), archive()
     kept = Path(testbed.user.home, f".cache/launcher/agent-{digest}.zip")

@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 
 from launcher.errors import Unavailable
-from launcher.remote import host, looking
-from launcher.remote.host import Host, hello
 from launcher.runs import processes, remote_record, store
+from launcher.ssh import host, remote_status
+from launcher.ssh.host import Host, hello
 from tests.launcher.remote.far import until
 from tests.launcher.remote.own_sshd import OwnSshd
 from tests.launcher.remote.ways import address, configuration
@@ -82,7 +82,7 @@ def test_a_submission_that_is_cut_anywhere_starts_its_run_once_or_says_that_it_d
 
 def test_a_submission_whose_answer_is_lost_for_good_is_known_by_its_pointer_and_started_once(far, proxy, monkeypatch):
     """The far side has all it needs, and nobody hears it say so."""
-    monkeypatch.setattr("launcher.remote.handing_over.TRIES", 1)
+    monkeypatch.setattr("launcher.ssh.submit_client.TRIES", 1)
     ask = Host.ask
 
     def deaf(self, request, /, *values, **named):
@@ -122,7 +122,7 @@ def test_the_same_submission_asked_for_twice_is_carried_out_once(far, monkeypatc
 
 
 def test_a_run_that_never_arrived_is_lost_only_once_that_is_certain(far, proxy, monkeypatch):
-    monkeypatch.setattr("launcher.remote.handing_over.TRIES", 1)
+    monkeypatch.setattr("launcher.ssh.submit_client.TRIES", 1)
     ask = Host.ask
 
     def cut(self, request, /, *values, **named):
@@ -143,7 +143,7 @@ def test_a_run_that_never_arrived_is_lost_only_once_that_is_certain(far, proxy, 
     far.folder(run).rmdir()
     remote_record.write(far.pointer(run), dataclasses.replace(pointer, submitter=dead))
     assert far.state(run) == "unreachable", "the far side may still be at it"
-    early = pointer.created - looking.DOUBT
+    early = pointer.created - remote_status.DOUBT
     remote_record.write(far.pointer(run), dataclasses.replace(pointer, submitter=dead, created=early))
     assert far.state(run) == "lost"
     assert far.type("rm", "--forget", run).code == 0
@@ -166,7 +166,7 @@ def test_a_launcher_that_is_killed_while_it_submits_starts_its_run_once_or_not(f
 
 
 def test_logs_that_are_followed_miss_nothing_however_often_the_connection_is_cut(far, proxy, moments, monkeypatch):
-    monkeypatch.setattr("launcher.remote.logs.PAUSES", (0.1,))
+    monkeypatch.setattr("launcher.ssh.logs.PAUSES", (0.1,))
     text = "for n in range(40000): print('line', n, 'x' * (n % 50)) or (n % 800 == 0 and time.sleep(0.04))"
     (run,) = far.submit("steps=1", f"env.BEHAVIOUR={text}")
     until(lambda: attempts(far, run))
@@ -189,7 +189,7 @@ def test_logs_that_are_followed_miss_nothing_however_often_the_connection_is_cut
 
 
 def test_a_fetch_that_is_cut_goes_on_where_it_was(far, proxy, moments, tmp_path, monkeypatch):
-    monkeypatch.setattr("launcher.remote.fetching.PAUSES", (0.05,))
+    monkeypatch.setattr("launcher.ssh.fetching.PAUSES", (0.05,))
     (run,) = far.submit("steps=1")
     far.until(run, "done")
     size = 24 * 2**20
@@ -217,8 +217,8 @@ def test_a_fetch_that_is_cut_goes_on_where_it_was(far, proxy, moments, tmp_path,
 
 
 def test_a_host_that_is_cut_off_in_the_middle_of_a_fetch_is_waited_for_and_told_of_once(far, proxy, monkeypatch):
-    monkeypatch.setattr("launcher.remote.fetching.PAUSES", (0.05,))
-    monkeypatch.setattr("launcher.remote.fetching.PATIENCE", 0.5)
+    monkeypatch.setattr("launcher.ssh.fetching.PAUSES", (0.05,))
+    monkeypatch.setattr("launcher.ssh.fetching.PATIENCE", 0.5)
     (run,) = far.submit("steps=1")
     far.until(run, "done")
     stream = Host.stream
@@ -379,7 +379,7 @@ def test_what_is_followed_is_gone_on_with_after_the_connection_stood_still(far, 
     """As where a lid was closed: for longer than a silence is borne, nothing comes, and nothing is closed."""
     server = OwnSshd(far.testbed, tmp_path)
     program = "import sys; from launcher import watch; watch.LONGEST = 0.5; "
-    program += "from launcher.remote import host; host.SILENCE = 2.5; "
+    program += "from launcher.ssh import host; host.SILENCE = 2.5; "
     program += "from launcher.__main__ import main; sys.exit(main(sys.argv[1:]))"
     following, said = {}, {verb: tmp_path / verb for verb in ("logs", "watch")}
     try:

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from launcher.errors import Unavailable
-from launcher.remote import host_keys
-from launcher.remote.host import Host, hello
+from launcher.ssh import host_keys
+from launcher.ssh.host import Host, hello
 from tests.launcher.remote.own_sshd import OwnSshd
 from tests.launcher.remote.ways import address, configuration, keys
 

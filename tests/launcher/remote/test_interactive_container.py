@@ -22,8 +22,8 @@ import pytest
 
 from containers import image_recipes, images
 from launcher.__main__ import main
-from launcher.remote.host import close_all
 from launcher.script import telemetry
+from launcher.ssh.host import close_all
 from tests.launcher import fake_gpus, terminal
 from tests.launcher.run_folders import until
 from tests.testbed.bed import SYSTEM_PATH

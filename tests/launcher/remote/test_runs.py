@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from launcher.remote import host
 from launcher.runs import processes, remote_record, store
+from launcher.ssh import host
 from tests.launcher.remote.far import asked, away, until
 
 SLOW = "env.PAUSE=0.2"
@@ -107,16 +107,16 @@ def test_submitting_takes_three_questions_for_one_run_and_for_a_hundred(far, mon
 def test_a_second_submission_of_an_unchanged_tree_sends_no_file_and_of_a_changed_one_only_what_changed(
     far, monkeypatch
 ):
-    from launcher.remote import handing_over
+    from launcher.ssh import submit_client
 
     sent = []
-    packed = handing_over.packed
+    packed = submit_client.packed
 
     def packing(message, code, secrets):
         sent.append(sorted(code))
         return packed(message, code, secrets)
 
-    monkeypatch.setattr(handing_over, "packed", packing)
+    monkeypatch.setattr(submit_client, "packed", packing)
     far.submit("steps=1")
     far.submit("steps=1")
     from launcher.verbs import run as verb

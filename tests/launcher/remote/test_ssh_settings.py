@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from launcher.errors import UsageError
-from launcher.remote import ssh_settings
-from launcher.remote.host import Host, hello
 from launcher.runs.address import Address
+from launcher.ssh import ssh_settings
+from launcher.ssh.host import Host, hello
 from tests.launcher.remote.ways import address, configuration
 
 
@@ -82,7 +82,7 @@ def test_the_way_there(tmp_path, text, hops):
 
 
 def test_a_way_that_leads_back_is_refused(tmp_path):
-    from launcher.remote.connection import _connection
+    from launcher.ssh.fabric_transport import _connection
 
     path = tmp_path / "config"
     path.write_text("Host box\n ProxyJump a\nHost a\n ProxyJump b\nHost b\n ProxyJump a\n")

@@ -4,7 +4,7 @@ import io
 
 import pytest
 
-from launcher.remote import wire
+from launcher.ssh import protocol
 
 
 def reader(data: bytes):
@@ -13,7 +13,7 @@ def reader(data: bytes):
     def read(count: int) -> bytes:
         found = stream.read(count)
         if len(found) < count:
-            raise wire.Ended
+            raise protocol.Ended
         return found
 
     return read
@@ -21,22 +21,24 @@ def reader(data: bytes):
 
 def test_what_is_packed_is_received_and_signs_of_life_are_passed_over():
     long = bytes(range(256)) * 3000
-    read = reader(wire.ALIVE + wire.pack({"a": ["é", None, 1.5]}) + b"".join(wire.packed_bytes(long)) + wire.ALIVE)
-    assert wire.receive(read) == {"a": ["é", None, 1.5]}
+    read = reader(
+        protocol.ALIVE + protocol.pack({"a": ["é", None, 1.5]}) + b"".join(protocol.packed_bytes(long)) + protocol.ALIVE
+    )
+    assert protocol.receive(read) == {"a": ["é", None, 1.5]}
     parts = b""
     while len(parts) < len(long):
-        parts += wire.receive(read)
+        parts += protocol.receive(read)
     assert parts == long
-    with pytest.raises(wire.Ended):
-        wire.receive(read)
+    with pytest.raises(protocol.Ended):
+        protocol.receive(read)
 
 
 @pytest.mark.parametrize("data", [b"Last login: yesterday\n", b"J\xff\xff\xff\xff", b"J\x00\x00\x00\x02{]"])
 def test_what_is_no_frame_is_said_to_be_none(data):
-    with pytest.raises(wire.Garbled):
-        wire.receive(reader(data))
+    with pytest.raises(protocol.Garbled):
+        protocol.receive(reader(data))
 
 
 def test_a_frame_that_breaks_off_is_an_end():
-    with pytest.raises(wire.Ended):
-        wire.receive(reader(wire.pack({"a": 1})[:-1]))
+    with pytest.raises(protocol.Ended):
+        protocol.receive(reader(protocol.pack({"a": 1})[:-1]))

@@ -12,8 +12,8 @@ import subprocess
 import time
 
 from launcher.errors import Unavailable
-from launcher.remote.stream import Stalled
 from launcher.runs.address import Address
+from launcher.ssh.stream import Stalled
 
 KEPT = 4096
 """Bytes of what ssh complained about last."""

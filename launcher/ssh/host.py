@@ -16,13 +16,13 @@ from collections.abc import Callable, Generator, Iterator
 from typing import Any, TypeVar
 
 from launcher.errors import LauncherError, Unavailable, UsageError
-from launcher.remote import bootstrap, openssh, wire
-from launcher.remote.archive import archive
-from launcher.remote.requests import REQUESTS
-from launcher.remote.stream import Stalled, Stream
 from launcher.runs import admit
 from launcher.runs.address import Address
 from launcher.runs.admit import Refused
+from launcher.ssh import bootstrap, openssh_transport, protocol
+from launcher.ssh.archive import archive
+from launcher.ssh.methods import REQUESTS
+from launcher.ssh.stream import Stalled, Stream
 
 SILENCE = 30.0
 """Seconds without a sign of life after which a connection is taken for dead."""
@@ -131,8 +131,8 @@ class Host:
             message["bytes"] = len(data)
         ended = False
         try:
-            self._send(wire.pack(message))
-            for frame in wire.packed_bytes(data or b""):
+            self._send(protocol.pack(message))
+            for frame in protocol.packed_bytes(data or b""):
                 self._send(frame)
             self._deadline = time.monotonic() + seconds
             noted = steady = 0
@@ -210,9 +210,9 @@ class Host:
 
     def _transport(self, command: str) -> Stream:
         if self.address.transport == "openssh":
-            return openssh.opened(self.address, command)
+            return openssh_transport.opened(self.address, command)
         try:
-            from launcher.remote import connection
+            from launcher.ssh import fabric_transport
         except ModuleNotFoundError as error:
             if error.name not in ("fabric", "paramiko"):
                 raise
@@ -220,7 +220,7 @@ class Host:
                 "SSH needs fabric: pip install 'amp-launcher[ssh]'; or say cluster.transport=openssh, which takes the "
                 "system's ssh"
             ) from None
-        return connection.opened(self.address, command)
+        return fabric_transport.opened(self.address, command)
 
     def _word(self) -> str:
         """The next line that the bootstrap wrote, past whatever login scripts printed."""
@@ -232,7 +232,7 @@ class Host:
                     line += self._read(1)
                 except Stuck:
                     raise Lost(self._unbegun(self.silence)) from None
-                except wire.Ended:
+                except protocol.Ended:
                     raise Unavailable(self._silent(line.decode(errors="replace"))) from None
                 seen += 1
                 if seen > NOISE:
@@ -321,14 +321,14 @@ class Host:
     def _receive(self, longest: int) -> Any:
         """The next frame: bytes, or an object of at most so many bytes. Raises `_Overdue` at the deadline."""
         try:
-            frame = wire.receive(self._read, longest)
+            frame = protocol.receive(self._read, longest)
             with self.admitting():
                 return frame if isinstance(frame, bytes) else admit.group(frame, "what came")
-        except wire.Ended:
+        except protocol.Ended:
             complaint = self._stream.complaint() if self._stream else ""
             said = f": {complaint.splitlines()[-1]}" if complaint else ""
             raise Lost(f"the connection to {self._name} was lost{said}") from None
-        except wire.Garbled as error:
+        except protocol.Garbled as error:
             raise BadAnswer(f"{self._name} does not speak as a launcher should: {error}") from None
 
     def _read(self, count: int) -> bytes:
@@ -349,7 +349,7 @@ class Host:
                 except OSError as error:
                     raise Lost(f"the connection to {self._name} was lost: {error}") from None
                 if not self._held:
-                    raise wire.Ended
+                    raise protocol.Ended
             part, self._held = self._held[:missing], self._held[missing:]
             parts.append(part)
             missing -= len(part)

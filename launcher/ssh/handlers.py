@@ -16,12 +16,12 @@ from launcher import summary
 from launcher.errors import UsageError
 from launcher.executors import backends, log_pieces, stopping
 from launcher.executors.backends import Seen
-from launcher.remote.requests import LONGEST_SMALL, MOST_ATTEMPTS, MOST_FILES, PIECE, of_run
 from launcher.runs import admit, states, store
 from launcher.runs.admit import Refused
 from launcher.runs.remote_record import OURS
 from launcher.runs.states import State
 from launcher.runs.store import Run
+from launcher.ssh.methods import LONGEST_SMALL, MOST_ATTEMPTS, MOST_FILES, PIECE, of_run
 
 ROOM = 2**22
 """Bytes of a run's files in one answer: escaped as JSON they are six times as many at most."""

@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from launcher.errors import LauncherError, of_system
-from launcher.remote import wire
-from launcher.remote.requests import REQUESTS
+from launcher.ssh import protocol
+from launcher.ssh.methods import REQUESTS
 
 HEARTBEAT = 5.0
 """Seconds between two signs of life."""
@@ -39,19 +39,19 @@ def serve() -> None:
     sys.stderr = _Notes(channel)
     # Taken rather than ignored: what is ignored stays so in the runs that are started from here.
     signal.signal(signal.SIGHUP, lambda number, frame: None)
-    channel.send(wire.pack(_greeting()))
+    channel.send(protocol.pack(_greeting()))
     threading.Thread(target=channel.beat, daemon=True).start()
     _tidy(Path(__file__).parents[2], time.time() - KEPT)
     while True:
         try:
-            request = wire.receive(channel.read)
+            request = protocol.receive(channel.read)
             assert isinstance(request, dict)
             data = b""
             while len(data) < request.get("bytes", 0):
-                data += wire.receive(channel.read)
-        except wire.Ended:
+                data += protocol.receive(channel.read)
+        except protocol.Ended:
             return
-        channel.send(wire.pack(_answer(channel, request, data)))
+        channel.send(protocol.pack(_answer(channel, request, data)))
 
 
 def _tidy(mine: Path, before: float) -> None:
@@ -106,10 +106,10 @@ def _streamed(channel: _Channel, items: Generator[Any, None, Any]) -> Any:
         except StopIteration as end:
             return end.value
         if isinstance(item, bytes):
-            for frame in wire.packed_bytes(item):
+            for frame in protocol.packed_bytes(item):
                 channel.send(frame)
         else:
-            channel.send(wire.pack({"item": item}))
+            channel.send(protocol.pack({"item": item}))
         if channel.lost:  # nobody is there to take the rest
             return None
 
@@ -130,9 +130,9 @@ class _Channel:
         """So many bytes. Raises `wire.Ended`."""
         parts = []
         while count:
-            part = os.read(self._inward, min(count, wire.CHUNK))
+            part = os.read(self._inward, min(count, protocol.CHUNK))
             if not part:
-                raise wire.Ended
+                raise protocol.Ended
             parts.append(part)
             count -= len(part)
         return b"".join(parts)
@@ -150,7 +150,7 @@ class _Channel:
     def beat(self) -> None:
         while not self.lost:
             threading.Event().wait(HEARTBEAT)
-            self.send(wire.ALIVE)
+            self.send(protocol.ALIVE)
 
 
 class _Notes:
@@ -165,7 +165,7 @@ class _Notes:
     def write(self, text: str) -> int:
         *whole, self._line = (self._line + text).split("\n")
         for line in whole:
-            self._channel.send(wire.pack({"say": line}))
+            self._channel.send(protocol.pack({"say": line}))
         return len(text)
 
     def flush(self) -> None:

@@ -21,11 +21,11 @@ import paramiko
 from fabric import Config, Connection
 
 from launcher.errors import Unavailable, UsageError
-from launcher.remote import host_keys, ssh_settings
-from launcher.remote.host_keys import Key, Known
-from launcher.remote.ssh_settings import Settings
-from launcher.remote.stream import Stalled
 from launcher.runs.address import Address
+from launcher.ssh import host_keys, ssh_settings
+from launcher.ssh.host_keys import Key, Known
+from launcher.ssh.ssh_settings import Settings
+from launcher.ssh.stream import Stalled
 
 KEEPALIVE = 10
 """Seconds between two signs of life of the connection itself, so that routers on the way keep it."""

@@ -17,8 +17,8 @@ from launcher.executors import execute, submission
 from launcher.plan import resolve as plans
 from launcher.plan.resolve import Plan
 from launcher.probe import job_environment
-from launcher.remote.handing_over import unpacked
 from launcher.runs import ownership, store
+from launcher.ssh.submit_client import unpacked
 from recipes import records
 
 SNAPSHOTS = 5

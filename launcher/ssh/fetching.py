@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 from launcher.errors import LauncherError, UsageError
-from launcher.remote.host import BadAnswer, Lost, Unreachable, connect
-from launcher.remote.looking import look_again
-from launcher.remote.requests import MOST_FILES
 from launcher.runs import admit, remote_record, store
 from launcher.runs.admit import Refused
 from launcher.runs.remote_record import Pointer
 from launcher.runs.store import Run
+from launcher.ssh.host import BadAnswer, Lost, Unreachable, connect
+from launcher.ssh.methods import MOST_FILES
+from launcher.ssh.remote_status import look_again
 
 PATIENCE = 300.0
 """Seconds for which a host that went silent in the middle is asked again."""

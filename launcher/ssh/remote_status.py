@@ -19,14 +19,14 @@ from typing import Any, NamedTuple
 from launcher import human
 from launcher.errors import LauncherError
 from launcher.executors.backends import Seen
-from launcher.remote.host import Host, connect
-from launcher.remote.requests import LONGEST_SMALL, METRICS, MOST_ATTEMPTS, PIECE, of_run
 from launcher.runs import admit, processes, remote_record, states, store
 from launcher.runs.address import Address
 from launcher.runs.admit import Refused
 from launcher.runs.remote_record import POINTER, Known, Pointer
 from launcher.runs.states import State
 from launcher.runs.store import Run
+from launcher.ssh.host import Host, connect
+from launcher.ssh.methods import LONGEST_SMALL, METRICS, MOST_ATTEMPTS, PIECE, of_run
 
 MAX_HOSTS = 32
 """Hosts asked at once."""

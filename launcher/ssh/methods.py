@@ -26,21 +26,21 @@ class Request(NamedTuple):
 
 
 REQUESTS = {
-    "hello": Request("launcher.remote.answers:hello", seconds=30.0),
-    "probe": Request("launcher.remote.answers:probe", seconds=180.0, size=2**23),
-    "examine": Request("launcher.remote.answers:examine", seconds=180.0),
-    "lacking": Request("launcher.remote.taking_over:lacking", seconds=180.0, size=2**23),
-    "lay_code": Request("launcher.remote.taking_over:lay_code", seconds=600.0),
-    "submit": Request("launcher.remote.taking_over:submit", seconds=600.0),
-    "look": Request("launcher.remote.answers:look", seconds=90.0, size=2**25),
-    "log": Request("launcher.remote.answers:log"),
-    "request_stop": Request("launcher.remote.answers:request_stop"),
-    "cancel": Request("launcher.remote.answers:cancel", seconds=180.0),
-    "unended": Request("launcher.remote.answers:unended", seconds=90.0),
-    "resume": Request("launcher.remote.answers:resume", seconds=600.0),
-    "remove": Request("launcher.remote.answers:remove", seconds=600.0),
-    "contents": Request("launcher.remote.answers:contents", seconds=180.0, size=2**25),
-    "files": Request("launcher.remote.answers:files", seconds=600.0),  # it may hash what is here already, first
+    "hello": Request("launcher.ssh.handlers:hello", seconds=30.0),
+    "probe": Request("launcher.ssh.handlers:probe", seconds=180.0, size=2**23),
+    "examine": Request("launcher.ssh.handlers:examine", seconds=180.0),
+    "lacking": Request("launcher.ssh.submit_server:lacking", seconds=180.0, size=2**23),
+    "lay_code": Request("launcher.ssh.submit_server:lay_code", seconds=600.0),
+    "submit": Request("launcher.ssh.submit_server:submit", seconds=600.0),
+    "look": Request("launcher.ssh.handlers:look", seconds=90.0, size=2**25),
+    "log": Request("launcher.ssh.handlers:log"),
+    "request_stop": Request("launcher.ssh.handlers:request_stop"),
+    "cancel": Request("launcher.ssh.handlers:cancel", seconds=180.0),
+    "unended": Request("launcher.ssh.handlers:unended", seconds=90.0),
+    "resume": Request("launcher.ssh.handlers:resume", seconds=600.0),
+    "remove": Request("launcher.ssh.handlers:remove", seconds=600.0),
+    "contents": Request("launcher.ssh.handlers:contents", seconds=180.0, size=2**25),
+    "files": Request("launcher.ssh.handlers:files", seconds=600.0),  # it may hash what is here already, first
 }
 
 MOST_FILES = 200_000

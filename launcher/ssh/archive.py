@@ -16,8 +16,8 @@ LEFT_HERE = (
     "launcher/config/files.py",
     "launcher/executors/base.py",
     "launcher/executors/slurm/executor.py",
-    "launcher/remote/connection.py",
-    "launcher/remote/ssh_settings.py",
+    "launcher/ssh/fabric_transport.py",
+    "launcher/ssh/ssh_settings.py",
 )
 """What loads Hydra, submitit or fabric. All others import nothing foreign before they are called."""
 _EPOCH = (1980, 1, 1, 0, 0, 0)

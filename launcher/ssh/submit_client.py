@@ -23,12 +23,12 @@ from launcher.errors import LauncherError
 from launcher.executors import execute
 from launcher.plan.resolve import Plan, to_json
 from launcher.probe.facts import Facts
-from launcher.remote.host import Host, Lost, Unreachable, connect, nothing
-from launcher.remote.looking import confirm
 from launcher.runs import admit, processes, remote_record, run_ids, store
 from launcher.runs.address import Address
 from launcher.runs.remote_record import Known, Pointer
 from launcher.runs.states import State
+from launcher.ssh.host import Host, Lost, Unreachable, connect, nothing
+from launcher.ssh.remote_status import confirm
 
 TRIES = 3
 

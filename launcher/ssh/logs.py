@@ -11,12 +11,12 @@ import time
 from typing import Any
 
 from launcher.executors.log_pieces import NAMES, Piece, Place
-from launcher.remote.host import BadAnswer, Unreachable, connect
-from launcher.remote.requests import PIECE
 from launcher.runs import admit, states
 from launcher.runs.admit import Refused
 from launcher.runs.remote_record import Pointer
 from launcher.runs.store import Run
+from launcher.ssh.host import BadAnswer, Unreachable, connect
+from launcher.ssh.methods import PIECE
 
 PATIENCE = 300.0
 """Seconds for which a host that was followed is asked again."""

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from launcher.errors import LauncherError
-from launcher.remote.host import connect, nothing
-from launcher.remote.looking import by_address, is_settled
 from launcher.runs import admit, remote_record
 from launcher.runs.store import Found, Run
+from launcher.ssh.host import connect, nothing
+from launcher.ssh.remote_status import by_address, is_settled
 
 
 def request_stop(wanted: Iterable[Run]) -> None:
