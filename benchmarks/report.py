@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.measure import Measured, Timing
-from launcher.tables import table
+from launcher.ui.tables import table
 
 HEADER = ("benchmark", "ours", "beside it", "ratio", "of fastest", "at most", "")
 

@@ -11,13 +11,13 @@ from typing import Literal
 
 from containers import find
 from containers.runtime import ALIASES
-from launcher import human
 from launcher.config.schema import SlurmCluster
 from launcher.config.spec import JobSpec
 from launcher.plan import requirements
 from launcher.plan.slurm_check import find_partition
 from launcher.probe.facts import Facts, Gpu
 from launcher.probe.health import Host
+from launcher.ui import units
 from recipes.typed import SettingsError
 
 Level = Literal["ok", "advice", "problem"]
@@ -53,7 +53,7 @@ def of_host(host: Host, facts: Facts, spec: JobSpec, *, now: float, remote: bool
     """What is found on the host that starts the job: the machine itself, or a cluster's login node. `now` is this
     machine's clock when the host's was read."""
     on_cluster = isinstance(spec.launch.cluster, SlurmCluster)
-    yield ok("host", f"{facts.host}, {facts.system}, {facts.cpus} CPUs, {human.size(host.memory_mib * MIB)} memory")
+    yield ok("host", f"{facts.host}, {facts.system}, {facts.cpus} CPUs, {units.size(host.memory_mib * MIB)} memory")
     yield from _clock(host, now, remote)
     yield from _tools(host, facts, on_cluster)
     yield from _python(facts, spec)
@@ -87,7 +87,7 @@ def of_slurm(facts: Facts, spec: JobSpec) -> Iterator[Finding]:
             f"say cluster.partition= one of {', '.join(each.name for each in slurm.partitions)}",
         )
     else:
-        limit = human.duration(partition.max_minutes * 60) if partition.max_minutes else "no time limit"
+        limit = units.duration(partition.max_minutes * 60) if partition.max_minutes else "no time limit"
         types = ", ".join(each for each in partition.gpu_types if each)
         gpus = f"{partition.gpus_per_node} GPUs" if partition.gpus_per_node else "no GPUs (GRES)"
         gpus += f" ({types})" if types else ""
@@ -110,7 +110,7 @@ def _clock(host: Host, now: float, remote: bool) -> Iterator[Finding]:
     off = host.time - now
     if remote and abs(off) > CLOCK_SECONDS:
         ahead = "ahead" if off > 0 else "behind"
-        yield advice("clock", f"its clock is {human.duration(abs(off))} {ahead} of this one", "switch NTP on there")
+        yield advice("clock", f"its clock is {units.duration(abs(off))} {ahead} of this one", "switch NTP on there")
 
 
 def _tools(host: Host, facts: Facts, on_cluster: bool) -> Iterator[Finding]:
@@ -169,7 +169,7 @@ def _gpus(host: Host, facts: Facts, spec: JobSpec) -> Iterator[Finding]:
 def _size_of(gpu: Gpu) -> str:
     if gpu.partitioned:
         return "cut into MIG instances"
-    return human.size(gpu.memory_mib * MIB) if gpu.memory_mib else "memory not told"
+    return units.size(gpu.memory_mib * MIB) if gpu.memory_mib else "memory not told"
 
 
 def _disk(host: Host, facts: Facts) -> Iterator[Finding]:
@@ -177,7 +177,7 @@ def _disk(host: Host, facts: Facts) -> Iterator[Finding]:
         yield problem("run_root", facts.run_root_problem, "name another folder with run_root=")
         return
     kind = f", {facts.run_root_filesystem}" if facts.run_root_filesystem else ""
-    said = f"{facts.run_root}: {human.size(host.free_mib * MIB)} free{kind}"
+    said = f"{facts.run_root}: {units.size(host.free_mib * MIB)} free{kind}"
     if host.free_mib < 512:
         yield problem("run_root", said, "make room, or name another folder with run_root=")
     elif host.free_mib < 10 * 1024:
@@ -191,7 +191,7 @@ def _disk(host: Host, facts: Facts) -> Iterator[Finding]:
             "say env.TMPDIR= a folder on another disk",
         )
     if host.tmp_free_mib < 1024:
-        said = f"{host.tmp} has {human.size(host.tmp_free_mib * MIB)} free"
+        said = f"{host.tmp} has {units.size(host.tmp_free_mib * MIB)} free"
         yield advice("tmp", said, "say env.TMPDIR= a folder on another disk; image pull needs several GiB there")
 
 
@@ -233,7 +233,7 @@ def _container(host: Host, facts: Facts, spec: JobSpec) -> Iterator[Finding]:
 
 def _limits(host: Host) -> Iterator[Finding]:
     if host.shm_mib < 1024:
-        said = f"/dev/shm has {human.size(host.shm_mib * MIB)}: data loaders and NCCL pass batches through it"
+        said = f"/dev/shm has {units.size(host.shm_mib * MIB)}: data loaders and NCCL pass batches through it"
         yield advice("shm", said, "start the container with --shm-size or --ipc=host; or remount it larger")
     if host.infiniband and host.memlock_kib >= 0:
         yield advice(

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from launcher import comparison, human
+from launcher import comparison
 from launcher.comparison import Published, PublishedArm
 from launcher.plan.resolve import Plan
-from launcher.tables import table
+from launcher.ui import units
+from launcher.ui.tables import table
 
 _COLUMNS = {
     "rate": "samples/s",
@@ -36,7 +37,7 @@ def lines(whole: Plan) -> Iterator[str]:
     known = [each for each in seconds if each is not None]
     if known and all(arm.settings["device"] == "cuda" for arm in whole.arms):
         which = "each arm" if len(known) == len(seconds) else f"the {len(known)} arms that have one"
-        took = human.duration(how.total * sum(known))
+        took = units.duration(how.total * sum(known))
         yield from ("", f"at the published speeds {how.total:,} steps of {which} take {took}, starting up not counted")
 
 

@@ -10,9 +10,9 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 
-from launcher import human
 from launcher.report.document import COLOURS, Bar, Bars, Curves, Line
 from launcher.report.markup import Markup, join, tag
+from launcher.ui import units
 
 TICKS = 5
 MARK, ROWS = 14, 6
@@ -47,7 +47,7 @@ def curves(chart: Curves) -> Markup:
     zero = chart.steps or sizes or chart.unit in ("zero", "percent") or 0 <= 2 * min(heights) < max(heights)
     below = MARK * min(len(marked), ROWS) / _HEIGHT
     up = _Scale.over(heights, log2=log2, zero=zero, sizes=sizes, below=below)
-    words: Callable[[float], str] = human.size if sizes else _power if up.log2 else _figure
+    words: Callable[[float], str] = units.size if sizes else _power if up.log2 else _figure
     # What is grey is the ground of what is not.
     ordered = sorted(chart.lines, key=lambda each: each.colour is not None)
     plot = tag(
@@ -148,7 +148,7 @@ def _power(value: float) -> str:
 
 
 def _figure(value: float) -> str:
-    return human.number(value, 4) if abs(value) < 1e5 else human.number(value, 2)
+    return units.number(value, 4) if abs(value) < 1e5 else units.number(value, 2)
 
 
 class _Scale:

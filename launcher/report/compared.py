@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from launcher import arms, human, summary, tables
+from launcher import arms
 from launcher.comparison import Compare, Published
 from launcher.report import plain, read, sections
 from launcher.report.document import Bars, Cell, Document, Part, Prose, Section, Table, numeric, text
@@ -17,6 +17,7 @@ from launcher.report.read import inner
 from launcher.report.verdict import verdict
 from launcher.runs import run_ids, store
 from launcher.runs.states import State
+from launcher.ui import summary, tables, units
 from recipes.typed import SettingsError, build
 
 
@@ -80,10 +81,10 @@ def table(compared: Sequence[Arm]) -> Table:
         ("arm", [text(each.label) for each in compared], False),
         ("mechanism", [text(each.mechanism) for each in compared], False),
         ("batch", [numeric(each.figures.batch, str(each.figures.batch)) for each in compared], True),
-        ("samples/s", [numeric(each.figures.rate, human.number(each.figures.rate)) for each in compared], True),
+        ("samples/s", [numeric(each.figures.rate, units.number(each.figures.rate)) for each in compared], True),
         ("ratio", [ratio_cell(each, control=number == 0) for number, each in enumerate(compared)], True),
         ("95% interval", [_interval_cell(each) for each in compared], True),
-        ("peak memory", [numeric(each.figures.memory, human.size(each.figures.memory)) for each in compared], True),
+        ("peak memory", [numeric(each.figures.memory, units.size(each.figures.memory)) for each in compared], True),
         ("loss", [sections.loss_cell(each.figures) for each in compared], True),
         ("loss gap", [numeric(each.gap, f"{each.gap or 0:+.2%}") for each in compared], True),
         ("accuracy", [numeric(each.figures.accuracy, f"{each.figures.accuracy or 0:.4f}") for each in compared], True),
@@ -122,7 +123,7 @@ def _measured(compared: Sequence[Arm], how: Compare, whole: State) -> Section:
     rows = tuple(
         (
             numeric(number + 1, str(number + 1)),
-            *(numeric(each.rates.get(number), human.number(each.rates.get(number))) for each in compared),
+            *(numeric(each.rates.get(number), units.number(each.rates.get(number))) for each in compared),
         )
         for number in rounds
     )

@@ -22,7 +22,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from launcher import arms, tables
+from launcher import arms
 from launcher.report import read
 from launcher.report.compared import settings_of
 from launcher.report.figures import figures
@@ -32,6 +32,7 @@ from launcher.report.read import Evidence, inner
 from launcher.report.verdict import verdict
 from launcher.runs import store
 from launcher.runs.states import Name, State
+from launcher.ui import tables
 from recipes import result
 from recipes.metrics import finite
 from recipes.result import Result

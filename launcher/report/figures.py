@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from launcher import summary
 from launcher.report.read import Evidence, inner
+from launcher.ui import summary
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from launcher import tables
 from launcher.report.document import Bars, Code, Curves, Document, Part, Prose, Table
+from launcher.ui import tables
 
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>|#~&])")
 

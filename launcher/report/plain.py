@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from launcher import tables
 from launcher.report.document import Bars, Code, Document, Part, Prose, Table
+from launcher.ui import tables
 
 WIDTH, LEAST = 30, 10
 """Columns of the longest bar, and of one that still says something."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from launcher import human
 from launcher.comparison import Published, PublishedArm
 from launcher.report import sections
 from launcher.report.document import Bar, Bars, Cell, Prose, Section, numeric, text
 from launcher.report.paired import Arm, ratio_cell
 from launcher.report.read import Evidence, inner
+from launcher.ui import units
 
 TITLE = "Beside what was published"
 
@@ -25,7 +25,7 @@ def published(said: Published, compared: Sequence[Arm]) -> Section:
         ("published ratio", [_multiple(_gain(each, first, arm, compared[0])) for each, arm in pairs], True),
         ("our ratio", [ratio_cell(arm, control=number == 0) for number, (_, arm) in enumerate(pairs)], True),
         ("published samples/s", [_exactly(each.rate) for each, _ in pairs], True),
-        ("our samples/s", [numeric(arm.figures.rate, human.number(arm.figures.rate)) for _, arm in pairs], True),
+        ("our samples/s", [numeric(arm.figures.rate, units.number(arm.figures.rate)) for _, arm in pairs], True),
         ("published s/step", [_exactly(each.step_seconds) for each, _ in pairs], True),
         ("our s/step", [_rounded(_seconds(arm.figures.batch if timed else None, arm)) for _, arm in pairs], True),
         ("published s/epoch", [_exactly(each.epoch_seconds) for each, _ in pairs], True),
@@ -100,7 +100,7 @@ def _multiple(value: float | None) -> Cell:
 
 
 def _rounded(value: float | None, digits: int = 4) -> Cell:
-    return numeric(value, human.number(value, digits))
+    return numeric(value, units.number(value, digits))
 
 
 def _ratio_bar(label: str, how: str, value: float | str | None, colour: int) -> Bar:

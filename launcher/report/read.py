@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from launcher import arms, summary
+from launcher import arms
 from launcher.executors import backends
 from launcher.report import chosen, metrics
 from launcher.report.metrics import Metrics
@@ -17,6 +17,7 @@ from launcher.runs.states import State
 from launcher.runs.store import Damaged, Run
 from launcher.script import telemetry
 from launcher.script.telemetry import Telemetry
+from launcher.ui import summary
 
 NOTES = 5
 """Lines of what nvidia-smi said besides its samples that a report repeats."""

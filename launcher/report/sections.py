@@ -6,7 +6,6 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from launcher import human
 from launcher.report import chosen
 from launcher.report.differences import alike, code_difference, differing, script_difference
 from launcher.report.document import (
@@ -25,6 +24,7 @@ from launcher.report.document import (
 from launcher.report.figures import Figures, figures
 from launcher.report.read import Evidence, inner
 from launcher.report.tracks import charts
+from launcher.ui import units
 
 UNREAD = "What could not be read"
 BARS = 24
@@ -60,9 +60,9 @@ def results(evidence: Sequence[Evidence], found: Sequence[Figures]) -> Table:
         ("run", [text(each.label) for each in evidence], False),
         ("mode", [text(each.mode) for each in found], False),
         ("batch", [numeric(each.batch, str(each.batch)) for each in found], True),
-        ("samples/s", [numeric(each.rate, human.number(each.rate)) for each in found], True),
+        ("samples/s", [numeric(each.rate, units.number(each.rate)) for each in found], True),
         ("ratio", _ratios(evidence, found), True),
-        ("peak memory", [numeric(each.memory, human.size(each.memory)) for each in found], True),
+        ("peak memory", [numeric(each.memory, units.size(each.memory)) for each in found], True),
         ("loss", [loss_cell(each) for each in found], True),
         ("accuracy", [numeric(each.accuracy, f"{each.accuracy or 0:.4f}") for each in found], True),
         ("skipped", [numeric(each.skipped, str(each.skipped)) for each in found], True),
@@ -86,7 +86,7 @@ def columns(wanted: Sequence[tuple[str, list[Cell], bool]], spare: Sequence[str]
 
 
 def loss_cell(figures: Figures) -> Cell:
-    return Cell(text="not finite") if figures.lost else numeric(figures.loss, human.number(figures.loss))
+    return Cell(text="not finite") if figures.lost else numeric(figures.loss, units.number(figures.loss))
 
 
 def _ratios(evidence: Sequence[Evidence], found: Sequence[Figures]) -> list[Cell]:
@@ -131,10 +131,10 @@ def bars(evidence: Sequence[Evidence], found: Sequence[Figures]) -> Iterator[Bar
 
     def rate(each: Figures) -> str:
         more = f" ({each.rate / first:.2f}x)" if each.rate is not None and first else ""
-        return f"{human.number(each.rate)} samples/s{more}" if each.rate is not None else each.outcome
+        return f"{units.number(each.rate)} samples/s{more}" if each.rate is not None else each.outcome
 
     rates = [(run, each.rate, rate(each)) for run, each in pairs]
-    memory = [(run, each.memory, human.size(each.memory)) for run, each in pairs]
+    memory = [(run, each.memory, units.size(each.memory)) for run, each in pairs]
     for title, rows in (("Throughput", rates), ("Peak memory", memory)):
         shown = sorted(rows, key=lambda row: -(row[1] or 0.0))[:BARS] if many else rows
         drawn = tuple(Bar(label=run.label, value=value, text=words, colour=run.colour) for run, value, words in shown)

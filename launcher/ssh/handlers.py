@@ -12,7 +12,6 @@ from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from launcher import summary
 from launcher.errors import UsageError
 from launcher.executors import backends, log_pieces, stopping
 from launcher.executors.backends import Seen
@@ -22,6 +21,7 @@ from launcher.runs.remote_record import OURS
 from launcher.runs.states import State
 from launcher.runs.store import Run
 from launcher.ssh.methods import LONGEST_SMALL, MOST_ATTEMPTS, MOST_FILES, PIECE, of_run
+from launcher.ui import summary
 
 ROOM = 2**22
 """Bytes of a run's files in one answer: escaped as JSON they are six times as many at most."""

@@ -16,7 +16,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from launcher import human
 from launcher.errors import LauncherError
 from launcher.executors.backends import Seen
 from launcher.runs import admit, processes, remote_record, states, store
@@ -27,6 +26,7 @@ from launcher.runs.states import State
 from launcher.runs.store import Run
 from launcher.ssh.host import Host, connect
 from launcher.ssh.methods import LONGEST_SMALL, METRICS, MOST_ATTEMPTS, PIECE, of_run
+from launcher.ui import units
 
 MAX_HOSTS = 32
 """Hosts asked at once."""
@@ -283,7 +283,7 @@ def _unreachable(run: Run, why: str) -> State:
         return State("unreachable", why)
     if known.state.finished:  # what it measured was wanted too, but how it ended is known
         return known.state
-    ago = human.duration(time.time() - known.seen)
+    ago = units.duration(time.time() - known.seen)
     first, _, _ = why.partition("\n")
     return known.state._replace(name="unreachable", reason=f"{first}; {known.state.name} {ago} ago")
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import sys
 import time
 
-from launcher import human, summary
 from launcher.errors import UsageError
 from launcher.executors import backends, stopping
 from launcher.executors.stopping import Ended
 from launcher.runs import ownership
+from launcher.ui import summary, units
 from launcher.verbs.arguments import Parser, all_runs, found, newest_own, split
 
 
@@ -17,7 +17,7 @@ def main(arguments: list[str]) -> int:
     parser = Parser(
         "cancel",
         "[--now] [RUN|SWEEP ...]",
-        f"Ask runs to save and stop at their next step; what has not ended after {human.duration(stopping.STOP_GRACE)} "
+        f"Ask runs to save and stop at their next step; what has not ended after {units.duration(stopping.STOP_GRACE)} "
         "is killed with all its processes. Without any, your newest run.",
     )
     parser.add_argument("--now", action="store_true", help="kill at once, without a checkpoint")

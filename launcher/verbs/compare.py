@@ -133,7 +133,7 @@ def describe(whole: Plan) -> list[str]:
     from launcher import published_table
     from launcher.plan.plan_summary import summary
     from launcher.script import render
-    from launcher.tables import table
+    from launcher.ui.tables import table
 
     how = whole.comparison
     assert how is not None

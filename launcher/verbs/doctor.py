@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from launcher import human, remedies, summary, tables
 from launcher.config import request
 from launcher.config.schema import SlurmCluster
 from launcher.config.spec import JobSpec
@@ -25,6 +24,7 @@ from launcher.runs import admit, store
 from launcher.runs.address import Address
 from launcher.runs.admit import Refused
 from launcher.runs.store import Run
+from launcher.ui import hints, summary, tables, units
 from recipes.typed import SettingsError, build, plain
 
 HELP = """\
@@ -185,13 +185,13 @@ def _job(run: Run) -> Iterator[Finding]:
         return
     result = summary.result_of(run.folder, state)
     if state.name == "done":
-        yield ok("job", f"done in {human.duration(waited)}: {_figures(result)}")
+        yield ok("job", f"done in {units.duration(waited)}: {_figures(result)}")
         yield _proof(result)
         _remove(run)
         return
     _, last = summary.log_tail(run.folder, state.attempt)
     tail = "".join(f"\n{'':20}{tables.clean(each)}" for each in _words(last)[-LINES:])
-    mend = remedies.known("\n".join([state.reason, *last])) or f"`logs {run.id}` shows all of it"
+    mend = hints.known("\n".join([state.reason, *last])) or f"`logs {run.id}` shows all of it"
     yield problem("job", f"{state.name}: {state.reason}{tail}", mend)
 
 
@@ -215,7 +215,7 @@ def _awaited(run: Run) -> tuple[backends.Seen, float]:
 
 
 def _figures(result: dict[str, Any]) -> str:
-    memory = human.size(result.get("peak_memory_bytes"))
+    memory = units.size(result.get("peak_memory_bytes"))
     return f"{summary.throughput_of(result) or '-'} samples/s, {memory} at most, on {_device(result)}"
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import sys
 
-from launcher import human
 from launcher.config.paths import expanded
 from launcher.errors import UsageError
 from launcher.runs import store
+from launcher.ui import units
 from launcher.verbs.arguments import Parser, all_runs, found, newest, split
 
 
@@ -30,7 +30,7 @@ def main(arguments: list[str]) -> int:
     for run in chosen:
         folder = expanded(to).absolute() / run.id if to is not None else run.folder
         brought = fetching.fetch(run, folder, say=lambda text: print(text, file=sys.stderr, flush=True))
-        print(f"{run.id}  {brought.files} files, {human.size(brought.bytes)} brought to {folder}")
+        print(f"{run.id}  {brought.files} files, {units.size(brought.bytes)} brought to {folder}")
         for name in brought.gone:
             print(f"{run.id}  {name} was deleted there meanwhile", file=sys.stderr)
     return 0

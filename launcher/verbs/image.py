@@ -14,7 +14,7 @@ from containers.runtime import ALIASES
 from launcher.config.paths import expanded
 from launcher.config.schema import Container
 from launcher.errors import Unavailable, UsageError
-from launcher.tables import pairs, table
+from launcher.ui.tables import pairs, table
 from recipes.typed import SettingsError, not_a_choice
 
 HELP = """\

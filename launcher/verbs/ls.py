@@ -11,14 +11,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from launcher import human, summary, tables
 from launcher.errors import UsageError
 from launcher.executors import backends
 from launcher.executors.backends import Seen
-from launcher.progress import Progress, advance, rows_of
 from launcher.runs import admit, follow, run_ids, store
 from launcher.runs.states import State
 from launcher.runs.store import Files, Run
+from launcher.ui import summary, tables, units
+from launcher.ui.progress import Progress, advance, rows_of
 from launcher.verbs.arguments import Parser, found, split
 
 NEWEST = 20
@@ -77,7 +77,7 @@ def _listing(seen: Sequence[Seen], hidden: int, roots: Sequence[str], width: int
             [
                 run.id,
                 state.name,
-                human.duration(summary.elapsed(state, now)),
+                units.duration(summary.elapsed(state, now)),
                 _text(_steps_of(result)) if state.finished else _step(run),
                 summary.accuracy_of(result) or "-",
                 summary.throughput_of(result) or "-",
@@ -111,7 +111,7 @@ def _listing(seen: Sequence[Seen], hidden: int, roots: Sequence[str], width: int
 
 def _ago(moment: float, now: float) -> str:
     """How long ago that was. A scheduler is asked rarely, and its last answer is shown meanwhile."""
-    return f"{human.duration(max(0.0, now - moment))} ago"
+    return f"{units.duration(max(0.0, now - moment))} ago"
 
 
 def _host(run: Run) -> str:
@@ -195,7 +195,7 @@ def _details(seen: Seen, width: int = 0) -> list[str]:
     if not state.finished:
         progress = _progress(run)
         if progress.step:
-            from launcher.display import line
+            from launcher.ui.display import line
 
             rows.append(("progress", line(progress)))
     rows += [*summary.outcome(result), *summary.gpus(folder)]
@@ -226,7 +226,7 @@ def _arms(folder: Path, plan: Mapping[str, Any], whole: State, result: Mapping[s
 
     # An arm's own mean is over its steps, that of the comparison over its rounds: one that has ended shows the latter.
     compared = (result.get("comparison") or {}).get("arms") or ()
-    rates = {each.get("arm"): human.number(each.get("samples_per_second")) for each in compared}
+    rates = {each.get("arm"): units.number(each.get("samples_per_second")) for each in compared}
     for arm in arms.of(folder, plan):
         state = arms.state(arm.run, whole)
         said = f"{state.name}: {state.reason}" if state.reason else state.name

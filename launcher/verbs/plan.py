@@ -22,7 +22,7 @@ from launcher.plan.resolve import Plan, resolve, to_json
 from launcher.probe.facts import Facts
 from launcher.probe.host import probe_each
 from launcher.script import render, trainer_command
-from launcher.tables import fitted, table, width_of
+from launcher.ui.tables import fitted, table, width_of
 from recipes.typed import SettingsError, build, plain, show
 
 HELP = """\

@@ -6,13 +6,13 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from launcher import tables
 from launcher.config.paths import expanded
 from launcher.errors import UsageError
 from launcher.executors import backends
 from launcher.report import compared, markdown, page, plain, read, sections
 from launcher.report.document import Document
 from launcher.runs import run_ids, store
+from launcher.ui import tables
 from launcher.verbs.arguments import Parser, all_runs, found, newest_whole, split
 
 NAMED = 4

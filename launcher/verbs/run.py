@@ -99,7 +99,7 @@ def _whole(folders: Sequence[Path]) -> str:
 def stay(folders: Sequence[Path]) -> int:
     """Watch to the end. Ctrl-C asks the runs to save and stop; a second one kills them."""
     from launcher.executors import stopping
-    from launcher.watch import watch
+    from launcher.ui.live import watch
 
     interrupted = False
 

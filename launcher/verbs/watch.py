@@ -23,7 +23,7 @@ def main(arguments: list[str]) -> int:
     chosen = all_runs(found(names, roots) if names else [_newest_unfinished(roots)])
     if not chosen:
         raise UsageError(f"watch: no run of {' '.join(names)} is left")
-    from launcher.watch import watch
+    from launcher.ui.live import watch
 
     try:
         states = watch([each.folder for each in chosen], on_interrupt=_leave)

@@ -3,10 +3,10 @@ import io
 import pytest
 from rich.console import Console
 
-from launcher import display
-from launcher.display import Lines, Row
-from launcher.progress import Progress
 from launcher.runs.states import State
+from launcher.ui import display
+from launcher.ui.display import Lines, Row
+from launcher.ui.progress import Progress
 
 RUNNING = State("running", attempt=1)
 HALF = Progress(

@@ -1,6 +1,6 @@
 import pytest
 
-from launcher import human
+from launcher.ui import units
 
 
 @pytest.mark.parametrize(
@@ -18,7 +18,7 @@ from launcher import human
     ],
 )
 def test_durations_read_aloud(seconds, text):
-    assert human.duration(seconds) == text
+    assert units.duration(seconds) == text
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ def test_durations_read_aloud(seconds, text):
     ],
 )
 def test_sizes_are_in_the_unit_that_fits(count, text):
-    assert human.size(count) == text
+    assert units.size(count) == text
 
 
 @pytest.mark.parametrize(
@@ -55,12 +55,12 @@ def test_sizes_are_in_the_unit_that_fits(count, text):
     ],
 )
 def test_numbers_have_four_digits_or_all_that_are_whole(value, text):
-    assert human.number(value) == text
+    assert units.number(value) == text
 
 
 def test_times_are_read_with_and_without_a_z():
-    assert human.seconds_of("2026-01-02T03:04:05Z") == 1767323045
-    assert human.seconds_of("2026-01-02T03:04:05+00:00") == 1767323045
-    assert human.seconds_of("2026-01-02T05:04:05.5+02:00") == 1767323045.5
-    assert human.seconds_of(None) is None
-    assert human.seconds_of("yesterday") is None
+    assert units.seconds_of("2026-01-02T03:04:05Z") == 1767323045
+    assert units.seconds_of("2026-01-02T03:04:05+00:00") == 1767323045
+    assert units.seconds_of("2026-01-02T05:04:05.5+02:00") == 1767323045.5
+    assert units.seconds_of(None) is None
+    assert units.seconds_of("yesterday") is None

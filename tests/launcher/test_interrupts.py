@@ -46,7 +46,7 @@ def test_ctrl_c_as_a_run_is_started_shows_its_name(
 
     monkeypatch.setattr(module, moment, pressed)
     # A second press, which kills the script that the first one can't ask to stop.
-    monkeypatch.setattr("launcher.watch._answer", lambda _: os.kill(os.getpid(), signal.SIGINT) or "")
+    monkeypatch.setattr("launcher.ui.live._answer", lambda _: os.kill(os.getpid(), signal.SIGINT) or "")
     assert main([*words, f"detach={str(detach).lower()}"]) == 130
     (name,) = store.run_names(str(root))
     assert name in capsys.readouterr().out

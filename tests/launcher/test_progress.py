@@ -3,7 +3,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.progress import RECENT, Progress, advance, rows_of
+from launcher.ui.progress import RECENT, Progress, advance, rows_of
 
 
 def start(**more):

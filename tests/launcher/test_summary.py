@@ -1,8 +1,8 @@
 import pytest
 
-from launcher import summary
 from launcher.runs import store
 from launcher.runs.states import State
+from launcher.ui import summary
 from recipes import run_folder
 
 from .run_folders import finished, make, result, state

@@ -1,6 +1,6 @@
 import pytest
 
-from launcher import tables
+from launcher.ui import tables
 
 
 def test_columns_stand_under_each_other_and_lines_end_where_their_text_ends():

@@ -10,7 +10,7 @@ import time
 import pytest
 
 from launcher.runs import store
-from launcher.watch import watch
+from launcher.ui.live import watch
 
 from .run_folders import DEAF, NAME, STEPPING, finished, make, metrics, result, start, state, until
 
@@ -21,7 +21,7 @@ FOREGROUND = """
 import sys
 from pathlib import Path
 from launcher.executors import stopping
-from launcher.watch import watch
+from launcher.ui.live import watch
 folders = [Path(each) for each in sys.argv[1:]]
 def on_interrupt(times):
     if times == 1:
@@ -184,7 +184,7 @@ def test_a_watcher_may_leave_without_touching_the_run(root):
 
 
 def test_metrics_that_are_cut_back_on_resume_are_shown_from_where_they_go_on(root, monkeypatch):
-    from launcher.watch import _Followed
+    from launcher.ui.live import _Followed
 
     folder = make(root)
     head = {"event": "start", "attempt": 1, "total_steps": 100, "epochs": 1, "resumed_from": None, "time": 0}

@@ -378,7 +378,7 @@ def test_a_hundred_runs_are_submitted_and_followed_at_once_through_one_connectio
 def test_what_is_followed_is_gone_on_with_after_the_connection_stood_still(far, tmp_path):
     """As where a lid was closed: for longer than a silence is borne, nothing comes, and nothing is closed."""
     server = OwnSshd(far.testbed, tmp_path)
-    program = "import sys; from launcher import watch; watch.LONGEST = 0.5; "
+    program = "import sys; from launcher.ui import live as watch; watch.LONGEST = 0.5; "
     program += "from launcher.ssh import host; host.SILENCE = 2.5; "
     program += "from launcher.__main__ import main; sys.exit(main(sys.argv[1:]))"
     following, said = {}, {verb: tmp_path / verb for verb in ("logs", "watch")}

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from launcher import watch
 from launcher.executors import backends
 from launcher.report import conclusion, markdown, page, plain, read, sections
 from launcher.runs import store
 from launcher.runs.store import Found, Run
+from launcher.ui import live
 from launcher.verbs import ls, report
 
 from . import folders
@@ -96,10 +96,10 @@ def every_screen(root):
     assert [*plain.lines(alone), page.render(alone)]
     seen = backends.look(wanted)
     assert ls._listing(seen, 0, [str(root)]) and all(map(ls._details, seen))
-    followed = [watch._Followed(each.folder) for each in wanted]
-    watch._refresh(followed)
+    followed = [live._Followed(each.folder) for each in wanted]
+    live._refresh(followed)
     assert [row for each in followed for row in each.rows()]
-    assert all(watch.report({each.folder: each.state}) for each in followed)
+    assert all(live.report({each.folder: each.state}) for each in followed)
     conclusion.document(wanted[2].folder, seen[2].state)
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 
-from launcher import summary
 from launcher.executors import execute, submission
 from launcher.probe.host import code_files
 from launcher.runs import store
 from launcher.script import telemetry
+from launcher.ui import summary
 from tests.launcher.slurm.bench import ended, job_of, until
 from tests.launcher.slurm.trainers import (
     LONG,

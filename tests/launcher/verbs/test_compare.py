@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from launcher import human
 from launcher.runs import store
+from launcher.ui import units
 
 from ..run_folders import launcher
 
@@ -62,7 +62,7 @@ def test_it_is_one_run_to_every_other_verb(measured):
     assert (row[1], row[6]) == ("done", "proved")
     assert store.read_json(folder / "result.json")["comparison"]["control"] == "amp=o0"
     told = launcher("ls", folder.name, f"run_root={folder.parent}", state_home=state).stdout
-    rate = human.number(store.read_json(folder / "result.json")["comparison"]["arms"][1]["samples_per_second"])
+    rate = units.number(store.read_json(folder / "result.json")["comparison"]["arms"][1]["samples_per_second"])
     assert re.search(rf"^arm +amp=o2  done, {rate} samples/s$", told, re.MULTILINE), "as the report has it"
     both = launcher("report", folder.name, folder.name[:15], f"run_root={folder.parent}", state_home=state).stdout
     assert "COMPARISON" in both, "a comparison named twice is still one"

@@ -14,7 +14,7 @@ from launcher.executors.backends import look
 from launcher.executors.base import DirectExecutor
 from launcher.plan.resolve import resolve
 from launcher.runs.store import Run
-from launcher.summary import elapsed
+from launcher.ui.summary import elapsed
 from launcher.verbs.resume import _alone, changes
 from tests.launcher.hosts import LAPTOP, spec_of
 from tests.launcher.stand_in import lay

@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TextIO
 
-from launcher import human, tables
-from launcher.progress import Progress
 from launcher.runs.states import State
+from launcher.ui import tables, units
+from launcher.ui.progress import Progress
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -110,16 +110,16 @@ def line(progress: Progress) -> str:
     if progress.epoch is not None:
         parts.append(f"epoch {progress.epoch + 1}{f'/{progress.epochs}' if progress.epochs else ''}")
     if progress.samples_per_second is not None:
-        parts.append(f"{human.number(progress.samples_per_second)} samples/s")
+        parts.append(f"{units.number(progress.samples_per_second)} samples/s")
     parts.append(f"loss {loss(progress)}")
     if progress.loss_scale is not None:
         parts.append(f"scale {scale(progress)}")
     if progress.accuracy is not None:
         parts.append(f"accuracy {progress.accuracy:.4f}")
     if progress.memory_bytes is not None:
-        parts.append(f"memory {human.size(progress.memory_bytes)}")
+        parts.append(f"memory {units.size(progress.memory_bytes)}")
     if progress.seconds_left is not None:
-        parts.append(f"{human.duration(progress.seconds_left)} left")
+        parts.append(f"{units.duration(progress.seconds_left)} left")
     return "  ".join(parts)
 
 
@@ -128,13 +128,13 @@ def steps(progress: Progress) -> str:
 
 
 def loss(progress: Progress) -> str:
-    return "not finite" if "loss" in progress.nonfinite else human.number(progress.loss)
+    return "not finite" if "loss" in progress.nonfinite else units.number(progress.loss)
 
 
 def scale(progress: Progress) -> str:
     """The loss scale, and how many steps overflowed."""
     skipped = f" ({progress.skipped} skipped)" if progress.skipped else ""
-    return f"{human.number(progress.loss_scale, 8)}{skipped}"
+    return f"{units.number(progress.loss_scale, 8)}{skipped}"
 
 
 class Screen:
@@ -233,11 +233,11 @@ def _columns(rows: Sequence[Row], bar: bool, long: bool) -> dict[str, list[str]]
         "state": [row.state.name for row in rows],
         **({"": [""] * len(rows)} if bar else {}),
         "step": [steps(each) if each.step else "-" for each in said],
-        "samples/s": [human.number(each.samples_per_second) for each in said],
+        "samples/s": [units.number(each.samples_per_second) for each in said],
         "loss": [loss(each) for each in said],
-        "scale": [scale(each) if long else human.number(each.loss_scale, 8) for each in said],
-        "memory": [human.size(each.memory_bytes) for each in said],
-        "left": ["-" if row.state.finished else human.duration(row.progress.seconds_left) for row in rows],
+        "scale": [scale(each) if long else units.number(each.loss_scale, 8) for each in said],
+        "memory": [units.size(each.memory_bytes) for each in said],
+        "left": ["-" if row.state.finished else units.duration(row.progress.seconds_left) for row in rows],
     }
 
 

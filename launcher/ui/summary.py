@@ -8,9 +8,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from launcher import human, remedies, tables
 from launcher.runs import follow, run_ids, store
 from launcher.runs.states import State
+from launcher.ui import hints, tables, units
 
 WAITING = 0.02
 """Share of the steps' time spent waiting for data from which it is told."""
@@ -55,10 +55,10 @@ IN_ASKED = ("name", "words", "script")
 
 def elapsed(state: State, now: float) -> float | None:
     """Seconds that all attempts of a run have taken so far, or took, without the time between them."""
-    started = human.seconds_of(state.started)
+    started = units.seconds_of(state.started)
     if started is None:
         return None
-    ended = human.seconds_of(state.ended)
+    ended = units.seconds_of(state.ended)
     if ended is None:
         # Of a run that was lost or killed nobody wrote down when it ended.
         return None if state.finished else state.before + now - started
@@ -68,7 +68,7 @@ def elapsed(state: State, now: float) -> float | None:
 def headline(state: State, now: float) -> str:
     """A state with its reason and how long it took, in one line."""
     seconds = elapsed(state, now)
-    taken = f" after {human.duration(seconds)}" if seconds is not None and state.finished else ""
+    taken = f" after {units.duration(seconds)}" if seconds is not None and state.finished else ""
     attempt = f" (attempt {state.attempt})" if state.attempt > 1 else ""
     return f"{state.name}{taken}{attempt}{': ' if state.reason else ''}{state.reason}"
 
@@ -95,25 +95,25 @@ def outcome(result: Mapping[str, Any]) -> list[tuple[str, str]]:
         rows.append(("verdict", str(compared.get("verdict") or "")))
     if accuracy := accuracy_of(result):
         loss, test = result["eval"].get("loss"), result["eval"].get("test_accuracy")
-        rows.append(("accuracy", accuracy + (f" (held out, loss {human.number(loss)})" if loss is not None else "")))
+        rows.append(("accuracy", accuracy + (f" (held out, loss {units.number(loss)})" if loss is not None else "")))
         if test is not None:
             rows.append(("test accuracy", f"{test:.4f}"))
     if throughput := throughput_of(result):
         spread = result["throughput"]
-        ends = f" (p10 {human.number(spread.get('p10'))}, p90 {human.number(spread.get('p90'))})"
+        ends = f" (p10 {units.number(spread.get('p10'))}, p90 {units.number(spread.get('p90'))})"
         waited = spread.get("data_share") or 0.0
         waiting = f", {waited:.0%} of the time waiting for data" if waited >= WAITING else ""
         rows.append(("throughput", f"{throughput} {spread.get('unit') or 'samples/s'}{ends}{waiting}"))
     loss = result.get("loss") or {}
     if loss.get("last") is not None:
-        rows.append(("loss", f"{human.number(loss.get('first'))} at first, {human.number(loss['last'])} at last"))
+        rows.append(("loss", f"{units.number(loss.get('first'))} at first, {units.number(loss['last'])} at last"))
     elif "loss.last" in (result.get("nonfinite") or ()):
-        rows.append(("loss", f"{human.number(loss.get('first'))} at first, not finite at last"))
+        rows.append(("loss", f"{units.number(loss.get('first'))} at first, not finite at last"))
     scale = result.get("loss_scale") or {}
     if scale.get("final") is not None:
-        rows.append(("loss scale", f"{human.number(scale['final'], 8)}, {scale.get('skipped_steps', 0)} steps skipped"))
+        rows.append(("loss scale", f"{units.number(scale['final'], 8)}, {scale.get('skipped_steps', 0)} steps skipped"))
     if result.get("peak_memory_bytes") is not None:
-        rows.append(("peak memory", human.size(result["peak_memory_bytes"])))
+        rows.append(("peak memory", units.size(result["peak_memory_bytes"])))
     if profile := profile_of(result):
         rows.append(("profile", profile))
     observed = result.get("observed") or {}
@@ -166,7 +166,7 @@ def accuracy_of(result: Mapping[str, Any]) -> str:
 
 def throughput_of(result: Mapping[str, Any]) -> str:
     value = (result.get("throughput") or {}).get("mean")
-    return human.number(value) if value is not None else ""
+    return units.number(value) if value is not None else ""
 
 
 def verdict_of(result: Mapping[str, Any]) -> str:
@@ -248,7 +248,7 @@ def failure(folder: Path, state: State) -> list[str]:
         return []
     path, last = log_tail(folder, state.attempt)
     lines = [f"the end of {path}:", *(f"  {tables.clean(each)}" for each in last)] if last else []
-    mend = remedies.known("\n".join([state.reason, *last]))
+    mend = hints.known("\n".join([state.reason, *last]))
     return [*lines, f"what helps: {mend}"] if mend else lines
 
 
@@ -263,10 +263,10 @@ def of_sweep(states: Mapping[Path, State], now: float, width: int = 0) -> list[s
             (
                 label(folder),
                 state.name,
-                human.duration(elapsed(state, now)),
+                units.duration(elapsed(state, now)),
                 accuracy_of(result) or "-",
                 throughput_of(result) or "-",
-                human.size(memory),
+                units.size(memory),
                 verdict_of(result) or "-",
             )
         )

@@ -11,13 +11,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
-from launcher import arms, summary, tables
-from launcher.display import Row, for_stream
+from launcher import arms
 from launcher.executors import backends, interrupts, stopping
-from launcher.progress import Progress, advance, rows_of
 from launcher.runs import follow, store
 from launcher.runs.states import State
 from launcher.runs.store import Run
+from launcher.ui import summary, tables
+from launcher.ui.display import Row, for_stream
+from launcher.ui.progress import Progress, advance, rows_of
 
 INTERVAL = 0.5
 """Seconds between two looks; more where looking takes long, so that it never takes a tenth of one core."""

@@ -1,0 +1,1 @@
+"""The terminal: tables, live display, units, words for states and errors."""
