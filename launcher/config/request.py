@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from launcher.arms import label_of
+from launcher.compare.arms import label_of
 from launcher.config.compose import Cell, by_level, cells
 from launcher.config.hydra_loader import Composer, add_own_recipes, own_folders
 from launcher.config.parse import PASSED, Override, is_key, parse, passed

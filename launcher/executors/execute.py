@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import launcher
-from launcher import blocks
 from launcher.code import code_store, snapshot
+from launcher.compare import schedule
 from launcher.errors import LauncherError, UsageError, of_system
 from launcher.plan import container
 from launcher.plan import resolve as plans
@@ -100,7 +100,7 @@ def write(plan: Plan, folder: Path, passed: Mapping[str, str] | None = None) -> 
     if plan.arms:
         from launcher.ssh.archive import archive  # which plain runs do without
 
-        _put(folder / blocks.LAUNCHER, archive()[1], 0o600)
+        _put(folder / schedule.LAUNCHER, archive()[1], 0o600)
     for arm in plan.arms:
         for made in (Path(arm.run_dir).parent, Path(arm.run_dir)):
             with contextlib.suppress(FileExistsError):

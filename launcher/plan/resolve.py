@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, get_args
 
 from launcher.code import code_store
-from launcher.comparison import Compare, Published
+from launcher.compare.comparison import Compare, Published
 from launcher.config.schema import CLUSTERS, SlurmCluster
 from launcher.config.spec import JobSpec
 from launcher.errors import UsageError, placed

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from launcher.comparison import Published, PublishedArm
+from launcher.compare.comparison import Published, PublishedArm
+from launcher.compare.paired import Arm, ratio_cell
 from launcher.report import sections
 from launcher.report.document import Bar, Bars, Cell, Prose, Section, numeric, text
-from launcher.report.paired import Arm, ratio_cell
 from launcher.report.read import Evidence, inner
 from launcher.ui import units
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from launcher import arms
+from launcher.compare import arms
 from launcher.executors import backends
 from launcher.report import chosen, metrics
 from launcher.report.metrics import Metrics

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from containers.words import to_bash
-from launcher import blocks
+from launcher.compare import schedule
 from launcher.plan.resolve import Plan
 from launcher.probe import gpu_locks, job_environment
 from launcher.script import attempt_text, engine_text, slurm_header, slurm_text, telemetry, trainer_command
@@ -21,7 +21,7 @@ def render(plan: Plan) -> str:
         _ending_of_container(plan),
         telemetry.shell(plan.telemetry, _sampled_gpus(plan), _records(plan)) if plan.telemetry else "",
         _on_each_node(plan) if plan.nodes > 1 and not plan.arms else "",
-        blocks.function(plan) if plan.arms else "",
+        schedule.function(plan) if plan.arms else "",
         attempt_text.status(plan.shared is not None),
         attempt_text.begin(plan.shared is not None),
         slurm_text.STALE_STOP if slurm else "",

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from containers.devices import JOB_GPUS, needs_job_gpus
 from containers.runtime import Wrapped
 from containers.words import Late, Word, to_bash
-from launcher import blocks
+from launcher.compare import schedule
 from launcher.plan import container
 from launcher.plan.resolve import Plan
 from launcher.script import engine_text, profilers
@@ -61,7 +61,7 @@ def _lines(plan: Plan) -> list[tuple[Word, ...]]:
 def started(plan: Plan) -> str:
     """Lines of bash that start the trainer, from the shell that then writes down its exit code."""
     if plan.arms:
-        return "ended=\n  trap 'ended=yes' TERM INT HUP\n  " + blocks.COMMAND
+        return "ended=\n  trap 'ended=yes' TERM INT HUP\n  " + schedule.COMMAND
     if plan.nodes > 1 and not is_pyxis(plan):
         # --export: without it, srun hands on what sbatch was told to export, which is nothing.
         words = ["srun", "--ntasks-per-node=1", f"--nodes={plan.nodes}", "--kill-on-bad-exit=0", "--export=ALL"]

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
-from launcher import arms
+from launcher.compare import arms
 from launcher.executors import backends, interrupts, stopping
 from launcher.runs import follow, store
 from launcher.runs.states import State

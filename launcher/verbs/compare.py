@@ -7,13 +7,13 @@ import shlex
 import sys
 from collections.abc import Sequence
 
-from launcher import arms, comparison, experiments
-from launcher.comparison import Compare
+from launcher.compare import arms, comparison, experiments
+from launcher.compare.comparison import Compare
+from launcher.compare.experiments import Asked
 from launcher.config import request
 from launcher.config.request import Words
 from launcher.config.spec import JobSpec
 from launcher.errors import LauncherError, of_each
-from launcher.experiments import Asked
 from launcher.plan.resolve import Plan, resolve
 from launcher.probe.facts import Facts
 from launcher.probe.host import probe_each
@@ -130,7 +130,7 @@ def _label(spec: JobSpec) -> str:
 
 def describe(whole: Plan) -> list[str]:
     """The plan of a comparison in words: its arms, its blocks, and the scripts."""
-    from launcher import published_table
+    from launcher.compare import published_table
     from launcher.plan.plan_summary import summary
     from launcher.script import render
     from launcher.ui.tables import table

@@ -222,7 +222,7 @@ def _on_gpus(folder: Path, attempt: int) -> str:
 
 def _arms(folder: Path, plan: Mapping[str, Any], whole: State, result: Mapping[str, Any]) -> Iterator[str]:
     """How the arms of a comparison stand, a line each; `report` says what they amount to."""
-    from launcher import arms
+    from launcher.compare import arms
 
     # An arm's own mean is over its steps, that of the comparison over its rounds: one that has ended shows the latter.
     compared = (result.get("comparison") or {}).get("arms") or ()

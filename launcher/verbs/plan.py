@@ -8,13 +8,13 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from launcher import experiments
+from launcher.compare import experiments
+from launcher.compare.experiments import Asked
 from launcher.config import request
 from launcher.config.request import Words
 from launcher.config.schema import SlurmCluster
 from launcher.config.spec import JobSpec
 from launcher.errors import LauncherError, UsageError
-from launcher.experiments import Asked
 from launcher.plan import published_text, user_script
 from launcher.plan.plan_summary import summary
 from launcher.plan.provenance import Origin, origins

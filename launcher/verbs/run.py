@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from launcher import experiments
+from launcher.compare import experiments
 from launcher.config import request
 from launcher.config.schema import Launch, LocalCluster
 from launcher.config.spec import JobSpec

@@ -14,8 +14,8 @@ import pytest
 
 from containers.description import User
 from containers.runtime import Runtime
-from launcher import arms, comparison
-from launcher.comparison import Compare
+from launcher.compare import arms, comparison
+from launcher.compare.comparison import Compare
 from launcher.config.compose import by_level, cells
 from launcher.config.hydra_loader import Composer
 from launcher.config.parse import parse
@@ -288,7 +288,7 @@ def test_its_result_is_written_in_the_controls_container_once_and_without_device
     text = render.render(dataclasses.replace(made, arms=arms, container=contained, python="python3"))
     conclude = text[text.index("conclude() (") : text.index("\n)", text.index("conclude() ("))]
     assert "x.sif" in conclude
-    assert "-m \\\n    launcher.report.conclusion" in conclude
+    assert "-m \\\n    launcher.compare.conclusion" in conclude
     assert f"{made.run_dir}/launcher.zip" in conclude
     assert "--gpus" not in conclude and "--nv" not in conclude and "--nodes=2" not in conclude
 

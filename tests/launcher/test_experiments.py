@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher import comparison, experiments, published_table
+from launcher.compare import comparison, experiments, published_table
 from launcher.config import request
 from launcher.config.hydra_loader import conf_folder
 from launcher.errors import UsageError

@@ -17,7 +17,7 @@ blocks() {
 }
 conclude() ( # RUN/result.json, in what the control runs in
   cd "$RUN" || exit 1
-  PYTHONPATH="$RUN/launcher.zip" /opt/venv/bin/python -m launcher.report.conclusion "$RUN" "$outcome" "$attempt"
+  PYTHONPATH="$RUN/launcher.zip" /opt/venv/bin/python -m launcher.compare.conclusion "$RUN" "$outcome" "$attempt"
 )
 measure() { # the arms in turn; what was measured stands in RUN/blocks, so that a comparison can go on
   local order=(00 01 01 00 00 01) measured=0 broken="" arm folder code number relay said

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.comparison import Published, PublishedArm
+from launcher.compare.comparison import Published, PublishedArm
 from launcher.report import compared, plain
 from launcher.runs import store
 from launcher.runs.states import State

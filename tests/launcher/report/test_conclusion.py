@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from launcher.compare import conclusion
 from launcher.executors import backends
-from launcher.report import conclusion
 from launcher.runs import store
 from launcher.runs.states import State
 from launcher.runs.store import Run

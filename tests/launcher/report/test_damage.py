@@ -8,8 +8,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from launcher.compare import conclusion
 from launcher.executors import backends
-from launcher.report import conclusion, markdown, page, plain, read, sections
+from launcher.report import markdown, page, plain, read, sections
 from launcher.runs import store
 from launcher.runs.store import Found, Run
 from launcher.ui import live

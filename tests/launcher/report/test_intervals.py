@@ -3,7 +3,7 @@ import random
 
 import pytest
 
-from launcher.report.intervals import ratio, t_probability, t_quantile
+from launcher.compare.intervals import ratio, t_probability, t_quantile
 
 
 # Source: the table of Student's t that statistics books print, 0.975 and 0.95.

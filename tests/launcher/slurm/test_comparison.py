@@ -7,8 +7,8 @@ import json
 import sys
 from pathlib import Path
 
-from launcher import comparison
-from launcher.comparison import Compare
+from launcher.compare import comparison
+from launcher.compare.comparison import Compare
 from launcher.plan.resolve import Plan
 from launcher.probe.slurm_commands import call
 from launcher.runs import store

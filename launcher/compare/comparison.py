@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from launcher import arms
+from launcher.compare import arms
 from launcher.config.parse import Override
 from launcher.config.schema import TRAINING_KEYS, leaves, text_key
 from launcher.errors import UsageError

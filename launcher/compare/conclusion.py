@@ -1,6 +1,6 @@
 """A comparison's result.json: what its arms amount to, in the shape of any run's result.
 
-    python -m launcher.report.conclusion RUN done|failed|stopped ATTEMPT
+    python -m launcher.compare.conclusion RUN done|failed|stopped ATTEMPT
 
 writes it, which is the last thing that a comparison's job does.
 
@@ -22,14 +22,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from launcher import arms
+from launcher.compare import arms
+from launcher.compare.intervals import CONFIDENCE
+from launcher.compare.paired import Arm, compare
+from launcher.compare.verdict import verdict
 from launcher.report import read
 from launcher.report.compared import settings_of
 from launcher.report.figures import figures
-from launcher.report.intervals import CONFIDENCE
-from launcher.report.paired import Arm, compare
 from launcher.report.read import Evidence, inner
-from launcher.report.verdict import verdict
 from launcher.runs import store
 from launcher.runs.states import Name, State
 from launcher.ui import tables

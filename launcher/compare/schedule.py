@@ -6,7 +6,7 @@ import dataclasses
 
 from containers.runtime import Runtime
 from containers.words import Late, Word, to_bash
-from launcher import comparison
+from launcher.compare import comparison
 from launcher.plan import container
 from launcher.plan.resolve import Plan
 from launcher.script import attempt_text
@@ -100,7 +100,7 @@ def function(plan: Plan) -> str:
 
 def _conclusion(plan: Plan) -> list[str]:
     """Lines of bash that write down what the arms amount to, once, on the first node."""
-    module = ("-m", "launcher.report.conclusion")
+    module = ("-m", "launcher.compare.conclusion")
     argv: tuple[Word, ...] = (plan.python, *module, Late("RUN"), Late("outcome"), Late("attempt"))
     if plan.container is None:
         # From where no other launcher lies, which would come first.

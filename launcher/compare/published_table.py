@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from launcher import comparison
-from launcher.comparison import Published, PublishedArm
+from launcher.compare import comparison
+from launcher.compare.comparison import Published, PublishedArm
 from launcher.plan.resolve import Plan
 from launcher.ui import units
 from launcher.ui.tables import table

@@ -29,8 +29,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from launcher import comparison
-from launcher.comparison import Compare, Published
+from launcher.compare import comparison
+from launcher.compare.comparison import Compare, Published
 from launcher.config.compose import cells, without_half
 from launcher.config.hydra_loader import Composer, conf_folder
 from launcher.config.parse import is_key, parse

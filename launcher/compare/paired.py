@@ -7,9 +7,9 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from launcher.compare.intervals import ENOUGH, Ratio, mean_interval, ratio
 from launcher.report.document import Cell, numeric
 from launcher.report.figures import Figures, figures
-from launcher.report.intervals import ENOUGH, Ratio, mean_interval, ratio
 from launcher.report.metrics import Block
 from launcher.report.read import Evidence, inner
 

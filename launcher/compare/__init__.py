@@ -1,0 +1,1 @@
+"""Comparisons: arms, schedule of blocks, paired statistics, verdict."""
