@@ -12,7 +12,7 @@ from typing import Any
 from launcher.config import request
 from launcher.config.schema import SlurmCluster
 from launcher.config.spec import JobSpec
-from launcher.diagnosis import Finding, advice, of_host, of_slurm, ok, problem
+from launcher.doctor.rules import Finding, advice, of_host, of_slurm, ok, problem
 from launcher.errors import LauncherError
 from launcher.executors import backends, stopping, submission
 from launcher.plan.resolve import Plan, resolve

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from launcher.diagnosis import of_host, of_slurm
+from launcher.doctor.rules import of_host, of_slurm
 from launcher.probe import health
 from launcher.probe.facts import Facts
 from launcher.probe.health import Host

@@ -1,0 +1,1 @@
+"""Checks of a place, and what to do about what they find."""
