@@ -8,8 +8,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
+from launcher.commands import CALLED_ELSEWHERE, VERBS
 from launcher.errors import LauncherError, of_system
-from launcher.verbs import CALLED_ELSEWHERE, VERBS
 
 QUIET = ("plan", "ls", "logs", "report", "rm", "image", "--help", "-h", "--cfg")
 """Words of command lines that start and follow nothing."""
@@ -100,7 +100,7 @@ def _dispatch(words: list[str]) -> int:
         print(launcher.__version__)
         return 0
     if words and words[0] in ("-sc", "--shell_completion"):
-        from launcher.completion import main as complete
+        from launcher.commands.completion import main as complete
 
         return complete(words[1:])
     verb = "run"
@@ -120,7 +120,7 @@ def _dispatch(words: list[str]) -> int:
             raise UsageError(f"{verb} is not a verb ({', '.join(VERBS)}) and not key=value{nearest(verb, VERBS)}")
     import importlib
 
-    return int(importlib.import_module(f"launcher.verbs.{verb}").main(words))
+    return int(importlib.import_module(f"launcher.commands.{verb}").main(words))
 
 
 if __name__ == "__main__":

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from launcher.commands import VERBS
 from launcher.config.compose import cells
 from launcher.config.hydra_loader import Composer
 from launcher.config.parse import parse
 from launcher.config.request import compose, take_apart, understand
 from launcher.config.spec import make
-from launcher.verbs import VERBS
 from recipes import levels
 from recipes.levels import LEVELS, LossScale
 from recipes.recipe import NAMES, find

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from launcher.commands import VERBS
 from launcher.config.schema import ALIASES, GROUPS, annotation_of, text_key, text_list_key
 from launcher.errors import UsageError
-from launcher.verbs import VERBS
 from recipes.typed import SettingsError, refuse_control_characters, split_list
 
 _SHAPE = re.compile(r"(?P<prefix>\+\+|\+|~)?(?P<key>[^=~+][^=]*?)(?:=(?P<text>.*))?", re.DOTALL)

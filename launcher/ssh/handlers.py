@@ -66,7 +66,7 @@ def look(runs: Sequence[Mapping[str, Any]], follow: bool) -> Generator[dict[str,
 
 
 def _told(seen: Seen, question: Mapping[str, Any], follow: bool) -> dict[str, Any]:
-    from launcher.verbs.ls import step
+    from launcher.commands.ls import step
 
     folder, state = seen.run.folder, seen.state
     numbers = store.attempts(folder)[-MOST_ATTEMPTS:]
@@ -187,7 +187,7 @@ def resume(
     runs: Sequence[Mapping[str, str]], sweep: str | None, assignments: Mapping[str, str], secrets: Mapping[str, str]
 ) -> list[str]:
     """Start runs again that have ended; the names of those that were."""
-    from launcher.verbs.resume import resume_here
+    from launcher.commands.resume import resume_here
 
     contents = {name: base64.b64decode(text) for name, text in secrets.items()}
     folders, _ = resume_here(_runs(runs), dict(assignments), contents, is_sweep=sweep is not None)
@@ -196,7 +196,7 @@ def resume(
 
 def remove(runs: Sequence[Mapping[str, str]], force: bool) -> None:
     """Delete the folders of runs, and the records of sweeps that have none left. One that is gone is no error."""
-    from launcher.verbs.rm import remove_here
+    from launcher.commands.rm import remove_here
 
     remove_here([each for each in _runs(runs) if each.folder.is_dir()], force)
 

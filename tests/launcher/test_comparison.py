@@ -14,6 +14,7 @@ import pytest
 
 from containers.description import User
 from containers.runtime import Runtime
+from launcher.commands.resume import changes
 from launcher.compare import arms, comparison
 from launcher.compare.comparison import Compare
 from launcher.config.compose import by_level, cells
@@ -30,7 +31,6 @@ from launcher.runs import store
 from launcher.runs.states import State
 from launcher.runs.store import Run
 from launcher.script import render
-from launcher.verbs.resume import changes
 from recipes.metrics import warm_up
 from recipes.trainer.training import choose_steps
 from tests.golden import check

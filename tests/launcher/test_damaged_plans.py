@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+from launcher.commands.resume import changes
 from launcher.errors import LauncherError
 from launcher.plan.resolve import from_json, resolve, to_json
 from launcher.probe.facts import Facts
 from launcher.script.render import render
-from launcher.verbs.resume import changes
 from tests.launcher.contained.test_text import with_containers
 from tests.launcher.hosts import TWO_A100, spec_of
 from tests.launcher.slurm.test_text import LOGIN

@@ -11,15 +11,15 @@ from pathlib import Path
 
 import pytest
 
+from launcher.commands import compare
+from launcher.commands import plan as plan_verb
+from launcher.commands import run as run_verb
 from launcher.compare import comparison, experiments, published_table
 from launcher.config import request
 from launcher.config.hydra_loader import conf_folder
 from launcher.errors import UsageError
 from launcher.plan.resolve import Plan
 from launcher.runs import store
-from launcher.verbs import compare
-from launcher.verbs import plan as plan_verb
-from launcher.verbs import run as run_verb
 from recipes.typed import plain
 from tests.launcher.hosts import LAPTOP, TWO_A100
 from tests.launcher.run_folders import launcher

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from launcher.__main__ import main
+from launcher.commands.plan import summary
 from launcher.errors import Unavailable, UsageError
 from launcher.executors import execute, starting, stopping, submission
 from launcher.plan.resolve import Plan, resolve
@@ -26,7 +27,6 @@ from launcher.probe.facts import Facts
 from launcher.probe.gpu_locks import Seen
 from launcher.runs import processes, store
 from launcher.runs.store import Run
-from launcher.verbs.plan import summary
 from tests.launcher import fake_gpus
 from tests.launcher.fake_gpus import FakeGpus
 from tests.launcher.hosts import LAPTOP, spec_of
@@ -305,7 +305,7 @@ def test_a_sweep_whose_first_cell_finds_no_gpu_is_refused_whole(bench: Bench) ->
 
 
 def test_resume_takes_the_gpus_again_and_is_refused_while_they_are_taken(bench: Bench) -> None:
-    from launcher.verbs.resume import main as resume
+    from launcher.commands.resume import main as resume
 
     folder = bench.run("visible_gpus=[0]", does="sys.exit(1)")
     until(lambda: state(folder).name == "failed")

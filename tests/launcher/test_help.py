@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
+from launcher.commands.help import keys
 from launcher.config.schema import GROUPS, known_keys
-from launcher.help import keys
 
 
 def test_every_key_has_a_line() -> None:

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from launcher.__main__ import main
+from launcher.commands import shell
 from launcher.errors import UsageError
 from launcher.probe import job_environment
 from launcher.runs import store
-from launcher.verbs import shell
 
 CHECKOUT = str(Path(__file__).parents[2])
 SCRIPT = "import json, os\njson.dump(dict(os.environ), open(os.environ['WHERE'], 'w'))\n"

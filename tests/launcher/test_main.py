@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from launcher.__main__ import main
-from launcher.verbs import VERBS
+from launcher.commands import VERBS
 from tests.launcher.hosts import LAPTOP
 
 BAD = [
@@ -108,13 +108,13 @@ def test_completion_imports_no_hydra() -> None:
     ],
 )
 def test_completion_offers_keys_choices_and_verbs(line: str, offers: list[str]) -> None:
-    from launcher.completion import candidates
+    from launcher.commands.completion import candidates
 
     assert candidates(line) == offers
 
 
 def test_completion_offers_runs_by_their_names_and_by_their_words(tmp_path: Path) -> None:
-    from launcher.completion import candidates
+    from launcher.commands.completion import candidates
     from launcher.runs import store
 
     store.create(tmp_path, "20260101-000000-calm-lake")
@@ -136,7 +136,7 @@ def test_completion_offers_runs_by_their_names_and_by_their_words(tmp_path: Path
     ],
 )
 def test_completion_of_image_offers_images(line: str, offers: list[str], tmp_path: Path) -> None:
-    from launcher.completion import candidates
+    from launcher.commands.completion import candidates
     from launcher.runs import store
 
     store.create(tmp_path, "20260101-000000-inter-lake")
@@ -223,6 +223,6 @@ def test_interrupted_while_planning_is_130_without_a_traceback(
     def interrupt(_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("launcher.verbs.plan.probe_each", interrupt)
+    monkeypatch.setattr("launcher.commands.plan.probe_each", interrupt)
     assert main(["plan"]) == 130
     assert "Traceback" not in capsys.readouterr().err

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from launcher.__main__ import main
-from launcher.completion import candidates
+from launcher.commands.completion import candidates
 from launcher.config.hydra_loader import conf_folder
 from recipes.typed import plain
 from tests.launcher.hosts import LAPTOP

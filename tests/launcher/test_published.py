@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from containers.runtime import Runtime
+from launcher.commands import plan as plan_verb
+from launcher.commands.plan import describe
 from launcher.errors import UsageError
 from launcher.plan import published_text
 from launcher.plan.resolve import Plan, resolve
 from launcher.probe.facts import ContainerFacts, Facts
 from launcher.script import render
 from launcher.script.trainer_command import command
-from launcher.verbs import plan as plan_verb
-from launcher.verbs.plan import describe
 from tests import golden
 from tests.launcher.hosts import LAPTOP, gpu, spec_of
 

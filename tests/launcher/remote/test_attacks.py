@@ -21,6 +21,7 @@ from typing import NamedTuple
 import pytest
 
 from launcher.__main__ import main
+from launcher.commands import shell
 from launcher.config.schema import SshCluster
 from launcher.errors import Unavailable, UsageError
 from launcher.runs import address as addresses
@@ -30,7 +31,6 @@ from launcher.runs.remote_record import Pointer
 from launcher.runs.store import Run
 from launcher.ssh import host, remote_status, submit_client
 from launcher.ssh.methods import REQUESTS
-from launcher.verbs import shell
 from recipes.typed import build
 from tests.launcher import run_folders
 from tests.launcher.remote.hostile import SSHD, Hostile

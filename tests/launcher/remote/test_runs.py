@@ -119,7 +119,7 @@ def test_a_second_submission_of_an_unchanged_tree_sends_no_file_and_of_a_changed
     monkeypatch.setattr(submit_client, "packed", packing)
     far.submit("steps=1")
     far.submit("steps=1")
-    from launcher.verbs import run as verb
+    from launcher.commands import run as verb
 
     collect = verb.code_files
 

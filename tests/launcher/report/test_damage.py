@@ -8,13 +8,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from launcher.commands import ls, report
 from launcher.compare import conclusion
 from launcher.executors import backends
 from launcher.report import markdown, page, plain, read, sections
 from launcher.runs import store
 from launcher.runs.store import Found, Run
 from launcher.ui import live
-from launcher.verbs import ls, report
 
 from . import folders
 from . import test_compared as comparisons

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from launcher.commands import ls
 from launcher.errors import Unavailable, UsageError
 from launcher.executors import stopping
 from launcher.executors.execute import execute
@@ -23,7 +24,6 @@ from launcher.probe.slurm_commands import call
 from launcher.probe.slurm_probing import probe as probe_slurm
 from launcher.runs import store
 from launcher.runs.store import Run
-from launcher.verbs import ls
 from tests.launcher.slurm.bench import Bench, ended, job_of, state, until
 from tests.testbed.facts import Testbed
 

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
+from launcher.commands import ls
 from launcher.executors import backends, starting
 from launcher.executors.slurm import shared
 from launcher.runs import processes, store
 from launcher.runs.states import State
 from launcher.runs.store import Run
-from launcher.verbs import ls
 from tests.launcher import run_folders
 
 STAND_IN = """#!/bin/sh

@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from launcher.commands import resume
 from launcher.executors.slurm.jobs import listed
 from launcher.executors.slurm.shared import Answer
 from launcher.executors.submission import submit
@@ -21,7 +22,6 @@ from launcher.plan.resolve import Plan, resolve
 from launcher.probe.host import code_files, probe
 from launcher.probe.slurm_commands import call
 from launcher.runs import store
-from launcher.verbs import resume
 from tests.launcher.hosts import spec_of
 from tests.launcher.slurm.bench import job_of, state, until
 from tests.recipes.torch_ import trainers

@@ -1,8 +1,8 @@
 import pytest
 
+from launcher.commands import cancel
 from launcher.executors import backends
 from launcher.runs import store
-from launcher.verbs import cancel
 
 from ..run_folders import DEAF, NAME, STEPPING, finished, make, start, state, until
 

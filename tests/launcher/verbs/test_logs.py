@@ -6,10 +6,10 @@ import threading
 
 import pytest
 
+from launcher.commands import logs
 from launcher.errors import UsageError
 from launcher.executors import backends, log_pieces
 from launcher.runs import store
-from launcher.verbs import logs
 
 from ..run_folders import NAME, STEPPING, command, finished, make, start, state, until
 
@@ -128,7 +128,7 @@ def test_a_log_of_a_hundred_megabytes_is_followed_whole_with_memory_flat(root, t
     folder = make(root, trainer=f"yes {line} | head -n 1000000")
     start(folder)
     text = (
-        "import re, sys\nfrom launcher.verbs import logs\n"
+        "import re, sys\nfrom launcher.commands import logs\n"
         f"code = logs.main(['-f', {NAME!r}])\n"
         # Not ru_maxrss, which begins with what the process that started this one had.
         "print(re.search(r'VmHWM:.*', open('/proc/self/status').read())[0], file=sys.stderr)\nsys.exit(code)"

@@ -6,10 +6,10 @@ import sys
 
 import pytest
 
+from launcher.commands import ls
 from launcher.errors import UsageError
 from launcher.executors import backends
 from launcher.runs import processes, store
-from launcher.verbs import ls
 
 from ..run_folders import (
     NAME,

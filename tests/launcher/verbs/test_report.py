@@ -1,7 +1,7 @@
 import pytest
 
+from launcher.commands import report
 from launcher.errors import UsageError
-from launcher.verbs import report
 
 from ..report import folders
 from ..run_folders import NAME, launcher

@@ -3,10 +3,10 @@ import os
 import pytest
 
 from launcher.code import code_store
+from launcher.commands import rm
 from launcher.errors import LauncherError, UsageError
 from launcher.runs import processes, store
 from launcher.runs.store import Run
-from launcher.verbs import rm
 
 from ..run_folders import DEAF, NAME, WITHOUT_STOP, finished, make, start, state, submit, until
 

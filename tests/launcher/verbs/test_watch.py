@@ -4,9 +4,9 @@ import subprocess
 
 import pytest
 
+from launcher.commands import watch
 from launcher.errors import UsageError
 from launcher.runs import store
-from launcher.verbs import watch
 
 from ..run_folders import NAME, STEPPING, command, finished, make, start, state, until
 

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from launcher.commands.arguments import Parser, all_runs, found, newest_whole, split
 from launcher.config.paths import expanded
 from launcher.errors import UsageError
 from launcher.executors import backends
@@ -13,7 +14,6 @@ from launcher.report import compared, markdown, page, plain, read, sections
 from launcher.report.document import Document
 from launcher.runs import run_ids, store
 from launcher.ui import tables
-from launcher.verbs.arguments import Parser, all_runs, found, newest_whole, split
 
 NAMED = 4
 """Runs and sweeps that a title names."""

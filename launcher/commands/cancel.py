@@ -5,12 +5,12 @@ from __future__ import annotations
 import sys
 import time
 
+from launcher.commands.arguments import Parser, all_runs, found, newest_own, split
 from launcher.errors import UsageError
 from launcher.executors import backends, stopping
 from launcher.executors.stopping import Ended
 from launcher.runs import ownership
 from launcher.ui import summary, units
-from launcher.verbs.arguments import Parser, all_runs, found, newest_own, split
 
 
 def main(arguments: list[str]) -> int:

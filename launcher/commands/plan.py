@@ -70,7 +70,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def _of_experiment(asked: Asked, arguments: Sequence[str], words: Words) -> int:
     """The plan of a published table's arms."""
-    from launcher.verbs import compare
+    from launcher.commands import compare
 
     if words.cfg:
         request.print_configuration(asked.request)

@@ -24,12 +24,12 @@ from launcher.runs import run_ids
 def main(arguments: Sequence[str]) -> int:
     words = request.take_apart(arguments)
     if words.help:
-        from launcher.help import keys
+        from launcher.commands.help import keys
 
         print(keys(words.config_dirs), end="")
         return 0
     if (repeated := experiments.asked_for(words)) is not None:
-        from launcher.verbs import compare
+        from launcher.commands import compare
 
         return compare.of_experiment(repeated, arguments, words)
     asked = request.compose(words)

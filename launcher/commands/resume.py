@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.code import code_store
+from launcher.commands.run import leave, stay
 from launcher.config.schema import REACH, SlurmCluster, annotation_of
 from launcher.errors import Unavailable, UsageError
 from launcher.executors import backends, execute, stopping, submission
@@ -22,7 +23,6 @@ from launcher.plan.slurm_check import check_numbers
 from launcher.probe import gpu_locks, job_environment
 from launcher.runs import ownership, store
 from launcher.runs.store import Run
-from launcher.verbs.run import leave, stay
 from recipes import records
 from recipes.typed import SettingsError, build, from_text, nearest, show
 

@@ -233,7 +233,7 @@ def _proof(result: dict[str, Any]) -> Finding:
 
 
 def _remove(run: Run) -> None:
-    from launcher.verbs import rm
+    from launcher.commands import rm
 
     if store.is_elsewhere(run.root):
         from launcher.ssh import actions

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from launcher.commands.arguments import Parser, found, split
 from launcher.errors import UsageError
 from launcher.executors import backends
 from launcher.executors.backends import Seen
@@ -19,7 +20,6 @@ from launcher.runs.states import State
 from launcher.runs.store import Files, Run
 from launcher.ui import summary, tables, units
 from launcher.ui.progress import Progress, advance, rows_of
-from launcher.verbs.arguments import Parser, found, split
 
 NEWEST = 20
 SPARE = ("SAMPLES/S", "PROOF", "HOST", "OWNER", "ASKED", "ACCURACY", "STEP", "TIME")

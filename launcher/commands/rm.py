@@ -11,11 +11,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from launcher.code import code_store
+from launcher.commands.arguments import Parser, all_runs, found, split
 from launcher.errors import LauncherError, UsageError
 from launcher.executors import backends, stopping
 from launcher.runs import ownership, run_ids, store
 from launcher.runs.store import Run
-from launcher.verbs.arguments import Parser, all_runs, found, split
 
 
 def main(arguments: list[str]) -> int:

@@ -7,6 +7,7 @@ import shlex
 import sys
 from collections.abc import Sequence
 
+from launcher.commands.run import hand_over_and_follow
 from launcher.compare import arms, comparison, experiments
 from launcher.compare.comparison import Compare
 from launcher.compare.experiments import Asked
@@ -17,7 +18,6 @@ from launcher.errors import LauncherError, of_each
 from launcher.plan.resolve import Plan, resolve
 from launcher.probe.facts import Facts
 from launcher.probe.host import probe_each
-from launcher.verbs.run import hand_over_and_follow
 
 HELP = """\
 Measure a job in several modes against each other, and say what each gains and costs.

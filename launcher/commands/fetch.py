@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import sys
 
+from launcher.commands.arguments import Parser, all_runs, found, newest, split
 from launcher.config.paths import expanded
 from launcher.errors import UsageError
 from launcher.runs import store
 from launcher.ui import units
-from launcher.verbs.arguments import Parser, all_runs, found, newest, split
 
 
 def main(arguments: list[str]) -> int:

@@ -8,8 +8,8 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Sequence
 
+from launcher.commands import VERBS
 from launcher.errors import UsageError
-from launcher.verbs import VERBS
 
 _BASH = """\
 _launcher_complete() {
@@ -102,7 +102,7 @@ def _of_images(given: Sequence[str]) -> list[str]:
     """What may follow `image` and these words."""
     from containers import catalogue
     from containers.image_recipes import RECIPES
-    from launcher.verbs.image import KEYS
+    from launcher.commands.image import KEYS
 
     if not given:
         return list(KEYS)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import sys
 
+from launcher.commands.arguments import Parser, all_runs, found, newest_whole, split
 from launcher.errors import UsageError
 from launcher.executors import backends
 from launcher.runs import run_ids, store
 from launcher.runs.store import Found
-from launcher.verbs.arguments import Parser, all_runs, found, newest_whole, split
 
 
 def main(arguments: list[str]) -> int:
