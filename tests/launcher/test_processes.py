@@ -182,7 +182,8 @@ def test_the_shell_outlives_its_children_long_enough_to_write_down_how_they_ende
 
 
 def test_a_process_does_not_end_itself_though_it_carries_the_name():
-    text = f"from launcher.runs import processes\ntarget = processes.Target(None, {NAME!r})\nprint(processes.end([target], 0))"
+    text = "from launcher.runs import processes\n"
+    text += f"target = processes.Target(None, {NAME!r})\nprint(processes.end([target], 0))"
     environment = {**os.environ, "LAUNCHER_RUN_ID": NAME}
     done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, env=environment, check=True)
     assert done.stdout == "[[]]\n"

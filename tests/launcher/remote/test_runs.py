@@ -77,7 +77,7 @@ def test_what_ended_is_not_asked_about_again(far, monkeypatch):
 def test_a_listing_of_runs_here_loads_nothing_of_ssh(far, tmp_path):
     program = (
         "import sys; from launcher.__main__ import main; main(['ls']); "
-        "print([each for each in sys.modules if each.startswith(('fabric', 'paramiko', 'launcher.remote'))])"
+        "print([each for each in sys.modules if each.startswith(('fabric', 'paramiko', 'launcher.ssh'))])"
     )
     environment = {**os.environ, "XDG_STATE_HOME": str(tmp_path / "none")}
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment)
