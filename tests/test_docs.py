@@ -1,0 +1,58 @@
+"""README and docs/: commands that the launcher understands, links that lead somewhere, keys that exist."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from launcher.comparison import take_apart as take_compare_apart
+from launcher.request import compose, take_apart, understand
+from launcher.schema import annotation_of
+from launcher.verbs import VERBS
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+COMMANDS = [
+    (page.name, line)
+    for page in PAGES
+    for line in re.findall(r"^    (?:\$ )?python -m launcher (.*?)\s*(?: #.*)?$", page.read_text("utf-8"), re.MULTILINE)
+]
+LINKS = re.compile(r"\]\((?!https?:)([^)#]+)\)")
+KEYS = re.compile(r"`((?:amp|loss_scale|cluster|container|profile|checkpoint|telemetry|script)\.[a-z_.]+)=")
+ELSEWHERE = ("--config-dir sites", "experiment=", "report ", "fetch ", "shell ", "image ")
+"""Beginnings of commands whose words name files or runs that only their reader has."""
+
+
+@pytest.mark.parametrize(("page", "line"), COMMANDS)
+def test_a_command_that_is_shown_is_understood(page: str, line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = [re.sub(r"^\[(.*)\]$", r"\1", each) if each.startswith("[-") else each for each in shlex.split(line)]
+    verb = words.pop(0) if words[0] in VERBS else "run"
+    assert verb in VERBS
+    if verb not in ("run", "plan", "compare", "doctor") or "--help" in words or any(each in line for each in ELSEWHERE):
+        return
+    monkeypatch.chdir(ROOT / "tests" / "fixtures" / "docs")
+    asked = take_apart(words)
+    if verb == "compare":
+        _, rest = take_compare_apart(asked.overrides)
+        assert rest
+        return
+    understand(compose(asked))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_to_files(page: Path) -> None:
+    for target in LINKS.findall(page.read_text("utf-8")):
+        assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_keys_exist(page: Path) -> None:
+    for key in KEYS.findall(page.read_text("utf-8")):
+        assert annotation_of(key) is not None, f"{page.name} has {key}"
+
+
+def test_the_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text("utf-8")) < 7000
