@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from launcher.comparison import take_apart as take_compare_apart
-from launcher.request import compose, take_apart, understand
-from launcher.schema import annotation_of
-from launcher.verbs import VERBS
+from launcher.commands import VERBS
+from launcher.compare.comparison import take_apart as take_compare_apart
+from launcher.config.request import compose, take_apart, understand
+from launcher.config.schema import ALIASES, annotation_of
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").glob("*.md"))]
 COMMANDS = [
     (page.name, line)
     for page in PAGES
@@ -51,8 +51,16 @@ def test_links_lead_to_files(page: Path) -> None:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_keys_exist(page: Path) -> None:
     for key in KEYS.findall(page.read_text("utf-8")):
-        assert annotation_of(key) is not None, f"{page.name} has {key}"
+        assert annotation_of(ALIASES.get(key, key)) is not None, f"{page.name} has {key}"
 
 
 def test_the_readme_is_short() -> None:
     assert len((ROOT / "README.md").read_text("utf-8")) < 7000
+
+
+def test_every_test_that_security_names_exists() -> None:
+    named = re.findall(r"`([\w/]+\.py)(?:::(\w+))?`", (ROOT / "SECURITY.md").read_text("utf-8"))
+    assert len(named) > 20
+    for file, test in named:
+        text = (ROOT / "tests" / file).read_text("utf-8")
+        assert not test or f"def {test}(" in text, f"{file} has no {test}"
