@@ -87,7 +87,8 @@ def test_all_verbs_and_terminals_of_a_user_ask_a_cluster_once_in_30_seconds(
     gone = submitted(root, 8, "20260102-030406-calm-fox", status={"state": "running"})
     cluster.says(row(folder, 7, "RUNNING"), "8|RUNNING|\n")
     began = time.monotonic()
-    verbs = [["watch", folder.name], ["watch", gone.name, folder.name], ["logs", "-f", folder.name]]
+    # Each asks about the job that squeue lacks: one that Slurm was not asked about yet is looked up at once.
+    verbs = [["watch", gone.name], ["watch", gone.name, folder.name], ["logs", "-f", gone.name]]
     open_ones = [
         subprocess.Popen(
             [sys.executable, "-m", "launcher", *each, f"run_root={root}"],
