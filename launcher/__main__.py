@@ -62,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0 if any(each in words for each in QUIET) else 141
     except OSError as error:
-        from launcher.runs.admit import clean
+        from launcher.admit import clean
 
         print(f"error: {clean(_complaint(error))}", file=sys.stderr)
         return 3

@@ -22,7 +22,7 @@ class LauncherError(Exception):
     exit_code = 1
 
     def __init__(self, message: str = "") -> None:
-        from launcher.runs.admit import clean_lines  # which a command that goes well does without
+        from launcher.admit import clean_lines  # which a command that goes well does without
 
         super().__init__(clean_lines(message))
 

@@ -10,6 +10,30 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
+ROOMS = (
+    "admit errors template runs config code probe plan script executors ssh ui doctor report compare commands __main__"
+).split()
+"""What lies in launcher/, from the bottom up: a file imports only from its own room and those before it."""
+UPWARD = {
+    ("code.snapshot", "probe"),
+    ("config.parse", "commands"),
+    ("config.spec", "plan"),
+    ("executors.backends", "ssh"),
+    ("executors.execute", "compare"),
+    ("executors.execute", "ssh"),
+    ("executors.log_pieces", "ssh"),
+    ("executors.stopping", "ssh"),
+    ("plan.resolve", "compare"),
+    ("probe.host", "plan"),
+    ("probe.host", "ssh"),
+    ("script.render", "compare"),
+    ("script.trainer_command", "compare"),
+    ("ssh.handlers", "commands"),
+    ("ssh.handlers", "ui"),
+    ("ssh.remote_status", "ui"),
+    ("ui.live", "compare"),
+}
+"""Files that still import from a room above their own. The list only gets shorter."""
 FRAMEWORKS = {"torch": "torch_", "tensorflow": "tensorflow_", "keras": "tensorflow_", "paddle": "paddle_"}
 LAUNCHER_ONLY = {"hydra", "omegaconf", "submitit", "fabric", "yaml", "rich"}
 
@@ -74,3 +98,25 @@ def test_what_lies_directly_in_recipes_loads_with_the_standard_library_only() ->
         at_import = [node for node in body if isinstance(node, (ast.Import, ast.ImportFrom))]
         for module in (name for node in at_import for name in _modules(node)):
             assert top(module) in sys.stdlib_module_names or top(module) == "recipes", f"{path} imports {module}"
+
+
+def test_rooms_of_the_launcher_import_one_way() -> None:
+    upward = set()
+    for path in files("launcher"):
+        here = path.relative_to(ROOT / "launcher").with_suffix("").parts
+        for module in imports(path):
+            there = module.split(".")[1:2] if top(module) == "launcher" else []
+            if there and there[0] in ROOMS and here[0] in ROOMS and ROOMS.index(there[0]) > ROOMS.index(here[0]):
+                upward.add((".".join(here), there[0]))
+    assert upward - UPWARD == set(), "these imports point up"
+    assert UPWARD - upward == set(), "these point up no more: take them off the list"
+
+
+def test_every_file_of_the_launcher_is_in_a_room() -> None:
+    names = {path.relative_to(ROOT / "launcher").with_suffix("").parts[0] for path in files("launcher")}
+    assert names - {"__init__"} == set(ROOMS)
+
+
+def test_every_room_says_in_a_line_what_it_is() -> None:
+    for room in (path for path in (ROOT / "launcher").iterdir() if (path / "__init__.py").exists()):
+        assert ast.get_docstring(ast.parse((room / "__init__.py").read_text(encoding="utf-8"))), room

@@ -19,9 +19,10 @@ import stat
 from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 
+from launcher import admit
 from launcher.code import snapshot
 from launcher.errors import UsageError
-from launcher.runs import admit, ownership
+from launcher.runs import ownership
 from recipes import records
 
 FOLDER = ".code"

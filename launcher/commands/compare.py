@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from launcher.commands.run import hand_over_and_follow
-from launcher.compare import arms, comparison, experiments
+from launcher.compare import comparison, experiments
 from launcher.compare.comparison import Compare
 from launcher.compare.experiments import Asked
 from launcher.config import request
@@ -18,6 +18,7 @@ from launcher.errors import LauncherError, of_each
 from launcher.plan.resolve import Plan, resolve
 from launcher.probe.facts import Facts
 from launcher.probe.host import probe_each
+from launcher.runs import arms
 
 HELP = """\
 Measure a job in several modes against each other, and say what each gains and costs.

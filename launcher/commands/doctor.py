@@ -9,6 +9,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from launcher import admit
+from launcher.admit import Refused
 from launcher.config import request
 from launcher.config.schema import SlurmCluster
 from launcher.config.spec import JobSpec
@@ -20,9 +22,8 @@ from launcher.probe import health
 from launcher.probe.facts import Facts
 from launcher.probe.host import code_files, probe
 from launcher.runs import address as addresses
-from launcher.runs import admit, store
+from launcher.runs import store
 from launcher.runs.address import Address
-from launcher.runs.admit import Refused
 from launcher.runs.store import Run
 from launcher.ui import hints, summary, tables, units
 from recipes.typed import SettingsError, build, plain

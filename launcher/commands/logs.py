@@ -11,11 +11,12 @@ import sys
 import time
 from collections.abc import Callable
 
+from launcher import admit
 from launcher.commands.arguments import Parser, found, newest, positive, split
 from launcher.errors import LauncherError, UsageError
 from launcher.executors import backends, log_pieces
 from launcher.executors.log_pieces import Piece
-from launcher.runs import admit, store
+from launcher.runs import store
 from launcher.runs.store import Run
 
 INTERVAL = 0.3

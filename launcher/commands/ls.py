@@ -11,11 +11,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from launcher import admit
 from launcher.commands.arguments import Parser, found, split
 from launcher.errors import UsageError
 from launcher.executors import backends
 from launcher.executors.backends import Seen
-from launcher.runs import admit, follow, run_ids, store
+from launcher.runs import follow, run_ids, store
 from launcher.runs.states import State
 from launcher.runs.store import Files, Run
 from launcher.ui import summary, tables, units
@@ -222,7 +223,7 @@ def _on_gpus(folder: Path, attempt: int) -> str:
 
 def _arms(folder: Path, plan: Mapping[str, Any], whole: State, result: Mapping[str, Any]) -> Iterator[str]:
     """How the arms of a comparison stand, a line each; `report` says what they amount to."""
-    from launcher.compare import arms
+    from launcher.runs import arms
 
     # An arm's own mean is over its steps, that of the comparison over its rounds: one that has ended shows the latter.
     compared = (result.get("comparison") or {}).get("arms") or ()

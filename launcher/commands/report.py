@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from launcher.commands.arguments import Parser, all_runs, found, newest_whole, split
+from launcher.compare import compared
 from launcher.config.paths import expanded
 from launcher.errors import UsageError
 from launcher.executors import backends
-from launcher.report import compared, markdown, page, plain, read, sections
+from launcher.report import markdown, page, plain, read, sections
 from launcher.report.document import Document
 from launcher.runs import run_ids, store
 from launcher.ui import tables

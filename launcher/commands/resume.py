@@ -13,6 +13,7 @@ from typing import Any
 
 from launcher.code import code_store
 from launcher.commands.run import leave, stay
+from launcher.config import job_environment
 from launcher.config.schema import REACH, SlurmCluster, annotation_of
 from launcher.errors import Unavailable, UsageError
 from launcher.executors import backends, execute, stopping, submission
@@ -20,7 +21,7 @@ from launcher.executors.backends import Seen
 from launcher.plan import resolve as plans
 from launcher.plan.resolve import Plan
 from launcher.plan.slurm_check import check_numbers
-from launcher.probe import gpu_locks, job_environment
+from launcher.probe import gpu_locks
 from launcher.runs import ownership, store
 from launcher.runs.store import Run
 from recipes import records

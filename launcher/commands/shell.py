@@ -16,13 +16,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from launcher.code import code_store
-from launcher.config import request
+from launcher.config import job_environment, request
 from launcher.config.request import Words
 from launcher.errors import Unavailable, UsageError
 from launcher.executors import backends, execute
 from launcher.plan import resolve as plans
 from launcher.plan.resolve import Plan, resolve
-from launcher.probe import job_environment
 from launcher.runs import address as addresses
 from launcher.runs import ownership, store
 from launcher.runs.address import Address

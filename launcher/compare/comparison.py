@@ -16,10 +16,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from launcher.compare import arms
 from launcher.config.parse import Override
 from launcher.config.schema import TRAINING_KEYS, leaves, text_key
 from launcher.errors import UsageError
+from launcher.runs import arms
 from recipes.typed import SettingsError, at_least, fields_of, from_text, plain, setting, show, unknown_key
 
 if TYPE_CHECKING:

@@ -22,15 +22,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from launcher.compare import arms
+from launcher.compare.compared import settings_of
 from launcher.compare.intervals import CONFIDENCE
 from launcher.compare.paired import Arm, compare
 from launcher.compare.verdict import verdict
 from launcher.report import read
-from launcher.report.compared import settings_of
 from launcher.report.figures import figures
 from launcher.report.read import Evidence, inner
-from launcher.runs import store
+from launcher.runs import arms, store
 from launcher.runs.states import Name, State
 from launcher.ui import tables
 from recipes import result

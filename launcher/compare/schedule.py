@@ -10,7 +10,7 @@ from launcher.compare import comparison
 from launcher.plan import container
 from launcher.plan.resolve import Plan
 from launcher.script import attempt_text
-from launcher.script.template import fill
+from launcher.template import fill
 
 COMMAND = "blocks"
 

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from launcher.compare.arms import label_of
 from launcher.config.compose import Cell, by_level, cells
 from launcher.config.hydra_loader import Composer, add_own_recipes, own_folders
 from launcher.config.parse import PASSED, Override, is_key, parse, passed
@@ -14,6 +13,7 @@ from launcher.config.paths import expanded
 from launcher.config.spec import JobSpec, make
 from launcher.errors import UsageError, of_each
 from launcher.runs import address as addresses
+from launcher.runs.arms import label_of
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

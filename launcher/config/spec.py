@@ -8,14 +8,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from launcher.config import rewrite_variables
+from launcher.config import job_environment, rewrite_variables
 from launcher.config.compose import Cell, check_train_keys
 from launcher.config.hydra_loader import Place
 from launcher.config.parse import COMMAND_LINE, Override, typed_words
 from launcher.config.schema import CLUSTERS, TRAINING_KEYS, Launch, SlurmCluster, SshCluster, leaves
 from launcher.errors import UsageError, placed
 from launcher.plan import user_script
-from launcher.probe import job_environment
 from launcher.runs import address as addresses
 from recipes import levels, settings
 from recipes.levels import PRESETS, LossScale

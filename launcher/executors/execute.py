@@ -16,11 +16,11 @@ from typing import Any
 import launcher
 from launcher.code import code_store, snapshot
 from launcher.compare import schedule
+from launcher.config import job_environment
 from launcher.errors import LauncherError, UsageError, of_system
 from launcher.plan import container
 from launcher.plan import resolve as plans
 from launcher.plan.resolve import PLACEHOLDER, Plan
-from launcher.probe import job_environment
 from launcher.probe.facts import Code
 from launcher.runs import ownership, run_ids, store
 from launcher.script import render

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 from containers.description import Container, Devices, Mount, User
 from containers.runtime import ALIASES, Runtime
 from containers.words import Late, Word
+from launcher.config import job_environment
 from launcher.config.schema import SlurmCluster
 from launcher.config.spec import JobSpec
 from launcher.errors import Unavailable
 from launcher.plan import slurm_check
-from launcher.probe import job_environment
 from launcher.probe.facts import Facts
 from recipes.typed import SettingsError
 

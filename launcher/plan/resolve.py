@@ -9,20 +9,19 @@ from typing import Any, get_args
 
 from launcher.code import code_store
 from launcher.compare.comparison import Compare, Published
+from launcher.config import job_environment
 from launcher.config.schema import CLUSTERS, SlurmCluster
 from launcher.config.spec import JobSpec
 from launcher.errors import UsageError, placed
 from launcher.plan import advice as plan_advice
 from launcher.plan import container as plan_container
-from launcher.plan import gpu_choice, requirements, slurm_check, user_script
+from launcher.plan import gpu_choice, profilers, requirements, slurm_check, user_script
 from launcher.plan.container import ContainerPlan
 from launcher.plan.user_script import ScriptPlan
-from launcher.probe import job_environment
 from launcher.probe.facts import Facts, Gpu
 from launcher.runs import address as addresses
 from launcher.runs import shapes
 from launcher.runs.store import ARMS, SECRETS
-from launcher.script import profilers
 from recipes import levels, script, settings
 from recipes.levels import Framework
 from recipes.recipe import NAMES, find

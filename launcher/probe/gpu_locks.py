@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 from containers.devices import VARIABLE
 from containers.words import to_bash
-from launcher.script.template import fill
+from launcher.template import fill
 
 FOLDERS = ("/run/lock", "/var/tmp", "/tmp")
 """The first is never tidied by age, and not everywhere open to everybody."""

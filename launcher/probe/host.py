@@ -13,19 +13,20 @@ from pathlib import Path
 from typing import Any
 
 import recipes
+from launcher import admit
+from launcher.admit import Refused
 from launcher.code import snapshot, user_code
+from launcher.config import job_environment
 from launcher.config.paths import expanded
 from launcher.config.schema import SlurmCluster
 from launcher.config.spec import JobSpec
 from launcher.errors import Unavailable, UsageError
-from launcher.plan import user_script
-from launcher.probe import gpu_probing, job_environment, pythons
+from launcher.plan import profilers, user_script
+from launcher.probe import gpu_probing, pythons
 from launcher.probe.facts import Code, ContainerFacts, Facts, Script, SlurmFacts
 from launcher.probe.logind import ends_at_logout
 from launcher.runs import address as addresses
-from launcher.runs import admit, ownership
-from launcher.runs.admit import Refused
-from launcher.script import profilers
+from launcher.runs import ownership
 from recipes import allotment, script
 from recipes.recipe import NAMES
 from recipes.typed import SettingsError, build, plain

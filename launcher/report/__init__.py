@@ -2,6 +2,5 @@
 
 read, metrics, chosen: a run's folder -> `Evidence`
 sections, tracks, differences: the evidence of runs -> `Document`, tables, charts and text as values
-paired, verdict, published, compared: the same of a comparison; conclusion: its result.json
 plain, markdown, page with charts: a document -> text, each in its own way
 """

@@ -8,11 +8,12 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from launcher import admit
 from launcher.code import code_store
 from launcher.config.schema import leaves
 from launcher.report.document import Table, text
 from launcher.report.read import Evidence, inner
-from launcher.runs import admit, ownership
+from launcher.runs import ownership
 
 MOST_RUNS = 8
 """Columns that can be read beside each other."""

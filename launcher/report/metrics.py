@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from launcher.runs import admit
+from launcher import admit
 from launcher.runs.shapes import LARGEST
 
 POINTS = 240

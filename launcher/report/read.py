@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from launcher.compare import arms
 from launcher.executors import backends
 from launcher.report import chosen, metrics
 from launcher.report.metrics import Metrics
-from launcher.runs import run_ids, shapes, store
+from launcher.runs import arms, run_ids, shapes, store
 from launcher.runs.states import State
 from launcher.runs.store import Damaged, Run
 from launcher.script import telemetry

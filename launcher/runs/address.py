@@ -8,9 +8,9 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+from launcher import admit
+from launcher.admit import Refused
 from launcher.errors import UsageError
-from launcher.runs import admit
-from launcher.runs.admit import Refused
 
 _FORM = re.compile(
     r"(?:(?P<user>[^@\s:,]+)@)?(?:\[(?P<six>[0-9A-Fa-f:.]+)\]|(?P<host>[^@\s:,\[\]]+))(?::(?P<port>\d{1,5}))?"

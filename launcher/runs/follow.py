@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from launcher.runs import admit
+from launcher import admit
 
 CHUNK = 1 << 20
 

@@ -16,10 +16,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from launcher import admit
+from launcher.admit import Refused
 from launcher.runs import address as addresses
-from launcher.runs import admit, processes, states, store
+from launcher.runs import processes, states, store
 from launcher.runs.address import Address
-from launcher.runs.admit import Refused
 from launcher.runs.states import State
 
 POINTER = store.POINTER

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Literal, NamedTuple, cast, get_args
 
-from launcher.runs import admit
+from launcher import admit
 from launcher.runs.store import Files
 
 Name = Literal[

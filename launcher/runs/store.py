@@ -22,8 +22,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from launcher import admit
 from launcher.errors import UsageError
-from launcher.runs import admit, ownership, run_ids, shapes
+from launcher.runs import ownership, run_ids, shapes
 from launcher.runs.ownership import MINE, Owner
 from recipes import records
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from containers.runtime import Wrapped
+from launcher.config import job_environment
 from launcher.plan.resolve import Plan
-from launcher.probe import job_environment
 from launcher.runs.store import SECRETS
 from launcher.script import engine_text, slurm_text, telemetry
-from launcher.script.template import fill
+from launcher.template import fill
 
 STATUS = r"""
 taken_over() { [ -e "$RUN/attempts/$((attempt + 1))" ]; } # Slurm may start a run again that it has lost sight of

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from containers.runtime import GRACE, Wrapped
 from containers.words import to_bash
-from launcher.script.template import fill
+from launcher.template import fill
 
 # An attempt before can have been killed with its script. The first has nobody before it: asking the engine takes time.
 REMOVE_STALE = '[ "$LAUNCHER_ATTEMPT" = 1 ] || remove_container'

@@ -17,11 +17,12 @@ from containers.devices import JOB_GPUS, needs_job_gpus
 from containers.runtimes import wrap
 from containers.words import Word, to_bash
 from launcher.code import code_store
+from launcher.config import job_environment
 from launcher.plan import container as plan_container
 from launcher.plan.resolve import PLACEHOLDER, Plan
-from launcher.probe import gpu_locks, job_environment
+from launcher.probe import gpu_locks
 from launcher.script.slurm_header import resources
-from launcher.script.template import fill
+from launcher.template import fill
 
 _PROMPT = r"launcher \$ "
 _INSIDE = f"if command -v bash >/dev/null; then PS1={shlex.quote(_PROMPT)} exec bash --norc --noprofile -i; fi; exec sh"

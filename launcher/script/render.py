@@ -6,8 +6,9 @@ from collections.abc import Iterable, Sequence
 
 from containers.words import to_bash
 from launcher.compare import schedule
+from launcher.config import job_environment
 from launcher.plan.resolve import Plan
-from launcher.probe import gpu_locks, job_environment
+from launcher.probe import gpu_locks
 from launcher.script import attempt_text, engine_text, slurm_header, slurm_text, telemetry, trainer_command
 
 

@@ -17,8 +17,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from launcher.runs import admit
-from launcher.script.template import fill
+from launcher import admit
+from launcher.template import fill
 
 FOLDER = "telemetry"
 

@@ -8,9 +8,9 @@ from containers.devices import JOB_GPUS, needs_job_gpus
 from containers.runtime import Wrapped
 from containers.words import Late, Word, to_bash
 from launcher.compare import schedule
-from launcher.plan import container
+from launcher.plan import container, profilers
 from launcher.plan.resolve import Plan
-from launcher.script import engine_text, profilers
+from launcher.script import engine_text
 
 NODES = {"torch": "recipes.torch_.node", "tensorflow": "recipes.tensorflow_.node"}
 """Modules that make what they start a part of a job on several nodes."""

@@ -8,8 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from launcher import admit
 from launcher.errors import LauncherError
-from launcher.runs import admit, remote_record
+from launcher.runs import remote_record
 from launcher.runs.store import Found, Run
 from launcher.ssh.host import connect, nothing
 from launcher.ssh.remote_status import by_address, is_settled

@@ -12,9 +12,10 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
+from launcher import admit
+from launcher.admit import Refused
 from launcher.errors import LauncherError, UsageError
-from launcher.runs import admit, remote_record, store
-from launcher.runs.admit import Refused
+from launcher.runs import remote_record, store
 from launcher.runs.remote_record import Pointer
 from launcher.runs.store import Run
 from launcher.ssh.host import BadAnswer, Lost, Unreachable, connect

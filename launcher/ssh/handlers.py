@@ -12,11 +12,12 @@ from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from launcher import admit
+from launcher.admit import Refused
 from launcher.errors import UsageError
 from launcher.executors import backends, log_pieces, stopping
 from launcher.executors.backends import Seen
-from launcher.runs import admit, states, store
-from launcher.runs.admit import Refused
+from launcher.runs import states, store
 from launcher.runs.remote_record import OURS
 from launcher.runs.states import State
 from launcher.runs.store import Run

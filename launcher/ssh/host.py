@@ -1,7 +1,7 @@
 """This side of a host: one connection, opened when the first thing is asked, and again where it was lost.
 
 Nothing that a host says is believed: an answer has a deadline and a size (`requests`), and whoever asks says how it is
-admitted (`launcher.runs.admit`). A host that answers otherwise raises `BadAnswer`, and its connection is closed.
+admitted (`launcher.admit`). A host that answers otherwise raises `BadAnswer`, and its connection is closed.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import time
 from collections.abc import Callable, Generator, Iterator
 from typing import Any, TypeVar
 
+from launcher import admit
+from launcher.admit import Refused
 from launcher.errors import LauncherError, Unavailable, UsageError
-from launcher.runs import admit
 from launcher.runs.address import Address
-from launcher.runs.admit import Refused
 from launcher.ssh import bootstrap, openssh_transport, protocol
 from launcher.ssh.archive import archive
 from launcher.ssh.methods import REQUESTS

@@ -10,9 +10,10 @@ import sys
 import time
 from typing import Any
 
+from launcher import admit
+from launcher.admit import Refused
 from launcher.executors.log_pieces import NAMES, Piece, Place
-from launcher.runs import admit, states
-from launcher.runs.admit import Refused
+from launcher.runs import states
 from launcher.runs.remote_record import Pointer
 from launcher.runs.store import Run
 from launcher.ssh.host import BadAnswer, Unreachable, connect

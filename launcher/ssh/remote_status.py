@@ -16,11 +16,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from launcher import admit
+from launcher.admit import Refused
 from launcher.errors import LauncherError
 from launcher.executors.backends import Seen
-from launcher.runs import admit, processes, remote_record, states, store
+from launcher.runs import processes, remote_record, states, store
 from launcher.runs.address import Address
-from launcher.runs.admit import Refused
 from launcher.runs.remote_record import POINTER, Known, Pointer
 from launcher.runs.states import State
 from launcher.runs.store import Run

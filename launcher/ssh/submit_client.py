@@ -17,13 +17,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from launcher import admit
 from launcher.code import snapshot
 from launcher.config.paths import expanded
 from launcher.errors import LauncherError
 from launcher.executors import execute
 from launcher.plan.resolve import Plan, to_json
 from launcher.probe.facts import Facts
-from launcher.runs import admit, processes, remote_record, run_ids, store
+from launcher.runs import processes, remote_record, run_ids, store
 from launcher.runs.address import Address
 from launcher.runs.remote_record import Known, Pointer
 from launcher.runs.states import State

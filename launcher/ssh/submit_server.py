@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from launcher.code import code_store
+from launcher.config import job_environment
 from launcher.errors import UsageError, of_system
 from launcher.executors import execute, submission
 from launcher.plan import resolve as plans
 from launcher.plan.resolve import Plan
-from launcher.probe import job_environment
 from launcher.runs import ownership, store
 from launcher.ssh.submit_client import unpacked
 from recipes import records

@@ -11,9 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
-from launcher.compare import arms
 from launcher.executors import backends, interrupts, stopping
-from launcher.runs import follow, store
+from launcher.runs import arms, follow, store
 from launcher.runs.states import State
 from launcher.runs.store import Run
 from launcher.ui import summary, tables
@@ -91,7 +90,7 @@ def report(states: dict[Path, State]) -> list[str]:
     if len(states) == 1:
         ((folder, state),) = states.items()
         if arms.of(folder, store.read_known(folder / "plan.json")):
-            from launcher.report.compared import last_words
+            from launcher.compare.compared import last_words
 
             return last_words(folder, state, now, width)
         return summary.of_run(folder, state, now, width)

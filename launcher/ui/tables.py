@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TextIO
 
-from launcher.runs.admit import clean as clean
+from launcher.admit import clean as clean
 
 SHORTEST, LEAST = 16, 8
 """Letters to which a column is cut while others can be left out instead, and where none can."""

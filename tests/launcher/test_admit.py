@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from launcher.runs import admit
-from launcher.runs.admit import Refused
+from launcher import admit
+from launcher.admit import Refused
 
 
 @pytest.mark.parametrize("value", [-1, 8, True, 1.0, "1", None, [1], 10**400])

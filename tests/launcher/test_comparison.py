@@ -15,7 +15,7 @@ import pytest
 from containers.description import User
 from containers.runtime import Runtime
 from launcher.commands.resume import changes
-from launcher.compare import arms, comparison
+from launcher.compare import comparison
 from launcher.compare.comparison import Compare
 from launcher.config.compose import by_level, cells
 from launcher.config.hydra_loader import Composer
@@ -27,7 +27,7 @@ from launcher.plan import resolve as plan_resolve
 from launcher.plan.container import ContainerPlan
 from launcher.plan.resolve import Plan, resolve
 from launcher.probe.host import probe_each
-from launcher.runs import store
+from launcher.runs import arms, store
 from launcher.runs.states import State
 from launcher.runs.store import Run
 from launcher.script import render

@@ -13,8 +13,8 @@ import pytest
 
 from launcher.__main__ import main
 from launcher.commands import shell
+from launcher.config import job_environment
 from launcher.errors import UsageError
-from launcher.probe import job_environment
 from launcher.runs import store
 
 CHECKOUT = str(Path(__file__).parents[2])

@@ -14,7 +14,7 @@ from launcher.plan.resolve import Plan, resolve
 from launcher.probe.facts import Facts, Script
 from launcher.script.interactive import script as shell_script
 from launcher.script.render import render
-from launcher.script.template import fill
+from launcher.template import fill
 from recipes.script import Source
 from tests.launcher.contained.test_text import with_containers
 from tests.launcher.hosts import LAPTOP, TWO_A100, spec_of

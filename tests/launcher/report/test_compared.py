@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from launcher.compare import compared
 from launcher.compare.comparison import Published, PublishedArm
-from launcher.report import compared, plain
+from launcher.report import plain
 from launcher.runs import store
 from launcher.runs.states import State
 from recipes.typed import plain as as_plain

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from launcher.runs import admit, store
+from launcher import admit
+from launcher.runs import store
 from launcher.runs.states import State, of_status
 from launcher.runs.store import ARMS, FAILED, Files, Run
 from recipes.typed import show

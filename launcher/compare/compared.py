@@ -7,15 +7,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from launcher.compare import arms
 from launcher.compare.comparison import Compare, Published
 from launcher.compare.paired import Arm, compare, ratio_cell
+from launcher.compare.published import published
 from launcher.compare.verdict import verdict
 from launcher.report import plain, read, sections
 from launcher.report.document import Bars, Cell, Document, Part, Prose, Section, Table, numeric, text
-from launcher.report.published import published
 from launcher.report.read import inner
-from launcher.runs import run_ids, store
+from launcher.runs import arms, run_ids, store
 from launcher.runs.states import State
 from launcher.ui import summary, tables, units
 from recipes.typed import SettingsError, build
