@@ -56,9 +56,9 @@ def main(framework: str, words: Sequence[str], wrap: Callable[[Started], Wrapper
     with wrapper.around():
         if started.chosen.run:
             started.chosen.run.mkdir(mode=0o700, parents=True, exist_ok=True)
-        code, failure = execute(started.file, started.arguments, started.workdir)
+        code, failure, trace = execute(started.file, started.arguments, started.workdir)
     sys.stdout.flush()
-    return _conclude(started, wrapper, code, failure, time.monotonic() - began)
+    return _conclude(started, wrapper, code, failure, trace, time.monotonic() - began)
 
 
 def parse(words: Sequence[str], framework: str) -> Started:
@@ -88,8 +88,9 @@ def _ours(words: Sequence[str]) -> list[str]:
     return list(words[: words.index("--")] if "--" in words else words)
 
 
-def execute(file: Path, passed: Sequence[str], workdir: Path) -> tuple[int, str | None]:
-    """Run the file as `python FILE ...` would. Returns its exit code, and why it failed in one sentence."""
+def execute(file: Path, passed: Sequence[str], workdir: Path) -> tuple[int, str | None, str]:
+    """Run the file as `python FILE ...` would. Returns its exit code, why it failed in one sentence, and the traceback
+    of an exception."""
     workdir.mkdir(mode=0o700, parents=True, exist_ok=True)
     os.chdir(workdir)
     sys.argv = [str(file), *passed]
@@ -98,16 +99,17 @@ def execute(file: Path, passed: Sequence[str], workdir: Path) -> tuple[int, str 
         runpy.run_path(str(file), run_name="__main__")
     except SystemExit as ended:
         code = _exit_code(ended)
-        return code, f"the script ended with exit code {code}" if code else None
+        return code, f"the script ended with exit code {code}" if code else None, ""
     except KeyboardInterrupt:
-        return INTERRUPTED, "interrupted from the keyboard"
+        return INTERRUPTED, "interrupted from the keyboard", ""
     except BaseException as error:
-        _print_traceback(error, file)
+        trace = _traceback(error, file)
+        print(trace, end="", file=sys.stderr, flush=True)
         hint = script.instead(error)
         if hint:
             print(f"script: {hint}", file=sys.stderr)
-        return FAILED, f"{type(error).__name__}: {error}{'; ' if hint else ''}{hint}"
-    return 0, None
+        return FAILED, f"{type(error).__name__}: {error}{'; ' if hint else ''}{hint}", trace
+    return 0, None, ""
 
 
 def _exit_code(ended: SystemExit) -> int:
@@ -118,29 +120,29 @@ def _exit_code(ended: SystemExit) -> int:
     return 1
 
 
-def _print_traceback(error: BaseException, file: Path) -> None:
+def _traceback(error: BaseException, file: Path) -> str:
     """The script's own frames; those of the wrapper tell its user nothing."""
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename != str(file):
         trace = trace.tb_next
-    traceback.print_exception(type(error), error, trace)
+    return "".join(traceback.format_exception(type(error), error, trace))
 
 
-def _conclude(started: Started, wrapper: Wrapper, code: int, failure: str | None, seconds: float) -> int:
+def _conclude(started: Started, wrapper: Wrapper, code: int, failure: str | None, trace: str, seconds: float) -> int:
     """Judge what all ranks saw, write the result, and give the exit code."""
     settings, run = started.chosen.settings, started.chosen.run
     rank, size = rank_and_size(settings.framework)
     reports = wrapper.reports()
+    first = run_folder.first_failure(run, rank, failure, trace=trace) if failure and size > 1 else None
     if rank:
         if run:
-            if failure:
-                run_folder.first_failure(run, rank, failure)
             write_json(_left_by(run, rank), {"reports": reports, "failure": failure and f"on rank {rank}, {failure}"})
         return code
     folder = _folder(run)
     others, elsewhere = _of_the_others(run, size, wait=not code) if size > 1 and run else ([], None)
-    # What fails here because another rank has gone is not why the job failed.
-    failed = elsewhere or failure
+    # What fails here because another rank has gone is not why the job failed. Without the launcher's number of the
+    # attempt, nothing tells which rank was the first.
+    failed = (first if os.environ.get("LAUNCHER_ATTEMPT") else None) or elsewhere or failure
     observed = {"verdict": "unknown", "why": "the script failed"}
     if not failed:
         observed = verdict.observed([*reports, *others])

@@ -109,3 +109,18 @@ def test_text_that_looks_like_a_place_in_run_sh_reaches_the_script(project: Path
     log = (run / "attempts" / "1" / "stdout.log").read_text()
     assert log == f"told {[*places, tag, str(run / 'work')]!r}\n"
     assert list((run / "telemetry").glob("1-0.host.csv"))
+
+
+@pytest.mark.slow
+def test_of_two_ranks_the_traceback_of_the_one_that_failed_first_is_shown(project: Path, root: Path) -> None:
+    (project / "train.py").write_text(
+        "import os\nfrom torch import distributed\ndistributed.init_process_group('gloo')\n"
+        "def check(label):\n    raise ValueError(f'a bad label {label}')\n"
+        "if os.environ['RANK'] == '1':\n    check(7)\n"
+        "distributed.barrier()\n"
+    )
+    told = script(root, "script=train.py", "train.processes=2", "gpus=0", "require_proof=false")
+    printed, _ = launch(project, *told).communicate(timeout=180)
+    assert "the end of the traceback of rank 1:" in printed
+    assert "check(7)" in printed and "on rank 1, ValueError: a bad label 7" in printed
+    assert "ChildFailedError" not in printed and "runpy" not in printed
