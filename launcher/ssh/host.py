@@ -1,7 +1,7 @@
 """This side of a host: one connection, opened when the first thing is asked, and again where it was lost.
 
 Nothing that a host says is believed: an answer has a deadline and a size (`requests`), and whoever asks says how it is
-admitted (`launcher.admit`). A host that answers otherwise raises `BadAnswer`, and its connection is closed.
+admitted (`launcher.runs.admit`). A host that answers otherwise raises `BadAnswer`, and its connection is closed.
 """
 
 from __future__ import annotations

@@ -67,7 +67,7 @@ def test_anything_but_execute_is_a_type_error(tmp_path: Path, program: Path) -> 
     plan, _ = ready(tmp_path, program)
     with pytest.raises(TypeError, match="runs plans"):
         DirectExecutor().submit(print, plan)
-    with pytest.raises(TypeError, match=r"takes a launcher\.plan\.Plan"):
+    with pytest.raises(TypeError, match=r"takes a launcher\.plan\.resolve\.Plan"):
         DirectExecutor().submit(execute, "plan")
 
 
