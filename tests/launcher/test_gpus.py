@@ -352,6 +352,20 @@ def test_a_lock_file_that_is_a_link_to_somewhere_else_is_not_followed(cards: Fak
     assert victim.read_text() == "precious"
 
 
+def test_a_lock_file_that_becomes_a_link_once_it_is_locked_is_not_written_through(
+    cards: FakeGpus, tmp_path: Path
+) -> None:
+    """Whose the file is may replace it at any moment: here just before the note is written."""
+    precious = tmp_path / "precious"
+    precious.write_text("precious")
+    uuid = cards.uuids[0]
+    swap = f'rm "$folder-{uuid}"; ln -s {precious} "$folder-{uuid}"; command dd "$@"'
+    script = f"{gpus.LOOK}\n{gpus.TAKE}\ndd() {{ {swap}; }}\ngpu_take 1 {uuid} run && echo took $gpus"
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=60)
+    assert done.stdout == "took 0\n", done.stderr
+    assert precious.read_text() == "precious"
+
+
 def test_the_plan_says_that_gpus_are_chosen_at_the_start(bench: Bench) -> None:
     assert "2 GPUs (free ones of 3, chosen when it starts)" in summary(bench.plan("gpus=2"))
     assert "1 GPU, box" in summary(bench.plan("visible_gpus=[0]"))

@@ -216,7 +216,7 @@ gpu_take() { # how many, of which UUIDs, for whom: the indices in $gpus, or in $
       elif [ "${#chosen[@]}" -lt "$count" ] && gpu_lock "$folder-$uuid"; then
         chosen+=("$lock") gpus+=${gpus:+,}$index
         TZ=UTC0 printf '%s %s %(%Y-%m-%dT%H:%M:%SZ)T\n' "$(id -un)" "$3" -1 |
-          dd of="$folder-$uuid" conv=nocreat status=none # without O_CREAT
+          dd of="/dev/fd/$lock" conv=nocreat status=none # without O_CREAT, and by no name that a link could take
       fi
     done <<<"$found"
     refusal="GPUs asked for: $count, free: ${#chosen[@]}; ${others:-the others are not there any more}"
