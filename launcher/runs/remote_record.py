@@ -81,8 +81,9 @@ def write(folder: Path, pointer: Pointer, name: str = POINTER) -> None:
 
 
 def read(folder: Path) -> Pointer | None:
-    """The pointer in a folder; None where it can't be read."""
-    values = store.read_if_whole(folder / POINTER)
+    """The pointer in a folder; None where it can't be read, or another user wrote it: it names an SSH configuration,
+    which may run commands."""
+    values = store.read_if_whole(folder / POINTER, own_in=str(folder.parent))
     try:
         admit.group(values, "pointer", "address", "root", "token", "created")
         return Pointer(

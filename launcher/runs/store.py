@@ -102,9 +102,9 @@ def remember_root(root: Path) -> None:
     text, file = str(root.absolute()), _roots_file()
     if text in known_roots():
         return
-    file.parent.mkdir(parents=True, exist_ok=True)
+    make_private(file.parent)
     # One short append is whole even when two launchers do it at once.
-    with open(file, "ab") as stream:
+    with open(file, "ab", opener=records.private) as stream:
         stream.write(os.fsencode(f"{text}\n"))
 
 
@@ -170,10 +170,7 @@ def make_root(root: Path, *, shared: bool = False) -> None:
     to be `shared`: whoever is in the group may add runs, and nobody may rename those of others.
 
     Raises `UsageError` for another user's root that isn't set up so."""
-    for folder in (*reversed(root.parents), root):
-        with contextlib.suppress(FileExistsError):
-            if not folder.exists():
-                records.make_folder(folder)
+    make_private(root)
     if not shared or ownership.is_shared(root):
         return
     if not ownership.is_mine(root, str(root)):
@@ -181,6 +178,14 @@ def make_root(root: Path, *, shared: bool = False) -> None:
             f"share=group: {root} is not set up for a group, and only its owner can do that: chmod 3770 {root}"
         )
     root.chmod(stat.S_IMODE(root.stat().st_mode) & 0o7775 | ownership.SHARED)
+
+
+def make_private(folder: Path) -> None:
+    """Make a folder and those that lead to it, where they aren't there, for their maker alone at every umask."""
+    for each in (*reversed(folder.parents), folder):
+        with contextlib.suppress(FileExistsError):
+            if not each.exists():
+                records.make_folder(each)
 
 
 def make_folder(folder: Path, *, shared: bool) -> None:

@@ -35,7 +35,9 @@ def begin():
                 if not part:
                     return
                 data += part
-            os.makedirs(folder, mode=0o700, exist_ok=True)
+            umask = os.umask(0o77)  # what leads to code that runs is the user's alone
+            os.makedirs(folder, exist_ok=True)
+            os.umask(umask)
             aside = "%%s.%%d" %% (path, os.getpid())
             try:
                 with open(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as out:

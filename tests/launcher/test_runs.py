@@ -6,6 +6,7 @@ import threading
 import pytest
 
 from launcher.errors import UsageError
+from launcher.executors.slurm import shared
 from launcher.runs import store
 from launcher.runs.store import Run
 
@@ -24,6 +25,21 @@ def test_a_new_folder_is_its_users_alone_and_marked_unfinished(root):
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert stat.S_IMODE(root.stat().st_mode) == 0o700
     assert store.unfinished([str(root)]) == [Run(str(root), NAME)]
+
+
+@pytest.mark.parametrize("umask", [0, 0o002, 0o077])
+def test_what_belongs_to_the_user_is_theirs_alone_at_every_umask(tmp_path, monkeypatch, umask):
+    """Whoever writes there puts pointers to hosts there, whose SSH configuration runs commands."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    before = os.umask(umask)
+    try:
+        store.remember_root(tmp_path)
+        shared.changed()
+    finally:
+        os.umask(before)
+    found = {str(each.relative_to(tmp_path)): each.stat().st_mode & 0o077 for each in tmp_path.rglob("*")}
+    assert {"state", "state/launcher", "state/launcher/roots", "state/launcher/slurm"} <= found.keys()
+    assert not any(found.values())
 
 
 def test_a_name_can_be_taken_once(root):

@@ -93,7 +93,7 @@ def changed(conf: str | None = None) -> None:
     path = _path(conf).with_suffix(".changed")
     _noted[path] = time.time()
     with contextlib.suppress(OSError):
-        _make(path.parent)
+        store.make_private(path.parent)
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
         os.utime(path)
 
@@ -146,10 +146,6 @@ def _path(conf: str | None) -> Path:
     return Path(store.state_folder(), "slurm", f"{cluster.hexdigest()[:16]}.json")
 
 
-def _make(folder: Path) -> None:
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-
-
 def _changed(path: Path) -> float:
     file = path.with_suffix(".changed")
     noted = _noted.get(file, 0.0)
@@ -164,7 +160,7 @@ def _alone(path: Path) -> Iterator[None]:
     lock = None
     try:
         with contextlib.suppress(OSError):
-            _make(path.parent)
+            store.make_private(path.parent)
             lock = os.open(path.with_suffix(".lock"), os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
             fcntl.flock(lock, fcntl.LOCK_EX)
         yield
@@ -208,7 +204,7 @@ def _write(path: Path, answer: Answer) -> None:
         "reasons": answer.reasons,
     }
     try:
-        _make(path.parent)
+        store.make_private(path.parent)
         store.write_text(path, json.dumps(values))
     except OSError:  # no room, or a folder that can't be written: this process at least keeps the manners
         _own[path] = answer
