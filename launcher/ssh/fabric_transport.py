@@ -13,6 +13,7 @@ import hashlib
 import logging
 import socket
 import subprocess
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any, NoReturn
@@ -25,7 +26,7 @@ from launcher.runs.address import Address
 from launcher.ssh import host_keys, ssh_settings
 from launcher.ssh.host_keys import Key, Known
 from launcher.ssh.ssh_settings import Settings
-from launcher.ssh.stream import Stalled
+from launcher.ssh.stream import KEPT, Stalled
 
 KEEPALIVE = 10
 """Seconds between two signs of life of the connection itself, so that routers on the way keep it."""
@@ -160,7 +161,7 @@ def opened(address: Address, command: str) -> Channel:
         transport.set_keepalive(KEEPALIVE)
         channel = transport.open_session(window_size=WINDOW, timeout=address.connect_timeout)
         channel.settimeout(address.connect_timeout)
-        channel.exec_command(command)
+        _start(channel, command, address.connect_timeout)
     except (paramiko.SSHException, OSError, EOFError) as error:
         connection.close()
         raise Unavailable(f"{address.destination} opens no session: {error or type(error).__name__}") from None
@@ -168,6 +169,21 @@ def opened(address: Address, command: str) -> Channel:
         connection.close()
         raise
     return Channel(connection, channel)
+
+
+def _start(channel: Any, command: str, seconds: float) -> None:
+    """Start a command. paramiko waits without end for a server to say that it did; a closed channel ends that."""
+    late, until = threading.Timer(seconds, channel.close), time.monotonic() + seconds
+    late.daemon = True
+    late.start()
+    try:
+        channel.exec_command(command)
+    except (paramiko.SSHException, EOFError):
+        if time.monotonic() >= until:
+            raise TimeoutError(f"it has not started a command in {seconds} s") from None
+        raise
+    finally:
+        late.cancel()
 
 
 def _connection(address: Address, gateway: Strict | None = None, beyond: tuple[str, ...] = ()) -> Strict:
@@ -339,5 +355,8 @@ class Channel:
             each.close()
 
     def _hear(self) -> None:
-        while self._channel.recv_stderr_ready():
-            self._said = (self._said + self._channel.recv_stderr(4096))[-4096:]
+        """Take in what is here of stderr. A host that never stops complaining is left alone after a window of it."""
+        for _ in range(WINDOW // KEPT):
+            if not self._channel.recv_stderr_ready():
+                return
+            self._said = (self._said + self._channel.recv_stderr(KEPT))[-KEPT:]

@@ -255,7 +255,7 @@ class Host:
     def _silent(self, line: str) -> str:
         """Why the far side ended without a word."""
         assert self._stream is not None
-        code, complaint = self._stream.exit_code(), self._stream.complaint()
+        code, complaint = self._stream.exit_code(), admit.clean_lines(self._stream.complaint())
         said = complaint.splitlines()[-1] if complaint else line.strip()
         if self.address.transport == "openssh" and code == 255:
             return self._openssh_failed(complaint)
@@ -325,8 +325,8 @@ class Host:
             with self.admitting():
                 return frame if isinstance(frame, bytes) else admit.group(frame, "what came")
         except protocol.Ended:
-            complaint = self._stream.complaint() if self._stream else ""
-            said = f": {complaint.splitlines()[-1]}" if complaint else ""
+            complaint = self._stream.complaint().splitlines() if self._stream else []
+            said = f": {admit.clean(complaint[-1])}" if complaint else ""
             raise Lost(f"the connection to {self._name} was lost{said}") from None
         except protocol.Garbled as error:
             raise BadAnswer(f"{self._name} does not speak as a launcher should: {error}") from None

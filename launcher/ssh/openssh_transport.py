@@ -13,10 +13,10 @@ import time
 
 from launcher.errors import Unavailable
 from launcher.runs.address import Address
-from launcher.ssh.stream import Stalled
+from launcher.ssh.stream import KEPT, Stalled
 
-KEPT = 4096
-"""Bytes of what ssh complained about last."""
+PIPE = 2**20
+"""Bytes that a pipe holds at most; by default 64 KiB."""
 
 
 def argv(address: Address, *options: str) -> list[str]:
@@ -84,8 +84,9 @@ class OpenSsh:
     def complaint(self) -> str:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._child.wait(1)
-        while self._hear():
-            pass
+        for _ in range(PIPE // KEPT):
+            if not self._hear():
+                break
         return self._said.decode(errors="replace").strip()
 
     def exit_code(self) -> int | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import math
 import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,7 +26,7 @@ from launcher.runs.address import Address
 from launcher.runs.remote_record import POINTER, Known, Pointer
 from launcher.runs.states import State
 from launcher.runs.store import Run
-from launcher.ssh.host import Host, connect
+from launcher.ssh.host import Host, Unreachable, connect
 from launcher.ssh.methods import LONGEST_SMALL, METRICS, MOST_ATTEMPTS, PIECE, of_run
 from launcher.ui import units
 
@@ -88,7 +89,7 @@ def _ask(address: Address, group: dict[Run, Pointer], follow: bool, asked: dict[
     rest, found, until = list(group), dict[Run, State](), time.monotonic() + LONGEST_LOOK
     while rest and time.monotonic() < until:
         try:
-            rest = _ask_once(connect(address), group, rest, follow, found, asked)
+            rest = _ask_once(connect(address), group, rest, follow, found, asked, until)
         except (LauncherError, OSError) as error:
             return found | {run: _unreachable(run, str(error)) for run in rest if run not in found}
     return found
@@ -101,6 +102,7 @@ def _ask_once(
     follow: bool,
     found: dict[Run, State],
     asked: dict[Run, float],
+    until: float = math.inf,
 ) -> list[Run]:
     """Put the states of runs into `found`, and when a scheduler was asked about them into `asked`; give those that have
     more to tell than one answer holds.
@@ -112,6 +114,8 @@ def _ask_once(
     more = []
     with host.admitting(), contextlib.closing(answers):
         for run, question in zip(wanted, questions, strict=True):
+            if time.monotonic() > until:
+                raise Unreachable(f"{host.address.destination} has not told of all runs in {LONGEST_LOOK:.0f} s")
             answer = _admitted(next(answers, None), question, follow)
             found[run] = _taken(run, group[run], answer)
             if answer.age is not None:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Protocol
 
+KEPT = 4096
+"""Bytes of what a command printed to stderr last."""
+
 
 class Stream(Protocol):
     """Standard input and output of a command over there. Every wait has an end."""

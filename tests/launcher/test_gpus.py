@@ -360,7 +360,7 @@ def test_a_lock_file_that_becomes_a_link_once_it_is_locked_is_not_written_throug
     precious.write_text("precious")
     uuid = cards.uuids[0]
     swap = f'rm "$folder-{uuid}"; ln -s {precious} "$folder-{uuid}"; command dd "$@"'
-    script = f"{gpus.LOOK}\n{gpus.TAKE}\ndd() {{ {swap}; }}\ngpu_take 1 {uuid} run && echo took $gpus"
+    script = f"{gpu_locks.LOOK}\n{gpu_locks.TAKE}\ndd() {{ {swap}; }}\ngpu_take 1 {uuid} run && echo took $gpus"
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=60)
     assert done.stdout == "took 0\n", done.stderr
     assert precious.read_text() == "precious"

@@ -29,7 +29,7 @@ from launcher.runs import processes, remote_record, store
 from launcher.runs.address import Address
 from launcher.runs.remote_record import Pointer
 from launcher.runs.store import Run
-from launcher.ssh import host, remote_status, submit_client
+from launcher.ssh import bootstrap, host, remote_status, submit_client
 from launcher.ssh.methods import REQUESTS
 from recipes.typed import build
 from tests.launcher import run_folders
@@ -768,3 +768,62 @@ def test_a_run_that_a_host_says_it_ended_and_cannot_show_is_not_taken_for_ended(
     victim.liar.says(answering("look", "look(None)"))
     said = victim.type_only("cancel", "--now", RUN)
     assert said.code == 3 and BAD in said.out
+
+
+COMPLAINTS = {
+    "without end": "while True: os.write(2, b'x' * 65536); beat()",
+    "for a terminal": "os.write(2, b'\\x1b]0;owned\\x07\\x9b31m\\xc2\\x9b2J a\\xe2\\x80\\xaeb\\r\\n'); sys.exit(1)",
+}
+
+
+@pytest.mark.parametrize("transport", ["fabric", "openssh"])
+@pytest.mark.parametrize("words", [["ls"], ["logs", RUN]], ids=" ".join)
+@pytest.mark.parametrize("body", COMPLAINTS.values(), ids=COMPLAINTS)
+def test_what_a_host_complains_of_ends_and_is_text(victim, body, words, transport):
+    victim.liar.says("".join(answering(name, body) for name in ("look", "log")))
+    address = victim.liar.address(transport=transport)
+    remote_record.write(victim.run, Pointer(address=address, root="/r", token="t", created=time.time()))
+    said = victim.type_only(*words)
+    assert said.seconds < 2 * SECONDS + 8
+    assert words != ["ls"] or OTHER in said.out
+
+
+def test_a_host_that_tells_of_each_run_late_holds_up_no_listing(victim, monkeypatch):
+    monkeypatch.setattr(remote_status, "LONGEST_LOOK", SECONDS)
+    pointer = Pointer(address=victim.liar.address(), root="/runs", token="t", created=time.time())
+    for number in range(10):
+        remote_record.create(f"20260103-03040{number}-brave-otter", pointer)
+    late = "for each in request['with']['runs']:\n    time.sleep(1.2)\n    item(told())\nanswer()"
+    victim.liar.says(answering("look", late))
+    said = victim.type_only("ls")
+    assert said.seconds < 3 * SECONDS and OTHER in said.out
+    assert said.out.count("unreachable") >= 8
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="a second user, which only root can make")
+def test_a_pointer_that_another_user_wrote_is_not_followed(victim):
+    """It names an SSH configuration, and that may name a ProxyCommand."""
+    owned = victim.outside / "owned"
+    config = victim.outside / "config"
+    config.write_text(f"Host *\n  ProxyCommand touch {owned}\n")
+    for transport in ("fabric", "openssh"):
+        address = Address(destination="liar", transport=transport, config=str(config))
+        remote_record.write(victim.run, Pointer(address=address, root="/r", token="t", created=time.time()))
+        assert victim.type_only("ls").code == 0 and owned.exists()
+        owned.unlink()
+        os.chown(victim.run / remote_record.POINTER, 61001, 61001)
+        said = victim.type_only("ls")
+        assert said.code == 0 and OTHER in said.out and "can't be read" in said.out and not owned.exists()
+        (victim.run / remote_record.POINTER).unlink()
+
+
+@pytest.mark.parametrize("umask", ["000", "002", "077"])
+def test_the_far_side_is_kept_where_nobody_else_may_write(tmp_path, umask):
+    """The zip is code that runs."""
+    command = bootstrap.command(hashlib.sha256(b"zip").hexdigest(), 3, sys.executable)
+    subprocess.run(
+        ["sh", "-c", f"umask {umask}; {command}"],
+        input=b"zip", capture_output=True, env={"HOME": str(tmp_path)}, timeout=60,
+    )  # fmt: skip
+    found = [each.stat().st_mode & 0o077 for each in tmp_path.rglob("*")]
+    assert found == [0, 0, 0]
