@@ -5,41 +5,46 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+from containers.words import to_bash
 from launcher.compare import experiments
 from launcher.compare.experiments import Asked
 from launcher.config import request
 from launcher.config.request import Words
-from launcher.config.schema import SlurmCluster
+from launcher.config.schema import SlurmCluster, defaults, leaves
 from launcher.config.spec import JobSpec
 from launcher.errors import LauncherError, UsageError
 from launcher.plan import published_text, user_script
-from launcher.plan.plan_summary import summary
+from launcher.plan.plan_summary import resources, summary
 from launcher.plan.provenance import Origin, origins
 from launcher.plan.resolve import Plan, resolve, to_json
 from launcher.probe.facts import Facts
 from launcher.probe.host import probe_each
 from launcher.script import render, trainer_command
-from launcher.ui.tables import fitted, table, width_of
+from launcher.ui.tables import fitted, pairs, table, width_of, wrapped
 from recipes.typed import SettingsError, build, plain, show
 
 HELP = """\
 Show what `run` would start, without starting it.
 
-usage: python -m launcher plan [key=value ...] [--json] [--facts FILE] [--config-dir DIR] [--cfg job]
+usage: python -m launcher plan [key=value ...] [--all] [--script] [--json] [--facts FILE] [--config-dir DIR] [--cfg job]
 
+  --all           every setting, defaults too
+  --script        the whole run.sh
   --json          one JSON object: `facts`, and `plans` with one plan a cell
   --facts FILE    plan for the host described in FILE (the `facts` of an earlier --json) instead of looking at this one
 
-Every setting is listed with what set it: a word of the command line, a configuration file, or the default in the code.
+Settings that are not the default are listed with what set them: a word of the command line, a configuration file, or
+what was found on the host.
 The run id is decided when the job is started; RUN_ID stands for it here.
 """
 
 
 def main(arguments: Sequence[str]) -> int:
-    words = request.take_apart(arguments, own=("json", "facts"))
+    words = request.take_apart(arguments, own=("json", "all", "script", "facts"))
     if words.help:
         print(HELP, end="")
         return 0
@@ -59,12 +64,15 @@ def main(arguments: Sequence[str]) -> int:
         if words.json or words.facts or len(specs) > 1 or not published_text.is_text(specs[0]):
             raise
         plan = resolve(specs[0], published_text.equipped(specs[0], facts[0]))
-        print(describe_text(plan, origins(asked, specs[0], plan), str(refusal)), end="")
+        print(
+            describe_text(plan, origins(asked, specs[0], plan), str(refusal), width_of(sys.stdout), words.all), end=""
+        )
         return 0
     if words.json:
         print(_as_json(facts[0], plans))
         return 0
-    print(describe(plans, origins(asked, specs[0], plans[0]), width_of(sys.stdout)), end="")
+    where = origins(asked, specs[0], plans[0])
+    print(describe(plans, where, width_of(sys.stdout), everything=words.all, whole_script=words.script))
     return 0
 
 
@@ -117,9 +125,19 @@ def _check_recorded(path: Path, facts: Facts, specs: Sequence[JobSpec]) -> None:
             raise UsageError(f"--facts {path} holds nothing about containers; record them with the same words")
 
 
-def describe(plans: Sequence[Plan], where: Sequence[Origin], width: int = 0) -> str:
-    """The plan in words: summary, settings with their origins, cells of a sweep, and the script; its tables in at most
-    `width` columns (0: no limit)."""
+def describe(
+    plans: Sequence[Plan],
+    where: Sequence[Origin],
+    width: int = 0,
+    *,
+    everything: bool = False,
+    whole_script: bool = False,
+) -> str:
+    """The plan in words: summary, cells of a sweep, settings with their origins, where it goes and the command; its
+    tables in at most `width` columns (0: no limit).
+
+    `everything` lists settings that have their default too, `whole_script` adds run.sh.
+    """
     first = plans[0]
     lines = [summary(first) if len(plans) == 1 else f"a sweep of {len(plans)} runs, the first: {summary(first)}", ""]
     if len(plans) > 1:
@@ -128,11 +146,35 @@ def describe(plans: Sequence[Plan], where: Sequence[Origin], width: int = 0) -> 
         lines += [*table(["cell", *keys], rows), ""]
     if first.script and first.script.bare:
         lines += [*_as_typed(first), ""]
-    lines += [*_settings(where, width), ""]
-    lines += [f"note: {each}" for each in dict.fromkeys(each for plan in plans for each in plan.advice)]
-    lines += _left_behind(first)
-    lines += [f"--- {first.run_dir}/run.sh", render.render(first)]
-    return "\n".join(lines)
+    lines += [*_settings(where, width, everything), *pairs(_place(first), width), ""]
+    notes = [f"note: {each}" for each in dict.fromkeys(each for plan in plans for each in plan.advice)]
+    lines += [part for each in (*notes, *_left_behind(first)) for part in wrapped(each, width)]
+    if whole_script:
+        lines += [f"--- {first.run_dir}/run.sh", render.render(first)]
+    more = [] if everything else ["`plan --all` lists every setting"]
+    more += [] if whole_script else ["`plan --script` prints run.sh"]
+    return "\n".join([*lines, *([", ".join(more)] if more else [])])
+
+
+def is_chosen(origin: Origin, default: Mapping[str, Any]) -> bool:
+    """Whether a setting is typed, or is another than its default; `default` is that of each key."""
+    if origin.place.startswith(("command line", "sweep")):
+        return True
+    if origin.key in ("notes", "arguments"):  # which are printed as such
+        return False
+    return origin.place != "default" and origin.value != default.get(origin.key)
+
+
+def _place(plan: Plan) -> list[tuple[str, str]]:
+    """Where a job goes, what it asks for there, and its command."""
+    rows = [("folder", plan.run_dir)]
+    if asked := resources(plan):
+        rows.append((plan.cluster["kind"], asked))
+    if plan.container is not None:
+        rows.append(("container", f"{plan.container.runtime.kind}: {plan.container.asked}"))
+    if plan.arms or (plan.script and plan.script.bare):
+        return rows
+    return [*rows, ("command", " ".join(to_bash(each) for each in trainer_command.command(plan)))]
 
 
 def _left_behind(plan: Plan) -> list[str]:
@@ -144,16 +186,19 @@ def _left_behind(plan: Plan) -> list[str]:
     return found
 
 
-def describe_text(plan: Plan, where: Sequence[Origin], refusal: str) -> str:
+def describe_text(plan: Plan, where: Sequence[Origin], refusal: str, width: int = 0, everything: bool = False) -> str:
     """What a bare script's user would type, where this host can't run it and `run` refuses with these words."""
-    lines = [*_as_typed(plan), "", *_settings(where), ""]
-    lines += [f"note: `run` refuses it here: {refusal}", *(f"note: {each}" for each in plan.advice)]
+    lines = [*_as_typed(plan), "", *_settings(where, width, everything)]
+    notes = [f"note: `run` refuses it here: {refusal}", *(f"note: {each}" for each in plan.advice)]
+    lines += [part for each in notes for part in wrapped(each, width)]
     return "\n".join(lines) + "\n"
 
 
-def _settings(where: Sequence[Origin], width: int = 0) -> list[str]:
-    rows = [[each.key, show(each.value), each.place] for each in where]
-    return fitted(["setting", "value", "from"], rows, width=width, spare=("from",))
+def _settings(where: Sequence[Origin], width: int, everything: bool) -> list[str]:
+    default = dict(leaves(defaults()))
+    shown = [each for each in where if everything or is_chosen(each, default)]
+    rows = [[each.key, show(each.value), each.place] for each in shown]
+    return [*fitted(["setting", "value", "from"], rows, width=width, spare=("from",)), ""] if rows else []
 
 
 def _as_typed(plan: Plan) -> list[str]:

@@ -27,6 +27,8 @@ class Words:
     cfg: bool = False
     help: bool = False
     json: bool = False
+    all: bool = False
+    script: bool = False
     facts: Path | None = None
 
 
@@ -76,8 +78,8 @@ def take_apart(words: Sequence[str], own: Sequence[str] = ()) -> Words:
             pass  # comma lists sweep anyway
         elif flag in ("-h", "--help"):
             flags.add("help")
-        elif flag == "--json" and "json" in own:
-            flags.add("json")
+        elif flag in ("--json", "--all", "--script") and flag[2:] in own and not inline:
+            flags.add(flag[2:])
         elif flag == "--facts" and "facts" in own:
             facts = expanded(value(flag, inline))
         else:
@@ -94,6 +96,8 @@ def take_apart(words: Sequence[str], own: Sequence[str] = ()) -> Words:
         cfg="cfg" in flags,
         help="help" in flags,
         json="json" in flags,
+        all="all" in flags,
+        script="script" in flags,
         facts=facts,
     )
 

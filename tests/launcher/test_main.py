@@ -180,12 +180,29 @@ def test_cfg_job_prints_the_composed_configuration(capsys: pytest.CaptureFixture
 def test_plan_names_the_origin_of_each_setting(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     (tmp_path / "cluster").mkdir()
     (tmp_path / "cluster" / "mine.yaml").write_text("kind: local\nsetup: [ulimit -c 0]\n")
-    assert main(["plan", "amp=o2", "batch=64", "cluster=mine", "--config-dir", str(tmp_path)]) == 0
+    assert main(["plan", "--all", "amp=o2", "batch=64", "cluster=mine", "--config-dir", str(tmp_path)]) == 0
     rows = {line.split()[0]: line for line in capsys.readouterr().out.splitlines() if line and not line.startswith(" ")}
     assert rows["amp.level"].endswith("conf/amp/o2.yaml")
     assert rows["batch"].endswith("command line: batch=64")
     assert rows["cluster.setup"].endswith(f"{tmp_path}/cluster/mine.yaml")
     assert rows["accumulate"].endswith("default")
+
+
+def test_plan_fits_a_screen_and_names_what_is_not_the_default(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "amp=o2", "batch=64"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) <= 24 and lines[0].startswith("mnist in torch at o2 (half_model_fp32_masters), bfloat16")
+    keys = [line.split()[0] for line in lines if line]
+    assert {"amp.level", "batch", "folder", "command"} <= set(keys)
+    assert not {"accumulate", "loss_scale.init", "container.kind"} & set(keys)
+    assert lines[-1] == "`plan --all` lists every setting, `plan --script` prints run.sh"
+
+
+def test_plan_prints_the_script_on_demand(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "--script", "amp=o2"]) == 0
+    out = capsys.readouterr().out
+    assert "#!/usr/bin/env bash" in out and out.rstrip().endswith("`plan --all` lists every setting")
+    assert main(["run", "--script", "amp=o2"]) == 2
 
 
 def test_plan_replays_recorded_facts(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
