@@ -220,8 +220,6 @@ def _check_launch(launch: Launch) -> None:
     if not isinstance(launch.cluster, SlurmCluster):
         if launch.nodes > 1:
             raise SettingsError(f"nodes={launch.nodes} needs cluster=slurm; this is one machine", "nodes")
-        if launch.after is not None:
-            raise SettingsError(f"after={launch.after} needs cluster=slurm, which has dependencies", "after")
     elif launch.visible_gpus is not None:
         raise SettingsError(
             f"visible_gpus={show(launch.visible_gpus)} with cluster=slurm: Slurm chooses the devices; say gpus="

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.errors import Unavailable
-from launcher.executors import interrupts
+from launcher.executors import dependency, interrupts
 from launcher.executors.execute import environment
 from launcher.probe import gpu_locks
 from launcher.runs import processes, run_ids, store
@@ -29,6 +29,10 @@ def start_here(folders: Sequence[Path]) -> None:
 
     Raises `Refused` where the first can't have its GPUs; then nothing runs.
     """
+    for folder in folders:
+        after = store.read_if_whole(folder / "plan.json").get("after")
+        if after and not store.attempts(folder):  # one that is resumed knows them, or has come after them
+            dependency.write(folder, after)
     first = next_attempt(folders[0])
     argv = ["bash", str(folders[0] / "run.sh")]
     if len(folders) > 1:

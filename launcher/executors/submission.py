@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from launcher.executors import execute, interrupts, starting
+from launcher.executors import dependency, execute, interrupts, starting
 from launcher.plan.resolve import Plan
 from launcher.probe.facts import Facts
 from launcher.runs import store
@@ -56,6 +56,8 @@ def check(plans: Sequence[Plan]) -> None:
         from launcher.executors.slurm.submit import test_only
 
         test_only(plans)
+    elif plans[0].after:
+        dependency.check(plans[0].after)
 
 
 def start(

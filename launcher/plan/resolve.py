@@ -260,7 +260,7 @@ def _resolve(spec: JobSpec, facts: Facts) -> Plan:
         nodes=launch.nodes,
         gpus=count,
         gpu_pool=tuple(gpu.uuid for gpu in gpus),
-        wait_gpus=launch.wait_gpus,
+        wait_gpus=launch.wait_gpus or (launch.after is not None and not slurm),
         processes=processes,
         host_env={
             **(_slurm_environment(facts) if slurm else {}),

@@ -180,7 +180,7 @@ def _running(files: Files, status: dict[str, Any], liveness: Liveness) -> State:
     if liveness.outcome or seen:
         reason = (liveness.outcome and liveness.reason) or seen or "its script was killed"
         return of_status(liveness.outcome or "failed", reason, status)
-    doing = "waiting for GPUs" if status.get("state") == "queued" else "running"
+    doing = (status.get("reason") or "waiting") if status.get("state") == "queued" else "running"
     return of_status("lost", f"it was {doing}, and {liveness.reason}", status)
 
 

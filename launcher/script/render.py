@@ -9,7 +9,7 @@ from launcher.compare import schedule
 from launcher.config import job_environment
 from launcher.plan.resolve import Plan
 from launcher.probe import gpu_locks
-from launcher.script import attempt_text, engine_text, slurm_header, slurm_text, telemetry, trainer_command
+from launcher.script import after_text, attempt_text, engine_text, slurm_header, slurm_text, telemetry, trainer_command
 
 
 def render(plan: Plan) -> str:
@@ -26,9 +26,7 @@ def render(plan: Plan) -> str:
         attempt_text.status(plan.shared is not None),
         attempt_text.begin(plan.shared is not None),
         slurm_text.STALE_STOP if slurm else "",
-        gpu_locks.not_wanted(attempt_text.REFUSED)
-        if plan.gpu_pool
-        else f"{attempt_text.REFUSED}\n{attempt_text.STARTS}",
+        _until_it_may_start(plan),
         _environment(plan),
         _setup(plan.setup),
         _shared_gpus(plan),
@@ -92,6 +90,15 @@ def _environment(plan: Plan) -> str:
 
 def _setup(lines: tuple[str, ...]) -> str:
     return "\n".join([attempt_text.SETUP_BEGINS, *lines, attempt_text.SETUP_ENDS]) if lines else ""
+
+
+def _until_it_may_start(plan: Plan) -> str:
+    """The look at whether the run is still wanted, again and again where it waits."""
+    waits = plan.after is not None and plan.queue == "direct" and not plan.arm
+    refused = gpu_locks.not_wanted(attempt_text.REFUSED) if waits or plan.gpu_pool else attempt_text.REFUSED
+    return "\n".join(
+        [refused, *([after_text.WAIT] if waits else []), *([] if plan.gpu_pool else [attempt_text.STARTS])]
+    )
 
 
 def _shared_gpus(plan: Plan) -> str:

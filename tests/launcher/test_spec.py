@@ -39,7 +39,6 @@ from tests.launcher.hosts import spec_of
         (("visible_gpus=[1,1]",), "must be different indices"),
         (("nodes=2",), "nodes=2 needs cluster=slurm"),
         (("cluster.partition=gpu",), "cluster.partition belongs to cluster=slurm, and this is cluster=local"),
-        (("after=x",), "after=x needs cluster=slurm"),
         (("wait=true", "detach=true"), "contradict each other"),
         (("name=a/b",), "name=a/b should be up to 60 letters"),
         (("run_root=",), "run_root= is empty"),

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.errors import LauncherError, UsageError
-from launcher.executors import interrupts
+from launcher.executors import dependency, interrupts
 from launcher.executors.slurm import image_job, shared
 from launcher.executors.slurm.jobs import SUBMITS
 from launcher.executors.starting import next_attempt, record_submission
@@ -181,13 +181,9 @@ def after_option(plan: Plan, first: str | None = None) -> list[str]:
 def _after(after: str) -> str:
     from launcher.executors.slurm.jobs import job_of
 
-    kind, _, name = after.rpartition(":")
-    if kind not in ("", "ok", "any") or not name:
-        raise UsageError(f"after={after}: say after=RUN, once it is done, or after=any:RUN, however it ends")
-    found = store.find(name, store.roots(None))
-    ownership.refuse_anothers(f"after={after}", found.runs)
-    jobs = [job_of(store.read_if_whole(each.folder / "submission.json")) for each in found.runs]
+    kind, runs = dependency.named(after)
+    jobs = [job_of(store.read_if_whole(each.folder / "submission.json")) for each in runs]
     if not jobs or None in jobs:
-        raise UsageError(f"after={after}: {name} is not a run of Slurm")
+        raise UsageError(f"after={after}: {after.rpartition(':')[2]} is not a run of Slurm")
     word = "afterany" if kind == "any" else "afterok"
     return f"{word}:{':'.join(str(each) for each in jobs)}"

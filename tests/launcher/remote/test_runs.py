@@ -371,3 +371,23 @@ def test_a_host_that_ends_what_is_left_at_logout_is_told_before_anything_starts(
     recorded = tmp_path / "facts.json"
     recorded.write_text(json.dumps({**planned["facts"], "ends_at_logout": True}))
     assert "loginctl enable-linger" in far.type("plan", *far.words, "--facts", str(recorded)).out
+
+
+def test_a_run_comes_after_another_of_its_host(far):
+    (first,) = far.submit("steps=500", SLOW)
+    (second,) = far.submit("steps=1", f"after={first}")
+    (anyway,) = far.submit("steps=1", f"after=any:{first}")
+    far.until(second, "queued")
+    host.close_all()  # nobody here has to stay for it
+    until(lambda: f"waiting for {first}, which it comes after" in far.type("ls", second).out)
+    assert far.state(anyway) == "queued"
+    assert far.type("cancel", "--now", first).code == 0
+    assert far.until(second, "cancelled", "done") == "cancelled"
+    assert f"it was to come after {first}, which is cancelled" in far.type("ls", second).out
+    assert far.until(anyway, "cancelled", "done") == "done"
+
+
+def test_after_a_run_that_is_not_on_the_host_leaves_nothing(far):
+    said = far.type(*far.words, "steps=1", "after=nosuch")
+    assert said.code == 2 and "nosuch" in said.err
+    assert store.run_names(str(far.root)) == [] and store.run_names(store.elsewhere()) == []

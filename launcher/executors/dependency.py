@@ -1,0 +1,49 @@
+"""`after=` of runs that no scheduler queues: which runs were meant. The run's own script waits for them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from launcher.errors import UsageError
+from launcher.runs import ownership, processes, store
+from launcher.runs.store import Run
+from launcher.script.after_text import FILE
+
+
+def parse(after: str) -> tuple[str, str]:
+    """How the other run has to end, as `ok` or `any`, and its name. Raises `UsageError`."""
+    kind, _, name = after.rpartition(":")
+    if kind not in ("", "ok", "any") or not name:
+        raise UsageError(f"after={after}: say after=RUN, once it is done, or after=any:RUN, however it ends")
+    return kind or "ok", name
+
+
+def named(after: str) -> tuple[str, tuple[Run, ...]]:
+    """How the runs have to end, and which they are. Raises `UsageError` for what names none, or another user's."""
+    kind, name = parse(after)
+    found = store.find(name, store.roots(None)).runs
+    ownership.refuse_anothers(f"after={after}", found)
+    return kind, found
+
+
+def check(after: str) -> tuple[str, tuple[Run, ...]]:
+    """The same, of runs whose processes this host can see. Raises `UsageError`."""
+    kind, found = named(after)
+    for run in found:
+        if store.is_elsewhere(run.root):
+            raise UsageError(
+                f"after={after}: {run.id} is on another host; a run can only come after one of its own host"
+            )
+        submission = store.read_if_whole(run.folder / "submission.json")
+        if submission.get("queue", "direct") != "direct":
+            raise UsageError(f"after={after}: {run.id} is a job of Slurm; say cluster=slurm to come after it")
+        host = submission.get("host", processes.host())
+        if host != processes.host():
+            raise UsageError(f"after={after}: {run.id} runs on {host}, which can't be seen from {processes.host()}")
+    return kind, found
+
+
+def write(folder: Path, after: str) -> None:
+    """Leave word for a run's script which runs it waits for."""
+    kind, found = check(after)
+    store.write_text(folder / FILE, "".join(f"{line}\n" for line in (kind, *(str(run.folder) for run in found))))
