@@ -28,6 +28,8 @@ DEEPEST = 32
 """Folders in each other that a path names."""
 LARGEST_FILE = 64 * 2**20
 """Bytes of a file of a run that is read as a whole."""
+LARGEST_RECORD = 2**23
+"""Bytes of a record of a run, which becomes objects of thirty times its size."""
 LATEST = 2**63 - 1
 """Nanoseconds since 1970 that a file's time of change can be."""
 LARGEST = 2**53

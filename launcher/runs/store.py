@@ -279,7 +279,7 @@ def read_json(path: str | Path, own_in: str | None = None) -> dict[str, Any] | N
             found = os.fstat(opened)
             if own_in is not None and not (owner := ownership.of_file(found, own_in)).mine:
                 raise Damaged(f"{path} {ownership.said(owner)}")
-            if found.st_size > admit.LARGEST_FILE:
+            if found.st_size > admit.LARGEST_RECORD:
                 raise Damaged(f"{path} has {found.st_size} bytes, more than a record may")
             value = json.loads(_content(opened).decode())
         finally:
@@ -295,7 +295,7 @@ def read_json(path: str | Path, own_in: str | None = None) -> dict[str, Any] | N
 
 def _content(opened: int) -> bytes:
     parts = [os.read(opened, _BLOCK)]
-    while len(parts[-1]) == _BLOCK and len(parts) * _BLOCK <= admit.LARGEST_FILE:
+    while len(parts[-1]) == _BLOCK and len(parts) * _BLOCK <= admit.LARGEST_RECORD:
         parts.append(os.read(opened, _BLOCK))
     return b"".join(parts)
 

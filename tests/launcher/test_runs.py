@@ -42,6 +42,13 @@ def test_what_belongs_to_the_user_is_theirs_alone_at_every_umask(tmp_path, monke
     assert not any(found.values())
 
 
+def test_a_record_that_would_fill_the_memory_of_who_looks_counts_as_damaged(tmp_path):
+    """Another user can lay one into a root that they share."""
+    (tmp_path / "plan.json").write_text('{"a": [' + "{}, " * 2**21 + "{}]}")
+    with pytest.raises(store.Damaged, match="more than a record may"):
+        store.read_json(tmp_path / "plan.json")
+
+
 def test_a_name_can_be_taken_once(root):
     store.create(root, NAME)
     with pytest.raises(FileExistsError):
