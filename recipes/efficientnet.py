@@ -132,6 +132,7 @@ RECIPE = Recipe(
     data={
         "cifar100": DataLayout(
             files=(("train.bin", "test.bin"), ("train", "test"), ("cifar-100-binary",), ("cifar-100-python",)),
+            download=True,
             help="the binary or the Python files of CIFAR-100 in data.dir",
         ),
         "synthetic": DataLayout(samples=40_000, help="random images of CIFAR-100's shape"),

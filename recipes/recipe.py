@@ -27,6 +27,8 @@ class DataLayout:
     """Whether each of them may also lie there with `.gz`."""
     download: bool = False
     """Whether data.download=true can fetch them."""
+    source: str = ""
+    """Where people get them, if it can't."""
     samples: int | None = None
     """How many are trained on, where that doesn't depend on files."""
     batch: int | None = None

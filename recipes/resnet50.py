@@ -123,6 +123,8 @@ def schedule(settings: Settings, samples: int) -> Callable[[int], float]:
     return lambda step: learning_rate(settings.train, settings.batch, step, per_epoch, total)
 
 
+IMAGENET_HOME = "https://image-net.org/download.php, which wants an account"
+
 RECIPE = Recipe(
     name="resnet50",
     settings=Resnet50Settings,
@@ -134,9 +136,15 @@ RECIPE = Recipe(
         "synthetic": DataLayout(
             epochs=1, help="one random batch again and again, 500 steps an epoch: how fast it is, nothing else"
         ),
-        "imagenet": DataLayout(files=(("train", "val"),), help="train/CLASS/*.JPEG and val/CLASS/*.JPEG in data.dir"),
+        "imagenet": DataLayout(
+            files=(("train", "val"),),
+            source=IMAGENET_HOME,
+            help="train/CLASS/*.JPEG and val/CLASS/*.JPEG in data.dir",
+        ),
         "tfrecord": DataLayout(
-            files=(("train-*-of-*", "validation-*-of-*"),), help="ImageNet as TFRecord files in data.dir"
+            files=(("train-*-of-*", "validation-*-of-*"),),
+            source=IMAGENET_HOME,
+            help="ImageNet as TFRecord files in data.dir",
         ),
     },
     layers=layers,

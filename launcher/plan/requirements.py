@@ -17,7 +17,13 @@ def check_data(spec: JobSpec, facts: Facts) -> None:
         return
     layout: DataLayout = spec.recipe.data[data.name]
     if data.download and not layout.download:
-        raise SettingsError(f"data.download=true: there is nothing to fetch for data={data.name}", "data.download")
+        if layout.source:
+            raise SettingsError(
+                f"data.download=true: data={data.name} can't be downloaded without its owner's leave; get it from "
+                f"{layout.source}, and name its folder with data.dir",
+                "data.download",
+            )
+        raise SettingsError(f"data.download=true: data={data.name} needs no files; leave it out", "data.download")
     if not layout.files:
         return
     wanted = ", or ".join(" and ".join(names) for names in layout.files)

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import io
 import pickle
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy
 
 from recipes import sampling
+from recipes.data import download
 from recipes.data.images import Images, digest
 from recipes.settings import Data
 from recipes.typed import SettingsError
@@ -23,6 +25,15 @@ CLASSES = 100
 PIXELS = 3 * 32 * 32
 HOME = "https://www.cs.toronto.edu/~kriz/cifar.html"
 LAYOUT = "train.bin and test.bin of the binary version, or train and test of the Python version"
+ARCHIVE = download.Published(
+    # Size and MD5 as HOME and datasets built on it give them.
+    name="cifar-100-binary.tar.gz",
+    size=168_513_733,
+    md5="03b5dce01913d631647c71ecec9e9cb8",
+    urls=("https://www.cs.toronto.edu/~kriz/cifar-100-binary.tar.gz",),
+)
+UNPACKED = {"cifar-100-binary/train.bin": 50_000 * (2 + PIXELS), "cifar-100-binary/test.bin": 10_000 * (2 + PIXELS)}
+"""Bytes of the archive's files."""
 VALIDATION_SHARE = 5
 """One in five training images is held out: 10,000 of 50,000, as in the notebook."""
 
@@ -52,13 +63,36 @@ def load(data: Data, seed: int) -> Cifar:
     if data.dir is None:
         raise SettingsError(f"data=cifar100 needs data.dir=FOLDER with {LAYOUT}", "data.dir")
     given = Path(data.dir)
+    if data.download and _find(given) is None:
+        _fetch(given)
+    files = _find(given)
+    if files is None:
+        raise SettingsError(
+            f"data.dir={given} has no CIFAR-100; it should hold {LAYOUT}, from {HOME}; data.download=true fetches them",
+            "data.dir",
+        )
+    read, train, test = files
+    known = read(train)
+    return Cifar("cifar100", known, read(test), seed, len(known) // VALIDATION_SHARE)
+
+
+def _find(given: Path) -> tuple[Callable[[Path], Images], Path, Path] | None:
+    """How to read the files, the training images and the test images."""
     for folder in (given, given / "cifar-100-binary", given / "cifar-100-python"):
         for read, suffix in ((read_binary, ".bin"), (read_python, "")):
             train, test = folder / f"train{suffix}", folder / f"test{suffix}"
             if train.is_file() and test.is_file():
-                known = read(train)
-                return Cifar("cifar100", known, read(test), seed, len(known) // VALIDATION_SHARE)
-    raise SettingsError(f"data.dir={given} has no CIFAR-100; it should hold {LAYOUT}, from {HOME}", "data.dir")
+                return read, train, test
+    return None
+
+
+def _fetch(given: Path) -> None:
+    """Download and unpack the binary version, unless another process has just done so; the archive goes again."""
+    with download.locked(given):
+        if _find(given) is None:
+            archive = download.fetch(given, ARCHIVE)
+            download.unpack(archive, given / "cifar-100-binary", UNPACKED)
+            archive.unlink()
 
 
 def synthetic(seed: int) -> Cifar:

@@ -6,25 +6,28 @@ Format: http://yann.lecun.com/exdb/mnist/ (big-endian magic, sizes, then bytes).
 from __future__ import annotations
 
 import gzip
-import hashlib
 import math
-import os
-import urllib.error
-import urllib.request
 import zlib
 from pathlib import Path
 
 import numpy
 
+from recipes.data import download
 from recipes.typed import SettingsError
 
 UNSIGNED_BYTES = 0x08
 MIRRORS = ("https://ossci-datasets.s3.amazonaws.com/mnist/", "https://storage.googleapis.com/cvdf-datasets/mnist/")
-MD5 = {
-    "train-images-idx3-ubyte.gz": "f68b3c2dcbeaaa9fbdd348bbdeb94873",
-    "train-labels-idx1-ubyte.gz": "d53e105ee54ea40749a09fcbcd1e9432",
-    "t10k-images-idx3-ubyte.gz": "9fb629c4189551a2d022fa330f9573f3",
-    "t10k-labels-idx1-ubyte.gz": "ec29112dd5afa0611ce80d1b7f02629c",
+# Digests as in torchvision/datasets/mnist.py, sizes as http://yann.lecun.com/exdb/mnist/ gives them.
+FILES = {
+    name: download.Published(
+        name=f"{name}.gz", size=size, md5=md5, urls=tuple(f"{mirror}{name}.gz" for mirror in MIRRORS)
+    )
+    for name, size, md5 in (
+        ("train-images-idx3-ubyte", 9_912_422, "f68b3c2dcbeaaa9fbdd348bbdeb94873"),
+        ("train-labels-idx1-ubyte", 28_881, "d53e105ee54ea40749a09fcbcd1e9432"),
+        ("t10k-images-idx3-ubyte", 1_648_877, "9fb629c4189551a2d022fa330f9573f3"),
+        ("t10k-labels-idx1-ubyte", 4_542, "ec29112dd5afa0611ce80d1b7f02629c"),
+    )
 }
 
 
@@ -67,27 +70,10 @@ def read(path: Path, dimensions: int) -> numpy.ndarray:
 
 
 def fetch(folder: Path, name: str) -> None:
-    """Download `name`.gz into the folder from the first mirror that answers, checked and then renamed into place.
+    """Download `name`.gz into the folder, unless another process has just done so.
 
-    Raises `SettingsError` where no mirror does.
+    Raises `SettingsError` where no mirror has it.
     """
-    compressed = f"{name}.gz"
-    reasons = []
-    for mirror in MIRRORS:
-        try:
-            with urllib.request.urlopen(mirror + compressed, timeout=30) as answer:
-                content = answer.read()
-        except (OSError, urllib.error.URLError) as error:
-            reasons.append(f"{mirror}: {error}")
-            continue
-        if hashlib.md5(content, usedforsecurity=False).hexdigest() != MD5[compressed]:
-            reasons.append(f"{mirror}: another file than the published one")
-            continue
-        folder.mkdir(parents=True, exist_ok=True)
-        aside = folder / f".{compressed}.{os.getpid()}"
-        aside.write_bytes(content)
-        os.replace(aside, folder / compressed)
-        return
-    raise SettingsError(
-        f"{compressed} can't be downloaded ({'; '.join(reasons)}); put it into {folder}", "data.download"
-    )
+    with download.locked(folder):
+        if find(folder, name) is None:
+            download.fetch(folder, FILES[name])

@@ -147,7 +147,12 @@ def test_gpus_become_what_the_job_sees_or_are_left_to_its_start(
             ("recipe=resnet50", "data=tfrecord", "data.dir=/d"),
             "data.dir=/d lacks validation-*-of-*; data=tfrecord is ImageNet as TFRecord files in data.dir",
         ),
-        (LAPTOP, ("recipe=simplenet", "data.download=true"), "there is nothing to fetch for data=synthetic"),
+        (LAPTOP, ("recipe=simplenet", "data.download=true"), "data=synthetic needs no files; leave it out"),
+        (
+            LAPTOP,
+            ("recipe=resnet50", "data=imagenet", "data.dir=/d", "data.download=true"),
+            "get it from https://image-net.org/download.php, which wants an account, and name its folder with data.dir",
+        ),
         (dataclasses.replace(LAPTOP, packages={}), (), "pip install 'amp-launcher[torch]'"),
         (dataclasses.replace(LAPTOP, python_version=""), ("python=python9",), "can't be run on box"),
         (dataclasses.replace(LAPTOP, run_root_problem="/x is not writable for mei"), (), "name another folder"),
@@ -159,6 +164,11 @@ def test_what_the_host_cannot_do_is_refused(facts: Facts, words: tuple[str, ...]
     with pytest.raises(UsageError) as error:
         resolve(spec_of(*words), facts)
     assert says in str(error.value)
+
+
+def test_cifar100_may_be_downloaded_into_a_folder_that_is_yet_to_be_made() -> None:
+    plan = resolve(spec_of("recipe=efficientnet", "data.dir=/new", "data.download=true"), LAPTOP)
+    assert {"data.dir=/new", "data.download=true"} <= set(plan.words)
 
 
 def test_relative_and_home_paths_are_absolute_for_the_job() -> None:

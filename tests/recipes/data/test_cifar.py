@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import pickle
+import tarfile
 
 import numpy
 import pytest
 
 from recipes.data import cifar
+from recipes.data.download import Published
 from recipes.settings import Data
 from recipes.typed import SettingsError
 from tests.recipes.data.cifar_files import write_binary, write_python
@@ -53,6 +56,22 @@ def test_a_folder_without_cifar_is_told_what_it_should_hold(tmp_path):
         SettingsError, match=r"has no CIFAR-100; it should hold train\.bin and test\.bin of the binary.*from https://"
     ):
         load(tmp_path)
+
+
+def test_the_published_archive_is_downloaded_unpacked_and_removed(folder, tmp_path, monkeypatch, mirrors):
+    with tarfile.open(tmp_path / "archive", "w:gz") as archive:
+        archive.add(folder, "cifar-100-binary")
+    content = (tmp_path / "archive").read_bytes()
+    sizes = {f"cifar-100-binary/{each.name}": each.stat().st_size for each in folder.iterdir()}
+    url = mirrors({"cifar.tgz": content}) + "cifar.tgz"
+    published = Published(name="cifar.tgz", size=len(content), md5=hashlib.md5(content).hexdigest(), urls=(url,))
+    monkeypatch.setattr(cifar, "ARCHIVE", published)
+    monkeypatch.setattr(cifar, "UNPACKED", sizes)
+    new = tmp_path / "new"
+    found = cifar.load(Data(name="cifar100", dir=str(new), download=True), 0)
+    assert found.digest() == load(folder).digest() == load(new).digest()
+    assert [each.name for each in new.iterdir()] == ["cifar-100-binary"]
+    assert sorted(each.name for each in (new / "cifar-100-binary").iterdir()) == ["test.bin", "train.bin"]
 
 
 @pytest.mark.parametrize(

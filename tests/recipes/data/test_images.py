@@ -73,12 +73,15 @@ def test_missing_files_are_fetched_where_that_is_asked_for(tmp_path, monkeypatch
     import hashlib
 
     from recipes.data import idx
+    from recipes.data.download import Published
 
     write_mnist(tmp_path / "source")
     files = {f"{each.name}.gz": gzip.compress(each.read_bytes()) for each in (tmp_path / "source").iterdir()}
+    mirror = mirrors(files)
     for name, content in files.items():
-        monkeypatch.setitem(idx.MD5, name, hashlib.md5(content).hexdigest())
-    monkeypatch.setattr(idx, "MIRRORS", (mirrors(files),))
+        md5 = hashlib.md5(content).hexdigest()
+        file = Published(name=name, size=len(content), md5=md5, urls=(mirror + name,))
+        monkeypatch.setitem(idx.FILES, name.removesuffix(".gz"), file)
     assert len(images.mnist(str(tmp_path / "new"), download=True).train) == 64
     assert len(images.mnist(str(tmp_path / "new"), download=False).train) == 64
 

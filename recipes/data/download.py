@@ -1,0 +1,347 @@
+"""Published files from their servers: resumed, checked, unpacked, and by one process of a folder at a time.
+
+Bytes are written into `.NAME.part` beside the file, where the next attempt goes on with an HTTP range, also after a
+kill. Only a file of the published size and digest gets its name. Nothing but https is spoken, and http to this machine
+itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import gzip
+import hashlib
+import http.client
+import os
+import stat
+import sys
+import tarfile
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from recipes.typed import SettingsError
+
+KEY = "data.download"
+CHUNK = 2**20
+TIMEOUT = 30
+"""Seconds without a byte after which a connection counts as lost."""
+ATTEMPTS = 3
+"""Connections in a row that brought no new bytes before a server is given up."""
+TELL_EVERY = 5.0
+"""Seconds between lines of progress."""
+LOCK = ".download.lock"
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+SLACK = 2**20
+"""Bytes that an archive may have beside the files that it is known for: headers, and small files."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Published:
+    """A file as its publisher describes it."""
+
+    name: str
+    size: int
+    """Bytes."""
+    md5: str
+    urls: tuple[str, ...]
+    """Where it is served; the first that has it is taken."""
+
+
+class _Lost(Exception):
+    """A connection that ended too early; another attempt may go on."""
+
+
+class _Refused(Exception):
+    """A server that doesn't have the published file, or not in a way that is accepted."""
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold the folder, made where it is missing, against other processes that download into it; wait for them first.
+
+    Raises `SettingsError` where the folder can't be written.
+    """
+    path = folder / LOCK
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = _lock(path)
+    except OSError as error:
+        raise SettingsError(
+            f"data.download=true: data.dir={folder} can't be written: {error.strerror}; name another folder, or "
+            "have the files put there",
+            KEY,
+        ) from None
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            path.unlink()
+        os.close(lock)
+
+
+def _lock(path: Path) -> int:
+    told = False
+    while True:
+        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+        try:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if not told:
+                    _tell(f"waiting for another process that downloads into {path.parent}")
+                told = True
+                fcntl.flock(lock, fcntl.LOCK_EX)
+            if _is_at(lock, path):
+                return lock
+        except BaseException:
+            os.close(lock)
+            raise
+        os.close(lock)  # whoever held it removed it: its name is another file's now, or nobody's
+
+
+def _is_at(opened: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(opened), os.lstat(path))
+    except FileNotFoundError:
+        return False
+
+
+def fetch(folder: Path, file: Published) -> Path:
+    """The file in the folder, downloaded where it isn't there yet. To be called inside `locked`.
+
+    Raises `SettingsError`, which says where to get the file, where no server has it, and for one of that name that is
+    another file.
+    """
+    target = folder / file.name
+    if target.is_file():
+        with target.open("rb") as there:
+            if os.fstat(there.fileno()).st_size != file.size or _md5(there) != file.md5:
+                raise SettingsError(f"{target} is not the published file: its size or MD5 differs; remove it", KEY)
+        return target
+    part = folder / f".{file.name}.part"
+    reasons = []
+    try:
+        with _open_part(part) as written:
+            for url in file.urls:
+                try:
+                    _from_server(url, file, written)
+                except _Refused as error:
+                    reasons.append(f"{url}: {error}")
+                    continue
+                written.flush()
+                os.fsync(written.fileno())
+                os.replace(part, target)
+                return target
+            kept = written.seek(0, os.SEEK_END)
+            if not kept:
+                part.unlink()
+    except OSError as error:
+        raise SettingsError(f"{part} can't be written: {error.strerror or error}", KEY) from None
+    rest = f" ({kept:,} bytes are kept, and the next attempt goes on from there)" if kept else ""
+    raise SettingsError(
+        f"{file.name} can't be downloaded: {'; '.join(reasons)}{rest}. Download {file.urls[0]} (MD5 {file.md5}) where "
+        f"the network allows, and put it into {folder}",
+        KEY,
+    )
+
+
+def _open_part(path: Path) -> IO[bytes]:
+    opened = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+    found = os.fstat(opened)
+    if not stat.S_ISREG(found.st_mode) or found.st_nlink != 1:
+        os.close(opened)
+        raise OSError(errno.EEXIST, "it is a link or no regular file; remove it")
+    return os.fdopen(opened, "r+b")
+
+
+def _from_server(url: str, file: Published, written: IO[bytes]) -> None:
+    """Complete `written` from one server. Raises `_Refused`, and `OSError` where writing fails."""
+    failures = 0
+    resumed = written.seek(0, os.SEEK_END) > 0
+    while True:
+        have = written.seek(0, os.SEEK_END)
+        if have > file.size:
+            have = _emptied(written)
+        if have == file.size:
+            if _md5(written) == file.md5:
+                return
+            _emptied(written)
+            if not resumed:
+                raise _Refused("another file than the published one: its MD5 differs")
+            resumed = False  # what was there before may be to blame
+            continue
+        try:
+            _receive(url, file, written, have)
+        except _Lost as error:
+            now = written.seek(0, os.SEEK_END)
+            failures = 0 if now > have else failures + 1
+            if failures == ATTEMPTS:
+                raise _Refused(str(error)) from None
+            time.sleep(failures)
+
+
+def _emptied(written: IO[bytes]) -> int:
+    written.seek(0)
+    written.truncate()
+    return 0
+
+
+def _receive(url: str, file: Published, written: IO[bytes], have: int) -> None:
+    """Append what one connection brings. Raises `_Lost`, `_Refused`, and `OSError` where writing fails."""
+    _check(url)
+    headers = {"Accept-Encoding": "identity", "User-Agent": "amp-launcher"}
+    if have:
+        headers["Range"] = f"bytes={have}-"
+    try:
+        answer = _OPENER.open(urllib.request.Request(url, headers=headers), timeout=TIMEOUT)
+    except urllib.error.HTTPError as error:
+        error.close()
+        if error.code == 416:  # it has no more than what is here, which is too little
+            _emptied(written)
+        if error.code in (408, 416, 429) or error.code >= 500:
+            raise _Lost(f"HTTP {error.code} {error.reason}") from None
+        raise _Refused(f"HTTP {error.code} {error.reason}") from None
+    except (OSError, http.client.HTTPException) as error:
+        raise _Lost(str(getattr(error, "reason", error)) or type(error).__name__) from None
+    with answer:
+        have = _begin(answer, file, written, have)
+        _append(answer, file, written, have)
+
+
+def _begin(answer: Any, file: Published, written: IO[bytes], have: int) -> int:
+    """Where the answer's bytes belong in `written`, which ends there."""
+    if answer.status == 206:
+        start = answer.headers.get("Content-Range", "").removeprefix("bytes ").partition("-")[0]
+        if start != str(have):
+            _emptied(written)
+            raise _Lost("it answered with another range than was asked for")
+    elif answer.status == 200:
+        have = _emptied(written)
+    else:
+        raise _Refused(f"HTTP {answer.status} {answer.reason}")
+    length = answer.headers.get("Content-Length", "")
+    if length.isdecimal() and have + int(length) != file.size:
+        raise _Refused(f"its file has {have + int(length):,} bytes, and the published one {file.size:,}")
+    return have
+
+
+def _append(answer: Any, file: Published, written: IO[bytes], have: int) -> None:
+    written.seek(have)
+    begun = told = time.monotonic()
+    first = have
+    while have < file.size:
+        try:
+            chunk = answer.read1(CHUNK)
+        except (OSError, http.client.HTTPException) as error:
+            raise _Lost(str(error) or type(error).__name__) from None
+        if not chunk:
+            raise _Lost(f"the connection ended after {have:,} of {file.size:,} bytes")
+        if have + len(chunk) > file.size:
+            _emptied(written)
+            raise _Refused(f"it sends more than the {file.size:,} bytes of the published file")
+        written.write(chunk)
+        written.flush()  # a kill loses nothing
+        have += len(chunk)
+        now = time.monotonic()
+        if now - told >= TELL_EVERY or have == file.size:
+            told = now
+            rate = (have - first) / max(now - begun, 1e-3)
+            _tell(f"{file.name}: {have / 1e6:,.1f} of {file.size / 1e6:,.1f} MB, {rate / 1e6:,.1f} MB/s")
+
+
+def _md5(file: IO[bytes]) -> str:
+    """Publishers give MD5: it finds damage, and nobody knows how to make another file for a given one."""
+    file.seek(0)
+    found = hashlib.md5(usedforsecurity=False)
+    while chunk := file.read(CHUNK):
+        found.update(chunk)
+    return found.hexdigest()
+
+
+def _check(url: str) -> None:
+    parts = urllib.parse.urlsplit(url)
+    if parts.scheme != "https" and not (parts.scheme == "http" and parts.hostname in LOOPBACK):
+        raise _Refused(f"{url} is not https")
+
+
+class _Redirects(urllib.request.HTTPRedirectHandler):
+    def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Any:
+        _check(newurl)
+        if req.type == "https" and not newurl.startswith("https:"):
+            raise _Refused(f"it leads to {newurl}, which is not https")
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+
+_OPENER = urllib.request.build_opener(_Redirects)
+
+
+def unpack(archive: Path, folder: Path, sizes: Mapping[str, int]) -> None:
+    """Of a tar.gz, the files named in `sizes`, by their paths in it, into `folder` under their last names.
+
+    Nothing else of it is written. Raises `SettingsError` for an archive that lacks one of them, has one of another size
+    than `sizes` says, or has links, paths that lead outside, or more bytes than known files need.
+    """
+    missing = dict(sizes)
+    try:
+        folder.mkdir(exist_ok=True)
+        with gzip.open(archive) as content, tarfile.open(fileobj=_Bounded(content, sizes), mode="r|") as members:
+            for member in members:
+                _check_member(archive, member)
+                size = missing.pop(member.name, None)
+                if size is None:
+                    continue
+                source = members.extractfile(member) if member.isreg() else None
+                if source is None or member.size != size:
+                    raise SettingsError(f"{archive}: {member.name} is not a file of {size:,} bytes", KEY)
+                _unpack_one(source, folder / Path(member.name).name)
+    except (EOFError, zlib.error, tarfile.TarError, gzip.BadGzipFile) as error:
+        raise SettingsError(f"{archive} can't be unpacked: {error}", KEY) from None
+    except OSError as error:
+        raise SettingsError(f"{archive} can't be unpacked into {folder}: {error.strerror or error}", KEY) from None
+    if missing:
+        raise SettingsError(f"{archive} lacks {', '.join(missing)}", KEY)
+
+
+def _check_member(archive: Path, member: tarfile.TarInfo) -> None:
+    if not (member.isreg() or member.isdir()):
+        raise SettingsError(f"{archive}: {member.name} is a link or a device; nothing more is unpacked", KEY)
+    if member.name.startswith("/") or ".." in member.name.split("/"):
+        raise SettingsError(f"{archive}: {member.name} leads outside of the folder; nothing more is unpacked", KEY)
+
+
+def _unpack_one(source: IO[bytes], target: Path) -> None:
+    part = target.with_name(f".{target.name}.part")
+    part.unlink(missing_ok=True)
+    with part.open("xb") as written:
+        while chunk := source.read(CHUNK):
+            written.write(chunk)
+        written.flush()
+        os.fsync(written.fileno())
+    os.replace(part, target)
+
+
+class _Bounded:
+    """A stream that ends in an error where it unpacks to more than the known files need."""
+
+    def __init__(self, content: IO[bytes], sizes: Mapping[str, int]) -> None:
+        self._content = content
+        self._left = sum(sizes.values()) + SLACK
+
+    def read(self, count: int) -> bytes:
+        chunk = self._content.read(min(count, self._left + 1))
+        self._left -= len(chunk)
+        if self._left < 0:
+            raise tarfile.ReadError("it unpacks to more bytes than its files are known to have")
+        return chunk
+
+
+def _tell(what: str) -> None:
+    print(what, file=sys.stderr, flush=True)

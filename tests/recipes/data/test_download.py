@@ -1,0 +1,281 @@
+"""Downloads from a real server that cuts connections and lies, and archives that try to escape."""
+
+from __future__ import annotations
+
+import hashlib
+import http.server
+import io
+import multiprocessing
+import os
+import random
+import signal
+import tarfile
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from recipes.data import download
+from recipes.data.download import Published, fetch, locked, unpack
+from recipes.typed import SettingsError
+
+CONTENT = random.Random(0).randbytes(3_000_000)
+SPAWN = multiprocessing.get_context("spawn")
+
+
+class Server(http.server.ThreadingHTTPServer):
+    """Serves CONTENT under every path, with these habits."""
+
+    daemon_threads = True
+
+    def __init__(self, content: bytes = CONTENT, **habits) -> None:
+        self.content, self.ranges, self.told, self.habits = content, True, [], habits
+        self.whole = True
+        super().__init__(("127.0.0.1", 0), Handler)
+        threading.Thread(target=self.serve_forever, daemon=True).start()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}/data.bin"
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        server, habits = self.server, self.server.habits
+        asked = self.headers.get("Range")
+        server.told.append(asked)
+        if "redirect" in habits:
+            self.send_response(302)
+            self.send_header("Location", habits["redirect"])
+            self.end_headers()
+            return
+        if "status" in habits:
+            self.send_error(habits["status"])
+            return
+        start = int(asked.removeprefix("bytes=").rstrip("-")) if asked and habits.get("ranges", True) else 0
+        body = server.content[start:]
+        self.send_response(206 if start else 200)
+        if start:
+            first = start + habits.get("shift", 0)
+            self.send_header("Content-Range", f"bytes {first}-{len(server.content) - 1}/{len(server.content)}")
+        if habits.get("length", True):
+            self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        limit = habits.get("cut", len(body))
+        for begin in range(0, min(limit, len(body)), 100_000):
+            try:
+                self.wfile.write(body[begin : min(begin + 100_000, limit)])
+            except OSError:
+                return
+            time.sleep(habits.get("pause", 0))
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def serve():
+    servers = []
+
+    def start(*arguments, **habits) -> Server:
+        servers.append(Server(*arguments, **habits))
+        return servers[-1]
+
+    yield start
+    for each in servers:
+        each.shutdown()
+        each.server_close()
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    monkeypatch.setattr(download.time, "sleep", lambda seconds, sleep=time.sleep: sleep(min(seconds, 0.2)))
+
+
+def published(*urls: str, content: bytes = CONTENT) -> Published:
+    return Published(name="data.bin", size=len(content), md5=hashlib.md5(content).hexdigest(), urls=urls)
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(each.name for each in folder.iterdir())
+
+
+def test_a_cut_connection_is_gone_on_with_from_where_it_ended(tmp_path, serve, capfd):
+    server = serve(cut=1_000_000)
+    with locked(tmp_path / "new"):
+        path = fetch(tmp_path / "new", published(server.url))
+    assert path.read_bytes() == CONTENT
+    assert names(tmp_path / "new") == ["data.bin"]
+    assert server.told == [None, "bytes=1000000-", "bytes=2000000-"]
+    assert "data.bin: 3.0 of 3.0 MB" in capfd.readouterr().err
+
+
+def test_a_killed_download_is_gone_on_with(tmp_path, serve):
+    slow = serve(pause=0.2)
+    child = SPAWN.Process(target=_fetch, args=(tmp_path, published(slow.url)))
+    child.start()
+    part = tmp_path / ".data.bin.part"
+    while not part.exists() or part.stat().st_size < 500_000:
+        time.sleep(0.02)
+    os.kill(child.pid, signal.SIGKILL)
+    child.join()
+    kept = part.stat().st_size
+    quick = serve()
+    _fetch(tmp_path, published(quick.url))
+    assert quick.told == [f"bytes={kept}-"] and 0 < kept < len(CONTENT)
+    assert (tmp_path / "data.bin").read_bytes() == CONTENT
+    assert names(tmp_path) == ["data.bin"]
+
+
+def test_a_server_without_ranges_and_one_that_tells_no_length_begin_anew(tmp_path, serve):
+    (tmp_path / ".data.bin.part").write_bytes(b"x" * 1000)
+    _fetch(tmp_path, published(serve(ranges=False, length=False).url))
+    assert (tmp_path / "data.bin").read_bytes() == CONTENT
+
+
+@pytest.mark.parametrize("before", [b"x" * 1000, b"x" * len(CONTENT), b"x" * (len(CONTENT) + 1)])
+def test_a_part_that_belongs_to_another_file_is_thrown_away(tmp_path, serve, before):
+    (tmp_path / ".data.bin.part").write_bytes(before)
+    _fetch(tmp_path, published(serve().url))
+    assert (tmp_path / "data.bin").read_bytes() == CONTENT
+
+
+def test_a_range_other_than_the_one_asked_for_is_not_believed(tmp_path, serve):
+    (tmp_path / ".data.bin.part").write_bytes(CONTENT[:1000])
+    _fetch(tmp_path, published(serve(shift=5).url))
+    assert (tmp_path / "data.bin").read_bytes() == CONTENT
+
+
+@pytest.mark.parametrize(
+    ("content", "habits", "says"),
+    [
+        (CONTENT[::-1], {}, "its MD5 differs"),
+        (CONTENT + b"x", {}, "has 3,000,001 bytes, and the published one 3,000,000"),
+        (CONTENT + b"x" * 10**6, {"length": False}, "more than the 3,000,000 bytes"),
+        (CONTENT[:-1], {}, "has 2,999,999 bytes"),
+        (CONTENT, {"cut": 0}, "the connection ended after 0 of"),
+        (CONTENT, {"status": 404}, "HTTP 404"),
+        (CONTENT, {"status": 503}, "HTTP 503"),
+        (CONTENT, {"redirect": "http://example.com/data.bin"}, "example.com/data.bin is not https"),
+        (
+            CONTENT,
+            {"redirect": "file:///etc/passwd"},
+            "HTTP 302 Found - Redirection to url 'file:///etc/passwd' is not allowed",
+        ),
+    ],
+)
+def test_what_is_not_the_published_file_is_refused_and_leaves_nothing(tmp_path, serve, content, habits, says):
+    server = serve(content, **habits)
+    with pytest.raises(SettingsError, match=r"put it into") as error:
+        _fetch(tmp_path, published(server.url))
+    assert says in str(error.value)
+    assert names(tmp_path) == []
+
+
+def test_the_next_server_is_asked_and_plain_http_to_elsewhere_is_refused(tmp_path, serve):
+    lies, good = serve(CONTENT[::-1]), serve()
+    _fetch(tmp_path, published("http://192.0.2.1/data.bin", lies.url, good.url))
+    assert (tmp_path / "data.bin").read_bytes() == CONTENT
+    with pytest.raises(SettingsError, match=r"192\.0\.2\.1/data\.bin is not https"):
+        _fetch(tmp_path / "other", published("http://192.0.2.1/data.bin"))
+
+
+def test_a_server_that_goes_away_leaves_what_came(tmp_path, serve):
+    server = serve(cut=1_000_000, ranges=False)
+    part = tmp_path / ".data.bin.part"
+    with pytest.raises(SettingsError, match="1,000,000 bytes are kept, and the next attempt goes on from there"):
+        _fetch(tmp_path, published(server.url))
+    assert part.stat().st_size == 1_000_000
+    _fetch(tmp_path, published(serve().url))
+    assert (tmp_path / "data.bin").read_bytes() == CONTENT
+
+
+def test_processes_of_one_folder_download_once(tmp_path, serve, capfd):
+    server = serve(pause=0.02)
+    children = [SPAWN.Process(target=_fetch, args=(tmp_path, published(server.url))) for _ in range(3)]
+    for each in children:
+        each.start()
+    for each in children:
+        each.join()
+    assert [each.exitcode for each in children] == [0, 0, 0]
+    assert server.told == [None]
+    assert names(tmp_path) == ["data.bin"]
+    assert "waiting for another process that downloads into" in capfd.readouterr().err
+
+
+def test_a_part_that_is_a_link_is_not_written_through(tmp_path, serve):
+    (tmp_path / "mine").write_bytes(b"precious")
+    for make in (os.symlink, os.link):
+        make(tmp_path / "mine", tmp_path / ".data.bin.part")
+        with pytest.raises(SettingsError, match="can't be written"):
+            _fetch(tmp_path, published(serve().url))
+        (tmp_path / ".data.bin.part").unlink()
+    assert (tmp_path / "mine").read_bytes() == b"precious"
+
+
+def test_another_file_of_that_name_is_refused(tmp_path):
+    (tmp_path / "data.bin").write_bytes(b"x")
+    with pytest.raises(SettingsError, match="is not the published file"):
+        _fetch(tmp_path, published("https://example.com/"))
+
+
+def test_a_folder_that_cannot_be_made_is_refused(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(SettingsError, match=r"data\.dir=.* can't be written: "):
+        _fetch(tmp_path / "file" / "folder", published("https://example.com/"))
+
+
+def archive(path: Path, *members: tuple[str, bytes, bytes]) -> Path:
+    with tarfile.open(path, "w:gz") as tar:
+        for name, kind, content in members:
+            member = tarfile.TarInfo(name)
+            member.type, member.size = kind, len(content)
+            member.linkname = "/etc/passwd" if kind in (tarfile.SYMTYPE, tarfile.LNKTYPE) else ""
+            tar.addfile(member, io.BytesIO(content))
+    return path
+
+
+FILE, FOLDER = tarfile.REGTYPE, tarfile.DIRTYPE
+
+
+def test_known_files_are_unpacked_and_others_are_not(tmp_path):
+    made = archive(tmp_path / "a.tgz", ("in", FOLDER, b""), ("in/a", FILE, b"aaa"), ("in/notes", FILE, b"n"))
+    unpack(made, tmp_path / "out", {"in/a": 3})
+    assert names(tmp_path / "out") == ["a"]
+    assert (tmp_path / "out" / "a").read_bytes() == b"aaa"
+
+
+@pytest.mark.parametrize(
+    ("members", "says"),
+    [
+        ([("in/a", tarfile.SYMTYPE, b"")], "in/a is a link"),
+        ([("in/a", tarfile.LNKTYPE, b"")], "in/a is a link"),
+        ([("in/b", tarfile.SYMTYPE, b""), ("in/a", FILE, b"aaa")], "in/b is a link"),
+        ([("../a", FILE, b"aaa")], "leads outside"),
+        ([("/a", FILE, b"aaa")], "leads outside"),
+        ([("in/a", FOLDER, b"")], "in/a is not a file of 3 bytes"),
+        ([("in/a", FILE, b"aaaa")], "in/a is not a file of 3 bytes"),
+        ([("in/c", FILE, b"c")], "lacks in/a"),
+        ([("in/z", FILE, bytes(4 * 2**20)), ("in/a", FILE, b"aaa")], "more bytes than its files"),
+    ],
+)
+def test_an_archive_that_is_not_what_is_known_of_it_is_refused(tmp_path, members, says):
+    made = archive(tmp_path / "a.tgz", *members)
+    with pytest.raises(SettingsError) as error:
+        unpack(made, tmp_path / "out", {"in/a": 3})
+    assert says in str(error.value)
+    assert names(tmp_path / "out") == []
+    assert names(tmp_path) == ["a.tgz", "out"]
+
+
+@pytest.mark.parametrize("content", [b"no gzip", b"\x1f\x8b\x08\x00broken"])
+def test_what_is_no_archive_is_refused(tmp_path, content):
+    (tmp_path / "a.tgz").write_bytes(content)
+    with pytest.raises(SettingsError, match="can't be unpacked"):
+        unpack(tmp_path / "a.tgz", tmp_path / "out", {"in/a": 3})
+
+
+def _fetch(folder: Path, file: Published) -> None:
+    with locked(folder):
+        fetch(folder, file)
