@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -47,9 +46,14 @@ def main(arguments: Sequence[str]) -> int:
 def hand_over_and_follow(plans: Sequence[Plan], facts: Facts, specs: Sequence[JobSpec]) -> int:
     """Submit plans, and stay with them or name them. Ctrl-C is answered once their names are shown, or nothing is left
     of them. Sending them to another host can take long, and is broken off at once."""
-    here = addresses.of(specs[0].launch.cluster) is None
-    with interrupts.held() if here else contextlib.nullcontext():
-        folders = hand_over(plans, facts, specs)
+    with interrupts.held():
+        try:
+            folders = hand_over(plans, facts, specs)
+        except interrupts.HandedOver as interrupted:
+            leave(interrupted.folders)
+            what = _whole(interrupted.folders)
+            print(f"{what} may have been started or not; `ls {what}` says so, `cancel {what}` ends it", file=sys.stderr)
+            return 130
         if stays(specs[0].launch):
             return stay(folders)
         code = leave(folders)

@@ -5,10 +5,24 @@ from __future__ import annotations
 import contextlib
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from types import FrameType
+from typing import Any
+
+_Handler = Callable[[int, FrameType | None], Any] | int | None
 
 _presses: list[int] = []
+_before: list[_Handler] = []
+"""How Ctrl-C was answered outside of `held`, while that lasts."""
+
+
+class HandedOver(KeyboardInterrupt):
+    """Ctrl-C while a host was asked to start these runs: it may have started them or not."""
+
+    def __init__(self, folders: Sequence[Path]) -> None:
+        super().__init__()
+        self.folders = folders
 
 
 @contextlib.contextmanager
@@ -23,10 +37,26 @@ def held() -> Iterator[None]:
         _presses.append(number)
 
     before = signal.signal(signal.SIGINT, note)
+    _before.append(before)
     try:
         yield
     finally:
+        _before.pop()
         signal.signal(signal.SIGINT, before)
+
+
+@contextlib.contextmanager
+def raised() -> Iterator[None]:
+    """A part of `held` in which Ctrl-C raises `KeyboardInterrupt` at once, as does one that was noted before it."""
+    if not _before or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    noting = signal.signal(signal.SIGINT, _before[-1])
+    try:
+        check()
+        yield
+    finally:
+        signal.signal(signal.SIGINT, noting)
 
 
 def noted() -> bool:

@@ -21,7 +21,7 @@ from launcher import admit
 from launcher.code import snapshot
 from launcher.config.paths import expanded
 from launcher.errors import LauncherError
-from launcher.executors import execute
+from launcher.executors import execute, interrupts
 from launcher.plan.resolve import Plan, to_json
 from launcher.probe.facts import Facts
 from launcher.runs import processes, remote_record, run_ids, store
@@ -45,13 +45,15 @@ def submit(
     files on this machine that hold them, or None for variables of this shell.
 
     Raises `LauncherError` if the host or its queue refuses; then nothing is left. Raises `Unreachable` where the host
-    was lost in the middle: then `ls` tells what became of the runs, once it answers.
+    was lost in the middle: then `ls` tells what became of the runs, once it answers. Raises `HandedOver` for Ctrl-C
+    while the host was asked; before that it leaves nothing.
     """
-    came_from = {**execute.provenance(plans[0], facts.code), "token": os.urandom(16).hex()}
-    contents = {_label(name, path): _content(name, path) for each in secrets for name, path in each.items()}
-    host = connect(address)
-    digests = {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in code.items()}
-    lacking = _lacking(host, plans[0], digests)
+    with interrupts.raised():
+        came_from = {**execute.provenance(plans[0], facts.code), "token": os.urandom(16).hex()}
+        contents = {_label(name, path): _content(name, path) for each in secrets for name, path in each.items()}
+        host = connect(address)
+        digests = {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in code.items()}
+        lacking = _lacking(host, plans[0], digests)
     sweep, folders = _point(plans, address, came_from["token"])
     bound = [to_json(plan.bind(folder.name)) for plan, folder in zip(plans, folders, strict=True)]
     message = {
@@ -64,8 +66,16 @@ def submit(
         "executable": snapshot.executable(code),
         "max_array_size": facts.slurm.max_array_size if facts.slurm else None,
     }
+    sending = False
     try:
-        _hand_over(host, message, {name: code[name] for name in lacking}, contents)
+        with interrupts.raised():
+            sending = True
+            _hand_over(host, message, {name: code[name] for name in lacking}, contents)
+    except KeyboardInterrupt:
+        if sending:
+            raise interrupts.HandedOver(folders) from None
+        _take_back(folders, sweep)
+        raise
     except Unreachable as error:
         what = sweep or folders[0].name
         raise Unreachable(

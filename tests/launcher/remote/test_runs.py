@@ -8,12 +8,15 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
 
 from launcher.runs import processes, remote_record, store
-from launcher.ssh import host
+from launcher.ssh import host, submit_client
+from launcher.ssh.host import Host
 from tests.launcher.remote.far import asked, away, until
 
 SLOW = "env.PAUSE=0.2"
@@ -391,3 +394,56 @@ def test_after_a_run_that_is_not_on_the_host_leaves_nothing(far):
     said = far.type(*far.words, "steps=1", "after=nosuch")
     assert said.code == 2 and "nosuch" in said.err
     assert store.run_names(str(far.root)) == [] and store.run_names(store.elsewhere()) == []
+
+
+@pytest.mark.parametrize(("moment", "left"), [("_lacking", 0), ("_point", 0), ("_hand_over", 1)])
+def test_ctrl_c_as_a_run_is_handed_over_shows_its_name_or_leaves_nothing(far, monkeypatch, moment, left):
+    real = getattr(submit_client, moment)
+
+    def pressed(*arguments):
+        done = real(*arguments)
+        os.kill(os.getpid(), signal.SIGINT)
+        return done
+
+    monkeypatch.setattr(submit_client, moment, pressed)
+    said = far.type(*far.words, "steps=500", SLOW)
+    assert said.code == 130, said.err
+    names = store.run_names(str(far.root)) if far.root.exists() else []
+    assert len(names) == left and names == said.out.split() == store.run_names(store.elsewhere())
+    if left:
+        assert f"`cancel {names[0]}` ends it" in said.err
+        assert far.type("cancel", "--now", *names).code == 0
+
+
+def test_ctrl_c_while_a_host_is_slow_to_answer_is_answered_at_once(far, monkeypatch):
+    real = Host.ask
+
+    def ask(self, request, *values, **named):
+        if request == "submit":
+            threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+            time.sleep(30)
+        return real(self, request, *values, **named)
+
+    monkeypatch.setattr(Host, "ask", ask)
+    began = time.monotonic()
+    said = far.type(*far.words, "steps=500", SLOW)
+    assert time.monotonic() - began < 20 and said.code == 130
+    (name,) = said.out.split()
+    assert store.run_names(store.elsewhere()) == [name]
+    assert f"{name} may have been started or not" in said.err
+
+
+@pytest.mark.slow
+def test_ctrl_c_at_any_moment_leaves_no_unnamed_run_over_there(far):
+    named = set()
+    for number in range(6):
+        words = [sys.executable, "-m", "launcher", *far.words, "steps=500", SLOW]
+        started = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        time.sleep(0.5 + 0.25 * number)
+        started.send_signal(signal.SIGINT)
+        named |= set(started.communicate(timeout=60)[0].split())
+    there = set(store.run_names(str(far.root))) if far.root.exists() else set()
+    assert there <= named
+    assert set(store.run_names(store.elsewhere())) == named
+    if there:
+        far.type("cancel", "--now", *there)
