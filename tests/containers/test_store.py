@@ -40,8 +40,8 @@ except Exception as error:
 
 
 @pytest.fixture
-def cache(place: Path) -> Path:
-    folder = place / "images"
+def cache(open_folder: Path) -> Path:
+    folder = open_folder / "images"
     for each in (folder, folder / "locks", folder / "names"):
         each.mkdir()
         each.chmod(0o777)

@@ -115,10 +115,10 @@ WORDS = ("gpus=0", "steps=2", "data=synthetic", "detach=true")
 @users.needs_root
 @pytest.mark.parametrize("whole", [False, True], ids=["snapshot", "folder"])
 def test_code_that_another_user_laid_under_a_digest_is_not_run(
-    whole: bool, alice: User, mallory: User, place: Path
+    whole: bool, alice: User, mallory: User, open_folder: Path
 ) -> None:
     """Digests of published code are known to everybody, and so is where snapshots lie."""
-    root = place / "runs"
+    root = open_folder / "runs"
     root.mkdir()
     root.chmod(0o1777)
     first = alice.launcher(*WORDS, f"run_root={alice.home}/own")
@@ -136,8 +136,10 @@ def test_code_that_another_user_laid_under_a_digest_is_not_run(
 
 
 @users.needs_root
-def test_the_root_of_another_user_who_could_swap_folders_takes_no_run(alice: User, mallory: User, place: Path) -> None:
-    root = place / "runs"
+def test_the_root_of_another_user_who_could_swap_folders_takes_no_run(
+    alice: User, mallory: User, open_folder: Path
+) -> None:
+    root = open_folder / "runs"
     root.mkdir()
     os.chown(root, mallory.uid, mallory.uid)
     root.chmod(0o1777)
@@ -147,8 +149,8 @@ def test_the_root_of_another_user_who_could_swap_folders_takes_no_run(alice: Use
 
 
 @users.needs_root
-def test_a_root_in_which_others_could_swap_folders_takes_no_run(alice: User, place: Path) -> None:
-    root = place / "runs"
+def test_a_root_in_which_others_could_swap_folders_takes_no_run(alice: User, open_folder: Path) -> None:
+    root = open_folder / "runs"
     root.mkdir()
     root.chmod(0o777)
     done = alice.launcher(*WORDS, f"run_root={root}")

@@ -21,9 +21,9 @@ MINE = "20260102-030406-calm-heron"
 
 
 @pytest.fixture
-def root(place: Path) -> Path:
+def root(open_folder: Path) -> Path:
     """A run root that everybody may write in, as in /tmp."""
-    folder = place / "runs"
+    folder = open_folder / "runs"
     folder.mkdir()
     folder.chmod(0o1777)
     return folder
@@ -64,16 +64,16 @@ def session(alice: User) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def test_a_configuration_of_slurm_that_anothers_run_names_is_not_used(
-    alice: User, mallory: User, root: Path, place: Path
+    alice: User, mallory: User, root: Path, open_folder: Path
 ) -> None:
     """squeue loads the plugins that its configuration names."""
     asked = alice.home / "asked"
-    squeue = place / "bin" / "squeue"
+    squeue = open_folder / "bin" / "squeue"
     squeue.parent.mkdir()
     squeue.write_text(f'#!/bin/sh\necho "conf=$SLURM_CONF" >>{asked}\n')
     squeue.chmod(0o755)
     answer = mallory.write(root / THEIRS / "sbatch.1.out", "17\n")
-    conf = mallory.write(place / "home-61002" / "slurm.conf", "PluginDir=/tmp/evil")
+    conf = mallory.write(open_folder / "home-61002" / "slurm.conf", "PluginDir=/tmp/evil")
     theirs = submission(queue="slurm", slurm_conf=str(conf), answer=str(answer), script="x")
     lay(mallory, root, THEIRS, submission=theirs)
     path = {"PATH": f"{squeue.parent}:/usr/bin:/bin"}
@@ -228,8 +228,8 @@ def test_in_a_user_namespace_a_root_that_others_may_write_in_is_for_looking_only
     assert "others may write there" in listed.stdout
 
 
-def test_in_a_user_namespace_a_root_that_nobody_else_may_write_in_is_ones_own(alice: User, place: Path) -> None:
-    root = place / "own"
+def test_in_a_user_namespace_a_root_that_nobody_else_may_write_in_is_ones_own(alice: User, open_folder: Path) -> None:
+    root = open_folder / "own"
     root.mkdir(mode=0o700)
     os.chown(root, alice.uid, alice.uid)
     folder = lay(alice, root, MINE, submission=submission(), status=status("done", exit_code=0))

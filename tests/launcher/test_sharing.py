@@ -31,9 +31,9 @@ BARE = ("train.bare=true", "require_proof=false", "amp=o0", "gpus=0", "share=gro
 
 
 @pytest.fixture
-def lab(place: Path) -> Path:
+def lab(open_folder: Path) -> Path:
     """A folder of the group's, in which what is made is the group's."""
-    folder = place / "lab"
+    folder = open_folder / "lab"
     folder.mkdir()
     os.chown(folder, 0, GROUP)
     folder.chmod(0o2770)

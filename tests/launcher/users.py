@@ -93,7 +93,7 @@ def make(folder: Path, uid: int) -> User:
 
 
 @pytest.fixture
-def place() -> Iterator[Path]:
+def open_folder() -> Iterator[Path]:
     """A folder that any user reaches, which tmp_path is not."""
     folder = Path(tempfile.mkdtemp(prefix="launcher-users-"))
     folder.chmod(0o755)
@@ -102,10 +102,10 @@ def place() -> Iterator[Path]:
 
 
 @pytest.fixture
-def alice(place: Path) -> User:
-    return make(place, 61001)
+def alice(open_folder: Path) -> User:
+    return make(open_folder, 61001)
 
 
 @pytest.fixture
-def mallory(place: Path) -> User:
-    return make(place, 61002)
+def mallory(open_folder: Path) -> User:
+    return make(open_folder, 61002)
