@@ -274,6 +274,15 @@ def test_a_run_that_may_wait_is_queued_with_what_it_waits_for_and_then_starts(be
     until(lambda: state(second).name == "done")
 
 
+def test_a_run_that_comes_after_one_gets_the_gpus_that_it_was_on(bench: Bench) -> None:
+    store.remember_root(bench.root)
+    first = bench.run("gpus=3", does=f"{SHOW}; time.sleep(3)")
+    second = bench.run("gpus=3", f"after={first.name}", does=SHOW)
+    until(lambda: state(second).reason == f"waiting for {first.name}, which it comes after")
+    assert seen(second) == "0,1,2"
+    until(lambda: state(second).name == "done")
+
+
 def test_a_waiting_run_that_is_asked_to_stop_ends_before_it_starts(bench: Bench) -> None:
     bench.run("gpus=3")
     second = bench.run("gpus=1", "wait_gpus=true")
