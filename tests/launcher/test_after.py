@@ -107,3 +107,16 @@ def test_after_a_run_that_is_none_leaves_nothing(
     assert main([*BARE, f"script={tmp_path}/train.py", f"run_root={root}", f"after={after}"]) == 2
     assert says in capsys.readouterr().err
     assert store.run_names(str(root)) == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder to another user")
+def test_after_another_users_run_is_refused(
+    start, root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (first,) = start("")
+    until(lambda: state(first).name == "done")
+    os.chown(first, 65534, -1)
+    assert main([*BARE, f"script={tmp_path}/train.py", f"run_root={root}", f"after={first.name}"]) == 2
+    assert f"after={first.name}: {first.name} belongs to" in capsys.readouterr().err
+    os.chown(first, 0, -1)
+    assert store.run_names(str(root)) == [first.name]
