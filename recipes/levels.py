@@ -55,6 +55,7 @@ class LossScale:
     backoff_every: int = setting(1, "bad steps in a row before the scale shrinks; every bad step is skipped")
     min: float | None = setting(None, "the scale never shrinks below this")
     max: float | None = setting(None, "the scale never grows above this")
+    per_optimizer: bool = setting(False, "a scale for each optimizer instead of one for all; not in Paddle")
 
 
 # Sources: torch.amp.GradScaler; apex/amp/scaler.py (max 2^24); tf.mixed_precision.experimental.DynamicLossScale of
@@ -236,6 +237,11 @@ def _check_paddle(amp: Amp, scale: LossScale) -> None:
             "amp.deny with operations",
             "amp.keep_fp32",
         )
+    if scale.per_optimizer:
+        raise SettingsError(
+            "loss_scale.per_optimizer=true: Paddle's scaler is one for all optimizers; leave it out",
+            "loss_scale.per_optimizer",
+        )
     for key in ("min", "max"):
         if getattr(scale, key) is not None:
             raise SettingsError(f"loss_scale.{key}: Paddle's scaler has no bounds; leave it out", f"loss_scale.{key}")
@@ -266,6 +272,11 @@ def check_saved_scale(own: LossScale, state: Mapping[str, Any]) -> None:
 
 
 def _check_scale(amp: Amp, scale: LossScale, framework: str) -> None:
+    if scale.per_optimizer and scale.mode == "none":
+        raise SettingsError(
+            "loss_scale.per_optimizer=true with loss_scale.mode=none: there is no scale; leave it out",
+            "loss_scale.per_optimizer",
+        )
     if scale.mode in ("dynamic", "static"):
         why = {
             "o0": "float32 gradients need no scale",

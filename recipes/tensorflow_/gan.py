@@ -105,7 +105,7 @@ def train(run: Run) -> None:
         return binary_cross_entropy(logits, labels(chosen.shape[0], hyper))
 
     def step(batch: tf.Tensor) -> tuple[Loss, StepOutcome]:
-        """The generator's update, and then the discriminator's against the new generator; the loss scale moves once."""
+        """The generator's update, and then the discriminator's against the new generator; loss scales move once."""
         losses, outcomes = {}, []
         for name, optimizer, loss_of in (
             ("generator", makers, generator_loss),
@@ -144,11 +144,13 @@ def labels(count: int, settings: GanSettings) -> numpy.ndarray:
 
 
 def either(first: StepOutcome, second: StepOutcome) -> StepOutcome:
-    """Of two optimizers' steps under one loss scale: overflowed where one of them did."""
-    overflowed = None
-    if first.overflowed is not None and second.overflowed is not None:
-        overflowed = tf.logical_or(first.overflowed, second.overflowed)
-    return StepOutcome(overflowed=overflowed, loss_scale=first.loss_scale)
+    """Of two optimizers' steps: overflowed where one of them did, and the lower loss scale."""
+    if first.overflowed is None or second.overflowed is None:
+        return StepOutcome()
+    return StepOutcome(
+        overflowed=tf.logical_or(first.overflowed, second.overflowed),
+        loss_scale=tf.minimum(first.loss_scale, second.loss_scale),
+    )
 
 
 if __name__ == "__main__":

@@ -23,6 +23,12 @@ class NoScale:
     value = None
     skipped = 0
 
+    def add(self, optimizer: Any) -> None:
+        pass
+
+    def of(self, optimizer: Any) -> NoScale:
+        return self
+
     def current(self) -> tf.Tensor | None:
         return None
 
@@ -62,6 +68,15 @@ class LossScaler:
         self._skipped = _variable(0, tf.int64, "skipped")
         self._bad = _variable(0, tf.int64, "bad")
         """Bad optimizer steps of the iteration that is under way."""
+        self._steps = _variable(0, tf.int64, "steps")
+        """All of them."""
+
+    def add(self, optimizer: Any) -> None:
+        """Make an optimizer known, which shares this scale."""
+
+    def of(self, optimizer: Any) -> LossScaler:
+        """The scaler of an optimizer."""
+        return self
 
     @property
     def value(self) -> float:
@@ -89,15 +104,16 @@ class LossScaler:
         """Take in whether an optimizer's step was bad: a bool scalar."""
         bad = tf.cast(overflowed, tf.int64)
         self._bad.assign_add(bad)
+        self._steps.assign_add(1)
         self._skipped.assign_add(bad)
 
     def update(self) -> None:
         """Move the scale. Once an iteration, after the steps of all optimizers; bad is one with any bad step."""
         chosen = self._settings
-        bad = self._bad > 0
+        bad, stepped = self._bad > 0, self._steps > 0
         none = tf.zeros((), tf.int64)
-        bad_steps = tf.where(bad, self._bad_steps + 1, none)
-        good_steps = tf.where(bad, none, self._good_steps + 1)
+        bad_steps = tf.where(bad, self._bad_steps + 1, tf.where(stepped, none, self._bad_steps))
+        good_steps = tf.where(bad, none, self._good_steps + tf.cast(stepped, tf.int64))
         shrinks, grows = bad_steps >= chosen.backoff_every, good_steps >= chosen.growth_every
         scale = tf.identity(self._scale)
         grown = scale * chosen.growth
@@ -107,6 +123,7 @@ class LossScaler:
         self._bad_steps.assign(tf.where(shrinks, none, bad_steps))
         self._good_steps.assign(tf.where(grows, none, good_steps))
         self._bad.assign(none)
+        self._steps.assign(none)
 
     def state_dict(self) -> dict[str, Any]:
         """Scale, counts, and the settings that they belong to. Waits for the device."""
@@ -132,12 +149,61 @@ class StaticLossScaler(LossScaler):
 
     def update(self) -> None:
         self._bad.assign(0)
+        self._steps.assign(0)
 
 
-def make_scaler(settings: LossScale) -> NoScale | LossScaler:
+class LossScalers:
+    """A loss scale for each optimizer, which its own overflows alone move. `add` is called in the strategy's scope."""
+
+    def __init__(self, settings: LossScale) -> None:
+        self._settings = settings
+        self._scalers: dict[int, LossScaler] = {}
+        """By the optimizer's id; who adds an optimizer keeps it."""
+
+    @property
+    def value(self) -> float:
+        """The lowest scale. Waits for the device."""
+        return min((each.value for each in self._scalers.values()), default=self._settings.init)
+
+    @property
+    def skipped(self) -> int:
+        """Optimizer steps skipped so far, over all optimizers. Waits for the device."""
+        return sum(each.skipped for each in self._scalers.values())
+
+    def add(self, optimizer: Any) -> None:
+        """Give an optimizer its scale."""
+        self._scalers[id(optimizer)] = _one(self._settings)
+
+    def of(self, optimizer: Any) -> LossScaler:
+        """The scaler of an optimizer. Raises `RuntimeError` for one that was not added."""
+        if id(optimizer) not in self._scalers:
+            raise RuntimeError("this optimizer has no loss scale; call precision.optimizer(optimizer, variables) first")
+        return self._scalers[id(optimizer)]
+
+    def update(self) -> None:
+        """Move the scales of the optimizers that were stepped."""
+        for each in self._scalers.values():
+            each.update()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Each optimizer's, in the order that they were added in. Waits for the device."""
+        return {"settings": plain(self._settings), "optimizers": [each.state_dict() for each in self._scalers.values()]}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from saved scales. Raises `SettingsError` where they were saved under other settings."""
+        check_saved_scale(self._settings, state)
+        for each, saved in zip(self._scalers.values(), state["optimizers"], strict=True):
+            each.load_state_dict(saved)
+
+
+def make_scaler(settings: LossScale) -> NoScale | LossScaler | LossScalers:
     """The scaler for a resolved loss scale (`recipes.levels.resolve_scale`)."""
     if settings.mode == "none":
         return NoScale()
+    return LossScalers(settings) if settings.per_optimizer else _one(settings)
+
+
+def _one(settings: LossScale) -> LossScaler:
     return (StaticLossScaler if settings.mode == "static" else LossScaler)(settings)
 
 

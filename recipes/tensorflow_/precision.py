@@ -31,7 +31,7 @@ from recipes.levels import Amp, LossScale
 from recipes.tensorflow_ import replicas
 from recipes.tensorflow_.gpus import capability_of
 from recipes.tensorflow_.gradients import Gradient, added, mapped, merged, values
-from recipes.tensorflow_.loss_scale import LossScaler, NoScale, make_scaler
+from recipes.tensorflow_.loss_scale import LossScaler, LossScalers, NoScale, make_scaler
 from recipes.trainer.spec import read_spec
 from recipes.trainer.tf32 import resolve_tf32
 from recipes.typed import SettingsError
@@ -80,7 +80,7 @@ class Precision:
         self.kept: tuple[str, ...] = ()
         """Names of the layers that `amp.keep_fp32` keeps in float32, once a model was built."""
         self._strategy = tf.distribute.get_strategy()
-        self._scaler: NoScale | LossScaler = make_scaler(loss_scale)
+        self._scaler: NoScale | LossScaler | LossScalers = make_scaler(loss_scale)
         self._optimizers: list[keras.Optimizer] = []
 
     @staticmethod
@@ -155,6 +155,7 @@ class Precision:
         optimizer.build(list(variables))
         replicas.leave_reducing_to_us(optimizer)
         self._optimizers.append(optimizer)
+        self._scaler.add(optimizer)
         return optimizer
 
     @contextlib.contextmanager
@@ -197,7 +198,7 @@ class Precision:
                 "loss = cross_entropy(labels, precision.output(model(precision.input(inputs))))"
             )
         variables = [each.value for each in optimizer._trainable_variables]
-        scale = self._scaler.current()
+        scale = self._scaler.of(optimizer).current()
         found = tape.gradient(loss, variables, output_gradients=scale)
         if self.xla:  # which compiles for shapes that it knows, and how many rows are looked up it doesn't
             found = [None if each is None else tf.convert_to_tensor(each) for each in found]
@@ -214,15 +215,16 @@ class Precision:
         """Take the mean over the replicas, unscale, clip the norm of all gradients, and step unless they overflowed."""
         if optimizer not in self._optimizers:
             raise RuntimeError("precision.step(optimizer, ...) comes after precision.optimizer(optimizer, variables)")
-        scale = self._scaler.current()
+        scaler = self._scaler.of(optimizer)
+        scale = scaler.current()
         gradients = [None if each is None else merged(each) for each in replicas.mean(gradients)]
-        gradients = self._scaler.unscale(gradients)
+        gradients = scaler.unscale(gradients)
         present = [values(each) for each in gradients if each is not None]
         overflowed = None
         if scale is not None:
             finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(each)) for each in present])
             overflowed = tf.logical_not(finite)
-            self._scaler.found(overflowed)
+            scaler.found(overflowed)
         norm = None
         if clip is not None:
             norm = tf.linalg.global_norm([tf.cast(each, tf.float32) for each in present])
@@ -241,7 +243,7 @@ class Precision:
 
     @property
     def scale(self) -> float | None:
-        """The loss scale, None where there is none. Waits for the device."""
+        """The loss scale, the lowest of several, None where there is none. Waits for the device."""
         return self._scaler.value
 
     @property

@@ -104,14 +104,14 @@ def train(run: Run) -> None:
         return binary_cross_entropy_with_logits(logits, labels(len(chosen), hyper, world.device))
 
     def step(batch: torch.Tensor) -> tuple[Loss, StepOutcome]:
-        """The generator's update, and then the discriminator's against the new generator; the loss scale moves once."""
+        """The generator's update, and then the discriminator's against the new generator; loss scales move once."""
         losses = {each: torch.zeros((), device=world.device) for each in ("generator", "discriminator")}
         judge.requires_grad_(False)
         for number, chosen in enumerate(batch, start=1):
             with world.gradients(generator, last=number == len(batch)):
                 with precision.forward():
                     loss = generator_loss(chosen) / len(batch)
-                precision.backward(loss)
+                precision.backward(loss, makers)
             losses["generator"] += loss.detach()
         judge.requires_grad_(True)
         first = precision.step(makers)
@@ -120,7 +120,7 @@ def train(run: Run) -> None:
             with world.gradients(discriminator, last=number == len(batch)):
                 with precision.forward():
                     loss = discriminator_loss(chosen) / len(batch)
-                precision.backward(loss)
+                precision.backward(loss, judges)
             losses["discriminator"] += loss.detach()
         second = precision.step(judges)
         judges.zero_grad()
@@ -146,11 +146,12 @@ def labels(count: int, settings: GanSettings, device: torch.device) -> torch.Ten
 
 
 def either(first: StepOutcome, second: StepOutcome) -> StepOutcome:
-    """Of two optimizers' steps under one loss scale: overflowed where one of them did."""
-    overflowed = None
-    if first.overflowed is not None and second.overflowed is not None:
-        overflowed = first.overflowed | second.overflowed
-    return StepOutcome(overflowed=overflowed, loss_scale=first.loss_scale)
+    """Of two optimizers' steps: overflowed where one of them did, and the lower loss scale."""
+    if first.overflowed is None or second.overflowed is None:
+        return StepOutcome()
+    return StepOutcome(
+        overflowed=first.overflowed | second.overflowed, loss_scale=torch.minimum(first.loss_scale, second.loss_scale)
+    )
 
 
 if __name__ == "__main__":

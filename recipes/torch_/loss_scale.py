@@ -24,6 +24,12 @@ class NoScale:
     value = None
     skipped = 0
 
+    def add(self, optimizer: Optimizer) -> None:
+        pass
+
+    def of(self, optimizer: Optimizer | None) -> NoScale:
+        return self
+
     def scale(self, loss: torch.Tensor) -> torch.Tensor:
         return loss
 
@@ -85,6 +91,18 @@ class LossScaler(torch.amp.GradScaler):
         """Optimizer steps skipped so far. Waits for the device."""
         return int(self._skipped)
 
+    def add(self, optimizer: Optimizer) -> None:
+        """Make an optimizer known, which shares this scale."""
+
+    def of(self, optimizer: Optimizer | None) -> LossScaler:
+        """The scaler of an optimizer."""
+        return self
+
+    @property
+    def stepped(self) -> bool:
+        """Whether an optimizer was stepped or unscaled since the last `update`."""
+        return bool(self._per_optimizer_states)
+
     def snapshot(self) -> torch.Tensor | None:
         """A copy of the scale as it is now, on the device; None before the first `scale`."""
         return None if self._scale is None else self._scale.clone()
@@ -112,7 +130,7 @@ class LossScaler(torch.amp.GradScaler):
 
         Raises `RuntimeError` where no optimizer was stepped.
         """
-        if not self._per_optimizer_states:
+        if not self.stepped:
             raise RuntimeError("precision.update() comes after precision.step(optimizer), and there was none")
         every = self._settings.backoff_every
         if every == 1:
@@ -154,8 +172,67 @@ class StaticLossScaler(LossScaler):
         torch.amp.GradScaler.update(self, new_scale=self._settings.init)
 
 
-def make_scaler(settings: LossScale, device: torch.device) -> NoScale | LossScaler:
+class LossScalers:
+    """A loss scale for each optimizer, which its own overflows alone move."""
+
+    def __init__(self, settings: LossScale, device: torch.device) -> None:
+        self._settings = settings
+        self._device = device
+        self._scalers: dict[Optimizer, LossScaler] = {}
+        _one(settings, device)  # refuses a device that isn't there
+
+    @property
+    def value(self) -> float:
+        """The lowest scale. Waits for the device."""
+        return min((each.value for each in self._scalers.values()), default=self._settings.init)
+
+    @property
+    def skipped(self) -> int:
+        """Optimizer steps skipped so far, over all optimizers. Waits for the device."""
+        return sum(each.skipped for each in self._scalers.values())
+
+    def add(self, optimizer: Optimizer) -> None:
+        """Give an optimizer its scale."""
+        self._scalers[optimizer] = _one(self._settings, self._device)
+
+    def of(self, optimizer: Optimizer | None) -> LossScaler:
+        """The scaler of an optimizer; None is the only one. Raises `RuntimeError` where it isn't clear which."""
+        if optimizer is None and len(self._scalers) == 1:
+            return next(iter(self._scalers.values()))
+        if optimizer is None:
+            raise RuntimeError(
+                f"loss_scale.per_optimizer=true with {len(self._scalers)} optimizers: say whose loss it is, as in "
+                "precision.backward(loss, optimizer)"
+            )
+        if optimizer not in self._scalers:
+            raise RuntimeError("this optimizer has no loss scale; call precision.optimizer(model, optimizer) first")
+        return self._scalers[optimizer]
+
+    def update(self) -> None:
+        """Move the scales of the optimizers that were stepped. Raises `RuntimeError` where none was."""
+        stepped = [each for each in self._scalers.values() if each.stepped]
+        if not stepped:
+            raise RuntimeError("precision.update() comes after precision.step(optimizer), and there was none")
+        for each in stepped:
+            each.update()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Each optimizer's, in the order that they were added in. Waits for the device."""
+        return {"settings": plain(self._settings), "optimizers": [each.state_dict() for each in self._scalers.values()]}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from saved scales. Raises `SettingsError` where they were saved under other settings."""
+        check_saved_scale(self._settings, state)
+        for each, saved in zip(self._scalers.values(), state["optimizers"], strict=True):
+            each.load_state_dict(saved)
+
+
+def make_scaler(settings: LossScale, device: torch.device) -> NoScale | LossScaler | LossScalers:
     """The scaler for a resolved loss scale (`recipes.levels.resolve_scale`)."""
     if settings.mode == "none":
         return NoScale()
+    return LossScalers(settings, device) if settings.per_optimizer else _one(settings, device)
+
+
+def _one(settings: LossScale, device: torch.device) -> LossScaler:
     return (StaticLossScaler if settings.mode == "static" else LossScaler)(settings, device)

@@ -63,6 +63,7 @@ class Autocast(Precision):
         refuse_late_cast(model)
         if self.loss_scale.mode != "none":
             self._refuse_to_unscale_twice(optimizer)
+        self._scaler.add(optimizer)
         optimizer.register_step_pre_hook(self._refuse_direct_step)
         return optimizer
 
@@ -170,10 +171,10 @@ class HalfModelFloat32Masters(HalfModelNoMasters):
         masters = {name: self._masters.of(parameter) for name, parameter in found.items()}
         return {name: each if (weight := masters[name]) is None else weight.master for name, each in found.items()}
 
-    def backward(self, loss: torch.Tensor) -> None:
+    def backward(self, loss: torch.Tensor, optimizer: Optimizer | None = None) -> None:
         self._masters.hold()
         try:
-            super().backward(loss)
+            super().backward(loss, optimizer)
         finally:
             self._masters.add_held()
 
@@ -215,13 +216,13 @@ class HalfModel(Autocast):
     def input(self, tensor: Any) -> Any:
         return floats_to(tensor, self.dtype)
 
-    def backward(self, loss: torch.Tensor) -> None:
+    def backward(self, loss: torch.Tensor, optimizer: Optimizer | None = None) -> None:
         if loss.dtype != torch.float32:
             raise RuntimeError(
                 f"the loss is {loss.dtype} and should be float32: cast what the model puts out, as in "
                 "loss = cross_entropy(model(precision.input(inputs)).float(), labels)"
             )
-        super().backward(loss)
+        super().backward(loss, optimizer)
 
 
 MECHANISMS: dict[str, type[Precision]] = {

@@ -30,7 +30,7 @@ from recipes import levels, operations
 from recipes.levels import Amp, LossScale
 from recipes.torch_.compiler import make_compilable
 from recipes.torch_.distributed_guard import refuse_wrapped
-from recipes.torch_.loss_scale import LossScaler, NoScale, make_scaler
+from recipes.torch_.loss_scale import LossScaler, LossScalers, NoScale, make_scaler
 from recipes.torch_.spec import capability_of, device_from, read_spec
 from recipes.torch_.tf32 import switch_tf32
 from recipes.trainer.tf32 import resolve_tf32
@@ -85,7 +85,7 @@ class Precision:
         self.allow, self.deny = operations.lists(amp.allow, amp.deny)
         self.kept: tuple[str, ...] = ()
         """Names of the modules that `amp.keep_fp32` keeps in float32, once a model was cast."""
-        self._scaler: NoScale | LossScaler = make_scaler(loss_scale, device)
+        self._scaler: NoScale | LossScaler | LossScalers = make_scaler(loss_scale, device)
         self._witnesses: list[Witness] = []
         self._models: list[weakref.ref[nn.Module]] = []
 
@@ -157,9 +157,13 @@ class Precision:
         """A tensor, or tensors in lists, tuples and dictionaries, in the dtype that the level feeds its model."""
         return tensor
 
-    def backward(self, loss: torch.Tensor) -> None:
-        """Scale the loss and run backward. `loss` is a scalar, already divided by the number of micro-batches."""
-        self._scaler.scale(loss).backward()
+    def backward(self, loss: torch.Tensor, optimizer: Optimizer | None = None) -> None:
+        """Scale the loss and run backward. `loss` is a scalar, already divided by the number of micro-batches.
+
+        With `loss_scale.per_optimizer` and several optimizers, `optimizer` is the one that steps by this loss.
+        Gradients that other optimizers' parameters get here have its scale: let those not require gradients.
+        """
+        self._scaler.of(optimizer).scale(loss).backward()
 
     def step(self, optimizer: Optimizer, clip: float | None = None) -> StepOutcome:
         """Unscale, clip the norm of all gradients to `clip`, and step unless they overflowed.
@@ -170,13 +174,14 @@ class Precision:
         if torch.is_autocast_enabled(self.device.type):
             raise RuntimeError("precision.step(optimizer) was called under autocast; end precision.forward() first")
         norm = None
+        scaler = self._scaler.of(optimizer)
         if clip is not None:
-            self._scaler.unscale_(optimizer)
+            scaler.unscale_(optimizer)
             parameters = [each for group in optimizer.param_groups for each in group["params"]]
             norm = torch.nn.utils.clip_grad_norm_(parameters, clip)
-        scale = self._scaler.snapshot()
-        self._scaler.step(optimizer)
-        return StepOutcome(overflowed=self._scaler.overflowed(optimizer), loss_scale=scale, grad_norm=norm)
+        scale = scaler.snapshot()
+        scaler.step(optimizer)
+        return StepOutcome(overflowed=scaler.overflowed(optimizer), loss_scale=scale, grad_norm=norm)
 
     def update(self) -> None:
         """Move the loss scale. Once an iteration, after the last optimizer's step."""
@@ -184,7 +189,7 @@ class Precision:
 
     @property
     def scale(self) -> float | None:
-        """The loss scale, None where there is none. Waits for the device."""
+        """The loss scale, the lowest of several, None where there is none. Waits for the device."""
         return self._scaler.value
 
     @property

@@ -105,7 +105,10 @@ def test_the_plan_says_what_was_published_what_was_typed_and_how_long_it_took():
     assert said[0] == (
         "a comparison of 5 arms: 5 rounds of 5 blocks, 56 steps each, 5 s apart; 280 steps of each arm in all"
     )
-    assert "arm 04: amp=o2 batch=4090 amp.dtype=float16 'train.channels=[63,63,31,7]'" in said
+    assert (
+        "arm 04: amp=o2 batch=4090 amp.dtype=float16 loss_scale.per_optimizer=true 'train.channels=[63,63,31,7]'"
+        in said
+    )
     assert "float16             0.0684" in said
     # 280 * (.150 + .101 + .0684) s
     assert "at the published speeds 280 steps of the 3 arms that have one take 1m29s, starting up not counted" in said

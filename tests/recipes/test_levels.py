@@ -256,3 +256,17 @@ def test_a_number_that_no_loss_scale_can_have_is_refused(scale, key):
         check(Amp(level="o1"), scale)
     assert caught.value.key == f"loss_scale.{key}"
     assert f"loss_scale.{key}=" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("framework", "mode", "says"),
+    [
+        ("paddle", "auto", "Paddle's scaler is one for all optimizers"),
+        ("torch", "none", "there is no scale; leave it out"),
+        ("tensorflow", "none", "there is no scale; leave it out"),
+    ],
+)
+def test_a_scale_for_each_optimizer_is_refused_where_there_can_be_none(framework, mode, says):
+    with pytest.raises(SettingsError, match=says):
+        check(Amp(level="o1"), LossScale(mode=mode, per_optimizer=True), framework)
+    check(Amp(level="o1"), LossScale(per_optimizer=True), "torch")

@@ -161,3 +161,28 @@ def test_a_scale_saved_under_other_settings_is_refused(saved, now, key):
     with pytest.raises(SettingsError) as caught:
         make_scaler(now).load_state_dict(state)
     assert caught.value.key == f"loss_scale.{key}"
+
+
+def test_each_optimizer_has_its_own_scale_which_its_own_overflows_alone_move():
+    chosen = LossScale(mode="dynamic", init=8.0, growth_every=2, per_optimizer=True)
+    scaler, optimizers = make_scaler(chosen), [keras.optimizers.SGD() for _ in range(2)]
+    for each in optimizers:
+        scaler.add(each)
+
+    @tf.function(autograph=False)
+    def iterate(*found):
+        for optimizer, bad in zip(optimizers, found, strict=False):
+            scaler.of(optimizer).found(bad)
+        scaler.update()
+
+    for found in ((True, False), (True, False), (False,)):
+        iterate(*map(tf.constant, found))
+    assert [scaler.of(each).value for each in optimizers] == [2.0, 16.0]
+    assert (scaler.value, scaler.skipped) == (2.0, 2)
+    again = make_scaler(chosen)
+    for each in optimizers:
+        again.add(each)
+    again.load_state_dict(scaler.state_dict())
+    assert [again.of(each).value for each in optimizers] == [2.0, 16.0]
+    with pytest.raises(SettingsError, match=r"loss_scale\.per_optimizer="):
+        make_scaler(replace(chosen, per_optimizer=False)).load_state_dict(scaler.state_dict())

@@ -249,6 +249,16 @@ def test_the_gan_has_two_losses_and_one_loss_scale_that_moves_once_a_step_and_go
     assert losses(tmp_path / "parts") == losses(whole)
 
 
+def test_the_gan_trains_with_a_loss_scale_for_each_optimizer_and_goes_on_bit_by_bit(tmp_path):
+    words = ("amp=o2", "amp.dtype=float16", "batch=4", "loss_scale.init=64", "loss_scale.growth_every=2")
+    words = (*words, "loss_scale.per_optimizer=true")
+    whole = train("gan", tmp_path / "whole", *words)
+    assert [row["loss_scale"] for row in steps(whole)] == [64, 64, 128, 128]
+    parts = small("gan", *words, "checkpoint.stop_every=2", f"run={tmp_path / 'parts'}")
+    assert [loop.main("gan", gan.train, parts) for _ in range(2)] == [85, 0]
+    assert losses(tmp_path / "parts") == losses(whole)
+
+
 def test_tfrecord_files_that_tensorflow_wrote_train_as_the_same_images_in_folders(tmp_path):
     folders = write_folders(tmp_path / "folders", classes=2, train=8, val=2)
     records = tmp_path / "records"

@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from recipes.levels import PRESETS, LossScale
+from recipes.levels import PRESETS, Amp, LossScale
 from recipes.torch_.loss_scale import LossScaler, NoScale, StaticLossScaler, make_scaler
+from recipes.torch_.precision import Precision
 from recipes.typed import SettingsError
 from tests.recipes.loss_scale_rules import PaddleRule, TorchRule
 
@@ -285,3 +286,59 @@ def test_a_scale_saved_under_other_settings_is_refused(saved, now, key):
     with pytest.raises(SettingsError) as caught:
         make_scaler(now, CPU).load_state_dict(state)
     assert caught.value.key == f"loss_scale.{key}"
+
+
+def test_each_optimizer_has_its_own_scale_which_its_own_overflows_alone_move():
+    chosen = LossScale(mode="dynamic", init=8.0, growth_every=2, per_optimizer=True)
+    precision = Precision.of(Amp(level="o1", dtype="float16"), chosen, CPU)
+    model = precision.cast(torch.nn.ModuleList(torch.nn.Linear(1, 1) for _ in range(2)))
+    optimizers = [precision.optimizer(each, torch.optim.SGD(each.parameters(), lr=0.1)) for each in model]
+
+    def step(number, overflow):
+        optimizers[number].zero_grad()
+        loss = model[number](torch.ones(1, 1)).sum()
+        precision.backward(loss * torch.inf if overflow else loss, optimizers[number])
+        return precision.step(optimizers[number], clip=1e9)
+
+    for first, second in ((True, False), (True, False), (False, None)):
+        outcomes = [step(0, first)] + ([] if second is None else [step(1, second)])
+        assert [each.applied for each in outcomes] == [not first, True][: len(outcomes)]
+        precision.update()
+    last = step(0, False), step(1, False)
+    assert [float(each.loss_scale) for each in last] == [2.0, 16.0]
+    assert all(float(each.grad_norm) == pytest.approx(2**0.5) for each in last)
+    assert (precision.scale, precision.skipped_total) == (2.0, 2)
+    with pytest.raises(RuntimeError, match=r"with 2 optimizers: say whose loss it is.*backward\(loss, optimizer\)"):
+        precision.backward(model[0](torch.ones(1, 1)).sum())
+
+
+def test_scales_of_optimizers_are_saved_by_their_order_and_not_taken_for_a_shared_one():
+    own, shared = (LossScale(mode="dynamic", init=8.0, per_optimizer=each) for each in (True, False))
+
+    def made(chosen):
+        scaler = make_scaler(chosen, CPU)
+        parts = [torch.nn.Parameter(torch.ones(1)) for _ in range(2)]
+        optimizers = [torch.optim.SGD([each], lr=0.1) for each in parts]
+        for each in optimizers:
+            scaler.add(each)
+        return scaler, parts, optimizers
+
+    scaler, parts, optimizers = made(own)
+    for number, factor in ((0, 1.0), (1, torch.inf)):
+        scaler.of(optimizers[number]).scale(parts[number].sum() * factor).backward()
+        scaler.of(optimizers[number]).step(optimizers[number])
+    scaler.update()
+    again, _, others = made(own)
+    again.load_state_dict(scaler.state_dict())
+    assert [again.of(each).value for each in others] == [8.0, 4.0]
+    assert (again.value, again.skipped) == (4.0, 1)
+    for chosen, state in ((shared, scaler.state_dict()), (own, made(shared)[0].state_dict())):
+        with pytest.raises(SettingsError, match=r"loss_scale\.per_optimizer="):
+            made(chosen)[0].load_state_dict(state)
+
+
+def test_a_checkpoint_from_before_scales_of_optimizers_still_resumes():
+    scaler = make_scaler(LossScale(mode="dynamic"), CPU)
+    state = scaler.state_dict()
+    del state["settings"]["per_optimizer"]
+    scaler.load_state_dict(state)

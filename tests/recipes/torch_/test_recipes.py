@@ -324,9 +324,11 @@ def test_labels_are_softened_but_for_the_first_of_each_kind_as_alcfs_code_has_th
 
 
 def test_a_step_is_skipped_where_one_of_two_optimizers_skips_it():
-    yes, no = torch.tensor(True), torch.tensor(False)
+    yes, no, scale = torch.tensor(True), torch.tensor(False), torch.tensor(8.0)
     for first, second, expected in ((yes, no, True), (no, yes, True), (no, no, False)):
-        found = gan.either(StepOutcome(overflowed=first), StepOutcome(overflowed=second))
+        found = gan.either(
+            StepOutcome(overflowed=first, loss_scale=scale), StepOutcome(overflowed=second, loss_scale=scale / 2)
+        )
         assert bool(found.overflowed) is expected
     assert gan.either(StepOutcome(), StepOutcome()).overflowed is None
 
@@ -365,3 +367,9 @@ def test_two_ranks_train_together(tmp_path, name):
     assert (found["observed"]["verdict"], found["world_size"]) == ("proved", 2)
     assert all(0 < row["loss"] < 10 for row in steps(tmp_path))
     assert [row["event"] for row in rows(tmp_path) if "event" in row][-1] == "end"
+
+
+def test_the_gan_trains_with_a_loss_scale_for_each_optimizer(tmp_path):
+    words = ("amp=o2", "amp.dtype=float16", "steps=4", "loss_scale.init=64", "loss_scale.growth_every=2")
+    rows = steps(train("gan", tmp_path, *words, "loss_scale.per_optimizer=true"))
+    assert [row["loss_scale"] for row in rows] == [64, 64, 128, 128]
