@@ -42,6 +42,8 @@ _PLACE = (
     *("APPTAINER_USERNS", "APPTAINER_TMPDIR", "APPTAINER_CACHEDIR", "SINGULARITY_TMPDIR", "SINGULARITY_CACHEDIR"),
 )
 _PLACE_PREFIXES = ("LMOD_", "__LMOD_", "__MODULES_")
+KEPT = f"^({'|'.join((*STANDARD, *_PLACE))}|({'|'.join(_PLACE_PREFIXES)}).*)$"
+"""The names in `of_place`, as a regular expression of bash."""
 # Of the terminal and the session: nobody misses them in a job, so that they are not called left behind.
 _SESSION = (
     *("_", "PWD", "OLDPWD", "SHLVL", "TERM", "COLORTERM", "LS_COLORS", "DISPLAY", "WAYLAND_DISPLAY", "XAUTHORITY"),

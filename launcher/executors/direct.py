@@ -18,7 +18,7 @@ ENGINES = ("docker", "podman")
 
 def liveness(asked: Mapping[str, Files], after: float = 0.0) -> dict[str, Liveness]:
     """What the process table says of each run, now; keys are folders."""
-    found = {folder: _liveness(_answering(files)) for folder, files in asked.items()}
+    found = {folder: _liveness(answering(files)) for folder, files in asked.items()}
     shot = [each for each, life in found.items() if life.life == "gone" and status_of(asked[each]) is not None]
     if shot:
         # A shell that was killed leaves its children, still writing into the folder: say so.
@@ -38,7 +38,7 @@ def end(asked: Mapping[str, Files], grace: float) -> dict[str, str]:
     """
     elsewhere = {}
     for folder, files in asked.items():
-        shell = _answering(files)
+        shell = answering(files)
         if shell is not None and shell.host != processes.host() and needs_liveness(files):
             elsewhere[folder] = f"it runs on {shell.host}: cancel it there"
     here = {folder: files for folder, files in asked.items() if folder not in elsewhere}
@@ -83,7 +83,7 @@ def _liveness(process: Identity | None) -> Liveness:
     return Liveness("gone", processes.why_gone(process))
 
 
-def _answering(files: Files) -> Identity | None:
+def answering(files: Files) -> Identity | None:
     """The process that answers for the run: its shell once that has spoken, before that whoever is to start it."""
     said = processes.from_json((status_of(files) or {}).get("process"))
     return said or processes.from_json((files.submission or {}).get("process"))
@@ -94,7 +94,7 @@ def _target(folder: str, files: Files) -> Target:
     if status is None and (files.submission or {}).get("sweep"):
         # The process in a waiting cell's submission drives the other cells too.
         return Target(None, _name(folder))
-    return Target(_answering(files), _name(folder))
+    return Target(answering(files), _name(folder))
 
 
 def _name(folder: str) -> str:

@@ -49,6 +49,12 @@ def piece(run: Run, place: Place | None, *, attempt: int | None, lines: int | No
     if place is None:
         number = attempt or max(numbers, default=1)
         place = Place(number, *(_begin(run, number, name, lines) for name in NAMES))
+    return piece_of(run, place, state, attempt=attempt)
+
+
+def piece_of(run: Run, place: Place, state: State | None, *, attempt: int | None) -> Piece:
+    """The same from a place on, of a run in that state; None where it is not followed."""
+    numbers = store.attempts(run.folder)
     newer = [each for each in numbers if each > place.attempt]
     over = state is None or state.finished or bool(newer)
     texts = tuple(
@@ -58,7 +64,7 @@ def piece(run: Run, place: Place | None, *, attempt: int | None, lines: int | No
     after = Place(place.attempt, place.stdout + len(texts[0]), place.stderr + len(texts[1]))
     if any(len(each) > PIECE // 2 for each in texts):
         return Piece(after, (texts[0], texts[1]), more=True, ended=False, state=state)
-    if following and newer and attempt is None:
+    if state is not None and newer and attempt is None:
         return Piece(Place(newer[0]), (texts[0], texts[1]), more=True, ended=False, state=state)
     return Piece(after, (texts[0], texts[1]), more=False, ended=over, state=state)
 

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Sequence
 from launcher.probe import gpu_names
 from launcher.probe.facts import Gpu
 
-_FIELDS = ("index", "uuid", "name", "memory.total", "driver_version", "compute_cap", "mig.mode.current")
-_YOUNG = ("compute_cap", "mig.mode.current")
+FIELDS = ("index", "uuid", "name", "memory.total", "driver_version", "compute_cap", "mig.mode.current")
+YOUNG = ("compute_cap", "mig.mode.current")
 """Fields that a driver may be too old for: it answers none of the others then. 470 has no compute_cap yet."""
 _UNKNOWN = re.compile(r'Field "([^"]+)" is not a valid field')
 _SECONDS = 60
@@ -22,7 +22,7 @@ def listed() -> tuple[tuple[Gpu, ...], str]:
     """The GPUs of this machine, and why they could not be listed where there is a driver that should have."""
     if shutil.which("nvidia-smi") is None:
         return (), ""
-    fields = list(_FIELDS)
+    fields = list(FIELDS)
     while True:
         try:
             done = subprocess.run(
@@ -37,12 +37,12 @@ def listed() -> tuple[tuple[Gpu, ...], str]:
             return (), f"nvidia-smi can't be run: {error.strerror}"
         said = (done.stdout + done.stderr).decode(errors="replace")
         unknown = _UNKNOWN.search(said)
-        if done.returncode != 0 and unknown and unknown[1] in fields and unknown[1] in _YOUNG:
+        if done.returncode != 0 and unknown and unknown[1] in fields and unknown[1] in YOUNG:
             fields.remove(unknown[1])
             continue
         if done.returncode != 0:
             return (), f"nvidia-smi failed: {' '.join(said.split())}"
-        return _parse(said.splitlines(), fields), ""
+        return parse(said.splitlines(), fields), ""
 
 
 def with_holders(found: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
@@ -53,7 +53,7 @@ def with_holders(found: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
     return tuple(dataclasses.replace(gpu, holder=holders.get(gpu.uuid, "")) for gpu in found)
 
 
-def _parse(lines: Iterable[str], fields: Sequence[str]) -> tuple[Gpu, ...]:
+def parse(lines: Iterable[str], fields: Sequence[str]) -> tuple[Gpu, ...]:
     """GPUs from the lines that nvidia-smi prints for these fields. What it does not tell stands in square brackets."""
     found = []
     for line in lines:

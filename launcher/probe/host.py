@@ -111,6 +111,8 @@ class Questions:
     pull: bool
     """Whether an image that isn't there is to be fetched."""
     python: str | None
+    bare: bool
+    """Whether all of them are users' scripts that start with nothing around them."""
     run_root: str
     shared: bool
     """Whether a group is to read the runs."""
@@ -131,6 +133,7 @@ def questions(specs: Sequence[JobSpec]) -> Questions:
         cache=first.container.cache,
         pull=first.container.pull,
         python=first.python,
+        bare=all(spec.recipe.name == "script" and spec.training.train.bare for spec in specs),
         run_root=first.run_root,
         shared=first.share == "group",
         folders=tuple(sorted({spec.training.data.dir for spec in specs if spec.training.data.dir})),

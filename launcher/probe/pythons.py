@@ -30,30 +30,38 @@ def resolve(named: str | None) -> str:
     return str(Path(found).absolute()) if found else named
 
 
+TELL = (
+    "import importlib.util as u, platform as p\n"
+    "print(p.python_version())\n"
+    "try:\n"
+    "    import importlib.metadata as m\n"
+    "    d = [(x.metadata['Name'] or '', x.version) for x in m.distributions()]\n"
+    "except ImportError:\n"  # before Python 3.8, as in images of 2019
+    "    import pkg_resources as r\n"
+    "    d = [(x.project_name, x.version) for x in r.working_set]\n"
+    "d = {n.lower().replace('_', '-'): v for n, v in d}\n"
+    f"for k, v in {PACKAGES!r}.items():\n"
+    "    if u.find_spec(k):\n"
+    "        f = [d[n] + a + b for n, a, b in (x.partition('+') for x in v) if n in d]\n"
+    "        print(k, (f + ['unknown'])[0])\n"
+)
+"""A program for any Python 3 that prints its version, and a line for each framework that it can import."""
+
+
 def look_into(python: str) -> tuple[str, dict[str, str]]:
     """Version of that Python and the frameworks it can import, without importing them."""
     if python == sys.executable:
         return platform.python_version(), _packages()
-    text = (
-        "import importlib.util as u, platform as p\n"
-        "print(p.python_version())\n"
-        "try:\n"
-        "    import importlib.metadata as m\n"
-        "    d = [(x.metadata['Name'] or '', x.version) for x in m.distributions()]\n"
-        "except ImportError:\n"  # before Python 3.8, as in images of 2019
-        "    import pkg_resources as r\n"
-        "    d = [(x.project_name, x.version) for x in r.working_set]\n"
-        "d = {n.lower().replace('_', '-'): v for n, v in d}\n"
-        f"for k, v in {PACKAGES!r}.items():\n"
-        "    if u.find_spec(k):\n"
-        "        f = [d[n] + a + b for n, a, b in (x.partition('+') for x in v) if n in d]\n"
-        "        print(k, (f + ['unknown'])[0])\n"
-    )
     try:
-        done = subprocess.run([python, "-c", text], capture_output=True, text=True, timeout=60, cwd="/")
+        done = subprocess.run([python, "-c", TELL], capture_output=True, text=True, timeout=60, cwd="/")
     except (OSError, subprocess.TimeoutExpired):
         return "", {}
-    lines = done.stdout.split("\n")
+    return told(done.stdout)
+
+
+def told(text: str) -> tuple[str, dict[str, str]]:
+    """What `TELL` printed: the version, and the frameworks."""
+    lines = text.split("\n")
     return lines[0], {name: version for name, _, version in (line.partition(" ") for line in lines[1:]) if version}
 
 

@@ -59,14 +59,15 @@ def look(runs: Sequence[Mapping[str, Any]], follow: bool) -> Generator[dict[str,
     backends.settle(seen)
     for each, question in zip(seen, runs, strict=True):
         try:
-            yield _told(each, question, follow)
+            yield told(each, question, follow)
         except OSError as error:
             yield {"error": f"{error.strerror or error}: {error.filename}"}
         except Refused as error:
             yield {"error": f"what its files say there can't be: {error}"}
 
 
-def _told(seen: Seen, question: Mapping[str, Any], follow: bool) -> dict[str, Any]:
+def told(seen: Seen, question: Mapping[str, Any], follow: bool) -> dict[str, Any]:
+    """What is told of a run to those who look."""
     from launcher.commands.ls import step
 
     folder, state = seen.run.folder, seen.state
@@ -154,6 +155,11 @@ def log(
     found = log_pieces.piece(
         run, log_pieces.Place(**place) if place else None, attempt=attempt, lines=lines, following=following
     )
+    yield from piece_told(found)
+
+
+def piece_told(found: log_pieces.Piece) -> Generator[Any, None, None]:
+    """A piece of a log as it is sent."""
     yield {
         "place": found.place._asdict(),
         "sizes": [len(each) for each in found.texts],

@@ -52,6 +52,10 @@ class Stuck(Lost):
     """Nothing comes any more."""
 
 
+class NoPython(Unavailable):
+    """The host lets us in, and its Python is too old, or there is none."""
+
+
 class BadAnswer(Unreachable):
     """The host was asked and did not answer as a launcher does, or not in time. Asking again is of no use."""
 
@@ -75,6 +79,8 @@ class Host:
         """What the far side said of itself: host, home, python, version, pid."""
         self.silence = SILENCE
         self._stream: Stream | None = None
+        self._without_python = ""
+        """Why the host is asked through bash, where it is."""
         self._held = b""
         self._deadline = 0.0
         self._say = say or (lambda text: print(text, file=sys.stderr, flush=True))
@@ -119,13 +125,21 @@ class Host:
         it returns is the generator's own value. An answer that is left before its end ends the connection."""
         limits = REQUESTS[request]
         seconds = limits.seconds + more_seconds
-        if self._stream is None:
+        if self._stream is None and not self._without_python:
             try:
                 self._open()
+            except NoPython as error:
+                if self.address.python is not None:
+                    raise Unreachable(str(error)) from None
+                self._without_python = str(error)
             except Lost:
                 raise
             except Unavailable as error:
                 raise Unreachable(str(error)) from None
+        if self._without_python:
+            from launcher.ssh import bash_host
+
+            return (yield from bash_host.answer(self, self._without_python, request, data, seconds, arguments))
         message: dict[str, Any] = {"do": request, "with": arguments}
         if data is not None:
             message["bytes"] = len(data)
@@ -190,7 +204,7 @@ class Host:
         """Connect, and have the far side running. Raises `Unavailable`."""
         digest, zipped = archive()
         command = bootstrap.command(digest, len(zipped), self.address.python)
-        self._stream = self._transport(command)
+        self._stream = self.transport(command)
         self._deadline = time.monotonic() + OPENING
         try:
             word = self._word()
@@ -198,7 +212,7 @@ class Host:
                 self._send(zipped)
                 word = self._word()
             if word != "ready":
-                raise Unavailable(self._refusal(word))
+                raise self._refusal(word)
             with self.admitting():
                 self.greeting = _greeting(self._receive(NOISE))
         except _Overdue:
@@ -208,7 +222,8 @@ class Host:
             self.close()
             raise
 
-    def _transport(self, command: str) -> Stream:
+    def transport(self, command: str) -> Stream:
+        """A command over there, started. Raises `Unavailable`."""
         if self.address.transport == "openssh":
             return openssh_transport.opened(self.address, command)
         try:
@@ -233,7 +248,7 @@ class Host:
                 except Stuck:
                     raise Lost(self._unbegun(self.silence)) from None
                 except protocol.Ended:
-                    raise Unavailable(self._silent(line.decode(errors="replace"))) from None
+                    raise self._silent(line.decode(errors="replace")) from None
                 seen += 1
                 if seen > NOISE:
                     raise Unavailable(f"{self._name} prints without end when logged in to, and starts no command")
@@ -241,31 +256,31 @@ class Host:
             if mark == bootstrap.MARK:
                 return word
 
-    def _refusal(self, word: str) -> str:
+    def _refusal(self, word: str) -> Unavailable:
         kind, _, text = word.partition(" ")
         floor = ".".join(map(str, bootstrap.FLOOR))
         if kind == "old":
             version, _, program = text.partition(" ")
-            return (
+            return NoPython(
                 f"{self._name} answers with Python {version} ({program}), and {floor} or newer is needed there; name "
                 "one with cluster.python=/path/to/python3"
             )
-        return f"{self._name} can't keep the launcher's far side in ~/.cache/launcher: {text}"
+        return Unavailable(f"{self._name} can't keep the launcher's far side in ~/.cache/launcher: {text}")
 
-    def _silent(self, line: str) -> str:
+    def _silent(self, line: str) -> Unavailable:
         """Why the far side ended without a word."""
         assert self._stream is not None
         code, complaint = self._stream.exit_code(), admit.clean_lines(self._stream.complaint())
         said = complaint.splitlines()[-1] if complaint else line.strip()
         if self.address.transport == "openssh" and code == 255:
-            return self._openssh_failed(complaint)
+            return Unavailable(self._openssh_failed(complaint))
         if code in (126, 127):
-            return (
+            return NoPython(
                 f"{self._name} has no {self.address.python or 'python3'} that could be run ({said}); Python 3.10 or "
                 "newer is needed there, outside any container: name it with cluster.python=/path/to/python3"
             )
         ended = f" (exit code {code})" if code else ""
-        return f"{self._name} lets you in but runs no command{ended}: {said or _LOGIN_SCRIPTS}"
+        return Unavailable(f"{self._name} lets you in but runs no command{ended}: {said or _LOGIN_SCRIPTS}")
 
     def _unbegun(self, seconds: float) -> str:
         return (
