@@ -87,7 +87,8 @@ class OpenSsh:
         for _ in range(PIPE // KEPT):
             if not self._hear():
                 break
-        return self._said.decode(errors="replace").strip()
+        # ssh ends its lines with CR LF.
+        return self._said.decode(errors="replace").replace("\r\n", "\n").strip()
 
     def exit_code(self) -> int | None:
         with contextlib.suppress(subprocess.TimeoutExpired):
