@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -60,5 +61,6 @@ class OwnSshd:
         """The listener and its sessions."""
         if self.process.poll() is None:
             for pid in (self.process.pid, *self.sessions()):
-                os.kill(pid, signal.SIGKILL)
+                with contextlib.suppress(ProcessLookupError):  # a session that ends by itself this moment
+                    os.kill(pid, signal.SIGKILL)
             self.process.wait()
