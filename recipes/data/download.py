@@ -237,11 +237,13 @@ def _append(answer: Any, file: Published, written: IO[bytes], have: int) -> None
     written.seek(have)
     begun = told = time.monotonic()
     first = have
-    while have < file.size:
+    while True:
         try:
             chunk = answer.read1(CHUNK)
         except (OSError, http.client.HTTPException) as error:
             raise _Lost(str(error) or type(error).__name__) from None
+        if not chunk and have == file.size:
+            break
         if not chunk:
             raise _Lost(f"the connection ended after {have:,} of {file.size:,} bytes")
         if have + len(chunk) > file.size:
