@@ -24,6 +24,7 @@ def test_paddles_build_is_known_by_what_pip_calls_it(
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution.replace('_', '-')}\nVersion: 3.3.1\n")
     if which == "this Python":
         monkeypatch.setattr(sys, "path", [str(tmp_path)])
+        monkeypatch.delitem(sys.modules, "paddle", raising=False)  # of another test, which would be found instead
         _, found = pythons.look_into(sys.executable)
     else:
         python = tmp_path / "python"
