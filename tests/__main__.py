@@ -15,7 +15,10 @@ HALVES = {"testbed": "testbed", "rest": "not testbed"}
 
 
 def main(arguments: list[str]) -> int:
-    """Run both halves with these arguments of pytest's. The first exit status that is not 0, else 0."""
+    """Run both halves with these arguments of pytest's. The first exit status that is not 0, else 0.
+
+    The last lines name the tests that failed in either half: the half that ended first may be far above.
+    """
     running = {
         name: subprocess.Popen(
             [sys.executable, "-m", "pytest", "-m", marks, *arguments],
@@ -26,7 +29,8 @@ def main(arguments: list[str]) -> int:
         )
         for name, marks in HALVES.items()
     }
-    readers = [threading.Thread(target=_repeat, args=each) for each in running.items()]
+    summaries: dict[str, list[str]] = {name: [] for name in running}
+    readers = [threading.Thread(target=_repeat, args=(*half, summaries[half[0]])) for half in running.items()]
     for reader in readers:
         reader.start()
     try:
@@ -36,14 +40,22 @@ def main(arguments: list[str]) -> int:
         for reader in readers:
             reader.join()
     codes = [process.wait() for process in running.values()]
+    for name, lines in summaries.items():
+        for line in lines:
+            print(f"{name:7} | {line}", end="")
     return next((code for code in codes if code), 0)
 
 
-def _repeat(name: str, process: subprocess.Popen[str]) -> None:
+def _repeat(name: str, process: subprocess.Popen[str], summary: list[str]) -> None:
+    """Print the lines of one half as they come; its failed tests and its last line go to `summary`."""
     assert process.stdout is not None
+    line = ""
     for line in process.stdout:
         sys.stdout.write(f"{name:7} | {line}")
         sys.stdout.flush()
+        if line.startswith(("FAILED ", "ERROR ")):
+            summary.append(line)
+    summary.append(line)
 
 
 if __name__ == "__main__":
