@@ -29,7 +29,6 @@ UPWARD = {
     ("script.render", "compare"),
     ("script.trainer_command", "compare"),
     ("ssh.handlers", "commands"),
-    ("ssh.handlers", "ui"),
     ("ssh.remote_status", "ui"),
     ("ui.live", "compare"),
 }

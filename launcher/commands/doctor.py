@@ -22,7 +22,7 @@ from launcher.probe import health
 from launcher.probe.facts import Facts
 from launcher.probe.host import code_files, probe
 from launcher.runs import address as addresses
-from launcher.runs import store
+from launcher.runs import log_tail, store
 from launcher.runs.address import Address
 from launcher.runs.store import Run
 from launcher.ui import hints, summary, tables, units
@@ -190,7 +190,7 @@ def _job(run: Run) -> Iterator[Finding]:
         yield _proof(result)
         _remove(run)
         return
-    _, last = summary.log_tail(run.folder, state.attempt)
+    _, last = log_tail.read(run.folder, state.attempt)
     tail = "".join(f"\n{'':20}{tables.clean(each)}" for each in _words(last)[-LINES:])
     mend = hints.known("\n".join([state.reason, *last])) or f"`logs {run.id}` shows all of it"
     yield problem("job", f"{state.name}: {state.reason}{tail}", mend)

@@ -125,15 +125,6 @@ def _host(run: Run) -> str:
     return pointer.address.destination if pointer else "?"
 
 
-def step(folder: str) -> int | None:
-    """The last step in the metrics; only the end of the file is read."""
-    lines = follow.tail(Path(folder, "metrics.jsonl"), 1)
-    try:
-        return admit.whole(json.loads(lines[-1])["step"], "step") if lines else None
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return None
-
-
 def _steps_of(result: Mapping[str, Any]) -> int | None:
     """The steps that a finished run took, skipped ones included, through all attempts."""
     return (result.get("updates") or {}).get("attempted")
@@ -154,7 +145,7 @@ def _last_step(run: Run) -> int | None:
 
         known = remote_record.known(run.folder)
         return known.step if known else None
-    return step(f"{run.root}/{run.id}")
+    return follow.last_step(f"{run.root}/{run.id}")
 
 
 def _one(run: Run, as_json: bool) -> int:

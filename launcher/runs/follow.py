@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -108,3 +109,12 @@ def tail(path: Path, count: int) -> list[str]:
             return [line[:500] for line in stream.read(CHUNK).decode("utf-8", "replace").splitlines()[-count:]]
     except OSError:
         return []
+
+
+def last_step(folder: str) -> int | None:
+    """The step in the last row of a run's metrics; None without one. Reads only the end of the file."""
+    lines = tail(Path(folder, "metrics.jsonl"), 1)
+    try:
+        return admit.whole(json.loads(lines[-1])["step"], "step") if lines else None
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None

@@ -40,7 +40,7 @@ from launcher.runs.remote_record import OURS
 from launcher.runs.states import LARGEST_ATTEMPT, Liveness, judge, needs_liveness
 from launcher.runs.store import Files, Run
 from launcher.ssh import bash_programs as programs
-from launcher.ssh import handlers
+from launcher.ssh import run_answer
 from launcher.ssh.host import SILENCE, BadAnswer, Host, Lost, Unreachable
 from launcher.ssh.methods import LONGEST_SMALL, MOST_ATTEMPTS, MOST_FILES, PIECE, SMALL
 from launcher.ssh.stream import Stalled
@@ -189,7 +189,7 @@ class _Bash:
         for question in runs:
             with tempfile.TemporaryDirectory() as folder:
                 seen = _mirrored(Path(folder), question["id"], here, lines)
-                told = handlers.told(seen, question, follow)
+                told = run_answer.status(seen, question, follow)
                 if "log" in told:
                     told["log"][0] = told["log"][0].replace(folder, question["root"], 1)
             yield told
@@ -229,7 +229,7 @@ class _Bash:
             found = log_pieces.piece_of(
                 seen.run, Place(number, **begins), seen.state if following else None, attempt=attempt
             )
-        yield from handlers.piece_told(found)
+        yield from run_answer.log_piece(found)
 
     def on_request_stop(self, runs: Sequence[Mapping[str, str]]) -> None:
         list(self._lines(programs.STOP, *_words(runs)))

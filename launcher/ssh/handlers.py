@@ -7,7 +7,6 @@ import hashlib
 import os
 import platform
 import sys
-import time
 from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,16 +15,11 @@ from launcher import admit
 from launcher.admit import Refused
 from launcher.errors import UsageError
 from launcher.executors import backends, log_pieces, stopping
-from launcher.executors.backends import Seen
-from launcher.runs import states, store
 from launcher.runs.remote_record import OURS
-from launcher.runs.states import State
 from launcher.runs.store import Run
-from launcher.ssh.methods import LONGEST_SMALL, MOST_ATTEMPTS, MOST_FILES, PIECE, of_run
-from launcher.ui import summary
+from launcher.ssh import run_answer
+from launcher.ssh.methods import MOST_FILES
 
-ROOM = 2**22
-"""Bytes of a run's files in one answer: escaped as JSON they are six times as many at most."""
 CHUNK = 2**20
 
 
@@ -59,90 +53,11 @@ def look(runs: Sequence[Mapping[str, Any]], follow: bool) -> Generator[dict[str,
     backends.settle(seen)
     for each, question in zip(seen, runs, strict=True):
         try:
-            yield told(each, question, follow)
+            yield run_answer.status(each, question, follow)
         except OSError as error:
             yield {"error": f"{error.strerror or error}: {error.filename}"}
         except Refused as error:
             yield {"error": f"what its files say there can't be: {error}"}
-
-
-def told(seen: Seen, question: Mapping[str, Any], follow: bool) -> dict[str, Any]:
-    """What is told of a run to those who look."""
-    from launcher.commands.ls import step
-
-    folder, state = seen.run.folder, seen.state
-    numbers = store.attempts(folder)[-MOST_ATTEMPTS:]
-    answer: dict[str, Any] = {
-        "state": _plain(state),
-        "begun": seen.files.submission is not None or seen.files.status is not None,
-        "attempts": numbers,
-        "files": {},
-        "step": None if state.finished else step(str(folder)),
-        "age": None if seen.asked is None else max(0, round(time.time() - seen.asked)),
-        "more": False,
-    }
-    room = ROOM
-    for name in of_run(numbers, question["arms"], ended=state.finished):
-        found = _changed(folder, name, question["stamps"].get(name))
-        if found and len(found[1]) > room:
-            answer["more"] = True
-        elif found:
-            answer["files"][name] = found
-            room -= len(found[1])
-    if state.name in ("failed", "lost"):
-        path, lines = summary.log_tail(folder, state.attempt)
-        answer["log"] = [str(path), lines]
-    if follow:
-        answer["metrics"] = {}
-        for name, have in question["metrics"].items():
-            if room < PIECE:
-                answer["more"] = True
-                break
-            answer["metrics"][name], more = _measured(folder / name, *have)
-            answer["more"] = answer["more"] or more
-            room -= len(answer["metrics"][name][1])
-    return answer
-
-
-def _plain(state: State) -> list[Any]:
-    """A state as the other side admits it. Raises `Refused` where the files that it comes from are damaged."""
-    reason = " ".join(state.reason.split())[: states.LONGEST_REASON]
-    return list(states.admitted(list(state._replace(reason=reason))))
-
-
-def _changed(folder: Path, name: str, known: Any) -> tuple[list[int], str] | None:
-    """A small file with its size and time of change; None where it is as known, not there, or not small."""
-    try:
-        with open(admit.open_in(folder, name), encoding="utf-8", errors="surrogateescape", newline="") as stream:
-            found = os.fstat(stream.fileno())
-            stamp = [found.st_size, found.st_mtime_ns]
-            if known == stamp or found.st_size > LONGEST_SMALL:
-                return None
-            return stamp, stream.read(LONGEST_SMALL)
-    except FileNotFoundError:
-        return None
-
-
-def _measured(path: Path, have: int, end: str) -> tuple[list[Any], bool]:
-    """Where the new part of the metrics begins, the part, and whether there is more.
-
-    `have` is the bytes that the asking side has and `end` a digest of their last ones: where a resumed run has cut its
-    metrics back, all of them are new.
-    """
-    try:
-        stream = open(path, "rb")  # noqa: SIM115 (closed below)
-    except FileNotFoundError:
-        return [0, ""], False
-    with stream:
-        stream.seek(max(0, have - 256))
-        if hashlib.sha256(stream.read(min(have, 256))).hexdigest() != end:
-            have = 0
-        stream.seek(have)
-        part = stream.read(PIECE)
-        if len(part) == PIECE:
-            part = part[: part.rfind(b"\n") + 1] or part
-            return [have, part.decode("utf-8", "surrogateescape")], True
-        return [have, part.decode("utf-8", "surrogateescape")], False
 
 
 def log(
@@ -155,19 +70,7 @@ def log(
     found = log_pieces.piece(
         run, log_pieces.Place(**place) if place else None, attempt=attempt, lines=lines, following=following
     )
-    yield from piece_told(found)
-
-
-def piece_told(found: log_pieces.Piece) -> Generator[Any, None, None]:
-    """A piece of a log as it is sent."""
-    yield {
-        "place": found.place._asdict(),
-        "sizes": [len(each) for each in found.texts],
-        "more": found.more,
-        "ended": found.ended,
-        "state": _plain(found.state) if found.state else None,
-    }
-    yield from (each for each in found.texts if each)
+    yield from run_answer.log_piece(found)
 
 
 def request_stop(runs: Sequence[Mapping[str, str]]) -> None:

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from launcher.runs import follow, run_ids, store
+from launcher.runs import log_tail, run_ids, store
 from launcher.runs.states import State
 from launcher.ui import hints, tables, units
 
 WAITING = 0.02
 """Share of the steps' time spent waiting for data from which it is told."""
-LOG_LINES = 10
-LONGEST_REPORT = 1000
-"""Lines that torchrun's own words may take at the end of a log."""
-_TORCHRUN = re.compile(r"[EWI]\d{4} .* torch/distributed/|\[.*\] torch\.distributed\.(?:elastic|run)")
 
 
 def label(folder: Path) -> str:
@@ -187,42 +182,6 @@ def place_of(folder: Path) -> str:
     return remote_record.place(folder)
 
 
-def log_tail(folder: Path, attempt: int = 0, count: int = LOG_LINES) -> tuple[Path | str, list[str]]:
-    """The log that says most about a failure, and its last lines: what went to stderr, else stdout, else the launch."""
-    if store.is_elsewhere(str(folder.parent)):
-        from launcher.runs import remote_record
-
-        known = remote_record.known(folder)
-        said = known.log if known else None
-        return (said[0], list(said[1])) if said else (place_of(folder), [])
-    number = attempt or max(store.attempts(folder), default=0)
-    candidates = [folder / "attempts" / str(number) / name for name in ("stderr.log", "stdout.log")]
-    first = store.read_known(folder / "attempts" / str(number) / "failed.json")
-    plan = store.read_if_whole(folder / "plan.json")
-    if first.get("trace") and any(plan.get(key) not in (None, 1) for key in ("processes", "nodes")):
-        # The log ends with what the last rank said, which failed because the first one had gone.
-        return f"the traceback of rank {first.get('rank', 0)}", first["trace"].splitlines()[-count:]
-    for path in (*candidates, folder / "launch.log"):
-        if lines := without_torchruns_report(follow.tail(path, count + LONGEST_REPORT)):
-            return path, lines[-count:]
-    return candidates[0], []
-
-
-def without_torchruns_report(lines: Iterable[str]) -> list[str]:
-    """The lines of a log without what torchrun adds for each worker that failed: a traceback of its own and a table,
-    above which what the worker said is out of sight. Those of several nodes may stand in one another."""
-    kept, rulers = [], 0
-    for line in lines:
-        if _TORCHRUN.match(line):
-            # The report of a worker that failed ends at its second double ruler.
-            rulers += 2 if " failed (exitcode: " in line else 0
-        elif not rulers:
-            kept.append(line)
-        elif line and not line.strip("="):
-            rulers -= 1
-    return kept
-
-
 def of_run(folder: Path, state: State, now: float, width: int = 0) -> list[str]:
     """The last words about one run, for a terminal of so many columns (0: no limit)."""
     rows = [(run_ids.words_of(folder.name), headline(state, now)), *outcome(result_of(folder, state)), *gpus(folder)]
@@ -246,7 +205,7 @@ def failure(folder: Path, state: State) -> list[str]:
     """What a run said last that failed or was lost, and what helps where that is known; of another one nothing."""
     if state.name not in ("failed", "lost"):
         return []
-    path, last = log_tail(folder, state.attempt)
+    path, last = log_tail.read(folder, state.attempt)
     lines = [f"the end of {path}:", *(f"  {tables.clean(each)}" for each in last)] if last else []
     mend = hints.known("\n".join([state.reason, *last]))
     return [*lines, f"what helps: {mend}"] if mend else lines

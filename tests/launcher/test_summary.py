@@ -1,6 +1,6 @@
 import pytest
 
-from launcher.runs import store
+from launcher.runs import log_tail, store
 from launcher.runs.states import State
 from launcher.ui import summary
 from recipes import run_folder
@@ -142,10 +142,10 @@ def test_a_failure_of_a_known_kind_says_what_helps(tmp_path, said, helps):
 def test_a_failure_that_said_nothing_on_stderr_shows_its_stdout_and_one_without_both_its_launch(tmp_path):
     folder = finished(tmp_path, state="failed")
     (folder / "launch.log").write_text("bash: no such file\n")
-    assert summary.log_tail(folder) == (folder / "launch.log", ["bash: no such file"])
+    assert log_tail.read(folder) == (folder / "launch.log", ["bash: no such file"])
     (folder / "attempts/1/stderr.log").touch()
     (folder / "attempts/1/stdout.log").write_text("it went wrong\n")
-    assert summary.log_tail(folder) == (folder / "attempts/1/stdout.log", ["it went wrong"])
+    assert log_tail.read(folder) == (folder / "attempts/1/stdout.log", ["it went wrong"])
 
 
 @pytest.mark.parametrize(("name", "advised"), [("stopped", True), ("cancelled", True), ("done", False)])
@@ -215,7 +215,7 @@ def test_the_end_of_a_log_is_what_the_trainer_said_and_not_what_torchrun_added(t
     closing = "W1120 22:22:31.9 9607 torch/distributed/elastic/api.py:9] Sending process 7 closing signal\n"
     ends = "srun: error: n1: task 0: Exited with exit code 1\n"
     log.write_text(said + closing + written(torchruns_report("n1"), torchruns_report("n2")) + ends)
-    path, lines = summary.log_tail(tmp_path, 1)
+    path, lines = log_tail.read(tmp_path, 1)
     assert (path, lines) == (log, (said + ends).splitlines())
 
 
@@ -224,7 +224,7 @@ def test_a_log_that_holds_only_torchruns_words_gives_way_to_the_next(tmp_path):
     logs.mkdir(parents=True)
     (logs / "stderr.log").write_text(torchruns_report("n1"))
     (logs / "stdout.log").write_text("here\n")
-    assert summary.log_tail(tmp_path, 1) == (logs / "stdout.log", ["here"])
+    assert log_tail.read(tmp_path, 1) == (logs / "stdout.log", ["here"])
 
 
 def test_a_runs_gpus_are_summed_up_as_they_were_sampled(tmp_path):
@@ -247,7 +247,7 @@ def test_of_several_ranks_the_traceback_of_the_first_that_failed_is_shown(tmp_pa
     environment = {"LAUNCHER_ATTEMPT": "1"}
     run_folder.first_failure(tmp_path, 1, "ValueError: a bad label", environment, "  in loss\nValueError: a bad label")
     run_folder.first_failure(tmp_path, 0, "RuntimeError: connection reset", environment, "RuntimeError: reset")
-    path, lines = summary.log_tail(tmp_path, 1)
+    path, lines = log_tail.read(tmp_path, 1)
     if processes == 1:
         assert (path, lines[-1]) == (logs / "stderr.log", "RuntimeError: connection reset")
     else:

@@ -6,9 +6,8 @@ import json
 
 from launcher.executors import execute, submission
 from launcher.probe.host import code_files
-from launcher.runs import store
+from launcher.runs import log_tail, store
 from launcher.script import telemetry
-from launcher.ui import summary
 from tests.launcher.slurm.bench import ended, job_of, until
 from tests.launcher.slurm.trainers import (
     LONG,
@@ -58,7 +57,7 @@ def test_fewer_ranks_than_planned_fail_at_once_with_a_table_of_who_is_there(pair
     submission.start([folder], "slurm")
     pairs.jobs.add(job_of(folder))
     assert ended(folder, LONG).name == "failed", told(folder)
-    _, said = summary.log_tail(folder)
+    _, said = log_tail.read(folder)
     assert said[0] == "mnist: 2 ranks have met, and 4 were planned"
     assert [line.split() for line in said[1:4]] == [
         ["rank", "host", "device", "GPU", "visible", "GPUs"],
