@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from recipes import allotment
+from recipes import cgroup_limits
 
 _PROXIES = ("http_proxy", "https_proxy", "all_proxy")
 _OF_IMAGES = ("LD_LIBRARY_PATH", "CUDA_HOME", "NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES", "PYTHONPATH")
@@ -58,7 +58,7 @@ def look(run_root: str) -> Host:
     limit = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
     return Host(
         time=time.time(),
-        memory_mib=allotment.memory() // 2**20,
+        memory_mib=cgroup_limits.memory() // 2**20,
         bash=_bash(),
         lacking=tuple(each for each in ("setsid", "flock") if shutil.which(each) is None),
         free_mib=_free_mib(_existing(Path(run_root).expanduser().absolute())),

@@ -27,7 +27,7 @@ from launcher.probe.facts import Code, ContainerFacts, Facts, Script, SlurmFacts
 from launcher.probe.logind import ends_at_logout
 from launcher.runs import address as addresses
 from launcher.runs import ownership
-from recipes import allotment, script
+from recipes import cgroup_limits, script
 from recipes.recipe import NAMES
 from recipes.typed import SettingsError, build, plain
 
@@ -159,7 +159,7 @@ def look(asked: Questions) -> Facts:
         home=str(expanded("~")),
         cwd=os.getcwd(),
         system=platform.system(),
-        cpus=allotment.cpus(),
+        cpus=cgroup_limits.cpus(),
         python=python,
         python_version=version,
         packages=packages,

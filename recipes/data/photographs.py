@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy
 
-from recipes import allotment, sampling
+from recipes import cgroup_limits, sampling
 from recipes.data import tfrecord
 from recipes.settings import Data
 from recipes.typed import SettingsError
@@ -43,7 +43,7 @@ class Photographs:
     size: int
     classes: int
     _threads: ThreadPoolExecutor = field(
-        default_factory=lambda: ThreadPoolExecutor(allotment.cpus(), "decode"), compare=False, repr=False
+        default_factory=lambda: ThreadPoolExecutor(cgroup_limits.cpus(), "decode"), compare=False, repr=False
     )
 
     def __len__(self) -> int:

@@ -6,7 +6,7 @@ import os
 import sys
 import warnings
 
-from recipes.trainer import installed
+from recipes.trainer import require_framework
 
 if "paddle" not in sys.modules:
     os.environ.setdefault("GLOG_minloglevel", "1")  # what its executors do is no news
@@ -17,4 +17,4 @@ if "paddle" not in sys.modules:
         except ModuleNotFoundError as error:
             if error.name != "paddle":
                 raise
-            raise installed.missing("paddle") from None
+            raise require_framework.missing("paddle") from None

@@ -16,8 +16,8 @@ import numpy
 import paddle
 from paddle import distributed, nn
 
-from recipes.trainer.outcome import nvidia_driver, processor
 from recipes.trainer.recorder import resident_memory
+from recipes.trainer.result_fields import nvidia_driver, processor
 from recipes.trainer.world import Place, Ranks, check_places, rank_and_size, visible_gpus
 from recipes.typed import SettingsError
 

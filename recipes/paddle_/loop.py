@@ -20,8 +20,8 @@ from recipes.paddle_.state import Held, State
 from recipes.settings import Settings
 from recipes.trainer import main as trainer
 from recipes.trainer import run as shared
-from recipes.trainer.outcome import Mode
 from recipes.trainer.recorder import Executed
+from recipes.trainer.result_fields import Mode
 from recipes.trainer.run import DONE, FAILED
 from recipes.trainer.training import Evaluate, Witness
 from recipes.typed import SettingsError

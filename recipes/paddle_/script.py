@@ -16,7 +16,7 @@ from recipes.paddle_ import devices
 from recipes.paddle_.precision import Precision
 from recipes.paddle_.script_witness import ScriptWitness
 from recipes.trainer import script as shared
-from recipes.trainer.outcome import Mode
+from recipes.trainer.result_fields import Mode
 from recipes.trainer.wrapper import Started, Wrapper
 from recipes.typed import SettingsError
 

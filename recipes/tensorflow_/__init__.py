@@ -12,7 +12,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from recipes.trainer import installed
+from recipes.trainer import require_framework
 
 
 def _import_quietly() -> None:
@@ -29,7 +29,7 @@ def _import_quietly() -> None:
         except ImportError as error:
             os.dup2(stderr, 2)
             if error.name in ("tensorflow", "keras"):
-                raise installed.missing("tensorflow") from None
+                raise require_framework.missing("tensorflow") from None
             kept_back.seek(0)
             shutil.copyfileobj(kept_back, sys.stderr.buffer)
             raise

@@ -17,8 +17,8 @@ import keras
 import numpy
 import tensorflow as tf
 
-from recipes import allotment
-from recipes.trainer import meeting
+from recipes import cgroup_limits
+from recipes.trainer import rendezvous
 from recipes.trainer.world import Place, PlacementError, Ranks, check_places, table, visible_gpus, workers
 
 T = TypeVar("T")
@@ -94,7 +94,7 @@ def join(device: str, planned: int | None, environ: Mapping[str, str] = os.envir
     """
     rank, addresses = workers(environ)
     size = max(1, len(addresses))
-    if (threads := allotment.threads("TF_NUM_INTRAOP_THREADS", "OMP_NUM_THREADS")) is not None:
+    if (threads := cgroup_limits.threads("TF_NUM_INTRAOP_THREADS", "OMP_NUM_THREADS")) is not None:
         tf.config.threading.set_intra_op_parallelism_threads(threads)
         tf.config.threading.set_inter_op_parallelism_threads(threads)
     if planned is not None and size != planned:
@@ -125,12 +125,12 @@ def meet(kind: str, gpus: int, environ: Mapping[str, str] = os.environ) -> list[
     mine = tuple(_place(rank * count + index, index, kind, gpus, environ) for index in range(count))
     if alone:
         return [mine]
-    return meeting.meet(rank, addresses, mine, job=meeting.job(environ), patience=meeting.PATIENCE)
+    return rendezvous.meet(rank, addresses, mine, job=rendezvous.job(environ), patience=rendezvous.PATIENCE)
 
 
 def _strategy(processes: int, gpus: int) -> tf.distribute.Strategy:
     if processes > 1:
-        with meeting.connecting(workers()[0], processes, "TensorFlow"):
+        with rendezvous.connecting(workers()[0], processes, "TensorFlow"):
             return tf.distribute.MultiWorkerMirroredStrategy()
     if gpus > 1:
         return tf.distribute.MirroredStrategy()

@@ -17,7 +17,7 @@ from recipes.tensorflow_ import xla
 from recipes.tensorflow_.devices import World
 from recipes.tensorflow_.observe import Witness
 from recipes.tensorflow_.precision import StepOutcome
-from recipes.trainer.feed import Feed
+from recipes.trainer.prefetch import Feed
 from recipes.trainer.recorder import Executed
 
 Loss = tf.Tensor | Mapping[str, tf.Tensor]

@@ -9,7 +9,7 @@ import keras
 import numpy
 import tensorflow as tf
 
-from recipes.trainer.outcome import nvidia_driver, processor
+from recipes.trainer.result_fields import nvidia_driver, processor
 
 
 def device_name(kind: str) -> str | None:

@@ -50,8 +50,8 @@ from recipes.tensorflow_.recorder import TensorFlowDevice
 from recipes.tensorflow_.state import State, Trained
 from recipes.trainer import main as trainer
 from recipes.trainer import run as shared
-from recipes.trainer.outcome import Mode
 from recipes.trainer.profiling import Profiler
+from recipes.trainer.result_fields import Mode
 from recipes.trainer.run import DONE
 from recipes.trainer.training import Evaluate
 

@@ -18,7 +18,7 @@ from recipes.tensorflow_ import loop
 from recipes.tensorflow_.loop import Run
 from recipes.tensorflow_.optimizers import Momentum
 from recipes.tensorflow_.supervised import cross_entropy, held_out, make_measure, make_step
-from recipes.trainer.feed import Feed
+from recipes.trainer.prefetch import Feed
 
 NORM_EPSILON, NORM_MOMENTUM = 1e-5, 0.9
 """Those of torch's batch normalization."""

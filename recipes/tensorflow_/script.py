@@ -29,8 +29,8 @@ from recipes.tensorflow_.precision import Precision
 from recipes.tensorflow_.recorder import TensorFlowDevice
 from recipes.tensorflow_.script_profiling import ScriptProfiling
 from recipes.trainer import script as shared
-from recipes.trainer.outcome import Mode
 from recipes.trainer.profiling import Profiling
+from recipes.trainer.result_fields import Mode
 from recipes.trainer.world import rank_and_size
 from recipes.trainer.wrapper import Started, Wrapper
 from recipes.typed import SettingsError

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from recipes.trainer import installed
+from recipes.trainer import require_framework
 
 try:
     import torch  # noqa: F401
 except ModuleNotFoundError as error:
     if error.name != "torch":
         raise
-    raise installed.missing("torch") from None
+    raise require_framework.missing("torch") from None

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import torch
 from torch import distributed, nn
 
-from recipes import allotment
+from recipes import cgroup_limits
 from recipes.torch_.statistics import take_rank_zeros
 from recipes.trainer.world import Place, Ranks, check_places, visible_gpus
 
@@ -87,7 +87,7 @@ def join(device: str, expected_size: int | None, environ: Mapping[str, str]) -> 
     Raises `PlacementError` with a table of all ranks, on every rank alike.
     """
     rank, size = int(environ.get("RANK", "0")), int(environ.get("WORLD_SIZE", "1"))
-    if (threads := allotment.threads("OMP_NUM_THREADS")) is not None:
+    if (threads := cgroup_limits.threads("OMP_NUM_THREADS")) is not None:
         torch.set_num_threads(threads)
     if size > 1:
         distributed.init_process_group("gloo")

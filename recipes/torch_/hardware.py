@@ -7,7 +7,7 @@ import platform
 import numpy
 import torch
 
-from recipes.trainer.outcome import nvidia_driver, processor
+from recipes.trainer.result_fields import nvidia_driver, processor
 
 
 def device_line(device: torch.device) -> str:

@@ -26,10 +26,10 @@ from recipes.torch_.spec import capability_of
 from recipes.torch_.state import State, Trained
 from recipes.trainer import main as trainer
 from recipes.trainer import run as shared
-from recipes.trainer.feed import Feed
-from recipes.trainer.outcome import Mode
+from recipes.trainer.prefetch import Feed
 from recipes.trainer.profiling import Profiler
 from recipes.trainer.recorder import Executed
+from recipes.trainer.result_fields import Mode
 from recipes.trainer.run import DONE
 from recipes.trainer.training import Evaluate
 from recipes.typed import SettingsError

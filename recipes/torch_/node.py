@@ -13,7 +13,7 @@ import socket
 import sys
 from collections.abc import Sequence
 
-from recipes.trainer import meeting, node
+from recipes.trainer import node, rendezvous
 from recipes.trainer.world import Place, PlacementError, host_and_port, speak, visible_gpus
 
 
@@ -21,7 +21,7 @@ def meet(addresses: tuple[str, ...], number: int) -> Sequence[str]:
     """Wait for the other nodes; gives torchrun's words for this one. Exits with 1 where one is missing."""
     here = Place(rank=number, host=socket.gethostname(), device="-", gpu="", visible=visible_gpus(0))
     try:
-        meeting.meet(number, addresses, (here,), job=meeting.job(os.environ), patience=meeting.PATIENCE)
+        rendezvous.meet(number, addresses, (here,), job=rendezvous.job(os.environ), patience=rendezvous.PATIENCE)
     except PlacementError as error:
         speak(str(error), number == 0 or not error.of_all)
         raise SystemExit(1) from None

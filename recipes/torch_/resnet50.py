@@ -18,7 +18,7 @@ from recipes.resnet50 import STEPS_PER_EPOCH, Block, Resnet50Settings
 from recipes.torch_ import loop
 from recipes.torch_.loop import Run
 from recipes.torch_.supervised import held_out, make_step, measure
-from recipes.trainer.feed import Feed
+from recipes.trainer.prefetch import Feed
 
 
 class Bottleneck(nn.Module):

@@ -20,8 +20,8 @@ from recipes.torch_.recorder import TorchDevice
 from recipes.torch_.script_witness import ScriptWitness
 from recipes.torch_.spec import capability_of, device_from
 from recipes.trainer import script as shared
-from recipes.trainer.outcome import Mode
 from recipes.trainer.profiling import Profiling
+from recipes.trainer.result_fields import Mode
 from recipes.trainer.wrapper import Started, Wrapper
 from recipes.typed import SettingsError
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from recipes import arguments
 from recipes.arguments import Arguments
-from recipes.collapse import Collapsed
+from recipes.divergence import Collapsed
 from recipes.run_folder import Superseded
 from recipes.trainer.run import DONE, FAILED, INTERRUPTED, REFUSED, Run
 from recipes.trainer.world import PlacementError, SettingsErrorOfAll, rank_and_size, speak

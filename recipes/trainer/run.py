@@ -9,14 +9,14 @@ import time
 from abc import ABC, abstractmethod
 from typing import Any, Literal
 
-from recipes import collapse, result, run_folder, settings
+from recipes import divergence, result, run_folder, settings
 from recipes.arguments import Arguments
 from recipes.result import Result
 from recipes.run_folder import Superseded
-from recipes.trainer import outcome
-from recipes.trainer.outcome import Mode
+from recipes.trainer import result_fields
 from recipes.trainer.profiling import Profiler
 from recipes.trainer.recorder import Device
+from recipes.trainer.result_fields import Mode
 from recipes.trainer.training import Evaluate, Executor, State, Training, Witness
 from recipes.trainer.world import Ranks, table
 
@@ -118,7 +118,7 @@ class Run(ABC):
             device=self.device,
             state=state,
             witness=witness,
-            watch=collapse.Watch(
+            watch=divergence.Watch(
                 level=self.settings.amp.level,
                 mechanism=self.mode.mechanism,
                 dtype=self.mode.dtype,
@@ -167,8 +167,8 @@ class Run(ABC):
             framework=self.framework,
             recipe=self.settings.recipe,
             mechanism=self.mode.mechanism,
-            requested=outcome.requested(self.settings),
-            effective=outcome.effective(self.settings, self.mode, self.deterministic),
+            requested=result_fields.requested(self.settings),
+            effective=result_fields.effective(self.settings, self.mode, self.deterministic),
             observed=observed,
             throughput=summary.throughput(),
             peak_memory_bytes=memory,
@@ -184,7 +184,7 @@ class Run(ABC):
             resumed_from=training.first if training.resumed_from else None,
             profile=training.profiling.found,
             versions=self.versions(),
-            digests=outcome.digests(self._chosen.plan, self._data_digest),
+            digests=result_fields.digests(self._chosen.plan, self._data_digest),
             hardware=self.hardware(),
         )
         training.check_ours()
@@ -197,7 +197,7 @@ class Run(ABC):
         repeats = "deterministic" if self.deterministic else "not deterministic"
         self.say(f"{settings.recipe} on {data}")
         self.say(f"{self.where()}, seed {settings.seed}, {repeats}")
-        for line in outcome.mode_lines(settings, self.mode):
+        for line in result_fields.mode_lines(settings, self.mode):
             self.say(line)
         parts = [f"batch {settings.batch}"]
         if self._devices > 1:

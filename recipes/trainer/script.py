@@ -19,7 +19,7 @@ from recipes import arguments, result, run_folder, script, settings, verdict
 from recipes.result import Result
 from recipes.run_folder import RunFolder, write_json
 from recipes.settings import Profile
-from recipes.trainer import outcome
+from recipes.trainer import result_fields
 from recipes.trainer.profiling import Profiling
 from recipes.trainer.run import FAILED, INTERRUPTED, REFUSED
 from recipes.trainer.world import PlacementError, rank_and_size, speak
@@ -51,7 +51,7 @@ def main(framework: str, words: Sequence[str], wrap: Callable[[Started], Wrapper
         speak(f"script: {error}", first or not error.of_all)
         return FAILED
     if first:
-        for line in outcome.mode_lines(started.chosen.settings, wrapper.mode):
+        for line in result_fields.mode_lines(started.chosen.settings, wrapper.mode):
             print(line, flush=True)
     with wrapper.around():
         if started.chosen.run:
@@ -225,7 +225,7 @@ def _result(
     size: int,
 ) -> Result:
     settings = started.chosen.settings
-    asked = {**outcome.requested(settings), **_UNKNOWN}
+    asked = {**result_fields.requested(settings), **_UNKNOWN}
     return Result(
         run=os.environ.get("LAUNCHER_RUN_ID") or folder.path.resolve().name,
         status="failed" if problem else "done",
@@ -235,7 +235,7 @@ def _result(
         recipe="script",
         mechanism=wrapper.mechanism(),
         requested=asked,
-        effective={**outcome.effective(settings, wrapper.mode, False), **_UNKNOWN},
+        effective={**result_fields.effective(settings, wrapper.mode, False), **_UNKNOWN},
         observed=observed,
         throughput={},
         peak_memory_bytes=wrapper.peak_memory(),
@@ -251,7 +251,7 @@ def _result(
         resumed_from=None,
         profile=wrapper.profile(),
         versions=wrapper.versions(),
-        digests={**outcome.digests(started.chosen.plan, ""), "data": None},
+        digests={**result_fields.digests(started.chosen.plan, ""), "data": None},
         hardware=wrapper.hardware(),
     )
 

@@ -13,11 +13,11 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Protocol
 
-from recipes import collapse, metrics, run_folder, sampling, verdict
+from recipes import divergence, metrics, run_folder, sampling, verdict
 from recipes.metrics import Journal
 from recipes.run_folder import RunFolder
 from recipes.settings import Settings
-from recipes.trainer.lookout import Lookout
+from recipes.trainer.preemption import Lookout
 from recipes.trainer.profiling import Profiler, Profiling
 from recipes.trainer.progress import Progress
 from recipes.trainer.recorder import Device, Executed, Recorder
@@ -79,7 +79,7 @@ class Training:
         device: Device,
         state: State,
         witness: Witness,
-        watch: collapse.Watch,
+        watch: divergence.Watch,
         folder: Path | None,
         samples: int,
         exact: bool,

@@ -12,8 +12,8 @@ from typing import Any, Protocol
 
 from recipes.arguments import Arguments
 from recipes.script import Source
-from recipes.trainer.outcome import Mode
 from recipes.trainer.profiling import Profiling
+from recipes.trainer.result_fields import Mode
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

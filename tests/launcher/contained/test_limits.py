@@ -7,17 +7,17 @@ import subprocess
 from pathlib import Path
 
 from launcher.script import telemetry
-from recipes import allotment
+from recipes import cgroup_limits
 from tests.testbed.facts import Testbed
 
 ROOT = Path(__file__).parents[3]
 LIMIT = 256 * 2**20
 INSIDE = """
 import os, subprocess
-from recipes import allotment
+from recipes import cgroup_limits
 held = bytearray(os.urandom(1)) * (64 * 2**20)
 sampled = subprocess.run(["bash", "/sampler"], stdout=subprocess.PIPE, text=True, check=True).stdout
-print(allotment.cpus(), allotment.memory())
+print(cgroup_limits.cpus(), cgroup_limits.memory())
 print(sampled, end="")
 """
 
@@ -43,4 +43,4 @@ def test_cpus_and_memory_are_those_of_the_container(testbed: Testbed, tmp_path: 
     assert host.known("memory_total") == [256.0]
     (used,) = host.known("memory")
     assert 64 < used < 192  # what this process holds; the machine's own would be gigabytes, or none of it
-    assert allotment.memory() > LIMIT
+    assert cgroup_limits.memory() > LIMIT

@@ -21,8 +21,8 @@ HALF = f"""\
 [ -n "${{SLURMD_NODENAME-}}" ] || exec {sys.executable} "$@"
 exec {sys.executable} -c '
 import runpy, sys
-from recipes.trainer import meeting
-meeting.PATIENCE = 2.0
+from recipes.trainer import rendezvous
+rendezvous.PATIENCE = 2.0
 del sys.argv[:2]
 runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
 ' "$@"

@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 from recipes.tensorflow_ import devices, loop, mnist
-from recipes.trainer import meeting
+from recipes.trainer import rendezvous
 from recipes.trainer.world import PlacementError
 
 
@@ -37,7 +37,7 @@ def config(ports: list[int], index: int) -> str:
     ],
 )
 def test_a_worker_that_never_starts_is_named_after_a_bounded_wait(tmp_path, monkeypatch, capsys, ports, index, said):
-    monkeypatch.setattr(meeting, "PATIENCE", 0.5)
+    monkeypatch.setattr(rendezvous, "PATIENCE", 0.5)
     monkeypatch.setenv("TF_CONFIG", config(ports, index))
     began = time.monotonic()
     assert loop.main("mnist", mnist.train, ["data=digits", "steps=2", f"run={tmp_path / 'run'}"]) == 1

@@ -16,7 +16,7 @@ from recipes import script
 from recipes.settings import Settings
 from recipes.tensorflow_ import graph_rewrite, rewrite
 from recipes.tensorflow_.script import TensorFlowWrapper
-from recipes.trainer import meeting
+from recipes.trainer import rendezvous
 from recipes.trainer import script as shared
 from recipes.typed import plain
 
@@ -354,7 +354,7 @@ for _ in range(3):
 
 
 def test_a_worker_that_never_starts_is_named_before_the_script_would_wait_for_it(run, monkeypatch):
-    monkeypatch.setattr(meeting, "PATIENCE", 0.5)
+    monkeypatch.setattr(rendezvous, "PATIENCE", 0.5)
     with socket.create_server(("127.0.0.1", 0)) as free:
         address = f"127.0.0.1:{free.getsockname()[1]}"
     cluster = {"cluster": {"worker": [address, "127.0.0.1:1"]}, "task": {"type": "worker", "index": 0}}

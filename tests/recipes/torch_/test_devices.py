@@ -8,7 +8,7 @@ import sys
 import pytest
 import torch
 
-from recipes import allotment
+from recipes import cgroup_limits
 from recipes.torch_ import devices
 from recipes.torch_.devices import World
 from recipes.trainer.world import Place, PlacementError, check_places
@@ -120,7 +120,9 @@ def test_generators_go_on_where_they_were_saved():
 
 def test_a_quota_on_cpus_is_what_torch_has_threads_for(monkeypatch: pytest.MonkeyPatch) -> None:
     before = torch.get_num_threads()
-    monkeypatch.setattr(allotment, "threads", lambda variable: before + 3 if variable == "OMP_NUM_THREADS" else None)
+    monkeypatch.setattr(
+        cgroup_limits, "threads", lambda variable: before + 3 if variable == "OMP_NUM_THREADS" else None
+    )
     try:
         devices.join("cpu", None, {})
         assert torch.get_num_threads() == before + 3

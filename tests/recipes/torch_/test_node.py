@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from recipes.torch_.node import meet
-from recipes.trainer import meeting
+from recipes.trainer import rendezvous
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def test_all_nodes_are_told_of_the_first_once_all_are_there(addresses: tuple[str
 def test_a_node_that_never_starts_is_named(
     addresses: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(meeting, "PATIENCE", 0.3)
+    monkeypatch.setattr(rendezvous, "PATIENCE", 0.3)
     with pytest.raises(SystemExit) as ended:
         meet(addresses, 0)
     assert ended.value.code == 1

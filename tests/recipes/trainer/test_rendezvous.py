@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from recipes.trainer import meeting
-from recipes.trainer.meeting import Places, meet
+from recipes.trainer import rendezvous
+from recipes.trainer.rendezvous import Places, meet
 from recipes.trainer.world import Place, PlacementError
 
 
@@ -76,8 +76,8 @@ def test_a_first_worker_that_never_starts_is_named_by_each_of_the_others(start: 
 
 
 def test_waiting_is_said_in_words(start: Start, addresses: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(meeting, "SILENT", 0.2)
-    monkeypatch.setattr(meeting, "EVERY", 0.3)
+    monkeypatch.setattr(rendezvous, "SILENT", 0.2)
+    monkeypatch.setattr(rendezvous, "EVERY", 0.3)
     said: list[str] = []
     started = [start(0, addresses, say=said.append), start(1, addresses)]
     while len(said) < 2:
@@ -154,7 +154,7 @@ def test_a_framework_that_waits_for_one_that_died_is_ended_though_it_lets_nothin
     """As TensorFlow does: in C, with Python's lock held and SIGTERM taken away."""
     waiting = f"""
 import ctypes, signal
-from recipes.trainer.meeting import connecting
+from recipes.trainer.rendezvous import connecting
 signal.signal(signal.SIGTERM, lambda *_: None)
 with connecting(0, 2, "TensorFlow", {seconds}):
     ctypes.PyDLL(None).sleep(2)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from recipes import allotment
+from recipes import cgroup_limits
 
 NO_LIMIT = 9223372036854771712  # as version 1 writes it
 
@@ -53,7 +53,7 @@ def many_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_a_quota_leaves_so_many_cpus(tmp_path: Path, groups: str, files: dict[str, str], expected: int) -> None:
-    assert allotment.cpus(lay(tmp_path, groups, **files)) == expected
+    assert cgroup_limits.cpus(lay(tmp_path, groups, **files)) == expected
 
 
 @pytest.mark.parametrize(
@@ -64,23 +64,23 @@ def test_a_quota_leaves_so_many_cpus(tmp_path: Path, groups: str, files: dict[st
     ],
 )
 def test_the_lowest_limit_on_memory_counts(tmp_path: Path, groups: str, files: dict[str, str], expected: int) -> None:
-    assert allotment.memory(lay(tmp_path, groups, **files)) == expected
+    assert cgroup_limits.memory(lay(tmp_path, groups, **files)) == expected
 
 
 def test_without_a_limit_it_is_the_machines_memory(tmp_path: Path) -> None:
     whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     unlimited = {"sys/fs/cgroup/memory/memory.limit_in_bytes": f"{NO_LIMIT}\n"}
-    assert allotment.memory(lay(tmp_path, "4:memory:/\n", **unlimited)) == whole
-    assert allotment.memory(tmp_path / "no Linux") == whole
+    assert cgroup_limits.memory(lay(tmp_path, "4:memory:/\n", **unlimited)) == whole
+    assert cgroup_limits.memory(tmp_path / "no Linux") == whole
 
 
 def test_a_framework_is_told_threads_only_where_a_quota_leaves_fewer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    monkeypatch.setattr(allotment, "cpus", lambda: 64)
-    assert allotment.threads("OMP_NUM_THREADS") is None
-    monkeypatch.setattr(allotment, "cpus", lambda: 8)
-    assert allotment.threads("OMP_NUM_THREADS") == 8
+    monkeypatch.setattr(cgroup_limits, "cpus", lambda: 64)
+    assert cgroup_limits.threads("OMP_NUM_THREADS") is None
+    monkeypatch.setattr(cgroup_limits, "cpus", lambda: 8)
+    assert cgroup_limits.threads("OMP_NUM_THREADS") == 8
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
-    assert allotment.threads("OMP_NUM_THREADS") is None
+    assert cgroup_limits.threads("OMP_NUM_THREADS") is None

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from recipes.torch_.devices import World
-from recipes.trainer.lookout import SECONDS, Lookout
+from recipes.trainer.preemption import SECONDS, Lookout
 
 ALONE = World(rank=0, size=1, device=torch.device("cpu"))
 

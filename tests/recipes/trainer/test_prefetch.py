@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from recipes.trainer.feed import AHEAD, Feed
+from recipes.trainer.prefetch import AHEAD, Feed
 
 
 def test_batches_come_in_order_and_only_a_few_are_loaded_ahead():

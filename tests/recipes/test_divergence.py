@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recipes.collapse import FLOOR, PATIENCE, Collapsed, Watch
+from recipes.divergence import FLOOR, PATIENCE, Collapsed, Watch
 from recipes.levels import PRESETS, LossScale
 
 DYNAMIC, STATIC, NONE = PRESETS["dynamic"], PRESETS["static"], PRESETS["none"]

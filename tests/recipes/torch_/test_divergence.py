@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from recipes.collapse import PATIENCE
+from recipes.divergence import PATIENCE
 from tests.recipes.torch_.trainers import result, rows, run, steps
 
 
