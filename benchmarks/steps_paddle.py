@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from benchmarks import steps
 from benchmarks.measure import Measured
 from benchmarks.steps import HandStep, Trainer
-from recipes.data import pairs
+from recipes.data import random_regression
 from recipes.simplenet import STEPS_PER_EPOCH
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def _simplenet(run: Run) -> HandStep:
     from recipes.paddle_ import simplenet
 
     hyper = run.settings.train
-    data = pairs.load(run.settings.seed, STEPS_PER_EPOCH * run.settings.batch, hyper.width)
+    data = random_regression.load(run.settings.seed, STEPS_PER_EPOCH * run.settings.batch, hyper.width)
     inputs, labels = paddle.to_tensor(data.inputs), paddle.to_tensor(data.labels)
     net = simplenet.Net(hyper)
     optimizer = paddle.optimizer.SGD(learning_rate=hyper.lr, parameters=net.parameters())

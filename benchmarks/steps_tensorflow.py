@@ -13,7 +13,7 @@ from benchmarks import steps
 from benchmarks.measure import Measured
 from benchmarks.steps import HandStep, Trainer
 from recipes import resnet50 as resnet50_recipe
-from recipes.data import cifar, images, pairs, photographs
+from recipes.data import cifar, imagenet, images, random_regression
 from recipes.efficientnet import ADAM_EPSILON
 from recipes.gan import EPSILON, NOISE, RMSPROP_DECAY
 from recipes.simplenet import STEPS_PER_EPOCH
@@ -147,7 +147,7 @@ def _simplenet(run: Run) -> HandStep:
     from recipes.tensorflow_ import simplenet
 
     hyper = run.settings.train
-    data = pairs.load(run.settings.seed, STEPS_PER_EPOCH * run.settings.batch, hyper.width)
+    data = random_regression.load(run.settings.seed, STEPS_PER_EPOCH * run.settings.batch, hyper.width)
     inputs, labels = tf.constant(data.inputs), tf.constant(data.labels)
     model = _built(run, lambda: simplenet.network(hyper))
 
@@ -165,7 +165,7 @@ def _resnet50(run: Run) -> HandStep:
     from recipes.tensorflow_ import resnet50
 
     hyper, batch = run.settings.train, run.settings.batch
-    pixels, named, _ = photographs.synthetic(run.settings.seed, batch, hyper.image_size, hyper.classes)
+    pixels, named, _ = imagenet.synthetic(run.settings.seed, batch, hyper.image_size, hyper.classes)
     inputs, labels = tf.constant(resnet50.normalized(pixels)), tf.constant(named)
     model = _built(run, lambda: resnet50.network(hyper))
     optimizer = keras.optimizers.SGD(hyper.lr, momentum=hyper.momentum)

@@ -12,7 +12,7 @@ from benchmarks import steps
 from benchmarks.measure import Measured
 from benchmarks.steps import HandStep, Trainer
 from recipes import resnet50 as resnet50_recipe
-from recipes.data import cifar, images, pairs
+from recipes.data import cifar, images, random_regression
 from recipes.efficientnet import ADAM_EPSILON
 from recipes.gan import EPSILON, NOISE, RMSPROP_DECAY
 from recipes.simplenet import STEPS_PER_EPOCH
@@ -139,7 +139,7 @@ def _adadelta(run: Run, weights: list[torch.Tensor]) -> torch.optim.Optimizer:
 
 def _simplenet(run: Run) -> HandStep:
     hyper = run.settings.train
-    data = pairs.load(run.settings.seed, STEPS_PER_EPOCH * run.settings.batch, hyper.width)
+    data = random_regression.load(run.settings.seed, STEPS_PER_EPOCH * run.settings.batch, hyper.width)
     inputs, labels = torch.from_numpy(data.inputs), torch.from_numpy(data.labels)
     net = simplenet_trainer.Net(hyper)
     optimizer = torch.optim.SGD(net.parameters(), lr=hyper.lr)

@@ -15,7 +15,7 @@ from recipes import arguments, levels, sampling
 from recipes.arguments import Arguments
 from recipes.paddle_ import devices
 from recipes.paddle_.devices import PaddleDevice, World
-from recipes.paddle_.precision import Precision, StepOutcome
+from recipes.paddle_.precision.base import Precision, StepOutcome
 from recipes.paddle_.state import Held, State
 from recipes.settings import Settings
 from recipes.trainer import main as trainer

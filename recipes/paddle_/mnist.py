@@ -18,8 +18,8 @@ from recipes.data.images import Images
 from recipes.mnist import MnistSettings
 from recipes.paddle_ import loop
 from recipes.paddle_.loop import Run
-from recipes.paddle_.observe import Witness
-from recipes.paddle_.precision import StepOutcome
+from recipes.paddle_.observe.observer import Witness
+from recipes.paddle_.precision.base import StepOutcome
 from recipes.paddle_.state import Eager
 
 HELD_OUT_BATCH = 1000

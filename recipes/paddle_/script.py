@@ -13,8 +13,8 @@ import paddle
 
 from recipes import levels, script
 from recipes.paddle_ import devices
-from recipes.paddle_.precision import Precision
-from recipes.paddle_.script_witness import ScriptWitness
+from recipes.paddle_.observe.script_observer import ScriptWitness
+from recipes.paddle_.precision.base import Precision
 from recipes.trainer import script as shared
 from recipes.trainer.result_fields import Mode
 from recipes.trainer.wrapper import Started, Wrapper

@@ -12,12 +12,12 @@ import paddle
 from paddle import nn
 from paddle.nn.functional import mse_loss
 
-from recipes.data import pairs
-from recipes.data.pairs import Pairs
+from recipes.data import random_regression
+from recipes.data.random_regression import Pairs
 from recipes.paddle_ import loop, static_graph
 from recipes.paddle_.loop import Run
-from recipes.paddle_.observe import Witness
-from recipes.paddle_.precision import StepOutcome
+from recipes.paddle_.observe.observer import Witness
+from recipes.paddle_.precision.base import StepOutcome
 from recipes.paddle_.state import Eager
 from recipes.simplenet import STEPS_PER_EPOCH, SimplenetSettings
 
@@ -39,7 +39,7 @@ class Net(nn.Layer):
 
 def train(run: Run) -> None:
     settings, hyper = run.settings, run.settings.train
-    data = pairs.load(settings.seed, STEPS_PER_EPOCH * settings.batch, hyper.width)
+    data = random_regression.load(settings.seed, STEPS_PER_EPOCH * settings.batch, hyper.width)
     how = {"loop": by_loop, "model": by_model, "static": by_static_graph}[hyper.api]
     run.fit(
         **how(run, data),

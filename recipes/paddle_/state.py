@@ -17,7 +17,7 @@ import paddle
 from paddle import nn
 
 from recipes.paddle_.devices import World, device_line
-from recipes.paddle_.precision import Precision
+from recipes.paddle_.precision.base import Precision
 from recipes.settings import Settings
 from recipes.trainer import checkpoint
 from recipes.trainer.progress import Progress, refuse_another_job, taken_up, to_dict

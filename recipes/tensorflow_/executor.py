@@ -15,8 +15,8 @@ from recipes import sampling
 from recipes.settings import Settings
 from recipes.tensorflow_ import xla
 from recipes.tensorflow_.devices import World
-from recipes.tensorflow_.observe import Witness
-from recipes.tensorflow_.precision import StepOutcome
+from recipes.tensorflow_.observe.observer import Witness
+from recipes.tensorflow_.precision.base import StepOutcome
 from recipes.trainer.prefetch import Feed
 from recipes.trainer.recorder import Executed
 

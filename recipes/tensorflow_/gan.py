@@ -25,7 +25,7 @@ from recipes.gan import (
 from recipes.tensorflow_ import loop
 from recipes.tensorflow_.loop import Loss, Run
 from recipes.tensorflow_.optimizers import RMSprop
-from recipes.tensorflow_.precision import StepOutcome
+from recipes.tensorflow_.precision.base import StepOutcome
 from recipes.tensorflow_.supervised import channels_last
 
 

@@ -26,9 +26,9 @@ import keras
 import tensorflow as tf
 
 from recipes import levels
-from recipes.tensorflow_ import rewrite
 from recipes.tensorflow_.gpus import capability_of
-from recipes.tensorflow_.keras_loss_scale import ScaledOptimizer
+from recipes.tensorflow_.precision import grappler
+from recipes.tensorflow_.precision.keras_loss_scale import ScaledOptimizer
 from recipes.typed import SettingsError
 
 LossScale = tf.compat.v1.mixed_precision.LossScale
@@ -77,7 +77,7 @@ def enable(optimizer: Any, loss_scale: Literal["dynamic"] | float | LossScale = 
         wrapped = _tensorflows(optimizer, loss_scale)
     for each in (optimizer, wrapped):
         setattr(each, _MARK, True)
-    rewrite.switch_on("float16" if gpu else "bfloat16", {})
+    grappler.switch_on("float16" if gpu else "bfloat16", {})
     return wrapped
 
 
@@ -196,4 +196,4 @@ def _keep_xla_away() -> None:
 def disable() -> None:
     """Leave graphs as they are from here on. An optimizer that `enable` gave goes on scaling."""
     tf.compat.v1.mixed_precision.disable_mixed_precision_graph_rewrite()
-    rewrite.switch_off()
+    grappler.switch_off()

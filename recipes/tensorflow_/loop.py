@@ -40,12 +40,13 @@ import tensorflow as tf
 
 from recipes import arguments
 from recipes.arguments import Arguments
-from recipes.tensorflow_ import devices, hardware, profiling, replicas, xla
+from recipes.tensorflow_ import devices, hardware, profiling, xla
 from recipes.tensorflow_.devices import World
 from recipes.tensorflow_.executor import Load, Loss, Schedule, Step, Steps
 from recipes.tensorflow_.gpus import capability_of
-from recipes.tensorflow_.observe import Witness
-from recipes.tensorflow_.precision import Precision
+from recipes.tensorflow_.observe.observer import Witness
+from recipes.tensorflow_.precision import replicas
+from recipes.tensorflow_.precision.base import Precision
 from recipes.tensorflow_.recorder import TensorFlowDevice
 from recipes.tensorflow_.state import State, Trained
 from recipes.trainer import main as trainer

@@ -11,8 +11,8 @@ import tensorflow as tf
 from keras import layers
 
 from recipes import resnet50
-from recipes.data import photographs
-from recipes.data.photographs import DEVIATION, MEAN, Photographs
+from recipes.data import imagenet
+from recipes.data.imagenet import DEVIATION, MEAN, Photographs
 from recipes.resnet50 import STEPS_PER_EPOCH, Block, Resnet50Settings
 from recipes.tensorflow_ import loop
 from recipes.tensorflow_.loop import Run
@@ -83,7 +83,7 @@ def train(run: Run) -> None:
     common: dict[str, Any] = {"models": [net], "optimizers": [optimizer]}
     if settings.data.name == "synthetic":
         samples = STEPS_PER_EPOCH * settings.batch
-        images, labels, digest = photographs.synthetic(settings.seed, settings.batch, hyper.image_size, hyper.classes)
+        images, labels, digest = imagenet.synthetic(settings.seed, settings.batch, hyper.image_size, hyper.classes)
         each = settings.batch // (settings.accumulate * world.devices)
         ours, truth = run.constant(normalized(images[:each])), run.constant(labels[:each])
         run.fit(
@@ -97,7 +97,7 @@ def train(run: Run) -> None:
         )
         return
 
-    known, unseen = world.rank_zero_first(lambda: photographs.load(settings.data, hyper.image_size, hyper.classes))
+    known, unseen = world.rank_zero_first(lambda: imagenet.load(settings.data, hyper.image_size, hyper.classes))
     measure = make_measure(run, net)
     run.fit(
         **common,

@@ -20,12 +20,13 @@ from tensorflow.python.eager import context
 
 from recipes import levels, script
 from recipes.observation import Guard
-from recipes.tensorflow_ import devices, hardware, profiling, rewrite, xla
+from recipes.tensorflow_ import devices, hardware, profiling, xla
 from recipes.tensorflow_.gpus import capability_of
-from recipes.tensorflow_.hooks import after, naming_kerass_steps
-from recipes.tensorflow_.mixed_precision import KEPT
-from recipes.tensorflow_.observe import NORMS, Witness
-from recipes.tensorflow_.precision import Precision
+from recipes.tensorflow_.observe.hooks import after, naming_kerass_steps
+from recipes.tensorflow_.observe.observer import NORMS, Witness
+from recipes.tensorflow_.precision import grappler
+from recipes.tensorflow_.precision.base import Precision
+from recipes.tensorflow_.precision.mechanisms import KEPT
 from recipes.tensorflow_.recorder import TensorFlowDevice
 from recipes.tensorflow_.script_profiling import ScriptProfiling
 from recipes.trainer import script as shared
@@ -68,13 +69,13 @@ class TensorFlowWrapper(Wrapper):
                 )
             scale = levels.PRESETS["keras"]
         levels.check(settings.amp, scale, "tensorflow")
-        variables = rewrite.own_variables()
+        variables = grappler.own_variables()
         # What the script is held against. It scales no loss: for a scaler's variables TensorFlow takes its devices.
         unscaled = levels.PRESETS["none"]
         self.precision = Precision.of(settings.amp, unscaled, self._kind, tf32=settings.tf32, xla=settings.xla)
         if self.own and settings.amp.level == "o1":
             Precision.of(levels.Amp(level="o0"), levels.LossScale(), self._kind, tf32=settings.tf32)
-            rewrite.set_variables(variables)  # which a script that rewrites by itself may count on
+            grappler.set_variables(variables)  # which a script that rewrites by itself may count on
         rank, size = rank_and_size("tensorflow")
         self.profiling = Profiling(settings.profile, profiling.make(settings.profile, rank), started.chosen.run)
         self.witness = ScriptWitness(self.precision, scaled_by_keras=not self.own and dtype == "float16")

@@ -17,7 +17,7 @@ import keras
 import tensorflow as tf
 from tensorflow.python.eager.polymorphic_function.polymorphic_function import Function
 
-from recipes.tensorflow_.hooks import after
+from recipes.tensorflow_.observe.hooks import after
 from recipes.trainer.profiling import Profiling
 
 

@@ -6,7 +6,7 @@ import keras
 import tensorflow as tf
 from keras import layers
 
-from recipes.data import pairs
+from recipes.data import random_regression
 from recipes.simplenet import STEPS_PER_EPOCH, SimplenetSettings
 from recipes.tensorflow_ import loop
 from recipes.tensorflow_.loop import Run
@@ -21,7 +21,7 @@ def network(settings: SimplenetSettings) -> keras.Model:
 
 def train(run: Run) -> None:
     settings, hyper, precision = run.settings, run.settings.train, run.precision
-    data = pairs.load(settings.seed, STEPS_PER_EPOCH * settings.batch, hyper.width)
+    data = random_regression.load(settings.seed, STEPS_PER_EPOCH * settings.batch, hyper.width)
     inputs, labels = run.constant(data.inputs), run.constant(data.labels)
 
     net = run.build(lambda: network(hyper))

@@ -21,7 +21,7 @@ import tensorflow as tf
 from recipes.settings import Settings
 from recipes.tensorflow_.devices import World
 from recipes.tensorflow_.hardware import device_name
-from recipes.tensorflow_.precision import Precision
+from recipes.tensorflow_.precision.base import Precision
 from recipes.trainer import checkpoint
 from recipes.trainer.progress import Progress, refuse_another_job, taken_up, to_dict
 from recipes.typed import SettingsError, plain

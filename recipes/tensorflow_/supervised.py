@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from recipes.tensorflow_.executor import Step
 from recipes.tensorflow_.loop import Run
-from recipes.tensorflow_.precision import StepOutcome
+from recipes.tensorflow_.precision.base import StepOutcome
 
 HELD_OUT_BATCH = 1000
 

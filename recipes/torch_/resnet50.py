@@ -12,8 +12,8 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from recipes import resnet50
-from recipes.data import photographs
-from recipes.data.photographs import DEVIATION, MEAN, Photographs
+from recipes.data import imagenet
+from recipes.data.imagenet import DEVIATION, MEAN, Photographs
 from recipes.resnet50 import STEPS_PER_EPOCH, Block, Resnet50Settings
 from recipes.torch_ import loop
 from recipes.torch_.loop import Run
@@ -106,7 +106,7 @@ def train(run: Run) -> None:
         )
         return
 
-    known, unseen = world.rank_zero_first(lambda: photographs.load(settings.data, hyper.image_size, hyper.classes))
+    known, unseen = world.rank_zero_first(lambda: imagenet.load(settings.data, hyper.image_size, hyper.classes))
 
     def load(epoch: int, indices: numpy.ndarray) -> list[tuple[torch.Tensor, torch.Tensor]]:
         images, labels = known.augmented(settings.seed, epoch, indices)
@@ -127,7 +127,7 @@ def train(run: Run) -> None:
 def synthetic_batch(run: Run) -> tuple[list[tuple[torch.Tensor, torch.Tensor]], str]:
     """This rank's part of one random batch, micro-batch by micro-batch, in the device's memory; and its digest."""
     settings, hyper, world = run.settings, run.settings.train, run.world
-    images, labels, digest = photographs.synthetic(settings.seed, settings.batch, hyper.image_size, hyper.classes)
+    images, labels, digest = imagenet.synthetic(settings.seed, settings.batch, hyper.image_size, hyper.classes)
     mine = numpy.arange(settings.batch).reshape(settings.accumulate, world.size, -1)[:, world.rank]
     return [
         _on_device(torch.from_numpy(images[each]), torch.from_numpy(labels[each]), world.device) for each in mine

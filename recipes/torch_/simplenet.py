@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.nn.functional import mse_loss
 
-from recipes.data import pairs
+from recipes.data import random_regression
 from recipes.simplenet import STEPS_PER_EPOCH, SimplenetSettings
 from recipes.torch_ import loop
 from recipes.torch_.loop import Run
@@ -27,7 +27,7 @@ class Net(nn.Module):
 
 def train(run: Run) -> None:
     settings, hyper, precision, world = run.settings, run.settings.train, run.precision, run.world
-    data = pairs.load(settings.seed, STEPS_PER_EPOCH * settings.batch, hyper.width)
+    data = random_regression.load(settings.seed, STEPS_PER_EPOCH * settings.batch, hyper.width)
     inputs = torch.from_numpy(data.inputs).to(world.device)
     labels = torch.from_numpy(data.labels).to(world.device)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from recipes.levels import Amp, LossScale
-from recipes.paddle_.precision import MECHANISMS, Precision
+from recipes.paddle_.precision.base import MECHANISMS, Precision
 
 NO_SCALE = LossScale(mode="none")
 

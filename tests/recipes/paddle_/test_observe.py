@@ -13,9 +13,9 @@ from paddle.base import core
 from recipes import verdict
 from recipes.levels import Amp, LossScale
 from recipes.paddle_ import devices
-from recipes.paddle_.observe import Witness
+from recipes.paddle_.observe.observer import Witness
 from recipes.paddle_.precision import Precision
-from recipes.paddle_.precision import stepped as elements
+from recipes.paddle_.precision.base import stepped as elements
 from tests.recipes.paddle_.forced import float32, forced
 
 
@@ -132,8 +132,8 @@ def test_what_the_lists_name_is_seen_of_the_model_and_not_of_the_loop_beside_it(
         "paddle.base.core.get_low_precision_op_list",
         "paddle.base.core.clear_low_precision_op_list",
         "paddle.base.core.get_cublas_switch",
-        "recipes.paddle_.observe.stepped",
-        "recipes.paddle_.observe._work",
+        "recipes.paddle_.observe.observer.stepped",
+        "recipes.paddle_.observe.observer._work",
     ],
 )
 def test_without_a_name_that_the_witness_needs_training_goes_on_and_is_unknown(monkeypatch, name):

@@ -12,7 +12,7 @@ from paddle.base import core
 from recipes import operations
 from recipes.levels import PRESETS, Amp, check
 from recipes.paddle_ import devices
-from recipes.paddle_.precision import AutoCast, Decorated, Precision
+from recipes.paddle_.precision.base import AutoCast, Decorated, Precision
 from recipes.settings import Settings
 from recipes.typed import SettingsError, plain
 from tests.recipes.paddle_.forced import NO_SCALE, float32, forced

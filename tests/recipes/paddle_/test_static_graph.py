@@ -11,7 +11,7 @@ from paddle.base import core
 
 from recipes import verdict
 from recipes.levels import PRESETS
-from recipes.paddle_.precision import Precision, dtype_name
+from recipes.paddle_.precision.base import Precision, dtype_name
 from recipes.paddle_.simplenet import Net
 from recipes.paddle_.static_graph import GraphWitness, StaticGraph
 from recipes.simplenet import SimplenetSettings

@@ -12,7 +12,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # as recipes.tensorflow_ doe
 pytest.importorskip("tensorflow")
 
 import recipes.tensorflow_
-from recipes.tensorflow_ import rewrite
+from recipes.tensorflow_.precision import grappler
 
 assert recipes.tensorflow_
 
@@ -20,9 +20,9 @@ assert recipes.tensorflow_
 @pytest.fixture(autouse=True)
 def graphs_as_they_are():
     """What switches graph rewrites on does so for the process."""
-    before = {name: value for name, value in os.environ.items() if name.startswith(rewrite.PREFIX)}
+    before = {name: value for name, value in os.environ.items() if name.startswith(grappler.PREFIX)}
     yield
-    for name in [each for each in os.environ if each.startswith(rewrite.PREFIX)]:
+    for name in [each for each in os.environ if each.startswith(grappler.PREFIX)]:
         del os.environ[name]
     os.environ.update(before)
-    rewrite.switch_off()
+    grappler.switch_off()

@@ -9,11 +9,11 @@ import tensorflow as tf
 from tensorflow.python.eager import context
 
 from recipes.levels import Amp, LossScale
-from recipes.tensorflow_ import graph_rewrite, keras_loss_scale
-from recipes.tensorflow_.graphs import dtype_of
-from recipes.tensorflow_.observe import Witness
-from recipes.tensorflow_.operations import base
-from recipes.tensorflow_.precision import Precision
+from recipes.tensorflow_ import graph_rewrite
+from recipes.tensorflow_.observe.graphs import dtype_of
+from recipes.tensorflow_.observe.observer import Witness
+from recipes.tensorflow_.observe.products import base
+from recipes.tensorflow_.precision import Precision, keras_loss_scale
 from recipes.typed import SettingsError
 
 tf_keras = pytest.importorskip("tf_keras")

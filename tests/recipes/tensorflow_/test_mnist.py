@@ -203,9 +203,9 @@ def test_a_spec_is_read_and_held_against_the_words(tmp_path, words):
 
 
 def test_a_model_that_is_not_what_was_asked_fails_the_run_and_says_why(tmp_path, words, monkeypatch, capfd):
-    from recipes.tensorflow_ import rewrite
+    from recipes.tensorflow_.precision import grappler
 
-    monkeypatch.setattr(rewrite, "switch_on", lambda *_: rewrite.switch_off())
+    monkeypatch.setattr(grappler, "switch_on", lambda *_: grappler.switch_off())
     assert loop.main("mnist", mnist.train, ["amp=o1", *words, "steps=4", f"run={tmp_path}"]) == 1
     assert "what ran was not amp=o1" in capfd.readouterr().err
     assert result(tmp_path)["status"] == "failed"

@@ -16,8 +16,9 @@ from tensorflow.python.eager import context
 from tensorflow.python.framework import op_callbacks
 
 from recipes.levels import Amp, LossScale
-from recipes.tensorflow_ import hlo, observe, rewrite, shapes, xla
-from recipes.tensorflow_.precision import Precision
+from recipes.tensorflow_ import xla
+from recipes.tensorflow_.observe import hlo, observer, shapes
+from recipes.tensorflow_.precision import Precision, grappler
 from tests.recipes.tensorflow_.witnessed import BACKWARD, BATCH, FORWARD, Training
 from tests.recipes.torch_.trainers import REPOSITORY, environment
 
@@ -101,7 +102,7 @@ def test_a_layer_kept_in_float32_that_only_evaluation_runs_is_a_match_there():
     assert (found["verdict"], "amp.keep_fp32=[two] matched nothing" in found["why"]) == ("unknown", True), found["why"]
     with training.witness.step(3, evaluation=True):
         tf.function(training.model, autograph=False)(tf.constant(training.images))
-    found = observe.observed(training.witness.reports, (1, 3))
+    found = observer.observed(training.witness.reports, (1, 3))
     assert found["verdict"] == "proved", found["why"]
 
 
@@ -113,19 +114,19 @@ def verdict(training: Training, **how) -> str:
 
 def test_a_rewrite_that_is_switched_off_is_contradicted():
     training = Training(Amp(level="o1"))
-    rewrite.switch_off()
+    grappler.switch_off()
     assert verdict(training) == "contradicted"
 
 
 def test_lists_that_tensorflow_drops_are_contradicted(monkeypatch):
     training = Training(Amp(level="o1", deny=("MatMul",)))
-    monkeypatch.delenv(f"{rewrite.PREFIX}_ALLOWLIST_REMOVE")  # on two lists: the pass gives up, with a line in its log
+    monkeypatch.delenv(f"{grappler.PREFIX}_ALLOWLIST_REMOVE")  # on two lists: the pass gives up, with a line in its log
     assert verdict(training) == "contradicted"
 
 
 def test_a_denied_operation_that_runs_in_half_precision_is_contradicted(monkeypatch):
     training = Training(Amp(level="o1", deny=("MatMul",)))
-    for each in rewrite.variables({"deny": ["MatMul"]}):
+    for each in grappler.variables({"deny": ["MatMul"]}):
         monkeypatch.delenv(each)
     found = training.run()
     assert found["verdict"] == "contradicted"
@@ -134,7 +135,7 @@ def test_a_denied_operation_that_runs_in_half_precision_is_contradicted(monkeypa
 
 def test_half_precision_under_o0_is_contradicted():
     training = Training(Amp(level="o0"))
-    rewrite.switch_on("bfloat16", {})
+    grappler.switch_on("bfloat16", {})
     assert verdict(training) == "contradicted"
 
 
@@ -162,7 +163,7 @@ def test_a_layer_with_a_dtype_of_its_own_is_refused_and_forced_past_that_contrad
 
 
 def test_o3_asked_and_o2_run_is_contradicted(monkeypatch):
-    from recipes.tensorflow_.mixed_precision import HalfPolicy
+    from recipes.tensorflow_.precision.mechanisms import HalfPolicy
 
     monkeypatch.setattr(HalfPolicy, "policy", "mixed_bfloat16")
     assert verdict(Training(Amp(level="o3"))) == "contradicted"
@@ -245,14 +246,14 @@ def test_a_graph_that_was_made_before_anyone_watched_is_unknown():
 def test_a_graph_that_is_traced_again_is_looked_at_again():
     training = Training(Amp(level="o1"))
     training.run(steps=1, watched=(1,))
-    rewrite.switch_off()
+    grappler.switch_off()
     training.images, training.labels = training.images[:2], training.labels[:2]
     found = training.run(steps=1, watched=(1,))
     assert found["verdict"] == "contradicted"
 
 
 def test_an_audit_that_disagrees_is_unknown(monkeypatch):
-    from recipes.tensorflow_ import graphs
+    from recipes.tensorflow_.observe import graphs
 
     monkeypatch.setattr(graphs, "_disagreement", lambda graph, partitions: ["1 MatMul in float32 in what was run"])
     assert verdict(Training(Amp(level="o1"))) == "unknown"

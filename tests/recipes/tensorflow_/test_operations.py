@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from recipes import operations as lists
-from recipes.tensorflow_.operations import PRODUCTS, base, flops, may_multiply
+from recipes.tensorflow_.observe.products import PRODUCTS, base, flops, may_multiply
 
 
 @pytest.mark.parametrize(

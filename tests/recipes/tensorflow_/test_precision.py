@@ -14,10 +14,9 @@ from keras import layers
 from tensorflow.python.eager import context
 
 from recipes.levels import PRESETS, Amp, LossScale
-from recipes.tensorflow_ import replicas
-from recipes.tensorflow_.graphs import dtype_of
-from recipes.tensorflow_.operations import base
-from recipes.tensorflow_.precision import Precision
+from recipes.tensorflow_.observe.graphs import dtype_of
+from recipes.tensorflow_.observe.products import base
+from recipes.tensorflow_.precision import Precision, replicas
 from recipes.typed import SettingsError
 from tests.recipes.tensorflow_.witnessed import Training, network
 from tests.recipes.torch_.trainers import REPOSITORY, environment
@@ -429,8 +428,8 @@ import recipes.tensorflow_
 import keras, numpy, tensorflow as tf
 from recipes.levels import Amp, LossScale
 from recipes.tensorflow_ import replicas
-from recipes.tensorflow_.graphs import dtype_of
-from recipes.tensorflow_.operations import base
+from recipes.tensorflow_.observe.graphs import dtype_of
+from recipes.tensorflow_.observe.products import base
 from recipes.tensorflow_.precision import Precision
 
 (cpu,) = tf.config.list_physical_devices("CPU")

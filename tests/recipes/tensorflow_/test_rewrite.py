@@ -11,42 +11,41 @@ from tensorflow.python.framework import meta_graph
 from tensorflow.python.grappler import cluster, tf_optimizer
 
 from recipes.levels import Amp, LossScale
-from recipes.tensorflow_ import rewrite
-from recipes.tensorflow_.graphs import dtype_of
-from recipes.tensorflow_.precision import Precision
+from recipes.tensorflow_.observe.graphs import dtype_of
+from recipes.tensorflow_.precision import Precision, grappler
 
-IGNORE_PERFORMANCE = f"{rewrite.PREFIX}_IGNORE_PERFORMANCE"
+IGNORE_PERFORMANCE = f"{grappler.PREFIX}_IGNORE_PERFORMANCE"
 
 
 def test_an_operation_is_taken_off_three_lists_as_it_is_put_on_the_fourth():
-    found = rewrite.variables({"allow": ["Softmax"], "deny": ["MatMul", "Conv2D"], "infer": ["Relu"]})
+    found = grappler.variables({"allow": ["Softmax"], "deny": ["MatMul", "Conv2D"], "infer": ["Relu"]})
     assert found == {
-        f"{rewrite.PREFIX}_ALLOWLIST_ADD": "Softmax",
-        f"{rewrite.PREFIX}_ALLOWLIST_REMOVE": "MatMul,Conv2D,Relu",
-        f"{rewrite.PREFIX}_DENYLIST_ADD": "MatMul,Conv2D",
-        f"{rewrite.PREFIX}_DENYLIST_REMOVE": "Softmax,Relu",
-        f"{rewrite.PREFIX}_INFERLIST_ADD": "Relu",
-        f"{rewrite.PREFIX}_INFERLIST_REMOVE": "Softmax,MatMul,Conv2D",
-        f"{rewrite.PREFIX}_CLEARLIST_REMOVE": "Softmax,MatMul,Conv2D,Relu",
+        f"{grappler.PREFIX}_ALLOWLIST_ADD": "Softmax",
+        f"{grappler.PREFIX}_ALLOWLIST_REMOVE": "MatMul,Conv2D,Relu",
+        f"{grappler.PREFIX}_DENYLIST_ADD": "MatMul,Conv2D",
+        f"{grappler.PREFIX}_DENYLIST_REMOVE": "Softmax,Relu",
+        f"{grappler.PREFIX}_INFERLIST_ADD": "Relu",
+        f"{grappler.PREFIX}_INFERLIST_REMOVE": "Softmax,MatMul,Conv2D",
+        f"{grappler.PREFIX}_CLEARLIST_REMOVE": "Softmax,MatMul,Conv2D,Relu",
     }
-    assert rewrite.variables({}) == {}
+    assert grappler.variables({}) == {}
 
 
 def test_what_an_image_has_set_is_not_mixed_with_ours():
     """By its name of today or by TensorFlow's former one."""
     theirs = dict.fromkeys(("DENYLIST_ADD", "BLACKLIST_ADD", "GRAYLIST_REMOVE", "CLEARLIST_ADD", "LEVEL"), "2")
-    environ = {**{f"{rewrite.PREFIX}_{name}": value for name, value in theirs.items()}, "HOME": "/root"}
+    environ = {**{f"{grappler.PREFIX}_{name}": value for name, value in theirs.items()}, "HOME": "/root"}
     ours = {"deny": ["MatMul"]}
-    rewrite.switch_on("bfloat16", ours, environ)
-    assert environ == {**rewrite.variables(ours), "HOME": "/root"}
+    grappler.switch_on("bfloat16", ours, environ)
+    assert environ == {**grappler.variables(ours), "HOME": "/root"}
 
 
 def test_the_other_rewrite_is_switched_off_as_one_is_switched_on():
     for dtype, other in (("float16", "bfloat16"), ("bfloat16", "float16")):
-        rewrite.switch_on(dtype, {})
+        grappler.switch_on(dtype, {})
         options = tf.config.optimizer.get_experimental_options()
-        assert options[rewrite.OPTIONS[dtype]] is True
-        assert options[rewrite.OPTIONS[other]] is False
+        assert options[grappler.OPTIONS[dtype]] is True
+        assert options[grappler.OPTIONS[other]] is False
 
 
 @pytest.fixture(scope="module")
@@ -119,7 +118,7 @@ def test_for_a_gpu_all_four_lists_are_followed(training, monkeypatch):
 def test_an_operation_left_on_two_lists_would_leave_the_whole_graph_as_it_is(training, monkeypatch):
     """TensorFlow's own trap: only a line in the log says so."""
     monkeypatch.setenv(IGNORE_PERFORMANCE, "1")
-    monkeypatch.setenv(f"{rewrite.PREFIX}_DENYLIST_ADD", "MatMul")
+    monkeypatch.setenv(f"{grappler.PREFIX}_DENYLIST_ADD", "MatMul")
     found = rewritten(training)
     assert found["MatMul"] == found["Conv2D"] == {"float32"}
 
@@ -128,7 +127,7 @@ def products(amp: Amp) -> Counter[tuple[str, str]]:
     """What a function really ran on this CPU."""
     from tensorflow.python.eager import context
 
-    from recipes.tensorflow_.operations import PRODUCTS, base
+    from recipes.tensorflow_.observe.products import PRODUCTS, base
 
     Precision.of(amp, LossScale(), "cpu")
     context.enable_graph_collection()

@@ -14,7 +14,8 @@ import pytest
 
 from recipes import script
 from recipes.settings import Settings
-from recipes.tensorflow_ import graph_rewrite, rewrite
+from recipes.tensorflow_ import graph_rewrite
+from recipes.tensorflow_.precision import grappler
 from recipes.tensorflow_.script import TensorFlowWrapper
 from recipes.trainer import rendezvous
 from recipes.trainer import script as shared
@@ -317,7 +318,7 @@ def test_the_graph_rewrites_own_function_in_a_script_for_tf_keras_is_observed_to
 
 
 def test_a_script_that_rewrites_by_itself_has_the_variables_it_was_given(run):
-    name = f"{rewrite.PREFIX}_DENYLIST_ADD"
+    name = f"{grappler.PREFIX}_DENYLIST_ADD"
     text = f"import os\nprint(os.environ.get({name!r}))\n"
     _, printed, _ = run(text, "amp=o1", "train.precision=script", environ={name: "Conv2D"})
     assert "Conv2D\n" in printed.out

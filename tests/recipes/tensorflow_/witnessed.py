@@ -12,7 +12,7 @@ import tensorflow as tf
 from keras import layers
 
 from recipes.levels import Amp, LossScale
-from recipes.tensorflow_.observe import Witness, observed
+from recipes.tensorflow_.observe.observer import Witness, observed
 from recipes.tensorflow_.precision import Precision
 
 BATCH = 4

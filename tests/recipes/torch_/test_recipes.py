@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from recipes import recipe as recipes
-from recipes.data import pairs
+from recipes.data import random_regression
 from recipes.efficientnet import EfficientnetSettings
 from recipes.gan import GanSettings
 from recipes.mnist import MnistSettings
@@ -264,10 +264,10 @@ def test_simplenet_is_the_published_construction(tmp_path):
 
 
 def test_simplenets_data_is_uniform_from_zero_to_one():
-    data = pairs.load(0, 64, 256)
+    data = random_regression.load(0, 64, 256)
     assert 0 <= data.inputs.min() < 0.01 and 0.99 < data.labels.max() < 1
     assert data.inputs.mean() == pytest.approx(0.5, abs=0.02)
-    assert data.digest() == pairs.load(0, 64, 256).digest() != pairs.load(1, 64, 256).digest()
+    assert data.digest() == random_regression.load(0, 64, 256).digest() != random_regression.load(1, 64, 256).digest()
 
 
 def test_accumulating_gives_the_same_losses_in_float32(tmp_path):

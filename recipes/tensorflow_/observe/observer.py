@@ -24,12 +24,13 @@ from tensorflow.python.framework import op_callbacks
 
 from recipes import observation, verdict
 from recipes.observation import Guard
-from recipes.tensorflow_ import float32_probe, graphs, hlo, xla
+from recipes.tensorflow_ import xla
 from recipes.tensorflow_.devices import World
-from recipes.tensorflow_.graphs import Reading
-from recipes.tensorflow_.mixed_precision import KEPT, within
-from recipes.tensorflow_.operations import PRODUCTS, base, may_multiply
-from recipes.tensorflow_.precision import Precision
+from recipes.tensorflow_.observe import float32_probe, graphs, hlo
+from recipes.tensorflow_.observe.graphs import Reading
+from recipes.tensorflow_.observe.products import PRODUCTS, base, may_multiply
+from recipes.tensorflow_.precision.base import Precision
+from recipes.tensorflow_.precision.mechanisms import KEPT, within
 
 NORMS = ("BatchNormalization", "LayerNormalization", "GroupNormalization", "RMSNormalization")
 """Keras layers whose parameters belong to a norm."""

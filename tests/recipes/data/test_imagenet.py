@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy
 import pytest
 
-from recipes.data import photographs, tfrecord
-from recipes.data.photographs import _random_box
+from recipes.data import imagenet, tfrecord
+from recipes.data.imagenet import _random_box
 from recipes.settings import Data
 from recipes.typed import SettingsError
 from tests.recipes.data.image_files import encoded, example, write_folders, write_records
@@ -23,7 +23,7 @@ def records(tmp_path_factory, folders):
 
 
 def load(folder, name="imagenet", classes=2, size=32):
-    return photographs.load(Data(name=name, dir=str(folder)), size, classes)
+    return imagenet.load(Data(name=name, dir=str(folder)), size, classes)
 
 
 def test_images_come_in_the_shape_of_their_indices_with_their_labels(folders):

@@ -13,7 +13,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from recipes.tensorflow_.gradients import Gradient
+from recipes.tensorflow_.precision.gradients import Gradient
 
 REDUCES = "_all_reduce_sum_gradients"
 """Keras 3's method that adds gradients up over the replicas; a test holds that it is there."""

@@ -28,16 +28,16 @@ import tensorflow as tf
 
 from recipes import levels, operations
 from recipes.levels import Amp, LossScale
-from recipes.tensorflow_ import replicas
 from recipes.tensorflow_.gpus import capability_of
-from recipes.tensorflow_.gradients import Gradient, added, mapped, merged, values
-from recipes.tensorflow_.loss_scale import LossScaler, LossScalers, NoScale, make_scaler
+from recipes.tensorflow_.precision import replicas
+from recipes.tensorflow_.precision.gradients import Gradient, added, mapped, merged, values
+from recipes.tensorflow_.precision.loss_scale import LossScaler, LossScalers, NoScale, make_scaler
 from recipes.trainer.spec import read_spec
 from recipes.trainer.tf32 import resolve_tf32
 from recipes.typed import SettingsError
 
 if TYPE_CHECKING:
-    from recipes.tensorflow_.observe import Witness
+    from recipes.tensorflow_.observe.observer import Witness
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -256,7 +256,7 @@ class Precision:
 
         To be made before the first step: of a graph that was traced before, nothing can be told.
         """
-        from recipes.tensorflow_.observe import Witness
+        from recipes.tensorflow_.observe.observer import Witness
 
         return Witness(model, self)
 
@@ -293,7 +293,7 @@ def _layers(model: keras.Model) -> Iterator[keras.Layer]:
 def _resolve(
     amp: Amp, scale: LossScale, device: str, tf32: bool | None, xla: bool, environ: Mapping[str, str]
 ) -> Precision:
-    from recipes.tensorflow_.mixed_precision import MECHANISMS  # these are subclasses of what is defined here
+    from recipes.tensorflow_.precision.mechanisms import MECHANISMS  # these are subclasses of what is defined here
 
     levels.check(amp, scale, "tensorflow")
     capability = capability_of(device)

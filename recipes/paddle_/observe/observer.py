@@ -21,7 +21,7 @@ from paddle.base import core
 from recipes import observation
 from recipes.observation import Guard
 from recipes.operations import in_paddle
-from recipes.paddle_.precision import NORMS, Precision, dtype_name, stepped
+from recipes.paddle_.precision.base import NORMS, Precision, dtype_name, stepped
 from recipes.trainer.world import rank_and_size
 
 FLAG = "FLAGS_low_precision_op_list"

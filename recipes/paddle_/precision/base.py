@@ -34,7 +34,7 @@ from recipes import levels
 from recipes.levels import Amp, LossScale
 from recipes.operations import in_paddle, paddle_lists
 from recipes.paddle_ import devices
-from recipes.paddle_.loss_scale import go_on, make_scaler, scaler_arguments, state_of
+from recipes.paddle_.precision.loss_scale import go_on, make_scaler, scaler_arguments, state_of
 from recipes.trainer.spec import read_spec
 from recipes.trainer.tf32 import resolve_tf32
 from recipes.typed import SettingsError

@@ -15,8 +15,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from recipes.tensorflow_ import shapes
-from recipes.tensorflow_.operations import PRODUCTS, base, flops, may_multiply
+from recipes.tensorflow_.observe import shapes
+from recipes.tensorflow_.observe.products import PRODUCTS, base, flops, may_multiply
 
 BACKWARD = re.compile(r"(^|/)(gradient_tape|gradients)/")
 LOOP = re.compile(r"(^|/)while(_\d+)?/body")

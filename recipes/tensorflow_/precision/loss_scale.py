@@ -13,7 +13,7 @@ from typing import Any
 import tensorflow as tf
 
 from recipes.levels import LossScale, check_saved_scale
-from recipes.tensorflow_.gradients import Gradient, mapped
+from recipes.tensorflow_.precision.gradients import Gradient, mapped
 from recipes.typed import SettingsError, plain
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from recipes.tensorflow_.operations import base
+from recipes.tensorflow_.observe.products import base
 
 Shape = tuple[int, ...]
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from recipes.tensorflow_.graphs import BACKWARD, Reading, call, layer_of
-from recipes.tensorflow_.operations import PRODUCTS
+from recipes.tensorflow_.observe.graphs import BACKWARD, Reading, call, layer_of
+from recipes.tensorflow_.observe.products import PRODUCTS
 
 DTYPES = {"f64": "float64", "f32": "float32", "f16": "float16", "bf16": "bfloat16"}
 WIDTHS = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}

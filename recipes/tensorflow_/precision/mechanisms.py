@@ -12,9 +12,9 @@ import tensorflow as tf
 
 from recipes import levels, operations
 from recipes.levels import Amp
-from recipes.tensorflow_ import rewrite
-from recipes.tensorflow_.gradients import Gradient, mapped
-from recipes.tensorflow_.precision import Precision, of_floats
+from recipes.tensorflow_.precision import grappler
+from recipes.tensorflow_.precision.base import Precision, of_floats
+from recipes.tensorflow_.precision.gradients import Gradient, mapped
 from recipes.typed import SettingsError, nearest
 
 KEPT = "kept_in_float32"
@@ -27,7 +27,7 @@ class Float32(Precision):
     @classmethod
     def prepare(cls, amp: Amp, dtype: str) -> None:
         """What has to be set for the whole process."""
-        rewrite.switch_off()
+        grappler.switch_off()
 
 
 class GraphRewrite(Float32):
@@ -43,7 +43,7 @@ class GraphRewrite(Float32):
                     raise SettingsError(
                         f"amp.{key}: TensorFlow {tf.__version__} has no operation {name}{near}", f"amp.{key}"
                     )
-        rewrite.switch_on(dtype, operations.tensorflow_lists(lists))
+        grappler.switch_on(dtype, operations.tensorflow_lists(lists))
 
     def input(self, tensor: Any) -> Any:
         """In float32: a batch is cast when it is here.

@@ -17,8 +17,8 @@ from typing import Any
 import paddle
 from paddle import nn
 
-from recipes.paddle_.observe import Seen, Witness
-from recipes.paddle_.precision import Precision
+from recipes.paddle_.observe.observer import Seen, Witness
+from recipes.paddle_.precision.base import Precision
 
 SPAN = 2
 """Optimizer steps that are watched at a time, so that a GAN's generator and discriminator both are."""

@@ -1,0 +1,1 @@
+"""What a training step in Paddle really ran: layers, kernels, optimizers."""

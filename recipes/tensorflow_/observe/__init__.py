@@ -1,0 +1,1 @@
+"""What a training step in TensorFlow really ran: executed graphs, XLA's programs, shapes and FLOPs."""
