@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from benchmarks.measure import Measured, Timing, by_turns
-from recipes.levels import Amp, LossScale
+from recipes.precision.levels import Amp, LossScale
 from recipes.torch_.precision import Precision
 
 ROUNDS, PAIRS = 12, 6

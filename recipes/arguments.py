@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from recipes import levels, settings
-from recipes.levels import PRESETS
+from recipes import settings
+from recipes.precision import levels
+from recipes.precision.levels import PRESETS
 from recipes.recipe import Recipe, find
 from recipes.settings import Settings
 from recipes.typed import (

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from recipes.levels import LossScale
+from recipes.precision.levels import LossScale
 
 PATIENCE = 20
 """Steps skipped in a row, with the scale at its floor or fixed, or the loss no number, after which it is collapsed."""

@@ -11,8 +11,8 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import get_args
 
-from recipes import levels
-from recipes.levels import LEVELS, Framework
+from recipes.precision import levels
+from recipes.precision.levels import LEVELS, Framework
 
 FRAMEWORKS = get_args(Framework)
 MEANINGS = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from recipes.levels import Amp
+from recipes.precision.levels import Amp
 from recipes.typed import SettingsError
 
 

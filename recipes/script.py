@@ -9,8 +9,8 @@ import ast
 from dataclasses import dataclass
 from typing import Literal
 
-from recipes import levels
-from recipes.levels import Row
+from recipes.precision import levels
+from recipes.precision.levels import Row
 from recipes.recipe import Recipe
 from recipes.settings import Settings
 from recipes.typed import SettingsError, setting

@@ -6,7 +6,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from recipes.levels import Amp, Framework, LossScale
+from recipes.precision.levels import Amp, Framework, LossScale
 from recipes.recipe import Recipe, find
 from recipes.typed import SettingsError, group, nearest, setting, show
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from recipes import operations
 from recipes.paddle_apis import check_api
+from recipes.precision import operations
 from recipes.recipe import DataLayout, Layer, Recipe
 from recipes.typed import SettingsError, above_zero, at_least, setting
 

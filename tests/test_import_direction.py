@@ -91,8 +91,8 @@ def test_a_framework_is_imported_only_in_its_own_folder() -> None:
                 assert home in path.relative_to(ROOT).parts, f"{path} imports {module}"
 
 
-def test_what_lies_directly_in_recipes_loads_with_the_standard_library_only() -> None:
-    for path in sorted((ROOT / "recipes").glob("*.py")):
+def test_recipes_and_their_precision_rules_load_with_the_standard_library_only() -> None:
+    for path in sorted([*(ROOT / "recipes").glob("*.py"), *(ROOT / "recipes" / "precision").glob("*.py")]):
         body = ast.parse(path.read_text(encoding="utf-8")).body
         at_import = [node for node in body if isinstance(node, (ast.Import, ast.ImportFrom))]
         for module in (name for node in at_import for name in _modules(node)):

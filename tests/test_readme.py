@@ -11,8 +11,8 @@ from launcher.config.compose import cells
 from launcher.config.hydra_loader import Composer
 from launcher.config.parse import parse
 from launcher.config.spec import make
-from recipes import levels
-from recipes.levels import LEVELS, LossScale
+from recipes.precision import levels
+from recipes.precision.levels import LEVELS, LossScale
 from recipes.recipe import NAMES, find
 
 ROOT = Path(__file__).parent.parent

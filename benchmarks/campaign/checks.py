@@ -13,7 +13,7 @@ from torch import nn
 
 from benchmarks.campaign.recipes import capture, quietly, step_of
 from benchmarks.campaign.rows import Bench, Row, Task
-from recipes.levels import Amp, LossScale
+from recipes.precision.levels import Amp, LossScale
 from recipes.torch_ import float32_probe, loop, mnist, simplenet
 from recipes.torch_.precision import Precision
 from recipes.torch_.tf32 import switch_tf32

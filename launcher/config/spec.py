@@ -16,8 +16,9 @@ from launcher.config.schema import CLUSTERS, TRAINING_KEYS, Launch, SlurmCluster
 from launcher.errors import UsageError, placed
 from launcher.plan import user_script
 from launcher.runs import address as addresses
-from recipes import levels, settings
-from recipes.levels import PRESETS, LossScale
+from recipes import settings
+from recipes.precision import levels
+from recipes.precision.levels import PRESETS, LossScale
 from recipes.recipe import Recipe, find
 from recipes.settings import Settings
 from recipes.typed import NotText, SettingsError, build, fields_of, nearest, not_a_choice, show

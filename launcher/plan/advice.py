@@ -11,9 +11,9 @@ from collections.abc import Iterator, Sequence
 
 from launcher.config.spec import JobSpec
 from launcher.probe.facts import Gpu
-from recipes import epsilon
+from recipes.precision import adam_epsilon
+from recipes.precision.tf32 import resolve_tf32
 from recipes.recipe import Layer
-from recipes.trainer.tf32 import resolve_tf32
 from recipes.typed import SettingsError
 
 NAMED = 4
@@ -53,7 +53,7 @@ def advice(spec: JobSpec, gpus: Sequence[Gpu], device: str, dtype: str, devices:
     training = spec.training
     said = list(_advice_on_instances(gpus)) if device == "cuda" else []
     epsilons = None if spec.recipe.name == "script" else spec.recipe.epsilons
-    said += filter(None, [epsilon.advice(training.amp, dtype, epsilons)])
+    said += filter(None, [adam_epsilon.advice(training.amp, dtype, epsilons)])
     if device != "cuda" or spec.recipe.name == "script":
         return tuple(said)
     assert training.batch is not None, "recipes other than script have a batch of their own"

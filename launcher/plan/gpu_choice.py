@@ -8,7 +8,7 @@ from launcher.errors import Unavailable
 from launcher.plan import slurm_check
 from launcher.probe import gpu_locks as shared_gpus
 from launcher.probe.facts import Facts, Gpu
-from recipes.levels import Device
+from recipes.precision.levels import Device
 from recipes.typed import SettingsError, show
 
 

@@ -22,11 +22,12 @@ from launcher.probe.facts import Facts, Gpu
 from launcher.runs import address as addresses
 from launcher.runs import shapes
 from launcher.runs.store import ARMS, SECRETS
-from recipes import levels, script, settings
-from recipes.levels import Framework
+from recipes import script, settings
+from recipes.precision import levels
+from recipes.precision.levels import Framework
+from recipes.precision.tf32 import resolve_tf32
 from recipes.recipe import NAMES, find
 from recipes.settings import Settings
-from recipes.trainer.tf32 import resolve_tf32
 from recipes.typed import SettingsError, build, convert, not_a_choice, plain, refuse_control_characters, show
 
 PLACEHOLDER = "RUN_ID"

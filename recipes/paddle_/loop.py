@@ -11,12 +11,13 @@ from typing import Any, NoReturn
 
 import paddle
 
-from recipes import arguments, levels, sampling
+from recipes import arguments, sampling
 from recipes.arguments import Arguments
 from recipes.paddle_ import devices
 from recipes.paddle_.devices import PaddleDevice, World
 from recipes.paddle_.precision.base import Precision, StepOutcome
 from recipes.paddle_.state import Held, State
+from recipes.precision import levels
 from recipes.settings import Settings
 from recipes.trainer import main as trainer
 from recipes.trainer import run as shared

@@ -11,10 +11,11 @@ from collections.abc import Iterator
 
 import paddle
 
-from recipes import levels, script
+from recipes import script
 from recipes.paddle_ import devices
 from recipes.paddle_.observe.script_observer import ScriptWitness
 from recipes.paddle_.precision.base import Precision
+from recipes.precision import levels
 from recipes.trainer import script as shared
 from recipes.trainer.result_fields import Mode
 from recipes.trainer.wrapper import Started, Wrapper

@@ -16,10 +16,10 @@ import paddle
 from paddle import nn, pir_utils
 from paddle.base.layer_helper import LayerHelper
 
-from recipes.observation import Guard
-from recipes.operations import in_paddle
 from recipes.paddle_.observe.observer import Witness
 from recipes.paddle_.precision.base import Precision, StepOutcome, dtype_name
+from recipes.precision.observation import Guard
+from recipes.precision.operations import in_paddle
 
 GUARD = "__use_fp16__"
 """What `fp16_guard` puts into the scope that an operation is named in."""

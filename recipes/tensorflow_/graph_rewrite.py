@@ -25,7 +25,7 @@ from typing import Any, Literal
 import keras
 import tensorflow as tf
 
-from recipes import levels
+from recipes.precision import levels
 from recipes.tensorflow_.gpus import capability_of
 from recipes.tensorflow_.precision import grappler
 from recipes.tensorflow_.precision.keras_loss_scale import ScaledOptimizer

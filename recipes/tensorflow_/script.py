@@ -18,8 +18,9 @@ import keras
 import tensorflow as tf
 from tensorflow.python.eager import context
 
-from recipes import levels, script
-from recipes.observation import Guard
+from recipes import script
+from recipes.precision import levels
+from recipes.precision.observation import Guard
 from recipes.tensorflow_ import devices, hardware, profiling, xla
 from recipes.tensorflow_.gpus import capability_of
 from recipes.tensorflow_.observe.hooks import after, naming_kerass_steps

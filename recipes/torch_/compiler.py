@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 import torch._functorch.config as functorch_config  # torch documents its settings under this name and no other
 
-from recipes.levels import Amp
+from recipes.precision.levels import Amp
 from recipes.typed import SettingsError
 
 TRACES_MODES = "2.6"

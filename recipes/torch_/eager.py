@@ -12,7 +12,7 @@ from torch._ops import HigherOrderOperator
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
-from recipes.observation import Guard
+from recipes.precision.observation import Guard
 from recipes.torch_ import flops
 from recipes.torch_.calls import Call, Record, dtype_name, tensors
 

@@ -15,8 +15,9 @@ import numpy
 import torch
 from torch import nn
 
-from recipes import arguments, levels, sampling
+from recipes import arguments, sampling
 from recipes.arguments import Arguments
+from recipes.precision import levels
 from recipes.torch_ import devices, hardware, profiling
 from recipes.torch_.devices import World
 from recipes.torch_.observe import Witness

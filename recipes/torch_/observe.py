@@ -21,7 +21,7 @@ from typing import Any
 
 from torch import distributed, nn
 
-from recipes import observation, verdict
+from recipes.precision import observation, verdict
 from recipes.torch_ import eager
 from recipes.torch_.calls import dtype_name
 from recipes.torch_.cast import NORMS

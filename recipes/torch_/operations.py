@@ -43,7 +43,7 @@ INSIDE_ATTENTION = frozenset(
 class OperationLists(TorchFunctionMode):
     """Runs operations in `allow` in `dtype` and those in `deny` in float32, with autocast off for just that call.
 
-    `allow` and `deny` are canonical names (`recipes.operations.lists`).
+    `allow` and `deny` are canonical names (`recipes.precision.operations.lists`).
     """
 
     def __init__(self, allow: Sequence[str], deny: Sequence[str], dtype: torch.dtype, device_type: str) -> None:

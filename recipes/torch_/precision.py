@@ -26,14 +26,14 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from recipes import levels, operations
-from recipes.levels import Amp, LossScale
+from recipes.precision import levels, operations
+from recipes.precision.levels import Amp, LossScale
+from recipes.precision.tf32 import resolve_tf32
 from recipes.torch_.compiler import make_compilable
 from recipes.torch_.distributed_guard import refuse_wrapped
 from recipes.torch_.loss_scale import LossScaler, LossScalers, NoScale, make_scaler
 from recipes.torch_.spec import capability_of, device_from, read_spec
 from recipes.torch_.tf32 import switch_tf32
-from recipes.trainer.tf32 import resolve_tf32
 from recipes.typed import SettingsError
 
 if TYPE_CHECKING:

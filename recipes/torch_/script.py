@@ -13,7 +13,8 @@ from collections.abc import Iterator
 
 import torch
 
-from recipes import levels, script
+from recipes import script
+from recipes.precision import levels
 from recipes.torch_ import hardware, profiling
 from recipes.torch_.precision import Precision
 from recipes.torch_.recorder import TorchDevice

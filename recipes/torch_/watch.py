@@ -12,8 +12,8 @@ import torch
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from recipes import verdict
-from recipes.observation import Guard
+from recipes.precision import verdict
+from recipes.precision.observation import Guard
 from recipes.torch_ import audit, compiled, eager, float32_probe, flops
 from recipes.torch_.calls import Call, dtype_name
 from recipes.torch_.flops import Unaccounted
@@ -57,7 +57,7 @@ class Watch:
         stack.enter_context(self.mode)
 
     def report(self, precision: Precision) -> dict[str, Any]:
-        """What was seen, once everything has been left: those fields of `recipes.observation`'s report."""
+        """What was seen, once everything has been left: those fields of `recipes.precision.observation`'s report."""
         listed = (*precision.allow, *precision.deny)
         seen = audit.read(self._profile, listed) if self._profile is not None else audit.Audit()
         calls = self.mode.record.calls

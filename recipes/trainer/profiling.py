@@ -9,8 +9,8 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from recipes.kernels import tensor_core_share
 from recipes.metrics import warm_up
+from recipes.precision.tensor_core_kernels import tensor_core_share
 from recipes.settings import Profile
 from recipes.typed import SettingsError
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from recipes.levels import LossScale
+from recipes.precision.levels import LossScale
 from recipes.settings import Settings
 
 

@@ -15,7 +15,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from recipes import arguments, result, run_folder, script, settings, verdict
+from recipes import arguments, result, run_folder, script, settings
+from recipes.precision import verdict
 from recipes.result import Result
 from recipes.run_folder import RunFolder, write_json
 from recipes.settings import Profile

@@ -13,8 +13,9 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Protocol
 
-from recipes import divergence, metrics, run_folder, sampling, verdict
+from recipes import divergence, metrics, run_folder, sampling
 from recipes.metrics import Journal
+from recipes.precision import verdict
 from recipes.run_folder import RunFolder
 from recipes.settings import Settings
 from recipes.trainer.preemption import Lookout

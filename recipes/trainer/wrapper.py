@@ -76,7 +76,7 @@ class Wrapper(ABC):
             precision.from_env = staticmethod(original)
 
     def reports(self) -> list[dict[str, Any]]:
-        """What was seen on this rank, once the script has ended: reports as `recipes.observation` has them."""
+        """The reports (`recipes.precision.observation`) of this rank, once the script has ended."""
         return self.witness.reports
 
     def mechanism(self) -> str:

@@ -9,7 +9,7 @@ from launcher.config.hydra_loader import Composer
 from launcher.config.parse import parse
 from launcher.config.spec import make
 from launcher.errors import UsageError
-from recipes.levels import PRESETS
+from recipes.precision.levels import PRESETS
 from tests.launcher.hosts import spec_of
 
 

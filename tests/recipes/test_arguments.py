@@ -9,7 +9,7 @@ import pytest
 
 from recipes import arguments, settings
 from recipes.arguments import parse, planned_ranks
-from recipes.levels import PRESETS
+from recipes.precision.levels import PRESETS
 from recipes.typed import SettingsError, plain
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recipes.divergence import FLOOR, PATIENCE, Collapsed, Watch
-from recipes.levels import PRESETS, LossScale
+from recipes.precision.levels import PRESETS, LossScale
 
 DYNAMIC, STATIC, NONE = PRESETS["dynamic"], PRESETS["static"], PRESETS["none"]
 

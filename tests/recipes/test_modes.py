@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from recipes import levels, modes
-from recipes.levels import LEVELS
+from recipes import modes
+from recipes.precision import levels
+from recipes.precision.levels import LEVELS
 from tests import golden
 
 GOLDEN = Path(__file__).parent / "golden"

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from recipes import script
-from recipes.levels import Amp
+from recipes.precision.levels import Amp
 from recipes.script import LINES, NGC_TENSORFLOW1, ScriptSettings, Source
 from recipes.settings import Settings, with_recipe_defaults
 from recipes.typed import SettingsError

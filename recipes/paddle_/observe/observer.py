@@ -1,4 +1,4 @@
-"""What really ran in a training step in Paddle: reports as `recipes.observation` has them.
+"""What really ran in a training step in Paddle: reports as `recipes.precision.observation` has them.
 
 Linear and convolution layers are watched: the dtype of what a layer puts out is the one that its product was computed
 in, and the dtype of the gradient that comes back to it is that of its backward. Paddle's own count of kernels by dtype
@@ -18,10 +18,10 @@ import paddle
 from paddle import nn
 from paddle.base import core
 
-from recipes import observation
-from recipes.observation import Guard
-from recipes.operations import in_paddle
 from recipes.paddle_.precision.base import NORMS, Precision, dtype_name, stepped
+from recipes.precision import observation
+from recipes.precision.observation import Guard
+from recipes.precision.operations import in_paddle
 from recipes.trainer.world import rank_and_size
 
 FLAG = "FLAGS_low_precision_op_list"

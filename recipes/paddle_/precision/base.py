@@ -30,13 +30,13 @@ import paddle
 from paddle import nn
 from paddle.base import core
 
-from recipes import levels
-from recipes.levels import Amp, LossScale
-from recipes.operations import in_paddle, paddle_lists
 from recipes.paddle_ import devices
 from recipes.paddle_.precision.loss_scale import go_on, make_scaler, scaler_arguments, state_of
+from recipes.precision import levels
+from recipes.precision.levels import Amp, LossScale
+from recipes.precision.operations import in_paddle, paddle_lists
+from recipes.precision.tf32 import resolve_tf32
 from recipes.trainer.spec import read_spec
-from recipes.trainer.tf32 import resolve_tf32
 from recipes.typed import SettingsError
 
 # Paddle keeps BatchNorm in float32 by itself, and these only where the half precision is float16.

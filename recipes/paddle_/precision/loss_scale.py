@@ -7,7 +7,7 @@ from typing import Any
 
 import paddle
 
-from recipes.levels import LossScale
+from recipes.precision.levels import LossScale
 
 
 def make_scaler(scale: LossScale) -> Any:

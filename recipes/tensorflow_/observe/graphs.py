@@ -34,7 +34,7 @@ CLUSTER = re.compile(r"_?Xla(Compile|Run|Merge|Launch)")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reading:
-    """What is known of the graphs that a function ran: parts of `recipes.observation`'s report."""
+    """What is known of the graphs that a function ran: parts of `recipes.precision.observation`'s report."""
 
     calls: list[dict[str, Any]] = field(default_factory=list)
     listed: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -161,7 +161,7 @@ def _work(node: Any, known: shapes.Shapes) -> int | None:
 def call(
     operation: str, dtype: str, work: int, *, backward: bool, kept: bool, device: str, compiled: bool = False
 ) -> dict[str, Any]:
-    """One call as `recipes.observation` has it."""
+    """One call as `recipes.precision.observation` has it."""
     return {
         "operation": operation,
         "functions": [operation],

@@ -22,8 +22,8 @@ import keras
 from tensorflow.python.eager import context
 from tensorflow.python.framework import op_callbacks
 
-from recipes import observation, verdict
-from recipes.observation import Guard
+from recipes.precision import observation, verdict
+from recipes.precision.observation import Guard
 from recipes.tensorflow_ import xla
 from recipes.tensorflow_.devices import World
 from recipes.tensorflow_.observe import float32_probe, graphs, hlo

@@ -26,14 +26,14 @@ from typing import TYPE_CHECKING, Any
 import keras
 import tensorflow as tf
 
-from recipes import levels, operations
-from recipes.levels import Amp, LossScale
+from recipes.precision import levels, operations
+from recipes.precision.levels import Amp, LossScale
+from recipes.precision.tf32 import resolve_tf32
 from recipes.tensorflow_.gpus import capability_of
 from recipes.tensorflow_.precision import replicas
 from recipes.tensorflow_.precision.gradients import Gradient, added, mapped, merged, values
 from recipes.tensorflow_.precision.loss_scale import LossScaler, LossScalers, NoScale, make_scaler
 from recipes.trainer.spec import read_spec
-from recipes.trainer.tf32 import resolve_tf32
 from recipes.typed import SettingsError
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ VARIABLES = (
 
 
 def variables(lists: Mapping[str, Sequence[str]]) -> dict[str, str]:
-    """The environment that moves operations to the lists of `recipes.operations.TENSORFLOW_LISTS`."""
+    """The environment that moves operations to the lists of `recipes.precision.operations.TENSORFLOW_LISTS`."""
     found: dict[str, list[str]] = {}
     for target, operations in lists.items():
         for name in LISTS:

@@ -10,8 +10,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from recipes import levels, operations
-from recipes.levels import Amp
+from recipes.precision import levels, operations
+from recipes.precision.levels import Amp
 from recipes.tensorflow_.precision import grappler
 from recipes.tensorflow_.precision.base import Precision, of_floats
 from recipes.tensorflow_.precision.gradients import Gradient, mapped

@@ -41,8 +41,9 @@ def test_the_words_reach_the_trainer_there_and_the_snapshot_is_the_code_from_her
     plan = store.read_if_whole(far.folder(run) / "plan.json")
     assert plan["words"] == ["amp=o1", "batch=64", "steps=1"]
     code = far.root / ".code" / plan["code"]
-    here = Path(__file__).parents[3] / "recipes"
-    assert (code / "recipes/levels.py").read_bytes() == (here / "levels.py").read_bytes()
+    here = Path(__file__).parents[3]
+    levels = "recipes/precision/levels.py"
+    assert (code / levels).read_bytes() == (here / levels).read_bytes()
     assert store.read_if_whole(far.folder(run) / "provenance.json")["code"]["digest"] == plan["code"]
 
 
@@ -129,14 +130,14 @@ def test_a_second_submission_of_an_unchanged_tree_sends_no_file_and_of_a_changed
     def changed(*specs):
         files = dict(collect(*specs))
         copy = far.there / "levels.py"
-        copy.write_bytes(files["recipes/levels.py"].read_bytes() + b"\n# edited\n")
-        return {**files, "recipes/levels.py": copy}
+        copy.write_bytes(files["recipes/precision/levels.py"].read_bytes() + b"\n# edited\n")
+        return {**files, "recipes/precision/levels.py": copy}
 
     monkeypatch.setattr(verb, "code_files", changed)
     monkeypatch.setattr("launcher.probe.host.code_files", changed)
     far.submit("steps=1")
     assert len(sent[0]) > 20
-    assert sent[1:] == [[], ["recipes/levels.py"]]
+    assert sent[1:] == [[], ["recipes/precision/levels.py"]]
 
 
 def test_the_plan_is_what_would_be_submitted_and_is_replayed_without_a_host(far, tmp_path, monkeypatch):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from recipes.levels import Amp, LossScale
 from recipes.paddle_.precision.base import MECHANISMS, Precision
+from recipes.precision.levels import Amp, LossScale
 
 NO_SCALE = LossScale(mode="none")
 

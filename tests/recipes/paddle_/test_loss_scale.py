@@ -13,8 +13,8 @@ import pytest
 from paddle import nn
 from paddle.amp import grad_scaler
 
-from recipes.levels import PRESETS, Amp, LossScale
 from recipes.paddle_.precision.base import AutoCast
+from recipes.precision.levels import PRESETS, Amp, LossScale
 from tests.recipes.loss_scale_rules import PaddleRule
 from tests.recipes.paddle_.forced import NO_SCALE, forced
 

@@ -10,12 +10,12 @@ import pytest
 from paddle import nn
 from paddle.base import core
 
-from recipes import verdict
-from recipes.levels import Amp, LossScale
 from recipes.paddle_ import devices
 from recipes.paddle_.observe.observer import Witness
 from recipes.paddle_.precision import Precision
 from recipes.paddle_.precision.base import stepped as elements
+from recipes.precision import verdict
+from recipes.precision.levels import Amp, LossScale
 from tests.recipes.paddle_.forced import float32, forced
 
 

@@ -9,10 +9,10 @@ import pytest
 from paddle import nn
 from paddle.base import core
 
-from recipes import operations
-from recipes.levels import PRESETS, Amp, check
 from recipes.paddle_ import devices
 from recipes.paddle_.precision.base import AutoCast, Decorated, Precision
+from recipes.precision import operations
+from recipes.precision.levels import PRESETS, Amp, check
 from recipes.settings import Settings
 from recipes.typed import SettingsError, plain
 from tests.recipes.paddle_.forced import NO_SCALE, float32, forced

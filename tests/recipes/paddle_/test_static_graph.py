@@ -9,11 +9,11 @@ import paddle
 import pytest
 from paddle.base import core
 
-from recipes import verdict
-from recipes.levels import PRESETS
 from recipes.paddle_.precision.base import Precision, dtype_name
 from recipes.paddle_.simplenet import Net
 from recipes.paddle_.static_graph import GraphWitness, StaticGraph
+from recipes.precision import verdict
+from recipes.precision.levels import PRESETS
 from recipes.simplenet import SimplenetSettings
 from tests.recipes.loss_scale_rules import PaddleRule
 from tests.recipes.paddle_.forced import NO_SCALE, forced

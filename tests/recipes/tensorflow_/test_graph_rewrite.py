@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 from tensorflow.python.eager import context
 
-from recipes.levels import Amp, LossScale
+from recipes.precision.levels import Amp, LossScale
 from recipes.tensorflow_ import graph_rewrite
 from recipes.tensorflow_.observe.graphs import dtype_of
 from recipes.tensorflow_.observe.observer import Witness

@@ -10,7 +10,7 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recipes.levels import PRESETS, LossScale
+from recipes.precision.levels import PRESETS, LossScale
 from recipes.tensorflow_.precision.loss_scale import LossScaler, NoScale, StaticLossScaler, make_scaler
 from recipes.typed import SettingsError
 from tests.recipes.loss_scale_rules import PaddleRule, TorchRule

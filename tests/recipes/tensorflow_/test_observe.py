@@ -15,7 +15,7 @@ from keras import layers
 from tensorflow.python.eager import context
 from tensorflow.python.framework import op_callbacks
 
-from recipes.levels import Amp, LossScale
+from recipes.precision.levels import Amp, LossScale
 from recipes.tensorflow_ import xla
 from recipes.tensorflow_.observe import hlo, observer, shapes
 from recipes.tensorflow_.precision import Precision, grappler
@@ -347,7 +347,7 @@ import json, os, sys
 os.environ["TF_XLA_FLAGS"] = "--tf_xla_auto_jit=2 --tf_xla_cpu_global_jit"
 import recipes.tensorflow_
 import tensorflow as tf
-from recipes.levels import Amp
+from recipes.precision.levels import Amp
 from recipes.tensorflow_ import xla
 xla.watch(True)
 tf.config.optimizer.set_jit("autoclustering")

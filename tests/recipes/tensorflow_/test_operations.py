@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import tensorflow as tf
 
-from recipes import operations as lists
+from recipes.precision import operations as lists
 from recipes.tensorflow_.observe.products import PRODUCTS, base, flops, may_multiply
 
 

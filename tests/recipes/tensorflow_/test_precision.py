@@ -13,7 +13,7 @@ import tensorflow as tf
 from keras import layers
 from tensorflow.python.eager import context
 
-from recipes.levels import PRESETS, Amp, LossScale
+from recipes.precision.levels import PRESETS, Amp, LossScale
 from recipes.tensorflow_.observe.graphs import dtype_of
 from recipes.tensorflow_.observe.products import base
 from recipes.tensorflow_.precision import Precision, replicas
@@ -426,7 +426,7 @@ REPLICAS = """
 import json, sys
 import recipes.tensorflow_
 import keras, numpy, tensorflow as tf
-from recipes.levels import Amp, LossScale
+from recipes.precision.levels import Amp, LossScale
 from recipes.tensorflow_ import replicas
 from recipes.tensorflow_.observe.graphs import dtype_of
 from recipes.tensorflow_.observe.products import base

@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
-from recipes.kernels import tensor_core_share
+from recipes.precision.tensor_core_kernels import tensor_core_share
 from recipes.tensorflow_.loop import main
 from recipes.tensorflow_.profiling import FrameworkProfiler, _kernels
 from recipes.tensorflow_.script import TensorFlowWrapper

@@ -10,7 +10,7 @@ from tensorflow.core.protobuf import config_pb2, device_properties_pb2
 from tensorflow.python.framework import meta_graph
 from tensorflow.python.grappler import cluster, tf_optimizer
 
-from recipes.levels import Amp, LossScale
+from recipes.precision.levels import Amp, LossScale
 from recipes.tensorflow_.observe.graphs import dtype_of
 from recipes.tensorflow_.precision import Precision, grappler
 

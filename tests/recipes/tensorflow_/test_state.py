@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 from keras import layers
 
-from recipes.levels import Amp, LossScale
+from recipes.precision.levels import Amp, LossScale
 from recipes.settings import Settings
 from recipes.tensorflow_ import devices
 from recipes.tensorflow_.precision import Precision

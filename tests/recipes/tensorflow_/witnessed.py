@@ -11,7 +11,7 @@ import numpy
 import tensorflow as tf
 from keras import layers
 
-from recipes.levels import Amp, LossScale
+from recipes.precision.levels import Amp, LossScale
 from recipes.tensorflow_.observe.observer import Witness, observed
 from recipes.tensorflow_.precision import Precision
 

@@ -10,7 +10,7 @@ import torch._functorch.config
 from torch import nn
 from torch.nn import functional
 
-from recipes.levels import Amp, LossScale
+from recipes.precision.levels import Amp, LossScale
 from recipes.torch_.compiler import make_compilable
 from recipes.torch_.operations import OperationLists
 from recipes.torch_.precision import Precision

@@ -17,8 +17,8 @@ from torch.nn.functional import cross_entropy
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from recipes.gan import GanSettings
-from recipes.levels import Amp, LossScale
 from recipes.mnist import MnistSettings
+from recipes.precision.levels import Amp, LossScale
 from recipes.resnet50 import Resnet50Settings
 from recipes.simplenet import SimplenetSettings
 from recipes.torch_ import gan, mnist, resnet50, simplenet

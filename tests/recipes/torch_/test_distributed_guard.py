@@ -11,7 +11,7 @@ from torch import distributed, nn
 from torch.multiprocessing import get_context
 from torch.nn.parallel import DistributedDataParallel
 
-from recipes.levels import Amp, LossScale
+from recipes.precision.levels import Amp, LossScale
 from recipes.torch_.precision import Precision
 
 RANKS = 2

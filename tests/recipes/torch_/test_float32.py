@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from recipes.levels import Amp, LossScale
+from recipes.precision.levels import Amp, LossScale
 from recipes.torch_.cast import matching
 from recipes.torch_.float32 import Float32Forward, compute_in_float32
 from recipes.torch_.precision import Precision

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+from recipes.precision.verdict import EXACT_SWITCHES
 from recipes.torch_ import float32_probe
-from recipes.verdict import EXACT_SWITCHES
 
 CPU = torch.device("cpu")
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from recipes.levels import PRESETS, Amp, LossScale
+from recipes.precision.levels import PRESETS, Amp, LossScale
 from recipes.torch_.loss_scale import LossScaler, NoScale, StaticLossScaler, make_scaler
 from recipes.torch_.precision import Precision
 from recipes.typed import SettingsError

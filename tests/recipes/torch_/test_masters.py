@@ -12,7 +12,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.functional import mse_loss
 
-from recipes.levels import Amp, LossScale
+from recipes.precision.levels import Amp, LossScale
 from recipes.torch_.masters import LARGE, Masters
 from recipes.torch_.precision import Precision
 

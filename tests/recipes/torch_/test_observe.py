@@ -13,7 +13,7 @@ from torch.nn import functional
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 from torch.utils.checkpoint import checkpoint
 
-from recipes.levels import Amp, LossScale
+from recipes.precision.levels import Amp, LossScale
 from recipes.torch_ import compiled, eager
 from recipes.torch_.observe import choose_steps, gather, observed
 from tests.recipes.torch_.witnessed import (

@@ -14,7 +14,7 @@ from torch._dynamo.utils import counters
 from torch.nn import functional
 from torch.nn.attention.flex_attention import flex_attention
 
-from recipes.levels import Amp
+from recipes.precision.levels import Amp
 from recipes.torch_ import compiled
 from recipes.torch_.observe import observed
 from tests.recipes.torch_.witnessed import BATCH, Cnn, Dense, Training, Transformer, name

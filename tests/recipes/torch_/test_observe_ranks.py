@@ -16,7 +16,7 @@ from torch import distributed
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
-from recipes.levels import Amp
+from recipes.precision.levels import Amp
 from recipes.torch_.observe import Witness, gather, observed
 from tests.recipes.torch_.witnessed import Dense, Training
 

@@ -8,8 +8,8 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional
 
-from recipes import operations
-from recipes.levels import Amp, LossScale
+from recipes.precision import operations
+from recipes.precision.levels import Amp, LossScale
 from recipes.torch_.operations import OTHER_SPELLINGS, OperationLists, refuse_unreachable
 from recipes.torch_.precision import Precision
 from recipes.typed import SettingsError

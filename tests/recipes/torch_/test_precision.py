@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy, mse_loss
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from recipes.levels import LEVELS, PRESETS, Amp, LossScale
+from recipes.precision.levels import LEVELS, PRESETS, Amp, LossScale
 from recipes.torch_.precision import Precision
 from recipes.typed import SettingsError
 

@@ -10,7 +10,7 @@ import sys
 import pytest
 import torch
 
-from recipes.levels import Amp, LossScale
+from recipes.precision.levels import Amp, LossScale
 from recipes.settings import Settings
 from recipes.torch_.precision import Precision
 from recipes.torch_.spec import capability_of, device_from

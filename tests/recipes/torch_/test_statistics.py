@@ -14,7 +14,7 @@ import torch
 from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from recipes.levels import Amp, LossScale
+from recipes.precision.levels import Amp, LossScale
 from recipes.torch_.devices import World
 from recipes.torch_.precision import Precision
 from recipes.torch_.statistics import running

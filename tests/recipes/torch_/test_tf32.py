@@ -8,10 +8,10 @@ import warnings
 import pytest
 import torch
 
-from recipes.levels import Amp, LossScale
+from recipes.precision.levels import Amp, LossScale
+from recipes.precision.tf32 import resolve_tf32
 from recipes.torch_.precision import Precision
 from recipes.torch_.tf32 import has_new_switches, switch_tf32
-from recipes.trainer.tf32 import resolve_tf32
 from recipes.typed import SettingsError
 
 NEW = pytest.mark.skipif(not has_new_switches(), reason="this torch has only the old switches")

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from recipes.levels import Amp, LossScale
+from recipes.precision.levels import Amp, LossScale
 from recipes.torch_.observe import Witness, gather, observed
 from recipes.torch_.precision import Precision
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from recipes import operations
+from recipes.precision import operations
 from recipes.typed import SettingsError, plain, setting, show
 
 Level = Literal["o0", "o1", "o2", "o3"]

@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from recipes.levels import LEVELS, PRESETS, Amp, LossScale, check, mechanism, resolve_dtype, resolve_scale
+from recipes.precision.levels import LEVELS, PRESETS, Amp, LossScale, check, mechanism, resolve_dtype, resolve_scale
 from recipes.typed import SettingsError
 
 GPU = (8, 0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from recipes.operations import PADDLE, TORCH, canonical, lists, tensorflow_gradients, tensorflow_lists
+from recipes.precision.operations import PADDLE, TORCH, canonical, lists, tensorflow_gradients, tensorflow_lists
 from recipes.typed import SettingsError
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from recipes import epsilon
 from recipes.gan import RECIPE
-from recipes.levels import Amp
+from recipes.precision import adam_epsilon
+from recipes.precision.levels import Amp
 
 ADAM = {"Adam": 1e-8}
 
@@ -22,7 +22,7 @@ ADAM = {"Adam": 1e-8}
     ],
 )
 def test_an_epsilon_is_told_of_where_squares_are_kept_in_float16(amp, dtype, epsilons, told):
-    assert told in epsilon.advice(amp, dtype, epsilons)
+    assert told in adam_epsilon.advice(amp, dtype, epsilons)
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,7 @@ def test_an_epsilon_is_told_of_where_squares_are_kept_in_float16(amp, dtype, eps
     ],
 )
 def test_nothing_is_said_where_squares_are_held_or_nothing_divides_by_them(amp, dtype, epsilons):
-    assert epsilon.advice(amp, dtype, epsilons) == ""
+    assert adam_epsilon.advice(amp, dtype, epsilons) == ""
 
 
 @pytest.mark.parametrize(("dtype", "lost"), [("float16", True), ("bfloat16", False)])

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from recipes import verdict
+from recipes.precision import verdict
 
 RULE: dict[str, Any] = {
     "level": "o1",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from recipes.kernels import tensor_core_share, uses_tensor_cores
+from recipes.precision.tensor_core_kernels import tensor_core_share, uses_tensor_cores
 
 TENSOR = [
     "ampere_sgemm_tf32f32_128x64_nn",

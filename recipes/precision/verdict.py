@@ -1,6 +1,6 @@
 """Whether what ran is the precision that was asked for: `proved`, `contradicted` or `unknown`, and why.
 
-Judged are the reports of the observed steps of each rank, as `recipes.observation` has them. Standard library only.
+Judged are the reports (`recipes.precision.observation`) of the observed steps of each rank.
 """
 
 from __future__ import annotations

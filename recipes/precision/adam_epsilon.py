@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from recipes.levels import Amp
+from recipes.precision.levels import Amp
 
 SMALLEST_NORMAL = 2.0**-14
 """Of float16, 6.1e-05: what is below it has fewer digits, down to 6e-08 (IEEE 754, binary16)."""

@@ -28,8 +28,8 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from recipes.levels import Amp
-from recipes.operations import PADDLE
+from recipes.precision.levels import Amp
+from recipes.precision.operations import PADDLE
 
 
 class Guard:

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from recipes import observation, verdict
-from recipes.levels import Amp
+from recipes.precision import observation, verdict
+from recipes.precision.levels import Amp
 
 
 def head(amp: Amp | None = None, **other: Any) -> dict[str, Any]:
