@@ -1,6 +1,6 @@
 """One rule for the job's variables here, on Slurm and in containers: a real job says what it finds.
 
-Over SSH, and in podman, `tests/launcher/remote/test_containers.py` holds it.
+Over SSH, and in podman, `tests/launcher/ssh/test_containers.py` holds it.
 """
 
 from __future__ import annotations

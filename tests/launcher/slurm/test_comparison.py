@@ -12,8 +12,8 @@ from launcher.compare.comparison import Compare
 from launcher.plan.resolve import Plan
 from launcher.probe.slurm_commands import call
 from launcher.runs import store
+from tests.launcher.compare.test_comparison import TRAINER
 from tests.launcher.slurm.bench import Bench, ended, job_of, until
-from tests.launcher.test_comparison import TRAINER
 
 # Before it ends its block it writes down where it ran; one arm waits in its first attempt until it is asked to stop.
 SEEN = """

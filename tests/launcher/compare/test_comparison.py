@@ -1,0 +1,419 @@
+"""Comparisons as values, and their script under the real bash with a stand-in for the trainer's Python."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from containers.description import User
+from containers.runtime import Runtime
+from launcher.commands.resume import changes
+from launcher.compare import comparison
+from launcher.compare.comparison import Compare
+from launcher.config.compose import by_level, cells
+from launcher.config.hydra_loader import Composer
+from launcher.config.parse import parse
+from launcher.config.spec import JobSpec, make
+from launcher.errors import UsageError
+from launcher.executors import execute
+from launcher.plan import resolve as plan_resolve
+from launcher.plan.container import ContainerPlan
+from launcher.plan.resolve import Plan, resolve
+from launcher.probe.host import probe_each
+from launcher.runs import arms, store
+from launcher.runs.states import State
+from launcher.runs.store import Run
+from launcher.script import render
+from recipes.metrics import warm_up
+from recipes.trainer.training import choose_steps
+from tests.golden import check
+from tests.launcher.hosts import LAPTOP, TWO_A100
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+
+CONTAINED = ContainerPlan(
+    runtime=Runtime(kind="apptainer", version=(1, 4, 5)), image="x.sif", asked="x", user=User(uid=1, gid=1, name="mei")
+)
+
+# Ends each block as a trainer does: after the steps of a block it stops, saved, and after the last one it is done.
+TRAINER = """
+import pathlib
+folder = pathlib.Path(sys.argv[-1].removeprefix("run="))
+attempt = os.environ["LAUNCHER_ATTEMPT"]
+plan = json.load(open(folder / "plan.json"))
+(folder / "seen").open("a").write(f"{attempt} {os.environ.get('WHAT')}\\n")
+AT_FIRST
+every, total = plan["settings"]["checkpoint"]["stop_every"], plan["settings"]["steps"]
+done = len([each for each in (folder / "attempts").iterdir() if (each / "stopped.json").exists()])
+if (done + 1) * every < total:
+    (folder / "attempts" / attempt / "stopped.json").write_text("{}")
+    sys.exit(85)
+"""
+
+
+def specs(*words: str) -> list[JobSpec]:
+    return [make(cell) for cell in by_level(cells(Composer(), [parse(word) for word in words]))]
+
+
+def whole(*words: str, how: Compare | None = None, facts=LAPTOP) -> Plan:
+    found = specs(*words)
+    comparison.check(found)
+    how = how or Compare()
+    return comparison.make([resolve(comparison.settled(spec, how), facts) for spec in found], how)
+
+
+def lay(tmp_path: Path, program: Path, *words: str, first: str = "", rounds: int = 2) -> Path:
+    """A prepared comparison whose arms are run by the stand-in. `first` is done first of all in each block.
+
+    What writes its result down is the real thing.
+    """
+    facts = dataclasses.replace(LAPTOP, run_root=str(tmp_path / "runs"), python=str(program))
+    made = whole(*words, how=Compare(rounds=rounds, steps=5, cool_down=0), facts=facts)
+    (tmp_path / "runs" / ".code" / made.code).mkdir(parents=True, exist_ok=True)
+    behaviour = TRAINER.replace("AT_FIRST", first)
+    ready = tuple(
+        dataclasses.replace(arm, env={**arm.env, "DUMP": str(tmp_path / "dump"), "BEHAVIOUR": behaviour})
+        for arm in made.arms
+    )
+    return execute.prepare(dataclasses.replace(made, arms=ready, python=sys.executable))
+
+
+def run(folder: Path) -> int:
+    argv = ["bash", str(folder / "run.sh")]
+    return subprocess.run(argv, env=execute.environment(), timeout=60, start_new_session=True).returncode
+
+
+def blocks(folder: Path) -> list[str]:
+    return (folder / "blocks").read_text().splitlines()
+
+
+def result(folder: Path) -> dict:
+    return json.loads((folder / "result.json").read_text())
+
+
+def test_rounds_go_there_and_back_and_have_each_arm_once():
+    assert comparison.order(["A", "B", "C"], 3) == ["A", "B", "C", "C", "B", "A", "A", "B", "C"]
+
+
+def test_keys_of_the_comparison_are_taken_out_of_the_words():
+    how, rest = comparison.take_apart(["amp=o0,o1", "compare.rounds=7", "+compare.tolerance=0.1", "batch=8"])
+    assert (how, rest) == (Compare(rounds=7, tolerance=0.1), ["amp=o0,o1", "batch=8"])
+
+
+@pytest.mark.parametrize(
+    ("word", "complaint"),
+    [
+        ("compare.round=7", "unknown key compare.round; did you mean compare.rounds?"),
+        ("compare.rounds=many", "compare.rounds=many should be a whole number"),
+        ("compare.rounds=0", "compare.rounds=0 must be at least 1"),
+        ("compare.steps=3", "compare.steps=3 must be at least 4"),
+        ("compare.rounds=1001", "compare.rounds=1001 must be at most 1000"),
+        ("compare.cool_down=-1", "compare.cool_down=-1 must be at least 0"),
+        ("compare.tolerance=-0.1", "compare.tolerance=-0.1 must be at least 0"),
+    ],
+)
+def test_wrong_keys_of_the_comparison_are_refused(word, complaint):
+    with pytest.raises(UsageError, match=complaint.replace("?", r"\?")):
+        comparison.take_apart([word])
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["amp=o1"], "compare needs arms to compare"),
+        (
+            ["recipe=script", "script=x.py", "amp=o0,o1"],
+            r"recipe=script: a script decides by itself .* run its modes as",
+        ),
+        (["seed=1,2"], r"seed can't differ between the arms .*\(1 and 2\): arms begin with the same weights"),
+        (["data=digits,synthetic"], r"data can't differ between the arms .*\(digits and synthetic\): arms are trained"),
+        (
+            ["cluster=slurm", "cluster.cpus=1,2"],
+            r"cluster\.cpus can't differ between the arms .*\(1 and 2\): arms run one",
+        ),
+        (["cluster=slurm,local"], r"^cluster can't differ between the arms .*\(slurm and local\): arms run one"),
+        (
+            ["run_root=choice(/a,/b)"],
+            r"run_root can't differ between the arms .*\(/a and /b\): a comparison is one run",
+        ),
+        (["wait=true,false"], r"wait can't differ between the arms .*\(true and false\): a comparison is one run"),
+        (["gpus=0,1"], "gpus can't differ between the arms .*: arms run one after another in the same place"),
+    ],
+)
+def test_arms_that_cannot_be_compared_are_refused(words, complaint):
+    with pytest.raises(UsageError, match=complaint):
+        comparison.check(specs(*words))
+
+
+@pytest.mark.parametrize(
+    ("word", "complaint"),
+    [
+        ("amp=o1", r"list several values, as amp=o0,o1,o2 \(the first is the control\)$"),
+        ("env.A=a,b", r"env\.A=a,b is one text, env\.A=choice\(\.\.\.\) lists several$"),
+    ],
+)
+def test_words_that_list_no_arms_are_told_how_to(word, complaint):
+    with pytest.raises(UsageError, match=complaint):
+        comparison.check_listed([parse(word)])
+    comparison.check_listed([parse(word), parse("batch=8,16")])
+
+
+@pytest.mark.parametrize("word", ["steps=10", "epochs=2", "checkpoint.every=5"])
+def test_what_a_comparison_decides_itself_is_refused(word):
+    with pytest.raises(UsageError, match=f"{word}: a comparison measures compare.rounds blocks of compare.steps steps"):
+        comparison.check_words([parse(word)])
+
+
+@pytest.mark.parametrize(
+    ("words", "dropped"),
+    [
+        (("amp=o0,o1,o2", "amp.dtype=float16"), "amp.dtype=float16"),
+        (("amp=o0,o2", "loss_scale=dynamic", "amp.dtype=float16"), "loss_scale=dynamic amp.dtype=float16"),
+        (("amp=o0,o2", "loss_scale.init=8", "loss_scale=static", "amp.dtype=float16"), "loss_scale.init=8"),
+        (("amp=o0,o1", "amp.deny=[linear]", "amp.keep_fp32=[head]"), "amp.deny=[linear] amp.keep_fp32=[head]"),
+    ],
+)
+def test_what_cannot_apply_to_o0_does_not_and_that_is_said(words, dropped):
+    found = whole(*words)
+    control, *others = found.arms
+    assert (control.settings["amp"]["level"], control.settings["amp"]["dtype"]) == ("o0", "auto")
+    assert control.settings["loss_scale"]["mode"] == "auto"
+    assert not control.settings["amp"]["deny"]
+    assert not any(word.startswith(("amp.", "loss_scale")) for word in control.words)
+    for each in dropped.split():
+        assert all(each.partition("=")[0] in " ".join(other.words) for other in others if "." in each.partition("=")[0])
+    (note,) = [line for line in found.advice if line.startswith("amp=o0 is float32, and takes none of")]
+    assert dropped.split()[0] in note
+
+
+def test_what_was_typed_for_o0_alone_is_refused_as_before():
+    with pytest.raises(UsageError, match=r"amp\.dtype=float16 with amp=o0: o0 is float32"):
+        specs("amp=o0", "amp.dtype=float16")
+
+
+def test_a_block_has_a_step_that_is_timed_whatever_is_observed():
+    for steps in range(4, 30):
+        for seed in range(20):
+            seen = choose_steps(steps, seed)
+            assert [each for each in range(1 + warm_up(steps), steps + 1) if each not in seen], (steps, seed)
+
+
+def test_a_block_too_short_for_steps_taken_several_at_once_is_refused():
+    (spec,) = specs("framework=tensorflow", "steps_per_execution=10")
+    with pytest.raises(UsageError, match=r"compare\.steps=39: with steps_per_execution=10 a block needs at least 40"):
+        comparison.settled(spec, Compare(steps=39))
+    assert comparison.settled(spec, Compare(steps=40)).training.steps == 200
+
+
+def test_an_arm_is_the_job_it_would_be_by_itself_but_for_its_length():
+    made = whole("amp=o0,o2", "batch=64", how=Compare(rounds=3, steps=7))
+    alone = resolve(specs("amp=o2", "batch=64")[0], LAPTOP)
+    arm = made.arms[1]
+    assert arm.words == alone.words
+    assert {key for key in arm.settings if arm.settings[key] != alone.settings[key]} == {
+        "steps",
+        "epochs",
+        "checkpoint",
+    }
+    assert (arm.settings["steps"], arm.settings["checkpoint"]["stop_every"]) == (21, 7)
+    assert comparison.label(arm) == "amp=o2"
+
+
+def test_nothing_of_one_arms_environment_reaches_another():
+    made = whole("amp=o0,o2", "env.ONLY_HERE=x")
+    assert made.env == {}
+    assert "ONLY_HERE" not in render.render(made)
+    assert "ONLY_HERE" in render.render(made.arms[0])
+
+
+def test_its_plan_survives_being_written_and_read():
+    made = whole("amp=o0,o2").bind("20260102-030405-brave-otter")
+    assert plan_resolve.from_json(json.loads(json.dumps(plan_resolve.to_json(made)))) == made
+    assert made.arms[1].run_dir == "/home/mei/launcher-runs/20260102-030405-brave-otter/arms/01"
+    assert made.arms[1].code_dir == made.code_dir
+
+
+def test_the_plan_of_a_plain_run_speaks_of_no_comparison():
+    assert (
+        not {"arms", "arm", "comparison", "published"}
+        & plan_resolve.to_json(resolve(specs("amp=o2")[0], LAPTOP)).keys()
+    )
+
+
+def test_arms_in_several_images_that_a_job_would_have_to_fetch_are_refused():
+    plans = [resolve(comparison.settled(spec, Compare()), LAPTOP) for spec in specs("amp=o0,o2")]
+    fetched = [
+        dataclasses.replace(each, container=dataclasses.replace(CONTAINED, asked=image, pull=image))
+        for each, image in zip(plans, ("a:1", "b:2"), strict=True)
+    ]
+    with pytest.raises(
+        UsageError, match=r"these arms have several: first `python -m launcher image pull a:1 container"
+    ):
+        comparison.make(fetched, Compare())
+    comparison.make([fetched[0], fetched[0]], Compare())
+    bare, contained = plans[0], dataclasses.replace(plans[1], container=CONTAINED)
+    comparison.make([bare, contained], Compare())
+
+
+def test_an_arm_without_a_container_leaves_the_image_to_the_others():
+    bare, contained = specs("container=none,docker", "image=x")
+    assert (bare.launch.image, contained.launch.image) == (None, "x")
+    with pytest.raises(UsageError, match="image= needs a container"):
+        resolve(*specs("image=x"), LAPTOP)
+
+
+def test_arms_may_run_in_several_pythons_each_looked_into(tmp_path):
+    other = tmp_path / "python"
+    other.write_text("#!/bin/sh\nprintf '3.10.2\\ntorch 2.4.0\\n'\n")
+    other.chmod(0o700)
+    both = specs(f"python=choice({other},{sys.executable})", f"run_root={tmp_path / 'runs'}")
+    first, second = probe_each(both)
+    assert (first.python, first.python_version, first.packages) == (str(other), "3.10.2", {"torch": "2.4.0"})
+    assert (second.python, first.code) == (sys.executable, second.code)
+
+
+@pytest.mark.parametrize("kind", ["docker", "apptainer", "pyxis"])
+def test_its_result_is_written_in_the_controls_container_once_and_without_devices(kind):
+    made = whole("amp=o0,o2").bind("20260102-030405-brave-otter")
+    runtime = Runtime(kind=kind, version=(1, 4, 5), command=("srun", "--nodes=2") if kind == "pyxis" else (kind,))
+    contained = dataclasses.replace(CONTAINED, runtime=runtime, devices=("0",))
+    arms = tuple(dataclasses.replace(arm, container=contained, python="python3") for arm in made.arms)
+    text = render.render(dataclasses.replace(made, arms=arms, container=contained, python="python3"))
+    conclude = text[text.index("conclude() (") : text.index("\n)", text.index("conclude() ("))]
+    assert "x.sif" in conclude
+    assert "-m \\\n    launcher.compare.conclusion" in conclude
+    assert f"{made.run_dir}/launcher.zip" in conclude
+    assert "--gpus" not in conclude and "--nv" not in conclude and "--nodes=2" not in conclude
+
+
+def test_gpus_are_taken_once_for_all_arms():
+    made = whole("amp=o0,o2", "gpus=1", facts=TWO_A100)
+    assert "gpu_take" in render.render(made)
+    assert all("gpu_take" not in render.render(arm) for arm in made.arms)
+
+
+def test_golden_script_of_a_comparison():
+    made = whole("amp=o0,o2", "batch=64", how=Compare(rounds=3, steps=20)).bind("20260102-030405-brave-otter")
+    check(GOLDEN / "comparison.sh", render.render(made))
+
+
+def test_every_arm_is_run_block_by_block_in_turn(tmp_path, program):
+    folder = lay(tmp_path, program, "amp=o0,o1", rounds=3)
+    assert run(folder) == 0
+    assert blocks(folder) == ["00 85", "01 85", "01 85", "00 85", "00 0", "01 0"]
+    assert store.read_json(folder / "status.json")["state"] == "done"
+    written = (folder / "result.json").read_bytes()
+    assert json.loads(written)["comparison"]["control"] == "amp=o0", "its own job wrote it, and nobody looked"
+    assert execute.outcome(folder) == json.loads(written), "what a submitit job of it gives"
+    assert (folder / "result.json").read_bytes() == written, "one that is there is left as it is"
+    for arm in ("00", "01"):
+        assert store.read_json(folder / "arms" / arm / "status.json")["state"] == "done"
+        assert store.attempts(folder / "arms" / arm) == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("first", "said", "code"),
+    [
+        ("print('RuntimeError: CUDA out of memory.', file=sys.stderr); sys.exit(1)", "out of memory", 0),
+        ("print('ResourceExhaustedError: OOM', file=sys.stderr); sys.exit(1)", "out of memory", 0),
+        ('print("can\'t allocate memory", file=sys.stderr); sys.exit(1)', "out of memory", 0),
+        ("print('CUDA_ERROR_OUT_OF_MEMORY', file=sys.stderr); os.abort()", "out of memory", 0),
+        ("os.kill(os.getpid(), 9)", "killed", 0),
+        ("print('oh no', file=sys.stderr); sys.exit(1)", "exit code 1", 1),
+    ],
+)
+def test_an_arm_that_runs_out_of_memory_is_a_row_and_one_that_fails_otherwise_a_failure(
+    tmp_path, program, first, said, code
+):
+    folder = lay(tmp_path, program, "batch=8,16", first=f"if 'batch=16' in sys.argv:\n    {first}")
+    assert run(folder) == code
+    assert (folder / "arms/01/failed").read_text().strip() == said
+    assert [each.split()[0] for each in blocks(folder)] == ["00", "01", "01", "00"]
+    assert blocks(folder)[2] == "01 skipped"
+    assert store.attempts(folder / "arms/01") == [1], "it is not tried again"
+    assert store.read_json(folder / "arms/00/status.json")["state"] == "done", "the others are measured all the same"
+    found = result(folder)
+    assert (found["status"], found["comparison"]["arms"][1]["state"]) == ("failed" if code else "done", "failed")
+
+
+def test_where_every_arm_runs_out_of_memory_the_comparison_failed(tmp_path, program):
+    folder = lay(tmp_path, program, "batch=8,16", first="print('out of memory', file=sys.stderr); sys.exit(1)")
+    assert run(folder) == 1
+
+
+def test_asked_to_stop_it_stops_saved_and_goes_on_where_it_was(tmp_path, program):
+    waiting = (
+        "import time\n"
+        "if attempt == '1' and 'amp=o1' in sys.argv:\n"
+        "    while not (folder / 'STOP').exists(): time.sleep(0.02)\n"
+        "    sys.exit(85)"
+    )
+    folder = lay(tmp_path, program, "amp=o0,o1", first=waiting)
+    process = subprocess.Popen(["bash", str(folder / "run.sh")], env=execute.environment(), start_new_session=True)
+    wait_for(folder / "arms/01/seen")
+    (folder / "STOP").touch()
+    assert process.wait(timeout=30) == 85
+    assert store.read_json(folder / "status.json")["state"] == "stopped"
+    assert not (folder / "STOP").exists()
+    assert blocks(folder) == ["00 85"], "the block that was broken off does not count"
+    assert (result(folder)["status"], result(folder)["attempts"]) == ("stopped", 1)
+    assert run(folder) == 0
+    assert blocks(folder) == ["00 85", "01 85", "01 0", "00 0"]
+    assert (result(folder)["status"], result(folder)["attempts"]) == ("done", 2)
+
+
+def test_resumed_only_its_place_in_the_queue_may_change():
+    made = whole("amp=o0,o2").bind("20260102-030405-brave-otter")
+    with pytest.raises(UsageError, match="epochs=3: the arms of a comparison stay as they are"):
+        changes(made, {"epochs": "3"})
+    assert changes(made, {}) == made
+
+
+def test_killed_it_leaves_nothing_running_and_measures_no_further(tmp_path, program):
+    folder = lay(tmp_path, program, "amp=o0,o1", first="import time; time.sleep(60)")
+    process = subprocess.Popen(["bash", str(folder / "run.sh")], env=execute.environment(), start_new_session=True)
+    wait_for(folder / "arms/00/seen")
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=30) != 0
+    assert store.read_json(folder / "status.json")["state"] == "failed"
+    assert not (folder / "arms/01/seen").exists()
+    assert not (folder / "result.json").exists(), "whoever looks first writes it"
+    assert subprocess.run(["pgrep", "-f", str(folder)], capture_output=True, text=True, check=False).stdout == ""
+
+
+def test_arms_are_what_their_folder_and_the_comparison_say(tmp_path, program):
+    folder = lay(tmp_path, program, "amp=o0,o1")
+    control, other = arms.of(folder, store.read_json(folder / "plan.json"))
+    assert (control.label, other.label) == ("amp=o0", "amp=o1")
+    running, lost = State("running", attempt=1), State("lost", "gone", attempt=1)
+    assert arms.state(control.run, running) == State("queued", "its first block")
+    assert run(folder) == 0
+    assert arms.state(other.run, State("done")).name == "done"
+    store.write_json(folder / "arms/01/status.json", {"state": "stopped", "attempt": 1})
+    assert arms.state(other.run, running)[:2] == ("running", "its next block comes")
+    assert arms.state(other.run, lost).name == "lost"
+    (folder / "arms/01/failed").write_text("out of memory\n")
+    store.write_json(folder / "arms/01/result.json", {"status": "failed", "attempts": 1, "reason": "a long story"})
+    store.write_json(folder / "arms/01/status.json", {"state": "failed", "attempt": 1})
+    assert arms.state(Run(str(folder / "arms"), "01"), running)[:2] == ("failed", "it ran out of memory")
+    (folder / "arms/01/failed").write_text("exit code 1\n")
+    assert arms.state(Run(str(folder / "arms"), "01"), running)[:2] == ("failed", "a long story")
+    (folder / "arms/01/result.json").unlink()
+    (folder / "arms/01/failed").write_text("exit code 139\n")
+    assert arms.state(Run(str(folder / "arms"), "01"), running).reason == "its trainer was killed by signal 11"
+    (folder / "arms/01/failed").write_text("killed\n")
+    assert "it was killed by signal 9" in arms.state(Run(str(folder / "arms"), "01"), running).reason
+
+
+def wait_for(path: Path) -> None:
+    deadline = time.monotonic() + 20
+    while not path.exists():
+        assert time.monotonic() < deadline, f"{path} did not come"
+        time.sleep(0.02)

@@ -1,0 +1,195 @@
+"""What a job finds set: a short list by itself, what is named from the shell, and secrets by files of mode 0600."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from launcher.__main__ import main
+from launcher.commands import shell
+from launcher.config import job_environment
+from launcher.errors import UsageError
+from launcher.runs import store
+
+CHECKOUT = str(Path(__file__).parents[3])
+SCRIPT = "import json, os\njson.dump(dict(os.environ), open(os.environ['WHERE'], 'w'))\n"
+SHELL = {
+    **{"LANG": "C.UTF-8", "TZ": "Europe/Zurich", "HF_HOME": "/scratch/hf", "https_proxy": "http://u:pw@proxy:1"},
+    **{
+        "LD_LIBRARY_PATH": "/opt/lib",
+        "VIRTUAL_ENV": "/opt/venv",
+        "CUDA_HOME": "/opt/cuda",
+        "MY_FLAG": "a 'b' $(id)\n`c`",
+    },
+    **{"WANDB_API_KEY": "hush-1", "DB_PASSWORD": "hush-2", "PYTHONPATH": CHECKOUT, "RANK": "3", "SLURM_JOB_ID": "7"},
+    **{"PWD": "/tmp", "TERM": "xterm", "OMP_NUM_THREADS": "1", "LD_PRELOAD": ""},
+}
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    (tmp_path / "p").mkdir()
+    (tmp_path / "p/train.py").write_text(SCRIPT)
+    return tmp_path / "p"
+
+
+def typed(project: Path, *words: str, verb: tuple[str, ...] = (), **more: str) -> subprocess.CompletedProcess[str]:
+    own = {name: os.environ[name] for name in ("HOME", "PATH", "XDG_STATE_HOME") if name in os.environ}
+    asked = ["recipe=script", "script=train.py", "train.bare=true", "train.precision=script", "require_proof=false"]
+    where = [f"run_root={project.parent}/runs", f"env.WHERE={project.parent}/found.json", "telemetry.every=0"]
+    argv = [sys.executable, "-m", "launcher", *verb, *asked, *where, *words]
+    return subprocess.run(argv, cwd=project, env={**own, **SHELL, **more}, capture_output=True, text=True, timeout=120)
+
+
+def found(project: Path, *words: str, **more: str) -> dict[str, str]:
+    """The environment of a real job."""
+    done = typed(project, *words, **more)
+    assert done.returncode == 0, done.stderr + done.stdout
+    values: dict[str, str] = json.loads((project.parent / "found.json").read_text())
+    return values
+
+
+def run_folder(project: Path) -> Path:
+    (folder,) = (each for each in (project.parent / "runs").iterdir() if each.name[:1].isdigit())
+    return folder
+
+
+def test_a_job_here_gets_the_short_list_and_the_places_own_and_nothing_else(project: Path) -> None:
+    job = found(project)
+    for name in ("LANG", "TZ", "HF_HOME", "https_proxy", "LD_LIBRARY_PATH", "VIRTUAL_ENV"):
+        assert job[name] == SHELL[name]
+    assert job["HOME"] == os.environ["HOME"]
+    for name in ("CUDA_HOME", "MY_FLAG", "WANDB_API_KEY", "DB_PASSWORD", "RANK", "SLURM_JOB_ID", "OMP_NUM_THREADS"):
+        assert name not in job
+
+
+def test_what_is_named_is_passed_on_exactly_and_its_value_is_in_one_file_alone(project: Path) -> None:
+    assert found(project, "env.MY_FLAG")["MY_FLAG"] == SHELL["MY_FLAG"]
+    folder = run_folder(project)
+    assert (folder / ".environment").stat().st_mode & 0o777 == 0o600
+    for path in folder.rglob("*"):
+        if path.is_file() and path.name != ".environment":
+            assert "$(id)" not in path.read_text() and "u:pw@proxy" not in path.read_text(), path
+    assert json.loads((folder / "plan.json").read_text())["passed"] == ["MY_FLAG"]
+
+
+def test_all_of_the_shell_is_passed_on_but_secrets_and_what_others_decide(project: Path) -> None:
+    job = found(project, "env_from=shell", CUDA_VISIBLE_DEVICES="9", NVIDIA_TF32_OVERRIDE="1")
+    assert job["MY_FLAG"] == SHELL["MY_FLAG"] and job["CUDA_HOME"] == "/opt/cuda"
+    for name in ("WANDB_API_KEY", "DB_PASSWORD", "RANK", "SLURM_JOB_ID", "TERM", "NVIDIA_TF32_OVERRIDE"):
+        assert name not in job
+    assert job["CUDA_VISIBLE_DEVICES"] != "9" and CHECKOUT not in job["PYTHONPATH"]
+
+
+def test_a_plan_names_what_is_left_behind_and_no_value(project: Path) -> None:
+    done = typed(project, "env.CUDA_HOME", verb=("plan",))
+    (line,) = (each for each in done.stdout.splitlines() if "left behind" in each)
+    for name in ("MY_FLAG", "WANDB_API_KEY", "DB_PASSWORD", "OMP_NUM_THREADS", "PYTHONPATH"):
+        assert f" {name}" in line
+    for name in ("CUDA_HOME", "PWD", "TERM", "HF_HOME", "LD_LIBRARY_PATH", "RANK"):
+        assert f" {name}," not in line
+    assert "note: passed on from this shell: CUDA_HOME\n" in done.stdout
+    assert "hush" not in done.stdout and "u:pw" not in typed(project, verb=("plan", "--json")).stdout
+
+
+def test_a_secret_comes_from_the_shell_and_ends_with_its_run(project: Path) -> None:
+    job = found(project, "secrets.WANDB_API_KEY")
+    assert job["WANDB_API_KEY"] == "hush-1" and "DB_PASSWORD" not in job
+    folder = run_folder(project)
+    assert not (folder / ".secrets").exists()
+    for path in folder.rglob("*"):
+        assert not path.is_file() or "hush-1" not in path.read_text(), path
+
+
+def test_a_terminal_in_a_run_that_has_ended_says_that_its_secrets_have_too(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found(project, "secrets.WANDB_API_KEY", "env.MY_FLAG")
+    folder = run_folder(project)
+    place = shell._of_run([folder.name], [f"run_root={folder.parent}"])
+    assert place.plan.secrets == {} and place.plan.passed == ("MY_FLAG",)
+    assert "without WANDB_API_KEY: the run's own secrets ended with it" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            ["env.HF_TOKEN=abc"],
+            r"env\.HF_TOKEN: a secret, by its name, .*say secrets\.HF_TOKEN=FILE, or secrets\.HF_TOKEN",
+        ),
+        (["env.WANDB_API_KEY"], r"say secrets\.WANDB_API_KEY=FILE"),
+        (["env.NOT_SET"], r"env\.NOT_SET has no value, and NOT_SET is not set in this shell; say env\.NOT_SET=VALUE"),
+        (["env.PATH"], r"env\.PATH has no value, and PATH is the place's own"),
+        (["env.NVIDIA_TF32_OVERRIDE"], r"a plan depends on it; say env\.NVIDIA_TF32_OVERRIDE=VALUE"),
+        (["secrets.NOT_SET"], r"secrets\.NOT_SET: NOT_SET is not set in this shell"),
+        (["secrets.LD_PRELOAD"], r"secrets\.LD_PRELOAD: LD_PRELOAD is empty"),
+        (["secrets.A="], r"secrets\.A= names no file; say secrets\.A=FILE, or secrets\.A for this"),
+        (["env_from=all"], r"env_from=all is not one of none, shell"),
+    ],
+)
+def test_what_cannot_be_passed_on_is_refused(
+    words: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, value in SHELL.items():
+        monkeypatch.setenv(name, value)
+    assert main(["plan", "device=cpu", f"run_root={tmp_path}", *words]) == 2
+    error = capsys.readouterr().err
+    assert re.search(said, error), error
+    assert "hush" not in error
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"", "is empty"),
+        (b"\n\n", "is empty"),
+        (b"a\0b", "holds a NUL byte"),
+        (b"x" * 200_000, "is larger than 100 KiB"),
+    ],
+)
+def test_a_file_that_can_be_no_secret_is_refused(
+    content: bytes, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "key"
+    path.write_bytes(content)
+    path.chmod(0o600)
+    assert main(["plan", "device=cpu", f"run_root={tmp_path}", f"secrets.A={path}"]) == 2
+    assert f"secrets.A={path} {said}" in capsys.readouterr().err
+    assert main(["plan", "device=cpu", f"run_root={tmp_path}", f"secrets.A={tmp_path}"]) == 2
+    assert f"secrets.A={tmp_path} is no file" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "name", ["HF_TOKEN", "GITHUB_PAT", "aws_secret_access_key", "MYSQL_PWD_PASS", "APIKEY", "TOKEN"]
+)
+def test_names_of_secrets_are_known(name: str) -> None:
+    assert job_environment.looks_secret(name)
+
+
+@pytest.mark.parametrize(
+    "name", ["TOKENIZERS_PARALLELISM", "MAX_TOKENS", "KEYS", "PATH", "PASSES", "MONKEY", "PATTERN"]
+)
+def test_names_of_other_things_are_no_secrets(name: str) -> None:
+    assert not job_environment.looks_secret(name)
+
+
+def test_secrets_of_a_run_that_was_killed_go_when_it_is_seen_and_those_of_one_laid_anew_stay(tmp_path: Path) -> None:
+    for name, newer in (("killed", False), ("again", True)):
+        folder = tmp_path / name
+        folder.mkdir()
+        job_environment.lay_secrets({folder / ".secrets/A": b"hush"})
+        (folder / "status.json").write_text("{}")
+        stamp = (folder / ".secrets").stat().st_mtime + (-5 if newer else 5)
+        os.utime(folder / "status.json", (stamp, stamp))
+        store.forget_secrets(folder)
+        assert (folder / ".secrets").exists() is newer
+    assert (tmp_path / "again/.secrets/A").stat().st_mode & 0o777 == 0o600
+    with pytest.raises(UsageError, match=r"secrets\.B: its value holds a NUL byte"):
+        job_environment.lay_secrets({tmp_path / "again/.secrets/B": b"a\0"})

@@ -1,0 +1,121 @@
+"""`after=RUN` on a machine without a scheduler: the run's own script waits for the other run."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from launcher.__main__ import main
+from launcher.executors import stopping
+from launcher.runs import store
+from launcher.runs.store import Run
+from tests.launcher.run_folders import state, until
+
+BARE = ("recipe=script", "train.bare=true", "train.precision=script", "require_proof=false", "gpus=0", "detach=true")
+
+
+@pytest.fixture
+def start(root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    def start(text: str, *words: str) -> list[Path]:
+        (tmp_path / "train.py").write_text(text)
+        code = main([*BARE, f"script={tmp_path}/train.py", f"run_root={root}", "telemetry.every=0", *words])
+        printed = capsys.readouterr()
+        assert code == 0, printed.err
+        return [root / name for name in printed.out.split()]
+
+    return start
+
+
+LONG = "import time; time.sleep(60)"
+
+
+def ends_when(file: Path, code: int = 0) -> str:
+    return f"import os, sys, time\nwhile not os.path.exists({str(file)!r}): time.sleep(0.1)\nsys.exit({code})\n"
+
+
+def test_a_run_waits_for_the_one_it_comes_after_and_then_starts(start, tmp_path: Path) -> None:
+    (first,) = start(ends_when(tmp_path / "go"))
+    (second,) = start("print('mine')", f"after={first.name}")
+    until(lambda: state(second).reason == f"waiting for {first.name}, which it comes after")
+    assert state(second).name == "queued"
+    (tmp_path / "go").touch()
+    until(lambda: state(second).name == "done")
+    assert state(first).name == "done"
+    assert "mine" in (second / "attempts/1/stdout.log").read_text()
+
+
+def test_after_a_failed_run_only_any_starts(start, tmp_path: Path) -> None:
+    (first,) = start(ends_when(tmp_path / "go", 3))
+    (never,) = start("", f"after={first.name}")
+    (anyway,) = start("", f"after=any:{first.name}")
+    until(lambda: state(never).name == state(anyway).name == "queued")
+    (tmp_path / "go").touch()
+    until(lambda: state(never).finished and state(anyway).finished)
+    assert state(never)[:2] == ("cancelled", f"it never started: it was to come after {first.name}, which failed")
+    assert state(anyway).name == "done"
+
+
+@pytest.mark.parametrize("end", ["cancelled", "killed"])
+def test_the_end_of_a_run_that_has_no_last_word_is_seen(start, end: str) -> None:
+    (first,) = start(LONG)
+    until(lambda: state(first).name == "running")
+    (second,) = start("", f"after={first.name}")
+    until(lambda: state(second).name == "queued" and "waiting" in state(second).reason)
+    if end == "killed":
+        os.kill(store.read_known(first / "status.json")["process"]["pid"], signal.SIGKILL)
+    else:
+        stopping.cancel([Run(str(first.parent), first.name)], now=True)
+    until(lambda: state(second).finished)
+    how = "is lost" if end == "killed" else "is cancelled"
+    assert state(second)[:2] == ("cancelled", f"it never started: it was to come after {first.name}, which {how}")
+
+
+def test_a_waiting_run_ends_with_cancel(start) -> None:
+    (first,) = start(LONG)
+    (second,) = start("", f"after={first.name}")
+    until(lambda: state(second).name == "queued" and "waiting" in state(second).reason)
+    (ended,) = stopping.cancel([Run(str(second.parent), second.name)])
+    assert (ended.seen.state.name, ended.why_not) == ("cancelled", "")
+    assert state(first).name == "running"
+
+
+def test_a_sweep_comes_after_a_sweep(start, tmp_path: Path) -> None:
+    first = start(ends_when(tmp_path / "go"), "env.PART=choice(1,2)")
+    sweep = first[0].name.rpartition("-")[0]
+    second = start("", f"after={sweep}", "env.PART=choice(1,2)")
+    until(lambda: state(second[0]).reason == f"waiting for {first[0].name}, which it comes after")
+    time.sleep(1.5)
+    assert state(second[0]).name == "queued"
+    (tmp_path / "go").touch()
+    until(lambda: all(state(each).finished for each in second), 60)
+    assert [state(each).name for each in [*first, *second]] == ["done"] * 4
+
+
+@pytest.mark.parametrize(
+    ("after", "says"),
+    [("nosuch", "no run"), ("any:", "after=any:: say after=RUN"), ("sometimes:x", "after=sometimes:x: say after=RUN")],
+)
+def test_after_a_run_that_is_none_leaves_nothing(
+    root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], after: str, says: str
+) -> None:
+    (tmp_path / "train.py").write_text("")
+    assert main([*BARE, f"script={tmp_path}/train.py", f"run_root={root}", f"after={after}"]) == 2
+    assert says in capsys.readouterr().err
+    assert store.run_names(str(root)) == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder to another user")
+def test_after_another_users_run_is_refused(
+    start, root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (first,) = start("")
+    until(lambda: state(first).name == "done")
+    os.chown(first, 65534, -1)
+    assert main([*BARE, f"script={tmp_path}/train.py", f"run_root={root}", f"after={first.name}"]) == 2
+    assert f"after={first.name}: {first.name} belongs to" in capsys.readouterr().err
+    os.chown(first, 0, -1)
+    assert store.run_names(str(root)) == [first.name]

@@ -1,0 +1,178 @@
+import os
+import signal
+import time
+
+import pytest
+
+from launcher.executors import stopping
+from launcher.runs import processes, store
+from launcher.runs.store import Run
+from tests.launcher.run_folders import (
+    DEAF,
+    NAME,
+    STEPPING,
+    WITHOUT_STOP,
+    finished,
+    make,
+    shell_of,
+    start,
+    state,
+    submit,
+    until,
+)
+
+SWEEP = "20260103-000000-calm-lake"
+
+
+def cancel(*folders, **options):
+    return stopping.cancel([Run(str(each.parent), each.name) for each in folders], **options)
+
+
+def processes_left(folder):
+    return processes.processes_of([processes.Target(None, folder.name)])[0]
+
+
+def test_a_trainer_that_is_asked_to_stop_saves_and_is_not_killed(root):
+    folder = make(root, trainer=STEPPING)
+    child = start(folder)
+    until(lambda: (folder / "metrics.jsonl").exists())
+    stopping.request_stop(folder)
+    child.wait(20)
+    assert state(folder).name == "stopped"
+    assert state(folder).reason.startswith("on request, saved at step ")
+
+
+def test_a_cancelled_run_saves_first_where_it_can(root):
+    folder = make(root, trainer=STEPPING)
+    start(folder)
+    until(lambda: (folder / "metrics.jsonl").exists())
+    ((seen, why_not),) = cancel(folder)
+    assert why_not == ""
+    assert seen.state.name == "cancelled" and seen.state.reason.startswith("on request, saved at step ")
+    assert processes_left(folder) == []
+    assert store.unfinished([str(root)]) == []
+
+
+@pytest.mark.parametrize(("trainer", "code"), [(WITHOUT_STOP, 143), (DEAF, 137)], ids=["by TERM", "by KILL"])
+def test_a_run_that_does_not_stop_is_ended_after_the_grace(root, trainer, code):
+    folder = make(root, trainer=trainer)
+    start(folder)
+    until(lambda: (folder / "attempts/1/stdout.log").exists() and (folder / "attempts/1/stdout.log").read_text())
+    said = []
+    ((seen, why_not),) = cancel(folder, stop_grace=0.3, term_grace=0.5, say=said.append)
+    assert (seen.state.name, seen.state.exit_code, why_not) == ("cancelled", code, "")
+    assert processes_left(folder) == []
+    assert len(said) == 2 and "killing" in said[1]
+
+
+def test_now_does_not_wait_for_anything(root):
+    folder = make(root, trainer=DEAF)
+    start(folder)
+    shell_of(folder)
+    began = time.monotonic()
+    ((seen, _),) = cancel(folder, now=True)
+    assert time.monotonic() - began < 5
+    assert seen.state.name == "cancelled"
+    assert processes_left(folder) == []
+
+
+def test_killing_leaves_a_true_state_even_if_the_shell_could_not_speak(root):
+    folder = make(root, trainer=DEAF)
+    child = start(folder)
+    os.kill(shell_of(folder), signal.SIGSTOP)
+    assert stopping.kill(folder) == ""
+    child.wait(20)
+    assert store.read_json(folder / "status.json")["state"] == "running"
+    assert (state(folder).name, state(folder).reason) == ("cancelled", "killed on request")
+    assert processes_left(folder) == []
+
+
+def test_workers_in_sessions_of_their_own_are_killed_with_the_run(root):
+    folder = make(root, trainer="setsid bash -c 'trap \"\" TERM; while :; do sleep 0.1; done' & wait")
+    start(folder)
+    until(lambda: len({os.getsid(each.pid) for each in processes_left(folder)}) > 1)
+    assert stopping.kill(folder) == ""
+    assert processes_left(folder) == []
+
+
+def test_a_run_that_has_ended_is_left_as_it_is(root):
+    folder = finished(root)
+    ((seen, why_not),) = cancel(folder)
+    assert (seen.state.name, why_not) == ("done", "")
+    assert not (folder / "cancelled").exists() and not (folder / "STOP").exists()
+
+
+def test_what_a_lost_run_left_behind_is_ended_and_the_run_stays_lost(root):
+    folder = make(root, trainer=WITHOUT_STOP)
+    child = start(folder)
+    until(lambda: processes_left(folder))
+    os.kill(shell_of(folder), signal.SIGKILL)
+    child.wait(20)
+    assert processes_left(folder) != []
+    ((seen, _),) = cancel(folder)
+    assert processes_left(folder) == []
+    assert seen.state.name == "lost" and "left behind" not in seen.state.reason
+
+
+def test_a_waiting_cell_is_cancelled_without_harm_to_the_others_and_never_starts(root):
+    cells = [make(root, f"{SWEEP}-00{index}", trainer=STEPPING) for index in range(3)]
+    driver = start(*cells)
+    until(lambda: state(cells[0]).name == "running")
+    cancel(cells[1])
+    assert (state(cells[1]).name, state(cells[1]).reason) == ("cancelled", "before it started")
+    assert state(cells[0]).name == "running"
+    stopping.request_stop(cells[0])
+    until(lambda: state(cells[2]).name == "running")
+    assert not (cells[1] / "metrics.jsonl").exists()
+    cancel(cells[2])
+    driver.wait(20)
+    assert [state(each).name for each in cells] == ["stopped", "cancelled", "cancelled"]
+
+
+def test_all_cells_of_a_sweep_are_ended_together(root):
+    cells = [make(root, f"{SWEEP}-00{index}", trainer=DEAF) for index in range(4)]
+    driver = start(*cells)
+    until(lambda: state(cells[0]).name == "running")
+    began = time.monotonic()
+    assert stopping.kill_all(cells) == {}
+    driver.wait(20)
+    assert time.monotonic() - began < 8
+    assert {state(each).name for each in cells} == {"cancelled"}
+    assert not any(
+        (each / "attempts/1/stdout.log").exists() and each != cells[0] and (each / "attempts/1/stdout.log").read_text()
+        for each in cells
+    )
+
+
+def test_a_run_elsewhere_is_asked_and_the_answer_says_where_it_is(root):
+    folder = make(root)
+    submit(folder, processes.Identity("n7", "another", 1, 1))
+    store.write_json(
+        folder / "status.json",
+        {"state": "running", "attempt": 1, "process": {"host": "n7", "boot": "another", "pid": 1, "start": 1}},
+    )
+    ((seen, why_not),) = cancel(folder, stop_grace=0.1)
+    assert why_not == "it runs on n7: cancel it there"
+    assert seen.state.name == "unreachable"
+    assert (folder / "STOP").exists()
+
+
+def test_what_was_asked_can_be_forgotten(root):
+    folder = make(root)
+    stopping.request_cancel(folder)
+    assert store.load(str(folder))[2:4] == (True, True)
+    stopping.clear_requests(folder)
+    stopping.clear_requests(folder)
+    assert store.load(str(folder))[2:4] == (False, False)
+
+
+@pytest.mark.parametrize("moment", [0.0, 0.02, 0.05, 0.1, 0.2, 0.4])
+def test_cancelling_a_run_at_any_moment_of_its_start_ends_it(root, moment):
+    folder = make(root, NAME, trainer=WITHOUT_STOP)
+    child = start(folder)
+    time.sleep(moment)
+    ((_, why_not),) = cancel(folder, now=True)
+    child.wait(20)
+    assert why_not == ""
+    assert processes_left(folder) == []
+    assert state(folder).name == "cancelled"

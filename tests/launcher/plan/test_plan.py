@@ -1,0 +1,225 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+
+from launcher.errors import UsageError
+from launcher.plan.plan_summary import summary
+from launcher.plan.resolve import Plan, from_json, resolve, to_json
+from launcher.probe.facts import Facts
+from launcher.script.render import render
+from launcher.script.trainer_command import command
+from tests import golden
+from tests.launcher.hosts import KEPLER, LAPTOP, TWO_A100, TWO_V100, spec_of
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+
+CASES: dict[str, tuple[Facts, tuple[str, ...]]] = {
+    "cpu-o2": (LAPTOP, ("amp=o2", "batch=512")),
+    "two-gpus": (TWO_V100, ("amp=o1", "amp.deny=[softmax,conv2d]", "loss_scale=tf", "batch=256", "compile=true")),
+    "one-of-two": (TWO_A100, ("amp=o2", "visible_gpus=[1]", "train.lr=0.5", "steps=100", "name=half")),
+    "any-of-two": (TWO_A100, ("amp=o2", "gpus=1", "wait_gpus=true")),
+    "hostile": (
+        LAPTOP,
+        (
+            "env.A=$(id) `id` 'x' \"y\" \\ ${HOME} ; & | > * ~ !",
+            "env.B=é ü 漢字 🦊",
+            "env.C=",
+            "env.D=-rf",
+            "env.E=a,b=c:d",
+            "secrets.KEY=~/.key with space",
+            "run_root=/data/my 'runs' $x",
+            "cluster.setup=['module load cuda/12.4','ulimit -c 0']",
+        ),
+    ),
+}
+
+
+def plan_of(name: str) -> Plan:
+    facts, words = CASES[name]
+    spec = spec_of(*words)
+    return resolve(spec, dataclasses.replace(facts, run_root=spec.launch.run_root.replace("~", facts.home)))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_golden_plan(name: str) -> None:
+    golden.check(GOLDEN / f"{name}.json", json.dumps(to_json(plan_of(name)), indent=1, ensure_ascii=False) + "\n")
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_golden_script(name: str) -> None:
+    golden.check(GOLDEN / f"{name}.sh", render(plan_of(name).bind("20260102-030405-calm-fox")))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_plan_survives_json(name: str) -> None:
+    plan = plan_of(name)
+    assert from_json(json.loads(json.dumps(to_json(plan)))) == plan
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        ({"swept": 3}, "this plan is damaged: swept is not pairs of a name and a value"),
+        ({"arms": [{"arm": 0}]}, "this plan is damaged: arms holds what is not an object"),
+        ({"nodes": "two"}, "this plan is damaged, or of another version: nodes"),
+    ],
+)
+def test_a_damaged_plan_is_refused_in_a_sentence(damage, said):
+    whole = {"schema": 1, "name": "x", **damage}
+    with pytest.raises(UsageError, match=said):
+        from_json(whole)
+
+
+def test_a_plan_that_lacks_something_is_refused_in_a_sentence():
+    with pytest.raises(UsageError, match=r"this plan is damaged, or of another version: .*'recipe'"):
+        from_json({"schema": 1, "name": "x"})
+
+
+def test_the_words_typed_reach_the_trainer_unchanged() -> None:
+    words = ("amp=o2", "batch=512", "train.lr=0.5", "loss_scale=tf", "amp.deny=[conv2d,softmax]", "seed=3")
+    plan = resolve(spec_of(*words), LAPTOP)
+    assert set(words) <= set(command(plan))
+
+
+def test_the_same_value_makes_plan_and_script() -> None:
+    spec = spec_of("amp=o2")
+    assert resolve(spec, LAPTOP) == resolve(spec, LAPTOP)
+    assert render(resolve(spec, LAPTOP)) == render(resolve(spec, LAPTOP))
+
+
+@pytest.mark.parametrize(
+    ("facts", "words", "visible", "processes", "device"),
+    [
+        (LAPTOP, (), "", 1, "cpu"),
+        (TWO_V100, (), "0,1", 2, "cuda"),
+        (TWO_V100, ("gpus=1",), None, 1, "cuda"),
+        (TWO_V100, ("visible_gpus=[1]",), "1", 1, "cuda"),
+        (TWO_V100, ("visible_gpus=[1,0]",), "1,0", 2, "cuda"),
+        (TWO_V100, ("gpus=0",), "", 1, "cpu"),
+        (TWO_V100, ("device=cpu", "gpus=1"), None, 1, "cpu"),
+    ],
+)
+def test_gpus_become_what_the_job_sees_or_are_left_to_its_start(
+    facts: Facts, words: tuple[str, ...], visible: str | None, processes: int, device: str
+) -> None:
+    plan = resolve(spec_of(*words), facts)
+    assert plan.env.get("CUDA_VISIBLE_DEVICES") == visible
+    assert (plan.processes, plan.settings["device"]) == (processes, device)
+    assert plan.env["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
+
+
+@pytest.mark.parametrize(
+    ("facts", "words", "says"),
+    [
+        (LAPTOP, ("visible_gpus=[0]",), "visible_gpus=[0]: there is no GPU 0 on box, which has no GPU"),
+        (TWO_V100, ("visible_gpus=[2]",), "there is no GPU 2 on box, which has GPU 0 Tesla V100"),
+        (TWO_V100, ("gpus=3",), "gpus=3: box has GPU 0 Tesla V100-SXM2-32GB, GPU 1"),
+        (TWO_V100, ("batch=3",), "batch=3 does not divide by 2 devices x accumulate=1; say batch=2 or 4"),
+        (TWO_V100, ("amp=o1", "amp.dtype=bfloat16"), "needs compute capability 8.0, and this GPU has 7.0"),
+        (KEPLER, ("amp=o1",), "needs compute capability 7.0"),
+        (LAPTOP, ("device=cuda",), "device=cuda, and this job has no GPU: box has no GPU; say device=cpu"),
+        (LAPTOP, ("xla=true",), "for torch say compile=true"),
+        (
+            LAPTOP,
+            ("framework=tensorflow", "compile=true"),
+            "compile=true is torch.compile; for TensorFlow say xla=true",
+        ),
+        (LAPTOP, ("data=mnist",), "data=mnist needs data.dir"),
+        (LAPTOP, ("data=mnist", "data.dir=/nowhere"), "data.dir=/nowhere is not a folder"),
+        (
+            dataclasses.replace(LAPTOP, folders={"/d": ("train-images-idx3-ubyte.gz",)}),
+            ("data=mnist", "data.dir=/d"),
+            "data.dir=/d lacks train-labels-idx1-ubyte, t10k-images-idx3-ubyte, t10k-labels-idx1-ubyte",
+        ),
+        (LAPTOP, ("recipe=efficientnet",), "data=cifar100 needs data.dir, the folder with train.bin and test.bin, or"),
+        (LAPTOP, ("recipe=efficientnet",), "; data=synthetic needs no files"),
+        (
+            dataclasses.replace(LAPTOP, folders={"/d": ("train.bin", "test")}),
+            ("recipe=efficientnet", "data.dir=/d"),
+            "data.dir=/d holds none of train.bin and test.bin, or train and test, or cifar-100-binary",
+        ),
+        (
+            dataclasses.replace(LAPTOP, folders={"/d": ("train-00000-of-01024",)}),
+            ("recipe=resnet50", "data=tfrecord", "data.dir=/d"),
+            "data.dir=/d lacks validation-*-of-*; data=tfrecord is ImageNet as TFRecord files in data.dir",
+        ),
+        (LAPTOP, ("recipe=simplenet", "data.download=true"), "data=synthetic needs no files; leave it out"),
+        (
+            LAPTOP,
+            ("recipe=resnet50", "data=imagenet", "data.dir=/d", "data.download=true"),
+            "get it from https://image-net.org/download.php, which wants an account, and name its folder with data.dir",
+        ),
+        (dataclasses.replace(LAPTOP, packages={}), (), "pip install 'amp-launcher[torch]'"),
+        (dataclasses.replace(LAPTOP, python_version=""), ("python=python9",), "can't be run on box"),
+        (dataclasses.replace(LAPTOP, run_root_problem="/x is not writable for mei"), (), "name another folder"),
+        (dataclasses.replace(LAPTOP, missing=("/k",)), ("secrets.K=/k",), "secrets.K=/k: there is no such file"),
+        (dataclasses.replace(LAPTOP, open_secrets=("/k",)), ("secrets.K=/k",), "chmod 600 /k"),
+    ],
+)
+def test_what_the_host_cannot_do_is_refused(facts: Facts, words: tuple[str, ...], says: str) -> None:
+    with pytest.raises(UsageError) as error:
+        resolve(spec_of(*words), facts)
+    assert says in str(error.value)
+
+
+def test_cifar100_may_be_downloaded_into_a_folder_that_is_yet_to_be_made() -> None:
+    plan = resolve(spec_of("recipe=efficientnet", "data.dir=/new", "data.download=true"), LAPTOP)
+    assert {"data.dir=/new", "data.download=true"} <= set(plan.words)
+
+
+def test_relative_and_home_paths_are_absolute_for_the_job() -> None:
+    facts = dataclasses.replace(LAPTOP, folders={"~/mnist": (), "mnist": ()})
+    for typed, meant in (("~/mnist", "/home/mei/mnist"), ("mnist", "/home/mei/project/mnist")):
+        plan = resolve(spec_of("data=mnist", f"data.dir={typed}", "data.download=true"), facts)
+        assert plan.settings["data"]["dir"] == meant
+        assert f"data.dir={meant}" in plan.words
+
+
+def test_two_gpus_are_two_processes_of_paddles_own_launcher() -> None:
+    facts = dataclasses.replace(TWO_A100, packages={"paddle": "3.3.1"})
+    plan = resolve(spec_of("framework=paddle", "recipe=simplenet", "amp=o1", "gpus=2"), facts)
+    words = [str(each) for each in command(plan)]
+    assert (plan.processes, plan.gpus) == (2, 2)
+    assert words[1:6] == [
+        "-m",
+        "paddle.distributed.launch",
+        "--nproc_per_node=2",
+        f"--log_dir={plan.run_dir}/ranks",
+        f"{plan.code_dir}/recipes/paddle_/rank.py",
+    ]
+    assert words[6:8] == ["recipes.paddle_.simplenet", "amp=o1"]
+
+
+def test_paddles_other_ways_of_training_are_one_process() -> None:
+    facts = dataclasses.replace(TWO_A100, packages={"paddle": "3.3.1"})
+    with pytest.raises(UsageError, match=r"train\.api=static runs in one process; say gpus=1, or train\.api=loop"):
+        resolve(spec_of("framework=paddle", "recipe=simplenet", "amp=o0", "gpus=2", "train.api=static"), facts)
+
+
+@pytest.mark.parametrize(
+    ("facts", "words", "told"),
+    [
+        (TWO_V100, ("amp=o2",), "at o2 (half_model_fp32_masters), float16, dynamic loss scale, TF32 off, batch"),
+        (TWO_A100, ("amp=o2",), "at o2 (half_model_fp32_masters), bfloat16, TF32 on, batch"),
+        (TWO_A100, ("amp=o0",), "at o0 (float32), TF32 off, batch"),
+        (TWO_A100, ("amp=o1", "amp.dtype=float16", "tf32=false"), "float16, dynamic loss scale, TF32 off, batch"),
+        (LAPTOP, ("amp=o1",), "at o1 (autocast), bfloat16, batch"),
+    ],
+)
+def test_a_plan_says_what_auto_became(facts: Facts, words: tuple[str, ...], told: str) -> None:
+    plan = resolve(spec_of(*words), facts)
+    assert told in summary(plan)
+    assert to_json(plan)["precision"] == plan.precision
+
+
+def test_a_plan_for_a_gpu_that_nobody_knows_leaves_it_open() -> None:
+    unknown = dataclasses.replace(
+        TWO_V100, gpus=tuple(dataclasses.replace(each, capability="") for each in TWO_V100.gpus)
+    )
+    plan = resolve(spec_of("amp=o1"), unknown)
+    assert plan.precision == {"dtype": None, "loss_scale": None, "tf32": None}
+    assert "float16 or bfloat16 by its GPU, a loss scale if float16, TF32 if the GPU has it" in summary(plan)

@@ -1,0 +1,258 @@
+import json
+import os
+import stat
+import threading
+
+import pytest
+
+from launcher.errors import UsageError
+from launcher.executors.slurm import shared
+from launcher.runs import store
+from launcher.runs.store import Run
+from tests.launcher.run_folders import NAME, finished, make
+
+SWEEP = "20260103-000000-calm-lake"
+
+
+@pytest.fixture
+def root(tmp_path):
+    return tmp_path / "runs"
+
+
+def test_a_new_folder_is_its_users_alone_and_marked_unfinished(root):
+    folder = store.create(root, NAME)
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert stat.S_IMODE(root.stat().st_mode) == 0o700
+    assert store.unfinished([str(root)]) == [Run(str(root), NAME)]
+
+
+@pytest.mark.parametrize("umask", [0, 0o002, 0o077])
+def test_what_belongs_to_the_user_is_theirs_alone_at_every_umask(tmp_path, monkeypatch, umask):
+    """Whoever writes there puts pointers to hosts there, whose SSH configuration runs commands."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    before = os.umask(umask)
+    try:
+        store.remember_root(tmp_path)
+        shared.changed()
+    finally:
+        os.umask(before)
+    found = {str(each.relative_to(tmp_path)): each.stat().st_mode & 0o077 for each in tmp_path.rglob("*")}
+    assert {"state", "state/launcher", "state/launcher/roots", "state/launcher/slurm"} <= found.keys()
+    assert not any(found.values())
+
+
+def test_a_record_that_would_fill_the_memory_of_who_looks_counts_as_damaged(tmp_path):
+    """Another user can lay one into a root that they share."""
+    (tmp_path / "plan.json").write_text('{"a": [' + "{}, " * 2**21 + "{}]}")
+    with pytest.raises(store.Damaged, match="more than a record may"):
+        store.read_json(tmp_path / "plan.json")
+
+
+def test_a_name_can_be_taken_once(root):
+    store.create(root, NAME)
+    with pytest.raises(FileExistsError):
+        store.create(root, NAME)
+
+
+def test_a_marker_can_be_taken_away_twice(root):
+    store.create(root, NAME)
+    store.clear_unfinished(root, NAME)
+    store.clear_unfinished(root, NAME)
+    assert store.unfinished([str(root)]) == []
+
+
+def test_a_written_file_is_private_and_leaves_nothing_aside(tmp_path):
+    store.write_json(tmp_path / "plan.json", {"a": 1})
+    assert stat.S_IMODE((tmp_path / "plan.json").stat().st_mode) == 0o600
+    assert os.listdir(tmp_path) == ["plan.json"]
+
+
+def test_a_value_that_is_no_json_leaves_the_old_file_and_nothing_aside(tmp_path):
+    store.write_json(tmp_path / "plan.json", {"a": 1})
+    with pytest.raises(TypeError):
+        store.write_json(tmp_path / "plan.json", {"a": object()})
+    assert os.listdir(tmp_path) == ["plan.json"]
+    assert store.read_json(tmp_path / "plan.json") == {"a": 1}
+
+
+def test_a_reader_never_sees_half_of_a_file_that_is_rewritten_all_the_time(tmp_path):
+    path, done = tmp_path / "status.json", threading.Event()
+    store.write_json(path, {"values": [0] * 2000})
+
+    def rewrite():
+        number = 0
+        while not done.is_set():
+            number += 1
+            store.write_json(path, {"values": [number] * 2000})
+
+    writer = threading.Thread(target=rewrite)
+    writer.start()
+    try:
+        for _ in range(300):
+            values = store.read_json(path)["values"]
+            assert len(values) == 2000 and len(set(values)) == 1
+    finally:
+        done.set()
+        writer.join()
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b'{"state": "runn', b"[]", b"null", b"\xff\xfe"])
+def test_a_damaged_file_is_told_from_one_that_is_not_there(tmp_path, content):
+    (tmp_path / "status.json").write_bytes(content)
+    with pytest.raises(store.Damaged):
+        store.read_json(tmp_path / "status.json")
+    assert store.read_if_whole(tmp_path / "status.json") == {}
+    assert store.load(str(tmp_path)).damaged == ("status.json",)
+    assert store.read_json(tmp_path / "submission.json") is None
+
+
+def test_loading_a_folder_gives_what_its_files_say(root):
+    folder = finished(root, state="stopped")
+    (folder / "STOP").touch()
+    (folder / "attempts/1/stopped.json").write_text('{"step": 7}')
+    files = store.load(str(folder))
+    assert files.status["state"] == "stopped" and files.submission["queue"] == "direct"
+    assert (files.stop, files.cancelled, files.saved, files.damaged, files.exists) == (
+        True,
+        False,
+        {"step": 7},
+        (),
+        True,
+    )
+
+
+def test_the_marker_of_another_attempt_does_not_count(root):
+    folder = finished(root, attempt=2)
+    (folder / "attempts/1/stopped.json").write_text('{"step": 7}')
+    assert store.load(str(folder)).saved is None
+
+
+def test_why_a_run_failed_is_told_in_its_trainers_words_unless_they_are_of_another_attempt(root):
+    folder = finished(root, state="failed", attempt=2)
+    for attempts, told in ((1, ""), (2, "OSError: No space left on device")):
+        result = {"status": "failed", "reason": "OSError: No space left on device", "attempts": attempts}
+        (folder / "result.json").write_text(json.dumps(result))
+        assert store.load(str(folder)).failure == told
+
+
+def test_why_a_run_failed_is_told_by_the_rank_that_failed_first_where_the_one_that_writes_the_result_was_killed(root):
+    folder = finished(root, state="failed", attempt=2)
+    for attempt in ("1", "2"):
+        (folder / "attempts" / attempt).mkdir(parents=True, exist_ok=True)
+    (folder / "attempts/1/failed.json").write_text('{"rank": 3, "reason": "on rank 3, ValueError: before"}')
+    assert store.load(str(folder)).failure == ""
+    (folder / "attempts/2/failed.json").write_text('{"rank": 1, "reason": "on rank 1, ValueError: now"}')
+    assert store.load(str(folder)).failure == "on rank 1, ValueError: now"
+    (folder / "result.json").write_text('{"status": "failed", "reason": "on rank 0", "attempts": 2}')
+    assert store.load(str(folder)).failure == "on rank 0"
+
+
+def test_a_folder_that_is_gone_says_so(root):
+    assert not store.load(str(root / NAME)).exists
+
+
+def test_attempts_are_in_the_order_of_their_numbers(root):
+    folder = make(root)
+    for name in ("10", "2", "1", "notes"):
+        (folder / "attempts" / name).mkdir(parents=True)
+    assert store.attempts(folder) == [1, 2, 10]
+    assert store.attempts(root / "nothing") == []
+
+
+def test_only_runs_are_listed(root):
+    make(root)
+    for name in (".code", "notes", "2026"):
+        (root / name).mkdir()
+    assert store.run_names(str(root)) == [NAME]
+    assert store.run_names(str(root / "nothing")) == []
+
+
+def test_the_newest_runs_of_several_roots_come_newest_first(tmp_path):
+    ids = [f"2026010{day}-000000-calm-lake" for day in range(1, 8)]
+    for number, name in enumerate(ids):
+        make(tmp_path / "ab"[number % 2], name)
+    roots = [str(tmp_path / "a"), str(tmp_path / "b")]
+    assert [run.id for run in store.newest(roots, 3)] == ids[:3:-1]
+    assert [run.id for run in store.unfinished(roots)] == ids
+
+
+def test_known_roots_are_remembered_once_in_the_order_of_their_first_use(tmp_path):
+    for name in ("b", "a", "b"):
+        (tmp_path / name).mkdir(exist_ok=True)
+        store.remember_root(tmp_path / name)
+    assert store.known_roots() == [str(tmp_path / "b"), str(tmp_path / "a")]
+    (tmp_path / "b").rmdir()
+    assert store.known_roots() == [str(tmp_path / "a")]
+
+
+def test_a_root_whose_name_is_no_text_is_remembered_among_others(tmp_path):
+    odd = tmp_path / os.fsdecode(b"\xff\xe9")
+    odd.mkdir()
+    for each in (odd, tmp_path):
+        store.remember_root(each)
+    assert store.known_roots() == [str(odd), str(tmp_path)]
+
+
+def test_a_named_root_is_taken_as_typed_with_the_home_folder_spelled_out(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "my runs").mkdir()
+    assert store.roots("~/my runs") == [str(tmp_path / "my runs")]
+    with pytest.raises(UsageError, match="run_root=~/nowhere is no folder"):
+        store.roots("~/nowhere")
+
+
+def test_a_sweep_is_found_with_those_of_its_runs_that_are_left(root):
+    cells = [f"{SWEEP}-00{index}" for index in range(3)]
+    for cell in (cells[0], cells[2]):
+        make(root, cell)
+    store.write_sweep(root, SWEEP, cells, {"command": ["amp=o0,o1"]})
+    found = store.find("calm", [str(root)])
+    assert found == store.Found(SWEEP, (Run(str(root), cells[0]), Run(str(root), cells[2])))
+    assert json.loads((root / ".sweeps" / f"{SWEEP}.json").read_text())["command"] == ["amp=o0,o1"]
+
+
+def test_a_run_of_the_same_name_in_two_roots_has_to_be_told_apart(tmp_path):
+    for name in "ab":
+        make(tmp_path / name)
+    with pytest.raises(UsageError, match=f"run_root={tmp_path}/a or run_root={tmp_path}/b"):
+        store.find("brave", [str(tmp_path / "a"), str(tmp_path / "b")])
+
+
+def test_the_name_that_a_run_was_given_means_it(root):
+    for day, name in ((1, "baseline"), (2, "wide"), (3, "wide")):
+        store.write_json(finished(root, f"2026010{day}-000000-calm-lake") / "plan.json", {"name": name})
+    assert store.find("baseline", [str(root)]).runs == (Run(str(root), "20260101-000000-calm-lake"),)
+    with pytest.raises(UsageError, match="wide fits 2 runs, say more of it: 20260102-000000-calm-lake, 20260103"):
+        store.find("wide", [str(root)])
+    with pytest.raises(UsageError, match="no run 'narrow'"):
+        store.find("narrow", [str(root)])
+
+
+def test_the_name_of_a_sweep_means_all_its_cells(root):
+    cells = [f"{SWEEP}-00{index}" for index in range(3)]
+    for cell in cells:
+        store.write_json(finished(root, cell) / "plan.json", {"name": "widths"})
+    store.write_sweep(root, SWEEP, cells, {})
+    found = store.find("widths", [str(root)])
+    assert (found.sweep, [run.id for run in found.runs]) == (SWEEP, cells)
+
+
+def test_a_number_means_the_cell_that_has_not_ended(root):
+    other = "20260102-000000-even-bay"
+    for cell in (f"{SWEEP}-000", f"{SWEEP}-001", f"{other}-001"):
+        finished(root, cell)
+    store.mark_unfinished(root, f"{SWEEP}-001")
+    assert store.find("001", [str(root)]).runs == (Run(str(root), f"{SWEEP}-001"),)
+    with pytest.raises(UsageError, match="no run '000'"):
+        store.find("000", [str(root)])
+    store.mark_unfinished(root, f"{other}-001")
+    with pytest.raises(UsageError, match="001 fits 2 runs"):
+        store.find("001", [str(root)])
+
+
+def test_however_many_runs_are_named_the_root_is_read_once(root, monkeypatch):
+    names = [f"20260102-0304{number:02}-brave-otter" for number in range(30)]
+    read = []
+    monkeypatch.setattr(store, "run_names", lambda root: read.append(root) or names)
+    assert [each.runs[0].id for each in store.find_all([*names, names[3][:15]], [str(root)])] == [*names, names[3]]
+    assert read == [str(root)]

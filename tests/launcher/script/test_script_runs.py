@@ -1,0 +1,126 @@
+"""Scripts of the user's own as real runs: started, ended, and told of."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.launcher.test_template import PLACES
+
+CHECKOUT = str(Path(__file__).parents[3])
+TRAIN = """\
+import sys
+import torch
+from torch import nn
+from helper import STEPS
+net = nn.Linear(8, 8)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+for step in range(STEPS):
+    optimizer.zero_grad()
+    (net(torch.ones(4, 8)) ** 2).mean().backward()
+    optimizer.step()
+print("told", sys.argv[1:], open("data.txt").read())
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    folder = tmp_path / "project"
+    folder.mkdir()
+    (folder / "train.py").write_text(TRAIN)
+    (folder / "helper.py").write_text("STEPS = 3\n")
+    (folder / "data.txt").write_text("here")
+    return folder
+
+
+def launch(project: Path, *words: str, **popen: object) -> subprocess.Popen[str]:
+    env = {**os.environ, "PYTHONPATH": CHECKOUT, "OMP_NUM_THREADS": "1"}
+    argv = [sys.executable, "-m", "launcher", *words]
+    out = subprocess.PIPE
+    return subprocess.Popen(argv, cwd=project, env=env, stdout=out, stderr=subprocess.STDOUT, text=True)
+
+
+def script(root: Path, *words: str) -> list[str]:
+    return ["recipe=script", f"run_root={root}", "telemetry.every=0", *words]
+
+
+def runs(root: Path) -> list[Path]:
+    return [each for each in root.iterdir() if each.name[:1].isdigit()]
+
+
+def test_a_script_runs_from_a_snapshot_in_the_folder_where_it_was_typed(project: Path, root: Path) -> None:
+    started = launch(project, *script(root, "script=train.py", "amp=o1"), "--", "--lr", "0.1", "a b")
+    printed, _ = started.communicate(timeout=180)
+    assert started.returncode == 0, printed
+    assert "train-o1 amp=o1 -- --lr 0.1 'a b'" in printed
+    assert "proved: bfloat16" in printed
+    (run,) = runs(root)
+    log = (run / "attempts" / "1" / "stdout.log").read_text()
+    assert "told ['--lr', '0.1', 'a b'] here" in log
+    code = root / ".code" / json.loads((run / "plan.json").read_text())["code"] / "script"
+    assert sorted(each.name for each in code.iterdir() if each.is_file()) == ["data.txt", "helper.py", "train.py"]
+    assert all(not each.stat().st_mode & 0o222 for each in code.iterdir() if each.is_file())
+
+
+def test_a_script_is_ended_without_being_asked_to_save(project: Path, root: Path) -> None:
+    (project / "long.py").write_text("import time\nprint('begun', flush=True)\ntime.sleep(300)\n")
+    words = script(root, "script=long.py", "amp=o0", "require_proof=false", "train.bare=true", "detach=true")
+    started = launch(project, *words)
+    started.communicate(timeout=60)
+    (run,) = runs(root)
+    log = run / "attempts" / "1" / "stdout.log"
+    until = time.monotonic() + 60
+    while time.monotonic() < until and not (log.exists() and "begun" in log.read_text()):
+        time.sleep(0.05)
+    began = time.monotonic()
+    ended, _ = launch(project, "cancel", run.name, f"run_root={root}").communicate(timeout=60)
+    assert time.monotonic() - began < 15  # not the half minute that a trainer has to save
+    assert "cancelled after" in ended
+    assert "to save and stop" not in ended
+    assert json.loads((run / "status.json").read_text())["state"] == "cancelled"
+    refused = launch(project, "resume", run.name, "epochs=3", f"run_root={root}")
+    assert "epochs can't change when a run is resumed" in refused.communicate(timeout=60)[0]
+
+
+def test_a_script_that_is_not_there_leaves_nothing(project: Path, root: Path) -> None:
+    started = launch(project, *script(root, "script=tarin.py", "amp=o1"))
+    printed, _ = started.communicate(timeout=60)
+    assert started.returncode == 2
+    assert "script=tarin.py: there is no such file" in printed
+    assert "train.py" in printed
+    assert runs(root) == []
+
+
+def test_text_that_looks_like_a_place_in_run_sh_reaches_the_script(project: Path, tmp_path: Path) -> None:
+    (project / "tell.py").write_text("import os, sys\nprint('told', [*sys.argv[1:], os.environ['TAG'], os.getcwd()])\n")
+    places = [*PLACES, "__SAMPLE__ touch ran", "--", "-m"]
+    tag, root = "; ".join(PLACES), tmp_path.joinpath("__SAMPLE__", *PLACES, "RUN_ID")
+    bare = ["script=tell.py", "amp=o0", "train.bare=true", "require_proof=false", "workdir=run", f"env.TAG={tag}"]
+    started = launch(project, "recipe=script", f"run_root={root}", *bare, "--", *places)
+    printed, _ = started.communicate(timeout=120)
+    assert started.returncode == 0, printed
+    (run,) = runs(root)
+    log = (run / "attempts" / "1" / "stdout.log").read_text()
+    assert log == f"told {[*places, tag, str(run / 'work')]!r}\n"
+    assert list((run / "telemetry").glob("1-0.host.csv"))
+
+
+@pytest.mark.slow
+def test_of_two_ranks_the_traceback_of_the_one_that_failed_first_is_shown(project: Path, root: Path) -> None:
+    (project / "train.py").write_text(
+        "import os\nfrom torch import distributed\ndistributed.init_process_group('gloo')\n"
+        "def check(label):\n    raise ValueError(f'a bad label {label}')\n"
+        "if os.environ['RANK'] == '1':\n    check(7)\n"
+        "distributed.barrier()\n"
+    )
+    told = script(root, "script=train.py", "train.processes=2", "gpus=0", "require_proof=false")
+    printed, _ = launch(project, *told).communicate(timeout=180)
+    assert "the end of the traceback of rank 1:" in printed
+    assert "check(7)" in printed and "on rank 1, ValueError: a bad label 7" in printed
+    assert "ChildFailedError" not in printed and "runpy" not in printed

@@ -1,0 +1,32 @@
+from __future__ import annotations
+
+import os
+import shutil
+import uuid
+from pathlib import Path
+
+import pytest
+
+from launcher.executors import backends
+from launcher.runs import store
+from launcher.ssh import host
+from tests.launcher.ssh.far import Far
+from tests.launcher.ssh.trainer import PROGRAM
+from tests.launcher.ssh.ways import configuration
+
+
+@pytest.fixture
+def far(tmp_path, testbed, monkeypatch, capfd):
+    """The testbed's user over SSH, with a run root of the test's own there."""
+    monkeypatch.setattr(host, "SILENCE", 20.0)
+    there = Path(testbed.shared, f"ssh-{uuid.uuid4().hex[:8]}")
+    there.mkdir(mode=0o755)
+    os.chown(there, testbed.user.uid, testbed.user.gid)
+    python = there / "python"
+    python.write_text(PROGRAM)
+    python.chmod(0o755)
+    found = Far(testbed=testbed, there=there, python=python, config=configuration(tmp_path, testbed), capfd=capfd)
+    yield found
+    host.close_all()
+    backends.end({str(run.folder): store.load(str(run.folder)) for run in store.newest([str(found.root)], 1000)}, 0)
+    shutil.rmtree(there, ignore_errors=True)

@@ -1,0 +1,151 @@
+"""A host that answers what it likes: a real sshd on loopback, and behind it a program that speaks the launcher's frames
+and says what a test wants said."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+from launcher.runs.address import Address
+from tests.launcher.ssh.far import until
+from tests.launcher.ssh.ways import keys
+
+SSHD = shutil.which("sshd") or "/usr/sbin/sshd"
+
+PROGRAM = """#!{python}
+import json, os, struct, sys, time
+
+def raw(data):
+    while data:
+        data = data[os.write(1, data):]
+
+def frame(kind, content):
+    raw(struct.pack(">cI", kind, len(content)) + content)
+
+def send(value):
+    frame(b"J", (value if isinstance(value, str) else json.dumps(value)).encode("utf-8", "surrogatepass"))
+
+def item(value):
+    send({{"item": value}})
+
+def answer(value=None):
+    send({{"answer": value}})
+
+def beat():
+    frame(b"K", b"")
+
+def read(count):
+    data = b""
+    while len(data) < count:
+        part = os.read(0, count - len(data))
+        if not part:
+            sys.exit()
+        data += part
+    return data
+
+def receive():
+    while True:
+        kind, length = struct.unpack(">cI", read(5))
+        content = read(length)
+        if kind == b"J":
+            request = json.loads(content)
+            left = request.get("bytes", 0)
+            while left > 0:
+                left -= len(read(struct.unpack(">cI", read(5))[1]))
+            return request
+
+def told(**changes):
+    '''How a run stands, as a launcher tells it.'''
+    return {{"state": ["running", "", 1, None, "2026-01-02T03:04:05Z", None], "begun": True, "attempts": [1],
+            "files": {{}}, "metrics": {{}}, "step": 7, "more": False, **changes}}
+
+def look(*items):
+    '''As the protocol is, items; and in the answer too, as it was before: then each of the runs is told the same.'''
+    for each in items:
+        item(each)
+    answer(list(items))
+
+def honest(request):
+    if request["do"] == "look":
+        look(*(told() for _ in request["with"]["runs"]))
+    elif request["do"] == "cancel":
+        answer(["" for _ in request["with"]["runs"]])
+    else:
+        answer()
+
+GREETING = {{"host": "liar", "home": "/root", "python": "python3", "version": "3.12.0", "pid": 1}}
+attack = {{}}
+begin = lambda: send(GREETING)
+exec(open(os.path.splitext(sys.argv[0])[0] + ".attack").read())
+raw(b"\\nlauncher-agent ready\\n")
+begin()
+while True:
+    request = receive()
+    attack.get(request["do"], honest)(request)
+"""
+
+
+class Hostile:
+    """The sshd and its liar. `says` sets what the liar does: Python that may set `begin`, and functions in `attack`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        key, own = keys(folder, name="id"), keys(folder, name="host")
+        (folder / "authorized").write_text((folder / "id.pub").read_text())
+        if os.getuid() == 0:  # where sshd wants it
+            Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        lines = {
+            "ListenAddress": "127.0.0.1",
+            "Port": self.port,
+            "HostKey": own,
+            "PidFile": folder / "pid",
+            "AuthorizedKeysFile": folder / "authorized",
+            "StrictModes": "no",
+            "UsePAM": "no",
+            "PermitRootLogin": "prohibit-password",
+            "MaxStartups": "100:30:200",
+        }
+        (folder / "sshd.conf").write_text("".join(f"{name} {value}\n" for name, value in lines.items()))
+        (folder / "known").write_text(f"[127.0.0.1]:{self.port} {(folder / 'host.pub').read_text()}")
+        settings = {
+            "HostName": "127.0.0.1",
+            "Port": self.port,
+            "User": getpass.getuser(),
+            "IdentityFile": key,
+            "IdentitiesOnly": "yes",
+            "UserKnownHostsFile": folder / "known",
+            "GlobalKnownHostsFile": "/dev/null",
+        }
+        self.config = folder / "ssh_config"
+        self.config.write_text("Host *\n" + "".join(f"  {name} {value}\n" for name, value in settings.items()))
+        self.liar = folder / "liar.py"
+        self.liar.write_text(PROGRAM.format(python=sys.executable))
+        self.liar.chmod(0o755)
+        self.says("")
+        self.process = subprocess.Popen(
+            [SSHD, "-D", "-e", "-f", str(folder / "sshd.conf")], stderr=subprocess.DEVNULL, start_new_session=True
+        )
+        until(self._listens, 10)
+
+    def says(self, attack: str) -> None:
+        (self.folder / "liar.attack").write_text(attack)
+
+    def address(self, destination: str = "liar", **more: str) -> Address:
+        return Address(destination=destination, config=str(self.config), **{"python": str(self.liar), **more})
+
+    def _listens(self) -> bool:
+        assert self.process.poll() is None, "sshd refuses its configuration"
+        with socket.socket() as trying:
+            return trying.connect_ex(("127.0.0.1", self.port)) == 0
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()

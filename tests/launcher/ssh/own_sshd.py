@@ -1,0 +1,66 @@
+"""An sshd of a test's own on loopback: set up as the test wants it, and killed when it wants."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+from pathlib import Path
+
+from tests.launcher.ssh.far import until
+
+
+class OwnSshd:
+    """The testbed's configuration at another port; `changes` replace or add lines of it."""
+
+    def __init__(self, testbed, folder: Path, **changes: str) -> None:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        self.key = " ".join(Path(testbed.folder, "ssh/host-sshd.pub").read_text().split()[:2])
+        lines = {}
+        for line in Path(testbed.folder, "ssh/sshd.conf").read_text().splitlines():
+            name, _, value = line.partition(" ")
+            lines[name] = value
+        lines |= {"Port": str(self.port), "PidFile": str(folder / f"{self.port}.pid"), **changes}
+        self.conf = folder / f"sshd-{self.port}.conf"
+        self.conf.write_text("".join(f"{name} {value}\n" for name, value in lines.items()))
+        self.known_hosts = folder / f"known-{self.port}"
+        self.known_hosts.write_text(f"[127.0.0.1]:{self.port} {self.key}\n")
+        self.start()
+
+    @property
+    def lines(self) -> dict[str, str]:
+        """What differs in the SSH configuration of those who come here; see `ways.configuration`."""
+        return {"Port": str(self.port), "UserKnownHostsFile": str(self.known_hosts)}
+
+    def start(self) -> None:
+        self.process = subprocess.Popen(
+            ["/usr/sbin/sshd", "-D", "-e", "-f", str(self.conf)], stderr=subprocess.DEVNULL, start_new_session=True
+        )
+
+        def listens() -> bool:
+            assert self.process.poll() is None, f"sshd refuses {self.conf.read_text()}"
+            with socket.socket() as trying:
+                return trying.connect_ex(("127.0.0.1", self.port)) == 0
+
+        until(listens, 10)
+
+    def sessions(self) -> list[int]:
+        """The processes that serve connections, but not what they started."""
+        found = [self.process.pid]
+        for pid in found:
+            children = Path(f"/proc/{pid}/task/{pid}/children")
+            named = children.read_text().split() if children.exists() else []
+            found += [int(each) for each in named if Path(f"/proc/{each}/comm").read_text() == "sshd\n"]
+        return found[1:]
+
+    def kill(self) -> None:
+        """The listener and its sessions."""
+        if self.process.poll() is None:
+            for pid in (self.process.pid, *self.sessions()):
+                with contextlib.suppress(ProcessLookupError):  # a session that ends by itself this moment
+                    os.kill(pid, signal.SIGKILL)
+            self.process.wait()

@@ -1,0 +1,152 @@
+"""Accounts as people have them: login shells of every kind, scripts that print, end or wait, and second factors.
+
+One sshd, and a key for each kind: what it runs in the place of the account's own shell is in its authorized_keys.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import time
+import uuid
+from pathlib import Path
+
+import pytest
+
+from launcher.errors import Unavailable
+from launcher.script import interactive
+from launcher.ssh import host, openssh_transport
+from launcher.ssh.host import Host, hello
+from tests.launcher.ssh.own_sshd import OwnSshd
+from tests.launcher.ssh.ways import address, configuration, keys
+
+SCRIPTS = {
+    "dash": ("", ""),
+    "zsh": (".zshenv", "echo Welcome; no-such-command; printf 'no end of line'; false"),
+    "tcsh": (".tcshrc", "echo Welcome\nno-such-command\necho -n 'no end of line'"),
+    "fish": (".config/fish/config.fish", "echo Welcome; no-such-command; printf 'no end of line'; false"),
+}
+"""What each shell reads though nobody sits there, and what a person put into it."""
+INSTEAD = {"ending": "exit 3", "another": "exec sh -s", "waiting": "read answer; exit"}
+"""What login scripts do that no command survives."""
+HARD = 'it\'s "quoted" $HOME `id` !! a!b \\n \\\\ 100% é\nsecond line *'
+
+
+@pytest.fixture(scope="module")
+def accounts(testbed, tmp_path_factory):
+    """An sshd with the keys, and the user's second factor at another."""
+    folder = tmp_path_factory.mktemp("accounts")
+    homes = Path(testbed.shared, f"homes-{uuid.uuid4().hex[:8]}")
+    lines = []
+    for name in (*SCRIPTS, *INSTEAD):
+        public = keys(folder, name=name).with_suffix(".pub").read_text()
+        command = INSTEAD.get(name, "")
+        if name in SCRIPTS:
+            script = homes / name / (SCRIPTS[name][0] or ".profile")
+            script.parent.mkdir(parents=True)
+            script.write_text(SCRIPTS[name][1] + "\n")
+            command = f'HOME={homes / name} exec {name} -c \\"$SSH_ORIGINAL_COMMAND\\"'
+        lines.append(f'command="{command}" {public}')
+    authorized = homes / "authorized_keys"  # where sshd can read it as the user
+    authorized.write_text("".join(lines))
+    for each in (homes, *homes.rglob("*")):
+        os.chown(each, testbed.user.uid, testbed.user.gid)
+    server = OwnSshd(testbed, folder, AuthorizedKeysFile=str(authorized))
+    try:
+        yield folder, server
+    finally:
+        server.kill()
+        shutil.rmtree(homes)
+
+
+def config_of(accounts, testbed, tmp_path, name: str) -> str:
+    folder, server = accounts
+    return configuration(tmp_path, testbed, IdentityFile=str(folder / name), **server.lines)
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_a_host_answers_through_any_login_shell_whatever_its_scripts_print(accounts, testbed, tmp_path, name):
+    there = Path(testbed.shared, f"it's {uuid.uuid4().hex[:8]}")
+    there.symlink_to("/usr/bin/python3")
+    reached = Host(address(config_of(accounts, testbed, tmp_path, name), python=str(there)))
+    try:
+        assert reached.ask("hello", hello)["system"] == "Linux"
+        assert Path(reached.greeting["home"]).name == name
+    finally:
+        reached.close()
+        there.unlink()
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_what_a_terminal_runs_goes_through_any_login_shell_as_it_is(accounts, testbed, tmp_path, name):
+    ssh = openssh_transport.argv(address(config_of(accounts, testbed, tmp_path, name)), "-T")
+    words = interactive.over_ssh(ssh, ["bash", "-c", 'printf "<%s>" "$@"', HARD, HARD, "na!me"])
+    done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    assert done.stdout.endswith(f"<{HARD}><na!me>"), done
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("ending", r"runs no command \(exit code 3\): a login script there"),
+        ("another", "has not started a command in 1 s: .*; or a login script there"),
+        ("waiting", "has not started a command in 1 s: .*; or a login script there"),
+    ],
+)
+def test_a_login_script_that_lets_no_command_start_is_thought_of(accounts, testbed, tmp_path, monkeypatch, name, says):
+    monkeypatch.setattr(host, "SILENCE", 1.0)
+    with pytest.raises(Unavailable, match=says):
+        Host(address(config_of(accounts, testbed, tmp_path, name))).ask("hello", hello)
+
+
+def test_a_key_with_a_passphrase_is_taken_from_the_agent_that_holds_it(testbed, tmp_path, monkeypatch):
+    locked, socket = tmp_path / "locked", tmp_path / "agent"
+    shutil.copyfile(testbed.ssh.key, locked)
+    locked.chmod(0o600)
+    subprocess.run(["ssh-keygen", "-q", "-p", "-P", "", "-N", "a secret", "-f", str(locked)], check=True)
+    with subprocess.Popen(["ssh-agent", "-D", "-a", str(socket)], stdout=subprocess.DEVNULL) as agent:
+        try:
+            while not socket.exists():
+                time.sleep(0.01)
+            monkeypatch.setenv("SSH_AUTH_SOCK", str(socket))
+            subprocess.run(["ssh-add", "-q", testbed.ssh.key], check=True, capture_output=True)
+            reached = Host(address(configuration(tmp_path, testbed, IdentityFile=str(locked))))
+            assert reached.ask("hello", hello)
+            reached.close()
+            monkeypatch.delenv("SSH_AUTH_SOCK")
+            named = configuration(tmp_path, testbed, IdentityFile=str(locked), IdentityAgent=str(socket))
+            with pytest.raises(Unavailable, match=f"export SSH_AUTH_SOCK={socket}"):
+                Host(address(named)).ask("hello", hello)
+        finally:
+            agent.terminate()
+
+
+def test_where_there_is_no_key_to_show_that_is_told(testbed, tmp_path, monkeypatch):
+    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
+    with pytest.raises(Unavailable, match="wants a key, and there is none to show"):
+        Host(address(configuration(tmp_path, testbed, IdentityFile="/no/such/key"))).ask("hello", hello)
+
+
+@pytest.mark.parametrize(
+    ("methods", "says"),
+    [
+        ("password", "takes none of your keys; it offers password"),
+        ("keyboard-interactive", "takes none of your keys; it offers keyboard-interactive"),
+        ("publickey,password", "takes your key, and wants a code or a password besides"),
+        ("publickey,keyboard-interactive", "takes your key, and wants a code or a password besides"),
+    ],
+)
+def test_where_a_person_has_to_type_something_the_way_to_do_so_is_told(testbed, tmp_path, methods, says):
+    interactive_too = {"UsePAM": "yes", "KbdInteractiveAuthentication": "yes", "PasswordAuthentication": "yes"}
+    server = OwnSshd(testbed, tmp_path, AuthenticationMethods=methods, **interactive_too)
+    try:
+        config = configuration(tmp_path, testbed, **server.lines)
+        for transport, told in (
+            ("fabric", f"{says}.*cluster.transport=openssh"),
+            ("openssh", "open a master connection"),
+        ):
+            with pytest.raises(Unavailable, match=told):
+                Host(address(config, transport=transport)).ask("hello", hello)
+    finally:
+        server.kill()

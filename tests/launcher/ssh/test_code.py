@@ -1,0 +1,95 @@
+"""What of a script's folder reaches another host, and what becomes of it there. Over a real sshd."""
+
+from __future__ import annotations
+
+import uuid
+
+import pytest
+
+from launcher.runs import processes
+from tests.launcher.ssh.far import until
+
+TRAIN = """\
+import os, subprocess
+here = os.path.dirname(os.path.abspath(__file__))
+print("tool says", subprocess.run([here + "/tools/prep.sh"], capture_output=True, text=True, check=True).stdout)
+"""
+
+
+@pytest.fixture
+def project(tmp_path):
+    folder = tmp_path / "project"
+    (folder / "tools").mkdir(parents=True)
+    (folder / "train.py").write_text(TRAIN)
+    (folder / "tools/prep.sh").write_text("#!/bin/sh\necho ready\n")
+    (folder / "tools/prep.sh").chmod(0o755)
+    return folder
+
+
+def test_a_script_calls_its_own_tool_over_there(far, project):
+    own = ("train.bare=true", "train.precision=script", "require_proof=false", f"python={far.testbed.python}")
+    (run,) = far.submit("recipe=script", f"script={project}/train.py", *own)
+    assert far.until(run, "done", "failed") == "done", far.type("logs", run)
+    assert "tool says ready" in (far.root / run / "attempts/1/stdout.log").read_text()
+
+
+JOB = """\
+import os, sys, time
+print("flag", os.environ.get("MY_FLAG"), "token", len(os.environ["API_TOKEN"]), "noise", os.environ.get("NOISE"))
+if os.path.exists(os.environ["FAIL_ONCE"]):
+    os.unlink(os.environ["FAIL_ONCE"])
+    sys.exit(3)
+"""
+
+
+def own(far, project):
+    (project / "train.py").write_text(JOB)
+    names = ("train.bare=true", "train.precision=script", "require_proof=false", f"python={far.testbed.python}")
+    return ("recipe=script", f"script={project}/train.py", f"env.FAIL_ONCE={far.there}/fail", *names)
+
+
+def holding(folder, text):
+    return [each for each in folder.rglob("*") if each.is_file() and text in each.read_bytes()]
+
+
+def test_variables_and_secrets_of_the_shell_reach_the_job_there_and_secrets_end_with_it(far, project, monkeypatch):
+    flag, token = f"{uuid.uuid4().hex} $(id)", uuid.uuid4().hex
+    monkeypatch.setenv("MY_FLAG", flag)
+    monkeypatch.setenv("API_TOKEN", token)
+    monkeypatch.setenv("NOISE", "x")
+    far.there.chmod(0o777)
+    (far.there / "fail").touch()
+    (run,) = far.submit(*own(far, project), "env.MY_FLAG", "secrets.API_TOKEN")
+    assert far.until(run, "done", "failed") == "failed"
+    assert f"flag {flag} token 32 noise None" in far.type("logs", run).out
+    assert sorted(holding(far.root, flag.encode())) == [
+        far.folder(run) / ".environment",
+        far.folder(run) / "attempts/1/stdout.log",
+    ]
+    assert (far.folder(run) / ".environment").stat().st_mode & 0o777 == 0o600
+    until(lambda: not (far.folder(run) / ".secrets").exists(), 10)
+    assert holding(far.root, token.encode()) == []
+    assert holding(far.pointer(run), token.encode()) == []
+    refused = far.type("resume", run)
+    assert (
+        refused.code == 2
+        and "secrets.API_TOKEN" in refused.err
+        and "ended with it; say secrets.API_TOKEN=" in refused.err
+    )
+    wrong = far.type("resume", run, "secrets.OTHER=/etc/hostname")
+    assert wrong.code == 2 and "keeps no secret of that name; it keeps API_TOKEN" in wrong.err
+    assert far.type("resume", run, "secrets.API_TOKEN").code == 0
+    assert far.until(run, "done") == "done"
+    assert holding(far.root, token.encode()) == []
+
+
+def test_secrets_of_a_run_that_was_killed_there_go_when_it_is_looked_at(far, project, monkeypatch):
+    monkeypatch.setenv("API_TOKEN", "hush")
+    words = own(far, project)
+    (project / "train.py").write_text("import time\ntime.sleep(600)\n")
+    (run,) = far.submit(*words, "secrets.API_TOKEN")
+    until(lambda: far.status(run).get("process"))
+    assert (far.folder(run) / ".secrets/API_TOKEN").stat().st_mode & 0o777 == 0o600
+    processes.end([processes.Target(processes.from_json(far.status(run)["process"]), run)], 0)
+    far.until(run, "failed", "lost")
+    until(lambda: not (far.folder(run) / ".secrets").exists(), 10)

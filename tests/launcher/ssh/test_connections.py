@@ -1,0 +1,296 @@
+"""Real connections to the testbed's sshd, and every way in which they are refused."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from launcher.errors import Unavailable, UsageError
+from launcher.ssh.host import Host, hello
+from tests.launcher.ssh.ways import address, configuration, keys
+
+
+@pytest.fixture
+def reach():
+    """Hosts that are closed at the end."""
+    opened = []
+
+    def make(*arguments, **more):
+        opened.append(Host(address(*arguments, **more)))
+        return opened[-1]
+
+    yield make
+    for each in opened:
+        each.close()
+
+
+def refusal(host: Host) -> str:
+    with pytest.raises(Unavailable) as caught:
+        host.ask("hello", hello)
+    assert caught.value.exit_code == 3
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("transport", ["fabric", "openssh"])
+@pytest.mark.parametrize("hops", [False, True])
+def test_a_host_answers_through_either_transport_with_and_without_a_hop(tmp_path, testbed, reach, transport, hops):
+    host = reach(configuration(tmp_path, testbed, hops=hops), transport=transport)
+    assert host.ask("hello", hello)["system"] == "Linux"
+    assert host.greeting["home"] == testbed.user.home
+
+
+def test_one_connection_answers_any_number_of_questions(tmp_path, testbed, reach):
+    host = reach(configuration(tmp_path, testbed))
+    host.ask("hello", hello)
+    agent = host.greeting["pid"]
+    for _ in range(50):
+        host.ask("hello", hello)
+    assert host.greeting["pid"] == agent
+
+
+def test_user_and_port_of_the_address_go_before_the_configuration(tmp_path, testbed, reach):
+    config = configuration(tmp_path, testbed, User="nobody", Port="1")
+    host = reach(config, destination=f"{testbed.ssh.user}@box:{testbed.ssh.port}")
+    host.ask("hello", hello)
+    assert host.greeting["home"] == testbed.user.home
+
+
+@pytest.mark.parametrize("transport", ["fabric", "openssh"])
+def test_an_unknown_host_key_is_refused_at_the_target_and_at_the_hop(tmp_path, testbed, reach, transport):
+    empty = tmp_path / "known_hosts"
+    empty.touch()
+    for changes in ({"UserKnownHostsFile": str(empty)}, {"hop_UserKnownHostsFile": str(empty), "hops": True}):
+        said = refusal(reach(configuration(tmp_path, testbed, **changes), transport=transport))
+        assert "host key" in said.lower(), said
+    assert empty.read_text() == ""
+
+
+@pytest.mark.parametrize("transport", ["fabric", "openssh"])
+def test_a_changed_host_key_is_refused_at_the_target_and_at_the_hop(tmp_path, testbed, reach, transport):
+    other = (tmp_path / "known_hosts", keys(tmp_path, name="other").with_suffix(".pub").read_text())
+    ports = (testbed.ssh.port, testbed.ssh.bastion_port)
+    other[0].write_text("".join(f"[{testbed.ssh.host}]:{port} {other[1]}" for port in ports))
+    for changes in ({"UserKnownHostsFile": str(other[0])}, {"hop_UserKnownHostsFile": str(other[0]), "hops": True}):
+        said = refusal(reach(configuration(tmp_path, testbed, **changes), transport=transport))
+        assert "Somebody may be listening in" in said and "If the host was really set up anew" in said
+        assert any(line.strip().startswith("ssh-keygen ") for line in said.splitlines()), said
+        assert "accept it" not in said
+
+
+def test_the_command_in_the_refusal_of_an_unknown_key_accepts_it(tmp_path, testbed, reach):
+    known = tmp_path / "known_hosts"
+    known.touch()
+    config = configuration(tmp_path, testbed, UserKnownHostsFile=str(known))
+    said = refusal(reach(config))
+    fingerprint = subprocess.run(
+        ["ssh-keygen", "-lf", f"{testbed.folder}/ssh/host-sshd.pub"], capture_output=True, text=True
+    ).stdout.split()[1]
+    assert fingerprint in said
+    words = shlex.split(said.splitlines()[-1])
+    assert words[-2:] == [">>", str(known)]
+    known.write_text(subprocess.run(words[:-2], capture_output=True, text=True).stdout)
+    assert reach(config).ask("hello", hello)
+
+
+def test_the_commands_in_the_refusal_of_a_changed_key_put_it_right(tmp_path, testbed, reach):
+    known = tmp_path / "known_hosts"
+    known.write_text(f"[{testbed.ssh.host}]:{testbed.ssh.port} {keys(tmp_path).with_suffix('.pub').read_text()}")
+    config = configuration(tmp_path, testbed, UserKnownHostsFile=str(known))
+    forget, accept = refusal(reach(config)).splitlines()[-2:]
+    subprocess.run(shlex.split(forget), check=True, capture_output=True)
+    assert known.read_text() == ""
+    known.write_text(subprocess.run(shlex.split(accept)[:-2], capture_output=True, text=True).stdout)
+    assert reach(config).ask("hello", hello)
+
+
+def test_no_setting_of_the_configuration_lets_an_unknown_key_pass(tmp_path, testbed, reach):
+    config = configuration(tmp_path, testbed, UserKnownHostsFile="/dev/null", StrictHostKeyChecking="no")
+    for transport in ("fabric", "openssh"):
+        assert "host key" in refusal(reach(config, transport=transport)).lower()
+
+
+def test_several_hops_are_visited_in_the_order_of_the_configuration(tmp_path, testbed):
+    from launcher.ssh.fabric_transport import _connection
+
+    config = tmp_path / "config"
+    config.write_text("Host box\n  ProxyJump first,second\n")
+    assert [each.host for each in _connection(address(str(config))).hops()] == ["first", "second", "box"]
+
+
+@pytest.mark.parametrize("transport", ["fabric", "openssh"])
+def test_a_key_that_is_refused_is_told_as_such(tmp_path, testbed, reach, transport):
+    config = configuration(tmp_path, testbed, IdentityFile=str(keys(tmp_path)))
+    said = refusal(reach(config, transport=transport))
+    assert "key" in said or "Permission denied" in said
+
+
+def test_a_key_with_a_passphrase_and_no_agent_is_told_as_such(tmp_path, testbed, reach, monkeypatch):
+    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
+    locked = tmp_path / "locked"
+    shutil.copyfile(testbed.ssh.key, locked)
+    locked.chmod(0o600)
+    subprocess.run(["ssh-keygen", "-q", "-p", "-P", "", "-N", "a secret", "-f", str(locked)], check=True)
+    said = refusal(reach(configuration(tmp_path, testbed, IdentityFile=str(locked))))
+    assert "passphrase" in said and "ssh-add" in said
+
+
+@pytest.mark.parametrize("transport", ["fabric", "openssh"])
+def test_an_agent_holds_the_key(tmp_path, testbed, reach, monkeypatch, transport):
+    socket_path = tmp_path / "agent"
+    with subprocess.Popen(["ssh-agent", "-D", "-a", str(socket_path)], stdout=subprocess.DEVNULL) as agent:
+        try:
+            while not socket_path.exists():
+                pass
+            monkeypatch.setenv("SSH_AUTH_SOCK", str(socket_path))
+            subprocess.run(["ssh-add", "-q", testbed.ssh.key], check=True, capture_output=True)
+            config = configuration(tmp_path, testbed, IdentityFile="", IdentitiesOnly="")
+            assert reach(config, transport=transport).ask("hello", hello)
+        finally:
+            agent.send_signal(signal.SIGTERM)
+
+
+def test_openssh_goes_through_an_open_master_where_no_key_is_at_hand(tmp_path, testbed, reach, monkeypatch):
+    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
+    control = tmp_path / "master"
+    open_config = configuration(tmp_path, testbed, ControlPath=str(control))
+    master = ["ssh", "-F", open_config, "-N", "-M", "-o", "BatchMode=yes", "box"]
+    with subprocess.Popen(master, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL) as process:
+        try:
+            while not control.exists():
+                assert process.poll() is None
+            bare = configuration(tmp_path, testbed, ControlPath=str(control), IdentityFile="/dev/null")
+            assert reach(bare, transport="openssh").ask("hello", hello)
+        finally:
+            process.terminate()
+    assert "master" in refusal(reach(bare, transport="openssh"))
+
+
+@pytest.mark.parametrize("transport", ["fabric", "openssh"])
+def test_a_closed_port_and_an_unknown_host_are_named(tmp_path, testbed, reach, transport):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    assert str(port) in refusal(reach(configuration(tmp_path, testbed, Port=str(port)), transport=transport))
+    config = configuration(tmp_path, testbed)
+    said = refusal(reach(config, destination="no-such-host.invalid", transport=transport))
+    assert "no-such-host.invalid" in said
+
+
+def test_a_host_that_takes_the_connection_and_says_nothing_is_given_up(tmp_path, testbed, reach):
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        config = configuration(tmp_path, testbed, Port=str(silent.getsockname()[1]))
+        assert "box" in refusal(reach(config, transport="openssh", connect_timeout=1))
+
+
+@pytest.mark.parametrize("transport", ["fabric", "openssh"])
+def test_a_python_that_is_missing_or_too_old_is_refused_with_what_to_do(tmp_path, testbed, reach, program, transport):
+    config = configuration(tmp_path, testbed)
+    said = refusal(reach(config, python="/no/such/python3", transport=transport))
+    assert "/no/such/python3" in said and "cluster.python=" in said
+    # What an older interpreter finds first: its own number.
+    old = program("old", f'exec python3 -c "import sys; sys.version_info = (3, 8, 2); {_EXEC}" "$2"')
+    said = refusal(reach(config, python=old, transport=transport))
+    assert "3.8.2" in said and "3.10" in said
+
+
+_EXEC = "exec(sys.argv[1])"
+
+
+@pytest.fixture
+def program(testbed):
+    """Programs where the far user can run them, gone at the end."""
+    made = []
+
+    def make(name: str, line: str) -> str:
+        path = Path(testbed.shared, f"{name}-{os.getpid()}")
+        made.append(path)
+        path.write_text(f"#!/bin/sh\n{line}\n")
+        path.chmod(0o755)
+        return str(path)
+
+    yield make
+    for path in made:
+        path.unlink()
+
+
+def test_what_login_scripts_print_disturbs_nothing(tmp_path, testbed, reach, program):
+    noisy = program("noisy", 'echo "Welcome! launcher-agent"; printf "no end of line"; exec python3 "$@"')
+    assert reach(configuration(tmp_path, testbed), python=noisy).ask("hello", hello)
+
+
+def test_the_agent_is_sent_once_for_its_user_alone_and_again_where_it_was_damaged(tmp_path, testbed, reach):
+    from launcher.ssh.archive import archive
+
+    config, (digest, zipped) = configuration(tmp_path, testbed), archive()
+    kept = Path(testbed.user.home, f".cache/launcher/agent-{digest}.zip")
+    kept.unlink(missing_ok=True)
+    assert reach(config).ask("hello", hello)
+    assert kept.read_bytes() == zipped
+    assert kept.stat().st_mode & 0o777 == 0o600
+    before = kept.stat().st_mtime_ns
+    assert reach(config).ask("hello", hello)
+    assert kept.stat().st_mtime_ns == before
+    kept.write_bytes(zipped[:1000])
+    assert reach(config).ask("hello", hello)
+    assert kept.read_bytes() == zipped
+
+
+def test_zips_of_versions_that_were_not_used_for_long_are_deleted(tmp_path, testbed, reach):
+    folder = Path(testbed.user.home, ".cache/launcher")
+    reach(configuration(tmp_path, testbed)).ask("hello", hello)
+    old, recent = folder / "agent-old.zip", folder / "agent-recent.zip"
+    for path, days in ((old, 31), (recent, 29)):
+        path.touch()
+        os.utime(path, (time.time() - days * 86400,) * 2)
+        os.chown(path, testbed.user.uid, testbed.user.gid)
+    reach(configuration(tmp_path, testbed)).ask("hello", hello)
+    assert not old.exists() and recent.exists()
+    recent.unlink()
+
+
+@pytest.mark.parametrize(
+    "destination", ["-oProxyCommand=x", "a b", "box:99999", "box:0", "me@", "", "[::1", "box:x", "a@b@c"]
+)
+def test_text_that_can_be_no_host_is_refused(destination):
+    from launcher.runs.address import check
+
+    with pytest.raises(UsageError, match=re.escape("cluster.host=")) as caught:
+        check(destination, "cluster.host")
+    assert caught.value.exit_code == 2
+
+
+def test_an_address_is_read_apart():
+    for text, apart in (
+        ("box", (None, "box", None)),
+        ("me@box.example:2222", ("me", "box.example", 2222)),
+        ("me@[fe80::1]:22", ("me", "fe80::1", 22)),
+    ):
+        found = address("", text)
+        assert (found.user, found.host, found.port) == apart
+
+
+def test_what_speaks_no_ssh_is_one_sentence_on_the_screen():
+    """In a process of its own: pytest takes what is logged, and Python prints it."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        hanging_up = threading.Thread(target=lambda: server.accept()[0].close())
+        hanging_up.start()
+        words = ("cluster=ssh", f"cluster.host=me@127.0.0.1:{server.getsockname()[1]}", "cluster.ssh_config=/dev/null")
+        argv = [sys.executable, "-m", "launcher", *words]
+        done = subprocess.run(argv, cwd=Path(__file__).parents[3], capture_output=True, text=True)
+        hanging_up.join(timeout=10)
+    assert done.returncode == 3
+    (line,) = done.stderr.splitlines()
+    assert "speaks no SSH that could be understood" in line

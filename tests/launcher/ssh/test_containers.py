@@ -1,0 +1,103 @@
+"""The same job means the same in every runtime wherever it is sent: over SSH, and over SSH to Slurm. All real, through
+the launcher's own words; `tests/containers` has what they are rendered to."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.containers.hostile import VALUES
+from tests.containers.registry_server import Registry
+from tests.launcher.ssh.far import until
+
+PROBE = """#!/usr/bin/python3
+import json, os, sys
+if sys.argv[1] == "-c":  # the launcher asks which version this is
+    os.execv({python!r}, [{python!r}, *sys.argv[1:]])
+run = sys.argv[-1][len("run="):]
+found = dict(argv=sys.argv[1:], env=dict(os.environ), cwd=os.getcwd(), uid=os.getuid(), gid=os.getgid())
+with open(run + "/probe.new", "w") as stream:
+    json.dump(found, stream)
+os.rename(run + "/probe.new", run + "/probe.json")
+sys.exit(37)
+"""
+SECRET = "hush $(id) 'x' \"y\" é"
+
+
+@pytest.fixture
+def probe(far):
+    """A far user whose jobs are the probe."""
+    far.python.write_text(PROBE.format(python=far.testbed.python))
+    return far
+
+
+def where(place: str, far) -> list[str]:
+    common = ["telemetry.every=0", f"cluster.ssh_config={far.config}", f"run_root={far.root}", f"python={far.python}"]
+    return (
+        [*common, "cluster=ssh", "cluster.host=box"]
+        if place == "ssh"
+        else [*common, "cluster=slurm", "cluster.login=box", "gpus=0"]
+    )
+
+
+def contained(kind: str, far) -> list[str]:
+    if kind == "none":
+        return []
+    image = far.testbed.images["python"]
+    named = {"docker": image.docker, "podman": image.podman, "apptainer": image.sif}[kind]
+    mount = f"mounts=['{far.python}:{far.python}:ro']"
+    return [f"container={kind}", f"image={named}", "container.limits=null", mount]
+
+
+@pytest.mark.parametrize("kind", ["none", "docker", "podman", "apptainer"])
+@pytest.mark.parametrize("place", ["ssh", "slurm"])
+def test_the_same_job_finds_the_same_around_it(place, kind, probe, tmp_path, monkeypatch):
+    monkeypatch.setenv("PASSED_ON", f"{SECRET}\n2")
+    monkeypatch.setenv("NOISE", "x")
+    key = tmp_path / "key"
+    key.write_text(SECRET)
+    key.chmod(0o600)
+    environment = [f"env.{name}={value}" for name, value in VALUES.items()]
+    own = [f"secrets.API_KEY={key}", "env.PASSED_ON"]
+    said = probe.type(*where(place, probe), *contained(kind, probe), *environment, *own, "amp=o2")
+    assert said.code == 0, said.err
+    (run,) = said.out.split()
+    folder = probe.folder(run)
+    until(lambda: probe.status(run).get("ended"), seconds=120)
+    assert (probe.status(run)["state"], probe.status(run)["exit_code"]) == ("failed", 37)
+    found = json.loads((folder / "probe.json").read_text())
+    assert {name: found["env"].get(name) for name in VALUES} == VALUES
+    assert found["env"]["API_KEY"] == SECRET
+    assert found["env"]["PASSED_ON"] == f"{SECRET}\n2" and "NOISE" not in found["env"]
+    until(lambda: not (folder / ".secrets").exists(), seconds=10)
+    plan = json.loads((folder / "plan.json").read_text())
+    assert found["argv"][:2] == ["-m", plan["trainer"]]
+    assert found["argv"][2:] == [*plan["words"], f"spec={folder}/plan.json", f"run={folder}"]
+    assert (found["cwd"], found["env"]["PYTHONPATH"]) == (f"{probe.root}/.code/{plan['code']}",) * 2
+    user = probe.testbed.user
+    assert (found["uid"], found["gid"], (folder / "probe.json").stat().st_uid) == (user.uid, user.gid, user.uid)
+    assert found["env"]["LAUNCHER_RUN_ID"] == run
+    if kind != "none":
+        assert found["env"]["HOME"] == f"{probe.root}/.cache/home"
+
+
+IN_THE_IMAGE = """#!/bin/sh
+echo it ran in the image
+for word; do :; done
+case $word in run=*) echo '{"attempts": 1}' >"${word#run=}/result.json" ;; esac
+"""
+
+
+def test_a_job_there_fetches_an_image_that_is_not_there(far):
+    far.python.write_text(IN_THE_IMAGE)
+    with Registry("pulled over SSH by a job") as registry:
+        # The registry's image is empty, so the host's programs are lent to it.
+        lent = [f"'/{each}:/{each}:ro'" for each in ("usr", "bin", "lib", "lib64")]
+        mounts = f"mounts=[{','.join(lent)},'{far.python}:{far.python}:ro']"
+        image = ["container=apptainer", f"image={registry.name}", "container.pull=true", "container.limits=null"]
+        said = far.type(*where("slurm", far), *image, f"container.cache={far.there}/cache", mounts)
+        assert said.code == 0, said.err
+        (run,) = said.out.split()
+        assert far.until(run, "done", "failed", "cancelled", seconds=90) == "done"
+    assert far.type("logs", run).out == "it ran in the image\n"

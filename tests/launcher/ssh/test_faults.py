@@ -1,0 +1,404 @@
+"""What goes wrong on the way, done to real connections: nothing is started twice, nothing is shown as running that is
+not, no result is lost. `make faults` does each at many random moments."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from launcher.errors import Unavailable
+from launcher.runs import processes, remote_record, store
+from launcher.ssh import host, remote_status
+from launcher.ssh.host import Host, hello
+from tests.launcher.ssh.far import until
+from tests.launcher.ssh.own_sshd import OwnSshd
+from tests.launcher.ssh.ways import address, configuration
+from tests.testbed.proxy import Proxy
+
+ROUNDS = int(os.environ.get("FAULT_ROUNDS", "3"))
+SLOW = "env.PAUSE=0.2"
+
+
+@pytest.fixture
+def moments(request):
+    """Random numbers that the seed in FAULT_SEED repeats."""
+    seed = int(os.environ.get("FAULT_SEED") or random.randrange(2**32))
+    print(f"FAULT_SEED={seed}")
+    return random.Random(f"{seed} {request.node.name}")
+
+
+@pytest.fixture
+def proxy(far, tmp_path):
+    """Between the launcher and the far sshd; known to that by its own port."""
+    with Proxy(far.testbed.ssh.port) as found:
+        key = Path(far.testbed.ssh.known_hosts).read_text().splitlines()[0].partition(" ")[2]
+        known = tmp_path / "known_hosts"
+        known.write_text(f"[127.0.0.1]:{found.port} {key}\n")
+        far.config = configuration(tmp_path, far.testbed, Port=str(found.port), UserKnownHostsFile=str(known))
+        yield found
+        host.close_all()
+
+
+def there(far) -> list[str]:
+    return store.run_names(str(far.root)) if far.root.exists() else []
+
+
+def attempts(far, run: str) -> list[int]:
+    return store.attempts(far.folder(run))
+
+
+def test_a_submission_that_is_cut_anywhere_starts_its_run_once_or_says_that_it_did_not(far, proxy, moments):
+    began = proxy.up
+    far.submit("steps=1")
+    host.close_all()
+    whole = proxy.up - began
+    for _ in range(ROUNDS):
+        before = set(there(far))
+        proxy.cut_after_up = proxy.up + moments.randrange(whole)
+        said = far.type(*far.words, "steps=1", "env.PAUSE=0", f"seed={moments.randrange(1000)}")
+        host.close_all()
+        proxy.cut_after_up = None
+        new = set(there(far)) - before
+        assert "Traceback" not in said.err
+        if said.code == 0:
+            # Cut after it had begun, it was asked again.
+            assert new == set(said.out.split())
+        else:
+            assert said.code == 3, said.err
+            assert len(new) <= 1
+        for run in new:
+            far.until(run, "done")
+            assert attempts(far, run) == [1]
+
+
+def test_a_submission_whose_answer_is_lost_for_good_is_known_by_its_pointer_and_started_once(far, proxy, monkeypatch):
+    """The far side has all it needs, and nobody hears it say so."""
+    monkeypatch.setattr("launcher.ssh.submit_client.TRIES", 1)
+    ask = Host.ask
+
+    def deaf(self, request, /, *values, **named):
+        if request == "submit":
+            self.silence, proxy.mute = 1.5, True
+        return ask(self, request, *values, **named)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Host, "ask", deaf)
+        said = far.type(*far.words, "steps=60", SLOW)
+    assert said.code == 3 and "may have been started or not" in said.err
+    (run,) = store.run_names(store.elsewhere())
+    assert there(far) == [run]
+    proxy.refusing = True
+    assert far.state(run) == "unreachable"
+    proxy.refusing = proxy.mute = False
+    assert far.until(run, "running") == "running"
+    assert attempts(far, run) == [1]
+    assert remote_record.read(far.pointer(run)).submitter is None
+
+
+def test_the_same_submission_asked_for_twice_is_carried_out_once(far, monkeypatch):
+    answers = []
+    ask = Host.ask
+
+    def twice(self, request, /, *values, **named):
+        if request == "submit":
+            answers.append(ask(self, request, *values, **named))
+        return ask(self, request, *values, **named)
+
+    monkeypatch.setattr(Host, "ask", twice)
+    cells = far.submit("steps=1", "seed=1,2", "env.PAUSE=0")
+    assert answers == [cells]
+    assert sorted(there(far)) == cells
+    far.until(cells[1], "done")
+    assert [attempts(far, each) for each in cells] == [[1], [1]]
+
+
+def test_a_run_that_never_arrived_is_lost_only_once_that_is_certain(far, proxy, monkeypatch):
+    monkeypatch.setattr("launcher.ssh.submit_client.TRIES", 1)
+    ask = Host.ask
+
+    def cut(self, request, /, *values, **named):
+        if request == "submit":
+            proxy.cut()
+        return ask(self, request, *values, **named)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Host, "ask", cut)
+        assert far.type(*far.words, "steps=1").code == 3
+    (run,) = store.run_names(store.elsewhere())
+    assert there(far) == []
+    pointer = remote_record.read(far.pointer(run))
+    dead = pointer.submitter._replace(start=1)
+    assert far.state(run) == "queued", "its launcher lives"
+    far.folder(run).mkdir(parents=True)  # as the far side lays it down before it starts it
+    assert far.state(run) == "queued"
+    far.folder(run).rmdir()
+    remote_record.write(far.pointer(run), dataclasses.replace(pointer, submitter=dead))
+    assert far.state(run) == "unreachable", "the far side may still be at it"
+    early = pointer.created - remote_status.DOUBT
+    remote_record.write(far.pointer(run), dataclasses.replace(pointer, submitter=dead, created=early))
+    assert far.state(run) == "lost"
+    assert far.type("rm", "--forget", run).code == 0
+
+
+def test_a_launcher_that_is_killed_while_it_submits_starts_its_run_once_or_not(far, moments):
+    command = [sys.executable, "-m", "launcher", *far.words, "steps=60", SLOW]
+    for _ in range(ROUNDS):
+        before = set(there(far))
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as started:
+            time.sleep(moments.uniform(0.2, 1.2))
+            started.kill()
+            started.communicate()
+        new = set(there(far)) - before
+        assert len(new) <= 1
+        for run in new:
+            # The far side carries out what has reached it.
+            assert far.until(run, "running", "lost") and len(attempts(far, run)) <= 1
+            assert far.type("rm", "--force", run).code == 0
+
+
+def test_logs_that_are_followed_miss_nothing_however_often_the_connection_is_cut(far, proxy, moments, monkeypatch):
+    monkeypatch.setattr("launcher.ssh.logs.PAUSES", (0.1,))
+    text = "for n in range(40000): print('line', n, 'x' * (n % 50)) or (n % 800 == 0 and time.sleep(0.04))"
+    (run,) = far.submit("steps=1", f"env.BEHAVIOUR={text}")
+    until(lambda: attempts(far, run))
+    stop = threading.Event()
+
+    def cutting():
+        while not stop.wait(moments.uniform(0.2, 0.7)):
+            proxy.cut()
+
+    cutter = threading.Thread(target=cutting)
+    cutter.start()
+    try:
+        said = far.type("logs", "-f", run)
+    finally:
+        stop.set()
+        cutter.join()
+    assert said.code == 0
+    assert "trying again" in said.err
+    assert said.out == (far.folder(run) / "attempts/1/stdout.log").read_text()
+
+
+def test_a_fetch_that_is_cut_goes_on_where_it_was(far, proxy, moments, tmp_path, monkeypatch):
+    monkeypatch.setattr("launcher.ssh.fetching.PAUSES", (0.05,))
+    (run,) = far.submit("steps=1")
+    far.until(run, "done")
+    size = 24 * 2**20
+    content = moments.randbytes(size)
+    (far.folder(run) / "checkpoints/large").write_bytes(content)
+    began, over, places = proxy.down, threading.Event(), sorted(moments.uniform(0.1, 0.9) * size for _ in range(3))
+
+    def cutting():
+        while places and not over.wait(0.002):
+            if proxy.down - began > places[0]:
+                places.pop(0)
+                proxy.cut()
+
+    cutter = threading.Thread(target=cutting)
+    cutter.start()
+    said = far.type("fetch", run, f"to={tmp_path / 'got'}")
+    over.set()
+    cutter.join()
+    assert said.code == 0, said.err
+    assert len(places) < 3 and "going on where it was" in said.err
+    assert (tmp_path / "got" / run / "checkpoints/large").read_bytes() == content
+    # A fresh start after each cut would have taken as much again each time.
+    assert proxy.down - began < 1.6 * size
+    assert not list((tmp_path / "got").rglob(".*.part"))
+
+
+def test_a_host_that_is_cut_off_in_the_middle_of_a_fetch_is_waited_for_and_told_of_once(far, proxy, monkeypatch):
+    monkeypatch.setattr("launcher.ssh.fetching.PAUSES", (0.05,))
+    monkeypatch.setattr("launcher.ssh.fetching.PATIENCE", 0.5)
+    (run,) = far.submit("steps=1")
+    far.until(run, "done")
+    stream = Host.stream
+
+    def cut(self, request, /, *values, **named):
+        if request == "files":
+            Path(far.config).write_text(Path(far.config).read_text().replace(f"Port {proxy.port}", "Port 1"))
+            proxy.cut()
+        return stream(self, request, *values, **named)
+
+    monkeypatch.setattr(Host, "stream", cut)
+    said = far.type("fetch", run)
+    assert said.code == 3
+    assert said.err.count("going on where it was") == 1
+
+
+@pytest.mark.parametrize("transport", ["fabric", "openssh"])
+def test_a_network_that_stalls_is_given_up_with_words_and_nothing_hangs(far, proxy, transport):
+    reached = Host(address(far.config, transport=transport))
+    reached.ask("hello", hello)
+    reached.silence = 1.0
+    proxy.stalled = True
+    began = time.monotonic()
+    with pytest.raises(Unavailable, match="has said nothing for 1 s: the network or the host is stuck"):
+        reached.ask("hello", hello)
+    with pytest.raises(Unavailable):
+        Host(address(far.config, transport=transport, connect_timeout=1)).ask("hello", hello)
+    assert time.monotonic() - began < 25
+    proxy.stalled = False
+    reached.silence = host.SILENCE  # a login takes more than a second on a machine with much to do
+    assert reached.ask("hello", hello)
+    reached.close()
+
+
+def test_a_slow_answer_is_no_stall(far):
+    """While a request takes longer than the silence that is borne, its host says that it lives."""
+    deaf = "env.BEHAVIOUR=import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(100)"
+    (run,) = far.submit("steps=1", deaf)
+    until(lambda: "letters" in far.type("logs", run).out)
+    reached = host.connect(remote_record.read(far.pointer(run)).address)
+    reached.silence = 6.0
+    named = [{"root": str(far.root), "id": run}]
+    began = time.monotonic()
+    assert reached.ask("cancel", list, runs=named, now=False, stop_grace=7, term_grace=0) == [""]
+    assert time.monotonic() - began > 7
+    assert far.state(run) == "cancelled"
+
+
+def test_runs_outlive_their_sshd_and_are_seen_again_when_it_is_back(far, tmp_path):
+    server = OwnSshd(far.testbed, tmp_path)
+    try:
+        far.config = configuration(tmp_path, far.testbed, **server.lines)
+        (run,) = far.submit("steps=200", SLOW)
+        assert far.until(run, "running")
+        server.kill()
+        assert far.state(run) == "unreachable"
+        assert processes.is_alive(processes.from_json(far.status(run)["process"]))
+        server.start()
+        assert far.state(run) == "running"
+        assert attempts(far, run) == [1]
+    finally:
+        host.close_all()
+        server.kill()
+
+
+def test_after_a_reboot_of_the_host_its_runs_are_lost_and_can_be_resumed(far):
+    (run,) = far.submit("steps=200", SLOW)
+    until(lambda: "step 2" in far.type("logs", run).out)
+    status = far.status(run)
+    shell = processes.from_json(status["process"])
+    assert processes.end([processes.Target(shell, run)], 0) == [[]]
+    old = {**status, "process": {**status["process"], "boot": "0" * 36}, "state": "running", "ended": None}
+    store.write_json(far.folder(run) / "status.json", old)
+    os.chown(far.folder(run) / "status.json", far.testbed.user.uid, far.testbed.user.gid)
+    shown = far.type("ls", run).out
+    assert "lost" in shown and "restarted since" in shown
+    said = far.type("resume", run, "steps=3", "wait=true")
+    assert said.code == 0, said.err
+    assert attempts(far, run) == [1, 2]
+
+
+def test_processes_that_are_gone_and_pids_that_are_others_now_are_not_called_running(far):
+    (run,) = far.submit("steps=200", SLOW)
+    until(lambda: far.status(run).get("process"))
+    assert far.state(run) == "running"
+    status = far.status(run)
+    assert processes.end([processes.Target(processes.from_json(status["process"]), run)], 0) == [[]]
+    reused = {**status, "state": "running", "ended": None}
+    reused["process"] = {**status["process"], "pid": os.getpid()}  # somebody's, with another start time
+    store.write_json(far.folder(run) / "status.json", reused)
+    os.chown(far.folder(run) / "status.json", far.testbed.user.uid, far.testbed.user.gid)
+    assert far.state(run) == "lost"
+
+
+def test_a_clock_that_is_ahead_over_there_makes_no_nonsense(far):
+    (run,) = far.submit("steps=200", SLOW)
+    until(lambda: far.status(run).get("process"))
+    ahead = {**far.status(run), "started": "2100-01-01T00:00:00Z"}
+    store.write_json(far.folder(run) / "status.json", ahead)
+    os.chown(far.folder(run) / "status.json", far.testbed.user.uid, far.testbed.user.gid)
+    listed = far.type("ls")
+    assert listed.code == 0 and "running" in listed.out and "0s" in listed.out
+
+
+@pytest.fixture
+def small_disk(far):
+    folder = far.there / "small"
+    folder.mkdir()
+    options = f"size=300k,uid={far.testbed.user.uid},mode=700"
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", options, "none", str(folder)], capture_output=True).returncode:
+        pytest.skip("this machine may not mount a tmpfs")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def test_a_disk_that_is_full_over_there_is_told_and_nothing_is_left(far, small_disk):
+    said = far.type(*far.words, f"run_root={small_disk}/runs")
+    assert said.code in (2, 3) and "No space left" in said.err, said.err
+    assert store.run_names(f"{small_disk}/runs") == [] and store.run_names(store.elsewhere()) == []
+
+
+def test_a_home_without_room_for_the_far_side_is_told(far, small_disk):
+    home = far.there / "launch"
+    home.write_text(f'#!/bin/sh\nHOME={small_disk} exec python3 "$@"\n')
+    home.chmod(0o755)
+    (small_disk / "fill").write_bytes(b"x" * 200_000)
+    said = far.type(*far.words, f"cluster.python={home}")
+    assert said.code == 3 and "No space left" in said.err and ".cache/launcher" in said.err
+
+
+def test_a_long_log_is_followed_in_little_memory_and_nothing_of_it_is_lost(far):
+    """`make faults` takes the whole 100 MB."""
+    used = []
+    for lines in (1, int(os.environ.get("LOG_MIB", "24")) * 2**20 // 100):
+        (run,) = far.submit("steps=1", f"env.BEHAVIOUR=[print('%099d' % n) for n in range({lines})]")
+        program = "import resource, sys; from launcher.__main__ import main; main(sys.argv[1:]); "
+        program += "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, file=sys.stderr)"
+        with subprocess.Popen(
+            [sys.executable, "-c", program, "logs", "-f", run], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        ) as following:
+            out, err = following.communicate(timeout=300)
+        assert out == (far.folder(run) / "attempts/1/stdout.log").read_bytes() and len(out) > 100 * lines
+        used.append(int(err.split()[-1]))
+    assert used[1] - used[0] < 24 * 1024, f"KiB: {used}"
+
+
+def test_a_hundred_runs_are_submitted_and_followed_at_once_through_one_connection(far, proxy):
+    cells = far.submit("steps=2", f"seed={','.join(map(str, range(100)))}", "env.PAUSE=0")
+    sweep = cells[0].rpartition("-")[0]
+    said = far.type("watch", sweep)
+    assert said.code == 0, said.err
+    assert proxy.connections == 1
+    assert all(attempts(far, each) == [1] for each in cells)
+    assert all((far.pointer(each) / "metrics.jsonl").stat().st_size > 0 for each in cells)
+
+
+def test_what_is_followed_is_gone_on_with_after_the_connection_stood_still(far, tmp_path):
+    """As where a lid was closed: for longer than a silence is borne, nothing comes, and nothing is closed."""
+    server = OwnSshd(far.testbed, tmp_path)
+    program = "import sys; from launcher.ui import live as watch; watch.LONGEST = 0.5; "
+    program += "from launcher.ssh import host; host.SILENCE = 2.5; "
+    program += "from launcher.__main__ import main; sys.exit(main(sys.argv[1:]))"
+    following, said = {}, {verb: tmp_path / verb for verb in ("logs", "watch")}
+    try:
+        far.config = configuration(tmp_path, far.testbed, **server.lines)
+        (run,) = far.submit("steps=60", "env.PAUSE=0.1")
+        host.close_all()
+        for verb, words in (("logs", ["-f", run]), ("watch", [run])):
+            command = [sys.executable, "-u", "-c", program, verb, *words]
+            with open(said[verb], "w") as out, open(tmp_path / f"{verb}.err", "w") as err:
+                following[verb] = subprocess.Popen(command, stdout=out, stderr=err)
+        until(lambda: "step 1\n" in said["logs"].read_text() and "running\n" in said["watch"].read_text())
+        for pid in server.sessions():
+            os.kill(pid, signal.SIGSTOP)
+        assert {verb: each.wait(60) for verb, each in following.items()} == {"logs": 0, "watch": 0}
+        assert said["logs"].read_text() == (far.folder(run) / "attempts/1/stdout.log").read_text()
+        assert "is stuck" in (tmp_path / "logs.err").read_text() + said["watch"].read_text()
+        assert "done after" in said["watch"].read_text()
+    finally:
+        for each in following.values():
+            each.kill()
+            each.wait()
+        server.kill()

@@ -1,0 +1,125 @@
+"""Bringing back what runs left: whole, once, and on from where it was cut off."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+
+from launcher.executors import backends
+from launcher.runs import store
+from launcher.runs.store import Run
+from tests.launcher.ssh.far import away, until
+
+
+def files(folder) -> dict[str, bytes]:
+    return {
+        str(each.relative_to(folder)): each.read_bytes()
+        for each in folder.rglob("*")
+        if each.is_file() and not any(part.startswith(".") for part in each.relative_to(folder).parts)
+    }
+
+
+def test_everything_is_brought_and_the_run_can_be_reported_on_here(far, tmp_path):
+    (run,) = far.submit("steps=10")
+    far.until(run, "done")
+    said = far.type("fetch", run, f"to={tmp_path / 'got'}")
+    assert said.code == 0, said.err
+    got = tmp_path / "got" / run
+    assert files(got) == files(far.folder(run))
+    assert "checkpoints/step/at" in files(got)
+    assert backends.look([Run(str(got.parent), run)])[0].state.name == "done"
+    assert far.type("report", run).code == 0
+
+
+def test_what_is_here_is_not_brought_again_and_what_changed_is(far):
+    (run,) = far.submit("steps=10")
+    far.until(run, "done")
+    far.type("fetch", run)
+    assert f"{run}  0 files, 0 B brought" in far.type("fetch", run).out
+    (far.folder(run) / "result.json").write_text('{"schema": 1, "status": "done", "attempts": 1, "changed": true}')
+    assert far.type("fetch", run).code == 0
+    assert store.read_if_whole(far.pointer(run) / "result.json")["changed"] is True
+
+
+def test_a_sweep_is_brought_by_its_name(far, tmp_path):
+    cells = far.submit("steps=1", "seed=1,2,3", "env.PAUSE=0")
+    far.until(cells[-1], "done")
+    said = far.type("fetch", cells[0].rpartition("-")[0], f"to={tmp_path / 'got'}")
+    assert said.code == 0
+    for cell in cells:
+        assert files(tmp_path / "got" / cell) == files(far.folder(cell))
+
+
+def test_a_run_that_goes_on_is_brought_as_it_is_now_and_later_as_it_ended(far, tmp_path):
+    (run,) = far.submit("steps=100", "env.PAUSE=0.03")
+    until(lambda: "step 5" in far.type("logs", run).out)
+    assert far.type("fetch", run, f"to={tmp_path}").code == 0
+    assert (tmp_path / run / "metrics.jsonl").stat().st_size > 0
+    far.until(run, "done")
+    assert far.type("fetch", run, f"to={tmp_path}").code == 0
+    assert files(tmp_path / run) == files(far.folder(run))
+
+
+def test_a_part_that_an_earlier_fetch_left_is_gone_on_with_and_checked(far, tmp_path):
+    (run,) = far.submit("steps=1")
+    far.until(run, "done")
+    large = far.folder(run) / "checkpoints/large"
+    content = os.urandom(3 * 2**20)
+    large.write_bytes(content)
+    stamp = large.stat()
+    part = tmp_path / run / f"checkpoints/.large.{stamp.st_size}-{stamp.st_mtime_ns}.part"
+    part.parent.mkdir(parents=True)
+    part.write_bytes(content[: 2 * 2**20])
+    said = far.type("fetch", run, f"to={tmp_path}")
+    assert float(re.search(r"([0-9.]+) MiB brought", said.out)[1]) < 2, "a third of the large file, and small ones"
+    assert (tmp_path / run / "checkpoints/large").read_bytes() == content
+    assert not part.exists()
+    # One that is damaged is not taken for the file.
+    (tmp_path / run / "checkpoints/large").unlink()
+    part.write_bytes(b"x" * 2**20)
+    said = far.type("fetch", run, f"to={tmp_path}")
+    assert said.code == 1 and "fetch again" in said.err
+    assert not (tmp_path / run / "checkpoints/large").exists()
+    assert far.type("fetch", run, f"to={tmp_path}").code == 0
+    assert (tmp_path / run / "checkpoints/large").read_bytes() == content
+
+
+def test_links_and_hidden_folders_stay_there(far, tmp_path):
+    (run,) = far.submit("steps=1")
+    far.until(run, "done")
+    (far.folder(run) / "outside").symlink_to("/etc/passwd")
+    (far.folder(run) / ".secrets").mkdir()
+    (far.folder(run) / ".secrets/TOKEN").write_text("x")
+    assert far.type("fetch", run, f"to={tmp_path}").code == 0
+    assert not (tmp_path / run / "outside").exists() and not (tmp_path / run / ".secrets").exists()
+
+
+def test_a_word_that_means_nothing_is_refused(far):
+    (run,) = far.submit("steps=1")
+    assert far.type("fetch", run, "into=x").code == 2
+
+
+def test_where_no_run_is_elsewhere_there_is_nothing_to_fetch(far):
+    refused = far.type("fetch")
+    assert refused.code == 2 and "no run" in refused.err
+
+
+def test_a_host_that_was_never_reached_is_not_waited_for_and_what_is_known_of_its_run_stays(far, tmp_path):
+    (run,) = far.submit("steps=1")
+    far.until(run, "done")
+    away(far)
+    began = time.monotonic()
+    said = far.type("fetch", run, f"to={tmp_path / 'got'}")
+    assert (said.code, time.monotonic() - began < 10) == (3, True)
+    assert "the connection is refused" in said.err and "going on where it was" not in said.err
+    assert not (tmp_path / "got").exists()
+    assert far.state(run) == "done"
+
+
+def test_a_folder_that_cannot_be_made_is_a_mistake_in_to(far):
+    (run,) = far.submit("steps=1")
+    far.until(run, "done")
+    refused = far.type("fetch", run, "to=/proc/x")
+    assert refused.code == 2
+    assert f"/proc/x/{run} can't be made: No such file or directory; name with to=FOLDER one" in refused.err

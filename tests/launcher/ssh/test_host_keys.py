@@ -1,0 +1,116 @@
+"""Known hosts are read as ssh reads them; ssh-keygen says so of the same files."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from launcher.errors import Unavailable
+from launcher.ssh import host_keys
+from launcher.ssh.host import Host, hello
+from tests.launcher.ssh.own_sshd import OwnSshd
+from tests.launcher.ssh.ways import address, configuration, keys
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory) -> list[str]:
+    """Two public keys of one kind."""
+    folder = tmp_path_factory.mktemp("keys")
+    made = [keys(folder, name=name).with_suffix(".pub") for name in ("one", "other")]
+    return [" ".join(each.read_text().split()[:2]) for each in made]
+
+
+def found(tmp_path: Path, text: str, host: str = "box", port: int = 22, alias: str | None = None) -> host_keys.Known:
+    path = tmp_path / "known_hosts"
+    path.write_text(text)
+    return host_keys.of_host(host, port, alias, [str(path), "/no/such/file"])
+
+
+@pytest.mark.parametrize(
+    ("names", "host", "port", "count"),
+    [
+        ("box", "box", 22, 1),
+        ("box", "BOX", 22, 1),
+        ("other,box", "box", 22, 1),
+        ("*.cluster.edu", "login1.cluster.edu", 22, 1),
+        ("login?.cluster.edu,!login2.cluster.edu", "login2.cluster.edu", 22, 0),
+        ("[box]:2222", "box", 2222, 1),
+        ("[box]:2222", "box", 22, 0),
+        ("bo[xy]", "box", 22, 0),
+        ("# box", "box", 22, 0),
+    ],
+)
+def test_names_and_patterns_cover_what_they_cover_for_ssh(tmp_path, pair, names, host, port, count):
+    assert len(found(tmp_path, f"{names} {pair[0]} a comment\n", host, port).keys) == count
+    name = host_keys.name_of(host.lower(), port)
+    told = subprocess.run(["ssh-keygen", "-F", name, "-f", tmp_path / "known_hosts"], capture_output=True, text=True)
+    assert bool(told.stdout) == bool(count)
+
+
+def test_a_hashed_file_says_the_same(tmp_path, pair):
+    found(tmp_path, f"[box]:2222 {pair[0]}\nother {pair[1]}\n")
+    path = tmp_path / "known_hosts"
+    subprocess.run(["ssh-keygen", "-q", "-H", "-f", path], check=True, capture_output=True)
+    text = path.read_text()
+    assert "box" not in text
+    assert len(found(tmp_path, text, port=2222).keys) == 1 and not found(tmp_path, text).keys
+
+
+def test_of_a_name_there_can_be_several_keys_of_a_kind_an_alias_and_one_without_its_port(tmp_path, pair):
+    text = f"box {pair[0]}\nbox {pair[1]}\n"
+    assert len(found(tmp_path, text).keys) == 2
+    assert found(tmp_path, text, port=2222)[:2] == ((), found(tmp_path, text).keys)
+    assert found(tmp_path, text, "elsewhere", 2222, "box").keys == found(tmp_path, text).keys
+
+
+def test_a_damaged_line_says_nothing_of_a_host_and_hides_no_other(tmp_path, pair):
+    assert len(found(tmp_path, f"box\nbox ssh-rsa !!\n|1|x|y {pair[0]}\nbox ssh-ed25519\nbox {pair[0]}\n").keys) == 1
+
+
+def answer(config: str, transport: str = "fabric") -> str:
+    """What comes of asking: `yes`, or why not."""
+    host = Host(address(config, transport=transport))
+    try:
+        return "yes" if host.ask("hello", hello) else "no"
+    except Unavailable as error:
+        return str(error)
+    finally:
+        host.close()
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        ("{name} {wrong}\n{name} {right}\n", "yes"),
+        ("127.0.0.* {right}\n", "yes"),
+        ("alias {right}\n", "yes"),
+        ("@revoked * {right}\n{name} {right}\n", "is marked as @revoked"),
+        ("127.0.0.1 {wrong}\n", "is not known"),
+        ("@cert-authority * {wrong}\n", "say cluster.transport=openssh"),
+    ],
+)
+def test_a_real_host_is_taken_for_itself_by_the_lines_by_which_ssh_does(tmp_path, testbed, pair, lines, expected):
+    name, _, right = Path(testbed.ssh.known_hosts).read_text().splitlines()[0].partition(" ")
+    known = tmp_path / "known"
+    known.write_text(lines.format(name=name, right=right, wrong=pair[0]))
+    alias = {"HostKeyAlias": "alias"} if lines.startswith("alias") else {}
+    config = configuration(tmp_path, testbed, UserKnownHostsFile=str(known), **alias)
+    assert expected in answer(config)
+    ssh = ["ssh", "-F", config, "-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=yes", "box", "true"]
+    assert (subprocess.run(ssh, capture_output=True).returncode == 0) == (expected == "yes")
+
+
+def test_a_host_with_a_certificate_is_taken_by_the_transport_that_can_check_it(tmp_path, testbed):
+    authority, key = keys(tmp_path, name="authority"), keys(tmp_path, name="host")
+    sign = ["ssh-keygen", "-q", "-s", authority, "-I", "test", "-h", "-n", "127.0.0.1", key.with_suffix(".pub")]
+    subprocess.run(sign, check=True)
+    server = OwnSshd(testbed, tmp_path, HostKey=str(key), HostCertificate=f"{key}-cert.pub")
+    try:
+        server.known_hosts.write_text(f"@cert-authority [127.0.0.1]:* {authority.with_suffix('.pub').read_text()}")
+        config = configuration(tmp_path, testbed, **server.lines)
+        assert "say cluster.transport=openssh" in answer(config)
+        assert answer(config, "openssh") == "yes"
+    finally:
+        server.kill()

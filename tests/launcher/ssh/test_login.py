@@ -1,0 +1,141 @@
+"""A Slurm login node over SSH: the real Slurm, submitted to from a process that knows nothing of it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+
+import pytest
+
+from launcher.executors.slurm.jobs import job_of
+from launcher.runs import store
+from tests.launcher.ssh.far import until
+
+SLOW = "env.PAUSE=0.2"
+
+
+@pytest.fixture
+def login(far, testbed, monkeypatch):
+    """The same far side as a login node. This process has neither Slurm's configuration nor its programs."""
+    before = type(far).words.fget
+    words = property(lambda self: ["cluster=slurm", "cluster.login=box", "gpus=0", *before(self)[2:]])
+    with monkeypatch.context() as patch:
+        patch.delenv("SLURM_CONF", raising=False)
+        patch.setenv("PATH", "/nowhere")
+        patch.setattr(type(far), "words", words)
+        yield far
+    for run in store.run_names(str(far.root)) if far.root.exists() else []:
+        slurm(far, "scancel", "--quiet", job(far, run).partition("_")[0])
+
+
+def job(far, run: str) -> str:
+    return job_of(store.read_if_whole(far.folder(run) / "submission.json")) or ""
+
+
+def slurm(far, *argv: str) -> str:
+    environment = {**os.environ, **far.testbed.environment, "PATH": "/usr/bin:/bin"}
+    return subprocess.run(["/usr/bin/" + argv[0], *argv[1:]], capture_output=True, text=True, env=environment).stdout
+
+
+def test_a_run_is_queued_there_runs_and_is_done(login):
+    (run,) = login.submit("steps=5", "cluster.time=5")
+    assert job(login, run).isdigit()
+    assert login.until(run, "done") == "done"
+    assert "slurm" in login.type("ls", run).out
+    assert "step 5" in login.type("logs", run).out
+    assert login.type("fetch", run).code == 0
+    # The whole word of it: nothing was left behind by the launcher on the nodes.
+    assert f"JobName={store.read_if_whole(login.folder(run) / 'plan.json')['name']}" in slurm(
+        login, "scontrol", "show", "job", job(login, run)
+    )
+
+
+def test_a_sweep_is_one_array(login):
+    cells = login.submit("steps=2", "seed=1,2,3", "env.PAUSE=0")
+    assert [job(login, each).partition("_")[2] for each in cells] == ["0", "1", "2"]
+    assert login.type("watch", cells[0].rpartition("-")[0]).code == 0
+
+
+def test_a_run_is_cancelled_saved_and_resumed_with_another_time_limit(login):
+    (run,) = login.submit("steps=80", SLOW)
+    until(lambda: "step 2" in login.type("logs", run).out)
+    said = login.type("cancel", run)
+    assert said.code == 0 and "saved at step" in said.out, said.err
+    said = login.type("resume", run, "cluster.time=7", "steps=12", "wait=true")
+    assert said.code == 0, said.err + said.out
+    assert store.attempts(login.folder(run)) == [1, 2]
+    assert "TimeLimit=00:07:00" in slurm(login, "scontrol", "show", "job", job(login, run))
+
+
+def test_before_its_time_limit_a_run_saves_and_is_requeued_in_its_own_folder(login):
+    (run,) = login.submit("steps=60", "env.PAUSE=0.2")  # time enough for the signal to come before its end
+    until(lambda: "step 2" in login.type("logs", run).out)
+    slurm(login, "scancel", "--batch", "--signal=USR1", job(login, run))  # as Slurm does it before the limit
+    # Slurm lets it wait a quarter of a minute (the testbed's cred_expire). Told to hurry while the first attempt still
+    # ends, it would start a second one beside it, which the node refuses.
+    until(lambda: store.attempts(login.folder(run)) == [1, 2], 180)
+    assert login.until(run, "done", seconds=90) == "done"
+    assert store.attempts(login.folder(run)) == [1, 2]
+    assert login.type("logs", "-f", run).out.count("step 60\n") == 1
+
+
+def test_one_run_comes_after_another(login):
+    (first,) = login.submit("steps=20", SLOW)
+    (second,) = login.submit("steps=1", f"after={first}")
+    listed = login.type("ls", second).out
+    assert f"waiting for {first}, which it comes after" in listed
+    assert "scheduler   asked " in listed
+    login.type("cancel", "--now", first, second)
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "says"),
+    [
+        (["cluster.partition=nope"], 2, "is not one of gpu"),
+        (["cluster.partition=short", "cluster.time=9:00:00"], 2, "over the"),
+        (["gpus=9"], 2, "gpus=9"),
+        (["cluster.login=nowhere.invalid"], 3, "no host nowhere.invalid"),
+    ],
+)
+def test_what_the_cluster_would_refuse_is_refused_before_and_leaves_nothing(login, words, code, says):
+    said = login.type(*login.words, *words)
+    assert said.code == code and says in said.err, said.err
+    assert not login.root.exists() or store.run_names(str(login.root)) == []
+    assert store.run_names(store.elsewhere()) == []
+
+
+def wrapper(far, name: str, lines: str) -> str:
+    path = far.there / name
+    path.write_text(f"#!/bin/sh\n{lines}\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+def test_a_host_without_slurm_is_told_as_such(login):
+    home = login.there / "home"
+    home.mkdir()
+    os.chown(home, login.testbed.user.uid, login.testbed.user.gid)
+    (home / ".bash_profile").write_text("PATH=/nowhere\n")
+    python = wrapper(login, "bare", f'HOME={home} PATH={login.there} exec /usr/bin/python3 "$@"')
+    (login.there / "bash").symlink_to("/bin/bash")
+    said = login.type(*login.words, f"cluster.python={python}")
+    assert said.code == 3 and "no sbatch on" in said.err
+
+
+def test_slurm_is_found_where_only_login_shells_have_it_on_their_path(login):
+    """As clusters do that put Slurm under /opt, and on the PATH in /etc/profile.d."""
+    home, programs = login.there / "home", login.there / "opt"
+    for folder in (home, programs):
+        folder.mkdir()
+        os.chown(folder, login.testbed.user.uid, login.testbed.user.gid)
+    for name in ("sbatch", "squeue", "scontrol", "sinfo", "scancel", "sacct"):
+        (programs / name).symlink_to(f"/usr/bin/{name}")
+    bare = login.there / "bare-bin"
+    bare.mkdir()
+    for name in ("bash", "uname", "nvidia-smi", "git"):
+        if os.path.exists(f"/usr/bin/{name}"):
+            (bare / name).symlink_to(f"/usr/bin/{name}")
+    (home / ".bash_profile").write_text(f"echo Welcome; PATH=$PATH:{programs}\n")
+    python = wrapper(login, "as-over-there", f'HOME={home} PATH={bare} exec /usr/bin/python3 "$@"')
+    (run,) = login.submit("steps=1", f"cluster.python={python}")
+    assert login.until(run, "done") == "done"

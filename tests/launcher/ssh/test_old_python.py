@@ -1,0 +1,205 @@
+"""Bare scripts on a host whose Python is of 2019: everything that is asked of it goes through bash."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from launcher.errors import Unavailable
+from launcher.runs import processes, run_ids, store
+from launcher.ssh import bash_host, bash_programs, host
+from launcher.ssh.host import BadAnswer, Host, hello
+from tests.launcher.ssh.far import until
+from tests.launcher.ssh.own_sshd import OwnSshd
+from tests.launcher.ssh.ways import address, configuration
+from tests.testbed.proxy import Proxy
+
+# To the launcher's first words it is a Python 3.6; it tells of its packages, and runs nothing of ours.
+OLD = """#!/bin/sh
+case "$2" in
+  *b64decode*) printf '\\nlauncher-agent old 3.6.8 /usr/bin/python3\\n' ;;
+  *find_spec*) printf '3.6.8\\ntorch 1.2.0\\n' ;;
+  *) exit 99 ;;
+esac
+"""
+# As the user of that machine would have it: reads a script and does what it says in a shell.
+PYTHON = """#!/bin/sh
+if [ "$1" = -c ]; then printf '3.6.8\\ntorch 1.2.0\\n'; else exec {real} "$@"; fi
+"""
+TELL = "import json, os, sys\njson.dump([sys.argv[1:], os.getcwd(), dict(os.environ)], open('told.json', 'w'))\n"
+WAIT = "import time\nprint('begun', flush=True)\nfor n in range(600):\n    time.sleep(.1)\n"
+BARE = ("recipe=script", "train.bare=true", "train.precision=script", "require_proof=false")
+
+
+@pytest.fixture
+def old(far, tmp_path, monkeypatch):
+    """The far machine with the old Python, and a folder of scripts here."""
+    folder = far.there / "old"
+    folder.mkdir()
+    (folder / "python3").write_text(OLD)
+    (folder / "python3").chmod(0o755)
+    far.python.write_text(PYTHON.format(real=far.testbed.python))
+    sshd = OwnSshd(far.testbed, tmp_path, SetEnv=f"PATH={folder}:/usr/bin:/bin SECRET_OF_PLACE=1")
+    far.config = configuration(tmp_path, far.testbed, **sshd.lines)
+    far.sshd = sshd
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "tell.py").write_text(TELL)
+    (project / "wait.py").write_text(WAIT)
+    (project / "fail.py").write_text("import sys\nprint('so it went', file=sys.stderr)\nsys.exit(7)\n")
+    monkeypatch.chdir(project)
+    yield far
+    host.close_all()
+    sshd.kill()
+
+
+def test_a_bare_script_runs_there_and_is_seen_followed_fetched_and_removed(old, tmp_path, monkeypatch):
+    secret = tmp_path / "token"
+    secret.write_text("it's $(id) secret\n")
+    secret.chmod(0o600)
+    monkeypatch.setenv("GIVEN", "a 'b' $c")
+    words = ("script=tell.py", f"secrets.MY_TOKEN={secret}", "env.GIVEN", "telemetry.every=1")
+    (run,) = old.submit(*BARE, *words, "--", "--lr", "0.1", "it's a `b`")
+    assert old.until(run, "done", "failed", "lost") == "done", old.type("logs", run).err
+    arguments, folder, found = json.loads((old.folder(run) / "work/told.json").read_text())
+    assert (arguments, folder) == (["--lr", "0.1", "it's a `b`"], str(old.folder(run) / "work"))
+    assert (found["MY_TOKEN"], found["GIVEN"]) == ("it's $(id) secret", "a 'b' $c")
+    assert "SECRET_OF_PLACE" not in found and "LC_ALL" not in found
+    assert old.folder(run).stat().st_mode & 0o77 == 0
+    assert not list(old.root.glob(".handing.[0-9a-f]*"))
+    said = old.type("fetch", run, f"to={tmp_path / 'brought'}")
+    assert said.code == 0, said.err
+    (told,) = Path(tmp_path, "brought").rglob("told.json")
+    assert told.read_bytes() == (old.folder(run) / "work/told.json").read_bytes()
+    said = old.type("rm", run)
+    assert said.code == 0, said.err
+    assert not old.folder(run).exists() and not list((old.root / ".code").iterdir())
+
+
+def test_a_failure_is_told_with_its_last_lines(old):
+    (run,) = old.submit(*BARE, "script=fail.py")
+    assert old.until(run, "done", "failed", "lost") == "failed"
+    assert "exit code 7" in old.type("ls", run).out
+    assert "so it went" in old.type("logs", run).err
+    assert old.type("logs", "-f", run).err.count("so it went") == 1
+
+
+def test_cancel_ends_what_runs_and_rm_refuses_before_it(old):
+    (run,) = old.submit(*BARE, "script=wait.py")
+    old.until(run, "running")
+    until(lambda: old.type("logs", run).out == "begun\n")
+    refused = old.type("rm", run)
+    assert refused.code == 2 and "not ended yet" in refused.err
+    shell = processes.from_json(old.status(run)["process"])
+    said = old.type("cancel", run)
+    assert said.code == 0, said.err
+    assert old.state(run) == "cancelled"
+    assert processes.processes_of([processes.Target(shell, run)]) == [[]]  # a zombie that nobody reaps is dead
+
+
+def test_a_run_that_was_killed_is_lost_and_says_so(old):
+    (run,) = old.submit(*BARE, "script=wait.py")
+    old.until(run, "running")
+    os.killpg(old.status(run)["process"]["pid"], signal.SIGKILL)
+    assert old.until(run, "lost", "failed", "done") == "lost"
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("steps=1",), "3.10 or newer is needed there"),
+        ((*BARE, "script=tell.py", "amp=o0,o1"), "no sweep"),
+        ((*BARE, "script=tell.py", "cluster.python=/nowhere/python3"), "/nowhere/python3"),
+    ],
+    ids=["our-trainer", "sweep", "named-python"],
+)
+def test_what_bash_can_not_do_is_refused_in_words_and_leaves_nothing(old, words, says):
+    said = old.type(*old.words, *words)
+    assert said.code in (2, 3) and says in said.err and "Traceback" not in said.err
+    assert not old.root.exists() or not store.run_names(str(old.root))
+    assert not store.run_names(store.elsewhere())
+
+
+def test_other_questions_are_answered_as_before(old):
+    with pytest.raises(Unavailable, match=r"answers with Python 3\.6\.8 .* cluster\.python="):
+        Host(address(old.config)).ask("hello", hello)
+
+
+def test_resume_is_refused(old):
+    (run,) = old.submit(*BARE, "script=fail.py")
+    old.until(run, "failed")
+    said = old.type("resume", run)
+    assert said.code in (2, 3) and "3.10 or newer" in said.err
+
+
+def test_a_submission_that_is_cut_anywhere_starts_its_run_once_or_not_at_all(old, tmp_path):
+    with Proxy(old.sshd.port) as proxy:
+        known = tmp_path / "known-proxy"
+        known.write_text(f"[127.0.0.1]:{proxy.port} {old.sshd.key}\n")
+        changes = {"Port": str(proxy.port), "UserKnownHostsFile": str(known)}
+        old.config = configuration(tmp_path, old.testbed, **changes)
+        began = proxy.up
+        old.submit(*BARE, "script=tell.py")
+        whole = proxy.up - began
+        for part in (0.5, 0.7, 0.85, 0.95, 0.999):
+            host.close_all()
+            before = set(store.run_names(str(old.root)))
+            proxy.cut_after_up = proxy.up + int(whole * part)
+            said = old.type(*old.words, *BARE, "script=tell.py", f"name=n{int(part * 1000)}")
+            proxy.cut_after_up = None
+            assert "Traceback" not in said.err
+            new = set(store.run_names(str(old.root))) - before
+            assert len(new) <= 1 and (said.code == 3 or new == set(said.out.split())), said.err
+            for run in new:
+                old.until(run, "done")
+                assert store.attempts(old.folder(run)) == [1]
+
+
+RUN = run_ids.new_id(0.0)
+LIES = {
+    "a-path": "say here b aA==; say exists; say file ../../owned 1 1.000000000 aGk=; say next",
+    "another-file": "say here b aA==; say exists; say file .bashrc 1 1.000000000 aGk=; say next",
+    "no-base64": "say here b aA==; say exists; say file plan.json 1 1.000000000 '*'; say next",
+    "a-number": "say here b aA==; say exists; say attempt 99999999999999999999; say next",
+    "a-time": "say here b aA==; say exists; say file plan.json 1 nan e30=; say next",
+    "a-word": "say here b aA==; say owned; say next",
+    "too-few": "say here b aA==",
+    "too-many": "say here b aA==; say exists; say next; say exists; say next",
+    "no-end": "say here b aA==; while :; do printf %9999s x; done",
+}
+
+
+@pytest.mark.parametrize("lie", LIES.values(), ids=LIES)
+def test_an_answer_that_can_not_be_is_refused(old, lie, monkeypatch, tmp_path):
+    monkeypatch.setattr(bash_programs, "LOOK", lie + "\n")
+    monkeypatch.setattr(bash_host, "LONGEST_ANSWER", 2**20)
+    question = {"root": str(old.root), "id": RUN, "stamps": {}, "arms": []}
+    began = time.monotonic()
+    with pytest.raises(BadAnswer, match="does not speak as a launcher should"):
+        list(Host(address(old.config)).stream("look", runs=[question], follow=False))
+    assert time.monotonic() - began < 20
+    assert not list(tmp_path.rglob("owned"))
+
+
+def test_the_programs_are_whole_bash():
+    for name in (
+        "PROBE",
+        "HAS_CODE",
+        "SUBMIT",
+        "LOOK",
+        "LOG",
+        "STOP",
+        "ALIVE",
+        "CANCEL",
+        "REMOVE",
+        "CONTENTS",
+        "FILES",
+    ):
+        text = f"main() {{\n{bash_programs.COMMON}\n{getattr(bash_programs, name)}\n}}\n"
+        subprocess.run(["bash", "-n"], input=text.encode(), check=True)

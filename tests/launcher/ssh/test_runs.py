@@ -1,0 +1,450 @@
+"""Runs over SSH from beginning to end: real sshd, real processes; only the trainer is a stand-in."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from launcher.runs import processes, remote_record, store
+from launcher.ssh import host, submit_client
+from launcher.ssh.host import Host
+from tests.launcher.ssh.far import asked, away, until
+
+SLOW = "env.PAUSE=0.2"
+
+
+def test_a_run_is_started_over_there_and_everything_about_it_is_known_here(far):
+    (run,) = far.submit("steps=30", "amp=o2")
+    assert far.until(run, "running")
+    listed = far.type("ls").out
+    assert "HOST" in listed and "box" in listed and run in listed
+    assert far.until(run, "done") == "done"
+    shown = far.type("ls", run).out
+    assert f"box:{far.root}/{run}" in shown and "proved" in shown and "0.5000" in shown
+    logs = far.type("logs", run)
+    assert logs.out == (far.folder(run) / "attempts/1/stdout.log").read_text()
+    assert logs.out.splitlines()[-1] == "step 30"
+
+
+def test_the_words_reach_the_trainer_there_and_the_snapshot_is_the_code_from_here(far):
+    (run,) = far.submit("steps=1", "amp=o1", "batch=64")
+    far.until(run, "done")
+    plan = store.read_if_whole(far.folder(run) / "plan.json")
+    assert plan["words"] == ["amp=o1", "batch=64", "steps=1"]
+    code = far.root / ".code" / plan["code"]
+    here = Path(__file__).parents[3]
+    levels = "recipes/precision/levels.py"
+    assert (code / levels).read_bytes() == (here / levels).read_bytes()
+    assert store.read_if_whole(far.folder(run) / "provenance.json")["code"]["digest"] == plan["code"]
+
+
+def test_a_shared_run_over_there_is_the_groups_to_read_and_its_code_is_not(far):
+    (run,) = far.submit("steps=1", "share=group")
+    assert far.until(run, "done") == "done"
+    assert far.root.stat().st_mode & 0o7777 == 0o3770
+    modes = {name: (far.folder(run) / name).stat().st_mode & 0o777 for name in ("", "submission.json", "status.json")}
+    assert modes == {"": 0o750, "submission.json": 0o640, "status.json": 0o640}
+    (code,) = far.root.glob(".code-*")
+    assert {each.stat().st_mode & 0o777 for each in (code, *code.rglob("*")) if each.is_dir()} == {0o700}
+
+
+def test_it_goes_on_when_the_connection_and_the_launcher_are_gone(far):
+    (run,) = far.submit("steps=50", SLOW)
+    shell = until(lambda: far.status(run).get("process"))
+    host.close_all()
+    identity = processes.from_json(shell)
+    stat = Path(f"/proc/{identity.pid}/stat").read_text().rpartition(")")[2].split()
+    assert int(stat[3]) == identity.pid, "it leads a session of its own"
+    status = dict(line.split(":\t") for line in Path(f"/proc/{identity.pid}/status").read_text().splitlines())
+    assert not int(status["SigIgn"], 16) & 1 << signal.SIGHUP - 1, "it can be told to hang up"
+    assert processes.is_alive(identity)
+    assert far.state(run) == "running"
+
+
+def test_what_ended_is_not_asked_about_again(far, monkeypatch):
+    (run,) = far.submit("steps=1")
+    far.until(run, "done")
+    with asked(monkeypatch) as requests:
+        assert run in far.type("ls").out and far.state(run) == "done"
+    assert requests == []
+
+
+def test_a_listing_of_runs_here_loads_nothing_of_ssh(far, tmp_path):
+    program = (
+        "import sys; from launcher.__main__ import main; main(['ls']); "
+        "print([each for each in sys.modules if each.startswith(('fabric', 'paramiko', 'launcher.ssh'))])"
+    )
+    environment = {**os.environ, "XDG_STATE_HOME": str(tmp_path / "none")}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_a_sweep_is_one_submission_and_answers_to_its_name(far, monkeypatch):
+    with asked(monkeypatch) as requests:
+        cells = far.submit("steps=2", "amp=o0,o1,o2", "env.PAUSE=0")
+    assert requests == ["probe", "lacking", "submit"]
+    sweep = cells[0].rpartition("-")[0]
+    assert [each.rpartition("-")[2] for each in cells] == ["000", "001", "002"]
+    assert far.type("watch", sweep).code == 0
+    assert far.type("ls", sweep).out.count("done") == 3
+    assert store.sweep_runs(str(far.root), sweep)
+
+
+def test_submitting_takes_three_questions_for_one_run_and_for_a_hundred(far, monkeypatch):
+    for seeds in ("1", ",".join(map(str, range(100)))):
+        with asked(monkeypatch) as requests:
+            found = far.submit("steps=1", f"seed={seeds}", "env.PAUSE=0")
+        assert len(found) == len(seeds.split(","))
+        assert requests == ["probe", "lacking", "submit"]
+    assert far.type("cancel", "--now", found[0].rpartition("-")[0]).code == 0
+
+
+def test_a_second_submission_of_an_unchanged_tree_sends_no_file_and_of_a_changed_one_only_what_changed(
+    far, monkeypatch
+):
+    from launcher.ssh import submit_client
+
+    sent = []
+    packed = submit_client.packed
+
+    def packing(message, code, secrets):
+        sent.append(sorted(code))
+        return packed(message, code, secrets)
+
+    monkeypatch.setattr(submit_client, "packed", packing)
+    far.submit("steps=1")
+    far.submit("steps=1")
+    from launcher.commands import run as verb
+
+    collect = verb.code_files
+
+    def changed(*specs):
+        files = dict(collect(*specs))
+        copy = far.there / "levels.py"
+        copy.write_bytes(files["recipes/precision/levels.py"].read_bytes() + b"\n# edited\n")
+        return {**files, "recipes/precision/levels.py": copy}
+
+    monkeypatch.setattr(verb, "code_files", changed)
+    monkeypatch.setattr("launcher.probe.host.code_files", changed)
+    far.submit("steps=1")
+    assert len(sent[0]) > 20
+    assert sent[1:] == [[], ["recipes/precision/levels.py"]]
+
+
+def test_the_plan_is_what_would_be_submitted_and_is_replayed_without_a_host(far, tmp_path, monkeypatch):
+    said = far.type("plan", *far.words, "steps=3", "--json")
+    assert said.code == 0, said.err
+    planned = json.loads(said.out)
+    assert planned["plans"][0]["run_root"] == str(far.root)
+    recorded = tmp_path / "facts.json"
+    recorded.write_text(said.out)
+    with asked(monkeypatch) as requests:
+        again = far.type("plan", *far.words, "steps=3", "--json", "--facts", str(recorded))
+    assert requests == []
+    assert json.loads(again.out)["plans"] == planned["plans"]
+    (run,) = far.submit("steps=3")
+    submitted = store.read_if_whole(far.folder(run) / "plan.json")
+    assert {**submitted, "run_id": "RUN_ID", "command": None} == {**planned["plans"][0], "command": None}
+
+
+def test_logs_are_followed_to_the_end_and_through_a_resumption(far):
+    (run,) = far.submit("steps=40", "env.PAUSE=0.05")
+    until(lambda: far.status(run).get("state") == "running")
+    said = far.type("logs", "-f", run)
+    assert said.code == 0
+    assert [line for line in said.out.splitlines() if line.startswith("step")] == [f"step {n}" for n in range(1, 41)]
+    assert far.type("logs", "--lines", "2", run).out == "step 39\nstep 40\n"
+    wrong = far.type("logs", "--attempt", "3", run)
+    assert wrong.code == 2 and "it has 1" in wrong.err
+
+
+def test_a_cancelled_run_is_saved_and_resumed_from_there(far):
+    (run,) = far.submit("steps=60", SLOW)
+    until(lambda: "step 2" in far.type("logs", run).out)
+    said = far.type("cancel", run)
+    assert said.code == 0 and "cancelled" in said.out and "saved at step" in said.out
+    assert far.state(run) == "cancelled"
+    refused = far.type("resume", run, "batch=7")
+    assert refused.code == 2 and "batch can't change" in refused.err
+    refused = far.type("resume", run, "cluster.host=other")
+    assert refused.code == 2 and "cluster.host can't change" in refused.err
+    said = far.type("resume", run, "steps=12", "wait=true")
+    assert said.code == 0, said.err
+    assert "done" in said.out and "attempt 2" in said.out
+    numbers = [line for line in far.type("logs", run).out.splitlines() if line.startswith("step")]
+    assert numbers[-1] == "step 12" and numbers[0] != "step 1"
+    assert far.type("resume", run).code == 2
+
+
+def test_a_run_that_is_known_to_have_ended_is_not_asked_about_when_it_is_cancelled(far, monkeypatch):
+    (run,) = far.submit("steps=1")
+    far.until(run, "done")
+    away(far)
+    assert far.type("fetch", run).code == 3  # which looks again, and must not forget what it can't learn anew
+    with asked(monkeypatch) as requests:
+        said = far.type("cancel", run)
+    assert (said.code, requests) == (0, [])
+    assert said.out.startswith(f"{run}  already done")
+
+
+def test_watching_shows_progress_and_ends_with_the_result(far):
+    (run,) = far.submit("steps=30", "env.PAUSE=0.05")
+    said = far.type("watch", run)
+    assert said.code == 0
+    assert "done" in said.out and "proved" in said.out and f"box:{far.root}/{run}" in said.out
+    here = (far.pointer(run) / "metrics.jsonl").read_bytes()
+    assert here == (far.folder(run) / "metrics.jsonl").read_bytes()
+
+
+def test_a_run_that_fails_is_told_with_the_end_of_its_log(far):
+    (run,) = far.submit("env.BEHAVIOUR=sys.exit('out of luck')")
+    far.until(run, "failed")
+    shown = far.type("ls", run).out
+    assert "out of luck" in shown and "box:" in shown
+    said = far.type("watch", run)
+    assert said.code == 1 and "out of luck" in said.out
+
+
+def test_waiting_stays_until_the_end_and_gives_its_code(far):
+    said = far.type(*far.words, "steps=3", "wait=true")
+    assert said.code == 0 and "done" in said.out
+    assert far.type(*far.words, "env.BEHAVIOUR=sys.exit(1)", "wait=true").code == 1
+
+
+def test_deleting_asks_the_host_and_then_forgets(far):
+    (run,) = far.submit("steps=60", SLOW)
+    until(lambda: far.status(run).get("state") == "running")
+    refused = far.type("rm", run)
+    assert refused.code == 2 and "not ended yet" in refused.err
+    assert far.folder(run).is_dir() and far.pointer(run).is_dir()
+    assert far.type("rm", "--force", run).code == 0
+    assert not far.folder(run).exists() and not far.pointer(run).exists()
+
+
+def test_runs_of_a_host_that_is_no_more_are_forgotten_on_request(far):
+    (run,) = far.submit("steps=1")
+    far.until(run, "done")
+    assert far.type("rm", "--forget", run).out == f"{run}  forgotten\n"
+    assert far.folder(run).is_dir() and not far.pointer(run).exists()
+
+
+def test_a_run_whose_folder_is_gone_there_is_lost(far):
+    (run,) = far.submit("steps=60", SLOW)
+    until(lambda: far.status(run).get("process"))
+    assert far.state(run) == "running"
+    processes.end([processes.Target(processes.from_json(far.status(run)["process"]), run)], 0)
+    shutil.rmtree(far.folder(run))
+    assert far.state(run) == "lost"
+    assert "there is no run" in far.type("logs", run).err
+    assert far.type("fetch", run).code == 2
+    assert far.type("rm", run).code == 0
+
+
+def test_secrets_travel_as_files_for_the_job_alone(far, tmp_path):
+    secret = tmp_path / "token"
+    secret.write_text("a-very-secret-word")
+    secret.chmod(0o600)
+    (run,) = far.submit("steps=1", f"secrets.TOKEN={secret}")
+    far.until(run, "done")
+    assert "secret of 18 letters" in far.type("logs", run).out
+    assert far.type("fetch", run).code == 0
+    until(lambda: not (far.folder(run) / ".secrets").exists())
+    for folder in (far.folder(run), far.pointer(run)):
+        assert [each for each in folder.rglob("*") if each.is_file() and b"very-secret" in each.read_bytes()] == []
+    secret.chmod(0o644)
+    refused = far.type(*far.words, f"secrets.TOKEN={secret}")
+    assert refused.code == 2 and "can be read by others" in refused.err
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "says"),
+    [
+        (["run_root=/proc/x"], 2, "run_root=/proc/x"),
+        (["run_root=/root/x"], 2, "not writable for rehearsal"),
+        (["python=/no/such/python"], 2, "/no/such/python can't be run"),
+        (["python=/bin/false"], 2, "can't be run"),
+        (["framework=tensorflow"], 2, "tensorflow"),
+        (["data=mnist", "data.dir=/no/such/data"], 2, "/no/such/data is not a folder"),
+        (["gpus=3"], 2, "gpus=3"),
+        (["nodes=2"], 2, "needs cluster=slurm"),
+        (["secrets.A=/no/such/file"], 2, "no such file"),
+        (["cluster.host="], 2, "cluster.host= is no host"),
+        (["cluster.host=-oProxyCommand=x"], 2, "is no host"),
+        (["cluster.transport=telnet"], 2, "is not one of fabric, openssh"),
+        (["cluster.connect_timeout=0"], 2, "at least 1"),
+        (["cluster.ssh_config=/no/such/config"], 2, "/no/such/config"),
+        (["cluster.host=box,other"], 2, "cluster.host=box,other is no host"),
+        (["cluster.host=nowhere.invalid"], 3, "no host nowhere.invalid"),
+        (["cluster.python=/no/such/python3"], 3, "cluster.python="),
+        (["cluster.partition=gpu"], 2, "belongs to cluster=slurm"),
+    ],
+)
+def test_what_cannot_be_is_refused_and_leaves_nothing(far, words, code, says):
+    said = far.type(*far.words, *words)
+    assert said.code == code and says in said.err, said.err
+    assert "Traceback" not in said.err
+    assert not far.root.exists() or store.run_names(str(far.root)) == []
+    assert store.run_names(store.elsewhere()) == []
+
+
+def test_a_host_has_to_be_named(far):
+    refused = far.type("cluster=ssh")
+    assert refused.code == 2 and "needs cluster.host=me@host" in refused.err
+
+
+def test_a_name_that_is_no_run_is_refused_without_asking_anybody(far, monkeypatch):
+    far.submit("steps=1")
+    with asked(monkeypatch) as requests:
+        for verb in ("logs", "watch", "cancel", "resume", "rm", "fetch"):
+            assert far.type(verb, "no-such-run").code == 2
+    assert requests == []
+
+
+def test_a_host_that_does_not_answer_makes_its_runs_unreachable_and_others_are_shown(far, tmp_path):
+    (here,) = far.submit("steps=60", SLOW)
+    (there,) = far.submit("steps=60", SLOW)
+    far.until(there, "running")
+    pointer = remote_record.read(far.pointer(there))
+    wrong = tmp_path / "wrong"
+    wrong.write_text(Path(far.config).read_text().replace(str(far.testbed.ssh.port), "1"))
+    import dataclasses
+
+    address = dataclasses.replace(pointer.address, config=str(wrong))
+    remote_record.write(far.pointer(there), dataclasses.replace(pointer, address=address))
+    listed = far.type("ls")
+    assert listed.code == 0
+    rows = {line.split()[0]: line.split()[1] for line in listed.out.splitlines() if line[:2] == "20"}
+    assert rows[here] == "running" and rows[there] == "unreachable"
+    assert "running" in listed.out.splitlines()[-1] and "refused" in listed.out.splitlines()[-1]
+    said = far.type("cancel", there)
+    assert said.code == 3 and said.out.startswith(f"{there}  not ended: ")
+    assert said.out.count("refused") == 1 and "; running " in said.out and said.out.endswith(" ago\n")
+    assert far.type("logs", there).code == 3
+    assert far.type("rm", there).code == 3
+    assert far.pointer(there).exists()
+    remote_record.write(far.pointer(there), pointer)
+    assert far.state(there) == "running"
+
+
+def test_runs_of_two_launchers_at_once_are_both_there(far, tmp_path):
+    command = [sys.executable, "-m", "launcher", *far.words, "steps=1"]
+    started = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(4)]
+    names = []
+    for each in started:
+        out, err = each.communicate(timeout=60)
+        assert each.returncode == 0, err
+        names += out.split()
+    assert len(set(names)) == 4
+    for name in names:
+        far.until(name, "done")
+    assert len(list((far.root / ".code").iterdir())) == 1
+    assert list((far.root / ".submitting").iterdir()) == []
+
+
+def test_the_arms_of_a_comparison_are_known_here_too(far):
+    (run,) = far.submit("steps=60", SLOW)
+    until(lambda: far.status(run).get("process"))
+    plan = {**store.read_if_whole(far.folder(run) / "plan.json"), "arms": [{"arm": "001", "swept": [["amp", "o0"]]}]}
+    (far.folder(run) / "plan.json").write_text(json.dumps(plan))
+    arm = far.folder(run) / "arms/001"
+    arm.mkdir(parents=True)
+    (arm / "result.json").write_text('{"schema": 1, "status": "done"}')
+    (arm / "metrics.jsonl").write_text('{"step": 1}\n{"step": 2}\n')
+    far.type("ls", run)
+    here = far.pointer(run) / "arms/001"
+    assert store.read_if_whole(here / "result.json")["status"] == "done"
+    assert (here / "metrics.jsonl").read_bytes() == (arm / "metrics.jsonl").read_bytes()
+    # A run that goes on from a checkpoint has cut its metrics back.
+    (arm / "metrics.jsonl").write_text('{"step": 1}\n{"step": 2, "again": true}\n{"step": 3}\n')
+    far.type("ls", run)
+    assert (here / "metrics.jsonl").read_bytes() == (arm / "metrics.jsonl").read_bytes()
+
+
+def test_a_host_that_ends_what_is_left_at_logout_is_told_before_anything_starts(far, tmp_path):
+    planned = json.loads(far.type("plan", *far.words, "--json").out)
+    assert planned["facts"]["ends_at_logout"] is False
+    recorded = tmp_path / "facts.json"
+    recorded.write_text(json.dumps({**planned["facts"], "ends_at_logout": True}))
+    assert "loginctl enable-linger" in far.type("plan", *far.words, "--facts", str(recorded)).out
+
+
+def test_a_run_comes_after_another_of_its_host(far):
+    (first,) = far.submit("steps=500", SLOW)
+    (second,) = far.submit("steps=1", f"after={first}")
+    (anyway,) = far.submit("steps=1", f"after=any:{first}")
+    far.until(second, "queued")
+    host.close_all()  # nobody here has to stay for it
+    until(lambda: f"waiting for {first}, which it comes after" in far.type("ls", second).out)
+    assert far.state(anyway) == "queued"
+    assert far.type("cancel", "--now", first).code == 0
+    assert far.until(second, "cancelled", "done") == "cancelled"
+    assert f"it was to come after {first}, which is cancelled" in far.type("ls", second).out
+    assert far.until(anyway, "cancelled", "done") == "done"
+
+
+def test_after_a_run_that_is_not_on_the_host_leaves_nothing(far):
+    said = far.type(*far.words, "steps=1", "after=nosuch")
+    assert said.code == 2 and "nosuch" in said.err
+    assert store.run_names(str(far.root)) == [] and store.run_names(store.elsewhere()) == []
+
+
+@pytest.mark.parametrize(("moment", "left"), [("_lacking", 0), ("_point", 0), ("_hand_over", 1)])
+def test_ctrl_c_as_a_run_is_handed_over_shows_its_name_or_leaves_nothing(far, monkeypatch, moment, left):
+    real = getattr(submit_client, moment)
+
+    def pressed(*arguments):
+        done = real(*arguments)
+        os.kill(os.getpid(), signal.SIGINT)
+        return done
+
+    monkeypatch.setattr(submit_client, moment, pressed)
+    said = far.type(*far.words, "steps=500", SLOW)
+    assert said.code == 130, said.err
+    names = store.run_names(str(far.root)) if far.root.exists() else []
+    assert len(names) == left and names == said.out.split() == store.run_names(store.elsewhere())
+    if left:
+        assert f"`cancel {names[0]}` ends it" in said.err
+        assert far.type("cancel", "--now", *names).code == 0
+
+
+def test_ctrl_c_while_a_host_is_slow_to_answer_is_answered_at_once(far, monkeypatch):
+    real = Host.ask
+
+    def ask(self, request, *values, **named):
+        if request == "submit":
+            threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+            time.sleep(30)
+        return real(self, request, *values, **named)
+
+    monkeypatch.setattr(Host, "ask", ask)
+    began = time.monotonic()
+    said = far.type(*far.words, "steps=500", SLOW)
+    assert time.monotonic() - began < 20 and said.code == 130
+    (name,) = said.out.split()
+    assert store.run_names(store.elsewhere()) == [name]
+    assert f"{name} may have been started or not" in said.err
+
+
+@pytest.mark.slow
+def test_ctrl_c_at_any_moment_leaves_no_unnamed_run_over_there(far):
+    named = set()
+    for number in range(6):
+        words = [sys.executable, "-m", "launcher", *far.words, "steps=500", SLOW]
+        started = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        time.sleep(0.5 + 0.25 * number)
+        started.send_signal(signal.SIGINT)
+        named |= set(started.communicate(timeout=60)[0].split())
+    there = set(store.run_names(str(far.root))) if far.root.exists() else set()
+    assert there <= named
+    assert set(store.run_names(store.elsewhere())) == named
+    if there:
+        far.type("cancel", "--now", *there)

@@ -1,0 +1,56 @@
+"""A server that speaks SSH, lets us in, and never answers a question of the protocol itself."""
+
+from __future__ import annotations
+
+import socket
+import sys
+import threading
+import time
+
+import paramiko
+import pytest
+
+from launcher.errors import Unavailable
+from launcher.runs.address import Address
+from launcher.ssh import fabric_transport
+from tests.launcher.ssh.ways import keys
+
+
+class Silent(paramiko.ServerInterface):
+    """Accepts any key and session; a command is neither accepted nor refused."""
+
+    def check_auth_publickey(self, username, key):
+        return paramiko.AUTH_SUCCESSFUL
+
+    def get_allowed_auths(self, username):
+        return "publickey"
+
+    def check_channel_request(self, kind, chanid):
+        return paramiko.OPEN_SUCCEEDED
+
+    def check_channel_exec_request(self, channel, command):
+        threading.Event().wait(10)
+        sys.exit()
+
+
+def test_a_server_that_never_starts_the_command_is_not_waited_for(tmp_path):
+    key, own = keys(tmp_path, name="id"), keys(tmp_path, name="host")
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port = listening.getsockname()[1]
+
+        def serve():
+            server = paramiko.Transport(listening.accept()[0])
+            server.add_server_key(paramiko.Ed25519Key(filename=str(own)))
+            server.start_server(threading.Event(), Silent())
+
+        threading.Thread(target=serve, daemon=True).start()
+        (tmp_path / "known").write_text(f"[127.0.0.1]:{port} {(tmp_path / 'host.pub').read_text()}")
+        config = tmp_path / "config"
+        config.write_text(
+            f"Host silent\n  HostName 127.0.0.1\n  Port {port}\n  IdentityFile {key}\n  IdentitiesOnly yes\n"
+            f"  UserKnownHostsFile {tmp_path}/known\n  GlobalKnownHostsFile /dev/null\n"
+        )
+        began = time.monotonic()
+        with pytest.raises(Unavailable, match="silent opens no session: it has not started a command in 2 s"):
+            fabric_transport.opened(Address(destination="silent", config=str(config), connect_timeout=2), "true")
+        assert time.monotonic() - began < 20

@@ -1,0 +1,138 @@
+"""What people write into their SSH configuration holds for the launcher as it does for ssh."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from launcher.errors import UsageError
+from launcher.runs.address import Address
+from launcher.ssh import ssh_settings
+from launcher.ssh.host import Host, hello
+from tests.launcher.ssh.ways import address, configuration
+
+
+def settings(tmp_path, text: str, destination: str = "box") -> ssh_settings.Settings:
+    path = tmp_path / "config"
+    path.write_text(text)
+    return ssh_settings.of(address(str(path), destination))
+
+
+@pytest.mark.parametrize("program", ["with ssh", "without ssh"])
+@pytest.mark.parametrize(
+    ("text", "destination"),
+    [
+        ("Host b?x !bux\n  HostName 10.0.0.7\n  User mei\n  Port 2222\n", "box"),
+        ("Host=box\nHostName 10.0.0.7\nUser=mei\nPort = 2222\nHost *\n User other\n Port 1\n", "box"),
+        ("Host box\n HostName 10.0.0.7\nMatch originalhost box\n User mei\n Port 2222\n", "box"),
+        ("Host box\n HostName 10.0.0.7\n User other\n Port 1\n", "mei@box:2222"),
+        ("Host box\n  HostName 10.0.0.7\n User mei\n Port 2222\n ForwardAgent /no/such\n ConnectTimeout none\n", "box"),
+    ],
+)
+def test_the_name_the_user_and_the_port_are_those_that_hold(tmp_path, monkeypatch, text, destination, program):
+    if program == "without ssh":
+        monkeypatch.setenv("PATH", "/nowhere")
+    found = settings(tmp_path, text, destination)
+    assert (found.host, found.user, found.port) == ("10.0.0.7", "mei", 2222)
+
+
+def test_files_that_are_included_count(tmp_path, monkeypatch):
+    (tmp_path / "work.conf").write_text("Host box\n HostName 10.0.0.7\n")
+    text = f"Include {tmp_path}/*.conf\n"
+    assert settings(tmp_path, text).host == "10.0.0.7"
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(UsageError, match="has an Include, which only ssh itself can follow"):
+        settings(tmp_path, text)
+
+
+def test_what_holds_for_one_user_alone_holds_for_the_user_of_the_address(tmp_path):
+    assert settings(tmp_path, "Match user mei\n HostName 10.0.0.7\n", "mei@box").host == "10.0.0.7"
+
+
+def test_tokens_stand_for_what_is_reached(tmp_path):
+    key = tmp_path / "key-mei"
+    key.touch()
+    found = settings(
+        tmp_path,
+        f"Host box\n HostName h\n IdentityFile {tmp_path}/key-%r\n ProxyCommand x %h:%p %r %n 100%%\n",
+        "mei@box:7",
+    )
+    assert found.keys == (str(key),)
+    assert found.command == "x h:7 mei box 100%"
+
+
+def test_files_of_keys_that_are_not_there_are_passed_over_as_ssh_does(tmp_path):
+    assert settings(tmp_path, "Host box\n IdentityFile /no/such/key\n").keys == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "hops"),
+    [
+        ("Host box\n ProxyJump me@first:22,second\n", ["me@first:22", "second"]),
+        ("Host box\n ProxyJump ssh://me@first:2222\n", ["me@first:2222"]),
+        ("Host box\n ProxyJump none\nHost *\n ProxyJump first\n", []),
+        ("Host *\n ProxyJump you@box\n", []),
+    ],
+)
+def test_the_way_there(tmp_path, text, hops):
+    assert [each.destination for each in settings(tmp_path, text).hops] == hops
+
+
+def test_a_way_that_leads_back_is_refused(tmp_path):
+    from launcher.ssh.fabric_transport import _connection
+
+    path = tmp_path / "config"
+    path.write_text("Host box\n ProxyJump a\nHost a\n ProxyJump b\nHost b\n ProxyJump a\n")
+    with pytest.raises(UsageError, match="round in a circle: box, a, b, a"):
+        _connection(Address(destination="box", config=str(path)))
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("Host box\n Hostnam x\n", "line 2: Bad configuration option: hostnam"),
+        ("Host box\n RevokedHostKeys /etc/hosts\n", "cluster.transport=openssh"),
+    ],
+)
+def test_what_cannot_be_followed_is_refused(tmp_path, text, says):
+    with pytest.raises(UsageError, match=says):
+        settings(tmp_path, text)
+
+
+def test_a_hop_has_a_hop_of_its_own_and_its_host_is_reached(tmp_path, testbed):
+    config = configuration(tmp_path, testbed, hops=True, hop_ProxyJump="before")
+    before = tmp_path / "before"
+    before.mkdir()
+    text = Path(configuration(before, testbed)).read_text().replace("Host box", "Host before")
+    Path(config).write_text(Path(config).read_text() + text)
+    host = Host(address(config))
+    try:
+        assert host.ask("hello", hello)["system"] == "Linux"
+    finally:
+        host.close()
+
+
+def test_a_proxy_command_is_a_shells_as_it_is_for_ssh(tmp_path, testbed):
+    through = f"ssh -F {tmp_path}/ssh_config -W %h:%p hop 2>/dev/null"
+    config = configuration(tmp_path, testbed, hops=True, ProxyJump="", ProxyCommand=through)
+    host = Host(address(config))
+    try:
+        assert host.ask("hello", hello)["system"] == "Linux"
+    finally:
+        host.close()
+    began = time.monotonic()
+    refused = Host(address(configuration(tmp_path, testbed, ProxyCommand="no-such-program %h")))
+    with pytest.raises(Exception, match=r"not reached through its ProxyCommand, no-such-program 127\.0\.0\.1"):
+        refused.ask("hello", hello)
+    assert time.monotonic() - began < 5, "that it has ended is noticed"
+
+
+def test_asking_ssh_connects_to_nothing(tmp_path):
+    """The name does not exist, and is not looked up."""
+    path = tmp_path / "config"
+    path.write_text("")
+    assert subprocess.run(["ssh", "-G", "-F", str(path), "nowhere.invalid"], capture_output=True).returncode == 0
+    assert settings(tmp_path, "", "nowhere.invalid").host == "nowhere.invalid"

@@ -1,0 +1,198 @@
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from launcher.runs import store
+from launcher.ui.live import watch
+from tests.launcher.run_folders import DEAF, NAME, STEPPING, finished, make, metrics, result, start, state, until
+
+SWEEP = "20260103-000000-calm-lake"
+
+# What `run` does in the foreground.
+FOREGROUND = """
+import sys
+from pathlib import Path
+from launcher.executors import stopping
+from launcher.ui.live import watch
+folders = [Path(each) for each in sys.argv[1:]]
+def on_interrupt(times):
+    if times == 1:
+        for each in folders: stopping.request_stop(each)
+    else:
+        stopping.kill_all(folders)
+states = watch(folders, on_interrupt=on_interrupt)
+print("RETURNED", *(each.name for each in states.values()))
+"""
+
+
+def never(times):
+    raise AssertionError("nobody pressed Ctrl-C")
+
+
+class OnTerminal:
+    """The foreground watching in a terminal of its own."""
+
+    def __init__(self, *folders):
+        self.master, slave = pty.openpty()
+        self.child = subprocess.Popen(
+            [sys.executable, "-c", FOREGROUND, *map(str, folders)],
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+            start_new_session=True,
+            env={**os.environ, "TERM": "xterm", "COLUMNS": "120", "LINES": "40"},
+        )
+        os.close(slave)
+        self.raw = b""
+
+    @property
+    def text(self):
+        return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", self.raw.decode("utf-8", "ignore"))
+
+    def read(self, seconds=0.05):
+        if select.select([self.master], [], [], seconds)[0]:
+            try:
+                self.raw += os.read(self.master, 65536)
+            except OSError:  # the terminal's other end is closed
+                return False
+        return True
+
+    def until(self, pattern):
+        def there():
+            self.read()
+            return re.search(pattern, self.text)
+
+        return until(there)
+
+    def end(self):
+        while self.read(0.2) and self.child.poll() is None:
+            pass
+        while self.read(0.0) and select.select([self.master], [], [], 0)[0]:
+            pass
+        self.child.wait(20)
+        os.close(self.master)
+        return self.text
+
+
+def test_without_a_terminal_the_progress_is_plain_lines_and_ends_with_what_the_run_amounts_to(root, capsys):
+    folder = make(root, trainer=f"STEPS=30\n{STEPPING}")
+    start(folder)
+    store.write_json(folder / "result.json", result())
+    states = watch([folder], on_interrupt=never)
+    assert {path: each.name for path, each in states.items()} == {folder: "done"}
+    out = capsys.readouterr().out
+    assert "\x1b" not in out
+    assert sum("brave-otter" in each and "done" in each for each in out.splitlines()) == 1
+    assert "proved: 97% of the work in bfloat16" in out and str(folder) in out
+    assert len(out.splitlines()) < 20
+    assert store.unfinished([str(root)]) == []
+
+
+def test_watching_what_has_ended_long_ago_says_at_once_how_it_ended(root, capsys):
+    folder = finished(root, state="failed", reason="out of memory")
+    began = time.monotonic()
+    assert watch([folder], on_interrupt=never)[folder].name == "failed"
+    assert time.monotonic() - began < 1
+    assert "failed after 1m05s: out of memory" in capsys.readouterr().out
+
+
+def test_a_run_that_dies_without_a_word_ends_the_watching(root, capsys):
+    folder = make(root, trainer="exec sleep 300")
+    child = start(folder)
+    until(lambda: state(folder).name == "running")
+    os.kill(child.pid, signal.SIGKILL)
+    child.wait()
+    assert watch([folder], on_interrupt=never)[folder].name == "lost"
+    assert f"process {child.pid} is gone" in capsys.readouterr().out
+
+
+def test_on_a_terminal_the_progress_is_drawn_in_place(root):
+    folder = make(root, trainer=f"STEPS=40\n{STEPPING}")
+    start(folder)
+    terminal = OnTerminal(folder)
+    terminal.until(r"brave-otter +running .* \d+/500 .* 2560 .* 65536 .*1\.0 MiB")
+    text = terminal.end()
+    assert b"\x1b[1A" in terminal.raw  # moved up to draw over what was there
+    assert text.count("40/500") >= 1
+    assert "RETURNED done" in text
+
+
+def test_one_display_shows_all_runs_of_a_sweep_and_one_table_sums_them_up(root):
+    cells = [make(root, f"{SWEEP}-00{index}", trainer=f"STEPS=10\n{STEPPING}") for index in range(3)]
+    start(*cells)
+    terminal = OnTerminal(*cells)
+    terminal.until("queued")
+    text = terminal.end()
+    assert "RETURNED done done done" in text
+    table = text[text.index("ACCURACY") :]
+    assert [line.split()[:2] for line in table.splitlines()[1:4]] == [
+        [f"calm-lake-00{index}", "done"] for index in range(3)
+    ]
+
+
+def test_the_first_ctrl_c_asks_the_run_to_stop_and_says_so(root):
+    folder = make(root, trainer=STEPPING)
+    start(folder)
+    terminal = OnTerminal(folder)
+    terminal.until(r"running .* \d+/500")
+    os.kill(terminal.child.pid, signal.SIGINT)
+    terminal.until("asked to save and stop at the next step; Ctrl-C again kills")
+    text = terminal.end()
+    assert "RETURNED stopped" in text
+    assert "saved at step" in text and f"resume {NAME}" in text
+    assert "Traceback" not in text
+
+
+def test_the_second_ctrl_c_kills(root):
+    folder = make(root, trainer=DEAF)
+    start(folder)
+    terminal = OnTerminal(folder)
+    terminal.until("running")
+    os.kill(terminal.child.pid, signal.SIGINT)
+    terminal.until("asked to save")
+    os.kill(terminal.child.pid, signal.SIGINT)
+    text = terminal.end()
+    assert "killing" in text and "RETURNED cancelled" in text
+
+
+def test_a_watcher_may_leave_without_touching_the_run(root):
+    folder = make(root, trainer=STEPPING)
+    start(folder)
+    until(lambda: state(folder).name == "running")
+    before = signal.getsignal(signal.SIGINT)
+
+    def leave(times):
+        raise KeyboardInterrupt
+
+    signal.setitimer(signal.ITIMER_REAL, 0.3)
+    old = signal.signal(signal.SIGALRM, lambda number, frame: os.kill(os.getpid(), signal.SIGINT))
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            watch([folder], on_interrupt=leave)
+    finally:
+        signal.signal(signal.SIGALRM, old)
+    assert signal.getsignal(signal.SIGINT) is before
+    assert state(folder).name == "running" and not (folder / "STOP").exists()
+
+
+def test_metrics_that_are_cut_back_on_resume_are_shown_from_where_they_go_on(root, monkeypatch):
+    from launcher.ui.live import _Followed
+
+    folder = make(root)
+    head = {"event": "start", "attempt": 1, "total_steps": 100, "epochs": 1, "resumed_from": None, "time": 0}
+    metrics(folder, [head, *({"step": number, "time": number} for number in range(1, 51))])
+    followed = _Followed(folder)
+    followed.read()
+    assert followed.progress.step == 50
+    content = (folder / "metrics.jsonl").read_bytes()
+    os.truncate(folder / "metrics.jsonl", content.index(b'{"step": 21,'))
+    metrics(folder, [{**head, "attempt": 2, "resumed_from": 20}, {"step": 21, "time": 90}])
+    followed.read()
+    assert (followed.progress.step, followed.progress.attempt) == (21, 2)
