@@ -83,7 +83,7 @@ def apart(task: Task) -> Task:
     """The same in a process of its own, which gets no longer than there is.
 
     Some torch compiles only under TF32's older switches, which can't be mixed with the newer ones in one process
-    (`recipes/torch_/tf32.py`); and after some faults a process can't use its GPU any more.
+    (`recipes/torch_/precision/tf32.py`); and after some faults a process can't use its GPU any more.
     """
 
     def run(bench: Bench) -> list[Row]:

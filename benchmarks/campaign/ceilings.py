@@ -9,7 +9,7 @@ import torch
 from benchmarks.campaign.rows import Bench, Row, Task, median
 from recipes.simplenet import RECIPE as SIMPLENET
 from recipes.simplenet import SimplenetSettings
-from recipes.torch_.tf32 import switch_tf32
+from recipes.torch_.precision.tf32 import switch_tf32
 
 PART = "ceiling"
 SQUARE = (8192, 8192, 8192)

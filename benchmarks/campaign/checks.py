@@ -14,9 +14,10 @@ from torch import nn
 from benchmarks.campaign.recipes import capture, quietly, step_of
 from benchmarks.campaign.rows import Bench, Row, Task
 from recipes.precision.levels import Amp, LossScale
-from recipes.torch_ import float32_probe, loop, mnist, simplenet
+from recipes.torch_ import loop, mnist, simplenet
+from recipes.torch_.observe import float32_probe
 from recipes.torch_.precision import Precision
-from recipes.torch_.tf32 import switch_tf32
+from recipes.torch_.precision.tf32 import switch_tf32
 
 PART = "check"
 MODES = [("o0", "auto"), *((level, dtype) for level in ("o1", "o2", "o3") for dtype in ("float16", "bfloat16"))]

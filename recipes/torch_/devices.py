@@ -15,7 +15,7 @@ import torch
 from torch import distributed, nn
 
 from recipes import cgroup_limits
-from recipes.torch_.statistics import take_rank_zeros
+from recipes.torch_.precision.running_statistics import take_rank_zeros
 from recipes.trainer.world import Place, Ranks, check_places, visible_gpus
 
 T = TypeVar("T")

@@ -20,7 +20,7 @@ from recipes.arguments import Arguments
 from recipes.precision import levels
 from recipes.torch_ import devices, hardware, profiling
 from recipes.torch_.devices import World
-from recipes.torch_.observe import Witness
+from recipes.torch_.observe.observer import Witness
 from recipes.torch_.precision import Precision, StepOutcome
 from recipes.torch_.recorder import TorchDevice
 from recipes.torch_.spec import capability_of

@@ -16,9 +16,9 @@ import torch
 from recipes import script
 from recipes.precision import levels
 from recipes.torch_ import hardware, profiling
+from recipes.torch_.observe.script_observer import ScriptWitness
 from recipes.torch_.precision import Precision
 from recipes.torch_.recorder import TorchDevice
-from recipes.torch_.script_witness import ScriptWitness
 from recipes.torch_.spec import capability_of, device_from
 from recipes.trainer import script as shared
 from recipes.trainer.profiling import Profiling

@@ -10,16 +10,16 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.profiler import record_function
 
-from recipes.torch_ import audit
-from recipes.torch_.calls import Call
+from recipes.torch_.observe import profiler_audit
+from recipes.torch_.observe.calls import Call
 
 HALF, WHOLE = torch.ones(4, 4, dtype=torch.bfloat16), torch.ones(4, 4)
 
 
-def read(compute: Callable[[], object], *listed: str) -> audit.Audit:
-    with audit.profiler() as profile:
+def read(compute: Callable[[], object], *listed: str) -> profiler_audit.Audit:
+    with profiler_audit.profiler() as profile:
         compute()
-    return audit.read(profile, listed)
+    return profiler_audit.read(profile, listed)
 
 
 def test_products_are_read_in_order_with_the_dtypes_they_ran_in_and_the_function_called() -> None:
@@ -51,7 +51,7 @@ def test_the_dtypes_of_listed_functions_are_those_after_autocast() -> None:
     }
 
 
-@pytest.mark.parametrize("range_name", [audit.PROBE, "compile_fx_inner (dynamo_timed)"])
+@pytest.mark.parametrize("range_name", [profiler_audit.PROBE, "compile_fx_inner (dynamo_timed)"])
 def test_the_witnesss_own_products_and_those_of_compiling_are_left_out(range_name: str) -> None:
     def compute() -> None:
         with record_function(range_name):
@@ -70,12 +70,12 @@ def test_shapes_traced_without_memory_are_no_products() -> None:
 
 
 CALL = Call(operation="mm", backward=False, operands=(("bfloat16", (4, 4)),) * 2, flops=128, device="cpu")
-SEEN = audit.Seen(operation="mm", backward=False, operands=CALL.operands, function="matmul", start=0)
+SEEN = profiler_audit.Seen(operation="mm", backward=False, operands=CALL.operands, function="matmul", start=0)
 FLOAT32 = (("float32", (4, 4)),) * 2
 
 
 def test_the_same_calls_agree() -> None:
-    assert audit.disagreement([CALL, CALL], audit.Audit(eager=[SEEN, SEEN])) == ""
+    assert profiler_audit.disagreement([CALL, CALL], profiler_audit.Audit(eager=[SEEN, SEEN])) == ""
 
 
 @pytest.mark.parametrize(
@@ -89,17 +89,17 @@ def test_the_same_calls_agree() -> None:
         [SEEN, SEEN],
     ],
 )
-def test_another_dtype_shape_phase_operation_or_number_is_a_disagreement(seen: list[audit.Seen]) -> None:
-    assert audit.disagreement([CALL], audit.Audit(eager=seen)).startswith("the dispatch mode saw")
+def test_another_dtype_shape_phase_operation_or_number_is_a_disagreement(seen: list[profiler_audit.Seen]) -> None:
+    assert profiler_audit.disagreement([CALL], profiler_audit.Audit(eager=seen)).startswith("the dispatch mode saw")
 
 
 def test_compiled_code_may_call_fewer_library_products_than_its_graphs_have() -> None:
     compiled = [replace(CALL, compiled=True), replace(CALL, compiled=True)]
-    assert audit.disagreement(compiled, audit.Audit(compiled=[SEEN])) == ""
-    assert audit.disagreement(compiled, audit.Audit()) == ""
+    assert profiler_audit.disagreement(compiled, profiler_audit.Audit(compiled=[SEEN])) == ""
+    assert profiler_audit.disagreement(compiled, profiler_audit.Audit()) == ""
 
 
 @pytest.mark.parametrize("seen", [[SEEN] * 3, [replace(SEEN, operands=FLOAT32)], [replace(SEEN, backward=True)]])
-def test_compiled_code_may_call_none_that_its_graphs_do_not_have(seen: list[audit.Seen]) -> None:
+def test_compiled_code_may_call_none_that_its_graphs_do_not_have(seen: list[profiler_audit.Seen]) -> None:
     compiled = [replace(CALL, compiled=True), replace(CALL, compiled=True)]
-    assert audit.disagreement(compiled, audit.Audit(compiled=seen)).startswith("compiled ")
+    assert profiler_audit.disagreement(compiled, profiler_audit.Audit(compiled=seen)).startswith("compiled ")

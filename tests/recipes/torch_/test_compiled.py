@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from recipes.torch_ import audit, compiled, eager
-from recipes.torch_.flops import Unaccounted
+from recipes.torch_.observe import compiled, eager, profiler_audit
+from recipes.torch_.observe.flops import Unaccounted
 
 GRAPH = """class GraphModule(torch.nn.Module):
     def forward(self, primals_1: "f32[10, 32][32, 1]cpu", primals_2: "Sym(s77)", primals_3: "f32[s77, 32][32, 1]cpu"):
@@ -105,7 +105,7 @@ def test_this_torch_has_every_private_name_that_the_witness_needs() -> None:
     assert compiled.missing() == ""
     assert list(inspect.signature(CompiledFxGraph.__call__).parameters) == ["self", "inputs"]
     assert hasattr(torch.autograd, "_profiler_enabled")
-    with audit.profiler() as profile, torch.no_grad():
+    with profiler_audit.profiler() as profile, torch.no_grad():
         torch.ones(2, 2) @ torch.ones(2, 2)
     (product,) = [each for each in profile.kineto_results.experimental_event_tree() if each.name == "aten::matmul"]
     assert [list(each.sizes) for each in product.extra_fields.inputs] == [[2, 2], [2, 2]]

@@ -11,9 +11,9 @@ from torch import nn
 from torch.nn import functional
 
 from recipes.precision.levels import Amp, LossScale
-from recipes.torch_.compiler import make_compilable
-from recipes.torch_.operations import OperationLists
 from recipes.torch_.precision import Precision
+from recipes.torch_.precision.compiler import make_compilable
+from recipes.torch_.precision.operation_lists import OperationLists
 from recipes.typed import SettingsError
 
 HAS_SWITCH = hasattr(torch._functorch.config, "backward_pass_autocast")
@@ -123,7 +123,7 @@ def test_a_model_compiled_under_one_list_is_compiled_anew_under_another():
 def test_what_an_older_compiler_would_get_wrong_is_refused(monkeypatch, version, has_switch, refused, chosen):
     monkeypatch.setattr(torch, "__version__", torch.torch_version.TorchVersion(version))
     switches = SimpleNamespace(backward_pass_autocast="same_as_forward") if has_switch else SimpleNamespace()
-    monkeypatch.setattr("recipes.torch_.compiler.functorch_config", switches)
+    monkeypatch.setattr("recipes.torch_.precision.compiler.functorch_config", switches)
     make_compilable(Amp(level="o1"))
     (key,) = chosen
     if key in refused:

@@ -23,7 +23,7 @@ from recipes.resnet50 import Resnet50Settings
 from recipes.simplenet import SimplenetSettings
 from recipes.torch_ import gan, mnist, resnet50, simplenet
 from recipes.torch_.precision import Precision
-from recipes.torch_.tf32 import has_new_switches
+from recipes.torch_.precision.tf32 import has_new_switches
 
 pytestmark = [
     pytest.mark.skipif(torch.version.cuda is not None, reason="a CUDA build asks the driver even for fake tensors"),

@@ -9,9 +9,9 @@ import torch
 from torch import nn
 
 from recipes.precision.levels import Amp, LossScale
-from recipes.torch_.cast import matching
-from recipes.torch_.float32 import Float32Forward, compute_in_float32
 from recipes.torch_.precision import Precision
+from recipes.torch_.precision.cast import matching
+from recipes.torch_.precision.float32_modules import Float32Forward, compute_in_float32
 from recipes.typed import SettingsError
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from recipes.precision.verdict import EXACT_SWITCHES
-from recipes.torch_ import float32_probe
+from recipes.torch_.observe import float32_probe
 
 CPU = torch.device("cpu")
 

@@ -12,9 +12,9 @@ from torch.nn import functional
 from torch.nn.attention.flex_attention import flex_attention
 from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
-from recipes.torch_ import flops
-from recipes.torch_.calls import Call
-from recipes.torch_.eager import Dispatched
+from recipes.torch_.observe import flops
+from recipes.torch_.observe.calls import Call
+from recipes.torch_.observe.eager import Dispatched
 from tests.recipes.torch_.witnessed import Cnn, Transformer
 
 

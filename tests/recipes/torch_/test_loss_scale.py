@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from recipes.precision.levels import PRESETS, Amp, LossScale
-from recipes.torch_.loss_scale import LossScaler, NoScale, StaticLossScaler, make_scaler
 from recipes.torch_.precision import Precision
+from recipes.torch_.precision.loss_scale import LossScaler, NoScale, StaticLossScaler, make_scaler
 from recipes.typed import SettingsError
 from tests.recipes.loss_scale_rules import PaddleRule, TorchRule
 

@@ -13,8 +13,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.functional import mse_loss
 
 from recipes.precision.levels import Amp, LossScale
-from recipes.torch_.masters import LARGE, Masters
 from recipes.torch_.precision import Precision
+from recipes.torch_.precision.masters import LARGE, Masters
 
 CPU = torch.device("cpu")
 HALVES = ("float16", "bfloat16")

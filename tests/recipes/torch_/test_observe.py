@@ -14,8 +14,8 @@ from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimize
 from torch.utils.checkpoint import checkpoint
 
 from recipes.precision.levels import Amp, LossScale
-from recipes.torch_ import compiled, eager
-from recipes.torch_.observe import choose_steps, gather, observed
+from recipes.torch_.observe import compiled, eager
+from recipes.torch_.observe.observer import choose_steps, gather, observed
 from tests.recipes.torch_.witnessed import (
     EVERY_HALF,
     EVERY_LEVEL,
@@ -445,7 +445,7 @@ def test_a_profiler_of_the_users_own_leaves_no_second_witness() -> None:
         "torch._C._dispatch_has_kernel_for_dispatch_key",
         "torch.autograd._get_sequence_nr",
         "torch.autograd._profiler_enabled",
-        "recipes.torch_.audit.read",
+        "recipes.torch_.observe.profiler_audit.read",
     ],
 )
 def test_without_a_name_that_the_witness_needs_training_goes_on_and_is_unknown(

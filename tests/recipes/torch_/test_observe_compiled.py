@@ -15,8 +15,8 @@ from torch.nn import functional
 from torch.nn.attention.flex_attention import flex_attention
 
 from recipes.precision.levels import Amp
-from recipes.torch_ import compiled
-from recipes.torch_.observe import observed
+from recipes.torch_.observe import compiled
+from recipes.torch_.observe.observer import observed
 from tests.recipes.torch_.witnessed import BATCH, Cnn, Dense, Training, Transformer, name
 
 pytestmark = [

@@ -17,7 +17,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from recipes.precision.levels import Amp
-from recipes.torch_.observe import Witness, gather, observed
+from recipes.torch_.observe.observer import Witness, gather, observed
 from tests.recipes.torch_.witnessed import Dense, Training
 
 WORLD = 2

@@ -10,8 +10,8 @@ from torch.nn import functional
 
 from recipes.precision import operations
 from recipes.precision.levels import Amp, LossScale
-from recipes.torch_.operations import OTHER_SPELLINGS, OperationLists, refuse_unreachable
 from recipes.torch_.precision import Precision
+from recipes.torch_.precision.operation_lists import OTHER_SPELLINGS, OperationLists, refuse_unreachable
 from recipes.typed import SettingsError
 
 HALVES = (torch.float16, torch.bfloat16)

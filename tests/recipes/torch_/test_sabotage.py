@@ -12,7 +12,7 @@ from torch.nn import functional
 from torch.utils._python_dispatch import _disable_current_modes
 
 from recipes.precision.levels import Amp, LossScale
-from recipes.torch_.observe import Witness
+from recipes.torch_.observe.observer import Witness
 from recipes.torch_.precision import Precision
 from tests.recipes.torch_.witnessed import EVERY_HALF, Dense, Training, name, run
 

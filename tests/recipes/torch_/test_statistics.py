@@ -17,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 from recipes.precision.levels import Amp, LossScale
 from recipes.torch_.devices import World
 from recipes.torch_.precision import Precision
-from recipes.torch_.statistics import running
+from recipes.torch_.precision.running_statistics import running
 from recipes.torch_.supervised import measure
 
 CPU = torch.device("cpu")

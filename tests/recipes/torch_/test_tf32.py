@@ -11,7 +11,7 @@ import torch
 from recipes.precision.levels import Amp, LossScale
 from recipes.precision.tf32 import resolve_tf32
 from recipes.torch_.precision import Precision
-from recipes.torch_.tf32 import has_new_switches, switch_tf32
+from recipes.torch_.precision.tf32 import has_new_switches, switch_tf32
 from recipes.typed import SettingsError
 
 NEW = pytest.mark.skipif(not has_new_switches(), reason="this torch has only the old switches")

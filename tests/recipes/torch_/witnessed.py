@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional
 
 from recipes.precision.levels import Amp, LossScale
-from recipes.torch_.observe import Witness, gather, observed
+from recipes.torch_.observe.observer import Witness, gather, observed
 from recipes.torch_.precision import Precision
 
 EVERY_HALF = tuple(Amp(level=level, dtype=dtype) for level in ("o1", "o2", "o3") for dtype in ("float16", "bfloat16"))

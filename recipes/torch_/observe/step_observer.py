@@ -14,9 +14,9 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from recipes.precision import verdict
 from recipes.precision.observation import Guard
-from recipes.torch_ import audit, compiled, eager, float32_probe, flops
-from recipes.torch_.calls import Call, dtype_name
-from recipes.torch_.flops import Unaccounted
+from recipes.torch_.observe import compiled, eager, float32_probe, flops, profiler_audit
+from recipes.torch_.observe.calls import Call, dtype_name
+from recipes.torch_.observe.flops import Unaccounted
 from recipes.torch_.precision import Precision
 
 
@@ -51,7 +51,7 @@ class Watch:
             stack.callback(hook.remove)
         stack.enter_context(compiled.watched(self._around_compiled))
         try:
-            self._profile = stack.enter_context(audit.profiler())
+            self._profile = stack.enter_context(profiler_audit.profiler())
         except RuntimeError as error:
             self.problems.append(f"no second witness: {error}")
         stack.enter_context(self.mode)
@@ -59,7 +59,7 @@ class Watch:
     def report(self, precision: Precision) -> dict[str, Any]:
         """What was seen, once everything has been left: those fields of `recipes.precision.observation`'s report."""
         listed = (*precision.allow, *precision.deny)
-        seen = audit.read(self._profile, listed) if self._profile is not None else audit.Audit()
+        seen = profiler_audit.read(self._profile, listed) if self._profile is not None else profiler_audit.Audit()
         calls = self.mode.record.calls
         return {
             "calls": _aggregate(_with_functions(calls, seen)),
@@ -67,10 +67,10 @@ class Watch:
                 {"function": function, "dtypes": list(dtypes), "calls": count}
                 for (function, dtypes), count in seen.listed.items()
             ],
-            "unseen": [each for each in listed if not audit.has_operation(each)],
+            "unseen": [each for each in listed if not profiler_audit.has_operation(each)],
             "matched": sorted({name for each in self.mode.kept_ran for name in self._kept[each]}),
             "unaccounted": dict(self.mode.record.unaccounted),
-            "audit": audit.disagreement(calls, seen) if self._profile is not None else "",
+            "audit": profiler_audit.disagreement(calls, seen) if self._profile is not None else "",
             "optimizer": dict(self._stepped),
             "reduced": dict(self.mode.record.reduced),
             "float32": {"switches": self._switches, "arithmetic": self._arithmetic},
@@ -136,7 +136,7 @@ class Watch:
         return owner
 
 
-def _with_functions(calls: Sequence[Call], seen: audit.Audit) -> Iterator[Call]:
+def _with_functions(calls: Sequence[Call], seen: profiler_audit.Audit) -> Iterator[Call]:
     """The calls with the functions that they came from: the profiler's word, call by call where the two agree."""
     names: dict[int, tuple[str, ...]] = {}
     eager_calls = [index for index, call in enumerate(calls) if not call.compiled]

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from recipes.torch_.cast import floats_to
+from recipes.torch_.precision.cast import floats_to
 
 
 class Float32Forward:

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from recipes.torch_.cast import floats_to
+from recipes.torch_.precision.cast import floats_to
 from recipes.typed import SettingsError
 
 OTHER_SPELLINGS = {

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import torch
 from torch.optim import Optimizer
 
-from recipes.torch_.followed import count_all_changes
+from recipes.torch_.precision.tracked_parameter import count_all_changes
 
 HALF = (torch.float16, torch.bfloat16)
 LARGE = 2**20

@@ -13,8 +13,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
 from recipes.precision.observation import Guard
-from recipes.torch_ import flops
-from recipes.torch_.calls import Call, Record, dtype_name, tensors
+from recipes.torch_.observe import flops
+from recipes.torch_.observe.calls import Call, Record, dtype_name, tensors
 
 LIGHT, COMPOSITE, MATRIX, REDUCTION, UNKNOWN = "light", "composite", "matrix", "reduction", "unknown"
 

@@ -16,8 +16,8 @@ from typing import Any
 
 import torch
 
-from recipes.torch_ import flops
-from recipes.torch_.calls import Call
+from recipes.torch_.observe import flops
+from recipes.torch_.observe.calls import Call
 
 DTYPES = {"f64": "float64", "f32": "float32", "f16": "float16", "bf16": "bfloat16", "c64": "complex64"}
 _ANNOTATION = re.compile(r"(?P<dtype>[a-z]+\d+\w*)\[(?P<shape>[^\]]*)\]")

@@ -22,11 +22,11 @@ from typing import Any
 from torch import distributed, nn
 
 from recipes.precision import observation, verdict
-from recipes.torch_ import eager
-from recipes.torch_.calls import dtype_name
-from recipes.torch_.cast import NORMS
+from recipes.torch_.observe import eager
+from recipes.torch_.observe.calls import dtype_name
+from recipes.torch_.observe.step_observer import Watch
 from recipes.torch_.precision import Precision
-from recipes.torch_.watch import Watch
+from recipes.torch_.precision.cast import NORMS
 from recipes.trainer.training import choose_steps
 
 __all__ = ["Witness", "choose_steps", "gather", "observed"]

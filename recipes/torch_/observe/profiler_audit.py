@@ -15,8 +15,8 @@ from typing import Any
 
 import torch
 
-from recipes.torch_ import flops
-from recipes.torch_.calls import Call, dtype_name
+from recipes.torch_.observe import flops
+from recipes.torch_.observe.calls import Call, dtype_name
 
 PROBE = "precision probe"
 """Name of the range around the witness's own arithmetic."""

@@ -29,15 +29,15 @@ from torch.optim import Optimizer
 from recipes.precision import levels, operations
 from recipes.precision.levels import Amp, LossScale
 from recipes.precision.tf32 import resolve_tf32
-from recipes.torch_.compiler import make_compilable
-from recipes.torch_.distributed_guard import refuse_wrapped
-from recipes.torch_.loss_scale import LossScaler, LossScalers, NoScale, make_scaler
+from recipes.torch_.precision.compiler import make_compilable
+from recipes.torch_.precision.loss_scale import LossScaler, LossScalers, NoScale, make_scaler
+from recipes.torch_.precision.model_checks import refuse_wrapped
+from recipes.torch_.precision.tf32 import switch_tf32
 from recipes.torch_.spec import capability_of, device_from, read_spec
-from recipes.torch_.tf32 import switch_tf32
 from recipes.typed import SettingsError
 
 if TYPE_CHECKING:
-    from recipes.torch_.observe import Witness
+    from recipes.torch_.observe.observer import Witness
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -205,7 +205,7 @@ class Precision:
 
     def witness(self, model: nn.Module) -> Witness:
         """A witness of single training steps of `model`: `with witness.step(number): ...` around a whole one."""
-        from recipes.torch_.observe import Witness
+        from recipes.torch_.observe.observer import Witness
 
         self._witnesses.append(Witness(model, self))
         return self._witnesses[-1]
@@ -215,9 +215,9 @@ class Precision:
 
         `verdict` is proved, contradicted or unknown, and `why` says why. Without a witness it is unknown.
         """
-        from recipes.torch_ import observe
+        from recipes.torch_.observe import observer
 
-        return observe.observed(observe.gather([report for each in self._witnesses for report in each.reports]))
+        return observer.observed(observer.gather([report for each in self._witnesses for report in each.reports]))
 
     def state_dict(self) -> dict[str, Any]:
         """Loss scale with its counts, and master weights: what the model's and optimizers' own states don't hold."""
@@ -237,7 +237,7 @@ class Precision:
 def _resolve(
     amp: Amp, scale: LossScale, device: torch.device, tf32: bool | None, compile: bool, environ: Mapping[str, str]
 ) -> Precision:
-    from recipes.torch_.mixed_precision import MECHANISMS  # these are subclasses of what is defined here
+    from recipes.torch_.precision.mechanisms import MECHANISMS  # these are subclasses of what is defined here
 
     levels.check(amp, scale)
     capability = capability_of(device)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import torch
 
-from recipes.torch_.audit import PROBE
+from recipes.torch_.observe.profiler_audit import PROBE
 
 SIZES = {"cpu": 128, "cuda": 1024}
 """By device. On a GPU, products that are too small for its matrix units would say nothing of those that use them."""

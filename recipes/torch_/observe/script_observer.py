@@ -20,8 +20,8 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from recipes.precision.observation import Guard
-from recipes.torch_ import eager
-from recipes.torch_.observe import Witness
+from recipes.torch_.observe import eager
+from recipes.torch_.observe.observer import Witness
 from recipes.torch_.precision import Precision
 from recipes.trainer.profiling import Profiling
 

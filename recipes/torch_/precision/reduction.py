@@ -13,7 +13,7 @@ import torch
 from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from recipes.torch_.masters import Masters
+from recipes.torch_.precision.masters import Masters
 
 
 class Float32Reduction:

@@ -11,19 +11,14 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from recipes.torch_.cast import NORMS, floats_to, matching, to_dtype
-from recipes.torch_.distributed_guard import (
-    refuse_late_cast,
-    refuse_sharded,
-    same_on_all_ranks,
-    several_ranks,
-)
-from recipes.torch_.float32 import compute_in_float32
-from recipes.torch_.masters import Masters
-from recipes.torch_.operations import OperationLists, refuse_unreachable
-from recipes.torch_.precision import Precision, StepOutcome
-from recipes.torch_.reduction import reduce_in_float32, wrapped_by_ddp
-from recipes.torch_.statistics import RunningStatistics
+from recipes.torch_.precision.base import Precision, StepOutcome
+from recipes.torch_.precision.cast import NORMS, floats_to, matching, to_dtype
+from recipes.torch_.precision.float32_modules import compute_in_float32
+from recipes.torch_.precision.masters import Masters
+from recipes.torch_.precision.model_checks import refuse_late_cast, refuse_sharded, same_on_all_ranks, several_ranks
+from recipes.torch_.precision.operation_lists import OperationLists, refuse_unreachable
+from recipes.torch_.precision.reduction import reduce_in_float32, wrapped_by_ddp
+from recipes.torch_.precision.running_statistics import RunningStatistics
 
 
 class Autocast(Precision):
