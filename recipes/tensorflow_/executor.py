@@ -15,7 +15,8 @@ from recipes import sampling
 from recipes.settings import Settings
 from recipes.tensorflow_ import xla
 from recipes.tensorflow_.devices import World
-from recipes.tensorflow_.observe.observer import Witness
+from recipes.tensorflow_.observe.graphs import STEPS
+from recipes.tensorflow_.observe.observer import PrecisionObserver
 from recipes.tensorflow_.precision.base import StepOutcome
 from recipes.trainer.prefetch import Feed
 from recipes.trainer.recorder import Executed
@@ -29,10 +30,6 @@ Load = Callable[[int, numpy.ndarray], Any]
 the same first two dimensions; called in a thread, some steps ahead. It may depend on nothing else."""
 Schedule = Callable[[int], float]
 """The learning rate of an optimizer step, counted from 0."""
-
-
-STEPS = "steps"
-"""What the loop over the steps of one execution is called in the graph."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,7 +56,7 @@ class Steps:
         schedule: Schedule | None,
         settings: Settings,
         world: World,
-        witness: Witness,
+        witness: PrecisionObserver,
     ) -> None:
         self.at_once = settings.steps_per_execution
         self._step = step

@@ -44,7 +44,7 @@ from recipes.tensorflow_ import devices, hardware, profiling, xla
 from recipes.tensorflow_.devices import World
 from recipes.tensorflow_.executor import Load, Loss, Schedule, Step, Steps
 from recipes.tensorflow_.gpus import capability_of
-from recipes.tensorflow_.observe.observer import Witness
+from recipes.tensorflow_.observe.observer import PrecisionObserver
 from recipes.tensorflow_.precision import replicas
 from recipes.tensorflow_.precision.base import Precision
 from recipes.tensorflow_.recorder import TensorFlowDevice
@@ -150,7 +150,7 @@ class Run(shared.Run):
         there.
         """
         trained = Trained(models=models, optimizers=optimizers, random=[self._random], precision=self.precision)
-        witness = Witness(models, self.precision, self.world)
+        witness = PrecisionObserver(models, self.precision, self.world)
         self._train(
             state=State(trained=trained, settings=self.settings, world=self.world),
             witness=witness,

@@ -20,7 +20,9 @@ from recipes.tensorflow_.observe.products import PRODUCTS, base, flops, may_mult
 
 BACKWARD = re.compile(r"(^|/)(gradient_tape|gradients)/")
 LOOP = re.compile(r"(^|/)while(_\d+)?/body")
-"""Of a loop in the model. The loop over the steps of one execution has another name."""
+"""Of a loop in the model."""
+STEPS = "steps"
+"""Name of the loop over the steps of one execution, which is not one of the model."""
 
 MIXED = "products for an unknown number of samples beside others"
 """Their shares of the work can't be told."""

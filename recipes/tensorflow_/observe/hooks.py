@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from recipes.tensorflow_.executor import STEPS
+from recipes.tensorflow_.observe.graphs import STEPS
 
 
 @contextlib.contextmanager

@@ -1,8 +1,8 @@
 """What really ran in a training step: settings are not evidence.
 
-    witness = Witness([model], precision)              # before the first step
+    observer = PrecisionObserver([model], precision)   # before the first step
     for number in range(1, total_steps + 1):
-        with witness.step(number) if number in steps else contextlib.nullcontext():
+        with observer.step(number) if number in steps else contextlib.nullcontext():
             step(...)                                  # one or more functions of TensorFlow
 
 TensorFlow gives away the optimized graph of a function when it is first run, and under XLA the program that became of
@@ -16,20 +16,20 @@ from __future__ import annotations
 import contextlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import keras
 from tensorflow.python.eager import context
 from tensorflow.python.framework import op_callbacks
 
 from recipes.precision import observation, verdict
+from recipes.precision.levels import Amp
 from recipes.precision.observation import Guard
 from recipes.tensorflow_ import xla
 from recipes.tensorflow_.devices import World
 from recipes.tensorflow_.observe import float32_probe, graphs, hlo
 from recipes.tensorflow_.observe.graphs import Reading
 from recipes.tensorflow_.observe.products import PRODUCTS, base, may_multiply
-from recipes.tensorflow_.precision.base import Precision
 from recipes.tensorflow_.precision.mechanisms import KEPT, within
 
 NORMS = ("BatchNormalization", "LayerNormalization", "GroupNormalization", "RMSNormalization")
@@ -41,10 +41,25 @@ def observed(reports: Iterable[dict[str, Any]], planned: Iterable[int] = ()) -> 
     return verdict.observed(reports, planned)
 
 
-class Witness:
-    """Watches single training steps of `models` under `precision`. One at a time."""
+class Applied(Protocol):
+    """The precision that steps are held against, as far as observation reads it."""
 
-    def __init__(self, models: Sequence[keras.Model], precision: Precision, world: World | None = None) -> None:
+    amp: Amp
+    dtype: str
+    device: str
+    tf32: bool
+    allow: Sequence[str]
+    deny: Sequence[str]
+    either: Sequence[str]
+    kept: Sequence[str]
+    """Names of the layers kept in float32."""
+    optimizers: Sequence[keras.Optimizer]
+
+
+class PrecisionObserver:
+    """Observes single training steps of `models` under `precision`, one at a time."""
+
+    def __init__(self, models: Sequence[keras.Model], precision: Applied, world: World | None = None) -> None:
         self.reports: list[dict[str, Any]] = []
         """One for each step observed in this process, ready for JSON."""
         self._models = models
@@ -154,7 +169,7 @@ class Witness:
             "matched": [each for each in precision.amp.keep_fp32 if kept & set(self._named(each))],
             "unaccounted": dict(unaccounted),
             "audit": "; ".join(each.audit for each in readings if each.audit),
-            "optimizer": _elements(precision.stepped()),
+            "optimizer": _elements(stepped_by(precision.optimizers)),
             "float32": {
                 "switches": float32_probe.switches(precision.device) if inexact else {},
                 "arithmetic": float32_probe.arithmetic() if inexact else {},
@@ -250,6 +265,11 @@ def _called_back(executed: Counter[str], eager: Counter[str], guard: Guard) -> I
     finally:
         with guard():
             op_callbacks.remove_op_callback(see)
+
+
+def stepped_by(optimizers: Iterable[keras.Optimizer]) -> list[Any]:
+    """The variables that these optimizers step."""
+    return [each for optimizer in optimizers for each in optimizer._trainable_variables]
 
 
 def _elements(variables: Iterable[Any]) -> dict[str, int]:

@@ -1,5 +1,6 @@
 """Precision levels in TensorFlow: what applies them, loss scales, gradients, Grappler's graph rewrite."""
 
 from recipes.tensorflow_.precision.base import Precision, StepOutcome
+from recipes.tensorflow_.precision.mechanisms import GraphRewrite, HalfPolicy, MixedPolicy
 
-__all__ = ["Precision", "StepOutcome"]
+__all__ = ["GraphRewrite", "HalfPolicy", "MixedPolicy", "Precision", "StepOutcome"]

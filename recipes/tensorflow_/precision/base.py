@@ -21,7 +21,7 @@ import contextlib
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, ClassVar
 
 import keras
 import tensorflow as tf
@@ -30,14 +30,11 @@ from recipes.precision import levels, operations
 from recipes.precision.levels import Amp, LossScale
 from recipes.precision.tf32 import resolve_tf32
 from recipes.tensorflow_.gpus import capability_of
-from recipes.tensorflow_.precision import replicas
+from recipes.tensorflow_.precision import grappler, replicas
 from recipes.tensorflow_.precision.gradients import Gradient, added, mapped, merged, values
 from recipes.tensorflow_.precision.loss_scale import LossScaler, LossScalers, NoScale, make_scaler
 from recipes.trainer.spec import read_spec
 from recipes.typed import SettingsError
-
-if TYPE_CHECKING:
-    from recipes.tensorflow_.observe.observer import Witness
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,6 +59,12 @@ class Precision:
 
     policy = "float32"
     """Keras's name for the dtypes of layers and variables."""
+    _by_level: ClassVar[dict[str, type[Precision]]] = {}
+    """The subclass for each level but o0. `recipes.tensorflow_.precision` imports the module that defines them."""
+
+    def __init_subclass__(cls, *, level: str, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        Precision._by_level[level] = cls
 
     def __init__(
         self, *, amp: Amp, loss_scale: LossScale, dtype: str, mechanism: str, device: str, tf32: bool, xla: bool
@@ -81,7 +84,13 @@ class Precision:
         """Names of the layers that `amp.keep_fp32` keeps in float32, once a model was built."""
         self._strategy = tf.distribute.get_strategy()
         self._scaler: NoScale | LossScaler | LossScalers = make_scaler(loss_scale)
-        self._optimizers: list[keras.Optimizer] = []
+        self.optimizers: list[keras.Optimizer] = []
+        """Those that were given to `optimizer`."""
+
+    @classmethod
+    def prepare(cls, amp: Amp, dtype: str) -> None:
+        """Set what the level needs in the whole process: here, no graph rewrite that an earlier level left on."""
+        grappler.switch_off()
 
     @staticmethod
     def of(amp: Amp, loss_scale: LossScale, device: str, *, tf32: bool | None = None, xla: bool = False) -> Precision:
@@ -154,7 +163,7 @@ class Precision:
             raise RuntimeError("this optimizer scales the loss by itself; give precision.optimizer the inner one")
         optimizer.build(list(variables))
         replicas.leave_reducing_to_us(optimizer)
-        self._optimizers.append(optimizer)
+        self.optimizers.append(optimizer)
         self._scaler.add(optimizer)
         return optimizer
 
@@ -213,7 +222,7 @@ class Precision:
         self, optimizer: keras.Optimizer, gradients: Sequence[Gradient | None], clip: float | None = None
     ) -> StepOutcome:
         """Take the mean over the replicas, unscale, clip the norm of all gradients, and step unless they overflowed."""
-        if optimizer not in self._optimizers:
+        if optimizer not in self.optimizers:
             raise RuntimeError("precision.step(optimizer, ...) comes after precision.optimizer(optimizer, variables)")
         scaler = self._scaler.of(optimizer)
         scale = scaler.current()
@@ -251,15 +260,6 @@ class Precision:
         """Optimizer steps skipped so far, over all optimizers. Waits for the device."""
         return self._scaler.skipped
 
-    def witness(self, model: keras.Model) -> Witness:
-        """A witness of single training steps: `with witness.step(number): ...` around a whole one.
-
-        To be made before the first step: of a graph that was traced before, nothing can be told.
-        """
-        from recipes.tensorflow_.observe.observer import Witness
-
-        return Witness(model, self)
-
     def state_dict(self) -> dict[str, Any]:
         """Loss scale with its counts: what the model's and the optimizers' own variables don't hold."""
         return {"level": self.level, "dtype": self.dtype, "scaler": self._scaler.state_dict()}
@@ -270,10 +270,6 @@ class Precision:
             if state[key] != own:
                 raise SettingsError(f"amp.{key}={own}, and the checkpoint was saved with {state[key]}", f"amp.{key}")
         self._scaler.load_state_dict(state["scaler"])
-
-    def stepped(self) -> list[Any]:
-        """The variables that optimizers step."""
-        return [each for optimizer in self._optimizers for each in optimizer._trainable_variables]
 
 
 def of_floats(change: Callable[[tf.Tensor], tf.Tensor], tensors: Any) -> Any:
@@ -293,8 +289,6 @@ def _layers(model: keras.Model) -> Iterator[keras.Layer]:
 def _resolve(
     amp: Amp, scale: LossScale, device: str, tf32: bool | None, xla: bool, environ: Mapping[str, str]
 ) -> Precision:
-    from recipes.tensorflow_.precision.mechanisms import MECHANISMS  # these are subclasses of what is defined here
-
     levels.check(amp, scale, "tensorflow")
     capability = capability_of(device)
     dtype = levels.resolve_dtype(amp.level, amp.dtype, device, capability, "tensorflow")
@@ -303,7 +297,7 @@ def _resolve(
         raise SettingsError(row.hole, "amp.level")
     on = resolve_tf32(tf32, amp.level, device, capability, environ)
     tf.config.experimental.enable_tensor_float_32_execution(on)
-    mechanism = MECHANISMS[amp.level]
+    mechanism = Precision._by_level.get(amp.level, Precision)
     mechanism.prepare(amp, dtype)
     return mechanism(
         amp=amp,

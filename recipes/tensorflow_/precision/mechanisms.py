@@ -1,4 +1,4 @@
-"""The levels that do something: o1, o2 and o3 as small variations of `Precision`."""
+"""What carries out o1, o2 and o3: subclasses of `Precision`."""
 
 from __future__ import annotations
 
@@ -21,16 +21,7 @@ KEPT = "kept_in_float32"
 """The scope that the operations of kept layers are named in, by which they are known in the graph."""
 
 
-class Float32(Precision):
-    """o0, with the graph rewrites that an earlier one left on switched off."""
-
-    @classmethod
-    def prepare(cls, amp: Amp, dtype: str) -> None:
-        """What has to be set for the whole process."""
-        grappler.switch_off()
-
-
-class GraphRewrite(Float32):
+class GraphRewrite(Precision, level="o1"):
     """o1: the model is float32, and Grappler rewrites its graph by operation lists."""
 
     @classmethod
@@ -70,7 +61,7 @@ def _apart(tensor: tf.Tensor) -> tf.Tensor:
     return tf.compat.v1.placeholder_with_default(tensor, tensor.shape)
 
 
-class MixedPolicy(Float32):
+class MixedPolicy(Precision, level="o2"):
     """o2: layers compute in half precision, and their variables are float32, so they are their own masters."""
 
     @property
@@ -86,7 +77,7 @@ class MixedPolicy(Float32):
                 _name_operations(layer)
 
 
-class HalfPolicy(Float32):
+class HalfPolicy(Precision, level="o3"):
     """o3: half precision throughout, variables and inputs included. Only the loss is float32."""
 
     @property
@@ -106,9 +97,6 @@ class HalfPolicy(Float32):
 
     def input(self, tensor: Any) -> Any:
         return of_floats(lambda each: tf.cast(each, self.dtype), tensor)
-
-
-MECHANISMS: dict[str, type[Float32]] = {"o0": Float32, "o1": GraphRewrite, "o2": MixedPolicy, "o3": HalfPolicy}
 
 
 def matching(model: keras.Model, patterns: Sequence[str]) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from tensorflow.python.eager import context
 from recipes.precision.levels import Amp, LossScale
 from recipes.tensorflow_ import graph_rewrite
 from recipes.tensorflow_.observe.graphs import dtype_of
-from recipes.tensorflow_.observe.observer import Witness
+from recipes.tensorflow_.observe.observer import PrecisionObserver
 from recipes.tensorflow_.observe.products import base
 from recipes.tensorflow_.precision import Precision, keras_loss_scale
 from recipes.typed import SettingsError
@@ -276,7 +276,7 @@ def test_graphs_are_rewritten_while_it_is_on(on, dtype):
     optimizer = graph_rewrite.enable(OPTIMIZERS["compat.v1"](), 128)
     if not on:
         graph_rewrite.disable()
-    witness = Witness([model], precision)
+    witness = PrecisionObserver([model], precision)
     inputs = tf.constant(numpy.ones((32, 64), numpy.float32))
 
     @tf.function(autograph=False)

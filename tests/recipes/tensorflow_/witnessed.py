@@ -12,7 +12,7 @@ import tensorflow as tf
 from keras import layers
 
 from recipes.precision.levels import Amp, LossScale
-from recipes.tensorflow_.observe.observer import Witness, observed
+from recipes.tensorflow_.observe.observer import PrecisionObserver, observed
 from recipes.tensorflow_.precision import Precision
 
 BATCH = 4
@@ -64,7 +64,7 @@ class Training:
         self.labels = random.integers(0, 10, BATCH)
         self.clip = clip
         self.execute = function(self.step, autograph=False, jit_compile=xla) if function is tf.function else self.step
-        self.witness = Witness([self.model], self.precision)
+        self.witness = PrecisionObserver([self.model], self.precision)
 
     def forward(self, images: tf.Tensor) -> tf.Tensor:
         return self.model(self.precision.input(images), training=True)
