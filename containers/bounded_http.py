@@ -132,6 +132,8 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
     ) -> urllib.request.Request | None:
         check_target(newurl, req.full_url)
         following = super().redirect_request(req, fp, code, msg, headers, newurl)
-        if following is not None and origin(newurl) != origin(req.full_url):
-            following.remove_header("Authorization")
+        if following is not None:
+            following.remove_header("Proxy-authorization")  # added again if the new host is reached through the proxy
+            if origin(newurl) != origin(req.full_url):
+                following.remove_header("Authorization")
         return following

@@ -114,7 +114,6 @@ def pull(
     name = _present(image, digest, runtime, cache, ask)
     if not name:
         try:
-            cache.mkdir(parents=True, exist_ok=True)
             with store.locked(cache, digest, lambda: say(f"waiting for another pull of {image.given}")) as lock:
                 name = _present(image, digest, runtime, cache, ask)
                 if not name:
@@ -204,8 +203,7 @@ def _apptainer(fetch: _Fetch) -> str:
             environment[f"{prefix}_DOCKER_USERNAME"] = credentials.user
             environment[f"{prefix}_DOCKER_PASSWORD"] = credentials.password
     fetch.run([*words, str(aside), f"docker://{image.registry}/{image.repository}@{fetch.digest}"], environment)
-    aside.replace(target)
-    return str(target)
+    return store.publish(aside, target)
 
 
 def _enroot(fetch: _Fetch) -> str:
@@ -223,8 +221,7 @@ def _enroot(fetch: _Fetch) -> str:
         user = f"{credentials.user}@"
     source = f"docker://{user}{image.registry}#{image.repository}:{image.tag}"
     fetch.run(["enroot", "import", "--output", str(aside), source], environment)
-    aside.replace(target)
-    return str(target)
+    return store.publish(aside, target)
 
 
 def _engine(fetch: _Fetch) -> str:

@@ -20,7 +20,6 @@ import stat
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 _LARGEST_RECORD = 2**16
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
@@ -45,23 +44,39 @@ def lookup(cache: Path, reference: str) -> str:
 def remember(cache: Path, reference: str, digest: str) -> None:
     """Record what a name means now."""
     record = {"schema": 1, "reference": reference, "digest": digest, "time": time.time()}
-    write(_name(cache, reference), record)
-
-
-def write(path: Path, record: dict[str, Any]) -> None:
-    _make(path.parent)
+    _make(cache, "names")
+    path = _name(cache, reference)
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     aside.unlink(missing_ok=True)
-    with open(aside, "x", encoding="utf-8") as stream:  # which follows no link
+    with open(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644), "w", encoding="utf-8") as stream:
         stream.write(json.dumps(record))
     aside.replace(path)
 
 
-def _make(folder: Path) -> None:
-    """Make a folder of the cache. Raises `OSError` where a link stands in its place."""
-    folder.mkdir(parents=True, exist_ok=True)
+def make_cache(cache: Path) -> None:
+    """Make the cache and its parents where they are missing: writable for their owner alone, at every umask. Raises
+    `OSError`."""
+    for folder in (*reversed(cache.parents), cache):
+        if not folder.exists():
+            folder.mkdir(mode=0o755, exist_ok=True)
+
+
+def _make(cache: Path, name: str) -> Path:
+    """A folder in the cache, made where it is missing: writable for whoever may write to the cache. Raises `OSError`
+    where a link stands in its place."""
+    make_cache(cache)
+    folder = cache / name
+    folder.mkdir(mode=0o755 | (cache.stat().st_mode & 0o022), exist_ok=True)
     if folder.is_symlink():
         raise OSError(errno.ELOOP, "a link stands in the place of a folder", str(folder))
+    return folder
+
+
+def publish(image: Path, target: Path) -> str:
+    """Move a fetched image to its place. Nobody else may write to it: it runs as the caller."""
+    image.chmod(stat.S_IMODE(image.stat().st_mode) & ~0o022)
+    image.replace(target)
+    return str(target)
 
 
 def stranger(cache: Path, path: Path) -> str:
@@ -91,9 +106,7 @@ def locked(cache: Path, digest: str, waiting: Callable[[], None]) -> Iterator[in
     """Hold the lock of a digest; calls `waiting` once if somebody else has it. Gives the file descriptor that holds it:
     the lock ends with the last process that has it, however that ends. Raises `OSError` on a file system without locks.
     """
-    path = cache / "locks" / digest.partition(":")[2]
-    _make(path.parent)
-    handle = _lock_file(path)
+    handle = _lock_file(_make(cache, "locks") / digest.partition(":")[2])
     try:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -24,12 +24,14 @@ _LARGEST_KEY = 64 * 2**10
 """Bytes; no private key is larger."""
 
 _name = re.compile("|".join(fnmatch.translate(each) for each in _CREDENTIALS), re.IGNORECASE)
-_key = re.compile(rb"-----BEGIN [A-Z0-9 ]*PRIVATE KEY|PuTTY-User-Key-File-|openssh-key-v1")
+_KEY_STARTS_WITHIN = 1024
+"""Bytes: other text may come first, as the attributes that openssl writes."""
+_key = re.compile(rb"^[ \t]*(-----BEGIN [A-Z0-9 ]*PRIVATE KEY|PuTTY-User-Key-File-|openssh-key-v1)", re.MULTILINE)
 
 
 def is_credential(path: Path, root: Path) -> bool:
-    """Whether a file of the code in `root` is a credential: by its name, by the name of what it links to, by a folder
-    that it lies in, or since it begins as private keys do. `root` has its links resolved."""
+    """Whether a file of the code in `root` is a credential: by its name, by the name of its link's target, by a folder
+    that it lies in, or because a private key begins in its first KiB. `root` has its links resolved."""
     target = Path(os.path.realpath(path))
     within = target.relative_to(root) if root in target.parents else target
     if _name.fullmatch(path.name) or _name.fullmatch(target.name) or target.match(".docker/config.json"):
@@ -40,7 +42,9 @@ def is_credential(path: Path, root: Path) -> bool:
         return False
     try:
         with open(path, "rb") as stream:
-            return os.fstat(stream.fileno()).st_size <= _LARGEST_KEY and bool(_key.match(stream.read(80)))
+            return os.fstat(stream.fileno()).st_size <= _LARGEST_KEY and bool(
+                _key.search(stream.read(_KEY_STARTS_WITHIN))
+            )
     except OSError:  # whoever takes it along will say why it can't be read
         return False
 

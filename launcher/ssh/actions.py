@@ -39,7 +39,7 @@ def cancel(wanted: Sequence[Run], now: bool, stop_grace: float, term_grace: floa
             answers = connect(address).ask(
                 "cancel",
                 functools.partial(_reasons, len(group)),
-                more_seconds=stop_grace + term_grace,
+                more_seconds=0 if now else stop_grace + term_grace,
                 runs=_names(group),
                 now=now,
                 stop_grace=stop_grace,

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import http.client
+import io
 import json
 import threading
 import time
+import urllib.request
+import urllib.response
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -97,6 +101,28 @@ def test_neither_key_nor_token_follows_a_redirect_to_another_port(authentication
             assert ask(server) == f"sha256:{'0' * 64}"
         assert server.authorizations
         assert other.paths == ["/elsewhere"] and other.authorizations == []
+
+
+def test_a_proxys_password_is_not_sent_past_the_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A redirect to a host in no_proxy goes straight to that host."""
+    monkeypatch.setenv("https_proxy", "http://me:s3cret@proxy.example:3128")
+    monkeypatch.setenv("no_proxy", "direct.example")
+    sent: dict[str, dict[str, str]] = {}
+
+    def answer(_: object, request: urllib.request.Request) -> urllib.response.addinfourl:
+        sent[request.host] = {**request.headers, **request.unredirected_hdrs}
+        headers = http.client.HTTPMessage()
+        moved = request.host != "direct.example"
+        if moved:
+            headers["Location"] = "https://direct.example/"
+        found = urllib.response.addinfourl(io.BytesIO(), headers, request.full_url, 302 if moved else 200)
+        found.msg = ""  # type: ignore[attr-defined]  # urllib's own connections set it
+        return found
+
+    monkeypatch.setattr(urllib.request.HTTPSHandler, "https_open", answer)
+    bounded_http.get("https://registry.example/v2/", {})
+    assert "Proxy-authorization" in sent["proxy.example:3128"]
+    assert "Proxy-authorization" not in sent["direct.example"]
 
 
 def test_a_redirect_within_the_origin_keeps_the_key() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -103,6 +104,25 @@ def test_an_image_or_a_name_that_a_third_user_put_there_is_not_used(alice: User,
     image.unlink()
     alice.write(image, "good")
     assert tried(alice, cache, "image") == f"stored {image}"
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o002, 0o077])
+def test_no_other_user_can_write_into_a_new_cache(alice: User, umask: int) -> None:
+    cache = alice.home / "cache/launcher/images"
+    done = alice.run(users.python(), "-c", TRIED, cache, "name", umask=umask)
+    assert done.stdout.strip() == f"known {DIGEST}", done.stderr
+    modes = {path: path.stat().st_mode & 0o777 for path in (alice.home / "cache", *(alice.home / "cache").rglob("*"))}
+    assert len(modes) == 5 and all(mode & 0o700 in (0o700, 0o600) and not mode & 0o022 for mode in modes.values())
+
+
+def test_folders_in_a_cache_of_a_group_are_the_groups_too(alice: User, mallory: User, cache: Path) -> None:
+    shared = cache / "shared"
+    shared.mkdir()
+    os.chown(shared, alice.uid, users.GROUP)
+    shared.chmod(0o2770)
+    for user in (alice, mallory):
+        done = user.run(users.python(), "-c", TRIED, shared, "lock", umask=0o002)
+        assert done.stdout.strip() == "locked", done.stdout
 
 
 def test_a_link_in_the_place_of_an_image_is_not_run(alice: User, mallory: User, cache: Path) -> None:

@@ -67,8 +67,11 @@ def test_credentials_that_git_tracks_are_left_out_too(tmp_path: Path) -> None:
 
 def test_a_private_key_is_known_by_its_text_whatever_its_name(project: Path) -> None:
     lay(project, "deploy", "keys/work.txt", text=PRIVATE)
+    lay(project, "bundle", text=f"Bag Attributes\n    localKeyID: 01\r\n{PRIVATE}")
+    lay(project, "indented.yaml", text="key: |\n  " + PRIVATE)
     lay(project, "public.txt", text="-----BEGIN PUBLIC KEY-----\n")
-    assert taken(project) == ["public.txt", "train.py"]
+    lay(project, "notes.md", text=f"A key begins with {PRIVATE}")
+    assert taken(project) == ["notes.md", "public.txt", "train.py"]
 
 
 def test_what_a_link_leads_to_is_left_out_as_the_credential_it_is(project: Path, tmp_path: Path) -> None:

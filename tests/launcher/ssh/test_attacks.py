@@ -770,6 +770,13 @@ def test_a_run_that_a_host_says_it_ended_and_cannot_show_is_not_taken_for_ended(
     assert said.code == 3 and BAD in said.out
 
 
+def test_cancel_now_waits_for_no_grace_of_a_host_that_does_not_answer(victim):
+    victim.liar.says(answering("cancel", "while True: beat(); time.sleep(0.1)"))
+    said = victim.type_only("cancel", "--now", RUN)
+    assert said.code == 1 and LATE in said.out
+    assert said.seconds < SECONDS + 8
+
+
 COMPLAINTS = {
     "without end": "while True: os.write(2, b'x' * 65536); beat()",
     "for a terminal": "os.write(2, b'\\x1b]0;owned\\x07\\x9b31m\\xc2\\x9b2J a\\xe2\\x80\\xaeb\\r\\n'); sys.exit(1)",
