@@ -1,12 +1,12 @@
-"""When a run is past saving: its loss is no number any more, or its loss scale has nowhere left to go.
+"""When training has diverged for good: the loss is NaN or Inf, or the loss scale has reached its floor.
 
 Standard library only; the same rule for every framework, over the rows of metrics.jsonl.
 
-A step that overflowed under a loss scale is skipped, and no reason to stop: that is how a dynamic scale finds its
-level. It is one where the skipping doesn't end; where the loss itself was no number all the while, no lower scale will
-mend it, since it is computed without one. It is one too where steps in between are taken and the scale falls below what
-float16 gradients survive all the same: those steps change nothing. A non-finite loss whose step was taken is one at
-once: its gradients, and so the weights, are non-finite from then on.
+A step that overflowed under a loss scale is skipped, which alone is no reason to stop: a dynamic scale finds its level
+that way. Training has diverged when the skipping does not end, or when the loss itself stays NaN or Inf, which no lower
+scale mends. It has also diverged when steps in between are taken but the scale falls below what float16 gradients
+survive: those steps change nothing. A non-finite loss whose step was taken counts at once: the gradients, and so the
+weights, are non-finite from then on.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ from typing import Any
 from recipes.precision.levels import LossScale
 
 PATIENCE = 20
-"""Steps skipped in a row, with the scale at its floor or fixed, or the loss no number, after which it is collapsed."""
+"""Steps skipped in a row, with the scale at its floor or fixed, or the loss NaN or Inf, that count as divergence."""
 FLOOR = 2.0**-14
-"""The floor of a dynamic scale that was given none: float16's smallest normal number. Gradients that overflow even
-when scaled by this are not merely large. fairseq gives up at 1e-4, nearly the same."""
+"""The floor of a dynamic scale without `min`: float16's smallest normal number. Gradients that overflow even at this
+scale are not merely large. fairseq gives up at 1e-4, nearly the same."""
 
 
-class Collapsed(RuntimeError):
-    """Further steps would be wasted: the message says since when, and what to try."""
+class Diverged(RuntimeError):
+    """Further steps would be wasted. The message says since which step, and what to try."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Fall:
-    """A loss scale on its way down: since it last grew."""
+    """How far the loss scale has fallen since it last grew."""
 
     step: int = 0
-    """The first that was skipped."""
+    """The first skipped step."""
     scale: float = 0.0
-    """As it was there."""
+    """The scale at that step."""
     skipped: int = 0
     lost: int = 0
-    """Of the skipped ones, those whose loss was no number."""
+    """Of the skipped steps, those with a loss of NaN or Inf."""
 
     def further(self, step: int, scale: float, lost: bool) -> Fall:
         """After one more skipped step."""
@@ -48,8 +48,8 @@ class Fall:
         return Fall(step=self.step, scale=self.scale, skipped=self.skipped + 1, lost=self.lost + lost)
 
 
-class Watch:
-    """Looks at the rows of steps, in their order."""
+class Detector:
+    """Checks the rows of steps, in their order."""
 
     def __init__(self, *, level: str, mechanism: str, dtype: str, scale: LossScale) -> None:
         """`mechanism`, `dtype` and `scale` as resolved for the device."""
@@ -60,31 +60,31 @@ class Watch:
         self._floor = scale.min or FLOOR
         self._skipped = 0
         self._lost = 0
-        """Of the last ones, those that were skipped with a loss that was no number."""
+        """Steps skipped in a row with a loss of NaN or Inf."""
         self._held = 0
-        """Of the last ones, those that were skipped at one and the same loss scale."""
+        """Steps skipped in a row at the same loss scale."""
         self._last: float | None = None
         """The last loss scale."""
         self._fall = Fall()
 
-    def see(self, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Take in the rows of further steps, values as they are, NaN included. Raises `Collapsed`."""
+    def check(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Check the rows of further steps, NaN included. Raises `Diverged`."""
         for row in rows:
             self._skipped = self._skipped + 1 if row["skipped"] else 0
             self._lost = self._lost + 1 if row["skipped"] and not _is_finite(row["loss"]) else 0
             self._follow(row)
             if self._lost >= PATIENCE:
                 since = row["step"] - self._lost + 1
-                raise Collapsed(
-                    f"the loss is no number at every step since step {since}, where no loss scale helps: what "
+                raise Diverged(
+                    f"the loss is NaN or Inf at every step since step {since}, where no loss scale helps: what "
                     f"overflows is the forward pass, or the weights are lost; {self._advice(with_scale=False)}"
                 )
             if row["skipped"]:
                 self._look_at_scale(row)
             elif not _is_finite(row["loss"]):
-                raise Collapsed(f"the loss is {row['loss']} since step {row['step']}; {self._advice()}")
+                raise Diverged(f"the loss is {row['loss']} since step {row['step']}; {self._advice()}")
             elif not _is_finite(row["grad_norm"]):
-                raise Collapsed(f"the gradients are not finite at step {row['step']}; {self._advice()}")
+                raise Diverged(f"the gradients are not finite at step {row['step']}; {self._advice()}")
 
     def _follow(self, row: Mapping[str, Any]) -> None:
         """Keep up with where the loss scale goes."""
@@ -105,12 +105,12 @@ class Watch:
         if self._skipped >= PATIENCE and (fixed or stuck or down):
             since = row["step"] - self._skipped + 1
             state = f"the loss scale is {'fixed at' if fixed else 'down to'} {scale:g}"
-            raise Collapsed(f"every step since step {since} overflowed and was skipped, and {state}; {self._advice()}")
+            raise Diverged(f"every step since step {since} overflowed and was skipped, and {state}; {self._advice()}")
         fall = self._fall
         if not fixed and down and self._scale.min is None and fall.scale > FLOOR:
             steps = row["step"] - fall.step + 1
-            lost = f", {fall.lost} of them with a loss that is no number: look at the data" if fall.lost else ""
-            raise Collapsed(
+            lost = f", {fall.lost} of them with a loss of NaN or Inf: look at the data" if fall.lost else ""
+            raise Diverged(
                 f"the loss scale fell from {fall.scale:g} to {scale:g} since step {fall.step}: {fall.skipped} of "
                 f"{steps} steps overflowed and were skipped{lost}, and at such a scale gradients vanish from the "
                 f"others; {self._advice()}"

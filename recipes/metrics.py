@@ -131,7 +131,7 @@ class Summary:
         return {**found, "data_share": share, "warmup_steps": self.untimed, "steps": len(self._rates)}
 
 
-class Journal:
+class MetricsWriter:
     """Appends rows to metrics.jsonl and sums them up; without a path it only sums up.
 
     A run that goes on gives the `offset` that its checkpoint remembers: what was written after it is cut off, so that

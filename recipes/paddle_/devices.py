@@ -18,21 +18,21 @@ from paddle import distributed, nn
 
 from recipes.trainer.recorder import resident_memory
 from recipes.trainer.result_fields import nvidia_driver, processor
-from recipes.trainer.world import Place, Ranks, check_places, rank_and_size, visible_gpus
+from recipes.trainer.world import ProcessGroup, RankInfo, check_placement, rank_and_size, visible_gpus
 from recipes.typed import SettingsError
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class World(Ranks):
+class World(ProcessGroup):
     """This process among those of the job, which `paddle.distributed.launch` has started."""
 
     rank: int = 0
     size: int = 1
     kind: str
     """cpu or cuda."""
-    places: tuple[Place, ...] = ()
+    members: tuple[RankInfo, ...] = ()
 
     def gather(self, value: T) -> list[T]:
         return _gather(value, self.size)
@@ -68,9 +68,9 @@ def join(device: str, planned: int | None, environ: Mapping[str, str]) -> World:
         distributed.init_parallel_env()
     visible = visible_gpus(paddle.device.cuda.device_count())
     gpu = str(number) if kind == "cuda" and size > 1 else ""
-    here = Place(rank=rank, host=socket.gethostname(), device=kind, gpu=gpu, visible=visible)
-    world = World(rank=rank, size=size, kind=kind, places=tuple(_gather(here, size)))
-    check_places(world.places, planned)
+    here = RankInfo(rank=rank, host=socket.gethostname(), device=kind, gpu=gpu, visible=visible)
+    world = World(rank=rank, size=size, kind=kind, members=tuple(_gather(here, size)))
+    check_placement(world.members, planned)
     return world
 
 

@@ -20,7 +20,7 @@ from recipes.paddle_.devices import World, device_line
 from recipes.paddle_.precision.base import Precision
 from recipes.settings import Settings
 from recipes.trainer import checkpoint
-from recipes.trainer.progress import Progress, refuse_another_job, taken_up, to_dict
+from recipes.trainer.progress import Progress, refuse_another_job, restored, to_dict
 from recipes.typed import SettingsError, plain
 
 FILE = "state.npz"
@@ -109,7 +109,7 @@ class State:
             self.held.put(saved)
             rest = json.loads(bytes(saved["rest"]).decode())
         self.precision.load_state_dict(rest["precision"])
-        return taken_up(rest["progress"], found, self._machine()), found.path
+        return restored(rest["progress"], found, self._machine()), found.path
 
     def _machine(self) -> dict[str, Any]:
         """What has to be the same for the next attempt to repeat this one's arithmetic."""

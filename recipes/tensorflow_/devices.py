@@ -19,13 +19,13 @@ import tensorflow as tf
 
 from recipes import cgroup_limits
 from recipes.trainer import rendezvous
-from recipes.trainer.world import Place, PlacementError, Ranks, check_places, table, visible_gpus, workers
+from recipes.trainer.world import PlacementError, ProcessGroup, RankInfo, check_placement, table, visible_gpus, workers
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class World(Ranks):
+class World(ProcessGroup):
     """This process among those of the job, and the devices that it drives."""
 
     rank: int
@@ -33,7 +33,7 @@ class World(Ranks):
     kind: str
     """cpu or cuda."""
     strategy: tf.distribute.Strategy
-    places: tuple[Place, ...] = ()
+    members: tuple[RankInfo, ...] = ()
     """One for each device of the job."""
 
     @property
@@ -106,15 +106,15 @@ def join(device: str, planned: int | None, environ: Mapping[str, str] = os.envir
         tf.config.set_visible_devices([], "GPU")
     for each in gpus:
         tf.config.experimental.set_memory_growth(each, True)  # or each process takes all memory of every GPU it sees
-    everyones = meet(kind, len(gpus), environ)
-    places = tuple(place for each in everyones for place in each)
+    everyones = join_workers(kind, len(gpus), environ)
+    members = tuple(place for each in everyones for place in each)
     if len({len(each) for each in everyones}) > 1:
-        raise PlacementError(f"the workers drive different numbers of devices\n{table(places)}")
-    check_places(places, None)
-    return World(rank=rank, size=size, kind=kind, strategy=_strategy(size, len(gpus)), places=places)
+        raise PlacementError(f"the workers drive different numbers of devices\n{table(members)}")
+    check_placement(members, None)
+    return World(rank=rank, size=size, kind=kind, strategy=_strategy(size, len(gpus)), members=members)
 
 
-def meet(kind: str, gpus: int, environ: Mapping[str, str] = os.environ) -> list[tuple[Place, ...]]:
+def join_workers(kind: str, gpus: int, environ: Mapping[str, str] = os.environ) -> list[tuple[RankInfo, ...]]:
     """The devices of each process of the job, once all have come. `gpus` is how many this one computes on.
 
     Raises `PlacementError` where a process is missing.
@@ -122,10 +122,10 @@ def meet(kind: str, gpus: int, environ: Mapping[str, str] = os.environ) -> list[
     rank, addresses = workers(environ)
     alone = len(addresses) < 2
     count = gpus or (len(tf.config.list_logical_devices("CPU")) if alone and kind == "cpu" else 1)
-    mine = tuple(_place(rank * count + index, index, kind, gpus, environ) for index in range(count))
+    mine = tuple(_rank_info(rank * count + index, index, kind, gpus, environ) for index in range(count))
     if alone:
         return [mine]
-    return rendezvous.meet(rank, addresses, mine, job=rendezvous.job(environ), patience=rendezvous.PATIENCE)
+    return rendezvous.join(rank, addresses, mine, job=rendezvous.job(environ), patience=rendezvous.PATIENCE)
 
 
 def _strategy(processes: int, gpus: int) -> tf.distribute.Strategy:
@@ -139,10 +139,10 @@ def _strategy(processes: int, gpus: int) -> tf.distribute.Strategy:
     return tf.distribute.get_strategy()
 
 
-def _place(rank: int, index: int, kind: str, gpus: int, environ: Mapping[str, str]) -> Place:
+def _rank_info(rank: int, index: int, kind: str, gpus: int, environ: Mapping[str, str]) -> RankInfo:
     """Of device `index` of this process, which sees so many GPUs."""
     visible = visible_gpus(gpus, environ)
-    return Place(
+    return RankInfo(
         rank=rank,
         host=socket.gethostname(),
         device=f"cuda:{index}" if kind == "cuda" else "cpu",

@@ -18,7 +18,7 @@ from recipes.tensorflow_.devices import World
 from recipes.tensorflow_.observe.graphs import STEPS
 from recipes.tensorflow_.observe.observer import PrecisionObserver
 from recipes.tensorflow_.precision.base import StepOutcome
-from recipes.trainer.prefetch import Feed
+from recipes.trainer.prefetch import Prefetcher
 from recipes.trainer.recorder import Executed
 
 Loss = tf.Tensor | Mapping[str, tf.Tensor]
@@ -63,7 +63,7 @@ class Steps:
         self._optimizers = optimizers
         self._schedule = schedule
         self._settings, self._world = settings, world
-        self._feed = None if load is None else Feed(lambda position: load(*position))
+        self._prefetcher = None if load is None else Prefetcher(lambda position: load(*position))
         self._witness = witness
         self._graphs: dict[int, Any] = {}
         """By the number of steps at once. Called directly: a tf.function looks for the graph anew in every call."""
@@ -98,12 +98,12 @@ class Steps:
 
     def _batches(self, shares: numpy.ndarray, first: int, count: int) -> tuple[Any, float | None]:
         """What the steps get, each array with the steps in front: [steps, micro-batches, samples in each, ...]."""
-        if self._feed is None:
+        if self._prefetcher is None:
             return shares[first : first + count], None
         if self._next != first:
-            self._feed.start((self._epoch, shares[each]) for each in range(first, len(shares)))
+            self._prefetcher.start((self._epoch, shares[each]) for each in range(first, len(shares)))
         self._next = first + count
-        taken = [self._feed.take() for _ in range(count)]
+        taken = [self._prefetcher.take() for _ in range(count)]
         batches = [batch for batch, _ in taken]
         together = tf.nest.map_structure(lambda *each: numpy.stack(each) if count > 1 else each[0][None], *batches)
         return together, sum(waited for _, waited in taken)

@@ -18,7 +18,7 @@ from recipes.tensorflow_ import loop
 from recipes.tensorflow_.loop import Run
 from recipes.tensorflow_.optimizers import Momentum
 from recipes.tensorflow_.supervised import cross_entropy, held_out, make_measure, make_step
-from recipes.trainer.prefetch import Feed
+from recipes.trainer.prefetch import Prefetcher
 
 NORM_EPSILON, NORM_MOMENTUM = 1e-5, 0.9
 """Those of torch's batch normalization."""
@@ -122,10 +122,10 @@ def normalized(images: Any) -> Any:
 def _batches(run: Run, unseen: Photographs) -> Iterator[tuple[Any, Any]]:
     """This process's held-out images, loaded ahead."""
     positions = list(held_out(run, len(unseen), max(1, run.settings.batch // run.world.size)))
-    feed = Feed(unseen.plain)
-    feed.start(iter(positions))
+    prefetcher = Prefetcher(unseen.plain)
+    prefetcher.start(iter(positions))
     for _ in positions:
-        (images, labels), _ = feed.take()
+        (images, labels), _ = prefetcher.take()
         yield normalized(images), labels
 
 

@@ -76,7 +76,7 @@ class TensorFlowWrapper(Wrapper):
         )
         if size > 1:
             # The script's own strategy would wait in silence for a worker that never starts.
-            devices.meet(self._kind, len(tf.config.list_physical_devices("GPU")) if self._kind == "cuda" else 0)
+            devices.join_workers(self._kind, len(tf.config.list_physical_devices("GPU")) if self._kind == "cuda" else 0)
 
     @contextlib.contextmanager
     def around(self) -> Iterator[None]:

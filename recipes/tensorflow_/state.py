@@ -23,7 +23,7 @@ from recipes.tensorflow_.devices import World
 from recipes.tensorflow_.hardware import device_name
 from recipes.tensorflow_.precision.base import Precision
 from recipes.trainer import checkpoint
-from recipes.trainer.progress import Progress, refuse_another_job, taken_up, to_dict
+from recipes.trainer.progress import Progress, refuse_another_job, restored, to_dict
 from recipes.typed import SettingsError, plain
 
 FILE = "state.npz"
@@ -126,7 +126,7 @@ class State:
             each.assign(values[name])
         self.trained.precision.load_state_dict(beside["precision"])
         progress = {**beside["progress"], "reports": tuple(beside["progress"]["reports"])}
-        return taken_up(progress, found, _machine(self.world)), found.path
+        return restored(progress, found, _machine(self.world)), found.path
 
 
 def write(file: BinaryIO, values: Mapping[str, numpy.ndarray], beside: Mapping[str, Any]) -> None:

@@ -16,19 +16,19 @@ from torch import distributed, nn
 
 from recipes import cgroup_limits
 from recipes.torch_.precision.running_statistics import take_rank_zeros
-from recipes.trainer.world import Place, Ranks, check_places, visible_gpus
+from recipes.trainer.world import ProcessGroup, RankInfo, check_placement, visible_gpus
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class World(Ranks):
+class World(ProcessGroup):
     """This process among those of the job. Talk between ranks about the job itself is on the CPU, over gloo."""
 
     rank: int
     size: int
     device: torch.device
-    places: tuple[Place, ...] = ()
+    members: tuple[RankInfo, ...] = ()
     gpus: Any = None
     """NCCL's process group, for gradients; None on a CPU or alone."""
 
@@ -93,15 +93,15 @@ def join(device: str, expected_size: int | None, environ: Mapping[str, str]) -> 
         distributed.init_process_group("gloo")
     kind = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
     mine = torch.device(kind, int(environ.get("LOCAL_RANK", "0"))) if kind == "cuda" else torch.device(kind)
-    places = _gather(place(rank, mine, environ), size)
-    check_places(places, expected_size)
+    members = _gather(rank_info(rank, mine, environ), size)
+    check_placement(members, expected_size)
     if kind == "cuda":
         torch.cuda.set_device(mine)
     gpus = distributed.new_group(backend="nccl") if size > 1 and kind == "cuda" else None
-    return World(rank=rank, size=size, device=mine, places=tuple(places), gpus=gpus)
+    return World(rank=rank, size=size, device=mine, members=tuple(members), gpus=gpus)
 
 
-def place(rank: int, device: torch.device, environ: Mapping[str, str]) -> Place:
+def rank_info(rank: int, device: torch.device, environ: Mapping[str, str]) -> RankInfo:
     gpu, problem = "", ""
     count = torch.cuda.device_count()
     if device.type == "cuda":
@@ -110,7 +110,7 @@ def place(rank: int, device: torch.device, environ: Mapping[str, str]) -> Place:
             gpu = str(getattr(properties, "uuid", "")) or f"GPU {visible_gpus(count, environ)}[{device.index}]"
         else:
             problem = f"no {device} here: torch sees {count} GPUs" if count else "torch sees no CUDA GPU here"
-    return Place(
+    return RankInfo(
         rank=rank,
         host=socket.gethostname(),
         device=str(device),

@@ -27,7 +27,7 @@ from recipes.torch_.spec import capability_of
 from recipes.torch_.state import State, Trained
 from recipes.trainer import main as trainer
 from recipes.trainer import run as shared
-from recipes.trainer.prefetch import Feed
+from recipes.trainer.prefetch import Prefetcher
 from recipes.trainer.profiling import Profiler
 from recipes.trainer.recorder import Executed
 from recipes.trainer.result_fields import Mode
@@ -190,7 +190,7 @@ class _Steps:
         self._optimizers = optimizers  # their groups are other ones once a checkpoint was loaded
         self._schedule = schedule
         self._settings, self._world = run.settings, run.world
-        self._feed = None if load is None else Feed(lambda position: load(*position))
+        self._prefetcher = None if load is None else Prefetcher(lambda position: load(*position))
         self._epoch = 0
         self._next: int | None = None
 
@@ -199,7 +199,7 @@ class _Steps:
         settings, world = self._settings, self._world
         mine = sampling.share(order, settings.batch, settings.accumulate, world.rank, world.size)
         self._epoch, self._next = epoch, None
-        return mine if self._feed else torch.from_numpy(mine.copy()).to(world.device)
+        return mine if self._prefetcher else torch.from_numpy(mine.copy()).to(world.device)
 
     def execute(self, shares: Any, first: int, count: int) -> Executed:
         if self._schedule is not None:
@@ -211,9 +211,9 @@ class _Steps:
         return Executed(loss=loss, lr=self._optimizers[0].param_groups[0]["lr"], outcome=outcome, waited=waited)
 
     def _batch(self, shares: Any, first: int) -> tuple[Any, float | None]:
-        if self._feed is None:
+        if self._prefetcher is None:
             return shares[first], None
         if self._next != first:
-            self._feed.start((self._epoch, shares[each]) for each in range(first, len(shares)))
+            self._prefetcher.start((self._epoch, shares[each]) for each in range(first, len(shares)))
         self._next = first + 1
-        return self._feed.take()
+        return self._prefetcher.take()

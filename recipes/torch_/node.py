@@ -2,7 +2,7 @@
 
     python -m recipes.torch_.node --workers=HOST:PORT,HOST:PORT --number=0 -m torch.distributed.run -m MODULE amp=o2
 
-By itself torchrun waits in silence for a node that never starts. So the nodes meet first, at the address that is
+By itself torchrun waits in silence for a node that never starts. So the nodes join first, at the address that is
 torchrun's afterwards. Ranks follow the node's number, so that a requeue keeps them.
 """
 
@@ -14,14 +14,14 @@ import sys
 from collections.abc import Sequence
 
 from recipes.trainer import node, rendezvous
-from recipes.trainer.world import Place, PlacementError, host_and_port, speak, visible_gpus
+from recipes.trainer.world import PlacementError, RankInfo, host_and_port, speak, visible_gpus
 
 
-def meet(addresses: tuple[str, ...], number: int) -> Sequence[str]:
+def join(addresses: tuple[str, ...], number: int) -> Sequence[str]:
     """Wait for the other nodes; gives torchrun's words for this one. Exits with 1 where one is missing."""
-    here = Place(rank=number, host=socket.gethostname(), device="-", gpu="", visible=visible_gpus(0))
+    here = RankInfo(rank=number, host=socket.gethostname(), device="-", gpu="", visible=visible_gpus(0))
     try:
-        rendezvous.meet(number, addresses, (here,), job=rendezvous.job(os.environ), patience=rendezvous.PATIENCE)
+        rendezvous.join(number, addresses, (here,), job=rendezvous.job(os.environ), patience=rendezvous.PATIENCE)
     except PlacementError as error:
         speak(str(error), number == 0 or not error.of_all)
         raise SystemExit(1) from None
@@ -30,4 +30,4 @@ def meet(addresses: tuple[str, ...], number: int) -> Sequence[str]:
 
 
 if __name__ == "__main__":
-    node.start("recipes.torch_.node", sys.argv[1:], meet)
+    node.start("recipes.torch_.node", sys.argv[1:], join)

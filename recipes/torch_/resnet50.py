@@ -18,7 +18,7 @@ from recipes.resnet50 import STEPS_PER_EPOCH, Block, Resnet50Settings
 from recipes.torch_ import loop
 from recipes.torch_.loop import Run
 from recipes.torch_.supervised import held_out, make_step, measure
-from recipes.trainer.prefetch import Feed
+from recipes.trainer.prefetch import Prefetcher
 
 
 class Bottleneck(nn.Module):
@@ -137,10 +137,10 @@ def synthetic_batch(run: Run) -> tuple[list[tuple[torch.Tensor, torch.Tensor]], 
 def _batches(run: Run, unseen: Photographs) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """This rank's held-out images, loaded ahead."""
     positions = list(held_out(run, len(unseen), max(1, run.settings.batch // run.world.size)))
-    feed = Feed(unseen.plain)
-    feed.start(iter(positions))
+    prefetcher = Prefetcher(unseen.plain)
+    prefetcher.start(iter(positions))
     for _ in positions:
-        (images, labels), _ = feed.take()
+        (images, labels), _ = prefetcher.take()
         yield _on_device(torch.from_numpy(images), torch.from_numpy(labels), run.world.device)
 
 

@@ -15,7 +15,7 @@ from recipes.torch_ import devices
 from recipes.torch_.devices import World
 from recipes.torch_.precision import Precision
 from recipes.trainer import checkpoint
-from recipes.trainer.progress import Progress, refuse_another_job, taken_up, to_dict
+from recipes.trainer.progress import Progress, refuse_another_job, restored, to_dict
 from recipes.typed import plain
 
 FILE = "state.pt"
@@ -70,7 +70,7 @@ class State:
         random = saved["random"]
         if self.world.rank < len(random):
             devices.set_random_state(random[self.world.rank], self.world.device)
-        return taken_up(saved["progress"], found, _machine(self.world)), found.path
+        return restored(saved["progress"], found, _machine(self.world)), found.path
 
 
 def write(file: BinaryIO, state: Mapping[str, Any]) -> None:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from recipes.run_folder import naming, now, sync_folder, write_json
-from recipes.trainer.world import Ranks
+from recipes.trainer.world import ProcessGroup
 
 SCHEMA = 1
 NAME = re.compile(r"step-(\d{9,})")
@@ -26,7 +26,7 @@ ASIDE = "."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Found:
+class Checkpoint:
     """A checkpoint whose state is whole."""
 
     path: Path
@@ -86,7 +86,7 @@ def _write(folder: Path, step: int, name: str, write: Callable[[BinaryIO], None]
     write_json(folder / "manifest.json", manifest)
 
 
-def newest(folder: Path, warn: Callable[[str], None]) -> Found | None:
+def newest(folder: Path, warn: Callable[[str], None]) -> Checkpoint | None:
     """The newest whole checkpoint, or None. Broken ones are passed over with a warning that names them."""
     for step, path in _all(folder):
         try:
@@ -101,17 +101,17 @@ def newest(folder: Path, warn: Callable[[str], None]) -> Found | None:
         if (manifest.get("sha256"), manifest.get("bytes")) != (digest, size):
             warn(f"{path} is passed over: its state is not the one that was saved ({size} bytes)")
         else:
-            return Found(path=path, step=step, manifest=manifest)
+            return Checkpoint(path=path, step=step, manifest=manifest)
     return None
 
 
-def for_resuming(folder: Path, ranks: Ranks) -> Found | None:
+def for_resuming(folder: Path, group: ProcessGroup) -> Checkpoint | None:
     """The newest whole checkpoint on every rank, after what a killed attempt left half done is cleared away."""
     found = None
-    if ranks.rank == 0:
+    if group.rank == 0:
         clear_leftovers(folder)
         found = newest(folder, warn=lambda text: print(f"warning: {text}", flush=True))
-    return ranks.broadcast(found)
+    return group.broadcast(found)
 
 
 def clear_leftovers(folder: Path) -> None:

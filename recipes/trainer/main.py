@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from recipes import arguments
 from recipes.arguments import Arguments
-from recipes.divergence import Collapsed
+from recipes.divergence import Diverged
 from recipes.run_folder import Superseded
 from recipes.trainer.run import DONE, FAILED, INTERRUPTED, REFUSED, Run
 from recipes.trainer.world import PlacementError, SettingsErrorOfAll, rank_and_size, speak
@@ -26,8 +26,8 @@ def main(
 ) -> int:
     """Run a recipe for the words of its command line; returns the process's exit code.
 
-    `make_run` meets the other ranks, `leave` parts from them. 0 done; 1 failed, also where the proof did or the loss
-    collapsed; 2 the settings are wrong; 85 stopped on request with the state saved.
+    `make_run` meets the other ranks, `leave` parts from them. 0 done; 1 failed, also where the proof did or training
+    diverged; 2 the settings are wrong; 85 stopped on request with the state saved.
     """
     if "--help" in words or "-h" in words:
         print(arguments.help_text(recipe, module))
@@ -49,7 +49,7 @@ def main(
     except Superseded as error:
         print(f"{recipe}: {error}", file=sys.stderr)
         return FAILED
-    except Collapsed as error:
+    except Diverged as error:
         speak(f"{recipe}: {error}", first)  # every rank has the same rows
         _leave_failure(run, str(error))
         return FAILED

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from recipes.trainer.world import Ranks
+from recipes.trainer.world import ProcessGroup
 
 SECONDS = 1.0
 """Between two looks: the longest that a STOP file goes unseen, while steps are shorter than this."""
@@ -14,14 +14,14 @@ STRIDE_GROWTH = 8
 """The first steps are the slowest; a stride grows by no more than this at once."""
 
 
-class Lookout:
+class StopPoller:
     """Rank 0 reads the clock and the file system, and says at which step to look again; the others follow.
 
     Ranks that looked by their own clocks would stop at different steps and wait for each other for ever. Between looks
     a rank compares two integers and talks to nobody.
     """
 
-    def __init__(self, world: Ranks, stop: Path | None, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, world: ProcessGroup, stop: Path | None, clock: Callable[[], float] = time.monotonic) -> None:
         self._world = world
         self._stop = stop
         self._clock = clock
@@ -32,7 +32,7 @@ class Lookout:
         """Whether this boundary, before step number `step`, is one at which the ranks look."""
         return step >= self._next
 
-    def look(self, step: int) -> bool:
+    def poll(self, step: int) -> bool:
         """Whether to save and stop here. Collective: at every due step, on every rank."""
         stop = self._stop is not None and self._world.rank == 0 and self._stop.exists()
         stop, self._next = self._world.broadcast((stop, step + self._stride(step)))

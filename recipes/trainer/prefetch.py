@@ -12,7 +12,7 @@ AHEAD = 3
 """Batches that lie ready, or are being loaded, while a step is taken."""
 
 
-class Feed:
+class Prefetcher:
     """Calls `load` for one position after another, in a thread of its own, a few ahead of what is taken.
 
     What `load` gives for a position must depend on nothing but the position: how far ahead it has got is lost when a
@@ -21,7 +21,7 @@ class Feed:
 
     def __init__(self, load: Callable[[Any], Any]) -> None:
         self._load = load
-        self._thread = ThreadPoolExecutor(1, "feed")
+        self._thread = ThreadPoolExecutor(1, "prefetch")
         self._coming: Iterator[Any] = iter(())
         self._ready: deque[Future[Any]] = deque()
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from recipes.settings import Settings
-from recipes.trainer.checkpoint import Found
+from recipes.trainer.checkpoint import Checkpoint
 from recipes.typed import SettingsError, leaves, plain, show
 
 FREE = (
@@ -49,14 +49,14 @@ def to_dict(progress: Progress) -> dict[str, Any]:
     return {each.name: getattr(progress, each.name) for each in dataclasses.fields(progress)}
 
 
-def taken_up(saved: Mapping[str, Any], found: Found, machine: Mapping[str, Any]) -> Progress:
+def restored(saved: Mapping[str, Any], found: Checkpoint, machine: Mapping[str, Any]) -> Progress:
     """The progress that a checkpoint holds; exact only if `machine`, which shapes the arithmetic, is what it was."""
     progress = Progress(**saved)
     same = all(found.manifest.get(key) == value for key, value in machine.items())
     return dataclasses.replace(progress, exact=progress.exact and same)
 
 
-def refuse_another_job(found: Found, settings: Settings) -> None:
+def refuse_another_job(found: Checkpoint, settings: Settings) -> None:
     """Raise `SettingsError` for the checkpoint of another job."""
     train = None if settings.train is None else type(settings.train)()
     # A setting that the checkpoint lacks is newer than it: it was saved under what is now the default.

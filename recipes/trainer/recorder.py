@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from recipes.trainer.world import Ranks
+from recipes.trainer.world import ProcessGroup
 
 
 class Outcome(Protocol):
@@ -71,10 +71,10 @@ class _Execution:
 class Recorder:
     """Times executions of one or more steps and keeps what they gave until `flush`."""
 
-    def __init__(self, ranks: Ranks, device: Device, batch: int, skipped: int = 0) -> None:
+    def __init__(self, group: ProcessGroup, device: Device, batch: int, skipped: int = 0) -> None:
         self.skipped = skipped
         """Steps skipped so far, those of earlier attempts included; as of the last flush."""
-        self._ranks = ranks
+        self._group = group
         self._device = device
         self._batch = batch
         self._executions: list[_Execution] = []
@@ -148,8 +148,8 @@ class Recorder:
         by_name = [each.loss if isinstance(each.loss, Mapping) else {"loss": each.loss} for each in given]
         found = {}
         for name in by_name[0]:
-            totals = self._ranks.sum(self._device.numbers([each[name] for each in by_name], counts))
-            found[name] = [total / self._ranks.size for total in totals]
+            totals = self._group.sum(self._device.numbers([each[name] for each in by_name], counts))
+            found[name] = [total / self._group.size for total in totals]
         return found
 
 

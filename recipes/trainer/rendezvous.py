@@ -1,8 +1,8 @@
-"""Where the processes of a job meet before their framework connects them: within a bounded time, and said in words.
+"""Rendezvous of a job's processes before the framework connects them: bounded in time, naming who is missing.
 
-TensorFlow and torchrun wait by times of their own for a process that never starts, and don't say for which one. So all
-come to the address of the first one while it isn't theirs yet, say where they compute, and hear where all do, or who is
-missing: one line of JSON each way.
+TensorFlow and torchrun wait by time-outs of their own for a process that never starts, and do not name it. So every
+process first connects to worker 0's address while the framework does not use it yet, sends where it computes, and gets
+where all do, or who is missing: one line of JSON each way.
 """
 
 from __future__ import annotations
@@ -19,41 +19,41 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from recipes.trainer.world import Place, PlacementError, host_and_port, table
+from recipes.trainer.world import PlacementError, RankInfo, host_and_port, table
 
 PATIENCE = 600.0
 """Seconds to wait for the others: nodes read their images at different speeds."""
 CONNECTING = 180
-"""Seconds in which those that have met are connected: nothing but the framework's own work lies between the two."""
+"""Seconds that the framework has to connect processes that have joined."""
 SILENT, EVERY = 15.0, 60.0
-"""Seconds of waiting before the first word about it, and between later ones."""
+"""Seconds of waiting before the first message about it, and between later ones."""
 AGAIN = 0.1
-"""Seconds between two tries to reach the first process."""
+"""Seconds between two attempts to reach worker 0."""
 
-Places = tuple[Place, ...]
+RankInfos = tuple[RankInfo, ...]
 
 
-def meet(
+def join(
     rank: int,
     addresses: Sequence[str],
-    mine: Places,
+    mine: RankInfos,
     *,
     job: str,
     patience: float,
     say: Callable[[str], None] = lambda text: print(text, file=sys.stderr, flush=True),
-) -> list[Places]:
-    """What every process has as `mine`, by rank, on every rank; `addresses` are theirs, HOST:PORT each.
+) -> list[RankInfos]:
+    """Every process's `mine`, by rank, on every rank. `addresses` are the processes' HOST:PORT, by rank.
 
-    `job` is the same text for all of a job: one of another is turned away. Raises `PlacementError`, alike on all that
-    came, where somebody has not within `patience` seconds.
+    `job` is the same text for all processes of a job: those of another job are turned away. Raises `PlacementError`,
+    the same on all that joined, where some did not join within `patience` seconds.
     """
     if rank:
-        return _go(rank, addresses, mine, job, patience)
-    return _receive(addresses, mine, job, patience, say)
+        return _connect(rank, addresses, mine, job, patience)
+    return _serve(addresses, mine, job, patience, say)
 
 
 def job(environ: Mapping[str, str]) -> str:
-    """What the launcher calls this attempt of this run; empty where it didn't start it."""
+    """The launcher's name of this attempt of this run; empty where the launcher did not start it."""
     return f"{environ.get('LAUNCHER_RUN_ID', '')} {environ.get('LAUNCHER_ATTEMPT', '')}".strip()
 
 
@@ -65,15 +65,13 @@ def connecting(
     seconds: int = CONNECTING,
     say: Callable[[str], None] = lambda text: print(text, file=sys.stderr, flush=True),
 ) -> Iterator[None]:
-    """Around a framework's own connecting of processes that have met: ends this one where that takes too long.
+    """Around a framework's own connecting of processes that have joined: ends this one where that takes too long.
 
-    It does where one of them has died since. TensorFlow waits for that one, takes no SIGTERM, and lets no other code
-    of Python run meanwhile: so an alarm ends the process by the system's own means, and what it means is said before.
+    It does where one of them has died since. TensorFlow then waits, ignores SIGTERM, and runs no other Python code
+    meanwhile: so SIGALRM's default action ends the process, and the meaning of that is printed beforehand.
     """
     if not rank:
-        say(
-            f"{size} workers are here; should {by} not connect them within {seconds} s, SIGALRM ends them: one has died"
-        )
+        say(f"{size} workers joined; if {by} does not connect them within {seconds} s, SIGALRM ends them: one has died")
     before = signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.alarm(seconds)
     try:
@@ -84,40 +82,40 @@ def connecting(
 
 
 @dataclasses.dataclass(kw_only=True, slots=True)
-class _Guest:
+class _Peer:
     connection: socket.socket
-    heard: bytes = b""
+    received: bytes = b""
     rank: int | None = None
-    """Once it has said so."""
+    """None until it has sent it."""
 
 
-def _receive(
-    addresses: Sequence[str], mine: Places, job: str, patience: float, say: Callable[[str], None]
-) -> list[Places]:
-    """The first process's part: wait for the others, and tell them."""
+def _serve(
+    addresses: Sequence[str], mine: RankInfos, job: str, patience: float, say: Callable[[str], None]
+) -> list[RankInfos]:
+    """Worker 0's part: wait for the others, then send all of them the answer."""
     began = time.monotonic()
-    word = began + SILENT
-    come: dict[int, Places] = {0: mine}
-    with contextlib.ExitStack() as open_until_told, selectors.DefaultSelector() as selector:
-        server = open_until_told.enter_context(_listening(addresses[0]))
+    next_message = began + SILENT
+    joined: dict[int, RankInfos] = {0: mine}
+    with contextlib.ExitStack() as connections, selectors.DefaultSelector() as selector:
+        server = connections.enter_context(_listen(addresses[0]))
         selector.register(server, selectors.EVENT_READ)
-        while len(come) < len(addresses):
+        while len(joined) < len(addresses):
             now = time.monotonic()
             if now >= began + patience:
                 break
-            if now >= word:
-                say(f"waiting for {_missing(come, addresses)}: {len(come)} of {len(addresses)} have come")
-                word = now + EVERY
-            for key, _ in selector.select(min(word, began + patience) - now):
+            if now >= next_message:
+                say(f"waiting for {_missing(joined, addresses)}: {len(joined)} of {len(addresses)} have joined")
+                next_message = now + EVERY
+            for key, _ in selector.select(min(next_message, began + patience) - now):
                 if key.fileobj is server:
                     connection, _ = server.accept()
-                    open_until_told.enter_context(connection).setblocking(False)
-                    selector.register(connection, selectors.EVENT_READ, _Guest(connection=connection))
-                elif not _hear(key.data, come, len(addresses), job):
+                    connections.enter_context(connection).setblocking(False)
+                    selector.register(connection, selectors.EVENT_READ, _Peer(connection=connection))
+                elif not _receive(key.data, joined, len(addresses), job):
                     selector.unregister(key.data.connection)
                     key.data.connection.close()
-        problem = _problem(come, addresses, patience) if len(come) < len(addresses) else ""
-        answer: dict[str, Any] = {"places": _plain([come[each] for each in sorted(come)])}
+        problem = _problem(joined, addresses, patience) if len(joined) < len(addresses) else ""
+        answer: dict[str, Any] = {"ranks": _plain([joined[each] for each in sorted(joined)])}
         if problem:
             answer = {"problem": problem, "of_all": True}
         for key in list(selector.get_map().values()):
@@ -125,56 +123,57 @@ def _receive(
                 _send(key.data.connection, answer)
     if problem:
         raise PlacementError(problem)
-    return [come[each] for each in range(len(addresses))]
+    return [joined[each] for each in range(len(addresses))]
 
 
-def _hear(guest: _Guest, come: dict[int, Places], size: int, job: str) -> bool:
-    """Read what a guest says, and let it in once it has said all. False where it has gone, or can't be let in."""
+def _receive(peer: _Peer, joined: dict[int, RankInfos], size: int, job: str) -> bool:
+    """Read from a peer, and admit it once its message is complete. False where it has gone, or is not admitted."""
     try:
-        heard = guest.connection.recv(65536)
+        data = peer.connection.recv(65536)
     except OSError:
-        heard = b""
-    if not heard:
-        if guest.rank is not None:
-            del come[guest.rank]
+        data = b""
+    if not data:
+        if peer.rank is not None:
+            del joined[peer.rank]
         return False
-    guest.heard += heard
-    if not guest.heard.endswith(b"\n"):
-        return len(guest.heard) < 2**20
+    peer.received += data
+    if not peer.received.endswith(b"\n"):
+        return len(peer.received) < 2**20
     try:
-        said = json.loads(guest.heard)
-        rank, theirs, places = int(said["rank"]), (str(said["job"]), int(said["size"])), _places(said["places"])
+        message = json.loads(peer.received)
+        rank, theirs = int(message["rank"]), (str(message["job"]), int(message["size"]))
+        infos = _from_plain(message["ranks"])
     except (ValueError, KeyError, TypeError):
-        return False  # a stranger
+        return False  # not one of ours
     if theirs != (job, size):
-        _turn_away(guest, f"worker {rank} of {_told(*theirs)} came to the address of {_told(job, size)}")
+        _reject(peer, f"worker {rank} of {_name(*theirs)} connected to the address of {_name(job, size)}")
         return False
-    if rank in come or not 0 < rank < size:
-        _turn_away(guest, f"there is a worker {rank} of {_told(job, size)} already")
+    if rank in joined or not 0 < rank < size:
+        _reject(peer, f"there is a worker {rank} of {_name(job, size)} already")
         return False
-    guest.rank, come[rank] = rank, places
+    peer.rank, joined[rank] = rank, infos
     return True
 
 
-def _turn_away(guest: _Guest, why: str) -> None:
-    _send(guest.connection, {"problem": why, "of_all": False})
+def _reject(peer: _Peer, why: str) -> None:
+    _send(peer.connection, {"problem": why, "of_all": False})
 
 
-def _told(job: str, size: int) -> str:
+def _name(job: str, size: int) -> str:
     return f"{job or 'a job'} with {size} workers"
 
 
-def _go(rank: int, addresses: Sequence[str], mine: Places, job: str, patience: float) -> list[Places]:
-    """Any other process's part: find the first one, and hear from it."""
+def _connect(rank: int, addresses: Sequence[str], mine: RankInfos, job: str, patience: float) -> list[RankInfos]:
+    """Any other process's part: connect to worker 0, and get its answer."""
     host, port = host_and_port(addresses[0])
-    hello = {"job": job, "rank": rank, "size": len(addresses), "places": _plain([mine])[0]}
+    message = {"job": job, "rank": rank, "size": len(addresses), "ranks": _plain([mine])[0]}
     until = time.monotonic() + patience
     why = ""
     while (left := until - time.monotonic()) > 0:
         try:
             with socket.create_connection((host, port), timeout=left) as connection:
-                _send(connection, hello)
-                # It may have begun to wait later than this one did.
+                _send(connection, message)
+                # Worker 0 may have begun to wait later than this one.
                 connection.settimeout(left + patience)
                 with connection.makefile("rb") as answers:
                     answer = json.loads(answers.readline())
@@ -182,18 +181,18 @@ def _go(rank: int, addresses: Sequence[str], mine: Places, job: str, patience: f
         except OSError as error:
             why = error.strerror or str(error)
         except ValueError:
-            why = "it ended, or something else listens there"
+            why = "it ended, or another program listens there"
         time.sleep(AGAIN)
     else:
         missing = f"worker 0 at {addresses[0]} did not answer worker {rank} on {socket.gethostname()}"
         raise PlacementError(f"{missing} within {patience:g} s: {why}", of_all=False)
     if "problem" in answer:
         raise PlacementError(answer["problem"], of_all=answer["of_all"])
-    return [_places(each) for each in answer["places"]]
+    return [_from_plain(each) for each in answer["ranks"]]
 
 
-def _listening(address: str) -> socket.socket:
-    """On every interface, as the framework will: what a host is called elsewhere may not be one of its own names."""
+def _listen(address: str) -> socket.socket:
+    """On every interface, as the framework will: a host may not know the name that others use for it."""
     port = host_and_port(address)[1]
     both = socket.has_dualstack_ipv6()
     try:
@@ -206,25 +205,25 @@ def _listening(address: str) -> socket.socket:
 
 
 def _send(connection: socket.socket, content: Mapping[str, Any]) -> None:
-    """Tell it, if it is still there."""
+    """Ignores a peer that has gone."""
     with contextlib.suppress(OSError):
         connection.settimeout(10)
         connection.sendall(json.dumps(content).encode() + b"\n")
 
 
-def _problem(come: Mapping[int, Places], addresses: Sequence[str], patience: float) -> str:
-    there = [place for rank in sorted(come) for place in come[rank]]
-    what = f"{_missing(come, addresses)} did not come within {patience:g} s; {len(come)} of {len(addresses)} did"
-    return f"{what}\n{table(there)}"
+def _problem(joined: Mapping[int, RankInfos], addresses: Sequence[str], patience: float) -> str:
+    present = [info for rank in sorted(joined) for info in joined[rank]]
+    missing = f"{_missing(joined, addresses)} did not join within {patience:g} s"
+    return f"{missing}; {len(joined)} of {len(addresses)} did\n{table(present)}"
 
 
-def _missing(come: Mapping[int, Places], addresses: Sequence[str]) -> str:
-    return ", ".join(f"worker {each} at {address}" for each, address in enumerate(addresses) if each not in come)
+def _missing(joined: Mapping[int, RankInfos], addresses: Sequence[str]) -> str:
+    return ", ".join(f"worker {each} at {address}" for each, address in enumerate(addresses) if each not in joined)
 
 
-def _plain(everyones: Sequence[Places]) -> list[list[dict[str, Any]]]:
-    return [[dataclasses.asdict(place) for place in places] for places in everyones]
+def _plain(by_rank: Sequence[RankInfos]) -> list[list[dict[str, Any]]]:
+    return [[dataclasses.asdict(info) for info in infos] for infos in by_rank]
 
 
-def _places(plain: Sequence[Mapping[str, Any]]) -> Places:
-    return tuple(Place(**each) for each in plain)
+def _from_plain(plain: Sequence[Mapping[str, Any]]) -> RankInfos:
+    return tuple(RankInfo(**each) for each in plain)

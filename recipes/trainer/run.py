@@ -9,8 +9,9 @@ import time
 from abc import ABC, abstractmethod
 from typing import Any, Literal
 
-from recipes import divergence, result, run_folder, settings
+from recipes import result, run_folder, settings
 from recipes.arguments import Arguments
+from recipes.divergence import Detector
 from recipes.result import Result
 from recipes.run_folder import Superseded
 from recipes.trainer import result_fields
@@ -18,7 +19,7 @@ from recipes.trainer.profiling import Profiler
 from recipes.trainer.recorder import Device
 from recipes.trainer.result_fields import Mode
 from recipes.trainer.training import Evaluate, Executor, State, Training, Witness
-from recipes.trainer.world import Ranks, table
+from recipes.trainer.world import ProcessGroup, table
 
 DONE, FAILED, REFUSED, STOPPED, INTERRUPTED = 0, 1, 2, 85, 130
 
@@ -31,13 +32,13 @@ class Run(ABC):
 
     framework: str
 
-    def __init__(self, chosen: Arguments, ranks: Ranks, devices: int, began: float) -> None:
+    def __init__(self, chosen: Arguments, group: ProcessGroup, devices: int, began: float) -> None:
         """`devices` is the number of devices over all ranks; `began` the process's start on the monotonic clock."""
         self.settings = chosen.settings
         settings.check(self.settings, devices)
         self.exit_code = DONE
         self.deterministic = False
-        self._ranks = ranks
+        self._group = group
         self._devices = devices
         self._chosen = chosen
         self._began = began
@@ -83,12 +84,12 @@ class Run(ABC):
 
     def say(self, text: str) -> None:
         """A line for people, from rank 0."""
-        if self._ranks.rank == 0:
+        if self._group.rank == 0:
             print(text, flush=True)
 
     def leave_first_failure(self, reason: str, trace: str = "") -> None:
         """The same where this rank alone may have failed, or has because another one did: that one's reason is told."""
-        self.leave_failure(run_folder.first_failure(self._chosen.run, self._ranks.rank, reason, trace=trace))
+        self.leave_failure(run_folder.first_failure(self._chosen.run, self._group.rank, reason, trace=trace))
 
     def leave_failure(self, reason: str) -> None:
         """Write a result that says why the run broke off, if it had begun to train. Asks nothing of other ranks."""
@@ -97,7 +98,7 @@ class Run(ABC):
             memory = self.device.peak_memory()
             self._training.profiling.end(self._training.done)
             with contextlib.suppress(Superseded):
-                self._leave_result("failed", reason, observed, memory, self._training.journal.summary.loss_scale)
+                self._leave_result("failed", reason, observed, memory, self._training.metrics.summary.loss_scale)
 
     def _train(
         self,
@@ -114,11 +115,11 @@ class Run(ABC):
         self._data_digest = data_digest
         training = self._training = Training(
             settings=self.settings,
-            ranks=self._ranks,
+            group=self._group,
             device=self.device,
             state=state,
             witness=witness,
-            watch=divergence.Watch(
+            divergence=Detector(
                 level=self.settings.amp.level,
                 mechanism=self.mode.mechanism,
                 dtype=self.mode.dtype,
@@ -134,7 +135,7 @@ class Run(ABC):
         self._introduce(training, data)
         reached = training.run(executor, evaluate)
         observed = training.observed()
-        memory = max(self._ranks.gather(self.device.peak_memory()))
+        memory = max(self._group.gather(self.device.peak_memory()))
         if not reached:
             self.exit_code = STOPPED
             self._leave_result("stopped", None, observed, memory, self.scale())
@@ -143,7 +144,7 @@ class Run(ABC):
         self.exit_code = FAILED if problem else DONE
         self._leave_result("failed" if problem else "done", problem, observed, memory, self.scale())
         self._conclude(training, observed, memory)
-        if problem and self._ranks.rank == 0:
+        if problem and self._group.rank == 0:
             print(f"{self.settings.recipe}: {problem}", file=sys.stderr)
 
     def _leave_result(
@@ -155,10 +156,10 @@ class Run(ABC):
         scale: float | None,
     ) -> None:
         training = self._training
-        if training is None or training.folder is None or self._ranks.rank:
+        if training is None or training.folder is None or self._group.rank:
             return
         training.event("end", status=status)
-        summary = training.journal.summary
+        summary = training.metrics.summary
         found = Result(
             run=os.environ.get("LAUNCHER_RUN_ID") or training.folder.path.resolve().name,
             status=status,
@@ -192,8 +193,8 @@ class Run(ABC):
 
     def _introduce(self, training: Training, data: str) -> None:
         settings = self.settings
-        if len(self._ranks.places) > 1:
-            self.say(table(self._ranks.places))
+        if len(self._group.members) > 1:
+            self.say(table(self._group.members))
         repeats = "deterministic" if self.deterministic else "not deterministic"
         self.say(f"{settings.recipe} on {data}")
         self.say(f"{self.where()}, seed {settings.seed}, {repeats}")
@@ -201,7 +202,7 @@ class Run(ABC):
             self.say(line)
         parts = [f"batch {settings.batch}"]
         if self._devices > 1:
-            parts.append(f"over {self._devices} {'ranks' if self._devices == self._ranks.size else 'devices'}")
+            parts.append(f"over {self._devices} {'ranks' if self._devices == self._group.size else 'devices'}")
         if settings.accumulate > 1:
             parts.append(f"in {settings.accumulate} micro-batches")
         self.say(f"{' '.join(parts)}, {_steps(training.total)}")
@@ -209,7 +210,7 @@ class Run(ABC):
             self.say(training.profiling.note)
 
     def _conclude(self, training: Training, observed: dict[str, Any], memory: int) -> None:
-        summary = training.journal.summary
+        summary = training.metrics.summary
         facts = [f"held-out {name} {value:.4f}" for name, value in summary.evaluation.items()]
         mean = summary.throughput()["mean"]
         if mean is not None:

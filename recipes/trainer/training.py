@@ -13,16 +13,17 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Protocol
 
-from recipes import divergence, metrics, run_folder, sampling
-from recipes.metrics import Journal
+from recipes import metrics, run_folder, sampling
+from recipes.divergence import Detector
+from recipes.metrics import MetricsWriter
 from recipes.precision import verdict
 from recipes.run_folder import RunFolder
 from recipes.settings import Settings
-from recipes.trainer.preemption import Lookout
+from recipes.trainer.preemption import StopPoller
 from recipes.trainer.profiling import Profiler, Profiling
 from recipes.trainer.progress import Progress
 from recipes.trainer.recorder import Device, Executed, Recorder
-from recipes.trainer.world import Ranks
+from recipes.trainer.world import ProcessGroup
 from recipes.typed import SettingsError
 
 Evaluate = Callable[[], Mapping[str, float]]
@@ -68,7 +69,7 @@ class Executor(Protocol):
 class Training:
     """One attempt at a run: from its checkpoint, where there is one, to its end or until it is asked to stop.
 
-    Every method is collective: all ranks call it at the same step, and all of them raise `collapse.Collapsed` at the
+    Every method is collective: all ranks call it at the same step, and all of them raise `Diverged` at the
     same one, since what they judge by is the same on each.
     """
 
@@ -76,11 +77,11 @@ class Training:
         self,
         *,
         settings: Settings,
-        ranks: Ranks,
+        group: ProcessGroup,
         device: Device,
         state: State,
         witness: Witness,
-        watch: divergence.Watch,
+        divergence: Detector,
         folder: Path | None,
         samples: int,
         exact: bool,
@@ -89,7 +90,7 @@ class Training:
         profiler: Profiler | None = None,
     ) -> None:
         self.settings = settings
-        self.ranks = ranks
+        self.group = group
         self.samples = samples
         self.steps_per_epoch = samples // settings.batch
         if self.steps_per_epoch == 0:
@@ -98,7 +99,7 @@ class Training:
             )
         self.total = settings.steps or (settings.epochs or 1) * self.steps_per_epoch
         launched = os.environ.get("LAUNCHER_ATTEMPT")
-        if folder and launched and ranks.rank == 0:
+        if folder and launched and group.rank == 0:
             RunFolder(path=folder, attempt=int(launched)).check_ours()
         resumed = state.resume(folder / "checkpoints") if folder else None
         before, self.resumed_from = resumed or (Progress(exact=exact), None)
@@ -111,15 +112,15 @@ class Training:
         self.first = self.done = before.step
         self.attempt = int(launched) if launched else run_folder.next_attempt(folder, before.attempt)
         self.exact = exact and before.exact
-        self.recorder = Recorder(ranks, device, settings.batch, before.skipped)
+        self.recorder = Recorder(group, device, settings.batch, before.skipped)
         self.folder = RunFolder(path=folder, attempt=self.attempt) if folder else None
-        self.journal = self._open_journal(before)
+        self.metrics = self._open_metrics(before)
         self._before = before
         self._seconds = seconds
         self._say = say
         self._state = state
         self._witness = witness
-        self._watch = watch
+        self._divergence = divergence
         self._planned = choose_steps(self.total, settings.seed, self.first + 1)
         self._epoch: list[dict[str, Any]] = []
         self._said_unknown = False
@@ -135,14 +136,14 @@ class Training:
         """
         self._begin()
         warm = self.first + metrics.warm_up(self._rest(self.first, self.total - self.first))
-        lookout = Lookout(self.ranks, self.folder and self.folder.stop)
+        poller = StopPoller(self.group, self.folder and self.folder.stop)
         epoch = self.first // self.steps_per_epoch
         shares = executor.shares(self._order(epoch), epoch)
         number = self.first
         while number < self.total:
-            if lookout.due(number):
+            if poller.due(number):
                 self._flush()
-                if lookout.look(number):
+                if poller.poll(number):
                     self._stop()
                     return False
             epoch, within = divmod(number, self.steps_per_epoch)
@@ -196,7 +197,7 @@ class Training:
 
     def _is_hopeless(self) -> bool:
         """Whether no later step can save the run's proof. Where none is required, that is said once instead."""
-        kind, why = self.ranks.broadcast(verdict.judge_so_far(self._reports()))
+        kind, why = self.group.broadcast(verdict.judge_so_far(self._reports()))
         if kind == verdict.UNKNOWN and not self.settings.require_proof:
             if not self._said_unknown:
                 self._say(f"no proof: {why} (require_proof=false lets that pass)")
@@ -210,24 +211,24 @@ class Training:
 
     def event(self, name: str, **values: Any) -> None:
         self.check_ours()
-        self.journal.append([{"event": name, **values, "time": time.time()}])
+        self.metrics.append([{"event": name, **values, "time": time.time()}])
 
     def check_ours(self) -> None:
         """Raise `Superseded` on rank 0 if the run folder is another attempt's now; the other ranks end with it."""
-        if self.folder and self.ranks.rank == 0:
+        if self.folder and self.group.rank == 0:
             self.folder.check_ours()
 
-    def _open_journal(self, before: Progress) -> Journal:
-        if self.folder is None or self.ranks.rank:
-            return Journal(None)
+    def _open_metrics(self, before: Progress) -> MetricsWriter:
+        if self.folder is None or self.group.rank:
+            return MetricsWriter(None)
         self.folder.create()
         self.check_ours()
-        return Journal(self.folder.metrics, before.metrics_offset)
+        return MetricsWriter(self.folder.metrics, before.metrics_offset)
 
     def _begin(self) -> None:
         if self.resumed_from is not None:
             self._say(f"goes on after step {self.first} from {self.resumed_from}")
-            lost = self.first - self.journal.summary.steps
+            lost = self.first - self.metrics.summary.steps
             if lost > 0:
                 self._say(f"metrics.jsonl is damaged: it lacks {lost} of those steps, and so does what sums them up")
         self.event(
@@ -236,8 +237,8 @@ class Training:
             total_steps=self.total,
             epochs=self.settings.epochs,
             resumed_from=self.first if self.resumed_from else None,
-            world_size=self.ranks.size,
-            device=self.ranks.places[0].device,
+            world_size=self.group.size,
+            device=self.group.members[0].device,
         )
 
     def _order(self, epoch: int) -> Any:
@@ -245,15 +246,15 @@ class Training:
 
     def _reports(self) -> list[dict[str, Any]]:
         """What was seen since the run began, on all ranks."""
-        everyones = self.ranks.gather(self._witness.reports)
+        everyones = self.group.gather(self._witness.reports)
         return [*self._before.reports, *(report for each in everyones for report in each)]
 
     def _flush(self) -> None:
         rows = self.recorder.flush()
         self._epoch += rows
         self.check_ours()
-        self.journal.append(rows)
-        self._watch.see(rows)  # before anything is saved of what a collapse has spoilt
+        self.metrics.append(rows)
+        self._divergence.check(rows)  # before anything is saved of diverged weights
 
     def _end_epoch(self, epoch: int, evaluate: Evaluate | None) -> None:
         self._flush()
@@ -273,7 +274,7 @@ class Training:
         if amp.allow or amp.deny or amp.infer or amp.clear or amp.keep_fp32:
             reports = self._reports()
             open_entries = verdict.unmatched(reports) and not any(each.get("evaluation") for each in reports)
-            if self.ranks.broadcast(bool(open_entries)):
+            if self.group.broadcast(bool(open_entries)):
                 with self._witness.step(self.done, evaluation=True):
                     return evaluate()
         return evaluate()
@@ -289,7 +290,7 @@ class Training:
             attempt=self.attempt,
             skipped=self.recorder.skipped,
             seconds=self.seconds(),
-            metrics_offset=self.journal.offset(),
+            metrics_offset=self.metrics.offset(),
             exact=self.exact,
             reports=self._reports(),
         )

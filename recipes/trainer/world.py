@@ -33,7 +33,7 @@ class SettingsErrorOfAll(SettingsError):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Place:
+class RankInfo:
     """Where one rank is."""
 
     rank: int
@@ -45,14 +45,14 @@ class Place:
     problem: str = ""
 
 
-class Ranks(ABC):
+class ProcessGroup(ABC):
     """This process among those of the job. Every method is collective."""
 
     __slots__ = ()
     rank: int
     size: int
     """How many processes there are."""
-    places: tuple[Place, ...]
+    members: tuple[RankInfo, ...]
 
     @abstractmethod
     def gather(self, value: T) -> list[T]:
@@ -149,7 +149,7 @@ def visible_gpus(count: int, environ: Mapping[str, str] = os.environ) -> str:
     return environ.get("CUDA_VISIBLE_DEVICES", ",".join(str(each) for each in range(count))) or "none"
 
 
-def check_places(places: Sequence[Place], expected_size: int | None) -> None:
+def check_placement(places: Sequence[RankInfo], expected_size: int | None) -> None:
     """Raise `PlacementError` unless there are as many ranks as planned, each on a device of its own.
 
     One rank alone without its GPU is a person's own wrong request: `SettingsError`.
@@ -170,7 +170,7 @@ def check_places(places: Sequence[Place], expected_size: int | None) -> None:
         raise PlacementError("\n".join([*problems, table(places)]))
 
 
-def table(places: Sequence[Place]) -> str:
+def table(places: Sequence[RankInfo]) -> str:
     """One line a rank, for people."""
     rows = [("rank", "host", "device", "GPU", "visible GPUs")]
     rows += [(str(each.rank), each.host, each.device, each.gpu or "-", each.visible) for each in places]

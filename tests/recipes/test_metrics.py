@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from recipes.metrics import Journal, finite, read, warm_up
+from recipes.metrics import MetricsWriter, finite, read, warm_up
 
 
 def row(step: int, loss: float = 1.0, rate: float = 100.0, **more: object) -> dict:
@@ -32,7 +32,7 @@ def test_finite_values_get_no_note():
 
 def test_rows_are_whole_lines_of_json(tmp_path):
     path = tmp_path / "metrics.jsonl"
-    Journal(path).append([row(1, math.nan), row(2)])
+    MetricsWriter(path).append([row(1, math.nan), row(2)])
     lines = path.read_text().splitlines()
     assert [json.loads(line)["step"] for line in lines] == [1, 2]
     assert json.loads(lines[0])["nonfinite"] == ["loss"]
@@ -40,12 +40,12 @@ def test_rows_are_whole_lines_of_json(tmp_path):
 
 def test_a_run_that_goes_on_has_no_step_twice_and_sums_up_all_attempts(tmp_path):
     path = tmp_path / "metrics.jsonl"
-    journal = Journal(path)
-    journal.append([row(1, 4.0, 10.0), row(2, 3.0, 20.0, skipped=True), {"event": "eval", "accuracy": 0.5, "step": 2}])
-    offset = journal.offset()
-    journal.append([row(3), row(4)])
+    writer = MetricsWriter(path)
+    writer.append([row(1, 4.0, 10.0), row(2, 3.0, 20.0, skipped=True), {"event": "eval", "accuracy": 0.5, "step": 2}])
+    offset = writer.offset()
+    writer.append([row(3), row(4)])
     path.write_bytes(path.read_bytes() + b'{"step": 5, "lo')
-    resumed = Journal(path, offset)
+    resumed = MetricsWriter(path, offset)
     resumed.append([row(3, 2.0, 60.0)])
     assert [each["step"] for each in read(path) if "event" not in each] == [1, 2, 3]
     assert (resumed.summary.first_loss, resumed.summary.last_loss) == (4.0, 2.0)
@@ -56,16 +56,16 @@ def test_a_run_that_goes_on_has_no_step_twice_and_sums_up_all_attempts(tmp_path)
 
 def test_a_file_from_a_run_without_a_checkpoint_is_begun_anew(tmp_path):
     path = tmp_path / "metrics.jsonl"
-    Journal(path).append([row(1)])
-    Journal(path).append([row(1)])
+    MetricsWriter(path).append([row(1)])
+    MetricsWriter(path).append([row(1)])
     assert [each["step"] for each in read(path)] == [1]
 
 
 def test_an_attempt_that_was_taken_for_dead_writes_nothing_into_the_rows_of_the_next(tmp_path):
     path = tmp_path / "metrics.jsonl"
-    first = Journal(path)
+    first = MetricsWriter(path)
     first.append([row(1)])
-    second = Journal(path, first.offset())
+    second = MetricsWriter(path, first.offset())
     first.append([row(2)])
     second.append([row(2)])
     first.append([row(3)])
@@ -81,12 +81,12 @@ def test_a_half_written_last_line_is_left_out(tmp_path):
 
 def test_a_damaged_file_is_gone_on_with_and_its_whole_rows_count(tmp_path):
     path = tmp_path / "metrics.jsonl"
-    journal = Journal(path)
-    journal.append([row(each) for each in range(1, 6)])
-    offset = journal.offset()
+    writer = MetricsWriter(path)
+    writer.append([row(each) for each in range(1, 6)])
+    offset = writer.offset()
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join([lines[0], b"garbage \xff{\n", b"[3]\n", b'{"step": 3}\n', lines[3], lines[4][:-9]]))
-    resumed = Journal(path, offset)
+    resumed = MetricsWriter(path, offset)
     assert resumed.summary.steps == 2
     resumed.append([row(6)])
     assert [each["step"] for each in read(path)] == [1, 4, 6]
@@ -94,16 +94,16 @@ def test_a_damaged_file_is_gone_on_with_and_its_whole_rows_count(tmp_path):
 
 def test_a_loss_that_was_not_finite_stays_so_in_the_summary(tmp_path):
     path = tmp_path / "metrics.jsonl"
-    journal = Journal(path)
-    journal.append([row(1, math.inf)])
-    assert math.isnan(journal.summary.first_loss)
-    assert math.isnan(Journal(path, journal.offset()).summary.first_loss)
+    writer = MetricsWriter(path)
+    writer.append([row(1, math.inf)])
+    assert math.isnan(writer.summary.first_loss)
+    assert math.isnan(MetricsWriter(path, writer.offset()).summary.first_loss)
 
 
 def test_throughput_is_of_timed_steps_alone():
-    journal = Journal(None)
-    journal.append([row(1, rate=1.0, timed=False), *(row(step, rate=float(step)) for step in range(2, 13))])
-    assert journal.summary.throughput() == {
+    writer = MetricsWriter(None)
+    writer.append([row(1, rate=1.0, timed=False), *(row(step, rate=float(step)) for step in range(2, 13))])
+    assert writer.summary.throughput() == {
         "unit": "samples/s",
         "mean": 7.0,
         "median": 7.0,
@@ -116,16 +116,16 @@ def test_throughput_is_of_timed_steps_alone():
 
 
 def test_throughput_of_no_step_is_not_known_and_of_one_is_its_own():
-    journal = Journal(None)
-    assert journal.summary.throughput()["mean"] is None
-    journal.append([row(1, rate=5.0)])
-    assert {journal.summary.throughput()[key] for key in ("mean", "median", "p10", "p90")} == {5.0}
+    writer = MetricsWriter(None)
+    assert writer.summary.throughput()["mean"] is None
+    writer.append([row(1, rate=5.0)])
+    assert {writer.summary.throughput()[key] for key in ("mean", "median", "p10", "p90")} == {5.0}
 
 
 def test_the_share_of_time_spent_waiting_for_data_is_of_timed_steps_too():
-    journal = Journal(None)
-    journal.append([row(1, timed=False, seconds=2.0, data_seconds=2.0), row(2, seconds=2.0, data_seconds=0.5)])
-    assert journal.summary.throughput()["data_share"] == 0.25
+    writer = MetricsWriter(None)
+    writer.append([row(1, timed=False, seconds=2.0, data_seconds=2.0), row(2, seconds=2.0, data_seconds=0.5)])
+    assert writer.summary.throughput()["data_share"] == 0.25
 
 
 def test_warm_up_is_ten_steps_or_a_fifth_of_a_short_attempt():

@@ -58,11 +58,11 @@ def test_records_without_room_are_named_and_leave_nothing_aside(disk: Path) -> N
 
 
 def test_a_checkpoint_and_metrics_without_room_are_named(disk: Path) -> None:
-    journal = metrics.Journal(disk / "metrics.jsonl")
+    writer = metrics.MetricsWriter(disk / "metrics.jsonl")
     (disk / "checkpoints").mkdir()
     fill(disk)
     with pytest.raises(OSError, match=f"{FULL}: '{disk}/metrics.jsonl'"):
-        journal.append([{"event": "x" * 10_000}])
+        writer.append([{"event": "x" * 10_000}])
     with pytest.raises(OSError, match=FULL):
         checkpoint.save(disk / "checkpoints", 1, "state", lambda file: file.write(bytes(10_000)) and None, {}, 1)
     assert os.listdir(disk / "checkpoints") == []

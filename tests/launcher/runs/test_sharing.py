@@ -17,7 +17,7 @@ from launcher.executors import execute
 from launcher.plan.container import ContainerPlan
 from launcher.runs import store
 from recipes import run_folder
-from recipes.metrics import Journal
+from recipes.metrics import MetricsWriter
 from recipes.trainer import checkpoint
 from tests.launcher import users
 from tests.launcher.stand_in import lay
@@ -133,8 +133,8 @@ def test_what_a_trainer_writes_has_its_modes_from_the_folder(tmp_path: Path, uma
         folder = tmp_path / "run"
         store.make_folder(folder, shared=shared)
         run_folder.write_json(folder / "result.json", {})
-        journal = Journal(folder / "metrics.jsonl")
-        journal.append([{"event": "start"}])
+        writer = MetricsWriter(folder / "metrics.jsonl")
+        writer.append([{"event": "start"}])
         saved = checkpoint.save(folder / "checkpoints", 1, "state", lambda file: None, {}, keep=1)
     finally:
         os.umask(before)

@@ -47,6 +47,6 @@ def test_a_node_on_which_nothing_starts_ends_the_run_which_says_that_it_is_missi
     assert ended(folder, LONG).name == "failed", told(folder)
     lines = (folder / "attempts/1/stderr.log").read_text().splitlines()
     (place,) = [number for number, line in enumerate(lines) if "worker 1 at " in line]
-    assert lines[place].endswith("did not come within 2 s; 1 of 2 did")
+    assert lines[place].endswith("did not join within 2 s; 1 of 2 did")
     assert lines[place + 2].split()[:2] == ["0", "n1"]
     assert not (folder / "metrics.jsonl").exists()

@@ -32,7 +32,7 @@ def config(ports: list[int], index: int) -> str:
 @pytest.mark.parametrize(
     ("index", "said"),
     [
-        (0, "mnist: worker 1 at 127.0.0.1:{1} did not come within 0.5 s; 1 of 2 did\nrank  host"),
+        (0, "mnist: worker 1 at 127.0.0.1:{1} did not join within 0.5 s; 1 of 2 did\nrank  host"),
         (1, "mnist: worker 0 at 127.0.0.1:{0} did not answer worker 1 on "),
     ],
 )

@@ -361,4 +361,4 @@ def test_a_worker_that_never_starts_is_named_before_the_script_would_wait_for_it
     cluster = {"cluster": {"worker": [address, "127.0.0.1:1"]}, "task": {"type": "worker", "index": 0}}
     code, said, found = run("print('started')", "amp=o2", environ={"TF_CONFIG": json.dumps(cluster)})
     assert (code, said.out, found) == (1, "", {})
-    assert said.err.startswith("script: worker 1 at 127.0.0.1:1 did not come within 0.5 s; 1 of 2 did\nrank  host")
+    assert said.err.startswith("script: worker 1 at 127.0.0.1:1 did not join within 0.5 s; 1 of 2 did\nrank  host")

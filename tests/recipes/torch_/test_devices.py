@@ -11,7 +11,7 @@ import torch
 from recipes import cgroup_limits
 from recipes.torch_ import devices
 from recipes.torch_.devices import World
-from recipes.trainer.world import Place, PlacementError, check_places
+from recipes.trainer.world import PlacementError, RankInfo, check_placement
 from recipes.typed import SettingsError
 from tests.recipes.torch_.trainers import environment
 
@@ -31,8 +31,10 @@ os._exit(0)
 """
 
 
-def place(rank: int, host: str = "one", gpu: str = "", problem: str = "") -> Place:
-    return Place(rank=rank, host=host, device=f"cuda:{rank}", gpu=gpu or f"GPU-{rank}", visible="0,1", problem=problem)
+def rank_info(rank: int, host: str = "one", gpu: str = "", problem: str = "") -> RankInfo:
+    return RankInfo(
+        rank=rank, host=host, device=f"cuda:{rank}", gpu=gpu or f"GPU-{rank}", visible="0,1", problem=problem
+    )
 
 
 def join(folder, device: str, planned: int, ranks: int) -> subprocess.CompletedProcess[str]:
@@ -43,13 +45,13 @@ def join(folder, device: str, planned: int, ranks: int) -> subprocess.CompletedP
 
 
 def test_ranks_on_devices_of_their_own_pass():
-    check_places([place(0), place(1)], 2)
-    check_places([place(0, gpu="GPU-a"), place(1, host="two", gpu="GPU-a")], None)
+    check_placement([rank_info(0), rank_info(1)], 2)
+    check_placement([rank_info(0, gpu="GPU-a"), rank_info(1, host="two", gpu="GPU-a")], None)
 
 
 def test_two_ranks_on_one_gpu_are_refused_with_a_table_of_all():
     with pytest.raises(PlacementError) as caught:
-        check_places([place(0), place(1, gpu="GPU-x"), place(2, gpu="GPU-x")], None)
+        check_placement([rank_info(0), rank_info(1, gpu="GPU-x"), rank_info(2, gpu="GPU-x")], None)
     lines = str(caught.value).splitlines()
     assert lines[0] == "ranks 1, 2 share GPU-x of one"
     assert lines[1].split() == ["rank", "host", "device", "GPU", "visible", "GPUs"]
@@ -58,17 +60,17 @@ def test_two_ranks_on_one_gpu_are_refused_with_a_table_of_all():
 
 def test_a_wrong_number_of_ranks_is_refused():
     with pytest.raises(PlacementError, match="1 ranks have met, and 4 were planned"):
-        check_places([place(0)], 4)
+        check_placement([rank_info(0)], 4)
 
 
 def test_a_rank_without_its_gpu_is_named():
     with pytest.raises(PlacementError, match="rank 1: no cuda:1 here"):
-        check_places([place(0), place(1, problem="no cuda:1 here: torch sees 1 GPUs")], None)
+        check_placement([rank_info(0), rank_info(1, problem="no cuda:1 here: torch sees 1 GPUs")], None)
 
 
 def test_alone_without_a_gpu_the_request_is_wrong():
     with pytest.raises(SettingsError, match="device=cuda: torch sees no CUDA GPU here; say device=cpu"):
-        check_places([place(0, problem="torch sees no CUDA GPU here")], None)
+        check_placement([rank_info(0, problem="torch sees no CUDA GPU here")], None)
 
 
 def test_auto_is_the_cpu_where_there_is_no_gpu(monkeypatch):

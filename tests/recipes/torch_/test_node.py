@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from recipes.torch_.node import meet
+from recipes.torch_.node import join
 from recipes.trainer import rendezvous
 
 
@@ -20,7 +20,7 @@ def addresses() -> tuple[str, ...]:
 
 def test_all_nodes_are_told_of_the_first_once_all_are_there(addresses: tuple[str, ...]) -> None:
     with ThreadPoolExecutor() as pool:
-        told = list(pool.map(lambda number: meet(addresses, number), range(2)))
+        told = list(pool.map(lambda number: join(addresses, number), range(2)))
     port = addresses[0].split(":")[1]
     for number, words in enumerate(told):
         assert words == ("--nnodes=2", f"--node-rank={number}", "--master-addr=127.0.0.1", f"--master-port={port}")
@@ -31,6 +31,6 @@ def test_a_node_that_never_starts_is_named(
 ) -> None:
     monkeypatch.setattr(rendezvous, "PATIENCE", 0.3)
     with pytest.raises(SystemExit) as ended:
-        meet(addresses, 0)
+        join(addresses, 0)
     assert ended.value.code == 1
-    assert capsys.readouterr().err.startswith(f"worker 1 at {addresses[1]} did not come within 0.3 s; 1 of 2 did\nrank")
+    assert capsys.readouterr().err.startswith(f"worker 1 at {addresses[1]} did not join within 0.3 s; 1 of 2 did\nrank")

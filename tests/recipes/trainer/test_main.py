@@ -62,7 +62,7 @@ class Second:
     leave_first_failure = Run.leave_first_failure
 
     def __init__(self, folder: Path) -> None:
-        self._chosen, self._ranks = SimpleNamespace(run=folder), SimpleNamespace(rank=1)
+        self._chosen, self._group = SimpleNamespace(run=folder), SimpleNamespace(rank=1)
         self.told = ""
 
     def leave_failure(self, reason: str) -> None:

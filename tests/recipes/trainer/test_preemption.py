@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from recipes.torch_.devices import World
-from recipes.trainer.preemption import SECONDS, Lookout
+from recipes.trainer.preemption import SECONDS, StopPoller
 
 ALONE = World(rank=0, size=1, device=torch.device("cpu"))
 
@@ -22,12 +22,12 @@ class Clock:
 
 def looks(step_seconds: float, steps: int, stop: Path | None = None) -> list[int]:
     clock = Clock()
-    lookout = Lookout(ALONE, stop, clock)
+    poller = StopPoller(ALONE, stop, clock)
     looked = []
     for step in range(steps):
-        if lookout.due(step):
+        if poller.due(step):
             looked.append(step)
-            lookout.look(step)
+            poller.poll(step)
         clock.seconds += step_seconds
     return looked
 
@@ -43,13 +43,13 @@ def test_fast_steps_are_looked_up_from_about_once_a_second():
 
 
 def test_a_request_is_seen_at_the_very_start_and_later(tmp_path):
-    lookout = Lookout(ALONE, tmp_path / "STOP")
-    assert lookout.due(0)
-    assert not lookout.look(0)
+    poller = StopPoller(ALONE, tmp_path / "STOP")
+    assert poller.due(0)
+    assert not poller.poll(0)
     (tmp_path / "STOP").touch()
-    assert lookout.look(1)
-    assert Lookout(ALONE, tmp_path / "STOP").look(0)
+    assert poller.poll(1)
+    assert StopPoller(ALONE, tmp_path / "STOP").poll(0)
 
 
 def test_without_a_run_folder_nobody_can_ask():
-    assert not Lookout(ALONE, None).look(0)
+    assert not StopPoller(ALONE, None).poll(0)

@@ -7,14 +7,14 @@ import time
 
 import pytest
 
-from recipes.trainer.prefetch import AHEAD, Feed
+from recipes.trainer.prefetch import AHEAD, Prefetcher
 
 
 def test_batches_come_in_order_and_only_a_few_are_loaded_ahead():
     loaded: list[int] = []
-    feed = Feed(lambda position: loaded.append(position) or position * 10)
-    feed.start(itertools.count())
-    assert [feed.take()[0] for _ in range(5)] == [0, 10, 20, 30, 40]
+    prefetcher = Prefetcher(lambda position: loaded.append(position) or position * 10)
+    prefetcher.start(itertools.count())
+    assert [prefetcher.take()[0] for _ in range(5)] == [0, 10, 20, 30, 40]
     deadline = time.monotonic() + 5
     while len(loaded) < 5 + AHEAD and time.monotonic() < deadline:
         time.sleep(0.01)
@@ -22,11 +22,11 @@ def test_batches_come_in_order_and_only_a_few_are_loaded_ahead():
 
 
 def test_what_was_ready_is_dropped_when_it_starts_elsewhere():
-    feed = Feed(lambda position: position)
-    feed.start(iter(range(100)))
-    feed.take()
-    feed.start(iter((7, 8)))
-    assert [feed.take()[0] for _ in range(2)] == [7, 8]
+    prefetcher = Prefetcher(lambda position: position)
+    prefetcher.start(iter(range(100)))
+    prefetcher.take()
+    prefetcher.start(iter((7, 8)))
+    assert [prefetcher.take()[0] for _ in range(2)] == [7, 8]
 
 
 def test_the_time_waited_is_that_of_the_load_that_was_not_ready():
@@ -34,9 +34,9 @@ def test_the_time_waited_is_that_of_the_load_that_was_not_ready():
         time.sleep(0.6 if position == 1 else 0)
         return position
 
-    feed = Feed(load)
-    feed.start(iter(range(3)))
-    waited = [feed.take()[1] for _ in range(3)]
+    prefetcher = Prefetcher(load)
+    prefetcher.start(iter(range(3)))
+    waited = [prefetcher.take()[1] for _ in range(3)]
     assert waited[1] > 0.1
     assert waited[2] < 0.5
 
@@ -47,8 +47,8 @@ def test_what_a_load_raises_is_raised_where_its_batch_is_taken():
             raise ValueError("broken file")
         return position
 
-    feed = Feed(load)
-    feed.start(iter(range(3)))
-    assert feed.take()[0] == 0
+    prefetcher = Prefetcher(load)
+    prefetcher.start(iter(range(3)))
+    assert prefetcher.take()[0] == 0
     with pytest.raises(ValueError, match="broken file"):
-        feed.take()
+        prefetcher.take()

@@ -1,4 +1,4 @@
-"""How the processes of a job meet: each is a thread here, on sockets of its own."""
+"""Rendezvous of processes: each is a thread here, on sockets of its own."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from recipes.trainer import rendezvous
-from recipes.trainer.rendezvous import Places, meet
-from recipes.trainer.world import Place, PlacementError
+from recipes.trainer.rendezvous import RankInfos, join
+from recipes.trainer.world import PlacementError, RankInfo
 
 
 @pytest.fixture
@@ -32,24 +32,26 @@ def addresses() -> list[str]:
 
 @pytest.fixture
 def start() -> Any:
-    """A function that has one worker meet the others, beside this test."""
+    """A function that has one worker join in a thread."""
     with ThreadPoolExecutor(4) as pool:
 
-        def begin(rank: int, addresses: list[str], **how: Any) -> Future[list[Places]]:
-            return pool.submit(meet, rank, addresses, of(rank), **{"job": "a", "patience": 20.0, **how})
+        def begin(rank: int, addresses: list[str], **how: Any) -> Future[list[RankInfos]]:
+            return pool.submit(join, rank, addresses, of(rank), **{"job": "a", "patience": 20.0, **how})
 
         yield begin
 
 
-def of(rank: int) -> Places:
-    return (Place(rank=rank, host=f"host{rank}", device="cpu", gpu="", visible="none"),)
+def of(rank: int) -> RankInfos:
+    return (RankInfo(rank=rank, host=f"host{rank}", device="cpu", gpu="", visible="none"),)
 
 
-Start = Callable[..., Future[list[Places]]]
+Start = Callable[..., Future[list[RankInfos]]]
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0)])
-def test_whoever_comes_first_all_hear_where_everyone_is(start: Start, addresses: list[str], order: tuple[int]) -> None:
+def test_every_worker_gets_the_ranks_of_all_in_any_order_of_joining(
+    start: Start, addresses: list[str], order: tuple[int]
+) -> None:
     started = []
     for rank in order:
         started.append(start(rank, addresses))
@@ -57,25 +59,25 @@ def test_whoever_comes_first_all_hear_where_everyone_is(start: Start, addresses:
     assert [each.result() for each in started] == [[of(0), of(1), of(2)]] * 3
 
 
-def test_who_is_missing_is_told_to_all_that_came(start: Start, addresses: list[str]) -> None:
+def test_all_that_joined_learn_who_is_missing(start: Start, addresses: list[str]) -> None:
     began = time.monotonic()
     came = [start(rank, addresses, patience=1.0) for rank in (0, 2)]
     for each in came:
         with pytest.raises(PlacementError) as told:
             each.result()
         first, *rows = str(told.value).splitlines()
-        assert first == f"worker 1 at {addresses[1]} did not come within 1 s; 2 of 3 did"
+        assert first == f"worker 1 at {addresses[1]} did not join within 1 s; 2 of 3 did"
         assert [row.split()[:2] for row in rows] == [["rank", "host"], ["0", "host0"], ["2", "host2"]]
         assert told.value.of_all
     assert time.monotonic() - began < 5
 
 
-def test_a_first_worker_that_never_starts_is_named_by_each_of_the_others(start: Start, addresses: list[str]) -> None:
+def test_the_others_name_a_worker_0_that_never_starts(start: Start, addresses: list[str]) -> None:
     with pytest.raises(PlacementError, match=f"worker 0 at {addresses[0]} did not answer worker 1 on .* within 0.3 s"):
         start(1, addresses, patience=0.3).result()
 
 
-def test_waiting_is_said_in_words(start: Start, addresses: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waiting_is_reported(start: Start, addresses: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rendezvous, "SILENT", 0.2)
     monkeypatch.setattr(rendezvous, "EVERY", 0.3)
     said: list[str] = []
@@ -84,15 +86,15 @@ def test_waiting_is_said_in_words(start: Start, addresses: list[str], monkeypatc
         time.sleep(0.05)
     started.append(start(2, addresses))
     assert [each.result() for each in started] == [[of(0), of(1), of(2)]] * 3
-    assert said[-1] == f"waiting for worker 2 at {addresses[2]}: 2 of 3 have come"
+    assert said[-1] == f"waiting for worker 2 at {addresses[2]}: 2 of 3 have joined"
 
 
-def test_one_that_came_and_ended_has_not_come(start: Start, addresses: list[str]) -> None:
+def test_a_worker_that_joined_and_ended_counts_as_missing(start: Start, addresses: list[str]) -> None:
     first = start(0, addresses, patience=1.0)
     with at(addresses[0]) as gone:
-        gone.sendall(b'{"job": "a", "rank": 1, "size": 3, "places": []}\n')
+        gone.sendall(b'{"job": "a", "rank": 1, "size": 3, "ranks": []}\n')
         time.sleep(0.2)
-    missing = f"worker 1 at {addresses[1]}, worker 2 at {addresses[2]} did not come within 1 s; 1 of 3 did"
+    missing = f"worker 1 at {addresses[1]}, worker 2 at {addresses[2]} did not join within 1 s; 1 of 3 did"
     with pytest.raises(PlacementError, match=re.escape(missing)):
         first.result()
 
@@ -100,8 +102,8 @@ def test_one_that_came_and_ended_has_not_come(start: Start, addresses: list[str]
 @pytest.mark.parametrize(
     ("job", "among", "why"),
     [
-        ("b", 2, "worker 1 of b with 2 workers came to the address of a with 2 workers"),
-        ("a", 3, "worker 1 of a with 3 workers came to the address of a with 2 workers"),
+        ("b", 2, "worker 1 of b with 2 workers connected to the address of a with 2 workers"),
+        ("a", 3, "worker 1 of a with 3 workers connected to the address of a with 2 workers"),
     ],
 )
 def test_a_worker_of_another_job_is_turned_away(
@@ -123,16 +125,16 @@ def test_a_second_worker_of_the_same_number_is_turned_away(start: Start, address
 
 
 @pytest.mark.parametrize("said", [b"GET / HTTP/1.1\r\n\r\n", b"", b"\xff\xfe\n", b'{"rank": "x"}\n', b"[]\n", b"1\n"])
-def test_a_stranger_changes_nothing(start: Start, addresses: list[str], said: bytes) -> None:
+def test_connections_of_other_programs_are_ignored(start: Start, addresses: list[str], said: bytes) -> None:
     first = start(0, addresses[:2])
     with at(addresses[0]) as stranger:
         stranger.sendall(said)
         assert start(1, addresses[:2]).result() == first.result() == [of(0), of(1)]
 
 
-def test_an_address_that_is_taken_is_said(addresses: list[str]) -> None:
+def test_an_address_in_use_is_reported(addresses: list[str]) -> None:
     with socket.create_server(("127.0.0.1", int(addresses[0].split(":")[1]))), pytest.raises(PlacementError) as told:
-        meet(0, addresses, of(0), job="a", patience=1.0)
+        join(0, addresses, of(0), job="a", patience=1.0)
     assert str(told.value) == f"worker 0 can't listen at {addresses[0]}: Address already in use"
 
 
@@ -148,9 +150,7 @@ def at(address: str) -> socket.socket:
 
 
 @pytest.mark.parametrize(("seconds", "code"), [(1, -signal.SIGALRM), (30, 0)])
-def test_a_framework_that_waits_for_one_that_died_is_ended_though_it_lets_nothing_else_run(
-    seconds: int, code: int
-) -> None:
+def test_a_framework_that_blocks_on_a_dead_worker_is_ended(seconds: int, code: int) -> None:
     """As TensorFlow does: in C, with Python's lock held and SIGTERM taken away."""
     waiting = f"""
 import ctypes, signal
@@ -164,5 +164,5 @@ with connecting(0, 2, "TensorFlow", {seconds}):
     )
     assert ended.returncode == code
     assert ended.stderr.startswith(
-        f"2 workers are here; should TensorFlow not connect them within {seconds} s, SIGALRM ends"
+        f"2 workers joined; if TensorFlow does not connect them within {seconds} s, SIGALRM ends"
     )
