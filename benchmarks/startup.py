@@ -6,7 +6,7 @@ from pathlib import Path
 
 from benchmarks.measure import Measured, by_turns, command
 from benchmarks.places import PEERS, PYTHON, environment, launcher
-from launcher.config.hydra_loader import conf_folder
+from launcher.config.paths import conf_folder
 
 ROUNDS = 25
 

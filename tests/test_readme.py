@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from launcher.config.compose import cells
-from launcher.config.hydra_loader import Composer
+from launcher.config.compose import Composer
 from launcher.config.parse import parse
 from launcher.config.spec import make
+from launcher.config.sweep import cells
 from recipes.precision import levels
 from recipes.precision.levels import LEVELS, LossScale
 from recipes.recipe import NAMES, find

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from benchmarks.measure import Skipped
 from benchmarks.places import OUT, PEERS
-from launcher.config.hydra_loader import conf_folder
+from launcher.config.paths import conf_folder
 
 VERSION = "1.2.0"
 PATIENCE = 600.0

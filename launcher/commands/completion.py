@@ -86,7 +86,7 @@ def _keys(given: Sequence[str]) -> Iterable[str]:
 def _values(key: str) -> list[str]:
     from typing import get_args
 
-    from launcher.config.hydra_loader import conf_folder, own_folders
+    from launcher.config.paths import conf_folder, own_folders
     from launcher.config.schema import GROUPS, annotation_of
 
     if key in GROUPS:

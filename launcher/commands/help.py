@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from launcher.config.hydra_loader import conf_folder
+from launcher.config.paths import conf_folder
 from launcher.config.schema import CLUSTERS, GROUPS, Launch
 from recipes.recipe import NAMES, DataLayout, find
 from recipes.settings import Settings

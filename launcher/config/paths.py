@@ -1,9 +1,11 @@
-"""Paths as people type them."""
+"""Paths as people type them, and the folders of configuration."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
+import launcher
 from launcher.errors import UsageError
 
 
@@ -13,3 +15,37 @@ def expanded(named: str) -> Path:
         return Path(named).expanduser()
     except RuntimeError:
         raise UsageError(f"{named}: there is no home folder to find it in; set HOME, or name paths in full") from None
+
+
+VARIABLE = "LAUNCHER_CONFIG_DIR"
+
+
+def own_folders() -> tuple[Path, ...]:
+    """The folders of configuration that hold without a flag, the stronger first: LAUNCHER_CONFIG_DIR, and
+    `amp-launcher` in the user's configuration. Raises `UsageError` for a LAUNCHER_CONFIG_DIR that is none."""
+    found = []
+    if named := os.environ.get(VARIABLE):
+        folder = expanded(named).absolute()
+        if not folder.is_dir():
+            raise UsageError(f"{VARIABLE}={named} is not a folder")
+        found.append(folder)
+    home = os.environ.get("XDG_CONFIG_HOME", "")
+    usual = os.path.join(home if os.path.isabs(home) else os.path.expanduser("~/.config"), "amp-launcher")
+    if os.path.isdir(usual):
+        found.append(Path(usual))
+    return tuple(found)
+
+
+def add_own_recipes(folder: Path) -> None:
+    """Make the recipes that a folder of configuration has in `recipes/` known."""
+    if (folder / "recipes").is_dir():
+        from recipes.recipe import add_folder
+
+        add_folder((folder / "recipes").absolute())
+
+
+def conf_folder() -> Path:
+    """Where the shipped configuration lies: inside the installed package, or beside it in a checkout."""
+    package = Path(launcher.__path__[0])
+    installed = package / "conf"
+    return installed if installed.is_dir() else package.parent / "conf"

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from launcher.config.compose import Cell, by_level, cells
-from launcher.config.hydra_loader import Composer, add_own_recipes, own_folders
+from launcher.config.compose import Composer
 from launcher.config.parse import PASSED, Override, is_key, parse, passed
-from launcher.config.paths import expanded
+from launcher.config.paths import add_own_recipes, expanded, own_folders
 from launcher.config.spec import JobSpec, make
+from launcher.config.sweep import Cell, by_level, cells
 from launcher.errors import UsageError, of_each
 from launcher.runs import address as addresses
 from launcher.runs.arms import label_of

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from launcher.config import job_environment, rewrite_variables
-from launcher.config.compose import Cell, check_train_keys
-from launcher.config.hydra_loader import Place
+from launcher.config.compose import Place
 from launcher.config.parse import COMMAND_LINE, Override, typed_words
 from launcher.config.schema import CLUSTERS, TRAINING_KEYS, Launch, SlurmCluster, SshCluster, leaves
+from launcher.config.sweep import Cell, check_train_keys
 from launcher.errors import UsageError, placed
 from launcher.plan import user_script
 from launcher.runs import address as addresses

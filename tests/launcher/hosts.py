@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 
-from launcher.config.compose import cells
-from launcher.config.hydra_loader import Composer
+from launcher.config.compose import Composer
 from launcher.config.parse import parse
 from launcher.config.spec import JobSpec, make
+from launcher.config.sweep import cells
 from launcher.probe.facts import Code, Facts, Gpu
 
 EMPTY = hashlib.sha256().hexdigest()

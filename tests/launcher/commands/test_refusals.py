@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from launcher.__main__ import main
-from launcher.config.hydra_loader import conf_folder
+from launcher.config.paths import conf_folder
 from launcher.errors import UsageError
 from launcher.executors import execute
 from launcher.plan.resolve import resolve

@@ -17,10 +17,10 @@ from containers.runtime import Runtime
 from launcher.commands.resume import changes
 from launcher.compare import comparison
 from launcher.compare.comparison import Compare
-from launcher.config.compose import by_level, cells
-from launcher.config.hydra_loader import Composer
+from launcher.config.compose import Composer
 from launcher.config.parse import parse
 from launcher.config.spec import JobSpec, make
+from launcher.config.sweep import by_level, cells
 from launcher.errors import UsageError
 from launcher.executors import execute
 from launcher.plan import resolve as plan_resolve

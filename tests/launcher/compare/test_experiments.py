@@ -16,7 +16,7 @@ from launcher.commands import plan as plan_verb
 from launcher.commands import run as run_verb
 from launcher.compare import comparison, experiments, published_table
 from launcher.config import request
-from launcher.config.hydra_loader import conf_folder
+from launcher.config.paths import conf_folder
 from launcher.errors import UsageError
 from launcher.plan.resolve import Plan
 from launcher.runs import store

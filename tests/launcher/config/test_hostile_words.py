@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from launcher.__main__ import main
-from launcher.config.hydra_loader import conf_folder
+from launcher.config.paths import conf_folder
 from recipes.typed import plain, show, split_list
 from tests.launcher.hosts import LAPTOP, spec_of
 

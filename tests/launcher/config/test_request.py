@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from launcher.__main__ import main
-from launcher.config.hydra_loader import conf_folder
+from launcher.config.paths import conf_folder
 from recipes.typed import plain
 from tests.launcher.hosts import LAPTOP
 

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from launcher.config.compose import cells
-from launcher.config.hydra_loader import Composer
+from launcher.config.compose import Composer
 from launcher.config.parse import parse
 from launcher.config.spec import make
+from launcher.config.sweep import cells
 from launcher.errors import UsageError
 from recipes.precision.levels import PRESETS
 from tests.launcher.hosts import spec_of

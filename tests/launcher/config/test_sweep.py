@@ -10,9 +10,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
-from launcher.config.compose import cells, resolve
-from launcher.config.hydra_loader import Composer
+from launcher.config.compose import Composer
 from launcher.config.parse import Override, hydra_word, parse
+from launcher.config.sweep import cells, resolve
 from launcher.errors import UsageError
 
 COMPOSER = Composer()
