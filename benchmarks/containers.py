@@ -14,7 +14,8 @@ from containers.words import fill
 from launcher.config import request
 from launcher.executors import execute
 from launcher.plan import container
-from launcher.plan.resolve import Plan, resolve
+from launcher.plan.model import Plan
+from launcher.plan.resolve import resolve
 from launcher.probe.host import code_files, probe
 from launcher.script import trainer_command
 

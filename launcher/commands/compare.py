@@ -9,13 +9,13 @@ from collections.abc import Sequence
 
 from launcher.commands.run import hand_over_and_follow
 from launcher.compare import comparison, experiments
-from launcher.compare.comparison import Compare
 from launcher.compare.experiments import Asked
 from launcher.config import request
 from launcher.config.request import Words
 from launcher.config.spec import JobSpec
 from launcher.errors import LauncherError, of_each
-from launcher.plan.resolve import Plan, resolve
+from launcher.plan.model import Compare, Plan
+from launcher.plan.resolve import resolve
 from launcher.probe.facts import Facts
 from launcher.probe.host import probe_each
 from launcher.runs import arms

@@ -77,7 +77,8 @@ def _keys(given: Sequence[str]) -> Iterable[str]:
     recipe = find(named[-1] if named and named[-1] in NAMES else "mnist")
     keys = {*GROUPS, *known_keys(recipe.settings)} - {"cluster.kind", "container.kind", "loss_scale.preset"}
     if "compare" in given or any(word.startswith("experiment=") for word in given):
-        from launcher.compare.comparison import PREFIX, Compare
+        from launcher.compare.comparison import PREFIX
+        from launcher.plan.model import Compare
 
         keys |= {"scale", *(f"{PREFIX}{name}" for name in fields_of(Compare))}
     return keys

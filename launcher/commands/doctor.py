@@ -17,7 +17,8 @@ from launcher.config.spec import JobSpec
 from launcher.doctor.rules import Finding, advice, of_host, of_slurm, ok, problem
 from launcher.errors import LauncherError
 from launcher.executors import backends, stopping, submission
-from launcher.plan.resolve import Plan, resolve
+from launcher.plan.model import Plan
+from launcher.plan.resolve import resolve
 from launcher.probe import health
 from launcher.probe.facts import Facts
 from launcher.probe.host import code_files, probe

@@ -18,9 +18,11 @@ from launcher.config.schema import SlurmCluster, defaults, leaves
 from launcher.config.spec import JobSpec
 from launcher.errors import LauncherError, UsageError
 from launcher.plan import published_text, user_script
+from launcher.plan.model import Plan
 from launcher.plan.plan_summary import resources, summary
 from launcher.plan.provenance import Origin, origins
-from launcher.plan.resolve import Plan, resolve, to_json
+from launcher.plan.record import to_json
+from launcher.plan.resolve import resolve
 from launcher.probe.facts import Facts
 from launcher.probe.host import probe_each
 from launcher.script import render, trainer_command

@@ -18,8 +18,8 @@ from launcher.config.schema import REACH, SlurmCluster, annotation_of
 from launcher.errors import Unavailable, UsageError
 from launcher.executors import backends, execute, stopping, submission
 from launcher.executors.backends import Seen
-from launcher.plan import resolve as plans
-from launcher.plan.resolve import Plan
+from launcher.plan import record
+from launcher.plan.model import Plan
 from launcher.plan.slurm_check import check_numbers
 from launcher.probe import gpu_locks
 from launcher.runs import ownership, store
@@ -230,7 +230,7 @@ def _plan_of(each: Seen) -> Plan:
     values = store.read_if_whole(each.run.folder / "plan.json", own_in=each.run.root)
     if not values:
         raise UsageError(f"{each.run.id} has no plan.json, so nobody can say what it ran")
-    return plans.from_json(values)
+    return record.from_json(values)
 
 
 def _boolean(key: str, text: str) -> bool:

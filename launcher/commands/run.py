@@ -12,8 +12,9 @@ from launcher.config.schema import Launch, LocalCluster
 from launcher.config.spec import JobSpec
 from launcher.executors import interrupts
 from launcher.executors.submission import submit
+from launcher.plan.model import Plan
 from launcher.plan.plan_summary import resources
-from launcher.plan.resolve import Plan, resolve
+from launcher.plan.resolve import resolve
 from launcher.probe.facts import Facts
 from launcher.probe.host import code_files, probe_each
 from launcher.runs import address as addresses

@@ -20,8 +20,9 @@ from launcher.config import job_environment, request
 from launcher.config.request import Words
 from launcher.errors import Unavailable, UsageError
 from launcher.executors import backends, execute
-from launcher.plan import resolve as plans
-from launcher.plan.resolve import Plan, resolve
+from launcher.plan import record
+from launcher.plan.model import Plan
+from launcher.plan.resolve import resolve
 from launcher.runs import address as addresses
 from launcher.runs import ownership, store
 from launcher.runs.address import Address
@@ -206,7 +207,7 @@ def _of_run(names: Sequence[str], words: Sequence[str]) -> Place:
     values = store.read_if_whole(run.folder / "plan.json", own_in=run.root)
     if not values:
         raise UsageError(f"{run.id} has no plan.json, so nobody can say what it ran in")
-    plan = plans.from_json(values)
+    plan = record.from_json(values)
     running = seen.state.name in ("running", "stopping")
     ended = [] if running else list(job_environment.own_secrets(plan.secrets, plan.run_dir))
     if ended:

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from launcher.compare.comparison import Compare, Published
 from launcher.compare.paired import Arm, compare, ratio_cell
 from launcher.compare.published import published
 from launcher.compare.verdict import verdict
+from launcher.plan.model import Compare, Published
 from launcher.report import plain, read, sections
 from launcher.report.document import Bars, Cell, Document, Part, Prose, Section, Table, numeric, text
 from launcher.report.read import inner

@@ -13,18 +13,17 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from launcher.config.parse import Override
 from launcher.config.schema import TRAINING_KEYS, leaves, text_key
 from launcher.errors import UsageError
+from launcher.plan.model import Compare, Plan, Published
 from launcher.runs import arms
-from recipes.typed import SettingsError, at_least, fields_of, from_text, plain, setting, show, unknown_key
+from recipes.typed import SettingsError, at_least, fields_of, from_text, plain, show, unknown_key
 
 if TYPE_CHECKING:
     from launcher.config.spec import JobSpec
-    from launcher.plan.resolve import Plan
 
 PREFIX = "compare."
 ENOUGH = 5
@@ -47,49 +46,6 @@ _ONE_ARM = "compare needs arms to compare"
 LEAST = 4
 """Executions of a block of which one is timed whatever is drawn: its first step, one between and the run's last are
 observed."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Compare:
-    """How the arms of a comparison are measured."""
-
-    rounds: int = setting(5, "blocks of each arm, taken in turn; an interval needs five")
-    steps: int = setting(50, "optimizer steps in a block, the first of which warm up")
-    cool_down: int = setting(2, "seconds of rest between two blocks")
-    tolerance: float = setting(0.02, "difference of the losses at the same steps, relative, that counts as none")
-
-    @property
-    def total(self) -> int:
-        """Steps of each arm."""
-        return self.rounds * self.steps
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PublishedArm:
-    """What somebody published of an arm; None is not given."""
-
-    rate: float | None = None
-    """Samples a second."""
-    step_seconds: float | None = None
-    epoch_seconds: float | None = None
-    memory_gb: float | None = None
-    loss: float | None = None
-    loss_step: int | None = None
-    """The optimizer step that the loss is of."""
-    accuracy: float | None = None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Published:
-    """A published table that a comparison repeats."""
-
-    source: str
-    hardware: str
-    note: str = ""
-    epoch_samples: int | None = None
-    """What is trained on in one of its epochs, where it gives times of epochs."""
-    arms: tuple[PublishedArm, ...] = ()
-    """One for each arm, in their order."""
 
 
 def take_apart(words: Sequence[str], base: Compare | None = None) -> tuple[Compare, list[str]]:

@@ -30,7 +30,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from launcher.compare import comparison
-from launcher.compare.comparison import Compare, Published
 from launcher.config.compose import Composer
 from launcher.config.parse import is_key, parse
 from launcher.config.paths import conf_folder
@@ -38,6 +37,7 @@ from launcher.config.request import Request, Words
 from launcher.config.spec import make
 from launcher.config.sweep import cells, without_half
 from launcher.errors import LauncherError, UsageError, first_of
+from launcher.plan.model import Compare, Published
 from recipes.typed import SettingsError, build, nearest
 
 T = TypeVar("T")

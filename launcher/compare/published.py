@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from launcher.compare.comparison import Published, PublishedArm
 from launcher.compare.paired import Arm, ratio_cell
+from launcher.plan.model import Published, PublishedArm
 from launcher.report import sections
 from launcher.report.document import Bar, Bars, Cell, Prose, Section, numeric, text
 from launcher.report.read import Evidence, inner

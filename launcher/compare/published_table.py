@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from launcher.compare import comparison
-from launcher.compare.comparison import Published, PublishedArm
-from launcher.plan.resolve import Plan
+from launcher.plan.model import Plan, Published, PublishedArm
 from launcher.ui import units
 from launcher.ui.tables import table
 

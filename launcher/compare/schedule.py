@@ -8,7 +8,7 @@ from containers.runtime import Runtime
 from containers.words import Late, Word, to_bash
 from launcher.compare import comparison
 from launcher.plan import container
-from launcher.plan.resolve import Plan
+from launcher.plan.model import Plan
 from launcher.script import attempt_text
 from launcher.template import fill
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from launcher.compare.comparison import Compare
 from launcher.compare.intervals import ENOUGH
 from launcher.compare.paired import Arm
+from launcher.plan.model import Compare
 
 
 def verdict(compared: Sequence[Arm], how: Compare) -> Iterator[str]:

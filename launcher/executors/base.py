@@ -18,7 +18,7 @@ from launcher.errors import LauncherError
 from launcher.executors import backends, starting, stopping
 from launcher.executors import execute as executing
 from launcher.executors.execute import execute
-from launcher.plan.resolve import PLACEHOLDER, Plan
+from launcher.plan.model import PLACEHOLDER, Plan
 from launcher.runs import store
 from launcher.runs.store import Run
 

@@ -18,9 +18,8 @@ from launcher.code import code_store, snapshot
 from launcher.compare import schedule
 from launcher.config import job_environment
 from launcher.errors import LauncherError, UsageError, of_system
-from launcher.plan import container
-from launcher.plan import resolve as plans
-from launcher.plan.resolve import PLACEHOLDER, Plan
+from launcher.plan import container, record
+from launcher.plan.model import PLACEHOLDER, Plan
 from launcher.probe.facts import Code
 from launcher.runs import ownership, run_ids, store
 from launcher.script import render
@@ -95,7 +94,7 @@ def write(plan: Plan, folder: Path, passed: Mapping[str, str] | None = None) -> 
     """`plan.json` and the script that carries it out; the values of its variables, and its secrets, as far as they
     aren't there yet."""
     _lay_environment(plan, folder, passed)
-    store.write_json(folder / "plan.json", plans.to_json(plan))
+    store.write_json(folder / "plan.json", record.to_json(plan))
     _put(folder / "run.sh", render.render(plan).encode(), 0o700)
     if plan.arms:
         from launcher.ssh.archive import archive  # which plain runs do without

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from launcher.executors import dependency, execute, interrupts, starting
-from launcher.plan.resolve import Plan
+from launcher.plan.model import Plan
 from launcher.probe.facts import Facts
 from launcher.runs import store
 

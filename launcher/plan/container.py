@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import posixpath
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from containers.description import Container, Devices, Mount, User
@@ -16,13 +15,13 @@ from launcher.config.schema import SlurmCluster
 from launcher.config.spec import JobSpec
 from launcher.errors import Unavailable
 from launcher.plan import slurm_check
+from launcher.plan.model import ContainerPlan, Plan
 from launcher.probe.facts import Facts
 from recipes.typed import SettingsError
 
 if TYPE_CHECKING:
     from containers.catalogue import Needs
     from containers.runtime import Wrapped
-    from launcher.plan.resolve import Plan
 
 CACHE = ".cache"
 """Folder of a run root for what outlives containers: compiled kernels, downloads, the job's HOME."""
@@ -32,26 +31,6 @@ PYTHON_FLOOR = (3, 10)
 ATTEMPT = "LAUNCHER_ATTEMPT"
 RENDEZVOUS = ("MASTER_ADDR", "MASTER_PORT")
 WORKERS = ("LAUNCHER_WORKERS",)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ContainerPlan:
-    """A job's container, resolved: what `containers.description` needs beyond the command."""
-
-    runtime: Runtime
-    image: str
-    """As the runtime takes it."""
-    asked: str
-    """As it was named."""
-    pull: str = ""
-    """What a job has to fetch first for the image to be there; empty where it is."""
-    mounts: tuple[Mount, ...] = ()
-    devices: Devices = None
-    user: User
-    network: str = "host"
-    ipc: str = "host"
-    shm_bytes: int | None = None
-    limits: dict[str, int] = field(default_factory=dict)
 
 
 def choose(spec: JobSpec, facts: Facts, gpus: tuple[str, ...] | None, count: int) -> ContainerPlan | None:

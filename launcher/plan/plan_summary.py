@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from launcher.plan.resolve import Plan
+from launcher.plan.model import Plan
 
 
 def summary(plan: Plan) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 from launcher.config.request import Request
 from launcher.config.schema import TRAINING_KEYS, leaves
 from launcher.config.spec import JobSpec
-from launcher.plan.resolve import Plan
+from launcher.plan.model import Plan
 from recipes.typed import plain
 
 

@@ -3,194 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, get_args
+from typing import Any
 
-from launcher.code import code_store
-from launcher.compare.comparison import Compare, Published
 from launcher.config import job_environment
-from launcher.config.schema import CLUSTERS, SlurmCluster
+from launcher.config.schema import SlurmCluster
 from launcher.config.spec import JobSpec
 from launcher.errors import UsageError, placed
 from launcher.plan import advice as plan_advice
 from launcher.plan import container as plan_container
 from launcher.plan import gpu_choice, profilers, requirements, slurm_check, user_script
-from launcher.plan.container import ContainerPlan
-from launcher.plan.user_script import ScriptPlan
+from launcher.plan.model import PLACEHOLDER, Plan
 from launcher.probe.facts import Facts, Gpu
 from launcher.runs import address as addresses
-from launcher.runs import shapes
-from launcher.runs.store import ARMS, SECRETS
+from launcher.runs.store import SECRETS
 from recipes import script, settings
 from recipes.precision import levels
-from recipes.precision.levels import Framework
 from recipes.precision.tf32 import resolve_tf32
-from recipes.recipe import NAMES, find
 from recipes.settings import Settings
-from recipes.typed import SettingsError, build, convert, not_a_choice, plain, refuse_control_characters, show
-
-PLACEHOLDER = "RUN_ID"
-"""Stands for the run id until submission."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Plan:
-    """Everything about one job, resolved. Printing it is the dry run; `script.render` turns it into `run.sh`."""
-
-    schema: int = 1
-    run_id: str = PLACEHOLDER
-    name: str
-    run_root: str
-    queue: str
-    """`direct` or `slurm`."""
-    host: str
-    recipe: str
-    framework: str
-    mechanism: str
-    """What carries the level out, or empty where the device decides."""
-    settings: dict[str, Any]
-    """The trainer's settings, every value; the trainer reads them from plan.json."""
-    words: tuple[str, ...]
-    """The trainer's words, as `amp=o2`."""
-    trainer: str
-    """Module that is run."""
-    python: str
-    code: str
-    """Digest of the code snapshot."""
-    shared: int | None = None
-    """In a root that a group shares, the uid whose run it is; None where the root is one user's."""
-    nodes: int
-    gpus: int
-    """Per node."""
-    gpu_pool: tuple[str, ...] = ()
-    """UUIDs of which as many as `gpus` are taken when the job starts; empty where a scheduler gives them."""
-    wait_gpus: bool = False
-    processes: int
-    """Trainer processes per node."""
-    host_env: dict[str, str]
-    """What the script itself finds set, on the host."""
-    env: dict[str, str]
-    """What the job finds set."""
-    inherited: tuple[str, ...] = ()
-    """Variables that the job gets from the host that submits it, where they are set; their names."""
-    passed: tuple[str, ...] = ()
-    """Variables that the job gets from the shell where it was asked for; their names."""
-    left_behind: tuple[str, ...] = ()
-    """Variables of that shell that the job does not get; their names."""
-    secrets: dict[str, str]
-    setup: tuple[str, ...]
-    cluster: dict[str, Any]
-    container: ContainerPlan | None = None
-    telemetry: int = 0
-    """Seconds between samples of GPUs and hosts; 0 is none."""
-    script: ScriptPlan | None = None
-    """The user's own script, where that is the recipe."""
-    after: str | None = None
-    swept: tuple[tuple[str, Any], ...] = ()
-    advice: tuple[str, ...] = ()
-    precision: dict[str, Any] = field(default_factory=dict)
-    """What `auto` became: `dtype`, `loss_scale` (the mode), `tf32`; null where the GPU decides, of which nothing is
-    known."""
-    command: tuple[str, ...] = field(default=())
-    """The overrides as typed."""
-    comparison: Compare | None = None
-    """How the arms are measured, where there are any."""
-    published: Published | None = None
-    """The published table that it repeats."""
-    arms: tuple[Plan, ...] = ()
-    """Of a comparison: the job in each of its modes, the first the control."""
-    arm: str = ""
-    """Of an arm: its place in the comparison, as 00."""
-
-    @property
-    def run_dir(self) -> str:
-        whole = f"{self.run_root}/{self.run_id}"
-        return f"{whole}/{ARMS}/{self.arm}" if self.arm else whole
-
-    @property
-    def code_dir(self) -> str:
-        return f"{self.own_folder(code_store.FOLDER)}/{self.code}"
-
-    def own_folder(self, name: str) -> str:
-        """A folder of the run root that is one user's alone."""
-        return f"{self.run_root}/{name}" if self.shared is None else f"{self.run_root}/{name}-{self.shared}"
-
-    @property
-    def trainer_argv(self) -> tuple[str, ...]:
-        """The trainer's own part of the command: what a person would type after `python -m`."""
-        words = (*self.words, f"spec={self.run_dir}/plan.json", f"run={self.run_dir}")
-        if self.script is None:
-            return (self.trainer, *words)
-        file = (f"script={self.script.file}", f"workdir={self.script.folder(self.run_dir)}")
-        return (self.trainer, *words, *file, *(("--", *self.script.arguments) if self.script.arguments else ()))
-
-    def bind(self, run_id: str) -> Plan:
-        """This plan as the run of that id."""
-        copied = f"{self.run_root}/{PLACEHOLDER}/"
-        secrets = {
-            name: f"{self.run_root}/{run_id}/{path.removeprefix(copied)}" if path.startswith(copied) else path
-            for name, path in self.secrets.items()
-        }
-        arms = tuple(arm.bind(run_id) for arm in self.arms)
-        return dataclasses.replace(self, run_id=run_id, secrets=secrets, arms=arms)
-
-
-def to_json(plan: Plan) -> dict[str, Any]:
-    values: dict[str, Any] = plain(plan)
-    # A plain run's plan speaks of no comparison.
-    unused = (name for name in ("inherited", "passed", "left_behind") if not values[name])
-    absent = (*unused, *(() if plan.arms else ("comparison", "published", "arms")), *(() if plan.arm else ("arm",)))
-    absent = (*absent, *(("shared",) if plan.shared is None else ()))
-    return {key: value for key, value in values.items() if key not in absent}
-
-
-def from_json(values: Mapping[str, Any]) -> Plan:
-    """A plan as `plan.json` holds it. Raises `UsageError` if it is of another version, or damaged."""
-    if values.get("schema") != 1:
-        raise UsageError(f"this plan has schema {values.get('schema')}, and this launcher reads schema 1")
-    if wrong := shapes.fitting(values, shapes.PLAN)[1]:
-        raise UsageError(f"this plan is damaged: {wrong[0]}")
-    try:
-        plan = build(Plan, {**values, "swept": [], "arms": []})
-        plan = dataclasses.replace(plan, settings=_settings(plan), cluster=_cluster(plan.cluster))
-        _check_whole(plan)
-    except (SettingsError, TypeError) as error:  # the latter where something is missing
-        raise UsageError(f"this plan is damaged, or of another version: {error}") from None
-    swept = tuple((str(key), value) for key, value in values.get("swept") or ())
-    return dataclasses.replace(plan, swept=swept, arms=tuple(from_json(each) for each in values.get("arms") or ()))
-
-
-def _settings(plan: Plan) -> dict[str, Any]:
-    """A plan's settings with every value of its type. Raises `SettingsError`."""
-    train: Any = plan.settings.get("train")
-    if plan.recipe in NAMES:  # one of a person's own is in the run's code, and is not looked for here
-        train = convert(train, find(plan.recipe).settings, "settings.train")
-    elif not isinstance(train, Mapping):
-        raise SettingsError("settings.train should be a group of keys", "settings.train")
-    values = build(Settings, {**plan.settings, "train": None}, prefix="settings.")
-    return dict(plain(dataclasses.replace(values, train=train)))
-
-
-def _check_whole(plan: Plan) -> None:
-    """Refuse values that no plan has together. Raises `SettingsError`."""
-    slurm = plan.cluster["kind"] == "slurm"
-    for key, right in (
-        ("queue", plan.queue == ("slurm" if slurm else "direct")),
-        ("framework", plan.framework in (find(plan.recipe).trainers if plan.recipe in NAMES else get_args(Framework))),
-        ("nodes", plan.nodes == 1 or (slurm and plan.nodes > 1)),
-        ("processes", plan.processes >= 1),
-        ("gpus", plan.gpus >= 0),
-    ):
-        if not right:
-            raise SettingsError(f"{key}={getattr(plan, key)} is no plan's", key)
-
-
-def _cluster(values: Mapping[str, Any]) -> dict[str, Any]:
-    kind = values.get("kind")
-    if not isinstance(kind, str) or kind not in CLUSTERS:
-        raise SettingsError(not_a_choice("cluster.kind", show(kind), CLUSTERS), "cluster.kind")
-    return dict(plain(build(CLUSTERS[kind], values, prefix="cluster.")))
+from recipes.typed import SettingsError, plain, refuse_control_characters
 
 
 def resolve(spec: JobSpec, facts: Facts) -> Plan:

@@ -6,10 +6,10 @@ import posixpath
 import re
 import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from launcher.config.schema import Launch
+from launcher.plan.model import ScriptPlan
 from recipes import script
 from recipes.script import IN_IMAGE, NGC_TENSORFLOW1, Source
 from recipes.settings import Settings
@@ -23,34 +23,6 @@ _NAMED = 8
 """So many files are named in a note."""
 OWN_FOLDER = "run"
 """As `workdir=run`: a folder of the run's own."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ScriptPlan:
-    """A user's script, resolved."""
-
-    file: str
-    """As Python is given it: in the snapshot, as `script/train.py`, or as it is in the image."""
-    in_image: bool
-    """It is only in the container's image, and nobody has looked whether it is."""
-    workdir: str
-    """Folder that it starts in, absolute; empty is the run's own, `RUN/work`."""
-    arguments: tuple[str, ...] = ()
-    """What stood behind `--`."""
-    bare: bool = False
-    """Started alone, with no wrapper around it."""
-
-    def folder(self, run: str) -> str:
-        """The folder that it starts in, for the run in that folder."""
-        return self.workdir or f"{run}/work"
-
-    def file_in(self, code: str) -> str:
-        """The file as a command that starts elsewhere names it, with the snapshot in that folder."""
-        return self.file if self.in_image else f"{code}/{self.file}"
-
-    def line(self) -> str:
-        """File and arguments, as one would type them."""
-        return shlex.join([self.file.removeprefix("script/"), *self.arguments])
 
 
 def check(launch: Launch, training: Settings) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from containers.runtime import Wrapped
 from launcher.config import job_environment
-from launcher.plan.resolve import Plan
+from launcher.plan.model import Plan
 from launcher.runs.store import SECRETS
 from launcher.script import engine_text, slurm_text, telemetry
 from launcher.template import fill

@@ -19,7 +19,7 @@ from containers.words import Word, to_bash
 from launcher.code import code_store
 from launcher.config import job_environment
 from launcher.plan import container as plan_container
-from launcher.plan.resolve import PLACEHOLDER, Plan
+from launcher.plan.model import PLACEHOLDER, Plan
 from launcher.probe import gpu_locks
 from launcher.script.slurm_header import resources
 from launcher.template import fill

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from containers.words import to_bash
 from launcher.compare import schedule
 from launcher.config import job_environment
-from launcher.plan.resolve import Plan
+from launcher.plan.model import Plan
 from launcher.probe import gpu_locks
 from launcher.script import after_text, attempt_text, engine_text, slurm_header, slurm_text, telemetry, trainer_command
 

@@ -6,7 +6,7 @@ import dataclasses
 import re
 from collections.abc import Callable
 
-from launcher.plan.resolve import Plan
+from launcher.plan.model import Plan
 from launcher.plan.slurm_check import NAMED
 
 

@@ -9,7 +9,7 @@ from containers.runtime import Wrapped
 from containers.words import Late, Word, to_bash
 from launcher.compare import schedule
 from launcher.plan import container, profilers
-from launcher.plan.resolve import Plan
+from launcher.plan.model import Plan
 from launcher.script import engine_text
 
 NODES = {"torch": "recipes.torch_.node", "tensorflow": "recipes.tensorflow_.node"}

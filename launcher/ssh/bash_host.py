@@ -31,8 +31,8 @@ from launcher.errors import LauncherError, UsageError
 from launcher.executors import direct, execute, log_pieces
 from launcher.executors.backends import Seen
 from launcher.executors.log_pieces import Place
-from launcher.plan import resolve as plans
-from launcher.plan.resolve import Plan
+from launcher.plan import record
+from launcher.plan.model import Plan
 from launcher.probe import gpu_probing, pythons
 from launcher.probe.facts import Code, Facts
 from launcher.runs import run_ids, store
@@ -165,7 +165,7 @@ class _Bash:
 
     def on_submit(self, data: bytes) -> list[str]:
         message, code, secrets = unpacked(data)
-        asked = [plans.from_json(each) for each in message["plans"]]
+        asked = [record.from_json(each) for each in message["plans"]]
         plan = asked[0]
         self._check(asked)
         sent = _sent(plan, message, code, secrets)

@@ -22,7 +22,8 @@ from launcher.code import snapshot
 from launcher.config.paths import expanded
 from launcher.errors import LauncherError
 from launcher.executors import execute, interrupts
-from launcher.plan.resolve import Plan, to_json
+from launcher.plan.model import Plan
+from launcher.plan.record import to_json
 from launcher.probe.facts import Facts
 from launcher.runs import processes, remote_record, run_ids, store
 from launcher.runs.address import Address

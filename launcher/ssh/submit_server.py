@@ -15,8 +15,8 @@ from launcher.code import code_store
 from launcher.config import job_environment
 from launcher.errors import UsageError, of_system
 from launcher.executors import execute, submission
-from launcher.plan import resolve as plans
-from launcher.plan.resolve import Plan
+from launcher.plan import record
+from launcher.plan.model import Plan
 from launcher.runs import ownership, store
 from launcher.ssh.submit_client import unpacked
 from recipes import records
@@ -53,7 +53,7 @@ def submit(data: bytes) -> list[str]:
     Raises `LauncherError` if the queue refuses; then nothing is left.
     """
     message, code, secrets = unpacked(data)
-    asked = [plans.from_json(each) for each in message["plans"]]
+    asked = [record.from_json(each) for each in message["plans"]]
     root = Path(asked[0].run_root)
     came_from = message["came_from"]
     try:

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from launcher.executors import execute
-from launcher.plan.resolve import Plan, resolve
+from launcher.plan.model import Plan
+from launcher.plan.resolve import resolve
 from tests.launcher.hosts import LAPTOP, spec_of
 
 # Dumps what it was given, does what BEHAVIOUR says, and leaves a result of its attempt as a trainer does.

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 import launcher
-from launcher.plan.resolve import Plan, resolve
+from launcher.plan.model import Plan
+from launcher.plan.resolve import resolve
 from launcher.probe.facts import Facts, Script
 from launcher.script.interactive import script as shell_script
 from launcher.script.render import render

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import launcher
 from containers.words import to_bash
-from launcher.plan.resolve import Plan
+from launcher.plan.model import Plan
 from launcher.script.slurm_header import header
 
 

@@ -17,8 +17,8 @@ from launcher.executors import dependency, interrupts
 from launcher.executors.slurm import image_job, shared
 from launcher.executors.slurm.jobs import SUBMITS
 from launcher.executors.starting import next_attempt, record_submission
-from launcher.plan import resolve as plans
-from launcher.plan.resolve import Plan
+from launcher.plan import record
+from launcher.plan.model import Plan
 from launcher.probe import slurm_probing
 from launcher.probe.slurm_commands import call, complaint, environment
 from launcher.runs import ownership, processes, run_ids, store
@@ -36,7 +36,7 @@ def start(folders: Sequence[Path], max_array_size: int | None = None, planned: S
     cluster's MaxArraySize, which is asked for where it isn't given; an array's largest index is one less. `planned` is
     the plans in the folders, if known."""
     if planned is None:
-        planned = [plans.from_json(store.read_if_whole(each / "plan.json")) for each in folders]
+        planned = [record.from_json(store.read_if_whole(each / "plan.json")) for each in folders]
     after_option(planned[0])  # refused before a job is submitted that fetches for it
     fetching = _pull(folders[0], planned[0])
     if len(folders) == 1:

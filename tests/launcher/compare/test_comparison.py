@@ -16,16 +16,15 @@ from containers.description import User
 from containers.runtime import Runtime
 from launcher.commands.resume import changes
 from launcher.compare import comparison
-from launcher.compare.comparison import Compare
 from launcher.config.compose import Composer
 from launcher.config.parse import parse
 from launcher.config.spec import JobSpec, make
 from launcher.config.sweep import by_level, cells
 from launcher.errors import UsageError
 from launcher.executors import execute
-from launcher.plan import resolve as plan_resolve
-from launcher.plan.container import ContainerPlan
-from launcher.plan.resolve import Plan, resolve
+from launcher.plan import record
+from launcher.plan.model import Compare, ContainerPlan, Plan
+from launcher.plan.resolve import resolve
 from launcher.probe.host import probe_each
 from launcher.runs import arms, store
 from launcher.runs.states import State
@@ -235,16 +234,13 @@ def test_nothing_of_one_arms_environment_reaches_another():
 
 def test_its_plan_survives_being_written_and_read():
     made = whole("amp=o0,o2").bind("20260102-030405-brave-otter")
-    assert plan_resolve.from_json(json.loads(json.dumps(plan_resolve.to_json(made)))) == made
+    assert record.from_json(json.loads(json.dumps(record.to_json(made)))) == made
     assert made.arms[1].run_dir == "/home/mei/launcher-runs/20260102-030405-brave-otter/arms/01"
     assert made.arms[1].code_dir == made.code_dir
 
 
 def test_the_plan_of_a_plain_run_speaks_of_no_comparison():
-    assert (
-        not {"arms", "arm", "comparison", "published"}
-        & plan_resolve.to_json(resolve(specs("amp=o2")[0], LAPTOP)).keys()
-    )
+    assert not {"arms", "arm", "comparison", "published"} & record.to_json(resolve(specs("amp=o2")[0], LAPTOP)).keys()
 
 
 def test_arms_in_several_images_that_a_job_would_have_to_fetch_are_refused():

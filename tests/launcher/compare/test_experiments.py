@@ -18,7 +18,7 @@ from launcher.compare import comparison, experiments, published_table
 from launcher.config import request
 from launcher.config.paths import conf_folder
 from launcher.errors import UsageError
-from launcher.plan.resolve import Plan
+from launcher.plan.model import Plan
 from launcher.runs import store
 from recipes.typed import plain
 from tests.launcher.hosts import LAPTOP, TWO_A100

@@ -11,7 +11,9 @@ import pytest
 from containers.description import Mount
 from containers.runtime import Runtime
 from launcher.errors import Unavailable, UsageError
-from launcher.plan.resolve import Plan, from_json, resolve, to_json
+from launcher.plan.model import Plan
+from launcher.plan.record import from_json, to_json
+from launcher.plan.resolve import resolve
 from launcher.probe.facts import ContainerFacts, Facts, Script
 from launcher.script.render import render
 from tests import golden

@@ -16,7 +16,7 @@ import submitit
 
 from launcher.executors.base import DirectExecutor
 from launcher.executors.execute import execute
-from launcher.plan.resolve import Plan
+from launcher.plan.model import Plan
 from launcher.runs import store
 from tests.launcher.stand_in import lay
 

@@ -11,7 +11,8 @@ import pytest
 
 from launcher.commands.resume import changes
 from launcher.errors import LauncherError
-from launcher.plan.resolve import from_json, resolve, to_json
+from launcher.plan.record import from_json, to_json
+from launcher.plan.resolve import resolve
 from launcher.probe.facts import Facts
 from launcher.script.render import render
 from tests.launcher.contained.test_text import with_containers

@@ -21,7 +21,8 @@ from launcher.__main__ import main
 from launcher.commands.plan import summary
 from launcher.errors import Unavailable, UsageError
 from launcher.executors import execute, starting, stopping, submission
-from launcher.plan.resolve import Plan, resolve
+from launcher.plan.model import Plan
+from launcher.plan.resolve import resolve
 from launcher.probe import gpu_locks, gpu_probing
 from launcher.probe.facts import Facts
 from launcher.probe.gpu_locks import Seen

@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 from launcher.errors import UsageError
+from launcher.plan.model import Plan
 from launcher.plan.plan_summary import summary
-from launcher.plan.resolve import Plan, from_json, resolve, to_json
+from launcher.plan.record import from_json, to_json
+from launcher.plan.resolve import resolve
 from launcher.probe.facts import Facts
 from launcher.script.render import render
 from launcher.script.trainer_command import command

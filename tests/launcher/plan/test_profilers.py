@@ -7,7 +7,8 @@ import dataclasses
 import pytest
 
 from launcher.errors import UsageError
-from launcher.plan.resolve import Plan, resolve
+from launcher.plan.model import Plan
+from launcher.plan.resolve import resolve
 from launcher.probe.facts import Facts
 from launcher.script.render import render
 from launcher.script.trainer_command import command

@@ -13,7 +13,8 @@ from launcher.commands import plan as plan_verb
 from launcher.commands.plan import describe
 from launcher.errors import UsageError
 from launcher.plan import published_text
-from launcher.plan.resolve import Plan, resolve
+from launcher.plan.model import Plan
+from launcher.plan.resolve import resolve
 from launcher.probe.facts import ContainerFacts, Facts
 from launcher.script import render
 from launcher.script.trainer_command import command

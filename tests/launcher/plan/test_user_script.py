@@ -18,7 +18,9 @@ from launcher.code import user_code
 from launcher.config import request
 from launcher.config.spec import JobSpec
 from launcher.errors import UsageError
-from launcher.plan.resolve import Plan, from_json, resolve, to_json
+from launcher.plan.model import Plan
+from launcher.plan.record import from_json, to_json
+from launcher.plan.resolve import resolve
 from launcher.probe.facts import ContainerFacts, Facts, Script
 from launcher.probe.host import code_files, probe
 from launcher.script.render import render

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from launcher.compare import compared
-from launcher.compare.comparison import Published, PublishedArm
+from launcher.plan.model import Published, PublishedArm
 from launcher.report import plain
 from launcher.runs import store
 from launcher.runs.states import State

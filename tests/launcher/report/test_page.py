@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.compare.comparison import Published, PublishedArm
+from launcher.plan.model import Published, PublishedArm
 from launcher.report import page, read, sections
 from launcher.runs import store
 from launcher.runs.store import Run

@@ -14,7 +14,7 @@ from containers.description import User as ContainerUser
 from containers.runtime import Runtime
 from launcher.errors import UsageError
 from launcher.executors import execute
-from launcher.plan.container import ContainerPlan
+from launcher.plan.model import ContainerPlan
 from launcher.runs import store
 from recipes import run_folder
 from recipes.metrics import MetricsWriter

@@ -7,7 +7,8 @@ import subprocess
 
 import pytest
 
-from launcher.plan.resolve import Plan, resolve
+from launcher.plan.model import Plan
+from launcher.plan.resolve import resolve
 from launcher.probe.facts import Facts
 from launcher.script import interactive
 from tests.launcher.contained.test_text import CASES, PYXIS_IMAGE, with_containers

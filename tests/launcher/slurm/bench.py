@@ -13,7 +13,8 @@ from launcher.code import code_store
 from launcher.executors import backends
 from launcher.executors.slurm import jobs
 from launcher.executors.submission import submit
-from launcher.plan.resolve import Plan, resolve
+from launcher.plan.model import Plan
+from launcher.plan.resolve import resolve
 from launcher.probe.host import code_files, probe
 from launcher.runs import store
 from launcher.runs.states import State

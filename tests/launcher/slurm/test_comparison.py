@@ -8,8 +8,7 @@ import sys
 from pathlib import Path
 
 from launcher.compare import comparison
-from launcher.compare.comparison import Compare
-from launcher.plan.resolve import Plan
+from launcher.plan.model import Compare, Plan
 from launcher.probe.slurm_commands import call
 from launcher.runs import store
 from tests.launcher.compare.test_comparison import TRAINER

@@ -12,7 +12,8 @@ from launcher.errors import UsageError
 from launcher.executors.slurm import backend, jobs
 from launcher.executors.slurm.jobs import Row, job_of
 from launcher.executors.slurm.shared import Answer
-from launcher.plan.resolve import Plan, resolve
+from launcher.plan.model import Plan
+from launcher.plan.resolve import resolve
 from launcher.probe import slurm_probing
 from launcher.probe.facts import Facts, Partition, Script, SlurmFacts
 from launcher.runs.states import judge

@@ -18,7 +18,8 @@ from launcher.commands import resume
 from launcher.executors.slurm.jobs import listed
 from launcher.executors.slurm.shared import Answer
 from launcher.executors.submission import submit
-from launcher.plan.resolve import Plan, resolve
+from launcher.plan.model import Plan
+from launcher.plan.resolve import resolve
 from launcher.probe.host import code_files, probe
 from launcher.probe.slurm_commands import call
 from launcher.runs import store

@@ -1,0 +1,210 @@
+"""What planning results in, as values: `Plan`, and what it has of a container, a script and a comparison."""
+
+from __future__ import annotations
+
+import dataclasses
+import shlex
+from dataclasses import dataclass, field
+from typing import Any
+
+from containers.description import Devices, Mount, User
+from containers.runtime import Runtime
+from launcher.code import code_store
+from launcher.runs.store import ARMS
+from recipes.typed import setting
+
+PLACEHOLDER = "RUN_ID"
+"""Stands for the run id until submission."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ContainerPlan:
+    """A job's container, resolved: what `containers.description` needs beyond the command."""
+
+    runtime: Runtime
+    image: str
+    """As the runtime takes it."""
+    asked: str
+    """As it was named."""
+    pull: str = ""
+    """What a job has to fetch first for the image to be there; empty where it is."""
+    mounts: tuple[Mount, ...] = ()
+    devices: Devices = None
+    user: User
+    network: str = "host"
+    ipc: str = "host"
+    shm_bytes: int | None = None
+    limits: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ScriptPlan:
+    """A user's script, resolved."""
+
+    file: str
+    """As Python is given it: in the snapshot, as `script/train.py`, or as it is in the image."""
+    in_image: bool
+    """It is only in the container's image, and nobody has looked whether it is."""
+    workdir: str
+    """Folder that it starts in, absolute; empty is the run's own, `RUN/work`."""
+    arguments: tuple[str, ...] = ()
+    """What stood behind `--`."""
+    bare: bool = False
+    """Started alone, with no wrapper around it."""
+
+    def folder(self, run: str) -> str:
+        """The folder that it starts in, for the run in that folder."""
+        return self.workdir or f"{run}/work"
+
+    def file_in(self, code: str) -> str:
+        """The file as a command that starts elsewhere names it, with the snapshot in that folder."""
+        return self.file if self.in_image else f"{code}/{self.file}"
+
+    def line(self) -> str:
+        """File and arguments, as one would type them."""
+        return shlex.join([self.file.removeprefix("script/"), *self.arguments])
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Compare:
+    """How the arms of a comparison are measured."""
+
+    rounds: int = setting(5, "blocks of each arm, taken in turn; an interval needs five")
+    steps: int = setting(50, "optimizer steps in a block, the first of which warm up")
+    cool_down: int = setting(2, "seconds of rest between two blocks")
+    tolerance: float = setting(0.02, "difference of the losses at the same steps, relative, that counts as none")
+
+    @property
+    def total(self) -> int:
+        """Steps of each arm."""
+        return self.rounds * self.steps
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PublishedArm:
+    """What somebody published of an arm; None is not given."""
+
+    rate: float | None = None
+    """Samples a second."""
+    step_seconds: float | None = None
+    epoch_seconds: float | None = None
+    memory_gb: float | None = None
+    loss: float | None = None
+    loss_step: int | None = None
+    """The optimizer step that the loss is of."""
+    accuracy: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Published:
+    """A published table that a comparison repeats."""
+
+    source: str
+    hardware: str
+    note: str = ""
+    epoch_samples: int | None = None
+    """What is trained on in one of its epochs, where it gives times of epochs."""
+    arms: tuple[PublishedArm, ...] = ()
+    """One for each arm, in their order."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Plan:
+    """Everything about one job, resolved. Printing it is the dry run; `script.render` turns it into `run.sh`."""
+
+    schema: int = 1
+    run_id: str = PLACEHOLDER
+    name: str
+    run_root: str
+    queue: str
+    """`direct` or `slurm`."""
+    host: str
+    recipe: str
+    framework: str
+    mechanism: str
+    """What carries the level out, or empty where the device decides."""
+    settings: dict[str, Any]
+    """The trainer's settings, every value; the trainer reads them from plan.json."""
+    words: tuple[str, ...]
+    """The trainer's words, as `amp=o2`."""
+    trainer: str
+    """Module that is run."""
+    python: str
+    code: str
+    """Digest of the code snapshot."""
+    shared: int | None = None
+    """In a root that a group shares, the uid whose run it is; None where the root is one user's."""
+    nodes: int
+    gpus: int
+    """Per node."""
+    gpu_pool: tuple[str, ...] = ()
+    """UUIDs of which as many as `gpus` are taken when the job starts; empty where a scheduler gives them."""
+    wait_gpus: bool = False
+    processes: int
+    """Trainer processes per node."""
+    host_env: dict[str, str]
+    """What the script itself finds set, on the host."""
+    env: dict[str, str]
+    """What the job finds set."""
+    inherited: tuple[str, ...] = ()
+    """Variables that the job gets from the host that submits it, where they are set; their names."""
+    passed: tuple[str, ...] = ()
+    """Variables that the job gets from the shell where it was asked for; their names."""
+    left_behind: tuple[str, ...] = ()
+    """Variables of that shell that the job does not get; their names."""
+    secrets: dict[str, str]
+    setup: tuple[str, ...]
+    cluster: dict[str, Any]
+    container: ContainerPlan | None = None
+    telemetry: int = 0
+    """Seconds between samples of GPUs and hosts; 0 is none."""
+    script: ScriptPlan | None = None
+    """The user's own script, where that is the recipe."""
+    after: str | None = None
+    swept: tuple[tuple[str, Any], ...] = ()
+    advice: tuple[str, ...] = ()
+    precision: dict[str, Any] = field(default_factory=dict)
+    """What `auto` became: `dtype`, `loss_scale` (the mode), `tf32`; null where the GPU decides, of which nothing is
+    known."""
+    command: tuple[str, ...] = field(default=())
+    """The overrides as typed."""
+    comparison: Compare | None = None
+    """How the arms are measured, where there are any."""
+    published: Published | None = None
+    """The published table that it repeats."""
+    arms: tuple[Plan, ...] = ()
+    """Of a comparison: the job in each of its modes, the first the control."""
+    arm: str = ""
+    """Of an arm: its place in the comparison, as 00."""
+
+    @property
+    def run_dir(self) -> str:
+        whole = f"{self.run_root}/{self.run_id}"
+        return f"{whole}/{ARMS}/{self.arm}" if self.arm else whole
+
+    @property
+    def code_dir(self) -> str:
+        return f"{self.own_folder(code_store.FOLDER)}/{self.code}"
+
+    def own_folder(self, name: str) -> str:
+        """A folder of the run root that is one user's alone."""
+        return f"{self.run_root}/{name}" if self.shared is None else f"{self.run_root}/{name}-{self.shared}"
+
+    @property
+    def trainer_argv(self) -> tuple[str, ...]:
+        """The trainer's own part of the command: what a person would type after `python -m`."""
+        words = (*self.words, f"spec={self.run_dir}/plan.json", f"run={self.run_dir}")
+        if self.script is None:
+            return (self.trainer, *words)
+        file = (f"script={self.script.file}", f"workdir={self.script.folder(self.run_dir)}")
+        return (self.trainer, *words, *file, *(("--", *self.script.arguments) if self.script.arguments else ()))
+
+    def bind(self, run_id: str) -> Plan:
+        """This plan as the run of that id."""
+        copied = f"{self.run_root}/{PLACEHOLDER}/"
+        secrets = {
+            name: f"{self.run_root}/{run_id}/{path.removeprefix(copied)}" if path.startswith(copied) else path
+            for name, path in self.secrets.items()
+        }
+        arms = tuple(arm.bind(run_id) for arm in self.arms)
+        return dataclasses.replace(self, run_id=run_id, secrets=secrets, arms=arms)

@@ -1,0 +1,73 @@
+"""plan.json: a `Plan` as JSON, and back."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, get_args
+
+from launcher.config.schema import CLUSTERS
+from launcher.errors import UsageError
+from launcher.plan.model import Plan
+from launcher.runs import shapes
+from recipes.precision.levels import Framework
+from recipes.recipe import NAMES, find
+from recipes.settings import Settings
+from recipes.typed import SettingsError, build, convert, not_a_choice, plain, show
+
+
+def to_json(plan: Plan) -> dict[str, Any]:
+    values: dict[str, Any] = plain(plan)
+    # A plain run's plan speaks of no comparison.
+    unused = (name for name in ("inherited", "passed", "left_behind") if not values[name])
+    absent = (*unused, *(() if plan.arms else ("comparison", "published", "arms")), *(() if plan.arm else ("arm",)))
+    absent = (*absent, *(("shared",) if plan.shared is None else ()))
+    return {key: value for key, value in values.items() if key not in absent}
+
+
+def from_json(values: Mapping[str, Any]) -> Plan:
+    """A plan as `plan.json` holds it. Raises `UsageError` if it is of another version, or damaged."""
+    if values.get("schema") != 1:
+        raise UsageError(f"this plan has schema {values.get('schema')}, and this launcher reads schema 1")
+    if wrong := shapes.fitting(values, shapes.PLAN)[1]:
+        raise UsageError(f"this plan is damaged: {wrong[0]}")
+    try:
+        plan = build(Plan, {**values, "swept": [], "arms": []})
+        plan = dataclasses.replace(plan, settings=_settings(plan), cluster=_cluster(plan.cluster))
+        _check_whole(plan)
+    except (SettingsError, TypeError) as error:  # the latter where something is missing
+        raise UsageError(f"this plan is damaged, or of another version: {error}") from None
+    swept = tuple((str(key), value) for key, value in values.get("swept") or ())
+    return dataclasses.replace(plan, swept=swept, arms=tuple(from_json(each) for each in values.get("arms") or ()))
+
+
+def _settings(plan: Plan) -> dict[str, Any]:
+    """A plan's settings with every value of its type. Raises `SettingsError`."""
+    train: Any = plan.settings.get("train")
+    if plan.recipe in NAMES:  # one of a person's own is in the run's code, and is not looked for here
+        train = convert(train, find(plan.recipe).settings, "settings.train")
+    elif not isinstance(train, Mapping):
+        raise SettingsError("settings.train should be a group of keys", "settings.train")
+    values = build(Settings, {**plan.settings, "train": None}, prefix="settings.")
+    return dict(plain(dataclasses.replace(values, train=train)))
+
+
+def _check_whole(plan: Plan) -> None:
+    """Refuse values that no plan has together. Raises `SettingsError`."""
+    slurm = plan.cluster["kind"] == "slurm"
+    for key, right in (
+        ("queue", plan.queue == ("slurm" if slurm else "direct")),
+        ("framework", plan.framework in (find(plan.recipe).trainers if plan.recipe in NAMES else get_args(Framework))),
+        ("nodes", plan.nodes == 1 or (slurm and plan.nodes > 1)),
+        ("processes", plan.processes >= 1),
+        ("gpus", plan.gpus >= 0),
+    ):
+        if not right:
+            raise SettingsError(f"{key}={getattr(plan, key)} is no plan's", key)
+
+
+def _cluster(values: Mapping[str, Any]) -> dict[str, Any]:
+    kind = values.get("kind")
+    if not isinstance(kind, str) or kind not in CLUSTERS:
+        raise SettingsError(not_a_choice("cluster.kind", show(kind), CLUSTERS), "cluster.kind")
+    return dict(plain(build(CLUSTERS[kind], values, prefix="cluster.")))
