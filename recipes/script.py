@@ -86,6 +86,11 @@ class Source:
     """It calls Paddle's `enable_static`, behind which it builds graphs."""
 
 
+def in_image(named: str) -> bool:
+    """Whether a script, as it was named, is only in the container's image."""
+    return named.startswith(IN_IMAGE)
+
+
 def read(text: str) -> Source:
     """What the text of a Python file tells."""
     try:

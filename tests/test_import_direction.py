@@ -15,22 +15,15 @@ ROOMS = (
 ).split()
 """What lies in launcher/, from the bottom up: a file imports only from its own room and those before it."""
 UPWARD = {
-    ("code.snapshot", "probe"),
     ("config.parse", "commands"),
     ("config.spec", "plan"),
     ("executors.backends", "ssh"),
-    ("executors.execute", "compare"),
     ("executors.execute", "ssh"),
     ("executors.log_pieces", "ssh"),
     ("executors.stopping", "ssh"),
-    ("plan.resolve", "compare"),
-    ("probe.host", "plan"),
     ("probe.host", "ssh"),
-    ("script.render", "compare"),
-    ("script.trainer_command", "compare"),
     ("ssh.handlers", "commands"),
     ("ssh.remote_status", "ui"),
-    ("ui.live", "compare"),
 }
 """Files that still import from a room above their own. The list only gets shorter."""
 FRAMEWORKS = {"torch": "torch_", "tensorflow": "tensorflow_", "keras": "tensorflow_", "paddle": "paddle_"}

@@ -6,14 +6,29 @@ import hashlib
 import os
 import stat
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from launcher.code import exclusions, git
 from launcher.errors import UsageError
-from launcher.probe.facts import Code
 
 MAX_BYTES = 64 * 2**20
 MAX_DIFF_BYTES = 2**20
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Code:
+    """The snapshot of the code that would run."""
+
+    digest: str
+    """SHA-256 over names and contents, in hexadecimal."""
+    root: str
+    """Folder that the files are taken from."""
+    files: int
+    bytes: int
+    commit: str | None = None
+    """Commit of the git checkout that it comes from, if it comes from one."""
+    dirty: bool = False
 
 
 def collect(package: Path) -> dict[str, Path]:

@@ -103,6 +103,7 @@ def _whole(folders: Sequence[Path]) -> str:
 
 def stay(folders: Sequence[Path]) -> int:
     """Watch to the end. Ctrl-C asks the runs to save and stop; a second one kills them."""
+    from launcher.compare.ended import last_words
     from launcher.executors import stopping
     from launcher.ui.live import watch
 
@@ -118,7 +119,7 @@ def stay(folders: Sequence[Path]) -> int:
             if not stopping.is_script(folder):
                 stopping.request_stop(folder)
 
-    states = watch(folders, on_interrupt=on_interrupt)
+    states = watch(folders, on_interrupt=on_interrupt, last_words=last_words)
     if interrupted:
         return 130
     return 0 if all(state.name == "done" for state in states.values()) else 1

@@ -23,10 +23,11 @@ def main(arguments: list[str]) -> int:
     chosen = all_runs(found(names, roots) if names else [_newest_unfinished(roots)])
     if not chosen:
         raise UsageError(f"watch: no run of {' '.join(names)} is left")
+    from launcher.compare.ended import last_words
     from launcher.ui.live import watch
 
     try:
-        states = watch([each.folder for each in chosen], on_interrupt=_leave)
+        states = watch([each.folder for each in chosen], on_interrupt=_leave, last_words=last_words)
     except KeyboardInterrupt:
         whole = ", ".join(names) or run_ids.sweep_of(chosen[0].id) or chosen[0].id
         print(f"\nleft alone: {whole}; `watch` comes back, `cancel` ends", file=sys.stderr)

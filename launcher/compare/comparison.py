@@ -174,8 +174,3 @@ def make(plans: Sequence[Plan], how: Compare, name: str | None = None, published
 def label(arm: Plan) -> str:
     """What a person calls an arm: where it differs from the others."""
     return arms.label_of(arm.swept)
-
-
-def order(arms: Sequence[str], rounds: int) -> list[str]:
-    """The blocks: each round has one of every arm, every other round backwards."""
-    return [arm for number in range(rounds) for arm in (arms if number % 2 == 0 else reversed(arms))]

@@ -11,6 +11,9 @@ from typing import Any, Literal, get_args, get_origin
 from recipes.settings import Settings
 from recipes.typed import fields_of, is_group, is_text, is_text_list, plain, setting
 
+OWN_FOLDER = "run"
+"""As `workdir=run`: a folder of the run's own."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LocalCluster:

@@ -15,14 +15,13 @@ from typing import Any
 
 import launcher
 from launcher.code import code_store, snapshot
-from launcher.compare import schedule
+from launcher.code.snapshot import Code
 from launcher.config import job_environment
 from launcher.errors import LauncherError, UsageError, of_system
 from launcher.plan import container, record
 from launcher.plan.model import PLACEHOLDER, Plan
-from launcher.probe.facts import Code
 from launcher.runs import ownership, run_ids, store
-from launcher.script import render
+from launcher.script import render, schedule
 from recipes import records
 
 MAX_NAMES_TRIED = 100

@@ -14,8 +14,6 @@ from recipes.typed import SettingsError
 
 FOLDER = "profile"
 """Folder of a run for what profilers leave."""
-AROUND = ("nsys", "ncu", "dlprof")
-"""Programs that start the trainer themselves."""
 
 
 def prefix(settings: dict[str, Any], run_dir: str, *, bare: bool) -> tuple[str, ...]:

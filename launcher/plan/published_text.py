@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from containers.runtime import ALIASES, Runtime
 from launcher.config.schema import LocalCluster
 from launcher.config.spec import JobSpec
-from launcher.plan import user_script
 from launcher.probe.facts import ContainerFacts, Facts, Gpu
+from recipes import script
 
 RUNTIMES: Mapping[str, Runtime] = {
     "docker": Runtime(kind="docker", command=("docker",), version=(28, 0)),
@@ -21,7 +21,7 @@ RUNTIMES: Mapping[str, Runtime] = {
 def is_text(spec: JobSpec) -> bool:
     """Whether the job is one command in an image, started as it is: nothing of it depends on the host."""
     launch = spec.launch
-    named = launch.script is not None and user_script.in_image(launch.script)
+    named = launch.script is not None and script.in_image(launch.script)
     return (
         named
         and spec.training.train.bare

@@ -8,10 +8,10 @@ import shlex
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from launcher.config.schema import Launch
+from launcher.config.schema import OWN_FOLDER, Launch
 from launcher.plan.model import ScriptPlan
 from recipes import script
-from recipes.script import IN_IMAGE, NGC_TENSORFLOW1, Source
+from recipes.script import IN_IMAGE, NGC_TENSORFLOW1, Source, in_image
 from recipes.settings import Settings
 from recipes.typed import SettingsError, refuse_control_characters, show
 
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
 _NAMED = 8
 """So many files are named in a note."""
-OWN_FOLDER = "run"
-"""As `workdir=run`: a folder of the run's own."""
 
 
 def check(launch: Launch, training: Settings) -> None:
@@ -68,10 +66,6 @@ def check(launch: Launch, training: Settings) -> None:
                     "passes over it in silence; leave it out",
                     f"env.{name}",
                 )
-
-
-def in_image(named: str) -> bool:
-    return named.startswith(IN_IMAGE)
 
 
 def choose(spec: JobSpec, facts: Facts) -> ScriptPlan | None:

@@ -6,6 +6,7 @@ import posixpath
 from dataclasses import dataclass, field
 
 from containers.runtime import Runtime
+from launcher.code.snapshot import Code
 from recipes.script import Source
 
 
@@ -31,21 +32,6 @@ class Gpu:
         """None where it is not known."""
         major, _, minor = self.capability.partition(".")
         return (int(major), int(minor or 0)) if major.isdigit() else None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Code:
-    """The snapshot of the code that would run."""
-
-    digest: str
-    """SHA-256 over names and contents, in hexadecimal."""
-    root: str
-    """Folder that the files are taken from."""
-    files: int
-    bytes: int
-    commit: str | None = None
-    """Commit of the git checkout that it comes from, if it comes from one."""
-    dirty: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -16,14 +16,14 @@ import recipes
 from launcher import admit
 from launcher.admit import Refused
 from launcher.code import snapshot, user_code
+from launcher.code.snapshot import Code
 from launcher.config import job_environment
 from launcher.config.paths import expanded
-from launcher.config.schema import SlurmCluster
+from launcher.config.schema import OWN_FOLDER, SlurmCluster
 from launcher.config.spec import JobSpec
 from launcher.errors import Unavailable, UsageError
-from launcher.plan import profilers, user_script
 from launcher.probe import gpu_probing, pythons
-from launcher.probe.facts import Code, ContainerFacts, Facts, Script, SlurmFacts
+from launcher.probe.facts import ContainerFacts, Facts, Script, SlurmFacts
 from launcher.probe.logind import ends_at_logout
 from launcher.runs import address as addresses
 from launcher.runs import ownership
@@ -31,6 +31,8 @@ from recipes import cgroup_limits, script
 from recipes.recipe import NAMES
 from recipes.typed import SettingsError, build, plain
 
+PROFILERS = ("nsys", "ncu", "dlprof")
+"""NVIDIA's profilers, which start the trainer themselves."""
 # Where an engine listens and how Apptainer works here. None of them holds a secret.
 CLIENT_VARIABLES = (
     *("DOCKER_HOST", "DOCKER_CONTEXT", "CONTAINER_HOST", "XDG_RUNTIME_DIR"),
@@ -67,7 +69,7 @@ def probe(specs: Sequence[JobSpec]) -> Facts:
             **{f"${name}": why for name in of_shell if (why := _problem_of_variable(name))},
         },
         shell=job_environment.of_shell(os.environ),
-        profilers=tuple(each for each in profilers.AROUND if shutil.which(each)),
+        profilers=tuple(each for each in PROFILERS if shutil.which(each)),
         scripts=_scripts(specs),
         code=snapshot.describe(code_root().parent, code_files(specs)),
     )
@@ -151,7 +153,7 @@ def look(asked: Questions) -> Facts:
     if not asked.slurm:
         gpus = gpu_probing.with_holders(gpus)
     run_root = expanded(asked.run_root).absolute()
-    named = {*asked.folders, *asked.workdirs} - {user_script.OWN_FOLDER}
+    named = {*asked.folders, *asked.workdirs} - {OWN_FOLDER}
     return Facts(
         host=platform.node(),
         user=_user(),
@@ -202,7 +204,7 @@ def _included(specs: Sequence[JobSpec], script: str) -> list[str]:
 def _named_scripts(specs: Sequence[JobSpec]) -> list[str]:
     """The scripts of the jobs that are to be found here, each once."""
     named = (spec.launch.script for spec in specs)
-    return list(dict.fromkeys(each for each in named if each and not user_script.in_image(each)))
+    return list(dict.fromkeys(each for each in named if each and not script.in_image(each)))
 
 
 def _scripts(specs: Sequence[JobSpec]) -> dict[str, Script]:

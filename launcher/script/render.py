@@ -5,11 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from containers.words import to_bash
-from launcher.compare import schedule
 from launcher.config import job_environment
 from launcher.plan.model import Plan
 from launcher.probe import gpu_locks
-from launcher.script import after_text, attempt_text, engine_text, slurm_header, slurm_text, telemetry, trainer_command
+from launcher.script import (
+    after_text,
+    attempt_text,
+    engine_text,
+    schedule,
+    slurm_header,
+    slurm_text,
+    telemetry,
+    trainer_command,
+)
 
 
 def render(plan: Plan) -> str:

@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from containers.devices import JOB_GPUS, needs_job_gpus
 from containers.runtime import Wrapped
 from containers.words import Late, Word, to_bash
-from launcher.compare import schedule
 from launcher.plan import container, profilers
 from launcher.plan.model import Plan
-from launcher.script import engine_text
+from launcher.script import engine_text, schedule
 
 NODES = {"torch": "recipes.torch_.node", "tensorflow": "recipes.tensorflow_.node"}
 """Modules that make what they start a part of a job on several nodes."""

@@ -26,6 +26,7 @@ from containers.words import to_bash
 from launcher import admit
 from launcher.admit import Refused
 from launcher.code import code_store
+from launcher.code.snapshot import Code
 from launcher.config import job_environment
 from launcher.errors import LauncherError, UsageError
 from launcher.executors import direct, execute, log_pieces
@@ -34,7 +35,7 @@ from launcher.executors.log_pieces import Place
 from launcher.plan import record
 from launcher.plan.model import Plan
 from launcher.probe import gpu_probing, pythons
-from launcher.probe.facts import Code, Facts
+from launcher.probe.facts import Facts
 from launcher.runs import run_ids, store
 from launcher.runs.remote_record import OURS
 from launcher.runs.states import LARGEST_ATTEMPT, Liveness, judge, needs_liveness

@@ -51,8 +51,14 @@ class _Followed:
         return [Row(self.label, self.state, self.progress)]
 
 
-def watch(run_dirs: Sequence[Path], *, on_interrupt: Callable[[int], None]) -> dict[Path, State]:
-    """Show the runs until all have ended, then what they amount to. Returns how each ended.
+def watch(
+    run_dirs: Sequence[Path],
+    *,
+    on_interrupt: Callable[[int], None],
+    last_words: Callable[[dict[Path, State], int], list[str]] = summary.last_words,
+) -> dict[Path, State]:
+    """Show the runs until all have ended, then `last_words` of them for a terminal of so many columns. Returns how each
+    run ended.
 
     The first Ctrl-C calls `on_interrupt(1)`, which is to ask the runs to stop; later ones call `on_interrupt(2)`, which
     is to kill them. The watching goes on until they have ended; an `on_interrupt` that raises ends it at once.
@@ -79,22 +85,9 @@ def watch(run_dirs: Sequence[Path], *, on_interrupt: Callable[[int], None]) -> d
                 if handled == 1:
                     display.say(_answer(run_dirs))
     states = {each.folder: each.state for each in followed.values()}
-    for line in report(states):
+    for line in last_words(states, tables.width_of(sys.stdout)):
         print(line)
     return states
-
-
-def report(states: dict[Path, State]) -> list[str]:
-    """The last words about runs that have ended: all that is known of one, a table of several."""
-    now, width = time.time(), tables.width_of(sys.stdout)
-    if len(states) == 1:
-        ((folder, state),) = states.items()
-        if arms.of(folder, store.read_known(folder / "plan.json")):
-            from launcher.compare.compared import last_words
-
-            return last_words(folder, state, now, width)
-        return summary.of_run(folder, state, now, width)
-    return summary.of_sweep(states, now, width)
 
 
 def _refresh(open_ones: Sequence[_Followed]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -180,6 +181,16 @@ def place_of(folder: Path) -> str:
     from launcher.runs import remote_record
 
     return remote_record.place(folder)
+
+
+def last_words(states: Mapping[Path, State], width: int = 0) -> list[str]:
+    """What a terminal of so many columns (0: no limit) says of runs that have ended: all that is known of one, a table
+    of several."""
+    now = time.time()
+    if len(states) == 1:
+        ((folder, state),) = states.items()
+        return of_run(folder, state, now, width)
+    return of_sweep(states, now, width)
 
 
 def of_run(folder: Path, state: State, now: float, width: int = 0) -> list[str]:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 
+from launcher.code.snapshot import Code
 from launcher.config.compose import Composer
 from launcher.config.parse import parse
 from launcher.config.spec import JobSpec, make
 from launcher.config.sweep import cells
-from launcher.probe.facts import Code, Facts, Gpu
+from launcher.probe.facts import Facts, Gpu
 
 EMPTY = hashlib.sha256().hexdigest()
 """The digest of a snapshot without files."""

@@ -29,7 +29,7 @@ from launcher.probe.host import probe_each
 from launcher.runs import arms, store
 from launcher.runs.states import State
 from launcher.runs.store import Run
-from launcher.script import render
+from launcher.script import render, schedule
 from recipes.metrics import warm_up
 from recipes.trainer.training import choose_steps
 from tests.golden import check
@@ -98,7 +98,7 @@ def result(folder: Path) -> dict:
 
 
 def test_rounds_go_there_and_back_and_have_each_arm_once():
-    assert comparison.order(["A", "B", "C"], 3) == ["A", "B", "C", "C", "B", "A", "A", "B", "C"]
+    assert schedule.order(["A", "B", "C"], 3) == ["A", "B", "C", "C", "B", "A", "A", "B", "C"]
 
 
 def test_keys_of_the_comparison_are_taken_out_of_the_words():

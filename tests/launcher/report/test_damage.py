@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from launcher.commands import ls, report
 from launcher.compare import conclusion
+from launcher.compare.ended import last_words
 from launcher.executors import backends
 from launcher.report import markdown, page, plain, read, sections
 from launcher.runs import store
@@ -100,7 +101,7 @@ def every_screen(root):
     followed = [live._Followed(each.folder) for each in wanted]
     live._refresh(followed)
     assert [row for each in followed for row in each.rows()]
-    assert all(live.report({each.folder: each.state}) for each in followed)
+    assert all(last_words({each.folder: each.state}) for each in followed)
     conclusion.document(wanted[2].folder, seen[2].state)
 
 

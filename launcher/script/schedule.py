@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 from containers.runtime import Runtime
 from containers.words import Late, Word, to_bash
-from launcher.compare import comparison
 from launcher.plan import container
 from launcher.plan.model import Plan
 from launcher.script import attempt_text
@@ -83,13 +83,18 @@ measure() { # the arms in turn; what was measured stands in RUN/blocks, so that 
 """.strip()
 
 
+def order(arms: Sequence[str], rounds: int) -> list[str]:
+    """The blocks: each round has one of every arm, every other round backwards."""
+    return [arm for number in range(rounds) for arm in (arms if number % 2 == 0 else reversed(arms))]
+
+
 def function(plan: Plan) -> str:
     """The function of bash that `COMMAND` calls."""
     assert plan.comparison is not None
     names = [arm.arm for arm in plan.arms]
     return fill(
         _FUNCTION,
-        order=" ".join(comparison.order(names, plan.comparison.rounds)),
+        order=" ".join(order(names, plan.comparison.rounds)),
         arms=" ".join(names),
         out_of_memory=_OUT_OF_MEMORY,
         cool_down=str(plan.comparison.cool_down),

@@ -1,0 +1,22 @@
+"""What a terminal says of runs that have ended, a comparison among them or not."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from launcher.runs import arms, store
+from launcher.runs.states import State
+from launcher.ui import summary
+
+
+def last_words(states: Mapping[Path, State], width: int = 0) -> list[str]:
+    """The verdict and tables of one comparison; of other runs what `summary` says."""
+    if len(states) == 1:
+        ((folder, state),) = states.items()
+        if arms.of(folder, store.read_known(folder / "plan.json")):
+            from launcher.compare import compared  # and all that reports need
+
+            return compared.last_words(folder, state, time.time(), width)
+    return summary.last_words(states, width)
