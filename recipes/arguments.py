@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from recipes import settings
-from recipes.precision import levels
+from recipes.precision import checks
 from recipes.precision.levels import PRESETS
 from recipes.recipe import Recipe, find
 from recipes.settings import Settings
@@ -72,7 +72,7 @@ def parse(words: Sequence[str], recipe_name: str, framework: str) -> Arguments:
             raise SettingsError(f"{key}={getattr(chosen, key)}, and this trainer is {key}={mine}", key)
     if spec:
         _refuse_disagreement(settings.with_recipe_defaults(base, recipe), chosen, spec)
-    levels.check(chosen.amp, chosen.loss_scale, chosen.framework)
+    checks.check(chosen.amp, chosen.loss_scale, chosen.framework)
     return Arguments(settings=chosen, run=Path(run) if run else None, plan=plan)
 
 

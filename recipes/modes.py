@@ -11,8 +11,8 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import get_args
 
-from recipes.precision import levels
 from recipes.precision.levels import LEVELS, Framework
+from recipes.precision.support import Support, support_for
 
 FRAMEWORKS = get_args(Framework)
 MEANINGS = {
@@ -37,7 +37,7 @@ def rows(frameworks: Sequence[str] = FRAMEWORKS) -> Iterator[tuple[str, ...]]:
             if xla and framework != "tensorflow":
                 continue
             dtypes = ("float32",) if level == "o0" else ("float16", "bfloat16")
-            told = {each: _told(levels.mechanism(framework, level, each, xla, device)) for each in dtypes}
+            told = {each: _told(support_for(framework, level, each, xla, device)) for each in dtypes}
             if len(dtypes) == 2 and told["float16"] == told["bfloat16"]:
                 told = {"either": told["float16"]}
             for dtype, what in told.items():
@@ -49,12 +49,12 @@ def rows(frameworks: Sequence[str] = FRAMEWORKS) -> Iterator[tuple[str, ...]]:
                 "any",
                 "any",
                 "true",
-                _told(levels.mechanism(framework, "o1", "float16", True, "cpu")),
+                _told(support_for(framework, "o1", "float16", True, "cpu")),
             )
 
 
-def _told(row: levels.Row) -> str:
-    return row.mechanism or f"nothing: {row.hole}"
+def _told(row: Support) -> str:
+    return row.mechanism or f"nothing: {row.unsupported}"
 
 
 def main(words: Sequence[str]) -> int:

@@ -6,11 +6,14 @@ Standard library only: the launcher refuses with it before anything is queued, t
 from __future__ import annotations
 
 import ast
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from recipes.precision import levels
-from recipes.precision.levels import Row
+from recipes.precision import resolved
+from recipes.precision.levels import named_operations
+from recipes.precision.resolved import ResolvedPrecision
+from recipes.precision.support import Support, support_for
 from recipes.recipe import Recipe
 from recipes.settings import Settings
 from recipes.typed import SettingsError, setting
@@ -133,7 +136,7 @@ def by_script(train: ScriptSettings, source: Source) -> bool:
     return source.asks if train.precision == "auto" else train.precision == "script"
 
 
-def mechanism(settings: Settings, dtype: str, device: str, source: Source, *, ngc_tensorflow1: bool = False) -> Row:
+def support(settings: Settings, dtype: str, device: str, source: Source, *, ngc_tensorflow1: bool = False) -> Support:
     """What carries the level out in a script, with the dtype resolved, or the reason why nothing can.
 
     `ngc_tensorflow1` says that it runs in an image that holds NVIDIA's own build of TensorFlow 1.
@@ -141,60 +144,90 @@ def mechanism(settings: Settings, dtype: str, device: str, source: Source, *, ng
     framework, level, train = settings.framework, settings.amp.level, settings.train
     if train.bare:
         return _bare(settings, ngc_tensorflow1)
-    own = levels.mechanism(framework, level, dtype, settings.xla, device, settings.amp.master_weights)
-    if own.hole:
+    own = support_for(framework, level, dtype, settings.xla, device, settings.amp.master_weights)
+    if own.unsupported:
         return own
     if by_script(train, source):
         return own
     if settings.xla and device == "cpu":
-        return Row(hole="xla=true around a script does nothing on a CPU: there jit_compile=True in the script does it")
+        return Support(
+            unsupported="xla=true around a script does nothing on a CPU: there jit_compile=True in the script does it"
+        )
     if level == "o0":
         return own
     add = f"let the script carry it out by itself, with these lines:\n{LINES[framework]}"
-    if any(levels.named_operations(settings.amp).values()) or settings.amp.keep_fp32:
-        return Row(hole=f"amp's operation lists and amp.keep_fp32 need a hand inside of the script; {add}")
+    if any(named_operations(settings.amp).values()) or settings.amp.keep_fp32:
+        return Support(unsupported=f"amp's operation lists and amp.keep_fp32 need a hand inside of the script; {add}")
     if framework == "torch":
         return _around_torch(level, dtype, add)
     if framework == "tensorflow":
         return _around_tensorflow(level, dtype, source, own, add)
-    return Row(hole=f"around a script in {framework} nothing is applied; {add}")
+    return Support(unsupported=f"around a script in {framework} nothing is applied; {add}")
 
 
-def _bare(settings: Settings, ngc_tensorflow1: bool) -> Row:
+def resolve(
+    settings: Settings,
+    source: Source,
+    *,
+    device: str,
+    capability: tuple[int, int] | None,
+    environ: Mapping[str, str],
+    ngc_tensorflow1: bool = False,
+) -> ResolvedPrecision:
+    """The precision of a script (`recipes.precision.resolved`), whose mechanism is what can be applied around it.
+
+    Raises `SettingsError` where nothing can.
+    """
+    return resolved.resolve(
+        settings.amp,
+        settings.loss_scale,
+        framework=settings.framework,
+        device=device,
+        capability=capability,
+        environ=environ,
+        tf32=settings.tf32,
+        xla=settings.xla,
+        support=lambda dtype: support(settings, dtype, device, source, ngc_tensorflow1=ngc_tensorflow1),
+    )
+
+
+def _bare(settings: Settings, ngc_tensorflow1: bool) -> Support:
     level = settings.amp.level
     if settings.train.precision == "script":
-        return Row(mechanism="script")
+        return Support(mechanism="script")
     if settings.framework == "tensorflow" and ngc_tensorflow1:
         if level in ("o0", "o1") and settings.amp.dtype != "bfloat16":
-            return Row(mechanism="ngc_environment")
-        return Row(hole="NVIDIA's TensorFlow 1 images know float32 and the float16 graph rewrite: say amp=o0 or amp=o1")
+            return Support(mechanism="ngc_environment")
+        return Support(
+            unsupported="NVIDIA's TensorFlow 1 images know float32 and the float16 graph rewrite: say amp=o0 or amp=o1"
+        )
     if level == "o0":
-        return Row(mechanism="float32")
-    return Row(
-        hole=f"train.bare=true starts the script with nothing around it, so nobody would apply amp={level}; say "
+        return Support(mechanism="float32")
+    return Support(
+        unsupported=f"train.bare=true starts the script with nothing around it, so nobody would apply amp={level}; say "
         "train.precision=script where the script does it by itself"
     )
 
 
-def _around_torch(level: str, dtype: str, add: str) -> Row:
+def _around_torch(level: str, dtype: str, add: str) -> Support:
     if level != "o1":
-        return Row(hole=f"amp={level} casts the model, which is inside of the script; say amp=o1, or {add}")
+        return Support(unsupported=f"amp={level} casts the model, which is inside of the script; say amp=o1, or {add}")
     if dtype == "float16":
-        return Row(
-            hole=f"float16 needs its loss scaled, and nothing scales it in a script that is left as it is; say "
+        return Support(
+            unsupported=f"float16 needs its loss scaled, and nothing scales it in a script that is left as it is; say "
             f"amp.dtype=bfloat16, or {add}"
         )
-    return Row(mechanism="autocast_around")
+    return Support(mechanism="autocast_around")
 
 
-def _around_tensorflow(level: str, dtype: str, source: Source, own: Row, add: str) -> Row:
+def _around_tensorflow(level: str, dtype: str, source: Source, own: Support, add: str) -> Support:
     if dtype == "bfloat16":
         return own
     if level == "o2" and source.fits:
         return own
     scaled = "; Keras scales it in compile and fit alone, with amp=o2" if level == "o2" else ""
-    return Row(
-        hole=f"float16 needs its loss scaled, and nothing scales it in this script as it is{scaled}; say "
+    return Support(
+        unsupported=f"float16 needs its loss scaled, and nothing scales it in this script as it is{scaled}; say "
         f"amp.dtype=bfloat16, or {add}"
     )
 

@@ -11,8 +11,9 @@ from launcher.config.compose import Composer
 from launcher.config.parse import parse
 from launcher.config.spec import make
 from launcher.config.sweep import cells
-from recipes.precision import levels
 from recipes.precision.levels import LEVELS, LossScale
+from recipes.precision.resolved import resolve_scale
+from recipes.precision.support import support_for
 from recipes.recipe import NAMES, find
 
 ROOT = Path(__file__).parent.parent
@@ -33,9 +34,9 @@ def test_the_table_of_modes_is_the_code() -> None:
         assert meaning == LEVELS[level]
         frameworks = (("torch", "cpu"), ("tensorflow", "cpu"), ("paddle", "cuda"))
         assert mechanisms == [
-            levels.mechanism(framework, level, "bfloat16", False, device).mechanism for framework, device in frameworks
+            support_for(framework, level, "bfloat16", False, device).mechanism for framework, device in frameworks
         ]
-        by_dtype = {each: levels.resolve_scale(LossScale(), level, each).mode for each in ("float16", "bfloat16")}
+        by_dtype = {each: resolve_scale(LossScale(), level, each).mode for each in ("float16", "bfloat16")}
         same = by_dtype["float16"] == by_dtype["bfloat16"]
         said = by_dtype["float16"] if same else "dynamic for float16, none for bfloat16"
         assert scale == said

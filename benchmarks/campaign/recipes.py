@@ -16,6 +16,7 @@ from benchmarks.campaign.rows import Bench, Row, Task, median
 from recipes import arguments
 from recipes.torch_ import devices
 from recipes.torch_.loop import Run
+from recipes.torch_.observe.observer import PrecisionObserver, gather, observed
 
 TINY = {
     "simplenet": ("batch=16", "train.width=64"),
@@ -77,13 +78,14 @@ def _measure(bench: Bench, recipe: str, name: str, words: Sequence[str]) -> Row:
     captured = capture(bench, recipe, words)
     run, fit = captured
     step = step_of(captured)
-    with run.precision.witness(fit["model"]).step(1):  # before anything is compiled, as in a run of the trainer
+    observer = PrecisionObserver(fit["model"], run.precision.resolved)
+    with observer.step(1):  # before anything is compiled, as in a run of the trainer
         first, _ = step()
     bench.forget()
     seconds = median(bench.time(step, warm_up=10 if run.settings.compile else 5))
     last, _ = step()
     memory = bench.peak_memory()
-    observed = run.precision.observed()
+    seen = observed(gather(observer.reports))
     losses = [_number(first), _number(last)]
     more = {
         "words": list(words),
@@ -92,9 +94,9 @@ def _measure(bench: Bench, recipe: str, name: str, words: Sequence[str]) -> Row:
         "mechanism": run.mode.mechanism,
         "tf32": run.mode.tf32,
         "peak_memory_bytes": memory,
-        "verdict": observed["verdict"],
-        "why": observed.get("why"),
-        "half_flop_share": observed.get("half_flop_share"),
+        "verdict": seen["verdict"],
+        "why": seen.get("why"),
+        "half_flop_share": seen.get("half_flop_share"),
         "loss": losses,
         "finite": None not in losses,
         "loss_scale": run.scale(),

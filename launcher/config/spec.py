@@ -17,7 +17,7 @@ from launcher.errors import UsageError, placed
 from launcher.plan import user_script
 from launcher.runs import address as addresses
 from recipes import settings
-from recipes.precision import levels
+from recipes.precision import checks
 from recipes.precision.levels import PRESETS, LossScale
 from recipes.recipe import Recipe, find
 from recipes.settings import Settings
@@ -255,5 +255,5 @@ def _check_precision(spec: JobSpec) -> None:
             f"framework={training.framework}: recipe {spec.recipe.name} is there for {', '.join(spec.recipe.trainers)}",
             "framework",
         )
-    levels.check(training.amp, training.loss_scale, training.framework)
+    checks.check(training.amp, training.loss_scale, training.framework)
     settings.check(training)

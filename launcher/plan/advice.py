@@ -12,7 +12,6 @@ from collections.abc import Iterator, Sequence
 from launcher.config.spec import JobSpec
 from launcher.probe.facts import Gpu
 from recipes.precision import adam_epsilon
-from recipes.precision.tf32 import resolve_tf32
 from recipes.recipe import Layer
 from recipes.typed import SettingsError
 
@@ -29,13 +28,9 @@ MUCH = 0.5
 """Share of a GPU's memory from which the least that is needed is worth telling."""
 
 
-def check(spec: JobSpec, gpus: Sequence[Gpu], device: str, capability: tuple[int, int] | None) -> None:
-    """Refuse what the GPUs surely can't do. Raises `SettingsError`. `gpus` are those that are known; `capability` is
-    their compute capability, None where not even that is."""
+def check(spec: JobSpec, gpus: Sequence[Gpu], device: str) -> None:
+    """Refuse a model that the known GPUs have too little memory for. Raises `SettingsError`."""
     training = spec.training
-    if training.tf32:
-        given = {name: value for name, value in spec.launch.env.items() if value is not None}
-        resolve_tf32(True, training.amp.level, device, capability, given)
     least, memory = _least_memory(spec), _memory(gpus)
     if device == "cuda" and memory and least > memory:
         raise SettingsError(

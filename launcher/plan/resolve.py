@@ -17,8 +17,8 @@ from launcher.probe.facts import Facts, Gpu
 from launcher.runs import address as addresses
 from launcher.runs.store import SECRETS
 from recipes import script, settings
-from recipes.precision import levels
-from recipes.precision.tf32 import resolve_tf32
+from recipes.precision import resolved
+from recipes.precision.resolved import ResolvedPrecision
 from recipes.settings import Settings
 from recipes.typed import SettingsError, plain, refuse_control_characters
 
@@ -52,9 +52,8 @@ def _resolve(spec: JobSpec, facts: Facts) -> Plan:
         )
     settings.check(training, launch.nodes * devices)
     capability = _capability(spec, facts, gpus, count)
-    dtype = levels.resolve_dtype(training.amp.level, training.amp.dtype, device, capability, training.framework)
-    mechanism = _mechanism(spec, facts, device, dtype)
-    plan_advice.check(spec, gpus, device, capability)
+    precision = _precision(spec, facts, device, capability)
+    plan_advice.check(spec, gpus, device)
     gpu_choice.check_free(spec, facts, gpus, count)
     named = tuple(str(gpu.index) for gpu in gpus) if len(gpus) == count else None
     profilers.check(spec, facts, device)
@@ -80,8 +79,8 @@ def _resolve(spec: JobSpec, facts: Facts) -> Plan:
         host=facts.host,
         recipe=spec.recipe.name,
         framework=training.framework,
-        mechanism=mechanism,
-        precision=_precision(spec, device, dtype, capability),
+        mechanism=precision.mechanism,
+        precision=_decided(spec, precision),
         settings=plain(settled),
         words=_with_absolute_folder(spec.words, settled),
         trainer=spec.recipe.trainers[training.framework],
@@ -99,7 +98,7 @@ def _resolve(spec: JobSpec, facts: Facts) -> Plan:
         },
         env={
             **gpu_choice.environment(named, slurm, container is not None),
-            **user_script.environment(mechanism, training.amp.level),
+            **user_script.environment(precision.mechanism, training.amp.level),
             **{name: value for name, value in launch.env.items() if value is not None},
         },
         inherited=inherited,
@@ -116,7 +115,7 @@ def _resolve(spec: JobSpec, facts: Facts) -> Plan:
         advice=(
             *_advice(spec, facts, count),
             *plan_container.advice(spec, facts, count),
-            *plan_advice.advice(spec, gpus, device, dtype, launch.nodes * devices),
+            *plan_advice.advice(spec, gpus, device, precision.dtype, launch.nodes * devices),
             *user_script.advice(spec, facts, count),
             *launch.notes,
         ),
@@ -160,36 +159,43 @@ def _capability(spec: JobSpec, facts: Facts, gpus: tuple[Gpu, ...], count: int) 
     return min((each for gpu in gpus if (each := gpu.compute_capability) is not None), default=None)
 
 
-def _precision(spec: JobSpec, device: str, dtype: str, capability: tuple[int, int] | None) -> dict[str, Any]:
-    """What the level's `auto`s are on that device; empty for a script that nothing of ours is applied to."""
+def _precision(spec: JobSpec, facts: Facts, device: str, capability: tuple[int, int] | None) -> ResolvedPrecision:
+    """The precision on that device. Raises `SettingsError` where nothing carries the level out."""
+    training = spec.training
+    environ = {name: value for name, value in spec.launch.env.items() if value is not None}
+    if spec.recipe.name == "script":
+        return script.resolve(
+            training,
+            user_script.source(spec, facts),
+            device=device,
+            capability=capability,
+            environ=environ,
+            ngc_tensorflow1=user_script.is_ngc_tensorflow1(spec),
+        )
+    return resolved.resolve(
+        training.amp,
+        training.loss_scale,
+        framework=training.framework,
+        device=device,
+        capability=capability,
+        environ=environ,
+        tf32=training.tf32,
+        xla=training.xla,
+    )
+
+
+def _decided(spec: JobSpec, precision: ResolvedPrecision) -> dict[str, Any]:
+    """What each `auto` became; empty for a script that nothing of ours is applied to."""
     training, amp = spec.training, spec.training.amp
     if spec.recipe.name == "script" and (training.train.bare or training.train.precision == "script"):
         return {}
-    env = {name: value for name, value in spec.launch.env.items() if value is not None}
-    unknown = device == "cuda" and capability is None
+    unknown = precision.device == "cuda" and precision.capability is None
     open_dtype = unknown and amp.dtype == "auto" and amp.level != "o0"
-    scale = levels.resolve_scale(training.loss_scale, amp.level, dtype, amp.master_weights)
-    tf32 = resolve_tf32(training.tf32, amp.level, device, capability, env)
     return {
-        "dtype": None if open_dtype else dtype,
-        "loss_scale": None if open_dtype and training.loss_scale.mode == "auto" else scale.mode,
-        "tf32": None if unknown and tf32 else tf32,
+        "dtype": None if open_dtype else precision.dtype,
+        "loss_scale": None if open_dtype and training.loss_scale.mode == "auto" else precision.loss_scale.mode,
+        "tf32": None if unknown and precision.tf32 else precision.tf32,
     }
-
-
-def _mechanism(spec: JobSpec, facts: Facts, device: str, dtype: str) -> str:
-    """What carries the level out. Raises `SettingsError` where nothing does."""
-    training = spec.training
-    if spec.recipe.name == "script":
-        ngc = user_script.is_ngc_tensorflow1(spec)
-        row = script.mechanism(training, dtype, device, user_script.source(spec, facts), ngc_tensorflow1=ngc)
-    else:
-        row = levels.mechanism(
-            training.framework, training.amp.level, dtype, training.xla, device, training.amp.master_weights
-        )
-    if row.hole:
-        raise SettingsError(row.hole, "amp")
-    return row.mechanism
 
 
 def _slurm_environment(facts: Facts) -> dict[str, str]:

@@ -17,7 +17,7 @@ from recipes.paddle_ import devices
 from recipes.paddle_.devices import PaddleDevice, World
 from recipes.paddle_.precision.base import Precision, StepOutcome
 from recipes.paddle_.state import Held, State
-from recipes.precision import levels
+from recipes.precision.support import support_for
 from recipes.settings import Settings
 from recipes.trainer import main as trainer
 from recipes.trainer import run as shared
@@ -63,9 +63,9 @@ class Run(shared.Run):
         super().__init__(chosen, world, world.size, began)
         self.world = world
         settings = self.settings
-        row = levels.mechanism("paddle", settings.amp.level, "", settings.xla, world.kind, settings.amp.master_weights)
-        if row.hole:
-            raise SettingsError(row.hole, "amp")
+        row = support_for("paddle", settings.amp.level, "", settings.xla, world.kind, settings.amp.master_weights)
+        if row.unsupported:
+            raise SettingsError(row.unsupported, "amp")
         if settings.profile.tool == "framework":
             raise SettingsError("profile=framework is there for torch and tensorflow; say profile=nsys", "profile")
         self.precision = Precision.of(settings.amp, settings.loss_scale, world.kind, tf32=settings.tf32)

@@ -15,7 +15,7 @@ from recipes import script
 from recipes.paddle_ import devices
 from recipes.paddle_.observe.script_observer import ScriptWitness
 from recipes.paddle_.precision.base import Precision
-from recipes.precision import levels
+from recipes.precision import resolved
 from recipes.trainer import script as shared
 from recipes.trainer.result_fields import Mode
 from recipes.trainer.wrapper import Started, Wrapper
@@ -35,10 +35,10 @@ class PaddleWrapper(Wrapper):
         self._kind = devices.resolve(settings.device)
         paddle.set_device("gpu:0" if self._kind == "cuda" else "cpu")
         capability = devices.capability_of(self._kind)
-        dtype = levels.resolve_dtype(settings.amp.level, settings.amp.dtype, self._kind, capability, "paddle")
-        row = script.mechanism(settings, dtype, self._kind, started.source)
-        if row.hole:
-            raise SettingsError(row.hole, "amp")
+        dtype = resolved.resolve_dtype(settings.amp.level, settings.amp.dtype, self._kind, capability, "paddle")
+        row = script.support(settings, dtype, self._kind, started.source)
+        if row.unsupported:
+            raise SettingsError(row.unsupported, "amp")
         self.own = script.by_script(settings.train, started.source)
         self.precision = Precision.of(settings.amp, settings.loss_scale, self._kind, tf32=settings.tf32)
         self.witness = ScriptWitness(self.precision)

@@ -25,7 +25,7 @@ from typing import Any, Literal
 import keras
 import tensorflow as tf
 
-from recipes.precision import levels
+from recipes.precision import resolved
 from recipes.tensorflow_.gpus import capability_of
 from recipes.tensorflow_.precision import grappler
 from recipes.tensorflow_.precision.keras_loss_scale import ScaledOptimizer
@@ -69,7 +69,7 @@ def enable(optimizer: Any, loss_scale: Literal["dynamic"] | float | LossScale = 
         )
     gpu = bool(tf.config.list_physical_devices("GPU"))
     if gpu:
-        levels.resolve_dtype("o1", "float16", "cuda", capability_of("cuda"), "tensorflow")
+        resolved.resolve_dtype("o1", "float16", "cuda", capability_of("cuda"), "tensorflow")
     if isinstance(optimizer, keras.optimizers.Optimizer):
         wrapped: Any = ScaledOptimizer(optimizer, loss_scale, check=_check_use)
         _keep_xla_away()

@@ -15,7 +15,7 @@ import keras
 import tensorflow as tf
 
 from recipes import script
-from recipes.precision import levels
+from recipes.precision import checks, levels, resolved
 from recipes.tensorflow_ import devices, hardware, profiling, xla
 from recipes.tensorflow_.gpus import capability_of
 from recipes.tensorflow_.observe.script_observer import ScriptObserver
@@ -38,10 +38,10 @@ class TensorFlowWrapper(Wrapper):
         settings = started.chosen.settings
         self._kind = _kind(settings.device)
         capability = capability_of(self._kind)
-        dtype = levels.resolve_dtype(settings.amp.level, settings.amp.dtype, self._kind, capability, "tensorflow")
-        row = script.mechanism(settings, dtype, self._kind, started.source)
-        if row.hole:
-            raise SettingsError(row.hole, "amp")
+        dtype = resolved.resolve_dtype(settings.amp.level, settings.amp.dtype, self._kind, capability, "tensorflow")
+        row = script.support(settings, dtype, self._kind, started.source)
+        if row.unsupported:
+            raise SettingsError(row.unsupported, "amp")
         if settings.xla:
             xla.watch(True, os.environ)
             tf.config.optimizer.set_jit("autoclustering")
@@ -55,7 +55,7 @@ class TensorFlowWrapper(Wrapper):
                     "loss_scale",
                 )
             scale = levels.PRESETS["keras"]
-        levels.check(settings.amp, scale, "tensorflow")
+        checks.check(settings.amp, scale, "tensorflow")
         variables = grappler.own_variables()
         # What the script is held against. It scales no loss: for a scaler's variables TensorFlow takes its devices.
         unscaled = levels.PRESETS["none"]
@@ -69,7 +69,7 @@ class TensorFlowWrapper(Wrapper):
         self.mode = Mode(
             dtype=dtype,
             mechanism=row.mechanism,
-            loss_scale=levels.resolve_scale(scale, settings.amp.level, dtype, settings.amp.master_weights),
+            loss_scale=resolved.resolve_scale(scale, settings.amp.level, dtype, settings.amp.master_weights),
             tf32=self.precision.tf32,
             device=self._kind,
             capability=capability,

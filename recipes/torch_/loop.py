@@ -17,10 +17,10 @@ from torch import nn
 
 from recipes import arguments, sampling
 from recipes.arguments import Arguments
-from recipes.precision import levels
+from recipes.precision.resolved import ResolvedPrecision, resolve
 from recipes.torch_ import devices, hardware, profiling
 from recipes.torch_.devices import World
-from recipes.torch_.observe.observer import Witness
+from recipes.torch_.observe.observer import PrecisionObserver
 from recipes.torch_.precision import Precision, StepOutcome
 from recipes.torch_.recorder import TorchDevice
 from recipes.torch_.spec import capability_of
@@ -30,10 +30,8 @@ from recipes.trainer import run as shared
 from recipes.trainer.prefetch import Prefetcher
 from recipes.trainer.profiling import Profiler
 from recipes.trainer.recorder import Executed
-from recipes.trainer.result_fields import Mode
 from recipes.trainer.run import DONE
 from recipes.trainer.training import Evaluate
-from recipes.typed import SettingsError
 
 Loss = torch.Tensor | Mapping[str, torch.Tensor]
 """A mean over this rank's samples, a scalar; or several by name, of which the sum is the step's loss."""
@@ -84,19 +82,20 @@ class Run(shared.Run):
     def __init__(self, chosen: Arguments, world: World, began: float) -> None:
         super().__init__(chosen, world, world.size, began)
         self.world = world
-        self.precision = Precision.of(
-            self.settings.amp,
-            self.settings.loss_scale,
-            world.device,
-            tf32=self.settings.tf32,
-            compile=self.settings.compile,
+        settings, device = self.settings, world.device
+        resolved = resolve(
+            settings.amp,
+            settings.loss_scale,
+            framework="torch",
+            device=device.type,
+            capability=capability_of(device),
+            environ=os.environ,
+            tf32=settings.tf32,
+            xla=settings.xla,
         )
-        level, device = self.settings.amp.level, world.device.type
-        row = levels.mechanism("torch", level, self.mode.dtype, self.settings.xla, device)
-        if row.hole:
-            raise SettingsError(row.hole, "xla")
-        asked = self.settings.deterministic
-        self.deterministic = device == "cpu" if asked is None else asked
+        self.precision = Precision.apply(resolved, device, compile=settings.compile)
+        asked = settings.deterministic
+        self.deterministic = device.type == "cpu" if asked is None else asked
         devices.make_repeatable(self.deterministic)
         torch.manual_seed(self.settings.seed % 2**63)
 
@@ -129,7 +128,7 @@ class Run(shared.Run):
         trained = Trained(model=model, optimizers=optimizers, precision=self.precision)
         self._train(
             state=State(trained=trained, settings=self.settings, world=self.world),
-            witness=Witness(model, self.precision),
+            witness=PrecisionObserver(model, self.precision.resolved),
             executor=_Steps(step, optimizers, load, schedule, self),
             evaluate=evaluate,
             samples=samples,
@@ -138,15 +137,8 @@ class Run(shared.Run):
         )
 
     @property
-    def mode(self) -> Mode:
-        return Mode(
-            dtype=str(self.precision.dtype).removeprefix("torch."),
-            mechanism=self.precision.mechanism,
-            loss_scale=self.precision.loss_scale,
-            tf32=self.precision.tf32,
-            device=self.world.device.type,
-            capability=capability_of(self.world.device),
-        )
+    def mode(self) -> ResolvedPrecision:
+        return self.precision.resolved
 
     @property
     def device(self) -> TorchDevice:

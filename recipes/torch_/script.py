@@ -14,17 +14,14 @@ from collections.abc import Iterator
 import torch
 
 from recipes import script
-from recipes.precision import levels
 from recipes.torch_ import hardware, profiling
-from recipes.torch_.observe.script_observer import ScriptWitness
+from recipes.torch_.observe.script_observer import ScriptObserver
 from recipes.torch_.precision import Precision
 from recipes.torch_.recorder import TorchDevice
 from recipes.torch_.spec import capability_of, device_from
 from recipes.trainer import script as shared
 from recipes.trainer.profiling import Profiling
-from recipes.trainer.result_fields import Mode
 from recipes.trainer.wrapper import Started, Wrapper
-from recipes.typed import SettingsError
 
 
 class TorchWrapper(Wrapper):
@@ -33,26 +30,20 @@ class TorchWrapper(Wrapper):
     def __init__(self, started: Started) -> None:
         settings = started.chosen.settings
         self._device = device_from(settings.device, os.environ)
-        capability = capability_of(self._device)
-        dtype = levels.resolve_dtype(settings.amp.level, settings.amp.dtype, self._device.type, capability)
-        row = script.mechanism(settings, dtype, self._device.type, started.source)
-        if row.hole:
-            raise SettingsError(row.hole, "amp")
+        self.mode = script.resolve(
+            settings,
+            started.source,
+            device=self._device.type,
+            capability=capability_of(self._device),
+            environ=os.environ,
+        )
         self.own = script.by_script(settings.train, started.source)
         self.precision = Precision.of(settings.amp, settings.loss_scale, self._device, tf32=settings.tf32)
         profiler = profiling.make(settings.profile, self._device, int(os.environ.get("RANK", "0")))
         self.profiling = Profiling(settings.profile, profiler, started.chosen.run)
         self.profiling.whenever()
-        self.witness = ScriptWitness(self.precision, self.profiling)
+        self.witness = ScriptObserver(self.precision, self.profiling)
         self._around = contextlib.ExitStack()
-        self.mode = Mode(
-            dtype=dtype,
-            mechanism=row.mechanism,
-            loss_scale=self.precision.loss_scale,
-            tf32=self.precision.tf32,
-            device=self._device.type,
-            capability=capability,
-        )
 
     @contextlib.contextmanager
     def around(self) -> Iterator[None]:

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from recipes import modes
-from recipes.precision import levels
 from recipes.precision.levels import LEVELS
+from recipes.precision.support import support_for
 from tests import golden
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -27,11 +27,11 @@ def test_every_cell_of_the_table_has_a_line_with_its_mechanism_or_its_reason(fra
     told = {row[:-1]: row[-1] for row in modes.rows([framework])}
     for level, device, xla in itertools.product(LEVELS, ("cpu", "cuda"), (False, True)):
         for dtype in ("float32",) if level == "o0" else ("float16", "bfloat16"):
-            row = levels.mechanism(framework, level, dtype, xla, device)
+            row = support_for(framework, level, dtype, xla, device)
             flag = str(xla).lower()
             keys = [(framework, level, each, device, flag) for each in (dtype, "either")]
             lines = [told[each] for each in (*keys, (framework, "any", "any", "any", flag)) if each in told]
-            assert lines == [row.mechanism or f"nothing: {row.hole}"]
+            assert lines == [row.mechanism or f"nothing: {row.unsupported}"]
 
 
 def test_every_mechanism_is_explained() -> None:

@@ -40,8 +40,8 @@ def settings(framework="torch", level="o1", **train):
     ],
 )
 def test_what_can_be_applied_around_a_script_is(framework, level, dtype, device, source, mechanism):
-    row = script.mechanism(settings(framework, level), dtype, device, source)
-    assert (row.mechanism, row.hole) == (mechanism, "")
+    row = script.support(settings(framework, level), dtype, device, source)
+    assert (row.mechanism, row.unsupported) == (mechanism, "")
 
 
 @pytest.mark.parametrize(
@@ -57,35 +57,35 @@ def test_what_can_be_applied_around_a_script_is(framework, level, dtype, device,
     ],
 )
 def test_what_cannot_be_applied_honestly_is_refused_with_the_lines_to_add(framework, level, dtype, device, source):
-    row = script.mechanism(settings(framework, level), dtype, device, source)
+    row = script.support(settings(framework, level), dtype, device, source)
     assert row.mechanism == ""
-    assert LINES[framework] in row.hole
+    assert LINES[framework] in row.unsupported
 
 
 def test_a_hole_of_the_legality_table_stays_one_even_where_the_script_asks():
-    row = script.mechanism(dataclasses.replace(settings("tensorflow", "o2"), xla=True), "bfloat16", "cpu", ASKS)
-    assert "XLA" in row.hole
+    row = script.support(dataclasses.replace(settings("tensorflow", "o2"), xla=True), "bfloat16", "cpu", ASKS)
+    assert "XLA" in row.unsupported
 
 
 def test_xla_around_a_script_on_a_cpu_would_do_nothing():
     asked = dataclasses.replace(settings("tensorflow", "o0"), xla=True)
-    assert "does nothing on a CPU" in script.mechanism(asked, "float32", "cpu", Source()).hole
-    assert script.mechanism(asked, "float32", "cuda", Source()).hole == ""
+    assert "does nothing on a CPU" in script.support(asked, "float32", "cpu", Source()).unsupported
+    assert script.support(asked, "float32", "cuda", Source()).unsupported == ""
 
 
 @pytest.mark.parametrize(("level", "mechanism"), [("o0", "ngc_environment"), ("o1", "ngc_environment"), ("o2", "")])
 def test_variables_carry_a_level_in_nvidias_tensorflow_1_and_in_no_other(level, mechanism):
     asked = settings("tensorflow", level, bare=True)
-    assert script.mechanism(asked, "float16", "cuda", Source(), ngc_tensorflow1=True).mechanism == mechanism
-    elsewhere = script.mechanism(asked, "float16", "cuda", Source())
+    assert script.support(asked, "float16", "cuda", Source(), ngc_tensorflow1=True).mechanism == mechanism
+    elsewhere = script.support(asked, "float16", "cuda", Source())
     assert elsewhere.mechanism == ("float32" if level == "o0" else "")
     assert len(NGC_TENSORFLOW1) == 2
 
 
 def test_nobody_applies_anything_to_a_bare_script_but_the_script():
-    assert "nobody would apply amp=o1" in script.mechanism(settings(bare=True), "bfloat16", "cpu", ASKS).hole
+    assert "nobody would apply amp=o1" in script.support(settings(bare=True), "bfloat16", "cpu", ASKS).unsupported
     own = settings(bare=True, precision="script")
-    assert script.mechanism(own, "bfloat16", "cpu", Source()).mechanism == "script"
+    assert script.support(own, "bfloat16", "cpu", Source()).mechanism == "script"
 
 
 @pytest.mark.parametrize(
@@ -137,7 +137,7 @@ def test_torchrun_starts_scripts_in_torch_alone():
 
 @pytest.mark.parametrize("framework", LINES)
 def test_the_lines_to_add_name_what_is_there(framework):
-    text = Path(script.__file__).with_name(f"{framework}_").joinpath("precision.py").read_text()
+    text = Path(script.__file__).with_name(f"{framework}_").joinpath("precision", "base.py").read_text()
     (own,) = (node for node in ast.parse(text).body if isinstance(node, ast.ClassDef) and node.name == "Precision")
     methods = {node.name for node in own.body if isinstance(node, ast.FunctionDef)}
     named = set(re.findall(r"\b[Pp]recision\.(\w+)\(", LINES[framework]))

@@ -32,10 +32,10 @@ from paddle.base import core
 
 from recipes.paddle_ import devices
 from recipes.paddle_.precision.loss_scale import go_on, make_scaler, scaler_arguments, state_of
-from recipes.precision import levels
+from recipes.precision import checks, resolved
 from recipes.precision.levels import Amp, LossScale
 from recipes.precision.operations import in_paddle, paddle_lists
-from recipes.precision.tf32 import resolve_tf32
+from recipes.precision.support import support_for
 from recipes.trainer.spec import read_spec
 from recipes.typed import SettingsError
 
@@ -283,20 +283,20 @@ MECHANISMS: dict[str, type[Precision]] = {
 
 
 def _resolve(amp: Amp, scale: LossScale, device: str, tf32: bool | None, environ: Mapping[str, str]) -> Precision:
-    levels.check(amp, scale, "paddle")
+    checks.check(amp, scale, "paddle")
     capability = devices.capability_of(device)
-    dtype = levels.resolve_dtype(amp.level, amp.dtype, device, capability, "paddle")
+    dtype = resolved.resolve_dtype(amp.level, amp.dtype, device, capability, "paddle")
     if amp.level != "o0":
-        levels.check(dataclasses.replace(amp, dtype=dtype), scale, "paddle")  # what auto became
-    row = levels.mechanism("paddle", amp.level, dtype, False, device, amp.master_weights)
-    if row.hole:
-        raise SettingsError(row.hole, "amp.level")
-    on = resolve_tf32(tf32, amp.level, device, capability, environ)
+        checks.check(dataclasses.replace(amp, dtype=dtype), scale, "paddle")  # what auto became
+    row = support_for("paddle", amp.level, dtype, False, device, amp.master_weights)
+    if row.unsupported:
+        raise SettingsError(row.unsupported, "amp.level")
+    on = resolved.resolve_tf32(tf32, amp.level, device, capability, environ)
     core.set_cublas_switch(on)  # Paddle has both on, from the start
     core.set_cudnn_switch(on)
     return MECHANISMS[row.mechanism](
         amp=amp,
-        loss_scale=levels.resolve_scale(scale, amp.level, dtype, amp.master_weights),
+        loss_scale=resolved.resolve_scale(scale, amp.level, dtype, amp.master_weights),
         dtype=dtype,
         mechanism=row.mechanism,
         device=device,

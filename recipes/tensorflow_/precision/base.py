@@ -26,9 +26,9 @@ from typing import Any, ClassVar
 import keras
 import tensorflow as tf
 
-from recipes.precision import levels, operations
+from recipes.precision import checks, levels, operations, resolved
 from recipes.precision.levels import Amp, LossScale
-from recipes.precision.tf32 import resolve_tf32
+from recipes.precision.support import support_for
 from recipes.tensorflow_.gpus import capability_of
 from recipes.tensorflow_.precision import grappler, replicas
 from recipes.tensorflow_.precision.gradients import Gradient, added, mapped, merged, values
@@ -289,19 +289,19 @@ def _layers(model: keras.Model) -> Iterator[keras.Layer]:
 def _resolve(
     amp: Amp, scale: LossScale, device: str, tf32: bool | None, xla: bool, environ: Mapping[str, str]
 ) -> Precision:
-    levels.check(amp, scale, "tensorflow")
+    checks.check(amp, scale, "tensorflow")
     capability = capability_of(device)
-    dtype = levels.resolve_dtype(amp.level, amp.dtype, device, capability, "tensorflow")
-    row = levels.mechanism("tensorflow", amp.level, dtype, xla, device, amp.master_weights)
-    if row.hole:
-        raise SettingsError(row.hole, "amp.level")
-    on = resolve_tf32(tf32, amp.level, device, capability, environ)
+    dtype = resolved.resolve_dtype(amp.level, amp.dtype, device, capability, "tensorflow")
+    row = support_for("tensorflow", amp.level, dtype, xla, device, amp.master_weights)
+    if row.unsupported:
+        raise SettingsError(row.unsupported, "amp.level")
+    on = resolved.resolve_tf32(tf32, amp.level, device, capability, environ)
     tf.config.experimental.enable_tensor_float_32_execution(on)
     mechanism = Precision._by_level.get(amp.level, Precision)
     mechanism.prepare(amp, dtype)
     return mechanism(
         amp=amp,
-        loss_scale=levels.resolve_scale(scale, amp.level, dtype, amp.master_weights),
+        loss_scale=resolved.resolve_scale(scale, amp.level, dtype, amp.master_weights),
         dtype=dtype,
         mechanism=row.mechanism,
         device=device,

@@ -12,7 +12,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from recipes.precision.levels import LossScale, check_saved_scale
+from recipes.precision.checks import check_saved_scale
+from recipes.precision.levels import LossScale
 from recipes.tensorflow_.precision.gradients import Gradient, mapped
 from recipes.typed import SettingsError, plain
 
@@ -197,7 +198,7 @@ class LossScalers:
 
 
 def make_scaler(settings: LossScale) -> NoScale | LossScaler | LossScalers:
-    """The scaler for a resolved loss scale (`recipes.precision.levels.resolve_scale`)."""
+    """The scaler for a resolved loss scale (`recipes.precision.resolved`)."""
     if settings.mode == "none":
         return NoScale()
     return LossScalers(settings) if settings.per_optimizer else _one(settings)

@@ -1,11 +1,11 @@
 """What really ran in a training step, seen while it runs: settings are not evidence.
 
     steps = choose_steps(total_steps, seed)
-    witness = Witness(model, precision)
+    observer = PrecisionObserver(model, precision.resolved)
     for number in range(1, total_steps + 1):
-        with witness.step(number) if number in steps else contextlib.nullcontext():
+        with observer.step(number) if number in steps else contextlib.nullcontext():
             ...                                    # forward, backward and optimizer, whole
-    result["observed"] = observed(gather(witness.reports), steps)
+    result["observed"] = observed(gather(observer.reports), steps)
 
 An observed step computes what it would have computed unobserved, bit for bit; it is slower, so it belongs outside of
 what is timed. Blind to threads of Python that compute beside the one that trains.
@@ -22,14 +22,14 @@ from typing import Any
 from torch import distributed, nn
 
 from recipes.precision import observation, verdict
+from recipes.precision.resolved import ResolvedPrecision
 from recipes.torch_.observe import eager
 from recipes.torch_.observe.calls import dtype_name
-from recipes.torch_.observe.step_observer import Watch
-from recipes.torch_.precision import Precision
+from recipes.torch_.observe.step_observer import StepObserver
 from recipes.torch_.precision.cast import NORMS
 from recipes.trainer.training import choose_steps
 
-__all__ = ["Witness", "choose_steps", "gather", "observed"]
+__all__ = ["PrecisionObserver", "choose_steps", "gather", "observed"]
 
 
 def gather(reports: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -46,14 +46,14 @@ def observed(reports: Iterable[dict[str, Any]], planned: Iterable[int] = ()) -> 
     return verdict.observed(reports, planned)
 
 
-class Witness:
-    """Watches single training steps of `model`, which may be wrapped by DDP or compiled, under `precision`."""
+class PrecisionObserver:
+    """Observes single training steps of `model`, which may be wrapped by DDP or compiled, in a `resolved` precision."""
 
-    def __init__(self, model: nn.Module, precision: Precision) -> None:
+    def __init__(self, model: nn.Module, resolved: ResolvedPrecision) -> None:
         self.reports: list[dict[str, Any]] = []
         """One for each step observed on this rank, ready for JSON; they may be saved and put back on resuming."""
         self._model = model
-        self._precision = precision
+        self._resolved = resolved
         self._kept: dict[nn.Module, set[str]] = {}
         """Modules kept in float32, with the patterns of `amp.keep_fp32` that name them or what they are in."""
         names = _names(model)
@@ -64,7 +64,7 @@ class Witness:
 
     def _keep(self, module: nn.Module, names: Iterable[str]) -> None:
         """Count the module as kept if a pattern matches one of these names."""
-        patterns = {each for each in self._precision.amp.keep_fp32 for name in names if fnmatchcase(name, each)}
+        patterns = {each for each in self._resolved.amp.keep_fp32 for name in names if fnmatchcase(name, each)}
         if patterns:
             self._kept.setdefault(module, set()).update(patterns)
 
@@ -78,7 +78,7 @@ class Witness:
             self.reports.append({**head, "problems": [f"this torch has no {missing}"]})
             return
         guard, stack = observation.Guard(), contextlib.ExitStack()
-        watch = Watch(self._kept, self._owners(), guard)
+        watch = StepObserver(self._kept, self._owners(), guard)
         with guard():
             watch.start(stack)
         try:
@@ -88,24 +88,24 @@ class Witness:
                 stack.close()
         report: dict[str, Any] = {}
         with guard():
-            report = watch.report(self._precision)
+            report = watch.report(self._resolved)
         if guard.problems:
             report = {"problems": guard.problems}  # what else was seen is not all that there was
         self.reports.append({**self._head(number, evaluation), **report})
 
     def _head(self, number: int, evaluation: bool) -> dict[str, Any]:
         ranks = distributed.is_available() and distributed.is_initialized()
-        precision = self._precision
+        resolved = self._resolved
         return observation.head(
             number,
             rank=distributed.get_rank() if ranks else 0,
             world_size=distributed.get_world_size() if ranks else 1,
-            amp=precision.amp,
-            dtype=dtype_name(precision.dtype),
-            allow=precision.allow,
-            deny=precision.deny,
-            tf32=precision.tf32,
-            device=precision.device.type,
+            amp=resolved.amp,
+            dtype=resolved.dtype,
+            allow=resolved.allow,
+            deny=resolved.deny,
+            tf32=resolved.tf32,
+            device=resolved.device,
             parameters=self._parameters(),
             evaluation=evaluation,
         )

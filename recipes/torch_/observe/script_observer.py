@@ -21,7 +21,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from recipes.precision.observation import Guard
 from recipes.torch_.observe import eager
-from recipes.torch_.observe.observer import Witness
+from recipes.torch_.observe.observer import PrecisionObserver
 from recipes.torch_.precision import Precision
 from recipes.trainer.profiling import Profiling
 
@@ -29,7 +29,7 @@ SPAN = 2
 """Optimizer steps that are watched at a time."""
 
 
-class ScriptWitness:
+class ScriptObserver:
     """Counts the optimizer steps of a script, and watches some of them."""
 
     def __init__(self, precision: Precision, profiling: Profiling) -> None:
@@ -58,7 +58,7 @@ class ScriptWitness:
             if self._open is not None and self.steps >= self._due:
                 self._close()
             if self._guard.problems:
-                head = Witness(nn.Module(), self.precision)._head(1, False)
+                head = PrecisionObserver(nn.Module(), self.precision.resolved)._head(1, False)
                 self.reports.append({**head, "problems": self._guard.problems})
         finally:
             counting.remove()
@@ -118,12 +118,13 @@ class ScriptWitness:
         self._due = random.Random(low).randrange(low, 10 * low)
 
 
-class _Watched(Witness):
-    """A witness of modules that become known only as they are called."""
+class _Watched(PrecisionObserver):
+    """Observes modules that become known only as they are called."""
 
     def __init__(self, module: nn.Module, precision: Precision) -> None:
         self._known: dict[nn.Parameter, tuple[nn.Module, bool]] = {}
-        super().__init__(module, precision)
+        super().__init__(module, precision.resolved)
+        self._precision = precision
         self._seen: set[int] = set()
         self.add(module)
 

@@ -14,13 +14,13 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from recipes.precision import verdict
 from recipes.precision.observation import Guard
+from recipes.precision.resolved import ResolvedPrecision
 from recipes.torch_.observe import compiled, eager, float32_probe, flops, profiler_audit
 from recipes.torch_.observe.calls import Call, dtype_name
 from recipes.torch_.observe.flops import Unaccounted
-from recipes.torch_.precision import Precision
 
 
-class Watch:
+class StepObserver:
     """The two witnesses, the compiled code's graphs, the optimizers and the float32 arithmetic of one step."""
 
     def __init__(
@@ -56,9 +56,9 @@ class Watch:
             self.problems.append(f"no second witness: {error}")
         stack.enter_context(self.mode)
 
-    def report(self, precision: Precision) -> dict[str, Any]:
+    def report(self, resolved: ResolvedPrecision) -> dict[str, Any]:
         """What was seen, once everything has been left: those fields of `recipes.precision.observation`'s report."""
-        listed = (*precision.allow, *precision.deny)
+        listed = (*resolved.allow, *resolved.deny)
         seen = profiler_audit.read(self._profile, listed) if self._profile is not None else profiler_audit.Audit()
         calls = self.mode.record.calls
         return {

@@ -20,24 +20,20 @@ import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from recipes.precision import levels, operations
 from recipes.precision.levels import Amp, LossScale
-from recipes.precision.tf32 import resolve_tf32
+from recipes.precision.resolved import ResolvedPrecision, resolve
 from recipes.torch_.precision.compiler import make_compilable
 from recipes.torch_.precision.loss_scale import LossScaler, LossScalers, NoScale, make_scaler
 from recipes.torch_.precision.model_checks import refuse_wrapped
 from recipes.torch_.precision.tf32 import switch_tf32
 from recipes.torch_.spec import capability_of, device_from, read_spec
 from recipes.typed import SettingsError
-
-if TYPE_CHECKING:
-    from recipes.torch_.observe.observer import Witness
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,33 +56,20 @@ class StepOutcome:
 class Precision:
     """A precision level, applied to a training loop. This class is o0: float32, every method the plain thing.
 
-    `amp` is as asked for; what was resolved from it is in `level`, `dtype` (float32 at o0, else the half precision in
-    use), `loss_scale`, `tf32` (whether float32 products may use it on this device), `mechanism`, `device`, `allow` and
-    `deny` (torch's names of operations), and `kept`.
+    `resolved` has every setting; `level`, `dtype` (torch's, float32 at o0) and `device` are here for scripts.
     """
 
-    def __init__(
-        self,
-        *,
-        amp: Amp,
-        loss_scale: LossScale,
-        dtype: torch.dtype,
-        mechanism: str,
-        device: torch.device,
-        tf32: bool,
-    ) -> None:
-        self.amp = amp
-        self.level = amp.level
-        self.loss_scale = loss_scale
-        self.dtype = dtype
-        self.mechanism = mechanism
+    def __init_subclass__(cls, *, mechanism: str) -> None:
+        MECHANISMS[mechanism] = cls
+
+    def __init__(self, resolved: ResolvedPrecision, device: torch.device) -> None:
+        self.resolved = resolved
+        self.level = resolved.level
+        self.dtype: torch.dtype = getattr(torch, resolved.dtype)
         self.device = device
-        self.tf32 = tf32
-        self.allow, self.deny = operations.lists(amp.allow, amp.deny)
         self.kept: tuple[str, ...] = ()
         """Names of the modules that `amp.keep_fp32` keeps in float32, once a model was cast."""
-        self._scaler: NoScale | LossScaler | LossScalers = make_scaler(loss_scale, device)
-        self._witnesses: list[Witness] = []
+        self._scaler: NoScale | LossScaler | LossScalers = make_scaler(resolved.loss_scale, device)
         self._models: list[weakref.ref[nn.Module]] = []
 
     @staticmethod
@@ -99,7 +82,15 @@ class Precision:
         TF32 switches for the whole process, and with `compile` how compiled backwards see autocast. Raises
         `SettingsError` for what can't be had, a CUDA device that isn't there among it.
         """
-        return _resolve(amp, loss_scale, device, tf32, compile, os.environ)
+        return _resolved(amp, loss_scale, device, tf32, compile, os.environ)
+
+    @staticmethod
+    def apply(resolved: ResolvedPrecision, device: torch.device, *, compile: bool = False) -> Precision:
+        """The same for a precision that was resolved (`recipes.precision.resolved`) for torch and `device`."""
+        if compile:
+            make_compilable(resolved.amp)
+        switch_tf32(resolved.tf32, compile)
+        return MECHANISMS[resolved.mechanism](resolved, device)
 
     @staticmethod
     def from_env(environ: Mapping[str, str] = os.environ) -> Precision:
@@ -114,7 +105,11 @@ class Precision:
         """
         settings = read_spec(environ)
         device = device_from(settings.device, environ)
-        return _resolve(settings.amp, settings.loss_scale, device, settings.tf32, settings.compile, environ)
+        return _resolved(settings.amp, settings.loss_scale, device, settings.tf32, settings.compile, environ)
+
+    @property
+    def mechanism(self) -> str:
+        return self.resolved.mechanism
 
     def cast(self, model: nn.Module) -> nn.Module:
         """The model in the level's dtypes, changed in place. Before the optimizer, DDP, FSDP and `torch.compile`.
@@ -203,22 +198,6 @@ class Precision:
         is a loss scale: elsewhere such a step is not skipped, and ends the training. Waits for the device."""
         return 0
 
-    def witness(self, model: nn.Module) -> Witness:
-        """A witness of single training steps of `model`: `with witness.step(number): ...` around a whole one."""
-        from recipes.torch_.observe.observer import Witness
-
-        self._witnesses.append(Witness(model, self))
-        return self._witnesses[-1]
-
-    def observed(self) -> dict[str, Any]:
-        """What really ran in the steps that were witnessed, judged over all ranks; to be called on all of them.
-
-        `verdict` is proved, contradicted or unknown, and `why` says why. Without a witness it is unknown.
-        """
-        from recipes.torch_.observe import observer
-
-        return observer.observed(observer.gather([report for each in self._witnesses for report in each.reports]))
-
     def state_dict(self) -> dict[str, Any]:
         """Loss scale with its counts, and master weights: what the model's and optimizers' own states don't hold."""
         return {"level": self.level, "dtype": str(self.dtype), "scaler": self._scaler.state_dict(), "masters": {}}
@@ -234,26 +213,15 @@ class Precision:
         self._scaler.load_state_dict(state["scaler"])
 
 
-def _resolve(
+MECHANISMS: dict[str, type[Precision]] = {"float32": Precision}
+"""What carries each mechanism out; the others are registered by their classes."""
+
+
+def _resolved(
     amp: Amp, scale: LossScale, device: torch.device, tf32: bool | None, compile: bool, environ: Mapping[str, str]
 ) -> Precision:
-    from recipes.torch_.precision.mechanisms import MECHANISMS  # these are subclasses of what is defined here
-
-    levels.check(amp, scale)
     capability = capability_of(device)
-    dtype = levels.resolve_dtype(amp.level, amp.dtype, device.type, capability)
-    row = levels.mechanism("torch", amp.level, dtype, False, device.type, amp.master_weights)
-    if row.hole:
-        raise SettingsError(row.hole, "amp.level")
-    if compile:
-        make_compilable(amp)
-    on = resolve_tf32(tf32, amp.level, device.type, capability, environ)
-    switch_tf32(on, compile)
-    return MECHANISMS[row.mechanism](
-        amp=amp,
-        loss_scale=levels.resolve_scale(scale, amp.level, dtype, amp.master_weights),
-        dtype=getattr(torch, dtype),
-        mechanism=row.mechanism,
-        device=device,
-        tf32=on,
+    resolved = resolve(
+        amp, scale, framework="torch", device=device.type, capability=capability, environ=environ, tf32=tf32
     )
+    return Precision.apply(resolved, device, compile=compile)

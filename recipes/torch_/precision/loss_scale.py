@@ -14,7 +14,8 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 
-from recipes.precision.levels import LossScale, check_saved_scale
+from recipes.precision.checks import check_saved_scale
+from recipes.precision.levels import LossScale
 from recipes.typed import SettingsError, plain
 
 
@@ -228,7 +229,7 @@ class LossScalers:
 
 
 def make_scaler(settings: LossScale, device: torch.device) -> NoScale | LossScaler | LossScalers:
-    """The scaler for a resolved loss scale (`recipes.precision.levels.resolve_scale`)."""
+    """The scaler for a resolved loss scale (`recipes.precision.resolved`)."""
     if settings.mode == "none":
         return NoScale()
     return LossScalers(settings, device) if settings.per_optimizer else _one(settings, device)

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from recipes.precision.resolved import ResolvedPrecision
 from recipes.torch_.precision.base import Precision, StepOutcome
 from recipes.torch_.precision.cast import NORMS, floats_to, matching, to_dtype
 from recipes.torch_.precision.float32_modules import compute_in_float32
@@ -21,26 +22,26 @@ from recipes.torch_.precision.reduction import reduce_in_float32, wrapped_by_ddp
 from recipes.torch_.precision.running_statistics import RunningStatistics
 
 
-class Autocast(Precision):
+class Autocast(Precision, mechanism="autocast"):
     """o1: the model stays float32, and each operation runs in the dtype that the operation lists give it."""
 
-    def __init__(self, **arguments: Any) -> None:
-        super().__init__(**arguments)
+    def __init__(self, resolved: ResolvedPrecision, device: torch.device) -> None:
+        super().__init__(resolved, device)
         self._lists = None
-        if self.allow or self.deny:
-            self._lists = OperationLists(self.allow, self.deny, self.dtype, self.device.type)
+        if resolved.allow or resolved.deny:
+            self._lists = OperationLists(resolved.allow, resolved.deny, self.dtype, device.type)
         self._cast: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         """The modules of all models that were cast."""
         self._stepping = False
-        self._statistics = RunningStatistics() if self.loss_scale.mode != "none" else None
+        self._statistics = RunningStatistics() if resolved.loss_scale.mode != "none" else None
         self._unscaled: set[torch.Tensor] = set()
         """The float32 parameters of all optimizers, where there is a loss scale."""
 
     def cast(self, model: nn.Module) -> nn.Module:
         super().cast(model)
-        self.kept = matching(model, self.amp.keep_fp32)
+        self.kept = matching(model, self.resolved.amp.keep_fp32)
         kept = [model.get_submodule(name) for name in self.kept]
-        refuse_unreachable(model, kept, self.allow, self.deny)
+        refuse_unreachable(model, kept, self.resolved.allow, self.resolved.deny)
         self._convert(model, kept)
         for module in model.modules():
             self._cast.add(module)
@@ -56,7 +57,7 @@ class Autocast(Precision):
         if not any(module in self._cast for module in model.modules()):
             raise RuntimeError("precision.optimizer(model, ...) comes after precision.cast(model)")
         refuse_late_cast(model)
-        if self.loss_scale.mode != "none":
+        if self.resolved.loss_scale.mode != "none":
             self._refuse_to_unscale_twice(optimizer)
         self._scaler.add(optimizer)
         optimizer.register_step_pre_hook(self._refuse_direct_step)
@@ -102,7 +103,7 @@ class Autocast(Precision):
         return 0 if self._statistics is None else self._statistics.restored
 
 
-class HalfModelNoMasters(Autocast):
+class HalfModelNoMasters(Autocast, mechanism="half_model_no_masters"):
     """o2 with amp.master_weights=false: half-precision model with float32 norms, and autocast on.
 
     Buffers stay as they are: what is computed from a table of frequencies or of positions is only as exact as it is.
@@ -114,7 +115,7 @@ class HalfModelNoMasters(Autocast):
         to_dtype(model, self.dtype, [*kept, *norms], buffers=False)
 
 
-class HalfModelFloat32Masters(HalfModelNoMasters):
+class HalfModelFloat32Masters(HalfModelNoMasters, mechanism="half_model_fp32_masters"):
     """o2: the optimizer steps float32 masters of the half-precision parameters.
 
     The masters start from the weights that the model had before it was cast. From the rounded ones, updates that are
@@ -123,8 +124,8 @@ class HalfModelFloat32Masters(HalfModelNoMasters):
     micro-batches, and of the ranks of DDP, are added up in float32.
     """
 
-    def __init__(self, **arguments: Any) -> None:
-        super().__init__(**arguments)
+    def __init__(self, resolved: ResolvedPrecision, device: torch.device) -> None:
+        super().__init__(resolved, device)
         self._masters = Masters()
         self._unrounded: dict[torch.Tensor, torch.Tensor] = {}
         self._reducing: weakref.WeakSet[nn.Module] = weakref.WeakSet()
@@ -180,7 +181,7 @@ class HalfModelFloat32Masters(HalfModelNoMasters):
                 "precision.step(optimizer) comes after optimizer = precision.optimizer(model, optimizer)"
             )
         masters.follow(optimizer)
-        if clip is None and self.loss_scale.mode == "none" and masters.lends(optimizer):
+        if clip is None and self.resolved.loss_scale.mode == "none" and masters.lends(optimizer):
             masters.lend_gradients(optimizer)
         else:
             masters.take_gradients(optimizer)
@@ -197,7 +198,7 @@ class HalfModelFloat32Masters(HalfModelNoMasters):
         self._masters.load(state["masters"])
 
 
-class HalfModel(Autocast):
+class HalfModel(Autocast, mechanism="half_model"):
     """o3: half precision throughout, inputs included. Only the loss is float32, which the loop sees to."""
 
     def _convert(self, model: nn.Module, kept: list[nn.Module]) -> None:
@@ -218,15 +219,6 @@ class HalfModel(Autocast):
                 "loss = cross_entropy(model(precision.input(inputs)).float(), labels)"
             )
         super().backward(loss, optimizer)
-
-
-MECHANISMS: dict[str, type[Precision]] = {
-    "float32": Precision,
-    "autocast": Autocast,
-    "half_model_fp32_masters": HalfModelFloat32Masters,
-    "half_model_no_masters": HalfModelNoMasters,
-    "half_model": HalfModel,
-}
 
 
 class _FollowLoaded:

@@ -12,7 +12,8 @@ from paddle.base import core
 from recipes.paddle_ import devices
 from recipes.paddle_.precision.base import AutoCast, Decorated, Precision
 from recipes.precision import operations
-from recipes.precision.levels import PRESETS, Amp, check
+from recipes.precision.checks import check
+from recipes.precision.levels import PRESETS, Amp
 from recipes.settings import Settings
 from recipes.typed import SettingsError, plain
 from tests.recipes.paddle_.forced import NO_SCALE, float32, forced

@@ -7,7 +7,10 @@ import math
 
 import pytest
 
-from recipes.precision.levels import LEVELS, PRESETS, Amp, LossScale, check, mechanism, resolve_dtype, resolve_scale
+from recipes.precision.checks import check
+from recipes.precision.levels import LEVELS, PRESETS, Amp, LossScale
+from recipes.precision.resolved import resolve_dtype, resolve_scale
+from recipes.precision.support import support_for
 from recipes.typed import SettingsError
 
 GPU = (8, 0)
@@ -71,35 +74,37 @@ def test_the_table_has_a_row_for_every_framework_level_dtype_and_device():
 @pytest.mark.parametrize(("cell", "expected"), TABLE.items(), ids=lambda value: "-".join(value) if value else "hole")
 def test_each_cell_has_its_mechanism_or_a_reason(cell, expected):
     framework, level, dtype, device = cell
-    row = mechanism(framework, level, dtype, False, device)
+    row = support_for(framework, level, dtype, False, device)
     if expected is None:
-        assert row.hole
+        assert row.unsupported
         assert not row.mechanism
     else:
         assert row.mechanism == expected
-        assert not row.hole
+        assert not row.unsupported
 
 
 @pytest.mark.parametrize("cell", [cell for cell in TABLE if cell[0] == "torch"], ids="-".join)
 def test_xla_with_torch_is_refused_and_compile_named(cell):
     _, level, dtype, device = cell
-    assert "compile=true" in mechanism("torch", level, dtype, True, device).hole
+    assert "compile=true" in support_for("torch", level, dtype, True, device).unsupported
 
 
 @pytest.mark.parametrize("level", ["o1", "o2", "o3"])
 def test_xla_on_a_cpu_runs_float32_in_tensorflow_and_is_refused(level):
-    assert mechanism("tensorflow", level, "bfloat16", True, "cpu").hole
-    assert mechanism("tensorflow", level, "float16", True, "cuda").mechanism
+    assert support_for("tensorflow", level, "bfloat16", True, "cpu").unsupported
+    assert support_for("tensorflow", level, "float16", True, "cuda").mechanism
 
 
 def test_o2_without_masters_is_a_mechanism_of_its_own():
-    assert mechanism("torch", "o2", "bfloat16", False, "cpu", master_weights=False).mechanism == "half_model_no_masters"
-    assert mechanism("torch", "o2", "bfloat16", False, "cpu", master_weights=True).mechanism.endswith("masters")
+    assert (
+        support_for("torch", "o2", "bfloat16", False, "cpu", master_weights=False).mechanism == "half_model_no_masters"
+    )
+    assert support_for("torch", "o2", "bfloat16", False, "cpu", master_weights=True).mechanism.endswith("masters")
 
 
 def test_an_unknown_framework_is_refused():
     with pytest.raises(SettingsError, match="framework=jax is not one of torch, tensorflow, paddle"):
-        mechanism("jax", "o1", "float16", False, "cpu")
+        support_for("jax", "o1", "float16", False, "cpu")
 
 
 @pytest.mark.parametrize(

@@ -98,7 +98,7 @@ def test_the_calls_of_a_listed_function_are_found_whatever_torch_calls_its_opera
     training = Training(Model, Amp(level="o1", deny=(function,)))
     found = training.run(1, watched={1})
     assert found["verdict"] == "proved", found["why"]
-    (entry,) = [each for each in training.witness.reports[0]["listed"] if each["function"] == function]
+    (entry,) = [each for each in training.observer.reports[0]["listed"] if each["function"] == function]
     assert set(entry["dtypes"]) == {"float32"}
 
 
@@ -137,9 +137,9 @@ def test_an_entry_of_the_lists_that_nothing_matched_is_unknown_unless_evaluation
     found = training.run(2, watched={1, 2})
     assert (found["verdict"], entry in found["why"]) == ("unknown", True), found["why"]
     training.net.eval()
-    with training.witness.step(2, evaluation=True), torch.no_grad(), training.precision.forward():
+    with training.observer.step(2, evaluation=True), torch.no_grad(), training.precision.forward():
         training.model(training.precision.input(Unused.images()))
-    found = observed(training.witness.reports, {1, 2})
+    found = observed(training.observer.reports, {1, 2})
     if "matmul" in entry:
         assert (found["verdict"], entry in found["why"]) == ("unknown", True), found["why"]
     else:
@@ -169,7 +169,7 @@ def test_every_product_of_a_step_is_counted_exactly() -> None:
     training.run(1, watched={1})
     counted = {
         (each["operation"], each["backward"]): (each["calls"], each["flops"])
-        for each in training.witness.reports[0]["calls"]
+        for each in training.observer.reports[0]["calls"]
     }
     first, second = 2 * 4 * 32 * 64, 2 * 4 * 64 * 10
     assert counted == {
@@ -183,7 +183,7 @@ def test_gradients_are_told_by_the_function_whose_they_are() -> None:
     training.run(1, watched={1})
     for backward in (False, True):
         functions = {
-            tuple(each["functions"]) for each in training.witness.reports[0]["calls"] if each["backward"] is backward
+            tuple(each["functions"]) for each in training.observer.reports[0]["calls"] if each["backward"] is backward
         }
         assert functions == {("linear",), ("scaled_dot_product_attention",)}
 
@@ -198,7 +198,7 @@ def test_a_product_without_gradients_does_not_take_those_of_the_one_before_it() 
 
     training = Training(Model, O1)
     training.run(1, watched={1})
-    calls = training.witness.reports[0]["calls"]
+    calls = training.observer.reports[0]["calls"]
     assert {tuple(each["functions"]) for each in calls if not each["backward"]} == {("linear",), ("matmul",)}
     assert {tuple(each["functions"]) for each in calls if each["backward"]} == {("linear",)}
 
@@ -220,7 +220,7 @@ def test_kept_modules_are_known_by_their_names_from_before_parts_were_compiled()
     amp = Amp(level="o2", dtype="bfloat16", keep_fp32=("block.linear1",))
     training = Training(Transformer, amp, prepare=compile_block)
     training.run(1, watched={1})
-    report = training.witness.reports[0]
+    report = training.observer.reports[0]
     kept = [each["elements"] for each in report["parameters"] if each["group"] == "kept"]
     assert kept == [32 * 64 + 64]
     assert None in {each["kept"] for each in report["calls"]}, "of code made of several modules it can't be told"
@@ -242,7 +242,7 @@ class Tied(Dense):
 def test_a_shared_weight_is_kept_in_float32_if_any_of_its_modules_is(keep: str) -> None:
     training = Training(Tied, Amp(level="o2", dtype="bfloat16", keep_fp32=(keep,)))
     training.run(1, watched={1})
-    kept = [each for each in training.witness.reports[0]["parameters"] if each["group"] == "kept"]
+    kept = [each for each in training.observer.reports[0]["parameters"] if each["group"] == "kept"]
     assert kept == [{"group": "kept", "dtype": "float32", "elements": 32 * 64 + 64}]
 
 
@@ -309,9 +309,9 @@ def test_a_closure_that_the_optimizer_calls_does_count() -> None:
         loss.backward()
         return loss
 
-    with training.witness.step(1):
+    with training.observer.step(1):
         training.optimizer.step(closure)
-    found = observed(training.witness.reports)
+    found = observed(training.observer.reports)
     assert found["verdict"] == "proved", found["why"]
     assert found["half_flop_share"] == 0.0
 
@@ -319,12 +319,12 @@ def test_a_closure_that_the_optimizer_calls_does_count() -> None:
 def test_second_derivatives_count_as_backward() -> None:
     training = Training(Dense, Amp(level="o1", keep_fp32=("first",)))
     images = Dense.images().requires_grad_()
-    with training.witness.step(1):
+    with training.observer.step(1):
         with training.precision.forward():
             output = training.model(images).float().square().sum()
         (gradient,) = torch.autograd.grad(output, images, create_graph=True)
         gradient.square().sum().backward()
-    calls = training.witness.reports[0]["calls"]
+    calls = training.observer.reports[0]["calls"]
     assert {each["kept"] for each in calls} == {True, False}, "each is traced back to its forward call"
     assert all(each["dtype"] == ("float32" if each["kept"] else "bfloat16") for each in calls)
 
@@ -349,7 +349,7 @@ def test_of_a_gradient_without_a_forward_product_it_is_not_known_whose_it_is(kee
 
     training = Training(Model, Amp(level="o1", keep_fp32=keep))
     training.run(1, watched={1})
-    (rotation,) = [each for each in training.witness.reports[0]["calls"] if len(each["functions"]) > 1]
+    (rotation,) = [each for each in training.observer.reports[0]["calls"] if len(each["functions"]) > 1]
     assert rotation["backward"]
     assert rotation["kept"] is kept
 
@@ -395,30 +395,30 @@ def test_a_step_that_raises_is_not_reported_and_leaves_nothing_behind() -> None:
     training = Training(Dense, O1)
     artifact = compiled._artifact()
     before = vars(artifact)["__call__"] if artifact else None
-    with pytest.raises(ZeroDivisionError), training.witness.step(1):
+    with pytest.raises(ZeroDivisionError), training.observer.step(1):
         training.step()
         raise ZeroDivisionError
-    assert training.witness.reports == []
+    assert training.observer.reports == []
     assert not _global_optimizer_pre_hooks
     assert not _global_optimizer_post_hooks
     assert before is None or vars(artifact)["__call__"] is before
     assert training.run(2, watched={2})["verdict"] == "proved"
-    assert len(training.witness.reports) == 1
+    assert len(training.observer.reports) == 1
 
 
 def test_reports_are_json() -> None:
     training = Training(Transformer, Amp(level="o1", deny=("layer_norm",), keep_fp32=("head",)))
     training.run()
-    assert json.loads(json.dumps(training.witness.reports)) == training.witness.reports
+    assert json.loads(json.dumps(training.observer.reports)) == training.observer.reports
 
 
 def test_reports_of_an_earlier_attempt_can_be_put_back() -> None:
     first, second = Training(Dense, O1), Training(Dense, O1)
     first.run(1, watched={1})
     second.run(3, watched={3})
-    assert observed(gather(second.witness.reports), planned={1, 3})["verdict"] == "unknown"
-    second.witness.reports[:0] = first.witness.reports
-    assert observed(gather(second.witness.reports), planned={1, 3})["verdict"] == "proved"
+    assert observed(gather(second.observer.reports), planned={1, 3})["verdict"] == "unknown"
+    second.observer.reports[:0] = first.observer.reports
+    assert observed(gather(second.observer.reports), planned={1, 3})["verdict"] == "proved"
 
 
 def test_nothing_observed_is_unknown() -> None:
@@ -474,8 +474,8 @@ def test_what_the_model_itself_raises_is_not_taken_for_a_failure_to_observe() ->
 def test_gpu_asked_for_and_cpu_run_is_contradicted() -> None:
     training = Training(Dense, O1)
     training.run(1, watched={1})
-    training.witness.reports[0]["rule"]["device"] = "cuda"
-    found = observed(training.witness.reports)
+    training.observer.reports[0]["rule"]["device"] = "cuda"
+    found = observed(training.observer.reports)
     assert found["verdict"] == "contradicted"
     assert "device=cuda, and matrix products ran on cpu" in found["why"]
 
@@ -503,5 +503,5 @@ def test_no_steps_left_are_none_to_choose_from() -> None:
 def test_reports_hold_what_was_asked_for(amp: Amp) -> None:
     training = Training(Dense, amp)
     training.run(1, watched={1})
-    rule = training.witness.reports[0]["rule"]
+    rule = training.observer.reports[0]["rule"]
     assert (rule["level"], rule["dtype"], rule["masters"]) == (amp.level, amp.dtype, amp.level == "o2")

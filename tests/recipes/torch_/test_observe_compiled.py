@@ -64,7 +64,7 @@ def test_an_honest_compiled_run_is_proved_from_the_code_that_ran(make: Callable[
     training, found = run_compiled(make, amp)
     assert found["verdict"] == "proved", found["why"]
     assert found["half_flop_share"] == (0.0 if amp.level == "o0" else 1.0)
-    for report in training.witness.reports:
+    for report in training.observer.reports:
         assert {each["compiled"] for each in report["calls"]} == {True}, "no product ran eagerly"
 
 
@@ -103,7 +103,7 @@ def test_compiled_and_eager_count_the_same_work() -> None:
     for compile in (False, True):
         training = Training(Cnn, O1, compile=compile)
         training.run(1, watched={1})
-        calls = training.witness.reports[0]["calls"]
+        calls = training.observer.reports[0]["calls"]
         work.append({flag: sum(each["flops"] for each in calls if each["backward"] is flag) for flag in (False, True)})
     assert work[0] == work[1]
 
@@ -136,9 +136,9 @@ def test_a_batch_of_another_size_is_counted_at_its_own_size() -> None:
         yield
 
     for size in (4, 6, 11):
-        with compiled.watched(collect), training.witness.step(size), training.precision.forward():
+        with compiled.watched(collect), training.observer.step(size), training.precision.forward():
             training.model(torch.randn(size, 32)).float().sum().backward()
-        work.append(sum(each["flops"] for each in training.witness.reports[-1]["calls"]))
+        work.append(sum(each["flops"] for each in training.observer.reports[-1]["calls"]))
     forward, backward = 32 * 64 + 64 * 10, 2 * 64 * 10 + 32 * 64
     assert work == [2 * size * (forward + backward) for size in (4, 6, 11)]
     assert "Sym(" in texts[-1], "the code was compiled for any size"
@@ -161,9 +161,9 @@ def test_compiled_flex_attention_is_counted_by_torchs_formula() -> None:
 
     training = Training(Attending, O1, compile=True)
     training.net.eval()
-    with torch.no_grad(), training.witness.step(1, evaluation=True), training.precision.forward():
+    with torch.no_grad(), training.observer.step(1, evaluation=True), training.precision.forward():
         training.model(Dense.images())
-    (report,) = training.witness.reports
+    (report,) = training.observer.reports
     assert report["unaccounted"] == {}
     (call,) = [each for each in report["calls"] if each["operation"] == "flex_attention"]
     assert (call["dtype"], call["flops"]) == ("bfloat16", 2 * BATCH * 2 * 128 * 128 * 16)
@@ -209,4 +209,4 @@ def test_the_backward_of_kept_modules_is_told_apart_when_it_is_half() -> None:
         found = training.run()
     assert found["verdict"] == "contradicted"
     assert "amp.keep_fp32=[second] keeps it in float32, and ran as linear in bfloat16" in found["why"]
-    assert "in backward" in observed(training.witness.reports)["why"]
+    assert "in backward" in observed(training.observer.reports)["why"]

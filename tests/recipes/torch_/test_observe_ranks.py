@@ -17,7 +17,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from recipes.precision.levels import Amp
-from recipes.torch_.observe.observer import Witness, gather, observed
+from recipes.torch_.observe.observer import PrecisionObserver, gather, observed
 from tests.recipes.torch_.witnessed import Dense, Training
 
 WORLD = 2
@@ -57,11 +57,11 @@ def train(rank: int, amp: Amp, wrapper: str, honest_ranks: int) -> dict[str, Any
     else:
         training.model = fully_shard(training.net)
         training.optimizer = torch.optim.SGD(training.model.parameters(), lr=0.01)
-    training.witness = Witness(training.model, training.precision)
+    training.observer = PrecisionObserver(training.model, training.precision.resolved)
     if rank >= honest_ranks:
         training.precision.forward = contextlib.nullcontext  # type: ignore[method-assign]
     training.run()
-    return observed(gather(training.witness.reports), {1, 3})
+    return observed(gather(training.observer.reports), {1, 3})
 
 
 @pytest.mark.parametrize("amp", ["o0", "o1", "o2"])

@@ -98,9 +98,9 @@ def test_what_auto_became_can_be_read(level, mechanism):
     precision = of(level)
     assert (precision.level, precision.mechanism) == (level, mechanism)
     assert precision.dtype == (torch.float32 if level == "o0" else torch.bfloat16)
-    assert precision.loss_scale.mode == "none"
+    assert precision.resolved.loss_scale.mode == "none"
     assert precision.scale is None
-    assert precision.tf32 is False
+    assert precision.resolved.tf32 is False
 
 
 def test_o2_keeps_norms_in_float32_and_nothing_else():
@@ -585,17 +585,3 @@ def test_an_impossible_setting_is_refused_before_anything_is_made():
         of("o0", "float16")
     with pytest.raises(SettingsError, match="did you mean conv2d"):
         of("o1", deny=("cov2d",))
-
-
-# Proof
-
-
-def test_what_was_witnessed_is_judged():
-    training = Training(of("o1"))
-    assert training.precision.observed()["verdict"] == "unknown"
-    with training.precision.witness(training.model).step(1):
-        training.step()
-    observed = training.precision.observed()
-    if "this torch has no" in observed["why"]:
-        pytest.skip(observed["why"])
-    assert (observed["verdict"], observed["dtype"]) == ("proved", "bfloat16"), observed

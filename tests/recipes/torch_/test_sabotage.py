@@ -12,7 +12,7 @@ from torch.nn import functional
 from torch.utils._python_dispatch import _disable_current_modes
 
 from recipes.precision.levels import Amp, LossScale
-from recipes.torch_.observe.observer import Witness
+from recipes.torch_.observe.observer import PrecisionObserver
 from recipes.torch_.precision import Precision
 from tests.recipes.torch_.witnessed import EVERY_HALF, Dense, Training, name, run
 
@@ -313,7 +313,7 @@ def test_a_forward_in_another_thread_is_never_proved(amp: Amp) -> None:
 def test_o2_run_where_o3_was_asked_for_is_contradicted() -> None:
     training = Training(Dense, O2)
     asked = Precision.of(O3, LossScale(), torch.device("cpu"))
-    training.witness = Witness(training.net, asked)
+    training.observer = PrecisionObserver(training.net, asked.resolved)
     contradicted(training.run(), "the optimizer stepped float32 weights, and o3 has no masters")
 
 

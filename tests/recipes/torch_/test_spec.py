@@ -56,7 +56,7 @@ def test_what_the_plan_leaves_out_is_the_default(tmp_path):
 
 def test_operation_lists_arrive(tmp_path):
     precision = Precision.from_env(written(tmp_path, device="cpu", amp={"level": "o1", "deny": ["elementwise_add"]}))
-    assert precision.deny == ("add",)
+    assert precision.resolved.deny == ("add",)
 
 
 def test_a_lost_environment_is_an_error_and_not_float32():

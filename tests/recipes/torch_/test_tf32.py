@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from recipes.precision.levels import Amp, LossScale
-from recipes.precision.tf32 import resolve_tf32
+from recipes.precision.resolved import resolve_tf32
 from recipes.torch_.precision import Precision
 from recipes.torch_.precision.tf32 import has_new_switches, switch_tf32
 from recipes.typed import SettingsError
@@ -65,7 +65,7 @@ def test_tf32_asked_for_where_it_cannot_be_had_is_an_error(device, capability, e
 
 def test_the_precision_says_which_float32_it_is():
     cpu = torch.device("cpu")
-    assert Precision.of(Amp(level="o0"), LossScale(), cpu).tf32 is False
+    assert Precision.of(Amp(level="o0"), LossScale(), cpu).resolved.tf32 is False
     with pytest.raises(SettingsError, match="tf32=true: a CPU has no TF32"):
         Precision.of(Amp(level="o0"), LossScale(), cpu, tf32=True)
 

@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional
 
 from recipes.precision.levels import Amp, LossScale
-from recipes.torch_.observe.observer import Witness, gather, observed
+from recipes.torch_.observe.observer import PrecisionObserver, gather, observed
 from recipes.torch_.precision import Precision
 
 EVERY_HALF = tuple(Amp(level=level, dtype=dtype) for level in ("o1", "o2", "o3") for dtype in ("float16", "bfloat16"))
@@ -119,7 +119,7 @@ class Training:
         self.model: Any = torch.compile(self.net) if compile else self.net
         self.optimizer = self.precision.optimizer(self.net, make_optimizer(self.net.parameters()))
         prepare(self)
-        self.witness = Witness(self.model, self.precision)
+        self.observer = PrecisionObserver(self.model, self.precision.resolved)
 
     def step(self) -> torch.Tensor:
         images, labels = self.net.images(), torch.randint(0, 10, (BATCH,))
@@ -134,9 +134,9 @@ class Training:
     def run(self, steps: int = 3, watched: Collection[int] = (1, 3)) -> dict[str, Any]:
         """What was observed."""
         for number in range(1, steps + 1):
-            with self.witness.step(number) if number in watched else contextlib.nullcontext():
+            with self.observer.step(number) if number in watched else contextlib.nullcontext():
                 self.step()
-        return observed(gather(self.witness.reports), watched)
+        return observed(gather(self.observer.reports), watched)
 
 
 def run(make: Callable[[], nn.Module], amp: Amp, **options: Any) -> dict[str, Any]:

@@ -1,0 +1,58 @@
+"""The support matrix: the mechanism that carries a level out in a framework on a device, or why there is none."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from recipes.typed import SettingsError
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Support:
+    """One cell of the support matrix."""
+
+    mechanism: str = ""
+    unsupported: str = ""
+    """Why there is no mechanism, and what to do instead."""
+
+
+def support_for(
+    framework: str, level: str, dtype: str, xla: bool, device: str, master_weights: bool | None = None
+) -> Support:
+    """What carries `level` out in `framework`, with the dtype resolved (`float32` at o0) and a known device."""
+    if framework not in ("torch", "tensorflow", "paddle"):
+        raise SettingsError(f"framework={framework} is not one of torch, tensorflow, paddle", "framework")
+    why = _unsupported(framework, level, dtype, xla, device)
+    if why:
+        return Support(unsupported=why)
+    if level == "o0":
+        return Support(mechanism="float32")
+    if framework == "tensorflow":
+        return Support(mechanism="grappler" if level == "o1" else "keras_policy")
+    without_masters = level == "o2" and master_weights is False
+    if framework == "torch":
+        by_level = {"o1": "autocast", "o2": "half_model_fp32_masters", "o3": "half_model"}
+        return Support(mechanism="half_model_no_masters" if without_masters else by_level[level])
+    by_level = {"o1": "auto_cast", "o2": "decorate_auto_cast", "o3": "decorate_no_masters"}
+    return Support(mechanism=by_level["o3" if without_masters else level])
+
+
+def _unsupported(framework: str, level: str, dtype: str, xla: bool, device: str) -> str:
+    if xla and framework == "torch":
+        return "xla=true is TensorFlow's compiler; for torch say compile=true"
+    if xla and framework == "paddle":
+        return "xla=true is TensorFlow's compiler; Paddle has no counterpart here"
+    if level == "o0":
+        return ""
+    if framework == "paddle" and device == "cpu":
+        return "Paddle applies no mixed precision on a CPU; run on a GPU or say amp=o0"
+    if framework == "tensorflow" and level == "o1":
+        if device == "cpu" and dtype == "float16":
+            return "TensorFlow's graph rewrite is bfloat16 only on a CPU; say amp.dtype=bfloat16"
+        if device == "cuda" and dtype == "bfloat16":
+            return "TensorFlow's graph rewrite is float16 only on a GPU; say amp.dtype=float16"
+        if device == "cpu" and xla:
+            return "XLA bypasses the graph rewrite on a CPU and runs float32; say xla=false"
+    elif framework == "tensorflow" and device == "cpu" and xla:
+        return "XLA on a CPU runs half-precision layers in float32; say xla=false"
+    return ""
