@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import graphlib
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -109,6 +110,48 @@ def test_every_file_of_the_launcher_is_in_a_room() -> None:
     assert names - {"__init__"} == set(ROOMS)
 
 
+@pytest.mark.parametrize("package", ["recipes", "recipes.torch_", "recipes.tensorflow_", "recipes.paddle_"])
+def test_rooms_and_files_of_a_recipes_package_import_one_way(package: str) -> None:
+    """Each room, or file beside the rooms, counts as one; inside a framework, observation stands on precision."""
+    parts = package.split(".")
+    graph = _graph(len(parts) + 1, package)
+    assert f"{package}.precision" in graph
+    assert _circle(graph) == []
+
+
+def test_no_two_files_of_recipes_and_containers_import_each_other_by_whatever_way() -> None:
+    for folder in ("recipes", "containers"):
+        assert _circle(_graph(99, folder)) == []
+
+
+def _graph(depth: int, package: str) -> dict[str, set[str]]:
+    """What imports what in a package, by the first `depth` parts of their names."""
+    paths = {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in files(package.replace(".", "/"))}
+    modules = {name.removesuffix(".__init__"): path for name, path in paths.items()}
+    graph: dict[str, set[str]] = {}
+    for name, path in modules.items():
+        here = ".".join(name.split(".")[:depth])
+        for imported in imports(path):
+            module = imported if imported in modules else imported.rpartition(".")[0]
+            there = ".".join(module.split(".")[:depth])
+            if module in modules and there not in (here, package):
+                graph.setdefault(here, set()).add(there)
+    return graph
+
+
+def _circle(graph: dict[str, set[str]]) -> list[str]:
+    try:
+        graphlib.TopologicalSorter(graph).prepare()
+    except graphlib.CycleError as error:
+        return list(error.args[1])
+    return []
+
+
 def test_every_room_says_in_a_line_what_it_is() -> None:
-    for room in (path for path in (ROOT / "launcher").iterdir() if (path / "__init__.py").exists()):
+    for room in (
+        path
+        for part in ("launcher", "recipes")
+        for path in (ROOT / part).rglob("*/")
+        if (path / "__init__.py").exists()
+    ):
         assert ast.get_docstring(ast.parse((room / "__init__.py").read_text(encoding="utf-8"))), room
