@@ -11,13 +11,14 @@ from pathlib import Path
 from benchmarks.measure import Measured, by_turns
 from benchmarks.places import testbed
 from containers.words import fill
+from launcher.code.job_files import code_files
 from launcher.config import request
 from launcher.executors import execute
 from launcher.plan import container
 from launcher.plan.model import Plan
 from launcher.plan.resolve import resolve
-from launcher.probe.host import code_files, probe
 from launcher.script import trainer_command
+from launcher.ssh.probe_client import probe
 
 ROUNDS = 30
 # The container's first instruction, which tells when it is run: clocks are the same inside.

@@ -22,7 +22,6 @@ UPWARD = {
     ("executors.execute", "ssh"),
     ("executors.log_pieces", "ssh"),
     ("executors.stopping", "ssh"),
-    ("probe.host", "ssh"),
     ("ssh.handlers", "commands"),
     ("ssh.remote_status", "ui"),
 }

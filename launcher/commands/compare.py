@@ -17,8 +17,8 @@ from launcher.errors import LauncherError, of_each
 from launcher.plan.model import Compare, Plan
 from launcher.plan.resolve import resolve
 from launcher.probe.facts import Facts
-from launcher.probe.host import probe_each
 from launcher.runs import arms
+from launcher.ssh.probe_client import probe_each
 
 HELP = """\
 Measure a job in several modes against each other, and say what each gains and costs.

@@ -11,6 +11,7 @@ from typing import Any
 
 from launcher import admit
 from launcher.admit import Refused
+from launcher.code.job_files import code_files
 from launcher.config import request
 from launcher.config.schema import SlurmCluster
 from launcher.config.spec import JobSpec
@@ -21,11 +22,11 @@ from launcher.plan.model import Plan
 from launcher.plan.resolve import resolve
 from launcher.probe import health
 from launcher.probe.facts import Facts
-from launcher.probe.host import code_files, probe
 from launcher.runs import address as addresses
 from launcher.runs import log_tail, store
 from launcher.runs.address import Address
 from launcher.runs.store import Run
+from launcher.ssh.probe_client import probe
 from launcher.ui import hints, summary, tables, units
 from recipes.typed import SettingsError, build, plain
 

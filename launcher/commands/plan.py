@@ -24,8 +24,8 @@ from launcher.plan.provenance import Origin, origins
 from launcher.plan.record import to_json
 from launcher.plan.resolve import resolve
 from launcher.probe.facts import Facts
-from launcher.probe.host import probe_each
 from launcher.script import render, trainer_command
+from launcher.ssh.probe_client import probe_each
 from launcher.ui.tables import fitted, pairs, table, width_of, wrapped
 from recipes.typed import SettingsError, build, plain, show
 

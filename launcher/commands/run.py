@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from launcher.code.job_files import code_files
 from launcher.compare import experiments
 from launcher.config import request
 from launcher.config.schema import Launch, LocalCluster
@@ -16,9 +17,9 @@ from launcher.plan.model import Plan
 from launcher.plan.plan_summary import resources
 from launcher.plan.resolve import resolve
 from launcher.probe.facts import Facts
-from launcher.probe.host import code_files, probe_each
 from launcher.runs import address as addresses
 from launcher.runs import run_ids
+from launcher.ssh.probe_client import probe_each
 
 
 def main(arguments: Sequence[str]) -> int:

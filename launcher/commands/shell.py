@@ -159,7 +159,8 @@ def _forwarded(words: list[str]) -> Port | None:
 
 def _of_job(words: Words) -> Place:
     """A terminal for a job that would be started with these words."""
-    from launcher.probe.host import code_files, probe
+    from launcher.code.job_files import code_files
+    from launcher.ssh.probe_client import probe
 
     asked = request.compose(words)
     specs = request.understand(asked)

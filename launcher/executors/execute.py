@@ -180,7 +180,7 @@ def provenance(plan: Plan, code: Code | None = None) -> dict[str, Any]:
     The same for all cells of a sweep. `code` is what the prober found; without it git is asked here.
     """
     if code is None:
-        from launcher.probe.host import code_files, code_root
+        from launcher.code.job_files import code_files, code_root
 
         code = snapshot.describe(code_root().parent, code_files())
     return {

@@ -30,8 +30,8 @@ def hello() -> dict[str, Any]:
 
 def probe(asked: Mapping[str, Any]) -> dict[str, Any]:
     """What this host has, and what a request names on it."""
-    from launcher.probe.host import Questions
     from launcher.probe.host import look as look_around
+    from launcher.probe.questions import Questions
     from recipes.typed import build, plain
 
     answer: dict[str, Any] = plain(look_around(build(Questions, asked)))

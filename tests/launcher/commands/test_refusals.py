@@ -20,6 +20,7 @@ from launcher.executors import execute
 from launcher.plan.resolve import resolve
 from launcher.probe import host
 from launcher.runs import store
+from launcher.ssh import probe_client
 from tests.launcher.hosts import LAPTOP, spec_of
 from tests.launcher.run_folders import NAME
 
@@ -51,7 +52,7 @@ def test_a_user_without_a_name_is_a_number(monkeypatch: pytest.MonkeyPatch) -> N
         raise KeyError("getpwuid(): uid not found")
 
     monkeypatch.setattr("getpass.getuser", nobody)
-    assert host.probe([spec_of("amp=o2")]).user == str(os.getuid())
+    assert probe_client.probe([spec_of("amp=o2")]).user == str(os.getuid())
 
 
 def test_a_home_that_nobody_knows_is_said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -25,11 +25,11 @@ from launcher.executors import execute
 from launcher.plan import record
 from launcher.plan.model import Compare, ContainerPlan, Plan
 from launcher.plan.resolve import resolve
-from launcher.probe.host import probe_each
 from launcher.runs import arms, store
 from launcher.runs.states import State
 from launcher.runs.store import Run
 from launcher.script import render, schedule
+from launcher.ssh.probe_client import probe_each
 from recipes.metrics import warm_up
 from recipes.trainer.training import choose_steps
 from tests.golden import check

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from containers.runtime import Runtime
 from launcher.code import user_code
+from launcher.code.job_files import code_files
 from launcher.config import request
 from launcher.config.spec import JobSpec
 from launcher.errors import UsageError
@@ -22,9 +23,9 @@ from launcher.plan.model import Plan
 from launcher.plan.record import from_json, to_json
 from launcher.plan.resolve import resolve
 from launcher.probe.facts import ContainerFacts, Facts, Script
-from launcher.probe.host import code_files, probe
 from launcher.script.render import render
 from launcher.script.trainer_command import command
+from launcher.ssh.probe_client import probe
 from recipes.script import Source
 from tests.launcher.hosts import LAPTOP, TWO_A100, spec_of
 

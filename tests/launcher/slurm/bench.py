@@ -10,15 +10,16 @@ from pathlib import Path
 from typing import Any
 
 from launcher.code import code_store
+from launcher.code.job_files import code_files
 from launcher.executors import backends
 from launcher.executors.slurm import jobs
 from launcher.executors.submission import submit
 from launcher.plan.model import Plan
 from launcher.plan.resolve import resolve
-from launcher.probe.host import code_files, probe
 from launcher.runs import store
 from launcher.runs.states import State
 from launcher.runs.store import Run
+from launcher.ssh.probe_client import probe
 from tests.launcher.hosts import spec_of
 
 

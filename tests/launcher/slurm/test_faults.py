@@ -17,8 +17,8 @@ from pathlib import Path
 
 import pytest
 
+from launcher.code.job_files import code_files
 from launcher.executors import execute, stopping
-from launcher.probe.host import code_files
 from launcher.probe.slurm_commands import call
 from launcher.runs import store
 from launcher.runs.states import SILENT

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
+from launcher.code.job_files import code_files
 from launcher.executors import execute, submission
-from launcher.probe.host import code_files
 from launcher.runs import log_tail, store
 from launcher.script import telemetry
 from tests.launcher.slurm.bench import ended, job_of, until

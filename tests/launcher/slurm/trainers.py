@@ -14,15 +14,16 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from launcher.code.job_files import code_files
 from launcher.commands import resume
 from launcher.executors.slurm.jobs import listed
 from launcher.executors.slurm.shared import Answer
 from launcher.executors.submission import submit
 from launcher.plan.model import Plan
 from launcher.plan.resolve import resolve
-from launcher.probe.host import code_files, probe
 from launcher.probe.slurm_commands import call
 from launcher.runs import store
+from launcher.ssh.probe_client import probe
 from tests.launcher.hosts import spec_of
 from tests.launcher.slurm.bench import job_of, state, until
 from tests.recipes.torch_ import trainers

@@ -134,7 +134,7 @@ def test_a_second_submission_of_an_unchanged_tree_sends_no_file_and_of_a_changed
         return {**files, "recipes/precision/levels.py": copy}
 
     monkeypatch.setattr(verb, "code_files", changed)
-    monkeypatch.setattr("launcher.probe.host.code_files", changed)
+    monkeypatch.setattr("launcher.code.job_files.code_files", changed)
     far.submit("steps=1")
     assert len(sent[0]) > 20
     assert sent[1:] == [[], ["recipes/precision/levels.py"]]

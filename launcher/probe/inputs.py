@@ -1,0 +1,62 @@
+"""What jobs take from this machine, wherever they run: code, scripts, secrets, variables of the shell."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import shutil
+from collections.abc import Sequence
+
+from launcher.code import job_files, snapshot, user_code
+from launcher.config import job_environment
+from launcher.config.paths import expanded
+from launcher.config.spec import JobSpec
+from launcher.probe.facts import Facts, Script
+from recipes import script
+
+PROFILERS = ("nsys", "ncu", "dlprof")
+"""NVIDIA's profilers that start the trainer themselves."""
+
+
+def with_inputs(facts: Facts, specs: Sequence[JobSpec]) -> Facts:
+    """A host's facts completed with what the jobs take from here. Raises `LauncherError`."""
+    named = {path for spec in specs for path in spec.launch.secrets.values() if path is not None}
+    of_shell = {name for spec in specs for name, path in spec.launch.secrets.items() if path is None}
+    secrets = {path: expanded(path) for path in named if expanded(path).exists()}
+    bad = {path: why for path, file in secrets.items() if (why := job_environment.file_problem(file))}
+    bad |= {f"${name}": why for name in of_shell if (why := _variable_problem(name))}
+    return dataclasses.replace(
+        facts,
+        missing=tuple(sorted({*facts.missing, *(named - secrets.keys())})),
+        open_secrets=tuple(sorted(path for path, file in secrets.items() if file.stat().st_mode & 0o077)),
+        bad_secrets=bad,
+        shell=job_environment.of_shell(os.environ),
+        profilers=tuple(program for program in PROFILERS if shutil.which(program)),
+        scripts=_scripts(specs),
+        code=snapshot.describe(job_files.code_root().parent, job_files.code_files(specs)),
+    )
+
+
+def _scripts(specs: Sequence[JobSpec]) -> dict[str, Script]:
+    found = {}
+    bare = all(spec.training.train.bare for spec in specs if spec.launch.script)
+    for named in job_files.scripts(specs):
+        path = user_code.absolute(named)
+        user_code.check(named, path, alone=bare)
+        text = path.read_text(encoding="utf-8", errors="replace")
+        collected = user_code.collect(path, job_files.included(specs, named))
+        found[named] = Script(
+            path=str(path),
+            name=user_code.name_in_snapshot(path),
+            source=script.read(text),
+            root=str(collected.root),
+            credentials=collected.credentials,
+            lacking=user_code.left_out_imports(path, collected),
+        )
+    return found
+
+
+def _variable_problem(name: str) -> str:
+    if name not in os.environ:
+        return "is not set in this shell"
+    return job_environment.problem(os.environb[name.encode()])

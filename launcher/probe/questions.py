@@ -1,0 +1,55 @@
+"""What jobs need to know about the host that they go to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from launcher.code import job_files
+from launcher.config.schema import SlurmCluster
+from launcher.config.spec import JobSpec
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Questions:
+    """What has to be found out about a host."""
+
+    slurm: bool
+    container: str
+    """Kind of container runtime, as requested."""
+    image: str | None
+    cache: str
+    """Folder of fetched images."""
+    pull: bool
+    """Whether an image that is missing is to be fetched."""
+    python: str | None
+    bare: bool
+    """Whether all jobs are users' scripts that start without a wrapper."""
+    run_root: str
+    shared: bool
+    """Whether a group is to read the runs."""
+    folders: tuple[str, ...]
+    """Of data."""
+    workdirs: tuple[str, ...]
+    mounts: tuple[str, ...]
+    """Their sources."""
+
+
+def questions(specs: Sequence[JobSpec]) -> Questions:
+    """The questions of jobs that go to one host."""
+    first = specs[0].launch
+    with_script = [spec for spec in specs if job_files.scripts([spec])]
+    return Questions(
+        slurm=isinstance(first.cluster, SlurmCluster),
+        container=first.container.kind,
+        image=first.image,
+        cache=first.container.cache,
+        pull=first.container.pull,
+        python=first.python,
+        bare=all(spec.recipe.name == "script" and spec.training.train.bare for spec in specs),
+        run_root=first.run_root,
+        shared=first.share == "group",
+        folders=tuple(sorted({spec.training.data.dir for spec in specs if spec.training.data.dir})),
+        workdirs=tuple(sorted({folder for spec in with_script if (folder := spec.launch.workdir) is not None})),
+        mounts=tuple(sorted({mount.split(":")[0] for spec in specs for mount in spec.launch.mounts})),
+    )

@@ -1,0 +1,54 @@
+"""Facts of the host that jobs go to: this machine, or one over SSH. Writes nothing."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+from launcher import admit
+from launcher.admit import Refused
+from launcher.config.spec import JobSpec
+from launcher.probe.facts import Facts
+from launcher.probe.host import look
+from launcher.probe.inputs import with_inputs
+from launcher.probe.questions import questions
+from launcher.runs import address as addresses
+from recipes.typed import SettingsError, build, plain
+
+
+def probe(specs: Sequence[JobSpec]) -> Facts:
+    """Facts of the host of the jobs, with the code and secrets that they take from here. Raises `LauncherError`."""
+    address = addresses.of(specs[0].launch.cluster)
+    if address is None:
+        facts = look(questions(specs))
+    else:
+        from launcher.ssh.host import connect
+
+        facts = connect(address).ask("probe", _admitted, asked=plain(questions(specs)))
+    return with_inputs(facts, specs)
+
+
+def probe_each(specs: Sequence[JobSpec]) -> list[Facts]:
+    """Facts for each of the jobs, which go to one host and run one snapshot of the code, but may differ in Python,
+    container and image."""
+    common = probe(specs)
+    by_runtime = {_runtime(specs[0]): common}
+    for spec in specs:
+        if _runtime(spec) not in by_runtime:
+            own = probe([other for other in specs if _runtime(other) == _runtime(spec)])
+            by_runtime[_runtime(spec)] = dataclasses.replace(own, code=common.code)
+    return [by_runtime[_runtime(spec)] for spec in specs]
+
+
+def _runtime(spec: JobSpec) -> tuple[Any, ...]:
+    launch, container = spec.launch, spec.launch.container
+    return launch.python, launch.image, container.kind, container.cache, container.pull
+
+
+def _admitted(answer: Any) -> Facts:
+    """Another host's facts. Raises `Refused`."""
+    try:
+        return build(Facts, admit.group(admit.cleaned(answer), "facts"), prefix="facts.")
+    except (SettingsError, TypeError) as error:  # the latter where facts are missing
+        raise Refused(str(error)) from None
