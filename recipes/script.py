@@ -34,6 +34,7 @@ LINES = {
     model = precision.cast(model)                        # before DistributedDataParallel and torch.compile
     optimizer = precision.optimizer(model, optimizer)
     with precision.forward():
+        output = precision.output(model(precision.input(...)))  # float32, as the loss has to be
         loss = ...
     precision.backward(loss)                             # for loss.backward()
     precision.step(optimizer)                            # for optimizer.step()

@@ -108,7 +108,7 @@ def train(run: Run) -> None:
         return interpolate(floats, size=2 * (hyper.image_size,), mode="bilinear", align_corners=False) / 255
 
     def loss_of(chosen: torch.Tensor) -> torch.Tensor:
-        return cross_entropy(model(precision.input(resized(images[chosen]))).float(), labels[chosen])
+        return cross_entropy(precision.output(model(precision.input(resized(images[chosen])))), labels[chosen])
 
     def batches(pixels: torch.Tensor, truth: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         for indices in held_out(run, len(truth), max(1, settings.batch // world.size)):

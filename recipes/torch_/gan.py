@@ -93,14 +93,14 @@ def train(run: Run) -> None:
 
     def generator_loss(chosen: torch.Tensor) -> torch.Tensor:
         """Low where the discriminator takes made images for real ones, whose label is 0."""
-        logits = judge(made(len(chosen))).float()
+        logits = precision.output(judge(made(len(chosen))))
         return binary_cross_entropy_with_logits(logits, labels(len(chosen), hyper, world.device)[: len(chosen)])
 
     def discriminator_loss(chosen: torch.Tensor) -> torch.Tensor:
         """Of as many real images as made ones."""
         with torch.no_grad():
             fake = made(len(chosen))
-        logits = discriminator(torch.cat((precision.input(real[chosen]).to(fake.dtype), fake))).float()
+        logits = precision.output(discriminator(torch.cat((precision.input(real[chosen]).to(fake.dtype), fake))))
         return binary_cross_entropy_with_logits(logits, labels(len(chosen), hyper, world.device))
 
     def step(batch: torch.Tensor) -> tuple[Loss, StepOutcome]:

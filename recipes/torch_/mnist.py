@@ -43,7 +43,7 @@ def train(run: Run) -> None:
 
     def loss_of(chosen: torch.Tensor) -> torch.Tensor:
         """Of one micro-batch, whose indices have shape [samples]."""
-        return cross_entropy(model(precision.input(inputs[chosen])).float(), labels[chosen])
+        return cross_entropy(precision.output(model(precision.input(inputs[chosen]))), labels[chosen])
 
     def evaluate() -> dict[str, float]:
         """Accuracy and mean loss on the held-out images, each rank taking its share of them."""

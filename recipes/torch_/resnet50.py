@@ -87,7 +87,7 @@ def train(run: Run) -> None:
 
     def loss_of(micro_batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
         images, labels = micro_batch
-        logits = model(precision.input(images)).float()
+        logits = precision.output(model(precision.input(images)))
         return cross_entropy(logits, labels, label_smoothing=hyper.label_smoothing)
 
     step = make_step(run, model, optimizer, loss_of)

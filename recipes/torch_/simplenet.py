@@ -36,7 +36,7 @@ def train(run: Run) -> None:
     optimizer = precision.optimizer(model, torch.optim.SGD(net.parameters(), lr=hyper.lr))
 
     def loss_of(chosen: torch.Tensor) -> torch.Tensor:
-        return mse_loss(model(precision.input(inputs[chosen])).float(), labels[chosen])
+        return mse_loss(precision.output(model(precision.input(inputs[chosen]))), labels[chosen])
 
     run.fit(
         model=net,

@@ -59,7 +59,7 @@ def measure(
     net.eval()
     for inputs, labels in batches:
         with run.precision.forward():
-            logits = net(run.precision.input(inputs)).float()
+            logits = run.precision.output(net(run.precision.input(inputs)))
         correct += (logits.argmax(1) == labels).sum().item()
         loss += cross_entropy(logits, labels, reduction="sum").item()
     net.train()

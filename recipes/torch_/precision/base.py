@@ -6,7 +6,7 @@ optimizer = precision.optimizer(model, AdamW(model.parameters()))
 for inputs, labels in batches:
     optimizer.zero_grad()
     with precision.forward():
-        loss = cross_entropy(model(precision.input(inputs)).float(), labels)
+        loss = cross_entropy(precision.output(model(precision.input(inputs))), labels)
     precision.backward(loss)                                  # loss / k where k micro-batches make a step
     precision.step(optimizer, clip=1.0)                       # unscale, clip, skip on overflow
     precision.update()                                        # once an iteration, however many optimizers
@@ -28,6 +28,7 @@ from torch.optim import Optimizer
 
 from recipes.precision.levels import Amp, LossScale
 from recipes.precision.resolved import ResolvedPrecision, resolve
+from recipes.torch_.precision.cast import floats_to
 from recipes.torch_.precision.compiler import make_compilable
 from recipes.torch_.precision.loss_scale import LossScaler, LossScalers, NoScale, make_scaler
 from recipes.torch_.precision.model_checks import refuse_wrapped
@@ -151,6 +152,10 @@ class Precision:
     def input(self, tensor: Any) -> Any:
         """A tensor, or tensors in lists, tuples and dictionaries, in the dtype that the level feeds its model."""
         return tensor
+
+    def output(self, tensor: Any) -> Any:
+        """What a model put out, of the same structures, in float32: losses and measures are computed from it."""
+        return floats_to(tensor, torch.float32)
 
     def backward(self, loss: torch.Tensor, optimizer: Optimizer | None = None) -> None:
         """Scale the loss and run backward. `loss` is a scalar, already divided by the number of micro-batches.

@@ -215,8 +215,8 @@ class HalfModel(Autocast, mechanism="half_model"):
     def backward(self, loss: torch.Tensor, optimizer: Optimizer | None = None) -> None:
         if loss.dtype != torch.float32:
             raise RuntimeError(
-                f"the loss is {loss.dtype} and should be float32: cast what the model puts out, as in "
-                "loss = cross_entropy(model(precision.input(inputs)).float(), labels)"
+                f"the loss is {loss.dtype} and should be float32: make it of precision.output(...), as in "
+                "loss = cross_entropy(precision.output(model(precision.input(inputs))), labels)"
             )
         super().backward(loss, optimizer)
 

@@ -51,7 +51,7 @@ class Training:
 
     def loss(self, inputs=INPUTS, labels=LABELS):
         with self.precision.forward():
-            return cross_entropy(self.model(self.precision.input(inputs)).float(), labels)
+            return cross_entropy(self.precision.output(self.model(self.precision.input(inputs))), labels)
 
     def step(self, overflow=False, clip=None):
         self.optimizer.zero_grad()
@@ -228,7 +228,7 @@ def test_small_updates_reach_what_o2_computes_with(dtype):
         for _ in range(40):
             optimizer.zero_grad()
             with precision.forward():
-                loss = mse_loss(model(precision.input(inputs)).float(), targets)
+                loss = mse_loss(precision.output(model(precision.input(inputs))), targets)
             precision.backward(loss)
             precision.step(optimizer)
             precision.update()
@@ -268,7 +268,7 @@ def test_o3_loses_small_updates_and_o2_does_not(dtype):
         for _ in range(40):
             optimizer.zero_grad()
             with precision.forward():
-                loss = cross_entropy(model(precision.input(inputs)).float(), labels)
+                loss = cross_entropy(precision.output(model(precision.input(inputs))), labels)
             precision.backward(loss)
             precision.step(optimizer)
             precision.update()
