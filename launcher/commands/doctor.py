@@ -18,6 +18,7 @@ from launcher.config.spec import JobSpec
 from launcher.doctor.rules import Finding, advice, of_host, of_slurm, ok, problem
 from launcher.errors import LauncherError
 from launcher.executors import backends, stopping, submission
+from launcher.executors.remove import remove
 from launcher.plan.model import Plan
 from launcher.plan.resolve import resolve
 from launcher.probe import health
@@ -25,6 +26,7 @@ from launcher.probe.facts import Facts
 from launcher.runs import address as addresses
 from launcher.runs import log_tail, store
 from launcher.runs.address import Address
+from launcher.runs.states import Seen
 from launcher.runs.store import Run
 from launcher.ssh.probe_client import probe
 from launcher.ui import hints, summary, tables, units
@@ -164,7 +166,7 @@ def _start(plan: Plan, facts: Facts, spec: JobSpec, address: Address | None) -> 
     code = code_files([spec])
     if address is None:
         return submission.submit([plan], facts, code)[0]
-    from launcher.ssh import submit_client
+    from launcher.executors.ssh import submit_client
 
     return submit_client.submit([plan], facts, code, address, [spec.launch.secrets])[0]
 
@@ -205,7 +207,7 @@ def _words(log: Sequence[str]) -> list[str]:
     return said[:table] if table else said
 
 
-def _awaited(run: Run) -> tuple[backends.Seen, float]:
+def _awaited(run: Run) -> tuple[Seen, float]:
     """The run once it has ended, or has waited or run for too long, and after how many seconds."""
     began = time.monotonic()
     while True:
@@ -236,12 +238,8 @@ def _proof(result: dict[str, Any]) -> Finding:
 
 
 def _remove(run: Run) -> None:
-    from launcher.commands import rm
-
     if store.is_elsewhere(run.root):
         from launcher.ssh import actions
 
         actions.remove([run], False)
-        rm.delete(run)
-    else:
-        rm.remove_here([run], False)
+    remove([run], False)

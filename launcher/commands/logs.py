@@ -14,9 +14,9 @@ from collections.abc import Callable
 from launcher import admit
 from launcher.commands.arguments import Parser, found, newest, positive, split
 from launcher.errors import LauncherError, UsageError
-from launcher.executors import backends, log_pieces
-from launcher.executors.log_pieces import Piece
-from launcher.runs import store
+from launcher.executors import backends
+from launcher.runs import log_pieces, store
+from launcher.runs.log_pieces import Piece, Place
 from launcher.runs.store import Run
 
 INTERVAL = 0.3
@@ -96,7 +96,7 @@ def _waiting(run: Run, piece: Piece) -> str:
 
 def _source(run: Run) -> Callable[..., Piece]:
     if not store.is_elsewhere(run.root):
-        return functools.partial(log_pieces.piece, run)
+        return functools.partial(_piece_here, run)
     from launcher.runs import remote_record
     from launcher.ssh import logs
 
@@ -104,3 +104,8 @@ def _source(run: Run) -> Callable[..., Piece]:
     if pointer is None:
         raise LauncherError(f"{run.id}: what is known here of where it runs can't be read ({run.folder})")
     return functools.partial(logs.from_host, run, pointer)
+
+
+def _piece_here(run: Run, place: Place | None, *, attempt: int | None, lines: int | None, following: bool) -> Piece:
+    state = backends.look([run])[0].state if following else None
+    return log_pieces.piece(run, place, state, attempt=attempt, lines=lines)

@@ -15,9 +15,8 @@ from launcher import admit
 from launcher.commands.arguments import Parser, found, split
 from launcher.errors import UsageError
 from launcher.executors import backends
-from launcher.executors.backends import Seen
 from launcher.runs import follow, run_ids, store
-from launcher.runs.states import State
+from launcher.runs.states import Seen, State
 from launcher.runs.store import Files, Run
 from launcher.ui import summary, tables, units
 from launcher.ui.progress import Progress, advance, rows_of

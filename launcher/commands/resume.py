@@ -2,30 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
-import fcntl
-import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Sequence
 
-from launcher.code import code_store
 from launcher.commands.run import leave, stay
 from launcher.config import job_environment
-from launcher.config.schema import REACH, SlurmCluster, annotation_of
-from launcher.errors import Unavailable, UsageError
-from launcher.executors import backends, execute, stopping, submission
-from launcher.executors.backends import Seen
-from launcher.plan import record
-from launcher.plan.model import Plan
-from launcher.plan.slurm_check import check_numbers
-from launcher.probe import gpu_locks
-from launcher.runs import ownership, store
-from launcher.runs.store import Run
-from recipes import records
-from recipes.typed import SettingsError, build, from_text, nearest, show
+from launcher.errors import UsageError
+from launcher.executors.resume import resume_here
+from launcher.runs import store
+from recipes.typed import SettingsError, from_text
 
 HELP = """\
 Go on with a run that stopped, failed, was cancelled or was lost, from its newest checkpoint, in the same folder.
@@ -37,8 +22,6 @@ epochs, steps, checkpoint.every, checkpoint.keep, require_proof, and the cluster
 epochs=20 goes on with a run that was done. detach=true returns at once. Secrets that a run kept for itself, as over
 SSH, ended with it: say secrets.NAME=FILE, or secrets.NAME for its value in this shell, again.
 """
-
-CHANGEABLE = ("epochs", "steps", "checkpoint.every", "checkpoint.keep", "require_proof")
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -66,171 +49,6 @@ def main(arguments: Sequence[str]) -> int:
         stays = wait or (queue == "direct" and not detach)
     print(f"resuming {', '.join(each.name for each in folders)}", file=sys.stderr)
     return stay(folders) if stays else leave(folders)
-
-
-def resume_here(
-    wanted: Sequence[Run], assignments: dict[str, str], secrets: Mapping[str, bytes], *, is_sweep: bool
-) -> tuple[list[Path], str]:
-    """Start those runs of this machine again that can be, `secrets` being what they need anew. Returns their folders,
-    and their queue.
-
-    Raises `LauncherError`, and then none was started.
-    """
-    ownership.refuse_anothers("resume", wanted)
-    with contextlib.ExitStack() as held:
-        for run in wanted:
-            held.enter_context(_alone(run.folder))
-        return _submit(wanted, assignments, secrets, is_sweep)
-
-
-def _submit(
-    wanted: Sequence[Run], assignments: dict[str, str], secrets: Mapping[str, bytes], is_sweep: bool
-) -> tuple[list[Path], str]:
-    seen = backends.look(wanted, fresh=True)
-    for each in seen:
-        _check_further(each, assignments)
-    plan_of = {each.run: changes(_plan_of(each), assignments) for each in seen}
-    chosen = _choose(seen, goes_on=bool({"epochs", "steps"} & assignments.keys()), is_sweep=is_sweep)
-    changed = [plan_of[each.run] for each in chosen]
-    for plan in changed:
-        _check_place(plan)
-        _check_secrets(plan, secrets)
-    folders = [each.run.folder for each in chosen]
-    submission.check(changed)
-    for folder, plan in zip(folders, changed, strict=True):
-        own = job_environment.own_secrets(plan.secrets, plan.run_dir)
-        job_environment.lay_secrets({path: secrets[name] for name, path in own.items() if name in secrets})
-        lay_down_again(folder, plan)
-    submission.start(folders, changed[0].queue)
-    return folders, changed[0].queue
-
-
-def _check_place(plan: Plan) -> None:
-    """Refuse to start what could only fail: its code or its Python is gone, or its GPUs are taken. Raises
-    `LauncherError`."""
-    if not code_store.is_there(Path(plan.code_dir).parent, plan.code):
-        raise UsageError(f"the code that {plan.run_id} began with is gone ({plan.code_dir}); start it anew")
-    if plan.queue == "direct" and plan.container is None and not Path(plan.python).exists():
-        raise UsageError(f"the Python that {plan.run_id} ran with is gone ({plan.python}); start it anew")
-    if plan.gpu_pool and not plan.wait_gpus:
-        pool = [each for each in gpu_locks.look() if each.uuid in plan.gpu_pool]
-        why = gpu_locks.refusal(plan.gpus, pool, plan.host)
-        if why:
-            raise Unavailable(why)
-    if plan.cluster["kind"] == "slurm":
-        try:
-            check_numbers(build(SlurmCluster, plan.cluster))
-        except SettingsError as error:
-            raise UsageError(f"{error} (command line)") from None
-
-
-def _check_secrets(plan: Plan, secrets: Mapping[str, bytes]) -> None:
-    """Refuse a start without the secrets that ended with the run, and secrets that are not its own. Raises
-    `UsageError`."""
-    own = job_environment.own_secrets(plan.secrets, plan.run_dir)
-    for name in secrets:
-        if name not in own:
-            kept = f"; it keeps {', '.join(own)}" if own else ""
-            raise UsageError(f"secrets.{name}: {plan.run_id} keeps no secret of that name{kept} (command line)")
-    for name, path in own.items():
-        if name not in secrets and not path.exists():
-            raise UsageError(
-                f"secrets.{name} of {plan.run_id} ended with it; say secrets.{name}=FILE again, or secrets.{name} for "
-                "its value in this shell"
-            )
-
-
-@contextlib.contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """Two launchers that resume a run at once would both find it ended, and start it twice. Raises `UsageError`."""
-    with open(os.open(folder / ".resume", os.O_WRONLY | os.O_CREAT, 0o600), "wb") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise UsageError(f"{folder.name} is being resumed by another launcher this moment") from None
-        yield
-
-
-def changes(plan: Plan, assignments: dict[str, str]) -> Plan:
-    """The plan with the named keys changed, in its settings and in the trainer's words. Raises `UsageError`."""
-    settings: dict[str, Any] = {**plan.settings, "checkpoint": {**plan.settings["checkpoint"]}}
-    cluster, words = dict(plan.cluster), list(plan.words)
-    for key, text in assignments.items():
-        if plan.arms and not key.startswith("cluster."):
-            raise UsageError(f"{key}={text}: the arms of a comparison stay as they are; only cluster.* may change")
-        own = CHANGEABLE if plan.script is None else ("require_proof",)  # a script decides the rest by itself
-        allowed = [*own, *(f"cluster.{each}" for each in cluster if each not in ("kind", *REACH))]
-        if key not in allowed:
-            why = f"{key} can't change when a run is resumed{nearest(key, allowed)}"
-            raise UsageError(f"{why}; these can: {', '.join(allowed)}")
-        try:
-            value = from_text(text, annotation_of(key), key)
-        except SettingsError as error:
-            raise UsageError(f"{error} (command line)") from None
-        if key.startswith("cluster."):
-            cluster[key.removeprefix("cluster.")] = list(value) if isinstance(value, tuple) else value
-            continue
-        if isinstance(value, int) and not isinstance(value, bool) and value < (0 if key == "checkpoint.every" else 1):
-            raise UsageError(f"{key}={text} is too small (command line)")
-        if key in ("epochs", "steps"):  # one of them says how long it takes
-            other = "steps" if key == "epochs" else "epochs"
-            settings[other] = None
-            words = [each for each in words if not each.startswith((f"{other}=", f"{key}="))]
-        words = [each for each in words if not each.startswith(f"{key}=")]
-        words.append(f"{key}={show(value)}")
-        if key.startswith("checkpoint."):
-            settings["checkpoint"][key.removeprefix("checkpoint.")] = value
-        else:
-            settings[key] = value
-    return dataclasses.replace(plan, settings=settings, cluster=cluster, words=tuple(words))
-
-
-def lay_down_again(folder: Path, plan: Plan) -> None:
-    """Make a finished run's folder ready for another submission, keeping the plan of the attempt before."""
-    before = max(store.attempts(folder), default=0)
-    if before:
-        store.write_text(
-            folder / "attempts" / str(before) / "plan.json", (folder / "plan.json").read_text(), records.record
-        )
-    execute.write(plan, folder)
-    stopping.clear_requests(folder)
-    store.mark_unfinished(folder.parent, folder.name)
-
-
-def _choose(seen: Sequence[Seen], *, goes_on: bool, is_sweep: bool) -> list[Seen]:
-    """Those that can be resumed. Raises `UsageError` where there is none, or where one still runs."""
-    for each in seen:
-        if not each.state.finished:
-            raise UsageError(f"{each.run.id} is {each.state.name}; only a run that has ended can be resumed")
-    chosen = [each for each in seen if goes_on or each.state.name != "done"]
-    if not chosen:
-        what = "every run of this sweep is done" if is_sweep else f"{seen[0].run.id} is done"
-        if all(_plan_of(each).arms for each in seen):
-            raise UsageError(f"{what}; a comparison has no more rounds than it began with, so start another one")
-        if all(_plan_of(each).script for each in seen):
-            raise UsageError(f"{what}; a script decides by itself how long it runs, so start it anew")
-        raise UsageError(f"{what}; say epochs=N or steps=N to go on with it")
-    return chosen
-
-
-def _check_further(each: Seen, assignments: dict[str, str]) -> None:
-    """A run that was done stays so: one that has nothing left to do isn't started again. Raises `UsageError`."""
-    if each.state.name != "done":
-        return
-    settings = _plan_of(each).settings
-    for key in ("epochs", "steps"):
-        text, done = assignments.get(key, ""), settings[key]
-        if text.isdigit() and done is not None and int(text) <= done:
-            raise UsageError(f"{key}={text}: {each.run.id} has done {done} {key} already; say more (command line)")
-
-
-def _plan_of(each: Seen) -> Plan:
-    if each.files.copied:
-        raise UsageError(f"{each.run.id} can't be resumed from {each.run.folder}: {backends.COPIED}")
-    values = store.read_if_whole(each.run.folder / "plan.json", own_in=each.run.root)
-    if not values:
-        raise UsageError(f"{each.run.id} has no plan.json, so nobody can say what it ran")
-    return record.from_json(values)
 
 
 def _boolean(key: str, text: str) -> bool:

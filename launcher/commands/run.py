@@ -71,7 +71,7 @@ def hand_over(plans: Sequence[Plan], facts: Facts, specs: Sequence[JobSpec]) -> 
     if address is None:
         folders = submit(plans, facts, code_files(specs))
     else:
-        from launcher.ssh import submit_client
+        from launcher.executors.ssh import submit_client
 
         # The arms of a comparison, which are one plan, have the same.
         secrets = [spec.launch.secrets for spec in specs][: len(plans)]

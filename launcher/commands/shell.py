@@ -180,7 +180,7 @@ def _of_job(words: Words) -> Place:
         store.make_root(Path(plan.run_root), shared=plan.shared is not None)
         code_store.store(Path(plan.code_dir).parent, plan.code, code_files(specs))
     else:
-        from launcher.ssh import submit_client
+        from launcher.executors.ssh import submit_client
 
         submit_client.send_code(plan, code_files(specs), address)
     return Place(plan, address)

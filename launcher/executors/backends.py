@@ -7,13 +7,13 @@ import importlib
 import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import NamedTuple, Protocol, cast
+from typing import Protocol, cast
 
 from launcher.runs import ownership, store
-from launcher.runs.states import Liveness, State, judge, judge_anothers, needs_liveness
+from launcher.runs.states import Liveness, Seen, judge, judge_anothers, needs_liveness
 from launcher.runs.store import Files, Run
 
-MODULES = {"direct": "launcher.executors.direct", "slurm": "launcher.executors.slurm.backend"}
+MODULES = {"direct": "launcher.executors.local.backend", "slurm": "launcher.executors.slurm.backend"}
 """The word in submission.json -> the module that answers for it."""
 
 
@@ -32,16 +32,6 @@ class Queue(Protocol):
 
     def end(self, asked: Mapping[str, Files], grace: float) -> dict[str, str]:
         """End all processes of the runs, the hard way after `grace` seconds; a sentence for each that couldn't be."""
-
-
-class Seen(NamedTuple):
-    """A run as it was found."""
-
-    run: Run
-    files: Files
-    state: State
-    asked: float | None = None
-    """When a scheduler was asked about it, in seconds since 1970; None where its files or processes told its state."""
 
 
 def look(wanted: Iterable[Run], *, follow: bool = False, fresh: bool = False) -> list[Seen]:

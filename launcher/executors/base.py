@@ -15,9 +15,10 @@ from submitit.core import core
 from submitit.core.utils import DelayedSubmission, FailedJobError, JobPaths
 
 from launcher.errors import LauncherError
-from launcher.executors import backends, starting, stopping
+from launcher.executors import backends, stopping
 from launcher.executors import execute as executing
 from launcher.executors.execute import execute
+from launcher.executors.local import start as local_start
 from launcher.plan.model import PLACEHOLDER, Plan
 from launcher.runs import store
 from launcher.runs.store import Run
@@ -131,7 +132,7 @@ class DirectExecutor(ScriptExecutor):
     """This machine: a script starts now, in a session of its own that outlives the launcher. Several run in turn."""
 
     def start(self, folders: Sequence[Path]) -> None:
-        starting.start_here(folders)
+        local_start.start_here(folders)
 
     @classmethod
     def affinity(cls) -> int:

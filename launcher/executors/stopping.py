@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from launcher.executors import backends
-from launcher.executors.backends import Seen
 from launcher.runs import ownership, processes, store
+from launcher.runs.states import Seen
 from launcher.runs.store import Run
 from recipes import records
 

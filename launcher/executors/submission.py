@@ -6,7 +6,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from launcher.executors import dependency, execute, interrupts, starting
+from launcher.executors import dependency, execute, interrupts
+from launcher.executors.local import start as local_start
 from launcher.plan.model import Plan
 from launcher.probe.facts import Facts
 from launcher.runs import store
@@ -37,7 +38,7 @@ def start_or_discard(
         start(folders, bound[0].queue, max_array_size, bound)
     except BaseException as error:  # an interrupt too: what was not handed over leaves nothing
         for folder in folders:
-            if isinstance(error, starting.Refused) or not _accepted(folder):
+            if isinstance(error, local_start.Refused) or not _accepted(folder):
                 execute.discard(folder)
         if sweep and not any(folder.exists() for folder in folders):
             store.forget_sweep(folders[0].parent, sweep)
@@ -69,7 +70,7 @@ def start(
 
         submit.start(folders, max_array_size, planned)
     else:
-        starting.start_here(folders)
+        local_start.start_here(folders)
 
 
 def _accepted(folder: Path) -> bool:

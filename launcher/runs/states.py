@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, Literal, NamedTuple, cast, get_args
 
 from launcher import admit
-from launcher.runs.store import Files
+from launcher.runs.store import Files, Run
 
 Name = Literal[
     "queued", "running", "suspended", "stopping", "done", "failed", "stopped", "cancelled", "lost", "unreachable"
@@ -55,6 +55,16 @@ class State(NamedTuple):
     @property
     def finished(self) -> bool:
         return self.name in FINISHED
+
+
+class Seen(NamedTuple):
+    """A run as it was found."""
+
+    run: Run
+    files: Files
+    state: State
+    asked: float | None = None
+    """When a scheduler was asked about it, in seconds since 1970; None where its files or processes told its state."""
 
 
 LONGEST_REASON = 2000

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import importlib
 import re
 import shlex
 import sys
@@ -21,7 +22,7 @@ from launcher.errors import LauncherError, Unavailable, UsageError
 from launcher.runs.address import Address
 from launcher.ssh import bootstrap, openssh_transport, protocol
 from launcher.ssh.archive import archive
-from launcher.ssh.methods import REQUESTS
+from launcher.ssh.methods import REQUESTS, WITHOUT_PYTHON
 from launcher.ssh.stream import Stalled, Stream
 
 SILENCE = 30.0
@@ -137,9 +138,9 @@ class Host:
             except Unavailable as error:
                 raise Unreachable(str(error)) from None
         if self._without_python:
-            from launcher.ssh import bash_host
-
-            return (yield from bash_host.answer(self, self._without_python, request, data, seconds, arguments))
+            module, _, function = WITHOUT_PYTHON.partition(":")
+            answer = getattr(importlib.import_module(module), function)
+            return (yield from answer(self, self._without_python, request, data, seconds, arguments))
         message: dict[str, Any] = {"do": request, "with": arguments}
         if data is not None:
             message["bytes"] = len(data)

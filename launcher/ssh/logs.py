@@ -12,12 +12,11 @@ from typing import Any
 
 from launcher import admit
 from launcher.admit import Refused
-from launcher.executors.log_pieces import NAMES, Piece, Place
 from launcher.runs import states
+from launcher.runs.log_pieces import NAMES, PIECE, Piece, Place
 from launcher.runs.remote_record import Pointer
 from launcher.runs.store import Run
 from launcher.ssh.host import BadAnswer, Unreachable, connect
-from launcher.ssh.methods import PIECE
 
 PATIENCE = 300.0
 """Seconds for which a host that was followed is asked again."""

@@ -26,22 +26,24 @@ class Request(NamedTuple):
 
 
 REQUESTS = {
-    "hello": Request("launcher.ssh.handlers:hello", seconds=30.0),
-    "probe": Request("launcher.ssh.handlers:probe", seconds=180.0, size=2**23),
-    "examine": Request("launcher.ssh.handlers:examine", seconds=180.0),
-    "lacking": Request("launcher.ssh.submit_server:lacking", seconds=180.0, size=2**23),
-    "lay_code": Request("launcher.ssh.submit_server:lay_code", seconds=600.0),
-    "submit": Request("launcher.ssh.submit_server:submit", seconds=600.0),
-    "look": Request("launcher.ssh.handlers:look", seconds=90.0, size=2**25),
-    "log": Request("launcher.ssh.handlers:log"),
-    "request_stop": Request("launcher.ssh.handlers:request_stop"),
-    "cancel": Request("launcher.ssh.handlers:cancel", seconds=180.0),
-    "unended": Request("launcher.ssh.handlers:unended", seconds=90.0),
-    "resume": Request("launcher.ssh.handlers:resume", seconds=600.0),
-    "remove": Request("launcher.ssh.handlers:remove", seconds=600.0),
-    "contents": Request("launcher.ssh.handlers:contents", seconds=180.0, size=2**25),
-    "files": Request("launcher.ssh.handlers:files", seconds=600.0),  # it may hash what is here already, first
+    "hello": Request("launcher.executors.ssh.handlers:hello", seconds=30.0),
+    "probe": Request("launcher.executors.ssh.handlers:probe", seconds=180.0, size=2**23),
+    "examine": Request("launcher.executors.ssh.handlers:examine", seconds=180.0),
+    "lacking": Request("launcher.executors.ssh.submit_server:lacking", seconds=180.0, size=2**23),
+    "lay_code": Request("launcher.executors.ssh.submit_server:lay_code", seconds=600.0),
+    "submit": Request("launcher.executors.ssh.submit_server:submit", seconds=600.0),
+    "look": Request("launcher.executors.ssh.handlers:look", seconds=90.0, size=2**25),
+    "log": Request("launcher.executors.ssh.handlers:log"),
+    "request_stop": Request("launcher.executors.ssh.handlers:request_stop"),
+    "cancel": Request("launcher.executors.ssh.handlers:cancel", seconds=180.0),
+    "unended": Request("launcher.executors.ssh.handlers:unended", seconds=90.0),
+    "resume": Request("launcher.executors.ssh.handlers:resume", seconds=600.0),
+    "remove": Request("launcher.executors.ssh.handlers:remove", seconds=600.0),
+    "contents": Request("launcher.executors.ssh.handlers:contents", seconds=180.0, size=2**25),
+    "files": Request("launcher.executors.ssh.handlers:files", seconds=600.0),  # it may hash what is here already, first
 }
+WITHOUT_PYTHON = "launcher.executors.ssh.bash_host:answer"
+"""`module:name` of what answers the same through bash, for a host without a Python of ours."""
 
 MOST_FILES = 200_000
 """Files of one run that are brought."""
@@ -50,8 +52,6 @@ SMALL = ("plan.json", "submission.json", "status.json", "result.json", "provenan
 METRICS = "metrics.jsonl"
 LONGEST_SMALL = 2**21
 """Bytes of a file that is copied in an answer to `look`; a longer one is brought by `fetch`."""
-PIECE = 2**20
-"""Bytes of metrics or logs, for each file, in one answer."""
 MOST_ATTEMPTS = 1000
 """Attempts of a run that are told of, the newest of them; their numbers may be larger."""
 

@@ -20,14 +20,14 @@ from typing import Any, NamedTuple
 from launcher import admit
 from launcher.admit import Refused
 from launcher.errors import LauncherError
-from launcher.executors.backends import Seen
 from launcher.runs import processes, remote_record, states, store
 from launcher.runs.address import Address
+from launcher.runs.log_pieces import PIECE
 from launcher.runs.remote_record import POINTER, Known, Pointer
-from launcher.runs.states import State
+from launcher.runs.states import Seen, State
 from launcher.runs.store import Run
 from launcher.ssh.host import Host, Unreachable, connect
-from launcher.ssh.methods import LONGEST_SMALL, METRICS, MOST_ATTEMPTS, PIECE, of_run
+from launcher.ssh.methods import LONGEST_SMALL, METRICS, MOST_ATTEMPTS, of_run
 from launcher.ui import units
 
 MAX_HOSTS = 32

@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from launcher import admit
-from launcher.executors import log_pieces
-from launcher.executors.backends import Seen
 from launcher.runs import follow as follow_files
-from launcher.runs import log_tail, states, store
-from launcher.runs.states import State
-from launcher.ssh.methods import LONGEST_SMALL, MOST_ATTEMPTS, PIECE, of_run
+from launcher.runs import log_pieces, log_tail, states, store
+from launcher.runs.log_pieces import PIECE
+from launcher.runs.states import Seen, State
+from launcher.ssh.methods import LONGEST_SMALL, MOST_ATTEMPTS, of_run
 
 ROOM = 2**22
 """Bytes of a run's files in one answer. Escaped as JSON they take up to six times as many."""

@@ -14,9 +14,9 @@ from typing import Any
 
 from launcher.errors import LauncherError, UsageError
 from launcher.executors import dependency, interrupts
+from launcher.executors.local.start import next_attempt, record_submission
 from launcher.executors.slurm import image_job, shared
 from launcher.executors.slurm.jobs import SUBMITS
-from launcher.executors.starting import next_attempt, record_submission
 from launcher.plan import record
 from launcher.plan.model import Plan
 from launcher.probe import slurm_probing

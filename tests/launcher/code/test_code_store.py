@@ -11,8 +11,8 @@ import pytest
 
 from launcher.code import code_store, snapshot
 from launcher.errors import UsageError
-from launcher.ssh import submit_server
-from launcher.ssh.submit_client import packed
+from launcher.executors.ssh import submit_server
+from launcher.executors.ssh.submit_client import packed
 from tests.launcher import users
 from tests.launcher.users import User
 

@@ -8,8 +8,8 @@ import pytest
 
 from launcher.commands import logs
 from launcher.errors import UsageError
-from launcher.executors import backends, log_pieces
-from launcher.runs import store
+from launcher.executors import backends
+from launcher.runs import log_pieces, store
 
 from ..run_folders import NAME, STEPPING, command, finished, make, start, state, until
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from launcher.__main__ import main
-from launcher.commands.resume import _alone, changes
 from launcher.errors import UsageError
 from launcher.executors.backends import look
 from launcher.executors.base import DirectExecutor
+from launcher.executors.resume import _alone, changes
 from launcher.plan.resolve import resolve
 from launcher.runs.store import Run
 from launcher.ui.summary import elapsed

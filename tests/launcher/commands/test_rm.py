@@ -5,6 +5,7 @@ import pytest
 from launcher.code import code_store
 from launcher.commands import rm
 from launcher.errors import LauncherError, UsageError
+from launcher.executors import remove
 from launcher.runs import processes, store
 from launcher.runs.store import Run
 
@@ -45,7 +46,7 @@ def test_nothing_outside_a_run_root_can_be_deleted(root, tmp_path, name):
     finished(tmp_path / "elsewhere")
     finished(root)
     with pytest.raises(LauncherError, match="is no run folder"):
-        rm.delete(Run(str(root), name))
+        remove.delete(Run(str(root), name))
     assert (tmp_path / "elsewhere" / NAME / "status.json").exists() and (root / NAME / "attempts").exists()
 
 

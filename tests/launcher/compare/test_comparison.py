@@ -14,7 +14,6 @@ import pytest
 
 from containers.description import User
 from containers.runtime import Runtime
-from launcher.commands.resume import changes
 from launcher.compare import comparison
 from launcher.config.compose import Composer
 from launcher.config.parse import parse
@@ -22,6 +21,7 @@ from launcher.config.spec import JobSpec, make
 from launcher.config.sweep import by_level, cells
 from launcher.errors import UsageError
 from launcher.executors import execute
+from launcher.executors.resume import changes
 from launcher.plan import record
 from launcher.plan.model import Compare, ContainerPlan, Plan
 from launcher.plan.resolve import resolve

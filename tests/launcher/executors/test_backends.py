@@ -4,8 +4,9 @@ import subprocess
 
 import pytest
 
-from launcher.executors import backends, direct
+from launcher.executors import backends
 from launcher.executors.backends import look
+from launcher.executors.local import backend
 from launcher.runs import processes, store
 from launcher.runs.states import Liveness
 from launcher.runs.store import Run
@@ -84,14 +85,14 @@ def test_a_run_that_ends_between_the_reading_of_its_files_and_the_question_is_do
     folder = make(root, trainer="while [ ! -e $RUN/go ]; do sleep 0.05; done")
     child = start(folder)
     shell_of(folder)
-    ask = direct.liveness
+    ask = backend.liveness
 
     def late(asked, after):
         (folder / "go").touch()
         child.wait(20)
         return ask(asked)
 
-    monkeypatch.setattr(direct, "liveness", late)
+    monkeypatch.setattr(backend, "liveness", late)
     assert state(folder).name == "done"
 
 
@@ -101,7 +102,7 @@ def test_a_cell_that_starts_as_its_driver_dies_is_running(root, monkeypatch):
     ]
     driver = start(*cells)
     shell_of(cells[0])
-    ask = direct.liveness
+    ask = backend.liveness
 
     def late(asked, after):
         if driver.returncode is None:
@@ -111,7 +112,7 @@ def test_a_cell_that_starts_as_its_driver_dies_is_running(root, monkeypatch):
             driver.wait(20)
         return ask(asked)
 
-    monkeypatch.setattr(direct, "liveness", late)
+    monkeypatch.setattr(backend, "liveness", late)
     assert state(cells[1]).name == "running"
 
 

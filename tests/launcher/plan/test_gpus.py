@@ -20,7 +20,8 @@ import pytest
 from launcher.__main__ import main
 from launcher.commands.plan import summary
 from launcher.errors import Unavailable, UsageError
-from launcher.executors import execute, starting, stopping, submission
+from launcher.executors import execute, stopping, submission
+from launcher.executors.local import start as local_start
 from launcher.plan.model import Plan
 from launcher.plan.resolve import resolve
 from launcher.probe import gpu_locks, gpu_probing
@@ -154,7 +155,7 @@ def test_a_race_for_the_same_gpu_is_lost_by_one_and_leaves_nothing_of_it(bench: 
     free = bench.facts()
     first, late = bench.plan("visible_gpus=[0]"), bench.plan("visible_gpus=[0]", facts=free)
     (winner,) = bench.start(first)
-    with pytest.raises(starting.Refused, match=rf"free: 0; GPU 0: held by .* \(run {winner.name}\)") as refused:
+    with pytest.raises(local_start.Refused, match=rf"free: 0; GPU 0: held by .* \(run {winner.name}\)") as refused:
         bench.start(late)
     assert refused.value.exit_code == 3
     assert bench.folders() == [winner]
@@ -258,7 +259,7 @@ def test_a_driver_that_knows_no_displays_is_asked_without_them(bench: Bench, car
 def test_a_stranger_who_came_after_the_plan_is_seen_at_the_start(bench: Bench, cards: FakeGpus) -> None:
     plan = bench.plan("gpus=3")
     cards.put(2, 1, "init")
-    with pytest.raises(starting.Refused, match=r"GPUs asked for: 3, free: 2; GPU 2: process 1 \(init\) of root"):
+    with pytest.raises(local_start.Refused, match=r"GPUs asked for: 3, free: 2; GPU 2: process 1 \(init\) of root"):
         bench.start(plan)
     assert bench.folders() == []
 
@@ -308,7 +309,7 @@ def test_a_sweep_runs_a_cell_on_each_free_set_of_gpus(bench: Bench) -> None:
 def test_a_sweep_whose_first_cell_finds_no_gpu_is_refused_whole(bench: Bench) -> None:
     plans = [bench.plan("gpus=2") for _ in range(3)]
     other = bench.run("gpus=2")
-    with pytest.raises(starting.Refused, match="asked for: 2, free: 1"):
+    with pytest.raises(local_start.Refused, match="asked for: 2, free: 1"):
         bench.start(*plans)
     assert bench.folders() == [other]
     assert store.sweep_names(str(bench.root)) == []

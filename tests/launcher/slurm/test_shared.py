@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from launcher.commands import ls
-from launcher.executors import backends, starting
+from launcher.executors import backends
+from launcher.executors.local import start
 from launcher.executors.slurm import shared
 from launcher.runs import processes, store
 from launcher.runs.states import State
@@ -62,7 +63,7 @@ def submitted(root: Path, job: int, name: str = run_folders.NAME, status: Mappin
     """The folder of a run that sbatch accepted as that job."""
     folder = run_folders.make(root, name)
     (folder / "sbatch.1.out").write_text(f"{job}\n")
-    starting.record_submission(
+    start.record_submission(
         folder, queue="slurm", first_attempt=1, script=f"{folder}/run.sh", answer=str(folder / "sbatch.1.out")
     )
     if status is not None:

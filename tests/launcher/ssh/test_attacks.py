@@ -24,12 +24,13 @@ from launcher.__main__ import main
 from launcher.commands import shell
 from launcher.config.schema import SshCluster
 from launcher.errors import Unavailable, UsageError
+from launcher.executors.ssh import submit_client
 from launcher.runs import address as addresses
 from launcher.runs import processes, remote_record, store
 from launcher.runs.address import Address
 from launcher.runs.remote_record import Pointer
 from launcher.runs.store import Run
-from launcher.ssh import bootstrap, host, remote_status, submit_client
+from launcher.ssh import bootstrap, host, remote_status
 from launcher.ssh.methods import REQUESTS
 from recipes.typed import build
 from tests.launcher import run_folders
@@ -676,7 +677,7 @@ def test_a_run_whose_folder_may_not_be_read_hides_no_other_here_or_over_there(tm
         assert said.returncode == 0, said.stderr
         assert OTHER in said.stdout and "done" in said.stdout and RUN in said.stdout
         assert said.stderr == f"{closed} may not be read, so its runs are not listed\n"
-        program = "import json, sys; from launcher.ssh import handlers as answers; "
+        program = "import json, sys; from launcher.executors.ssh import handlers as answers; "
         program += "print(json.dumps(list(answers.look(json.loads(sys.argv[1]), False))))"
         asked = [{"root": str(root), "id": each, "stamps": {}, "arms": []} for each in (RUN, OTHER)]
         there = subprocess.run(

@@ -82,7 +82,7 @@ def test_a_submission_that_is_cut_anywhere_starts_its_run_once_or_says_that_it_d
 
 def test_a_submission_whose_answer_is_lost_for_good_is_known_by_its_pointer_and_started_once(far, proxy, monkeypatch):
     """The far side has all it needs, and nobody hears it say so."""
-    monkeypatch.setattr("launcher.ssh.submit_client.TRIES", 1)
+    monkeypatch.setattr("launcher.executors.ssh.submit_client.TRIES", 1)
     ask = Host.ask
 
     def deaf(self, request, /, *values, **named):
@@ -122,7 +122,7 @@ def test_the_same_submission_asked_for_twice_is_carried_out_once(far, monkeypatc
 
 
 def test_a_run_that_never_arrived_is_lost_only_once_that_is_certain(far, proxy, monkeypatch):
-    monkeypatch.setattr("launcher.ssh.submit_client.TRIES", 1)
+    monkeypatch.setattr("launcher.executors.ssh.submit_client.TRIES", 1)
     ask = Host.ask
 
     def cut(self, request, /, *values, **named):

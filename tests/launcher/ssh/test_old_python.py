@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from launcher.errors import Unavailable
+from launcher.executors.ssh import bash_host
 from launcher.runs import processes, run_ids, store
-from launcher.ssh import bash_host, bash_programs, host
+from launcher.ssh import bash_programs, host
 from launcher.ssh.host import BadAnswer, Host, hello
 from tests.launcher.ssh.far import until
 from tests.launcher.ssh.own_sshd import OwnSshd

@@ -14,8 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from launcher.executors.ssh import submit_client
 from launcher.runs import processes, remote_record, store
-from launcher.ssh import host, submit_client
+from launcher.ssh import host
 from launcher.ssh.host import Host
 from tests.launcher.ssh.far import asked, away, until
 
@@ -111,7 +112,7 @@ def test_submitting_takes_three_questions_for_one_run_and_for_a_hundred(far, mon
 def test_a_second_submission_of_an_unchanged_tree_sends_no_file_and_of_a_changed_one_only_what_changed(
     far, monkeypatch
 ):
-    from launcher.ssh import submit_client
+    from launcher.executors.ssh import submit_client
 
     sent = []
     packed = submit_client.packed

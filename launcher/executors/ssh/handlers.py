@@ -14,7 +14,10 @@ from typing import Any
 from launcher import admit
 from launcher.admit import Refused
 from launcher.errors import UsageError
-from launcher.executors import backends, log_pieces, stopping
+from launcher.executors import backends, stopping
+from launcher.executors.remove import remove as remove_runs
+from launcher.executors.resume import resume_here
+from launcher.runs import log_pieces
 from launcher.runs.remote_record import OURS
 from launcher.runs.store import Run
 from launcher.ssh import run_answer
@@ -67,9 +70,8 @@ def log(
     run = Run(root, id)
     if not run.folder.is_dir():
         raise UsageError(f"there is no run {id} in {root} on {platform.node()}")
-    found = log_pieces.piece(
-        run, log_pieces.Place(**place) if place else None, attempt=attempt, lines=lines, following=following
-    )
+    state = backends.look([run])[0].state if following else None
+    found = log_pieces.piece(run, log_pieces.Place(**place) if place else None, state, attempt=attempt, lines=lines)
     yield from run_answer.log_piece(found)
 
 
@@ -97,8 +99,6 @@ def resume(
     runs: Sequence[Mapping[str, str]], sweep: str | None, assignments: Mapping[str, str], secrets: Mapping[str, str]
 ) -> list[str]:
     """Start runs again that have ended; the names of those that were."""
-    from launcher.commands.resume import resume_here
-
     contents = {name: base64.b64decode(text) for name, text in secrets.items()}
     folders, _ = resume_here(_runs(runs), dict(assignments), contents, is_sweep=sweep is not None)
     return [each.name for each in folders]
@@ -106,9 +106,7 @@ def resume(
 
 def remove(runs: Sequence[Mapping[str, str]], force: bool) -> None:
     """Delete the folders of runs, and the records of sweeps that have none left. One that is gone is no error."""
-    from launcher.commands.rm import remove_here
-
-    remove_here([each for each in _runs(runs) if each.folder.is_dir()], force)
+    remove_runs([each for each in _runs(runs) if each.folder.is_dir()], force)
 
 
 def contents(root: str, id: str) -> list[list[Any]]:

@@ -29,23 +29,23 @@ from launcher.code import code_store
 from launcher.code.snapshot import Code
 from launcher.config import job_environment
 from launcher.errors import LauncherError, UsageError
-from launcher.executors import direct, execute, log_pieces
-from launcher.executors.backends import Seen
-from launcher.executors.log_pieces import Place
+from launcher.executors import execute
+from launcher.executors.local import backend
+from launcher.executors.ssh.submit_client import unpacked
 from launcher.plan import record
 from launcher.plan.model import Plan
 from launcher.probe import gpu_probing, pythons
 from launcher.probe.facts import Facts
-from launcher.runs import run_ids, store
+from launcher.runs import log_pieces, run_ids, store
+from launcher.runs.log_pieces import PIECE, Place
 from launcher.runs.remote_record import OURS
-from launcher.runs.states import LARGEST_ATTEMPT, Liveness, judge, needs_liveness
+from launcher.runs.states import LARGEST_ATTEMPT, Liveness, Seen, judge, needs_liveness
 from launcher.runs.store import Files, Run
 from launcher.ssh import bash_programs as programs
 from launcher.ssh import run_answer
 from launcher.ssh.host import SILENCE, BadAnswer, Host, Lost, Unreachable
-from launcher.ssh.methods import LONGEST_SMALL, MOST_ATTEMPTS, MOST_FILES, PIECE, SMALL
+from launcher.ssh.methods import LONGEST_SMALL, MOST_ATTEMPTS, MOST_FILES, SMALL
 from launcher.ssh.stream import Stalled
-from launcher.ssh.submit_client import unpacked
 from recipes.typed import plain
 
 LONGEST_ANSWER = 2**26
@@ -227,7 +227,7 @@ class _Bash:
                     out.seek(offset)
                     out.write(content)
             admit.group(begins, "a log", "stdout", "stderr")
-            found = log_pieces.piece_of(
+            found = log_pieces.piece(
                 seen.run, Place(number, **begins), seen.state if following else None, attempt=attempt
             )
         yield from run_answer.log_piece(found)
@@ -365,7 +365,7 @@ def _mirrored(top: Path, id: str, here: Here, lines: Iterator[Line]) -> Seen:
 
 
 def _liveness(files: Files, here: Here, alive: set[tuple[int, int]]) -> Liveness:
-    process = direct.answering(files)
+    process = backend.answering(files)
     if process is None:
         return Liveness("unknown", "its files name no process")
     if process.host != here[1]:

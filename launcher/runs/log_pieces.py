@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from launcher.executors import backends
 from launcher.runs import follow, store
 from launcher.runs.states import State
 from launcher.runs.store import Run
-from launcher.ssh.methods import PIECE
 
 NAMES = ("stdout.log", "stderr.log")
+PIECE = 2**20
+"""Bytes of each of the two at once."""
 
 
 class Place(NamedTuple):
@@ -38,23 +38,18 @@ class Piece(NamedTuple):
     """Of a run that is followed."""
 
 
-def piece(run: Run, place: Place | None, *, attempt: int | None, lines: int | None, following: bool) -> Piece:
+def piece(
+    run: Run, place: Place | None, state: State | None, *, attempt: int | None, lines: int | None = None
+) -> Piece:
     """The next piece from a place on; without one from the beginning, or the last so many lines.
 
-    `attempt` keeps to that one; else the attempts after it follow. Whole lines, as long as more may come.
+    `state` is that of a run that is followed, read before this: what is finished prints no more. `attempt` keeps to
+    that one; else the attempts after it follow. Whole lines, as long as more may come.
     """
-    # The state first, the logs after it: what is finished prints no more.
-    state = backends.look([run])[0].state if following else None
     numbers = store.attempts(run.folder)
     if place is None:
         number = attempt or max(numbers, default=1)
         place = Place(number, *(_begin(run, number, name, lines) for name in NAMES))
-    return piece_of(run, place, state, attempt=attempt)
-
-
-def piece_of(run: Run, place: Place, state: State | None, *, attempt: int | None) -> Piece:
-    """The same from a place on, of a run in that state; None where it is not followed."""
-    numbers = store.attempts(run.folder)
     newer = [each for each in numbers if each > place.attempt]
     over = state is None or state.finished or bool(newer)
     texts = tuple(

@@ -1,0 +1,119 @@
+"""Deleting the folders of runs of this machine that have ended, and what only they needed."""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import shutil
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from launcher.code import code_store
+from launcher.errors import LauncherError, UsageError
+from launcher.executors import backends, stopping
+from launcher.runs import ownership, run_ids, store
+from launcher.runs.store import Run
+
+
+def remove(
+    chosen: Sequence[Run],
+    force: bool,
+    *,
+    roots: Sequence[str] | None = None,
+    sweeps: Sequence[str | None] = (),
+    say: Callable[[Run], None] = lambda _: None,
+) -> None:
+    """Delete the folders of runs, and in `roots` the records of sweeps that have none left: those of the runs and those
+    named. Of a run on another host that is what is known of it here.
+
+    Raises `LauncherError` where a run of this machine has not ended, unless `force` ends it; then nothing is deleted.
+    """
+    ownership.refuse_anothers("rm", chosen)
+    here = [run for run in chosen if not store.is_elsewhere(run.root)]
+    _end(here, force)
+    code = _code_of(here)
+    for run in chosen:
+        delete(run)
+        say(run)
+    _prune(code)
+    _forget_sweeps(chosen, sorted({run.root for run in chosen}) if roots is None else roots, sweeps)
+
+
+def _end(chosen: Sequence[Run], force: bool) -> None:
+    """Make sure that nothing writes into the folders any more. Raises before anything is deleted."""
+    alive = stopping.unended(backends.look(chosen, fresh=True))
+    if not alive:
+        return
+    if not force:
+        states = ", ".join(f"{each.run.id} ({each.state.name})" for each in alive)
+        raise UsageError(f"rm: not ended yet: {states}; `cancel` them first, or rm --force")
+    ended = stopping.cancel(
+        [each.run for each in alive], now=True, say=lambda text: print(text, file=sys.stderr, flush=True)
+    )
+    for (run, _, state, _), why_not in ended:
+        if why_not or not state.finished:
+            reason = why_not or state.reason or state.name
+            raise LauncherError(f"rm: {run.id} is kept: {reason}; if that can't be true any more, delete {run.folder}")
+
+
+def delete(run: Run) -> None:
+    """Delete one run's folder, and its marker after it. Raises `LauncherError` for anything that isn't one."""
+    folder, root = run.folder, Path(run.root)
+    # The name has the form of a run id, so this is an entry of the root itself; a link is not followed.
+    if not run_ids.is_id(run.id) or folder.parent != root or folder.is_symlink() or not folder.is_dir():
+        raise LauncherError(f"rm: {folder} is no run folder")
+    try:
+        shutil.rmtree(folder)
+    except OSError as error:
+        raise LauncherError(f"rm: {folder} could not be deleted: {error}") from None
+    store.clear_unfinished(root, run.id)
+
+
+def _code_of(chosen: Sequence[Run]) -> dict[str, set[str]]:
+    """Digests of the code snapshots that the runs name, by run root."""
+    found: dict[str, set[str]] = {}
+    for run in chosen:
+        digest = store.read_known(run.folder / "plan.json").get("code")
+        if isinstance(digest, str) and re.fullmatch(r"[0-9a-f]{64}", digest):
+            found.setdefault(run.root, set()).add(digest)
+    return found
+
+
+def _prune(code: Mapping[str, set[str]]) -> None:
+    """Delete those of the caller's snapshots that no run's plan names any more, and that no terminal is open in."""
+    for root, digests in code.items():
+        for place in code_store.folders(root):
+            code_store.prune(place, digests, functools.partial(_is_needed, root, place))
+
+
+def _is_needed(root: str, place: Path, digest: str) -> bool:
+    if _is_named(root, digest):
+        return True
+    if code_store.is_open(place / digest):
+        print(f"rm: the code in {place}/{digest[:8]}... is kept: a `shell` is open in it", file=sys.stderr)
+        return True
+    return False
+
+
+def _is_named(root: str, digest: str) -> bool:
+    for name in store.run_names(root):
+        if not ownership.is_mine(f"{root}/{name}", root):  # others run their own
+            continue
+        try:
+            if digest.encode() in Path(root, name, "plan.json").read_bytes():
+                return True
+        except FileNotFoundError:  # deleted, or made this moment
+            continue
+    return False
+
+
+def _forget_sweeps(deleted: Sequence[Run], roots: Sequence[str], sweeps: Sequence[str | None]) -> None:
+    """Delete the records of sweeps that have no run left: those named, and those of the deleted runs."""
+    named = {*sweeps, *(run_ids.sweep_of(run.id) for run in deleted)}
+    for root in roots:
+        for sweep in named - {None}:
+            record = f"{root}/{store.SWEEPS}/{sweep}.json"
+            if ownership.is_mine(record, root) and not store.sweep_runs(root, str(sweep)):
+                os.unlink(record)
