@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from launcher.errors import UsageError
-from launcher.runs import run_ids, store
-from launcher.runs.store import Found, Run
+from launcher.runs import run_ids, run_roots, selection
+from launcher.runs.selection import Selection
+from launcher.runs.store import Run
 
 
 class Parser(argparse.ArgumentParser):
@@ -55,12 +56,12 @@ def split(words: Sequence[str]) -> tuple[list[str], list[str]]:
         if key != "run_root":
             raise UsageError(f"unknown key {key} in {word} (known here: run_root)")
         run_root = value
-    return names, store.roots(run_root)
+    return names, run_roots.named(run_root)
 
 
 def newest(roots: Sequence[str]) -> Run:
     """The newest run, said on stderr so that nobody is surprised. Raises `UsageError` where there is none."""
-    found = store.newest(roots, 1)
+    found = selection.newest(roots, 1)
     if not found:
         raise UsageError(f"there are no runs{_where(roots)}; run_root=PATH looks in another folder")
     print(f"newest run: {found[0].id}", file=sys.stderr)
@@ -69,32 +70,32 @@ def newest(roots: Sequence[str]) -> Run:
 
 def newest_own(roots: Sequence[str]) -> Run:
     """The caller's newest run, said on stderr. Raises `UsageError` where there is none."""
-    run = store.newest_own(roots)
+    run = selection.newest_own(roots)
     if run is None:
         raise UsageError(f"there are no runs of yours{_where(roots)}; run_root=PATH looks in another folder")
     print(f"newest run: {run.id}", file=sys.stderr)
     return run
 
 
-def newest_whole(roots: Sequence[str]) -> Found:
+def newest_whole(roots: Sequence[str]) -> Selection:
     """The newest run, or the whole sweep that it is of, said on stderr. Raises `UsageError` where there is none."""
-    last = store.newest(roots, 1)
+    last = selection.newest(roots, 1)
     sweep = run_ids.sweep_of(last[0].id) if last else None
     if sweep is None:
-        return Found(None, (newest(roots),))
+        return Selection(None, (newest(roots),))
     print(f"newest sweep: {sweep}", file=sys.stderr)
-    return Found(sweep, tuple(store.sweep_runs(last[0].root, sweep)))
+    return Selection(sweep, tuple(selection.sweep_runs(last[0].root, sweep)))
 
 
 def _where(roots: Sequence[str]) -> str:
     return f" in {', '.join(roots)}" if roots else " yet"
 
 
-def found(names: Sequence[str], roots: Sequence[str]) -> list[Found]:
+def found(names: Sequence[str], roots: Sequence[str]) -> list[Selection]:
     """What each name means, all of them before anything is done."""
-    return store.find_all(names, roots)
+    return selection.find_all(names, roots)
 
 
-def all_runs(what: Sequence[Found]) -> list[Run]:
+def all_runs(what: Sequence[Selection]) -> list[Run]:
     """The runs meant, each once."""
     return list(dict.fromkeys(run for each in what for run in each.runs))

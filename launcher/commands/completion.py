@@ -116,8 +116,8 @@ def _of_images(given: Sequence[str]) -> list[str]:
 
 
 def _runs(last: str) -> list[str]:
-    from launcher.runs import run_ids, store
+    from launcher.runs import run_ids, run_roots, selection
 
-    names = {each for root in store.known_roots() for each in (*store.run_names(root), *store.sweep_names(root))}
+    names = {each for root in run_roots.known() for each in (*selection.run_names(root), *selection.sweep_names(root))}
     newest = sorted(names, reverse=True)
     return [each for name in newest for each in (name, run_ids.words_of(name)) if each.startswith(last)][:50]

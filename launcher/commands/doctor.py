@@ -24,7 +24,7 @@ from launcher.plan.resolve import resolve
 from launcher.probe import health
 from launcher.probe.facts import Facts
 from launcher.runs import address as addresses
-from launcher.runs import log_tail, store
+from launcher.runs import log_tail, run_roots
 from launcher.runs.address import Address
 from launcher.runs.states import Seen
 from launcher.runs.store import Run
@@ -238,7 +238,7 @@ def _proof(result: dict[str, Any]) -> Finding:
 
 
 def _remove(run: Run) -> None:
-    if store.is_elsewhere(run.root):
+    if run_roots.is_remote(run.root):
         from launcher.ssh import actions
 
         actions.remove([run], False)

@@ -7,7 +7,7 @@ import sys
 from launcher.commands.arguments import Parser, all_runs, found, newest, split
 from launcher.config.paths import expanded
 from launcher.errors import UsageError
-from launcher.runs import store
+from launcher.runs import run_roots
 from launcher.ui import units
 
 
@@ -21,7 +21,7 @@ def main(arguments: list[str]) -> int:
     options = parser.parse_intermixed_args(arguments)
     to = next((each.partition("=")[2] for each in options.words if each.startswith("to=")), None)
     names, roots = split([each for each in options.words if not each.startswith("to=")])
-    roots = [root for root in roots if store.is_elsewhere(root)]
+    roots = [root for root in roots if run_roots.is_remote(root)]
     if not roots:
         raise UsageError("fetch: no run of yours is on another host; those of this machine are here already")
     chosen = all_runs(found(names, roots)) if names else [newest(roots)]

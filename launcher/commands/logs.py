@@ -15,7 +15,7 @@ from launcher import admit
 from launcher.commands.arguments import Parser, found, newest, positive, split
 from launcher.errors import LauncherError, UsageError
 from launcher.executors import backends
-from launcher.runs import log_pieces, store
+from launcher.runs import log_pieces, run_roots, store
 from launcher.runs.log_pieces import Piece, Place
 from launcher.runs.store import Run
 
@@ -95,7 +95,7 @@ def _waiting(run: Run, piece: Piece) -> str:
 
 
 def _source(run: Run) -> Callable[..., Piece]:
-    if not store.is_elsewhere(run.root):
+    if not run_roots.is_remote(run.root):
         return functools.partial(_piece_here, run)
     from launcher.runs import remote_record
     from launcher.ssh import logs

@@ -15,7 +15,7 @@ from launcher import admit
 from launcher.commands.arguments import Parser, found, split
 from launcher.errors import UsageError
 from launcher.executors import backends
-from launcher.runs import follow, run_ids, store
+from launcher.runs import follow, run_ids, run_roots, selection, store
 from launcher.runs.states import Seen, State
 from launcher.runs.store import Files, Run
 from launcher.ui import summary, tables, units
@@ -58,9 +58,9 @@ def main(arguments: list[str]) -> int:
 def _default(roots: Sequence[str], whole: bool, everything: bool) -> tuple[list[Run], int]:
     """The runs to list, newest first, and how many older ones there are that aren't."""
     if everything:
-        names = [Run(root, each) for root in roots for each in store.run_names(root)]
+        names = [Run(root, each) for root in roots for each in selection.run_names(root)]
         return sorted(names, key=lambda run: run.id, reverse=True), 0
-    chosen = {*store.newest(roots, NEWEST), *store.unfinished(roots)}
+    chosen = {*selection.newest(roots, NEWEST), *selection.unfinished(roots)}
     listed = sorted(chosen, key=lambda run: run.id, reverse=True)
     return (listed, 0) if whole else (listed[:MOST], max(0, len(listed) - MOST))
 
@@ -86,7 +86,7 @@ def _listing(seen: Sequence[Seen], hidden: int, roots: Sequence[str], width: int
             ]
         )
     header = ["RUN", "STATE", "TIME", "STEP", "ACCURACY", "SAMPLES/S", "PROOF", "ASKED"]
-    if any(store.is_elsewhere(each.run.root) for each in seen):
+    if any(run_roots.is_remote(each.run.root) for each in seen):
         header.insert(2, "HOST")
         for row, each in zip(rows, seen, strict=True):
             row.insert(2, _host(each.run))
@@ -116,7 +116,7 @@ def _ago(moment: float, now: float) -> str:
 
 def _host(run: Run) -> str:
     """The host of a run as it was typed; a dash for this machine."""
-    if not store.is_elsewhere(run.root):
+    if not run_roots.is_remote(run.root):
         return "-"
     from launcher.runs import remote_record
 
@@ -139,7 +139,7 @@ def _step(run: Run) -> str:
 
 def _last_step(run: Run) -> int | None:
     """The last step that a run is known to have taken."""
-    if store.is_elsewhere(run.root):
+    if run_roots.is_remote(run.root):
         from launcher.runs import remote_record
 
         known = remote_record.known(run.folder)
@@ -198,7 +198,7 @@ def _details(seen: Seen, width: int = 0) -> list[str]:
     numbers = store.attempts(folder)
     rows.append(("attempts", _attempts(run, numbers)))
     rows.append(("folder", summary.place_of(folder)))
-    if store.is_elsewhere(run.root):
+    if run_roots.is_remote(run.root):
         rows.append(("known here", str(folder)))
     return [*tables.pairs(rows, width), *summary.failure(folder, state)]
 
@@ -267,7 +267,7 @@ def _object(seen: Seen) -> dict[str, Any]:
         "words": plan.get("words") or [],
         "sweep": run_ids.sweep_of(run.id),
         "folder": f"{run.root}/{run.id}",
-        "at": _host(run) if store.is_elsewhere(run.root) else None,
+        "at": _host(run) if run_roots.is_remote(run.root) else None,
         "state": state.name,
         "reason": state.reason,
         "finished": state.finished,

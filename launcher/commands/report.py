@@ -13,7 +13,7 @@ from launcher.errors import UsageError
 from launcher.executors import backends
 from launcher.report import markdown, page, plain, read, sections
 from launcher.report.document import Document
-from launcher.runs import run_ids, store
+from launcher.runs import run_ids, selection, store
 from launcher.ui import tables
 
 NAMED = 4
@@ -48,7 +48,7 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def _document(what: Sequence[store.Found], chosen: Sequence[store.Run]) -> Document:
+def _document(what: Sequence[selection.Selection], chosen: Sequence[store.Run]) -> Document:
     if len(chosen) == 1 and (document := _comparison(chosen[0])) is not None:
         return document
     names = list(dict.fromkeys(each.sweep or each.runs[0].id for each in what))

@@ -9,7 +9,7 @@ from launcher.commands.run import leave, stay
 from launcher.config import job_environment
 from launcher.errors import UsageError
 from launcher.executors.resume import resume_here
-from launcher.runs import store
+from launcher.runs import run_roots, selection
 from recipes.typed import SettingsError, from_text
 
 HELP = """\
@@ -39,8 +39,8 @@ def main(arguments: Sequence[str]) -> int:
     wait = _boolean("wait", assignments.pop("wait", "false"))
     if len(names) != 1:
         raise UsageError("resume takes one run or sweep: python -m launcher resume RUN [key=value ...]")
-    found = store.find(names[0], store.roots(root))
-    if any(store.is_elsewhere(run.root) for run in found.runs):
+    found = selection.find(names[0], run_roots.named(root))
+    if any(run_roots.is_remote(run.root) for run in found.runs):
         from launcher.ssh import actions
 
         folders, stays = actions.resume(found, assignments, secrets), wait

@@ -5,7 +5,7 @@ from __future__ import annotations
 from launcher.commands.arguments import Parser, all_runs, found, split
 from launcher.errors import UsageError
 from launcher.executors.remove import remove
-from launcher.runs import ownership, store
+from launcher.runs import ownership, run_roots
 
 
 def main(arguments: list[str]) -> int:
@@ -22,12 +22,12 @@ def main(arguments: list[str]) -> int:
     what = found(names, roots)
     chosen = all_runs(what)
     ownership.refuse_anothers("rm", chosen)
-    far = [run for run in chosen if store.is_elsewhere(run.root)]
+    far = [run for run in chosen if run_roots.is_remote(run.root)]
     if far and not options.forget:
         from launcher.ssh import actions
 
         actions.remove(far, options.force)
-    near = [run for run in chosen if not store.is_elsewhere(run.root)]
+    near = [run for run in chosen if not run_roots.is_remote(run.root)]
     if near and options.forget:
         raise UsageError(f"rm --forget: {near[0].id} is a run of this machine; leave --forget out")
     done = "forgotten" if options.forget else "deleted"

@@ -24,7 +24,7 @@ from launcher.plan import record
 from launcher.plan.model import Plan
 from launcher.plan.resolve import resolve
 from launcher.runs import address as addresses
-from launcher.runs import ownership, store
+from launcher.runs import ownership, run_roots, selection, store
 from launcher.runs.address import Address
 from launcher.script import interactive
 from recipes.typed import nearest
@@ -197,7 +197,7 @@ def _of_run(names: Sequence[str], words: Sequence[str]) -> Place:
             f"leave {' '.join(extra)} out, or the run"
         )
     root = next((each.partition("=")[2] for each in words if each.startswith("run_root=")), None)
-    found = store.find(names[0], store.roots(root))
+    found = selection.find(names[0], run_roots.named(root))
     if found.sweep is not None:
         raise UsageError(f"{found.sweep} is a sweep; name one of its runs, as {found.runs[0].id}")
     (run,) = found.runs
@@ -228,7 +228,7 @@ def _close() -> None:
 def _address(run: store.Run) -> Address | None:
     from launcher.runs import remote_record
 
-    if not store.is_elsewhere(run.root):
+    if not run_roots.is_remote(run.root):
         return None  # whatever else lies in its folder
     pointer = remote_record.read(run.folder)
     if pointer is None:

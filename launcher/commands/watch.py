@@ -7,8 +7,8 @@ import sys
 from launcher.commands.arguments import Parser, all_runs, found, newest_whole, split
 from launcher.errors import UsageError
 from launcher.executors import backends
-from launcher.runs import run_ids, store
-from launcher.runs.store import Found
+from launcher.runs import run_ids, selection
+from launcher.runs.selection import Selection
 
 
 def main(arguments: list[str]) -> int:
@@ -39,13 +39,13 @@ def _leave(times: int) -> None:
     raise KeyboardInterrupt
 
 
-def _newest_unfinished(roots: list[str]) -> Found:
+def _newest_unfinished(roots: list[str]) -> Selection:
     """The newest run that goes on, with the whole sweep that it is of."""
-    for run in reversed(store.unfinished(roots)):
+    for run in reversed(selection.unfinished(roots)):
         (seen,) = backends.look([run])
         if seen.state.finished or not seen.files.owner.mine:
             continue
         sweep = run_ids.sweep_of(run.id)
         print(f"newest unfinished {'sweep' if sweep else 'run'}: {sweep or run.id}", file=sys.stderr)
-        return Found(sweep, tuple(store.sweep_runs(run.root, sweep)) if sweep else (run,))
+        return Selection(sweep, tuple(selection.sweep_runs(run.root, sweep)) if sweep else (run,))
     return newest_whole(roots)

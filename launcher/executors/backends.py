@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Protocol, cast
 
-from launcher.runs import ownership, store
+from launcher.runs import ownership, run_roots, selection, store
 from launcher.runs.states import Liveness, Seen, judge, judge_anothers, needs_liveness
 from launcher.runs.store import Files, Run
 
@@ -42,12 +42,12 @@ def look(wanted: Iterable[Run], *, follow: bool = False, fresh: bool = False) ->
     """
     after = time.time() if fresh else 0.0
     wanted = list(dict.fromkeys(wanted))
-    far = [run for run in wanted if store.is_elsewhere(run.root)]
+    far = [run for run in wanted if run_roots.is_remote(run.root)]
     if not far:
         return _look_here(wanted, after)
     from launcher.ssh import remote_status
 
-    near = _look_here((run for run in wanted if not store.is_elsewhere(run.root)), after)
+    near = _look_here((run for run in wanted if not run_roots.is_remote(run.root)), after)
     found = {each.run: each for each in [*remote_status.look(far, follow=follow), *near]}
     return [found[run] for run in wanted]
 
@@ -80,7 +80,7 @@ def settle(seen: Iterable[Seen]) -> None:
     Nothing is written about another user's runs.
     """
     seen = list(seen)
-    marked = set(store.unfinished(dict.fromkeys(each.run.root for each in seen)))
+    marked = set(selection.unfinished(dict.fromkeys(each.run.root for each in seen)))
     cleared: list[Run] = []
     for each in seen:
         if not each.files.owner.mine:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from launcher.errors import UsageError
-from launcher.runs import ownership, processes, store
+from launcher.runs import ownership, processes, run_roots, selection, store
 from launcher.runs.store import Run
 from launcher.script.after_text import FILE
 
@@ -21,7 +21,7 @@ def parse(after: str) -> tuple[str, str]:
 def named(after: str) -> tuple[str, tuple[Run, ...]]:
     """How the runs have to end, and which they are. Raises `UsageError` for what names none, or another user's."""
     kind, name = parse(after)
-    found = store.find(name, store.roots(None)).runs
+    found = selection.find(name, run_roots.named(None)).runs
     ownership.refuse_anothers(f"after={after}", found)
     return kind, found
 
@@ -30,7 +30,7 @@ def check(after: str) -> tuple[str, tuple[Run, ...]]:
     """The same, of runs whose processes this host can see. Raises `UsageError`."""
     kind, found = named(after)
     for run in found:
-        if store.is_elsewhere(run.root):
+        if run_roots.is_remote(run.root):
             raise UsageError(
                 f"after={after}: {run.id} is on another host; a run can only come after one of its own host"
             )

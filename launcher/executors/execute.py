@@ -20,7 +20,7 @@ from launcher.config import job_environment
 from launcher.errors import LauncherError, UsageError, of_system
 from launcher.plan import container, record
 from launcher.plan.model import PLACEHOLDER, Plan
-from launcher.runs import ownership, run_ids, store
+from launcher.runs import ownership, run_ids, run_roots, store
 from launcher.script import render, schedule
 from recipes import records
 
@@ -65,7 +65,7 @@ def prepare(
         discard(folder)
         raise
     try:
-        store.remember_root(root)
+        run_roots.remember(root)
     except OSError as error:
         # The run is as good without it.
         print(f"note: `ls` finds this run with run_root={root} only: {error}", file=sys.stderr)

@@ -13,7 +13,7 @@ from pathlib import Path
 from launcher.code import code_store
 from launcher.errors import LauncherError, UsageError
 from launcher.executors import backends, stopping
-from launcher.runs import ownership, run_ids, store
+from launcher.runs import ownership, run_ids, run_roots, selection, store
 from launcher.runs.store import Run
 
 
@@ -31,7 +31,7 @@ def remove(
     Raises `LauncherError` where a run of this machine has not ended, unless `force` ends it; then nothing is deleted.
     """
     ownership.refuse_anothers("rm", chosen)
-    here = [run for run in chosen if not store.is_elsewhere(run.root)]
+    here = [run for run in chosen if not run_roots.is_remote(run.root)]
     _end(here, force)
     code = _code_of(here)
     for run in chosen:
@@ -98,7 +98,7 @@ def _is_needed(root: str, place: Path, digest: str) -> bool:
 
 
 def _is_named(root: str, digest: str) -> bool:
-    for name in store.run_names(root):
+    for name in selection.run_names(root):
         if not ownership.is_mine(f"{root}/{name}", root):  # others run their own
             continue
         try:
@@ -115,5 +115,5 @@ def _forget_sweeps(deleted: Sequence[Run], roots: Sequence[str], sweeps: Sequenc
     for root in roots:
         for sweep in named - {None}:
             record = f"{root}/{store.SWEEPS}/{sweep}.json"
-            if ownership.is_mine(record, root) and not store.sweep_runs(root, str(sweep)):
+            if ownership.is_mine(record, root) and not selection.sweep_runs(root, str(sweep)):
                 os.unlink(record)

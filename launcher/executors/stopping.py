@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from launcher.executors import backends
-from launcher.runs import ownership, processes, store
+from launcher.runs import ownership, processes, run_roots, store
 from launcher.runs.states import Seen
 from launcher.runs.store import Run
 from recipes import records
@@ -28,7 +28,7 @@ class Ended(NamedTuple):
 def request_stop(folder: Path) -> None:
     """Ask the trainer to save and stop at its next step. Raises `UsageError` for another user's run."""
     ownership.refuse_anothers("stop", [(str(folder.parent), folder.name)])
-    if store.is_elsewhere(str(folder.parent)):
+    if run_roots.is_remote(str(folder.parent)):
         from launcher.ssh import actions
 
         actions.request_stop([Run(str(folder.parent), folder.name)])
@@ -76,11 +76,11 @@ def cancel(
     one is another user's.
     """
     ownership.refuse_anothers("cancel", wanted)
-    far = [run for run in wanted if store.is_elsewhere(run.root)]
+    far = [run for run in wanted if run_roots.is_remote(run.root)]
     if far:
         from launcher.ssh import actions
 
-        near = [run for run in wanted if not store.is_elsewhere(run.root)]
+        near = [run for run in wanted if not run_roots.is_remote(run.root)]
         ended = cancel(near, now=now, stop_grace=stop_grace, term_grace=term_grace, say=say) if near else []
         failed = actions.cancel(far, now, stop_grace, term_grace)
         found = {each.seen.run: each for each in ended}
@@ -131,10 +131,10 @@ def is_script(folder: Path) -> bool:
 
 def unended(seen: Sequence[Seen]) -> list[Seen]:
     """Runs that aren't finished, and finished ones of which something lives all the same."""
-    here = {_folder(each.run): each.files for each in seen if not store.is_elsewhere(each.run.root)}
+    here = {_folder(each.run): each.files for each in seen if not run_roots.is_remote(each.run.root)}
     finished = {folder: here[folder] for each in seen if each.state.finished and (folder := _folder(each.run)) in here}
     alive = backends.with_processes(finished)
-    far = [each.run for each in seen if store.is_elsewhere(each.run.root)]
+    far = [each.run for each in seen if run_roots.is_remote(each.run.root)]
     if far:
         from launcher.ssh import actions
 

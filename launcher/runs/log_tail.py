@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from launcher.runs import follow, store
+from launcher.runs import follow, run_roots, store
 
 LINES = 10
 LONGEST_REPORT = 1000
@@ -16,7 +16,7 @@ _TORCHRUN = re.compile(r"[EWI]\d{4} .* torch/distributed/|\[.*\] torch\.distribu
 
 def read(folder: Path, attempt: int = 0, count: int = LINES) -> tuple[Path | str, list[str]]:
     """The log that tells most about a failure, and its last lines: stderr, else stdout, else the launch log."""
-    if store.is_elsewhere(str(folder.parent)):
+    if run_roots.is_remote(str(folder.parent)):
         from launcher.runs import remote_record
 
         known = remote_record.known(folder)

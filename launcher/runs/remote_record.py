@@ -19,7 +19,7 @@ from typing import Any
 from launcher import admit
 from launcher.admit import Refused
 from launcher.runs import address as addresses
-from launcher.runs import processes, states, store
+from launcher.runs import processes, run_roots, states, store
 from launcher.runs.address import Address
 from launcher.runs.states import State
 
@@ -62,7 +62,7 @@ class Known:
 
 def create(run: str, pointer: Pointer) -> Path:
     """A folder here for a run that is about to be handed over. Raises `FileExistsError` where the name is taken."""
-    folder = store.create(Path(store.elsewhere()), run)
+    folder = store.create(Path(run_roots.remote()), run)
     write(folder, pointer)
     return folder
 
@@ -159,7 +159,7 @@ def forget_state(folder: Path) -> None:
 
 def of(folder: Path) -> Pointer | None:
     """The pointer of a run elsewhere; None for one of this machine."""
-    return read(folder) if store.is_elsewhere(str(folder.parent)) else None
+    return read(folder) if run_roots.is_remote(str(folder.parent)) else None
 
 
 def place(folder: Path) -> str:

@@ -1,30 +1,27 @@
-"""The folders that runs leave, and where they are.
+"""The folders that runs leave: how they are made, written and read.
 
     RUN_ROOT/<run id>/           the record of one run: there is no database
     RUN_ROOT/.unfinished/<id>    a marker from submission until someone sees the run finished, so that listing the
                                  unfinished ones opens no old folder
     RUN_ROOT/.sweeps/<id>.json   which runs a sweep has
 
-The roots that were ever submitted to stand in $XDG_STATE_HOME/launcher/roots, one a line; what is known of runs on
-other hosts is a root beside it (`remote.pointers`). Every file has one writer and is written aside and renamed; a file
-that can't be read is taken for damaged, never for an empty answer.
+Every file has one writer and is written aside and renamed; a file that can't be read is taken for damaged, never for
+an empty answer.
 """
 
 from __future__ import annotations
 
 import contextlib
-import functools
-import heapq
 import json
 import os
 import stat
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from launcher import admit
 from launcher.errors import UsageError
-from launcher.runs import ownership, run_ids, shapes
+from launcher.runs import ownership, run_roots, shapes
 from launcher.runs.ownership import MINE, Owner
 from recipes import records
 
@@ -33,7 +30,7 @@ SECRETS = ".secrets"
 UNFINISHED = ".unfinished"
 SWEEPS = ".sweeps"
 POINTER = "elsewhere.json"
-"""In the folder that stands here for a run on another host: which host, and where (`remote.pointers`)."""
+"""In the folder that stands here for a run on another host: which host, and where (`remote_record`)."""
 COPY = ".elsewhere.json"
 """The same in a folder that `fetch` brought: a copy, to be looked at and not acted on. No host can send that name."""
 ATTEMPT_DIGITS = 6
@@ -53,13 +50,6 @@ class Run(NamedTuple):
     @property
     def folder(self) -> Path:
         return Path(self.root, self.id)
-
-
-class Found(NamedTuple):
-    """What a person's text named: one run, or the runs of a sweep."""
-
-    sweep: str | None
-    runs: tuple[Run, ...]
 
 
 class Files(NamedTuple):
@@ -83,64 +73,6 @@ class Files(NamedTuple):
     """Of the folder. Of another user's run the files are shown, and nothing else is done with them."""
     copied: bool = False
     """The folder was brought from another host: what it says of processes and queues is not of this machine."""
-
-
-# Roots
-
-
-def known_roots() -> list[str]:
-    """Run roots that were submitted to from this machine and are there now, in the order of their first use."""
-    lines = []
-    with contextlib.suppress(FileNotFoundError):
-        # As file names are, which need not be text in any encoding.
-        lines = os.fsdecode(_roots_file().read_bytes()).split("\n")
-    return [each for each in dict.fromkeys([*lines, elsewhere()]) if each and os.path.isdir(each)]
-
-
-def remember_root(root: Path) -> None:
-    """Add a run root to the known ones."""
-    text, file = str(root.absolute()), _roots_file()
-    if text in known_roots():
-        return
-    make_private(file.parent)
-    # One short append is whole even when two launchers do it at once.
-    with open(file, "ab", opener=records.private) as stream:
-        stream.write(os.fsencode(f"{text}\n"))
-
-
-def roots(run_root: str | None) -> list[str]:
-    """The root a person named, or all known ones. Raises `UsageError` for one that is no folder."""
-    if run_root is None:
-        return known_roots()
-    root = os.path.abspath(os.path.expanduser(run_root))
-    if not os.path.isdir(root):
-        raise UsageError(f"run_root={run_root} is no folder")
-    return [root]
-
-
-def elsewhere() -> str:
-    """The root whose folders stand for runs on other hosts."""
-    return f"{state_folder()}/elsewhere"
-
-
-def is_elsewhere(root: str) -> bool:
-    """Whether the runs in that root are on other hosts, by whatever path it is named."""
-    return root == elsewhere() or _is_same(root, elsewhere())
-
-
-@functools.lru_cache(maxsize=256)
-def _is_same(one: str, other: str) -> bool:
-    return os.path.realpath(one) == os.path.realpath(other)
-
-
-def _roots_file() -> Path:
-    return Path(state_folder(), "roots")
-
-
-def state_folder() -> str:
-    """Where the launcher keeps what belongs to the user and not to a run."""
-    state = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
-    return f"{state}/launcher"
 
 
 # Making
@@ -170,7 +102,7 @@ def make_root(root: Path, *, shared: bool = False) -> None:
     to be `shared`: whoever is in the group may add runs, and nobody may rename those of others.
 
     Raises `UsageError` for another user's root that isn't set up so."""
-    make_private(root)
+    run_roots.make_private(root)
     if not shared or ownership.is_shared(root):
         return
     if not ownership.is_mine(root, str(root)):
@@ -178,14 +110,6 @@ def make_root(root: Path, *, shared: bool = False) -> None:
             f"share=group: {root} is not set up for a group, and only its owner can do that: chmod 3770 {root}"
         )
     root.chmod(stat.S_IMODE(root.stat().st_mode) & 0o7775 | ownership.SHARED)
-
-
-def make_private(folder: Path) -> None:
-    """Make a folder and those that lead to it, where they aren't there, for their maker alone at every umask."""
-    for each in (*reversed(folder.parents), folder):
-        with contextlib.suppress(FileExistsError):
-            if not each.exists():
-                records.make_folder(each)
 
 
 def make_folder(folder: Path, *, shared: bool) -> None:
@@ -377,107 +301,3 @@ def attempts(folder: Path) -> list[int]:
     except OSError:
         return []
     return sorted(int(each) for each in names if each.isascii() and each.isdigit() and len(each) <= ATTEMPT_DIGITS)
-
-
-# Listing
-
-
-def run_names(root: str) -> list[str]:
-    """Every run in the root, in no order. Only names are read: this has to be quick over ten thousand of them."""
-    try:
-        return [each for each in os.listdir(root) if run_ids.is_id(each)]
-    except OSError:  # one that is gone, or that may not be read, hides no other
-        return []
-
-
-def sweep_names(root: str) -> list[str]:
-    with contextlib.suppress(OSError):
-        names = (each[: -len(".json")] for each in os.listdir(f"{root}/{SWEEPS}") if each.endswith(".json"))
-        return [each for each in names if run_ids.is_id(each)]
-    return []
-
-
-def unfinished(roots: Iterable[str]) -> list[Run]:
-    """Runs with a marker, oldest first."""
-    found = []
-    for root in roots:
-        with contextlib.suppress(OSError):
-            found += [Run(root, each) for each in os.listdir(f"{root}/{UNFINISHED}") if run_ids.is_id(each)]
-    return sorted(found, key=lambda run: run.id)
-
-
-def newest_own(roots: Iterable[str]) -> Run | None:
-    """The caller's newest run of all roots together."""
-    found = ((each, root) for root in roots for each in run_names(root))
-    for name, root in sorted(found, reverse=True):
-        if ownership.is_mine(f"{root}/{name}", root):
-            return Run(root, name)
-    return None
-
-
-def newest(roots: Iterable[str], count: int) -> list[Run]:
-    """The newest runs of all roots together, newest first."""
-    found: list[tuple[str, str]] = []
-    for root in roots:
-        found += [(each, root) for each in heapq.nlargest(count, run_names(root))]
-    return [Run(root, run) for run, root in heapq.nlargest(count, found)]
-
-
-def find(text: str, roots: Sequence[str]) -> Found:
-    """The run or sweep that the text names in the roots. Raises `UsageError` where it names none, or several."""
-    return find_all([text], roots)[0]
-
-
-def find_all(texts: Sequence[str], roots: Sequence[str]) -> list[Found]:
-    """What each text names, all of them before anything is done; the roots are read once, however many there are."""
-    where: dict[str, list[str]] = {}
-    sweeps: dict[str, list[str]] = {}
-    for root in roots:
-        for name in run_names(root):
-            where.setdefault(name, []).append(root)
-        for name in sweep_names(root):
-            sweeps.setdefault(name, []).append(root)
-    return [_find(each, roots, where, sweeps) for each in texts]
-
-
-def _find(
-    text: str, roots: Sequence[str], where: Mapping[str, Sequence[str]], sweeps: Mapping[str, Sequence[str]]
-) -> Found:
-    """Among runs and sweeps, each with the roots that have it."""
-    if text in where or text in sweeps:  # a whole name, as a shell writes a thousand of them
-        match = run_ids.Match(text, text in sweeps)
-    else:
-        match = run_ids.resolve(text, where, sweeps, lambda: _meant(text, roots, where))
-    holders = (sweeps if match.is_sweep else where)[match.id]
-    if len(holders) > 1:
-        raise UsageError(f"{match.id} is in {len(holders)} run roots: add run_root={' or run_root='.join(holders)}")
-    if match.is_sweep:
-        return Found(match.id, tuple(sweep_runs(holders[0], match.id)))
-    return Found(None, (Run(holders[0], match.id),))
-
-
-def _meant(text: str, roots: Sequence[str], where: Mapping[str, Sequence[str]]) -> list[str]:
-    """Runs that a text means which begins no id: unfinished cells of that number, as `watch` shows them, else runs
-    that were given it as their name."""
-    if not text:
-        return []
-    if text.isdecimal():
-        return [each.id for each in unfinished(roots) if run_ids.sweep_of(each.id) and each.id.endswith(f"-{text}")]
-    return [
-        each
-        for each in where
-        if any(read_known(f"{root}/{each}/plan.json").get("name") == text for root in where[each])
-    ]
-
-
-def sweep_runs(root: str, sweep: str) -> list[Run]:
-    """The runs of a sweep that still have a folder, in the order of its cells.
-
-    A record that another user wrote says nothing: it could name any run.
-    """
-    recorded = read_if_whole(f"{root}/{SWEEPS}/{sweep}.json", own_in=root).get("runs")
-    cells = [each for each in recorded if isinstance(each, str)] if isinstance(recorded, list) else run_names(root)
-    names = [each for each in dict.fromkeys(cells) if run_ids.is_id(each) and run_ids.sweep_of(each) == sweep]
-    if not isinstance(recorded, list):
-        names.sort()
-    return [Run(root, each) for each in names if os.path.isdir(f"{root}/{each}")]

@@ -11,7 +11,8 @@ from typing import Any
 from launcher import admit
 from launcher.errors import LauncherError
 from launcher.runs import remote_record
-from launcher.runs.store import Found, Run
+from launcher.runs.selection import Selection
+from launcher.runs.store import Run
 from launcher.ssh.host import connect, nothing
 from launcher.ssh.remote_status import by_address, is_settled
 
@@ -67,7 +68,7 @@ def remove(wanted: Sequence[Run], force: bool) -> None:
         connect(address).ask("remove", nothing, runs=_names(group), force=force)
 
 
-def resume(found: Found, assignments: Mapping[str, str], secrets: Mapping[str, bytes]) -> list[Path]:
+def resume(found: Selection, assignments: Mapping[str, str], secrets: Mapping[str, bytes]) -> list[Path]:
     """Start again, over there, those of the runs that can be, with the secrets that they need anew. Gives their folders
     here. Raises `LauncherError`."""
     texts = {name: base64.b64encode(content).decode() for name, content in secrets.items()}

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from launcher.runs import log_tail, run_ids, store
+from launcher.runs import log_tail, run_ids, run_roots, store
 from launcher.runs.states import State
 from launcher.ui import hints, tables, units
 
@@ -176,7 +176,7 @@ def settings_line(values: Mapping[str, Any]) -> str:
 
 def place_of(folder: Path) -> str:
     """Where a run's folder is, for people; one on another host as scp writes it."""
-    if not store.is_elsewhere(str(folder.parent)):
+    if not run_roots.is_remote(str(folder.parent)):
         return str(folder)
     from launcher.runs import remote_record
 
@@ -206,7 +206,7 @@ def of_run(folder: Path, state: State, now: float, width: int = 0) -> list[str]:
 
 def _again(folder: Path) -> str:
     """What `resume` does with a run that ended early: it continues a checkpoint, or starts a run without one anew."""
-    if store.is_elsewhere(str(folder.parent)):
+    if run_roots.is_remote(str(folder.parent)):
         return "go on"  # its checkpoints are on its host
     saved = any((folder / "checkpoints").glob("step-*")) or any(folder.glob(f"{store.ARMS}/*/checkpoints/step-*"))
     return "go on from the last checkpoint" if saved else "start it again"

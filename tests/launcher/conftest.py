@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from launcher.executors import backends
-from launcher.runs import store
+from launcher.runs import run_roots, selection, store
 from tests.launcher.stand_in import make_program
 
 
@@ -26,6 +26,6 @@ def root(tmp_path):
     """A known run root, empty; whatever a test started in it is killed at the end."""
     folder = tmp_path / "runs"
     folder.mkdir()
-    store.remember_root(folder)
+    run_roots.remember(folder)
     yield folder
-    backends.end({str(run.folder): store.load(str(run.folder)) for run in store.newest([str(folder)], 1000)}, 0)
+    backends.end({str(run.folder): store.load(str(run.folder)) for run in selection.newest([str(folder)], 1000)}, 0)

@@ -115,10 +115,10 @@ def test_completion_offers_keys_choices_and_verbs(line: str, offers: list[str]) 
 
 def test_completion_offers_runs_by_their_names_and_by_their_words(tmp_path: Path) -> None:
     from launcher.commands.completion import candidates
-    from launcher.runs import store
+    from launcher.runs import run_roots, store
 
     store.create(tmp_path, "20260101-000000-calm-lake")
-    store.remember_root(tmp_path)
+    run_roots.remember(tmp_path)
     for verb in ("logs", "resume"):
         assert candidates(f"python -m launcher {verb} cal") == ["calm-lake"]
         assert candidates(f"python -m launcher {verb} 2026") == ["20260101-000000-calm-lake"]
@@ -137,10 +137,10 @@ def test_completion_offers_runs_by_their_names_and_by_their_words(tmp_path: Path
 )
 def test_completion_of_image_offers_images(line: str, offers: list[str], tmp_path: Path) -> None:
     from launcher.commands.completion import candidates
-    from launcher.runs import store
+    from launcher.runs import run_roots, store
 
     store.create(tmp_path, "20260101-000000-inter-lake")
-    store.remember_root(tmp_path)
+    run_roots.remember(tmp_path)
     assert candidates(line) == offers
 
 

@@ -15,7 +15,7 @@ from launcher.executors.slurm import jobs, shared
 from launcher.executors.slurm.jobs import Row, job_in, job_of
 from launcher.executors.slurm.shared import Answer
 from launcher.probe.slurm_commands import call, complaint
-from launcher.runs import processes, store
+from launcher.runs import processes, run_roots, selection, store
 from launcher.runs.states import Liveness, needs_liveness, status_of
 from launcher.runs.states import judge as judge_files
 from launcher.runs.store import Files
@@ -95,7 +95,7 @@ def _of_dependent(folder: str, found: Liveness, reason: str) -> Liveness:
         return found
     name = after.rpartition(":")[2]
     try:
-        first = store.find(name, store.roots(None)).runs
+        first = selection.find(name, run_roots.named(None)).runs
     except UsageError:
         return found._replace(reason=f"{found.reason}; it was to come after {name}, of which nothing is known here")
     if found.waits:

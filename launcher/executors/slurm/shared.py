@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 from launcher.errors import Unavailable
 from launcher.executors.slurm import jobs
 from launcher.executors.slurm.jobs import Row
-from launcher.runs import store
+from launcher.runs import run_roots, store
 
 INTERVAL = 30.0
 """Seconds between two looks at one cluster."""
@@ -93,7 +93,7 @@ def changed(conf: str | None = None) -> None:
     path = _path(conf).with_suffix(".changed")
     _noted[path] = time.time()
     with contextlib.suppress(OSError):
-        store.make_private(path.parent)
+        run_roots.make_private(path.parent)
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
         os.utime(path)
 
@@ -143,7 +143,7 @@ _noted: dict[Path, float] = {}
 
 def _path(conf: str | None) -> Path:
     cluster = hashlib.sha256((conf or os.environ.get("SLURM_CONF") or "").encode(errors="surrogateescape"))
-    return Path(store.state_folder(), "slurm", f"{cluster.hexdigest()[:16]}.json")
+    return Path(run_roots.state_folder(), "slurm", f"{cluster.hexdigest()[:16]}.json")
 
 
 def _changed(path: Path) -> float:
@@ -160,7 +160,7 @@ def _alone(path: Path) -> Iterator[None]:
     lock = None
     try:
         with contextlib.suppress(OSError):
-            store.make_private(path.parent)
+            run_roots.make_private(path.parent)
             lock = os.open(path.with_suffix(".lock"), os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
             fcntl.flock(lock, fcntl.LOCK_EX)
         yield
@@ -204,7 +204,7 @@ def _write(path: Path, answer: Answer) -> None:
         "reasons": answer.reasons,
     }
     try:
-        store.make_private(path.parent)
+        run_roots.make_private(path.parent)
         store.write_text(path, json.dumps(values))
     except OSError:  # no room, or a folder that can't be written: this process at least keeps the manners
         _own[path] = answer

@@ -25,7 +25,7 @@ from launcher.executors import execute, interrupts
 from launcher.plan.model import Plan
 from launcher.plan.record import to_json
 from launcher.probe.facts import Facts
-from launcher.runs import processes, remote_record, run_ids, store
+from launcher.runs import processes, remote_record, run_ids, run_roots, store
 from launcher.runs.address import Address
 from launcher.runs.remote_record import Known, Pointer
 from launcher.runs.states import State
@@ -149,7 +149,7 @@ def _point(plans: Sequence[Plan], address: Address, token: str) -> tuple[str | N
         break
     if len(plans) == 1:
         return None, folders
-    store.write_sweep(Path(store.elsewhere()), identity, names, {"command": list(plans[0].command)})
+    store.write_sweep(Path(run_roots.remote()), identity, names, {"command": list(plans[0].command)})
     return identity, folders
 
 
@@ -157,7 +157,7 @@ def _take_back(folders: Sequence[Path], sweep: str | None) -> None:
     for folder in folders:
         execute.discard(folder)
     if sweep:
-        Path(store.elsewhere(), store.SWEEPS, f"{sweep}.json").unlink(missing_ok=True)
+        Path(run_roots.remote(), store.SWEEPS, f"{sweep}.json").unlink(missing_ok=True)
 
 
 def _hand_over(host: Host, message: dict[str, Any], code: Mapping[str, Path], secrets: Mapping[str, bytes]) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.runs import store
+from launcher.runs import selection, store
 from launcher.ui import units
 
 from ..run_folders import launcher
@@ -25,7 +25,7 @@ def measured(tmp_path_factory):
         "compare", "amp=o0,o2", "batch=8", *WORDS, "compare.rounds=2", f"run_root={root}", state_home=folder / "state"
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    (name,) = store.run_names(str(root))
+    (name,) = selection.run_names(str(root))
     return done, root / name, folder / "state"
 
 

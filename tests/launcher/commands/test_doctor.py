@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from launcher.__main__ import main
-from launcher.runs import store
+from launcher.runs import selection
 from tests.testbed.facts import Testbed
 
 
@@ -41,7 +41,7 @@ def test_a_machine_that_is_well_is_proved_so_by_a_job_that_leaves_nothing(
     assert "ok       job        done in" in shown
     assert "ok       proof      proved: bfloat16 in 100.0%" in shown
     assert shown.endswith("nothing stands in the way\n")
-    assert store.run_names(f"{tmp_path}/runs") == []
+    assert selection.run_names(f"{tmp_path}/runs") == []
 
 
 def test_what_stands_in_the_way_is_exit_3_and_starts_nothing(
@@ -85,7 +85,7 @@ def test_a_host_over_ssh_is_checked_to_the_proof_of_a_job_there(
     shown = capsys.readouterr().out
     assert "ok       reach      testbed by fabric: " in shown
     assert "ok       proof      proved: bfloat16" in shown
-    assert store.run_names(their_root) == []
+    assert selection.run_names(their_root) == []
 
 
 def test_a_host_that_is_not_there_is_one_problem(capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,7 +9,7 @@ import pytest
 from launcher.commands import ls
 from launcher.errors import UsageError
 from launcher.executors import backends
-from launcher.runs import processes, store
+from launcher.runs import processes, selection, store
 
 from ..run_folders import (
     NAME,
@@ -85,7 +85,7 @@ def test_looking_at_a_finished_run_takes_its_marker_away(root, shown):
     finished(root)
     store.mark_unfinished(root, NAME)
     shown()
-    assert store.unfinished([str(root)]) == []
+    assert selection.unfinished([str(root)]) == []
 
 
 def test_a_sweep_shows_its_cells(root, shown):

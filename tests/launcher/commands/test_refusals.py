@@ -19,7 +19,7 @@ from launcher.errors import UsageError
 from launcher.executors import execute
 from launcher.plan.resolve import resolve
 from launcher.probe import host
-from launcher.runs import store
+from launcher.runs import selection, store
 from launcher.ssh import probe_client
 from tests.launcher.hosts import LAPTOP, spec_of
 from tests.launcher.run_folders import NAME
@@ -85,15 +85,15 @@ def test_a_full_disk_is_said_and_no_run_is_left(what: str, tmp_path: Path, monke
     plan = dataclasses.replace(resolve(spec_of("amp=o2"), LAPTOP), run_root=str(root))
     with pytest.raises(UsageError, match="No space left on device"):
         execute.prepare(plan, {})
-    assert store.run_names(str(root)) == []
-    assert store.unfinished([str(root)]) == []
+    assert selection.run_names(str(root)) == []
+    assert selection.unfinished([str(root)]) == []
 
 
 def test_a_run_that_could_not_be_marked_leaves_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store, "mark_unfinished", no_space)
     with pytest.raises(OSError):
         store.create(tmp_path, NAME)
-    assert store.run_names(str(tmp_path)) == []
+    assert selection.run_names(str(tmp_path)) == []
 
 
 def test_a_state_folder_that_takes_nothing_costs_no_run(

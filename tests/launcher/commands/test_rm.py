@@ -6,7 +6,7 @@ from launcher.code import code_store
 from launcher.commands import rm
 from launcher.errors import LauncherError, UsageError
 from launcher.executors import remove
-from launcher.runs import processes, store
+from launcher.runs import processes, selection, store
 from launcher.runs.store import Run
 
 from ..run_folders import DEAF, NAME, WITHOUT_STOP, finished, make, start, state, submit, until
@@ -20,8 +20,8 @@ def test_a_finished_run_is_deleted_with_its_marker_and_nothing_else(root):
     store.mark_unfinished(root, NAME)
     finished(root, OTHER)
     assert rm.main(["brave"]) == 0
-    assert store.run_names(str(root)) == [OTHER]
-    assert store.unfinished([str(root)]) == []
+    assert selection.run_names(str(root)) == [OTHER]
+    assert selection.unfinished([str(root)]) == []
 
 
 def test_what_a_link_in_the_folder_points_to_stays(root, tmp_path):
@@ -65,7 +65,7 @@ def test_a_run_that_has_not_ended_is_kept_and_so_are_the_others(root):
     finished(root, OTHER)
     with pytest.raises(UsageError, match=rf"not ended yet: {NAME} \(running\)"):
         rm.main([OTHER, NAME])
-    assert sorted(store.run_names(str(root))) == [NAME, OTHER]
+    assert sorted(selection.run_names(str(root))) == [NAME, OTHER]
     assert state(folder).name == "running"
 
 
@@ -93,9 +93,9 @@ def test_a_sweep_goes_with_its_record(root):
         finished(root, cell)
     store.write_sweep(root, SWEEP, cells, {})
     rm.main([cells[0]])
-    assert store.sweep_names(str(root)) == [SWEEP]
+    assert selection.sweep_names(str(root)) == [SWEEP]
     rm.main(["calm"])
-    assert store.run_names(str(root)) == [] and store.sweep_names(str(root)) == []
+    assert selection.run_names(str(root)) == [] and selection.sweep_names(str(root)) == []
 
 
 def test_a_folder_that_was_never_submitted_can_be_deleted(root):

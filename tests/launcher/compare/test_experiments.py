@@ -19,7 +19,7 @@ from launcher.config import request
 from launcher.config.paths import conf_folder
 from launcher.errors import UsageError
 from launcher.plan.model import Plan
-from launcher.runs import store
+from launcher.runs import selection, store
 from recipes.typed import plain
 from tests.launcher.hosts import LAPTOP, TWO_A100
 from tests.launcher.run_folders import launcher
@@ -439,7 +439,7 @@ def test_run_small_it_ends_with_the_published_columns_beside_ours(name, tmp_path
     words = [f"experiment={name}", "scale=smoke", "telemetry.every=0", f"run_root={root}"]
     done = launcher(*words, state_home=tmp_path / "state", seconds=500)
     assert done.returncode == 0, done.stdout + done.stderr
-    (run,) = store.run_names(str(root))
+    (run,) = selection.run_names(str(root))
     results = [store.read_json(each / "result.json") for each in sorted((root / run / "arms").iterdir())]
     assert [(each["status"], each["observed"]["verdict"]) for each in results] == [("done", "proved")] * len(dtypes)
     assert [each["observed"]["dtype"] for each in results] == dtypes

@@ -6,12 +6,12 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from launcher.runs import store
+from launcher.runs import selection
 
 
 def started(root: Path) -> Path:
     """The folder of the one run there."""
-    (run,) = store.newest([str(root)], 1)
+    (run,) = selection.newest([str(root)], 1)
     return run.folder
 
 

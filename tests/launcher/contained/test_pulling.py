@@ -10,7 +10,7 @@ import pytest
 from launcher.__main__ import main
 from launcher.executors.slurm.jobs import job_of
 from launcher.probe.slurm_commands import call
-from launcher.runs import store
+from launcher.runs import selection, store
 from tests.containers.registry_server import Registry
 from tests.launcher.contained.places import started, until
 from tests.testbed.facts import Testbed
@@ -41,7 +41,7 @@ def test_an_image_that_is_not_here_is_fetched_once_by_a_job_that_the_runs_wait_f
         asked = words(registry, tmp_path)
         assert main([*asked, "seed=1,2"]) == 0
         assert "a job of its own fetches it first" in capsys.readouterr().err
-        folders = sorted(each.folder for each in store.newest([str(tmp_path / "runs")], 2))
+        folders = sorted(each.folder for each in selection.newest([str(tmp_path / "runs")], 2))
         job = job_of(store.read_if_whole(folders[0] / "submission.json"))
         waits = call(["squeue", "--noheader", f"--jobs={(job or '').partition('_')[0]}", "--format=%E"]).stdout
         assert f"afterok:{(folders[0] / 'pull.out').read_text().strip()}" in waits
@@ -73,7 +73,7 @@ def test_a_run_that_is_refused_fetches_nothing(
         assert main([*words(registry, tmp_path), "after=20260101-000000-no-such"]) == 2
         assert registry.blob_fetches == 0
     assert "image-pull" not in call(["squeue", "--me", "--noheader", "--format=%j"]).stdout
-    assert store.run_names(str(tmp_path / "runs")) == []
+    assert selection.run_names(str(tmp_path / "runs")) == []
 
 
 def test_what_no_job_can_fetch_is_refused(bed: Testbed, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

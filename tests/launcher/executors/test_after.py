@@ -11,7 +11,7 @@ import pytest
 
 from launcher.__main__ import main
 from launcher.executors import stopping
-from launcher.runs import store
+from launcher.runs import selection, store
 from launcher.runs.store import Run
 from tests.launcher.run_folders import state, until
 
@@ -105,7 +105,7 @@ def test_after_a_run_that_is_none_leaves_nothing(
     (tmp_path / "train.py").write_text("")
     assert main([*BARE, f"script={tmp_path}/train.py", f"run_root={root}", f"after={after}"]) == 2
     assert says in capsys.readouterr().err
-    assert store.run_names(str(root)) == []
+    assert selection.run_names(str(root)) == []
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder to another user")
@@ -118,4 +118,4 @@ def test_after_another_users_run_is_refused(
     assert main([*BARE, f"script={tmp_path}/train.py", f"run_root={root}", f"after={first.name}"]) == 2
     assert f"after={first.name}: {first.name} belongs to" in capsys.readouterr().err
     os.chown(first, 0, -1)
-    assert store.run_names(str(root)) == [first.name]
+    assert selection.run_names(str(root)) == [first.name]

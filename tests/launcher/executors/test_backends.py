@@ -7,7 +7,7 @@ import pytest
 from launcher.executors import backends
 from launcher.executors.backends import look
 from launcher.executors.local import backend
-from launcher.runs import processes, store
+from launcher.runs import processes, selection, store
 from launcher.runs.states import Liveness
 from launcher.runs.store import Run
 from tests.launcher.run_folders import NAME, STEPPING, finished, make, shell_of, start, state, submit, until
@@ -182,12 +182,12 @@ def test_a_run_whose_launcher_was_killed_before_it_wrote_the_submission_is_known
     (folder / "submission.json").unlink()
     assert state(folder).name == "running"
     backends.settle(seen(folder))
-    assert store.unfinished([str(root)]) != []
+    assert selection.unfinished([str(root)]) != []
     assert backends.end({str(folder): store.load(str(folder))}, 0) == {}
     child.wait(20)
     assert state(folder).name == "failed"
     backends.settle(seen(folder))
-    assert store.unfinished([str(root)]) == []
+    assert selection.unfinished([str(root)]) == []
 
 
 def test_any_queue_can_be_added_and_is_asked_once_for_all_of_its_runs(root, monkeypatch):
@@ -219,17 +219,17 @@ def test_the_marker_goes_once_the_run_was_seen_finished(root):
     child = start(folder)
     shell_of(folder)
     backends.settle(seen(folder))
-    assert store.unfinished([str(root)]) != []
+    assert selection.unfinished([str(root)]) != []
     (folder / "STOP").touch()
     child.wait(20)
     backends.settle(seen(folder))
-    assert store.unfinished([str(root)]) == []
+    assert selection.unfinished([str(root)]) == []
 
 
 def test_the_marker_of_a_run_that_is_being_submitted_stays(root):
     folder = make(root)
     backends.settle(seen(folder))
-    assert store.unfinished([str(root)]) == [Run(str(root), NAME)]
+    assert selection.unfinished([str(root)]) == [Run(str(root), NAME)]
 
 
 def test_the_marker_of_a_run_that_was_resumed_meanwhile_stays(root):
@@ -240,7 +240,7 @@ def test_the_marker_of_a_run_that_was_resumed_meanwhile_stays(root):
     try:
         submit(folder, processes.identity(me.pid), first_attempt=2)
         backends.settle(old)
-        assert store.unfinished([str(root)]) == [Run(str(root), NAME)]
+        assert selection.unfinished([str(root)]) == [Run(str(root), NAME)]
     finally:
         me.kill()
         me.wait()
@@ -251,4 +251,4 @@ def test_the_marker_of_a_run_whose_folder_was_deleted_goes(root):
     (lost,) = seen(root / NAME)
     assert (lost.state.name, lost.state.reason) == ("lost", "its folder is gone")
     backends.settle([lost])
-    assert store.unfinished([str(root)]) == []
+    assert selection.unfinished([str(root)]) == []

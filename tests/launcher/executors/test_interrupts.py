@@ -13,7 +13,7 @@ import pytest
 
 from launcher.__main__ import main
 from launcher.executors import execute, submission
-from launcher.runs import store
+from launcher.runs import selection
 from tests.launcher.run_folders import command
 
 BARE = ("recipe=script", "train.bare=true", "train.precision=script", "require_proof=false", "gpus=0")
@@ -47,7 +47,7 @@ def test_ctrl_c_as_a_run_is_started_shows_its_name(
     # A second press, which kills the script that the first one can't ask to stop.
     monkeypatch.setattr("launcher.ui.live._answer", lambda _: os.kill(os.getpid(), signal.SIGINT) or "")
     assert main([*words, f"detach={str(detach).lower()}"]) == 130
-    (name,) = store.run_names(str(root))
+    (name,) = selection.run_names(str(root))
     assert name in capsys.readouterr().out
 
 
@@ -62,7 +62,7 @@ def test_ctrl_c_at_any_moment_leaves_no_unnamed_run(root: Path, words: list[str]
         started.send_signal(signal.SIGINT)
         out, _ = started.communicate(timeout=60)
         named |= set(out.split())
-    assert set(store.run_names(str(root))) == named
+    assert set(selection.run_names(str(root))) == named
 
 
 def test_ctrl_c_before_anything_is_laid_down_leaves_nothing(
@@ -70,4 +70,4 @@ def test_ctrl_c_before_anything_is_laid_down_leaves_nothing(
 ) -> None:
     monkeypatch.setattr("launcher.executors.submission.check", lambda plans: os.kill(os.getpid(), signal.SIGINT))
     assert main(words) == 130
-    assert store.run_names(str(root)) == []
+    assert selection.run_names(str(root)) == []

@@ -5,7 +5,7 @@ import time
 import pytest
 
 from launcher.executors import stopping
-from launcher.runs import processes, store
+from launcher.runs import processes, selection, store
 from launcher.runs.store import Run
 from tests.launcher.run_folders import (
     DEAF,
@@ -50,7 +50,7 @@ def test_a_cancelled_run_saves_first_where_it_can(root):
     assert why_not == ""
     assert seen.state.name == "cancelled" and seen.state.reason.startswith("on request, saved at step ")
     assert processes_left(folder) == []
-    assert store.unfinished([str(root)]) == []
+    assert selection.unfinished([str(root)]) == []
 
 
 @pytest.mark.parametrize(("trainer", "code"), [(WITHOUT_STOP, 143), (DEAF, 137)], ids=["by TERM", "by KILL"])

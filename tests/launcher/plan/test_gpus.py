@@ -27,7 +27,7 @@ from launcher.plan.resolve import resolve
 from launcher.probe import gpu_locks, gpu_probing
 from launcher.probe.facts import Facts
 from launcher.probe.gpu_locks import Seen
-from launcher.runs import processes, store
+from launcher.runs import processes, run_roots, selection, store
 from launcher.runs.store import Run
 from tests.launcher import fake_gpus
 from tests.launcher.fake_gpus import FakeGpus
@@ -93,7 +93,7 @@ class Bench:
         return folder
 
     def folders(self) -> list[Path]:
-        return [self.root / each for each in sorted(store.run_names(str(self.root)))]
+        return [self.root / each for each in sorted(selection.run_names(str(self.root)))]
 
 
 def seen(folder: Path) -> str:
@@ -159,7 +159,7 @@ def test_a_race_for_the_same_gpu_is_lost_by_one_and_leaves_nothing_of_it(bench: 
         bench.start(late)
     assert refused.value.exit_code == 3
     assert bench.folders() == [winner]
-    assert store.unfinished([str(bench.root)]) == [Run(str(bench.root), winner.name)]
+    assert selection.unfinished([str(bench.root)]) == [Run(str(bench.root), winner.name)]
 
 
 def test_many_at_once_never_share_a_gpu_and_none_that_could_have_one_is_refused(bench: Bench) -> None:
@@ -277,7 +277,7 @@ def test_a_run_that_may_wait_is_queued_with_what_it_waits_for_and_then_starts(be
 
 
 def test_a_run_that_comes_after_one_gets_the_gpus_that_it_was_on(bench: Bench) -> None:
-    store.remember_root(bench.root)
+    run_roots.remember(bench.root)
     first = bench.run("gpus=3", does=f"{SHOW}; time.sleep(3)")
     second = bench.run("gpus=3", f"after={first.name}", does=SHOW)
     until(lambda: state(second).reason == f"waiting for {first.name}, which it comes after")
@@ -312,7 +312,7 @@ def test_a_sweep_whose_first_cell_finds_no_gpu_is_refused_whole(bench: Bench) ->
     with pytest.raises(local_start.Refused, match="asked for: 2, free: 1"):
         bench.start(*plans)
     assert bench.folders() == [other]
-    assert store.sweep_names(str(bench.root)) == []
+    assert selection.sweep_names(str(bench.root)) == []
 
 
 def test_resume_takes_the_gpus_again_and_is_refused_while_they_are_taken(bench: Bench) -> None:

@@ -14,7 +14,8 @@ from launcher.compare.ended import last_words
 from launcher.executors import backends
 from launcher.report import markdown, page, plain, read, sections
 from launcher.runs import store
-from launcher.runs.store import Found, Run
+from launcher.runs.selection import Selection
+from launcher.runs.store import Run
 from launcher.ui import live
 
 from . import folders
@@ -94,7 +95,7 @@ def every_screen(root):
     for count in (1, 3):
         document = sections.of_runs("runs", read.gather(wanted[:count]))
         assert [*plain.lines(document, 60), markdown.render(document), page.render(document)]
-    alone = report._document([Found(None, (wanted[2],))], [wanted[2]])
+    alone = report._document([Selection(None, (wanted[2],))], [wanted[2]])
     assert [*plain.lines(alone), page.render(alone)]
     seen = backends.look(wanted)
     assert ls._listing(seen, 0, [str(root)]) and all(map(ls._details, seen))

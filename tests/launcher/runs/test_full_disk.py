@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.runs import store
+from launcher.runs import selection, store
 from recipes import metrics, run_folder
 from recipes.trainer import checkpoint
 from tests.launcher.run_folders import launcher
@@ -45,7 +45,7 @@ def test_a_snapshot_without_room_names_the_full_disk_and_not_the_file_that_was_c
     done = launcher("cluster=local", "gpus=0", "steps=1", f"run_root={disk}/runs", state_home=tmp_path / "state")
     assert done.returncode == 2
     assert FULL in done.stderr and f"{FULL}: {disk}/runs/.code/" in done.stderr
-    assert store.run_names(f"{disk}/runs") == [] and os.listdir(disk / "runs/.code") == []
+    assert selection.run_names(f"{disk}/runs") == [] and os.listdir(disk / "runs/.code") == []
 
 
 def test_records_without_room_are_named_and_leave_nothing_aside(disk: Path) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from launcher.errors import UsageError
 from launcher.executors.slurm import shared
-from launcher.runs import store
+from launcher.runs import run_roots, selection, store
 from launcher.runs.store import Run
 from tests.launcher.run_folders import NAME, finished, make
 
@@ -23,7 +23,7 @@ def test_a_new_folder_is_its_users_alone_and_marked_unfinished(root):
     folder = store.create(root, NAME)
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert stat.S_IMODE(root.stat().st_mode) == 0o700
-    assert store.unfinished([str(root)]) == [Run(str(root), NAME)]
+    assert selection.unfinished([str(root)]) == [Run(str(root), NAME)]
 
 
 @pytest.mark.parametrize("umask", [0, 0o002, 0o077])
@@ -32,7 +32,7 @@ def test_what_belongs_to_the_user_is_theirs_alone_at_every_umask(tmp_path, monke
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     before = os.umask(umask)
     try:
-        store.remember_root(tmp_path)
+        run_roots.remember(tmp_path)
         shared.changed()
     finally:
         os.umask(before)
@@ -58,7 +58,7 @@ def test_a_marker_can_be_taken_away_twice(root):
     store.create(root, NAME)
     store.clear_unfinished(root, NAME)
     store.clear_unfinished(root, NAME)
-    assert store.unfinished([str(root)]) == []
+    assert selection.unfinished([str(root)]) == []
 
 
 def test_a_written_file_is_private_and_leaves_nothing_aside(tmp_path):
@@ -163,8 +163,8 @@ def test_only_runs_are_listed(root):
     make(root)
     for name in (".code", "notes", "2026"):
         (root / name).mkdir()
-    assert store.run_names(str(root)) == [NAME]
-    assert store.run_names(str(root / "nothing")) == []
+    assert selection.run_names(str(root)) == [NAME]
+    assert selection.run_names(str(root / "nothing")) == []
 
 
 def test_the_newest_runs_of_several_roots_come_newest_first(tmp_path):
@@ -172,33 +172,33 @@ def test_the_newest_runs_of_several_roots_come_newest_first(tmp_path):
     for number, name in enumerate(ids):
         make(tmp_path / "ab"[number % 2], name)
     roots = [str(tmp_path / "a"), str(tmp_path / "b")]
-    assert [run.id for run in store.newest(roots, 3)] == ids[:3:-1]
-    assert [run.id for run in store.unfinished(roots)] == ids
+    assert [run.id for run in selection.newest(roots, 3)] == ids[:3:-1]
+    assert [run.id for run in selection.unfinished(roots)] == ids
 
 
 def test_known_roots_are_remembered_once_in_the_order_of_their_first_use(tmp_path):
     for name in ("b", "a", "b"):
         (tmp_path / name).mkdir(exist_ok=True)
-        store.remember_root(tmp_path / name)
-    assert store.known_roots() == [str(tmp_path / "b"), str(tmp_path / "a")]
+        run_roots.remember(tmp_path / name)
+    assert run_roots.known() == [str(tmp_path / "b"), str(tmp_path / "a")]
     (tmp_path / "b").rmdir()
-    assert store.known_roots() == [str(tmp_path / "a")]
+    assert run_roots.known() == [str(tmp_path / "a")]
 
 
 def test_a_root_whose_name_is_no_text_is_remembered_among_others(tmp_path):
     odd = tmp_path / os.fsdecode(b"\xff\xe9")
     odd.mkdir()
     for each in (odd, tmp_path):
-        store.remember_root(each)
-    assert store.known_roots() == [str(odd), str(tmp_path)]
+        run_roots.remember(each)
+    assert run_roots.known() == [str(odd), str(tmp_path)]
 
 
 def test_a_named_root_is_taken_as_typed_with_the_home_folder_spelled_out(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "my runs").mkdir()
-    assert store.roots("~/my runs") == [str(tmp_path / "my runs")]
+    assert run_roots.named("~/my runs") == [str(tmp_path / "my runs")]
     with pytest.raises(UsageError, match="run_root=~/nowhere is no folder"):
-        store.roots("~/nowhere")
+        run_roots.named("~/nowhere")
 
 
 def test_a_sweep_is_found_with_those_of_its_runs_that_are_left(root):
@@ -206,8 +206,8 @@ def test_a_sweep_is_found_with_those_of_its_runs_that_are_left(root):
     for cell in (cells[0], cells[2]):
         make(root, cell)
     store.write_sweep(root, SWEEP, cells, {"command": ["amp=o0,o1"]})
-    found = store.find("calm", [str(root)])
-    assert found == store.Found(SWEEP, (Run(str(root), cells[0]), Run(str(root), cells[2])))
+    found = selection.find("calm", [str(root)])
+    assert found == selection.Selection(SWEEP, (Run(str(root), cells[0]), Run(str(root), cells[2])))
     assert json.loads((root / ".sweeps" / f"{SWEEP}.json").read_text())["command"] == ["amp=o0,o1"]
 
 
@@ -215,17 +215,17 @@ def test_a_run_of_the_same_name_in_two_roots_has_to_be_told_apart(tmp_path):
     for name in "ab":
         make(tmp_path / name)
     with pytest.raises(UsageError, match=f"run_root={tmp_path}/a or run_root={tmp_path}/b"):
-        store.find("brave", [str(tmp_path / "a"), str(tmp_path / "b")])
+        selection.find("brave", [str(tmp_path / "a"), str(tmp_path / "b")])
 
 
 def test_the_name_that_a_run_was_given_means_it(root):
     for day, name in ((1, "baseline"), (2, "wide"), (3, "wide")):
         store.write_json(finished(root, f"2026010{day}-000000-calm-lake") / "plan.json", {"name": name})
-    assert store.find("baseline", [str(root)]).runs == (Run(str(root), "20260101-000000-calm-lake"),)
+    assert selection.find("baseline", [str(root)]).runs == (Run(str(root), "20260101-000000-calm-lake"),)
     with pytest.raises(UsageError, match="wide fits 2 runs, say more of it: 20260102-000000-calm-lake, 20260103"):
-        store.find("wide", [str(root)])
+        selection.find("wide", [str(root)])
     with pytest.raises(UsageError, match="no run 'narrow'"):
-        store.find("narrow", [str(root)])
+        selection.find("narrow", [str(root)])
 
 
 def test_the_name_of_a_sweep_means_all_its_cells(root):
@@ -233,7 +233,7 @@ def test_the_name_of_a_sweep_means_all_its_cells(root):
     for cell in cells:
         store.write_json(finished(root, cell) / "plan.json", {"name": "widths"})
     store.write_sweep(root, SWEEP, cells, {})
-    found = store.find("widths", [str(root)])
+    found = selection.find("widths", [str(root)])
     assert (found.sweep, [run.id for run in found.runs]) == (SWEEP, cells)
 
 
@@ -242,17 +242,17 @@ def test_a_number_means_the_cell_that_has_not_ended(root):
     for cell in (f"{SWEEP}-000", f"{SWEEP}-001", f"{other}-001"):
         finished(root, cell)
     store.mark_unfinished(root, f"{SWEEP}-001")
-    assert store.find("001", [str(root)]).runs == (Run(str(root), f"{SWEEP}-001"),)
+    assert selection.find("001", [str(root)]).runs == (Run(str(root), f"{SWEEP}-001"),)
     with pytest.raises(UsageError, match="no run '000'"):
-        store.find("000", [str(root)])
+        selection.find("000", [str(root)])
     store.mark_unfinished(root, f"{other}-001")
     with pytest.raises(UsageError, match="001 fits 2 runs"):
-        store.find("001", [str(root)])
+        selection.find("001", [str(root)])
 
 
 def test_however_many_runs_are_named_the_root_is_read_once(root, monkeypatch):
     names = [f"20260102-0304{number:02}-brave-otter" for number in range(30)]
     read = []
-    monkeypatch.setattr(store, "run_names", lambda root: read.append(root) or names)
-    assert [each.runs[0].id for each in store.find_all([*names, names[3][:15]], [str(root)])] == [*names, names[3]]
+    monkeypatch.setattr(selection, "run_names", lambda root: read.append(root) or names)
+    assert [each.runs[0].id for each in selection.find_all([*names, names[3][:15]], [str(root)])] == [*names, names[3]]
     assert read == [str(root)]

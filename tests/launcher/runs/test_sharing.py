@@ -15,7 +15,7 @@ from containers.runtime import Runtime
 from launcher.errors import UsageError
 from launcher.executors import execute
 from launcher.plan.model import ContainerPlan
-from launcher.runs import store
+from launcher.runs import selection, store
 from recipes import run_folder
 from recipes.metrics import MetricsWriter
 from recipes.trainer import checkpoint
@@ -58,7 +58,7 @@ def test_two_users_see_each_others_runs_and_act_on_none(lab: Path, alice: User, 
     root = lab / "runs"
     done = launcher(*JOB, f"run_root={root}", umask=umask)
     assert done.returncode == 0, done.stdout + done.stderr
-    (run,) = store.run_names(str(root))
+    (run,) = selection.run_names(str(root))
     assert stat.S_IMODE(root.stat().st_mode) == 0o3770
     assert stat.S_IMODE((root / run).stat().st_mode) & 0o777 == 0o750
     found = modes(root / run)
@@ -87,7 +87,7 @@ def test_two_users_see_each_others_runs_and_act_on_none(lab: Path, alice: User, 
         umask=umask,
     )
     assert hers.returncode == 0, hers.stdout + hers.stderr
-    (other,) = set(store.run_names(str(root))) - {run}
+    (other,) = set(selection.run_names(str(root))) - {run}
     assert stat.S_IMODE((root / other / "work").stat().st_mode) & 0o777 == 0o700
     assert "uid 61001" in launcher("ls", f"run_root={root}", umask=0o077).stdout
     assert launcher("rm", "--force", other, f"run_root={root}", umask=0o077).returncode == 2
@@ -115,7 +115,7 @@ def test_a_job_whose_folder_was_replaced_before_it_began_does_not_run(lab: Path,
     store.make_root(root, shared=True)
     done = alice.launcher("recipe=script", f"script={script}", *BARE, f"run_root={root}")
     assert done.returncode == 0, done.stderr
-    (run,) = store.run_names(str(root))
+    (run,) = selection.run_names(str(root))
     os.chown(root / run / changed, 61002, GROUP)
     before = sorted(each.name for each in (root / run / "attempts").iterdir())
     again = alice.run("bash", root / run / "run.sh")
@@ -168,4 +168,4 @@ def test_a_container_does_not_get_another_users_folder_for_its_home(tmp_path: Pa
     )
     with pytest.raises(UsageError, match=r"\.cache is another user's"):
         lay(tmp_path, program, container=image)
-    assert store.run_names(str(tmp_path / "runs")) == []
+    assert selection.run_names(str(tmp_path / "runs")) == []

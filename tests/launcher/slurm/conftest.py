@@ -8,7 +8,7 @@ import pytest
 
 from launcher.executors import backends
 from launcher.probe.slurm_commands import call
-from launcher.runs import store
+from launcher.runs import selection, store
 from tests.launcher.slurm.bench import Bench
 from tests.launcher.slurm.trainers import Moments, Trainers, undisturbed
 from tests.testbed.facts import Testbed
@@ -22,7 +22,7 @@ def slurm(testbed: Testbed, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
     for name in [each for each in os.environ if each.startswith(("SLURM_JOB", "SLURM_ARRAY", "SBATCH_"))]:
         monkeypatch.delenv(name)
     yield testbed
-    wanted = store.newest([str(tmp_path / "runs")], 10_000)
+    wanted = selection.newest([str(tmp_path / "runs")], 10_000)
     backends.end({str(run.folder): store.load(str(run.folder)) for run in wanted}, 0)
 
 

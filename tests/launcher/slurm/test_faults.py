@@ -20,7 +20,7 @@ import pytest
 from launcher.code.job_files import code_files
 from launcher.executors import execute, stopping
 from launcher.probe.slurm_commands import call
-from launcher.runs import store
+from launcher.runs import selection, store
 from launcher.runs.states import SILENT
 from launcher.runs.store import Run
 from tests.launcher.slurm.bench import Bench, ended, job_of, state, until
@@ -162,7 +162,7 @@ def launch(trainers: Trainers, slurm: Testbed) -> subprocess.Popen[str]:
 
 
 def folders_of(trainers: Trainers) -> set[Path]:
-    return {each.folder for each in store.newest([str(trainers.root)], 1000)}
+    return {each.folder for each in selection.newest([str(trainers.root)], 1000)}
 
 
 def ends_truly(trainers: Trainers, folder: Path) -> None:

@@ -22,7 +22,7 @@ from launcher.executors.slurm.executor import SlurmExecutor
 from launcher.probe import slurm_probing
 from launcher.probe.slurm_commands import call
 from launcher.probe.slurm_probing import probe as probe_slurm
-from launcher.runs import store
+from launcher.runs import selection, store
 from launcher.runs.store import Run
 from tests.launcher.slurm.bench import Bench, ended, job_of, state, until
 from tests.testbed.facts import Testbed
@@ -135,14 +135,14 @@ def test_what_slurm_refuses_leaves_nothing(bench: Bench) -> None:
     plan = bench.plan("", "cluster.constraint=quantum")
     with pytest.raises(UsageError, match="Slurm would refuse this job"):
         bench.submit(plan)
-    assert not store.run_names(str(bench.root))
+    assert not selection.run_names(str(bench.root))
 
 
 def test_a_refusal_at_submission_itself_leaves_nothing(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("launcher.executors.submission.check", lambda plans: None)
     with pytest.raises(UsageError, match="Slurm refused the job"):
         bench.submit(bench.plan("", "cluster.constraint=quantum"))
-    assert not store.run_names(str(bench.root))
+    assert not selection.run_names(str(bench.root))
 
 
 @pytest.mark.parametrize("asked_first", [True, False])
@@ -156,8 +156,8 @@ def test_after_a_run_that_is_none_leaves_nothing(
     for plans in ((plan,), (plan, plan)):
         with pytest.raises(UsageError, match="no run" if after == "nosuch" else f"after={after}: say"):
             bench.submit(*plans)
-    assert not store.run_names(str(bench.root))
-    assert not store.sweep_names(str(bench.root))
+    assert not selection.run_names(str(bench.root))
+    assert not selection.sweep_names(str(bench.root))
 
 
 def test_after_waits_for_the_run_it_names(bench: Bench) -> None:

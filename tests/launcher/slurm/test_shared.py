@@ -17,7 +17,7 @@ from launcher.commands import ls
 from launcher.executors import backends
 from launcher.executors.local import start
 from launcher.executors.slurm import shared
-from launcher.runs import processes, store
+from launcher.runs import processes, run_roots, store
 from launcher.runs.states import State
 from launcher.runs.store import Run
 from tests.launcher import run_folders
@@ -134,7 +134,7 @@ def test_a_listing_shows_how_old_the_answer_is(
 
 def age(seconds: float) -> None:
     """Make the shared answer older."""
-    (path,) = Path(store.state_folder(), "slurm").glob("*.json")
+    (path,) = Path(run_roots.state_folder(), "slurm").glob("*.json")
     values = json.loads(path.read_text())
     store.write_json(path, {**values, "asked": values["asked"] - seconds})
 
@@ -252,7 +252,7 @@ def test_two_launchers_that_find_the_answer_old_ask_once(root: Path, cluster: Cl
     cluster.says(row(folder, 7, "RUNNING"))
     state(folder)
     age(60)
-    (lock,) = Path(store.state_folder(), "slurm").glob("*.lock")
+    (lock,) = Path(run_roots.state_folder(), "slurm").glob("*.lock")
     with open(lock, "wb") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         argv = run_folders.command("ls", f"run_root={root}")
@@ -268,7 +268,7 @@ def test_a_damaged_answer_is_asked_for_anew(root: Path, cluster: Cluster, damage
     folder = submitted(root, 7)
     cluster.says(row(folder, 7, "PENDING", "Resources"))
     state(folder)
-    (path,) = Path(store.state_folder(), "slurm").glob("*.json")
+    (path,) = Path(run_roots.state_folder(), "slurm").glob("*.json")
     path.write_bytes(damage)
     assert state(folder).reason == "waiting for free resources"
     assert cluster.calls() == 2
@@ -277,7 +277,7 @@ def test_a_damaged_answer_is_asked_for_anew(root: Path, cluster: Cluster, damage
 def test_where_the_answer_cannot_be_written_a_process_keeps_it(root: Path, cluster: Cluster) -> None:
     folder = submitted(root, 7)
     cluster.says(row(folder, 7, "PENDING", "Resources"))
-    Path(store.state_folder(), "slurm").write_text("in the way")
+    Path(run_roots.state_folder(), "slurm").write_text("in the way")
     for _ in range(3):
         assert state(folder).reason == "waiting for free resources"
     assert cluster.calls() == 1

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from launcher.executors import backends
-from launcher.runs import store
+from launcher.runs import selection, store
 from launcher.ssh import host
 from tests.launcher.ssh.far import Far
 from tests.launcher.ssh.trainer import PROGRAM
@@ -28,5 +28,5 @@ def far(tmp_path, testbed, monkeypatch, capfd):
     found = Far(testbed=testbed, there=there, python=python, config=configuration(tmp_path, testbed), capfd=capfd)
     yield found
     host.close_all()
-    backends.end({str(run.folder): store.load(str(run.folder)) for run in store.newest([str(found.root)], 1000)}, 0)
+    backends.end({str(run.folder): store.load(str(run.folder)) for run in selection.newest([str(found.root)], 1000)}, 0)
     shutil.rmtree(there, ignore_errors=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from launcher.__main__ import main
-from launcher.runs import store
+from launcher.runs import run_roots, store
 from launcher.ssh import host
 from launcher.ssh.host import Host
 
@@ -71,7 +71,7 @@ class Far:
 
     def pointer(self, run: str) -> Path:
         """The folder here that stands for it."""
-        return Path(store.elsewhere(), run)
+        return Path(run_roots.remote(), run)
 
 
 def until(true: Callable[[], Any], seconds: float = 60.0) -> Any:

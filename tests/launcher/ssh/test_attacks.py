@@ -26,7 +26,7 @@ from launcher.config.schema import SshCluster
 from launcher.errors import Unavailable, UsageError
 from launcher.executors.ssh import submit_client
 from launcher.runs import address as addresses
-from launcher.runs import processes, remote_record, store
+from launcher.runs import processes, remote_record, run_roots
 from launcher.runs.address import Address
 from launcher.runs.remote_record import Pointer
 from launcher.runs.store import Run
@@ -64,7 +64,7 @@ class Victim:
         roots = folder / "here"
         roots.mkdir()
         run_folders.finished(roots, OTHER)
-        store.remember_root(roots)
+        run_roots.remember(roots)
         self.run = remote_record.create(
             RUN, Pointer(address=liar.address(), root="/runs", token="t", created=time.time())
         )
@@ -723,7 +723,7 @@ def test_a_shell_of_a_run_here_follows_no_pointer_that_lies_in_its_folder(victim
 def test_runs_elsewhere_are_known_by_any_path_to_them(victim, tmp_path):
     """Else what their hosts say of queues and processes would be taken for this machine's."""
     (tmp_path / "alias").symlink_to(victim.run.parent)
-    assert store.is_elsewhere(str(tmp_path / "alias")) and not store.is_elsewhere(str(victim.folder / "here"))
+    assert run_roots.is_remote(str(tmp_path / "alias")) and not run_roots.is_remote(str(victim.folder / "here"))
 
 
 STARTS = {

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from launcher.errors import Unavailable
-from launcher.runs import processes, remote_record, store
+from launcher.runs import processes, remote_record, run_roots, selection, store
 from launcher.ssh import host, remote_status
 from launcher.ssh.host import Host, hello
 from tests.launcher.ssh.far import until
@@ -49,7 +49,7 @@ def proxy(far, tmp_path):
 
 
 def there(far) -> list[str]:
-    return store.run_names(str(far.root)) if far.root.exists() else []
+    return selection.run_names(str(far.root)) if far.root.exists() else []
 
 
 def attempts(far, run: str) -> list[int]:
@@ -94,7 +94,7 @@ def test_a_submission_whose_answer_is_lost_for_good_is_known_by_its_pointer_and_
         patch.setattr(Host, "ask", deaf)
         said = far.type(*far.words, "steps=60", SLOW)
     assert said.code == 3 and "may have been started or not" in said.err
-    (run,) = store.run_names(store.elsewhere())
+    (run,) = selection.run_names(run_roots.remote())
     assert there(far) == [run]
     proxy.refusing = True
     assert far.state(run) == "unreachable"
@@ -133,7 +133,7 @@ def test_a_run_that_never_arrived_is_lost_only_once_that_is_certain(far, proxy, 
     with monkeypatch.context() as patch:
         patch.setattr(Host, "ask", cut)
         assert far.type(*far.words, "steps=1").code == 3
-    (run,) = store.run_names(store.elsewhere())
+    (run,) = selection.run_names(run_roots.remote())
     assert there(far) == []
     pointer = remote_record.read(far.pointer(run))
     dead = pointer.submitter._replace(start=1)
@@ -337,7 +337,7 @@ def small_disk(far):
 def test_a_disk_that_is_full_over_there_is_told_and_nothing_is_left(far, small_disk):
     said = far.type(*far.words, f"run_root={small_disk}/runs")
     assert said.code in (2, 3) and "No space left" in said.err, said.err
-    assert store.run_names(f"{small_disk}/runs") == [] and store.run_names(store.elsewhere()) == []
+    assert selection.run_names(f"{small_disk}/runs") == [] and selection.run_names(run_roots.remote()) == []
 
 
 def test_a_home_without_room_for_the_far_side_is_told(far, small_disk):

@@ -8,7 +8,7 @@ import subprocess
 import pytest
 
 from launcher.executors.slurm.jobs import job_of
-from launcher.runs import store
+from launcher.runs import run_roots, selection, store
 from tests.launcher.ssh.far import until
 
 SLOW = "env.PAUSE=0.2"
@@ -24,7 +24,7 @@ def login(far, testbed, monkeypatch):
         patch.setenv("PATH", "/nowhere")
         patch.setattr(type(far), "words", words)
         yield far
-    for run in store.run_names(str(far.root)) if far.root.exists() else []:
+    for run in selection.run_names(str(far.root)) if far.root.exists() else []:
         slurm(far, "scancel", "--quiet", job(far, run).partition("_")[0])
 
 
@@ -100,8 +100,8 @@ def test_one_run_comes_after_another(login):
 def test_what_the_cluster_would_refuse_is_refused_before_and_leaves_nothing(login, words, code, says):
     said = login.type(*login.words, *words)
     assert said.code == code and says in said.err, said.err
-    assert not login.root.exists() or store.run_names(str(login.root)) == []
-    assert store.run_names(store.elsewhere()) == []
+    assert not login.root.exists() or selection.run_names(str(login.root)) == []
+    assert selection.run_names(run_roots.remote()) == []
 
 
 def wrapper(far, name: str, lines: str) -> str:

@@ -13,7 +13,7 @@ import pytest
 
 from launcher.errors import Unavailable
 from launcher.executors.ssh import bash_host
-from launcher.runs import processes, run_ids, store
+from launcher.runs import processes, run_ids, run_roots, selection, store
 from launcher.ssh import bash_programs, host
 from launcher.ssh.host import BadAnswer, Host, hello
 from tests.launcher.ssh.far import until
@@ -123,8 +123,8 @@ def test_a_run_that_was_killed_is_lost_and_says_so(old):
 def test_what_bash_can_not_do_is_refused_in_words_and_leaves_nothing(old, words, says):
     said = old.type(*old.words, *words)
     assert said.code in (2, 3) and says in said.err and "Traceback" not in said.err
-    assert not old.root.exists() or not store.run_names(str(old.root))
-    assert not store.run_names(store.elsewhere())
+    assert not old.root.exists() or not selection.run_names(str(old.root))
+    assert not selection.run_names(run_roots.remote())
 
 
 def test_other_questions_are_answered_as_before(old):
@@ -150,12 +150,12 @@ def test_a_submission_that_is_cut_anywhere_starts_its_run_once_or_not_at_all(old
         whole = proxy.up - began
         for part in (0.5, 0.7, 0.85, 0.95, 0.999):
             host.close_all()
-            before = set(store.run_names(str(old.root)))
+            before = set(selection.run_names(str(old.root)))
             proxy.cut_after_up = proxy.up + int(whole * part)
             said = old.type(*old.words, *BARE, "script=tell.py", f"name=n{int(part * 1000)}")
             proxy.cut_after_up = None
             assert "Traceback" not in said.err
-            new = set(store.run_names(str(old.root))) - before
+            new = set(selection.run_names(str(old.root))) - before
             assert len(new) <= 1 and (said.code == 3 or new == set(said.out.split())), said.err
             for run in new:
                 old.until(run, "done")

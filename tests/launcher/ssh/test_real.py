@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from launcher.runs import store
+from launcher.runs import selection, store
 
 JOB = ("amp=o2", "data=digits", "batch=64", "steps=12", "env.OMP_NUM_THREADS=1")
 
@@ -33,7 +33,7 @@ def test_a_training_run_in_a_container_over_ssh_is_proved(far, testbed, kind):
         words.append("cluster.host=root@box")
     said = far.type(*far.words, *words, "wait=true")
     assert said.code == 0, said.err + said.out
-    (run,) = store.run_names(str(far.root))
+    (run,) = selection.run_names(str(far.root))
     shown = json.loads(far.type("ls", run, "--json").out)
     assert shown["result"]["observed"]["verdict"] == "proved"
     assert shown["plan"]["container"]["runtime"]["kind"] == kind

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from launcher.executors.ssh import submit_client
-from launcher.runs import processes, remote_record, store
+from launcher.runs import processes, remote_record, run_roots, selection, store
 from launcher.ssh import host
 from launcher.ssh.host import Host
 from tests.launcher.ssh.far import asked, away, until
@@ -97,7 +97,7 @@ def test_a_sweep_is_one_submission_and_answers_to_its_name(far, monkeypatch):
     assert [each.rpartition("-")[2] for each in cells] == ["000", "001", "002"]
     assert far.type("watch", sweep).code == 0
     assert far.type("ls", sweep).out.count("done") == 3
-    assert store.sweep_runs(str(far.root), sweep)
+    assert selection.sweep_runs(str(far.root), sweep)
 
 
 def test_submitting_takes_three_questions_for_one_run_and_for_a_hundred(far, monkeypatch):
@@ -293,8 +293,8 @@ def test_what_cannot_be_is_refused_and_leaves_nothing(far, words, code, says):
     said = far.type(*far.words, *words)
     assert said.code == code and says in said.err, said.err
     assert "Traceback" not in said.err
-    assert not far.root.exists() or store.run_names(str(far.root)) == []
-    assert store.run_names(store.elsewhere()) == []
+    assert not far.root.exists() or selection.run_names(str(far.root)) == []
+    assert selection.run_names(run_roots.remote()) == []
 
 
 def test_a_host_has_to_be_named(far):
@@ -395,7 +395,7 @@ def test_a_run_comes_after_another_of_its_host(far):
 def test_after_a_run_that_is_not_on_the_host_leaves_nothing(far):
     said = far.type(*far.words, "steps=1", "after=nosuch")
     assert said.code == 2 and "nosuch" in said.err
-    assert store.run_names(str(far.root)) == [] and store.run_names(store.elsewhere()) == []
+    assert selection.run_names(str(far.root)) == [] and selection.run_names(run_roots.remote()) == []
 
 
 @pytest.mark.parametrize(("moment", "left"), [("_lacking", 0), ("_point", 0), ("_hand_over", 1)])
@@ -410,8 +410,8 @@ def test_ctrl_c_as_a_run_is_handed_over_shows_its_name_or_leaves_nothing(far, mo
     monkeypatch.setattr(submit_client, moment, pressed)
     said = far.type(*far.words, "steps=500", SLOW)
     assert said.code == 130, said.err
-    names = store.run_names(str(far.root)) if far.root.exists() else []
-    assert len(names) == left and names == said.out.split() == store.run_names(store.elsewhere())
+    names = selection.run_names(str(far.root)) if far.root.exists() else []
+    assert len(names) == left and names == said.out.split() == selection.run_names(run_roots.remote())
     if left:
         assert f"`cancel {names[0]}` ends it" in said.err
         assert far.type("cancel", "--now", *names).code == 0
@@ -431,7 +431,7 @@ def test_ctrl_c_while_a_host_is_slow_to_answer_is_answered_at_once(far, monkeypa
     said = far.type(*far.words, "steps=500", SLOW)
     assert time.monotonic() - began < 20 and said.code == 130
     (name,) = said.out.split()
-    assert store.run_names(store.elsewhere()) == [name]
+    assert selection.run_names(run_roots.remote()) == [name]
     assert f"{name} may have been started or not" in said.err
 
 
@@ -444,8 +444,8 @@ def test_ctrl_c_at_any_moment_leaves_no_unnamed_run_over_there(far):
         time.sleep(0.5 + 0.25 * number)
         started.send_signal(signal.SIGINT)
         named |= set(started.communicate(timeout=60)[0].split())
-    there = set(store.run_names(str(far.root))) if far.root.exists() else set()
+    there = set(selection.run_names(str(far.root))) if far.root.exists() else set()
     assert there <= named
-    assert set(store.run_names(store.elsewhere())) == named
+    assert set(selection.run_names(run_roots.remote())) == named
     if there:
         far.type("cancel", "--now", *there)

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from launcher.runs import store
+from launcher.runs import selection, store
 from launcher.ui.live import watch
 from tests.launcher.run_folders import DEAF, NAME, STEPPING, finished, make, metrics, result, start, state, until
 
@@ -92,7 +92,7 @@ def test_without_a_terminal_the_progress_is_plain_lines_and_ends_with_what_the_r
     assert sum("brave-otter" in each and "done" in each for each in out.splitlines()) == 1
     assert "proved: 97% of the work in bfloat16" in out and str(folder) in out
     assert len(out.splitlines()) < 20
-    assert store.unfinished([str(root)]) == []
+    assert selection.unfinished([str(root)]) == []
 
 
 def test_watching_what_has_ended_long_ago_says_at_once_how_it_ended(root, capsys):

@@ -1,0 +1,74 @@
+"""The folders that hold runs: those ever submitted to from here, and the one that stands for runs on other hosts."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+from pathlib import Path
+
+from launcher.errors import UsageError
+from recipes import records
+
+
+def known() -> list[str]:
+    """Run roots that were submitted to from this machine and are there now, in the order of their first use."""
+    lines = []
+    with contextlib.suppress(FileNotFoundError):
+        # As file names are, which need not be text in any encoding.
+        lines = os.fsdecode(_roots_file().read_bytes()).split("\n")
+    return [each for each in dict.fromkeys([*lines, remote()]) if each and os.path.isdir(each)]
+
+
+def remember(root: Path) -> None:
+    """Add a run root to the known ones."""
+    text, file = str(root.absolute()), _roots_file()
+    if text in known():
+        return
+    make_private(file.parent)
+    # One short append is whole even when two launchers do it at once.
+    with open(file, "ab", opener=records.private) as stream:
+        stream.write(os.fsencode(f"{text}\n"))
+
+
+def named(run_root: str | None) -> list[str]:
+    """The root a person named, or all known ones. Raises `UsageError` for one that is no folder."""
+    if run_root is None:
+        return known()
+    root = os.path.abspath(os.path.expanduser(run_root))
+    if not os.path.isdir(root):
+        raise UsageError(f"run_root={run_root} is no folder")
+    return [root]
+
+
+def remote() -> str:
+    """The root whose folders stand for runs on other hosts."""
+    return f"{state_folder()}/elsewhere"
+
+
+def is_remote(root: str) -> bool:
+    """Whether the runs in that root are on other hosts, by whatever path it is named."""
+    return root == remote() or _is_same(root, remote())
+
+
+@functools.lru_cache(maxsize=256)
+def _is_same(one: str, other: str) -> bool:
+    return os.path.realpath(one) == os.path.realpath(other)
+
+
+def _roots_file() -> Path:
+    return Path(state_folder(), "roots")
+
+
+def state_folder() -> str:
+    """Where the launcher keeps what belongs to the user and not to a run."""
+    state = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
+    return f"{state}/launcher"
+
+
+def make_private(folder: Path) -> None:
+    """Make a folder and those that lead to it, where they aren't there, for their maker alone at every umask."""
+    for each in (*reversed(folder.parents), folder):
+        with contextlib.suppress(FileExistsError):
+            if not each.exists():
+                records.make_folder(each)

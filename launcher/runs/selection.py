@@ -1,0 +1,121 @@
+"""Which runs there are, and which of them a person means by a word."""
+
+from __future__ import annotations
+
+import contextlib
+import heapq
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from launcher.errors import UsageError
+from launcher.runs import ownership, run_ids
+from launcher.runs.store import SWEEPS, UNFINISHED, Run, read_if_whole, read_known
+
+
+class Selection(NamedTuple):
+    """What a person's text named: one run, or the runs of a sweep."""
+
+    sweep: str | None
+    runs: tuple[Run, ...]
+
+
+def run_names(root: str) -> list[str]:
+    """Every run in the root, in no order. Only names are read: this has to be quick over ten thousand of them."""
+    try:
+        return [each for each in os.listdir(root) if run_ids.is_id(each)]
+    except OSError:  # one that is gone, or that may not be read, hides no other
+        return []
+
+
+def sweep_names(root: str) -> list[str]:
+    with contextlib.suppress(OSError):
+        names = (each[: -len(".json")] for each in os.listdir(f"{root}/{SWEEPS}") if each.endswith(".json"))
+        return [each for each in names if run_ids.is_id(each)]
+    return []
+
+
+def unfinished(roots: Iterable[str]) -> list[Run]:
+    """Runs with a marker, oldest first."""
+    found = []
+    for root in roots:
+        with contextlib.suppress(OSError):
+            found += [Run(root, each) for each in os.listdir(f"{root}/{UNFINISHED}") if run_ids.is_id(each)]
+    return sorted(found, key=lambda run: run.id)
+
+
+def newest_own(roots: Iterable[str]) -> Run | None:
+    """The caller's newest run of all roots together."""
+    found = ((each, root) for root in roots for each in run_names(root))
+    for name, root in sorted(found, reverse=True):
+        if ownership.is_mine(f"{root}/{name}", root):
+            return Run(root, name)
+    return None
+
+
+def newest(roots: Iterable[str], count: int) -> list[Run]:
+    """The newest runs of all roots together, newest first."""
+    found: list[tuple[str, str]] = []
+    for root in roots:
+        found += [(each, root) for each in heapq.nlargest(count, run_names(root))]
+    return [Run(root, run) for run, root in heapq.nlargest(count, found)]
+
+
+def find(text: str, roots: Sequence[str]) -> Selection:
+    """The run or sweep that the text names in the roots. Raises `UsageError` where it names none, or several."""
+    return find_all([text], roots)[0]
+
+
+def find_all(texts: Sequence[str], roots: Sequence[str]) -> list[Selection]:
+    """What each text names, all of them before anything is done; the roots are read once, however many there are."""
+    where: dict[str, list[str]] = {}
+    sweeps: dict[str, list[str]] = {}
+    for root in roots:
+        for name in run_names(root):
+            where.setdefault(name, []).append(root)
+        for name in sweep_names(root):
+            sweeps.setdefault(name, []).append(root)
+    return [_find(each, roots, where, sweeps) for each in texts]
+
+
+def _find(
+    text: str, roots: Sequence[str], where: Mapping[str, Sequence[str]], sweeps: Mapping[str, Sequence[str]]
+) -> Selection:
+    """Among runs and sweeps, each with the roots that have it."""
+    if text in where or text in sweeps:  # a whole name, as a shell writes a thousand of them
+        match = run_ids.Match(text, text in sweeps)
+    else:
+        match = run_ids.resolve(text, where, sweeps, lambda: _meant(text, roots, where))
+    holders = (sweeps if match.is_sweep else where)[match.id]
+    if len(holders) > 1:
+        raise UsageError(f"{match.id} is in {len(holders)} run roots: add run_root={' or run_root='.join(holders)}")
+    if match.is_sweep:
+        return Selection(match.id, tuple(sweep_runs(holders[0], match.id)))
+    return Selection(None, (Run(holders[0], match.id),))
+
+
+def _meant(text: str, roots: Sequence[str], where: Mapping[str, Sequence[str]]) -> list[str]:
+    """Runs that a text means which begins no id: unfinished cells of that number, as `watch` shows them, else runs
+    that were given it as their name."""
+    if not text:
+        return []
+    if text.isdecimal():
+        return [each.id for each in unfinished(roots) if run_ids.sweep_of(each.id) and each.id.endswith(f"-{text}")]
+    return [
+        each
+        for each in where
+        if any(read_known(f"{root}/{each}/plan.json").get("name") == text for root in where[each])
+    ]
+
+
+def sweep_runs(root: str, sweep: str) -> list[Run]:
+    """The runs of a sweep that still have a folder, in the order of its cells.
+
+    A record that another user wrote says nothing: it could name any run.
+    """
+    recorded = read_if_whole(f"{root}/{SWEEPS}/{sweep}.json", own_in=root).get("runs")
+    cells = [each for each in recorded if isinstance(each, str)] if isinstance(recorded, list) else run_names(root)
+    names = [each for each in dict.fromkeys(cells) if run_ids.is_id(each) and run_ids.sweep_of(each) == sweep]
+    if not isinstance(recorded, list):
+        names.sort()
+    return [Run(root, each) for each in names if os.path.isdir(f"{root}/{each}")]
