@@ -1,7 +1,7 @@
-"""All tests, as two pytest processes side by side: those of the testbed mostly wait, while the rest mostly compute.
+"""All tests, as three pytest processes side by side: the testbed's mostly wait, while the others mostly compute.
 
-Not by pytest-xdist: its groups do nothing under pytest 9.2. Within either half there is one test at a time: the testbed
-is one, and runs of one name would end each other's processes.
+Not by pytest-xdist: its groups do nothing under pytest 9.2. Within a part there is one test at a time: the testbed is
+one, and the launcher's runs of one name would end each other's processes. Recipes' tests start no named runs.
 """
 
 from __future__ import annotations
@@ -10,33 +10,37 @@ import subprocess
 import sys
 import threading
 
-HALVES = {"testbed": "testbed", "rest": "not testbed"}
-"""What a half's lines begin with, and the tests that are in it, as pytest's `-m` says it."""
+PARTS = {
+    "testbed": ["-m", "testbed"],
+    "recipes": ["-m", "not testbed", "tests/recipes"],
+    "rest": ["-m", "not testbed", "--ignore=tests/recipes"],
+}
+"""What a part's lines begin with, and how pytest is told its tests."""
 
 
 def main(arguments: list[str]) -> int:
-    """Run both halves with these arguments of pytest's. The first exit status that is not 0, else 0.
+    """Run all parts with these arguments of pytest's. The first exit status that is not 0, else 0.
 
-    The last lines name the tests that failed in either half: the half that ended first may be far above.
+    The last lines name the tests that failed in any part: the part that ended first may be far above.
     """
     running = {
         name: subprocess.Popen(
-            [sys.executable, "-m", "pytest", "-m", marks, *arguments],
+            [sys.executable, "-m", "pytest", *selection, *arguments],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
             errors="replace",
         )
-        for name, marks in HALVES.items()
+        for name, selection in PARTS.items()
     }
     summaries: dict[str, list[str]] = {name: [] for name in running}
-    readers = [threading.Thread(target=_repeat, args=(*half, summaries[half[0]])) for half in running.items()]
+    readers = [threading.Thread(target=_repeat, args=(*part, summaries[part[0]])) for part in running.items()]
     for reader in readers:
         reader.start()
     try:
         for reader in readers:
             reader.join()
-    except KeyboardInterrupt:  # both were told as well, and say what they had found
+    except KeyboardInterrupt:  # every pytest got the signal as well, and prints its summary
         for reader in readers:
             reader.join()
     codes = [process.wait() for process in running.values()]
@@ -47,7 +51,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _repeat(name: str, process: subprocess.Popen[str], summary: list[str]) -> None:
-    """Print the lines of one half as they come; its failed tests and its last line go to `summary`."""
+    """Print the lines of one part as they come; its failed tests and its last line go to `summary`."""
     assert process.stdout is not None
     line = ""
     for line in process.stdout:
