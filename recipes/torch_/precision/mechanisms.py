@@ -155,24 +155,24 @@ class HalfModelFloat32Masters(HalfModelNoMasters, mechanism="half_model_fp32_mas
         names = {parameter: name for name, parameter in self._named_parameters()}
         self._masters.add(optimizer, names, unrounded)
         for parameter in own:
-            weight = self._masters.of(parameter)
+            weight = self._masters.get(parameter)
             if weight is not None:
-                weight.adds = parameter in reduced or not several_ranks()
-                weight.blank = reduced.get(parameter, False)
+                weight.accumulates = parameter in reduced or not several_ranks()
+                weight.zeroed_for_ddp = reduced.get(parameter, False)
         return optimizer
 
     def master_parameters(self) -> dict[str, torch.Tensor]:
-        self._masters.follow()
-        found = super().master_parameters()
-        masters = {name: self._masters.of(parameter) for name, parameter in found.items()}
-        return {name: each if (weight := masters[name]) is None else weight.master for name, each in found.items()}
+        self._masters.copy_model_to_masters()
+        parameters = super().master_parameters()
+        weights = {name: self._masters.get(parameter) for name, parameter in parameters.items()}
+        return {name: weight.master if weight else parameters[name] for name, weight in weights.items()}
 
     def backward(self, loss: torch.Tensor, optimizer: Optimizer | None = None) -> None:
-        self._masters.hold()
+        self._masters.begin_backward()
         try:
             super().backward(loss, optimizer)
         finally:
-            self._masters.add_held()
+            self._masters.end_backward()
 
     def step(self, optimizer: Optimizer, clip: float | None = None) -> StepOutcome:
         masters = self._masters
@@ -180,22 +180,22 @@ class HalfModelFloat32Masters(HalfModelNoMasters, mechanism="half_model_fp32_mas
             raise RuntimeError(
                 "precision.step(optimizer) comes after optimizer = precision.optimizer(model, optimizer)"
             )
-        masters.follow(optimizer)
-        if clip is None and self.resolved.loss_scale.mode == "none" and masters.lends(optimizer):
-            masters.lend_gradients(optimizer)
+        masters.copy_model_to_masters(optimizer)
+        if clip is None and self.resolved.loss_scale.mode == "none" and masters.can_share_grads(optimizer):
+            masters.share_grads_with_masters(optimizer)
         else:
-            masters.take_gradients(optimizer)
+            masters.copy_grads_to_masters(optimizer)
         outcome = super().step(optimizer, clip)
-        masters.give_weights(optimizer)
-        masters.drop_gradients(optimizer)
+        masters.copy_masters_to_model(optimizer)
+        masters.clear_master_grads(optimizer)
         return outcome
 
     def state_dict(self) -> dict[str, Any]:
-        return {**super().state_dict(), "masters": self._masters.state()}
+        return {**super().state_dict(), "masters": self._masters.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
-        self._masters.load(state["masters"])
+        self._masters.load_state_dict(state["masters"])
 
 
 class HalfModel(Autocast, mechanism="half_model"):
@@ -230,7 +230,7 @@ class _FollowLoaded:
     def __call__(self, *_: Any) -> None:
         masters = self._masters and self._masters()
         if masters is not None:
-            masters.follow()
+            masters.copy_model_to_masters()
 
     def __reduce__(self) -> tuple[type[_FollowLoaded], tuple[()]]:
         return _FollowLoaded, ()

@@ -28,7 +28,7 @@ class Float32Reduction:
     def start(self, bucket: Any) -> torch.futures.Future[torch.Tensor]:
         """Begin to reduce a `GradBucket`; the future's value is the mean, in the bucket's dtype."""
         buffer = bucket.buffer()
-        total = buffer if buffer.dtype == torch.float32 else self._gathered(bucket, buffer)
+        total = buffer if buffer.dtype == torch.float32 else self._float32_gradients(bucket, buffer)
         total.div_(self._ranks)
         work = distributed.all_reduce(total, group=self._group, async_op=True)
 
@@ -38,25 +38,25 @@ class Float32Reduction:
 
         return work.get_future().then(mean)
 
-    def _gathered(self, bucket: Any, buffer: torch.Tensor) -> torch.Tensor:
-        """The bucket's gradients in float32, with what was held of them."""
-        flat, views = self._room(bucket.index(), buffer, bucket.gradients())
+    def _float32_gradients(self, bucket: Any, buffer: torch.Tensor) -> torch.Tensor:
+        """The bucket's gradients in float32, with the sums accumulated before."""
+        flat, views = self._memory_for(bucket.index(), buffer, bucket.gradients())
         means: list[torch.Tensor] = []
-        held: list[torch.Tensor] = []
+        accumulated: list[torch.Tensor] = []
         for parameter, view in zip(bucket.parameters(), views, strict=True):
-            weight = self._masters.of(parameter)
+            weight = self._masters.get(parameter)
             if weight is not None:
-                total = self._masters.held(weight)
+                total = self._masters.accumulated_sum(weight)
                 if total is not None:
                     means.append(view)
-                    held.append(total)
-                self._masters.reduced(weight, view)
+                    accumulated.append(total)
+                self._masters.set_reduced(weight, view)
         flat.copy_(buffer)
-        if held:
-            torch._foreach_add_(means, held)
+        if accumulated:
+            torch._foreach_add_(means, accumulated)
         return flat
 
-    def _room(
+    def _memory_for(
         self, index: int, buffer: torch.Tensor, gradients: list[torch.Tensor]
     ) -> tuple[torch.Tensor, list[torch.Tensor]]:
         """Float32 memory for a bucket, and views of it laid out as its gradients are. DDP forms its buckets anew once,

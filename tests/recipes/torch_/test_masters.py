@@ -145,7 +145,7 @@ def test_sparse_gradients_are_stepped_as_at_o0(dtype: str) -> None:
 
 @HAS_GRAD_DTYPE
 @pytest.mark.parametrize("micro_batches", [1, 2])
-def test_lent_gradients_train_bit_for_bit_as_copied_ones(micro_batches: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shared_gradients_train_bit_for_bit_as_copied_ones(micro_batches: int, monkeypatch: pytest.MonkeyPatch) -> None:
     def trained() -> tuple[list[torch.Tensor], list[torch.Tensor]]:
         precision = of()
         torch.manual_seed(0)
@@ -163,23 +163,23 @@ def test_lent_gradients_train_bit_for_bit_as_copied_ones(micro_batches: int, mon
         return list(net.parameters()), stepped(optimizer)
 
     copied = trained()
-    lent = 0
+    shared = 0
 
-    def lends(self: Masters, optimizer: Any) -> bool:
-        nonlocal lent
-        found = all(each.exact() is None for each in self._those_of(optimizer))
-        lent += found
-        return found
+    def can_share_grads(self: Masters, optimizer: Any) -> bool:
+        nonlocal shared
+        possible = all(each.valid_sum() is None for each in self._weights_of(optimizer))
+        shared += possible
+        return possible
 
-    monkeypatch.setattr(Masters, "lends", lends)
+    monkeypatch.setattr(Masters, "can_share_grads", can_share_grads)
     for one, other in zip(copied, trained(), strict=True):
         assert all(torch.equal(left, right) for left, right in zip(one, other, strict=True))
-    assert lent == (5 if micro_batches == 1 else 0)
+    assert shared == (5 if micro_batches == 1 else 0)
 
 
 @HAS_GRAD_DTYPE
 @pytest.mark.parametrize(
-    ("device", "size", "make", "lends"),
+    ("device", "size", "make", "shares"),
     [
         ("cuda", LARGE, lambda each: torch.optim.SGD(each, lr=0.1), True),
         ("cpu", LARGE, lambda each: torch.optim.SGD(each, lr=0.1), False),
@@ -189,14 +189,14 @@ def test_lent_gradients_train_bit_for_bit_as_copied_ones(micro_batches: int, mon
         ("cuda", LARGE, lambda each: torch.optim.Adagrad(each, lr=0.1), False),
     ],
 )
-def test_only_what_adds_gradients_to_large_weights_on_a_gpu_gets_them_as_they_are(
-    device: str, size: int, make: Callable[[Any], torch.optim.Optimizer], lends: bool
+def test_gradients_are_shared_with_plain_sgd_on_large_gpu_weights_only(
+    device: str, size: int, make: Callable[[Any], torch.optim.Optimizer], shares: bool
 ) -> None:
     with FakeTensorMode():
         optimizer = make([nn.Parameter(torch.empty(size, dtype=torch.bfloat16, device=device))])
         masters = Masters()
         masters.add(optimizer, {}, {})
-        assert masters.lends(optimizer) is lends
+        assert masters.can_share_grads(optimizer) is shares
 
 
 # Weights

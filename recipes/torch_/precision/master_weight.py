@@ -1,0 +1,59 @@
+"""One half-precision parameter with its float32 master and the float32 sum of its gradients."""
+
+from __future__ import annotations
+
+import torch
+
+from recipes.torch_.precision.tracked_parameter import count_all_changes
+
+
+class MasterWeight:
+    """Memory: 8 bytes an element, 4 for the master and, from the first step on, 4 for its gradient or the sum."""
+
+    def __init__(self, parameter: torch.Tensor, name: str, values: torch.Tensor) -> None:
+        """`values` are the master's first values, float32, which round to the parameter's."""
+        count_all_changes(parameter)
+        self.parameter = parameter
+        self.name = name
+        self.master = torch.nn.Parameter(values, requires_grad=parameter.requires_grad)
+        self.accumulates = True
+        """Whether gradients of several backwards may be summed here, where DDP's reduction doesn't see them."""
+        self.zeroed_for_ddp = False
+        """Whether `grad` becomes zeros during a backward: DDP requires a gradient that it has seen to stay."""
+        self.sum: torch.Tensor | None = None
+        self._synchronized_version = parameter._version
+        self._gradient: torch.Tensor | None = None
+        self._gradient_version = 0
+        self._buffer: torch.Tensor | None = None
+
+    @property
+    def buffer(self) -> torch.Tensor:
+        """Memory for a float32 gradient."""
+        if self._buffer is None:
+            self._buffer = torch.empty_like(self.master)
+        return self._buffer
+
+    @property
+    def model_changed(self) -> bool:
+        """Whether the parameter was changed since it last was the master's rounding."""
+        return self.parameter._version != self._synchronized_version
+
+    def mark_synchronized(self) -> None:
+        """The parameter is now the master's rounding."""
+        self._synchronized_version = self.parameter._version
+
+    def valid_sum(self) -> torch.Tensor | None:
+        """The float32 sum that `parameter.grad` was rounded from; None without one, or where `grad` was changed."""
+        gradient = self.parameter.grad
+        if gradient is None or gradient is not self._gradient or gradient._version != self._gradient_version:
+            self.discard_sum()
+        return self.sum
+
+    def set_sum(self, total: torch.Tensor) -> None:
+        """`parameter.grad` is now the rounding of this sum."""
+        gradient = self.parameter.grad
+        assert gradient is not None
+        self.sum, self._gradient, self._gradient_version = total, gradient, gradient._version
+
+    def discard_sum(self) -> None:
+        self.sum = self._gradient = None
