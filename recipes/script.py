@@ -42,8 +42,8 @@ LINES = {
     "tensorflow": """\
     from recipes.tensorflow_.precision import Precision
     precision = Precision.from_env()
-    model = precision.build(make_model)                  # a function that makes the model
-    optimizer = precision.optimizer(optimizer, model.trainable_variables)
+    model = precision.cast(make_model)                   # a function that makes the model
+    optimizer = precision.optimizer(model, optimizer)
     with precision.forward() as tape:                    # for tf.GradientTape(), in a tf.function
         output = precision.output(model(precision.input(...)))  # float32, as the loss has to be
         loss = ...

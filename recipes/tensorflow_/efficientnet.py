@@ -73,8 +73,8 @@ def train(run: Run) -> None:
     images, labels = run.constant(channels_last(data.train.images)), run.constant(data.train.labels)
     unseen = {"": data.validation, "test_": data.test}
 
-    net = run.build(lambda: network(hyper))
-    optimizer = run.optimizer(lambda: keras.optimizers.Adam(hyper.lr, epsilon=ADAM_EPSILON), net.trainable_variables)
+    net = run.cast(lambda: network(hyper))
+    optimizer = run.optimizer(net, lambda: keras.optimizers.Adam(hyper.lr, epsilon=ADAM_EPSILON))
 
     def resized(pixels: Any) -> tf.Tensor:
         """Bytes [batch, 32, 32, 3] as floats from 0 to 1 [batch, size, size, 3]."""

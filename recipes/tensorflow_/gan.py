@@ -78,14 +78,11 @@ def train(run: Run) -> None:
     data = run.world.rank_zero_first(lambda: images.load(settings.data, settings.seed))
     real = run.constant(channels_last(data.train.images))
 
-    generator = run.build(lambda: generator_network(hyper))
-    discriminator = run.build(discriminator_network)
-    makers = run.optimizer(
-        lambda: keras.optimizers.Adam(hyper.generator_lr, epsilon=EPSILON), generator.trainable_variables
-    )
-    judges = run.optimizer(
-        lambda: RMSprop(hyper.discriminator_lr, rho=RMSPROP_DECAY, epsilon=EPSILON),
-        discriminator.trainable_variables,
+    generator = run.cast(lambda: generator_network(hyper))
+    discriminator = run.cast(discriminator_network)
+    generator_optimizer = run.optimizer(generator, lambda: keras.optimizers.Adam(hyper.generator_lr, epsilon=EPSILON))
+    discriminator_optimizer = run.optimizer(
+        discriminator, lambda: RMSprop(hyper.discriminator_lr, rho=RMSPROP_DECAY, epsilon=EPSILON)
     )
 
     def made(count: int) -> tf.Tensor:
@@ -108,8 +105,8 @@ def train(run: Run) -> None:
         """The generator's update, and then the discriminator's against the new generator; loss scales move once."""
         losses, outcomes = {}, []
         for name, optimizer, loss_of in (
-            ("generator", makers, generator_loss),
-            ("discriminator", judges, discriminator_loss),
+            ("generator", generator_optimizer, generator_loss),
+            ("discriminator", discriminator_optimizer, discriminator_loss),
         ):
             gradients, losses[name] = None, tf.zeros(())
             for chosen in tf.unstack(batch):
@@ -123,7 +120,7 @@ def train(run: Run) -> None:
 
     run.fit(
         models=[generator, discriminator],
-        optimizers=[makers, judges],
+        optimizers=[generator_optimizer, discriminator_optimizer],
         step=step,
         evaluate=None,
         samples=len(data.train),

@@ -1,11 +1,11 @@
-"""What every recipe in TensorFlow shares: how it starts, how it ends, and what it leaves behind.
+"""What all recipes in TensorFlow share: start and end of a run, and its record.
 
-A recipe builds its models and says what one step is on one replica; `Run.fit` does the rest:
+A recipe makes its models and defines one step on one replica; `Run.fit` does the rest:
 
     def train(run: Run) -> None:
         images, labels = run.constant(all_images), run.constant(all_labels)   # on every replica's device
-        net = run.build(lambda: Net(settings))                                # layers take the level's dtypes from here
-        optimizer = run.optimizer(lambda: keras.optimizers.SGD(0.1), net.trainable_variables)
+        net = run.cast(lambda: Net(settings))                                 # made in the level's dtypes
+        optimizer = run.optimizer(net, lambda: keras.optimizers.SGD(0.1))
 
         def step(batch):                             # traced once: a graph, on each replica's own samples
             gradients, total = None, tf.zeros(())
@@ -21,9 +21,9 @@ A recipe builds its models and says what one step is on one replica; `Run.fit` d
 
         run.fit(models=[net], optimizers=[optimizer], step=step, evaluate=..., samples=len(all_images), ...)
 
-Several optimizers: a `backward` and a `step` each, one `update`. Random numbers of a step's own: `run.seed()` with
-`tf.random.stateless_*`, so that they follow from the run's seed and its position. `step` is traced without AutoGraph:
-Python's loops are unrolled, and what depends on a tensor's value is `tf.cond` or `tf.where`.
+With several optimizers: one `backward` and one `step` each, one `update`. In a step, take random numbers
+from `tf.random.stateless_*` with `run.seed()`: they follow from the run's seed and position. `step` is traced without
+AutoGraph: Python loops are unrolled, and a choice by a tensor's value is `tf.cond` or `tf.where`.
 """
 
 from __future__ import annotations
@@ -60,14 +60,14 @@ __all__ = ["DONE", "Evaluate", "Load", "Loss", "Run", "Schedule", "Step", "main"
 
 
 def start(recipe: str, train: Callable[[Run], None]) -> NoReturn:
-    """Run a recipe's `train` for the words of the command line, as all that this process is for."""
+    """Run a recipe's `train` with the command line's arguments, and exit."""
     sys.exit(main(recipe, train, sys.argv[1:]))
 
 
 def main(recipe: str, train: Callable[[Run], None], words: Sequence[str]) -> int:
-    """The same, for these words; returns the process's exit code.
+    """Run a recipe's `train` with these arguments, and return the exit code.
 
-    0 done; 1 failed, also where the proof did; 2 the settings are wrong; 85 stopped on request with the state saved.
+    0 done; 1 failed, also for a failed proof; 2 wrong settings; 85 stopped on request with the state saved.
     """
     began = time.monotonic()
 
@@ -81,16 +81,16 @@ def main(recipe: str, train: Callable[[Run], None], words: Sequence[str]) -> int
 
 
 class Run(shared.Run):
-    """One execution of a recipe by this process: what was asked, its precision, and its place among the ranks."""
+    """One execution of a recipe by this process: its settings, its precision, and its rank."""
 
     framework = "tensorflow"
 
     def __init__(self, chosen: Arguments, world: World, began: float) -> None:
         super().__init__(chosen, world, world.devices, began)
         self.world = world
-        asked = self.settings.deterministic
-        # Of some operations XLA has no deterministic implementation, and refuses to compile them where one is wanted.
-        self.deterministic = world.kind == "cpu" and not self.settings.xla if asked is None else asked
+        deterministic = self.settings.deterministic
+        # XLA refuses to compile operations of which it has no deterministic implementation.
+        self.deterministic = world.kind == "cpu" and not self.settings.xla if deterministic is None else deterministic
         devices.make_repeatable(self.deterministic, self.settings.seed)
         with world.strategy.scope():
             self.precision = Precision.of(
@@ -103,32 +103,29 @@ class Run(shared.Run):
             self._random = keras.random.SeedGenerator(self.settings.seed % 2**31)
         xla.configure(self.settings.xla, self.settings.amp.level, world.kind, world.devices)
 
-    def build(self, make: Callable[[], keras.Model]) -> keras.Model:
-        """The model that `make` makes, in the level's dtypes, on every replica. `make` has to build its variables too.
-
-        Each replica draws its own dropout.
-        """
+    def cast(self, make: Callable[[], keras.Model]) -> keras.Model:
+        """`Precision.cast` on every replica. Each replica draws its own dropout."""
         with self.world.strategy.scope():
-            model = self.precision.build(make)
+            model = self.precision.cast(make)
         if self.world.devices > 1:
-            replicas.draw_apart(model)
+            replicas.separate_dropout(model)
         return model
 
-    def optimizer(self, make: Callable[[], keras.Optimizer], variables: Sequence[Any]) -> keras.Optimizer:
-        """The optimizer that `make` makes, to step these variables."""
+    def optimizer(self, model: keras.Model, make: Callable[[], keras.Optimizer]) -> keras.Optimizer:
+        """The optimizer that `make` returns, prepared to step the model."""
         with self.world.strategy.scope():
-            return self.precision.optimizer(make(), variables)
+            return self.precision.optimizer(model, make())
 
     def constant(self, array: numpy.ndarray) -> Any:
-        """An array on the device of every replica, for `step` to read."""
+        """An array for `step` to read, on the device of every replica."""
         if self.world.devices == 1:
             return tf.constant(array)
         with self.world.strategy.scope():
             return tf.Variable(array, trainable=False)
 
     def seed(self) -> tf.Tensor:
-        """Inside of `step`: a new seed for one of `tf.random.stateless_*`, another in every step and replica."""
-        return replicas.apart(self._random.next())
+        """In `step`: a seed for one call of `tf.random.stateless_*`, different in every step and replica."""
+        return replicas.seed_for_replica(self._random.next())
 
     def fit(
         self,
@@ -143,18 +140,18 @@ class Run(shared.Run):
         load: Load | None = None,
         schedule: Schedule | None = None,
     ) -> None:
-        """Train to the end, or until asked to stop, and write the result; sets `exit_code`.
+        """Train to the end or until a stop request, and write the result; sets `exit_code`.
 
-        `evaluate` is None where nothing is held out, `data` a line for people. Without `load` the step gets indices.
-        Without `schedule` learning rates stay as they are. In a run folder that holds a checkpoint the run goes on from
-        there.
+        `evaluate` is None where no samples are held out; `data` describes the data set in one line. Without `load` the
+        step gets sample indices; without `schedule` learning rates stay constant. Continues from the run folder's
+        checkpoint, if it has one.
         """
         trained = Trained(models=models, optimizers=optimizers, random=[self._random], precision=self.precision)
-        witness = PrecisionObserver(models, self.precision, self.world)
+        observer = PrecisionObserver(models, self.precision, self.world)
         self._train(
             state=State(trained=trained, settings=self.settings, world=self.world),
-            witness=witness,
-            executor=Steps(step, optimizers, load, schedule, self.settings, self.world, witness),
+            witness=observer,
+            executor=Steps(step, optimizers, load, schedule, self.settings, self.world, observer),
             evaluate=evaluate,
             samples=samples,
             data=data,

@@ -39,10 +39,8 @@ def train(run: Run) -> None:
     data = run.world.rank_zero_first(lambda: images.load(settings.data, settings.seed))
     inputs, labels = run.constant(channels_last(data.train.images)), run.constant(data.train.labels)
 
-    net = run.build(lambda: network(hyper))
-    optimizer = run.optimizer(
-        lambda: keras.optimizers.Adadelta(hyper.lr, rho=hyper.rho, epsilon=EPSILON), net.trainable_variables
-    )
+    net = run.cast(lambda: network(hyper))
+    optimizer = run.optimizer(net, lambda: keras.optimizers.Adadelta(hyper.lr, rho=hyper.rho, epsilon=EPSILON))
 
     def loss_of(chosen: tf.Tensor) -> tf.Tensor:
         """Of one micro-batch, whose indices have shape [samples]."""

@@ -67,8 +67,8 @@ def network(settings: Resnet50Settings) -> keras.Model:
 
 def train(run: Run) -> None:
     settings, hyper, precision, world = run.settings, run.settings.train, run.precision, run.world
-    net = run.build(lambda: network(hyper))
-    optimizer = run.optimizer(lambda: Momentum(hyper.lr, momentum=hyper.momentum), net.trainable_variables)
+    net = run.cast(lambda: network(hyper))
+    optimizer = run.optimizer(net, lambda: Momentum(hyper.lr, momentum=hyper.momentum))
     decayed = [each for each in net.trainable_variables if each.name == "kernel"]  # no norm and no bias
 
     def loss_of(images: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:

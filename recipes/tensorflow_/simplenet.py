@@ -24,8 +24,8 @@ def train(run: Run) -> None:
     data = random_regression.load(settings.seed, STEPS_PER_EPOCH * settings.batch, hyper.width)
     inputs, labels = run.constant(data.inputs), run.constant(data.labels)
 
-    net = run.build(lambda: network(hyper))
-    optimizer = run.optimizer(lambda: keras.optimizers.SGD(hyper.lr), net.trainable_variables)
+    net = run.cast(lambda: network(hyper))
+    optimizer = run.optimizer(net, lambda: keras.optimizers.SGD(hyper.lr))
 
     def loss_of(chosen: tf.Tensor) -> tf.Tensor:
         found = precision.output(net(precision.input(tf.gather(inputs, chosen)), training=True))

@@ -1,17 +1,17 @@
-"""The one place where a training loop meets its precision level. The loop never asks which level it has.
+"""A precision level in a TensorFlow training loop, which calls the same methods at every level.
 
 precision = Precision.of(settings.amp, settings.loss_scale, "cpu")
-model = precision.build(lambda: keras.Sequential([keras.Input((28, 28, 1)), ...]))   # in the strategy's scope, if any
-optimizer = precision.optimizer(keras.optimizers.Adam(), model.trainable_variables)
+model = precision.cast(make_model)                       # a function that makes the model; in the strategy's scope
+optimizer = precision.optimizer(model, keras.optimizers.Adam())
 
-@tf.function                                                   # o1 rewrites graphs: outside of one it can do nothing
+@tf.function                                             # o1 rewrites graphs: it has no effect outside of one
 def step(inputs, labels):
     with precision.forward() as tape:
-        logits = model(precision.input(inputs), training=True)
-        loss = cross_entropy(labels, precision.output(logits))  # loss / k where k micro-batches make a step
+        logits = precision.output(model(precision.input(inputs), training=True))
+        loss = cross_entropy(labels, logits)             # loss / k where k micro-batches make a step
     gradients = precision.backward(tape, loss, optimizer)
-    outcome = precision.step(optimizer, gradients, clip=1.0)   # reduce over replicas, unscale, clip, skip on overflow
-    precision.update()                                         # once an iteration, however many optimizers
+    outcome = precision.step(optimizer, gradients, clip=1.0)   # average over replicas, unscale, clip, skip on overflow
+    precision.update()                                   # once an iteration, however many optimizers
     return loss, outcome
 """
 
@@ -31,7 +31,7 @@ from recipes.precision.levels import Amp, LossScale
 from recipes.precision.support import support_for
 from recipes.tensorflow_.gpus import capability_of
 from recipes.tensorflow_.precision import grappler, replicas
-from recipes.tensorflow_.precision.gradients import Gradient, added, mapped, merged, values
+from recipes.tensorflow_.precision.gradients import Gradient, add, map_gradients, map_values, sum_rows, values
 from recipes.tensorflow_.precision.loss_scale import LossScaler, LossScalers, NoScale, make_scaler
 from recipes.trainer.spec import read_spec
 from recipes.typed import SettingsError
@@ -50,11 +50,11 @@ class StepOutcome:
 
 
 class Precision:
-    """A precision level, applied to a training loop. This class is o0: float32, every method the plain thing.
+    """A precision level. This class is o0, float32; a subclass carries out each other level.
 
-    `amp` is as asked for; what was resolved from it is in `level`, `dtype` (float32 at o0, else the half precision in
-    use), `loss_scale`, `tf32`, `mechanism`, `device` (cpu or cuda), `xla`, `kept`, and the operation lists `allow` and
-    `deny`, and `either`, what is on `infer` or `clear`, all with their gradients.
+    `amp` is the request. Resolved from it: `level`, `dtype` (float32 at o0, else the half precision), `loss_scale`,
+    `tf32`, `mechanism`, `device` (cpu or cuda), `xla`, and the operation lists, which include the operations'
+    gradients: `allow`, `deny`, and `either` for those on `infer` or `clear`.
     """
 
     policy = "float32"
@@ -114,13 +114,14 @@ class Precision:
             device = "cuda" if tf.config.list_physical_devices("GPU") else "cpu"
         return _resolve(settings.amp, settings.loss_scale, device, settings.tf32, settings.xla, environ)
 
-    def build(self, make: Callable[[], keras.Model]) -> keras.Model:
-        """The model that `make` makes, in the level's dtypes. `make` has to build its variables too.
+    def cast(self, make: Callable[[], keras.Model]) -> keras.Model:
+        """Call `make`, which returns a model with its variables built, and return that model in the level's dtypes.
 
-        Raises `SettingsError` for a pattern of `amp.keep_fp32` that names no layer, and `RuntimeError` for a model
-        without variables, and under another strategy than the one in whose scope this precision was made.
+        Keras chooses dtypes as it makes layers, so this takes a function and not a model. Raises `SettingsError` for
+        a pattern of `amp.keep_fp32` that matches no layer, and `RuntimeError` for a model without variables, for a
+        layer with a dtype of its own, and in the scope of another strategy than this precision was made in.
         """
-        self._check_strategy("precision.build(...)", tf.distribute.get_strategy())
+        self._check_strategy("precision.cast(...)", tf.distribute.get_strategy())
         before = keras.config.dtype_policy()
         keras.config.set_dtype_policy(self.policy)
         try:
@@ -128,66 +129,67 @@ class Precision:
         finally:
             keras.config.set_dtype_policy(before)
         if not model.trainable_variables:
-            raise RuntimeError("precision.build(make): the model that make() returns has no variables yet; build it")
-        for layer in (each for each in _layers(model) if each.variables):
+            raise RuntimeError("precision.cast(make): the model that make() returns has no variables yet; build it")
+        for layer in (layer for layer in model._flatten_layers() if layer.variables):
             if layer.dtype_policy.name != self.policy and not isinstance(layer, keras.Model):
                 raise RuntimeError(
                     f"layer {layer.name} has dtype policy {layer.dtype_policy.name}, and amp={self.level} gives it "
-                    f"{self.policy}: make layers inside of precision.build(make), without a dtype of their own"
+                    f"{self.policy}: make layers in the function given to precision.cast, without a dtype of their own"
                 )
-        self._keep(model)
+        self._keep_float32(model)
         return model
 
-    def _check_strategy(self, what: str, running: tf.distribute.Strategy) -> None:
-        """Variables made in no strategy's scope are one for all replicas, each of which would change them again."""
-        if running is not self._strategy:
+    def _check_strategy(self, call: str, strategy: tf.distribute.Strategy) -> None:
+        """Variables made outside of a strategy's scope are shared by its replicas, and each would update them."""
+        if strategy is not self._strategy:
             raise RuntimeError(
-                f"{what} is under {_named(running)}, and this precision was made under {_named(self._strategy)}: make "
-                "precision, model and optimizer in the scope of one, as in `with strategy.scope(): precision = "
-                "Precision.from_env(); model = precision.build(...)`"
+                f"{call} runs under {_name(strategy)}, but this precision was made under {_name(self._strategy)}: make "
+                "precision, model and optimizer in one strategy's scope, as in `with strategy.scope(): precision = "
+                "Precision.from_env(); model = precision.cast(...)`"
             )
 
     def _make(self, make: Callable[[], keras.Model]) -> keras.Model:
         return make()
 
-    def _keep(self, model: keras.Model) -> None:
+    def _keep_float32(self, model: keras.Model) -> None:
         pass
 
-    def optimizer(self, optimizer: keras.Optimizer, variables: Sequence[Any]) -> keras.Optimizer:
-        """The same optimizer, made to step these variables. Once for each optimizer, after `build`.
+    def optimizer(self, model: keras.Model | Sequence[Any], optimizer: keras.Optimizer) -> keras.Optimizer:
+        """Prepare `optimizer` to step the model's trainable variables, and return it. Once for each optimizer.
 
-        Raises `RuntimeError` for one that scales the loss by itself, and under another strategy than the precision's.
+        `model` is a model, or a sequence of variables to step only these. Raises `RuntimeError` for an optimizer that
+        scales the loss itself, and in the scope of another strategy than this precision was made in.
         """
         self._check_strategy("precision.optimizer(...)", tf.distribute.get_strategy())
         if isinstance(optimizer, keras.optimizers.LossScaleOptimizer) or optimizer.loss_scale_factor is not None:
-            raise RuntimeError("this optimizer scales the loss by itself; give precision.optimizer the inner one")
-        optimizer.build(list(variables))
-        replicas.leave_reducing_to_us(optimizer)
+            raise RuntimeError("this optimizer scales the loss itself; give precision.optimizer its inner optimizer")
+        optimizer.build(list(model.trainable_variables if isinstance(model, keras.Model) else model))
+        replicas.disable_reduction(optimizer)
         self.optimizers.append(optimizer)
         self._scaler.add(optimizer)
         return optimizer
 
     @contextlib.contextmanager
     def forward(self, after: Sequence[Gradient | None] | None = None) -> Iterator[tf.GradientTape]:
-        """Everything from the model's inputs to the loss goes in here; backward and step don't.
+        """A context for everything from the model's inputs to the loss, but not for backward and step.
 
-        `after` are the gradients of the micro-batch before this one: only when it is done does this one begin, so that
-        one micro-batch's activations are held at a time.
+        `after` is the list of gradients of the previous micro-batch. This one starts when they are computed, so that
+        the activations of one micro-batch are in memory at a time.
         """
-        running = tf.distribute.get_strategy()
-        if running.num_replicas_in_sync > 1:
-            self._check_strategy("a step", running)
-        before = [values(each) for each in after or () if each is not None]
+        strategy = tf.distribute.get_strategy()
+        if strategy.num_replicas_in_sync > 1:
+            self._check_strategy("a step", strategy)
+        before = [values(gradient) for gradient in after or () if gradient is not None]
         with tf.control_dependencies(before), tf.GradientTape(persistent=True) as tape:
             yield tape
 
     def input(self, tensor: Any) -> Any:
-        """What a model is fed, of any structure, in the level's dtype."""
+        """A model's inputs, a tensor or a structure of tensors, in the level's dtype."""
         return tensor
 
     def output(self, tensor: Any) -> Any:
-        """What a model put out, of any structure, in float32: losses and measures are computed from it."""
-        return of_floats(lambda each: tf.cast(each, tf.float32), tensor)
+        """A model's outputs, a tensor or a structure of tensors, in float32, as losses and metrics need them."""
+        return map_floats(lambda part: tf.cast(part, tf.float32), tensor)
 
     def backward(
         self,
@@ -196,53 +198,49 @@ class Precision:
         optimizer: keras.Optimizer,
         before: Sequence[Gradient | None] | None = None,
     ) -> list[Gradient | None]:
-        """Gradients of the scaled loss with respect to what `optimizer` steps, added to those of micro-batches before.
+        """Gradients of the scaled loss with respect to the optimizer's variables, added to `before`.
 
-        `loss` is a float32 scalar, already divided by the number of micro-batches. The gradient of an embedding is
-        `tf.IndexedSlices`, or dense under XLA.
+        `loss` is a float32 scalar, already divided by the number of micro-batches; `before` is what the previous
+        micro-batch's call returned. The gradient of an embedding is `tf.IndexedSlices`, or dense under XLA.
         """
         if loss.dtype != tf.float32:
             raise RuntimeError(
-                f"the loss is {loss.dtype.name} and should be float32: make it of precision.output(...), as in "
+                f"the loss is {loss.dtype.name} and must be float32: compute it from precision.output(...), as in "
                 "loss = cross_entropy(labels, precision.output(model(precision.input(inputs))))"
             )
-        variables = [each.value for each in optimizer._trainable_variables]
+        variables = [variable.value for variable in optimizer._trainable_variables]
         scale = self._scaler.of(optimizer).current()
-        found = tape.gradient(loss, variables, output_gradients=scale)
-        if self.xla:  # which compiles for shapes that it knows, and how many rows are looked up it doesn't
-            found = [None if each is None else tf.convert_to_tensor(each) for each in found]
-        found = self._handed_on(found)
-        return found if before is None else [added(one, other) for one, other in zip(before, found, strict=True)]
+        gradients = tape.gradient(loss, variables, output_gradients=scale)
+        if self.xla:  # needs static shapes, and an IndexedSlices has as many rows as were looked up
+            gradients = map_gradients(tf.convert_to_tensor, gradients)
+        gradients = self._after_backward(gradients)
+        return gradients if before is None else [add(*pair) for pair in zip(before, gradients, strict=True)]
 
-    def _handed_on(self, gradients: list[Gradient | None]) -> list[Gradient | None]:
-        """The gradients as sums, scaler and optimizer get them."""
+    def _after_backward(self, gradients: list[Gradient | None]) -> list[Gradient | None]:
+        """The gradients as they are summed, unscaled and applied."""
         return gradients
 
     def step(
         self, optimizer: keras.Optimizer, gradients: Sequence[Gradient | None], clip: float | None = None
     ) -> StepOutcome:
-        """Take the mean over the replicas, unscale, clip the norm of all gradients, and step unless they overflowed."""
+        """Average the gradients over the replicas, unscale them, clip their norm, and step unless they overflowed."""
         if optimizer not in self.optimizers:
-            raise RuntimeError("precision.step(optimizer, ...) comes after precision.optimizer(optimizer, variables)")
+            raise RuntimeError("precision.step(optimizer, ...) comes after precision.optimizer(model, optimizer)")
         scaler = self._scaler.of(optimizer)
         scale = scaler.current()
-        gradients = [None if each is None else merged(each) for each in replicas.mean(gradients)]
-        gradients = scaler.unscale(gradients)
-        present = [values(each) for each in gradients if each is not None]
+        gradients = scaler.unscale(map_gradients(sum_rows, replicas.mean(gradients)))
+        arrays = [values(gradient) for gradient in gradients if gradient is not None]
         overflowed = None
         if scale is not None:
-            finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(each)) for each in present])
+            finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(array)) for array in arrays])
             overflowed = tf.logical_not(finite)
-            scaler.found(overflowed)
+            scaler.record(overflowed)
         norm = None
         if clip is not None:
-            norm = tf.linalg.global_norm([tf.cast(each, tf.float32) for each in present])
+            norm = tf.linalg.global_norm([tf.cast(array, tf.float32) for array in arrays])
             # As torch clips: https://pytorch.org/docs/stable/generated/torch.nn.utils.clip_grad_norm_.html
             factor = tf.minimum(1.0, clip / (norm + 1e-6))
-            gradients = [
-                None if each is None else mapped(lambda part: part * tf.cast(factor, part.dtype), each)
-                for each in gradients
-            ]
+            gradients = map_values(lambda part: part * tf.cast(factor, part.dtype), gradients)
         replicas.apply(optimizer, gradients, unless=overflowed)
         return StepOutcome(overflowed=overflowed, loss_scale=scale, grad_norm=norm)
 
@@ -261,29 +259,25 @@ class Precision:
         return self._scaler.skipped
 
     def state_dict(self) -> dict[str, Any]:
-        """Loss scale with its counts: what the model's and the optimizers' own variables don't hold."""
+        """The loss scale and its counts: the state that is in no variable of model and optimizers."""
         return {"level": self.level, "dtype": self.dtype, "scaler": self._scaler.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a saved state. Raises `SettingsError` for one of another level, dtype or loss scale."""
+        """Restore a saved state. Raises `SettingsError` for one of another level, dtype or loss scale."""
         for key, own in (("level", self.level), ("dtype", self.dtype)):
             if state[key] != own:
                 raise SettingsError(f"amp.{key}={own}, and the checkpoint was saved with {state[key]}", f"amp.{key}")
         self._scaler.load_state_dict(state["scaler"])
 
 
-def of_floats(change: Callable[[tf.Tensor], tf.Tensor], tensors: Any) -> Any:
-    """The same structure with every floating-point tensor changed, and labels and the like as they are."""
+def map_floats(change: Callable[[tf.Tensor], tf.Tensor], tensors: Any) -> Any:
+    """Apply `change` to every floating-point tensor of a structure, and leave integers as they are."""
     tensors = tf.nest.map_structure(tf.convert_to_tensor, tensors)
-    return tf.nest.map_structure(lambda each: change(each) if each.dtype.is_floating else each, tensors)
+    return tf.nest.map_structure(lambda tensor: change(tensor) if tensor.dtype.is_floating else tensor, tensors)
 
 
-def _named(strategy: tf.distribute.Strategy) -> str:
+def _name(strategy: tf.distribute.Strategy) -> str:
     return type(strategy).__name__.lstrip("_")  # outside of any scope: DefaultDistributionStrategy
-
-
-def _layers(model: keras.Model) -> Iterator[keras.Layer]:
-    return iter(model._flatten_layers())
 
 
 def _resolve(

@@ -9,18 +9,18 @@ import keras
 import tensorflow as tf
 
 FLOOR = 1.0
-"""Under which a dynamic scale of TensorFlow 1 never goes. Keras 3's has no floor. Source: `DynamicLossScale`."""
+"""The least dynamic scale of TensorFlow 1. Keras 3's has no floor. Source: `DynamicLossScale`."""
 HANDLERS = ("_stateful_handle_finite_grads", "_stateful_handle_non_finite_grads")
-"""Keras's methods that are replaced here; a test holds that they are there."""
+"""Keras's methods that are overridden here; a test checks that they exist."""
 
 
 class ScaledOptimizer(keras.optimizers.LossScaleOptimizer):
     """Scales the loss for an optimizer of Keras 3.
 
-    `loss_scale` is "dynamic", a number, or a `LossScale` of TensorFlow's. Dynamic: a step with an infinity or a NaN in
-    its gradients is skipped and divides the scale, and so many good ones in a row multiply it. A number: the scale
-    stays, and every step is applied. `check` is called as the loss is scaled and as gradients are applied, and may
-    raise.
+    `loss_scale` is "dynamic", a number, or TensorFlow's `LossScale`. Dynamic: a step with an infinity or a NaN in its
+    gradients is skipped and divides the scale, and a number of good steps in a row multiplies it. A number: the scale
+    stays, and every step is applied. `check` is called before the loss is scaled and before gradients are applied, and
+    may raise.
     """
 
     def __init__(self, inner: keras.optimizers.Optimizer, loss_scale: Any, check: Callable[[], None]) -> None:
@@ -48,10 +48,10 @@ class ScaledOptimizer(keras.optimizers.LossScaleOptimizer):
         super().apply(grads, trainable_variables)
 
     def minimize(self, loss: Callable[[], tf.Tensor], var_list: Sequence[Any]) -> None:
-        """One step, in a `tf.function`. `loss` computes the loss, and is differentiated here."""
+        """One step, in a `tf.function`. `loss` computes the loss."""
         with tf.GradientTape() as tape:
             scaled = self.scale_loss(loss())
-        weights = [each.value if isinstance(each, keras.Variable) else each for each in var_list]
+        weights = [variable.value if isinstance(variable, keras.Variable) else variable for variable in var_list]
         self.apply_gradients(zip(tape.gradient(scaled, weights), var_list, strict=True))
 
     def check_finite(self, grads: Any) -> tf.Tensor:
@@ -59,7 +59,7 @@ class ScaledOptimizer(keras.optimizers.LossScaleOptimizer):
 
     def _stateful_handle_finite_grads(self, grads: Any, trainable_variables: Any) -> None:
         scale = tf.identity(self.dynamic_scale.value)
-        unscaled = [None if each is None else keras.ops.divide(each, scale) for each in grads]
+        unscaled = [None if gradient is None else keras.ops.divide(gradient, scale) for gradient in grads]
         self.inner_optimizer.apply(unscaled, trainable_variables=trainable_variables)
         if self._fixed:
             return

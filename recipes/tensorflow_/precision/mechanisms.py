@@ -13,16 +13,21 @@ import tensorflow as tf
 from recipes.precision import levels, operations
 from recipes.precision.levels import Amp
 from recipes.tensorflow_.precision import grappler
-from recipes.tensorflow_.precision.base import Precision, of_floats
-from recipes.tensorflow_.precision.gradients import Gradient, mapped
+from recipes.tensorflow_.precision.base import Precision, map_floats
+from recipes.tensorflow_.precision.gradients import Gradient, map_values
 from recipes.typed import SettingsError, nearest
 
 KEPT = "kept_in_float32"
-"""The scope that the operations of kept layers are named in, by which they are known in the graph."""
+"""Scope in the names of the operations of layers kept in float32, by which observation finds them in a graph."""
 
 
 class GraphRewrite(Precision, level="o1"):
-    """o1: the model is float32, and Grappler rewrites its graph by operation lists."""
+    """o1: the model is float32, and Grappler rewrites its graphs by operation lists.
+
+    On a CPU the rewrite goes beyond a product, both before and behind it: it would cast the whole data set that a
+    batch is gathered from, and lower losses, metrics, sums of gradients and optimizer steps. So `input`, `output` and
+    gradients pass a barrier that it doesn't cross. Beyond the barriers only `amp.allow` lowers an operation.
+    """
 
     @classmethod
     def prepare(cls, amp: Amp, dtype: str) -> None:
@@ -37,38 +42,32 @@ class GraphRewrite(Precision, level="o1"):
         grappler.switch_on(dtype, operations.tensorflow_lists(lists))
 
     def input(self, tensor: Any) -> Any:
-        """In float32: a batch is cast when it is here.
-
-        On a CPU the rewrite would cast the whole data set that it was gathered from, in every step.
-        """
-        return of_floats(_apart, tensor)
+        return map_floats(_barrier, tensor)
 
     def output(self, tensor: Any) -> Any:
-        """In float32, as the loss is computed: on a CPU the rewrite would go on into a softmax, and into an argmax."""
-        return of_floats(_apart, super().output(tensor))
+        return map_floats(_barrier, super().output(tensor))
 
-    def _handed_on(self, gradients: list[Gradient | None]) -> list[Gradient | None]:
-        """In float32, as they are added up and stepped with: on a CPU the rewrite would go on into both."""
-        return [None if each is None else mapped(_apart, each) for each in gradients]
+    def _after_backward(self, gradients: list[Gradient | None]) -> list[Gradient | None]:
+        return map_values(_barrier, gradients)
 
 
-def _apart(tensor: tf.Tensor) -> tf.Tensor:
-    """The same tensor, where the rewrite ends that goes on from a product: behind it only `amp.allow` lowers anything.
+def _barrier(tensor: tf.Tensor) -> tf.Tensor:
+    """The same tensor, behind an operation that the rewrite doesn't cross.
 
-    Grappler leaves this operation where it is and as it is. An Identity is taken away, and so is an IdentityN of which
-    one output is used; casts are moved across an EnsureShape, and across the gather before it.
+    Grappler leaves this operation as it is. It removes an Identity, and an IdentityN of which one output is used, and
+    moves casts across an EnsureShape and across the gather before it.
     """
     return tf.compat.v1.placeholder_with_default(tensor, tensor.shape)
 
 
 class MixedPolicy(Precision, level="o2"):
-    """o2: layers compute in half precision, and their variables are float32, so they are their own masters."""
+    """o2: layers compute in half precision; their variables are float32, and so are their own masters."""
 
     @property
     def policy(self) -> str:  # type: ignore[override]
         return f"mixed_{self.dtype}"
 
-    def _keep(self, model: keras.Model) -> None:
+    def _keep_float32(self, model: keras.Model) -> None:
         self.kept = matching(model, self.amp.keep_fp32)
         names = _names(model)
         for layer in model._flatten_layers():
@@ -85,24 +84,24 @@ class HalfPolicy(Precision, level="o3"):
         return self.dtype
 
     def _make(self, make: Callable[[], keras.Model]) -> keras.Model:
-        """With the weights that every other level begins with, rounded: in half precision Keras draws other numbers."""
-        state = random.getstate()  # that layers take their seeds from
+        """With the initial weights of the other levels, rounded: Keras draws other numbers in half precision."""
+        state = random.getstate()  # from which layers draw their seeds
         keras.config.set_dtype_policy("float32")
-        drawn = make().get_weights()
+        weights = make().get_weights()
         random.setstate(state)
         keras.config.set_dtype_policy(self.policy)
         model = make()
-        model.set_weights(drawn)
+        model.set_weights(weights)
         return model
 
     def input(self, tensor: Any) -> Any:
-        return of_floats(lambda each: tf.cast(each, self.dtype), tensor)
+        return map_floats(lambda part: tf.cast(part, self.dtype), tensor)
 
 
 def matching(model: keras.Model, patterns: Sequence[str]) -> tuple[str, ...]:
-    """Names of the layers that a pattern matches, those inside of a match among them: `head`, `block1.conv`.
+    """Names of the layers that match a pattern, and of the layers inside of them: `head`, `block1.conv`.
 
-    Raises `SettingsError` for a pattern that matches none.
+    Raises `SettingsError` for a pattern that matches no layer.
     """
     names = list(_names(model).values())
     for pattern in patterns:
@@ -116,27 +115,31 @@ def matching(model: keras.Model, patterns: Sequence[str]) -> tuple[str, ...]:
 
 
 def within(name: str, pattern: str) -> bool:
+    """Whether a dotted name, or the name of a layer around it, matches the pattern."""
     parts = name.split(".")
     return any(fnmatchcase(".".join(parts[:depth]), pattern) for depth in range(1, len(parts) + 1))
 
 
 def _names(model: keras.Model, prefix: str = "") -> dict[int, str]:
-    """The dotted name of each layer inside of the model, by its id."""
-    found: dict[int, str] = {}
+    """The dotted name of each layer of the model, by the layer's id."""
+    names: dict[int, str] = {}
     for layer in model._flatten_layers(include_self=False, recursive=False):
         if isinstance(layer, keras.layers.InputLayer):
             continue
         name = f"{prefix}{layer.name}"
-        found[id(layer)] = name
-        found.update(_names(layer, f"{name}."))
-    return found
+        names[id(layer)] = name
+        names.update(_names(layer, f"{name}."))
+    return names
 
 
 def _name_operations(layer: keras.Layer) -> None:
+    """Give the layer's operations a scope that `graphs.layer_of` recognises."""
     call = layer.call
 
-    def named(*arguments: Any, **named_arguments: Any) -> Any:
-        with tf.name_scope(f"{KEPT}.{layer.name}."):  # the dots end the name: TensorFlow adds _1 to a scope used before
-            return call(*arguments, **named_arguments)
+    def call_in_scope(*arguments: Any, **keywords: Any) -> Any:
+        with tf.name_scope(
+            f"{KEPT}.{layer.name}."
+        ):  # the last dot ends the name: TensorFlow appends _1 to a used scope
+            return call(*arguments, **keywords)
 
-    layer.call = named
+    layer.call = call_in_scope

@@ -271,7 +271,7 @@ def test_outside_of_a_function_nothing_would_be_rewritten_and_that_is_an_error(m
 @pytest.mark.parametrize(("on", "dtype"), [(True, "bfloat16"), (False, "float32")])
 def test_graphs_are_rewritten_while_it_is_on(on, dtype):
     precision = Precision.of(Amp(level="o0"), LossScale(), "cpu")
-    model = precision.build(lambda: keras.Sequential([keras.Input((64,)), keras.layers.Dense(64)]))
+    model = precision.cast(lambda: keras.Sequential([keras.Input((64,)), keras.layers.Dense(64)]))
     weights = [each.value for each in model.trainable_variables]
     optimizer = graph_rewrite.enable(OPTIMIZERS["compat.v1"](), 128)
     if not on:

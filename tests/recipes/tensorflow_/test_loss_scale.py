@@ -27,7 +27,7 @@ class Moved:
 
     def _graph(self, *bad):
         for each in bad:
-            self.scaler.found(each)
+            self.scaler.record(each)
         self.scaler.update()
         return self.scaler.current()
 
@@ -172,7 +172,7 @@ def test_each_optimizer_has_its_own_scale_which_its_own_overflows_alone_move():
     @tf.function(autograph=False)
     def iterate(*found):
         for optimizer, bad in zip(optimizers, found, strict=False):
-            scaler.of(optimizer).found(bad)
+            scaler.of(optimizer).record(bad)
         scaler.update()
 
     for found in ((True, False), (True, False), (False,)):

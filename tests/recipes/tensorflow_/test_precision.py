@@ -236,10 +236,10 @@ def test_an_embeddings_gradient_stays_sparse_and_steps_as_a_dense_one(monkeypatc
     def trained(dense):
         keras.utils.set_random_seed(0)
         precision = of(level, dtype, scale)
-        model = precision.build(
+        model = precision.cast(
             lambda: keras.Sequential([keras.Input((3,), dtype="int32"), layers.Embedding(50, 8), layers.Dense(4)])
         )
-        optimizer = precision.optimizer(make(), model.trainable_variables)
+        optimizer = precision.optimizer(model, make())
         applied, apply = [], optimizer.apply
         monkeypatch.setattr(optimizer, "apply", lambda found: applied.append(type(found[0])) or apply(found))
 
@@ -300,7 +300,7 @@ def test_every_preset_drives_a_training(preset):
 def test_two_optimizers_share_one_scale_which_moves_once_an_iteration():
     precision = of("o2", "float16", LossScale(mode="dynamic", init=8.0, growth_every=1))
     variables = [keras.Variable([1.0]), keras.Variable([1.0])]
-    optimizers = [precision.optimizer(keras.optimizers.SGD(1.0), [each]) for each in variables]
+    optimizers = [precision.optimizer([each], keras.optimizers.SGD(1.0)) for each in variables]
 
     @tf.function(autograph=False)
     def step(bad):
@@ -321,7 +321,7 @@ def test_two_optimizers_share_one_scale_which_moves_once_an_iteration():
 def test_a_variable_that_the_loss_does_not_depend_on_stays():
     precision = of("o1", scale=LossScale(mode="dynamic", init=8.0))
     used, unused = keras.Variable([1.0]), keras.Variable([1.0])
-    optimizer = precision.optimizer(keras.optimizers.SGD(1.0), [used, unused])
+    optimizer = precision.optimizer([used, unused], keras.optimizers.SGD(1.0))
 
     @tf.function(autograph=False)
     def step():
@@ -346,7 +346,7 @@ def test_a_variable_that_the_loss_does_not_depend_on_stays():
         (lambda: Precision.of(Amp(level="o1"), LossScale(), "cpu", xla=True), "XLA bypasses the graph rewrite"),
         (lambda: Precision.of(Amp(level="o1"), LossScale(), "cpu", tf32=True), "a CPU has no TF32"),
         (lambda: Precision.of(Amp(level="o1"), LossScale(), "tpu"), "device=tpu is not one of cpu, cuda"),
-        (lambda: of("o2", keep_fp32=("haed",)).build(network), "did you mean head?"),
+        (lambda: of("o2", keep_fp32=("haed",)).cast(network), "did you mean head?"),
     ],
 )
 def test_what_cannot_be_had_is_refused(asked, complaint):
@@ -365,16 +365,16 @@ def test_cuda_asked_for_and_absent_is_an_error_at_every_level(level):
 def test_what_would_train_something_else_is_refused():
     precision = of("o2")
     with pytest.raises(RuntimeError, match="has no variables yet"):
-        precision.build(lambda: keras.Sequential([layers.Dense(4)]))
-    model = precision.build(dense)
-    with pytest.raises(RuntimeError, match="scales the loss by itself"):
-        precision.optimizer(keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD()), model.trainable_variables)
-    with pytest.raises(RuntimeError, match="scales the loss by itself"):
-        precision.optimizer(keras.optimizers.SGD(loss_scale_factor=8.0), model.trainable_variables)
+        precision.cast(lambda: keras.Sequential([layers.Dense(4)]))
+    model = precision.cast(dense)
+    with pytest.raises(RuntimeError, match="scales the loss itself"):
+        precision.optimizer(model, keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD()))
+    with pytest.raises(RuntimeError, match="scales the loss itself"):
+        precision.optimizer(model, keras.optimizers.SGD(loss_scale_factor=8.0))
     optimizer = keras.optimizers.SGD()
     with pytest.raises(RuntimeError, match=r"comes after precision\.optimizer"):
         precision.step(optimizer, [])
-    with pytest.raises(RuntimeError, match="the loss is bfloat16 and should be float32"):
+    with pytest.raises(RuntimeError, match="the loss is bfloat16 and must be float32"):
         precision.backward(tf.GradientTape(), tf.zeros((), tf.bfloat16), optimizer)
 
 
@@ -404,22 +404,22 @@ def test_layers_that_were_made_before_their_policy_are_refused():
         with pytest.raises(
             RuntimeError, match=r"layer early has dtype policy float32, and amp=o\d gives it .*bfloat16"
         ):
-            of(level).build(lambda: keras.Sequential([keras.Input((8,)), early]))
+            of(level).cast(lambda: keras.Sequential([keras.Input((8,)), early]))
 
 
 def test_precision_model_and_optimizer_belong_into_one_strategys_scope():
     precision, strategy = of("o2"), tf.distribute.OneDeviceStrategy("CPU:0")
     with strategy.scope():
         with pytest.raises(
-            RuntimeError, match=r"build.* under OneDeviceStrategy, .* under DefaultDistributionStrategy"
+            RuntimeError, match=r"cast.* under OneDeviceStrategy, .* under DefaultDistributionStrategy"
         ):
-            precision.build(dense)
+            precision.cast(dense)
         inside = of("o2")
-        model = inside.build(dense)
+        model = inside.cast(dense)
     with pytest.raises(
-        RuntimeError, match=r"precision\.optimizer\(\.\.\.\) is under DefaultDistributionStrategy, and this"
+        RuntimeError, match=r"precision\.optimizer\(\.\.\.\) runs under DefaultDistributionStrategy, but this"
     ):
-        inside.optimizer(keras.optimizers.SGD(), model.trainable_variables)
+        inside.optimizer(model, keras.optimizers.SGD())
 
 
 REPLICAS = """
@@ -427,7 +427,7 @@ import json, sys
 import recipes.tensorflow_
 import keras, numpy, tensorflow as tf
 from recipes.precision.levels import Amp, LossScale
-from recipes.tensorflow_ import replicas
+from recipes.tensorflow_.precision import replicas
 from recipes.tensorflow_.observe.graphs import dtype_of
 from recipes.tensorflow_.observe.products import base
 from recipes.tensorflow_.precision import Precision
@@ -446,8 +446,8 @@ def train(amp, scale, strategy, count, clip, factor=1.0, images=images):
         precision = Precision.of(amp, scale, "cpu")
         inputs = keras.Input(images.shape[1:], dtype=images.dtype.name)
         make = lambda: keras.Sequential([inputs, *looked_up, keras.layers.Dense(8), keras.layers.Dense(4)])
-        model = precision.build(make)
-        optimizer = precision.optimizer(keras.optimizers.SGD(0.1, momentum=0.9), model.trainable_variables)
+        model = precision.cast(make)
+        optimizer = precision.optimizer(model, keras.optimizers.SGD(0.1, momentum=0.9))
 
     def step(some, named):
         with precision.forward() as tape:
@@ -474,7 +474,7 @@ def train(amp, scale, strategy, count, clip, factor=1.0, images=images):
 def drawn(strategy):
     with strategy.scope():
         model = keras.Sequential([keras.Input((64,)), keras.layers.Dropout(0.5)])
-    replicas.draw_apart(model)
+    replicas.separate_dropout(model)
     run = tf.function(lambda: strategy.run(lambda: model(tf.ones((1, 64)), training=True)), autograph=False)
     return [each.numpy().tolist() for each in strategy.experimental_local_results(run())]
 
@@ -528,7 +528,7 @@ def test_two_replicas_train_as_one_device_does_on_both_their_samples(on_replicas
 
 
 def test_a_step_of_several_replicas_with_variables_of_no_strategy_is_refused(on_replicas):
-    assert "a step is under MirroredStrategy, and this precision was made under" in on_replicas["outside"]
+    assert "a step runs under MirroredStrategy, but this precision was made under" in on_replicas["outside"]
 
 
 def test_replicas_draw_dropout_of_their_own(on_replicas):

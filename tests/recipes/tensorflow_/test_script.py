@@ -63,8 +63,8 @@ OWN = (
     + """
 from recipes.tensorflow_.precision import Precision
 precision = Precision.from_env()
-net = precision.build(lambda: keras.Sequential([keras.Input((32,)), keras.layers.Dense(64), keras.layers.Dense(16)]))
-optimizer = precision.optimizer(keras.optimizers.SGD(0.01), net.trainable_variables)
+net = precision.cast(lambda: keras.Sequential([keras.Input((32,)), keras.layers.Dense(64), keras.layers.Dense(16)]))
+optimizer = precision.optimizer(net, keras.optimizers.SGD(0.01))
 
 @tf.function
 def step(x, y):

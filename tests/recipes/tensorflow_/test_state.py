@@ -25,8 +25,8 @@ def state(*names: str | None) -> State:
         made = [layers.Dense(4, name=name) for name in names]
         return keras.Sequential([keras.Input((4,)), *made, layers.Dropout(0.5)])
 
-    model = precision.build(make)
-    optimizer = precision.optimizer(keras.optimizers.Adam(), model.trainable_variables)
+    model = precision.cast(make)
+    optimizer = precision.optimizer(model, keras.optimizers.Adam())
     random = [keras.random.SeedGenerator(0)]
     trained = Trained(models=[model], optimizers=[optimizer], random=random, precision=precision)
     world = devices.World(kind="cpu", rank=0, size=1, strategy=tf.distribute.get_strategy())

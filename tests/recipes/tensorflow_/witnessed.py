@@ -57,8 +57,8 @@ class Training:
     ) -> None:
         keras.utils.set_random_seed(0)
         self.precision = Precision.of(amp, scale or LossScale(init=8.0), "cpu", xla=xla)
-        self.model = self.precision.build(make)
-        self.optimizer = self.precision.optimizer(optimizer(), self.model.trainable_variables)
+        self.model = self.precision.cast(make)
+        self.optimizer = self.precision.optimizer(self.model, optimizer())
         random = numpy.random.Generator(numpy.random.Philox(1))
         self.images = random.random((BATCH, *self.model.input_shape[1:]), dtype=numpy.float32)
         self.labels = random.integers(0, 10, BATCH)
