@@ -53,9 +53,11 @@ LINES = {
     "paddle": """\
     from recipes.paddle_.precision import Precision
     precision = Precision.from_env()
-    model, optimizer = precision.decorate(model, optimizer)  # before paddle.DataParallel
+    model = precision.cast(model)                        # before paddle.DataParallel
+    optimizer = precision.optimizer(model, optimizer)
     with precision.forward():
-        output = model(...)                              # the loss is made of output.astype("float32")
+        output = model(precision.input(...))
+    loss = ... precision.output(output) ...              # float32, as the loss has to be
     precision.backward(loss)                             # for loss.backward()
     precision.step(optimizer)                            # for optimizer.step()
     precision.update()""",

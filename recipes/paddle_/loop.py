@@ -1,4 +1,4 @@
-"""What every recipe in Paddle shares: how it starts, how it ends, and what it leaves behind."""
+"""What all recipes in Paddle share: start and end of a run, and its record."""
 
 from __future__ import annotations
 
@@ -16,15 +16,14 @@ from recipes.arguments import Arguments
 from recipes.paddle_ import devices
 from recipes.paddle_.devices import PaddleDevice, World
 from recipes.paddle_.precision.base import Precision, StepOutcome
-from recipes.paddle_.state import Held, State
-from recipes.precision.support import support_for
+from recipes.paddle_.state import State, Tensors
+from recipes.precision.resolved import ResolvedPrecision, resolve
 from recipes.settings import Settings
 from recipes.trainer import main as trainer
 from recipes.trainer import run as shared
 from recipes.trainer.recorder import Executed
-from recipes.trainer.result_fields import Mode
 from recipes.trainer.run import DONE, FAILED
-from recipes.trainer.training import Evaluate, Witness
+from recipes.trainer.training import Evaluate
 from recipes.typed import SettingsError
 
 __all__ = ["DONE", "FAILED", "Run", "Step", "main", "start"]
@@ -34,14 +33,14 @@ Step = Callable[[Any], tuple[Any, StepOutcome]]
 
 
 def start(recipe: str, train: Callable[[Run], None]) -> NoReturn:
-    """Run a recipe's `train` for the words of the command line, as all that this process is for."""
+    """Run a recipe's `train` with the command line's arguments, and exit."""
     sys.exit(main(recipe, train, sys.argv[1:]))
 
 
 def main(recipe: str, train: Callable[[Run], None], words: list[str]) -> int:
-    """The same, for these words; returns the process's exit code.
+    """Run a recipe's `train` with these arguments, and return the exit code.
 
-    0 done; 1 failed, also where the proof did; 2 the settings are wrong; 85 stopped on request with the state saved.
+    0 done; 1 failed, also for a failed proof; 2 wrong settings; 85 stopped on request with the state saved.
     """
     began = time.monotonic()
 
@@ -55,7 +54,7 @@ def main(recipe: str, train: Callable[[Run], None], words: list[str]) -> int:
 
 
 class Run(shared.Run):
-    """One execution of a recipe by this process: what was asked, and its precision."""
+    """One execution of a recipe by this process: its settings, its precision, and its rank."""
 
     framework = "paddle"
 
@@ -63,14 +62,21 @@ class Run(shared.Run):
         super().__init__(chosen, world, world.size, began)
         self.world = world
         settings = self.settings
-        row = support_for("paddle", settings.amp.level, "", settings.xla, world.kind, settings.amp.master_weights)
-        if row.unsupported:
-            raise SettingsError(row.unsupported, "amp")
         if settings.profile.tool == "framework":
             raise SettingsError("profile=framework is there for torch and tensorflow; say profile=nsys", "profile")
-        self.precision = Precision.of(settings.amp, settings.loss_scale, world.kind, tf32=settings.tf32)
-        asked = settings.deterministic
-        self.deterministic = world.kind == "cpu" if asked is None else asked
+        resolved = resolve(
+            settings.amp,
+            settings.loss_scale,
+            framework="paddle",
+            device=world.kind,
+            capability=devices.capability_of(world.kind),
+            environ=os.environ,
+            tf32=settings.tf32,
+            xla=settings.xla,
+        )
+        self.precision = Precision.apply(resolved)
+        deterministic = settings.deterministic
+        self.deterministic = world.kind == "cpu" if deterministic is None else deterministic
         if self.deterministic and world.kind == "cuda":
             paddle.set_flags({"FLAGS_cudnn_deterministic": True})
         paddle.seed(settings.seed % 2**63)
@@ -78,8 +84,8 @@ class Run(shared.Run):
     def fit(
         self,
         *,
-        held: Held,
-        witness: Witness,
+        tensors: Tensors,
+        observer: Any,
         optimizer: paddle.optimizer.Optimizer,
         step: Step,
         samples: int,
@@ -87,14 +93,14 @@ class Run(shared.Run):
         data_digest: str,
         evaluate: Evaluate | None = None,
     ) -> None:
-        """Train to the end, or until asked to stop, and write the result; sets `exit_code`.
+        """Train to the end or until a stop request, and write the result; sets `exit_code`.
 
-        What a step draws follows from the run's seed and the step's place alone. `held` and `witness` are those of
-        layers, or of a static graph.
+        Random numbers of a step follow from the run's seed and the step's position. `tensors` and `observer` are those
+        of eager layers, or of a static graph.
         """
         self._train(
-            state=State(held=held, precision=self.precision, settings=self.settings, world=self.world),
-            witness=witness,
+            state=State(tensors=tensors, precision=self.precision, settings=self.settings, world=self.world),
+            witness=observer,
             executor=_Steps(step, optimizer, self.settings, self.world),
             evaluate=evaluate,
             samples=samples,
@@ -103,15 +109,8 @@ class Run(shared.Run):
         )
 
     @property
-    def mode(self) -> Mode:
-        return Mode(
-            dtype=self.precision.dtype,
-            mechanism=self.precision.mechanism,
-            loss_scale=self.precision.loss_scale,
-            tf32=self.precision.tf32,
-            device=self.world.kind,
-            capability=devices.capability_of(self.world.kind),
-        )
+    def mode(self) -> ResolvedPrecision:
+        return self.precision.resolved
 
     @property
     def device(self) -> PaddleDevice:
@@ -150,7 +149,7 @@ class _Steps:
         )
 
     def execute(self, shares: Any, first: int, count: int) -> Executed:
-        place = f"{self._settings.seed} {self._epoch} {first} {self._world.rank}"
-        paddle.seed(random.Random(place).randrange(2**63))
+        position = f"{self._settings.seed} {self._epoch} {first} {self._world.rank}"
+        paddle.seed(random.Random(position).randrange(2**63))
         loss, outcome = self._step(shares[first])
         return Executed(loss=loss, lr=self._optimizer.get_lr(), outcome=outcome)

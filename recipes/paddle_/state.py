@@ -1,6 +1,6 @@
-"""The whole state of a run in Paddle: one file of NumPy's, with JSON beside the arrays. Nothing in it is code.
+"""The complete state of a run in Paddle: one NumPy file with arrays and a JSON text. Nothing in it is code.
 
-What a step draws follows from the seed and the step's place, so that no random state is in it.
+Random numbers of a step follow from the seed and the step's position, so that the state has no random generators.
 """
 
 from __future__ import annotations
@@ -25,43 +25,43 @@ from recipes.typed import SettingsError, plain
 
 FILE = "state.npz"
 ACCUMULATOR, MASTER = "accumulator.", "master."
-"""In front of the names of an optimizer's tensors."""
+"""Prefixes of the names of an optimizer's tensors."""
 
 
-class Held(Protocol):
-    """Everything that steps change and that is no number of the precision's own."""
+class Tensors(Protocol):
+    """All that steps change, but for the precision's own state."""
 
-    def take(self) -> dict[str, numpy.ndarray]:
-        """Every value, by a name of its own."""
+    def arrays(self) -> dict[str, numpy.ndarray]:
+        """Every value, by a unique name."""
 
-    def put(self, saved: Mapping[str, numpy.ndarray]) -> None:
-        """Take them up again."""
+    def restore(self, saved: Mapping[str, numpy.ndarray]) -> None:
+        """Set the values that `arrays` gave."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Eager:
-    """The tensors of a model and its optimizer: weights, accumulators and masters, each by its parameter's name in the
-    model. Paddle's own names of parameters count the layers that a process has made."""
+class EagerTensors:
+    """The tensors of a model and its optimizer: weights, accumulators and masters, by the parameters' names in the
+    model. Paddle's own names count the layers that the process has made."""
 
     model: nn.Layer
     optimizer: paddle.optimizer.Optimizer
 
-    def take(self) -> dict[str, numpy.ndarray]:
-        names = {each.name: name for name, each in self.model.named_parameters()}
-        found = {f"model.{name}": each for name, each in self._weights().items()}
+    def arrays(self) -> dict[str, numpy.ndarray]:
+        names = {parameter.name: name for name, parameter in self.model.named_parameters()}
+        tensors = {f"model.{name}": tensor for name, tensor in self._weights().items()}
         for kind, by_parameter in self.optimizer._accumulators.items():
-            found.update({f"{ACCUMULATOR}{kind}.{names[own]}": each for own, each in by_parameter.items()})
-        for own, each in getattr(self.optimizer, "_master_weights", {}).items():
-            found[f"{MASTER}{names[own]}"] = each
-        return {name: _array(each) for name, each in found.items()}
+            tensors.update({f"{ACCUMULATOR}{kind}.{names[own]}": tensor for own, tensor in by_parameter.items()})
+        for own, master in getattr(self.optimizer, "_master_weights", {}).items():
+            tensors[f"{MASTER}{names[own]}"] = master
+        return {name: _array(tensor) for name, tensor in tensors.items()}
 
-    def put(self, saved: Mapping[str, numpy.ndarray]) -> None:
-        """Raises `SettingsError` for another model's. An optimizer that has taken no step yet has none of its tensors:
-        Paddle keeps what it is given until it makes them."""
-        for name, each in self._weights().items():
+    def restore(self, saved: Mapping[str, numpy.ndarray]) -> None:
+        """Raises `SettingsError` for another model's. An optimizer that has taken no step yet has no tensors: Paddle
+        keeps the values until it makes them."""
+        for name, weight in self._weights().items():
             if f"model.{name}" not in saved:
                 raise SettingsError(f"the checkpoint holds no {name} of this model: it is of another one", "run")
-            each.set_value(paddle.to_tensor(saved[f"model.{name}"]).astype(each.dtype))
+            weight.set_value(paddle.to_tensor(saved[f"model.{name}"]).astype(weight.dtype))
         parameters = dict(self.model.named_parameters())
         state: dict[str, Any] = {}
         masters = {}
@@ -78,7 +78,7 @@ class Eager:
         self.optimizer.set_state_dict({**state, "master_weights": masters} if masters else state)
 
     def _weights(self) -> dict[str, paddle.Tensor]:
-        """Parameters and buffers themselves: a state_dict is of copies where the model has a `save_dtype`."""
+        """Parameters and buffers themselves: with a `save_dtype` the state_dict has copies."""
         return {**dict(self.model.named_parameters()), **dict(self.model.named_buffers())}
 
 
@@ -86,7 +86,7 @@ class Eager:
 class State:
     """`recipes.trainer.training.State` in Paddle."""
 
-    held: Held
+    tensors: Tensors
     precision: Precision
     settings: Settings
     world: World
@@ -94,7 +94,7 @@ class State:
     def save(self, folder: Path, progress: Progress, check: Callable[[], None] = lambda: None) -> Path | None:
         if self.world.rank:
             return None
-        arrays = self.held.take()
+        arrays = self.tensors.arrays()
         rest = {"progress": to_dict(progress), "precision": self.precision.state_dict()}
         facts = {"settings": plain(self.settings), **self._machine()}
         keep = self.settings.checkpoint.keep
@@ -106,13 +106,13 @@ class State:
             return None
         refuse_another_job(found, self.settings)
         with numpy.load(found.state, allow_pickle=False) as saved:
-            self.held.put(saved)
+            self.tensors.restore(saved)
             rest = json.loads(bytes(saved["rest"]).decode())
         self.precision.load_state_dict(rest["precision"])
         return restored(rest["progress"], found, self._machine()), found.path
 
     def _machine(self) -> dict[str, Any]:
-        """What has to be the same for the next attempt to repeat this one's arithmetic."""
+        """What must be equal for the next attempt to repeat this one's arithmetic."""
         return {
             "world_size": self.world.size,
             "device": device_line(self.world.kind),

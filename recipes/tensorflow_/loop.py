@@ -40,19 +40,17 @@ import tensorflow as tf
 
 from recipes import arguments
 from recipes.arguments import Arguments
+from recipes.precision.resolved import ResolvedPrecision
 from recipes.tensorflow_ import devices, hardware, profiling, xla
 from recipes.tensorflow_.devices import World
 from recipes.tensorflow_.executor import Load, Loss, Schedule, Step, Steps
-from recipes.tensorflow_.gpus import capability_of
 from recipes.tensorflow_.observe.observer import PrecisionObserver
-from recipes.tensorflow_.precision import replicas
-from recipes.tensorflow_.precision.base import Precision
+from recipes.tensorflow_.precision import Precision, replicas
 from recipes.tensorflow_.recorder import TensorFlowDevice
 from recipes.tensorflow_.state import State, Trained
 from recipes.trainer import main as trainer
 from recipes.trainer import run as shared
 from recipes.trainer.profiling import Profiler
-from recipes.trainer.result_fields import Mode
 from recipes.trainer.run import DONE
 from recipes.trainer.training import Evaluate
 
@@ -147,7 +145,7 @@ class Run(shared.Run):
         checkpoint, if it has one.
         """
         trained = Trained(models=models, optimizers=optimizers, random=[self._random], precision=self.precision)
-        observer = PrecisionObserver(models, self.precision, self.world)
+        observer = PrecisionObserver(models, optimizers, self.precision.resolved, self.world)
         self._train(
             state=State(trained=trained, settings=self.settings, world=self.world),
             witness=observer,
@@ -159,15 +157,8 @@ class Run(shared.Run):
         )
 
     @property
-    def mode(self) -> Mode:
-        return Mode(
-            dtype=self.precision.dtype,
-            mechanism=self.precision.mechanism,
-            loss_scale=self.precision.loss_scale,
-            tf32=self.precision.tf32,
-            device=self.world.kind,
-            capability=capability_of(self.world.kind),
-        )
+    def mode(self) -> ResolvedPrecision:
+        return self.precision.resolved
 
     @property
     def device(self) -> TensorFlowDevice:

@@ -7,6 +7,7 @@ applies itself, by `Precision.from_env()` or in its own way, is left to it. Ever
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import sys
 from collections.abc import Iterator
@@ -15,17 +16,15 @@ import keras
 import tensorflow as tf
 
 from recipes import script
-from recipes.precision import checks, levels, resolved
+from recipes.precision.levels import PRESETS, LossScale
 from recipes.tensorflow_ import devices, hardware, profiling, xla
 from recipes.tensorflow_.gpus import capability_of
 from recipes.tensorflow_.observe.script_observer import ScriptObserver
-from recipes.tensorflow_.precision import grappler
-from recipes.tensorflow_.precision.base import Precision
+from recipes.tensorflow_.precision import Precision, grappler
 from recipes.tensorflow_.recorder import TensorFlowDevice
 from recipes.tensorflow_.script_profiling import ScriptProfiling
 from recipes.trainer import script as shared
 from recipes.trainer.profiling import Profiling
-from recipes.trainer.result_fields import Mode
 from recipes.trainer.world import rank_and_size
 from recipes.trainer.wrapper import Started, Wrapper
 from recipes.typed import SettingsError
@@ -37,43 +36,36 @@ class TensorFlowWrapper(Wrapper):
     def __init__(self, started: Started) -> None:
         settings = started.chosen.settings
         self._kind = _kind(settings.device)
-        capability = capability_of(self._kind)
-        dtype = resolved.resolve_dtype(settings.amp.level, settings.amp.dtype, self._kind, capability, "tensorflow")
-        row = script.support(settings, dtype, self._kind, started.source)
-        if row.unsupported:
-            raise SettingsError(row.unsupported, "amp")
+        self.own = script.by_script(settings.train, started.source)
+        resolved = script.resolve(
+            settings,
+            started.source,
+            device=self._kind,
+            capability=capability_of(self._kind),
+            environ=os.environ,
+        )
         if settings.xla:
             xla.watch(True, os.environ)
             tf.config.optimizer.set_jit("autoclustering")
-        self.own = script.by_script(settings.train, started.source)
-        scale = settings.loss_scale
-        if not self.own and dtype == "float16":
-            if scale != levels.LossScale():
+        scaled_by_keras = not self.own and resolved.dtype == "float16"
+        if scaled_by_keras:
+            if settings.loss_scale != LossScale():
                 raise SettingsError(
-                    f"loss_scale.mode={scale.mode}: Keras scales the loss of this script by its own rule, dynamically "
-                    "from 2^15; leave loss_scale out",
+                    f"loss_scale.mode={settings.loss_scale.mode}: Keras scales the loss of this script by its own "
+                    "rule, dynamically from 2^15; leave loss_scale out",
                     "loss_scale",
                 )
-            scale = levels.PRESETS["keras"]
-        checks.check(settings.amp, scale, "tensorflow")
+            resolved = dataclasses.replace(resolved, loss_scale=PRESETS["keras"])
+        self.mode = resolved
         variables = grappler.own_variables()
-        # What the script is held against. It scales no loss: for a scaler's variables TensorFlow takes its devices.
-        unscaled = levels.PRESETS["none"]
-        self.precision = Precision.of(settings.amp, unscaled, self._kind, tf32=settings.tf32, xla=settings.xla)
-        if self.own and settings.amp.level == "o1":
-            Precision.of(levels.Amp(level="o0"), levels.LossScale(), self._kind, tf32=settings.tf32)
-            grappler.set_variables(variables)  # which a script that rewrites by itself may count on
+        # It scales no loss: making a scaler's variables would initialise TensorFlow's devices before the script does.
+        self.precision = Precision.apply(dataclasses.replace(resolved, loss_scale=PRESETS["none"]))
+        if self.own and settings.amp.level == "o1":  # a script that rewrites graphs itself may rely on its variables
+            grappler.switch_off()
+            grappler.set_variables(variables)
         rank, size = rank_and_size("tensorflow")
         self.profiling = Profiling(settings.profile, profiling.make(settings.profile, rank), started.chosen.run)
-        self.witness = ScriptObserver(self.precision, scaled_by_keras=not self.own and dtype == "float16")
-        self.mode = Mode(
-            dtype=dtype,
-            mechanism=row.mechanism,
-            loss_scale=resolved.resolve_scale(scale, settings.amp.level, dtype, settings.amp.master_weights),
-            tf32=self.precision.tf32,
-            device=self._kind,
-            capability=capability,
-        )
+        self.witness = ScriptObserver(self.precision, scaled_by_keras=scaled_by_keras)
         if size > 1:
             # The script's own strategy would wait in silence for a worker that never starts.
             devices.join_workers(self._kind, len(tf.config.list_physical_devices("GPU")) if self._kind == "cuda" else 0)

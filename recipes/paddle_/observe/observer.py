@@ -1,10 +1,10 @@
-"""What really ran in a training step in Paddle: reports as `recipes.precision.observation` has them.
+"""What really ran in a training step in Paddle: reports as `recipes.precision.observation` defines them.
 
-Linear and convolution layers are watched: the dtype of what a layer puts out is the one that its product was computed
-in, and the dtype of the gradient that comes back to it is that of its backward. Paddle's own count of kernels by dtype
-is the second witness: where it knows a matrix product that no layer made, or one in another dtype, the two disagree.
-Of backward Paddle counts no kernels, so that there the gradients' dtype stands alone. Its counts tell of the operation
-lists too: of those of a whole step what is denied, of those inside of the model what is allowed.
+Linear and convolution layers are observed: the dtype of a layer's output is the dtype of its product, and the dtype of
+the gradient that comes back to it is that of its backward. Paddle's own counts of kernels by dtype are the second
+evidence: a matrix product that no layer made, or one in another dtype, contradicts the first. Paddle counts no kernels
+of backward, so there the gradients' dtype stands alone. Its counts also show the operation lists at work: those of the
+whole step what is denied, those inside of the model what is allowed.
 """
 
 from __future__ import annotations
@@ -18,17 +18,20 @@ import paddle
 from paddle import nn
 from paddle.base import core
 
-from recipes.paddle_.precision.base import NORMS, Precision, dtype_name, stepped
+from recipes.paddle_.observe.patches import around_optimizer_steps, replaced
+from recipes.paddle_.precision.base import dtype_name
+from recipes.paddle_.precision.mechanisms import NORMS, matching_layers
 from recipes.precision import observation
 from recipes.precision.observation import Guard
 from recipes.precision.operations import in_paddle
+from recipes.precision.resolved import ResolvedPrecision
 from recipes.trainer.world import rank_and_size
 
 FLAG = "FLAGS_low_precision_op_list"
 COLUMNS = ("float16", "bfloat16", "float32", "other")
 """Dtypes of the counts that Paddle keeps of each operation."""
 PRODUCTS = ("matmul", "matmul_v2", "linear", "linear_v2", "fused_gemm_epilogue", "conv2d", "depthwise_conv2d")
-"""Operations that the watched layers are made of."""
+"""Operations that the observed layers run."""
 OTHERS = (
     "addmm",
     "baddbmm",
@@ -51,29 +54,32 @@ OTHERS = (
     "mv",
     "rnn",
 )
-"""Operations that multiply matrices and aren't counted."""
+"""Operations that multiply matrices and aren't counted here."""
 CONVOLUTIONS = (nn.Conv1D, nn.Conv2D)
 BATCH_NORMS = (nn.BatchNorm, nn.BatchNorm1D, nn.BatchNorm2D, nn.BatchNorm3D, nn.SyncBatchNorm)
 ROUNDED = 1 + 2.0**-12
-"""A number that float32 holds and TF32, with its 10 bits, does not."""
+"""A number that float32 holds exactly and TF32, with its 10 bits, does not."""
+
+Key = tuple[str, str, bool, str, bool]
+"""Operation, function, backward or not, dtype, kept in float32 or not."""
 
 
-class Witness:
-    """Watches single training steps of `model` under `precision`."""
+class PrecisionObserver:
+    """Observes single training steps of `model` in a `resolved` precision."""
 
-    def __init__(self, model: nn.Layer, precision: Precision) -> None:
+    def __init__(self, model: nn.Layer, resolved: ResolvedPrecision) -> None:
         self.reports: list[dict[str, Any]] = []
         self._model = model
-        self._precision = precision
+        self._resolved = resolved
 
     @contextlib.contextmanager
     def step(self, number: int, *, evaluation: bool = False) -> Iterator[None]:
-        """Watch one whole step: forward, backward and optimizer. Nothing is reported of a step that raises."""
+        """Observe one whole step: forward, backward and optimizer. A step that raises is not reported."""
         guard = Guard()
-        seen = Seen(self._is_kept, guard)
+        calls = StepCalls(self._is_kept, guard)
         stack = contextlib.ExitStack()
         with guard():
-            self._start(seen, stack)
+            self._start(calls, stack)
         report: dict[str, Any] = {}
         kernels: dict[str, Counter[str]] = {}
         try:
@@ -82,84 +88,88 @@ class Witness:
             with guard(), stack:
                 kernels = _kernels()
         with guard():
-            report = self._report(seen, kernels)
-        self._leave(number, evaluation, report, guard)
+            report = self._report(calls, kernels)
+        self._add_report(number, evaluation, report, guard)
 
-    def _start(self, seen: Seen, stack: contextlib.ExitStack) -> None:
-        stack.enter_context(seen.watching(self._on_layer))
-        stack.enter_context(self._told_of_steps(seen))
+    def _start(self, calls: StepCalls, stack: contextlib.ExitStack) -> None:
+        stack.enter_context(calls.recording(self._on_layer))
+        stack.enter_context(self._recording_steps(calls))
         stack.callback(paddle.set_flags, {FLAG: paddle.get_flags(FLAG)[FLAG]})
         core.clear_low_precision_op_list()
         paddle.set_flags({FLAG: 1})
 
-    def _report(self, seen: Seen, kernels: Mapping[str, Counter[str]]) -> dict[str, Any]:
+    def _report(self, calls: StepCalls, kernels: Mapping[str, Counter[str]]) -> dict[str, Any]:
+        exact = all(dtype != "float32" for _, _, _, dtype, _ in calls.calls)
         return {
-            "calls": _calls(seen.calls, seen.flops, self._precision.device),
-            "listed": [*_listed(self._precision.allow, seen.inside), *_listed(self._precision.deny, kernels)],
-            "matched": self._matched(seen.ran),
+            "calls": _calls(calls.calls, calls.flops, self._resolved.device),
+            "listed": [*_listed(self._resolved.allow, calls.inside), *_listed(self._resolved.deny, kernels)],
+            "matched": self._matched(calls.called),
             "unaccounted": {name: sum(kernels[name].values()) for name in OTHERS if kernels.get(name)},
-            "audit": _disagreement(seen.calls, kernels),
-            "optimizer": dict(seen.stepped),
-            "float32": self._float32() if _in_float32(seen.calls) else {"switches": {}, "arithmetic": {}},
+            "audit": _disagreement(calls.calls, kernels),
+            "optimizer": dict(calls.stepped),
+            "float32": {"switches": {}, "arithmetic": {}} if exact else self._float32(),
         }
 
-    def _leave(self, number: int, evaluation: bool, report: dict[str, Any], guard: Guard) -> None:
-        """Report the step; where observing it failed, that alone: what else was seen is not all that there was."""
+    def _add_report(self, number: int, evaluation: bool, report: dict[str, Any], guard: Guard) -> None:
+        """Add the step's report. Where observing it failed, only that: the rest of the report may lack something."""
         self.reports.append(
             {**self._head(number, evaluation), **({"problems": guard.problems} if guard.problems else report)}
         )
 
-    @contextlib.contextmanager
-    def _told_of_steps(self, seen: Seen) -> Iterator[None]:
-        """Optimizers' steps in here are seen."""
-        self._precision.on_step.append(seen.step)
-        try:
-            yield
-        finally:
-            self._precision.on_step.remove(seen.step)
+    def _recording_steps(self, calls: StepCalls) -> contextlib.AbstractContextManager[None]:
+        """Optimizer steps in this context are recorded."""
+        return around_optimizer_steps(calls.step)
 
     def _on_layer(self, layer: nn.Layer) -> None:
-        """A layer is called."""
+        """Called before each layer is called."""
 
     def _layers(self) -> Iterable[nn.Layer]:
-        """Those whose parameters are the model's."""
-        found: list[nn.Layer] = self._model.sublayers(include_self=True)
-        return found
+        """The layers that hold the model's parameters."""
+        layers: list[nn.Layer] = self._model.sublayers(include_self=True)
+        return layers
+
+    def _kept(self) -> Mapping[str, Sequence[nn.Layer]]:
+        """The layers that `amp.keep_fp32` keeps in float32, by its patterns."""
+        return {pattern: matching_layers(self._model, pattern) for pattern in self._resolved.amp.keep_fp32}
 
     def _is_kept(self, layer: nn.Layer) -> bool:
         """Whether `amp.keep_fp32` keeps it in float32."""
-        return any(layer in each.sublayers(include_self=True) for each in self._precision.kept_layers)
+        kept = (layer for layers in self._kept().values() for layer in layers)
+        return any(layer in outer.sublayers(include_self=True) for outer in kept)
 
     def _float32(self) -> dict[str, dict[str, str]]:
-        """How float32 products are done: Paddle's TF32 switches, and a product, as TF32 rounds what float32 holds."""
+        """How float32 products are computed: Paddle's TF32 switches, and a product that TF32 would round."""
         switches = {"set_cublas_switch": core.get_cublas_switch(), "set_cudnn_switch": core.get_cudnn_switch()}
         with paddle.no_grad(), paddle.amp.auto_cast(enable=False):
-            found = paddle.matmul(paddle.full([16, 16], ROUNDED), paddle.eye(16))
-        exact = bool((found == ROUNDED).all())
-        told = {name: str(on) for name, on in switches.items()} if self._precision.device == "cuda" else {}
-        return {"switches": told, "arithmetic": {"matmul": "float32" if exact else "tf32"}}
+            product = paddle.matmul(paddle.full([16, 16], ROUNDED), paddle.eye(16))
+        exact = bool((product == ROUNDED).all())
+        on_gpu = self._resolved.device == "cuda"
+        return {
+            "switches": {name: str(on) for name, on in switches.items()} if on_gpu else {},
+            "arithmetic": {"matmul": "float32" if exact else "tf32"},
+        }
 
-    def _matched(self, ran: Collection[int]) -> list[str]:
-        """The patterns of `amp.keep_fp32` of which a layer ran, by what it is or by what it is in."""
+    def _matched(self, called: Collection[int]) -> list[str]:
+        """The patterns of `amp.keep_fp32` of which a layer, or a layer inside of it, was called."""
         return [
             pattern
-            for pattern, kept in self._precision.kept_by.items()
-            if any(id(inner) in ran for layer in kept for inner in layer.sublayers(include_self=True))
+            for pattern, layers in self._kept().items()
+            if any(id(inner) in called for layer in layers for inner in layer.sublayers(include_self=True))
         ]
 
     def _head(self, number: int, evaluation: bool = False) -> dict[str, Any]:
-        precision = self._precision
+        resolved = self._resolved
         rank, size = rank_and_size("paddle")
         return observation.head(
             number,
             rank=rank,
             world_size=size,
-            amp=precision.amp,
-            dtype=precision.dtype,
-            allow=precision.allow,
-            deny=precision.deny,
-            tf32=precision.tf32,
-            device=precision.device,
+            amp=resolved.amp,
+            dtype=resolved.dtype,
+            allow=resolved.allow,
+            deny=resolved.deny,
+            tf32=resolved.tf32,
+            device=resolved.device,
             parameters=self._parameters(),
             evaluation=evaluation,
         )
@@ -169,50 +179,35 @@ class Witness:
         for layer in self._layers():
             norm = isinstance(layer, (*NORMS, *BATCH_NORMS))
             group = "kept" if self._is_kept(layer) else "norm" if norm else "other"
-            for each in layer.parameters(include_sublayers=False):
-                elements[group, dtype_name(each.dtype)] += each.size
+            for parameter in layer.parameters(include_sublayers=False):
+                elements[group, dtype_name(parameter.dtype)] += parameter.size
         return [{"group": group, "dtype": dtype, "elements": count} for (group, dtype), count in elements.items()]
 
 
-def _in_float32(calls: Counter[tuple[Any, ...]]) -> bool:
-    return any(dtype == "float32" for _, _, _, dtype, _ in calls)
-
-
-def _work(layer: nn.Layer, output: paddle.Tensor) -> tuple[str, str, int]:
-    """The operation and function of a layer, and its multiplications and additions: two for each pair of operands."""
-    weight = layer.weight.shape
-    if isinstance(layer, nn.Linear):  # [inputs, outputs]
-        return "matmul", "linear", 2 * output.size * weight[0]
-    per_output = 1
-    for each in weight[1:]:  # [outputs, inputs of a group, ...kernel]
-        per_output *= each
-    return "conv2d", "conv2d" if len(weight) == 4 else "conv1d", 2 * output.size * per_output
-
-
-class Seen:
-    """What layers and optimizers are seen to do while they are watched."""
+class StepCalls:
+    """The calls of layers and optimizers that are recorded in a step."""
 
     def __init__(self, is_kept: Callable[[nn.Layer], bool], guard: Guard) -> None:
-        self.calls: Counter[tuple[Any, ...]] = Counter()
-        self.flops: Counter[tuple[Any, ...]] = Counter()
+        self.calls: Counter[Key] = Counter()
+        self.flops: Counter[Key] = Counter()
         self.stepped: Counter[str] = Counter()
-        """What optimizers stepped, in elements by dtype."""
+        """Elements that optimizers stepped, by dtype."""
         self.inside: dict[str, Counter[str]] = {}
-        """Kernels of what has parameters alone, without what the training loop or a loss computes beside it."""
-        self.ran: set[int] = set()
-        """The layers that were called, by their ids."""
+        """Kernels inside of layers with parameters, without those of the training loop and the loss."""
+        self.called: set[int] = set()
+        """Ids of the layers that were called."""
         self._is_kept = is_kept
         self._guard = guard
         self._depth = 0
 
     def step(self, optimizer: Any) -> None:
-        """An optimizer is about to step."""
+        """Record a step that the optimizer is about to take."""
         with self._guard():
-            self.stepped.update(stepped(optimizer))
+            self.stepped.update(stepped_elements(optimizer))
 
     @contextlib.contextmanager
-    def watching(self, told: Callable[[nn.Layer], None]) -> Iterator[None]:
-        """Every call of a layer in here is seen; `told` gets each layer."""
+    def recording(self, on_layer: Callable[[nn.Layer], None]) -> Iterator[None]:
+        """Record every call of a layer in this context; `on_layer` is called with each layer before."""
         original = nn.Layer.__call__
 
         def call(layer: nn.Layer, *inputs: Any, **named: Any) -> Any:
@@ -220,8 +215,8 @@ class Seen:
                 return original(layer, *inputs, **named)
             before: dict[str, Counter[str]] | None = None
             with self._guard():
-                told(layer)
-                self.ran.add(id(layer))
+                on_layer(layer)
+                self.called.add(id(layer))
                 before = _kernels() if not self._depth and layer.parameters() else None
             self._depth += 1
             try:
@@ -236,79 +231,106 @@ class Seen:
                     self._product(layer, next(iter((*inputs, *named.values()))), output)
             return output
 
-        nn.Layer.__call__ = call
-        try:
+        with replaced(nn.Layer, "__call__", call):
             yield
-        finally:
-            nn.Layer.__call__ = original
 
     def _product(self, layer: nn.Layer, given: paddle.Tensor, output: paddle.Tensor) -> None:
         operation, function, work = _work(layer, output)
         kept = self._is_kept(layer)
-        key = (operation, function, False, dtype_name(output.dtype), kept)
-        self.calls[key] += 1
-        self.flops[key] += work
+        forward = (operation, function, False, dtype_name(output.dtype), kept)
+        self.calls[forward] += 1
+        self.flops[forward] += work
         if output.stop_gradient:
             return
-        # Gradients of the weight, and of the input where something before it learns.
+        # The gradient of the weight, and that of the input where something before it is trained.
         products = 1 + (not given.stop_gradient)
 
-        def backward(gradient: paddle.Tensor) -> None:
+        def on_gradient(gradient: paddle.Tensor) -> None:
             with self._guard():
-                back = (operation, function, True, dtype_name(gradient.dtype), kept)
-                self.calls[back] += products
-                self.flops[back] += products * work
+                backward = (operation, function, True, dtype_name(gradient.dtype), kept)
+                self.calls[backward] += products
+                self.flops[backward] += products * work
 
-        output.register_hook(backward)
+        output.register_hook(on_gradient)
+
+
+def stepped_elements(optimizer: Any) -> Counter[str]:
+    """Elements that the optimizer is about to step, by dtype: of masters where it has them."""
+    elements: Counter[str] = Counter()
+    groups = [group["params"] if isinstance(group, dict) else [group] for group in optimizer._parameter_list]
+    for parameter in (parameter for group in groups for parameter in group):
+        if parameter.grad is not None:
+            half = parameter.dtype in (paddle.float16, paddle.bfloat16)
+            masters = half and getattr(optimizer, "_multi_precision", False)
+            elements["float32" if masters else dtype_name(parameter.dtype)] += parameter.size
+    return elements
+
+
+def _work(layer: nn.Layer, output: paddle.Tensor) -> tuple[str, str, int]:
+    """The operation and function of a layer, and its FLOPs: two for each multiplication with its addition."""
+    weight = layer.weight.shape
+    if isinstance(layer, nn.Linear):  # [inputs, outputs]
+        return "matmul", "linear", 2 * output.size * weight[0]
+    per_output = 1
+    for size in weight[1:]:  # [outputs, inputs of a group, ...kernel]
+        per_output *= size
+    return "conv2d", "conv2d" if len(weight) == 4 else "conv1d", 2 * output.size * per_output
 
 
 def _listed(names: Sequence[str], kernels: Mapping[str, Counter[str]]) -> list[dict[str, Any]]:
-    """How often each of these operations, by torch's names, ran on which dtype."""
-    found: Counter[tuple[str, str]] = Counter()
+    """How often each of these operations, in torch's names, ran on which dtype."""
+    listed: Counter[tuple[str, str]] = Counter()
     for name in names:
-        for counts in (kernels.get(each, Counter()) for each in in_paddle((name,))):
-            found.update({(name, dtype): count for dtype, count in counts.items() if dtype != "other"})
-    return [{"function": name, "dtypes": [dtype], "calls": count} for (name, dtype), count in found.items()]
+        for counts in (kernels.get(paddles, Counter()) for paddles in in_paddle((name,))):
+            listed.update({(name, dtype): count for dtype, count in counts.items() if dtype != "other"})
+    return [{"function": name, "dtypes": [dtype], "calls": count} for (name, dtype), count in listed.items()]
 
 
 def _kernels() -> dict[str, Counter[str]]:
     """Paddle's counts so far, `operation -> "float16,bfloat16,float32,other"`, without zeros."""
-    found = {}
+    kernels = {}
     for name, text in core.get_low_precision_op_list().items():
-        counts = {dtype: int(each) for dtype, each in zip(COLUMNS, str(text).split(","), strict=True) if int(each)}
+        columns = zip(COLUMNS, str(text).split(","), strict=True)
+        counts = {dtype: int(count) for dtype, count in columns if int(count)}
         if counts:
-            found[name] = Counter(counts)
-    return found
+            kernels[name] = Counter(counts)
+    return kernels
 
 
-def _disagreement(calls: Counter[tuple[Any, ...]], kernels: Mapping[str, Counter[str]]) -> str:
-    """Where the products of the watched layers are not those that Paddle counted; empty where they are."""
-    seen: Counter[str] = Counter()
+def _disagreement(calls: Counter[Key], kernels: Mapping[str, Counter[str]]) -> str:
+    """Where the products of the observed layers are not those that Paddle counted; empty where they are."""
+    of_layers: Counter[str] = Counter()
     for (_, _, backward, dtype, _), count in calls.items():
         if not backward:
-            seen[dtype] += count
+            of_layers[dtype] += count
     counted: Counter[str] = Counter()
     for name in PRODUCTS:
         counted.update(kernels.get(name, {}))
-    if seen == counted:
+    if of_layers == counted:
         return ""
-    told = ", ".join(f"{count} in {dtype}" for dtype, count in sorted(counted.items())) or "none"
-    own = ", ".join(f"{count} in {dtype}" for dtype, count in sorted(seen.items())) or "none"
-    return f"layers made {own} products in forward, and Paddle counted {told}"
+    ours, paddles = (
+        ", ".join(f"{count} in {dtype}" for dtype, count in sorted(counts.items())) or "none"
+        for counts in (of_layers, counted)
+    )
+    return f"layers made {ours} products in forward, and Paddle counted {paddles}"
 
 
-def _calls(calls: Counter[tuple[Any, ...]], flops: Counter[tuple[Any, ...]], device: str) -> list[dict[str, Any]]:
-    return [
-        {
-            "operation": operation,
-            "functions": [function],
-            "backward": backward,
-            "dtype": dtype,
-            "kept": kept,
-            "compiled": False,
-            "device": device,
-            "calls": count,
-            "flops": flops[operation, function, backward, dtype, kept],
-        }
-        for (operation, function, backward, dtype, kept), count in calls.items()
-    ]
+def _calls(calls: Counter[Key], flops: Counter[Key], device: str) -> list[dict[str, Any]]:
+    return [product(*key, device=device, calls=count, flops=flops[key]) for key, count in calls.items()]
+
+
+def product(
+    operation: str, function: str, backward: bool, dtype: str, kept: bool, *, device: str, calls: int, flops: int
+) -> dict[str, Any]:
+    """An entry of a report's `calls`."""
+    return {
+        "operation": operation,
+        "functions": [function],
+        "backward": backward,
+        "dtype": dtype,
+        "kept": kept,
+        "compiled": False,
+        "device": device,
+        "calls": calls,
+        "flops": flops,
+    }

@@ -1,8 +1,8 @@
-"""Watching a training loop in Paddle that nobody here wrote: its layers are those that it calls.
+"""Observes a training loop in Paddle that is not ours: a user's script, by the layers that it calls.
 
-Watched are all that it does up to its second optimizer step, and then a span of two steps in each following decade of
-steps, from the first layer that is called where something learns. Other steps are only counted. What static graphs
-compute isn't watched: that they ran is reported, and nothing is proved then.
+Observed are all calls up to the second optimizer step, and then two steps in each following decade of steps, starting
+with the first layer that is called where gradients are recorded. Other steps are only counted. Static graphs are not
+observed: where one ran, the report says so, and nothing is proved.
 """
 
 from __future__ import annotations
@@ -10,39 +10,40 @@ from __future__ import annotations
 import contextlib
 import functools
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
 import paddle
 from paddle import nn
 
-from recipes.paddle_.observe.observer import Seen, Witness
-from recipes.paddle_.precision.base import Precision
+from recipes.paddle_.observe.observer import PrecisionObserver, StepCalls
+from recipes.paddle_.observe.patches import around_optimizer_steps, replaced
+from recipes.paddle_.precision import Precision
 
 SPAN = 2
-"""Optimizer steps that are watched at a time, so that a GAN's generator and discriminator both are."""
-STATIC = "static graphs were executed, which nothing watches in a script in Paddle"
+"""Optimizer steps observed at a time, so that both of a GAN's networks are."""
+STATIC = "static graphs were executed, which are not observed in a script in Paddle"
 
 
-class ScriptWitness(Witness):
-    """Counts the optimizer steps of a script, and watches some of them."""
+class ScriptObserver(PrecisionObserver):
+    """Counts the optimizer steps of a script, and observes some of them."""
 
     def __init__(self, precision: Precision) -> None:
-        super().__init__(nn.Layer(), precision)
+        super().__init__(nn.Layer(), precision.resolved)
+        self._precision = precision
         self.steps = 0
-        """Optimizer steps so far, but for those inside of static graphs."""
+        """Optimizer steps so far, without those of static graphs."""
         self.static = False
         """A static graph was executed."""
-        self._due = 1
-        self._open: contextlib.ExitStack | None = None
+        self._next = 1
+        """The first step of the current or next span."""
+        self._span: contextlib.ExitStack | None = None
         self._waiting = contextlib.ExitStack()
-        self._within = False
-        """An optimizer's step is under way: one may call another."""
-        self._seen: Seen | None = None
-        """What is seen of the span under way."""
+        self._recorded: StepCalls | None = None
+        """Of the current span."""
         self._called: dict[int, nn.Layer] = {}
-        """Every layer that was called while it was watched, by its id."""
+        """Every layer that was called while it was observed, by its id."""
 
     @property
     def precision(self) -> Precision:
@@ -50,42 +51,42 @@ class ScriptWitness(Witness):
 
     @precision.setter
     def precision(self, precision: Precision) -> None:
+        """The script has made its own."""
         self._precision = precision
+        self._resolved = precision.resolved
+
+    def _kept(self) -> Mapping[str, Sequence[nn.Layer]]:
+        return self._precision.kept
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
-        """The script runs in here. What was being watched when it ends in an exception is not reported."""
-        kinds = (paddle.optimizer.Optimizer, *_below(paddle.optimizer.Optimizer))
+        """The script runs in this context. A span in which it raises is not reported."""
         with contextlib.ExitStack() as patches:
-            for kind in kinds:
-                for name in {"step", "minimize"} & vars(kind).keys():
-                    patches.enter_context(_replaced(kind, name, self._counted(getattr(kind, name))))
+            patches.enter_context(around_optimizer_steps(self._before_step, self._after_step))
             executor = paddle.static.Executor
-            patches.enter_context(_replaced(executor, "run", self._noticed(executor.run)))
+            patches.enter_context(replaced(executor, "run", self._noting_static(executor.run)))
             patches.push(self._end)
             self._begin()
             yield
         if self.static:
             self.reports[:] = [{**self._head(1), "problems": [STATIC]}]
 
-    def _counted(self, method: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(method)
-        def step(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-            if self._within or not paddle.in_dynamic_mode():
-                return method(optimizer, *args, **kwargs)
-            if self._seen is not None:
-                self._seen.step(optimizer)
-            self._within = True
-            try:
-                return method(optimizer, *args, **kwargs)
-            finally:
-                self._within = False
-                self.steps += 1
-                self._move_on()
+    def _before_step(self, optimizer: Any) -> None:
+        if self._recorded is not None:
+            self._recorded.step(optimizer)
 
-        return step
+    def _after_step(self) -> None:
+        """End the span that is over, and wait for the start of the next one where it is due."""
+        self.steps += 1
+        if self._span is not None and self.steps >= self._next + SPAN - 1:
+            self._span.close()
+            self._span = None
+            low = 10 ** len(str(self.steps))
+            self._next = random.Random(low).randrange(low, 10 * low)
+        if self._span is None and self.steps + 1 == self._next:
+            self._await_layer()
 
-    def _noticed(self, method: Callable[..., Any]) -> Callable[..., Any]:
+    def _noting_static(self, method: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(method)
         def run(*args: Any, **kwargs: Any) -> Any:
             self.static = True
@@ -93,18 +94,8 @@ class ScriptWitness(Witness):
 
         return run
 
-    def _move_on(self) -> None:
-        """Behind a step: end the span that is over, and look out for the next one where it is due."""
-        if self._open is not None and self.steps >= self._due + SPAN - 1:
-            self._open.close()
-            self._open = None
-            low = 10 ** len(str(self.steps))
-            self._due = random.Random(low).randrange(low, 10 * low)
-        if self._open is None and self.steps + 1 == self._due:
-            self._await_layer()
-
     def _await_layer(self) -> None:
-        """Only where a span is due does a layer's call look whether it begins here."""
+        """Start the span at the next call of a layer. Calls are looked at only where a span is due."""
         original = nn.Layer.__call__
 
         def call(layer: nn.Layer, *inputs: Any, **named: Any) -> Any:
@@ -114,49 +105,32 @@ class ScriptWitness(Witness):
             self._begin()
             return layer(*inputs, **named)
 
-        self._waiting.enter_context(_replaced(nn.Layer, "__call__", call))
+        self._waiting.enter_context(replaced(nn.Layer, "__call__", call))
 
     def _begin(self) -> None:
-        self._open = contextlib.ExitStack()
-        self._open.enter_context(self.step(self._due))
+        self._span = contextlib.ExitStack()
+        self._span.enter_context(self.step(self._next))
 
     def _end(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """With the script ends what is watched. A later span in which no step was taken tells nothing."""
+        """End the current span with the script. A later span without a step says nothing."""
         self._waiting.close()
-        if self._open is None:
+        if self._span is None:
             return
-        self._open.__exit__(kind, error, trace)
-        if error is None and 1 < self._due > self.steps:
+        self._span.__exit__(kind, error, trace)
+        if error is None and 1 < self._next > self.steps:
             self.reports.pop()
 
     @contextlib.contextmanager
-    def _told_of_steps(self, seen: Seen) -> Iterator[None]:
-        self._seen = seen
+    def _recording_steps(self, calls: StepCalls) -> Iterator[None]:
+        self._recorded = calls
         try:
             yield
         finally:
-            self._seen = None
+            self._recorded = None
 
     def _on_layer(self, layer: nn.Layer) -> None:
         self._called[id(layer)] = layer
 
     def _layers(self) -> list[nn.Layer]:
-        return list(
-            {id(each): each for one in self._called.values() for each in one.sublayers(include_self=True)}.values()
-        )
-
-
-def _below(kind: type[Any]) -> Iterator[type[Any]]:
-    for each in kind.__subclasses__():
-        yield each
-        yield from _below(each)
-
-
-@contextlib.contextmanager
-def _replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
-    original = vars(owner)[name]
-    setattr(owner, name, value)
-    try:
-        yield
-    finally:
-        setattr(owner, name, original)
+        layers = (inner for layer in self._called.values() for inner in layer.sublayers(include_self=True))
+        return list({id(layer): layer for layer in layers}.values())

@@ -1,5 +1,6 @@
-"""Precision levels in Paddle: what applies them, and loss scales."""
+"""Precision levels in Paddle: what applies them, loss scales, and `paddle.Model` at a level."""
 
 from recipes.paddle_.precision.base import Precision, StepOutcome
+from recipes.paddle_.precision.mechanisms import AutoCast, Decorated
 
-__all__ = ["Precision", "StepOutcome"]
+__all__ = ["AutoCast", "Decorated", "Precision", "StepOutcome"]

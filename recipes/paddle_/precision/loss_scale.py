@@ -1,4 +1,4 @@
-"""Paddle's own loss scaler, made as asked, saved, and taken up again."""
+"""Paddle's own loss scaler: made from settings, saved and restored."""
 
 from __future__ import annotations
 
@@ -11,23 +11,16 @@ from recipes.precision.levels import LossScale
 
 
 def make_scaler(scale: LossScale) -> Any:
-    """Paddle's own scaler with these parameters, None for none."""
+    """Paddle's scaler with these settings, None for none."""
     if scale.mode in ("none", "auto"):
         return None
     scaler = paddle.amp.GradScaler(**scaler_arguments(scale))
-    _drop_dimension(scaler)
+    _make_scalar(scaler)
     return scaler
 
 
-def _drop_dimension(scaler: Any) -> None:
-    """Make its scale, a vector of one number, a scalar: as it backs off Paddle takes `float()` of it, which NumPy from
-    2.4 on refuses for vectors."""
-    if scaler._scale is not None:  # it is where Paddle has switched its scaler off, as on a CPU
-        scaler._scale = scaler._scale.reshape([])
-
-
 def scaler_arguments(scale: LossScale) -> dict[str, Any]:
-    """A loss scale in the words of Paddle's scalers. None is one that stays 1: where they get no words they scale."""
+    """A loss scale as arguments of Paddle's scalers. None is a constant 1, since without arguments they scale."""
     if scale.mode == "none":
         return {"init_loss_scaling": 1.0, "use_dynamic_loss_scaling": False}
     return {
@@ -40,12 +33,19 @@ def scaler_arguments(scale: LossScale) -> dict[str, Any]:
     }
 
 
-def state_of(scaler: Any) -> dict[str, Any]:
-    """What a checkpoint holds of it, ready for JSON; empty where Paddle has switched it off."""
-    return {name: float(each) if name == "scale" else each for name, each in scaler.state_dict().items()}
+def scaler_state(scaler: Any) -> dict[str, Any]:
+    """A scaler's state for a checkpoint, ready for JSON; empty where Paddle has disabled it, as on a CPU."""
+    return {name: float(value) if name == "scale" else value for name, value in scaler.state_dict().items()}
 
 
-def go_on(scaler: Any, saved: Mapping[str, Any]) -> None:
-    """Take up what `state_of` gave."""
-    scaler.load_state_dict({**saved, "scale": [saved["scale"]]})
-    _drop_dimension(scaler)
+def restore_scaler(scaler: Any, state: Mapping[str, Any]) -> None:
+    """Restore what `scaler_state` gave."""
+    scaler.load_state_dict({**state, "scale": [state["scale"]]})
+    _make_scalar(scaler)
+
+
+def _make_scalar(scaler: Any) -> None:
+    """Make its scale a scalar. Paddle has a vector of one number and takes `float()` of it, which NumPy refuses from
+    2.4 on. A disabled scaler has none."""
+    if scaler._scale is not None:
+        scaler._scale = scaler._scale.reshape([])

@@ -1,4 +1,4 @@
-"""What is called behind the methods of others, for as long as a script runs."""
+"""Methods of Keras and TensorFlow replaced while a script runs."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from recipes.tensorflow_.observe.graphs import STEPS
 
 
 @contextlib.contextmanager
-def after(owner: type[Any], name: str, told: Callable[[Any], None]) -> Iterator[None]:
-    """Have `told` called with the object after each call of that method of it."""
+def after(owner: type[Any], name: str, callback: Callable[[Any], None]) -> Iterator[None]:
+    """Call `callback` with the object after each call of this method."""
     original = getattr(owner, name)
 
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
         result = original(self, *args, **kwargs)
-        told(self)
+        callback(self)
         return result
 
     setattr(owner, name, method)
@@ -30,7 +30,7 @@ def after(owner: type[Any], name: str, told: Callable[[Any], None]) -> Iterator[
 
 @contextlib.contextmanager
 def naming_kerass_steps() -> Iterator[None]:
-    """Have Keras's loop over the steps of one execution named as ours is: it isn't one of the model."""
+    """Name Keras's loop over the steps of one execution like ours: it is not a loop of the model."""
     original = tf.while_loop
 
     def while_loop(cond: Any, body: Any, *args: Any, **kwargs: Any) -> Any:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 import keras
@@ -17,14 +17,15 @@ from tensorflow.python.eager import context
 
 from recipes.precision.observation import Guard
 from recipes.tensorflow_.observe.hooks import after, naming_kerass_steps
-from recipes.tensorflow_.observe.observer import NORMS, Applied, PrecisionObserver, stepped_by
+from recipes.tensorflow_.observe.observer import NORMS, PrecisionObserver, stepped_by
+from recipes.tensorflow_.precision import Precision
 from recipes.tensorflow_.precision.mechanisms import KEPT
 from recipes.trainer.world import rank_and_size
 
 WHOLE_RUN = 1
-"""The number under which the one observation of a script goes."""
+"""Number of the one step as which a script is observed."""
 COUNTS = ("iteration", "iter", "global_step")
-"""What the variables are called in which optimizers of tf_keras count their steps, legacy ones, and TensorFlow 1's."""
+"""Names of the variables in which optimizers of tf_keras, its legacy ones, and TensorFlow 1's count their steps."""
 _CHOSEN = "_script_chose_float32"
 """Attribute of a layer whose dtype the script set to float32."""
 
@@ -32,37 +33,42 @@ _CHOSEN = "_script_chose_float32"
 class ScriptObserver(PrecisionObserver):
     """Observes a whole script."""
 
-    def __init__(self, precision: Applied, *, scaled_by_keras: bool) -> None:
+    def __init__(self, precision: Precision, *, scaled_by_keras: bool) -> None:
         self.scaled_by_keras = scaled_by_keras
-        """Keras alone is there to scale the loss: an optimizer that it doesn't scale for is a problem."""
+        """Only Keras would scale the loss, so that an optimizer for which it doesn't is a problem."""
         self._made: list[keras.Model] = []
         self._built: list[keras.Optimizer] = []
         self._scaled: set[int] = set()
+        """Ids of the optimizers for which Keras scales the loss."""
         self._chosen = False
+        """The script set a layer's dtype to float32."""
         self._variables: list[weakref.ref[tf.Variable]] = []
-        """Those that can be trained, whoever made them."""
+        """All trainable variables."""
         self._counts: list[tf.Variable] = []
-        """Those in which an optimizer that isn't of Keras 3 counts its steps."""
-        super().__init__(self._made, precision)
+        """Step counts of optimizers that are not Keras 3's."""
+        self._precision = precision
+        super().__init__(self._made, self._built, precision.resolved)
 
     @property
-    def precision(self) -> Applied:
+    def precision(self) -> Precision:
         return self._precision
 
     @precision.setter
-    def precision(self, precision: Applied) -> None:
+    def precision(self, precision: Precision) -> None:
+        """The script has made its own, and scales the loss by it."""
         self._precision = precision
-        self.scaled_by_keras = False  # the script has made its own, and scales the loss by it
+        self._resolved = precision.resolved
+        self.scaled_by_keras = False
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
-        """The script runs in here."""
+        """The script runs in this context."""
         with contextlib.ExitStack() as stack:
             with self._guard():
                 stack.enter_context(_once_begun(self._guarded(context.enable_graph_collection)))
                 stack.enter_context(after(keras.Model, "__init__", self._made.append))
                 stack.enter_context(after(keras.Layer, "__init__", self._guarded(self._on_layer)))
-                stack.enter_context(_in_scope_of_its_choice(self._guard))
+                stack.enter_context(_naming_chosen_layers(self._guard))
                 stack.enter_context(naming_kerass_steps())
                 stack.enter_context(after(keras.optimizers.Optimizer, "build", self._guarded(self._on_build)))
                 scaled = self._guarded(self._on_scaling)
@@ -72,27 +78,29 @@ class ScriptObserver(PrecisionObserver):
             yield
 
     def steps(self) -> int:
-        """Optimizer steps that were applied: the most of any optimizer."""
-        counts = [*(each.iterations for each in self._built), *self._counts]
-        return max((int(each.numpy()) for each in counts), default=0)
+        """Optimizer steps that were applied, of the optimizer with the most."""
+        counts = [*(optimizer.iterations for optimizer in self._built), *self._counts]
+        return max((int(count.numpy()) for count in counts), default=0)
 
     def counts(self) -> bool:
-        """Whether anything counts the script's steps: a loop without an optimizer doesn't, nor need TensorFlow 1's."""
+        """Whether the script's steps are counted: not without an optimizer, and not always in TensorFlow 1's style."""
         return bool(self._built or self._counts)
 
     def _begin_to_collect(self) -> None:
-        """Not yet: strategies over several processes, memory growth and the like are the script's to choose, and can't
-        be chosen any more once TensorFlow has its devices."""
+        """Not yet: it initialises TensorFlow's devices, and before that a script may choose its strategy over several
+        processes, memory growth and the like."""
 
     def _rank_and_size(self) -> tuple[int, int]:
         return rank_and_size("tensorflow")
 
     def _on_layer(self, layer: keras.Layer) -> None:
-        """A layer made in float32 while the policy is another was given its dtype by the script: `dtype="float32"`, as
-        Keras advises for a model's last one. Where the policy itself is float32, nobody chose anything."""
+        """Note a layer that the script set to float32, with `dtype="float32"`, as Keras advises for the last layer."""
         if layer.compute_dtype == "float32" and keras.config.dtype_policy().compute_dtype != "float32":
             setattr(layer, _CHOSEN, True)
             self._chosen = True
+
+    def _kept(self) -> Collection[str]:
+        return self._precision.kept
 
     def _kept_scope(self) -> str | None:
         return KEPT if self._chosen else super()._kept_scope()
@@ -106,10 +114,10 @@ class ScriptObserver(PrecisionObserver):
                 self._counts.append(made)
         return made
 
-    def _guarded(self, told: Callable[..., Any]) -> Callable[..., None]:
-        def call(*given: Any) -> None:
+    def _guarded(self, callback: Callable[..., Any]) -> Callable[..., None]:
+        def call(*arguments: Any) -> None:
             with self._guard():
-                told(*given)
+                callback(*arguments)
 
         return call
 
@@ -121,42 +129,38 @@ class ScriptObserver(PrecisionObserver):
         self._scaled.add(id(optimizer.inner_optimizer))
 
     def _report(self, executed: Counter[str], eager: Counter[str]) -> dict[str, Any]:
-        # Those that the script gave to its own precision are among them already.
-        known = self._precision.optimizers
-        known += [each for each in self._built if each not in known]
         report = super()._report(executed, eager)
         if self.scaled_by_keras:
-            bare = [type(each).__name__ for each in self._built if id(each) not in self._scaled]
-            if bare:
-                problem = f"nothing scaled the loss of optimizer {bare[0]}, and small float16 gradients vanish"
+            unscaled = [type(optimizer).__name__ for optimizer in self._built if id(optimizer) not in self._scaled]
+            if unscaled:
+                problem = f"nothing scaled the loss of optimizer {unscaled[0]}, and small float16 gradients vanish"
                 report["problems"] = [*report["problems"], problem]
         return report
 
     def _parameters(self) -> list[dict[str, Any]]:
-        """Of what optimizers step, each layer once: a model may be part of another, or have been made for nothing.
+        """The parameters that optimizers step, each layer's once: a model may be part of another, or not be trained.
 
-        Where Keras 3 has no part in it, as in scripts for tf_keras or for TensorFlow alone, of what can be trained.
+        In scripts without Keras 3, for tf_keras or TensorFlow alone, all trainable variables.
         """
         layers = {id(layer): layer for model in self._made for layer in model._flatten_layers()}
-        stepped = {id(each) for each in stepped_by(self._precision.optimizers)}
+        stepped = {id(variable) for variable in stepped_by(self._built)}
         elements: Counter[tuple[str, str]] = Counter()
         for layer in layers.values():
             kept = "kept" if getattr(layer, _CHOSEN, False) else "other"
             group = "norm" if type(layer).__name__ in NORMS else kept
-            for variable in (each for each in layer._trainable_variables if id(each) in stepped):
+            for variable in (variable for variable in layer._trainable_variables if id(variable) in stepped):
                 elements[group, variable.value.dtype.name] += int(variable.value.shape.num_elements())
-        for variable in (
-            [] if stepped else [each for each in (found() for found in self._variables) if each is not None]
-        ):
-            elements["other", variable.dtype.name] += int(variable.shape.num_elements())
+        if not stepped:
+            for variable in (variable for variable in (ref() for ref in self._variables) if variable is not None):
+                elements["other", variable.dtype.name] += int(variable.shape.num_elements())
         return [{"group": group, "dtype": dtype, "elements": count} for (group, dtype), count in elements.items()]
 
 
 @contextlib.contextmanager
-def _in_scope_of_its_choice(guard: Guard) -> Iterator[None]:
-    """Name the operations of layers that the script wants in float32 as those of `amp.keep_fp32` are named.
+def _naming_chosen_layers(guard: Guard) -> Iterator[None]:
+    """Give the operations of layers that the script set to float32 the scope of those of `amp.keep_fp32`.
 
-    A layer that holds others in half precision isn't named: theirs would be too.
+    Not those of a layer that contains half-precision layers, which would get it too.
     """
     original = keras.Layer.__call__
 
@@ -164,7 +168,7 @@ def _in_scope_of_its_choice(guard: Guard) -> Iterator[None]:
         float32 = False
         with guard():
             float32 = getattr(self, _CHOSEN, False) and all(
-                each.compute_dtype == "float32" for each in self._flatten_layers()
+                layer.compute_dtype == "float32" for layer in self._flatten_layers()
             )
         with tf.name_scope(KEPT) if float32 else contextlib.nullcontext():
             return original(self, *args, **kwargs)
@@ -177,10 +181,10 @@ def _in_scope_of_its_choice(guard: Guard) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _once_begun(told: Callable[[], None]) -> Iterator[None]:
-    """Have `told` called as soon as TensorFlow's devices are there: at once where they are."""
+def _once_begun(begun: Callable[[], None]) -> Iterator[None]:
+    """Call `begun` as soon as TensorFlow's devices are initialised, at once if they are."""
     if context.context()._initialized:
-        told()
+        begun()
         yield
         return
     original = context.Context.ensure_initialized
@@ -189,7 +193,7 @@ def _once_begun(told: Callable[[], None]) -> Iterator[None]:
         original(self)
         if context.Context.ensure_initialized is begin:
             context.Context.ensure_initialized = original
-            told()
+            begun()
 
     context.Context.ensure_initialized = begin
     try:

@@ -26,9 +26,8 @@ from typing import Any, ClassVar
 import keras
 import tensorflow as tf
 
-from recipes.precision import checks, levels, operations, resolved
 from recipes.precision.levels import Amp, LossScale
-from recipes.precision.support import support_for
+from recipes.precision.resolved import ResolvedPrecision, resolve
 from recipes.tensorflow_.gpus import capability_of
 from recipes.tensorflow_.precision import grappler, replicas
 from recipes.tensorflow_.precision.gradients import Gradient, add, map_gradients, map_values, sum_rows, values
@@ -52,9 +51,7 @@ class StepOutcome:
 class Precision:
     """A precision level. This class is o0, float32; a subclass carries out each other level.
 
-    `amp` is the request. Resolved from it: `level`, `dtype` (float32 at o0, else the half precision), `loss_scale`,
-    `tf32`, `mechanism`, `device` (cpu or cuda), `xla`, and the operation lists, which include the operations'
-    gradients: `allow`, `deny`, and `either` for those on `infer` or `clear`.
+    `resolved` has all settings; `level`, `dtype` (float32 at o0) and `device` (cpu or cuda) are here for scripts.
     """
 
     policy = "float32"
@@ -66,53 +63,58 @@ class Precision:
         super().__init_subclass__(**kwargs)
         Precision._by_level[level] = cls
 
-    def __init__(
-        self, *, amp: Amp, loss_scale: LossScale, dtype: str, mechanism: str, device: str, tf32: bool, xla: bool
-    ) -> None:
-        self.amp = amp
-        self.level = amp.level
-        self.loss_scale = loss_scale
-        self.dtype = dtype
-        self.mechanism = mechanism
-        self.device = device
-        self.tf32 = tf32
-        self.xla = xla
-        lists = operations.tensorflow_lists(levels.named_operations(amp))
-        self.allow, self.deny = lists["allow"], lists["deny"]
-        self.either = (*lists["infer"], *lists["clear"])
+    def __init__(self, resolved: ResolvedPrecision) -> None:
+        self.resolved = resolved
+        self.level = resolved.level
+        self.dtype = resolved.dtype
+        self.device = resolved.device
         self.kept: tuple[str, ...] = ()
-        """Names of the layers that `amp.keep_fp32` keeps in float32, once a model was built."""
+        """Names of the layers that `amp.keep_fp32` keeps in float32, once a model was cast."""
         self._strategy = tf.distribute.get_strategy()
-        self._scaler: NoScale | LossScaler | LossScalers = make_scaler(loss_scale)
-        self.optimizers: list[keras.Optimizer] = []
-        """Those that were given to `optimizer`."""
-
-    @classmethod
-    def prepare(cls, amp: Amp, dtype: str) -> None:
-        """Set what the level needs in the whole process: here, no graph rewrite that an earlier level left on."""
-        grappler.switch_off()
+        self._scaler: NoScale | LossScaler | LossScalers = make_scaler(resolved.loss_scale)
+        self._optimizers: list[keras.Optimizer] = []
 
     @staticmethod
     def of(amp: Amp, loss_scale: LossScale, device: str, *, tf32: bool | None = None, xla: bool = False) -> Precision:
-        """The level that `amp` names, resolved for `device` (cpu or cuda). To be made in the strategy's scope.
+        """The level of `amp`, resolved for `device` (cpu or cuda) and applied as by `apply`.
 
-        `tf32` None is off at o0 and on elsewhere; `xla` says that XLA is going to compile. Sets TensorFlow's TF32
-        switch and, at o1, its graph rewrites for the whole process. Raises `SettingsError` for what can't be had.
+        `tf32` None is off at o0 and on elsewhere; `xla` says that XLA will compile. Raises `SettingsError` for what
+        can't be had.
         """
-        return _resolve(amp, loss_scale, device, tf32, xla, os.environ)
+        return _resolve_and_apply(amp, loss_scale, device, tf32, xla, os.environ)
 
     @staticmethod
     def from_env(environ: Mapping[str, str] = os.environ) -> Precision:
-        """The precision that the launcher was asked for, in a script of one's own.
+        """The precision of the launcher's request, for a script of your own.
 
-        The launcher sets LAUNCHER_SPEC, the path of a JSON file with `"schema": 1` and `"settings"`. Raises
-        `SettingsError` where it isn't set.
+        Reads the JSON file whose path is in LAUNCHER_SPEC. Raises `SettingsError` where that isn't set.
         """
         settings = read_spec(environ, "tensorflow")
         device = settings.device
         if device == "auto":
             device = "cuda" if tf.config.list_physical_devices("GPU") else "cpu"
-        return _resolve(settings.amp, settings.loss_scale, device, settings.tf32, settings.xla, environ)
+        return _resolve_and_apply(settings.amp, settings.loss_scale, device, settings.tf32, settings.xla, environ)
+
+    @staticmethod
+    def apply(resolved: ResolvedPrecision) -> Precision:
+        """A resolved precision, in the scope of the strategy that it will be used under.
+
+        Sets TensorFlow's TF32 switch and its graph rewrites for the whole process. Raises `SettingsError` for an
+        operation of the lists that this TensorFlow doesn't have.
+        """
+        tf.config.experimental.enable_tensor_float_32_execution(resolved.tf32)
+        mechanism = Precision._by_level.get(resolved.level, Precision)
+        mechanism._set_rewrites(resolved)
+        return mechanism(resolved)
+
+    @classmethod
+    def _set_rewrites(cls, resolved: ResolvedPrecision) -> None:
+        """Set the process's graph rewrites: here none, also where an earlier level left them on."""
+        grappler.switch_off()
+
+    @property
+    def mechanism(self) -> str:
+        return self.resolved.mechanism
 
     def cast(self, make: Callable[[], keras.Model]) -> keras.Model:
         """Call `make`, which returns a model with its variables built, and return that model in the level's dtypes.
@@ -165,7 +167,7 @@ class Precision:
             raise RuntimeError("this optimizer scales the loss itself; give precision.optimizer its inner optimizer")
         optimizer.build(list(model.trainable_variables if isinstance(model, keras.Model) else model))
         replicas.disable_reduction(optimizer)
-        self.optimizers.append(optimizer)
+        self._optimizers.append(optimizer)
         self._scaler.add(optimizer)
         return optimizer
 
@@ -211,7 +213,7 @@ class Precision:
         variables = [variable.value for variable in optimizer._trainable_variables]
         scale = self._scaler.of(optimizer).current()
         gradients = tape.gradient(loss, variables, output_gradients=scale)
-        if self.xla:  # needs static shapes, and an IndexedSlices has as many rows as were looked up
+        if self.resolved.xla:  # needs static shapes, and an IndexedSlices has as many rows as were looked up
             gradients = map_gradients(tf.convert_to_tensor, gradients)
         gradients = self._after_backward(gradients)
         return gradients if before is None else [add(*pair) for pair in zip(before, gradients, strict=True)]
@@ -224,7 +226,7 @@ class Precision:
         self, optimizer: keras.Optimizer, gradients: Sequence[Gradient | None], clip: float | None = None
     ) -> StepOutcome:
         """Average the gradients over the replicas, unscale them, clip their norm, and step unless they overflowed."""
-        if optimizer not in self.optimizers:
+        if optimizer not in self._optimizers:
             raise RuntimeError("precision.step(optimizer, ...) comes after precision.optimizer(model, optimizer)")
         scaler = self._scaler.of(optimizer)
         scale = scaler.current()
@@ -280,25 +282,19 @@ def _name(strategy: tf.distribute.Strategy) -> str:
     return type(strategy).__name__.lstrip("_")  # outside of any scope: DefaultDistributionStrategy
 
 
-def _resolve(
-    amp: Amp, scale: LossScale, device: str, tf32: bool | None, xla: bool, environ: Mapping[str, str]
+def _resolve_and_apply(
+    amp: Amp, loss_scale: LossScale, device: str, tf32: bool | None, xla: bool, environ: Mapping[str, str]
 ) -> Precision:
-    checks.check(amp, scale, "tensorflow")
     capability = capability_of(device)
-    dtype = resolved.resolve_dtype(amp.level, amp.dtype, device, capability, "tensorflow")
-    row = support_for("tensorflow", amp.level, dtype, xla, device, amp.master_weights)
-    if row.unsupported:
-        raise SettingsError(row.unsupported, "amp.level")
-    on = resolved.resolve_tf32(tf32, amp.level, device, capability, environ)
-    tf.config.experimental.enable_tensor_float_32_execution(on)
-    mechanism = Precision._by_level.get(amp.level, Precision)
-    mechanism.prepare(amp, dtype)
-    return mechanism(
-        amp=amp,
-        loss_scale=resolved.resolve_scale(scale, amp.level, dtype, amp.master_weights),
-        dtype=dtype,
-        mechanism=row.mechanism,
-        device=device,
-        tf32=on,
-        xla=xla,
+    return Precision.apply(
+        resolve(
+            amp,
+            loss_scale,
+            framework="tensorflow",
+            device=device,
+            capability=capability,
+            environ=environ,
+            tf32=tf32,
+            xla=xla,
+        )
     )

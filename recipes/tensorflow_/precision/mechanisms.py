@@ -10,8 +10,9 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from recipes.precision import levels, operations
-from recipes.precision.levels import Amp
+from recipes.precision.levels import named_operations
+from recipes.precision.operations import TENSORFLOW_LISTS
+from recipes.precision.resolved import ResolvedPrecision
 from recipes.tensorflow_.precision import grappler
 from recipes.tensorflow_.precision.base import Precision, map_floats
 from recipes.tensorflow_.precision.gradients import Gradient, map_values
@@ -30,16 +31,15 @@ class GraphRewrite(Precision, level="o1"):
     """
 
     @classmethod
-    def prepare(cls, amp: Amp, dtype: str) -> None:
-        lists = levels.named_operations(amp)
-        for key, names in lists.items():
+    def _set_rewrites(cls, resolved: ResolvedPrecision) -> None:
+        for key, names in named_operations(resolved.amp).items():
             for name in names:
                 if not hasattr(tf.raw_ops, name):
                     near = nearest(name, dir(tf.raw_ops))
                     raise SettingsError(
                         f"amp.{key}: TensorFlow {tf.__version__} has no operation {name}{near}", f"amp.{key}"
                     )
-        grappler.switch_on(dtype, operations.tensorflow_lists(lists))
+        grappler.switch_on(resolved.dtype, {key: getattr(resolved, key) for key in TENSORFLOW_LISTS})
 
     def input(self, tensor: Any) -> Any:
         return map_floats(_barrier, tensor)
@@ -68,8 +68,8 @@ class MixedPolicy(Precision, level="o2"):
         return f"mixed_{self.dtype}"
 
     def _keep_float32(self, model: keras.Model) -> None:
-        self.kept = matching(model, self.amp.keep_fp32)
-        names = _names(model)
+        self.kept = matching(model, self.resolved.amp.keep_fp32)
+        names = layer_names(model)
         for layer in model._flatten_layers():
             if names.get(id(layer)) in self.kept:
                 layer.dtype_policy = "float32"
@@ -103,7 +103,7 @@ def matching(model: keras.Model, patterns: Sequence[str]) -> tuple[str, ...]:
 
     Raises `SettingsError` for a pattern that matches no layer.
     """
-    names = list(_names(model).values())
+    names = list(layer_names(model).values())
     for pattern in patterns:
         if not any(fnmatchcase(name, pattern) for name in names):
             raise SettingsError(
@@ -120,7 +120,7 @@ def within(name: str, pattern: str) -> bool:
     return any(fnmatchcase(".".join(parts[:depth]), pattern) for depth in range(1, len(parts) + 1))
 
 
-def _names(model: keras.Model, prefix: str = "") -> dict[int, str]:
+def layer_names(model: keras.Model, prefix: str = "") -> dict[int, str]:
     """The dotted name of each layer of the model, by the layer's id."""
     names: dict[int, str] = {}
     for layer in model._flatten_layers(include_self=False, recursive=False):
@@ -128,7 +128,7 @@ def _names(model: keras.Model, prefix: str = "") -> dict[int, str]:
             continue
         name = f"{prefix}{layer.name}"
         names[id(layer)] = name
-        names.update(_names(layer, f"{name}."))
+        names.update(layer_names(layer, f"{name}."))
     return names
 
 

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from recipes.paddle_.precision.base import MECHANISMS, Precision
+import dataclasses
+
+from recipes.paddle_.precision import Precision
 from recipes.precision.levels import Amp, LossScale
+from recipes.precision.resolved import resolve
 
 NO_SCALE = LossScale(mode="none")
 
 
 def forced(level: str, loss_scale: LossScale = NO_SCALE, dtype: str = "bfloat16", **amp) -> Precision:
-    """The mechanism of a level on a CPU, past the table that refuses it."""
-    mechanism = {"o1": "auto_cast", "o2": "decorate_auto_cast", "o3": "decorate_no_masters"}[level]
-    return MECHANISMS[mechanism](
-        amp=Amp(level=level, **amp), loss_scale=loss_scale, dtype=dtype, mechanism=mechanism, device="cpu"
-    )
+    """A level on a CPU, past the support matrix that refuses it: resolved for a GPU, and applied here."""
+    asked = Amp(level=level, dtype=dtype, **amp)
+    on_gpu = resolve(asked, loss_scale, framework="paddle", device="cuda", capability=(8, 0), environ={}, tf32=False)
+    return Precision.apply(dataclasses.replace(on_gpu, device="cpu"))
 
 
 def float32() -> Precision:

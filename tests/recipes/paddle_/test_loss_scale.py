@@ -13,8 +13,8 @@ import pytest
 from paddle import nn
 from paddle.amp import grad_scaler
 
-from recipes.paddle_.precision.base import AutoCast
-from recipes.precision.levels import PRESETS, Amp, LossScale
+from recipes.paddle_.precision import high_level_api
+from recipes.precision.levels import PRESETS, LossScale
 from tests.recipes.loss_scale_rules import PaddleRule
 from tests.recipes.paddle_.forced import NO_SCALE, forced
 
@@ -40,7 +40,7 @@ class Scaled:
         self.take = self.by_loop
 
     def by_loop(self, value: float):
-        _, optimizer = self.precision.decorate(self.net, self.sgd)
+        optimizer = self.precision.optimizer(self.precision.cast(self.net), self.sgd)
         with self.precision.forward():
             found = self.net(paddle.full([1, 1], value))
         self.precision.backward(-found.sum())
@@ -51,9 +51,9 @@ class Scaled:
 
     def by_model(self) -> None:
         model = paddle.Model(self.net)
-        self.precision.prepare(model, self.sgd, lambda found, label: -found.sum())
+        high_level_api.prepare(self.precision, model, self.sgd, lambda found, label: -found.sum())
         ones = numpy.ones((1, 1), numpy.float32)
-        self.take = lambda value: self.precision.train_batch(model, value * ones, ones)[1]
+        self.take = lambda value: high_level_api.train_batch(self.precision, model, value * ones, ones)[1]
 
 
 @pytest.mark.parametrize("preset", ["paddle", "dynamic", "static"])
@@ -61,9 +61,7 @@ def test_the_scaler_has_the_parameters_that_were_asked_for(preset):
     scale = PRESETS[preset]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # on a CPU the scaler says that it does nothing
-        configs = AutoCast(
-            amp=Amp(level="o1"), loss_scale=scale, dtype="float16", mechanism="auto_cast", device="cpu"
-        ).amp_configs()
+        configs = high_level_api.amp_configs(forced("o1", scale, dtype="float16"))
     assert configs["level"] == "O1"
     assert (configs["init_loss_scaling"], configs["decr_every_n_nan_or_inf"]) == (scale.init, scale.backoff_every)
     assert configs["use_dynamic_loss_scaling"] is (preset != "static")

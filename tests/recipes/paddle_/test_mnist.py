@@ -11,6 +11,7 @@ import torch
 
 from recipes.paddle_ import mnist
 from recipes.paddle_.loop import main
+from recipes.paddle_.precision import high_level_api
 from recipes.torch_ import mnist as torch_mnist
 from recipes.torch_.loop import main as torch_main
 from tests.recipes.paddle_.forced import forced
@@ -74,7 +75,7 @@ def test_paddles_model_is_prepared_with_what_amp_says(monkeypatch):
     monkeypatch.setattr(paddle.Model, "prepare", lambda self, *args, **words: told.update(words["amp_configs"]))
     precision = forced("o1", dtype="float16", allow=("conv2d",), deny=("softmax",))
     net = mnist.Net(mnist.MnistSettings())
-    precision.prepare(paddle.Model(net), paddle.optimizer.SGD(0.1, parameters=net.parameters()), None)
+    high_level_api.prepare(precision, paddle.Model(net), paddle.optimizer.SGD(0.1, parameters=net.parameters()), None)
     assert (told["level"], "conv2d" in told["custom_white_list"], "softmax" in told["custom_black_list"]) == (
         "O1",
         True,

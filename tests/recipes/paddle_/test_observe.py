@@ -11,9 +11,9 @@ from paddle import nn
 from paddle.base import core
 
 from recipes.paddle_ import devices
-from recipes.paddle_.observe.observer import Witness
-from recipes.paddle_.precision import Precision
-from recipes.paddle_.precision.base import stepped as elements
+from recipes.paddle_.observe.observer import PrecisionObserver, stepped_elements
+from recipes.paddle_.observe.patches import around_optimizer_steps
+from recipes.paddle_.precision import Precision, high_level_api
 from recipes.precision import verdict
 from recipes.precision.levels import Amp, LossScale
 from tests.recipes.paddle_.forced import float32, forced
@@ -27,8 +27,9 @@ def train(precision, net=None, witnessed=True):
     optimizer = paddle.optimizer.SGD(0.1, parameters=net.parameters())
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        net, optimizer = precision.decorate(net, optimizer)
-        witness = Witness(net, precision)
+        net = precision.cast(net)
+        optimizer = precision.optimizer(net, optimizer)
+        witness = PrecisionObserver(net, precision.resolved)
         with witness.step(1):
             with precision.forward():
                 loss = (net(paddle.ones([5, 8])).astype("float32") ** 2).mean()
@@ -54,10 +55,10 @@ def test_float32_is_proved_with_its_work_counted_by_hand():
 def test_tf32_is_switched_as_asked_and_the_switches_are_witnesses(monkeypatch, on):
     monkeypatch.setattr(devices, "capability_of", lambda kind: (8, 0))
     precision = Precision.of(Amp(level="o0"), LossScale(), "cuda", tf32=on)
-    assert (precision.tf32, core.get_cublas_switch(), core.get_cudnn_switch()) == (on, on, on)
-    found = Witness(nn.Layer(), precision)._float32()
+    assert (precision.resolved.tf32, core.get_cublas_switch(), core.get_cudnn_switch()) == (on, on, on)
+    found = PrecisionObserver(nn.Layer(), precision.resolved)._float32()
     assert found["switches"] == {"set_cublas_switch": str(on), "set_cudnn_switch": str(on)}
-    assert Precision.of(Amp(level="o0"), LossScale(), "cpu").tf32 is core.get_cublas_switch() is False
+    assert Precision.of(Amp(level="o0"), LossScale(), "cpu").resolved.tf32 is core.get_cublas_switch() is False
 
 
 def test_a_convolution_is_counted():
@@ -132,7 +133,7 @@ def test_what_the_lists_name_is_seen_of_the_model_and_not_of_the_loop_beside_it(
         "paddle.base.core.get_low_precision_op_list",
         "paddle.base.core.clear_low_precision_op_list",
         "paddle.base.core.get_cublas_switch",
-        "recipes.paddle_.observe.observer.stepped",
+        "recipes.paddle_.observe.observer.stepped_elements",
         "recipes.paddle_.observe.observer._work",
     ],
 )
@@ -161,7 +162,8 @@ def test_what_paddles_model_steps_is_seen():
     precision = float32()
     net, stepped = nn.Linear(4, 2), []
     model = paddle.Model(net)
-    precision.prepare(model, paddle.optimizer.SGD(0.1, parameters=net.parameters()), nn.MSELoss())
-    precision.on_step.append(lambda optimizer: stepped.append(elements(optimizer)))
-    precision.train_batch(model, numpy.ones((3, 4), numpy.float32), numpy.ones((3, 2), numpy.float32))
+    high_level_api.prepare(precision, model, paddle.optimizer.SGD(0.1, parameters=net.parameters()), nn.MSELoss())
+    batch = numpy.ones((3, 4), numpy.float32), numpy.ones((3, 2), numpy.float32)
+    with around_optimizer_steps(lambda optimizer: stepped.append(stepped_elements(optimizer))):
+        high_level_api.train_batch(precision, model, *batch)
     assert stepped == [{"float32": 4 * 2 + 2}]

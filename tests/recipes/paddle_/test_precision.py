@@ -10,7 +10,7 @@ from paddle import nn
 from paddle.base import core
 
 from recipes.paddle_ import devices
-from recipes.paddle_.precision.base import AutoCast, Decorated, Precision
+from recipes.paddle_.precision import Decorated, Precision, high_level_api
 from recipes.precision import operations
 from recipes.precision.checks import check
 from recipes.precision.levels import PRESETS, Amp
@@ -20,21 +20,15 @@ from tests.recipes.paddle_.forced import NO_SCALE, float32, forced
 
 
 def test_operation_lists_reach_paddle_under_all_names_it_has_for_them():
-    lists = AutoCast(
-        amp=Amp(level="o1", allow=("elementwise_add",), deny=("softmax", "conv2d")),
-        loss_scale=NO_SCALE,
-        dtype="float16",
-        mechanism="auto_cast",
-        device="cpu",
-    ).lists()
+    lists = forced("o1", allow=("elementwise_add",), deny=("softmax", "conv2d")).lists()
     assert set(lists["custom_white_list"]) >= {"add", "elementwise_add"}
     assert set(lists["custom_black_list"]) >= {"softmax", "conv2d", "depthwise_conv2d"}
 
 
 def test_paddles_model_is_told_float16_or_nothing():
     with pytest.raises(SettingsError, match=r"paddle\.Model knows float16 alone"):
-        forced("o1").amp_configs()
-    assert float32().amp_configs() is None
+        high_level_api.amp_configs(forced("o1"))
+    assert high_level_api.amp_configs(float32()) is None
 
 
 def test_the_operations_that_paddle_lacks_are_those_of_this_paddle():
@@ -63,26 +57,25 @@ def test_o2_of_paddles_guide_has_a_loss_scale_and_no_masters(monkeypatch):
     amp = Amp(level="o2", dtype="float16", master_weights=False)
     check(amp, PRESETS["paddle"], "paddle")
     precision = Precision.of(amp, PRESETS["paddle"], "cuda")
-    assert (precision.mechanism, precision.loss_scale.mode) == ("decorate_no_masters", "dynamic")
+    assert (precision.mechanism, precision.resolved.loss_scale.mode) == ("decorate_no_masters", "dynamic")
     asked = {}
     net = nn.Sequential(nn.Linear(2, 2))
     optimizer = paddle.optimizer.SGD(0.1, parameters=net.parameters())
     monkeypatch.setattr(paddle.amp, "decorate", lambda **words: asked.update(words) or (net, optimizer))
-    precision.decorate(net, optimizer, save_dtype="float32")
+    precision.cast(net, save_dtype="float32")
+    precision.optimizer(net, optimizer)
     assert (asked["master_weight"], asked["dtype"], asked["save_dtype"]) == (False, "float16", "float32")
     with pytest.raises(SettingsError, match="loss_scale=none"):
         check(amp, PRESETS["paddle"], "torch")
 
 
 def test_a_dtype_to_save_in_is_for_a_model_in_half_precision():
-    net = nn.Linear(2, 2)
-    optimizer = paddle.optimizer.SGD(0.1, parameters=net.parameters())
     with pytest.raises(SettingsError, match="save_dtype=float16 with amp=o1: its model is float32"):
-        forced("o1").decorate(net, optimizer, save_dtype="float16")
+        forced("o1").cast(nn.Linear(2, 2), save_dtype="float16")
 
 
 @pytest.mark.parametrize(("level", "masters"), [("o2", True), ("o3", False)])
-def test_model_and_optimizer_are_decorated_together_with_or_without_masters(monkeypatch, level, masters):
+def test_model_and_optimizer_are_decorated_with_or_without_masters(monkeypatch, level, masters):
     """Without its optimizer, as the page's own example has it, a model at o2 has no master weights."""
     asked = {}
     net = nn.Sequential(nn.Linear(2, 2), nn.LayerNorm(2))
@@ -90,10 +83,11 @@ def test_model_and_optimizer_are_decorated_together_with_or_without_masters(monk
     monkeypatch.setattr(paddle.amp, "decorate", lambda **words: asked.update(words) or (net, optimizer))
     precision = forced(level, **({"keep_fp32": ("0",)} if level == "o2" else {}))
     assert isinstance(precision, Decorated)
-    precision.decorate(net, optimizer)
-    assert (asked["models"], asked["optimizers"], asked["master_weight"]) == (net, optimizer, masters)
-    assert asked["level"] == "O2"
+    precision.cast(net)
+    assert (asked["models"], asked["level"]) == (net, "O2")
     assert asked["excluded_layers"] == ([net[0], net[1]] if level == "o2" else None)
+    precision.optimizer(net, optimizer)
+    assert (asked["optimizers"], asked["level"], asked["master_weight"]) == (optimizer, "O2", masters)
 
 
 def test_what_auto_became_is_held_against_the_same_rules(monkeypatch):
@@ -104,9 +98,8 @@ def test_what_auto_became_is_held_against_the_same_rules(monkeypatch):
 
 
 def test_a_pattern_that_names_no_layer_is_refused():
-    with pytest.raises(SettingsError, match="head names no layer of 0"):
-        net = nn.Sequential(nn.Linear(2, 2))
-        forced("o2", keep_fp32=("head",)).decorate(net, paddle.optimizer.SGD(0.1, parameters=net.parameters()))
+    with pytest.raises(SettingsError, match="head matches no layer of 0"):
+        forced("o2", keep_fp32=("head",)).cast(nn.Sequential(nn.Linear(2, 2)))
 
 
 def test_a_script_gets_what_the_launcher_was_asked_for(tmp_path):

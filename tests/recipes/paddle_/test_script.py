@@ -47,11 +47,12 @@ OWN = (
     + """
 from recipes.paddle_.precision import Precision
 precision = Precision.from_env()
-net, sgd = precision.decorate(net, paddle.optimizer.SGD(0.1, parameters=net.parameters()))
+net = precision.cast(net)
+sgd = precision.optimizer(net, paddle.optimizer.SGD(0.1, parameters=net.parameters()))
 for _ in range(3):
     with precision.forward():
-        found = net(inputs)
-    precision.backward((found.astype("float32") ** 2).mean())
+        found = net(precision.input(inputs))
+    precision.backward((precision.output(found) ** 2).mean())
     precision.step(sgd)
     precision.update()
     sgd.clear_grad()
@@ -134,7 +135,7 @@ paddle.disable_static()
 """
     code, printed, found = run(text, "amp=o0")
     assert (code, found["steps"], found["observed"]["verdict"]) == (1, None, "unknown")
-    assert found["observed"]["why"].startswith("step 1: static graphs were executed, which nothing watches")
+    assert found["observed"]["why"].startswith("step 1: static graphs were executed, which are not observed")
     assert "how many optimizer steps it took is not known" in printed.out
 
 

@@ -10,27 +10,27 @@ import pytest
 from paddle import nn
 
 from recipes.paddle_ import state
-from recipes.paddle_.state import Eager
+from recipes.paddle_.state import EagerTensors
 from recipes.typed import SettingsError
 
 
-def held(masters: bool = False) -> Eager:
+def held(masters: bool = False) -> EagerTensors:
     net = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
     optimizer = paddle.optimizer.Momentum(0.1, 0.9, parameters=net.parameters())
     if masters:  # that a CPU's kernels don't step
         optimizer._master_weights = {each.name: each.astype("float32") + 1e-4 for each in net.parameters()}
-    return Eager(model=net, optimizer=optimizer)
+    return EagerTensors(model=net, optimizer=optimizer)
 
 
-def step(one: Eager) -> None:
+def step(one: EagerTensors) -> None:
     one.model(paddle.ones([1, 2])).sum().backward()
     one.optimizer.step()
     one.optimizer.clear_grad()
 
 
-def saved(one: Eager) -> dict[str, numpy.ndarray]:
+def saved(one: EagerTensors) -> dict[str, numpy.ndarray]:
     file = io.BytesIO()
-    state.write(file, one.take(), {})
+    state.write(file, one.arrays(), {})
     file.seek(0)
     return dict(numpy.load(file))
 
@@ -38,10 +38,10 @@ def saved(one: Eager) -> dict[str, numpy.ndarray]:
 def test_an_optimizer_that_took_no_step_yet_goes_on_with_its_momentum():
     first, second = held(), held()
     step(first)
-    second.put(saved(first))
+    second.restore(saved(first))
     step(first)
     step(second)
-    one, other = first.take(), second.take()
+    one, other = first.arrays(), second.arrays()
     assert one.keys() == other.keys()
     assert [name for name in one if (one[name] != other[name]).any()] == []
     assert "accumulator.velocity.1.weight" in one
@@ -49,7 +49,7 @@ def test_an_optimizer_that_took_no_step_yet_goes_on_with_its_momentum():
 
 def test_masters_are_saved_and_taken_up_by_the_names_that_parameters_have_in_the_model():
     first, second = held(masters=True), held(masters=True)
-    second.put(saved(first))
+    second.restore(saved(first))
     for (name, one), other in zip(first.model.named_parameters(), second.model.parameters(), strict=True):
         master = second.optimizer._master_weights[other.name].numpy()
         assert (master == saved(first)[f"master.{name}"]).all()
@@ -57,15 +57,15 @@ def test_masters_are_saved_and_taken_up_by_the_names_that_parameters_have_in_the
 
 
 def test_the_state_of_another_model_is_refused():
-    other = Eager(model=nn.Linear(2, 2), optimizer=held().optimizer)
+    other = EagerTensors(model=nn.Linear(2, 2), optimizer=held().optimizer)
     with pytest.raises(SettingsError, match=r"the checkpoint holds no 0\.weight of this model"):
-        held().put(saved(other))
+        held().restore(saved(other))
 
 
 def test_a_model_with_a_dtype_to_save_in_is_taken_up_itself_and_not_a_copy_of_it():
     first, second = held(), held()
     for each in (first, second):
         paddle.amp.decorate(models=each.model, level="O2", dtype="bfloat16", save_dtype="float16")
-    second.put(saved(first))
+    second.restore(saved(first))
     for one, other in zip(first.model.parameters(), second.model.parameters(), strict=True):
         assert (one.astype("float32") == other.astype("float32")).all()

@@ -9,9 +9,10 @@ import paddle
 import pytest
 from paddle.base import core
 
+from recipes.paddle_.observe.graph_observer import GraphObserver
 from recipes.paddle_.precision.base import Precision, dtype_name
 from recipes.paddle_.simplenet import Net
-from recipes.paddle_.static_graph import GraphWitness, StaticGraph
+from recipes.paddle_.static_graph import StaticGraph, decorate
 from recipes.precision import verdict
 from recipes.precision.levels import PRESETS
 from recipes.simplenet import SimplenetSettings
@@ -45,7 +46,7 @@ def supported(monkeypatch):
 
 def read(precision: Precision, **how):
     """What is judged of a program as Paddle rewrote it, and the report."""
-    witness = GraphWitness(static_graph(precision, **how), precision)
+    witness = GraphObserver(static_graph(precision, **how), precision.resolved)
     with witness.step(1):
         pass
     return verdict.observed(witness.reports), witness.reports[0]
@@ -56,7 +57,7 @@ def test_a_static_graph_is_decorated_with_lists_guard_and_masters(monkeypatch, l
     asked = {}
     monkeypatch.setattr(paddle.static.amp, "decorate", lambda optimizer, **words: asked.update(words))
     lists = {"allow": ("elementwise_add",), "deny": ("softmax",)} if level != "o3" else {}
-    forced(level, **lists).static(None)
+    decorate(forced(level, **lists), None)
     assert (asked["level"], asked["dtype"]) == ("O1" if level == "o1" else "O2", "bfloat16")
     assert (asked["master_weight"], asked["use_amp_guard"]) == (masters, level != "o1")
     assert (asked["init_loss_scaling"], asked["use_dynamic_loss_scaling"]) == (1.0, False)
@@ -124,7 +125,7 @@ def test_a_static_graph_that_paddle_left_in_float32_is_contradicted():
     """Forced past the table on a CPU, where Paddle takes every operation off its list."""
     precision = forced("o1")
     graph = static_graph(precision)
-    witness = GraphWitness(graph, precision)
+    witness = GraphObserver(graph, precision.resolved)
     with witness.step(1):
         graph.step(numpy.ones((4, 8), numpy.float32), numpy.zeros((4, 8), numpy.float32))
     found = verdict.observed(witness.reports)

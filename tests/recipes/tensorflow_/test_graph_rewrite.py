@@ -276,7 +276,7 @@ def test_graphs_are_rewritten_while_it_is_on(on, dtype):
     optimizer = graph_rewrite.enable(OPTIMIZERS["compat.v1"](), 128)
     if not on:
         graph_rewrite.disable()
-    witness = PrecisionObserver([model], precision)
+    witness = PrecisionObserver([model], [], precision.resolved)
     inputs = tf.constant(numpy.ones((32, 64), numpy.float32))
 
     @tf.function(autograph=False)

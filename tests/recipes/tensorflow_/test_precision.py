@@ -47,8 +47,8 @@ def same(one, other):
 )
 def test_what_auto_became_can_be_read(level, mechanism, dtype, mode):
     precision = of(level)
-    assert (precision.mechanism, precision.dtype, precision.loss_scale.mode) == (mechanism, dtype, mode)
-    assert precision.tf32 is False
+    assert (precision.mechanism, precision.dtype, precision.resolved.loss_scale.mode) == (mechanism, dtype, mode)
+    assert precision.resolved.tf32 is False
 
 
 def test_tf32_which_tensorflow_has_on_is_off_where_nobody_asked_for_it():
@@ -393,7 +393,7 @@ def test_a_script_is_told_its_precision_by_the_launchers_file(tmp_path):
     settings = {"framework": "tensorflow", "amp": {"level": "o2", "dtype": "float16"}, "device": "cpu"}
     (tmp_path / "plan.json").write_text(json.dumps({"schema": 1, "settings": settings}))
     precision = Precision.from_env({"LAUNCHER_SPEC": str(tmp_path / "plan.json")})
-    assert (precision.level, precision.dtype, precision.loss_scale.mode) == ("o2", "float16", "dynamic")
+    assert (precision.level, precision.dtype, precision.resolved.loss_scale.mode) == ("o2", "float16", "dynamic")
     with pytest.raises(SettingsError, match="LAUNCHER_SPEC is not set"):
         Precision.from_env({})
 
@@ -410,9 +410,7 @@ def test_layers_that_were_made_before_their_policy_are_refused():
 def test_precision_model_and_optimizer_belong_into_one_strategys_scope():
     precision, strategy = of("o2"), tf.distribute.OneDeviceStrategy("CPU:0")
     with strategy.scope():
-        with pytest.raises(
-            RuntimeError, match=r"cast.* under OneDeviceStrategy, .* under DefaultDistributionStrategy"
-        ):
+        with pytest.raises(RuntimeError, match=r"cast.* under OneDeviceStrategy, .* under DefaultDistributionStrategy"):
             precision.cast(dense)
         inside = of("o2")
         model = inside.cast(dense)

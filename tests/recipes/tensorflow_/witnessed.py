@@ -64,7 +64,7 @@ class Training:
         self.labels = random.integers(0, 10, BATCH)
         self.clip = clip
         self.execute = function(self.step, autograph=False, jit_compile=xla) if function is tf.function else self.step
-        self.witness = PrecisionObserver([self.model], self.precision)
+        self.witness = PrecisionObserver([self.model], [self.optimizer], self.precision.resolved)
 
     def forward(self, images: tf.Tensor) -> tf.Tensor:
         return self.model(self.precision.input(images), training=True)
