@@ -64,3 +64,13 @@ def test_every_test_that_security_names_exists() -> None:
     for file, test in named:
         text = (ROOT / "tests" / file).read_text("utf-8")
         assert not test or f"def {test}(" in text, f"{file} has no {test}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_file_that_a_page_names_exists(page: Path) -> None:
+    named = re.findall(
+        r"`((?:launcher|containers|recipes|conf|tests|examples|benchmarks)/[\w/.-]*)`", page.read_text("utf-8")
+    )
+    tests = ROOT / "tests" if page.name == "SECURITY.md" else ROOT  # it names tests only
+    missing = [name for name in named if "NAME" not in name and not (tests / name).exists()]
+    assert not missing
