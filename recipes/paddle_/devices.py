@@ -93,8 +93,10 @@ def resolve(device: str) -> str:
 
 
 def capability_of(kind: str) -> tuple[int, int] | None:
-    """Compute capability of the GPU, None for a CPU."""
-    return paddle.device.cuda.get_device_capability() if kind == "cuda" else None
+    """Compute capability of the GPU, None for a CPU. Raises `SettingsError` for a device that isn't there."""
+    if kind not in ("cpu", "cuda"):
+        raise SettingsError(f"device={kind} is not one of cpu, cuda", "device")
+    return paddle.device.cuda.get_device_capability() if resolve(kind) == "cuda" else None
 
 
 class PaddleDevice:

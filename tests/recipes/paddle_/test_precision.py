@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import paddle
 import pytest
 from paddle import nn
@@ -14,8 +12,7 @@ from recipes.paddle_.precision import Decorated, Precision, high_level_api
 from recipes.precision import operations
 from recipes.precision.checks import check
 from recipes.precision.levels import PRESETS, Amp
-from recipes.settings import Settings
-from recipes.typed import SettingsError, plain
+from recipes.typed import SettingsError
 from tests.recipes.paddle_.forced import NO_SCALE, float32, forced
 
 
@@ -100,14 +97,3 @@ def test_what_auto_became_is_held_against_the_same_rules(monkeypatch):
 def test_a_pattern_that_names_no_layer_is_refused():
     with pytest.raises(SettingsError, match="head matches no layer of 0"):
         forced("o2", keep_fp32=("head",)).cast(nn.Sequential(nn.Linear(2, 2)))
-
-
-def test_a_script_gets_what_the_launcher_was_asked_for(tmp_path):
-    def environ(**settings):
-        path = tmp_path / "plan.json"
-        path.write_text(json.dumps({"schema": 1, "settings": {**plain(Settings(framework="paddle")), **settings}}))
-        return {"LAUNCHER_SPEC": str(path)}
-
-    assert Precision.from_env(environ(amp={"level": "o0"})).mechanism == "float32"
-    with pytest.raises(SettingsError, match="Paddle applies no mixed precision on a CPU"):
-        Precision.from_env(environ(amp={"level": "o1"}, device="cpu"))

@@ -36,27 +36,6 @@ def same(one, other):
     return all(numpy.array_equal(a, b) for a, b in zip(one, other, strict=True))
 
 
-@pytest.mark.parametrize(
-    ("level", "mechanism", "dtype", "mode"),
-    [
-        ("o0", "float32", "float32", "none"),
-        ("o1", "grappler", "bfloat16", "none"),
-        ("o2", "keras_policy", "bfloat16", "none"),
-        ("o3", "keras_policy", "bfloat16", "none"),
-    ],
-)
-def test_what_auto_became_can_be_read(level, mechanism, dtype, mode):
-    precision = of(level)
-    assert (precision.mechanism, precision.dtype, precision.resolved.loss_scale.mode) == (mechanism, dtype, mode)
-    assert precision.resolved.tf32 is False
-
-
-def test_tf32_which_tensorflow_has_on_is_off_where_nobody_asked_for_it():
-    tf.config.experimental.enable_tensor_float_32_execution(True)
-    of("o0")
-    assert not tf.config.experimental.tensor_float_32_execution_enabled()
-
-
 @pytest.mark.parametrize(("level", "dtype"), HALF)
 def test_layers_compute_in_half_precision_and_only_o3s_variables_are(level, dtype):
     training = Training(Amp(level=level, dtype=dtype))
@@ -297,27 +276,6 @@ def test_every_preset_drives_a_training(preset):
     assert not same(weights(trained), before)
 
 
-def test_two_optimizers_share_one_scale_which_moves_once_an_iteration():
-    precision = of("o2", "float16", LossScale(mode="dynamic", init=8.0, growth_every=1))
-    variables = [keras.Variable([1.0]), keras.Variable([1.0])]
-    optimizers = [precision.optimizer([each], keras.optimizers.SGD(1.0)) for each in variables]
-
-    @tf.function(autograph=False)
-    def step(bad):
-        for variable, optimizer, factor in zip(variables, optimizers, (1.0, bad), strict=True):
-            with precision.forward() as tape:
-                loss = tf.reduce_sum(variable.value) * factor
-            precision.step(optimizer, precision.backward(tape, loss, optimizer))
-        precision.update()
-
-    step(tf.constant(1.0))
-    assert precision.scale == 16.0
-    step(tf.constant(float("inf")))
-    assert precision.scale == 8.0
-    assert [each.numpy()[0] for each in variables] == [-1.0, 0.0]
-    assert precision.skipped_total == 1
-
-
 def test_a_variable_that_the_loss_does_not_depend_on_stays():
     precision = of("o1", scale=LossScale(mode="dynamic", init=8.0))
     used, unused = keras.Variable([1.0]), keras.Variable([1.0])
@@ -355,13 +313,6 @@ def test_what_cannot_be_had_is_refused(asked, complaint):
     assert complaint in str(caught.value)
 
 
-@pytest.mark.skipif(bool(tf.config.list_physical_devices("GPU")), reason="needs a machine without a GPU")
-@pytest.mark.parametrize("level", ["o0", "o1", "o2", "o3"])
-def test_cuda_asked_for_and_absent_is_an_error_at_every_level(level):
-    with pytest.raises(SettingsError, match="TensorFlow sees no CUDA GPU"):
-        Precision.of(Amp(level=level), LossScale(), "cuda")
-
-
 def test_what_would_train_something_else_is_refused():
     precision = of("o2")
     with pytest.raises(RuntimeError, match="has no variables yet"):
@@ -378,24 +329,8 @@ def test_what_would_train_something_else_is_refused():
         precision.backward(tf.GradientTape(), tf.zeros((), tf.bfloat16), optimizer)
 
 
-def test_the_state_of_another_level_or_dtype_is_refused():
-    state = of("o2", "float16").state_dict()
-    of("o2", "float16").load_state_dict(state)
-    with pytest.raises(SettingsError, match=r"amp\.level=o0, and the checkpoint was saved with o2"):
-        of("o0").load_state_dict(state)
-
-
 def test_the_private_method_of_keras_that_is_replaced_is_there():
     assert hasattr(keras.optimizers.SGD(), replicas.REDUCES)
-
-
-def test_a_script_is_told_its_precision_by_the_launchers_file(tmp_path):
-    settings = {"framework": "tensorflow", "amp": {"level": "o2", "dtype": "float16"}, "device": "cpu"}
-    (tmp_path / "plan.json").write_text(json.dumps({"schema": 1, "settings": settings}))
-    precision = Precision.from_env({"LAUNCHER_SPEC": str(tmp_path / "plan.json")})
-    assert (precision.level, precision.dtype, precision.resolved.loss_scale.mode) == ("o2", "float16", "dynamic")
-    with pytest.raises(SettingsError, match="LAUNCHER_SPEC is not set"):
-        Precision.from_env({})
 
 
 def test_layers_that_were_made_before_their_policy_are_refused():
