@@ -12,9 +12,9 @@ import torch
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from recipes.precision import verdict
 from recipes.precision.observation import Guard
 from recipes.precision.resolved import ResolvedPrecision
+from recipes.precision.step_rules import EXACT_SWITCHES
 from recipes.torch_.observe import compiled, eager, float32_probe, flops, profiler_audit
 from recipes.torch_.observe.calls import Call, dtype_name
 from recipes.torch_.observe.flops import Unaccounted
@@ -53,7 +53,7 @@ class StepObserver:
         try:
             self._profile = stack.enter_context(profiler_audit.profiler())
         except RuntimeError as error:
-            self.problems.append(f"no second witness: {error}")
+            self.problems.append(f"no second observer: {error}")
         stack.enter_context(self.mode)
 
     def report(self, resolved: ResolvedPrecision) -> dict[str, Any]:
@@ -90,7 +90,7 @@ class StepObserver:
     def _on_float32(self, device: torch.device) -> None:
         """Float32 is about to be multiplied: how it is set, and once in forward and in backward how it is done."""
         for name, setting in float32_probe.switches(device).items():
-            if self._switches.get(name) in (None, *verdict.EXACT_SWITCHES):
+            if self._switches.get(name) in (None, *EXACT_SWITCHES):
                 self._switches[name] = setting
         backward = eager.in_backward()
         if backward not in self._probed:

@@ -102,7 +102,7 @@ def test_for_a_gpu_what_is_outside_of_the_guard_stays_in_float32_and_is_no_contr
     """Nine layers, as published: the first one's ninth of the work is more than what is let pass elsewhere."""
     found, report = read(forced("o2", scale, dtype="float16"), layers=9, guarded=True)
     assert found["verdict"] == "proved", found["why"]
-    assert "kept in float32 as asked: matmul in float32 (2 calls)" in found["why"]
+    assert "kept in float32 as requested: matmul in float32 (2 calls)" in found["why"]
     assert found["param_dtypes"] == {"float32": 8 * 8 + 8, "float16": 8 * (8 * 8 + 8)}
     assert set(report["optimizer"]) == {"float32"}
 

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import ast
 import copy
-import pathlib
-import sys
 from typing import Any
 
 import pytest
@@ -92,9 +89,9 @@ def test_an_honest_report_is_proved_and_says_what_ran(level: str) -> None:
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"problems": ["no second witness: why"]}, "step 1: no second witness: why"),
+        ({"problems": ["no second observer: why"]}, "step 1: no second observer: why"),
         ({"unaccounted": {"mylib.mm": 3}}, "mylib.mm can't be counted (3 calls)"),
-        ({"audit": "this and that"}, "the two witnesses disagree: this and that"),
+        ({"audit": "this and that"}, "the two observers disagree: this and that"),
         ({"calls": []}, "no matrix product or convolution was seen in forward"),
         ({"calls": [call(False)]}, "no matrix product or convolution was seen in backward"),
         ({"calls": [call(False, flops=0), call(True)]}, "was seen in forward"),
@@ -148,7 +145,7 @@ def test_what_only_the_evaluation_runs_counts_and_is_no_step() -> None:
     seen = report(step=4, evaluation=True, calls=[], optimizer={}, listed=listed, **change)
     kind, why = judged(report(**change), seen, planned=(1,))
     assert (kind, "at step 1 on" in why) == ("proved", True), why
-    assert judged(report(**change), seen, planned=(1, 4)) == ("unknown", "step 4 was to be observed and was not")
+    assert judged(report(**change), seen, planned=(1, 4)) == ("unknown", "step 4 should have been observed and was not")
     half = [{"function": "softmax", "dtypes": ["bfloat16"], "calls": 1}]
     assert judged(report(**change), {**seen, "listed": half})[0] == "contradicted"
 
@@ -168,7 +165,7 @@ def test_backward_cannot_make_up_for_forward() -> None:
 
 def test_a_shortfall_says_how_to_ask_for_it() -> None:
     _, why = judged(report(calls=[call(False, "float32", functions=["scaled_dot_product_attention"]), call(True)]))
-    assert "(if that is meant, amp.deny=[scaled_dot_product_attention] asks for it)" in why
+    assert "(if that is intended, say amp.deny=[scaled_dot_product_attention])" in why
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float8_e4m3fn", "int8"])
@@ -220,7 +217,7 @@ def test_a_kept_module_that_ran_half_is_contradicted(backward: bool) -> None:
 def test_nothing_left_to_run_half_is_unknown() -> None:
     kept = [call(flag, "float32", kept=True) for flag in (False, True)]
     kind, why = judged(report(calls=kept, **KEPT))
-    assert (kind, "all is denied or kept" in why) == ("unknown", True)
+    assert (kind, "all of it is denied or kept" in why) == ("unknown", True)
 
 
 def compiled(backward: bool, dtype: str, flops: int, **other: Any) -> dict[str, Any]:
@@ -242,13 +239,13 @@ def test_forward_products_that_cannot_be_told_apart_are_unknown_where_it_matters
     assert judged(report(calls=[call(False), few, backward], **KEPT))[0] == "proved"
     for doubtful in ([many], [few, call(False, "float32", 7)]):
         kind, why = judged(report(calls=[call(False), *doubtful, backward], **KEPT))
-        assert (kind, "it can't be told which function or module" in why) == ("unknown", True)
+        assert (kind, "the function or module of these isn't known" in why) == ("unknown", True)
 
 
 def test_a_half_product_that_may_be_of_a_denied_function_is_unknown() -> None:
     perhaps = compiled(False, "bfloat16", 100, kept=False, functions=["linear", "matmul"])
     kind, why = judged(report(calls=[perhaps, call(False), call(True)], rule={"deny": ["matmul"]}))
-    assert (kind, "can't be told whether mm in bfloat16" in why) == ("unknown", True)
+    assert (kind, "may be of a function on amp.deny: mm in bfloat16" in why) == ("unknown", True)
 
 
 def listed(function: str, *dtypes: str) -> dict[str, Any]:
@@ -288,7 +285,7 @@ def test_an_allowed_function_runs_on_half_operands(entries: list[dict[str, Any]]
 def test_a_listed_function_in_compiled_code_is_unknown_unless_its_products_are_seen() -> None:
     calls = [call(flag, compiled=True) for flag in (False, True)]
     kind, why = judged(report(calls=calls, rule={"allow": ["gelu"]}))
-    assert (kind, "compiled code doesn't say" in why) == ("unknown", True)
+    assert (kind, "compiled code doesn't show how it ran" in why) == ("unknown", True)
     denied = [call(flag, "float32", compiled=True, functions=["conv2d"]) for flag in (False, True)]
     assert judged(report(calls=[*calls, *denied], **DENIED))[0] == "proved"
 
@@ -398,7 +395,7 @@ def test_tf32_asked_for_under_o0_needs_a_float32_product_to_show_in() -> None:
 
 def test_products_on_another_device_are_contradicted() -> None:
     kind, why = judged(report(rule={"device": "cuda"}))
-    assert (kind, "device=cuda, and matrix products ran on cpu" in why) == ("contradicted", True)
+    assert (kind, "device=cuda, but matrix products ran on cpu" in why) == ("contradicted", True)
 
 
 def test_every_rank_has_to_be_seen_at_every_step() -> None:
@@ -425,12 +422,12 @@ def test_one_rank_contradicts_all() -> None:
 def test_ranks_told_different_things_are_contradicted() -> None:
     reports = [report(rank=0, world_size=2), report(rank=1, world_size=2, rule={"keep_fp32": ["head"]})]
     kind, why = judged(*reports)
-    assert (kind, "told the same precision" in why) == ("contradicted", True)
+    assert (kind, "had the same precision settings" in why) == ("contradicted", True)
 
 
 def test_a_planned_step_that_was_not_observed_is_unknown() -> None:
     assert judged(report(step=1), report(step=9), planned=(1, 9))[0] == "proved"
-    assert judged(report(step=1), planned=(1, 9)) == ("unknown", "step 9 was to be observed and was not")
+    assert judged(report(step=1), planned=(1, 9)) == ("unknown", "step 9 should have been observed and was not")
 
 
 def test_no_report_is_unknown() -> None:
@@ -515,17 +512,6 @@ def test_the_share_is_of_all_work_whatever_was_denied() -> None:
     assert (found["verdict"], found["half_flop_share"], found["dtype"]) == ("proved", 0.25, "float32")
 
 
-def test_only_the_standard_library_is_imported() -> None:
-    tree = ast.parse(pathlib.Path(verdict.__file__).read_text(encoding="utf-8"))
-    imported = {
-        name.split(".")[0]
-        for node in ast.walk(tree)
-        if isinstance(node, (ast.Import, ast.ImportFrom))
-        for name in ([node.module or ""] if isinstance(node, ast.ImportFrom) else [each.name for each in node.names])
-    }
-    assert imported <= sys.stdlib_module_names
-
-
 EITHER = {"either": ["MatMul"]}
 
 
@@ -540,7 +526,7 @@ def test_where_all_products_are_on_infer_or_clear_nothing_is_proved() -> None:
     calls = [call(backward, functions=["MatMul"]) for backward in (False, True)]
     found = verdict.observed([report(rule=EITHER, calls=calls)])
     assert found["verdict"] == "unknown"
-    assert "all of forward is on amp.infer or amp.clear" in found["why"]
+    assert "all products in forward are on amp.infer or amp.clear" in found["why"]
 
 
 def test_an_entry_of_infer_that_matched_nothing_proves_nothing() -> None:

@@ -71,7 +71,7 @@ def test_steps_that_are_watched_compute_what_they_would_have_unwatched():
 def test_operations_and_layers_kept_in_float32_are_told_from_the_others():
     found = Training(Amp(level="o1", deny=("MatMul",))).run()
     assert found["verdict"] == "proved", found["why"]
-    assert "kept in float32 as asked: MatMul in float32" in found["why"]
+    assert "kept in float32 as requested: MatMul in float32" in found["why"]
     training = Training(Amp(level="o2", keep_fp32=("conv1", "head")))
     found = training.run()
     assert found["verdict"] == "proved", found["why"]

@@ -191,7 +191,7 @@ def test_a_last_layer_that_the_script_set_to_float32_is_its_own_choice(run, leve
     own = FIT.replace("keras.layers.Dense(16)]", 'keras.layers.Dense(16, dtype="float32")]')
     code, _, found = run(own, f"amp={level}", "amp.dtype=bfloat16")
     assert (code, found["observed"]["verdict"]) == (0, "proved"), found["reason"]
-    assert "kept in float32 as asked: MatMul in float32" in found["observed"]["why"]
+    assert "kept in float32 as requested: MatMul in float32" in found["observed"]["why"]
     assert found["observed"]["half_flop_share"] < 0.9
 
 
@@ -234,7 +234,7 @@ def test_a_script_with_every_layer_in_float32_proves_nothing(run):
         own = own.replace(each, f"{each}, dtype='float32'" if "Dense" in each else f"{each}dtype='float32'")
     code, _, found = run(own, "amp=o2", "amp.dtype=bfloat16")
     assert (code, found["observed"]["verdict"]) == (1, "unknown")
-    assert "nothing in forward was left to run in bfloat16" in found["observed"]["why"]
+    assert "nothing in forward is due in bfloat16" in found["observed"]["why"]
 
 
 def test_what_would_do_nothing_around_a_script_is_refused(run):

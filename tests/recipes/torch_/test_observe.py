@@ -74,7 +74,7 @@ def test_what_a_list_or_pattern_keeps_in_float32_lowers_the_share_and_is_no_cont
     found = run(Cnn, amp)
     assert found["verdict"] == "proved", found["why"]
     assert 0 < found["half_flop_share"] < 1
-    assert "kept in float32 as asked: " in found["why"]
+    assert "kept in float32 as requested: " in found["why"]
 
 
 FUNCTIONS = {
@@ -106,7 +106,7 @@ def test_the_calls_of_a_listed_function_are_found_whatever_torch_calls_its_opera
 def test_a_listed_function_that_is_only_python_is_unknown(function: str) -> None:
     found = run(Dense, Amp(level="o1", deny=(function,)))
     assert found["verdict"] == "unknown"
-    assert f"{function} is on amp.deny, and its calls can't be told" in found["why"]
+    assert f"{function} is on amp.deny, but its calls can't be distinguished" in found["why"]
 
 
 class Unused(Dense):
@@ -161,7 +161,7 @@ def test_an_activation_in_place_is_a_match() -> None:
 def test_everything_on_the_deny_list_leaves_nothing_to_show_the_level_by() -> None:
     found = run(Dense, Amp(level="o1", deny=("linear",)))
     assert (found["verdict"], found["half_flop_share"]) == ("unknown", 0.0)
-    assert "all is denied or kept in float32" in found["why"]
+    assert "all of it is denied or kept in float32" in found["why"]
 
 
 def test_every_product_of_a_step_is_counted_exactly() -> None:
@@ -434,7 +434,7 @@ def test_a_profiler_of_the_users_own_leaves_no_second_witness() -> None:
         found = training.run(1, watched={1})
     assert any(each.key == "aten::addmm" for each in users.key_averages()), "and theirs goes on"
     assert found["verdict"] == "unknown"
-    assert "no second witness: another profiler is at work" in found["why"]
+    assert "no second observer: another profiler is at work" in found["why"]
 
 
 @pytest.mark.parametrize(
@@ -477,7 +477,7 @@ def test_gpu_asked_for_and_cpu_run_is_contradicted() -> None:
     training.observer.reports[0]["rule"]["device"] = "cuda"
     found = observed(training.observer.reports)
     assert found["verdict"] == "contradicted"
-    assert "device=cuda, and matrix products ran on cpu" in found["why"]
+    assert "device=cuda, but matrix products ran on cpu" in found["why"]
 
 
 @pytest.mark.parametrize(("total", "first"), [(1, 1), (2, 1), (168, 1), (168, 101), (10_000, 10_000)])

@@ -189,7 +189,7 @@ def test_compiled_half_precision_under_o0_is_contradicted() -> None:
 def test_a_function_list_that_compiled_code_says_nothing_of_is_unknown() -> None:
     _, found = run_compiled(Dense, Amp(level="o1", deny=("relu",)))
     assert found["verdict"] == "unknown"
-    assert "compiled code doesn't say what became of it" in found["why"]
+    assert "compiled code doesn't show how it ran" in found["why"]
 
 
 def test_compiled_code_without_its_graph_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -208,5 +208,5 @@ def test_the_backward_of_kept_modules_is_told_apart_when_it_is_half() -> None:
         training.model = torch.compile(training.net)
         found = training.run()
     assert found["verdict"] == "contradicted"
-    assert "amp.keep_fp32=[second] keeps it in float32, and ran as linear in bfloat16" in found["why"]
+    assert "linear in bfloat16 (1 call) ran in backward, but amp.keep_fp32=[second] keeps it in float32" in found["why"]
     assert "in backward" in observed(training.observer.reports)["why"]

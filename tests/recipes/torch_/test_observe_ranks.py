@@ -23,32 +23,43 @@ from tests.recipes.torch_.witnessed import Dense, Training
 WORLD = 2
 
 
-def run_ranks(
-    folder: pathlib.Path, amp: str, *, wrapper: str = "ddp", honest_ranks: int = WORLD
-) -> list[dict[str, Any]]:
-    """What each rank made of the reports of all of them."""
+Case = tuple[str, str, int]
+"""Level, wrapper, and how many ranks train in it."""
+
+DDP = [("o0", "ddp", WORLD), ("o1", "ddp", WORLD), ("o2", "ddp", WORLD)]
+UNSEEN_DDP, SHARDED, ONE_HONEST = ("o2", "ddp-unseen", WORLD), ("o1", "fsdp", WORLD), ("o1", "ddp", 1)
+Observed = dict[Case, tuple[dict[str, Any], ...]]
+"""By case, what each rank observed of all ranks."""
+
+CASES: list[Case] = [*DDP, UNSEEN_DDP, SHARDED, ONE_HONEST]
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory: pytest.TempPathFactory) -> Observed:
+    folder = tmp_path_factory.mktemp("ranks")
     processes = [
         subprocess.Popen(
-            [sys.executable, "-m", __name__, str(folder), str(rank), amp, wrapper, str(honest_ranks)],
+            [sys.executable, "-m", __name__, str(folder), str(rank)],
             env={"OMP_NUM_THREADS": "1", "PYTHONPATH": str(pathlib.Path(__file__).parents[3])},
         )
         for rank in range(WORLD)
     ]
     assert [process.wait(timeout=120) for process in processes] == [0] * WORLD
-    return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(WORLD)]
+    by_rank = [json.loads((folder / f"{rank}.json").read_text()) for rank in range(WORLD)]
+    return dict(zip(CASES, zip(*by_rank, strict=True), strict=True))
 
 
-def main(folder: pathlib.Path, rank: int, amp: Amp, wrapper: str, honest_ranks: int) -> None:
+def main(folder: pathlib.Path, rank: int) -> None:
     distributed.init_process_group("gloo", f"file://{folder}/rendezvous", rank=rank, world_size=WORLD)
     torch.set_num_threads(1)
-    found = train(rank, amp, wrapper, honest_ranks)
+    found = [train(rank, *case) for case in CASES]
     (folder / f"{rank}.json").write_text(json.dumps(found))
     gc.collect()  # gloo aborts a process that still holds a DDP model as it ends
     distributed.destroy_process_group()
 
 
-def train(rank: int, amp: Amp, wrapper: str, honest_ranks: int) -> dict[str, Any]:
-    training = Training(Dense, amp)
+def train(rank: int, level: str, wrapper: str, honest_ranks: int) -> dict[str, Any]:
+    training = Training(Dense, Amp(level=level))
     if wrapper.startswith("ddp"):
         training.model = DistributedDataParallel(training.net)
         given = training.net if wrapper == "ddp-unseen" else training.model
@@ -64,9 +75,9 @@ def train(rank: int, amp: Amp, wrapper: str, honest_ranks: int) -> dict[str, Any
     return observed(gather(training.observer.reports), {1, 3})
 
 
-@pytest.mark.parametrize("amp", ["o0", "o1", "o2"])
-def test_ranks_under_ddp_are_proved_and_agree(amp: str, tmp_path: pathlib.Path) -> None:
-    first, second = run_ranks(tmp_path, amp)
+@pytest.mark.parametrize("case", DDP, ids=lambda case: case[0])
+def test_ranks_under_ddp_are_proved_and_agree(case: Case, ranks: Observed) -> None:
+    first, second = ranks[case]
     assert first == second
     assert first["verdict"] == "proved", first["why"]
     assert "on 2 ranks" in first["why"]
@@ -74,26 +85,24 @@ def test_ranks_under_ddp_are_proved_and_agree(amp: str, tmp_path: pathlib.Path) 
     assert "gradients summed over the ranks in float32" in first["why"]
 
 
-def test_gradients_that_are_reduced_in_half_precision_are_contradicted(tmp_path: pathlib.Path) -> None:
-    for found in run_ranks(tmp_path, "o2", wrapper="ddp-unseen"):
+def test_gradients_that_are_reduced_in_half_precision_are_contradicted(ranks: Observed) -> None:
+    summed = "100.0% of the gradients were summed over the ranks in bfloat16, but o2 does that in float32"
+    for found in ranks[UNSEEN_DDP]:
         assert found["verdict"] == "contradicted"
-        assert (
-            "100.0% of the gradients were summed over the ranks in bfloat16, and o2 does that in float32"
-            in found["why"]
-        )
+        assert summed in found["why"]
         assert found["reduce_dtype"] == "bfloat16"
 
 
-def test_sharded_parameters_are_proved(tmp_path: pathlib.Path) -> None:
-    for found in run_ranks(tmp_path, "o1", wrapper="fsdp"):
+def test_sharded_parameters_are_proved(ranks: Observed) -> None:
+    for found in ranks[SHARDED]:
         assert found["verdict"] == "proved", found["why"]
 
 
-def test_one_rank_in_another_precision_contradicts_all(tmp_path: pathlib.Path) -> None:
-    for found in run_ranks(tmp_path, "o1", honest_ranks=1):
+def test_one_rank_in_another_precision_contradicts_all(ranks: Observed) -> None:
+    for found in ranks[ONE_HONEST]:
         assert found["verdict"] == "contradicted"
         assert "step 1 on rank 1: 0.0% of forward" in found["why"]
 
 
 if __name__ == "__main__":
-    main(pathlib.Path(sys.argv[1]), int(sys.argv[2]), Amp(level=sys.argv[3]), sys.argv[4], int(sys.argv[5]))
+    main(pathlib.Path(sys.argv[1]), int(sys.argv[2]))

@@ -87,7 +87,7 @@ def test_float32_matmul_precision_left_low_under_o0_is_contradicted(precision: s
     training = Training(Dense, Amp(level="o0"))
     torch.set_float32_matmul_precision(precision)
     try:
-        contradicted(training.run(), "lets o0's float32 products be rounded")
+        contradicted(training.run(), "allows o0's float32 products to be rounded")
     finally:
         torch.set_float32_matmul_precision("highest")
 
@@ -117,7 +117,7 @@ def test_a_deny_list_that_is_ignored_is_contradicted(amp: Amp) -> None:
 
 
 def test_an_ignored_deny_list_of_an_elementwise_function_is_contradicted() -> None:
-    contradicted(run(HidesFromLists, Amp(level="o1", deny=("relu",))), "relu is on amp.deny and ran on bfloat16")
+    contradicted(run(HidesFromLists, Amp(level="o1", deny=("relu",))), "relu is on amp.deny, but ran on bfloat16")
 
 
 def test_an_ignored_allow_list_is_contradicted() -> None:
@@ -126,7 +126,7 @@ def test_an_ignored_allow_list_is_contradicted() -> None:
             with torch._C.DisableTorchFunction():
                 return self.second(self.first(inputs) * self.first(inputs).prod(0))
 
-    contradicted(run(Product, Amp(level="o1", allow=("prod",))), "prod is on amp.allow and ran on float32")
+    contradicted(run(Product, Amp(level="o1", allow=("prod",))), "prod is on amp.allow, but ran on float32")
 
 
 def test_modules_that_should_be_kept_in_float32_and_are_not_are_contradicted() -> None:
@@ -135,7 +135,7 @@ def test_modules_that_should_be_kept_in_float32_and_are_not_are_contradicted() -
         training.net.to(torch.bfloat16)
 
     observed = Training(Dense, Amp(level="o2", keep_fp32=("second",)), prepare=forget).run()
-    contradicted(observed, "amp.keep_fp32=[second] keeps it in float32, and ran as linear in bfloat16")
+    contradicted(observed, "ran in forward, but amp.keep_fp32=[second] keeps it in float32")
     assert "parameters kept in float32 are bfloat16" in observed["why"]
 
 
@@ -270,7 +270,7 @@ class HalfInside(Dense):
 
 
 def test_half_precision_under_o0_is_contradicted() -> None:
-    contradicted(run(HalfInside, Amp(level="o0")), "o0 is float32, and there ran matmul in bfloat16")
+    contradicted(run(HalfInside, Amp(level="o0")), "o0 is float32, but these ran: matmul in bfloat16")
 
 
 def test_half_parameters_under_o0_are_contradicted() -> None:
@@ -292,7 +292,7 @@ class DisablesModes(CastsBack):
 def test_products_hidden_from_the_dispatch_mode_are_missed_by_the_second_witness(amp: Amp) -> None:
     observed = run(DisablesModes, amp)
     assert observed["verdict"] != "proved"
-    assert "witnesses disagree" in observed["why"] or observed["verdict"] == "contradicted"
+    assert "observers disagree" in observed["why"] or observed["verdict"] == "contradicted"
 
 
 class InAThread(Dense):
@@ -314,7 +314,7 @@ def test_o2_run_where_o3_was_asked_for_is_contradicted() -> None:
     training = Training(Dense, O2)
     asked = Precision.of(O3, LossScale(), torch.device("cpu"))
     training.observer = PrecisionObserver(training.net, asked.resolved)
-    contradicted(training.run(), "the optimizer stepped float32 weights, and o3 has no masters")
+    contradicted(training.run(), "the optimizer stepped float32 weights, but o3 has no masters")
 
 
 def test_o2_without_its_masters_is_contradicted() -> None:

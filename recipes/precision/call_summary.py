@@ -1,0 +1,43 @@
+"""Sums over the observed calls of a step, and their names in sentences."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+Call = Mapping[str, Any]
+"""An entry of a report's `calls` (`recipes.precision.observation`)."""
+
+
+def flops(calls: Iterable[Call]) -> int:
+    return sum(call["flops"] for call in calls)
+
+
+def is_half(dtype: str) -> bool:
+    return dtype in ("float16", "bfloat16") or dtype.startswith("float8")
+
+
+def describe(calls: Iterable[Call], most: int = 3) -> str:
+    """`linear in float32 (12 calls), ...`, the most work first."""
+    work: Counter[tuple[str, str]] = Counter()
+    counts: Counter[tuple[str, str]] = Counter()
+    for call in calls:
+        name = call["functions"][0] if len(call["functions"]) == 1 else call["operation"]
+        work[name, call["dtype"]] += call["flops"]
+        counts[name, call["dtype"]] += call["calls"]
+    parts = [f"{name} in {dtype} ({times(counts[name, dtype])})" for (name, dtype), _ in work.most_common(most)]
+    return ", ".join(parts) + (f" and {len(work) - most} more" if len(work) > most else "")
+
+
+def percent(part: int, total: int) -> str:
+    """Rounded down, so that only all of it is 100.0%."""
+    return f"{1000 * part // total / 10}%"
+
+
+def times(count: int) -> str:
+    return f"{count} call{'s' * (count != 1)}"
+
+
+def phase(backward: bool) -> str:
+    return "backward" if backward else "forward"

@@ -1,0 +1,228 @@
+"""What one observed step shows against its level's rule.
+
+The rules judge a report (`recipes.precision.observation`) and give findings; a step without findings follows the rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from recipes.precision.call_summary import Call, describe, flops, is_half, percent, phase, times
+
+Report = Mapping[str, Any]
+Finding = tuple[str, str]
+"""`contradicted` or `unknown`, and the sentence that says why."""
+
+PROVED, CONTRADICTED, UNKNOWN = "proved", "contradicted", "unknown"
+
+ENOUGH = 0.9
+"""Share of the floating-point operations due in half precision. Not 1: some can't be (torch's attention with dropout
+computes in float32 on a CPU)."""
+GRADIENTS = 2.5
+"""The most work that a product's gradients are, in products: two, and for attention two and a half."""
+EXACT_SWITCHES = ("none", "ieee", "highest", "False", "unreadable")
+"""Settings that leave float32 products exact; where one is unreadable, the arithmetic shows."""
+
+
+def findings_of(report: Report) -> Iterator[Finding]:
+    if report.get("evaluation"):
+        yield from (finding for finding in _lists(report) if finding[0] == CONTRADICTED)
+        return
+    for problem in report["problems"]:
+        yield UNKNOWN, problem
+    for operation, count in sorted(report["unaccounted"].items()):
+        yield UNKNOWN, f"{operation} can't be counted ({times(count)})"
+    if report["audit"]:
+        yield UNKNOWN, f"the two observers disagree: {report['audit']}"
+    calls, rule = report["calls"], report["rule"]
+    for backward in (False, True):
+        if not flops(call for call in calls if call["backward"] is backward):
+            yield UNKNOWN, f"no matrix product or convolution was seen in {phase(backward)}"
+    elsewhere = {call["device"] for call in calls} - {rule["device"]}
+    if elsewhere:
+        yield CONTRADICTED, f"device={rule['device']}, but matrix products ran on {', '.join(sorted(elsewhere))}"
+    if rule["level"] == "o0":
+        yield from _no_half(calls)
+    else:
+        yield from _half_where_due(calls, rule)
+        yield from _lists(report)
+    yield from _parameters(report)
+    yield from _reduction(report)
+    yield from _float32(report)
+
+
+def allowed_dtypes(call: Call, rule: Mapping[str, Any]) -> set[str]:
+    """The dtypes that the level allows a call: two where its function or module isn't known."""
+    functions, denied = set(call["functions"]), set(rule["deny"])
+    allowed = set()
+    if call["kept"] is not False or functions & denied:
+        allowed.add("float32")
+    if not call["kept"] and not (functions and functions <= denied):
+        allowed.add(rule["dtype"])
+    return allowed
+
+
+def _no_half(calls: Sequence[Call]) -> Iterator[Finding]:
+    narrow = [call for call in calls if call["dtype"] not in ("float32", "float64", "complex64", "complex128")]
+    if narrow:
+        yield CONTRADICTED, f"o0 is float32, but these ran: {describe(narrow)}"
+
+
+def _half_where_due(calls: Sequence[Call], rule: Mapping[str, Any]) -> Iterator[Finding]:
+    """Each call against what the level says of it, forward and backward apart."""
+    either = set(rule.get("either", ()))
+    judged = [call for call in calls if not either & set(call["functions"])]
+    for backward in {call["backward"] for call in calls} - {call["backward"] for call in judged}:
+        yield UNKNOWN, f"all products in {phase(backward)} are on amp.infer or amp.clear, which allow both dtypes"
+    for call in judged:
+        if allowed_dtypes(call, rule) == {"float32"} and call["dtype"] != "float32":
+            yield CONTRADICTED, f"{describe([call])} ran in {phase(call['backward'])}, but {_why_float32(call, rule)}"
+    forward, backward_calls = ([call for call in judged if call["backward"] is flag] for flag in (False, True))
+    yield from _share(forward, rule, excused=0)
+    yield from _uncertain(forward, rule)
+    float32_forward = flops(call for call in forward if allowed_dtypes(call, rule) == {"float32"})
+    yield from _share(backward_calls, rule, excused=int(GRADIENTS * float32_forward))
+
+
+def _share(calls: Sequence[Call], rule: Mapping[str, Any], excused: int) -> Iterator[Finding]:
+    """Whether enough of the work due in half precision in forward, or in backward, ran so.
+
+    Up to `excused` of float32 work passes where its origin isn't known: in compiled code not all gradients can be
+    traced to their modules, and those of float32 modules are float32.
+    """
+    if not calls:
+        return
+    half, backward = rule["dtype"], calls[0]["backward"]
+    due = [call for call in calls if half in allowed_dtypes(call, rule)]
+    others = [call for call in due if call["dtype"] != half]
+    uncertain = flops(c for c in others if c["dtype"] == "float32" and "float32" in allowed_dtypes(c, rule))
+    total, done = flops(due), flops(due) - flops(others)
+    required = total - min(uncertain, excused)
+    if required == 0:
+        yield UNKNOWN, f"nothing in {phase(backward)} is due in {half}: all of it is denied or kept in float32"
+    elif done < ENOUGH * required and (backward or done < ENOUGH * (total - uncertain)):
+        yield (
+            CONTRADICTED,
+            f"{percent(done, total)} of {phase(backward)} ran in {half}, but {rule['level']} requires {ENOUGH:.0%}; "
+            f"in other dtypes: {describe(others)}{_remedy(others, rule)}",
+        )
+
+
+def _uncertain(forward: Sequence[Call], rule: Mapping[str, Any]) -> Iterator[Finding]:
+    """Compiled code doesn't always show which function or module a product came from; a finding where that matters."""
+    uncertain = [call for call in forward if len(allowed_dtypes(call, rule)) > 1]
+    in_float32 = [call for call in uncertain if call["dtype"] == "float32"]
+    due = [call for call in forward if rule["dtype"] in allowed_dtypes(call, rule)]
+    if in_float32 and flops(call for call in due if call["dtype"] == rule["dtype"]) < ENOUGH * flops(due):
+        yield UNKNOWN, f"the function or module of these isn't known: {describe(in_float32)}"
+    denied = [c for c in uncertain if c["dtype"] != "float32" and set(c["functions"]) & set(rule["deny"])]
+    if denied:
+        yield UNKNOWN, f"these may be of a function on amp.deny: {describe(denied)}"
+
+
+def _remedy(others: Sequence[Call], rule: Mapping[str, Any]) -> str:
+    """How to request what ran, if it was intended: some functions compute in float32 whatever their operands."""
+    most = max(others, key=lambda call: call["flops"])
+    no_lists = rule["level"] == "o3" or (rule["level"] == "o2" and rule.get("float32_parameters"))
+    if no_lists or most["dtype"] != "float32" or len(most["functions"]) != 1:
+        return ""
+    return f" (if that is intended, say amp.deny=[{most['functions'][0]}])"
+
+
+def _why_float32(call: Call, rule: Mapping[str, Any]) -> str:
+    if call["kept"] and not rule["keep_fp32"]:
+        return 'the script set its layer to dtype="float32"'
+    if call["kept"]:
+        return f"amp.keep_fp32=[{','.join(rule['keep_fp32'])}] keeps it in float32"
+    return f"{call['functions'][0]} is on amp.deny"
+
+
+def uncertain_functions(report: Report) -> dict[str, str]:
+    """Functions of the lists of which the report doesn't show whether or how they ran -> the sentence that says so."""
+    rule, found = report["rule"], {}
+    seen = {entry["function"] for entry in report["listed"]}
+    certain = {call["functions"][0] for call in report["calls"] if len(call["functions"]) == 1}
+    compiled = any(call["compiled"] for call in report["calls"])
+    for function in (*rule["allow"], *rule["deny"]):
+        key = "allow" if function in rule["allow"] else "deny"
+        if "asked" in report and function not in report["asked"][key]:
+            continue  # a gradient, which goes where its operation goes
+        if function in report["unseen"]:
+            found[function] = (
+                f"{function} is on amp.{key}, but its calls can't be distinguished from those of the functions it calls"
+            )
+        elif function not in seen and compiled and function not in certain:
+            found[function] = f"{function} is on amp.{key}, but compiled code doesn't show how it ran"
+    return found
+
+
+def _lists(report: Report) -> Iterator[Finding]:
+    """A denied function may have no half operand. An allowed one has to have run in half precision, but not always:
+    the lists hold for what the model does, and the training loop may call it too.
+    """
+    rule = report["rule"]
+    for sentence in uncertain_functions(report).values():
+        yield UNKNOWN, sentence
+    for function in rule["deny"]:
+        for entry in (each for each in report["listed"] if each["function"] == function):
+            if any(is_half(dtype) for dtype in entry["dtypes"]):
+                yield (
+                    CONTRADICTED,
+                    f"{function} is on amp.deny, but ran on {_operands(entry)} ({times(entry['calls'])})",
+                )
+    for function in rule["allow"]:
+        runs = [entry for entry in report["listed"] if entry["function"] == function]
+        if runs and all(entry["dtypes"][:1] != [rule["dtype"]] for entry in runs):
+            yield CONTRADICTED, f"{function} is on amp.allow, but ran on {_operands(runs[0])}"
+
+
+def _operands(entry: Mapping[str, Any]) -> str:
+    return " and ".join(dict.fromkeys(entry["dtypes"]))
+
+
+def _parameters(report: Report) -> Iterator[Finding]:
+    rule = report["rule"]
+    level, half = rule["level"], rule["dtype"]
+    if not report["parameters"]:
+        yield UNKNOWN, "the model has no floating-point parameters"
+    names = {"norm": "parameters of norms", "kept": "parameters kept in float32"}
+    for entry in report["parameters"]:
+        by_level = level in ("o0", "o1") or (entry["group"] == "norm" and level == "o2")
+        in_float32 = entry["group"] == "kept" or rule.get("float32_parameters", by_level)
+        expected = "float32" if in_float32 else half
+        if entry["dtype"] != expected:
+            what = names.get(entry["group"], "parameters")
+            yield CONTRADICTED, f"{entry['elements']} {what} are {entry['dtype']}, but {level} makes them {expected}"
+
+
+def _reduction(report: Report) -> Iterator[Finding]:
+    """What steps float32 weights is summed over the ranks in float32. Reports of older runs lack `reduced`."""
+    rule, reduced = report["rule"], report.get("reduced", {})
+    if rule["level"] == "o3" or (rule["level"] == "o2" and not rule["masters"]):
+        return
+    narrow = {dtype: elements for dtype, elements in reduced.items() if is_half(dtype)}
+    if sum(narrow.values()) > (1 - ENOUGH) * sum(reduced.values()):
+        yield (
+            CONTRADICTED,
+            f"{percent(sum(narrow.values()), sum(reduced.values()))} of the gradients were summed over the ranks in "
+            f"{' and '.join(sorted(narrow))}, but {rule['level']} does that in float32: give precision.optimizer the "
+            "model as DDP wraps it, and FSDP reduce_dtype=torch.float32",
+        )
+
+
+def _float32(report: Report) -> Iterator[Finding]:
+    """Whether float32 products were float32. At o0 not even a switch may allow them to be rounded."""
+    rule, found = report["rule"], report["float32"]
+    rounded = {name: dtype for name, dtype in found["arithmetic"].items() if dtype != "float32"}
+    if rule["tf32"]:
+        if rule["level"] == "o0" and found["arithmetic"] and "tf32" not in rounded.values():
+            yield CONTRADICTED, "tf32=true, but float32 products were not rounded to TF32"
+        rounded = {name: dtype for name, dtype in rounded.items() if dtype != "tf32"}
+    if rounded:
+        named = ", ".join(f"{name} to {dtype}" for name, dtype in sorted(rounded.items()))
+        yield CONTRADICTED, f"float32 products are rounded: {named}"
+    if rule["level"] == "o0" and not rule["tf32"]:
+        for name, setting in sorted(found["switches"].items()):
+            if setting not in EXACT_SWITCHES:
+                yield CONTRADICTED, f"{name}={setting} allows o0's float32 products to be rounded"
