@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: run test lint faults format bench golden clean help
+.PHONY: run test lint faults format bench golden conf clean help
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^[^:]*:?([a-z-]+):.*## /\1\t/' | expand -t 16
@@ -34,6 +34,9 @@ format: $(VENV)/.test ## put the code into the one format
 golden: $(VENV)/.test ## write the golden files anew; review them as a diff
 	UPDATE_GOLDEN=1 $(BIN)/python -m pytest tests -k golden
 	git --no-pager diff --stat -- tests
+
+conf: $(VENV)/.test ## write conf/ anew from the settings classes: every key with its default and its help
+	$(BIN)/python -m launcher.config.write_conf
 
 bench: $(VENV)/.test ## the benchmarks, each a ratio against something measured beside it
 	$(BIN)/python -m benchmarks

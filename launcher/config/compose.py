@@ -1,17 +1,24 @@
-"""The one place that touches Hydra's configuration loader: from words to a composed configuration, and its files."""
+"""From chosen files to one configuration: Hydra's defaults list over `conf/` and the folders of a site or a person."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping, Sequence
+import functools
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from launcher.config.paths import conf_folder
 from launcher.config.schema import GROUPS, leaves
+from launcher.config.shipped import CONFIG
 from launcher.errors import UsageError
-from recipes.typed import not_a_choice
+from recipes.typed import not_a_choice, show
+
+if TYPE_CHECKING:
+    from launcher.config.folders import Defaults, Folder, Repository
+
+SHIPPED = "conf/"
+"""What the names of the package's own files begin with."""
 
 
 class File(NamedTuple):
@@ -40,169 +47,158 @@ class Place(NamedTuple):
 
 @dataclass(kw_only=True)
 class Composer:
-    """Hydra over this project's `conf/` and the user's own configuration folders."""
+    """Configurations from `conf/` and the folders named beside it, of which the first is the strongest."""
 
     config_dirs: Sequence[Path] = ()
-    _loader: Any = field(default=None, init=False)
-    _chosen: dict[tuple[str, ...], Any] = field(default_factory=dict, init=False)
+    _files: dict[tuple[str, ...], list[File]] = field(default_factory=dict, init=False)
     """The files of each configuration that was composed, by its words."""
-    _own: list[Any] | None = field(default=None, init=False)
-    """What the folders' config.yaml say, the weakest first."""
-    _applied: dict[tuple[str, ...], list[tuple[Path, dict[str, Any]]]] = field(default_factory=dict, init=False)
-    """What of it holds for each configuration that was composed, by its words."""
-    _places: dict[tuple[str, ...], Mapping[str, Place]] = field(default_factory=dict, init=False)
 
-    @property
-    def loader(self) -> Any:
-        if self._loader is None:
-            # What `hydra.initialize` and `compose` stand on, without their process-wide state.
-            from hydra._internal.config_loader_impl import ConfigLoaderImpl
-            from hydra._internal.utils import create_config_search_path
+    @functools.cached_property
+    def _folders(self) -> list[Folder]:
+        from launcher.config.folders import Folder
 
-            path = create_config_search_path(str(conf_folder()))
-            for folder in self.config_dirs:
-                if not folder.is_dir():
-                    raise UsageError(f"--config-dir {folder} is not a folder")
-                path.prepend("command-line", f"file://{folder.absolute()}", anchor="schema")
-            self._loader = ConfigLoaderImpl(config_search_path=path)
-            if self.config_dirs:
-                from launcher.config.files import Repository
+        for folder in self.config_dirs:
+            if not folder.is_dir():
+                raise UsageError(f"--config-dir {folder} is not a folder")
+        return [Folder(folder.absolute()) for folder in (*self.config_dirs, conf_folder())]
 
-                self._loader.repository = Repository(path)
-                self._loader.repository.trusted = str(conf_folder())
-        return self._loader
+    @functools.cached_property
+    def _repository(self) -> Repository:
+        from launcher.config.folders import Repository
+
+        return Repository(self._folders)
 
     def groups(self) -> tuple[str, ...]:
         """Groups that can be chosen: ours, and any that a user's folder adds."""
         from hydra.core.object_type import ObjectType
 
-        found = self.loader.repository.get_group_options("", ObjectType.GROUP)
-        return tuple(dict.fromkeys([*GROUPS, *(group for group in found if group != "hydra")]))
+        return tuple(dict.fromkeys([*GROUPS, *self._repository.get_group_options("", ObjectType.GROUP)]))
 
     def choices(self, group: str) -> list[str]:
-        from hydra.core.object_type import ObjectType
+        return list(self._repository.get_group_options(group))
 
-        return list(self.loader.repository.get_group_options(group, ObjectType.CONFIG))
+    @functools.cached_property
+    def _own(self) -> list[Defaults]:
+        """The config.yaml of each folder but `conf/`, the weakest first. Raises `UsageError`."""
+        from launcher.config import files, folders
+
+        found = [own for folder in reversed(self.config_dirs) if (own := folders.config_of(folder))]
+        for own in found:
+            for group, choice in own.choices.items():
+                if choice.text not in self.choices(group):
+                    message = not_a_choice(group, choice.text, self.choices(group))
+                    raise files.refused(own.path, choice.line, message)
+        return found
+
+    @functools.cached_property
+    def _chosen_by(self) -> dict[str, tuple[str, str]]:
+        """The files that a folder's config.yaml chooses instead of the shipped one: group to file, and where."""
+        usual = self._folders[-1].usual_choices
+        return {
+            group: (choice.text, f"{own.path}:{choice.line}")
+            for own in self._own
+            for group, choice in own.choices.items()
+            if choice.text != usual.get(group)
+        }
 
     def compose(self, words: Sequence[str]) -> Any:
-        """The composed, unresolved configuration. Raises `UsageError` with Hydra's first line where it refuses.
+        """The composed, unresolved configuration of words that choose files (`amp=o2`) or take values back (`~seed`).
 
-        As `load_configuration` does it, but without Hydra's own settings, which take three quarters of its time and
-        have no effect here.
+        Raises `UsageError` with Hydra's first line where it refuses.
         """
+        from hydra.core.override_parser.overrides_parser import OverridesParser
         from hydra.errors import HydraException
         from omegaconf import OmegaConf
         from omegaconf.errors import OmegaConfBaseException
 
         try:
-            chosen, files = self._choose(words)
-            config = self.loader._compose_config_from_defaults_list(defaults=chosen.defaults, repo=files)
-            OmegaConf.set_struct(config, True)
-            self.loader._apply_overrides_to_config(chosen.config_overrides, config)
+            self._folders[-1].choices = {group: name for group, (name, _) in self._chosen_by.items()}
+            overrides = OverridesParser.create().parse_overrides(list(words))
+            config, files, taken_back = self._merge(overrides)
+            beneath = self._weakest(config)
+            self._files[tuple(words)] = [*(file for file, _ in beneath), *files]
+            if beneath:
+                config = OmegaConf.merge(*(values for _, values in beneath), config)
         except (HydraException, OmegaConfBaseException) as error:
-            reason = str(error).splitlines()[0]
-            if nothing := re.match(r"Could not delete (?:from config\. )?'([^']*)'", reason):
-                raise UsageError(f"~{nothing[1]} has nothing to take back: no file sets it (command line)") from None
-            raise UsageError(f"the configuration can't be composed: {reason}") from None
+            raise UsageError(f"the configuration can't be composed: {str(error).splitlines()[0]}") from None
         except RecursionError:
             raise UsageError("the configuration can't be composed: its files choose each other in a circle") from None
-        OmegaConf.set_struct(config, False)
-        config.pop("hydra", None)
-        return self._over_own(config, tuple(words)) if self.config_dirs else config
+        for override in taken_back:
+            _take_back(config, override.key_or_group, override.value())
+        return config
 
-    def own(self) -> list[Any]:
-        """What the folders' config.yaml say, the weakest first. Raises `UsageError`."""
-        if self._own is None:
-            from launcher.config import files as config_files
-
-            found = (config_files.defaults(folder) for folder in reversed(self.config_dirs))
-            self._own = [each for each in found if each is not None]
-            for each in self._own:
-                for group, choice in each.choices.items():
-                    if choice.text not in self.choices(group):
-                        said = not_a_choice(group, choice.text, self.choices(group))
-                        raise config_files.refused(each.path, choice.line, said)
-        return self._own
-
-    def _over_own(self, config: Any, words: tuple[str, ...]) -> Any:
-        """The configuration, with what config.yaml says beneath it: a file that was chosen knows better."""
+    def _merge(self, overrides: Sequence[Any]) -> tuple[Any, list[File], Sequence[Any]]:
+        """The chosen files merged, the files themselves, and the words that take values back."""
+        from hydra._internal.defaults_list import create_defaults_list
         from omegaconf import OmegaConf
 
-        from launcher.config.files import applying
+        chosen = create_defaults_list(
+            self._repository, CONFIG, list(overrides), prepend_hydra=False, skip_missing=False
+        )
+        config, files = OmegaConf.create(), []
+        named = {override.key_or_group for override in overrides}
+        for default in chosen.defaults:
+            path: str = default.config_path or ""
+            loaded = self._repository.load_config(path) if path else None
+            if loaded is None:
+                continue
+            package = "" if default.package in (None, "_global_") else default.package
+            part = OmegaConf.create()
+            OmegaConf.update(part, package, loaded.config, merge=False) if package else part.merge_with(loaded.config)
+            config.merge_with(part)
+            values: Any = OmegaConf.to_container(part, resolve=False)
+            folder = Path(loaded.path.removeprefix("file://"))
+            name = f"{path}.yaml"
+            shown = f"{SHIPPED}{name}" if folder == conf_folder() else f"{folder}/{name}"
+            group, _, choice = path.rpartition("/")
+            by = self._chosen_by.get(group)
+            if by and by[0] == choice and group not in named:
+                shown = f"{shown}, chosen in {by[1]}"
+            prefix = f"{package}." if package else ""
+            files.append(File(shown, folder / name, prefix, dict(leaves(values))))
+        return config, files, chosen.config_overrides
 
-        kinds = (OmegaConf.select(config, key) for key in ("recipe", "cluster.kind", "container.kind"))
-        recipe, cluster, container = kinds
-        applied = [(each.path, applying(each.values, recipe, cluster, container)) for each in self.own()]
-        self._applied[words] = applied
-        return OmegaConf.merge(*(values for _, values in applied), config) if applied else config
+    def _weakest(self, config: Any) -> list[tuple[File, dict[str, Any]]]:
+        """What the config.yaml of each folder sets for a job of this configuration, the weakest first."""
+        from omegaconf import OmegaConf
 
-    def _own_choices(self, words: Sequence[str]) -> dict[str, tuple[str, str]]:
-        """The groups that config.yaml chooses for, and no word does: the file of each, and where that is said."""
-        if not self.config_dirs:
-            return {}
-        typed = {re.split("[=@]", word.lstrip("+~"))[0] for word in words}
-        found = {}
-        for each in self.own():
-            for group, choice in each.choices.items():
-                if group not in typed:
-                    found[group] = (choice.text, f"{each.path}:{choice.line}")
-        return found
+        from launcher.config.folders import applying
 
-    def _choose(self, words: Sequence[str]) -> tuple[Any, Any]:
-        """Hydra's list of the files that make up a configuration, and where it reads them."""
-        from hydra._internal.defaults_list import create_defaults_list
+        kinds = [OmegaConf.select(config, key) for key in ("recipe", "cluster.kind", "container.kind")]
+        shipped = self._folders[-1]
+        found = [(f"{SHIPPED}{CONFIG}.yaml", shipped.file(CONFIG), shipped.values)]
+        found += [(str(own.path), own.path, own.values) for own in self._own]
+        applied = ((name, path, applying(values, *kinds)) for name, path, values in found if values)
+        return [(File(name, path, "", dict(leaves(values))), values) for name, path, values in applied]
 
-        own = [f"{group}={choice}" for group, (choice, _) in self._own_choices(words).items()]
-        parsed, files = self.loader._parse_overrides_and_create_caching_repo("config", [*own, *words])
-        chosen = create_defaults_list(files, "config", parsed, prepend_hydra=False, skip_missing=False)
-        self._chosen[tuple(words)] = chosen.defaults
-        return chosen, files
+    def files(self, words: Sequence[str]) -> list[File]:
+        """The files of a configuration that was composed, in the order in which later ones win."""
+        return self._files[tuple(words)]
 
     def places(self, words: Sequence[str]) -> Mapping[str, Place]:
         """Where the values of a configuration stand in people's own files, by dotted key, of items as `mounts[0]`."""
         if not self.config_dirs:
             return {}
-        if tuple(words) not in self._places:
-            from launcher.config import files as config_files
+        from launcher.config import files
 
-            found: dict[str, Place] = {}
-            for file in self.files(words):
-                for key in file.values:
-                    found.pop(key, None)
-                if not file.name.startswith(SHIPPED):
-                    for key, written in config_files.written(file.path).items():
-                        found[f"{file.prefix}{key}"] = Place(str(file.path), written.line, written.text)
-            self._places[tuple(words)] = found
-        return self._places[tuple(words)]
-
-    def files(self, words: Sequence[str]) -> Iterator[File]:
-        """The files that make up a configuration, in the order in which later ones win."""
-        from omegaconf import OmegaConf
-
-        if tuple(words) not in self._chosen:
-            self._choose(words)
-        for path, values in self._applied.get(tuple(words), ()):
-            yield File(str(path), path, "", dict(leaves(values)))
-        by = {group: place for group, (_, place) in self._own_choices(words).items()}
-        for default in self._chosen[tuple(words)]:
-            if default.config_path is None:
-                continue
-            loaded = self.loader.repository.load_config(default.config_path)
-            if loaded is None:
-                continue
-            content = OmegaConf.to_container(loaded.config, resolve=False)
-            if isinstance(content, dict):
-                content.pop("defaults", None)
-                package = default.package or ""
-                prefix = "" if package in ("", "_global_") else f"{package}."
-                place = str(loaded.path).removeprefix("file://")
-                named = {str(name): value for name, value in content.items()}
-                name = f"{default.config_path}.yaml"
-                shown = SHIPPED if place == str(conf_folder()) else f"{place}/"
-                chosen = by.get(default.config_path.rpartition("/")[0])
-                shown = f"{shown}{name}{f', chosen in {chosen}' if chosen else ''}"
-                yield File(shown, Path(place, name), prefix, dict(leaves(named, prefix)))
+        found: dict[str, Place] = {}
+        for file in self.files(words):
+            for key in file.values:
+                found.pop(key, None)
+            if not file.name.startswith(SHIPPED):
+                for key, written in files.written(file.path).items():
+                    found[f"{file.prefix}{key}"] = Place(str(file.path), written.line, written.text)
+        return found
 
 
-SHIPPED = "conf/"
-"""What the names of the package's own files begin with."""
+def _take_back(config: Any, key: str, value: Any) -> None:
+    """Remove what files set for a key, if it is this value or the word names none. Raises `UsageError`."""
+    from omegaconf import OmegaConf
+
+    parent, _, name = key.rpartition(".")
+    node = OmegaConf.select(config, parent) if parent else config
+    if not OmegaConf.is_dict(node) or name not in node:
+        raise UsageError(f"~{key} has nothing to take back: no file sets it (command line)")
+    if value is not None and node[name] != value:
+        raise UsageError(f"~{key}={show(value)}: files set it to {show(node[name])} (command line)")
+    del node[name]

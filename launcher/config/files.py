@@ -7,25 +7,16 @@ kind is refused or known to be small; the second time as values.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import yaml
-from hydra._internal.config_repository import ConfigRepository
-from hydra.core.object_type import ObjectType
 from omegaconf import OmegaConf
-from omegaconf._utils import get_yaml_loader
 from omegaconf.errors import OmegaConfBaseException
 
-from launcher.config.schema import CLUSTERS, TRAINING_KEYS
 from launcher.errors import UsageError
-from recipes.recipe import NAMES, find
-from recipes.typed import fields_of
 
-FILE = "config.yaml"
-"""Of a folder of a person's own: what holds for every job unless its words say otherwise."""
 MOST_BYTES = 256 * 1024
 DEEPEST = 50
 """Mappings and lists within each other."""
@@ -127,27 +118,25 @@ def refused(path: Path, line: int | None, what: str) -> UsageError:
     return UsageError(f"{path}{f':{line}' if line else ''}: {what}")
 
 
-def read(path: Path) -> dict[str, Any]:
-    """The mapping that a file holds, `${...}` and all; empty for an empty file. Raises `UsageError`."""
+def read(path: Path, *, shipped: bool = False) -> dict[str, Any]:
+    """The mapping that a file holds, `${...}` and all; empty for an empty file. Bounds are not checked for a `shipped`
+    file. Raises `UsageError`."""
     text = _text(path)
-    written = _scan(path, text)
+    written = {} if shipped else _scan(path, text)
     try:
-        values = yaml.load(text, Loader=get_yaml_loader())
+        values = OmegaConf.to_container(OmegaConf.create(text), resolve=False)
     except yaml.YAMLError as error:
         raise _unreadable(path, error) from None
-    except (ValueError, OverflowError, TypeError) as error:  # a number of 5,000 digits, a key that can't be one
-        raise refused(path, None, str(error)) from None
-    if values is None:
-        return {}
-    if not isinstance(values, dict):
-        raise refused(path, written[""].line, "a configuration file holds keys with values, as `batch: 256`")
-    _check_keys(path, values, written)
-    try:
-        OmegaConf.create(values)
-    except OmegaConfBaseException as error:  # of `${...}` that has no end
+    except OmegaConfBaseException as error:  # a `${...}` without end
         place = written.get(str(error.full_key))
         raise refused(path, place and place.line, str(error).splitlines()[0]) from None
-    return values
+    except (ValueError, OverflowError, TypeError) as error:  # a number of 5,000 digits, a key that can't be one
+        raise refused(path, None, str(error)) from None
+    if isinstance(values, list) or (values and written.keys() == {""}):
+        raise refused(path, written[""].line, "a configuration file holds keys with values, as `batch: 256`")
+    assert isinstance(values, dict)
+    _check_keys(path, values, written)
+    return values  # type: ignore[return-value]  # whose keys are checked to be text
 
 
 def written(path: Path) -> dict[str, Written]:
@@ -201,98 +190,25 @@ def _check_keys(path: Path, values: Any, written: dict[str, Written], key: str =
             raise refused(path, line, f"{place} is a {type(value).__name__}; write text or a number")
 
 
-CHOSEN = {
-    "amp": "level",
-    "loss_scale": "preset",
-    "recipe": "",
-    "cluster": "kind",
-    "container": "kind",
-    "profile": "tool",
-}
-"""Groups that a folder's config.yaml may choose from, each with the key that the chosen file decides."""
-
-
-class Defaults(NamedTuple):
-    """What a folder's config.yaml says of every job."""
-
-    path: Path
-    choices: dict[str, Written]
-    """A file of each group."""
-    values: dict[str, Any]
-
-
-def defaults(folder: Path) -> Defaults | None:
-    """What the folder's config.yaml says; None where it has none. Raises `UsageError`."""
-    path = folder / FILE
-    if not path.is_file():
-        return None
-    values = read(path)
-    _check_defaults(path, values)
-    places = written(path)
-    choices: dict[str, Written] = {}
-    for index, each in enumerate(values.pop("defaults", [])):
-        if each == "_self_":
+def package_of(path: Path) -> str | None:
+    """The package that a file's `# @package` line names; None where it has none. Raises `UsageError`."""
+    for number, line in enumerate(_text(path)[:512].splitlines(), 1):
+        if not line.strip():
             continue
-        line = places[f"defaults[{index}]"].line
-        group, choice = next(iter(each.items())) if isinstance(each, dict) else (str(each), None)
-        if group not in CHOSEN or not isinstance(choice, str):
-            raise refused(path, line, f"defaults may choose from {', '.join(CHOSEN)}, as `- cluster: slurm`")
-        choices[group] = Written(line, choice)
-    for group, key in CHOSEN.items():
-        value = values.get(group)
-        if isinstance(value, dict) and key in value:
-            line = places[f"{group}.{key}"].line
-            raise refused(path, line, f"{group}.{key} follows from {group}; say `{group}: {value[key]}`")
-        if isinstance(value, str):
-            choices[group] = Written(places[group].line, value)
-            del values[group]
-    return Defaults(path, choices, values)
+        match = _HEADER.match(line.strip())
+        if match is None:
+            return None
+        package = re.fullmatch(rf"package +({_PACKAGE})", match[1].strip())
+        if package is None or "_name_" in match[1]:
+            raise refused(path, number, f"{line.strip()} names no place: write # @package _global_, or keys as a.b")
+        return package[1]
+    return None
 
 
-def applying(values: Mapping[str, Any], recipe: Any, cluster: Any, container: Any) -> dict[str, Any]:
-    """Those of the values that a job has a key for: one of this recipe, on this kind of cluster, in this container or
-    none. What no job has a key for stays, to be refused."""
-    found = dict(values)
-    if container == "none":
-        for key in ("image", "image_is", "mounts"):
-            found.pop(key, None)
-    own = fields_of(CLUSTERS[cluster]) if cluster in CLUSTERS else {}
-    others = {key for each in CLUSTERS.values() for key in fields_of(each)} - set(own)
-    if isinstance(found.get("cluster"), dict):
-        found["cluster"] = {key: value for key, value in found["cluster"].items() if key not in others}
-    if recipe not in NAMES:
-        return found
-    takes = find(recipe).takes
-    for key in TRAINING_KEYS:
-        if takes is not None and key not in takes:
-            found.pop(key, None)
-    if isinstance(found.get("train"), dict):
-        mine = fields_of(find(recipe).settings)
-        others = {key for name in NAMES for key in fields_of(find(name).settings)} - set(mine)
-        found["train"] = {key: value for key, value in found["train"].items() if key not in others}
-    return found
-
-
-class Repository(ConfigRepository):
-    """Hydra's files, of which those outside the package are checked before Hydra reads them."""
-
-    trusted = ""
-    """The folder of shipped files."""
-
-    def load_config(self, config_path: str) -> Any:
-        source = self._find_object_source(config_path, ObjectType.CONFIG)
-        if source is not None and source.scheme() == "file" and source.path != self.trusted:
-            path = Path(source.path, source._normalize_file_name(config_path))
-            values = read(path)
-            _check_defaults(path, values)
-            _check_package(path)
-        return super().load_config(config_path)
-
-
-def _check_defaults(path: Path, values: dict[str, Any]) -> None:
+def check_defaults(path: Path, values: dict[str, Any]) -> None:
     """Refuse a `defaults` that Hydra can't read. Raises `UsageError`."""
     defaults = values.get("defaults", [])
-    line = _scan(path, _text(path))["defaults"].line if "defaults" in values else None
+    line = written(path)["defaults"].line if "defaults" in values else None
     if not isinstance(defaults, list):
         raise refused(path, line, "defaults should be a list, as `defaults: [cluster: slurm]`")
     for each in defaults:
@@ -303,15 +219,3 @@ def _check_defaults(path: Path, values: dict[str, Any]) -> None:
             raise refused(
                 path, line, "each item of defaults should be a file, or a group with a file: `cluster: slurm`"
             )
-
-
-def _check_package(path: Path) -> None:
-    """Refuse a `# @package` line that names no place. Raises `UsageError`."""
-    for number, line in enumerate(_text(path)[:512].splitlines(), 1):
-        if not line.strip():
-            continue
-        match = _HEADER.match(line.strip())
-        if match is None:
-            return
-        if not re.fullmatch(rf"package +{_PACKAGE}", match[1].strip()) or "_name_" in match[1]:
-            raise refused(path, number, f"{line.strip()} names no place: write # @package _global_, or keys as a.b")

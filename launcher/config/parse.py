@@ -180,16 +180,14 @@ def _grammar(key: str, text: str) -> tuple[Any, ...]:
     return values
 
 
-def hydra_word(override: Override, value: Any) -> str:
-    """The override as Hydra's grammar spells it, with one of its values. Values are always forced in: the schema, not
-    the presence of a key in some file, decides what may be set. Empty for a group that is not chosen."""
+def choosing_word(override: Override, value: Any) -> str:
+    """A word that chooses a file or takes a value back, as Hydra spells it, with one of its values. Empty for a group
+    of which no file is chosen."""
     if override.kind == "group" and value is None:
-        return ""  # groups that may be left out are left out unless named
+        return ""
     if override.prefix == "~":
         return override.typed
-    if override.kind == "group":
-        return f"{'+' if override.prefix == '+' else ''}{override.key}={value}"
-    return f"++{override.key}={_spell(escaped(override, value))}"
+    return f"{'+' if override.prefix == '+' else ''}{override.key}={value}"
 
 
 def passed(arguments: Sequence[str]) -> Override:
@@ -226,19 +224,3 @@ def is_typed(override: Override) -> bool:
 def literal(text: str) -> str:
     """The text with OmegaConf's interpolations escaped, so that nothing in it is evaluated."""
     return re.sub(r"(\\*)\$\{", lambda found: found[1] * 2 + "\\${", text)
-
-
-def _spell(value: Any) -> str:
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, str):
-        # Hydra's quoted strings: a backslash is only special before a quote or at the end.
-        escaped = re.sub(r"(\\*)(\"|$)", lambda found: found[1] * 2 + ("\\" + found[2] if found[2] else ""), value)
-        return f'"{escaped}"'
-    if isinstance(value, (list, tuple)):
-        return f"[{','.join(_spell(each) for each in value)}]"
-    if isinstance(value, dict):
-        return "{" + ",".join(f"{name}:{_spell(each)}" for name, each in value.items()) + "}"
-    return str(value)

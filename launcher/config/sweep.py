@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from launcher.config.compose import Composer, Place
-from launcher.config.parse import MOST_CELLS, Override, escaped, hydra_word, is_typed
+from launcher.config.parse import MOST_CELLS, Override, choosing_word, escaped, is_typed
 from launcher.config.schema import REQUIRED_GROUPS, annotation_of, defaults, known_keys, leaves
 from launcher.errors import UsageError
 from recipes.recipe import find
@@ -65,7 +65,7 @@ def cells(composer: Composer, overrides: Sequence[Override]) -> list[Cell]:
         value_of = {id(override): value for override, value in zip(overrides, combination, strict=True)}
         choice = tuple(value_of[id(each)] for each in choosing)
         if choice not in bases:
-            spelled = (hydra_word(each, value) for each, value in zip(choosing, choice, strict=True))
+            spelled = (choosing_word(each, value) for each, value in zip(choosing, choice, strict=True))
             words = tuple(each for each in spelled if each)
             bases[choice] = _Base.make(composer.compose(words), setting, words, composer.places(words))
         config = bases[choice].apply([(each, value_of[id(each)]) for each in setting])

@@ -7,10 +7,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from launcher.config.request import Request
-from launcher.config.schema import TRAINING_KEYS, leaves
+from launcher.config.schema import TRAINING_KEYS, Launch, leaves
+from launcher.config.shipped import DECIDES
 from launcher.config.spec import JobSpec
 from launcher.plan.model import Plan
+from recipes.settings import Settings
 from recipes.typed import plain
+
+_DECIDING = {key if group == "recipe" else f"{group}.{key}" for group, key in DECIDES.items()}
+"""Keys that are the choice of a file: they are asked for even where they equal the default."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -25,9 +30,12 @@ class Origin:
 def origins(asked: Request, spec: JobSpec, plan: Plan) -> list[Origin]:
     """Every setting of the first job of a request, in the order of the code that reads them."""
     cell = asked.cells[0]
+    baseline = _defaults(spec)
     places: dict[str, str] = {}
     for file in asked.composer.files(cell.chosen):
-        places.update(dict.fromkeys(file.values, file.name))
+        for key, value in file.values.items():
+            if key in places or key in _DECIDING or value != baseline.get(key):
+                places[key] = file.name
     swept = {key for key, _ in cell.swept}
     for each in cell.words:
         if each.kind == "value" and each.prefix != "~":
@@ -38,11 +46,22 @@ def origins(asked: Request, spec: JobSpec, plan: Plan) -> list[Origin]:
     if spec.launch.gpus is not None and spec.training.device == "auto":
         places.setdefault("device", f"gpus={spec.launch.gpus}")
     wanted = dict(leaves(asked_for))
+    for key in wanted:  # the values of a preset
+        if key.startswith("loss_scale.") and wanted[key] != baseline[key] and "loss_scale.preset" in places:
+            places.setdefault(key, places["loss_scale.preset"])
     return [
         Origin(key=key, value=_shown(key, value), place=_place(key, value, wanted.get(key), places))
         for key, value in leaves(settled)
         if _concerns(key, spec)
     ]
+
+
+def _defaults(spec: JobSpec) -> dict[str, Any]:
+    """What each key of such a job is where nothing sets it, by dotted key."""
+    values = {**plain(Settings()), **plain(Launch())}
+    values["train"] = plain(spec.recipe.settings())
+    values["cluster"] = plain(type(spec.launch.cluster)())
+    return dict(leaves(values))
 
 
 def _shown(key: str, value: Any) -> Any:
@@ -60,8 +79,6 @@ def _concerns(key: str, spec: JobSpec) -> bool:
 def _place(key: str, value: Any, wanted: Any, places: dict[str, str]) -> str:
     names: Sequence[str] = [key, key.removesuffix(".kind"), key.rpartition(".")[0]]
     found = next((places[name] for name in names if name in places), "default")
-    if key.startswith("loss_scale.") and found == "default":
-        found = places.get("loss_scale.preset", found)
     if key == "data.name" and found == "default":
         return "the recipe's first"
     if key == "name" and found == "default":

@@ -1,13 +1,15 @@
 from __future__ import annotations
 
 import pytest
-from hydra.core.override_parser.overrides_parser import OverridesParser
 from hypothesis import given
 from hypothesis import strategies as st
-from omegaconf import OmegaConf
 
-from launcher.config.parse import hydra_word, parse
+from launcher.config.compose import Composer
+from launcher.config.parse import parse
+from launcher.config.sweep import cells
 from launcher.errors import UsageError
+
+COMPOSER = Composer()
 
 TEXT = st.text(st.characters(min_codepoint=32, exclude_characters="\x7f", exclude_categories=("Cs", "Cc")), max_size=30)
 NASTY = st.lists(st.sampled_from(["${", "$", "{", "}", "\\", "'", '"', "=", ",", ":", "a", " ", "["]), max_size=8)
@@ -65,12 +67,9 @@ def test_other_keys_are_read_by_hydras_grammar(word: str, values: tuple[object, 
 
 
 @given(st.one_of(TEXT, NASTY.map("".join)))
-def test_any_text_survives_hydra_and_omegaconf_unevaluated(text: str) -> None:
-    override = parse(f"env.A={text}")
-    parsed = OverridesParser.create().parse_override(hydra_word(override, override.values[0]))
-    config = OmegaConf.create({})
-    OmegaConf.update(config, "x", parsed.value())
-    assert OmegaConf.to_container(config, resolve=True) == {"x": text}
+def test_any_text_arrives_unevaluated(text: str) -> None:
+    (cell,) = cells(COMPOSER, [parse(f"env.A={text}")])
+    assert cell.config["env"] == {"A": text}
 
 
 @pytest.mark.parametrize(

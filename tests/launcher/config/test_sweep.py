@@ -1,18 +1,20 @@
 from __future__ import annotations
 
-import itertools
+import dataclasses
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hydra.types import RunMode
+from hydra import compose, initialize_config_dir
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
 from launcher.config.compose import Composer
-from launcher.config.parse import Override, hydra_word, parse
-from launcher.config.sweep import cells, resolve
+from launcher.config.parse import choosing_word, escaped, parse
+from launcher.config.paths import conf_folder
+from launcher.config.spec import make
+from launcher.config.sweep import Cell, cells
 from launcher.errors import UsageError
 
 COMPOSER = Composer()
@@ -48,23 +50,35 @@ VALUES: dict[str, st.SearchStrategy[str]] = {
 WORDS = st.fixed_dictionaries({}, optional=VALUES).map(lambda chosen: [f"{k}={v}" for k, v in chosen.items()])
 
 
-def full_compose(composer: Composer, overrides: list[Override]) -> list[dict[str, Any]]:
-    """Every cell by itself through all of Hydra, with every word an override of Hydra's."""
-    found = []
-    for combination in itertools.product(*(each.values for each in overrides)):
-        words = [hydra_word(each, value) for each, value in zip(overrides, combination, strict=True)]
-        config = composer.loader.load_configuration("config", [each for each in words if each], RunMode.RUN)
-        OmegaConf.set_struct(config, False)
-        del config["hydra"]
-        found.append(resolve(config, {}))
-    return found
+def composed_by_hydra(folder: Path, cell: Cell) -> dict[str, Any]:
+    """The cell by Hydra's public interface alone, from the same files."""
+    chosen = [choosing_word(each, each.values[0]) for each in cell.words if each.kind == "group"]
+    with initialize_config_dir(str(conf_folder()), version_base="1.3"):
+        config = compose("config", [*(word for word in chosen if word), f"hydra.searchpath=[file://{folder}]"])
+    OmegaConf.set_struct(config, False)
+    for each in cell.words:
+        if each.kind == "value":
+            OmegaConf.update(config, each.key, escaped(each, each.values[0]), merge=True)
+    found = OmegaConf.to_container(config, resolve=True)
+    assert isinstance(found, dict)
+    return {str(key): value for key, value in found.items()}
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def job(cell: Cell) -> tuple[Any, ...] | str:
+    """The job that a cell spells, or why it spells none."""
+    try:
+        spec = make(cell)
+    except UsageError as error:
+        return str(error).partition(" (")[0]
+    return spec.training, spec.launch, spec.words
+
+
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(words=WORDS)
-def test_cells_equal_a_full_compose_of_each(site: Composer, words: list[str]) -> None:
-    overrides = [parse(word, site.groups()) for word in words]
-    assert [cell.config for cell in cells(site, overrides)] == full_compose(site, overrides)
+def test_each_cell_is_the_job_that_hydra_composes(site: Composer, words: list[str]) -> None:
+    for cell in cells(site, [parse(word, site.groups()) for word in words]):
+        config = composed_by_hydra(Path(site.config_dirs[0]), cell)
+        assert job(cell) == job(dataclasses.replace(cell, config=config))
 
 
 def test_a_swept_key_that_an_interpolation_reads_changes_what_reads_it(site: Composer) -> None:

@@ -1,0 +1,162 @@
+"""Folders of configuration: `conf/` and those of a site or a person, as Hydra reads them."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from hydra._internal.config_repository import ConfigRepository
+from hydra.core.object_type import ObjectType
+from hydra.plugins.config_source import ConfigResult, ConfigSource
+from omegaconf import OmegaConf
+
+from launcher.config import files, shipped
+from launcher.config.files import Written, refused
+from launcher.config.paths import conf_folder
+from launcher.config.schema import CLUSTERS, TRAINING_KEYS
+from launcher.config.shipped import CONFIG, DECIDES
+from recipes.recipe import NAMES, find
+from recipes.typed import fields_of
+
+CHOOSABLE = tuple(group for group in DECIDES if group != "data")
+"""Groups that a folder's config.yaml may choose a file of; data sets depend on the recipe."""
+
+
+class Defaults(NamedTuple):
+    """What a folder's config.yaml sets for every job."""
+
+    path: Path
+    choices: dict[str, Written]
+    """A file of each group."""
+    values: dict[str, Any]
+
+
+class Folder(ConfigSource):
+    """A folder of configuration files. Those outside the package are checked before Hydra reads them."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__("launcher", f"file://{path}")
+        self.folder = path
+        self.shipped = path == conf_folder()
+        self.choices: Mapping[str, str] = {}
+        """The files that hold where no word chooses one, instead of those that config.yaml names."""
+        self._read: dict[str, tuple[dict[str, Any], str | None]] = {}
+
+    @staticmethod
+    def scheme() -> str:
+        return "file"
+
+    @functools.cached_property
+    def _config(self) -> dict[str, Any]:
+        return files.read(self.file(CONFIG), shipped=self.shipped)
+
+    @property
+    def usual_choices(self) -> dict[str, str]:
+        """What config.yaml chooses from each group."""
+        return {group: name for item in self._config["defaults"] if item != "_self_" for group, name in item.items()}
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """What config.yaml asks for beyond its defaults."""
+        return shipped.requests(CONFIG, {key: value for key, value in self._config.items() if key != "defaults"})
+
+    def file(self, name: str) -> Path:
+        return self.folder / f"{name.removesuffix('.yaml')}.yaml"
+
+    def load_config(self, config_path: str) -> ConfigResult:
+        name = config_path.removesuffix(".yaml")
+        if name == CONFIG:  # its values are the weakest of all: they are laid beneath the composed ones
+            values: dict[str, Any] = {"defaults": [_chosen(item, self.choices) for item in self._config["defaults"]]}
+            package = None
+        else:
+            if name not in self._read:
+                self._read[name] = self._load(name)
+            values, package = self._read[name]
+        return ConfigResult(self.provider, self.full_path(), OmegaConf.create(values), {"package": package})
+
+    def _load(self, name: str) -> tuple[dict[str, Any], str | None]:
+        path = self.file(name)
+        values, package = files.read(path, shipped=self.shipped), files.package_of(path)
+        if not self.shipped:
+            files.check_defaults(path, values)
+        return shipped.requests(name, values) if self.shipped else values, package
+
+    def is_group(self, config_path: str) -> bool:
+        return (self.folder / config_path).is_dir()
+
+    def is_config(self, config_path: str) -> bool:
+        return (self.shipped or config_path != CONFIG) and self.file(config_path).is_file()
+
+    def available(self) -> bool:
+        return self.folder.is_dir()
+
+    def list(self, config_path: str, results_filter: ObjectType | None) -> list[str]:
+        found: list[str] = []
+        for entry in sorted((self.folder / config_path).iterdir()):
+            self._list_add_result(found, f"{config_path}/{entry.name}".lstrip("/"), entry.name, results_filter)
+        return found
+
+
+def _chosen(item: Any, choices: Mapping[str, str]) -> Any:
+    return {group: choices.get(group, name) for group, name in item.items()} if isinstance(item, dict) else item
+
+
+class Repository(ConfigRepository):
+    """The folders that Hydra looks for files in, the strongest first."""
+
+    def __init__(self, folders: list[Folder]) -> None:
+        self.sources = list(folders)
+
+
+def config_of(folder: Path) -> Defaults | None:
+    """What the folder's config.yaml asks for; None where it has none. Raises `UsageError`."""
+    path = folder / f"{CONFIG}.yaml"
+    if not path.is_file():
+        return None
+    values = files.read(path)
+    files.check_defaults(path, values)
+    places = files.written(path)
+    choices: dict[str, Written] = {}
+    for index, item in enumerate(values.pop("defaults", [])):
+        group, choice = next(iter(item.items())) if isinstance(item, dict) else (str(item), None)
+        if group == "_self_" or (choice is None and group in ("data", "experiment")):
+            continue
+        line = places[f"defaults[{index}]"].line
+        if group not in CHOOSABLE or not isinstance(choice, str):
+            raise refused(path, line, f"defaults may choose from {', '.join(CHOOSABLE)}, as `- cluster: slurm`")
+        choices[group] = Written(line, choice)
+    for group in CHOOSABLE:
+        key, value = DECIDES[group], values.get(group)
+        if isinstance(value, dict) and key in value:
+            line = places[f"{group}.{key}"].line
+            raise refused(path, line, f"{group}.{key} follows from {group}; say `{group}: {value[key]}`")
+        if isinstance(value, str):
+            choices[group] = Written(places[group].line, value)
+            del values[group]
+    return Defaults(path, choices, shipped.requests(CONFIG, values))
+
+
+def applying(values: Mapping[str, Any], recipe: Any, cluster: Any, container: Any) -> dict[str, Any]:
+    """Those of the values that a job has a key for: one of this recipe, on this kind of cluster, in this container or
+    none. What no job has a key for stays, to be refused."""
+    found = dict(values)
+    if container == "none":
+        for key in ("image", "image_is", "mounts"):
+            found.pop(key, None)
+    own = fields_of(CLUSTERS[cluster]) if cluster in CLUSTERS else {}
+    others = {key for each in CLUSTERS.values() for key in fields_of(each)} - set(own)
+    if isinstance(found.get("cluster"), dict):
+        found["cluster"] = {key: value for key, value in found["cluster"].items() if key not in others}
+    if recipe not in NAMES:
+        return found
+    takes = find(recipe).takes
+    for key in TRAINING_KEYS:
+        if takes is not None and key not in takes:
+            found.pop(key, None)
+    if isinstance(found.get("train"), dict):
+        mine = fields_of(find(recipe).settings)
+        others = {key for name in NAMES for key in fields_of(find(name).settings)} - set(mine)
+        found["train"] = {key: value for key, value in found["train"].items() if key not in others}
+    return found

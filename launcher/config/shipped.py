@@ -1,0 +1,77 @@
+"""What the files of `conf/` say, by the settings classes: the defaults that they repeat for readers.
+
+A value in `conf/` that equals the class's default is documentation. It is dropped when the file is read, so that it
+neither counts as asked for nor hides a value of a weaker file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, get_args
+
+from launcher.config.schema import CLUSTERS, Container, Launch
+from recipes.precision.levels import PRESETS, Amp
+from recipes.recipe import NAMES, find
+from recipes.settings import Data, Profile, Settings
+from recipes.typed import fields_of, plain
+
+CONFIG = "config"
+"""The file that holds for every job, without its `.yaml`."""
+DECIDES = {
+    "amp": "level",
+    "loss_scale": "preset",
+    "recipe": "recipe",
+    "data": "name",
+    "cluster": "kind",
+    "container": "kind",
+    "profile": "tool",
+}
+"""Groups of files that stand for a choice, each with the key that names the choice."""
+
+
+def defaults_of(path: str) -> dict[str, Any]:
+    """Every key of a shipped file such as `amp/o2` or `config`, with its default; empty for a file that has none."""
+    if path == CONFIG:
+        return top_level()
+    group, _, name = path.rpartition("/")
+    if group == "loss_scale" and name in PRESETS:
+        return {"preset": name, **plain(PRESETS[name])}
+    if group == "recipe" and name in NAMES:
+        return {"recipe": name, "train": plain(find(name).settings())}
+    cls = class_of(group, name)
+    return dict(plain(cls(**{DECIDES[group]: name}))) if cls else {}
+
+
+def class_of(group: str, name: str) -> Any:
+    """The settings class of a file, whose keys are its fields; None for a file that has none."""
+    if group == "cluster":
+        return CLUSTERS.get(name)
+    if group == "data":
+        return Data if any(name in find(each).data for each in NAMES) else None
+    cls: Any = {"amp": Amp, "container": Container, "profile": Profile}.get(group)
+    return cls if cls and name in get_args(fields_of(cls)[DECIDES[group]]) else None
+
+
+def top_level() -> dict[str, Any]:
+    """The keys of `config.yaml`: those that no group of files has."""
+    grouped = (*DECIDES, "train")
+    keys = {**plain(Settings()), **plain(Launch())}
+    return {name: value for name, value in keys.items() if name not in grouped}
+
+
+def requests(path: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of a file without those that equal their default; the key that names its choice stays."""
+    return _without(values, defaults_of(path), DECIDES.get(path.rpartition("/")[0], ""))
+
+
+def _without(values: Mapping[str, Any], defaults: Mapping[str, Any], kept: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        if name == kept or name not in defaults:
+            found[name] = value
+        elif isinstance(value, Mapping) and isinstance(defaults[name], Mapping):
+            if inner := _without(value, defaults[name]):
+                found[name] = inner
+        elif value != defaults[name] or isinstance(value, bool) != isinstance(defaults[name], bool):
+            found[name] = value
+    return found
