@@ -5,6 +5,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
+SHELL_FILES = $(wildcard launcher/*/*.sh tests/launcher/golden/*.sh tests/launcher/*/golden/*.sh)
+
 .PHONY: run test lint faults format bench golden conf clean help
 
 help: ## this list
@@ -16,9 +18,10 @@ run: $(VENV)/.run ## train here and now: make run ARGS="amp=o1 batch=256"
 test: $(VENV)/.test lint ## everything that has to hold; parts that need the testbed are skipped where it is not up
 	$(BIN)/python -m $(if $(TESTS),pytest $(TESTS),tests)
 
-lint: $(VENV)/.test ## format, lint, types, import direction
+lint: $(VENV)/.test ## format, lint of Python and bash, types, import direction
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	$(BIN)/shellcheck $(SHELL_FILES)
 	$(BIN)/mypy
 	$(BIN)/python -m pytest tests/test_import_direction.py
 

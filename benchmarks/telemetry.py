@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 
 from benchmarks.measure import Measured, Timing
+from launcher import bash_files
 from launcher.config.schema import Telemetry
 from launcher.script import telemetry
 
@@ -36,8 +37,9 @@ def cost(folder: Path) -> Measured:
 def _sample(folder: Path) -> float:
     """CPU seconds for each sample of a sampler that runs for a while, its own start and end included."""
     folder.mkdir()
-    functions = telemetry.shell(1, "").replace("read -r -t 1 ", f"read -r -t {PAUSE} ")
-    script = f"set -u; RUN={folder} LAUNCHER_ATTEMPT=1\n{functions}\nsleep {SECONDS} | telemetry"
+    functions = bash_files.text("launcher.script", "telemetry.sh")
+    values = f"RUN={folder} LAUNCHER_ATTEMPT=1 SHARED= TELEMETRY_EVERY={PAUSE} TELEMETRY_GPUS="
+    script = f"set -u; {values}\n{functions}\nsleep {SECONDS} | telemetry"
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     subprocess.run(["bash", "-c", script], check=True)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)

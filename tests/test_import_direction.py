@@ -12,7 +12,8 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 ROOMS = (
-    "admit errors template runs config code probe plan script ssh executors ui doctor report compare commands __main__"
+    "admit bash_files errors runs config code probe plan script ssh executors ui doctor report compare commands "
+    "__main__"
 ).split()
 """What lies in launcher/, from the bottom up: a file imports only from its own room and those before it."""
 UPWARD = {

@@ -7,7 +7,9 @@ from pathlib import Path
 from launcher.errors import UsageError
 from launcher.runs import ownership, processes, run_roots, selection, store
 from launcher.runs.store import Run
-from launcher.script.after_text import FILE
+
+FILE = "after"
+"""Of a run's folder until it may start: how the others have to end, `ok` or `any`, then their folders, a line each."""
 
 
 def parse(after: str) -> tuple[str, str]:

@@ -21,7 +21,7 @@ from launcher.errors import LauncherError, UsageError, of_system
 from launcher.plan import container, record
 from launcher.plan.model import PLACEHOLDER, Plan
 from launcher.runs import ownership, run_ids, run_roots, store
-from launcher.script import render, schedule
+from launcher.script import comparison, render
 from recipes import records
 
 MAX_NAMES_TRIED = 100
@@ -94,11 +94,12 @@ def write(plan: Plan, folder: Path, passed: Mapping[str, str] | None = None) -> 
     aren't there yet."""
     _lay_environment(plan, folder, passed)
     store.write_json(folder / "plan.json", record.to_json(plan))
+    _put(folder / render.SUPERVISOR, render.supervisor(plan).encode(), 0)
     _put(folder / "run.sh", render.render(plan).encode(), 0o700)
     if plan.arms:
         from launcher.ssh.archive import archive  # which plain runs do without
 
-        _put(folder / schedule.LAUNCHER, archive()[1], 0o600)
+        _put(folder / comparison.LAUNCHER, archive()[1], 0o600)
     for arm in plan.arms:
         for made in (Path(arm.run_dir).parent, Path(arm.run_dir)):
             with contextlib.suppress(FileExistsError):

@@ -7,15 +7,19 @@ from launcher.plan.model import Plan
 
 def summary(plan: Plan) -> str:
     """One line: what would run, how and where."""
-    level = plan.settings["amp"]["level"]
     batch = f", batch {plan.settings['batch']}" if plan.settings["batch"] else ""
     what = plan.script.line() if plan.script else plan.recipe
     devices = f"{plan.gpus} GPU{'s' * (plan.gpus > 1)}" if plan.gpus else plan.settings["device"]
     if len(plan.gpu_pool) > plan.gpus:
         devices += f" (free ones of {len(plan.gpu_pool)}, chosen when it starts)"
     nodes = f" on {plan.nodes} nodes" if plan.nodes > 1 else ""
-    how = f"{level} ({plan.mechanism}){_precision(plan)}"
-    return f"{what} in {plan.framework} at {how}{batch}, {devices}{nodes}, {plan.host}"
+    return f"{what} in {plan.framework} at {mode(plan)}{batch}, {devices}{nodes}, {plan.host}"
+
+
+def mode(plan: Plan) -> str:
+    """The precision in words, as `o2 (half_model_fp32_masters), float16, dynamic loss scale`."""
+    how = f" ({plan.mechanism})" if plan.mechanism else ""
+    return f"{plan.settings['amp']['level']}{how}{_precision(plan)}"
 
 
 def _precision(plan: Plan) -> str:

@@ -16,34 +16,18 @@ from containers.description import Container, Mount
 from containers.devices import JOB_GPUS, needs_job_gpus
 from containers.runtimes import wrap
 from containers.words import Word, to_bash
+from launcher import bash_files
 from launcher.code import code_store
 from launcher.config import job_environment
 from launcher.plan import container as plan_container
 from launcher.plan.model import PLACEHOLDER, Plan
 from launcher.probe import gpu_locks
 from launcher.script.slurm_header import resources
-from launcher.template import fill
 
 _PROMPT = r"launcher \$ "
 _INSIDE = f"if command -v bash >/dev/null; then PS1={shlex.quote(_PROMPT)} exec bash --norc --noprofile -i; fi; exec sh"
 
 _OPEN = "what serves it has to listen on every address (tensorboard --bind_all, jupyter --ip=0.0.0.0)"
-
-_TAKING = r"""
-until gpu_take __COUNT__ __POOL__ shell; do
-  if [ -z "__WAIT__" ]; then
-    echo "error: $refusal (gpus=0 opens a shell without GPUs, __HINT__)" >&2
-    exit 3
-  fi
-  [ "$refusal" = "${told-}" ] || echo "waiting: $refusal" >&2
-  told=$refusal
-  sleep 2
-done
-""".strip()
-
-
-_HOLD = '{ exec {held}>>__MARK__; } 2>/dev/null && flock --shared "$held"'
-"""So that `rm` leaves the code alone: the lock lasts as long as anything that was started in the terminal."""
 
 
 def script(plan: Plan, *, token: str, attempt: int | None, port: tuple[int, int | None] | None) -> str:
@@ -58,7 +42,8 @@ def script(plan: Plan, *, token: str, attempt: int | None, port: tuple[int, int 
     sections = [
         "set -u",
         f"umask 077\nCODE={to_bash(plan.code_dir)}",
-        fill(_HOLD, mark=to_bash(held)),
+        # So that `rm` leaves the code alone: the lock lasts as long as anything that was started in the terminal.
+        f'{{ exec {{held}}>>{to_bash(held)}; }} 2>/dev/null && flock --shared "$held"',
         _environment(plan),
         "\n".join(plan.setup),
         _gpus(plan, attempt),
@@ -67,7 +52,7 @@ def script(plan: Plan, *, token: str, attempt: int | None, port: tuple[int, int 
         _start(plan, token),
         "code=$?",
         f"rm -f {to_bash(note(plan, token))}" if port and plan.queue == "slurm" else "",
-        gpu_locks.RELEASE if taken else "",
+        "gpu_release" if taken else "",
         f"rm -f {to_bash(held)}",
         "exit $code",
     ]
@@ -120,14 +105,9 @@ def _gpus(plan: Plan, attempt: int | None) -> str:
     shown = gpu_locks.show("$gpus") if late else ""
     if attempt is not None:
         return f"gpus=$(<{to_bash(plan.run_dir)}/attempts/{attempt}/gpus) || exit 3\n{shown}" if late else ""
-    words = fill(
-        _TAKING,
-        count=str(plan.gpus),
-        pool=to_bash(" ".join(plan.gpu_pool)),
-        wait="yes" if plan.wait_gpus else "",
-        hint=gpu_locks.HINT,
-    )
-    return f"{gpu_locks.LOOK}\n{gpu_locks.TAKE}\n{words}\n{shown}"
+    wait = "yes" if plan.wait_gpus else to_bash("")
+    texts = (gpu_locks.functions(), bash_files.text("launcher.script", "shell.sh"))
+    return "\n".join([*texts, f"take_gpus_for_shell {plan.gpus} {to_bash(' '.join(plan.gpu_pool))} {wait}", shown])
 
 
 def _banner(plan: Plan, port: tuple[int, int | None] | None) -> str:

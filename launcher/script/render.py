@@ -1,86 +1,177 @@
-"""`render(plan) -> run.sh`: one file that a person can read, the same for every place, for bash 4.2 and later. Pure."""
+"""`render(plan) -> run.sh`, which a person can read, and `supervisor(plan) -> supervise.sh`, the launcher's own bash
+that it sources; the same for every place, for bash 4.2 and later. Pure.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 
-from containers.words import to_bash
+from containers.runtime import GRACE
+from containers.words import Word, to_bash
+from launcher import bash_files
 from launcher.config import job_environment
 from launcher.plan.model import Plan
+from launcher.plan.plan_summary import mode
 from launcher.probe import gpu_locks
-from launcher.script import (
-    after_text,
-    attempt_text,
-    engine_text,
-    schedule,
-    slurm_header,
-    slurm_text,
-    telemetry,
-    trainer_command,
-)
+from launcher.runs.store import SECRETS
+from launcher.script import comparison, slurm_header, trainer_command
+
+_NONE = "''"
+SUPERVISOR = "supervise.sh"
+"""Of a run's folder: the functions that run.sh calls."""
 
 
 def render(plan: Plan) -> str:
-    """The script of a bound plan. Runs under bash 4.2 and later with the usual commands of a Linux host."""
-    slurm = plan.queue == "slurm" and not plan.arm  # an arm is no job of its own
-    header = slurm_header.header(plan, log=f"{plan.run_dir}/launch.log") if slurm else []
+    """The script of a bound plan: what it runs, on its first screen, then the steps around that."""
     sections = [
-        "\n".join(["#!/usr/bin/env bash", *header, *_title(plan)]),
-        "\n".join(["set -u", "umask 077", f"RUN={to_bash(plan.run_dir)}", f"CODE={to_bash(plan.code_dir)}"]),
-        _ending_of_container(plan),
-        telemetry.shell(plan.telemetry, _sampled_gpus(plan), _records(plan)) if plan.telemetry else "",
-        _on_each_node(plan) if plan.nodes > 1 and not plan.arms else "",
-        schedule.function(plan) if plan.arms else "",
-        attempt_text.status(plan.shared is not None),
-        attempt_text.begin(plan.shared is not None),
-        slurm_text.STALE_STOP if slurm else "",
-        _until_it_may_start(plan),
+        ["#!/usr/bin/env bash", *_header(plan), *_title(plan)],
+        ["set -u", "umask 077", f"RUN={to_bash(plan.run_dir)}", f"CODE={to_bash(plan.code_dir)}"],
+        *_functions(plan),
+        [*_settings(plan), *_source(plan)],
+        _on_node(plan),
+        _start(plan),
         _environment(plan),
-        _setup(plan.setup),
-        _shared_gpus(plan),
-        _rendezvous(plan) if plan.nodes > 1 and not plan.arms else "",
-        _time_limit(plan) if slurm else "",
+        _setup(plan),
         _run(plan),
-        gpu_locks.RELEASE if plan.gpu_pool else "",
-        attempt_text.ending(plan),
     ]
-    return "\n\n".join(section for section in sections if section) + "\n"
+    return "\n\n".join("\n".join(lines) for lines in sections if lines) + "\n"
 
 
-_OWN_ELEMENT = """[ -O "$run/run.sh" ] || { echo "error: $run/run.sh is not $(id -un)'s" >&2; exit 1; }"""
+def supervisor(plan: Plan) -> str:
+    """The launcher's own bash that the plan's run.sh needs."""
+    names = ["attempt.sh"]
+    names += ["slurm.sh"] if plan.queue == "slurm" else []
+    names += ["after.sh"] if _waits(plan) else []
+    names += ["compare.sh"] if plan.arms else []
+    names += ["engine.sh"] if trainer_command.outliving(plan) else []
+    names += ["telemetry.sh"] if plan.telemetry else []
+    names += ["gpus.sh"] if plan.gpu_pool else []
+    texts = [bash_files.text("launcher.script", name) for name in names]
+    texts += [gpu_locks.functions()] if plan.gpu_pool else []
+    return "\n".join(texts)
 
 
 def array(plans: Sequence[Plan], *, log: str, folders: str, parallel: int | None) -> str:
     """The script of a job array: element N runs the script of the run folder on line N+1 of the file `folders`."""
     span = f"0-{len(plans) - 1}" + (f"%{parallel}" if parallel else "")
+    own = """[ -O "$run/run.sh" ] || { echo "error: $run/run.sh is not $(id -un)'s" >&2; exit 1; }"""
     lines = [
         "#!/usr/bin/env bash",
         *slurm_header.header(plans[0], log=log, array=span),
         f"# {len(plans)} runs, the first {plans[0].run_id}. Each element becomes its own run's script.",
         f'run=$(sed -n "$((SLURM_ARRAY_TASK_ID + 1))p" {to_bash(folders)})',
-        *([_OWN_ELEMENT] if plans[0].shared is not None else []),
+        *([own] if plans[0].shared is not None else []),
         'exec bash "$run/run.sh"',
     ]
     return "\n".join(lines) + "\n"
 
 
-def _rendezvous(plan: Plan) -> str:
-    return f"{slurm_text.RENDEZVOUS}\n{slurm_text.WORKERS}"
+def _is_job(plan: Plan) -> bool:
+    """Whether the script is a Slurm job's own; an arm's is not."""
+    return plan.queue == "slurm" and not plan.arm
 
 
-def _title(plan: Plan) -> Iterable[str]:
+def _waits(plan: Plan) -> bool:
+    return plan.after is not None and plan.queue == "direct" and not plan.arm
+
+
+def _header(plan: Plan) -> list[str]:
+    return slurm_header.header(plan, log=f"{plan.run_dir}/launch.log") if _is_job(plan) else []
+
+
+def _title(plan: Plan) -> Iterator[str]:
     if plan.arms:
         yield f"# Comparison {plan.run_id} of {len(plan.arms)} arms, each with its own run.sh in RUN/arms."
-        yield "# Written by the launcher. Everything it reads and writes is under RUN and CODE."
+    else:
+        what = plan.script.line() if plan.script else plan.recipe
+        batch = f", batch {plan.settings['batch']}" if plan.settings["batch"] else ""
+        yield f"# Run {plan.run_id}: {what} in {plan.framework} at {mode(plan)}{batch}."
+    yield f"# Written by the launcher. {SUPERVISOR} beside it has the functions that it calls."
+
+
+def _functions(plan: Plan) -> Iterator[list[str]]:
+    """What only this run has, as functions: what it starts, and what ends its container."""
+    if plan.arms:
+        yield _function("conclude", comparison.command(plan))
         return
-    how = f" ({plan.mechanism})" if plan.mechanism else ""
-    what = plan.script.line() if plan.script else plan.recipe
-    batch = f", batch {plan.settings['batch']}" if plan.settings["batch"] else ""
-    yield f"# Run {plan.run_id}: {what} in {plan.framework} at {plan.settings['amp']['level']}{how}{batch}."
-    yield "# Written by the launcher. Everything it reads and writes is under RUN and CODE."
+    yield _function("trainer", trainer_command.lines(plan))
+    by_srun = trainer_command.by_srun(plan)
+    if by_srun:
+        yield _function("start_nodes", [by_srun])
+    wrapped = trainer_command.outliving(plan)
+    if wrapped:
+        yield _function("remove_container", [_line(wrapped.remove)])
+        if wrapped.outcome:
+            yield _function("ask_exit_code", [_line(wrapped.outcome)])
+        if plan.queue == "slurm":
+            yield _function("stop_container", [_line(wrapped.stop)], f" # after ${GRACE} seconds")
 
 
-def _environment(plan: Plan) -> str:
+def _function(name: str, lines: Sequence[str], comment: str = "") -> list[str]:
+    return [f"{name}() {{{comment}", *(f"  {line}" for line in lines), "}"]
+
+
+def _line(words: Sequence[Word]) -> str:
+    return " ".join(map(to_bash, words))
+
+
+def _settings(plan: Plan) -> Iterator[str]:
+    """What the functions of the supervisor read of this run."""
+    who = "comparison" if plan.arms else "script" if plan.script else "trainer"
+    result = "required" if plan.settings["require_proof"] and not plan.arms else ""
+    secrets = SECRETS if not plan.arm and job_environment.own_secrets(plan.secrets, plan.run_dir) else ""
+    engine = plan.container.runtime.kind if trainer_command.outliving(plan) and plan.container else ""
+    yield f"WHO={who} RESULT={result or _NONE} ENGINE={engine or _NONE} OWN_SECRETS={secrets or _NONE}"
+    queue = f"slurm MAX_REQUEUES={plan.cluster['max_requeues']}" if _is_job(plan) else "direct"
+    yield f"QUEUE={queue} SHARED={'yes' if plan.shared is not None else _NONE}"
+    yield f"TELEMETRY_EVERY={plan.telemetry or _NONE} TELEMETRY_GPUS={_sampled_gpus(plan) or _NONE}"
+    if plan.arms:
+        assert plan.comparison is not None
+        names = [arm.arm for arm in plan.arms]
+        yield f"ORDER='{' '.join(comparison.order(names, plan.comparison.rounds))}'"
+        yield f"ARMS='{' '.join(names)}' COOL_DOWN={plan.comparison.cool_down}"
+
+
+def _sampled_gpus(plan: Plan) -> str:
+    """Which GPUs telemetry samples, as `telemetry.sh` takes it; empty where the job has none."""
+    if not (plan.gpus and plan.telemetry):
+        return ""
+    return "job" if plan.queue == "slurm" else "taken" if plan.gpu_pool else ""
+
+
+def _source(plan: Plan) -> Iterator[str]:
+    if plan.shared is not None:
+        yield "# Whoever owns the folders above could have put others in the place of these."
+        yield f'for path in "$RUN" "$RUN/plan.json" "$RUN/{SUPERVISOR}" "$CODE"; do'
+        yield '  [ -O "$path" ] || { echo "error: $path is not $(id -un)\'s, whose run this is" >&2; exit 1; }'
+        yield "done"
+    gone = 'echo "the run folder $RUN is gone" >&2'
+    yield f'[ -e "$RUN/{SUPERVISOR}" ] || {{ {gone}; exit 1; }}'
+    yield "# shellcheck source=/dev/null"
+    yield f'. "$RUN/{SUPERVISOR}" || exit 1'
+
+
+def _on_node(plan: Plan) -> list[str]:
+    """What srun starts the script for, once on each node: the trainer takes the place of this shell, and holds the
+    telemetry of its node."""
+    if not trainer_command.by_srun(plan):
+        return []
+    lines = ["start_telemetry"] if plan.telemetry else []
+    lines.append("supervise_container_on_node" if trainer_command.outliving(plan) else "trainer")
+    return ['if [ "${1-}" = node ]; then', *(f"  {line}" for line in lines), "fi"]
+
+
+def _start(plan: Plan) -> list[str]:
+    return [
+        "begin_attempt",
+        *(["clear_stale_stop"] if _is_job(plan) else []),
+        "end_if_unwanted",
+        *(["wait_for_others"] if _waits(plan) else []),
+        *([] if plan.gpu_pool else ["report_running"]),
+    ]
+
+
+def _environment(plan: Plan) -> list[str]:
     """Exports of the script. A job in a container gets its own variables there, where they can't change the client."""
     lines = [f"export {name}={to_bash(value)}" for name, value in plan.host_env.items()]
     if plan.container is None:
@@ -93,73 +184,31 @@ def _environment(plan: Plan) -> str:
     lines.append(
         f'export LAUNCHER_RUN_ID={to_bash(plan.run_id)} LAUNCHER_ATTEMPT=$attempt LAUNCHER_SPEC="$RUN/plan.json"'
     )
-    return "\n".join(lines)
+    return lines
 
 
-def _setup(lines: tuple[str, ...]) -> str:
-    return "\n".join([attempt_text.SETUP_BEGINS, *lines, attempt_text.SETUP_ENDS]) if lines else ""
+def _setup(plan: Plan) -> list[str]:
+    """The user's own shell text, at the top level of the script, as it was written for one."""
+    if not plan.setup:
+        return []
+    trap = """trap 'setup_failed "$?" "$BASH_COMMAND"' ERR # cluster.setup, as given"""
+    return [trap, *plan.setup, "trap - ERR"]
 
 
-def _until_it_may_start(plan: Plan) -> str:
-    """The look at whether the run is still wanted, again and again where it waits."""
-    waits = plan.after is not None and plan.queue == "direct" and not plan.arm
-    refused = gpu_locks.not_wanted(attempt_text.REFUSED) if waits or plan.gpu_pool else attempt_text.REFUSED
-    return "\n".join(
-        [refused, *([after_text.WAIT] if waits else []), *([] if plan.gpu_pool else [attempt_text.STARTS])]
-    )
-
-
-def _shared_gpus(plan: Plan) -> str:
-    """What takes the GPUs of a host that has no scheduler to give them. Behind the setup, which may start what outlives
-    the run."""
-    if not plan.gpu_pool:
-        return ""
-    chosen_late = len(plan.gpu_pool) > plan.gpus
-    words = gpu_locks.take(plan.gpus, plan.gpu_pool, plan.run_id, wait=plan.wait_gpus, chosen_late=chosen_late)
-    return f"{gpu_locks.LOOK}\n{gpu_locks.TAKE}\n{words}\n{attempt_text.STARTS}"
-
-
-def _run(plan: Plan) -> str:
-    """The trainer from its start to its exit code."""
-    outliving = trainer_command.outliving(plan) if plan.nodes == 1 else None
-    slurm = plan.queue == "slurm"
-    started = trainer_command.started(plan)
-    return attempt_text.around(started, outliving, slurm=slurm, sampled=_samples_here(plan))
-
-
-def _records(plan: Plan) -> str:
-    """The line before records that a group may read; empty in a root of one user's."""
-    return attempt_text.GROUP_READS if plan.shared is not None else ""
-
-
-def _samples_here(plan: Plan) -> bool:
-    """Whether the script's own shell samples. On several nodes each node's does; but those of Pyxis have no shell on
-    the host, so that there only the first node is sampled."""
-    return plan.telemetry > 0 and (plan.nodes == 1 or trainer_command.is_pyxis(plan))
-
-
-def _sampled_gpus(plan: Plan) -> str:
-    """A word of bash for the job's GPUs as nvidia-smi takes them; empty where it has none."""
-    if not plan.gpus:
-        return ""
-    if plan.queue == "slurm":
-        return '"${CUDA_VISIBLE_DEVICES:-${SLURM_STEP_GPUS:-${SLURM_JOB_GPUS-}}}"'
-    return '"$gpus"' if plan.gpu_pool else ""
-
-
-def _ending_of_container(plan: Plan) -> str:
-    wrapped = trainer_command.outliving(plan)
-    return engine_text.functions(wrapped, slurm=plan.queue == "slurm") if wrapped else ""
-
-
-def _on_each_node(plan: Plan) -> str:
-    """With the sampling of each node, which the trainer holds: it takes the place of the node's shell."""
-    sampled = plan.telemetry > 0 and not _samples_here(plan)
-    return trainer_command.on_each_node(plan, [telemetry.START] if sampled else [])
-
-
-def _time_limit(plan: Plan) -> str:
-    """A script of the user's own knows nothing of the wish to stop, and DLProf would not survive it: there the time
-    limit's warning is let pass."""
-    unheard = plan.script is not None or plan.settings["profile"]["tool"] == "dlprof"
-    return slurm_text.UNWARNED if unheard else slurm_text.TIME_LIMIT
+def _run(plan: Plan) -> list[str]:
+    """GPUs are taken behind the setup, which may start what outlives the run."""
+    lines = []
+    if plan.gpu_pool:
+        lines += [gpu_locks.take(plan.gpus, plan.gpu_pool, plan.run_id, wait=plan.wait_gpus)]
+        lines += [gpu_locks.show("$gpus")] if len(plan.gpu_pool) > plan.gpus else []
+        lines += ["report_running"]
+    if plan.nodes > 1 and not plan.arms:
+        lines += ["set_rendezvous"]
+    if _is_job(plan):
+        # A script of the user's own can't be asked to save, and DLProf would not survive it.
+        asked = plan.script is None and plan.settings["profile"]["tool"] != "dlprof"
+        lines += ["stop_before_time_limit yes" if asked else 'stop_before_time_limit ""']
+    lines += [
+        "supervise " + ("run_arms" if plan.arms else "start_nodes" if trainer_command.by_srun(plan) else "trainer")
+    ]
+    return [*lines, *(["gpu_release"] if plan.gpu_pool else []), "end_attempt"]

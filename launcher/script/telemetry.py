@@ -1,4 +1,4 @@
-"""What a run's GPUs and hosts did while it ran: written by run.sh, read back here as plain series.
+"""What a run's GPUs and hosts did while it ran: written by `telemetry.sh`, read back here as plain series.
 
     RUN/telemetry/<attempt>-<node>.gpu.csv    as `nvidia-smi` prints it, of this job's GPUs alone
     RUN/telemetry/<attempt>-<node>.host.csv   counters of /proc: the CPUs of the whole machine, and its
@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from launcher import admit
-from launcher.template import fill
 
 FOLDER = "telemetry"
 
@@ -176,84 +175,6 @@ def parse_host(lines: Iterable[str], attempt: int = 1, node: int = 0) -> list[Se
         return []
     values = {"cpu": tuple(shares), "memory": tuple(used), "memory_total": tuple(totals)}
     return [Series(attempt=attempt, node=node, device="host", uuid="", times=tuple(times), values=values)]
-
-
-def shell(every: int, gpus: str, records: str = "") -> str:
-    """The bash function that writes the files, for run.sh. `gpus` is a word of bash for nvidia-smi's --id, or empty;
-    `records` a line that comes before records are made."""
-    query = ",".join(("timestamp", "index", "uuid", *_QUERIED))
-    of_gpus = fill(_GPUS, every=str(every), ids=gpus, query=query) if gpus else ""
-    return fill(_SAMPLER, every=str(every), gpus=of_gpus, records=records)
-
-
-START = "exec {telemetry}> >(telemetry >/dev/null 2>&1)"
-"""The line that begins it. It ends when nobody holds the file descriptor `telemetry` any more, however they ended."""
-LET_GO = "exec {telemetry}>&-"
-"""What a shell does that is not to hold it."""
-
-_GPUS = r"""
-  if command -v nvidia-smi; then
-    # stdbuf: so that what it printed is in the file when it is ended. TZ: its times bear no time zone.
-    local ids=__IDS__ by_line="stdbuf -oL"
-    command -v stdbuf || by_line=
-    TZ=UTC0 $by_line nvidia-smi ${ids:+"--id=$ids"} --loop=__EVERY__ --format=csv,nounits \
-      --query-gpu=__QUERY__ \
-      </dev/null >"$files.gpu.csv" 2>&1 &
-    smi=$!
-  fi
-""".strip("\n")
-
-_SAMPLER = r"""
-telemetry() { # into files, a sample at once and then every __EVERY__ s; stdin is a pipe that ends with the run
-  local held smi= group= limit=0 used= idle_files= files=$RUN/telemetry/$LAUNCHER_ATTEMPT-${SLURM_NODEID:-0}
-  for held in /proc/self/fd/*; do # nothing of the run's, such as a lock, may stay held by this
-    held=${held##*/}
-    [ "$held" -le 2 ] || [ "$held" = 255 ] || exec {held}>&-
-  done
-  __RECORDS__
-  mkdir -p "$RUN/telemetry" || exit 0
-  telemetry_limit
-__GPUS__
-  {
-    echo "time [s], cpu.busy [ticks], cpu.total [ticks], memory.available [kB], memory.total [kB]"
-    telemetry_of_host
-    while read -r -t __EVERY__ _ || [ $? -gt 128 ]; do telemetry_of_host; done
-    telemetry_of_host
-  } >"$files.host.csv"
-  [ -z "$smi" ] || kill $(jobs -pr) # not by its number, which is another's by now if it crashed
-}
-telemetry_limit() { # the control group whose memory is most limited, if any is, and the names of what it tells
-  local controllers path mounted each
-  while IFS=: read -r _ controllers path; do
-    case ,$controllers, in
-      ,,) mounted=/sys/fs/cgroup && set -- max current inactive_file ;;
-      *,memory,*) mounted=/sys/fs/cgroup/$controllers && set -- limit_in_bytes usage_in_bytes total_inactive_file ;;
-      *) continue ;;
-    esac
-    path=$mounted${path%/} # a container may be told one that it doesn't see: what is missing has no files
-    while [[ $path/ = "$mounted"/* ]]; do
-      if [ -r "$path/memory.$1" ] && read -r each <"$path/memory.$1" && [ "$each" != max ]; then
-        ((limit && limit <= each)) || limit=$each group=$path used=$2 idle_files=$3
-      fi
-      path=${path%/*}
-    done
-  done </proc/self/cgroup
-}
-telemetry_of_host() {
-  local now user nice system idle waiting irq softirq stolen busy total available name bytes
-  printf -v now '%(%s)T' -1
-  read -r _ user nice system idle waiting irq softirq stolen _ </proc/stat
-  { read -r _ total _ && read -r _ && read -r _ available _; } </proc/meminfo
-  if [ -n "$group" ] && ((limit / 1024 < total)) && read -r bytes <"$group/memory.$used"; then
-    total=$((limit / 1024)) available=$(((limit - bytes) / 1024))
-    while read -r name bytes; do # files that nobody reads any more are given up when memory is wanted
-      [ "$name" != "$idle_files" ] || available=$((available + bytes / 1024))
-    done <"$group/memory.stat"
-  fi
-  busy=$((user + nice + system + irq + softirq + stolen))
-  echo "$now, $busy, $((busy + idle + waiting)), $available, $total"
-}
-""".strip()
 
 
 def _files(folder: Path) -> Iterator[re.Match[str]]:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from containers.devices import JOB_GPUS, needs_job_gpus
 from containers.runtime import Wrapped
 from containers.words import Late, Word, to_bash
 from launcher.plan import container, profilers
 from launcher.plan.model import Plan
-from launcher.script import engine_text, schedule
 
 NODES = {"torch": "recipes.torch_.node", "tensorflow": "recipes.tensorflow_.node"}
 """Modules that make what they start a part of a job on several nodes."""
@@ -57,25 +54,22 @@ def _lines(plan: Plan) -> list[tuple[Word, ...]]:
     return [(*node, *((*torchrun, per_node) if plan.framework == "torch" else ())), *own]
 
 
-def started(plan: Plan) -> str:
-    """Lines of bash that start the trainer, from the shell that then writes down its exit code."""
-    if plan.arms:
-        return "ended=\n  trap 'ended=yes' TERM INT HUP\n  " + schedule.COMMAND
-    if plan.nodes > 1 and not is_pyxis(plan):
-        # --export: without it, srun hands on what sbatch was told to export, which is nothing.
-        words = ["srun", "--ntasks-per-node=1", f"--nodes={plan.nodes}", "--kill-on-bad-exit=0", "--export=ALL"]
-        if plan.cluster["cpus"]:
-            words.append(f"--cpus-per-task={plan.cluster['cpus']}")  # srun does not inherit it from sbatch
-        return f'{" ".join(words)} bash "$RUN/run.sh" node'
-    return "\n  ".join(_start(plan))
+def lines(plan: Plan) -> list[str]:
+    """Lines of bash that start the trainer, and leave its exit code. Where srun starts them on each node, the trainer
+    takes the place of the shell, unless that has to outlive its container's client."""
+    *first, last = _start(plan)
+    return [*first, f"exec {last}" if by_srun(plan) and not outliving(plan) else last]
 
 
-def on_each_node(plan: Plan, before: Sequence[str]) -> str:
-    """What srun starts the script for, once on each node. `before` is what its shell does first."""
-    *setting_up, last = _start(plan)
-    wrapped = outliving(plan)
-    last = engine_text.on_node(last, wrapped) if wrapped else f"exec {last}"
-    return "\n  ".join(['if [ "${1-}" = node ]; then', *setting_up, *before, last]) + "\nfi"
+def by_srun(plan: Plan) -> str:
+    """The line that starts this script on each node, where it starts the trainer; empty where nothing needs it."""
+    if plan.nodes == 1 or plan.arms or is_pyxis(plan):
+        return ""
+    # --export: without it, srun hands on what sbatch was told to export, which is nothing.
+    words = ["srun", "--ntasks-per-node=1", f"--nodes={plan.nodes}", "--kill-on-bad-exit=0", "--export=ALL"]
+    if plan.cluster["cpus"]:
+        words.append(f"--cpus-per-task={plan.cluster['cpus']}")  # srun does not inherit it from sbatch
+    return f'{" ".join(words)} bash "$RUN/run.sh" node'
 
 
 def outliving(plan: Plan) -> Wrapped | None:
@@ -104,12 +98,12 @@ def _start_in_place(plan: Plan) -> list[str]:
         argv = _read_inside(argv)
     wrapped = container.wrapped(plan, argv)
     slurm_gives = plan.queue == "slurm" and needs_job_gpus(plan.container.devices, plan.container.runtime.kind)
-    lines = [JOB_GPUS.replace("\n", "\n  ")] if slurm_gives else []
+    lines = JOB_GPUS.splitlines() if slurm_gives else []
     bare = plan.script is not None and plan.script.bare and not plan.script.workdir
     own = (plan.script.folder(plan.run_dir),) if plan.script and bare else ()
     folders = (*wrapped.folders, *own)
     lines += [f"[ -d {to_bash(each)} ] || mkdir -p -m 700 {to_bash(each)} || exit 1" for each in folders]
-    lines += [engine_text.REMOVE_STALE] if wrapped.remove else []
+    lines += ["remove_stale_container"] if wrapped.remove else []
     lines += [f"export {name}={to_bash(value)}" for name, value in wrapped.environment.items()]
     return [*lines, " \\\n    ".join(map(to_bash, wrapped.argv))]
 

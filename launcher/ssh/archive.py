@@ -35,7 +35,7 @@ def _packed() -> bytes:
     found: dict[str, Path] = {}
     for package in (launcher, containers, recipes):
         root = Path(package.__path__[0])
-        for path in (*root.rglob("*.py"), *root.rglob("*.json")):
+        for path in (*root.rglob("*.py"), *root.rglob("*.json"), *root.rglob("*.sh")):
             inside = path.relative_to(root)
             # Folders of frameworks end in an underscore; nothing of the launcher imports them.
             if not any(part.endswith("_") for part in inside.parts[:-1]):

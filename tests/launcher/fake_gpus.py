@@ -9,7 +9,8 @@ import uuid
 from pathlib import Path
 from typing import NamedTuple
 
-from launcher.probe import gpu_locks
+LOCK, LOCK_FOLDERS = "launcher-gpu", ("/run/lock", "/var/tmp", "/tmp")
+"""What the lock files of GPUs begin with, and where they may be."""
 
 # Answers from files beside itself, so that what it says can change while a run waits.
 _PROGRAM = """#!{python} -S
@@ -75,7 +76,7 @@ class FakeGpus(NamedTuple):
 
     def locks(self) -> list[Path]:
         """Their lock files, as far as there are any."""
-        found = (Path(folder, f"{gpu_locks.NAME}-{each}") for folder in gpu_locks.FOLDERS for each in self.uuids)
+        found = (Path(folder, f"{LOCK}-{each}") for folder in LOCK_FOLDERS for each in self.uuids)
         return [each for each in found if each.exists()]
 
     def close(self) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from launcher import bash_files
 from launcher.errors import Unavailable
 from launcher.executors import dependency, interrupts
 from launcher.executors.execute import environment
@@ -36,7 +37,13 @@ def start_here(folders: Sequence[Path]) -> None:
     first = next_attempt(folders[0])
     argv = ["bash", str(folders[0] / "run.sh")]
     if len(folders) > 1:
-        argv = ["bash", "-c", gpu_locks.TURNS, "sweep", *(str(each) for each in folders)]
+        argv = [
+            "bash",
+            "-c",
+            bash_files.text("launcher.executors", "sweep.sh"),
+            "sweep",
+            *(str(each) for each in folders),
+        ]
     started = _start(folders, argv, folders[0] / "launch.log")
     if store.read_if_whole(folders[0] / "plan.json").get("gpu_pool"):
         _await_gpus(started, folders[0], first)

@@ -28,7 +28,8 @@ from launcher.plan.resolve import resolve
 from launcher.runs import arms, store
 from launcher.runs.states import State
 from launcher.runs.store import Run
-from launcher.script import render, schedule
+from launcher.script import comparison as comparison_script
+from launcher.script import render
 from launcher.ssh.probe_client import probe_each
 from recipes.metrics import warm_up
 from recipes.trainer.training import choose_steps
@@ -98,7 +99,7 @@ def result(folder: Path) -> dict:
 
 
 def test_rounds_go_there_and_back_and_have_each_arm_once():
-    assert schedule.order(["A", "B", "C"], 3) == ["A", "B", "C", "C", "B", "A", "A", "B", "C"]
+    assert comparison_script.order(["A", "B", "C"], 3) == ["A", "B", "C", "C", "B", "A", "A", "B", "C"]
 
 
 def test_keys_of_the_comparison_are_taken_out_of_the_words():
@@ -282,7 +283,7 @@ def test_its_result_is_written_in_the_controls_container_once_and_without_device
     contained = dataclasses.replace(CONTAINED, runtime=runtime, devices=("0",))
     arms = tuple(dataclasses.replace(arm, container=contained, python="python3") for arm in made.arms)
     text = render.render(dataclasses.replace(made, arms=arms, container=contained, python="python3"))
-    conclude = text[text.index("conclude() (") : text.index("\n)", text.index("conclude() ("))]
+    conclude = text[text.index("conclude() {") : text.index("\n}", text.index("conclude() {"))]
     assert "x.sif" in conclude
     assert "-m \\\n    launcher.compare.conclusion" in conclude
     assert f"{made.run_dir}/launcher.zip" in conclude
@@ -291,8 +292,8 @@ def test_its_result_is_written_in_the_controls_container_once_and_without_device
 
 def test_gpus_are_taken_once_for_all_arms():
     made = whole("amp=o0,o2", "gpus=1", facts=TWO_A100)
-    assert "gpu_take" in render.render(made)
-    assert all("gpu_take" not in render.render(arm) for arm in made.arms)
+    assert "take_gpus" in render.render(made)
+    assert all("take_gpus" not in render.render(arm) for arm in made.arms)
 
 
 def test_golden_script_of_a_comparison():

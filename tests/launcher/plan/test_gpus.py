@@ -114,7 +114,7 @@ def nobody_is_on_any() -> bool:
 
 def test_a_driver_that_hangs_is_not_waited_for_for_ever(cards: FakeGpus) -> None:
     (cards.folder / "nvidia-smi").write_text("#!/bin/sh\nexec sleep 60\n")
-    look = gpu_locks.LOOK.replace(f"timeout {gpu_locks.ANSWER_SECONDS} ", "timeout 0.2 ")
+    look = gpu_locks.functions().replace("timeout 20 ", "timeout 0.2 ")
     assert subprocess.run(["bash", "-c", f"{look}\ngpu_look"], timeout=30).returncode != 0
 
 
@@ -335,7 +335,7 @@ def test_another_users_lock_is_seen_and_can_be_taken_over_once_it_is_let_go(
     open_cards: FakeGpus, testbed: Testbed
 ) -> None:
     (uuid,) = open_cards.uuids
-    text = f"set -u\n{gpu_locks.LOOK}\n{gpu_locks.TAKE}\ngpu_take 1 {uuid} their-run && echo taken && read -r _"
+    text = f"set -u\n{gpu_locks.functions()}\ngpu_take 1 {uuid} their-run && echo taken && read -r _"
     argv = testbed.as_user(["bash", "-c", text], {"PATH": os.environ["PATH"]})
     theirs = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert theirs.stdout is not None
@@ -354,11 +354,13 @@ def test_a_lock_file_that_is_a_link_to_somewhere_else_is_not_followed(cards: Fak
     victim = tmp_path / "victim"
     victim.write_text("precious")
     link = Path(
-        subprocess.run(["bash", "-c", f"{gpu_locks.LOOK}\ngpu_folder"], capture_output=True, text=True).stdout[:-1]
+        subprocess.run(["bash", "-c", f"{gpu_locks.functions()}\ngpu_folder"], capture_output=True, text=True).stdout[
+            :-1
+        ]
     )
     link = link.with_name(f"{link.name}-{cards.uuids[0]}")
     link.symlink_to(victim)
-    text = f"set -u\n{gpu_locks.LOOK}\n{gpu_locks.TAKE}\ngpu_take 1 {cards.uuids[0]} run"
+    text = f"set -u\n{gpu_locks.functions()}\ngpu_take 1 {cards.uuids[0]} run"
     assert subprocess.run(["bash", "-c", text], capture_output=True).returncode == 1
     assert victim.read_text() == "precious"
 
@@ -371,7 +373,7 @@ def test_a_lock_file_that_becomes_a_link_once_it_is_locked_is_not_written_throug
     precious.write_text("precious")
     uuid = cards.uuids[0]
     swap = f'rm "$folder-{uuid}"; ln -s {precious} "$folder-{uuid}"; command dd "$@"'
-    script = f"{gpu_locks.LOOK}\n{gpu_locks.TAKE}\ndd() {{ {swap}; }}\ngpu_take 1 {uuid} run && echo took $gpus"
+    script = f"{gpu_locks.functions()}\ndd() {{ {swap}; }}\ngpu_take 1 {uuid} run && echo took $gpus"
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=60)
     assert done.stdout == "took 0\n", done.stderr
     assert precious.read_text() == "precious"

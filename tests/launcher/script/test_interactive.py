@@ -46,7 +46,7 @@ def test_nothing_in_it_carries_the_name_of_a_run_which_would_end_it_with_the_run
 def test_a_runs_own_shares_its_plan_and_while_it_runs_the_gpus_that_it_took() -> None:
     plan = plan_of(with_containers(TWO_A100), "container=apptainer", "image=/images/torch.sif", "gpus=1").bind(RUN)
     assert f"LAUNCHER_SPEC={plan.run_dir}/plan.json" in text_of(plan)
-    assert "gpu_take 1 'GPU-0000-0 GPU-0000-1' shell" in text_of(plan)
+    assert "take_gpus_for_shell 1 'GPU-0000-0 GPU-0000-1' ''" in text_of(plan)
     running = text_of(plan, attempt=2)
     assert "gpu_take" not in running
     assert f"gpus=$(<{plan.run_dir}/attempts/2/gpus)" in running

@@ -11,8 +11,20 @@ from pathlib import Path
 
 import pytest
 
-from tests.launcher.test_template import PLACES
-
+WORDS = (
+    "__SAMPLE__",
+    "__COMMAND__",
+    "RUN_ID",
+    "$RUN",
+    "${attempt}",
+    "$(touch ran)",
+    "`touch ran`",
+    "'",
+    '"',
+    "\\",
+    "%s",
+)
+"""Placeholders that the script had, and what bash reads."""
 CHECKOUT = str(Path(__file__).parents[3])
 TRAIN = """\
 import sys
@@ -97,17 +109,17 @@ def test_a_script_that_is_not_there_leaves_nothing(project: Path, root: Path) ->
     assert runs(root) == []
 
 
-def test_text_that_looks_like_a_place_in_run_sh_reaches_the_script(project: Path, tmp_path: Path) -> None:
+def test_a_user_s_words_reach_the_script_unchanged(project: Path, tmp_path: Path) -> None:
     (project / "tell.py").write_text("import os, sys\nprint('told', [*sys.argv[1:], os.environ['TAG'], os.getcwd()])\n")
-    places = [*PLACES, "__SAMPLE__ touch ran", "--", "-m"]
-    tag, root = "; ".join(PLACES), tmp_path.joinpath("__SAMPLE__", *PLACES, "RUN_ID")
+    words = ["--tag", *WORDS, "__SAMPLE__ touch ran", "--", "-m"]
+    tag, root = "; ".join(WORDS), tmp_path.joinpath(*WORDS)
     bare = ["script=tell.py", "amp=o0", "train.bare=true", "require_proof=false", "workdir=run", f"env.TAG={tag}"]
-    started = launch(project, "recipe=script", f"run_root={root}", *bare, "--", *places)
+    started = launch(project, "recipe=script", f"run_root={root}", *bare, "--", *words)
     printed, _ = started.communicate(timeout=120)
     assert started.returncode == 0, printed
     (run,) = runs(root)
     log = (run / "attempts" / "1" / "stdout.log").read_text()
-    assert log == f"told {[*places, tag, str(run / 'work')]!r}\n"
+    assert log == f"told {[*words, tag, str(run / 'work')]!r}\n"
     assert list((run / "telemetry").glob("1-0.host.csv"))
 
 

@@ -18,7 +18,6 @@ from typing import Any
 import pytest
 
 from launcher.executors import execute
-from launcher.probe import gpu_locks
 from launcher.runs import processes
 from launcher.runs.processes import Target
 from launcher.script import telemetry
@@ -251,7 +250,7 @@ def test_sampling_holds_no_lock_and_no_log_of_the_run(tmp_path: Path, program: P
     folder = lay_on(cards, tmp_path, program, env={"BEHAVIOUR": "time.sleep(30)"}, telemetry=60)
     shell = started(folder)
     until(lambda: (tmp_path / "dump").exists() and len(samplers(shell)) == 2)
-    holding = {each for each in session(shell) if any(gpu_locks.NAME in name for name in open_files(each))}
+    holding = {each for each in session(shell) if any(fake_gpus.LOCK in name for name in open_files(each))}
     writing = {each for each in session(shell) if any(name.endswith(".log") for name in open_files(each))}
     assert holding and writing
     assert not samplers(shell) & (holding | writing)

@@ -261,13 +261,13 @@ def script_of(*words: str, facts: Facts = LOGIN) -> str:
 def test_a_script_in_tensorflow_on_several_nodes_is_told_of_its_workers() -> None:
     text = script_of("framework=tensorflow", "gpus=0", "nodes=2", facts=WITH_TENSORFLOW)
     assert '-m recipes.tensorflow_.node --workers="$LAUNCHER_WORKERS" --number="$SLURM_NODEID"' in text
-    assert "export LAUNCHER_WORKERS" in text
+    assert "\nset_rendezvous\n" in text
     assert "torch.distributed.run" not in text
 
 
 def test_a_script_is_not_asked_to_save_before_its_time_limit() -> None:
-    assert "trap '' USR1" in script_of("gpus=0")
-    assert "trap '' USR1" not in render(plan_of("gpus=0"))
+    assert 'stop_before_time_limit ""' in script_of("gpus=0")
+    assert "stop_before_time_limit yes" in render(plan_of("gpus=0"))
 
 
 def test_golden_array_script() -> None:

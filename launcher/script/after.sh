@@ -1,0 +1,68 @@
+# shellcheck shell=bash
+# after= where no scheduler queues: wait until the runs named in RUN/after have ended. Its first line is how they have
+# to end, ok or any; then their folders, a line each.
+
+wait_for_others() {
+  local others other
+  [ -e "$RUN/after" ] || return 0
+  mapfile -t others <"$RUN/after"
+  for other in "${others[@]:1}"; do
+    other_state "$other"
+    [ "$stood" != waits ] || status queued null null "waiting for ${other##*/}, which it comes after"
+    while [ "$stood" = waits ]; do
+      sleep 1
+      end_if_unwanted
+      other_state "$other"
+    done
+    if [ "$stood" != "done" ] && [ "${others[0]}" != any ]; then
+      status cancelled null "\"$(now)\"" "it never started: it was to come after ${other##*/}, which $stood"
+      rm -f "$RUN/.reserve"
+      exit 1
+    fi
+  done
+  rm -f "$RUN/after" # a resumed run does not wait again
+  started=$(now)
+}
+
+other_state() { # folder of a run: in $stood waits, done, or how else it ended
+  local status submission first
+  for _ in 1 2; do # a process that is gone may have written its last state since it was read
+    if [ ! -d "$1" ]; then
+      stood="is gone"
+      return
+    elif [ ! -O "$1" ]; then
+      stood="is not $(id -un)'s"
+      return
+    fi
+    submission=$(cat "$1/submission.json" 2>/dev/null)
+    status=$(cat "$1/status.json" 2>/dev/null)
+    first=1
+    [[ $submission =~ \"first_attempt\":\ ([0-9]+) ]] && first=${BASH_REMATCH[1]}
+    if [[ $status =~ ^\{\"schema\":\ 1,\ \"state\":\ \"([a-z]+)\",\ \"attempt\":\ ([0-9]+) ]] &&
+      [ "${BASH_REMATCH[2]}" -ge "$first" ]; then
+      stood=${BASH_REMATCH[1]}
+      [ ! -e "$1/cancelled" ] || [ "$stood" = "done" ] || [ "$stood" = running ] || stood=cancelled
+      case $stood in
+        done) return ;;
+        failed) stood=failed && return ;;
+        stopped | cancelled) stood="is $stood" && return ;;
+      esac
+    else # its status is of an attempt before the newest submission
+      status=$submission
+    fi
+    stood=waits
+    ! process_lives "$status" || return 0
+  done
+  stood="is lost"
+  [ ! -e "$1/cancelled" ] || stood="is cancelled"
+}
+
+process_lives() { # text that names a process
+  local pid start stat
+  [[ $1 =~ \"boot\":\ \"([^\"]*)\" ]] && [ "${BASH_REMATCH[1]}" = "$boot" ] || return
+  [[ $1 =~ \"pid\":\ ([0-9]+) ]] && pid=${BASH_REMATCH[1]} || return
+  [[ $1 =~ \"start\":\ ([0-9]+) ]] && start=${BASH_REMATCH[1]} || return
+  { read -r stat <"/proc/$pid/stat"; } 2>/dev/null || return
+  read -ra stat <<<"${stat##*) }"
+  [ "${stat[19]}" = "$start" ] && [ "${stat[0]}" != Z ]
+}

@@ -1,0 +1,46 @@
+"""What only a comparison's run.sh has: the order of its blocks, and the command that writes its result. Pure."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from containers.runtime import Runtime
+from containers.words import Late, Word, to_bash
+from launcher.plan import container
+from launcher.plan.model import Plan
+
+LAUNCHER = "launcher.zip"
+"""Of a comparison's folder: the launcher's own modules, since what the arms run in holds none of them."""
+
+
+def command(plan: Plan) -> list[str]:
+    """Lines of bash that write the result of the arms, once, on the first node."""
+    module = ("-m", "launcher.compare.conclusion")
+    argv: tuple[Word, ...] = (plan.python, *module, Late("RUN"), Late("outcome"), Late("attempt"))
+    if plan.container is None:
+        # From where no other launcher lies, which would come first.
+        return ['cd "$RUN" || exit 1', f'PYTHONPATH="$RUN/{LAUNCHER}" {" ".join(map(to_bash, argv))}']
+    from containers.runtimes import wrap  # which jobs without a container do without
+
+    described = container.describe(dataclasses.replace(plan, nodes=1, secrets={}), argv)
+    described = dataclasses.replace(
+        described,
+        environment={**described.environment, "PYTHONPATH": f"{plan.run_dir}/{LAUNCHER}"},
+        workdir=plan.run_dir,
+        devices=None if described.devices is None else (),  # it computes nothing
+    )
+    wrapped = wrap(described, _on_one_node(plan.container.runtime))
+    exports = [f"export {name}={to_bash(value)}" for name, value in wrapped.environment.items()]
+    return [*exports, " \\\n    ".join(map(to_bash, wrapped.argv))]
+
+
+def order(arms: Sequence[str], rounds: int) -> list[str]:
+    """The blocks: each round has one of every arm, every other round backwards."""
+    return [arm for number in range(rounds) for arm in (arms if number % 2 == 0 else reversed(arms))]
+
+
+def _on_one_node(runtime: Runtime) -> Runtime:
+    """Pyxis starts its containers by srun, on all nodes."""
+    words = ("--nodes=1" if each.startswith("--nodes=") else each for each in runtime.command)
+    return dataclasses.replace(runtime, command=tuple(words))

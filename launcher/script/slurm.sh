@@ -1,0 +1,67 @@
+# shellcheck shell=bash
+# What only a Slurm job has: it is asked to save before its time limit, requeued, and started on its nodes.
+
+clear_stale_stop() { # of an earlier attempt's time limit
+  case $(cat "$RUN/STOP" 2>/dev/null) in "attempt "*) rm -f "$RUN/STOP" ;; esac
+}
+
+# Before the time limit Slurm signals this shell alone: the container and the trainer never see the signal.
+stop_before_time_limit() { # yes, or empty for a job that can't be asked to save and stop
+  asked=
+  # shellcheck disable=SC2016 # expanded when the signal comes
+  if [ -n "$1" ]; then
+    trap 'asked=yes; [ -e "$RUN/STOP" ] || echo "attempt $attempt" >"$RUN/STOP"' USR1
+  else
+    trap '' USR1
+  fi
+}
+
+set_rendezvous() { # MASTER_ADDR, MASTER_PORT and LAUNCHER_WORKERS, which is HOST:PORT of each node
+  local head slot node address port
+  # The head is resolved here, where Slurm's programs are. The port follows from the job, so that no two jobs share one,
+  # and is below those of outgoing connections; one that another program listens on is passed over.
+  head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+  MASTER_ADDR=$(node_address "$head")
+  export MASTER_ADDR MASTER_PORT=$((20000 + SLURM_JOB_ID % 12000))
+  slot=$SLURM_JOB_ID
+  while (: <"/dev/tcp/$MASTER_ADDR/$MASTER_PORT") 2>/dev/null; do
+    slot=$((slot + 997))
+    MASTER_PORT=$((20000 + slot % 12000))
+  done
+  # In the order of Slurm's node numbers; ports differ, as addresses may not.
+  LAUNCHER_WORKERS=
+  port=$MASTER_PORT
+  for node in $(scontrol show hostnames "$SLURM_JOB_NODELIST"); do
+    address=$(node_address "$node")
+    LAUNCHER_WORKERS=$LAUNCHER_WORKERS${LAUNCHER_WORKERS:+,}$address:$port
+    port=$((port + 1))
+  done
+  export LAUNCHER_WORKERS
+}
+
+node_address() { # node
+  local address
+  address=$(scontrol --oneliner show node "$1" | sed -n 's/.* NodeAddr=\([^ ]*\).*/\1/p')
+  echo "${address:-$1}"
+}
+
+requeue() { # end: go on in the same job, from the state that was saved for the time limit
+  local job requeued=("$RUN"/attempts/*/requeued)
+  [ -e "${requeued[0]}" ] || requeued=()
+  if [ "${#requeued[@]}" -ge "$MAX_REQUEUES" ]; then
+    status stopped "$code" "$1" "time limit, state saved; requeued $MAX_REQUEUES times already"
+    return
+  fi
+  job=${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID} # the plain id of an array's can be the whole
+  rm -f "$RUN/STOP"
+  : >"$logs/requeued"
+  status requeued "$code" "$1" "time limit, state saved; waiting to go on"
+  trap 'exit 0' TERM
+  if scontrol requeue "${job:-$SLURM_JOB_ID}"; then
+    # Slurm ends this shell; exiting by itself would race with that.
+    for _ in {1..60}; do sleep 1; done
+  else
+    rm -f "$logs/requeued"
+    status stopped "$code" "$1" "time limit, state saved; Slurm refused to requeue it"
+  fi
+}
