@@ -26,6 +26,7 @@ from launcher.probe.facts import Facts
 from launcher.runs import address as addresses
 from launcher.runs import log_tail, run_roots
 from launcher.runs.address import Address
+from launcher.runs.schema import ResultRecord
 from launcher.runs.states import Seen
 from launcher.runs.store import Run
 from launcher.ssh.probe_client import probe
@@ -219,19 +220,18 @@ def _awaited(run: Run) -> tuple[Seen, float]:
         time.sleep(0.5)
 
 
-def _figures(result: dict[str, Any]) -> str:
-    memory = units.size(result.get("peak_memory_bytes"))
+def _figures(result: ResultRecord) -> str:
+    memory = units.size(result.peak_memory_bytes)
     return f"{summary.throughput_of(result) or '-'} samples/s, {memory} at most, on {_device(result)}"
 
 
-def _device(result: dict[str, Any]) -> str:
-    hardware = result.get("hardware") or {}
-    return str(hardware.get("gpu") or hardware.get("cpu") or "-")
+def _device(result: ResultRecord) -> str:
+    return result.hardware.get("gpu") or result.hardware.get("cpu") or "-"
 
 
-def _proof(result: dict[str, Any]) -> Finding:
-    observed = result.get("observed") or {}
-    verdict, why = observed.get("verdict", "unknown"), observed.get("why") or "nothing was observed"
+def _proof(result: ResultRecord) -> Finding:
+    observed = result.observed
+    verdict, why = observed.verdict or "unknown", observed.why or "nothing was observed"
     if verdict == "proved":
         return ok("proof", f"proved: {why}")
     return problem("proof", f"{verdict}: {why}", "the mode was not seen to run; the README's Modes has what it needs")

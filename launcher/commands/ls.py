@@ -7,7 +7,7 @@ import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from launcher.commands.arguments import Parser, found, split
 from launcher.errors import UsageError
 from launcher.executors import backends
 from launcher.runs import follow, run_ids, run_roots, selection, store
+from launcher.runs.schema import PlanRecord, ResultRecord, Submission
 from launcher.runs.states import Seen, State
 from launcher.runs.store import Files, Run
 from launcher.ui import summary, tables, units
@@ -72,17 +73,17 @@ def _listing(seen: Sequence[Seen], hidden: int, roots: Sequence[str], width: int
     rows = []
     for run, _, state, _ in seen:
         folder = f"{run.root}/{run.id}"
-        result = summary.result_of(folder, state, summary.IN_ROWS) if state.finished else {}
+        result = summary.result_of(folder, state, summary.ROW_FIELDS) if state.finished else ResultRecord()
         rows.append(
             [
                 run.id,
                 state.name,
                 units.duration(summary.elapsed(state, now)),
-                _text(_steps_of(result)) if state.finished else _step(run),
+                _text(result.updates.attempted) if state.finished else _step(run),
                 summary.accuracy_of(result) or "-",
                 summary.throughput_of(result) or "-",
-                summary.verdict_of(result) or "-",
-                summary.asked(store.read_known(f"{folder}/plan.json", summary.IN_ASKED)),
+                result.observed.verdict or "-",
+                summary.request_of(store.read(PlanRecord, f"{folder}/plan.json", summary.REQUEST_FIELDS)),
             ]
         )
     header = ["RUN", "STATE", "TIME", "STEP", "ACCURACY", "SAMPLES/S", "PROOF", "ASKED"]
@@ -124,11 +125,6 @@ def _host(run: Run) -> str:
     return pointer.address.destination if pointer else "?"
 
 
-def _steps_of(result: Mapping[str, Any]) -> int | None:
-    """The steps that a finished run took, skipped ones included, through all attempts."""
-    return (result.get("updates") or {}).get("attempted")
-
-
 def _text(number: int | None) -> str:
     return "-" if number is None else str(number)
 
@@ -155,9 +151,9 @@ def _one(run: Run, as_json: bool) -> int:
         details = {
             **_object(seen),
             "attempts": store.attempts(folder),
-            "plan": store.read_known(folder / "plan.json") or None,
+            "plan": store.read_if_whole(folder / "plan.json") or None,
             "progress": _progress(run)._asdict(),
-            "result": store.read_known(folder / "result.json") or None,
+            "result": store.read_if_whole(folder / "result.json") or None,
         }
         print(json.dumps(details, indent=1))
     else:
@@ -168,9 +164,9 @@ def _one(run: Run, as_json: bool) -> int:
 def _details(seen: Seen, width: int = 0) -> list[str]:
     run, files, state, asked = seen
     folder, now = run.folder, time.time()
-    plan = store.read_known(folder / "plan.json")
+    plan = store.read(PlanRecord, folder / "plan.json")
     result = summary.result_of(folder, state)
-    submission = files.submission or {}
+    submission = files.submission or Submission()
     rows = [("run", run.id), ("state", summary.headline(state, now))]
     if asked is not None:
         rows.append(("scheduler", f"asked {_ago(asked, now)}"))
@@ -179,20 +175,20 @@ def _details(seen: Seen, width: int = 0) -> list[str]:
     sweep = run_ids.sweep_of(run.id)
     if sweep:
         rows.append(("sweep", sweep))
-    rows.append(("asked", summary.asked(plan)))
-    for name in ("requested", "effective"):
-        if said := summary.settings_line(result.get(name) or {}):  # the arms of a comparison may have none in common
-            rows.append((name, said))
+    rows.append(("asked", summary.request_of(plan)))
+    for name, values in (("requested", result.requested), ("effective", result.effective)):
+        if line := summary.settings_line(values):  # the arms of a comparison may have none in common
+            rows.append((name, line))
     if not state.finished:
         progress = _progress(run)
         if progress.step:
-            from launcher.ui.display import line
+            from launcher.ui import display
 
-            rows.append(("progress", line(progress)))
+            rows.append(("progress", display.line(progress)))
     rows += [*summary.outcome(result), *summary.gpus(folder)]
-    rows += [("arm", each) for each in _arms(folder, plan, state, result)] if plan.get("arms") else []
+    rows += [("arm", each) for each in _arms(folder, plan, state, result)] if plan.arms else []
     rows.append(("where", f"{_where(files, plan)}{_on_gpus(folder, state.attempt)}"))
-    rows.append(("submitted", submission.get("submitted") or "never"))
+    rows.append(("submitted", submission.submitted or "never"))
     if state.started:
         rows.append(("started", f"{state.started}, ended {state.ended}" if state.ended else state.started))
     numbers = store.attempts(folder)
@@ -211,33 +207,33 @@ def _on_gpus(folder: Path, attempt: int) -> str:
         return ""
 
 
-def _arms(folder: Path, plan: Mapping[str, Any], whole: State, result: Mapping[str, Any]) -> Iterator[str]:
+def _arms(folder: Path, plan: PlanRecord, whole: State, result: ResultRecord) -> Iterator[str]:
     """How the arms of a comparison stand, a line each; `report` says what they amount to."""
     from launcher.runs import arms
 
     # An arm's own mean is over its steps, that of the comparison over its rounds: one that has ended shows the latter.
-    compared = (result.get("comparison") or {}).get("arms") or ()
-    rates = {each.get("arm"): units.number(each.get("samples_per_second")) for each in compared}
+    compared = result.comparison.arms if result.comparison else ()
+    rates = {each.arm: units.number(each.samples_per_second) for each in compared}
     for arm in arms.of(folder, plan):
         state = arms.state(arm.run, whole)
         said = f"{state.name}: {state.reason}" if state.reason else state.name
-        own = summary.if_of(store.read_known(arm.run.folder / "result.json"), state)
+        own = summary.result_of(arm.run.folder, state)
         rate = rates.get(arm.run.id, summary.throughput_of(own))
         yield f"{arm.label}  {said}{f', {rate} samples/s' if rate not in ('', '-') else ''}"
 
 
-def _where(files: Files, plan: Mapping[str, Any]) -> str:
-    job, submission = None, files.submission or {}
-    if submission.get("queue") == "slurm" and files.owner.mine:  # it names the file that has the job's number
+def _where(files: Files, plan: PlanRecord) -> str:
+    job, submission = None, files.submission or Submission()
+    if submission.queue == "slurm" and files.owner.mine:  # it names the file that has the job's number
         from launcher.executors.slurm.jobs import job_of
 
         job = job_of(submission)
-    container = (plan.get("container") or {}).get("kind")
+    container = plan.container.runtime.kind if plan.container else None
     parts = [
-        submission.get("queue") or plan.get("queue") or "-",
+        submission.queue or plan.queue or "-",
         f"job {job}" if job else "",
-        f"on {submission['host']}" if submission.get("host") else "",
-        f"in {container}" if container and container != "none" else "",
+        f"on {submission.host}" if submission.host else "",
+        f"in {container}" if container else "",
     ]
     return " ".join(each for each in parts if each)
 
@@ -258,13 +254,14 @@ def _progress(run: Run) -> Progress:
 def _object(seen: Seen) -> dict[str, Any]:
     """One run for a program. Names are added here, never changed."""
     run, files, state, asked = seen
-    submission = files.submission or {}
-    plan = store.read_known(run.folder / "plan.json")
+    submission = files.submission or Submission()
+    plan = store.read(PlanRecord, run.folder / "plan.json", ("name", "words"))
+    result = summary.result_of(run.folder, state) if state.finished else ResultRecord()
     return {
         "id": run.id,
         "owner": files.owner.name or None,
-        "name": plan.get("name"),
-        "words": plan.get("words") or [],
+        "name": plan.name,
+        "words": plan.words,
         "sweep": run_ids.sweep_of(run.id),
         "folder": f"{run.root}/{run.id}",
         "at": _host(run) if run_roots.is_remote(run.root) else None,
@@ -273,26 +270,25 @@ def _object(seen: Seen) -> dict[str, Any]:
         "finished": state.finished,
         "attempt": state.attempt,
         "exit_code": state.exit_code,
-        "submitted": submission.get("submitted"),
+        "submitted": submission.submitted,
         "started": state.started,
         "ended": state.ended,
-        "queue": submission.get("queue"),
-        "host": submission.get("host"),
+        "queue": submission.queue,
+        "host": submission.host,
         "scheduler_age": None if asked is None else round(max(0.0, time.time() - asked), 1),
-        "metrics": _metrics(run, summary.result_of(run.folder, state) if state.finished else {}, state.finished),
+        "metrics": _metrics(run, result, state.finished),
     }
 
 
-def _metrics(run: Run, result: Mapping[str, Any], finished: bool) -> dict[str, Any]:
+def _metrics(run: Run, result: ResultRecord, finished: bool) -> dict[str, Any]:
     """What a listing shows of a run's results, as numbers; null where it left none. Throughput in its unit per second,
     memory in bytes."""
-    throughput = result.get("throughput") or {}
     return {
-        "step": _steps_of(result) if finished else _last_step(run),
-        "loss": (result.get("loss") or {}).get("last"),
-        "accuracy": (result.get("eval") or {}).get("accuracy"),
-        "throughput": throughput.get("mean"),
-        "throughput_unit": throughput.get("unit"),
-        "peak_memory_bytes": result.get("peak_memory_bytes"),
-        "proof": (result.get("observed") or {}).get("verdict"),
+        "step": result.updates.attempted if finished else _last_step(run),
+        "loss": result.loss.last,
+        "accuracy": result.eval.get("accuracy"),
+        "throughput": result.throughput.mean,
+        "throughput_unit": result.throughput.unit,
+        "peak_memory_bytes": result.peak_memory_bytes,
+        "proof": result.observed.verdict,
     }

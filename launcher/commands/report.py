@@ -14,6 +14,7 @@ from launcher.executors import backends
 from launcher.report import markdown, page, plain, read, sections
 from launcher.report.document import Document
 from launcher.runs import run_ids, selection, store
+from launcher.runs.schema import PlanRecord
 from launcher.ui import tables
 
 NAMED = 4
@@ -65,15 +66,13 @@ def _title(names: Sequence[str]) -> str:
 
 def _comparison(run: store.Run) -> Document | None:
     """The report of a comparison, if the run is one."""
-    plan = store.read_known(run.folder / "plan.json")
+    plan = store.read(PlanRecord, run.folder / "plan.json")
     if not compared.is_comparison(plan):
         return None
     (seen,) = backends.look([run])
     backends.settle([seen])
-    came_from = store.read_known(run.folder / "provenance.json")
-    name = plan.get("name")
-    title = f"{name}, {run.id}" if isinstance(name, str) else run.id
-    return compared.document(title, run.folder, seen.state, plan, came_from)
+    title = f"{plan.name}, {run.id}" if plan.name else run.id
+    return compared.document(title, run.folder, seen.state, plan)
 
 
 def _write(path: Path, content: str, flag: str) -> None:

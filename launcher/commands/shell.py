@@ -237,11 +237,11 @@ def _address(run: store.Run) -> Address | None:
 
 
 def _job(files: store.Files) -> str | None:
-    if (files.submission or {}).get("queue") != "slurm":
+    if files.submission is None or files.submission.queue != "slurm":
         return None
     from launcher.executors.slurm.jobs import job_of
 
-    return job_of(files.submission or {})
+    return job_of(files.submission)
 
 
 def _environment(place: Place) -> dict[str, str]:

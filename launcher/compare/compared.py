@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from launcher.compare.paired import Arm, compare, ratio_cell
 from launcher.compare.published import published
@@ -13,21 +12,21 @@ from launcher.compare.verdict import verdict
 from launcher.plan.model import Compare, Published
 from launcher.report import plain, read, sections
 from launcher.report.document import Bars, Cell, Document, Part, Prose, Section, Table, numeric, text
-from launcher.report.read import inner
 from launcher.runs import arms, run_ids, store
+from launcher.runs.schema import PlanRecord
 from launcher.runs.states import State
 from launcher.ui import summary, tables, units
 from recipes.typed import SettingsError, build
 
 
-def is_comparison(plan: dict[str, Any]) -> bool:
-    return bool(arms.of(Path(), plan)) and bool(plan.get("comparison"))
+def is_comparison(plan: PlanRecord) -> bool:
+    return bool(plan.arms and plan.comparison)
 
 
-def document(title: str, folder: Path, whole: State, plan: dict[str, Any], came_from: dict[str, Any]) -> Document:
+def document(title: str, folder: Path, whole: State, plan: PlanRecord) -> Document:
     """The report of the comparison in this folder."""
     how = settings_of(plan)
-    evidence = read.of_arms(folder, plan, whole, came_from, read=True, block=how.steps)
+    evidence = read.of_arms(folder, plan, whole, read=True, block=how.steps)
     compared = compare(evidence, how.steps)
     found = [each.figures for each in compared]
     parts: tuple[Part, ...] = (table(compared), *bars(compared))
@@ -47,8 +46,8 @@ def document(title: str, folder: Path, whole: State, plan: dict[str, Any], came_
 
 def last_words(folder: Path, whole: State, now: float, width: int = 0) -> list[str]:
     """What a terminal says of a comparison that has ended."""
-    plan, came_from = (store.read_known(folder / name) for name in ("plan.json", "provenance.json"))
-    lines = list(plain.lines(document(folder.name, folder, whole, plan, came_from), width))[1:]
+    plan = store.read(PlanRecord, folder / "plan.json")
+    lines = list(plain.lines(document(folder.name, folder, whole, plan), width))[1:]
     rows = [(run_ids.words_of(folder.name), summary.headline(whole, now)), ("folder", summary.place_of(folder))]
     ended = tables.pairs(rows, width)
     if whole.name in ("stopped", "cancelled", "lost"):
@@ -57,7 +56,7 @@ def last_words(folder: Path, whole: State, now: float, width: int = 0) -> list[s
     return [*ended, "", *lines, *_failures(folder, whole, plan), "", f"with charts: {page}"]
 
 
-def _failures(folder: Path, whole: State, plan: dict[str, Any]) -> Iterator[str]:
+def _failures(folder: Path, whole: State, plan: PlanRecord) -> Iterator[str]:
     """The last lines of each arm that failed, unless they say no more than its reason does."""
     for arm in arms.of(folder, plan):
         state = arms.state(arm.run, whole)
@@ -67,9 +66,9 @@ def _failures(folder: Path, whole: State, plan: dict[str, Any]) -> Iterator[str]
                 yield from ("", *told)
 
 
-def settings_of(plan: dict[str, Any]) -> Compare:
+def settings_of(plan: PlanRecord) -> Compare:
     try:
-        return build(Compare, inner(plan, "comparison"))
+        return build(Compare, plan.comparison)
     except SettingsError:  # of another version
         return Compare()
 
@@ -135,11 +134,11 @@ def _measured(compared: Sequence[Arm], how: Compare, whole: State) -> Section:
     return Section(title="Rounds", parts=tuple(parts), brief=False)
 
 
-def _published(plan: dict[str, Any], compared: Sequence[Arm]) -> Iterator[Section]:
-    if not plan.get("published"):
+def _published(plan: PlanRecord, compared: Sequence[Arm]) -> Iterator[Section]:
+    if not plan.published:
         return
     try:
-        said = build(Published, inner(plan, "published"))
+        said = build(Published, plan.published)
     except SettingsError:  # of another version
         return
     yield published(said, compared)

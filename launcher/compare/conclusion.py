@@ -28,8 +28,9 @@ from launcher.compare.paired import Arm, compare
 from launcher.compare.verdict import verdict
 from launcher.report import read
 from launcher.report.figures import figures
-from launcher.report.read import Evidence, inner
+from launcher.report.read import Evidence, group_of
 from launcher.runs import arms, store
+from launcher.runs.schema import PlanRecord
 from launcher.runs.states import Name, State
 from launcher.ui import tables
 from recipes import result
@@ -46,9 +47,9 @@ _WORST_FIRST = ("contradicted", "unknown", "proved")
 
 def document(folder: Path, whole: State) -> dict[str, Any] | None:
     """The result of the comparison in this folder, which has ended; None where its plan tells of no arms."""
-    plan, came_from = (store.read_known(folder / name) for name in ("plan.json", "provenance.json"))
+    plan = store.read(PlanRecord, folder / "plan.json")
     how = settings_of(plan)
-    evidence = read.of_arms(folder, plan, whole, came_from, read=True, block=how.steps)
+    evidence = read.of_arms(folder, plan, whole, read=True, block=how.steps)
     if not evidence:
         return None
     compared = compare(evidence, how.steps)
@@ -72,34 +73,35 @@ def write(folder: Path, whole: State) -> None:
 
 
 def _of_run(name: str, whole: State, evidence: Sequence[Evidence]) -> Result:
-    results = [each.result for each in evidence]
-    measured = [each for each in results if each]
+    documents = [each.documents["result.json"] for each in evidence]
+    measured = [each.result for each in evidence if each.has_result]
+    of_measured = [each for each in documents if each]
     return Result(
         run=name,
         status=_STATUS.get(whole.name, "failed"),
         reason=None if whole.name == "done" else _reason(whole, evidence),
         attempts=whole.attempt,
-        framework=_common(each.plan.get("framework") for each in evidence) or "",
-        recipe=_common(each.plan.get("recipe") for each in evidence) or "",
-        mechanism=_common(each.get("mechanism") for each in results) or "",
-        requested=_shared(results, "requested"),
-        effective=_shared(results, "effective"),
-        observed={**_shared(results, "observed"), **_proof(evidence)},
+        framework=_common(each.plan.framework for each in evidence) or "",
+        recipe=_common(each.plan.recipe for each in evidence) or "",
+        mechanism=_common(each.result.mechanism for each in evidence) or "",
+        requested=_shared(documents, "requested"),
+        effective=_shared(documents, "effective"),
+        observed={**_shared(documents, "observed"), **_proof(evidence)},
         throughput={"unit": "samples/s", "mean": None, "median": None, "p10": None, "p90": None},
         peak_memory_bytes=max((found.memory for each in evidence if (found := figures(each)).memory), default=None),
         loss={"first": None, "last": None},
         eval={},
-        loss_scale={"final": None, "skipped_steps": sum(_numbers(_groups(measured, "loss_scale"), "skipped_steps"))},
-        updates={key: sum(_numbers(_groups(measured, "updates"), key)) for key in ("attempted", "applied")},
+        loss_scale={"final": None, "skipped_steps": sum(each.loss_scale.skipped_steps or 0 for each in measured)},
+        updates={key: sum(getattr(each.updates, key) or 0 for each in measured) for key in ("attempted", "applied")},
         epochs=None,
         steps=sum(each.metrics.steps for each in evidence if each.metrics),
-        wall_seconds=sum(_numbers(measured, "wall_seconds")),
-        world_size=max(_numbers(measured, "world_size"), default=1),
-        determinism="exact" if all(each.get("determinism") == "exact" for each in results) else "best_effort",
+        wall_seconds=sum(each.wall_seconds or 0 for each in measured),
+        world_size=max((each.world_size or 1 for each in measured), default=1),
+        determinism="exact" if all(each.result.determinism == "exact" for each in evidence) else "best_effort",
         resumed_from=None,
-        versions=_shared(measured, "versions"),
-        digests=_shared(measured, "digests"),
-        hardware=_shared(measured, "hardware"),
+        versions=_shared(of_measured, "versions"),
+        digests=_shared(of_measured, "digests"),
+        hardware=_shared(of_measured, "hardware"),
     )
 
 
@@ -111,15 +113,14 @@ def _reason(whole: State, evidence: Sequence[Evidence]) -> str | None:
 
 def _proof(evidence: Sequence[Evidence]) -> dict[str, str]:
     """Proved if every arm is, else the worst that is known of one."""
-    seen = [inner(each.result, "observed") for each in evidence]
-    verdicts = [str(each.get("verdict") or "unknown") for each in seen]
+    verdicts = [each.result.observed.verdict or "unknown" for each in evidence]
     worst = next((each for each in _WORST_FIRST if each in verdicts), "unknown")
     if worst == "proved":
         return {"verdict": worst, "why": "every arm is proved"}
     why = [
-        f"{arm.label}: {each.get('why') or 'nothing was observed'}"
-        for arm, each, found in zip(evidence, seen, verdicts, strict=True)
-        if found == worst
+        f"{arm.label}: {arm.result.observed.why or 'nothing was observed'}"
+        for arm, verdict in zip(evidence, verdicts, strict=True)
+        if verdict == worst
     ]
     return {"verdict": worst, "why": "; ".join(why)}
 
@@ -131,7 +132,7 @@ def _of_arm(arm: Arm, rounds: int) -> dict[str, Any]:
         "label": tables.clean(arm.label),
         "state": state.name,
         "reason": state.reason or None,
-        "framework": arm.evidence.plan.get("framework"),
+        "framework": arm.evidence.plan.framework,
         "mechanism": arm.mechanism,
         "batch": figures.batch,
         "samples_per_second": figures.rate,
@@ -151,7 +152,7 @@ def _of_arm(arm: Arm, rounds: int) -> dict[str, Any]:
         "skipped_steps": figures.skipped,
         "half_flop_share": figures.half_share,
         "proof": figures.verdict or "unknown",
-        "result": f"{store.ARMS}/{arm.evidence.run.id}/result.json" if arm.evidence.result else None,
+        "result": f"{store.ARMS}/{arm.evidence.run.id}/result.json" if arm.evidence.has_result else None,
     }
 
 
@@ -169,11 +170,7 @@ def _shared(results: Sequence[Mapping[str, Any]], group: str) -> dict[str, Any]:
 
 
 def _groups(results: Sequence[Mapping[str, Any]], name: str) -> list[Mapping[str, Any]]:
-    return [inner(each, name) for each in results]
-
-
-def _numbers(groups: Iterable[Mapping[str, Any]], key: str) -> list[Any]:
-    return [each[key] for each in groups if isinstance(each.get(key), (int, float))]
+    return [group_of(each, name) for each in results]
 
 
 if __name__ == "__main__":

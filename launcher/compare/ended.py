@@ -6,7 +6,8 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from launcher.runs import arms, store
+from launcher.runs import store
+from launcher.runs.schema import PlanRecord
 from launcher.runs.states import State
 from launcher.ui import summary
 
@@ -15,7 +16,7 @@ def last_words(states: Mapping[Path, State], width: int = 0) -> list[str]:
     """The verdict and tables of one comparison; of other runs what `summary` says."""
     if len(states) == 1:
         ((folder, state),) = states.items()
-        if arms.of(folder, store.read_known(folder / "plan.json")):
+        if store.read(PlanRecord, folder / "plan.json", ("arms",)).arms:
             from launcher.compare import compared  # and all that reports need
 
             return compared.last_words(folder, state, time.time(), width)

@@ -11,7 +11,7 @@ from launcher.compare.intervals import ENOUGH, Ratio, mean_interval, ratio
 from launcher.report.document import Cell, numeric
 from launcher.report.figures import Figures, figures
 from launcher.report.metrics import Block
-from launcher.report.read import Evidence, inner
+from launcher.report.read import Evidence
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -79,10 +79,10 @@ def _arm(evidence: Evidence, control: Evidence, steps: int, is_control: bool) ->
 
 def _incomparable(evidence: Evidence, control: Evidence) -> str:
     """Why equal numbers of steps are no equal training; empty where they are."""
-    ours, theirs = (each.plan.get("framework") for each in (evidence, control))
+    ours, theirs = (each.plan.framework for each in (evidence, control))
     if ours and theirs and ours != theirs:
         return "another framework begins with other weights"
-    ours, theirs = (inner(each.result, "digests").get("data") for each in (evidence, control))
+    ours, theirs = (each.result.digests.get("data") for each in (evidence, control))
     if ours and theirs and ours != theirs:
         return "it was trained on other data (the digests differ)"
     batch, other = figures(evidence).batch, figures(control).batch

@@ -8,7 +8,7 @@ from launcher.compare.paired import Arm, ratio_cell
 from launcher.plan.model import Published, PublishedArm
 from launcher.report import sections
 from launcher.report.document import Bar, Bars, Cell, Prose, Section, numeric, text
-from launcher.report.read import Evidence, inner
+from launcher.report.read import Evidence
 from launcher.ui import units
 
 TITLE = "Beside what was published"
@@ -19,7 +19,7 @@ def published(said: Published, compared: Sequence[Arm]) -> Section:
     pairs = list(zip(said.arms, compared, strict=False))
     first = said.arms[0] if said.arms else PublishedArm()
     timed = any(each.step_seconds for each, _ in pairs)
-    hardware = next((_hardware(each.evidence) for each in compared if each.evidence.result), "unknown hardware")
+    hardware = next((_hardware(each.evidence) for each in compared if each.evidence.has_result), "unknown hardware")
     columns: list[tuple[str, list[Cell], bool]] = [
         ("arm", [text(arm.label) for _, arm in pairs], False),
         ("published ratio", [_multiple(_gain(each, first, arm, compared[0])) for each, arm in pairs], True),
@@ -86,8 +86,8 @@ def _loss(said: PublishedArm, arm: Arm) -> float | None:
 
 def _accuracy(arm: Arm) -> float | None:
     """Of the test images, as published ones are, where there are such; else of what was held out."""
-    test = inner(arm.evidence.result, "eval").get("test_accuracy")
-    return test if isinstance(test, float) else arm.figures.accuracy
+    test = arm.evidence.result.eval.get("test_accuracy")
+    return arm.figures.accuracy if test is None else test
 
 
 def _exactly(value: float | None) -> Cell:
@@ -111,5 +111,5 @@ def _ratio_bar(label: str, how: str, value: float | str | None, colour: int) -> 
 
 
 def _hardware(evidence: Evidence) -> str:
-    found = inner(evidence.result, "hardware")
-    return str(found.get("gpu") or found.get("cpu") or "unknown hardware")
+    hardware = evidence.result.hardware
+    return hardware.get("gpu") or hardware.get("cpu") or "unknown hardware"

@@ -105,7 +105,7 @@ def _samples(*arms: Arm) -> list[int]:
 
 
 def _named(arm: Arm) -> str:
-    framework = arm.evidence.plan.get("framework")
+    framework = arm.evidence.plan.framework
     return f"{arm.label} ({arm.mechanism} in {framework})" if arm.mechanism else arm.label
 
 

@@ -130,8 +130,8 @@ def _by_queue(files: Mapping[str, Files]) -> dict[str, dict[str, Files]]:
     for folder, each in files.items():
         if not each.owner.mine or each.copied:
             continue  # its files may name a plugin for Slurm's programs to load, or a process of the caller's
-        name = (each.submission or {}).get("queue")
-        if each.submission is None and (each.status or {}).get("process"):
+        name = each.submission.queue if each.submission else None
+        if each.submission is None and each.status and each.status.process:
             name = "direct"  # its launcher was killed between starting it and writing that down
         if name in MODULES:
             groups.setdefault(name, {})[folder] = each
@@ -141,7 +141,7 @@ def _by_queue(files: Mapping[str, Files]) -> dict[str, dict[str, Files]]:
 def _named(files: Files) -> str:
     if files.copied:
         return f": {COPIED}"
-    name = (files.submission or {}).get("queue")
+    name = files.submission.queue if files.submission else None
     return f" by the name of {name}" if name else ""
 
 

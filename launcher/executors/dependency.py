@@ -6,6 +6,7 @@ from pathlib import Path
 
 from launcher.errors import UsageError
 from launcher.runs import ownership, processes, run_roots, selection, store
+from launcher.runs.schema import Submission
 from launcher.runs.store import Run
 
 FILE = "after"
@@ -36,10 +37,10 @@ def check(after: str) -> tuple[str, tuple[Run, ...]]:
             raise UsageError(
                 f"after={after}: {run.id} is on another host; a run can only come after one of its own host"
             )
-        submission = store.read_if_whole(run.folder / "submission.json")
-        if submission.get("queue", "direct") != "direct":
+        submission = store.read(Submission, run.folder / "submission.json")
+        if submission.queue not in (None, "direct"):
             raise UsageError(f"after={after}: {run.id} is a job of Slurm; say cluster=slurm to come after it")
-        host = submission.get("host", processes.host())
+        host = submission.host or processes.host()
         if host != processes.host():
             raise UsageError(f"after={after}: {run.id} runs on {host}, which can't be seen from {processes.host()}")
     return kind, found

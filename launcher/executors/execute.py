@@ -21,6 +21,7 @@ from launcher.errors import LauncherError, UsageError, of_system
 from launcher.plan import container, record
 from launcher.plan.model import PLACEHOLDER, Plan
 from launcher.runs import ownership, run_ids, run_roots, store
+from launcher.runs.schema import Status
 from launcher.script import comparison, render
 from recipes import records
 
@@ -163,11 +164,11 @@ def execute(plan: Plan) -> dict[str, Any]:
 
 def outcome(folder: Path) -> dict[str, Any]:
     """The result of an ended run. Raises `LauncherError` with the reason if it did not end well."""
-    status = store.read_known(folder / "status.json")
-    if status.get("state") != "done":
-        reason = status.get("reason") or "it left no status"
-        raise LauncherError(f"run {folder.name} is {status.get('state', 'lost')}: {reason} (logs in {folder}/attempts)")
-    return store.read_known(folder / "result.json")
+    status = store.read(Status, folder / "status.json")
+    if status.state != "done":
+        reason = status.reason or "it left no status"
+        raise LauncherError(f"run {folder.name} is {status.state or 'lost'}: {reason} (logs in {folder}/attempts)")
+    return store.read_if_whole(folder / "result.json")
 
 
 def environment() -> dict[str, str]:

@@ -14,6 +14,7 @@ from launcher.code import code_store
 from launcher.errors import LauncherError, UsageError
 from launcher.executors import backends, stopping
 from launcher.runs import ownership, run_ids, run_roots, selection, store
+from launcher.runs.schema import PlanRecord
 from launcher.runs.store import Run
 
 
@@ -75,8 +76,8 @@ def _code_of(chosen: Sequence[Run]) -> dict[str, set[str]]:
     """Digests of the code snapshots that the runs name, by run root."""
     found: dict[str, set[str]] = {}
     for run in chosen:
-        digest = store.read_known(run.folder / "plan.json").get("code")
-        if isinstance(digest, str) and re.fullmatch(r"[0-9a-f]{64}", digest):
+        digest = store.read(PlanRecord, run.folder / "plan.json", ("code",)).code
+        if digest is not None and re.fullmatch(r"[0-9a-f]{64}", digest):
             found.setdefault(run.root, set()).add(digest)
     return found
 

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from launcher.executors import backends
 from launcher.runs import ownership, processes, run_roots, store
+from launcher.runs.schema import PlanRecord
 from launcher.runs.states import Seen
 from launcher.runs.store import Run
 from recipes import records
@@ -117,7 +118,7 @@ def _cancel_here(
 
 def _waits_in_a_scheduler(each: Seen) -> bool:
     """Whether a run is a job of which nothing has started yet."""
-    return (each.files.submission or {}).get("queue") == "slurm" and each.state.attempt == 0
+    return each.files.submission is not None and each.files.submission.queue == "slurm" and each.state.attempt == 0
 
 
 def _end(wanted: Sequence[Run], grace: float) -> dict[str, str]:
@@ -126,7 +127,7 @@ def _end(wanted: Sequence[Run], grace: float) -> dict[str, str]:
 
 def is_script(folder: Path) -> bool:
     """Whether the run is a script of the user's own, which nobody can ask to save: it is ended as a shell would."""
-    return bool(store.read_known(folder / "plan.json").get("script"))
+    return store.read(PlanRecord, folder / "plan.json", ("script",)).script is not None
 
 
 def unended(seen: Sequence[Seen]) -> list[Seen]:

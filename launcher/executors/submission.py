@@ -11,6 +11,7 @@ from launcher.executors.local import start as local_start
 from launcher.plan.model import Plan
 from launcher.probe.facts import Facts
 from launcher.runs import store
+from launcher.runs.schema import Submission
 
 
 def submit(plans: Sequence[Plan], facts: Facts, code: Mapping[str, Path]) -> list[Path]:
@@ -74,6 +75,7 @@ def start(
 
 
 def _accepted(folder: Path) -> bool:
-    submission = store.read_if_whole(folder / "submission.json")
-    answer = submission.get("answer")
-    return bool(submission) and not (answer and Path(answer).with_suffix(".failed").exists())
+    submission = store.read(Submission, folder / "submission.json")
+    return submission.queue is not None and not (
+        submission.answer and Path(submission.answer).with_suffix(".failed").exists()
+    )

@@ -9,7 +9,8 @@ from typing import Any, get_args
 from launcher.config.schema import CLUSTERS
 from launcher.errors import UsageError
 from launcher.plan.model import Plan
-from launcher.runs import shapes
+from launcher.runs.decode import decode
+from launcher.runs.schema import PlanRecord
 from recipes.precision.levels import Framework
 from recipes.recipe import NAMES, find
 from recipes.settings import Settings
@@ -29,7 +30,7 @@ def from_json(values: Mapping[str, Any]) -> Plan:
     """A plan as `plan.json` holds it. Raises `UsageError` if it is of another version, or damaged."""
     if values.get("schema") != 1:
         raise UsageError(f"this plan has schema {values.get('schema')}, and this launcher reads schema 1")
-    if wrong := shapes.fitting(values, shapes.PLAN)[1]:
+    if wrong := decode(PlanRecord, values)[1]:
         raise UsageError(f"this plan is damaged: {wrong[0]}")
     try:
         plan = build(Plan, {**values, "swept": [], "arms": []})

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+
+from launcher.runs.schema import ResultRecord
 
 READ = 100
 """Runs whose steps are read at most."""
@@ -19,11 +20,11 @@ COLOURED = 8
 """Curves in colour where there are more than that; the others are grey."""
 
 
-def best_first(results: Sequence[Mapping[str, Any]]) -> tuple[list[int], str]:
+def best_first(results: Sequence[ResultRecord]) -> tuple[list[int], str]:
     """Indices of the runs, and by what they are ordered: held-out accuracy, else the last loss. What has neither comes
     last."""
-    accuracies = [_value(each, "eval", "accuracy") for each in results]
-    losses = [_value(each, "loss", "last") for each in results]
+    accuracies = [each.eval.get("accuracy") for each in results]
+    losses = [each.loss.last for each in results]
     by = "held-out accuracy" if any(each is not None for each in accuracies) else "last loss"
     keys = [None if each is None else -each for each in accuracies] if by == "held-out accuracy" else losses
     order = sorted(range(len(results)), key=lambda index: (keys[index] is None, keys[index] or 0.0))
@@ -48,11 +49,6 @@ def colours(order: Sequence[int]) -> list[int | None]:
         return list(range(len(order)))
     shown = {index: number for number, index in enumerate(sorted(order[:COLOURED]))}
     return [shown.get(index) for index in range(len(order))]
-
-
-def _value(result: Mapping[str, Any], group: str, key: str) -> float | None:
-    value = (result.get(group) or {}).get(key)
-    return value if isinstance(value, (int, float)) else None
 
 
 def _size(folder: Path) -> int:

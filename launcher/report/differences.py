@@ -12,7 +12,7 @@ from launcher import admit
 from launcher.code import code_store
 from launcher.config.schema import leaves
 from launcher.report.document import Table, text
-from launcher.report.read import Evidence, inner
+from launcher.report.read import Evidence, group_of
 from launcher.runs import ownership
 
 MOST_RUNS = 8
@@ -70,7 +70,7 @@ def _able(key: str, told: Sequence[dict[str, str]], evidence: Sequence[Evidence]
     nothing."""
     if _group(key) not in _MEASURED:
         return list(told)
-    return [each for each, one in zip(told, evidence, strict=True) if one.result]
+    return [each for each, one in zip(told, evidence, strict=True) if one.has_result]
 
 
 def _group(key: str) -> str:
@@ -86,23 +86,23 @@ def _ordered(keys: Iterable[str]) -> list[str]:
 
 def _told(evidence: Evidence) -> dict[str, str]:
     """Everything that is told of a run, by name, in words."""
-    plan, result = evidence.plan, evidence.result
-    code, container = inner(evidence.provenance, "code"), inner(plan, "container")
-    digests = inner(result, "digests")
+    plan, result, provenance = (evidence.documents[f"{name}.json"] for name in ("plan", "result", "provenance"))
+    code, container = group_of(provenance, "code"), group_of(plan, "container")
+    digests = group_of(result, "digests")
     found: dict[str, Any] = {
-        **{f"settings: {key}": value for key, value in leaves(inner(plan, "settings"))},
+        **{f"settings: {key}": value for key, value in leaves(group_of(plan, "settings"))},
         **{f"plan: {key}": value for key, value in leaves({key: plan.get(key) for key in _OF_PLAN})},
         "image: name": container.get("image") or "none",
         "image: digest": digests.get("image"),
         **{f"code: {key}": code.get(key) for key in ("digest", "commit", "dirty")},
         "data: digest": digests.get("data"),
         "versions: interpreter": plan.get("python"),
-        **{f"versions: {key}": value for key, value in inner(result, "versions").items()},
-        **{f"hardware: {key}": value for key, value in inner(result, "hardware").items()},
+        **{f"versions: {key}": value for key, value in group_of(result, "versions").items()},
+        **{f"hardware: {key}": value for key, value in group_of(result, "hardware").items()},
         **{f"result: {key}": result.get(key) for key in _OF_RESULT},
     }
     for group in ("throughput", "loss", "eval", "loss_scale", "observed"):
-        for key, value in leaves(inner(result, group)):
+        for key, value in leaves(group_of(result, group)):
             found[f"result: {group}.{key}"] = value
     found.pop("result: observed.why", None)  # a sentence, which stands with the verdict
     found["result: peak_memory_bytes"] = result.get("peak_memory_bytes")
@@ -111,7 +111,7 @@ def _told(evidence: Evidence) -> dict[str, str]:
 
 def code_difference(one: Evidence, other: Evidence) -> str:
     """In which files the code of two runs differs, in a sentence; empty where it does not."""
-    digests = [each.plan.get("code") for each in (one, other)]
+    digests = [each.plan.code for each in (one, other)]
     if not all(digests) or digests[0] == digests[1]:
         return ""
     ours, theirs = _snapshot(one), _snapshot(other)
@@ -126,7 +126,7 @@ def code_difference(one: Evidence, other: Evidence) -> str:
 
 def _snapshot(evidence: Evidence) -> Path | None:
     """The caller's own snapshot of a run's code, if it is here."""
-    root, digest = str(evidence.plan.get("run_root")), str(evidence.plan["code"])
+    root, digest = str(evidence.plan.run_root), str(evidence.plan.code)
     if not admit.is_name(digest) or not ownership.is_mine(evidence.run.folder, evidence.run.root):
         return None  # where another user's plan says is no place to look
     return next((each / digest for each in code_store.folders(root) if (each / digest).is_dir()), None)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
-from launcher.report.read import Evidence, inner
-from launcher.ui import summary
+from launcher.report.read import Evidence
+from launcher.runs.decode import decode
+from launcher.runs.schema import Mode
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,46 +35,28 @@ class Figures:
 
 
 def figures(evidence: Evidence) -> Figures:
-    plan, result, rows = evidence.plan, evidence.result, evidence.metrics
-    asked, became = inner(plan, "settings"), inner(result, "effective")
-    level = became.get("amp") or inner(asked, "amp").get("level") or ""
-    dtype = became.get("dtype") or ""
-    rate = _number(inner(result, "throughput").get("mean"))
+    plan, result, rows, measured = evidence.plan, evidence.result, evidence.metrics, evidence.has_result
+    mode, rate = decode(Mode, result.effective)[0], result.throughput.mean
     return Figures(
-        mode=f"{level} {dtype}".strip(),
-        mechanism=str(result.get("mechanism") or plan.get("mechanism") or ""),
-        batch=_count(became.get("batch")) or _count(asked.get("batch")),
+        mode=f"{mode.amp or plan.settings.amp.level or ''} {mode.dtype or ''}".strip(),
+        mechanism=result.mechanism or plan.mechanism or "",
+        batch=mode.batch or plan.settings.batch or None,
         rate=rate if rate is not None or rows is None else rows.rate,
-        memory=max(_count(result.get("peak_memory_bytes")) or 0, (rows and rows.peak_memory) or 0) or None,
-        loss=_number(inner(result, "loss").get("last")) if result else (rows.last_loss if rows else None),
-        lost="loss.last" in (result.get("nonfinite") or ()) if result else bool(rows and rows.steps and rows.lost),
-        accuracy=_number(inner(result, "eval").get("accuracy")),
-        skipped=_whole(inner(result, "loss_scale").get("skipped_steps"))
-        if result
-        else (rows.skipped if rows else None),
-        half_share=_number(inner(result, "observed").get("half_flop_share")),
-        verdict=summary.verdict_of(result),
+        memory=max(result.peak_memory_bytes or 0, (rows and rows.peak_memory) or 0) or None,
+        loss=result.loss.last if measured else (rows.last_loss if rows else None),
+        lost="loss.last" in result.nonfinite if measured else bool(rows and rows.steps and rows.lost),
+        accuracy=result.eval.get("accuracy"),
+        skipped=result.loss_scale.skipped_steps if measured else (rows.skipped if rows else None),
+        half_share=result.observed.half_flop_share,
+        verdict=result.observed.verdict or "",
         outcome=_outcome(evidence),
     )
 
 
 def _outcome(evidence: Evidence) -> str:
     state = evidence.state
-    said = f"{state.name}: {state.reason}" if state.reason else state.name
+    outcome = f"{state.name}: {state.reason}" if state.reason else state.name
     steps = f"{evidence.metrics.last_step} steps" if evidence.metrics and evidence.metrics.steps else ""
-    if evidence.result or (state.name == "queued" and not steps):
-        return said
-    return f"{said} (no result{f', {steps}' if steps else ''})"
-
-
-def _count(value: Any) -> int | None:
-    """A whole number above zero."""
-    return _whole(value) or None
-
-
-def _whole(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
-
-
-def _number(value: Any) -> float | None:
-    return value if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+    if evidence.has_result or (state.name == "queued" and not steps):
+        return outcome
+    return f"{outcome} (no result{f', {steps}' if steps else ''})"

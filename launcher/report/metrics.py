@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher import admit
-from launcher.runs.shapes import LARGEST
+from launcher.runs.decode import LARGEST
 
 POINTS = 240
 """The most points that a curve is drawn with; a chart is hardly a thousand pixels wide."""

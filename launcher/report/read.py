@@ -6,17 +6,21 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from launcher.executors import backends
 from launcher.report import chosen, metrics
 from launcher.report.metrics import Metrics
-from launcher.runs import arms, run_ids, shapes, store
+from launcher.runs import arms, run_ids, store
+from launcher.runs.decode import decode
+from launcher.runs.schema import PlanRecord, Provenance, ResultRecord
 from launcher.runs.states import State
 from launcher.runs.store import Damaged, Run
 from launcher.script import telemetry
 from launcher.script.telemetry import Telemetry
 from launcher.ui import summary
+
+T = TypeVar("T")
 
 NOTES = 5
 """Lines of what nvidia-smi said besides its samples that a report repeats."""
@@ -24,7 +28,7 @@ NOTES = 5
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Evidence:
-    """One run as its folder tells it. Dictionaries are empty where there is no such file."""
+    """One run as its folder tells it. Records are empty where there is no such file."""
 
     run: Run
     label: str
@@ -32,16 +36,22 @@ class Evidence:
     colour: int | None = 0
     """Of its bars and curves; none is grey, of a run that is one of very many."""
     state: State
-    plan: dict[str, Any]
-    result: dict[str, Any]
+    plan: PlanRecord
+    result: ResultRecord
     """Of the last attempt."""
-    provenance: dict[str, Any]
+    provenance: Provenance
+    documents: Mapping[str, Mapping[str, Any]]
+    """What the three are read from, by the names of the files, for what is shown whatever it is called."""
     metrics: Metrics | None
     """None where there are none, or where they were not read."""
     telemetry: Telemetry = dataclasses.field(default_factory=Telemetry)
     """Of its GPUs and hosts; empty where there is none, or where it was not read."""
     problems: tuple[str, ...] = ()
     """What is there and can't be read."""
+
+    @property
+    def has_result(self) -> bool:
+        return self.result != ResultRecord()
 
 
 def gather(wanted: Sequence[Run]) -> list[Evidence]:
@@ -52,7 +62,7 @@ def gather(wanted: Sequence[Run]) -> list[Evidence]:
     for each in seen:
         one = of_run(each.run.folder, each.run, each.state, read=False)
         words = run_ids.words_of(each.run.id)
-        own = of_arms(each.run.folder, one.plan, each.state, one.provenance, read=False)
+        own = of_arms(each.run.folder, one.plan, each.state, read=False)
         found += [dataclasses.replace(arm, label=f"{words} {arm.label}") for arm in own] or [one]
     labels = _distinct([each.run for each in found], [each.label for each in found])
     order, _ = chosen.best_first([each.result for each in found])
@@ -70,28 +80,33 @@ def of_run(folder: Path, run: Run, state: State, read: bool, block: int = 0) -> 
     """What lies in the folder; metrics only where they are to be `read`, in blocks of so many steps."""
     problems: list[str] = []
 
-    def file(name: str) -> dict[str, Any]:
+    documents: dict[str, Mapping[str, Any]] = {}
+
+    def record(cls: type[T], name: str) -> T:
         try:
-            values = store.read_json(folder / name) or {}
+            documents[name] = store.read_json(folder / name) or {}
         except Damaged as error:
             problems.append(f"{name} can't be read: {str(error).removeprefix(f'{folder / name}: ')}")
-            return {}
-        found, wrong = shapes.fitting(values, shapes.OF_FILE[name])
+            documents[name] = {}
+        values, wrong = decode(cls, documents[name])
         problems.extend(f"{name}: {each}, and left out" for each in wrong)
-        return found
+        return values
 
-    plan, result = file("plan.json"), file("result.json")
-    found = Evidence(
+    plan, result = record(PlanRecord, "plan.json"), record(ResultRecord, "result.json")
+    if summary.if_of(result, state) != result:
+        result, documents["result.json"] = ResultRecord(), {}
+    evidence = Evidence(
         run=run,
         label=summary.label_of(folder.name, plan),
         state=state,
         plan=plan,
-        result=summary.if_of(result, state),
-        provenance=file("provenance.json"),
+        result=result,
+        provenance=record(Provenance, "provenance.json"),
+        documents=documents,
         metrics=None,
         problems=tuple(problems),
     )
-    return with_steps(found, block) if read else found
+    return with_steps(evidence, block) if read else evidence
 
 
 def with_steps(evidence: Evidence, block: int = 0) -> Evidence:
@@ -102,26 +117,27 @@ def with_steps(evidence: Evidence, block: int = 0) -> Evidence:
     return dataclasses.replace(evidence, metrics=rows, telemetry=sampled, problems=(*evidence.problems, *said))
 
 
-def of_arms(
-    folder: Path, plan: dict[str, Any], whole: State, came_from: dict[str, Any], read: bool, block: int = 0
-) -> list[Evidence]:
+def of_arms(folder: Path, plan: PlanRecord, whole: State, read: bool, block: int = 0) -> list[Evidence]:
     """The arms of the comparison in the folder, the control first; none of a plain run."""
+    name = "provenance.json"
+    document = store.read_if_whole(folder / name) if plan.arms else {}
     return _coloured(
         [
             dataclasses.replace(
-                of_run(arm.run.folder, arm.run, arms.state(arm.run, whole), read, block),
+                evidence := of_run(arm.run.folder, arm.run, arms.state(arm.run, whole), read, block),
                 label=arm.label,
-                provenance=came_from,
+                provenance=decode(Provenance, document)[0],
+                documents={**evidence.documents, name: document},
             )
             for arm in arms.of(folder, plan)
         ]
     )
 
 
-def inner(values: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+def group_of(values: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     """The group of values by that name; empty where there is none, or something else in its place."""
-    found = values.get(key)
-    return found if isinstance(found, Mapping) else {}
+    group = values.get(key)
+    return group if isinstance(group, Mapping) else {}
 
 
 def _distinct(wanted: Sequence[Run], labels: Sequence[str]) -> list[str]:

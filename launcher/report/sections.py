@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from launcher.report import chosen
@@ -22,8 +22,9 @@ from launcher.report.document import (
     text,
 )
 from launcher.report.figures import Figures, figures
-from launcher.report.read import Evidence, inner
+from launcher.report.read import Evidence
 from launcher.report.tracks import charts
+from launcher.runs.schema import PlanRecord
 from launcher.ui import units
 
 UNREAD = "What could not be read"
@@ -101,9 +102,9 @@ def _ratios(evidence: Sequence[Evidence], found: Sequence[Figures]) -> list[Cell
 def incomparable(evidence: Sequence[Evidence]) -> str:
     """What is not the same in these runs so that their throughputs have no ratio; empty where they have one."""
     for what, values in (
-        ("recipes", [each.plan.get("recipe") for each in evidence]),
-        ("data sets", [inner(inner(each.plan, "settings"), "data").get("name") for each in evidence]),
-        ("units", [inner(each.result, "throughput").get("unit") for each in evidence]),
+        ("recipes", [each.plan.recipe for each in evidence]),
+        ("data sets", [each.plan.settings.data.name for each in evidence]),
+        ("units", [each.result.throughput.unit for each in evidence]),
     ):
         names = sorted({str(each) for each in values if each is not None})
         if len(names) > 1:
@@ -146,35 +147,35 @@ def asked_and_observed(evidence: Sequence[Evidence]) -> Table:
     """What each run was asked to be, what it was seen to be, and the judgement."""
     rows = []
     for each in evidence:
-        asked, became, seen = (inner(each.result, key) for key in ("requested", "effective", "observed"))
+        asked, became, seen = each.result.requested, each.result.effective, each.result.observed
         settled = ", ".join(
             f"{key} {show(asked.get(key))} -> {show(became[key])}"
             for key in became
             if key in asked and asked[key] != became[key]
         )
-        parameters = ", ".join(f"{count:,} {name}" for name, count in inner(seen, "param_dtypes").items())
+        parameters = ", ".join(f"{count:,} {name}" for name, count in seen.param_dtypes.items())
         observed = ", ".join(
             part
             for part in (
-                f"{percent(seen.get('half_flop_share'))} in half" if seen.get("half_flop_share") is not None else "",
+                f"{percent(seen.half_flop_share)} in half" if seen.half_flop_share is not None else "",
                 f"parameters {parameters}" if parameters else "",
-                f"TF32 {show(seen['tf32'])}" if seen.get("tf32") is not None else "",
-                f"XLA clusters {seen['xla_clusters']}" if seen.get("xla_clusters") is not None else "",
-                f"on {seen['device']}" if seen.get("device") else "",
+                f"TF32 {show(seen.tf32)}" if seen.tf32 is not None else "",
+                f"XLA clusters {seen.xla_clusters}" if seen.xla_clusters is not None else "",
+                f"on {seen.device}" if seen.device else "",
             )
             if part
         )
-        mechanism = str(each.result.get("mechanism") or each.plan.get("mechanism") or "")
+        mechanism = each.result.mechanism or each.plan.mechanism or ""
         cells = (each.label, mechanism, _asked(each.plan), settled, observed)
-        rows.append(tuple(map(text, (*cells, seen.get("verdict") or "nothing was observed", seen.get("why") or ""))))
+        rows.append(tuple(map(text, (*cells, seen.verdict or "nothing was observed", seen.why or ""))))
     return Table(header=("run", "mechanism", "asked", "auto became", "observed", "verdict", "why"), rows=tuple(rows))
 
 
-def _asked(plan: Mapping[str, Any]) -> str:
+def _asked(plan: PlanRecord) -> str:
     """The words of the job, and the line of a user's script."""
-    script = inner(plan, "script")
-    line = [str(script["file"]).removeprefix("script/"), *script.get("arguments", ())] if script.get("file") else []
-    return " ".join([*(plan.get("words") or ()), *([shlex.join(line)] if line else [])])
+    script = plan.script
+    line = [script.file.removeprefix("script/"), *script.arguments] if script and script.file else []
+    return " ".join([*plan.words, *([shlex.join(line)] if line else [])])
 
 
 def show(value: Any) -> str:
@@ -211,30 +212,23 @@ def provenance(evidence: Sequence[Evidence]) -> Iterator[Part]:
     rows = []
     commands: dict[str, None] = {}
     for each in evidence:
-        came, code = each.provenance, inner(each.provenance, "code")
-        commit = str(code.get("commit") or "")
-        hardware, versions = inner(each.result, "hardware"), inner(each.result, "versions")
-        framework = str(each.plan.get("framework") or "")
-        rows.append(
-            tuple(
-                map(
-                    text,
-                    (
-                        each.label,
-                        each.run.id,
-                        str(came.get("created") or ""),
-                        f"{commit}{' with changes' if code.get('dirty') else ''}",
-                        str(code.get("digest") or "")[:12],
-                        str(inner(each.plan, "container").get("image") or "none"),
-                        " ".join(f"{name} {version}" for name, version in versions.items() if version) or framework,
-                        str(hardware.get("gpu") or hardware.get("cpu") or ""),
-                        str(each.plan.get("host") or ""),
-                    ),
-                )
-            )
+        result, code = each.result, each.provenance.code
+        container = each.plan.container
+        cells = (
+            each.label,
+            each.run.id,
+            each.provenance.created,
+            f"{code.commit or ''}{' with changes' if code.dirty else ''}",
+            (code.digest or "")[:12],
+            (container and container.image) or "none",
+            " ".join(f"{name} {version}" for name, version in result.versions.items() if version)
+            or each.plan.framework,
+            result.hardware.get("gpu") or result.hardware.get("cpu"),
+            each.plan.host,
         )
-        if command := came.get("command"):
-            commands[shlex.join(str(word) for word in command)] = None
+        rows.append(tuple(text(cell or "") for cell in cells))
+        if each.provenance.command:
+            commands[shlex.join(each.provenance.command)] = None
     header = ("run", "id", "created", "commit", "code", "image", "versions", "hardware", "host")
     yield Table(header=header, rows=tuple(rows))
     if commands:

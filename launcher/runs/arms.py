@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from launcher import admit
 from launcher.runs import store
+from launcher.runs.schema import PlanRecord, Status
 from launcher.runs.states import State, of_status
 from launcher.runs.store import ARMS, FAILED, Files, Run
 from recipes.typed import show
@@ -26,23 +27,17 @@ class Arm(NamedTuple):
     label: str
 
 
-def of(folder: Path, plan: Mapping[str, Any]) -> list[Arm]:
+def of(folder: Path, plan: PlanRecord) -> list[Arm]:
     """The arms of the run in this folder, the control first; none of a plain run."""
-    told = plan.get("arms")
     root = str(folder / ARMS)
-    return [
-        Arm(Run(root, each["arm"]), label_of(each.get("swept") or ()))
-        for each in (told if isinstance(told, list) else ())
-        if isinstance(each, Mapping) and isinstance(each.get("arm"), str)
-    ]
+    return [Arm(Run(root, arm.arm), label_of(arm.swept)) for arm in plan.arms]
 
 
-def label_of(swept: Sequence[Any]) -> str:
+def label_of(swept: Sequence[tuple[str, Any]]) -> str:
     """Where an arm differs from the others, from what a plan says of it. One that was given a name is called by it."""
-    pairs = [(str(key), value) for key, value in swept]
-    if [key for key, _ in pairs] == ["arm"]:
-        return str(pairs[0][1])
-    return " ".join(f"{key}={show(value)}" for key, value in pairs)
+    if [key for key, _ in swept] == ["arm"]:
+        return str(swept[0][1])
+    return " ".join(f"{key}={show(value)}" for key, value in swept)
 
 
 def state(arm: Run, whole: State) -> State:
@@ -52,7 +47,7 @@ def state(arm: Run, whole: State) -> State:
     if failed:
         said = failed if failed in (OUT_OF_MEMORY, KILLED) else files.failure or failed
         return _of(files, "failed", _brief(said))
-    status = (files.status or {}).get("state")
+    status = (files.status or Status()).state
     if status == "done":
         return _of(files, "done", "")
     if whole.finished:
@@ -64,7 +59,7 @@ def state(arm: Run, whole: State) -> State:
 
 
 def _of(files: Files, name: Any, reason: str) -> State:
-    return of_status(name, reason, files.status or {})
+    return of_status(name, reason, files.status or Status())
 
 
 def _brief(reason: str) -> str:

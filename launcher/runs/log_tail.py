@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from launcher.runs import follow, run_roots, store
+from launcher.runs.schema import Failed, PlanRecord
 
 LINES = 10
 LONGEST_REPORT = 1000
@@ -24,11 +25,11 @@ def read(folder: Path, attempt: int = 0, count: int = LINES) -> tuple[Path | str
         return (said[0], list(said[1])) if said else (remote_record.place(folder), [])
     number = attempt or max(store.attempts(folder), default=0)
     candidates = [folder / "attempts" / str(number) / name for name in ("stderr.log", "stdout.log")]
-    first = store.read_known(folder / "attempts" / str(number) / "failed.json")
-    plan = store.read_if_whole(folder / "plan.json")
-    if first.get("trace") and any(plan.get(key) not in (None, 1) for key in ("processes", "nodes")):
+    first = store.read(Failed, folder / "attempts" / str(number) / "failed.json")
+    plan = store.read(PlanRecord, folder / "plan.json", ("processes", "nodes"))
+    if first.trace and any(count not in (None, 1) for count in (plan.processes, plan.nodes)):
         # The log ends with the message of the last rank, which failed because the first one had gone.
-        return f"the traceback of rank {first.get('rank', 0)}", first["trace"].splitlines()[-count:]
+        return f"the traceback of rank {first.rank or 0}", first.trace.splitlines()[-count:]
     for path in (*candidates, folder / "launch.log"):
         if lines := without_torchrun_report(follow.tail(path, count + LONGEST_REPORT)):
             return path, lines[-count:]

@@ -16,6 +16,9 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from launcher.runs.decode import decode
+from launcher.runs.schema import Identity, Status
+
 ENDED = "ZX"
 """Letters of process states that are dead: a zombie only waits for its parent, which may never come."""
 
@@ -23,15 +26,6 @@ TERM_GRACE = 10.0
 """Seconds that processes have to end by themselves once they were told to."""
 SHELL_GRACE = 2.0
 """Seconds that a run's shell has to write down how its children ended, once they have."""
-
-
-class Identity(NamedTuple):
-    """One process, for ever."""
-
-    host: str
-    boot: str
-    pid: int
-    start: int
 
 
 class Process(NamedTuple):
@@ -71,14 +65,13 @@ def identity(pid: int) -> Identity | None:
 
 
 def from_json(value: Mapping[str, Any] | None) -> Identity | None:
-    """An identity from a run's file; None for one that isn't whole: a script may be killed while it finds out."""
-    try:
-        found = (
-            Identity(str(value["host"]), str(value["boot"]), int(value["pid"]), int(value["start"])) if value else None
-        )
-    except (KeyError, TypeError, ValueError):
-        return None
-    return found if found and found.host and found.boot else None
+    """An identity from a run's file; None for one that isn't complete."""
+    return complete(decode(Status, {"process": value})[0].process)
+
+
+def complete(process: Identity | None) -> Identity | None:
+    """The process, unless its record is incomplete: a script may be killed while it finds out who it is."""
+    return process if process and process.host and process.boot else None
 
 
 def to_json(process: Identity) -> dict[str, Any]:

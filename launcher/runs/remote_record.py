@@ -21,6 +21,7 @@ from launcher.admit import Refused
 from launcher.runs import address as addresses
 from launcher.runs import processes, run_roots, states, store
 from launcher.runs.address import Address
+from launcher.runs.schema import Identity
 from launcher.runs.states import State
 
 POINTER = store.POINTER
@@ -40,7 +41,7 @@ class Pointer:
     """Its run root there."""
     token: str
     """Of the submission that made it, so that one asked for twice is known to be the same."""
-    submitter: processes.Identity | None = None
+    submitter: Identity | None = None
     """The launcher that is handing it over, until the host has said that it has it."""
     created: float = 0.0
     """Seconds since 1970."""

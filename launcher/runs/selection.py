@@ -10,7 +10,8 @@ from typing import NamedTuple
 
 from launcher.errors import UsageError
 from launcher.runs import ownership, run_ids
-from launcher.runs.store import SWEEPS, UNFINISHED, Run, read_if_whole, read_known
+from launcher.runs.schema import PlanRecord
+from launcher.runs.store import SWEEPS, UNFINISHED, Run, read, read_if_whole
 
 
 class Selection(NamedTuple):
@@ -104,7 +105,7 @@ def _meant(text: str, roots: Sequence[str], where: Mapping[str, Sequence[str]]) 
     return [
         each
         for each in where
-        if any(read_known(f"{root}/{each}/plan.json").get("name") == text for root in where[each])
+        if any(read(PlanRecord, f"{root}/{each}/plan.json", ("name",)).name == text for root in where[each])
     ]
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any, Literal, NamedTuple, cast, get_args
 
 from launcher import admit
+from launcher.runs.schema import Status, Submission
 from launcher.runs.store import Files, Run
 
 Name = Literal[
@@ -86,13 +87,13 @@ def admitted(value: Any) -> State:
     )
 
 
-def status_of(files: Files) -> dict[str, Any] | None:
+def status_of(files: Files) -> Status | None:
     """status.json, unless it tells of an attempt before the newest submission: a resumed run that hasn't started yet
     has the last word of the one before."""
     if files.status is None:
         return None
-    first = (files.submission or {}).get("first_attempt") or 1
-    return files.status if (files.status.get("attempt") or 1) >= first else None
+    first = (files.submission or Submission()).first_attempt or 1
+    return files.status if (files.status.attempt or 1) >= first else None
 
 
 def needs_liveness(files: Files) -> bool:
@@ -100,7 +101,7 @@ def needs_liveness(files: Files) -> bool:
     status = status_of(files)
     if status is None:
         return files.submission is not None
-    return status.get("state") not in FINISHED
+    return status.state not in FINISHED
 
 
 def judge(files: Files, liveness: Liveness | None) -> State:
@@ -120,7 +121,7 @@ def _judged(files: Files, liveness: Liveness | None) -> State:
     unreadable = f"{' and '.join(files.damaged)} can't be read" if files.damaged else ""
     if files.submission is None and status is None:
         return State("lost", unreadable or "it was never submitted: the launcher ended before")
-    if status is not None and status.get("state") in FINISHED:
+    if status is not None and status.state in FINISHED:
         return _finished(files, status)
     if liveness is None:
         return State("unreachable", unreadable or "nothing is known of its processes")
@@ -131,16 +132,16 @@ def _judged(files: Files, liveness: Liveness | None) -> State:
 
 def judge_anothers(files: Files) -> State:
     """The state of another user's run, by its files alone: nobody is asked about it."""
-    status = status_of(files) or {}
-    if status.get("state") in FINISHED:
+    status = status_of(files) or Status()
+    if status.state in FINISHED:
         return _cleaned(_finished(files, status))
     whose = files.owner.why or f"it is {files.owner.name}'s, and only {files.owner.name} can ask how it stands"
-    said = f"; its own files say {status['state']}" if status.get("state") else ""
+    said = f"; its own files say {status.state}" if status.state else ""
     return _cleaned(of_status("unreachable", f"{whose}{said}", status))
 
 
-def _finished(files: Files, status: dict[str, Any]) -> State:
-    name, reason = status["state"], files.failure or status.get("reason") or ""
+def _finished(files: Files, status: Status) -> State:
+    name, reason = cast(Name, status.state), files.failure or status.reason or ""
     if files.cancelled and name in ("failed", "stopped"):
         # What a cancelled run's shell saw is a child that was killed, or one that stopped on request.
         name, reason = "cancelled", _saved(files) or "on request"
@@ -169,14 +170,14 @@ def _waiting(files: Files, liveness: Liveness, unreadable: str) -> State:
     return State("lost", unreadable or f"it never started: {liveness.reason}")
 
 
-def _running(files: Files, status: dict[str, Any], liveness: Liveness) -> State:
+def _running(files: Files, status: Status, liveness: Liveness) -> State:
     if liveness.life == "unknown":
         return of_status("unreachable", liveness.reason, status)
     if liveness.waits:
         return of_status("stopping" if files.cancelled else "queued", liveness.reason, status)
     if liveness.life == "alive":
-        if status.get("state") == "queued" and not files.cancelled and not files.stop:
-            return of_status("queued", status.get("reason") or "", status)
+        if status.state == "queued" and not files.cancelled and not files.stop:
+            return of_status("queued", status.reason or "", status)
         if files.cancelled or files.stop:
             asked = "cancelled" if files.cancelled else "asked to stop at the next step"
             return of_status("stopping", f"{asked}; {liveness.reason}" if liveness.suspended else asked, status)
@@ -186,30 +187,30 @@ def _running(files: Files, status: dict[str, Any], liveness: Liveness) -> State:
     if files.saved is not None:
         return of_status("stopped", f"{_saved(files)}; {liveness.reason}", status)
     # What its shell saw last, of one that was ended from outside: the queue knows better why, if it says so.
-    seen = (status.get("reason") or "") if status.get("state") == "interrupted" else ""
+    seen = (status.reason or "") if status.state == "interrupted" else ""
     if liveness.outcome or seen:
         reason = (liveness.outcome and liveness.reason) or seen or "its script was killed"
         return of_status(liveness.outcome or "failed", reason, status)
-    doing = (status.get("reason") or "waiting") if status.get("state") == "queued" else "running"
+    doing = (status.reason or "waiting") if status.state == "queued" else "running"
     return of_status("lost", f"it was {doing}, and {liveness.reason}", status)
 
 
 def _saved(files: Files) -> str:
     if files.saved is None:
         return ""
-    step = files.saved.get("step")
-    why = "time limit" if files.saved.get("why") == "time limit" else "on request"
+    step = files.saved.step
+    why = "time limit" if files.saved.why == "time limit" else "on request"
     return f"{why}, saved at step {step}" if step is not None else f"{why}, saved"
 
 
-def of_status(name: Name, reason: str, status: dict[str, Any]) -> State:
+def of_status(name: Name, reason: str, status: Status) -> State:
     """A state with what status.json says of its attempt."""
     return State(
         name,
         reason,
-        attempt=status.get("attempt") or 0,
-        exit_code=status.get("exit_code"),
-        started=status.get("started"),
-        ended=status.get("ended"),
-        before=status.get("before") or 0,
+        attempt=status.attempt or 0,
+        exit_code=status.exit_code,
+        started=status.started,
+        ended=status.ended,
+        before=status.before or 0,
     )

@@ -17,13 +17,17 @@ import os
 import stat
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from launcher import admit
 from launcher.errors import UsageError
-from launcher.runs import ownership, run_roots, shapes
+from launcher.runs import ownership, run_roots
+from launcher.runs.decode import decode
 from launcher.runs.ownership import MINE, Owner
+from launcher.runs.schema import Failed, ResultRecord, Status, Stopped, Submission
 from recipes import records
+
+T = TypeVar("T")
 
 SECRETS = ".secrets"
 """Of a run folder: a file for each secret that is kept for the run alone, and goes when it ends."""
@@ -55,13 +59,13 @@ class Run(NamedTuple):
 class Files(NamedTuple):
     """What a run's folder says of its state."""
 
-    submission: dict[str, Any] | None = None
-    status: dict[str, Any] | None = None
+    submission: Submission | None = None
+    status: Status | None = None
     stop: bool = False
     """STOP is there: someone asked for an end at the next step."""
     cancelled: bool = False
     """`cancel` was asked for."""
-    saved: dict[str, Any] | None = None
+    saved: Stopped | None = None
     """The marker of the attempt in status.json: it stopped on request, and this checkpoint has its state."""
     failure: str = ""
     """Why the attempt in status.json failed, in the trainer's own words, if it came to say so."""
@@ -233,16 +237,12 @@ def read_if_whole(path: str | Path, own_in: str | None = None) -> dict[str, Any]
         return {}
 
 
-def read_known(path: str | Path, only: Collection[str] = ()) -> dict[str, Any]:
-    """The same without what is of another type than it should be: whoever shows it needn't look again.
+def read(cls: type[T], path: str | Path, only: Collection[str] = ()) -> T:
+    """The record in the file, of one of the types of `schema`, without what is missing, damaged or of another type.
 
-    `only` names the values that are wanted, where not all are: checking the rest of ten thousand files takes a second.
+    `only` names the fields that are wanted, where not all are.
     """
-    values = read_if_whole(path)
-    if only:
-        values = {name: value for name, value in values.items() if name in only}
-    shape = shapes.OF_FILE.get(os.path.basename(path))
-    return shapes.fitting(values, shape)[0] if values and shape else values
+    return decode(cls, read_if_whole(path), only)[0]
 
 
 def load(folder: str) -> Files:
@@ -260,23 +260,23 @@ def load(folder: str) -> Files:
         return Files(damaged=("its folder",), owner=Owner(False, "another user", f"{folder}: {error.strerror}"))
     own_in = root if owner.mine else None
 
-    def read(name: str) -> dict[str, Any] | None:
+    def read_own(cls: type[T], name: str, own_in: str | None = None) -> T | None:
         try:
-            values = read_json(f"{folder}/{name}", own_in if name in ("submission.json", "status.json") else None)
+            values = read_json(f"{folder}/{name}", own_in)
         except Damaged:
             damaged.append(name)
             return None
-        return values and shapes.fitting(values, shapes.OF_FILE[os.path.basename(name)])[0]
+        return None if values is None else decode(cls, values)[0]
 
     # status.json first: it is the newer one only once the submission that it belongs to was written.
-    status, submission = read("status.json"), read("submission.json")
-    attempt = status.get("attempt") if status else None
+    status = read_own(Status, "status.json", own_in)
+    submission = read_own(Submission, "submission.json", own_in)
     return Files(
         submission=submission,
         status=status,
         stop=os.path.exists(f"{folder}/STOP"),
         cancelled=os.path.exists(f"{folder}/cancelled"),
-        saved=read(f"attempts/{attempt}/stopped.json") if attempt else None,
+        saved=read_own(Stopped, f"attempts/{status.attempt}/stopped.json") if status and status.attempt else None,
         failure=_failure(folder, status) if status else "",
         damaged=tuple(damaged),
         owner=owner,
@@ -284,14 +284,14 @@ def load(folder: str) -> Files:
     )
 
 
-def _failure(folder: str, status: Mapping[str, Any]) -> str:
-    if status.get("state") != "failed":
+def _failure(folder: str, status: Status) -> str:
+    if status.state != "failed":
         return ""
-    result = read_known(f"{folder}/result.json")
-    its_own = result.get("status") == "failed" and result.get("attempts") == status.get("attempt")
+    result = read(ResultRecord, f"{folder}/result.json", ("status", "attempts", "reason"))
+    if result.status == "failed" and result.attempts == status.attempt:
+        return result.reason or ""
     # torchrun kills the first rank, which writes the result, where another one has failed.
-    first = {} if its_own else read_known(f"{folder}/attempts/{status.get('attempt')}/failed.json")
-    return str((result if its_own else first).get("reason") or "")
+    return read(Failed, f"{folder}/attempts/{status.attempt}/failed.json").reason or ""
 
 
 def attempts(folder: Path) -> list[int]:

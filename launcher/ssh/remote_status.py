@@ -24,6 +24,7 @@ from launcher.runs import processes, remote_record, states, store
 from launcher.runs.address import Address
 from launcher.runs.log_pieces import PIECE
 from launcher.runs.remote_record import POINTER, Known, Pointer
+from launcher.runs.schema import PlanRecord
 from launcher.runs.states import Seen, State
 from launcher.runs.store import Run
 from launcher.ssh.host import Host, Unreachable, connect
@@ -143,8 +144,8 @@ def _question(run: Run, pointer: Pointer, follow: bool) -> dict[str, Any]:
 
 def _arms(run: Run) -> list[str]:
     """The folders of the arms of a comparison, as its plan names them."""
-    arms = store.read_known(run.folder / "plan.json").get("arms") or ()
-    return [each["arm"] for each in arms if admit.is_name(each.get("arm"))]
+    plan = store.read(PlanRecord, run.folder / "plan.json", ("arms",))
+    return [each.arm for each in plan.arms if admit.is_name(each.arm)]
 
 
 def measured(folder: Path, name: str) -> list[Any]:

@@ -13,6 +13,7 @@ from types import FrameType
 
 from launcher.executors import backends, interrupts, stopping
 from launcher.runs import arms, follow, store
+from launcher.runs.schema import PlanRecord
 from launcher.runs.states import State
 from launcher.runs.store import Run
 from launcher.ui import summary, tables
@@ -29,7 +30,7 @@ class _Followed:
     """One run, with what is known of it so far; of a comparison also each arm, which stands for it on the screen."""
 
     def __init__(self, folder: Path, label: str | None = None) -> None:
-        plan = store.read_known(folder / "plan.json")
+        plan = store.read(PlanRecord, folder / "plan.json", ("swept", "arms"))
         self.folder = folder
         self.label = summary.label_of(folder.name, plan) if label is None else label
         self.arms = [_Followed(arm.run.folder, arm.label) for arm in arms.of(folder, plan)]

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterable
+from typing import NamedTuple
 
-from launcher.runs import shapes
+from launcher.runs.decode import decode
+from launcher.runs.schema import MetricsRow
 
 RECENT = 200
 """Step rows that are taken in at once; of a longer backlog only the last ones and the events matter."""
@@ -30,7 +31,7 @@ class Progress(NamedTuple):
     loss_scale: float | None = None
     skipped: int = 0
     """Steps skipped because of an overflow."""
-    memory_bytes: int | None = None
+    memory_bytes: float | None = None
     samples_per_second: float | None = None
     """Over the last steps, later ones weighing more."""
     seconds_left: float | None = None
@@ -46,7 +47,7 @@ class Progress(NamedTuple):
     """Samples and seconds of the last steps, smoothed."""
 
 
-def rows_of(lines: Iterable[bytes]) -> list[dict[str, Any]]:
+def rows_of(lines: Iterable[bytes]) -> list[MetricsRow]:
     """The rows that matter in a backlog of lines: all events, and the last steps. A line that is no row is left out."""
     events: list[tuple[int, bytes]] = []
     steps: deque[tuple[int, bytes]] = deque(maxlen=RECENT)
@@ -59,32 +60,32 @@ def rows_of(lines: Iterable[bytes]) -> list[dict[str, Any]]:
         except (ValueError, RecursionError):
             continue
         if isinstance(row, dict):
-            rows.append(shapes.fitting(row, shapes.ROW)[0])
+            rows.append(decode(MetricsRow, row)[0])
     return rows
 
 
-def advance(progress: Progress, rows: Iterable[Mapping[str, Any]]) -> Progress:
+def advance(progress: Progress, rows: Iterable[MetricsRow]) -> Progress:
     """The progress after more rows."""
     for row in rows:
-        event = row.get("event")
-        if event is None and row.get("step") is not None:
+        event = row.event
+        if event is None and row.step is not None:
             progress = _step(progress, row)
         elif event == "start":
             progress = _start(progress, row)
         elif event == "eval":
-            progress = progress._replace(accuracy=row.get("accuracy"))
+            progress = progress._replace(accuracy=row.accuracy)
         elif event == "checkpoint":
-            progress = progress._replace(saved_at=row.get("step"))
+            progress = progress._replace(saved_at=row.step)
     return progress
 
 
-def _start(before: Progress, row: Mapping[str, Any]) -> Progress:
-    resumed = row.get("resumed_from")
+def _start(before: Progress, row: MetricsRow) -> Progress:
+    resumed = row.resumed_from
     return Progress(
-        attempt=row.get("attempt") or before.attempt + 1,
+        attempt=row.attempt or before.attempt + 1,
         step=resumed or 0,
-        total_steps=row.get("total_steps"),
-        epochs=row.get("epochs"),
+        total_steps=row.total_steps,
+        epochs=row.epochs,
         epoch=before.epoch,
         skipped=before.skipped if resumed else 0,
         accuracy=before.accuracy if resumed else None,
@@ -93,10 +94,10 @@ def _start(before: Progress, row: Mapping[str, Any]) -> Progress:
     )
 
 
-def _step(before: Progress, row: Mapping[str, Any]) -> Progress:
-    step, now = row["step"], row.get("time")
+def _step(before: Progress, row: MetricsRow) -> Progress:
+    step, now = row.step or 0, row.time
     clock = before.clock or ((step, now) if now is not None else None)
-    seconds, rate = row.get("seconds"), row.get("samples_per_second")
+    seconds, rate = row.seconds, row.samples_per_second
     recent = before.recent
     if seconds and rate:
         recent = (recent[0] * _SMOOTH + rate * seconds, recent[1] * _SMOOTH + seconds)
@@ -105,13 +106,13 @@ def _step(before: Progress, row: Mapping[str, Any]) -> Progress:
         left = max(0.0, (before.total_steps - step) * (now - clock[1]) / (step - clock[0]))
     return before._replace(
         step=step,
-        epoch=row.get("epoch"),
-        loss=row.get("loss"),
-        nonfinite=tuple(row.get("nonfinite") or ()),
-        learning_rate=row.get("lr"),
-        loss_scale=row.get("loss_scale"),
-        skipped=row.get("skipped_total") or 0,
-        memory_bytes=row.get("memory_bytes"),
+        epoch=row.epoch,
+        loss=row.loss,
+        nonfinite=row.nonfinite,
+        learning_rate=row.lr,
+        loss_scale=row.loss_scale,
+        skipped=row.skipped_total or 0,
+        memory_bytes=row.memory_bytes,
         samples_per_second=recent[0] / recent[1] if recent[1] else None,
         seconds_left=left,
         clock=clock,

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.runs import log_tail, run_ids, run_roots, store
+from launcher.runs.schema import PlanRecord, ResultRecord
 from launcher.runs.states import State
 from launcher.ui import hints, tables, units
 
@@ -18,35 +19,35 @@ WAITING = 0.02
 
 def label(folder: Path) -> str:
     """What people call a run on a screen: its words, or in a sweep its number and where it differs from the others."""
-    return label_of(folder.name, store.read_known(folder / "plan.json"))
+    return label_of(folder.name, store.read(PlanRecord, folder / "plan.json", ("swept",)))
 
 
-def label_of(name: str, plan: Mapping[str, Any]) -> str:
+def label_of(name: str, plan: PlanRecord) -> str:
     """The same, of a run by that name with that plan."""
-    swept = plan.get("swept") or ()
-    if not swept:
+    if not plan.swept:
         return run_ids.words_of(name)
     number = name.rpartition("-")[2]
-    return f"{number} {' '.join(f'{key}={_value(value)}' for key, value in swept)}"
+    return f"{number} {' '.join(f'{key}={_value(value)}' for key, value in plan.swept)}"
 
 
 def title(folders: Sequence[Path]) -> str:
     """What these runs are, in one line: the first of a screen."""
     if len(folders) == 1:
-        return tables.clean(f"{folders[0].name}  {asked(store.read_known(folders[0] / 'plan.json'))}".rstrip())
+        plan = store.read(PlanRecord, folders[0] / "plan.json", REQUEST_FIELDS)
+        return tables.clean(f"{folders[0].name}  {request_of(plan)}".rstrip())
     sweeps = _unique(run_ids.sweep_of(each.name) or each.name for each in folders)
     return f"{len(folders)} runs of {', '.join(sweeps)}"
 
 
-def asked(plan: Mapping[str, Any]) -> str:
-    """What a run was asked to be: its name and its trainer's words."""
-    passed = (plan.get("script") or {}).get("arguments")
-    behind = [f"-- {shlex.join(passed)}"] if passed else []
-    return " ".join(str(each) for each in (plan.get("name") or "", *(plan.get("words") or ()), *behind) if each)
+def request_of(plan: PlanRecord) -> str:
+    """What was requested: the run's name, its trainer's words and its script's arguments."""
+    arguments = plan.script.arguments if plan.script else ()
+    words = (plan.name, *plan.words, f"-- {shlex.join(arguments)}" if arguments else "")
+    return " ".join(word for word in words if word)
 
 
-IN_ASKED = ("name", "words", "script")
-"""What `asked` needs of a plan."""
+REQUEST_FIELDS = ("name", "words", "script")
+"""What `request_of` needs of a plan."""
 
 
 def elapsed(state: State, now: float) -> float | None:
@@ -69,72 +70,70 @@ def headline(state: State, now: float) -> str:
     return f"{state.name}{taken}{attempt}{': ' if state.reason else ''}{state.reason}"
 
 
-IN_ROWS = ("attempts", "eval", "throughput", "observed", "updates")
+ROW_FIELDS = ("attempts", "eval", "throughput", "observed", "updates")
 """What rows of tables show of a result."""
 
 
-def result_of(folder: str | Path, state: State, only: Collection[str] = ()) -> dict[str, Any]:
+def result_of(folder: str | Path, state: State, only: Collection[str] = ()) -> ResultRecord:
     """The result that the run's last attempt left; empty if that left none, whatever the ones before it did. `only`
-    names the values that are wanted, where not all are."""
-    return if_of(store.read_known(f"{folder}/result.json", only), state)
+    names the fields that are wanted, where not all are."""
+    return if_of(store.read(ResultRecord, f"{folder}/result.json", only), state)
 
 
-def if_of(result: dict[str, Any], state: State) -> dict[str, Any]:
-    """The result, if it is that of the run's last attempt."""
-    return result if result.get("attempts", state.attempt) == state.attempt else {}
+def if_of(result: ResultRecord, state: State) -> ResultRecord:
+    """The result, if it is that of the run's last attempt; else an empty one."""
+    return result if result.attempts in (None, state.attempt) else ResultRecord()
 
 
-def outcome(result: Mapping[str, Any]) -> list[tuple[str, str]]:
+def outcome(result: ResultRecord) -> list[tuple[str, str]]:
     """What a run gained and whether its mode was proved, a name and a text each; only what the result holds."""
     rows = []
-    if compared := result.get("comparison"):
-        rows.append(("verdict", str(compared.get("verdict") or "")))
+    if result.comparison:
+        rows.append(("verdict", result.comparison.verdict or ""))
     if accuracy := accuracy_of(result):
-        loss, test = result["eval"].get("loss"), result["eval"].get("test_accuracy")
+        loss, test = result.eval.get("loss"), result.eval.get("test_accuracy")
         rows.append(("accuracy", accuracy + (f" (held out, loss {units.number(loss)})" if loss is not None else "")))
         if test is not None:
             rows.append(("test accuracy", f"{test:.4f}"))
     if throughput := throughput_of(result):
-        spread = result["throughput"]
-        ends = f" (p10 {units.number(spread.get('p10'))}, p90 {units.number(spread.get('p90'))})"
-        waited = spread.get("data_share") or 0.0
+        spread = result.throughput
+        ends = f" (p10 {units.number(spread.p10)}, p90 {units.number(spread.p90)})"
+        waited = spread.data_share or 0.0
         waiting = f", {waited:.0%} of the time waiting for data" if waited >= WAITING else ""
-        rows.append(("throughput", f"{throughput} {spread.get('unit') or 'samples/s'}{ends}{waiting}"))
-    loss = result.get("loss") or {}
-    if loss.get("last") is not None:
-        rows.append(("loss", f"{units.number(loss.get('first'))} at first, {units.number(loss['last'])} at last"))
-    elif "loss.last" in (result.get("nonfinite") or ()):
-        rows.append(("loss", f"{units.number(loss.get('first'))} at first, not finite at last"))
-    scale = result.get("loss_scale") or {}
-    if scale.get("final") is not None:
-        rows.append(("loss scale", f"{units.number(scale['final'], 8)}, {scale.get('skipped_steps', 0)} steps skipped"))
-    if result.get("peak_memory_bytes") is not None:
-        rows.append(("peak memory", units.size(result["peak_memory_bytes"])))
+        rows.append(("throughput", f"{throughput} {spread.unit or 'samples/s'}{ends}{waiting}"))
+    first, last = result.loss
+    if last is not None:
+        rows.append(("loss", f"{units.number(first)} at first, {units.number(last)} at last"))
+    elif "loss.last" in result.nonfinite:
+        rows.append(("loss", f"{units.number(first)} at first, not finite at last"))
+    final, skipped = result.loss_scale
+    if final is not None:
+        rows.append(("loss scale", f"{units.number(final, 8)}, {skipped or 0} steps skipped"))
+    if result.peak_memory_bytes is not None:
+        rows.append(("peak memory", units.size(result.peak_memory_bytes)))
     if profile := profile_of(result):
         rows.append(("profile", profile))
-    observed = result.get("observed") or {}
-    if observed.get("verdict"):
-        why = observed.get("why")
-        if why and why in (result.get("reason") or ""):  # which the headline gives
+    if verdict := result.observed.verdict:
+        why = result.observed.why
+        if why and why in (result.reason or ""):  # which the headline gives
             why = ""
-        rows.append(("proof", f"{observed['verdict']}{f': {why}' if why else ''}"))
+        rows.append(("proof", f"{verdict}{f': {why}' if why else ''}"))
     return rows
 
 
-def profile_of(result: Mapping[str, Any]) -> str:
-    """What was profiled, where its trace is in the run folder, and how much of the GPU's time tensor cores had."""
-    found = result.get("profile") or {}
-    if len(found.get("steps") or ()) != 2:
+def profile_of(result: ResultRecord) -> str:
+    """What was profiled, where its trace is in the run folder, and the share of GPU time in tensor cores."""
+    profile = result.profile
+    if len(profile.steps) != 2:
         return ""
-    first, last = found["steps"]
+    first, last = profile.steps
     steps = f"steps {first} to {last}" if last > first else f"step {first}"
-    asked = found.get("instead_of") or []
-    if len(asked) == 2:
-        steps += f" (instead of {asked[0]} to {asked[1]})"
-    viewer = "TensorBoard opens" if result.get("framework") == "tensorflow" else "Perfetto and TensorBoard open"
+    if len(profile.instead_of) == 2:
+        steps += f" (instead of {profile.instead_of[0]} to {profile.instead_of[1]})"
+    viewer = "TensorBoard opens" if result.framework == "tensorflow" else "Perfetto and TensorBoard open"
     opens = {"framework": f", which {viewer}", "nsys": ", for nsys-ui", "ncu": ", for ncu-ui"}
-    trace = f" in {found['trace']}{opens.get(found.get('tool') or '', '')}" if found.get("trace") else ""
-    share = found.get("tensor_core_share")
+    trace = f" in {profile.trace}{opens.get(profile.tool or '', '')}" if profile.trace else ""
+    share = profile.tensor_core_share
     tensor = f"; {share:.1%} of GPU time in tensor-core kernels, by their names" if share is not None else ""
     return f"{steps}{trace}{tensor}"
 
@@ -155,18 +154,13 @@ def gpus(folder: Path) -> list[tuple[str, str]]:
     return [("GPUs", ", ".join(parts))] if parts else []
 
 
-def accuracy_of(result: Mapping[str, Any]) -> str:
-    value = (result.get("eval") or {}).get("accuracy")
-    return f"{value:.4f}" if isinstance(value, (int, float)) else ""
+def accuracy_of(result: ResultRecord) -> str:
+    value = result.eval.get("accuracy")
+    return "" if value is None else f"{value:.4f}"
 
 
-def throughput_of(result: Mapping[str, Any]) -> str:
-    value = (result.get("throughput") or {}).get("mean")
-    return units.number(value) if value is not None else ""
-
-
-def verdict_of(result: Mapping[str, Any]) -> str:
-    return (result.get("observed") or {}).get("verdict") or ""
+def throughput_of(result: ResultRecord) -> str:
+    return "" if result.throughput.mean is None else units.number(result.throughput.mean)
 
 
 def settings_line(values: Mapping[str, Any]) -> str:
@@ -228,7 +222,6 @@ def of_sweep(states: Mapping[Path, State], now: float, width: int = 0) -> list[s
     failures = []
     for folder, state in states.items():
         result = result_of(folder, state)
-        memory = result.get("peak_memory_bytes")
         rows.append(
             (
                 label(folder),
@@ -236,8 +229,8 @@ def of_sweep(states: Mapping[Path, State], now: float, width: int = 0) -> list[s
                 units.duration(elapsed(state, now)),
                 accuracy_of(result) or "-",
                 throughput_of(result) or "-",
-                units.size(memory),
-                verdict_of(result) or "-",
+                units.size(result.peak_memory_bytes),
+                result.observed.verdict or "-",
             )
         )
         if state.name in ("failed", "lost"):

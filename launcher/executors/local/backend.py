@@ -7,8 +7,10 @@ import os
 import subprocess
 from collections.abc import Mapping
 
-from launcher.runs import processes, shapes, store
-from launcher.runs.processes import Identity, Target
+from launcher.runs import processes, store
+from launcher.runs.decode import decode
+from launcher.runs.processes import Target
+from launcher.runs.schema import Identity, PlanRecord
 from launcher.runs.states import Liveness, needs_liveness, status_of
 from launcher.runs.store import Files
 
@@ -58,9 +60,9 @@ def _remove_container(folder: str) -> None:
     Of the run's plan only the kind of its engine is taken: the command is ours.
     """
     plan = store.read_if_whole(f"{folder}/plan.json", own_in=os.path.dirname(folder))
-    runtime = (shapes.fitting(plan, shapes.PLAN)[0].get("container") or {}).get("runtime") or {}
-    if runtime.get("kind") in ENGINES:
-        argv = [runtime["kind"], "rm", "--force", _name(folder)]
+    container = decode(PlanRecord, plan, ("container",))[0].container
+    if container is not None and container.runtime.kind in ENGINES:
+        argv = [container.runtime.kind, "rm", "--force", _name(folder)]
         with contextlib.suppress(OSError, subprocess.TimeoutExpired):  # no engine, or one that hangs
             subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=60, check=False)
 
@@ -85,13 +87,14 @@ def _liveness(process: Identity | None) -> Liveness:
 
 def answering(files: Files) -> Identity | None:
     """The process that answers for the run: its shell once that has spoken, before that whoever is to start it."""
-    said = processes.from_json((status_of(files) or {}).get("process"))
-    return said or processes.from_json((files.submission or {}).get("process"))
+    status, submission = status_of(files), files.submission
+    own = processes.complete(status.process) if status else None
+    return own or (processes.complete(submission.process) if submission else None)
 
 
 def _target(folder: str, files: Files) -> Target:
     status = status_of(files)
-    if status is None and (files.submission or {}).get("sweep"):
+    if status is None and files.submission and files.submission.sweep:
         # The process in a waiting cell's submission drives the other cells too.
         return Target(None, _name(folder))
     return Target(answering(files), _name(folder))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from launcher.executors import dependency, interrupts
 from launcher.executors.execute import environment
 from launcher.probe import gpu_locks
 from launcher.runs import processes, run_ids, store
+from launcher.runs.schema import Identity, Status
 from recipes import records
 
 GPUS_TIMEOUT = 60.0
@@ -57,18 +58,18 @@ def _await_gpus(started: subprocess.Popen[bytes], folder: Path, first: int) -> N
     """Wait until a run has taken its GPUs, waits for them, or has ended. Raises `Refused`."""
     deadline = time.monotonic() + GPUS_TIMEOUT
     while started.poll() is None and time.monotonic() < deadline and not interrupts.noted():
-        status = store.read_if_whole(folder / "status.json")
-        if status.get("attempt", 0) >= first and not _is_refusal(status):
+        status = store.read(Status, folder / "status.json")
+        if (status.attempt or 0) >= first and not _is_refusal(status):
             return
         time.sleep(0.02)
-    status = store.read_if_whole(folder / "status.json")
+    status = store.read(Status, folder / "status.json")
     if started.poll() == gpu_locks.REFUSED and _is_refusal(status):
-        raise Refused(f"{status['reason']} ({gpu_locks.HINT})")
+        raise Refused(f"{status.reason} ({gpu_locks.HINT})")
 
 
-def _is_refusal(status: Mapping[str, Any]) -> bool:
+def _is_refusal(status: Status) -> bool:
     """Whether a script failed before it started its trainer."""
-    return status.get("state") == "failed" and status.get("exit_code") is None
+    return status.state == "failed" and status.exit_code is None
 
 
 def _start(folders: Sequence[Path], argv: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
@@ -94,7 +95,7 @@ def _start(folders: Sequence[Path], argv: Sequence[str], log: Path) -> subproces
     return started
 
 
-def _plain(process: processes.Identity | None) -> dict[str, Any] | None:
+def _plain(process: Identity | None) -> dict[str, Any] | None:
     return processes.to_json(process) if process else None
 
 

@@ -8,7 +8,6 @@ import re
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 from launcher.errors import MOST_NAMED, Unavailable, UsageError
 from launcher.executors.slurm import jobs, shared
@@ -16,6 +15,7 @@ from launcher.executors.slurm.jobs import Row, job_in, job_of
 from launcher.executors.slurm.shared import Answer
 from launcher.probe.slurm_commands import call, complaint
 from launcher.runs import processes, run_roots, selection, store
+from launcher.runs.schema import PlanRecord, Submission
 from launcher.runs.states import Liveness, needs_liveness, status_of
 from launcher.runs.states import judge as judge_files
 from launcher.runs.store import Files
@@ -41,7 +41,7 @@ def _by_cluster(asked: Mapping[str, Files]) -> dict[str | None, dict[str, Files]
     """The runs of each cluster, by the SLURM_CONF that they were submitted with."""
     groups: dict[str | None, dict[str, Files]] = {}
     for folder, files in asked.items():
-        groups.setdefault((files.submission or {}).get("slurm_conf"), {})[folder] = files
+        groups.setdefault(_submission(files).slurm_conf, {})[folder] = files
     return groups
 
 
@@ -71,16 +71,16 @@ def _of_answer(folder: str, job: str, files: Files, answer: Answer, kept: Row | 
     when = answer.asked or None
     if answer.error:
         return Liveness("unknown", answer.error, asked=when)
-    told = answer.row(job, (files.submission or {}).get("script"))
-    status = status_of(files) or {}
-    if _is_newer(f"{folder}/status.json", answer.asked) and status:
+    told = answer.row(job, _submission(files).script)
+    status = status_of(files)
+    if status is not None and _is_newer(f"{folder}/status.json", answer.asked):
         # The job has started, or was put back into the queue, since Slurm was asked.
-        waits = status.get("state") == "requeued"
-        return Liveness("alive", (status.get("reason") or "") if waits else "", waits=waits, asked=when)
+        waits = status.state == "requeued"
+        return Liveness("alive", (status.reason or "") if waits else "", waits=waits, asked=when)
     if told is None and kept is None and not answer.has(job):
         return Liveness("alive", "accepted this moment", asked=when)
     found = judge(job, told or kept, _log(files))._replace(asked=when)
-    if not status and (told or kept) and (found.waits or found.outcome == "cancelled"):
+    if status is None and (told or kept) and (found.waits or found.outcome == "cancelled"):
         found = _of_dependent(folder, found, (told or kept or Row("", "")).reason)
     if found.life == "gone" and told is not None:
         _keep(folder, job, told)
@@ -90,8 +90,8 @@ def _of_answer(folder: str, job: str, files: Files, answer: Answer, kept: Row | 
 def _of_dependent(folder: str, found: Liveness, reason: str) -> Liveness:
     """The same of a job that waits for others by `after=`, or was cancelled by Slurm because one did not end well: with
     the names of those runs, and how they stand by their folders."""
-    after = store.read_if_whole(f"{folder}/plan.json").get("after")
-    if not isinstance(after, str) or not after or (found.waits and not reason.startswith("Dependency")):
+    after = store.read(PlanRecord, f"{folder}/plan.json", ("after",)).after
+    if not after or (found.waits and not reason.startswith("Dependency")):
         return found
     name = after.rpartition(":")[2]
     try:
@@ -127,13 +127,13 @@ def _reasons(folder: str, job: str, files: Files) -> Iterator[str]:
     status = status_of(files)
     if status is None:
         return
-    if status.get("state") == "interrupted":
-        yield f"interrupted {job} {status.get('attempt')}"
-    process = processes.from_json(status.get("process"))
+    if status.state == "interrupted":
+        yield f"interrupted {job} {status.attempt}"
+    process = processes.complete(status.process)
     if process is not None and process.host == processes.host() and not processes.is_alive(process):
         yield f"vanished {job} {process.pid} {process.start}"
-    if time.time() - _heartbeat(folder, status.get("attempt")) > STALE:
-        yield f"silent {job} {status.get('attempt')}"
+    if time.time() - _heartbeat(folder, status.attempt) > STALE:
+        yield f"silent {job} {status.attempt}"
 
 
 def _heartbeat(folder: str, attempt: int | None) -> float:
@@ -205,21 +205,19 @@ def with_processes(asked: Mapping[str, Files]) -> set[str]:
             continue
         known = {folder: job for folder, job in names.items() if job is not None}
         answer = shared.look([*known.values()], conf) if known else Answer()
-        rows = {
-            folder: answer.row(job, (group[folder].submission or {}).get("script")) for folder, job in known.items()
-        }
+        rows = {folder: answer.row(job, _submission(group[folder]).script) for folder, job in known.items()}
         found |= {folder for folder, row in rows.items() if row and row.lives and row.state != "COMPLETING"}
     return found
 
 
 def _jobs(asked: Mapping[str, Files], conf: str | None) -> dict[str, str | None]:
     """The job of each run; None where sbatch hasn't answered. Raises `Unavailable`."""
-    names = {folder: job_of(files.submission or {}) for folder, files in asked.items()}
+    names = {folder: job_of(files.submission) for folder, files in asked.items()}
     for group in _silent(asked, names).values():
-        submission = asked[group[0]].submission or {}
+        submission = _submission(asked[group[0]])
         if not _refused(submission) and not _still_submitting(submission):
             answer = _answer_instead(submission, conf)
-            names.update({folder: job_in(answer, asked[folder].submission or {}) for folder in group})
+            names.update({folder: job_in(answer, _submission(asked[folder])) for folder in group})
     return names
 
 
@@ -232,34 +230,38 @@ def _silent(asked: Mapping[str, Files], names: Mapping[str, str | None]) -> dict
     return groups
 
 
+def _submission(files: Files) -> Submission:
+    return files.submission or Submission()
+
+
 def _answer(files: Files) -> str:
-    return str((files.submission or {}).get("answer"))
+    return str(_submission(files).answer)
 
 
-def _refused(submission: Mapping[str, Any]) -> bool:
-    return Path(str(submission.get("answer"))).with_suffix(".failed").exists()
+def _refused(submission: Submission) -> bool:
+    return Path(str(submission.answer)).with_suffix(".failed").exists()
 
 
-def _still_submitting(submission: Mapping[str, Any]) -> bool:
+def _still_submitting(submission: Submission) -> bool:
     """Whether the launcher or its sbatch is still at work on it, as far as can be seen from here."""
-    if submission.get("host") != processes.host():
+    if submission.host != processes.host():
         return True
-    launcher = processes.from_json(submission.get("process"))
+    launcher = processes.complete(submission.process)
     alive = launcher is not None and processes.is_alive(launcher)
-    return alive or bool(processes.carrying(jobs.SUBMITS, {str(submission.get("answer"))}))
+    return alive or bool(processes.carrying(jobs.SUBMITS, {str(submission.answer)}))
 
 
-def _answer_instead(submission: Mapping[str, Any], conf: str | None) -> str:
+def _answer_instead(submission: Submission, conf: str | None) -> str:
     """What an sbatch that was killed would have answered, if Slurm did take the job; written in its place.
 
     Empty if Slurm didn't. Raises `Unavailable`.
     """
-    script, answer = submission.get("script"), Path(str(submission.get("answer")))
+    script, answer = submission.script, Path(str(submission.answer))
     with contextlib.suppress(OSError):  # it may have come meanwhile
         if text := answer.read_text(encoding="utf-8"):
             return text
     # A resumed run has the script of its submissions before.
-    before = {job_of({"answer": str(each)}) for each in answer.parent.glob("sbatch.*.out")}
+    before = {job_of(Submission(answer=str(each))) for each in answer.parent.glob("sbatch.*.out")}
     shown = shared.look((), conf, reasons=[f"unanswered {answer}"])
     if shown.error:
         raise Unavailable(shown.error)
@@ -274,7 +276,7 @@ def _answer_instead(submission: Mapping[str, Any], conf: str | None) -> str:
 
 def _unanswered(files: Files) -> Liveness:
     """Of a run that no job is known of: its sbatch is still trying, or it was refused, or killed."""
-    submission = files.submission or {}
+    submission = _submission(files)
     if _refused(submission):
         return Liveness("gone", "sbatch refused it")
     if _still_submitting(submission):
@@ -286,11 +288,14 @@ def _unanswered(files: Files) -> Liveness:
 
 def _log(files: Files) -> str:
     """The end of what Slurm wrote into the job's own log."""
+    log = _submission(files).log
+    if log is None:
+        return ""
     try:
-        with open(str((files.submission or {})["log"]), "rb") as stream:
+        with open(log, "rb") as stream:
             stream.seek(max(0, os.fstat(stream.fileno()).st_size - 4096))
             return stream.read().decode(errors="replace")
-    except (KeyError, OSError):
+    except OSError:
         return ""
 
 

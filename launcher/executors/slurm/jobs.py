@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from launcher.errors import Unavailable
 from launcher.probe.slurm_commands import call, complaint
+from launcher.runs.schema import Submission
 
 WAITING = ("PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD", "CONFIGURING")
 ACTIVE = ("RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "RESIZING", "SIGNALING", "STAGE_OUT")
@@ -58,24 +59,26 @@ class Row(NamedTuple):
         return self.state in WAITING or self.state in ACTIVE
 
 
-def job_of(submission: Mapping[str, Any]) -> str | None:
+def job_of(submission: Submission | None) -> str | None:
     """The id of a run's job, as `123` or `123_4`; None while sbatch hasn't answered.
 
     The answer is a file that sbatch itself wrote, so that it outlives a launcher that was killed in between.
     """
+    if submission is None or submission.answer is None:
+        return None
     try:
-        with open(submission["answer"], encoding="utf-8") as stream:
+        with open(submission.answer, encoding="utf-8") as stream:
             return job_in(stream.read(), submission)
-    except (OSError, KeyError):
+    except OSError:
         return None
 
 
-def job_in(answer: str, submission: Mapping[str, Any]) -> str | None:
+def job_in(answer: str, submission: Submission) -> str | None:
     """The job that this answer of sbatch means for a run; None where it names none."""
     match = _ANSWER.fullmatch(answer)
     if match is None:
         return None
-    index = submission.get("array_index")
+    index = submission.array_index
     return match[1] if index is None else f"{match[1]}_{index}"
 
 

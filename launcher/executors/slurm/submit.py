@@ -22,6 +22,7 @@ from launcher.plan.model import Plan
 from launcher.probe import slurm_probing
 from launcher.probe.slurm_commands import call, complaint, environment
 from launcher.runs import ownership, processes, run_ids, store
+from launcher.runs.schema import Submission
 from launcher.script import render
 from launcher.script.slurm_header import shape
 from recipes import records
@@ -182,7 +183,7 @@ def _after(after: str) -> str:
     from launcher.executors.slurm.jobs import job_of
 
     kind, runs = dependency.named(after)
-    jobs = [job_of(store.read_if_whole(each.folder / "submission.json")) for each in runs]
+    jobs = [job_of(store.read(Submission, each.folder / "submission.json")) for each in runs]
     if not jobs or None in jobs:
         raise UsageError(f"after={after}: {after.rpartition(':')[2]} is not a run of Slurm")
     word = "afterany" if kind == "any" else "afterok"

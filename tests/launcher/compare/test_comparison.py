@@ -26,6 +26,7 @@ from launcher.plan import record
 from launcher.plan.model import Compare, ContainerPlan, Plan
 from launcher.plan.resolve import resolve
 from launcher.runs import arms, store
+from launcher.runs.schema import PlanRecord
 from launcher.runs.states import State
 from launcher.runs.store import Run
 from launcher.script import comparison as comparison_script
@@ -387,7 +388,7 @@ def test_killed_it_leaves_nothing_running_and_measures_no_further(tmp_path, prog
 
 def test_arms_are_what_their_folder_and_the_comparison_say(tmp_path, program):
     folder = lay(tmp_path, program, "amp=o0,o1")
-    control, other = arms.of(folder, store.read_json(folder / "plan.json"))
+    control, other = arms.of(folder, store.read(PlanRecord, folder / "plan.json"))
     assert (control.label, other.label) == ("amp=o0", "amp=o1")
     running, lost = State("running", attempt=1), State("lost", "gone", attempt=1)
     assert arms.state(control.run, running) == State("queued", "its first block")

@@ -15,6 +15,7 @@ from launcher.executors import execute, stopping
 from launcher.executors.slurm.jobs import job_of
 from launcher.probe.slurm_commands import call
 from launcher.runs import processes, store
+from launcher.runs.schema import Submission
 from launcher.runs.store import Run
 from tests.launcher.contained.places import started, until
 from tests.testbed.facts import Testbed
@@ -87,7 +88,7 @@ def test_what_a_killed_script_left_is_gone_before_the_next_attempt_and_after_it(
 
 def in_slurm(bed: Testbed, folder: Path) -> tuple[Path, str]:
     found = start(bed, folder, "cluster=slurm", "gpus=0")
-    job = job_of(store.read_if_whole(found / "submission.json"))
+    job = job_of(store.read(Submission, found / "submission.json"))
     assert job is not None
     return found, job
 

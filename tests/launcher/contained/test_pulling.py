@@ -11,6 +11,7 @@ from launcher.__main__ import main
 from launcher.executors.slurm.jobs import job_of
 from launcher.probe.slurm_commands import call
 from launcher.runs import selection, store
+from launcher.runs.schema import Submission
 from tests.containers.registry_server import Registry
 from tests.launcher.contained.places import started, until
 from tests.testbed.facts import Testbed
@@ -42,7 +43,7 @@ def test_an_image_that_is_not_here_is_fetched_once_by_a_job_that_the_runs_wait_f
         assert main([*asked, "seed=1,2"]) == 0
         assert "a job of its own fetches it first" in capsys.readouterr().err
         folders = sorted(each.folder for each in selection.newest([str(tmp_path / "runs")], 2))
-        job = job_of(store.read_if_whole(folders[0] / "submission.json"))
+        job = job_of(store.read(Submission, folders[0] / "submission.json"))
         waits = call(["squeue", "--noheader", f"--jobs={(job or '').partition('_')[0]}", "--format=%E"]).stdout
         assert f"afterok:{(folders[0] / 'pull.out').read_text().strip()}" in waits
         for folder in folders:

@@ -14,6 +14,7 @@ from launcher.executors import backends, stopping
 from launcher.executors.slurm.jobs import job_of
 from launcher.probe.slurm_commands import call
 from launcher.runs import store
+from launcher.runs.schema import Submission
 from launcher.runs.store import Run
 from launcher.script import telemetry
 from tests.launcher.contained.places import started, until
@@ -61,7 +62,7 @@ def test_a_time_limit_saves_inside_a_sif_which_keeps_its_file_system(bed: Testbe
     assert main([*asked, *words(bed, "apptainer"), f"run_root={tmp_path}/runs"]) == 0
     folder = started(tmp_path / "runs")
     until(lambda: (folder / "metrics.jsonl").exists() and '"step": 2' in (folder / "metrics.jsonl").read_text())
-    job = job_of(store.read_if_whole(folder / "submission.json"))
+    job = job_of(store.read(Submission, folder / "submission.json"))
     assert job is not None
     call(["scancel", "--batch", "--signal=USR1", job])
     until(lambda: store.read_if_whole(folder / "status.json").get("state") == "requeued")

@@ -14,6 +14,7 @@ from launcher.__main__ import main
 from launcher.executors.slurm.jobs import job_of
 from launcher.probe.slurm_commands import call
 from launcher.runs import store
+from launcher.runs.schema import Submission
 from tests.launcher.contained.places import started, until
 from tests.testbed.facts import Testbed
 
@@ -61,7 +62,7 @@ def test_a_secret_is_nowhere_but_in_its_file_and_the_trainers_environment(
     folder = started(tmp_path / "runs")
     until(lambda: (folder / "length").exists())
     assert (folder / "length").read_text() == f"{len(SECRET)}\n"
-    job = job_of(store.read_if_whole(folder / "submission.json")) if where == "slurm" else None
+    job = job_of(store.read(Submission, folder / "submission.json")) if where == "slurm" else None
     searched = [*processes(), *(containers(folder) if kind == "docker" else []), *(slurm(bed, job) if job else [])]
     (folder / "enough").touch()
     until(lambda: store.read_if_whole(folder / "status.json").get("ended"))  # failed, since it leaves no result

@@ -11,6 +11,8 @@ from launcher.compare import compared
 from launcher.plan.model import Published, PublishedArm
 from launcher.report import plain
 from launcher.runs import store
+from launcher.runs.decode import decode
+from launcher.runs.schema import PlanRecord
 from launcher.runs.states import State
 from recipes.typed import plain as as_plain
 
@@ -46,7 +48,8 @@ def whole(root: Path, *arms: dict, rounds: int = 5, **more) -> dict:
 
 
 def document(root: Path, plan: dict, state: str = "done"):
-    return compared.document("a comparison", root, State(state, attempt=1), plan, {"command": ["python"]})
+    store.write_json(root / "provenance.json", {"command": ["python"]})
+    return compared.document("a comparison", root, State(state, attempt=1), decode(PlanRecord, plan)[0])
 
 
 def lead(root: Path, plan: dict) -> list[str]:

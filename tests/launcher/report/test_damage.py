@@ -129,4 +129,4 @@ def test_a_whole_folder_has_no_problems_and_each_damage_is_named(whole, tmp_path
     (said,) = read.gather([run])
     assert said.problems[0] == "result.json: throughput.mean is not a number, and left out"
     assert said.problems[1].startswith("provenance.json can't be read: ")
-    assert said.result["peak_memory_bytes"]
+    assert said.result.peak_memory_bytes

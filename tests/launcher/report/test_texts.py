@@ -8,6 +8,7 @@ import pytest
 from launcher.report import charts, chosen, markdown, page, plain, read, sections
 from launcher.report.document import Curves, Line
 from launcher.runs import store
+from launcher.runs.schema import Losses, ResultRecord
 from launcher.runs.store import Run
 
 from ..run_folders import finished
@@ -355,7 +356,7 @@ def test_long_runs_are_read_until_there_is_too_much_of_them(root, monkeypatch):
 
 
 def test_runs_without_an_accuracy_are_ordered_by_their_loss_and_those_without_either_come_last():
-    results = [{"loss": {"last": 2.0}}, {}, {"loss": {"last": 1.0}}, {"loss": {"last": None}}]
+    results = [ResultRecord(loss=Losses(last=loss)) for loss in (2.0, None, 1.0, None)]
     assert chosen.best_first(results) == ([2, 0, 1, 3], "last loss")
 
 

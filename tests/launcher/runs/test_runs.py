@@ -8,6 +8,7 @@ import pytest
 from launcher.errors import UsageError
 from launcher.executors.slurm import shared
 from launcher.runs import run_roots, selection, store
+from launcher.runs.schema import Stopped
 from launcher.runs.store import Run
 from tests.launcher.run_folders import NAME, finished, make
 
@@ -111,14 +112,9 @@ def test_loading_a_folder_gives_what_its_files_say(root):
     (folder / "STOP").touch()
     (folder / "attempts/1/stopped.json").write_text('{"step": 7}')
     files = store.load(str(folder))
-    assert files.status["state"] == "stopped" and files.submission["queue"] == "direct"
-    assert (files.stop, files.cancelled, files.saved, files.damaged, files.exists) == (
-        True,
-        False,
-        {"step": 7},
-        (),
-        True,
-    )
+    assert files.status.state == "stopped" and files.submission.queue == "direct"
+    assert files[2:5] == (True, False, Stopped(step=7))
+    assert (files.damaged, files.exists) == ((), True)
 
 
 def test_the_marker_of_another_attempt_does_not_count(root):

@@ -1,9 +1,10 @@
 import pytest
 
+from launcher.runs.schema import Status, Stopped, Submission
 from launcher.runs.states import FINISHED, SILENT, Liveness, judge, needs_liveness, status_of
 from launcher.runs.store import Files
 
-SUBMITTED = {"schema": 1, "queue": "direct", "first_attempt": 1}
+SUBMITTED = Submission(queue="direct", first_attempt=1)
 ALIVE = Liveness("alive")
 GONE = Liveness("gone", "process 7 is gone")
 UNKNOWN = Liveness("unknown", "it runs on n7")
@@ -12,15 +13,15 @@ BY_SLURM = Liveness("gone", "cancelled by root", "cancelled")
 
 
 def status(state, **more):
-    return {"state": state, "attempt": 1, "exit_code": None, "reason": "", **more}
+    return Status(**{"state": state, "attempt": 1, "reason": "", **more})
 
 
 def files(state=None, **more):
     return Files(submission=SUBMITTED, status=status(state) if state else None, **more)
 
 
-SAVED = {"step": 12, "checkpoint": "checkpoints/step-000000012"}
-LIMITED = {**SAVED, "why": "time limit"}
+SAVED = Stopped(step=12)
+LIMITED = Stopped(step=12, why="time limit")
 
 TABLE = [
     # waiting for its turn
@@ -93,7 +94,7 @@ def test_nothing_is_shown_as_running_unless_it_is_alive(seen, liveness, name, re
 
 @pytest.mark.parametrize(("seen", "liveness", "name", "reason"), TABLE)
 def test_what_did_not_end_well_says_why(seen, liveness, name, reason):
-    said_by_script = seen.status is not None and seen.status["state"] == name
+    said_by_script = seen.status is not None and seen.status.state == name
     if name in ("lost", "unreachable"):
         assert reason
     if name in ("failed", "cancelled") and not said_by_script:
@@ -108,7 +109,7 @@ def test_the_scripts_own_reason_and_times_are_kept():
 
 @pytest.mark.parametrize("last", ["done", "failed", "stopped", "cancelled"])
 def test_a_resumed_run_is_queued_until_its_new_attempt_speaks(last):
-    resumed = Files(submission={**SUBMITTED, "first_attempt": 2}, status=status(last))
+    resumed = Files(submission=SUBMITTED._replace(first_attempt=2), status=status(last))
     assert status_of(resumed) is None and needs_liveness(resumed)
     assert judge(resumed, ALIVE).name == "queued"
     assert judge(resumed, GONE).name == "lost"

@@ -17,6 +17,7 @@ from launcher.executors.submission import submit
 from launcher.plan.model import Plan
 from launcher.plan.resolve import resolve
 from launcher.runs import store
+from launcher.runs.schema import Submission
 from launcher.runs.states import State
 from launcher.runs.store import Run
 from launcher.ssh.probe_client import probe
@@ -76,6 +77,6 @@ def ended(folder: Path, seconds: float = 60.0) -> State:
 
 
 def job_of(folder: Path) -> str:
-    job = jobs.job_of(store.read_if_whole(folder / "submission.json"))
+    job = jobs.job_of(store.read(Submission, folder / "submission.json"))
     assert job is not None
     return job

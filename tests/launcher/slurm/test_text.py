@@ -16,6 +16,7 @@ from launcher.plan.model import Plan
 from launcher.plan.resolve import resolve
 from launcher.probe import slurm_probing
 from launcher.probe.facts import Facts, Partition, Script, SlurmFacts
+from launcher.runs.schema import Status, Submission
 from launcher.runs.states import judge
 from launcher.runs.store import Files
 from launcher.script.render import array, render
@@ -297,12 +298,12 @@ def test_cells_of_equal_resources_share_a_shape_and_others_do_not() -> None:
 )
 def test_a_job_is_known_by_what_sbatch_answered(tmp_path: Path, answer: str, index: int | None, job: str) -> None:
     (tmp_path / "answer").write_text(answer)
-    assert job_of({"answer": str(tmp_path / "answer"), "array_index": index}) == job
+    assert job_of(Submission(answer=str(tmp_path / "answer"), array_index=index)) == job
 
 
-SUBMITTED = {"queue": "slurm", "first_attempt": 1}
-RUNNING = {"state": "running", "attempt": 1}
-INTERRUPTED = {"state": "interrupted", "attempt": 1, "reason": "ended by Slurm's signal", "exit_code": 143}
+SUBMITTED = Submission(queue="slurm", first_attempt=1)
+RUNNING = Status(state="running", attempt=1)
+INTERRUPTED = Status(state="interrupted", attempt=1, reason="ended by Slurm's signal", exit_code=143)
 
 
 @pytest.mark.parametrize(
@@ -313,7 +314,7 @@ INTERRUPTED = {"state": "interrupted", "attempt": 1, "reason": "ended by Slurm's
         (Row("COMPLETING", "None"), RUNNING, "running", ""),
         (Row("SUSPENDED", "None"), RUNNING, "suspended", "scontrol resume"),
         (Row("STOPPED", "None"), None, "suspended", "scontrol resume"),
-        (Row("PENDING", "BeginTime"), {"state": "requeued", "attempt": 1}, "queued", "begin time"),
+        (Row("PENDING", "BeginTime"), Status(state="requeued", attempt=1), "queued", "begin time"),
         (Row("PENDING", "Resources"), INTERRUPTED, "queued", "waiting for free resources"),
         (Row("OUT_OF_MEMORY", ""), RUNNING, "failed", "more memory than it had asked for"),
         (Row("OUT_OF_MEMORY", ""), INTERRUPTED, "failed", "more memory than it had asked for"),
@@ -330,7 +331,7 @@ INTERRUPTED = {"state": "interrupted", "attempt": 1, "reason": "ended by Slurm's
     ],
 )
 def test_slurms_word_and_the_folders_word_make_one_state(
-    row: Row | None, status: dict[str, object] | None, name: str, reason: str
+    row: Row | None, status: Status | None, name: str, reason: str
 ) -> None:
     state = judge(Files(submission=SUBMITTED, status=status), backend.judge("7", row))
     assert state.name == name

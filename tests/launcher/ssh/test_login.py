@@ -9,6 +9,7 @@ import pytest
 
 from launcher.executors.slurm.jobs import job_of
 from launcher.runs import run_roots, selection, store
+from launcher.runs.schema import Submission
 from tests.launcher.ssh.far import until
 
 SLOW = "env.PAUSE=0.2"
@@ -29,7 +30,7 @@ def login(far, testbed, monkeypatch):
 
 
 def job(far, run: str) -> str:
-    return job_of(store.read_if_whole(far.folder(run) / "submission.json")) or ""
+    return job_of(store.read(Submission, far.folder(run) / "submission.json")) or ""
 
 
 def slurm(far, *argv: str) -> str:

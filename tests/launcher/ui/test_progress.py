@@ -3,7 +3,18 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.ui.progress import RECENT, Progress, advance, rows_of
+from launcher.runs.decode import decode
+from launcher.runs.schema import MetricsRow
+from launcher.ui import progress
+from launcher.ui.progress import RECENT, Progress, rows_of
+
+
+def record(row):
+    return decode(MetricsRow, row)[0]
+
+
+def advance(before, rows):
+    return progress.advance(before, map(record, rows))
 
 
 def start(**more):
@@ -129,9 +140,9 @@ def test_of_a_long_backlog_the_events_and_the_last_steps_are_read():
     rows = [start(), *(step(number) for number in range(1, 5001)), {"event": "checkpoint", "step": 5000}, step(5001)]
     found = rows_of(lines(rows))
     assert len(found) == RECENT + 2
-    assert found[0] == rows[0] and found[-2:] == rows[-2:]
-    assert found[1]["step"] == 5001 - RECENT + 1
+    assert found[0] == record(rows[0]) and found[-2:] == [*map(record, rows[-2:])]
+    assert found[1].step == 5001 - RECENT + 1
 
 
 def test_a_line_that_is_no_row_is_left_out():
-    assert rows_of([b"", b"{", b"[1]", b'{"step": 1}', b"\xff"]) == [{"step": 1}]
+    assert rows_of([b"", b"{", b"[1]", b'{"step": 1}', b"\xff"]) == [MetricsRow(step=1)]

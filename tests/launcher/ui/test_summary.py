@@ -1,6 +1,8 @@
 import pytest
 
 from launcher.runs import log_tail, store
+from launcher.runs.decode import decode
+from launcher.runs.schema import ResultRecord
 from launcher.runs.states import State
 from launcher.ui import summary
 from recipes import run_folder
@@ -10,8 +12,12 @@ SWEEP = "20260103-000000-calm-lake"
 DONE = State("done", attempt=1, exit_code=0, started="2026-01-02T03:04:05Z", ended="2026-01-02T03:05:10Z")
 
 
+def outcome(values):
+    return summary.outcome(decode(ResultRecord, values)[0])
+
+
 def test_the_outcome_says_accuracy_speed_memory_and_why_the_mode_is_proved():
-    assert dict(summary.outcome(result())) == {
+    assert dict(outcome(result())) == {
         "accuracy": "0.9722 (held out, loss 0.1)",
         "throughput": "3410 samples/s (p10 3100, p90 3600)",
         "loss": "2.31 at first, 0.0831 at last",
@@ -24,12 +30,12 @@ def test_the_outcome_says_accuracy_speed_memory_and_why_the_mode_is_proved():
 def test_why_a_proof_failed_is_left_to_the_headline_which_has_it():
     observed = {"verdict": "contradicted", "why": "step 1: 86% ran in bfloat16"}
     failed = result(observed=observed, reason="what ran was not amp=o2: step 1: 86% ran in bfloat16")
-    assert dict(summary.outcome(failed))["proof"] == "contradicted"
-    assert dict(summary.outcome(result(observed=observed)))["proof"] == "contradicted: step 1: 86% ran in bfloat16"
+    assert dict(outcome(failed))["proof"] == "contradicted"
+    assert dict(outcome(result(observed=observed)))["proof"] == "contradicted: step 1: 86% ran in bfloat16"
 
 
 def test_a_last_loss_that_was_no_number_is_said():
-    found = summary.outcome(result(loss={"first": 2.31, "last": None}, nonfinite=["loss.last", "eval.loss"]))
+    found = outcome(result(loss={"first": 2.31, "last": None}, nonfinite=["loss.last", "eval.loss"]))
     assert dict(found)["loss"] == "2.31 at first, not finite at last"
 
 
@@ -37,27 +43,27 @@ def test_a_last_loss_that_was_no_number_is_said():
 def test_a_result_without_a_part_is_told_without_it(missing):
     part = result()
     del part[missing]
-    told = summary.outcome(part)
-    assert told == summary.outcome({**part, missing: None})
-    assert len(summary.outcome(result())) - len(told) <= 1
+    told = outcome(part)
+    assert told == outcome({**part, missing: None})
+    assert len(outcome(result())) - len(told) <= 1
 
 
 def test_the_outcome_tells_a_test_apart_and_an_input_that_does_not_keep_up():
     throughput = {**result()["throughput"], "data_share": 0.125}
-    found = dict(summary.outcome(result(eval={"accuracy": 0.5, "test_accuracy": 0.25}, throughput=throughput)))
+    found = dict(outcome(result(eval={"accuracy": 0.5, "test_accuracy": 0.25}, throughput=throughput)))
     assert (found["accuracy"], found["test accuracy"]) == ("0.5000", "0.2500")
     assert found["throughput"] == "3410 samples/s (p10 3100, p90 3600), 12% of the time waiting for data"
     throughput["data_share"] = 0.01
-    assert "waiting" not in dict(summary.outcome(result(throughput=throughput)))["throughput"]
+    assert "waiting" not in dict(outcome(result(throughput=throughput)))["throughput"]
 
 
 def test_no_result_has_no_outcome():
-    assert summary.outcome({}) == []
+    assert outcome({}) == []
 
 
 def test_values_that_were_not_measured_are_left_out():
     empty = result(throughput={"mean": None}, eval={}, loss={"first": None, "last": None}, loss_scale={"final": None})
-    assert [name for name, _ in summary.outcome(empty)] == ["peak memory", "proof"]
+    assert [name for name, _ in outcome(empty)] == ["peak memory", "proof"]
 
 
 @pytest.mark.parametrize(
@@ -105,7 +111,7 @@ def test_the_last_words_of_a_run_name_its_folder(tmp_path):
 def test_what_an_earlier_attempt_gained_is_not_shown_as_the_last_ones(tmp_path):
     folder = finished(tmp_path, state="failed", attempt=2)
     store.write_json(folder / "result.json", result(attempts=1))
-    assert summary.result_of(folder, state(folder)) == {}
+    assert summary.result_of(folder, state(folder)) == ResultRecord()
     assert not any("accuracy" in line for line in summary.of_run(folder, state(folder), 0))
     store.write_json(folder / "result.json", result(attempts=2))
     assert any("accuracy" in line for line in summary.of_run(folder, state(folder), 0))

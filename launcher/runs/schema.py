@@ -1,0 +1,264 @@
+"""The JSON records of a run's folder, as far as code reads them: one type for each file, every field with its type.
+
+Named tuples rather than dataclasses: a listing starts without `dataclasses`, whose import takes longer than reading a
+hundred records. A field without a value is None, or empty, whether it was missing, null or of another type.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+
+class Identity(NamedTuple):
+    """One process, unique across hosts and boots."""
+
+    host: str
+    boot: str
+    pid: int
+    start: int
+    """Field 22 of /proc/PID/stat: clock ticks since boot."""
+
+
+class Status(NamedTuple):
+    """status.json: the attempt that runs or ran last, written by its script."""
+
+    state: str | None = None
+    reason: str | None = None
+    started: str | None = None
+    ended: str | None = None
+    attempt: int | None = None
+    exit_code: int | None = None
+    before: int | None = None
+    """Seconds that earlier attempts ran."""
+    process: Identity | None = None
+
+
+class Submission(NamedTuple):
+    """submission.json: where the run was submitted, and what finds it there."""
+
+    queue: str | None = None
+    host: str | None = None
+    submitted: str | None = None
+    sweep: str | None = None
+    first_attempt: int | None = None
+    process: Identity | None = None
+    answer: str | None = None
+    """Slurm: the file with sbatch's answer."""
+    array_index: int | None = None
+    script: str | None = None
+    log: str | None = None
+    slurm_conf: str | None = None
+
+
+class Stopped(NamedTuple):
+    """attempts/N/stopped.json: the attempt saved its state and stopped on request."""
+
+    step: int | None = None
+    why: str | None = None
+
+
+class Failed(NamedTuple):
+    """attempts/N/failed.json: the first rank that failed."""
+
+    reason: str | None = None
+    trace: str | None = None
+    rank: int | None = None
+
+
+class ArmRecord(NamedTuple):
+    """plan.json of a comparison: one of its arms."""
+
+    arm: str
+    swept: tuple[tuple[str, Any], ...] = ()
+
+
+class Amp(NamedTuple):
+    level: str | None = None
+    dtype: str | None = None
+
+
+class Data(NamedTuple):
+    name: str | None = None
+
+
+class Settings(NamedTuple):
+    amp: Amp = Amp()
+    batch: int | None = None
+    data: Data = Data()
+
+
+class Script(NamedTuple):
+    """plan.json: the user's own script."""
+
+    file: str | None = None
+    arguments: tuple[str, ...] = ()
+
+
+class Runtime(NamedTuple):
+    kind: str | None = None
+
+
+class Container(NamedTuple):
+    image: str | None = None
+    runtime: Runtime = Runtime()
+
+
+class PlanRecord(NamedTuple):
+    """plan.json, as screens show it; `launcher.plan.record` reads all of it."""
+
+    name: str | None = None
+    recipe: str | None = None
+    framework: str | None = None
+    mechanism: str | None = None
+    queue: str | None = None
+    host: str | None = None
+    run_root: str | None = None
+    code: str | None = None
+    after: str | None = None
+    words: tuple[str, ...] = ()
+    swept: tuple[tuple[str, Any], ...] = ()
+    arms: tuple[ArmRecord, ...] = ()
+    settings: Settings = Settings()
+    script: Script | None = None
+    container: Container | None = None
+    processes: int | None = None
+    nodes: int | None = None
+    gpu_pool: tuple[str, ...] = ()
+    comparison: Mapping[str, Any] = {}
+    published: Mapping[str, Any] = {}
+
+
+class Mode(NamedTuple):
+    """What a result's `effective` says of the mode."""
+
+    amp: str | None = None
+    dtype: str | None = None
+    batch: int | None = None
+
+
+class Observed(NamedTuple):
+    verdict: str | None = None
+    why: str | None = None
+    dtype: str | None = None
+    device: str | None = None
+    half_flop_share: float | None = None
+    param_dtypes: Mapping[str, int] = {}
+    tf32: bool | None = None
+    xla_clusters: int | None = None
+
+
+class Throughput(NamedTuple):
+    """In `unit` a second."""
+
+    unit: str | None = None
+    mean: float | None = None
+    median: float | None = None
+    p10: float | None = None
+    p90: float | None = None
+    data_share: float | None = None
+    """Of the time, spent waiting for data."""
+
+
+class Losses(NamedTuple):
+    first: float | None = None
+    last: float | None = None
+
+
+class LossScale(NamedTuple):
+    final: float | None = None
+    skipped_steps: int | None = None
+
+
+class Updates(NamedTuple):
+    """Optimizer steps through all attempts: `attempted` counts skipped ones too."""
+
+    attempted: int | None = None
+    applied: int | None = None
+
+
+class Profile(NamedTuple):
+    tool: str | None = None
+    trace: str | None = None
+    steps: tuple[int, ...] = ()
+    instead_of: tuple[int, ...] = ()
+    tensor_core_share: float | None = None
+
+
+class ComparedArm(NamedTuple):
+    arm: str | None = None
+    samples_per_second: float | None = None
+
+
+class Compared(NamedTuple):
+    """result.json of a comparison: what is said of its arms."""
+
+    verdict: str | None = None
+    arms: tuple[ComparedArm, ...] = ()
+
+
+class ResultRecord(NamedTuple):
+    """result.json, as `recipes.result` writes it, and a comparison's job."""
+
+    status: str | None = None
+    reason: str | None = None
+    attempts: int | None = None
+    framework: str | None = None
+    recipe: str | None = None
+    mechanism: str | None = None
+    determinism: str | None = None
+    nonfinite: tuple[str, ...] = ()
+    requested: Mapping[str, Any] = {}
+    effective: Mapping[str, Any] = {}
+    observed: Observed = Observed()
+    throughput: Throughput = Throughput()
+    peak_memory_bytes: int | None = None
+    loss: Losses = Losses()
+    eval: Mapping[str, float] = {}
+    loss_scale: LossScale = LossScale()
+    updates: Updates = Updates()
+    steps: int | None = None
+    wall_seconds: float | None = None
+    world_size: int | None = None
+    profile: Profile = Profile()
+    versions: Mapping[str, str] = {}
+    digests: Mapping[str, str] = {}
+    hardware: Mapping[str, str] = {}
+    comparison: Compared | None = None
+
+
+class Code(NamedTuple):
+    digest: str | None = None
+    commit: str | None = None
+    dirty: bool | None = None
+
+
+class Provenance(NamedTuple):
+    """provenance.json: where a run comes from."""
+
+    created: str | None = None
+    host: str | None = None
+    command: tuple[str, ...] = ()
+    code: Code = Code()
+
+
+class MetricsRow(NamedTuple):
+    """A row of metrics.jsonl, a step or an `event`, as displays read the last ones; reports read a million."""
+
+    event: str | None = None
+    attempt: int | None = None
+    step: int | None = None
+    total_steps: int | None = None
+    epoch: int | None = None
+    epochs: int | None = None
+    resumed_from: int | None = None
+    loss: float | None = None
+    lr: float | None = None
+    seconds: float | None = None
+    samples_per_second: float | None = None
+    loss_scale: float | None = None
+    memory_bytes: float | None = None
+    time: float | None = None
+    accuracy: float | None = None
+    skipped_total: int | None = None
+    nonfinite: tuple[str, ...] = ()

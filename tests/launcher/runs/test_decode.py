@@ -1,0 +1,66 @@
+import json
+import math
+
+import pytest
+
+from launcher.runs import store
+from launcher.runs.decode import decode
+from launcher.runs.schema import PlanRecord, Provenance, ResultRecord, Status, Submission
+from tests.launcher.run_folders import finished
+
+NAME = "20260102-030405-brave-otter"
+PROCESS = {"host": "n7", "boot": "b", "pid": 7, "start": 1}
+
+
+@pytest.mark.parametrize(
+    ("values", "record", "wrong"),
+    [
+        ({"attempt": 2}, Status(attempt=2), []),
+        ({"attempt": None}, Status(), []),
+        ({"attempt": "2"}, Status(), ["attempt is not a whole number"]),
+        ({"attempt": True}, Status(), ["attempt is not a whole number"]),
+        ({"reason": 3, "state": "done"}, Status(state="done"), ["reason is not text"]),
+        ({"process": {**PROCESS, "pid": []}}, Status(), ["process.pid is not a whole number"]),
+        ({"process": {**PROCESS, "start": None}}, Status(), ["process is not an object"]),
+        ({"process": 7}, Status(), ["process is not an object"]),
+        ({"of another version": [1]}, Status(), []),
+        ({"swept": [["amp"]]}, PlanRecord(), ["swept is not pairs of a name and a value"]),
+        ({"swept": "amp"}, PlanRecord(), ["swept is not pairs of a name and a value"]),
+        ({"arms": [{"arm": "00"}, {"arm": 1}]}, PlanRecord(), ["arms holds what is not an object"]),
+        ({"words": ["amp=o2", 3]}, PlanRecord(), ["words holds what is not text"]),
+        ({"settings": {"amp": 3, "batch": 8}}, PlanRecord(settings=(((None, None)), 8, (None,))),
+         ["settings.amp is not an object"]),
+        ({"versions": {"torch": "2.4", "numpy": 2}}, ResultRecord(versions={"torch": "2.4"}),
+         ["versions.numpy is not text"]),
+    ],
+)  # fmt: skip
+def test_what_is_of_another_type_is_left_out_and_named_and_the_rest_is_kept(values, record, wrong):
+    assert decode(type(record), values) == (record, wrong)
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf, 10**400, "1", True])
+def test_a_number_is_a_finite_one(number):
+    record, wrong = decode(ResultRecord, {"throughput": {"mean": number, "p10": 1.5}})
+    assert (record.throughput.mean, record.throughput.p10) == (None, 1.5)
+    assert wrong == ["throughput.mean is not a number"]
+
+
+@pytest.mark.parametrize("damage", [b'{"attempt": "one"}', b"[" * 100_000, b"\0\0", b"9" * 5000, b"null", b""])
+def test_a_damaged_status_is_read_as_far_as_it_can_be(root, damage):
+    folder = finished(root, NAME)
+    (folder / "status.json").write_bytes(damage)
+    status = store.load(str(folder)).status
+    assert status is None or status.attempt is None
+
+
+def test_what_a_launcher_and_a_trainer_write_fits(root):
+    folder = finished(root, NAME)
+    for cls, name in (
+        (Status, "status"),
+        (Submission, "submission"),
+        (PlanRecord, "plan"),
+        (ResultRecord, "result"),
+        (Provenance, "provenance"),
+    ):
+        if (folder / f"{name}.json").exists():
+            assert decode(cls, json.loads((folder / f"{name}.json").read_text()))[1] == [], name
