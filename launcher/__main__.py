@@ -118,9 +118,22 @@ def _dispatch(words: list[str]) -> int:
             if verb in CALLED_ELSEWHERE:
                 raise UsageError(f"{verb} is not a verb; say `{' '.join([CALLED_ELSEWHERE[verb], *words])}`")
             raise UsageError(f"{verb} is not a verb ({', '.join(VERBS)}) and not key=value{nearest(verb, VERBS)}")
+    if verb in ("run", "plan", "compare"):
+        _refuse_late_verb(words)
     import importlib
 
     return int(importlib.import_module(f"launcher.commands.{verb}").main(words))
+
+
+def _refuse_late_verb(words: list[str]) -> None:
+    """Raises `UsageError` for a verb among the keys."""
+    for before, word in zip(["", *words], words, strict=False):
+        if word == "--":
+            return
+        if word in VERBS and not before.startswith("-"):
+            from launcher.errors import UsageError
+
+            raise UsageError(f"{word} is a verb, and a verb is the first word: python -m launcher {word} ...")
 
 
 if __name__ == "__main__":

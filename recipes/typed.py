@@ -152,7 +152,8 @@ def unknown_key(key: str, known: Iterable[str]) -> str:
 
 
 def convert(value: Any, annotation: Any, key: str) -> Any:
-    """The value as the annotation wants it, or `SettingsError`. An int passes for a float, nothing else is bent."""
+    """The value as the annotation wants it, or `SettingsError`. An int passes for a float, and `auto` for null where a
+    text can't be meant."""
     if is_group(annotation):
         if dataclasses.is_dataclass(value) and isinstance(value, annotation):
             return value
@@ -169,7 +170,7 @@ def convert(value: Any, annotation: Any, key: str) -> Any:
         return value
     options = _options(annotation)
     if len(options) > 1:
-        if value is None and type(None) in options:
+        if type(None) in options and (value is None or (value == "auto" and str not in options)):
             return None
         errors = []
         for option in options:

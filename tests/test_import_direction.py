@@ -17,8 +17,6 @@ ROOMS = (
 ).split()
 """What lies in launcher/, from the bottom up: a file imports only from its own room and those before it."""
 UPWARD = {
-    ("config.parse", "commands"),
-    ("config.spec", "plan"),
     ("ssh.remote_status", "ui"),
 }
 """Files that still import from a room above their own. The list only gets shorter."""

@@ -87,11 +87,18 @@ _DECIDED = (
     ),
 )
 _DECIDED_PREFIXES = ("BASH", "ENROOT_", "APPTAINER_", "SINGULARITY_")
+_RESERVED = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "PYTHONPATH", "TF_CONFIG")
+_RESERVED_PREFIXES = ("LAUNCHER_", "SLURM_", "SBATCH_", "APPTAINERENV_", "SINGULARITYENV_")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SECRET = re.compile(
     r"(?:.*_)?(?:TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|PASS|PAT|API_?KEY|(?:ACCESS|PRIVATE|AUTH|SECRET)_KEY(?:_ID)?)",
     re.IGNORECASE,
 )
+
+
+def is_reserved(name: str) -> bool:
+    """Whether script and runtimes set the variable: another value would change which devices or run a job sees."""
+    return name in _RESERVED or name.startswith(_RESERVED_PREFIXES)
 
 
 def looks_secret(name: str) -> bool:

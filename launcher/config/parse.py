@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from launcher.commands import VERBS
 from launcher.config.schema import ALIASES, GROUPS, annotation_of, text_key, text_list_key
 from launcher.errors import UsageError
 from recipes.typed import SettingsError, refuse_control_characters, split_list
@@ -98,8 +97,6 @@ def _parse(word: str, groups: Sequence[str]) -> Override:
 
 
 def _no_override(word: str, groups: Sequence[str]) -> str:
-    if word in VERBS:
-        return f"{word} is a verb, and a verb is the first word: python -m launcher {word} ..."
     if is_key(word, groups):
         return f"{word} is a key and needs a value: {word}=..."
     return f"{word!r} is neither a verb nor key=value; see --help"

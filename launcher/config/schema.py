@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -16,17 +15,23 @@ OWN_FOLDER = "run"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class LocalCluster:
-    """This machine."""
+class Cluster:
+    """What every kind of cluster has."""
 
-    kind: Literal["local"] = setting("local", "this machine")
     setup: tuple[str, ...] = setting(
-        (), "shell lines run before the job, such as module load; the only shell text taken"
+        (), "lines of bash that run before the job, as module load; the only shell text taken"
     )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Reach:
+class LocalCluster(Cluster):
+    """This machine."""
+
+    kind: Literal["local"] = setting("local", "this machine")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Reach(Cluster):
     """How a cluster on another machine is reached."""
 
     transport: Literal["fabric", "openssh"] = setting(
@@ -43,9 +48,6 @@ class SshCluster(Reach):
 
     kind: Literal["ssh"] = setting("ssh", "a machine reached over SSH")
     host: str | None = setting(None, "the machine: me@host:port, or an alias of your SSH configuration")
-    setup: tuple[str, ...] = setting(
-        (), "shell lines run before the job, such as module load; the only shell text taken"
-    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,9 +56,6 @@ class SlurmCluster(Reach):
 
     kind: Literal["slurm"] = setting("slurm", "a Slurm cluster")
     login: str | None = setting(None, "login node to submit from, as cluster.host of cluster=ssh; null is this machine")
-    setup: tuple[str, ...] = setting(
-        (), "shell lines run before the job, such as module load; the only shell text taken"
-    )
     partition: str | None = setting(None, "partition to submit to")
     account: str | None = setting(None, "account to charge")
     qos: str | None = setting(None, "quality of service")
@@ -74,7 +73,7 @@ class SlurmCluster(Reach):
 
 
 CLUSTERS: dict[str, type] = {"local": LocalCluster, "ssh": SshCluster, "slurm": SlurmCluster}
-REACH = ("host", "login", *(each.name for each in dataclasses.fields(Reach)))
+REACH = ("host", "login", *(name for name in fields_of(Reach) if name not in fields_of(Cluster)))
 """Keys of a cluster that say where it is and how it is reached: they can't change once a run is there."""
 
 

@@ -3,32 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from launcher.config import job_environment, rewrite_variables
+from launcher.config import launch_checks
 from launcher.config.compose import Place
 from launcher.config.parse import COMMAND_LINE, Override, typed_words
-from launcher.config.schema import CLUSTERS, TRAINING_KEYS, Launch, SlurmCluster, SshCluster, leaves
+from launcher.config.schema import CLUSTERS, TRAINING_KEYS, Launch, leaves
 from launcher.config.sweep import Cell, check_train_keys
 from launcher.errors import UsageError, placed
-from launcher.plan import user_script
-from launcher.runs import address as addresses
 from recipes import settings
 from recipes.precision import checks
 from recipes.precision.levels import PRESETS, LossScale
 from recipes.recipe import Recipe, find
 from recipes.settings import Settings
 from recipes.typed import NotText, SettingsError, build, fields_of, nearest, not_a_choice, show
-
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-# What the script and the runtimes set themselves; a user's value would change which devices or which run a job sees.
-RESERVED = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "PYTHONPATH", "TF_CONFIG")
-RESERVED_PREFIXES = ("LAUNCHER_", "SLURM_", "SBATCH_", "APPTAINERENV_", "SINGULARITYENV_")
-DAY = 24 * 60 * 60
-"""Seconds; the longest pause between two samples of telemetry."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,9 +40,7 @@ def make(cell: Cell) -> JobSpec:
     """The job that a composed configuration spells. Raises `UsageError` for every value that can't be."""
     try:
         spec = _make(cell)
-        _check_launch(spec.launch)
-        user_script.check(spec.launch, spec.training)
-        rewrite_variables.check(spec.training, {name: value or "" for name, value in spec.launch.env.items()})
+        launch_checks.check(spec.launch, spec.training)
         _check_precision(spec)
     except NotText as error:
         written = _in_file(cell, error.key)
@@ -174,78 +162,6 @@ def _trainer_words(overrides: tuple[Override, ...], training: Settings) -> tuple
             for key, value in leaves({each.key: each.values[0]}):
                 words[key] = f"{key}={show(value)}"
     return tuple(words.values())
-
-
-def _check_launch(launch: Launch) -> None:
-    for name in [*launch.env, *launch.secrets]:
-        key = f"env.{name}" if name in launch.env else f"secrets.{name}"
-        if not _NAME.fullmatch(name):
-            raise SettingsError(f"{key}: {name!r} is not a name for an environment variable", key)
-        if name in RESERVED or name.startswith(RESERVED_PREFIXES):
-            instead = "; say visible_gpus=[...]" if "VISIBLE_DEVICES" in name else ""
-            raise SettingsError(f"{key}: {name} is set by the launcher itself{instead}", key)
-    for name in launch.env:
-        if job_environment.looks_secret(name):
-            raise SettingsError(
-                f"env.{name}: a secret, by its name, would stand in plans and scripts; say secrets.{name}=FILE, or "
-                f"secrets.{name} for its value in this shell",
-                f"env.{name}",
-            )
-    for name, path in launch.secrets.items():
-        if path == "":
-            raise SettingsError(
-                f"secrets.{name}= names no file; say secrets.{name}=FILE, or secrets.{name} for this shell's value",
-                f"secrets.{name}",
-            )
-    for name in set(launch.env) & set(launch.secrets):
-        raise SettingsError(f"{name} is given both as env.{name} and as secrets.{name}", f"env.{name}")
-    if not 0 <= launch.telemetry.every <= DAY:
-        raise SettingsError(
-            f"telemetry.every={launch.telemetry.every} must be 0 to {DAY} seconds; 0 records none", "telemetry.every"
-        )
-    if launch.nodes < 1:
-        raise SettingsError(f"nodes={launch.nodes} must be at least 1", "nodes")
-    if launch.gpus is not None and launch.gpus < 0:
-        raise SettingsError(f"gpus={launch.gpus} must be at least 0", "gpus")
-    if launch.visible_gpus is not None:
-        if launch.gpus is not None and launch.gpus != len(launch.visible_gpus):
-            raise SettingsError(
-                f"gpus={launch.gpus} and visible_gpus={show(launch.visible_gpus)} name different numbers of GPUs",
-                "gpus",
-            )
-        if len(set(launch.visible_gpus)) != len(launch.visible_gpus) or any(each < 0 for each in launch.visible_gpus):
-            raise SettingsError(
-                f"visible_gpus={show(launch.visible_gpus)} must be different indices from 0", "visible_gpus"
-            )
-    _check_reach(launch.cluster)
-    if not isinstance(launch.cluster, SlurmCluster):
-        if launch.nodes > 1:
-            raise SettingsError(f"nodes={launch.nodes} needs cluster=slurm; this is one machine", "nodes")
-    elif launch.visible_gpus is not None:
-        raise SettingsError(
-            f"visible_gpus={show(launch.visible_gpus)} with cluster=slurm: Slurm chooses the devices; say gpus="
-            f"{len(launch.visible_gpus)}",
-            "visible_gpus",
-        )
-    if launch.wait_gpus and isinstance(launch.cluster, SlurmCluster):
-        raise SettingsError("wait_gpus=true with cluster=slurm: Slurm queues jobs by itself; leave it out", "wait_gpus")
-    if launch.wait and launch.detach:
-        raise SettingsError("wait=true and detach=true contradict each other", "wait")
-    if launch.name is not None and not re.fullmatch(r"[\w.+-]{1,60}", launch.name):
-        raise SettingsError(f"name={launch.name} should be up to 60 letters, digits, '.', '_', '+' and '-'", "name")
-    if not launch.run_root:
-        raise SettingsError("run_root= is empty; name a folder", "run_root")
-
-
-def _check_reach(cluster: Any) -> None:
-    """Refuse text that can name no host. Raises `UsageError`."""
-    if isinstance(cluster, SshCluster) and cluster.host is None:
-        raise SettingsError("cluster=ssh needs cluster.host=me@host, or an alias of your SSH configuration", "cluster")
-    destination = cluster.host if isinstance(cluster, SshCluster) else getattr(cluster, "login", None)
-    if destination is not None:
-        addresses.check(destination, f"cluster.{'host' if isinstance(cluster, SshCluster) else 'login'}")
-        if cluster.connect_timeout < 1:
-            raise SettingsError("cluster.connect_timeout must be at least 1", "cluster.connect_timeout")
 
 
 def _check_precision(spec: JobSpec) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import posixpath
 import re
-import shlex
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -12,8 +11,7 @@ from launcher.config.schema import OWN_FOLDER, Launch
 from launcher.plan.model import ScriptPlan
 from recipes import script
 from recipes.script import IN_IMAGE, NGC_TENSORFLOW1, Source, in_image
-from recipes.settings import Settings
-from recipes.typed import SettingsError, refuse_control_characters, show
+from recipes.typed import SettingsError
 
 if TYPE_CHECKING:
     from launcher.config.spec import JobSpec
@@ -21,51 +19,6 @@ if TYPE_CHECKING:
 
 _NAMED = 8
 """So many files are named in a note."""
-
-
-def check(launch: Launch, training: Settings) -> None:
-    """Refuse what doesn't go with scripts, and scripts that don't go. Raises `SettingsError`."""
-    recipe = training.recipe
-    if recipe != "script":
-        given = (
-            ("script", launch.script, f"script={launch.script}"),
-            ("arguments", launch.arguments, f"-- {shlex.join(launch.arguments)}"),
-            ("include", launch.include, f"script.include={show(launch.include)}"),
-            ("workdir", launch.workdir, f"workdir={launch.workdir}"),
-        )
-        for key, value, told in given:
-            if value:
-                raise SettingsError(f"{told} is for recipe=script, and this is recipe={recipe}; say recipe=script", key)
-        return
-    if not launch.script:
-        raise SettingsError("recipe=script needs script=FILE; its arguments go behind --", "script")
-    if launch.include and in_image(launch.script):
-        raise SettingsError(
-            f"script.include={show(launch.include)}: {launch.script} is in the image, and no files go along with it",
-            "include",
-        )
-    for each in launch.arguments:
-        refuse_control_characters("arguments", each)
-    if in_image(launch.script) and launch.container.kind == "none" and not launch.image_is:
-        raise SettingsError(
-            f"script={launch.script} is in an image, and there is no container; say container=, or where this host is "
-            "a container of that image, which one it is, as image.is=ngc-tensorflow1:19.08",
-            "script",
-        )
-    if training.train.bare and training.framework == "tensorflow" and launch.nodes > 1:
-        raise SettingsError(
-            f"nodes={launch.nodes}: with train.bare=true nothing tells TensorFlow's processes of each other; say "
-            "nodes=1",
-            "nodes",
-        )
-    if training.train.precision != "script":
-        for name in NGC_TENSORFLOW1:
-            if name in launch.env:
-                raise SettingsError(
-                    f"env.{name}: amp=o0 and amp=o1 set it in NVIDIA's TensorFlow 1 images, and every other TensorFlow "
-                    "passes over it in silence; leave it out",
-                    f"env.{name}",
-                )
 
 
 def choose(spec: JobSpec, facts: Facts) -> ScriptPlan | None:

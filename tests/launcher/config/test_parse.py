@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from launcher.config.compose import Composer
@@ -66,6 +66,7 @@ def test_other_keys_are_read_by_hydras_grammar(word: str, values: tuple[object, 
     assert parse(word).values == values
 
 
+@settings(max_examples=50, deadline=None)
 @given(st.one_of(TEXT, NASTY.map("".join)))
 def test_any_text_arrives_unevaluated(text: str) -> None:
     (cell,) = cells(COMPOSER, [parse(f"env.A={text}")])

@@ -92,5 +92,10 @@ def test_a_level_may_be_named_as_a_key_too() -> None:
     assert "amp=o2" in spec.words
 
 
+def test_auto_is_null_where_the_launcher_decides() -> None:
+    spec = spec_of("gpus=auto", "tf32=auto", "train.clip=auto")
+    assert (spec.launch.gpus, spec.training.tf32, spec.training.train.clip) == (None, None, None)
+
+
 def test_a_group_that_is_given_whole_reaches_the_trainer_key_by_key() -> None:
     assert {"checkpoint.every=5", "checkpoint.keep=2"} <= set(spec_of("checkpoint={every:5,keep:2}").words)

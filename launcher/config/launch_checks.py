@@ -1,0 +1,147 @@
+"""What is wrong with a request whatever the host: environment, devices, cluster, and the user's script."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from typing import Any
+
+from launcher.config import job_environment, rewrite_variables
+from launcher.config.schema import Launch, SlurmCluster, SshCluster
+from launcher.runs import address as addresses
+from recipes.script import NGC_TENSORFLOW1, in_image
+from recipes.settings import Settings
+from recipes.typed import SettingsError, refuse_control_characters, show
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+MAX_SAMPLE_SECONDS = 24 * 60 * 60
+"""The longest pause between two samples of telemetry."""
+
+
+def check(launch: Launch, training: Settings) -> None:
+    """Refuse keys of launching that contradict each other or can't be carried out anywhere.
+
+    Raises `SettingsError`, or `UsageError` for a host's name.
+    """
+    _check_environment(launch)
+    _check_devices(launch)
+    _check_cluster(launch.cluster)
+    if not 0 <= launch.telemetry.every <= MAX_SAMPLE_SECONDS:
+        raise SettingsError(
+            f"telemetry.every={launch.telemetry.every} must be 0 to {MAX_SAMPLE_SECONDS} seconds; 0 records none",
+            "telemetry.every",
+        )
+    if launch.wait and launch.detach:
+        raise SettingsError("wait=true and detach=true contradict each other", "wait")
+    if launch.name is not None and not re.fullmatch(r"[\w.+-]{1,60}", launch.name):
+        raise SettingsError(f"name={launch.name} should be up to 60 letters, digits, '.', '_', '+' and '-'", "name")
+    if not launch.run_root:
+        raise SettingsError("run_root= is empty; name a folder", "run_root")
+    _check_script(launch, training)
+    rewrite_variables.check(training, {name: value or "" for name, value in launch.env.items()})
+
+
+def _check_environment(launch: Launch) -> None:
+    for name in [*launch.env, *launch.secrets]:
+        key = f"env.{name}" if name in launch.env else f"secrets.{name}"
+        if not _NAME.fullmatch(name):
+            raise SettingsError(f"{key}: {name!r} is not a name for an environment variable", key)
+        if job_environment.is_reserved(name):
+            instead = "; say visible_gpus=[...]" if "VISIBLE_DEVICES" in name else ""
+            raise SettingsError(f"{key}: {name} is set by the launcher itself{instead}", key)
+    for name in launch.env:
+        if job_environment.looks_secret(name):
+            raise SettingsError(
+                f"env.{name}: a secret, by its name, would stand in plans and scripts; say secrets.{name}=FILE, or "
+                f"secrets.{name} for its value in this shell",
+                f"env.{name}",
+            )
+    for name, path in launch.secrets.items():
+        if path == "":
+            raise SettingsError(
+                f"secrets.{name}= names no file; say secrets.{name}=FILE, or secrets.{name} for this shell's value",
+                f"secrets.{name}",
+            )
+    for name in set(launch.env) & set(launch.secrets):
+        raise SettingsError(f"{name} is given both as env.{name} and as secrets.{name}", f"env.{name}")
+
+
+def _check_devices(launch: Launch) -> None:
+    slurm = isinstance(launch.cluster, SlurmCluster)
+    if launch.nodes < 1:
+        raise SettingsError(f"nodes={launch.nodes} must be at least 1", "nodes")
+    if launch.nodes > 1 and not slurm:
+        raise SettingsError(f"nodes={launch.nodes} needs cluster=slurm; this is one machine", "nodes")
+    if launch.gpus is not None and launch.gpus < 0:
+        raise SettingsError(f"gpus={launch.gpus} must be at least 0", "gpus")
+    if launch.wait_gpus and slurm:
+        raise SettingsError("wait_gpus=true with cluster=slurm: Slurm queues jobs by itself; leave it out", "wait_gpus")
+    if launch.visible_gpus is None:
+        return
+    visible, shown = launch.visible_gpus, show(launch.visible_gpus)
+    if launch.gpus is not None and launch.gpus != len(visible):
+        raise SettingsError(f"gpus={launch.gpus} and visible_gpus={shown} name different numbers of GPUs", "gpus")
+    if len(set(visible)) != len(visible) or any(index < 0 for index in visible):
+        raise SettingsError(f"visible_gpus={shown} must be different indices from 0", "visible_gpus")
+    if slurm:
+        raise SettingsError(
+            f"visible_gpus={shown} with cluster=slurm: Slurm chooses the devices; say gpus={len(visible)}",
+            "visible_gpus",
+        )
+
+
+def _check_cluster(cluster: Any) -> None:
+    """Refuse text that can name no host. Raises `UsageError`."""
+    if isinstance(cluster, SshCluster) and cluster.host is None:
+        raise SettingsError("cluster=ssh needs cluster.host=me@host, or an alias of your SSH configuration", "cluster")
+    destination = cluster.host if isinstance(cluster, SshCluster) else getattr(cluster, "login", None)
+    if destination is not None:
+        addresses.check(destination, f"cluster.{'host' if isinstance(cluster, SshCluster) else 'login'}")
+        if cluster.connect_timeout < 1:
+            raise SettingsError("cluster.connect_timeout must be at least 1", "cluster.connect_timeout")
+
+
+def _check_script(launch: Launch, training: Settings) -> None:
+    recipe = training.recipe
+    if recipe != "script":
+        given = (
+            ("script", launch.script, f"script={launch.script}"),
+            ("arguments", launch.arguments, f"-- {shlex.join(launch.arguments)}"),
+            ("include", launch.include, f"script.include={show(launch.include)}"),
+            ("workdir", launch.workdir, f"workdir={launch.workdir}"),
+        )
+        for key, value, typed in given:
+            if value:
+                raise SettingsError(
+                    f"{typed} is for recipe=script, and this is recipe={recipe}; say recipe=script", key
+                )
+        return
+    if not launch.script:
+        raise SettingsError("recipe=script needs script=FILE; its arguments go behind --", "script")
+    if launch.include and in_image(launch.script):
+        raise SettingsError(
+            f"script.include={show(launch.include)}: {launch.script} is in the image, and no files go along with it",
+            "include",
+        )
+    for argument in launch.arguments:
+        refuse_control_characters("arguments", argument)
+    if in_image(launch.script) and launch.container.kind == "none" and not launch.image_is:
+        raise SettingsError(
+            f"script={launch.script} is in an image, and there is no container; say container=, or where this host is "
+            "a container of that image, which one it is, as image.is=ngc-tensorflow1:19.08",
+            "script",
+        )
+    if training.train.bare and training.framework == "tensorflow" and launch.nodes > 1:
+        raise SettingsError(
+            f"nodes={launch.nodes}: with train.bare=true nothing tells TensorFlow's processes of each other; say "
+            "nodes=1",
+            "nodes",
+        )
+    if training.train.precision != "script":
+        for name in NGC_TENSORFLOW1:
+            if name in launch.env:
+                raise SettingsError(
+                    f"env.{name}: amp=o0 and amp=o1 set it in NVIDIA's TensorFlow 1 images, and every other TensorFlow "
+                    "passes over it in silence; leave it out",
+                    f"env.{name}",
+                )
