@@ -280,7 +280,7 @@ def parent_in(folder: Path, name: str, *, make: bool = False) -> Iterator[tuple[
     Raises as `open_in` does.
     """
     *parts, last = name.split("/")
-    if any(each in ("", ".", "..") or "\0" in each for each in (*parts, last)):
+    if any(part in ("", ".", "..") or "\0" in part for part in (*parts, last)):
         raise Refused(f"{_shown(name)} is no path inside {folder}")
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
     at = os.open(folder, flags)

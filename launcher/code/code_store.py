@@ -64,7 +64,7 @@ def check(target: Path) -> None:
             return
         _check_owners(target, root)
         files = _files(target)
-        whole = all(stat.S_ISREG(os.lstat(each).st_mode) for each in files.values())
+        whole = all(stat.S_ISREG(os.lstat(file).st_mode) for file in files.values())
     except (FileNotFoundError, ValueError, TypeError):
         whole, files = False, {}
     except OSError as error:
@@ -101,7 +101,7 @@ def _files(target: Path) -> dict[str, Path]:
     try:
         listed = json.loads(admit.read_text(target / NAMES))
     except FileNotFoundError:
-        listed = [str(each.relative_to(target)) for each in target.rglob("*") if each.is_file()]
+        listed = [str(path.relative_to(target)) for path in target.rglob("*") if path.is_file()]
         listed = [each for each in listed if _DERIVED not in Path(each).parts]
     return {str(name): target / str(name) for name in listed}
 
@@ -199,11 +199,11 @@ def mark(snapshot: str, token: str) -> str:
 def is_open(snapshot: Path) -> bool:
     """Whether a terminal is open in this snapshot: one that holds the lock on its mark. Marks of others are deleted."""
     found = False
-    for each in snapshot.parent.glob(os.path.basename(mark(str(snapshot), "*"))):
+    for path in snapshot.parent.glob(os.path.basename(mark(str(snapshot), "*"))):
         try:
-            with open(each, "ab") as stream:
+            with open(path, "ab") as stream:
                 fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                each.unlink()
+                path.unlink()
         except OSError:  # it is locked; or nobody can say, on a file system without locks
             found = True
     return found

@@ -36,7 +36,7 @@ def is_credential(path: Path, root: Path) -> bool:
     within = target.relative_to(root) if root in target.parents else target
     if _name.fullmatch(path.name) or _name.fullmatch(target.name) or target.match(".docker/config.json"):
         return True
-    if any(each.lower() in _FOLDERS for each in (*path.relative_to(root).parts[:-1], *within.parts[:-1])):
+    if any(part.lower() in _FOLDERS for part in (*path.relative_to(root).parts[:-1], *within.parts[:-1])):
         return True
     if path.suffix == ".py":
         return False

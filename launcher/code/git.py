@@ -31,7 +31,7 @@ def is_anothers(folder: Path) -> bool:
 
 
 def is_in_checkout(folder: Path) -> bool:
-    return any((each / ".git").exists() for each in (folder, *folder.parents))
+    return any((parent / ".git").exists() for parent in (folder, *folder.parents))
 
 
 def knows(file: Path) -> bool:
@@ -77,8 +77,8 @@ def _files_without_git(folder: Path) -> list[str]:
         for inner, folders, names in os.walk(folder):
             if ".gitignore" in names:
                 raise UsageError(f"{inner}/.gitignore is read by git, which is not installed here; install git")
-            links = [each for each in folders if os.path.islink(os.path.join(inner, each))]
-            folders[:] = [each for each in folders if each != ".git"]
+            links = [folder for folder in folders if os.path.islink(os.path.join(inner, folder))]
+            folders[:] = [folder for folder in folders if folder != ".git"]
             yield from (os.path.relpath(os.path.join(inner, name), folder) for name in (*names, *links))
 
     return sorted(walked())

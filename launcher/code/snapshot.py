@@ -94,7 +94,7 @@ def _describe(root: Path, files: Mapping[str, Path]) -> Code:
 def largest(files: Mapping[str, Path], count: int = 3) -> str:
     """The largest of the files, in words, by their own paths rather than their names in the snapshot."""
     sizes = sorted(((path.stat().st_size, str(path)) for path in files.values()), reverse=True)
-    shown = [each for each in sizes[:count] if each[0] >= 2**20] or sizes[:1]
+    shown = [size for size in sizes[:count] if size[0] >= 2**20] or sizes[:1]
     return "largest: " + ", ".join(f"{path} {size / 2**20:.0f} MiB" for size, path in shown)
 
 

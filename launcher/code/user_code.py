@@ -99,7 +99,7 @@ def check(named: str, script: Path, *, alone: bool) -> None:
         if script.is_dir():
             raise UsageError(f"script={named} is a folder; name the file in it")
         if not script.is_file():
-            near = sorted(each.name for each in script.parent.glob("*.py")) if script.parent.is_dir() else []
+            near = sorted(path.name for path in script.parent.glob("*.py")) if script.parent.is_dir() else []
             there = f"; {script.parent} has {', '.join(near[:8])}" if near else ""
             raise UsageError(
                 f"script={named}: there is no such file{there}. One that is only in the container's image is named "
@@ -121,7 +121,7 @@ def _checkout(script: Path) -> Path | None:
 
     Raises `UsageError` for one that git refuses to read, as another person's: what is ignored there can't be known.
     """
-    within = next((each for each in script.parents if (each / ".git").exists()), None)
+    within = next((parent for parent in script.parents if (parent / ".git").exists()), None)
     if within is None:
         return None
     top = git.run(script.parent, "rev-parse", "--show-toplevel", errors="surrogateescape").strip()
@@ -140,11 +140,11 @@ def _in_checkout(root: Path) -> Iterator[Path]:
 def _in_folder(root: Path, links: bool = True) -> Iterator[Path]:
     """Files of a folder that is no checkout of its own, as its .gitignore files have it, but for hidden folders."""
     names = git.files_of_folder(root)
-    yield from _walked(root, (each for each in names if not _is_hidden(Path(each))), links)
+    yield from _walked(root, (name for name in names if not _is_hidden(Path(name))), links)
 
 
 def _is_hidden(name: Path) -> bool:
-    return any(each.startswith(".") for each in name.parts[:-1])
+    return any(part.startswith(".") for part in name.parts[:-1])
 
 
 def _walked(root: Path, names: Iterable[str], links: bool = True) -> Iterator[Path]:
@@ -152,7 +152,7 @@ def _walked(root: Path, names: Iterable[str], links: bool = True) -> Iterator[Pa
     is_no_code = functools.cache(lambda folder: _of_runs(folder) or exclusions.is_derived(folder))
     for name in names:
         path = root / name
-        if any(is_no_code(root / each) for each in Path(name).parents if each.name):
+        if any(is_no_code(root / parent) for parent in Path(name).parents if parent.name):
             continue
         if path.is_symlink() and path.is_dir():
             if links and _leads_to_code(path, root):
@@ -213,10 +213,10 @@ def _imported(path: Path) -> Iterator[str]:
         return
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            yield from (each.name for each in node.names)
+            yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
             yield node.module
-            yield from (f"{node.module}.{each.name}" for each in node.names)
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
 def _candidates(folder: Path, module: str) -> Iterator[Path]:

@@ -47,7 +47,7 @@ def positive(text: str) -> int:
 
 def split(words: Sequence[str]) -> tuple[list[str], list[str]]:
     """The names of runs among the words, and the run roots to look in. Raises `UsageError` for another key."""
-    names = [each for each in words if "=" not in each]
+    names = [word for word in words if "=" not in word]
     run_root = None
     for word in words:
         key, equals, value = word.partition("=")

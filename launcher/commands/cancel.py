@@ -27,17 +27,17 @@ def main(arguments: list[str]) -> int:
     if not chosen:
         raise UsageError(f"cancel: no run of {' '.join(names)} is left")
     ownership.refuse_anothers("cancel", chosen)
-    before = {each.run: each.state for each in backends.look(chosen)}
+    before = {entry.run: entry.state for entry in backends.look(chosen)}
     try:
         ended = stopping.cancel(chosen, now=options.now, say=lambda text: print(text, file=sys.stderr, flush=True))
     except KeyboardInterrupt:
         print("\nthe runs stay asked to stop; `ls` says how they stand", file=sys.stderr)
         return 130
-    for each in ended:
-        print(f"{each.seen.run.id}  {_said(each, already=before[each.seen.run].finished)}")
-    if any(each.seen.state.name == "unreachable" for each in ended):  # whatever was said: nobody knows that it ended
+    for outcome in ended:
+        print(f"{outcome.seen.run.id}  {_said(outcome, already=before[outcome.seen.run].finished)}")
+    if any(outcome.seen.state.name == "unreachable" for outcome in ended):
         return 3
-    return 1 if any(each.why_not for each in ended) else 0
+    return 1 if any(outcome.why_not for outcome in ended) else 0
 
 
 def _said(each: Ended, *, already: bool) -> str:

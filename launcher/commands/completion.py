@@ -92,7 +92,7 @@ def _values(key: str) -> list[str]:
 
     if key in GROUPS:
         folders = (conf_folder(), *own_folders())
-        return sorted({each.stem for folder in folders for each in (folder / key).glob("*.yaml")})
+        return sorted({path.stem for folder in folders for path in (folder / key).glob("*.yaml")})
     annotation = annotation_of(key)
     if annotation is bool or bool in get_args(annotation):
         return ["false", "true"]
@@ -118,6 +118,6 @@ def _of_images(given: Sequence[str]) -> list[str]:
 def _runs(last: str) -> list[str]:
     from launcher.runs import run_ids, run_roots, selection
 
-    names = {each for root in run_roots.known() for each in (*selection.run_names(root), *selection.sweep_names(root))}
+    names = {name for root in run_roots.known() for name in (*selection.run_names(root), *selection.sweep_names(root))}
     newest = sorted(names, reverse=True)
     return [each for name in newest for each in (name, run_ids.words_of(name)) if each.startswith(last)][:50]

@@ -86,7 +86,7 @@ def lines(finding: Finding) -> list[str]:
 
 def _small(overrides: Sequence[str]) -> tuple[str, ...]:
     """The words, with what makes the job small."""
-    keys = {each.partition("=")[0] for each in overrides}
+    keys = {override.partition("=")[0] for override in overrides}
     added = {**SMALL[""], **({} if "recipe" in keys or "data" in keys else SMALL["recipe=mnist"])}
     if "cluster=slurm" in overrides:
         added["cluster.time"] = "cluster.time=10"
@@ -116,8 +116,8 @@ def examine(specs: Sequence[JobSpec]) -> Iterator[Finding]:
         return
     try:
         plan = resolve(spec, facts)
-        for each in plan.advice:
-            yield advice("plan", each, "nothing has to be done for this job")
+        for line in plan.advice:
+            yield advice("plan", line, "nothing has to be done for this job")
         folder = _start(plan, facts, spec, address)
     except LauncherError as error:
         yield problem("job", str(error))

@@ -33,7 +33,7 @@ def keys(config_dirs: Sequence[Path]) -> str:
     lines = [_USAGE.rstrip("\n")]
     for group in GROUPS:
         choices = sorted(
-            {each.stem for folder in (conf_folder(), *config_dirs) for each in (folder / group).glob("*.yaml")}
+            {path.stem for folder in (conf_folder(), *config_dirs) for path in (folder / group).glob("*.yaml")}
         )
         if choices:
             lines.append(f"  {group}={'|'.join(choices)}")

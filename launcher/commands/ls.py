@@ -50,7 +50,7 @@ def main(arguments: list[str]) -> int:
     seen = backends.look(wanted)
     backends.settle(seen)
     if options.json:
-        print(json.dumps([_object(each) for each in seen], indent=1))
+        print(json.dumps([_object(entry) for entry in seen], indent=1))
     else:
         print("\n".join(_listing(seen, hidden, roots, tables.width_of(sys.stdout))))
     return 0
@@ -59,7 +59,7 @@ def main(arguments: list[str]) -> int:
 def _default(roots: Sequence[str], whole: bool, everything: bool) -> tuple[list[Run], int]:
     """The runs to list, newest first, and how many older ones there are that aren't."""
     if everything:
-        names = [Run(root, each) for root in roots for each in selection.run_names(root)]
+        names = [Run(root, name) for root in roots for name in selection.run_names(root)]
         return sorted(names, key=lambda run: run.id, reverse=True), 0
     chosen = {*selection.newest(roots, NEWEST), *selection.unfinished(roots)}
     listed = sorted(chosen, key=lambda run: run.id, reverse=True)
@@ -87,24 +87,24 @@ def _listing(seen: Sequence[Seen], hidden: int, roots: Sequence[str], width: int
             ]
         )
     header = ["RUN", "STATE", "TIME", "STEP", "ACCURACY", "SAMPLES/S", "PROOF", "ASKED"]
-    if any(run_roots.is_remote(each.run.root) for each in seen):
+    if any(run_roots.is_remote(entry.run.root) for entry in seen):
         header.insert(2, "HOST")
         for row, each in zip(rows, seen, strict=True):
             row.insert(2, _host(each.run))
-    if any(not each.files.owner.mine for each in seen):
+    if any(not entry.files.owner.mine for entry in seen):
         header.insert(2, "OWNER")
         for row, each in zip(rows, seen, strict=True):
             row.insert(2, each.files.owner.name or "-")
     right = frozenset(range(len(header) - 6, len(header) - 2))
     lines = tables.fitted(header, rows, right=right, width=width, spare=[each for each in SPARE if each in header])
-    silent = {_host(each.run): each.state.reason for each in reversed(seen) if each.state.name == "unreachable"}
+    silent = {_host(entry.run): entry.state.reason for entry in reversed(seen) if entry.state.name == "unreachable"}
     lines += [f"{host}: {reason}" for host, reason in silent.items() if host != "-"]
-    lines += dict.fromkeys(each.files.owner.why for each in seen if each.files.owner.why)
+    lines += dict.fromkeys(entry.files.owner.why for entry in seen if entry.files.owner.why)
     if hidden:
         lines.append(f"and {hidden} more that have not ended (`ls --all` lists everything)")
-    if asked := [each.asked for each in seen if each.asked is not None]:
+    if asked := [entry.asked for entry in seen if entry.asked is not None]:
         lines.append(f"the scheduler was asked {_ago(min(asked), now)}")
-    counts = Counter(each.state.name for each in seen)
+    counts = Counter(entry.state.name for entry in seen)
     if len(seen) > NEWEST:
         lines.append(", ".join(f"{count} {name}" for name, count in sorted(counts.items())))
     return lines
@@ -213,7 +213,7 @@ def _arms(folder: Path, plan: PlanRecord, whole: State, result: ResultRecord) ->
 
     # An arm's own mean is over its steps, that of the comparison over its rounds: one that has ended shows the latter.
     compared = result.comparison.arms if result.comparison else ()
-    rates = {each.arm: units.number(each.samples_per_second) for each in compared}
+    rates = {arm.arm: units.number(arm.samples_per_second) for arm in compared}
     for arm in arms.of(folder, plan):
         state = arms.state(arm.run, whole)
         said = f"{state.name}: {state.reason}" if state.reason else state.name
@@ -235,13 +235,13 @@ def _where(files: Files, plan: PlanRecord) -> str:
         f"on {submission.host}" if submission.host else "",
         f"in {container}" if container else "",
     ]
-    return " ".join(each for each in parts if each)
+    return " ".join(part for part in parts if part)
 
 
 def _attempts(run: Run, numbers: Sequence[int]) -> str:
     if not numbers:
         return "none"
-    saved = [each for each in numbers if os.path.exists(f"{run.root}/{run.id}/attempts/{each}/stopped.json")]
+    saved = [number for number in numbers if os.path.exists(f"{run.root}/{run.id}/attempts/{number}/stopped.json")]
     stopped = f" (saved and stopped: {', '.join(map(str, saved))})" if saved else ""
     return f"{len(numbers)}{stopped}"
 

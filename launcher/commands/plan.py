@@ -95,7 +95,7 @@ def _of_experiment(asked: Asked, arguments: Sequence[str], words: Words) -> int:
 
 
 def _as_json(facts: Facts, plans: Sequence[Plan]) -> str:
-    return json.dumps({"schema": 1, "facts": plain(facts), "plans": [to_json(each) for each in plans]}, indent=1)
+    return json.dumps({"schema": 1, "facts": plain(facts), "plans": [to_json(plan) for plan in plans]}, indent=1)
 
 
 def read_facts(path: Path) -> Facts:
@@ -149,7 +149,7 @@ def describe(
     if first.script and first.script.bare:
         lines += [*_as_typed(first), ""]
     lines += [*_settings(where, width, everything), *pairs(_place(first), width), ""]
-    notes = [f"note: {each}" for each in dict.fromkeys(each for plan in plans for each in plan.advice)]
+    notes = [f"note: {each}" for each in dict.fromkeys(line for plan in plans for line in plan.advice)]
     lines += [part for each in (*notes, *_left_behind(first)) for part in wrapped(each, width)]
     if whole_script:
         lines += [f"--- {first.run_dir}/run.sh", render.render(first)]
@@ -191,8 +191,8 @@ def _left_behind(plan: Plan) -> list[str]:
 def describe_text(plan: Plan, where: Sequence[Origin], refusal: str, width: int = 0, everything: bool = False) -> str:
     """What a bare script's user would type, where this host can't run it and `run` refuses with these words."""
     lines = [*_as_typed(plan), "", *_settings(where, width, everything)]
-    notes = [f"note: `run` refuses it here: {refusal}", *(f"note: {each}" for each in plan.advice)]
-    lines += [part for each in notes for part in wrapped(each, width)]
+    notes = [f"note: `run` refuses it here: {refusal}", *(f"note: {line}" for line in plan.advice)]
+    lines += [part for note in notes for part in wrapped(note, width)]
     return "\n".join(lines) + "\n"
 
 

@@ -66,12 +66,12 @@ class Place(NamedTuple):
 
 def main(arguments: Sequence[str]) -> int:
     words = list(arguments)
-    if any(each in ("-h", "--help") for each in words):
+    if any(word in ("-h", "--help") for word in words):
         print(HELP, end="")
         return 0
     port = _forwarded(words)
     parsed = request.take_apart(words)
-    names = [each for each in parsed.overrides if "=" not in each and not each.startswith("~")]
+    names = [override for override in parsed.overrides if "=" not in override and not override.startswith("~")]
     if not sys.stdin.isatty():
         raise UsageError("shell opens a terminal, and its standard input is none; `logs` and `ls` need none")
     place = _of_run(names, parsed.overrides) if names else _of_job(parsed)
@@ -190,13 +190,13 @@ def _of_run(names: Sequence[str], words: Sequence[str]) -> Place:
     """A terminal in the environment of a run."""
     if len(names) > 1:
         raise UsageError(f"shell takes one run, not {len(names)}: {' '.join(names)}")
-    extra = [each for each in words if "=" in each and not each.startswith("run_root=")]
+    extra = [word for word in words if "=" in word and not word.startswith("run_root=")]
     if extra:
         raise UsageError(
             f"shell {names[0]}: the environment is the run's own{nearest(extra[0].partition('=')[0], ['run_root'])}; "
             f"leave {' '.join(extra)} out, or the run"
         )
-    root = next((each.partition("=")[2] for each in words if each.startswith("run_root=")), None)
+    root = next((word.partition("=")[2] for word in words if word.startswith("run_root=")), None)
     found = selection.find(names[0], run_roots.named(root))
     if found.sweep is not None:
         raise UsageError(f"{found.sweep} is a sweep; name one of its runs, as {found.runs[0].id}")

@@ -27,12 +27,12 @@ def main(arguments: list[str]) -> int:
     from launcher.ui.live import watch
 
     try:
-        states = watch([each.folder for each in chosen], on_interrupt=_leave, last_words=last_words)
+        states = watch([run.folder for run in chosen], on_interrupt=_leave, last_words=last_words)
     except KeyboardInterrupt:
         whole = ", ".join(names) or run_ids.sweep_of(chosen[0].id) or chosen[0].id
         print(f"\nleft alone: {whole}; `watch` comes back, `cancel` ends", file=sys.stderr)
         return 130
-    return 0 if all(each.name == "done" for each in states.values()) else 1
+    return 0 if all(state.name == "done" for state in states.values()) else 1
 
 
 def _leave(times: int) -> None:

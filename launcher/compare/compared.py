@@ -28,13 +28,13 @@ def document(title: str, folder: Path, whole: State, plan: PlanRecord) -> Docume
     how = settings_of(plan)
     evidence = read.of_arms(folder, plan, whole, read=True, block=how.steps)
     compared = compare(evidence, how.steps)
-    found = [each.figures for each in compared]
+    found = [arm.figures for arm in compared]
     parts: tuple[Part, ...] = (table(compared), *bars(compared))
     rest = sections.of_runs(title, evidence)
     kept = [
-        dataclasses.replace(each, brief=each.title == sections.UNREAD)
-        for each in rest.sections
-        if each.title != "Results"
+        dataclasses.replace(section, brief=section.title == sections.UNREAD)
+        for section in rest.sections
+        if section.title != "Results"
     ]
     extra = [*_published(plan, compared), _measured(compared, how, whole)]
     return Document(
@@ -76,20 +76,20 @@ def settings_of(plan: PlanRecord) -> Compare:
 def table(compared: Sequence[Arm]) -> Table:
     """One row an arm."""
     columns: list[tuple[str, list[Cell], bool]] = [
-        ("arm", [text(each.label) for each in compared], False),
-        ("mechanism", [text(each.mechanism) for each in compared], False),
-        ("batch", [numeric(each.figures.batch, str(each.figures.batch)) for each in compared], True),
-        ("samples/s", [numeric(each.figures.rate, units.number(each.figures.rate)) for each in compared], True),
+        ("arm", [text(arm.label) for arm in compared], False),
+        ("mechanism", [text(arm.mechanism) for arm in compared], False),
+        ("batch", [numeric(arm.figures.batch, str(arm.figures.batch)) for arm in compared], True),
+        ("samples/s", [numeric(arm.figures.rate, units.number(arm.figures.rate)) for arm in compared], True),
         ("ratio", [ratio_cell(each, control=number == 0) for number, each in enumerate(compared)], True),
-        ("95% interval", [_interval_cell(each) for each in compared], True),
-        ("peak memory", [numeric(each.figures.memory, units.size(each.figures.memory)) for each in compared], True),
-        ("loss", [sections.loss_cell(each.figures) for each in compared], True),
-        ("loss gap", [numeric(each.gap, f"{each.gap or 0:+.2%}") for each in compared], True),
-        ("accuracy", [numeric(each.figures.accuracy, f"{each.figures.accuracy or 0:.4f}") for each in compared], True),
-        ("skipped", [numeric(each.figures.skipped, str(each.figures.skipped)) for each in compared], True),
-        ("in half", [_half_cell(each) for each in compared], True),
-        ("proof", [text(each.figures.verdict) for each in compared], False),
-        ("state", [text(each.figures.outcome) for each in compared], False),
+        ("95% interval", [_interval_cell(arm) for arm in compared], True),
+        ("peak memory", [numeric(arm.figures.memory, units.size(arm.figures.memory)) for arm in compared], True),
+        ("loss", [sections.loss_cell(arm.figures) for arm in compared], True),
+        ("loss gap", [numeric(arm.gap, f"{arm.gap or 0:+.2%}") for arm in compared], True),
+        ("accuracy", [numeric(arm.figures.accuracy, f"{arm.figures.accuracy or 0:.4f}") for arm in compared], True),
+        ("skipped", [numeric(arm.figures.skipped, str(arm.figures.skipped)) for arm in compared], True),
+        ("in half", [_half_cell(arm) for arm in compared], True),
+        ("proof", [text(arm.figures.verdict) for arm in compared], False),
+        ("state", [text(arm.figures.outcome) for arm in compared], False),
     ]
     return sections.columns(columns, spare=("skipped", "in half", "batch", "peak memory", "mechanism", "loss"))
 
@@ -105,7 +105,7 @@ def _half_cell(arm: Arm) -> Cell:
 
 
 def bars(compared: Sequence[Arm]) -> Iterator[Bars]:
-    return sections.bars([each.evidence for each in compared], [each.figures for each in compared])
+    return sections.bars([arm.evidence for arm in compared], [arm.figures for arm in compared])
 
 
 def _measured(compared: Sequence[Arm], how: Compare, whole: State) -> Section:
@@ -117,15 +117,15 @@ def _measured(compared: Sequence[Arm], how: Compare, whole: State) -> Section:
         "Throughput is the geometric mean over the rounds. "
         "Arms begin with the same weights, see the data in the same order and run the same code."
     )
-    rounds = sorted({number for each in compared for number in each.rates})
+    rounds = sorted({number for arm in compared for number in arm.rates})
     rows = tuple(
         (
             numeric(number + 1, str(number + 1)),
-            *(numeric(each.rates.get(number), units.number(each.rates.get(number))) for each in compared),
+            *(numeric(arm.rates.get(number), units.number(arm.rates.get(number))) for arm in compared),
         )
         for number in rounds
     )
-    header = ("round", *(f"{each.label}, samples/s" for each in compared))
+    header = ("round", *(f"{arm.label}, samples/s" for arm in compared))
     parts: list[Part] = [Prose(text=said)]
     if whole.attempt > 1:
         parts.append(Prose(text=f"It was interrupted and went on: its blocks are from {whole.attempt} starts."))

@@ -82,19 +82,19 @@ def take_apart(words: Sequence[str], base: Compare | None = None) -> tuple[Compa
 
 def check_words(overrides: Sequence[Override]) -> None:
     """Refuse what a comparison decides itself. Raises `UsageError`."""
-    for each in overrides:
-        if each.key in ("steps", "epochs") or each.key.startswith("checkpoint."):
+    for override in overrides:
+        if override.key in ("steps", "epochs") or override.key.startswith("checkpoint."):
             raise UsageError(
-                f"{each.typed}: a comparison measures compare.rounds blocks of compare.steps steps, saved after each; "
-                "say compare.steps=N"
+                f"{override.typed}: a comparison measures compare.rounds blocks of compare.steps steps and saves after "
+                "each; say compare.steps=N"
             )
 
 
 def check_listed(overrides: Sequence[Override]) -> None:
     """Refuse words that list no arms. Raises `UsageError`."""
-    if not any(each.swept for each in overrides):
-        texts = [each for each in overrides if text_key(each.key) and "," in str(each.values[0])]
-        one = "".join(f"; {each.typed} is one text, {each.key}=choice(...) lists several" for each in texts)
+    if not any(override.swept for override in overrides):
+        texts = [override for override in overrides if text_key(override.key) and "," in str(override.values[0])]
+        one = "".join(f"; {text.typed} is one text, {text.key}=choice(...) lists several" for text in texts)
         raise UsageError(f"{_ONE_ARM}: list several values, as amp=o0,o1,o2 (the first is the control){one}")
 
 

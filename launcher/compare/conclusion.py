@@ -60,7 +60,7 @@ def document(folder: Path, whole: State) -> dict[str, Any] | None:
         **dataclasses.asdict(how),
         "verdict": said[0],
         "sentences": said[1:],
-        "arms": [_of_arm(each, how.rounds) for each in compared],
+        "arms": [_of_arm(arm, how.rounds) for arm in compared],
     }
     return {**values, "comparison": finite(beside)}
 
@@ -73,31 +73,31 @@ def write(folder: Path, whole: State) -> None:
 
 
 def _of_run(name: str, whole: State, evidence: Sequence[Evidence]) -> Result:
-    documents = [each.documents["result.json"] for each in evidence]
-    measured = [each.result for each in evidence if each.has_result]
+    documents = [run.documents["result.json"] for run in evidence]
+    measured = [run.result for run in evidence if run.has_result]
     of_measured = [each for each in documents if each]
     return Result(
         run=name,
         status=_STATUS.get(whole.name, "failed"),
         reason=None if whole.name == "done" else _reason(whole, evidence),
         attempts=whole.attempt,
-        framework=_common(each.plan.framework for each in evidence) or "",
-        recipe=_common(each.plan.recipe for each in evidence) or "",
-        mechanism=_common(each.result.mechanism for each in evidence) or "",
+        framework=_common(run.plan.framework for run in evidence) or "",
+        recipe=_common(run.plan.recipe for run in evidence) or "",
+        mechanism=_common(run.result.mechanism for run in evidence) or "",
         requested=_shared(documents, "requested"),
         effective=_shared(documents, "effective"),
         observed={**_shared(documents, "observed"), **_proof(evidence)},
         throughput={"unit": "samples/s", "mean": None, "median": None, "p10": None, "p90": None},
-        peak_memory_bytes=max((found.memory for each in evidence if (found := figures(each)).memory), default=None),
+        peak_memory_bytes=max((found.memory for run in evidence if (found := figures(run)).memory), default=None),
         loss={"first": None, "last": None},
         eval={},
         loss_scale={"final": None, "skipped_steps": sum(each.loss_scale.skipped_steps or 0 for each in measured)},
         updates={key: sum(getattr(each.updates, key) or 0 for each in measured) for key in ("attempted", "applied")},
         epochs=None,
-        steps=sum(each.metrics.steps for each in evidence if each.metrics),
+        steps=sum(run.metrics.steps for run in evidence if run.metrics),
         wall_seconds=sum(each.wall_seconds or 0 for each in measured),
         world_size=max((each.world_size or 1 for each in measured), default=1),
-        determinism="exact" if all(each.result.determinism == "exact" for each in evidence) else "best_effort",
+        determinism="exact" if all(run.result.determinism == "exact" for run in evidence) else "best_effort",
         resumed_from=None,
         versions=_shared(of_measured, "versions"),
         digests=_shared(of_measured, "digests"),
@@ -107,13 +107,13 @@ def _of_run(name: str, whole: State, evidence: Sequence[Evidence]) -> Result:
 
 def _reason(whole: State, evidence: Sequence[Evidence]) -> str | None:
     """Why it is not done: which arms failed, or what is known of the whole."""
-    failed = [f"{each.label}: {each.state.reason}" for each in evidence if each.state.name == "failed"]
+    failed = [f"{run.label}: {run.state.reason}" for run in evidence if run.state.name == "failed"]
     return "; ".join(failed) or whole.reason or None
 
 
 def _proof(evidence: Sequence[Evidence]) -> dict[str, str]:
     """Proved if every arm is, else the worst that is known of one."""
-    verdicts = [each.result.observed.verdict or "unknown" for each in evidence]
+    verdicts = [run.result.observed.verdict or "unknown" for run in evidence]
     worst = next((each for each in _WORST_FIRST if each in verdicts), "unknown")
     if worst == "proved":
         return {"verdict": worst, "why": "every arm is proved"}
@@ -159,7 +159,7 @@ def _of_arm(arm: Arm, rounds: int) -> dict[str, Any]:
 def _common(values: Iterable[Any]) -> Any:
     """The one value that all are; None where they differ."""
     first, *others = values
-    return first if all(each == first for each in others) else None
+    return first if all(other == first for other in others) else None
 
 
 def _shared(results: Sequence[Mapping[str, Any]], group: str) -> dict[str, Any]:

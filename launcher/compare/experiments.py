@@ -174,7 +174,7 @@ def ask(name: str, experiment: Experiment, words: Sequence[str], config_dirs: Se
         own = [parse(word, groups, f"{KEY}{name}") for word in (*experiment.words, *arm.words, *forms)]
         overrides = [*own, *(parse(word, groups) for word in typed)]
         comparison.check_words(overrides)
-        swept = next((each.typed for each in overrides if each.swept), None)
+        swept = next((override.typed for override in overrides if override.swept), None)
         if swept:
             raise UsageError(
                 f"{swept}: experiment={name} has its own arms; give one value, which holds for all of them"
@@ -189,7 +189,7 @@ def ask(name: str, experiment: Experiment, words: Sequence[str], config_dirs: Se
         request=Request(composer=composer, overrides=(), cells=left, specs=specs),
         published=only(_annotated(experiment.published, other, scale, wanted), made, impossible),
         impossible=impossible,
-        smaller=() if wanted else tuple(f"{SCALE}{each}" for each in experiment.scales),
+        smaller=() if wanted else tuple(f"{SCALE}{scale}" for scale in experiment.scales),
     )
 
 
@@ -225,12 +225,12 @@ def _annotated(published: Published | None, other: Form, scale: Form, wanted: st
         return None
     small = f"Measured was its form scale={wanted}, which shows that it runs and says nothing of its speed."
     notes = (published.note, other.note, small if wanted else "", scale.note)
-    return dataclasses.replace(published, note=" ".join(each for each in notes if each))
+    return dataclasses.replace(published, note=" ".join(note for note in notes if note))
 
 
 def _path(name: str, config_dirs: Sequence[Path]) -> Path | None:
     places = [folder / "experiment" / f"{name}.yaml" for folder in (*config_dirs, conf_folder())]
-    return next((each for each in places if each.is_file()), None)
+    return next((place for place in places if place.is_file()), None)
 
 
 def _form_in(experiment: Experiment, words: Sequence[str]) -> Form:

@@ -19,7 +19,7 @@ def published(said: Published, compared: Sequence[Arm]) -> Section:
     pairs = list(zip(said.arms, compared, strict=False))
     first = said.arms[0] if said.arms else PublishedArm()
     timed = any(each.step_seconds for each, _ in pairs)
-    hardware = next((_hardware(each.evidence) for each in compared if each.evidence.has_result), "unknown hardware")
+    hardware = next((_hardware(arm.evidence) for arm in compared if arm.evidence.has_result), "unknown hardware")
     columns: list[tuple[str, list[Cell], bool]] = [
         ("arm", [text(arm.label) for _, arm in pairs], False),
         ("published ratio", [_multiple(_gain(each, first, arm, compared[0])) for each, arm in pairs], True),

@@ -24,7 +24,7 @@ def lines(whole: Plan) -> Iterator[str]:
     said, how = whole.published, whole.comparison
     assert said is not None and how is not None
     yield f"published: {said.source}, on {said.hardware}. {said.note}".strip()
-    given = [key for key in _COLUMNS if any(getattr(each, key) is not None for each in said.arms)]
+    given = [key for key in _COLUMNS if any(getattr(arm, key) is not None for arm in said.arms)]
     if not given:
         return
     rows = []
@@ -33,7 +33,7 @@ def lines(whole: Plan) -> Iterator[str]:
         rows.append([comparison.label(arm), *("-" if figure is None else f"{figure:.10g}" for figure in figures)])
     yield from ("", *table(["arm", *(_COLUMNS[key] for key in given)], rows))
     seconds = [_step_seconds(said, each, arm) for arm, each in zip(whole.arms, said.arms, strict=True)]
-    known = [each for each in seconds if each is not None]
+    known = [second for second in seconds if second is not None]
     if known and all(arm.settings["device"] == "cuda" for arm in whole.arms):
         which = "each arm" if len(known) == len(seconds) else f"the {len(known)} arms that have one"
         took = units.duration(how.total * sum(known))

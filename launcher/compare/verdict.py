@@ -18,15 +18,15 @@ def verdict(compared: Sequence[Arm], how: Compare) -> Iterator[str]:
         yield f"{_named(control)}, the control: {_how_it_failed(control)}. {held} can be held against it."
     elif _not_finite(control):
         yield f"{_named(control)}, the control: {_not_finite(control)}. No loss can be held against it."
-    for each in others:
-        yield _of_arm(each, control, how)
+    for other in others:
+        yield _of_arm(other, control, how)
 
 
 def _in_all(control: Arm, others: Sequence[Arm], how: Compare) -> str:
     broken = _failed(control)
-    measured = [(each, each.ratio) for each in others if each.ratio is not None and not (broken or _failed(each))]
+    measured = [(other, other.ratio) for other in others if other.ratio is not None and not (broken or _failed(other))]
     if not measured:
-        partly = " to its end" if any(each.ratio is not None for each in others) else ""
+        partly = " to its end" if any(other.ratio is not None for other in others) else ""
         return f"Nothing was measured{partly} beside the control, {control.label}."
     if all(ratio.differs is None for _, ratio in measured):
         return f"Too few rounds to tell a difference from noise: an interval needs {ENOUGH}, and there were fewer."
@@ -100,7 +100,7 @@ def _steps(arm: Arm) -> int:
 
 def _samples(*arms: Arm) -> list[int]:
     """How many samples each had seen at its end; 0 where all saw as many."""
-    found = [_steps(each) * (each.figures.batch or 0) for each in arms]
+    found = [_steps(arm) * (arm.figures.batch or 0) for arm in arms]
     return [0] * len(found) if len(set(found)) == 1 else found
 
 

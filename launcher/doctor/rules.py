@@ -132,7 +132,7 @@ def _python(facts: Facts, spec: JobSpec) -> Iterator[Finding]:
         return
     frameworks = ", ".join(f"{name} {version}" for name, version in facts.packages.items())
     said = f"{facts.python_version} ({facts.python}) with {frameworks or 'no framework'}"
-    version = tuple(int(each) for each in facts.python_version.split(".")[:2] if each.isdecimal())
+    version = tuple(int(part) for part in facts.python_version.split(".")[:2] if part.isdecimal())
     if version < (3, 10):
         yield problem("python", f"{said}; trainers need 3.10", "name a newer one with python=, or use a container")
     elif framework not in facts.packages:

@@ -113,7 +113,7 @@ def _first(layers: Sequence[Layer], unit: int) -> list[str]:
 
 def _behind_first(layers: Sequence[Layer]) -> Sequence[Layer]:
     """The others, without a last one that is next to nothing of the model: its outputs are the classes of the data."""
-    small = layers and layers[-1].weights < SMALL * sum(each.weights for each in layers)
+    small = layers and layers[-1].weights < SMALL * sum(layer.weights for layer in layers)
     return layers[1:-1] if small else layers[1:]
 
 

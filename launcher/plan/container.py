@@ -77,7 +77,7 @@ def choose(spec: JobSpec, facts: Facts, gpus: tuple[str, ...] | None, count: int
         image=known.image,
         asked=launch.image,
         pull=known.image_pull,
-        mounts=tuple(_mount(each, facts) for each in launch.mounts),
+        mounts=tuple(_mount(mount, facts) for mount in launch.mounts),
         devices=_devices(facts, gpus, count, slurm),
         user=User(uid=known.uid, gid=known.gid, name=facts.user, groups=known.groups),
         network=launch.container.network,

@@ -37,9 +37,9 @@ def origins(asked: Request, spec: JobSpec, plan: Plan) -> list[Origin]:
             if key in places or key in _DECIDING or value != baseline.get(key):
                 places[key] = file.name
     swept = {key for key, _ in cell.swept}
-    for each in cell.words:
-        if each.kind == "value" and each.prefix != "~":
-            places[each.key] = f"command line: {each.typed}" if each.key not in swept else f"sweep: {each.typed}"
+    for word in cell.words:
+        if word.kind == "value" and word.prefix != "~":
+            places[word.key] = f"command line: {word.typed}" if word.key not in swept else f"sweep: {word.typed}"
     asked_for = {**plain(spec.training), **plain(spec.launch)}
     settled = {**asked_for, **plan.settings, "gpus": plan.gpus, "python": plan.python, "name": plan.name}
     settled["run_root"] = plan.run_root

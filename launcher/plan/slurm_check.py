@@ -76,16 +76,16 @@ def capability(cluster: SlurmCluster, facts: Facts) -> tuple[int, int] | None:
 def find_partition(cluster: SlurmCluster, slurm: SlurmFacts) -> Partition | None:
     """The partition that a job would go to; None where the cluster has no default and none is named."""
     if cluster.partition is None:
-        return next((each for each in slurm.partitions if each.default), None)
-    names = [each.name for each in slurm.partitions]
+        return next((partition for partition in slurm.partitions if partition.default), None)
+    names = [partition.name for partition in slurm.partitions]
     if "," in cluster.partition:  # Slurm takes a list and picks
-        chosen = [each for each in cluster.partition.split(",") if each not in names]
+        chosen = [part for part in cluster.partition.split(",") if part not in names]
         if chosen:
             raise _unknown_partition(chosen[0], names)
         return None
-    for each in slurm.partitions:
-        if each.name == cluster.partition:
-            return each
+    for partition in slurm.partitions:
+        if partition.name == cluster.partition:
+            return partition
     raise _unknown_partition(cluster.partition, names)
 
 

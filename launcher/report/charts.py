@@ -23,8 +23,8 @@ _RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 def bars(chart: Bars) -> Markup:
     """Lengths from zero, a label to the left and its figure to the right."""
-    longest = max((each.value or 0 for each in chart.bars), default=0) or 1
-    rows = join([_bar(each, longest) for each in chart.bars])
+    longest = max((bar.value or 0 for bar in chart.bars), default=0) or 1
+    rows = join([_bar(bar, longest) for bar in chart.bars])
     note = tag("p", chart.note, class_="note") if chart.note else None
     return tag("figure", tag("figcaption", chart.title), tag("div", rows, class_="bars"), note)
 
@@ -42,7 +42,7 @@ def curves(chart: Curves) -> Markup:
     across = _Scale.over(places, whole=chart.x == "step", zero=chart.x in ("seconds", "minutes", "hours"))
     heights = [y for line in chart.lines for _, y in line.points]
     heights += [100.0] if chart.unit == "percent" else []
-    marked = [each for each in chart.lines if each.marks]
+    marked = [line for line in chart.lines if line.marks]
     sizes, log2 = chart.unit == "bytes", chart.unit == "log2"
     zero = chart.steps or sizes or chart.unit in ("zero", "percent") or 0 <= 2 * min(heights) < max(heights)
     below = MARK * min(len(marked), ROWS) / _HEIGHT
@@ -52,7 +52,7 @@ def curves(chart: Curves) -> Markup:
     ordered = sorted(chart.lines, key=lambda each: each.colour is not None)
     plot = tag(
         "svg",
-        join([_rule(up.place(each)) for each in up.ticks]),
+        join([_rule(up.place(tick)) for tick in up.ticks]),
         tag("line", x1=0, x2=_WIDTH, y1=_HEIGHT, y2=_HEIGHT, class_="axis"),
         join([_line(each, across, up, chart.steps, _covered(ordered, n)) for n, each in enumerate(ordered)]),
         join([_mark(x, each.colour, row, across) for row, each in enumerate(marked) for x in each.marks]),
@@ -66,8 +66,8 @@ def curves(chart: Curves) -> Markup:
         data_unit="log2" if up.log2 else "bytes" if sizes else None,
         data_steps="" if chart.steps else None,
     )
-    left = [tag("span", words(each), style=f"bottom:{100 * up.place(each):.2f}%") for each in up.ticks]
-    under = [tag("span", _figure(each), style=f"left:{100 * across.place(each):.2f}%") for each in across.ticks]
+    left = [tag("span", words(tick), style=f"bottom:{100 * up.place(tick):.2f}%") for tick in up.ticks]
+    under = [tag("span", _figure(tick), style=f"left:{100 * across.place(tick):.2f}%") for tick in across.ticks]
     body = tag(
         "div",
         tag("div", join(left), class_="y"),
@@ -86,7 +86,7 @@ def curves(chart: Curves) -> Markup:
 
 def _legend(lines: Sequence[Line]) -> list[Markup]:
     told = [
-        tag("li", tag("i", class_=_style("key", each.colour)), each.label) for each in lines if each.colour is not None
+        tag("li", tag("i", class_=_style("key", line.colour)), line.label) for line in lines if line.colour is not None
     ]
     others = len(lines) - len(told)
     return (
@@ -97,7 +97,7 @@ def _legend(lines: Sequence[Line]) -> list[Markup]:
 
 
 def _told(lines: Sequence[Line]) -> str:
-    names = [each.label for each in lines if each.colour is not None]
+    names = [line.label for line in lines if line.colour is not None]
     others = len(lines) - len(names)
     return ", ".join([*names, *([f"{others} more"] if others else [])])
 
@@ -110,7 +110,7 @@ def _style(name: str, colour: int | None) -> str:
 
 def _covered(lines: Sequence[Line], number: int) -> bool:
     """Whether one that is drawn later is the very same curve."""
-    return any(each.points == lines[number].points for each in lines[number + 1 :])
+    return any(line.points == lines[number].points for line in lines[number + 1 :])
 
 
 def _line(line: Line, across: _Scale, up: _Scale, steps: bool, covered: bool) -> Markup:
@@ -157,7 +157,7 @@ class _Scale:
     def __init__(self, low: float, high: float, ticks: Sequence[float], log2: bool = False) -> None:
         self.log2 = log2
         self._low, self._high = self._at(low), self._at(high)
-        self.ticks = [each for each in ticks if low <= each <= high]
+        self.ticks = [tick for tick in ticks if low <= tick <= high]
 
     @classmethod
     def over(
@@ -186,7 +186,7 @@ class _Scale:
             low, high = (low - 1, high + 1) if low == 0 else (low - abs(low) / 10, high + abs(high) / 10)
         ticks = [unit * each for each in round_ticks(low / unit, high / unit)]
         if whole:
-            ticks = [each for each in ticks if each == int(each)]
+            ticks = [tick for tick in ticks if tick == int(tick)]
         return cls(low, high, ticks) if whole else cls(min(low, ticks[0]), max(high, ticks[-1]), ticks)
 
     @property

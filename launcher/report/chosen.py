@@ -23,10 +23,10 @@ COLOURED = 8
 def best_first(results: Sequence[ResultRecord]) -> tuple[list[int], str]:
     """Indices of the runs, and by what they are ordered: held-out accuracy, else the last loss. What has neither comes
     last."""
-    accuracies = [each.eval.get("accuracy") for each in results]
-    losses = [each.loss.last for each in results]
-    by = "held-out accuracy" if any(each is not None for each in accuracies) else "last loss"
-    keys = [None if each is None else -each for each in accuracies] if by == "held-out accuracy" else losses
+    accuracies = [result.eval.get("accuracy") for result in results]
+    losses = [result.loss.last for result in results]
+    by = "held-out accuracy" if any(accuracy is not None for accuracy in accuracies) else "last loss"
+    keys = [None if accuracy is None else -accuracy for accuracy in accuracies] if by == "held-out accuracy" else losses
     order = sorted(range(len(results)), key=lambda index: (keys[index] is None, keys[index] or 0.0))
     return order, by
 
@@ -53,7 +53,7 @@ def colours(order: Sequence[int]) -> list[int | None]:
 
 def _size(folder: Path) -> int:
     """Bytes of what a run measured."""
-    return _bytes(folder / "metrics.jsonl") + sum(_bytes(each) for each in (folder / "telemetry").glob("*.csv"))
+    return _bytes(folder / "metrics.jsonl") + sum(_bytes(path) for path in (folder / "telemetry").glob("*.csv"))
 
 
 def _bytes(path: Path) -> int:

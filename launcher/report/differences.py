@@ -41,7 +41,7 @@ def differing(evidence: Sequence[Evidence]) -> Table | None:
     """A row for each thing that is not the same in all of these runs; none of one run, and of too many."""
     if not 1 < len(evidence) <= MOST_RUNS:
         return None
-    told = [_told(each) for each in evidence]
+    told = [_told(run) for run in evidence]
     rows = []
     for key in _ordered(key for each in told for key in each):
         if len({each.get(key, "-") for each in _able(key, told, evidence)}) > 1:
@@ -49,12 +49,12 @@ def differing(evidence: Sequence[Evidence]) -> Table | None:
             rows.append((f"{key}{unit}", *(each.get(key, "-") for each in told)))
     if not rows:
         rows.append(("nothing differs", *("",) * len(evidence)))
-    return Table(header=("what", *(each.label for each in evidence)), rows=tuple(tuple(map(text, row)) for row in rows))
+    return Table(header=("what", *(run.label for run in evidence)), rows=tuple(tuple(map(text, row)) for row in rows))
 
 
 def alike(evidence: Sequence[Evidence]) -> str:
     """What these runs have in common, in a sentence: the groups that are known of each and differ in nothing."""
-    told = [_told(each) for each in evidence]
+    told = [_told(run) for run in evidence]
     same = []
     for group in _GROUPS:
         keys = {key for each in told for key in each if _group(key) == group}
@@ -134,7 +134,7 @@ def _snapshot(evidence: Evidence) -> Path | None:
 
 def _files(folder: Path) -> set[str]:
     return {
-        str(each.relative_to(folder)) for each in folder.rglob("*") if each.is_file() and each.name != code_store.NAMES
+        str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file() and path.name != code_store.NAMES
     }
 
 

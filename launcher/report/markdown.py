@@ -38,7 +38,7 @@ def _part(part: Part) -> Iterator[str]:
     elif isinstance(part, Code):
         # A fence longer than any run of backticks in the text.
         fence = "`" * max(3, 1 + max((len(each) for each in re.findall(r"`+", part.text)), default=0))
-        yield from (fence, *(tables.clean(each) for each in part.text.splitlines()), fence)
+        yield from (fence, *(tables.clean(line) for line in part.text.splitlines()), fence)
     elif isinstance(part, Prose):
         yield escape(part.text)
 

@@ -28,5 +28,5 @@ def tag(name: str, /, *children: str | None, **attributes: str | float | None) -
 
 def join(children: tuple[str | None, ...] | list[Markup]) -> Markup:
     return Markup(
-        "".join(each if isinstance(each, Markup) else html.escape(each) for each in children if each is not None)
+        "".join(child if isinstance(child, Markup) else html.escape(child) for child in children if child is not None)
     )

@@ -133,7 +133,7 @@ class Metrics:
     @property
     def rate(self) -> float | None:
         """Samples a second over all timed steps."""
-        total = [each for each in self.blocks.values() if each.seconds]
+        total = [block for block in self.blocks.values() if block.seconds]
         seconds = sum(each.seconds for each in total)
         return sum(each.samples for each in total) / seconds if seconds else None
 

@@ -37,7 +37,7 @@ def render(document: Document) -> str:
             "main",
             tag("h1", document.title),
             join([tag("p", each, class_="lead") for each in document.lead]),
-            join([_section(each) for each in document.sections]),
+            join([_section(section) for section in document.sections]),
         ),
         tag("script", Markup(script)),
     )
@@ -46,8 +46,8 @@ def render(document: Document) -> str:
 
 def _section(section: Section) -> Markup:
     """Tables and text under each other, charts side by side where there is room."""
-    drawn = [_part(each) for each in section.parts if isinstance(each, (Bars, Curves))]
-    said = [_part(each) for each in section.parts if not isinstance(each, (Bars, Curves))]
+    drawn = [_part(part) for part in section.parts if isinstance(part, (Bars, Curves))]
+    said = [_part(part) for part in section.parts if not isinstance(part, (Bars, Curves))]
     figures = tag("div", join(drawn), class_="charts") if drawn else None
     return tag("section", tag("h2", section.title), join(said), figures)
 

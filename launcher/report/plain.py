@@ -38,7 +38,7 @@ def _part(part: Part, width: int) -> Iterator[str]:
     elif isinstance(part, Prose):
         yield from _prose(part.text, width)
     elif isinstance(part, Code):
-        yield from (tables.clean(each) for each in part.text.splitlines())
+        yield from (tables.clean(line) for line in part.text.splitlines())
 
 
 def _prose(text: str, width: int) -> list[str]:
@@ -54,12 +54,12 @@ def _blocks(header: Sequence[str], rows: Sequence[Sequence[str]], width: int) ->
 
 def _bars(part: Bars, width: int) -> Iterator[str]:
     yield f"{part.title}{f' ({part.note})' if part.note else ''}"
-    longest = max((each.value or 0 for each in part.bars), default=0) or 1
-    said = [(tables.clean(each.label), tables.clean(each.text)) for each in part.bars]
+    longest = max((bar.value or 0 for bar in part.bars), default=0) or 1
+    said = [(tables.clean(bar.label), tables.clean(bar.text)) for bar in part.bars]
     label, words = (max(len(each[index]) for each in said) for index in (0, 1))
     room = min(WIDTH, width - label - words - 4) if width else WIDTH
     scale = max(room, LEAST) / longest
-    drawn = ["█" * max(1, round(scale * each.value)) if each.value else "" for each in part.bars]
+    drawn = ["█" * max(1, round(scale * bar.value)) if bar.value else "" for bar in part.bars]
     if room < LEAST:  # one under the other
         for (name, text), bar in zip(said, drawn, strict=True):
             yield from tables.wrapped(f"{name}: {text}", width)

@@ -59,10 +59,10 @@ def gather(wanted: Sequence[Run]) -> list[Evidence]:
     seen = backends.look(wanted)
     backends.settle(seen)
     found: list[Evidence] = []
-    for each in seen:
-        one = of_run(each.run.folder, each.run, each.state, read=False)
-        words = run_ids.words_of(each.run.id)
-        own = of_arms(each.run.folder, one.plan, each.state, read=False)
+    for entry in seen:
+        one = of_run(entry.run.folder, entry.run, entry.state, read=False)
+        words = run_ids.words_of(entry.run.id)
+        own = of_arms(entry.run.folder, one.plan, entry.state, read=False)
         found += [dataclasses.replace(arm, label=f"{words} {arm.label}") for arm in own] or [one]
     labels = _distinct([each.run for each in found], [each.label for each in found])
     order, _ = chosen.best_first([each.result for each in found])
@@ -113,7 +113,7 @@ def with_steps(evidence: Evidence, block: int = 0) -> Evidence:
     """The same with its metrics, in blocks of so many steps, and its telemetry."""
     folder = evidence.run.folder
     rows, sampled = metrics.read(folder / "metrics.jsonl", block), telemetry.read(folder)
-    said = (*(rows.problems if rows else ()), *(f"telemetry: {each}" for each in sampled.notes[:NOTES]))
+    said = (*(rows.problems if rows else ()), *(f"telemetry: {note}" for note in sampled.notes[:NOTES]))
     return dataclasses.replace(evidence, metrics=rows, telemetry=sampled, problems=(*evidence.problems, *said))
 
 

@@ -34,7 +34,7 @@ BARS = 24
 
 def of_runs(title: str, evidence: Sequence[Evidence]) -> Document:
     """The report of some runs; charts where their steps were read."""
-    found = [figures(each) for each in evidence]
+    found = [figures(run) for run in evidence]
     sections = [
         Section(title="Results", parts=(results(evidence, found), *_unequal(evidence, found), *bars(evidence, found))),
         Section(title="Asked and observed", parts=(asked_and_observed(evidence),)),
@@ -43,14 +43,16 @@ def of_runs(title: str, evidence: Sequence[Evidence]) -> Document:
         *problems(evidence),
         Section(title="Where it comes from", parts=tuple(provenance(evidence)), brief=False),
     ]
-    return Document(title=title, lead=tuple(_lead(evidence)), sections=tuple(each for each in sections if each.parts))
+    return Document(
+        title=title, lead=tuple(_lead(evidence)), sections=tuple(section for section in sections if section.parts)
+    )
 
 
 def _lead(evidence: Sequence[Evidence]) -> Iterator[str]:
-    read, count = sum(each.metrics is not None for each in evidence), len(evidence)
+    read, count = sum(run.metrics is not None for run in evidence), len(evidence)
     if count <= chosen.TOLD_APART:
         return
-    _, by = chosen.best_first([each.result for each in evidence])
+    _, by = chosen.best_first([run.result for run in evidence])
     drawn = f" The steps of {read} of them were read." if read < count else ""
     yield f"{count} runs.{drawn} In the charts the {chosen.COLOURED} with the best {by} have colours."
 
@@ -58,7 +60,7 @@ def _lead(evidence: Sequence[Evidence]) -> Iterator[str]:
 def results(evidence: Sequence[Evidence], found: Sequence[Figures]) -> Table:
     """One row a run."""
     wanted: list[tuple[str, list[Cell], bool]] = [
-        ("run", [text(each.label) for each in evidence], False),
+        ("run", [text(run.label) for run in evidence], False),
         ("mode", [text(each.mode) for each in found], False),
         ("batch", [numeric(each.batch, str(each.batch)) for each in found], True),
         ("samples/s", [numeric(each.rate, units.number(each.rate)) for each in found], True),
@@ -77,7 +79,7 @@ def results(evidence: Sequence[Evidence], found: Sequence[Figures]) -> Table:
 def columns(wanted: Sequence[tuple[str, list[Cell], bool]], spare: Sequence[str] = ()) -> Table:
     """A table from columns: name, cells, and whether they are numbers. What nobody has a value in is left out, and a
     narrow terminal does without the columns in `spare`, the first one first."""
-    kept = [each for each in wanted if any(cell.text != "-" for cell in each[1])]
+    kept = [run for run in wanted if any(cell.text != "-" for cell in run[1])]
     return Table(
         header=tuple(name for name, _, _ in kept),
         rows=tuple(zip(*(cells for _, cells, _ in kept), strict=True)),
@@ -96,17 +98,17 @@ def _ratios(evidence: Sequence[Evidence], found: Sequence[Figures]) -> list[Cell
     if len(found) < 2 or not first or incomparable(evidence):
         return [Cell(text="-") for _ in found]
     ratios = [each.rate / first if each.rate is not None else None for each in found]
-    return [numeric(each, f"{each or 0:.2f}") for each in ratios]
+    return [numeric(ratio, f"{ratio or 0:.2f}") for ratio in ratios]
 
 
 def incomparable(evidence: Sequence[Evidence]) -> str:
     """What is not the same in these runs so that their throughputs have no ratio; empty where they have one."""
     for what, values in (
-        ("recipes", [each.plan.recipe for each in evidence]),
-        ("data sets", [each.plan.settings.data.name for each in evidence]),
-        ("units", [each.result.throughput.unit for each in evidence]),
+        ("recipes", [run.plan.recipe for run in evidence]),
+        ("data sets", [run.plan.settings.data.name for run in evidence]),
+        ("units", [run.result.throughput.unit for run in evidence]),
     ):
-        names = sorted({str(each) for each in values if each is not None})
+        names = sorted({str(value) for value in values if value is not None})
         if len(names) > 1:
             return f"different {what} ({', '.join(names)})"
     return ""
@@ -146,8 +148,8 @@ def bars(evidence: Sequence[Evidence], found: Sequence[Figures]) -> Iterator[Bar
 def asked_and_observed(evidence: Sequence[Evidence]) -> Table:
     """What each run was asked to be, what it was seen to be, and the judgement."""
     rows = []
-    for each in evidence:
-        asked, became, seen = each.result.requested, each.result.effective, each.result.observed
+    for run in evidence:
+        asked, became, seen = run.result.requested, run.result.effective, run.result.observed
         settled = ", ".join(
             f"{key} {show(asked.get(key))} -> {show(became[key])}"
             for key in became
@@ -165,8 +167,8 @@ def asked_and_observed(evidence: Sequence[Evidence]) -> Table:
             )
             if part
         )
-        mechanism = each.result.mechanism or each.plan.mechanism or ""
-        cells = (each.label, mechanism, _asked(each.plan), settled, observed)
+        mechanism = run.result.mechanism or run.plan.mechanism or ""
+        cells = (run.label, mechanism, _asked(run.plan), settled, observed)
         rows.append(tuple(map(text, (*cells, seen.verdict or "nothing was observed", seen.why or ""))))
     return Table(header=("run", "mechanism", "asked", "auto became", "observed", "verdict", "why"), rows=tuple(rows))
 
@@ -202,7 +204,7 @@ def differences(evidence: Sequence[Evidence]) -> Iterator[Section]:
 
 def problems(evidence: Sequence[Evidence]) -> Iterator[Section]:
     """What is in the folders and could not be read."""
-    said = tuple(Prose(text=f"{each.label}: {problem}") for each in evidence for problem in each.problems)
+    said = tuple(Prose(text=f"{run.label}: {problem}") for run in evidence for problem in run.problems)
     if said:
         yield Section(title=UNREAD, parts=said)
 
@@ -211,24 +213,23 @@ def provenance(evidence: Sequence[Evidence]) -> Iterator[Part]:
     """What ran where, and the commands that repeat it."""
     rows = []
     commands: dict[str, None] = {}
-    for each in evidence:
-        result, code = each.result, each.provenance.code
-        container = each.plan.container
+    for run in evidence:
+        result, code = run.result, run.provenance.code
+        container = run.plan.container
         cells = (
-            each.label,
-            each.run.id,
-            each.provenance.created,
+            run.label,
+            run.run.id,
+            run.provenance.created,
             f"{code.commit or ''}{' with changes' if code.dirty else ''}",
             (code.digest or "")[:12],
             (container and container.image) or "none",
-            " ".join(f"{name} {version}" for name, version in result.versions.items() if version)
-            or each.plan.framework,
+            " ".join(f"{name} {version}" for name, version in result.versions.items() if version) or run.plan.framework,
             result.hardware.get("gpu") or result.hardware.get("cpu"),
-            each.plan.host,
+            run.plan.host,
         )
         rows.append(tuple(text(cell or "") for cell in cells))
-        if each.provenance.command:
-            commands[shlex.join(each.provenance.command)] = None
+        if run.provenance.command:
+            commands[shlex.join(run.provenance.command)] = None
     header = ("run", "id", "created", "commit", "code", "image", "versions", "hardware", "host")
     yield Table(header=header, rows=tuple(rows))
     if commands:

@@ -22,7 +22,7 @@ TIME_UNITS = ((3 * 3600.0, 3600.0, "hours"), (300.0, 60.0, "minutes"), (0.0, 1.0
 
 def charts(evidence: Sequence[Evidence]) -> Iterator[Part]:
     """Curves of the steps, those of one run in one colour throughout."""
-    read = [(each.colour, each.label, each.metrics) for each in evidence if each.metrics is not None]
+    read = [(run.colour, run.label, run.metrics) for run in evidence if run.metrics is not None]
     losses = tuple(
         Line(
             label=label if rows.nonfinite_at is None else f"{label} (not finite from step {rows.nonfinite_at})",
@@ -78,13 +78,13 @@ def over_time(evidence: Sequence[Evidence]) -> Iterator[Curves]:
     ):
         lines = [
             line
-            for each in evidence
-            for line in _sampled(each.label, each.colour, getattr(each.telemetry, kind), name, len(evidence) == 1)
+            for run in evidence
+            for line in _sampled(run.label, run.colour, getattr(run.telemetry, kind), name, len(evidence) == 1)
         ]
         in_bytes = unit == "MiB"
         factor = 2**20 if in_bytes else 1
         scaled = tuple(
-            dataclasses.replace(each, points=tuple((x / seconds, y * factor) for x, y in each.points)) for each in lines
+            dataclasses.replace(line, points=tuple((x / seconds, y * factor) for x, y in line.points)) for line in lines
         )
         scale = {"MiB": "bytes", "%": "percent"}.get(unit, "zero")
         yield from _curves(title, unit_of_time, "in use" if in_bytes else unit, scaled, scale)
@@ -116,7 +116,7 @@ def _sampled(label: str, colour: int | None, series: Sequence[Series], name: str
 
 
 def _curves(title: str, x: str, y: str, lines: Iterable[Line], unit: str = "") -> Iterator[Curves]:
-    drawn = _thinned(tuple(each for each in lines if each.points))
+    drawn = _thinned(tuple(line for line in lines if line.points))
     if drawn:
         yield Curves(title=title, x=x, y=y, lines=drawn, unit=unit)
 
@@ -124,7 +124,7 @@ def _curves(title: str, x: str, y: str, lines: Iterable[Line], unit: str = "") -
 def _thinned(lines: tuple[Line, ...], steps: bool = False) -> tuple[Line, ...]:
     """The grey ones with fewer points where there are many."""
     limit = max(FEWEST, min(POINTS, TOGETHER // max(1, len(lines))))
-    return tuple(_thin(each, limit, steps) if each.colour is None else each for each in lines)
+    return tuple(_thin(line, limit, steps) if line.colour is None else line for line in lines)
 
 
 def _thin(line: Line, limit: int, steps: bool) -> Line:
@@ -139,7 +139,7 @@ def _skips(label: str, skipped: int) -> str:
 
 
 def _floats(values: Iterable[int]) -> tuple[float, ...]:
-    return tuple(float(each) for each in values)
+    return tuple(float(value) for value in values)
 
 
 def _step_times(times: Sequence[tuple[int | None, str, Sequence[float]]]) -> Iterator[Curves]:

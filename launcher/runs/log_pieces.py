@@ -50,14 +50,14 @@ def piece(
     if place is None:
         number = attempt or max(numbers, default=1)
         place = Place(number, *(_begin(run, number, name, lines) for name in NAMES))
-    newer = [each for each in numbers if each > place.attempt]
+    newer = [number for number in numbers if number > place.attempt]
     over = state is None or state.finished or bool(newer)
     texts = tuple(
         follow.since(_path(run, place.attempt, name), offset, PIECE, whole_lines=not over)
         for name, offset in zip(NAMES, place[1:], strict=True)
     )
     after = Place(place.attempt, place.stdout + len(texts[0]), place.stderr + len(texts[1]))
-    if any(len(each) > PIECE // 2 for each in texts):
+    if any(len(text) > PIECE // 2 for text in texts):
         return Piece(after, (texts[0], texts[1]), more=True, ended=False, state=state)
     if state is not None and newer and attempt is None:
         return Piece(Place(newer[0]), (texts[0], texts[1]), more=True, ended=False, state=state)

@@ -144,7 +144,7 @@ def _table() -> list[Process]:
         names = os.listdir("/proc")
     except FileNotFoundError:
         return []
-    found = (_process(int(each)) for each in names if each.isdigit())
+    found = (_process(int(name)) for name in names if name.isdigit())
     return [each for each in found if each is not None]
 
 
@@ -188,7 +188,7 @@ def _all(targets: Sequence[Target]) -> list[Process]:
 
 
 def _without_shells(targets: Sequence[Target]) -> list[Process]:
-    shells = {(each.shell.pid, each.shell.start) for each in targets if each.shell}
+    shells = {(target.shell.pid, target.shell.start) for target in targets if target.shell}
     return [each for each in _all(targets) if (each.pid, each.start) not in shells]
 
 
@@ -203,8 +203,8 @@ def _wait(targets: Sequence[Target], seconds: float) -> bool:
 
 
 def _signal(processes: Iterable[Process], number: signal.Signals) -> None:
-    for each in processes:
-        now = _process(each.pid)
-        if now is not None and now.start == each.start:
+    for process in processes:
+        now = _process(process.pid)
+        if now is not None and now.start == process.start:
             with contextlib.suppress(ProcessLookupError):
-                os.kill(each.pid, number)
+                os.kill(process.pid, number)

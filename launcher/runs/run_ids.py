@@ -87,9 +87,9 @@ def resolve(
     nearest ids, and for one that fits several, naming them.
     """
     runs, sweeps = list(runs), list(sweeps)
-    found = [Match(each, True) for each in sweeps if _fits(text, each)]
+    found = [Match(sweep, True) for sweep in sweeps if _fits(text, sweep)]
     matching = {each.id for each in found}
-    found += [Match(each, False) for each in runs if _fits(text, each) and sweep_of(each) not in matching]
+    found += [Match(run, False) for run in runs if _fits(text, run) and sweep_of(run) not in matching]
     if not found:
         found = _grouped(otherwise(), runs, sweeps)
     whole = [each for each in found if text in (each.id, words_of(each.id))]
@@ -105,7 +105,7 @@ def _grouped(meant: Iterable[str], runs: Iterable[str], sweeps: Iterable[str]) -
     left = set(meant)
     found = []
     for sweep in sweeps:
-        cells = {each for each in runs if sweep_of(each) == sweep}
+        cells = {run for run in runs if sweep_of(run) == sweep}
         if len(cells) > 1 and cells <= left:
             found.append(Match(sweep, True))
             left -= cells

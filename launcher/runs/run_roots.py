@@ -17,7 +17,7 @@ def known() -> list[str]:
     with contextlib.suppress(FileNotFoundError):
         # As file names are, which need not be text in any encoding.
         lines = os.fsdecode(_roots_file().read_bytes()).split("\n")
-    return [each for each in dict.fromkeys([*lines, remote()]) if each and os.path.isdir(each)]
+    return [line for line in dict.fromkeys([*lines, remote()]) if line and os.path.isdir(line)]
 
 
 def remember(root: Path) -> None:
@@ -68,7 +68,7 @@ def state_folder() -> str:
 
 def make_private(folder: Path) -> None:
     """Make a folder and those that lead to it, where they aren't there, for their maker alone at every umask."""
-    for each in (*reversed(folder.parents), folder):
+    for parent in (*reversed(folder.parents), folder):
         with contextlib.suppress(FileExistsError):
-            if not each.exists():
-                records.make_folder(each)
+            if not parent.exists():
+                records.make_folder(parent)

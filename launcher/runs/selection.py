@@ -24,15 +24,15 @@ class Selection(NamedTuple):
 def run_names(root: str) -> list[str]:
     """Every run in the root, in no order. Only names are read: this has to be quick over ten thousand of them."""
     try:
-        return [each for each in os.listdir(root) if run_ids.is_id(each)]
+        return [name for name in os.listdir(root) if run_ids.is_id(name)]
     except OSError:  # one that is gone, or that may not be read, hides no other
         return []
 
 
 def sweep_names(root: str) -> list[str]:
     with contextlib.suppress(OSError):
-        names = (each[: -len(".json")] for each in os.listdir(f"{root}/{SWEEPS}") if each.endswith(".json"))
-        return [each for each in names if run_ids.is_id(each)]
+        names = (name[: -len(".json")] for name in os.listdir(f"{root}/{SWEEPS}") if name.endswith(".json"))
+        return [name for name in names if run_ids.is_id(name)]
     return []
 
 
@@ -41,13 +41,13 @@ def unfinished(roots: Iterable[str]) -> list[Run]:
     found = []
     for root in roots:
         with contextlib.suppress(OSError):
-            found += [Run(root, each) for each in os.listdir(f"{root}/{UNFINISHED}") if run_ids.is_id(each)]
+            found += [Run(root, name) for name in os.listdir(f"{root}/{UNFINISHED}") if run_ids.is_id(name)]
     return sorted(found, key=lambda run: run.id)
 
 
 def newest_own(roots: Iterable[str]) -> Run | None:
     """The caller's newest run of all roots together."""
-    found = ((each, root) for root in roots for each in run_names(root))
+    found = ((name, root) for root in roots for name in run_names(root))
     for name, root in sorted(found, reverse=True):
         if ownership.is_mine(f"{root}/{name}", root):
             return Run(root, name)
@@ -76,7 +76,7 @@ def find_all(texts: Sequence[str], roots: Sequence[str]) -> list[Selection]:
             where.setdefault(name, []).append(root)
         for name in sweep_names(root):
             sweeps.setdefault(name, []).append(root)
-    return [_find(each, roots, where, sweeps) for each in texts]
+    return [_find(text, roots, where, sweeps) for text in texts]
 
 
 def _find(
@@ -101,7 +101,7 @@ def _meant(text: str, roots: Sequence[str], where: Mapping[str, Sequence[str]]) 
     if not text:
         return []
     if text.isdecimal():
-        return [each.id for each in unfinished(roots) if run_ids.sweep_of(each.id) and each.id.endswith(f"-{text}")]
+        return [run.id for run in unfinished(roots) if run_ids.sweep_of(run.id) and run.id.endswith(f"-{text}")]
     return [
         each
         for each in where
@@ -116,7 +116,7 @@ def sweep_runs(root: str, sweep: str) -> list[Run]:
     """
     recorded = read_if_whole(f"{root}/{SWEEPS}/{sweep}.json", own_in=root).get("runs")
     cells = [each for each in recorded if isinstance(each, str)] if isinstance(recorded, list) else run_names(root)
-    names = [each for each in dict.fromkeys(cells) if run_ids.is_id(each) and run_ids.sweep_of(each) == sweep]
+    names = [cell for cell in dict.fromkeys(cells) if run_ids.is_id(cell) and run_ids.sweep_of(cell) == sweep]
     if not isinstance(recorded, list):
         names.sort()
-    return [Run(root, each) for each in names if os.path.isdir(f"{root}/{each}")]
+    return [Run(root, name) for name in names if os.path.isdir(f"{root}/{name}")]

@@ -300,4 +300,4 @@ def attempts(folder: Path) -> list[int]:
         names = os.listdir(folder / "attempts")
     except OSError:
         return []
-    return sorted(int(each) for each in names if each.isascii() and each.isdigit() and len(each) <= ATTEMPT_DIGITS)
+    return sorted(int(name) for name in names if name.isascii() and name.isdigit() and len(name) <= ATTEMPT_DIGITS)

@@ -92,7 +92,7 @@ def watch(
 
 
 def _refresh(open_ones: Sequence[_Followed]) -> None:
-    seen = backends.look((Run(str(each.folder.parent), each.folder.name) for each in open_ones), follow=True)
+    seen = backends.look((Run(str(one.folder.parent), one.folder.name) for one in open_ones), follow=True)
     for each, found in zip(open_ones, seen, strict=True):
         # The state first, the rows after it: what is finished writes no more, so none are missed.
         each.state = found.state

@@ -35,7 +35,7 @@ def title(folders: Sequence[Path]) -> str:
     if len(folders) == 1:
         plan = store.read(PlanRecord, folders[0] / "plan.json", REQUEST_FIELDS)
         return tables.clean(f"{folders[0].name}  {request_of(plan)}".rstrip())
-    sweeps = _unique(run_ids.sweep_of(each.name) or each.name for each in folders)
+    sweeps = _unique(run_ids.sweep_of(folder.name) or folder.name for folder in folders)
     return f"{len(folders)} runs of {', '.join(sweeps)}"
 
 
