@@ -17,6 +17,7 @@ from recipes import script
 from recipes.torch_ import hardware, profiling
 from recipes.torch_.observe.script_observer import ScriptObserver
 from recipes.torch_.precision import Precision
+from recipes.torch_.precision.tf32 import switch_tf32
 from recipes.torch_.recorder import TorchDevice
 from recipes.torch_.spec import capability_of, device_from
 from recipes.trainer import script as shared
@@ -38,7 +39,8 @@ class TorchWrapper(Wrapper):
             environ=os.environ,
         )
         self.own = script.by_script(settings.train, started.source)
-        self.precision = Precision.of(settings.amp, settings.loss_scale, self._device, tf32=settings.tf32)
+        switch_tf32(self.mode.tf32)
+        self.precision = Precision(self.mode, self._device)  # applies nothing: the script does, or autocast around it
         profiler = profiling.make(settings.profile, self._device, int(os.environ.get("RANK", "0")))
         self.profiling = Profiling(settings.profile, profiler, started.chosen.run)
         self.profiling.whenever()

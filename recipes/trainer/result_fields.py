@@ -4,27 +4,11 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from recipes.precision.levels import LossScale
+from recipes.precision.resolved import ResolvedPrecision
 from recipes.settings import Settings
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Mode:
-    """The precision as it was resolved for the device."""
-
-    dtype: str
-    """float32 at o0, else the half precision in use."""
-    mechanism: str
-    loss_scale: LossScale
-    tf32: bool
-    device: str
-    """cpu or cuda."""
-    capability: tuple[int, int] | None = None
-    """A GPU's compute capability."""
 
 
 def requested(settings: Settings) -> dict[str, Any]:
@@ -43,35 +27,35 @@ def requested(settings: Settings) -> dict[str, Any]:
     }
 
 
-def effective(settings: Settings, mode: Mode, deterministic: bool) -> dict[str, Any]:
+def effective(settings: Settings, precision: ResolvedPrecision, deterministic: bool) -> dict[str, Any]:
     """The same keys with every `auto` and null resolved."""
     return {
         **requested(settings),
-        "dtype": mode.dtype,
-        "loss_scale": mode.loss_scale.mode,
-        "tf32": mode.tf32,
+        "dtype": precision.dtype,
+        "loss_scale": precision.loss_scale.mode,
+        "tf32": precision.tf32,
         "deterministic": deterministic,
-        "device": mode.device,
+        "device": precision.device,
     }
 
 
-def mode_lines(settings: Settings, mode: Mode) -> list[str]:
+def mode_lines(settings: Settings, precision: ResolvedPrecision) -> list[str]:
     """What runs, for people: the level, and why each `auto` became what it is."""
-    scale, why = mode.loss_scale, ""
+    scale, why = precision.loss_scale, ""
     if settings.amp.level != "o0" and settings.amp.dtype == "auto":
-        why = f" (amp.dtype=auto, {_device_reason(mode)})"
+        why = f" (amp.dtype=auto, {_device_reason(precision)})"
     if scale.mode == "none":
         scaling = "no loss scale"
         if settings.loss_scale.mode == "auto":
-            scaling += f" (loss_scale=auto, {_scale_reason(mode)})"
+            scaling += f" (loss_scale=auto, {_scale_reason(precision)})"
     else:
         scaling = f"{scale.mode} loss scale from {scale.init:g}"
         if settings.loss_scale.mode == "auto":
-            scaling += f" (loss_scale=auto, {mode.dtype})"
-    how = f" by {mode.mechanism}" if settings.amp.level != "o0" else ""
-    lines = [f"amp={settings.amp.level}: {mode.dtype}{how}{why}, {scaling}"]
-    if mode.device == "cuda":
-        lines.append(f"float32 products in {'TF32' if mode.tf32 else 'IEEE float32'}")
+            scaling += f" (loss_scale=auto, {precision.dtype})"
+    how = f" by {precision.mechanism}" if settings.amp.level != "o0" else ""
+    lines = [f"amp={settings.amp.level}: {precision.dtype}{how}{why}, {scaling}"]
+    if precision.device == "cuda":
+        lines.append(f"float32 products in {'TF32' if precision.tf32 else 'IEEE float32'}")
     return lines
 
 
@@ -99,13 +83,13 @@ def nvidia_driver() -> str | None:
         return None
 
 
-def _device_reason(mode: Mode) -> str:
-    if mode.capability is None:
+def _device_reason(precision: ResolvedPrecision) -> str:
+    if precision.capability is None:
         return "on a CPU"
-    return f"compute capability {mode.capability[0]}.{mode.capability[1]}"
+    return f"compute capability {precision.capability[0]}.{precision.capability[1]}"
 
 
-def _scale_reason(mode: Mode) -> str:
-    if mode.dtype != "float16":
-        return f"{mode.dtype} needs none"
+def _scale_reason(precision: ResolvedPrecision) -> str:
+    if precision.dtype != "float16":
+        return f"{precision.dtype} needs none"
     return "there are no float32 gradients to unscale into"

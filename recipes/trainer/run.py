@@ -12,12 +12,12 @@ from typing import Any, Literal
 from recipes import result, run_folder, settings
 from recipes.arguments import Arguments
 from recipes.divergence import Detector
+from recipes.precision.resolved import ResolvedPrecision
 from recipes.result import Result
 from recipes.run_folder import Superseded
 from recipes.trainer import result_fields
 from recipes.trainer.profiling import Profiler
 from recipes.trainer.recorder import Device
-from recipes.trainer.result_fields import Mode
 from recipes.trainer.training import Evaluate, Executor, State, Training, Witness
 from recipes.trainer.world import ProcessGroup, table
 
@@ -47,7 +47,7 @@ class Run(ABC):
 
     @property
     @abstractmethod
-    def mode(self) -> Mode:
+    def mode(self) -> ResolvedPrecision:
         """The precision as it was resolved."""
 
     @property

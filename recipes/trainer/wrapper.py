@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from recipes.arguments import Arguments
+from recipes.precision.resolved import ResolvedPrecision
 from recipes.script import Source
 from recipes.trainer.profiling import Profiling
-from recipes.trainer.result_fields import Mode
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,7 +39,7 @@ class Witness(Protocol):
 class Wrapper(ABC):
     """What a framework does around a script: its precision, where it can be applied there, and its observation."""
 
-    mode: Mode
+    mode: ResolvedPrecision
     own: bool
     """The script applies its precision itself, by what was said or by its text."""
     precision: Any
@@ -82,8 +82,8 @@ class Wrapper(ABC):
     def mechanism(self) -> str:
         """What carried the level out, as far as it was seen."""
         if self.asked:
-            mechanism: str = self.precision.mechanism
-            return mechanism
+            resolved: ResolvedPrecision = self.precision.resolved
+            return resolved.mechanism
         return "script" if self.own else self.mode.mechanism
 
     @abstractmethod

@@ -158,18 +158,12 @@ class PrecisionObserver:
         ]
 
     def _head(self, number: int, evaluation: bool = False) -> dict[str, Any]:
-        resolved = self._resolved
         rank, size = rank_and_size("paddle")
         return observation.head(
             number,
+            self._resolved,
             rank=rank,
             world_size=size,
-            amp=resolved.amp,
-            dtype=resolved.dtype,
-            allow=resolved.allow,
-            deny=resolved.deny,
-            tf32=resolved.tf32,
-            device=resolved.device,
             parameters=self._parameters(),
             evaluation=evaluation,
         )

@@ -104,10 +104,6 @@ class Precision:
         core.set_cudnn_switch(resolved.tf32)
         return Precision._by_level.get(resolved.level, Precision)(resolved)
 
-    @property
-    def mechanism(self) -> str:
-        return self.resolved.mechanism
-
     def cast(self, model: nn.Layer, save_dtype: SaveDtype | None = None) -> nn.Layer:
         """Change the model to the level's dtypes, in place, and return it. Before `paddle.DataParallel`.
 

@@ -214,15 +214,9 @@ class PrecisionObserver:
         rank, size = self._rank_and_size()
         head = observation.head(
             number,
+            resolved,
             rank=rank,
             world_size=size,
-            amp=resolved.amp,
-            dtype=resolved.dtype,
-            allow=resolved.allow,
-            deny=resolved.deny,
-            either=(*resolved.infer, *resolved.clear),
-            tf32=resolved.tf32,
-            device=resolved.device,
             parameters=parameters,
             float32_parameters=resolved.level != "o3",
             evaluation=self._evaluation,

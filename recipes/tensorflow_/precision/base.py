@@ -112,10 +112,6 @@ class Precision:
         """Set the process's graph rewrites: here none, also where an earlier level left them on."""
         grappler.switch_off()
 
-    @property
-    def mechanism(self) -> str:
-        return self.resolved.mechanism
-
     def cast(self, make: Callable[[], keras.Model]) -> keras.Model:
         """Call `make`, which returns a model with its variables built, and return that model in the level's dtypes.
 

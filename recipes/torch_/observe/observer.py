@@ -95,17 +95,11 @@ class PrecisionObserver:
 
     def _head(self, number: int, evaluation: bool) -> dict[str, Any]:
         ranks = distributed.is_available() and distributed.is_initialized()
-        resolved = self._resolved
         return observation.head(
             number,
+            self._resolved,
             rank=distributed.get_rank() if ranks else 0,
             world_size=distributed.get_world_size() if ranks else 1,
-            amp=resolved.amp,
-            dtype=resolved.dtype,
-            allow=resolved.allow,
-            deny=resolved.deny,
-            tf32=resolved.tf32,
-            device=resolved.device,
             parameters=self._parameters(),
             evaluation=evaluation,
         )

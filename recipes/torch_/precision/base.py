@@ -108,10 +108,6 @@ class Precision:
         device = device_from(settings.device, environ)
         return _resolved(settings.amp, settings.loss_scale, device, settings.tf32, settings.compile, environ)
 
-    @property
-    def mechanism(self) -> str:
-        return self.resolved.mechanism
-
     def cast(self, model: nn.Module) -> nn.Module:
         """The model in the level's dtypes, changed in place. Before the optimizer, DDP, FSDP and `torch.compile`.
 

@@ -174,7 +174,7 @@ def test_a_scale_saved_under_other_settings_is_refused(framework, saved, now, ke
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_o0_scales_nothing_and_refuses_the_state_of_another_level_or_dtype(framework):
     precision = JOBS[framework].of(Amp(level="o0"), LossScale())
-    assert (precision.level, precision.mechanism, precision.resolved.dtype) == ("o0", "float32", "float32")
+    assert (precision.level, precision.resolved.mechanism, precision.resolved.dtype) == ("o0", "float32", "float32")
     assert (precision.scale, precision.skipped_total, precision.resolved.tf32) == (None, 0, False)
     state = precision.state_dict()
     precision.load_state_dict(state)

@@ -54,7 +54,7 @@ def test_o2_of_paddles_guide_has_a_loss_scale_and_no_masters(monkeypatch):
     amp = Amp(level="o2", dtype="float16", master_weights=False)
     check(amp, PRESETS["paddle"], "paddle")
     precision = Precision.of(amp, PRESETS["paddle"], "cuda")
-    assert (precision.mechanism, precision.resolved.loss_scale.mode) == ("decorate_no_masters", "dynamic")
+    assert (precision.resolved.mechanism, precision.resolved.loss_scale.mode) == ("decorate_no_masters", "dynamic")
     asked = {}
     net = nn.Sequential(nn.Linear(2, 2))
     optimizer = paddle.optimizer.SGD(0.1, parameters=net.parameters())
@@ -91,7 +91,7 @@ def test_what_auto_became_is_held_against_the_same_rules(monkeypatch):
     monkeypatch.setattr(devices, "capability_of", lambda kind: (8, 0))
     with pytest.raises(SettingsError, match="switches itself off for bfloat16"):
         Precision.of(Amp(level="o1"), PRESETS["paddle"], "cuda")
-    assert Precision.of(Amp(level="o1", dtype="float16"), NO_SCALE, "cuda").mechanism == "auto_cast"
+    assert Precision.of(Amp(level="o1", dtype="float16"), NO_SCALE, "cuda").resolved.mechanism == "auto_cast"
 
 
 def test_a_pattern_that_names_no_layer_is_refused():

@@ -7,13 +7,15 @@ from typing import Any
 import pytest
 
 from recipes.precision import observation, verdict
-from recipes.precision.levels import Amp
+from recipes.precision.levels import Amp, LossScale
+from recipes.precision.resolved import resolve
+
+O1 = Amp(level="o1")
 
 
-def head(amp: Amp | None = None, **other: Any) -> dict[str, Any]:
-    asked = amp or Amp(level="o1")
-    given: dict[str, Any] = {"allow": (), "deny": (), "tf32": False, "device": "cpu", "parameters": [], **other}
-    return observation.head(3, amp=asked, dtype="bfloat16", **given)
+def head(amp: Amp = O1, **other: Any) -> dict[str, Any]:
+    facts: dict[str, Any] = {"framework": "torch", "device": "cpu", "capability": None, "environ": {}}
+    return observation.head(3, resolve(amp, LossScale(), **facts), parameters=[], **other)
 
 
 def test_a_head_alone_proves_nothing() -> None:

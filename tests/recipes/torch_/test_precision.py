@@ -96,7 +96,7 @@ def test_every_level_trains_in_its_own_dtypes(level, dtype):
 )
 def test_what_auto_became_can_be_read(level, mechanism):
     precision = of(level)
-    assert (precision.level, precision.mechanism) == (level, mechanism)
+    assert (precision.level, precision.resolved.mechanism) == (level, mechanism)
     assert precision.dtype == (torch.float32 if level == "o0" else torch.bfloat16)
     assert precision.resolved.loss_scale.mode == "none"
     assert precision.scale is None
@@ -242,7 +242,7 @@ def test_o2_without_masters_steps_the_half_precision_parameters():
     training = Training(of("o2", master_weights=False))
     loss = training.step()[0]
     assert {each.dtype for each in training.weights()} == {torch.bfloat16, torch.float32}
-    assert training.precision.mechanism == "half_model_no_masters"
+    assert training.precision.resolved.mechanism == "half_model_no_masters"
     assert training.step()[0] < loss
 
 
