@@ -1,7 +1,9 @@
-"""All tests, as three pytest processes side by side: the testbed's mostly wait, while the others mostly compute.
+"""All tests, as four pytest processes side by side: the testbed's mostly wait, while the others mostly compute.
 
-Not by pytest-xdist: its groups do nothing under pytest 9.2. Within a part there is one test at a time: the testbed is
-one, and the launcher's runs of one name would end each other's processes. Recipes' tests start no named runs.
+Not by pytest-xdist: its groups do nothing under pytest 9.2. Within a part there is one test at a time: the launcher's
+runs of one name would end each other's processes. Recipes' tests start no named runs. Slurm's tests are a part, and
+those of SSH and of containers another; one that is marked `alone` waits for the other part's current test
+(tests/testbed/plugin.py).
 """
 
 from __future__ import annotations
@@ -10,8 +12,10 @@ import subprocess
 import sys
 import threading
 
+HOSTS = ("tests/containers", "tests/launcher/ssh")
 PARTS = {
-    "testbed": ["-m", "testbed"],
+    "slurm": ["-m", "testbed", "--ignore=tests/recipes", *(f"--ignore={folder}" for folder in HOSTS)],
+    "hosts": ["-m", "testbed", *HOSTS],
     "recipes": ["-m", "not testbed", "tests/recipes"],
     "rest": ["-m", "not testbed", "--ignore=tests/recipes"],
 }
@@ -25,7 +29,7 @@ def main(arguments: list[str]) -> int:
     """
     running = {
         name: subprocess.Popen(
-            [sys.executable, "-m", "pytest", *selection, *arguments],
+            [sys.executable, "-m", "pytest", "--durations=15", *selection, *arguments],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import warnings
 from collections.abc import Iterator
@@ -37,6 +39,26 @@ def _fit_nodes(request: pytest.FixtureRequest) -> None:
         if why := slurm.unfit(bench):
             warnings.warn(f"before this test, a node of the testbed took no jobs: {why}", stacklevel=1)
             slurm.resume_nodes(bench)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """Tests of several pytest processes share the testbed; one that is marked `alone` waits until it has all of it."""
+    folder = bed.find().folder
+    if "testbed" not in getattr(item, "fixturenames", ()) or not folder.exists():
+        return (yield)
+    with _turn(folder, alone=item.get_closest_marker("alone") is not None):
+        return (yield)
+
+
+@contextlib.contextmanager
+def _turn(folder: Path, *, alone: bool) -> Iterator[None]:
+    """Whoever waits to be alone keeps later ones from starting."""
+    with open(folder / "tests-waiting.lock", "w") as waiting, open(folder / "tests.lock", "w") as tests:
+        fcntl.flock(waiting, fcntl.LOCK_EX)
+        fcntl.flock(tests, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
+        fcntl.flock(waiting, fcntl.LOCK_UN)
+        yield
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

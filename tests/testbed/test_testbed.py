@@ -109,6 +109,7 @@ def test_a_client_that_sees_no_accounting_can_do_all_but_sacct(testbed: Testbed)
     assert said(["sinfo", "-h", "-o", "%D"], env)
 
 
+@pytest.mark.alone
 def test_accounting_switches_off_and_on_and_jobs_live_on(testbed: Testbed) -> None:
     env = testbed.slurm_env()
     job = running_job(testbed)
@@ -183,6 +184,7 @@ def test_the_shared_folder_is_open_to_everyone(testbed: Testbed) -> None:
     path.unlink()
 
 
+@pytest.mark.alone
 @pytest.mark.slow
 def test_any_server_that_is_killed_comes_back_and_a_running_job_notices_nothing(testbed: Testbed) -> None:
     env = testbed.slurm_env()
