@@ -1,8 +1,8 @@
 """A Slurm controller with two nodes of four GPUs each, both nodes on this machine.
 
-Knobs are set for tests that wait: short scheduler intervals, a short grace before KILL, and a requeued job that may
-start again after a quarter of a minute rather than two. Where sites differ, the setting is Slurm's default, which is
-the harder one: a time limit over the partition's is accepted, by `sbatch --test-only` too, and the job waits for ever.
+Settings are for tests that wait: short scheduler intervals, a short grace before KILL, and ten seconds rather than two
+minutes before a requeued job starts again. Where sites differ, the setting is Slurm's default, which is the harder one:
+a time limit over the partition's is accepted, by `sbatch --test-only` too, and the job waits for ever.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ ACCOUNT = "rehearsals"
 PARTITIONS = {
     "gpu": "Default=YES PriorityTier=10 PreemptMode=OFF",
     "short": "MaxTime=5 PriorityTier=10 PreemptMode=OFF",
-    # A job here is sent TERM, and ten seconds later requeued, when the other partitions want its node.
-    "scavenge": "PriorityTier=1 PreemptMode=REQUEUE GraceTime=10",
+    # A job here is sent TERM, and five seconds later requeued, when the other partitions want its node.
+    "scavenge": "PriorityTier=1 PreemptMode=REQUEUE GraceTime=5",
     "priority": "PriorityTier=100 PreemptMode=OFF",
 }
 
@@ -161,7 +161,7 @@ def slurm_conf(bed: Bed, with_accounting: bool, reader: Literal["daemons", "clie
         "AuthType": "auth/munge",
         # cred_expire is also how long a requeued job waits before it may start again; its default is 120 s. Tests wait
         # with it: a job that is told to start while its last attempt still ends fails, or has its node drained.
-        "AuthInfo": f"socket={munge.socket_path(bed)},cred_expire=15",
+        "AuthInfo": f"socket={munge.socket_path(bed)},cred_expire=10",
         "CommunicationParameters": "NoCtldInAddrAny,NoInAddrAny" if reader == "daemons" else "",
         "ProctrackType": "proctrack/linuxproc",
         "TaskPlugin": "task/none",
@@ -177,7 +177,7 @@ def slurm_conf(bed: Bed, with_accounting: bool, reader: Literal["daemons", "clie
         "JobAcctGatherFrequency": "task=2",
         "JobAcctGatherParams": "UsePss,OverMemoryKill",
         "SchedulerType": "sched/backfill",
-        "SchedulerParameters": "sched_interval=2,bf_interval=2,batch_sched_delay=1",
+        "SchedulerParameters": "sched_interval=1,bf_interval=1,batch_sched_delay=0",
         "PreemptType": "preempt/partition_prio",
         "PreemptMode": "REQUEUE",
         "JobRequeue": 1,
