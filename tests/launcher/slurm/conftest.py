@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 
 from launcher.executors import backends
-from launcher.probe.slurm_commands import call
 from launcher.runs import selection, store
 from tests.launcher.slurm.bench import Bench
-from tests.launcher.slurm.trainers import Moments, Trainers, undisturbed
+from tests.launcher.slurm.trainers import Moments, Trainers, submitting, undisturbed
 from tests.testbed.facts import Testbed
 
 
@@ -39,9 +38,8 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def trainers(slurm: Testbed, tmp_path: Path, whole: Path) -> Iterator[Trainers]:
-    found = Trainers(tmp_path, whole)
-    yield found
-    call(["scancel", "--quiet", *sorted(found.jobs)])
+    with submitting(Trainers(tmp_path, whole)) as found:
+        yield found
 
 
 @pytest.fixture
@@ -57,6 +55,5 @@ def whole_of_two_ranks(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def pairs(slurm: Testbed, tmp_path: Path, whole_of_two_ranks: Path) -> Iterator[Trainers]:
     """Trainers of two ranks, each on a node of its own."""
-    found = Trainers(tmp_path, whole_of_two_ranks, "nodes=2")
-    yield found
-    call(["scancel", "--quiet", *sorted(found.jobs)])
+    with submitting(Trainers(tmp_path, whole_of_two_ranks, "nodes=2")) as found:
+        yield found

@@ -1,4 +1,4 @@
-"""Faults on the real Slurm with the real trainer, at random moments.
+"""Faults on the real Slurm at random moments, with a trainer that has plain numbers for weights.
 
 After each of them the run ends bit by bit as one that nothing happened to, or its state says truly what became of it;
 nothing is submitted twice, and nothing is lost. FAULT_ROUNDS says how often each is tried, FAULT_SEED which moments;
@@ -37,9 +37,24 @@ from tests.launcher.slurm.trainers import (
     shell,
     side_by_side,
     submissions,
+    submitting,
     told,
+    undisturbed,
 )
+from tests.recipes.torch_.trainers import rows
 from tests.testbed.facts import Testbed
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run that nothing happened to."""
+    return undisturbed(tmp_path_factory.mktemp("undisturbed") / "run", plain=True)
+
+
+@pytest.fixture
+def trainers(slurm: Testbed, tmp_path: Path, whole: Path) -> Iterator[Trainers]:
+    with submitting(Trainers(tmp_path, whole, plain=True)) as found:
+        yield found
 
 
 @pytest.fixture
@@ -74,6 +89,36 @@ def test_a_trainer_killed_at_any_moment_fails_with_the_reason_and_can_be_resumed
     side_by_side(moments.rounds, one)
 
 
+def test_put_back_into_the_queue_at_any_moment_it_goes_on_from_its_last_checkpoint(
+    trainers: Trainers, moments: Moments
+) -> None:
+    def one(number: int) -> None:
+        folder = trainers.start(trainers.plan())
+        saved(folder, moments.step())
+        moments.wait(0.5)
+        before = shell(folder)
+        if number % 2:  # without any warning, as when a node loses its power
+            kill([*processes(folder), before])
+        assert call(["scontrol", "requeue", job_of(folder)]).returncode == 0
+        trainers.ends_as_if_undisturbed(folder)
+        assert state(folder).attempt == 2
+        first, second = (row["resumed_from"] for row in rows(folder) if row.get("event") == "start")
+        assert first is None
+        assert second >= EVERY
+
+    side_by_side(moments.rounds, one)
+
+
+def test_preempted_it_goes_on_from_its_last_checkpoint_once_its_place_is_free(trainers: Trainers) -> None:
+    place = ("cluster.partition=scavenge", "cluster.mem=35G", "cluster.flags=['--nodelist=n1']")
+    folder = trainers.start(trainers.plan(*place, pace=0.8))
+    saved(folder, EVERY)
+    wants = ["--parsable", "--partition=priority", "--mem=35G", "--nodelist=n1", "--output=/dev/null"]
+    trainers.jobs.add(call(["sbatch", *wants, "--wrap=sleep 1"]).stdout.strip())
+    trainers.ends_as_if_undisturbed(folder)
+    assert state(folder).attempt == 2
+
+
 def test_requeued_in_the_middle_of_a_checkpoint_it_goes_on_from_the_one_before(
     trainers: Trainers, moments: Moments
 ) -> None:
@@ -90,6 +135,7 @@ def test_requeued_in_the_middle_of_a_checkpoint_it_goes_on_from_the_one_before(
     side_by_side(moments.rounds, one)
 
 
+@pytest.mark.alone
 def test_a_node_daemon_killed_and_started_again_disturbs_nobody(
     trainers: Trainers, moments: Moments, cluster: Testbed
 ) -> None:
@@ -105,10 +151,11 @@ def test_a_node_daemon_killed_and_started_again_disturbs_nobody(
         trainers.ends_as_if_undisturbed(folder)
 
 
+@pytest.mark.alone
 def test_a_run_started_again_elsewhere_while_its_node_is_out_of_sight_has_one_writer(
     trainers: Trainers, moments: Moments, cluster: Testbed
 ) -> None:
-    folder = trainers.start(trainers.plan("cluster.flags=['--nodelist=n1']", pace=1.0))
+    folder = trainers.start(trainers.plan("cluster.flags=['--nodelist=n1']", pace=1.5))
     saved(folder, EVERY)
     first, before = processes(folder), shell(folder)
     cluster.kill("slurmd-n1")
@@ -134,6 +181,7 @@ def end_controller(cluster: Testbed, moments: Moments) -> None:
     until(lambda: pid is None or gone([pid]), LONG)
 
 
+@pytest.mark.alone
 def test_a_controller_restarted_during_runs_disturbs_nobody(
     trainers: Trainers, moments: Moments, cluster: Testbed
 ) -> None:
@@ -190,6 +238,7 @@ def ends_truly(trainers: Trainers, folder: Path) -> None:
     trainers.ends_as_if_undisturbed(folder)
 
 
+@pytest.mark.alone
 def test_a_controller_restarted_during_a_submission_takes_it_once_or_not_at_all(
     trainers: Trainers, moments: Moments, cluster: Testbed
 ) -> None:
@@ -214,10 +263,10 @@ def test_a_controller_restarted_during_a_submission_takes_it_once_or_not_at_all(
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of its own, of 200 MB: two runs fill half of it."""
+    """A file system of its own, of 40 MB."""
     folder = tmp_path / "disk"
     folder.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=200m", "tmpfs", str(folder)], check=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=40m", "tmpfs", str(folder)], check=True)
     yield folder
     until(lambda: subprocess.run(["umount", str(folder)], capture_output=True).returncode == 0, LONG)
 

@@ -1,12 +1,15 @@
-"""The real trainer on the real Slurm: done and proved, stopped before its time limit, killed, requeued."""
+"""The real trainer in torch on the real Slurm, on one node and, over gloo, on two."""
 
 from __future__ import annotations
 
-from launcher.probe.slurm_commands import call
-from launcher.runs import store
-from tests.launcher.slurm.bench import job_of, state, until
+import json
+
+from launcher.code.job_files import code_files
+from launcher.executors import execute, submission
+from launcher.runs import log_tail, store
+from launcher.script import telemetry
+from tests.launcher.slurm.bench import ended, job_of, state, until
 from tests.launcher.slurm.trainers import (
-    EVERY,
     LONG,
     STEPS,
     Moments,
@@ -15,16 +18,12 @@ from tests.launcher.slurm.trainers import (
     kill,
     processes,
     saved,
-    shell,
-    side_by_side,
+    told,
 )
-from tests.recipes.torch_.trainers import rows
+from tests.recipes.torch_.trainers import result, rows
 
-
-def test_a_trainer_is_done_and_proved(trainers: Trainers) -> None:
-    folder = trainers.start(trainers.plan(pace=0))
-    trainers.ends_as_if_undisturbed(folder)
-    assert state(folder).attempt == 1
+RANKS = [["rank", "host", "device", "GPU", "visible", "GPUs"], ["0", "n1", "cpu", "-", "none"]]
+RANKS += [["1", "n2", "cpu", "-", "none"]]
 
 
 def test_before_its_time_limit_it_saves_and_goes_on_in_the_same_folder(trainers: Trainers, moments: Moments) -> None:
@@ -42,31 +41,39 @@ def test_before_its_time_limit_it_saves_and_goes_on_in_the_same_folder(trainers:
     assert not (folder / "STOP").exists()
 
 
-def test_put_back_into_the_queue_at_any_moment_it_goes_on_from_its_last_checkpoint(
-    trainers: Trainers, moments: Moments
+def test_two_jobs_on_the_same_two_nodes_one_stopped_before_its_time_limit_and_one_with_a_rank_killed(
+    pairs: Trainers, moments: Moments
 ) -> None:
-    def one(number: int) -> None:
-        folder = trainers.start(trainers.plan())
-        saved(folder, moments.step())
-        moments.wait(0.5)
-        before = shell(folder)
-        if number % 2:  # without any warning, as when a node loses its power
-            kill([*processes(folder), before])
-        assert call(["scontrol", "requeue", job_of(folder)]).returncode == 0
-        trainers.ends_as_if_undisturbed(folder)
-        assert state(folder).attempt == 2
-        first, second = (row["resumed_from"] for row in rows(folder) if row.get("event") == "start")
-        assert first is None
-        assert second >= EVERY
+    stopped, killed = folders = [pairs.start(pairs.plan(pace=0.3)) for _ in range(2)]
+    until(lambda: all(len(processes(each)) == 2 for each in folders), LONG)
+    saved(killed, moments.step())
+    kill([moments.random.choice(processes(killed))])
+    saved(stopped, 4)
+    ask_as_before_a_time_limit(stopped)
+    assert ended(killed, LONG).name == "failed", told(killed)
+    assert processes(killed) == []
+    pairs.go_on(killed)
+    until(lambda: store.read_if_whole(stopped / "status.json").get("state") == "requeued", LONG)
+    step = store.read_if_whole(stopped / "attempts/1/stopped.json")["step"]
+    assert 0 < step < STEPS
+    for folder in folders:
+        pairs.ends_as_if_undisturbed(folder)
+        assert result(folder)["world_size"] == 2
+        lines = [line.split() for line in (folder / "attempts/1/stdout.log").read_text().splitlines()]
+        assert [line for line in lines if line in RANKS] == RANKS
+        hosts = [(each.attempt, each.node) for each in telemetry.read(folder).hosts]
+        assert hosts == [(1, 0), (1, 1), (2, 0), (2, 1)]
+    assert [row["resumed_from"] for row in rows(stopped) if row.get("event") == "start"] == [None, step]
 
-    side_by_side(moments.rounds, one)
 
-
-def test_preempted_it_goes_on_from_its_last_checkpoint_once_its_place_is_free(trainers: Trainers) -> None:
-    place = ("cluster.partition=scavenge", "cluster.mem=35G", "cluster.flags=['--nodelist=n1']")
-    folder = trainers.start(trainers.plan(*place, pace=1.0))
-    saved(folder, EVERY)
-    wants = ["--parsable", "--partition=priority", "--mem=35G", "--nodelist=n1", "--output=/dev/null"]
-    trainers.jobs.add(call(["sbatch", *wants, "--wrap=sleep 1"]).stdout.strip())
-    trainers.ends_as_if_undisturbed(folder)
-    assert state(folder).attempt == 2
+def test_fewer_ranks_than_planned_fail_at_once_with_a_table_of_who_is_there(pairs: Trainers) -> None:
+    folder = execute.prepare(pairs.plan(), code_files())
+    plan = json.loads((folder / "plan.json").read_text())
+    (folder / "plan.json").write_text(json.dumps({**plan, "processes": 2}))
+    submission.start([folder], "slurm")
+    pairs.jobs.add(job_of(folder))
+    assert ended(folder, LONG).name == "failed", told(folder)
+    _, said = log_tail.read(folder)
+    assert said[0] == "mnist: 2 ranks have met, and 4 were planned"
+    assert [line.split() for line in said[1:4]] == RANKS
+    assert not (folder / "metrics.jsonl").exists()

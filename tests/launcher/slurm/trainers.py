@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import json
 import os
 import random
 import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -32,18 +34,21 @@ STEPS = 24
 EVERY = 4
 JOB = ("amp=o2", "data=digits", "batch=32", f"steps={STEPS}", f"checkpoint.every={EVERY}", "checkpoint.keep=3")
 PACED = Path(__file__).with_name("paced")
+PLAIN = Path(__file__).with_name("plain_trainer.py")
 LONG = 180.0
 """Seconds after which something that should happen on two busy cores won't."""
 
 
 class Trainers:
-    """Submits trainers of one job, whose undisturbed run is in the folder `whole`."""
+    """Submits trainers of one job, whose undisturbed run is in the folder `whole`: `plain` ones, or those in torch."""
 
-    def __init__(self, tmp_path: Path, whole: Path, *words: str) -> None:
+    def __init__(self, tmp_path: Path, whole: Path, *words: str, plain: bool = False) -> None:
         self.root, self.whole, self.words = tmp_path / "runs", whole, words
         self.python = tmp_path / "python"
-        path = f'PYTHONPATH="${{PYTHONPATH:+$PYTHONPATH:}}{PACED}"'
-        self.python.write_text(f'#!/bin/sh\n{path} exec {sys.executable} "$@"\n')
+        before = f'export PYTHONPATH="${{PYTHONPATH:+$PYTHONPATH:}}{PACED}"'
+        if plain:
+            before = f'[ "$1 $2" != "-m recipes.torch_.mnist" ] || {{ shift 2; set -- {PLAIN} "$@"; }}'
+        self.python.write_text(f'#!/bin/sh\n{before}\nexec {sys.executable} "$@"\n')
         self.python.chmod(0o700)
         self.jobs: set[str] = set()
         self.one_at_a_time = threading.Lock()
@@ -76,8 +81,8 @@ class Trainers:
 
     def is_as_if_undisturbed(self, folder: Path) -> None:
         """Weights, optimizer, random numbers and every step's row, bit by bit; each step once; proved; one job."""
-        one, other = trainers.last_state(folder), trainers.last_state(self.whole)
-        for key in ("model", "optimizers", "precision", "random"):
+        one, other = last_state(folder), last_state(self.whole)
+        for key in one.keys() - {"progress"}:
             assert trainers.differences(one[key], other[key], key) == []
         steps, undisturbed = trainers.steps(folder), trainers.steps(self.whole)
         assert [row["step"] for row in steps] == list(range(1, STEPS + 1))
@@ -89,10 +94,24 @@ class Trainers:
         assert len(submissions(folder)) <= len(list(folder.glob("sbatch.*.out")))
 
 
-def undisturbed(folder: Path, ranks: int = 1) -> Path:
+@contextlib.contextmanager
+def submitting(submitter: Trainers) -> Iterator[Trainers]:
+    """Cancels its jobs at the end."""
+    yield submitter
+    call(["scancel", "--quiet", *sorted(submitter.jobs)])
+
+
+def undisturbed(folder: Path, ranks: int = 1, plain: bool = False) -> Path:
     """A run of the same job, here and alone."""
-    trainers.succeed([*JOB, "device=cpu", f"run={folder}"], ranks)
+    program = (str(PLAIN),) if plain else trainers.MODULE
+    trainers.succeed([*JOB, "device=cpu", f"run={folder}"], ranks, program)
     return folder
+
+
+def last_state(folder: Path) -> dict[str, Any]:
+    """The state of the newest checkpoint."""
+    plain = max(folder.glob("checkpoints/step-*")) / "state.json"
+    return json.loads(plain.read_text()) if plain.exists() else trainers.last_state(folder)
 
 
 def processes(folder: Path) -> list[int]:

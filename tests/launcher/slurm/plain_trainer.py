@@ -1,0 +1,169 @@
+"""The MNIST trainer with plain numbers for weights and without torch: `python plain_trainer.py WORDS run=FOLDER`.
+
+The loop, checkpoints, metrics, stopping and result are the recipes' own. It starts in a tenth of torch's time, for
+tests of what Slurm and the run script do to any trainer.
+
+PACE in the environment is seconds that each step takes, PACE_SAVE seconds before a checkpoint is put into its place.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from recipes import sampling
+from recipes.arguments import Arguments
+from recipes.precision import observation
+from recipes.precision.resolved import ResolvedPrecision, resolve
+from recipes.settings import Settings
+from recipes.trainer import checkpoint
+from recipes.trainer import main as trainer
+from recipes.trainer import run as shared
+from recipes.trainer.progress import Progress, restored, to_dict
+from recipes.trainer.recorder import Executed, resident_memory
+from recipes.trainer.world import ProcessGroup, RankInfo
+
+SAMPLES = 512
+FILE = "state.json"
+
+
+class OneProcess(ProcessGroup):
+    rank, size = 0, 1
+    members = (RankInfo(rank=0, host="here", device="cpu", gpu="", visible="none"),)
+
+    def gather(self, value: Any) -> list[Any]:
+        return [value]
+
+
+class Device:
+    def mark(self) -> float:
+        return time.monotonic()
+
+    def seconds(self, began: float, ended: float) -> float:
+        return ended - began
+
+    def numbers(self, values: Sequence[Any], count: Sequence[int]) -> list[Any]:
+        return list(values)
+
+    def peak_memory(self) -> int:
+        return resident_memory()
+
+
+class Stepped(NamedTuple):
+    overflowed: bool = False
+    loss_scale: float | None = None
+    grad_norm: float = 1.0
+
+
+class Witness:
+    """Reports what proves the precision. Nothing of the kind runs here."""
+
+    def __init__(self, mode: ResolvedPrecision) -> None:
+        self.mode, self.reports = mode, []
+
+    @contextlib.contextmanager
+    def step(self, number: int, *, evaluation: bool = False) -> Iterator[None]:
+        yield
+        dtype, parameters = self.mode.dtype, [{"group": "other", "dtype": self.mode.dtype, "elements": 1}]
+        report = observation.head(
+            number, amp=self.mode.amp, dtype=dtype, allow=(), deny=(), tf32=False, device="cpu", parameters=parameters
+        )
+        call = {"operation": "mm", "functions": ["linear"], "dtype": dtype, "kept": False, "compiled": False}
+        call |= {"device": "cpu", "calls": 1, "flops": 1}
+        report |= {"calls": [{**call, "backward": each} for each in (False, True)], "optimizer": {"float32": 1}}
+        self.reports.append(report)
+
+
+class Numbers:
+    """State and executor: a number that depends on each step's samples and on a random generator."""
+
+    at_once = 1
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings, self.model, self.random = settings, 1, random.Random(settings.seed)
+
+    def shares(self, order: Any, epoch: int) -> Any:
+        return sampling.share(order, self.settings.batch, 1, 0, 1)
+
+    def execute(self, shares: Any, first: int, count: int) -> Executed:
+        time.sleep(float(os.environ.get("PACE", "0")))
+        for index in shares[first].flat:
+            self.model = (self.model * 31 + int(index) + self.random.randrange(1000)) % 2**31
+        return Executed(loss=1 + self.model / 2**31, lr=0.1, outcome=Stepped())
+
+    def save(self, folder: Path, progress: Progress, check: Callable[[], None]) -> Path:
+        state = {"model": self.model, "random": self.random.getstate(), "progress": to_dict(progress)}
+
+        def late() -> None:
+            time.sleep(float(os.environ.get("PACE_SAVE", "0")))
+            check()
+
+        text, keep = json.dumps(state).encode(), self.settings.checkpoint.keep
+        return checkpoint.save(folder, progress.step, FILE, lambda file: file.write(text), {}, keep, late)
+
+    def resume(self, folder: Path) -> tuple[Progress, Path] | None:
+        found = checkpoint.for_resuming(folder, OneProcess())
+        if found is None:
+            return None
+        state = json.loads(found.state.read_text())
+        version, words, gauss = state["random"]
+        self.model = state["model"]
+        self.random.setstate((version, tuple(words), gauss))
+        return restored(state["progress"], found, {}), found.path
+
+
+class Run(shared.Run):
+    framework = "torch"
+
+    def __init__(self, chosen: Arguments) -> None:
+        super().__init__(chosen, OneProcess(), 1, time.monotonic())
+        self.deterministic = True
+
+    @property
+    def mode(self) -> ResolvedPrecision:
+        amp, scale = self.settings.amp, self.settings.loss_scale
+        return resolve(amp, scale, framework="torch", device="cpu", capability=None, environ=os.environ)
+
+    @property
+    def device(self) -> Device:
+        return Device()
+
+    def where(self) -> str:
+        return "plain numbers"
+
+    def versions(self) -> dict[str, str | None]:
+        return {}
+
+    def hardware(self) -> dict[str, str | None]:
+        return {}
+
+    def scale(self) -> None:
+        return None
+
+    def train(self) -> None:
+        numbers = Numbers(self.settings)
+        self._train(
+            state=numbers,
+            witness=Witness(self.mode),
+            executor=numbers,
+            evaluate=lambda: self.held_out(numbers),
+            samples=SAMPLES,
+            data="numbers",
+            data_digest="",
+        )
+
+    @staticmethod
+    def held_out(numbers: Numbers) -> Mapping[str, float]:
+        return {"accuracy": numbers.model / 2**31}
+
+
+if __name__ == "__main__":
+    module = "recipes.torch_.mnist"
+    sys.exit(trainer.main("mnist", "torch", module, sys.argv[1:], Run, Run.train, lambda run: None))
