@@ -1,4 +1,4 @@
-"""The MNIST trainer, which kills itself with SIGKILL where the environment says.
+"""A trainer that kills itself with SIGKILL where the environment says: `suicidal.py RECIPE WORD ...`.
 
 KILL_AT_STEP=n: before its n-th execution. KILL_AT_RENAME=n: before its n-th rename of a folder, so with a checkpoint
 written and not yet in place.
@@ -6,11 +6,13 @@ written and not yet in place.
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
+import sys
 from typing import Any
 
-from recipes.tensorflow_ import executor, loop, mnist
+from recipes.tensorflow_ import executor, loop
 
 count = {"KILL_AT_STEP": 0, "KILL_AT_RENAME": 0}
 real_execute, real_rename = executor.Steps.execute, os.rename
@@ -34,4 +36,5 @@ def rename(*arguments: Any) -> None:
 
 executor.Steps.execute, os.rename = execute, rename
 
-loop.start("mnist", mnist.train)
+recipe = sys.argv.pop(1)
+loop.start(recipe, importlib.import_module(f"recipes.tensorflow_.{recipe}").train)

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from recipes.precision.levels import PRESETS, Amp, LossScale
+from recipes.precision.levels import Amp, LossScale
 from recipes.torch_.precision import Precision
-from recipes.torch_.precision.loss_scale import LossScaler, NoScale, StaticLossScaler, make_scaler
+from recipes.torch_.precision.loss_scale import LossScaler, NoScale, make_scaler
 from recipes.typed import SettingsError
-from tests.recipes.loss_scale_rules import PaddleRule, TorchRule
 
 CPU = torch.device("cpu")
 OVERFLOWS = st.lists(st.booleans(), min_size=1, max_size=40)
@@ -61,96 +58,6 @@ def test_it_moves_as_torchs_own_scaler_at_every_step(overflows, init, growth, ba
         assert torch.equal(ours.weight, theirs.weight)
         mine, torchs = ours.scaler.state_dict(), theirs.scaler.state_dict()
         assert {name: mine[name] for name in torchs} == torchs
-
-
-@given(overflows=OVERFLOWS, growth_every=st.integers(1, 5))
-@settings(max_examples=60, deadline=None)
-def test_the_keras_preset_moves_by_keras_rule(overflows, growth_every):
-    chosen = replace(PRESETS["keras"], growth_every=growth_every)
-    ours = Trained(LossScaler(chosen, CPU))
-    keras = TorchRule(scale=chosen.init, growth=2.0, backoff=0.5, growth_every=growth_every)
-    assert [ours.iterate(bad) for bad in overflows] == [keras.iterate(bad) for bad in overflows]
-    assert ours.weight.item() == overflows.count(False)
-    assert ours.scaler.skipped == overflows.count(True)
-
-
-@given(overflows=OVERFLOWS, growth_every=st.integers(1, 5), backoff_every=st.integers(1, 4))
-@settings(max_examples=60, deadline=None)
-def test_backoff_every_moves_by_paddles_rule(overflows, growth_every, backoff_every):
-    chosen = replace(PRESETS["paddle"], growth_every=growth_every, backoff_every=backoff_every)
-    ours = Trained(LossScaler(chosen, CPU))
-    paddle = PaddleRule(
-        scale=chosen.init, growth=2.0, backoff=0.5, growth_every=growth_every, backoff_every=backoff_every
-    )
-    assert [ours.iterate(bad) for bad in overflows] == [paddle.iterate(bad) for bad in overflows]
-    assert ours.weight.item() == overflows.count(False)
-
-
-def test_the_tf_preset_never_goes_under_1():
-    ours = Trained(LossScaler(PRESETS["tf"], CPU))
-    assert [ours.iterate(True) for _ in range(20)] == [2.0**each for each in range(14, 0, -1)] + [1.0] * 6
-
-
-def test_paddles_preset_halves_at_every_second_bad_step_in_a_row():
-    ours = Trained(LossScaler(replace(PRESETS["paddle"], growth_every=3), CPU))
-    good, bad = False, True
-    trace = [ours.iterate(each) for each in (bad, good, bad, bad, bad, bad, good, good, good, bad, good)]
-    k = 1024.0
-    assert trace == [32 * k, 32 * k, 32 * k, 16 * k, 16 * k, 8 * k, 8 * k, 8 * k, 16 * k, 16 * k, 16 * k]
-
-
-@given(overflows=OVERFLOWS, growth_every=st.integers(1, 3), backoff_every=st.integers(1, 3))
-@settings(max_examples=40, deadline=None)
-def test_the_scale_stays_within_its_bounds(overflows, growth_every, backoff_every):
-    bounded = LossScale(
-        mode="dynamic", init=8.0, growth_every=growth_every, backoff_every=backoff_every, min=4.0, max=24.0
-    )
-    ours = Trained(LossScaler(bounded, CPU))
-    rule = PaddleRule(scale=8.0, growth=2.0, backoff=0.5, growth_every=growth_every, backoff_every=backoff_every)
-    for bad in overflows:
-        rule.scale = min(max(rule.iterate(bad), 4.0), 24.0)
-        assert ours.iterate(bad) == rule.scale
-
-
-@given(overflows=OVERFLOWS)
-@settings(max_examples=20, deadline=None)
-def test_a_static_scale_never_moves_and_bad_steps_are_skipped_all_the_same(overflows):
-    ours = Trained(make_scaler(LossScale(mode="static", init=128.0), CPU))
-    assert {ours.iterate(bad) for bad in overflows} == {128.0}
-    assert ours.weight.item() == overflows.count(False)
-    assert ours.scaler.skipped == overflows.count(True)
-
-
-@given(overflows=OVERFLOWS, at=st.integers(0, 40), mode=st.sampled_from(["dynamic", "static"]))
-@settings(max_examples=40, deadline=None)
-def test_a_scaler_saved_anywhere_goes_on_as_if_it_had_not_been(overflows, at, mode):
-    chosen = LossScale(mode=mode, init=2.0**10, growth_every=3, backoff_every=2, min=1.0)
-    whole, first, second = (Trained(make_scaler(chosen, CPU)) for _ in range(3))
-    expected = [whole.iterate(bad) for bad in overflows]
-    seen = [first.iterate(bad) for bad in overflows[:at]]
-    second.scaler.load_state_dict(first.scaler.state_dict())
-    seen += [second.iterate(bad) for bad in overflows[at:]]
-    assert seen == expected
-    assert second.scaler.state_dict() == whole.scaler.state_dict()
-
-
-@given(
-    pairs=st.lists(st.tuples(st.booleans(), st.booleans()), min_size=1, max_size=20), backoff_every=st.integers(1, 3)
-)
-@settings(max_examples=40, deadline=None)
-def test_with_two_optimizers_an_iteration_is_bad_if_either_step_was_and_only_that_one_is_skipped(pairs, backoff_every):
-    scaler = LossScaler(LossScale(mode="dynamic", init=64.0, growth_every=2, backoff_every=backoff_every), CPU)
-    rule = PaddleRule(scale=64.0, growth=2.0, backoff=0.5, growth_every=2, backoff_every=backoff_every)
-    one, two = Trained(scaler), Trained(scaler)
-    for bad_one, bad_two in pairs:
-        one.step(bad_one)
-        two.step(bad_two)
-        assert [bool(scaler.overflowed(each.optimizer)) for each in (one, two)] == [bad_one, bad_two]
-        scaler.update()
-        assert scaler.get_scale() == rule.iterate(bad_one or bad_two)
-    assert one.weight.item() == sum(not bad for bad, _ in pairs)
-    assert two.weight.item() == sum(not bad for _, bad in pairs)
-    assert scaler.skipped == sum(bad for pair in pairs for bad in pair)
 
 
 def test_what_an_optimizer_found_outlives_the_update():
@@ -252,11 +159,6 @@ def test_a_scaler_for_an_absent_gpu_is_an_error_where_torch_only_warns():
         make_scaler(LossScale(mode="dynamic"), torch.device("cuda"))
 
 
-def test_the_mode_chooses_the_scaler():
-    kinds = [type(make_scaler(LossScale(mode=mode), CPU)) for mode in ("none", "static", "dynamic")]
-    assert kinds == [NoScale, StaticLossScaler, LossScaler]
-
-
 def test_no_scale_takes_every_step_and_changes_nothing():
     scaler = NoScale()
     loss = torch.ones(())
@@ -269,23 +171,6 @@ def test_no_scale_takes_every_step_and_changes_nothing():
     scaler.update()
     assert weight.item() == -1.0
     assert (scaler.value, scaler.skipped, scaler.overflowed(optimizer), scaler.state_dict()) == (None, 0, None, {})
-
-
-@pytest.mark.parametrize(
-    ("saved", "now", "key"),
-    [
-        (LossScale(mode="dynamic"), LossScale(mode="dynamic", growth_every=5), "growth_every"),
-        (LossScale(mode="dynamic"), LossScale(mode="dynamic", max=2.0**20), "max"),
-        (LossScale(mode="dynamic", init=128.0), LossScale(mode="static", init=128.0), "mode"),
-        (LossScale(mode="none"), LossScale(mode="dynamic"), "mode"),
-        (LossScale(mode="dynamic"), LossScale(mode="none"), "mode"),
-    ],
-)
-def test_a_scale_saved_under_other_settings_is_refused(saved, now, key):
-    state = make_scaler(saved, CPU).state_dict()
-    with pytest.raises(SettingsError) as caught:
-        make_scaler(now, CPU).load_state_dict(state)
-    assert caught.value.key == f"loss_scale.{key}"
 
 
 def test_each_optimizer_has_its_own_scale_which_its_own_overflows_alone_move():
@@ -310,31 +195,6 @@ def test_each_optimizer_has_its_own_scale_which_its_own_overflows_alone_move():
     assert (precision.scale, precision.skipped_total) == (2.0, 2)
     with pytest.raises(RuntimeError, match=r"with 2 optimizers: say whose loss it is.*backward\(loss, optimizer\)"):
         precision.backward(model[0](torch.ones(1, 1)).sum())
-
-
-def test_scales_of_optimizers_are_saved_by_their_order_and_not_taken_for_a_shared_one():
-    own, shared = (LossScale(mode="dynamic", init=8.0, per_optimizer=each) for each in (True, False))
-
-    def made(chosen):
-        scaler = make_scaler(chosen, CPU)
-        parts = [torch.nn.Parameter(torch.ones(1)) for _ in range(2)]
-        optimizers = [torch.optim.SGD([each], lr=0.1) for each in parts]
-        for each in optimizers:
-            scaler.add(each)
-        return scaler, parts, optimizers
-
-    scaler, parts, optimizers = made(own)
-    for number, factor in ((0, 1.0), (1, torch.inf)):
-        scaler.of(optimizers[number]).scale(parts[number].sum() * factor).backward()
-        scaler.of(optimizers[number]).step(optimizers[number])
-    scaler.update()
-    again, _, others = made(own)
-    again.load_state_dict(scaler.state_dict())
-    assert [again.of(each).value for each in others] == [8.0, 4.0]
-    assert (again.value, again.skipped) == (4.0, 1)
-    for chosen, state in ((shared, scaler.state_dict()), (own, made(shared)[0].state_dict())):
-        with pytest.raises(SettingsError, match=r"loss_scale\.per_optimizer="):
-            made(chosen)[0].load_state_dict(state)
 
 
 def test_a_checkpoint_from_before_scales_of_optimizers_still_resumes():

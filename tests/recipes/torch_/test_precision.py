@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy, mse_loss
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from recipes.precision.levels import LEVELS, PRESETS, Amp, LossScale
+from recipes.precision.levels import PRESETS, Amp, LossScale
 from recipes.torch_.precision import Precision
 from recipes.typed import SettingsError
 
@@ -513,13 +513,6 @@ def test_masters_of_another_model_are_refused():
 
 
 # What is refused
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without CUDA")
-@pytest.mark.parametrize("level", LEVELS)
-def test_cuda_asked_for_and_absent_is_an_error_at_every_level(level):
-    with pytest.raises(SettingsError, match="device=cuda: torch sees no CUDA GPU here; say device=cpu"):
-        Precision.of(Amp(level=level), LossScale(), torch.device("cuda"))
 
 
 def test_a_device_that_no_level_knows_is_refused():
