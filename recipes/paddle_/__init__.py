@@ -1,4 +1,4 @@
-"""Training in Paddle. Importing this imports Paddle, without its advice about compilers."""
+"""Training in Paddle. Importing this imports Paddle without its messages."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import warnings
 from recipes.trainer import require_framework
 
 if "paddle" not in sys.modules:
-    os.environ.setdefault("GLOG_minloglevel", "1")  # what its executors do is no news
+    os.environ.setdefault("GLOG_minloglevel", "1")  # its executors log what they do
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="No ccache found")
         try:

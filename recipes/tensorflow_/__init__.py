@@ -1,7 +1,7 @@
-"""Training in TensorFlow with Keras 3. Importing this imports TensorFlow, quietly.
+"""Training in TensorFlow with Keras 3. Importing this imports TensorFlow without its messages.
 
-TensorFlow logs to the process's stderr before anything can tell it not to; whatever it says while it is imported is
-kept back, and shown where the import fails.
+TensorFlow writes to stderr while it is imported, before it can be configured. That output is held back, and shown if
+the import fails.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from recipes.trainer import require_framework
 
 
 def _import_quietly() -> None:
-    # 3 hides errors too: without a GPU there is one, that says there is none.
+    # 3 hides errors too: without a GPU TensorFlow reports that as one.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2" if Path("/dev/nvidiactl").exists() else "3")
     os.environ.setdefault("KERAS_BACKEND", "tensorflow")
     sys.stderr.flush()
     stderr = os.dup(2)
-    with tempfile.TemporaryFile() as kept_back:
-        os.dup2(kept_back.fileno(), 2)
+    with tempfile.TemporaryFile() as held_back:
+        os.dup2(held_back.fileno(), 2)
         try:
             import keras  # noqa: F401
             import tensorflow  # noqa: F401
@@ -30,8 +30,8 @@ def _import_quietly() -> None:
             os.dup2(stderr, 2)
             if error.name in ("tensorflow", "keras"):
                 raise require_framework.missing("tensorflow") from None
-            kept_back.seek(0)
-            shutil.copyfileobj(kept_back, sys.stderr.buffer)
+            held_back.seek(0)
+            shutil.copyfileobj(held_back, sys.stderr.buffer)
             raise
         finally:
             os.dup2(stderr, 2)

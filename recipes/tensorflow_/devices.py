@@ -1,11 +1,12 @@
-"""Which devices each process computes on, how the processes meet, and what makes their arithmetic repeatable.
+"""The devices of each process, how the processes join, and reproducible arithmetic.
 
-One process drives all GPUs of its node: `MirroredStrategy`. Several nodes are `MultiWorkerMirroredStrategy`, one
-process each, which find each other by the variable TF_CONFIG.
+One process drives all GPUs of its node, by `MirroredStrategy`. Several nodes use `MultiWorkerMirroredStrategy`, with
+one process each; they find each other by the variable TF_CONFIG.
 """
 
 from __future__ import annotations
 
+import functools
 import os
 import pickle
 import socket
@@ -26,7 +27,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class World(ProcessGroup):
-    """This process among those of the job, and the devices that it drives."""
+    """This process in the group of the job's processes, and its devices."""
 
     rank: int
     size: int
@@ -47,50 +48,44 @@ class World(ProcessGroup):
         return int(self.strategy.num_replicas_in_sync)
 
     def gather(self, value: T) -> list[T]:
-        """Every rank's value, by rank, on every rank; by the strategy's own collectives."""
+        """The values of all ranks, in their order, on every rank; by the strategy's own collectives."""
         if self.size == 1:
             return [value]
         content = numpy.frombuffer(pickle.dumps(value), numpy.uint8)
         lengths = self._all_gather(numpy.array([len(content)], numpy.float32))
-        everything = self._all_gather(content.astype(numpy.float32)).astype(numpy.uint8)
+        contents = self._all_gather(content.astype(numpy.float32)).astype(numpy.uint8)
         ends = numpy.cumsum(lengths).astype(int)
-        parts = numpy.split(everything, ends[:-1])
-        return [pickle.loads(part.tobytes()) for part in parts[:: self.local]]
+        return [pickle.loads(part.tobytes()) for part in numpy.split(contents, ends[:-1])[:: self.local]]
 
     def _all_gather(self, numbers: numpy.ndarray) -> numpy.ndarray:
-        """Those of every device, one after another: floats, which all collectives can carry."""
-        found = _gathering(self.strategy)(tf.constant(numbers, tf.float32))
-        return self.strategy.experimental_local_results(found)[0].numpy()
+        """The numbers of all devices, concatenated. They are floats, which all collectives support."""
+        gathered = _gather_function(self.strategy)(tf.constant(numbers, tf.float32))
+        return self.strategy.experimental_local_results(gathered)[0].numpy()
 
     def leave(self) -> None:
-        """Wait for the other ranks to get here."""
+        """Wait for the other ranks."""
         self.gather(None)
 
 
-def _gathering(strategy: tf.distribute.Strategy) -> Any:
-    if strategy not in _gatherings:
+@functools.cache
+def _gather_function(strategy: tf.distribute.Strategy) -> Any:
+    def gather(numbers: tf.Tensor) -> tf.Tensor:
+        own = tf.identity(numbers)  # on this replica's device; an argument is on none
+        return tf.distribute.get_replica_context().all_gather(own, axis=0)
 
-        def everyones(numbers: tf.Tensor) -> tf.Tensor:
-            mine = tf.identity(numbers)  # on this replica's device; an argument is on none
-            return tf.distribute.get_replica_context().all_gather(mine, axis=0)
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.float32)], autograph=False)
+    def run(numbers: tf.Tensor) -> Any:
+        return strategy.run(gather, (numbers,))
 
-        @tf.function(input_signature=[tf.TensorSpec([None], tf.float32)], autograph=False)
-        def run(numbers: tf.Tensor) -> Any:
-            return strategy.run(everyones, (numbers,))
-
-        _gatherings[strategy] = run
-    return _gatherings[strategy]
-
-
-_gatherings: dict[Any, Any] = {}
+    return run
 
 
 def join(device: str, planned: int | None, environ: Mapping[str, str] = os.environ) -> World:
-    """Meet the other processes of the job, as TF_CONFIG describes them, and check where everyone is.
+    """Join the other processes of the job, which TF_CONFIG names, and check the placement of all of them.
 
-    `device` is auto, cpu or cuda; `planned` the number of processes, None where nobody said. To be called before
-    anything is computed. Raises `SettingsError` for a TF_CONFIG or a device that can't be, `PlacementError` where
-    processes are missing or share a GPU.
+    `device` is auto, cpu or cuda; `planned` the planned number of processes, None if there is no plan. Call it before
+    anything is computed. Raises `SettingsError` for an invalid TF_CONFIG or device, `PlacementError` where processes
+    are missing or share a GPU.
     """
     rank, addresses = workers(environ)
     size = max(1, len(addresses))
@@ -104,18 +99,18 @@ def join(device: str, planned: int | None, environ: Mapping[str, str] = os.envir
     if kind == "cpu":
         gpus = []
         tf.config.set_visible_devices([], "GPU")
-    for each in gpus:
-        tf.config.experimental.set_memory_growth(each, True)  # or each process takes all memory of every GPU it sees
-    everyones = join_workers(kind, len(gpus), environ)
-    members = tuple(place for each in everyones for place in each)
-    if len({len(each) for each in everyones}) > 1:
+    for gpu in gpus:
+        tf.config.experimental.set_memory_growth(gpu, True)  # without it a process takes all memory of all visible GPUs
+    processes = join_workers(kind, len(gpus), environ)
+    members = tuple(member for devices in processes for member in devices)
+    if len({len(devices) for devices in processes}) > 1:
         raise PlacementError(f"the workers drive different numbers of devices\n{table(members)}")
     check_placement(members, None)
     return World(rank=rank, size=size, kind=kind, strategy=_strategy(size, len(gpus)), members=members)
 
 
 def join_workers(kind: str, gpus: int, environ: Mapping[str, str] = os.environ) -> list[tuple[RankInfo, ...]]:
-    """The devices of each process of the job, once all have come. `gpus` is how many this one computes on.
+    """Wait for all processes of the job, and return the devices of each. `gpus` is the number of this one's.
 
     Raises `PlacementError` where a process is missing.
     """
@@ -135,12 +130,12 @@ def _strategy(processes: int, gpus: int) -> tf.distribute.Strategy:
     if gpus > 1:
         return tf.distribute.MirroredStrategy()
     if gpus == 0 and len(tf.config.list_logical_devices("CPU")) > 1:
-        return tf.distribute.MirroredStrategy([each.name for each in tf.config.list_logical_devices("CPU")])
+        return tf.distribute.MirroredStrategy([cpu.name for cpu in tf.config.list_logical_devices("CPU")])
     return tf.distribute.get_strategy()
 
 
 def _rank_info(rank: int, index: int, kind: str, gpus: int, environ: Mapping[str, str]) -> RankInfo:
-    """Of device `index` of this process, which sees so many GPUs."""
+    """Device `index` of this process, which sees `gpus` GPUs."""
     visible = visible_gpus(gpus, environ)
     return RankInfo(
         rank=rank,
@@ -153,7 +148,7 @@ def _rank_info(rank: int, index: int, kind: str, gpus: int, environ: Mapping[str
 
 
 def make_repeatable(deterministic: bool, seed: int) -> None:
-    """Draw from the seed, and have TensorFlow choose only kernels whose results repeat bit by bit, where asked."""
+    """Seed all random generators; if `deterministic`, allow only kernels whose results repeat bit by bit."""
     keras.utils.set_random_seed(seed % 2**32)
     if deterministic:
         tf.config.experimental.enable_op_determinism()

@@ -28,43 +28,43 @@ from recipes.tensorflow_.loop import Run
 from recipes.tensorflow_.supervised import channels_last, cross_entropy, held_out, make_measure, make_step
 
 
-def convolution(found: Any, channels: int, kernel: int, stride: int, name: str) -> Any:
-    return layers.Conv2D(channels, kernel, stride, padding="same", name=name)(found)
+def convolution(inputs: Any, channels: int, kernel: int, stride: int, name: str) -> Any:
+    return layers.Conv2D(channels, kernel, stride, padding="same", name=name)(inputs)
 
 
-def norm(found: Any, name: str) -> Any:
-    return layers.BatchNormalization(epsilon=NORM_EPSILON, momentum=NORM_MOMENTUM, name=name)(found)
+def norm(inputs: Any, name: str) -> Any:
+    return layers.BatchNormalization(epsilon=NORM_EPSILON, momentum=NORM_MOMENTUM, name=name)(inputs)
 
 
-def relu(found: Any, name: str) -> Any:
-    return layers.ReLU(max_value=6, name=name)(found)
+def relu(inputs: Any, name: str) -> Any:
+    return layers.ReLU(max_value=6, name=name)(inputs)
 
 
 def inverted_residual(inputs: Any, block: Block) -> Any:
     """A block of `recipes.efficientnet`."""
     name = block.name.replace(".", "_")
-    found = relu(norm(convolution(inputs, block.expanded, 1, 1, f"{name}_expand"), f"{name}_norm1"), f"{name}_relu1")
+    outputs = relu(norm(convolution(inputs, block.expanded, 1, 1, f"{name}_expand"), f"{name}_norm1"), f"{name}_relu1")
     depthwise = layers.DepthwiseConv2D(block.kernel, block.stride, padding="same", name=f"{name}_depthwise")
-    found = relu(norm(depthwise(found), f"{name}_norm2"), f"{name}_relu2")
-    share = layers.GlobalAveragePooling2D(keepdims=True, name=f"{name}_mean")(found)
+    outputs = relu(norm(depthwise(outputs), f"{name}_norm2"), f"{name}_relu2")
+    share = layers.GlobalAveragePooling2D(keepdims=True, name=f"{name}_mean")(outputs)
     share = relu(convolution(share, block.squeezed, 1, 1, f"{name}_squeeze"), f"{name}_relu3")
     share = layers.Activation("sigmoid", name=f"{name}_share")(
         convolution(share, block.expanded, 1, 1, f"{name}_excite")
     )
-    found = layers.Multiply(name=f"{name}_scaled")([share, found])
-    found = norm(convolution(found, block.outputs, 1, 1, f"{name}_project"), f"{name}_norm3")
-    return layers.Add(name=f"{name}_add")([found, inputs]) if block.adds else found
+    outputs = layers.Multiply(name=f"{name}_scaled")([share, outputs])
+    outputs = norm(convolution(outputs, block.outputs, 1, 1, f"{name}_project"), f"{name}_norm3")
+    return layers.Add(name=f"{name}_add")([outputs, inputs]) if block.adds else outputs
 
 
 def network(settings: EfficientnetSettings) -> keras.Model:
     """Float images [batch, size, size, 3] to logits [batch, 100]; weights by Glorot, as Keras has it."""
     images = keras.Input((settings.image_size, settings.image_size, 3))
-    found = relu(norm(convolution(images, STEM, 3, 2, "stem"), "norm1"), "relu1")
+    outputs = relu(norm(convolution(images, STEM, 3, 2, "stem"), "norm1"), "relu1")
     for block in efficientnet.blocks(settings.stages):
-        found = inverted_residual(found, block)
-    found = relu(norm(convolution(found, HEAD, 1, 1, "head"), "norm2"), "relu2")
-    found = layers.GlobalAveragePooling2D(name="mean")(found)
-    return keras.Model(images, layers.Dense(CLASSES, name="classifier")(found), name="net")
+        outputs = inverted_residual(outputs, block)
+    outputs = relu(norm(convolution(outputs, HEAD, 1, 1, "head"), "norm2"), "relu2")
+    outputs = layers.GlobalAveragePooling2D(name="mean")(outputs)
+    return keras.Model(images, layers.Dense(CLASSES, name="classifier")(outputs), name="net")
 
 
 def train(run: Run) -> None:
@@ -91,12 +91,12 @@ def train(run: Run) -> None:
             yield resized(channels_last(part.images[chosen])), part.labels[chosen]
 
     def evaluate() -> dict[str, float]:
-        """Of the validation images, and of the test images, which nothing is chosen by."""
-        found = {}
+        """Measures of the validation images, and of the test images, by which nothing is chosen."""
+        measures = {}
         for prefix, part in unseen.items():
             for name, value in measure(batches(part), len(part)).items():
-                found[prefix + name] = value
-        return found
+                measures[prefix + name] = value
+        return measures
 
     run.fit(
         models=[net],

@@ -1,4 +1,4 @@
-"""Optimizer steps as graphs: one at a time, or several in one execution."""
+"""Optimizer steps as graphs, one or several in an execution."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from recipes.trainer.prefetch import Prefetcher
 from recipes.trainer.recorder import Executed
 
 Loss = tf.Tensor | Mapping[str, tf.Tensor]
-"""A mean over one replica's samples, a scalar; or several by name, of which the sum is the step's loss."""
+"""A scalar, the mean over one replica's samples; or several by name, whose sum is the step's loss."""
 Step = Callable[[Any], tuple[Loss, StepOutcome]]
-"""From one replica's sample indices [micro-batches, samples in each], or what `load` made of them, to loss, outcome."""
+"""From one replica's sample indices [micro-batches, samples in each], or `load`'s arrays, to loss and outcome."""
 Load = Callable[[int, numpy.ndarray], Any]
 """From an epoch and this process's sample indices of one step, [micro-batches, samples in each], to NumPy arrays with
-the same first two dimensions; called in a thread, some steps ahead. It may depend on nothing else."""
+the same first two dimensions. Called in a thread, some steps ahead; it may depend on nothing else."""
 Schedule = Callable[[int], float]
-"""The learning rate of an optimizer step, counted from 0."""
+"""From the number of an optimizer step, counted from 0, to its learning rate."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,8 +44,8 @@ class Outcomes:
 class Steps:
     """`recipes.trainer.training.Executor` in TensorFlow.
 
-    A graph is traced for each number of steps at once. With more than one the steps are the iterations of a loop in the
-    graph, so Python and the device meet once for all of them.
+    A graph is traced for each number of steps in an execution. Several steps are iterations of a loop in the graph, so
+    that Python and the device synchronise once for all of them.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Steps:
         schedule: Schedule | None,
         settings: Settings,
         world: World,
-        witness: PrecisionObserver,
+        observer: PrecisionObserver,
     ) -> None:
         self.at_once = settings.steps_per_execution
         self._step = step
@@ -64,9 +64,9 @@ class Steps:
         self._schedule = schedule
         self._settings, self._world = settings, world
         self._prefetcher = None if load is None else Prefetcher(lambda position: load(*position))
-        self._witness = witness
+        self._observer = observer
         self._graphs: dict[int, Any] = {}
-        """By the number of steps at once. Called directly: a tf.function looks for the graph anew in every call."""
+        """By number of steps. They are called directly, since a tf.function searches its graphs in every call."""
         self._epoch = 0
         self._next: int | None = None
         compiled = xla.compiles_whole_steps(settings.xla, settings.amp.level, world.devices)
@@ -84,32 +84,32 @@ class Steps:
         if self._schedule is not None:
             numbers = range(self._epoch * len(shares) + first, self._epoch * len(shares) + first + count)
             rates = tf.constant([self._schedule(number) for number in numbers], tf.float32)
-        given = self._distributed(batches), rates
+        arguments = self._distributed(batches), rates
         new = count not in self._graphs
         if new:
-            self._graphs[count] = self._execute.get_concrete_function(*given)
-        with self._witness.learning() if new else contextlib.nullcontext():
-            losses, found = self._graphs[count](*given)
+            self._graphs[count] = self._execute.get_concrete_function(*arguments)
+        with self._observer.learning() if new else contextlib.nullcontext():
+            losses, values = self._graphs[count](*arguments)
         loss = losses["loss"] if list(losses) == ["loss"] else losses
         outcome = Outcomes(
-            overflowed=found.get("overflowed"), loss_scale=found.get("loss_scale"), grad_norm=found.get("grad_norm")
+            overflowed=values.get("overflowed"), loss_scale=values.get("loss_scale"), grad_norm=values.get("grad_norm")
         )
-        return Executed(loss=loss, lr=found["lr"], outcome=outcome, waited=waited, prepared=new)
+        return Executed(loss=loss, lr=values["lr"], outcome=outcome, waited=waited, prepared=new)
 
     def _batches(self, shares: numpy.ndarray, first: int, count: int) -> tuple[Any, float | None]:
-        """What the steps get, each array with the steps in front: [steps, micro-batches, samples in each, ...]."""
+        """The steps' arrays, [steps, micro-batches, samples in each, ...]; and the seconds spent waiting for them."""
         if self._prefetcher is None:
             return shares[first : first + count], None
         if self._next != first:
-            self._prefetcher.start((self._epoch, shares[each]) for each in range(first, len(shares)))
+            self._prefetcher.start((self._epoch, shares[step]) for step in range(first, len(shares)))
         self._next = first + count
         taken = [self._prefetcher.take() for _ in range(count)]
         batches = [batch for batch, _ in taken]
-        together = tf.nest.map_structure(lambda *each: numpy.stack(each) if count > 1 else each[0][None], *batches)
-        return together, sum(waited for _, waited in taken)
+        stacked = tf.nest.map_structure(lambda *arrays: numpy.stack(arrays) if count > 1 else arrays[0][None], *batches)
+        return stacked, sum(waited for _, waited in taken)
 
     def _distributed(self, batches: Any) -> Any:
-        """Each replica's part of them, on its device."""
+        """Each replica's part of the arrays, on its device."""
         world = self._world
         if world.devices == 1:
             return tf.nest.map_structure(tf.constant, batches)
@@ -117,28 +117,28 @@ class Steps:
         def part(context: tf.distribute.distribute_lib.ValueContext) -> Any:
             index = context.replica_id_in_sync_group % world.local
             return tf.nest.map_structure(
-                lambda each: tf.constant(numpy.split(each, world.local, axis=2)[index]), batches
+                lambda array: tf.constant(numpy.split(array, world.local, axis=2)[index]), batches
             )
 
         return world.strategy.experimental_distribute_values_from_function(part)
 
     def _steps(self, batches: Any, rates: tf.Tensor | None) -> tuple[dict[str, tf.Tensor], dict[str, tf.Tensor]]:
-        """The losses and what else each step gave, all of shape [steps]. Traced."""
+        """The losses and other values of the steps, all of shape [steps]. Traced."""
         local = self._world.strategy.experimental_local_results(batches)
         count = tf.nest.flatten(local[0])[0].shape[0]
-        first = self._one(batches, tf.constant(0), rates)  # out of the loop: by it is known what a step gives
+        first = self._one(batches, tf.constant(0), rates)  # outside of the loop: it defines the values of a step
         if count == 1:
-            return tf.nest.map_structure(lambda each: each[None], first)
-        arrays = tf.nest.map_structure(lambda each: tf.TensorArray(each.dtype, count).write(0, each), first)
+            return tf.nest.map_structure(lambda value: value[None], first)
+        arrays = tf.nest.map_structure(lambda value: tf.TensorArray(value.dtype, count).write(0, value), first)
 
         def body(number: tf.Tensor, arrays: Any) -> tuple[tf.Tensor, Any]:
-            found = self._one(batches, number, rates)
-            return number + 1, tf.nest.map_structure(lambda array, each: array.write(number, each), arrays, found)
+            values = self._one(batches, number, rates)
+            return number + 1, tf.nest.map_structure(lambda array, value: array.write(number, value), arrays, values)
 
         _, arrays = tf.while_loop(
             lambda number, arrays: number < count, body, (tf.constant(1), arrays), parallel_iterations=1, name=STEPS
         )
-        return tf.nest.map_structure(lambda each: each.stack(), arrays)
+        return tf.nest.map_structure(lambda array: array.stack(), arrays)
 
     def _one(
         self, batches: Any, number: tf.Tensor, rates: tf.Tensor | None
@@ -146,20 +146,18 @@ class Steps:
         """One step on all replicas of this process."""
         strategy = self._world.strategy
         if rates is not None:
-            for each in self._optimizers:
-                each.learning_rate = rates[number]
-        losses, found = strategy.run(self._on_replica, (batches, number))
-        mean = {
-            name: tf.add_n(strategy.experimental_local_results(each)) / self._world.local
-            for name, each in losses.items()
-        }
-        return mean, {name: strategy.experimental_local_results(each)[0] for name, each in found.items()}
+            for optimizer in self._optimizers:
+                optimizer.learning_rate = rates[number]
+        losses, values = strategy.run(self._on_replica, (batches, number))
+        local = strategy.experimental_local_results
+        mean = {name: tf.add_n(local(loss)) / self._world.local for name, loss in losses.items()}
+        return mean, {name: local(value)[0] for name, value in values.items()}
 
     def _on_replica(self, batches: Any, number: tf.Tensor) -> tuple[dict[str, tf.Tensor], dict[str, tf.Tensor]]:
-        found = {"lr": tf.convert_to_tensor(self._optimizers[0].learning_rate, tf.float32)}
-        loss, outcome = self._step(tf.nest.map_structure(lambda each: each[number], batches))
+        values = {"lr": tf.convert_to_tensor(self._optimizers[0].learning_rate, tf.float32)}
+        loss, outcome = self._step(tf.nest.map_structure(lambda array: array[number], batches))
         for name in ("overflowed", "loss_scale", "grad_norm"):
             value = getattr(outcome, name)
             if value is not None:
-                found[name] = value
-        return dict(loss) if isinstance(loss, Mapping) else {"loss": loss}, found
+                values[name] = value
+        return dict(loss) if isinstance(loss, Mapping) else {"loss": loss}, values

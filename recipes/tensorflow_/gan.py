@@ -61,16 +61,16 @@ def generator_network(settings: GanSettings) -> keras.Model:
 
 
 def discriminator_network() -> keras.Model:
-    """Images [batch, 28, 28, 1] to logits [batch, 1], high where the image is taken for a made one."""
-    found: list[Any] = [keras.Input((28, 28, 1))]
+    """Images [batch, 28, 28, 1] to logits [batch, 1], high for images judged to be generated."""
+    stack: list[Any] = [keras.Input((28, 28, 1))]
     for number, channels in enumerate(DISCRIMINATOR, start=1):
-        found += [
+        stack += [
             convolution(channels, "tanh", f"conv{number}"),
             layers.MaxPooling2D(name=f"pool{number}"),
             layers.Dropout(DROPOUT, name=f"dropout{number}"),
         ]
-    found += [layers.Flatten(name="flatten"), layers.Dense(1, name="dense")]
-    return keras.Sequential(found, name="discriminator")
+    stack += [layers.Flatten(name="flatten"), layers.Dense(1, name="dense")]
+    return keras.Sequential(stack, name="discriminator")
 
 
 def train(run: Run) -> None:
@@ -85,20 +85,20 @@ def train(run: Run) -> None:
         discriminator, lambda: RMSprop(hyper.discriminator_lr, rho=RMSPROP_DECAY, epsilon=EPSILON)
     )
 
-    def made(count: int) -> tf.Tensor:
+    def generated(count: int) -> tf.Tensor:
         noise = tf.random.stateless_uniform((count, NOISE), run.seed(), -1, 1)
         return generator(precision.input(noise), training=True)
 
     def generator_loss(chosen: tf.Tensor) -> tf.Tensor:
-        """Low where the discriminator takes made images for real ones, whose label is 0."""
-        logits = precision.output(discriminator(made(chosen.shape[0]), training=True))
+        """Low where the discriminator judges generated images to be real, whose label is 0."""
+        logits = precision.output(discriminator(generated(chosen.shape[0]), training=True))
         return binary_cross_entropy(logits, labels(chosen.shape[0], hyper)[: chosen.shape[0]])
 
     def discriminator_loss(chosen: tf.Tensor) -> tf.Tensor:
-        """Of as many real images as made ones."""
-        fake = made(chosen.shape[0])
-        taken = precision.input(tf.gather(real, chosen))
-        logits = precision.output(discriminator(tf.concat((tf.cast(taken, fake.dtype), fake), 0), training=True))
+        """Of as many real images as generated ones."""
+        fake = generated(chosen.shape[0])
+        images = tf.cast(precision.input(tf.gather(real, chosen)), fake.dtype)
+        logits = precision.output(discriminator(tf.concat((images, fake), 0), training=True))
         return binary_cross_entropy(logits, labels(chosen.shape[0], hyper))
 
     def step(batch: tf.Tensor) -> tuple[Loss, StepOutcome]:
@@ -134,14 +134,17 @@ def binary_cross_entropy(logits: tf.Tensor, labels: numpy.ndarray) -> tf.Tensor:
 
 
 def labels(count: int, settings: GanSettings) -> numpy.ndarray:
-    """Of `count` real images, near 0, and `count` made ones, near 1: [2 * count, 1]; the first of each exact."""
+    """Labels near 0 for `count` real images and near 1 for `count` generated ones: [2 * count, 1].
+
+    The first `settings.sharp` of each half are exact.
+    """
     softened = numpy.full((count, 1), settings.soften, numpy.float32)
     softened[: int(count * settings.sharp)] = 0
     return numpy.concatenate((softened, 1 - softened))
 
 
 def either(first: StepOutcome, second: StepOutcome) -> StepOutcome:
-    """Of two optimizers' steps: overflowed where one of them did, and the lower loss scale."""
+    """The outcome of two optimizers' steps: whether one of them overflowed, and the lower loss scale."""
     if first.overflowed is None or second.overflowed is None:
         return StepOutcome()
     return StepOutcome(

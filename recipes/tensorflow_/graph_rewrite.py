@@ -1,4 +1,4 @@
-"""TensorFlow's first way into mixed precision, `enable_mixed_precision_graph_rewrite(optimizer, loss_scale)`.
+"""TensorFlow 1's function for mixed precision, `enable_mixed_precision_graph_rewrite(optimizer, loss_scale)`.
 
     optimizer = enable(tf.keras.optimizers.SGD())
     model.compile(loss="categorical_crossentropy", optimizer=optimizer, metrics=["accuracy"])
@@ -7,11 +7,11 @@
     optimizer = enable(tf.compat.v1.train.AdamOptimizer())
     train_op = optimizer.minimize(loss)           # in a graph of TensorFlow 1, or in a tf.function with a callable loss
 
-This is for code that was written for the function itself: its own rules, and where it says nothing, errors. It gives an
-optimizer of the kind that it was given. In a loop of one's own `recipes.tensorflow_.precision` at o1 does the same with
-optimizers of Keras 3, `amp=o1 loss_scale=dynamic` or `static`. Source:
+For code that was written for that function. It follows the function's rules, and raises errors where the function fails
+silently; it returns an optimizer of the kind that it got. In a loop of your own, `recipes.tensorflow_.precision` at o1
+does the same with Keras 3's optimizers (`amp=o1 loss_scale=dynamic` or `static`). Sources, with one implementation:
 `tf.compat.v1.mixed_precision.enable_mixed_precision_graph_rewrite` and
-`tf.compat.v2.train.experimental.enable_mixed_precision_graph_rewrite` of TensorFlow 1.15, which are one.
+`tf.compat.v2.train.experimental.enable_mixed_precision_graph_rewrite` of TensorFlow 1.15.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import keras
 import tensorflow as tf
 
 from recipes.precision import resolved
-from recipes.tensorflow_.gpus import capability_of
+from recipes.tensorflow_.hardware import capability_of
 from recipes.tensorflow_.precision import grappler
 from recipes.tensorflow_.precision.keras_loss_scale import ScaledOptimizer
 from recipes.typed import SettingsError
@@ -35,28 +35,29 @@ LossScale = tf.compat.v1.mixed_precision.LossScale
 """`tf.train.experimental.LossScale` of the page: a `FixedLossScale` or a `DynamicLossScale`."""
 
 _MARK = "_enabled_graph_rewrite"
-"""Attribute of an optimizer that was given to `enable`, or that it gave."""
+"""Attribute of optimizers that `enable` got or returned."""
 _STEPS = "_steps_taken"
 
 
 def enable(optimizer: Any, loss_scale: Literal["dynamic"] | float | LossScale = "dynamic") -> Any:
-    """Rewrite the graphs of this process from here on, and have `optimizer` scale the loss.
+    """Rewrite all later graphs of this process, and return an optimizer that scales the loss.
 
     `optimizer` is one of Keras 3, of `tf.compat.v1.train` or of `tf_keras.optimizers.legacy`; `loss_scale` is
-    "dynamic", a finite number of at least 1, or a `LossScale`. On a GPU of compute capability 7.0 matrix products and
-    convolutions become float16. TensorFlow's own function does nothing to graphs on a CPU, and says nothing; here they
-    become bfloat16 there.
+    "dynamic", a finite number of at least 1, or a `LossScale`. On a GPU of compute capability 7.0 or higher, matrix
+    products and convolutions become float16. On a CPU they become bfloat16, where TensorFlow's function silently
+    rewrites nothing.
 
-    A dynamic scale skips a step whose gradients hold an infinity or a NaN. A number is TensorFlow's static scale, which
-    looks at no gradient: such a step is applied, and the weights are lost. `amp=o1 loss_scale=static` skips it instead.
+    A dynamic scale skips a step with an infinity or a NaN in its gradients. A number is TensorFlow's static scale,
+    which doesn't check gradients: such a step is applied, and the weights become NaN. `amp=o1 loss_scale=static` skips
+    it instead.
 
-    Gradients have to come from the optimizer, by `minimize`, `compute_gradients` or Keras's `fit`: those of a
-    GradientTape or of `tf.gradients` are unscaled, and would be divided by the scale all the same. A step outside of
-    a graph, where nothing would be rewritten, is refused with a `RuntimeError`, and so is one under a dtype policy of
-    Keras that was set later.
+    Gradients must come from the optimizer, by `minimize`, `compute_gradients` or Keras's `fit`: those of a
+    GradientTape or of `tf.gradients` are not scaled, and would be divided by the scale. A step outside of a graph,
+    where nothing would be rewritten, raises `RuntimeError`, and so does a step under a dtype policy of Keras that was
+    set later.
 
-    Raises `SettingsError` for an optimizer that can't be wrapped or was before, for a scale that can't be, for a GPU
-    that has no tensor cores, and where Keras's dtype policy is not float32: layers would be cast twice over.
+    Raises `SettingsError` for an optimizer that can't be wrapped or is wrapped already, for an invalid scale, for a GPU
+    without tensor cores, and where Keras's dtype policy is not float32, since layers would be cast twice.
     """
     if problem := _policy_problem():
         raise SettingsError(problem, "amp.level")
@@ -72,20 +73,20 @@ def enable(optimizer: Any, loss_scale: Literal["dynamic"] | float | LossScale = 
         resolved.resolve_dtype("o1", "float16", "cuda", capability_of("cuda"), "tensorflow")
     if isinstance(optimizer, keras.optimizers.Optimizer):
         wrapped: Any = ScaledOptimizer(optimizer, loss_scale, check=_check_use)
-        _keep_xla_away()
+        _switch_xla_off()
     else:
         wrapped = _tensorflows(optimizer, loss_scale)
-    for each in (optimizer, wrapped):
-        setattr(each, _MARK, True)
+    for marked in (optimizer, wrapped):
+        setattr(marked, _MARK, True)
     grappler.switch_on("float16" if gpu else "bfloat16", {})
     return wrapped
 
 
 def steps(optimizer: Any) -> int:
-    """Steps that an optimizer of `enable` has taken. Waits for the device.
+    """Steps that an optimizer of `enable` has applied. Waits for the device.
 
-    Those that were skipped are not counted, as the function's page has it; tf_keras's own `iterations` counts them.
-    Raises `RuntimeError` for one of a graph of TensorFlow 1, where `minimize(loss, global_step=...)` counts.
+    Skipped steps are not counted, as the function's page says; tf_keras's own `iterations` counts them. Raises
+    `RuntimeError` in a graph of TensorFlow 1, where `minimize(loss, global_step=...)` counts.
     """
     if isinstance(optimizer, ScaledOptimizer):
         return int(optimizer.iterations.numpy())
@@ -98,12 +99,12 @@ def scale(optimizer: Any) -> float:
     """The loss scale of an optimizer of `enable`, outside of graphs. Waits for the device."""
     if isinstance(optimizer, ScaledOptimizer):
         return optimizer.scale
-    found = optimizer._loss_scale() if isinstance(optimizer, tf.compat.v1.train.Optimizer) else optimizer.loss_scale
-    return float(found.numpy())
+    from_tensorflow_1 = isinstance(optimizer, tf.compat.v1.train.Optimizer)
+    return float((optimizer._loss_scale() if from_tensorflow_1 else optimizer.loss_scale).numpy())
 
 
 def _tensorflows(optimizer: Any, loss_scale: Any) -> Any:
-    """TensorFlow's own loss-scale optimizer around one of its kinds."""
+    """TensorFlow's own loss-scale optimizer around one of its optimizers."""
     try:
         wrapped = tf.compat.v1.mixed_precision.enable_mixed_precision_graph_rewrite(optimizer, loss_scale)
     except ValueError as error:
@@ -134,7 +135,7 @@ def _checked(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _counted(apply: Callable[..., Any], count: tf.Variable) -> Callable[..., Any]:
-    """What the loss-scale optimizer calls where the gradients are finite, and else does not."""
+    """`apply_gradients` with a count. The loss-scale optimizer calls it only where the gradients are finite."""
 
     @functools.wraps(apply)
     def counted(*args: Any, **kwargs: Any) -> Any:
@@ -145,15 +146,15 @@ def _counted(apply: Callable[..., Any], count: tf.Variable) -> Callable[..., Any
 
 
 def _check_use() -> None:
-    """Raises `RuntimeError`: of others AutoGraph makes one of its own, on several lines."""
+    """Raises `RuntimeError`, because AutoGraph turns other errors into long ones of its own."""
     if problem := _policy_problem():
         raise RuntimeError(problem)
     if tf.executing_eagerly():
-        raise RuntimeError("this was called outside of a tf.function: there is no graph to rewrite there")
+        raise RuntimeError("this was called outside of a tf.function: there is no graph to rewrite")
 
 
 def _check_scale(loss_scale: Any) -> None:
-    """A `LossScale` by the number that it begins with."""
+    """Raises `SettingsError` for an invalid scale; of a `LossScale`, the first scale is checked."""
     number = loss_scale
     if isinstance(loss_scale, LossScale):
         config = loss_scale.get_config()
@@ -167,15 +168,15 @@ def _check_scale(loss_scale: Any) -> None:
 
 
 def _policy_problem() -> str:
-    """Why Keras 3's dtype policy or, if it is there, that of tf_keras can't be with the rewrite."""
+    """Why the rewrite conflicts with the dtype policy of Keras 3 or, if it is imported, of tf_keras."""
     before = sys.modules.get("tf_keras")
     policies = [keras.config.dtype_policy().name, *([before.mixed_precision.global_policy().name] if before else [])]
-    wrong = next((each for each in policies if each != "float32"), None)
+    wrong = next((policy for policy in policies if policy != "float32"), None)
     return f"Keras's dtype policy is {wrong}: use it or the graph rewrite, and not both" if wrong else ""
 
 
-def _keep_xla_away() -> None:
-    """On a GPU Keras has XLA compile what it can, which no rewrite reaches: not for these optimizers."""
+def _switch_xla_off() -> None:
+    """Switch XLA off for these optimizers: it bypasses the rewrite, and on a GPU Keras uses it where it can."""
     original = keras.Model.compile
     if getattr(original, _MARK, False):
         return
@@ -194,6 +195,6 @@ def _keep_xla_away() -> None:
 
 
 def disable() -> None:
-    """Leave graphs as they are from here on. An optimizer that `enable` gave goes on scaling."""
+    """Rewrite no later graph. Optimizers that `enable` returned still scale the loss."""
     tf.compat.v1.mixed_precision.disable_mixed_precision_graph_rewrite()
     grappler.switch_off()

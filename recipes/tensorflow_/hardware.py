@@ -1,4 +1,4 @@
-"""On what a run in TensorFlow runs."""
+"""The hardware of a run in TensorFlow."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy
 import tensorflow as tf
 
 from recipes.trainer.result_fields import nvidia_driver, processor
+from recipes.typed import SettingsError
 
 
 def device_name(kind: str) -> str | None:
@@ -20,8 +21,24 @@ def device_name(kind: str) -> str | None:
     return details.get("device_name", "GPU")
 
 
+def capability_of(device: str) -> tuple[int, int] | None:
+    """The least compute capability of the GPUs that TensorFlow sees, None for a CPU.
+
+    Raises `SettingsError` for a device that isn't there.
+    """
+    if device == "cpu":
+        return None
+    if device != "cuda":
+        raise SettingsError(f"device={device} is not one of cpu, cuda", "device")
+    gpus = tf.config.list_physical_devices("GPU")
+    if not gpus:
+        raise SettingsError("device=cuda: TensorFlow sees no CUDA GPU here; say device=cpu", "device")
+    details = (tf.config.experimental.get_device_details(gpu) for gpu in gpus)
+    return min((gpu["compute_capability"] for gpu in details if gpu.get("compute_capability")), default=None)
+
+
 def threads() -> int:
-    """Threads that one operation may use: as set for TensorFlow, else by OMP_NUM_THREADS, else one a CPU."""
+    """Threads of one operation: as set for TensorFlow, else one for each CPU of this process."""
     return tf.config.threading.get_intra_op_parallelism_threads() or len(os.sched_getaffinity(0))
 
 

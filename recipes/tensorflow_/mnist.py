@@ -13,7 +13,7 @@ from recipes.tensorflow_.loop import Run
 from recipes.tensorflow_.supervised import channels_last, cross_entropy, held_out, make_measure, make_step
 
 EPSILON = 1e-6
-"""Of Adadelta, as torch has it."""
+"""Of Adadelta, as in torch."""
 
 
 def network(settings: MnistSettings) -> keras.Model:
@@ -43,7 +43,7 @@ def train(run: Run) -> None:
     optimizer = run.optimizer(net, lambda: keras.optimizers.Adadelta(hyper.lr, rho=hyper.rho, epsilon=EPSILON))
 
     def loss_of(chosen: tf.Tensor) -> tf.Tensor:
-        """Of one micro-batch, whose indices have shape [samples]."""
+        """The loss of one micro-batch, whose indices have shape [samples]."""
         logits = net(precision.input(tf.gather(inputs, chosen)), training=True)
         return cross_entropy(tf.gather(labels, chosen), precision.output(logits))
 
@@ -51,8 +51,9 @@ def train(run: Run) -> None:
     aside, count = channels_last(data.held_out.images), len(data.held_out)
 
     def evaluate() -> dict[str, float]:
-        """Accuracy and mean loss on the held-out images, each process taking its share of them."""
-        return measure(((aside[each], data.held_out.labels[each]) for each in held_out(run, count)), count)
+        """Accuracy and mean loss on the held-out images, of which each process takes its share."""
+        batches = ((aside[chosen], data.held_out.labels[chosen]) for chosen in held_out(run, count))
+        return measure(batches, count)
 
     run.fit(
         models=[net],

@@ -1,9 +1,9 @@
-"""Starts a trainer as one of several processes.
+"""Starts a trainer as one of several processes:
 
     python -m recipes.tensorflow_.node --workers=HOST:PORT,HOST:PORT --number=0 -m recipes.tensorflow_.mnist amp=o2
 
-What `torch.distributed.run` is for torch: it tells the process where the others are, in TensorFlow's own variable
-TF_CONFIG, and becomes the trainer.
+It sets the addresses of all processes in TensorFlow's variable TF_CONFIG and becomes the trainer, as
+`torch.distributed.run` does for torch.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from recipes.trainer import node
 
 
 def config(workers: Sequence[str], number: int) -> str:
-    """TF_CONFIG of process `number`, counted from 0, among those that are to be found at `workers`."""
+    """TF_CONFIG of process `number`, counted from 0, of the processes with the addresses `workers`."""
     return json.dumps({"cluster": {"worker": list(workers)}, "task": {"type": "worker", "index": number}})
 
 
 def main(words: Sequence[str]) -> None:
-    """Become the trainer. Exits with 2 for a command line that names no workers, number or module."""
+    """Become the trainer. Exits with 2 for a command line without workers, number or module."""
 
     def tell(workers: Sequence[str], number: int) -> Sequence[str]:
         os.environ["TF_CONFIG"] = config(workers, number)

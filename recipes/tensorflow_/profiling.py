@@ -14,9 +14,9 @@ from recipes.settings import Profile
 
 
 class FrameworkProfiler:
-    """`recipes.trainer.profiling.Profiler`: what TensorBoard's profile plugin opens, one file for each process.
+    """`recipes.trainer.profiling.Profiler`: a trace for TensorBoard's profile plugin, one file for each process.
 
-    TensorFlow names them by second and host, by which processes on one host would overwrite one another's.
+    TensorFlow names the files by second and host, so that processes on one host would overwrite each other's.
     """
 
     trace = "plugins/profile"
@@ -32,7 +32,7 @@ class FrameworkProfiler:
     def stop(self, folder: Path) -> Mapping[str, float]:
         tf.profiler.experimental.stop()
         kernels: Counter[str] = Counter()
-        for path in [each for each in Path(self._aside, self.trace).rglob("*") if each.is_file()]:
+        for path in [path for path in Path(self._aside, self.trace).rglob("*") if path.is_file()]:
             if path.name.endswith(".xplane.pb"):
                 kernels.update(_kernels(path))
             path.rename(path.with_name(f"rank{self._rank}.{path.name}"))
@@ -42,20 +42,20 @@ class FrameworkProfiler:
 
 
 def _kernels(path: Path) -> Counter[str]:
-    """Microseconds of each kernel on the GPUs' streams: what lies on other lines is the same time, summed up."""
+    """Microseconds of each kernel on the GPUs' streams. The other lines of a trace are sums of the same time."""
     from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
     space = xplane_pb2.XSpace()
     space.ParseFromString(path.read_bytes())
-    found: Counter[str] = Counter()
+    kernels: Counter[str] = Counter()
     for plane in space.planes:
         for line in plane.lines if plane.name.startswith("/device:GPU") else ():
             if line.name.startswith("Stream"):
                 for event in line.events:
-                    found[plane.event_metadata[event.metadata_id].name] += event.duration_ps / 1e6
-    return found
+                    kernels[plane.event_metadata[event.metadata_id].name] += event.duration_ps / 1e6
+    return kernels
 
 
-def make(asked: Profile, rank: int) -> FrameworkProfiler | None:
-    """The profiler that was asked for; None for none, and for NVIDIA's, which record all of a TensorFlow process."""
-    return FrameworkProfiler(rank) if asked.tool == "framework" else None
+def make(settings: Profile, rank: int) -> FrameworkProfiler | None:
+    """TensorFlow's profiler if the settings ask for it; NVIDIA's record the whole process from outside."""
+    return FrameworkProfiler(rank) if settings.tool == "framework" else None

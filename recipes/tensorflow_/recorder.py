@@ -1,7 +1,7 @@
-"""What TensorFlow knows of its device while steps are recorded.
+"""Time and memory of TensorFlow's device while steps are recorded.
 
-TensorFlow has no events on a GPU's time line: a mark waits for the device there, which `steps_per_execution` makes
-rarer.
+TensorFlow has no events on a GPU's time line, so that a mark waits for the device. With `steps_per_execution` there are
+fewer marks.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ class TensorFlowDevice:
         return ended - began
 
     def numbers(self, values: Sequence[Any], count: Sequence[int]) -> list[Any]:
-        found: list[Any] = []
-        for each, many in zip(values, count, strict=True):
-            found += [None] * many if each is None else each.numpy().tolist()
-        return found
+        numbers: list[Any] = []
+        for value, steps in zip(values, count, strict=True):
+            numbers += [None] * steps if value is None else value.numpy().tolist()
+        return numbers
 
     def peak_memory(self) -> int:
         if not self._cuda:

@@ -24,59 +24,59 @@ NORM_EPSILON, NORM_MOMENTUM = 1e-5, 0.9
 """Those of torch's batch normalization."""
 
 
-def convolution(found: Any, channels: int, kernel: int, stride: int, name: str) -> Any:
-    """Padded alike on all sides, as in torch, whatever the stride."""
+def convolution(inputs: Any, channels: int, kernel: int, stride: int, name: str) -> Any:
+    """Padded by the same amount on all sides, as in torch, whatever the stride."""
     if kernel > 1:
-        found = layers.ZeroPadding2D(kernel // 2, name=f"{name}_pad")(found)
-    drawn = keras.initializers.VarianceScaling(2.0, "fan_out", "untruncated_normal")
-    return layers.Conv2D(channels, kernel, stride, use_bias=False, kernel_initializer=drawn, name=name)(found)
+        inputs = layers.ZeroPadding2D(kernel // 2, name=f"{name}_pad")(inputs)
+    initializer = keras.initializers.VarianceScaling(2.0, "fan_out", "untruncated_normal")
+    return layers.Conv2D(channels, kernel, stride, use_bias=False, kernel_initializer=initializer, name=name)(inputs)
 
 
-def norm(found: Any, name: str, gamma: str = "ones") -> Any:
+def norm(inputs: Any, name: str, gamma: str = "ones") -> Any:
     return layers.BatchNormalization(epsilon=NORM_EPSILON, momentum=NORM_MOMENTUM, gamma_initializer=gamma, name=name)(
-        found
+        inputs
     )
 
 
 def bottleneck(inputs: Any, block: Block) -> Any:
     """A block of `recipes.resnet50`: the stride is in the 3x3 convolution, and the last norm begins at zero."""
     name = block.name.replace(".", "_")
-    found = layers.ReLU(name=f"{name}_relu1")(
+    outputs = layers.ReLU(name=f"{name}_relu1")(
         norm(convolution(inputs, block.width, 1, 1, f"{name}_reduce"), f"{name}_norm1")
     )
-    found = layers.ReLU(name=f"{name}_relu2")(
-        norm(convolution(found, block.width, 3, block.stride, f"{name}_conv"), f"{name}_norm2")
+    outputs = layers.ReLU(name=f"{name}_relu2")(
+        norm(convolution(outputs, block.width, 3, block.stride, f"{name}_conv"), f"{name}_norm2")
     )
-    found = norm(convolution(found, block.outputs, 1, 1, f"{name}_expand"), f"{name}_norm3", gamma="zeros")
+    outputs = norm(convolution(outputs, block.outputs, 1, 1, f"{name}_expand"), f"{name}_norm3", gamma="zeros")
     if block.projects:
         inputs = norm(convolution(inputs, block.outputs, 1, block.stride, f"{name}_project"), f"{name}_norm4")
-    return layers.ReLU(name=f"{name}_relu3")(layers.Add(name=f"{name}_add")([found, inputs]))
+    return layers.ReLU(name=f"{name}_relu3")(layers.Add(name=f"{name}_add")([outputs, inputs]))
 
 
 def network(settings: Resnet50Settings) -> keras.Model:
     """Float images [batch, size, size, 3] to logits [batch, classes]."""
     images = keras.Input((settings.image_size, settings.image_size, 3))
-    found = norm(convolution(images, settings.width, 7, 2, "stem"), "norm")
-    found = layers.ZeroPadding2D(1, name="pool_pad")(layers.ReLU(name="relu")(found))
-    found = layers.MaxPooling2D(3, 2, name="pool")(found)  # nothing is below zero after the ReLU: zeros pad it well
+    outputs = norm(convolution(images, settings.width, 7, 2, "stem"), "norm")
+    outputs = layers.ZeroPadding2D(1, name="pool_pad")(layers.ReLU(name="relu")(outputs))
+    outputs = layers.MaxPooling2D(3, 2, name="pool")(outputs)  # after a ReLU, zeros are a right padding
     for block in resnet50.blocks(settings.width, settings.stages):
-        found = bottleneck(found, block)
-    found = layers.GlobalAveragePooling2D(name="mean")(found)
-    return keras.Model(images, layers.Dense(settings.classes, name="classifier")(found), name="net")
+        outputs = bottleneck(outputs, block)
+    outputs = layers.GlobalAveragePooling2D(name="mean")(outputs)
+    return keras.Model(images, layers.Dense(settings.classes, name="classifier")(outputs), name="net")
 
 
 def train(run: Run) -> None:
     settings, hyper, precision, world = run.settings, run.settings.train, run.precision, run.world
     net = run.cast(lambda: network(hyper))
     optimizer = run.optimizer(net, lambda: Momentum(hyper.lr, momentum=hyper.momentum))
-    decayed = [each for each in net.trainable_variables if each.name == "kernel"]  # no norm and no bias
+    decayed = [weight for weight in net.trainable_variables if weight.name == "kernel"]  # no norm and no bias
 
     def loss_of(images: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
-        """Cross-entropy with smoothed labels. Weight decay adds to the gradient and not to the value, as in torch."""
+        """Cross-entropy with smoothed labels. Weight decay adds to the gradient but not to the loss, as in torch."""
         logits = precision.output(net(precision.input(images), training=True))
         spread = -tf.reduce_mean(tf.nn.log_softmax(logits))
         loss = (1 - hyper.label_smoothing) * cross_entropy(labels, logits) + hyper.label_smoothing * spread
-        squares = tf.add_n([tf.nn.l2_loss(tf.cast(each, tf.float32)) for each in decayed])
+        squares = tf.add_n([tf.nn.l2_loss(tf.cast(weight, tf.float32)) for weight in decayed])
         decay = hyper.weight_decay * squares
         return loss + decay - tf.stop_gradient(decay)
 
@@ -84,11 +84,11 @@ def train(run: Run) -> None:
     if settings.data.name == "synthetic":
         samples = STEPS_PER_EPOCH * settings.batch
         images, labels, digest = imagenet.synthetic(settings.seed, settings.batch, hyper.image_size, hyper.classes)
-        each = settings.batch // (settings.accumulate * world.devices)
-        ours, truth = run.constant(normalized(images[:each])), run.constant(labels[:each])
+        micro_batch = settings.batch // (settings.accumulate * world.devices)
+        inputs, truth = run.constant(normalized(images[:micro_batch])), run.constant(labels[:micro_batch])
         run.fit(
             **common,
-            step=make_step(run, optimizer, lambda chosen: loss_of(tf.convert_to_tensor(ours), truth)),
+            step=make_step(run, optimizer, lambda chosen: loss_of(tf.convert_to_tensor(inputs), truth)),
             evaluate=None,
             samples=samples,
             schedule=resnet50.schedule(settings, samples),

@@ -18,7 +18,7 @@ import tensorflow as tf
 from recipes import script
 from recipes.precision.levels import PRESETS, LossScale
 from recipes.tensorflow_ import devices, hardware, profiling, xla
-from recipes.tensorflow_.gpus import capability_of
+from recipes.tensorflow_.hardware import capability_of
 from recipes.tensorflow_.observe.script_observer import ScriptObserver
 from recipes.tensorflow_.precision import Precision, grappler
 from recipes.tensorflow_.recorder import TensorFlowDevice

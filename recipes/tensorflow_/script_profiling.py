@@ -1,8 +1,8 @@
-"""TensorFlow's own profiler around some steps of a script: it begins and ends where one of its executions ends.
+"""TensorFlow's own profiler for some steps of a script, started and stopped at the end of an execution.
 
-Steps are taken inside of graphs that nobody looks into. How many there were is read from the optimizers' own counts
-after each execution, of a graph or of an optimizer outside of any; but not while the profiler records, since reading
-waits for the device, and the waiting would be in the trace: an execution is taken to be of as many steps as before.
+Steps run inside of graphs. Their number is read from the optimizers' counts after each execution of a graph, or of an
+optimizer outside of graphs. While the profiler records it is not read, because that waits for the device and would be
+in the trace: an execution is assumed to take as many steps as its last one.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from recipes.trainer.profiling import Profiling
 
 
 class ScriptProfiling:
-    """Tells `profiling` of the steps of a script, which `count` gives the number of."""
+    """Reports the steps of a script, whose number `count` returns, to `profiling`."""
 
     def __init__(self, profiling: Profiling, count: Callable[[], int]) -> None:
         self._profiling = profiling
         self._count = count
         self._number = 0
         self._thread = threading.get_ident()
-        self._taken: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
-        """Steps that the last execution of each was of."""
+        self._steps: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        """Steps of the last execution of each function and optimizer."""
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
-        """The script runs in here."""
+        """The script runs in this context."""
         optimizer = keras.optimizers.Optimizer
         with after(Function, "__call__", self._executed), after(optimizer, "apply", self._executed):
             try:
@@ -46,10 +46,10 @@ class ScriptProfiling:
         profiling = self._profiling
         if profiling.found or threading.get_ident() != self._thread or not tf.executing_eagerly():
             return
-        if profiling.running and what in self._taken:
-            self._number += self._taken[what]
+        if profiling.running and what in self._steps:
+            self._number += self._steps[what]
         else:
             before, self._number = self._number, self._count()
-            self._taken[what] = self._number - before
+            self._steps[what] = self._number - before
         profiling.after(self._number)
         profiling.between(self._number + 1)

@@ -15,8 +15,8 @@ from recipes.tensorflow_.supervised import make_step
 
 def network(settings: SimplenetSettings) -> keras.Model:
     """Linear layers with nothing between them: [batch, width] to [batch, width]; weights by Glorot, as Keras has it."""
-    found = [layers.Dense(settings.width, name=f"linears_{index}") for index in range(settings.layers)]
-    return keras.Sequential([keras.Input((settings.width,)), *found], name="net")
+    linears = [layers.Dense(settings.width, name=f"linears_{index}") for index in range(settings.layers)]
+    return keras.Sequential([keras.Input((settings.width,)), *linears], name="net")
 
 
 def train(run: Run) -> None:
@@ -28,8 +28,8 @@ def train(run: Run) -> None:
     optimizer = run.optimizer(net, lambda: keras.optimizers.SGD(hyper.lr))
 
     def loss_of(chosen: tf.Tensor) -> tf.Tensor:
-        found = precision.output(net(precision.input(tf.gather(inputs, chosen)), training=True))
-        return tf.reduce_mean(tf.square(found - tf.gather(labels, chosen)))
+        outputs = precision.output(net(precision.input(tf.gather(inputs, chosen)), training=True))
+        return tf.reduce_mean(tf.square(outputs - tf.gather(labels, chosen)))
 
     run.fit(
         models=[net],

@@ -1,7 +1,7 @@
-"""The whole state of a run in TensorFlow, saved and taken up again by all ranks together.
+"""The complete state of a run in TensorFlow, saved and restored by all ranks together.
 
-One file of NumPy's, `state.npz`: every variable by its name, and beside them JSON with the state that is not in
-variables. Nothing in it is code.
+One NumPy file, `state.npz`: every variable by its name, and a JSON text with the state that is in no variable. Nothing
+in it is code.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ FILE = "state.npz"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Trained:
-    """What training changes: models with their random generators, optimizers, and the precision's own state."""
+    """What training changes: models, optimizers, random generators, and the precision's state."""
 
     models: Sequence[keras.Model]
     optimizers: Sequence[keras.Optimizer]
@@ -39,23 +39,23 @@ class Trained:
     precision: Precision
 
     def variables(self) -> dict[str, Any]:
-        """Every variable, by a name that is its own in the whole state: of its layer, and of what it is there."""
-        found: dict[str, Any] = {}
+        """Every variable by a name that is unique in the state: of its layer, and of its purpose there."""
+        variables: dict[str, Any] = {}
         for number, model in enumerate(self.models):
-            _add(found, f"model.{number}", _of_model(model))
-        own = {id(each): name for name, each in found.items()}
+            _add(variables, f"model.{number}", _of_model(model))
+        names = {id(variable): name for name, variable in variables.items()}
         for number, optimizer in enumerate(self.optimizers):
-            _add(found, f"optimizer.{number}", _of_optimizer(optimizer, own))
-        _add(found, "random", ((str(number), each.state) for number, each in enumerate(self.random)))
-        return found
+            _add(variables, f"optimizer.{number}", _of_optimizer(optimizer, names))
+        _add(variables, "random", ((str(number), generator.state) for number, generator in enumerate(self.random)))
+        return variables
 
 
-def _add(found: dict[str, Any], group: str, named: Iterable[tuple[str, Any]]) -> None:
-    for name, each in named:
+def _add(variables: dict[str, Any], group: str, named: Iterable[tuple[str, Any]]) -> None:
+    for name, variable in named:
         key, count = f"{group}.{name}", 1
-        while key in found:
+        while key in variables:
             key, count = f"{group}.{name}#{count}", count + 1
-        found[key] = each
+        variables[key] = variable
 
 
 def _of_model(model: keras.Model) -> Iterator[tuple[str, Any]]:
@@ -66,30 +66,30 @@ def _of_model(model: keras.Model) -> Iterator[tuple[str, Any]]:
         for layer in model._flatten_layers()
         for generator in layer._seed_generators
     }
-    for each in model.variables:
-        path = "/".join(names.get(part, part) for part in each.path.split("/"))
-        yield generators.get(id(each), path), each
+    for variable in model.variables:
+        path = "/".join(names.get(part, part) for part in variable.path.split("/"))
+        yield generators.get(id(variable), path), variable
 
 
-def _of_optimizer(optimizer: keras.Optimizer, own: Mapping[int, str]) -> Iterator[tuple[str, Any]]:
-    """An optimizer's variables, those that belong to a variable of a model by that one's name among `own`."""
-    stepped = {each.path.replace("/", "_"): own.get(id(each), each.path) for each in optimizer._trainable_variables}
-    for each in optimizer.variables:
-        name = each.path.rpartition("/")[2]
+def _of_optimizer(optimizer: keras.Optimizer, names: Mapping[int, str]) -> Iterator[tuple[str, Any]]:
+    """An optimizer's variables. One that belongs to a model's variable has that one's name, of `names`, in its own."""
+    stepped = {each.path.replace("/", "_"): names.get(id(each), each.path) for each in optimizer._trainable_variables}
+    for variable in optimizer.variables:
+        name = variable.path.rpartition("/")[2]
         of = max((path for path in stepped if name.startswith(f"{path}_")), key=len, default=None)
-        yield name if of is None else f"{stepped[of]}.{name.removeprefix(of).lstrip('_')}", each
+        yield name if of is None else f"{stepped[of]}.{name.removeprefix(of).lstrip('_')}", variable
 
 
 def _layer_names(model: keras.Model) -> dict[str, str]:
-    """The names of layers that Keras named by their class and by how many the process had made, counted by model."""
+    """Names by class and a count in the model, for layers that Keras named by class and a count in the process."""
     counts: Counter[str] = Counter()
-    found = {}
+    names = {}
     for layer in model._flatten_layers():
         stem = re.sub(r"_\d+$", "", layer.name)
-        if stem.replace("_", "") == type(layer).__name__.lower() and layer.name not in found:
-            found[layer.name] = f"{stem}_{counts[stem]}"
+        if stem.replace("_", "") == type(layer).__name__.lower() and layer.name not in names:
+            names[layer.name] = f"{stem}_{counts[stem]}"
             counts[stem] += 1
-    return found
+    return names
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -103,7 +103,7 @@ class State:
     def save(self, folder: Path, progress: Progress, check: Callable[[], None] = lambda: None) -> Path | None:
         if self.world.rank:
             return None
-        values = {name: each.numpy() for name, each in self.trained.variables().items()}
+        values = {name: variable.numpy() for name, variable in self.trained.variables().items()}
         beside = {"precision": self.trained.precision.state_dict(), "progress": to_dict(progress)}
         facts = {"settings": plain(self.settings), **_machine(self.world)}
         keep = self.settings.checkpoint.keep
@@ -112,34 +112,34 @@ class State:
         )
 
     def resume(self, folder: Path) -> tuple[Progress, Path] | None:
-        found = checkpoint.for_resuming(folder, self.world)
-        if found is None:
+        latest = checkpoint.for_resuming(folder, self.world)
+        if latest is None:
             return None
-        refuse_another_job(found, self.settings)
-        values, beside = read(found.state)
+        refuse_another_job(latest, self.settings)
+        values, beside = read(latest.state)
         variables = self.trained.variables()
         for one, other, what in ((variables, values, "does not hold"), (values, variables, "holds")):
             for name in one:
                 if name not in other:
-                    raise SettingsError(f"{found.path} {what} {name}: it is of another model than this one", "run")
-        for name, each in variables.items():
-            each.assign(values[name])
+                    raise SettingsError(f"{latest.path} {what} {name}: it is of another model than this one", "run")
+        for name, variable in variables.items():
+            variable.assign(values[name])
         self.trained.precision.load_state_dict(beside["precision"])
         progress = {**beside["progress"], "reports": tuple(beside["progress"]["reports"])}
-        return restored(progress, found, _machine(self.world)), found.path
+        return restored(progress, latest, _machine(self.world)), latest.path
 
 
 def write(file: BinaryIO, values: Mapping[str, numpy.ndarray], beside: Mapping[str, Any]) -> None:
-    """Write arrays, and JSON beside them. NumPy knows no bfloat16, so arrays are written as bytes with their dtypes."""
-    dtypes = {name: each.dtype.name for name, each in values.items()}
-    shapes = {name: list(each.shape) for name, each in values.items()}
+    """Write arrays and JSON. NumPy has no bfloat16, so arrays are written as bytes, their dtypes in the JSON."""
+    dtypes = {name: array.dtype.name for name, array in values.items()}
+    shapes = {name: list(array.shape) for name, array in values.items()}
     text = json.dumps({**beside, "dtypes": dtypes, "shapes": shapes})
-    content = {name: numpy.frombuffer(numpy.ascontiguousarray(each), numpy.uint8) for name, each in values.items()}
+    content = {name: numpy.frombuffer(numpy.ascontiguousarray(array), numpy.uint8) for name, array in values.items()}
     numpy.savez(file, beside=numpy.frombuffer(text.encode(), numpy.uint8), **content)
 
 
 def read(path: Path) -> tuple[dict[str, numpy.ndarray], dict[str, Any]]:
-    """What `write` wrote."""
+    """Read what `write` wrote."""
     with numpy.load(path, allow_pickle=False) as file:
         beside = json.loads(file["beside"].tobytes())
         values = {
@@ -152,7 +152,7 @@ def read(path: Path) -> tuple[dict[str, numpy.ndarray], dict[str, Any]]:
 
 
 def _machine(world: World) -> dict[str, Any]:
-    """What has to be the same for the next attempt to repeat this one's arithmetic."""
+    """What must be equal for the next attempt to repeat this one's arithmetic."""
     return {
         "world_size": world.devices,
         "threads": tf.config.threading.get_intra_op_parallelism_threads(),

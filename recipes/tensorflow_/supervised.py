@@ -1,4 +1,4 @@
-"""What recipes that learn labels share: the step over micro-batches, and the measures on what is held out."""
+"""What recipes that learn labels share: the step over micro-batches, and measures on held-out samples."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ HELD_OUT_BATCH = 1000
 def make_step(
     run: Run, optimizer: keras.Optimizer, loss_of: Callable[[Any], tf.Tensor], clip: float | None = None
 ) -> Step:
-    """A step that adds up the gradients of its micro-batches; `loss_of` gives the float32 mean loss of one of them."""
+    """A step that sums the gradients of its micro-batches; `loss_of` returns the float32 mean loss of one."""
     precision = run.precision
 
     def step(batch: Any) -> tuple[tf.Tensor, StepOutcome]:
         count = tf.nest.flatten(batch)[0].shape[0]
         gradients, total = None, tf.zeros(())
         for number in range(count):
-            chosen = tf.nest.map_structure(lambda each, number=number: each[number], batch)
+            chosen = tf.nest.map_structure(lambda array, number=number: array[number], batch)
             with precision.forward(after=gradients) as tape:
                 loss = loss_of(chosen) / count
             gradients = precision.backward(tape, loss, optimizer, gradients)
@@ -39,12 +39,12 @@ def make_step(
 
 
 def cross_entropy(labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
-    """The mean over samples of integer labels and float32 logits, `precision.output(...)` of a model's."""
+    """The mean over samples, from integer labels and float32 logits (`precision.output(...)`)."""
     return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits))
 
 
 def make_measure(run: Run, net: keras.Model) -> Callable[[Iterable[tuple[Any, Any]], int], dict[str, float]]:
-    """From this process's batches of images and labels, out of `count` samples, to accuracy and loss. Collective."""
+    """A function from this process's batches, images and labels, of `count` samples to accuracy and loss. Collective."""
 
     @tf.function(autograph=False)
     def batch_measures(inputs: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:

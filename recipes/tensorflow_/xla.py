@@ -1,7 +1,7 @@
-"""XLA: what has it compile, and where it writes down what it compiled.
+"""XLA: how it is switched on, and where it dumps the programs that it compiled.
 
-With `jit_compile` a whole step is one cluster. That bypasses the graph rewrite of o1, and can't hold what several
-replicas do together; there XLA is given clusters of the rewritten graph instead, which it does on GPUs only.
+With `jit_compile` a whole step is one cluster. That bypasses the graph rewrite of o1, and can't contain communication
+between replicas. In these cases XLA compiles clusters of the rewritten graph, which it does on GPUs only.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ OWN_FLAGS = "TF_XLA_FLAGS"
 
 
 def watch(on: bool, environ: MutableMapping[str, str] = os.environ) -> None:
-    """Have XLA write each program that it compiled into a folder that goes with this process.
+    """Have XLA dump each program that it compiles into a folder that is removed with this process.
 
-    To be called before anything is compiled: XLA reads its flags once. Raises `SettingsError` where it's already told
-    another folder.
+    Call it before anything is compiled: XLA reads its flags once. Raises `SettingsError` where the flags name a folder
+    without text dumps.
     """
     if not on or folder(environ):
         return
@@ -33,19 +33,19 @@ def watch(on: bool, environ: MutableMapping[str, str] = os.environ) -> None:
         raise SettingsError(
             f"{FLAGS}={environ[FLAGS]}: xla=true needs --xla_dump_hlo_as_text with it, to see what XLA compiled", "xla"
         )
-    made = tempfile.mkdtemp(prefix="xla-")
-    atexit.register(shutil.rmtree, made, ignore_errors=True)
-    environ[FLAGS] = f"{environ.get(FLAGS, '')} --xla_dump_to={made} --xla_dump_hlo_as_text".strip()
-    # Clusters are compiled as they are first met, and not when they have proved worth it: in a step that is watched.
+    dumps = tempfile.mkdtemp(prefix="xla-")
+    atexit.register(shutil.rmtree, dumps, ignore_errors=True)
+    environ[FLAGS] = f"{environ.get(FLAGS, '')} --xla_dump_to={dumps} --xla_dump_hlo_as_text".strip()
+    # Compile clusters at their first execution, in a step that is observed, and not after several executions.
     environ[OWN_FLAGS] = f"{environ.get(OWN_FLAGS, '')} --tf_xla_enable_lazy_compilation=false".strip()
 
 
 def folder(environ: MutableMapping[str, str] = os.environ) -> Path | None:
-    """Where XLA writes what it compiled; None where it doesn't."""
+    """The folder into which XLA dumps programs; None if it doesn't."""
     flags = environ.get(FLAGS, "").split()
     if "--xla_dump_hlo_as_text" not in flags:
         return None
-    return next((Path(each.partition("=")[2]) for each in flags if each.startswith("--xla_dump_to=")), None)
+    return next((Path(flag.partition("=")[2]) for flag in flags if flag.startswith("--xla_dump_to=")), None)
 
 
 def compiles_whole_steps(xla: bool, level: str, devices: int) -> bool:
@@ -54,7 +54,7 @@ def compiles_whole_steps(xla: bool, level: str, devices: int) -> bool:
 
 
 def configure(xla: bool, level: str, kind: str, devices: int) -> None:
-    """Have XLA find clusters by itself where whole steps aren't compiled. Raises `SettingsError` where it doesn't."""
+    """Have XLA find clusters where whole steps aren't compiled. Raises `SettingsError` where it can't."""
     clusters = xla and not compiles_whole_steps(xla, level, devices)
     if clusters and kind == "cpu":
         raise SettingsError(f"xla=true on {devices} CPU devices: XLA finds clusters on GPUs only; say xla=false", "xla")

@@ -1,6 +1,6 @@
-"""Which float32 the matrix units use, found by arithmetic: switches say what may happen, not what does.
+"""How the matrix units compute float32, measured: switches say what is allowed, not what happens.
 
-A product with the identity matrix returns its input exactly, unless the input is rounded on its way in. 1 + 2**-12
+A product with the identity matrix returns its input exactly, unless the input is rounded. 1 + 2**-12
 needs more bits than TF32 (10) or bfloat16 (7) have; 1 + 2**-9 tells the two apart.
 """
 
@@ -34,8 +34,8 @@ def switches(device: str) -> dict[str, str]:
 
 
 def _survives(number: float, multiply: Callable[[tf.Tensor, tf.Tensor], tf.Tensor]) -> bool:
-    given = tf.fill((SIZE, SIZE), tf.constant(number, tf.float32))
-    return bool(numpy.array_equal(multiply(given, tf.eye(SIZE)).numpy(), given.numpy()))
+    matrix = tf.fill((SIZE, SIZE), tf.constant(number, tf.float32))
+    return bool(numpy.array_equal(multiply(matrix, tf.eye(SIZE)).numpy(), matrix.numpy()))
 
 
 def _convolve(left: tf.Tensor, right: tf.Tensor) -> tf.Tensor:

@@ -1,12 +1,13 @@
-"""What a graph that ran computes: its matrix products and convolutions, with dtype and work.
+"""The matrix products and convolutions of a graph that ran, with dtypes and FLOPs.
 
-TensorFlow keeps, of each function that it instantiates while graphs are collected, the graph as optimized and the
-partitions of it that its executors run. The first is read, and held against the second. What a loop of the model
-repeats can't be counted, nor what Python computes inside of a graph.
+While graphs are collected, TensorFlow keeps for each function the optimized graph and the partitions of it that its
+executors run. The first is read, and compared with the second. Products in a loop of the model can't be counted, nor
+what Python computes inside of a graph.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -25,94 +26,82 @@ STEPS = "steps"
 """Name of the loop over the steps of one execution, which is not one of the model."""
 
 MIXED = "products for an unknown number of samples beside others"
-"""Their shares of the work can't be told."""
+"""Products whose shares of the work are unknown."""
 
 INTEGERS = {"int32", "int64", "uint8"}
-"""Dtypes of operands that no precision level is about."""
+"""Dtypes that precision levels don't change."""
 
 CLUSTER = re.compile(r"_?Xla(Compile|Run|Merge|Launch)")
-"""Operations in whose place a program of XLA's runs."""
+"""Operations that run a program compiled by XLA."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reading:
-    """What is known of the graphs that a function ran: parts of `recipes.precision.observation`'s report."""
+    """What the graphs of a function contain: parts of a report as `recipes.precision.observation` defines it."""
 
     calls: list[dict[str, Any]] = field(default_factory=list)
     listed: Counter[tuple[str, str]] = field(default_factory=Counter)
-    """How often an operation of the lists stands in them, by its name and dtype."""
+    """Number of operations of the lists, by name and dtype."""
     kept: set[str] = field(default_factory=set)
-    """Names of the layers kept in float32 of which an operation stands in them."""
+    """Names of the layers kept in float32 that have an operation in them."""
     unaccounted: Counter[str] = field(default_factory=Counter)
     audit: str = ""
     per_sample: bool = False
-    """The work of calls is that for one sample: of how many, the graphs don't tell."""
+    """The FLOPs of calls are those for one sample, because the graphs don't say how many there are."""
 
 
 def read(collected: Iterable[Any], named: Sequence[str], kept: str | None, compiled: bool = False) -> Reading:
-    """What is in the graphs of RunMetadata's `function_graphs`; `compiled`: what XLA's clusters run is known otherwise.
+    """The contents of the graphs in RunMetadata's `function_graphs`.
 
-    `named` are the operations of amp.allow and amp.deny; `kept` is what stands in the name of each operation of a layer
-    kept in float32, None where none is.
+    `named` are the operations of amp's lists; `kept` is part of the name of each operation of a layer kept in float32,
+    None if no layer is. With `compiled`, what XLA's clusters run is read from its programs.
     """
-    found = Reading()
+    reading = Reading()
     disagreements = []
     units = set()
-    for each in collected:
-        graph = each.post_optimization_graph
-        disagreements += _disagreement(graph, each.partition_graphs)
-        one = Reading()
-        units.add(_read_one(graph, named, kept, compiled, one))
-        found.listed.update(one.listed)
-        found.kept.update(one.kept)
-        found.unaccounted.update(one.unaccounted)
-        found.calls.extend(one.calls)
+    for function in collected:
+        graph = function.post_optimization_graph
+        disagreements += _disagreement(graph, function.partition_graphs)
+        units.add(_read_graph(graph, named, kept, compiled, reading))
     units.discard(None)
     if len(units) > 1:
-        found.unaccounted[MIXED] += len(found.calls)
-        found.calls.clear()
-    return Reading(
-        calls=found.calls,
-        listed=found.listed,
-        kept=found.kept,
-        unaccounted=found.unaccounted,
-        audit="; ".join(disagreements),
-        per_sample=units == {True},
-    )
+        reading.unaccounted[MIXED] += len(reading.calls)
+        reading.calls.clear()
+    return dataclasses.replace(reading, audit="; ".join(disagreements), per_sample=units == {True})
 
 
-def _read_one(graph: Any, named: Sequence[str], kept: str | None, compiled: bool, found: Reading) -> bool | None:
-    """Whether the work of its calls is that for one sample; None where it has none."""
+def _read_graph(graph: Any, named: Sequence[str], kept: str | None, compiled: bool, reading: Reading) -> bool | None:
+    """Add the contents of a graph. Returns whether its FLOPs are those for one sample; None if it has no products."""
     products = [node for node in graph.node if base(node.op) in PRODUCTS]
     for node in graph.node:
-        fused = node.attr["fused_ops"].list.s if "fused_ops" in node.attr else ()  # looking up what isn't there adds it
-        names = {base(node.op), *(each.decode() for each in fused)}
+        fused = node.attr["fused_ops"].list.s if "fused_ops" in node.attr else ()  # a look-up would add the attribute
+        names = {base(node.op), *(name.decode() for name in fused)}
         for name in names & set(named):
-            if dtype_of(node) not in INTEGERS:  # as a gather of labels has
-                found.listed[name, dtype_of(node)] += 1
+            if dtype_of(node) not in INTEGERS:  # for example a gather of labels
+                reading.listed[name, dtype_of(node)] += 1
         if kept is not None:
-            found.kept.update(layer_of(node.name, kept))
+            reading.kept.update(layer_of(node.name, kept))
         if base(node.op) not in PRODUCTS and may_multiply(node.op) and not (compiled and CLUSTER.match(node.op)):
-            found.unaccounted[node.op] += 1
+            reading.unaccounted[node.op] += 1
     for function in graph.library.function:
         inside = Counter(node.op for node in function.node_def if base(node.op) in PRODUCTS or may_multiply(node.op))
         for operation, times in inside.items():
-            found.unaccounted[f"{operation} in a branch or function of its own"] += times
+            reading.unaccounted[f"{operation} in a branch or function of its own"] += times
     if not products:
         return None
     try:
         per_sample, works = _works(graph, products)
     except ValueError as error:
-        found.unaccounted[f"products of unknown shapes ({str(error).splitlines()[0][:200]})"] += len(products)
+        reading.unaccounted[f"products of unknown shapes ({str(error).splitlines()[0][:200]})"] += len(products)
         return None
     for node in products:
         operation, work = base(node.op), works[node.name]
         if LOOP.search(node.name):
-            found.unaccounted[f"{operation} in a loop of the model"] += 1
+            reading.unaccounted[f"{operation} in a loop of the model"] += 1
         elif work is None:
-            found.unaccounted[f"{operation} of unknown shape"] += 1
+            reading.unaccounted[f"{operation} of unknown shape"] += 1
         else:
-            found.calls.append(
+            reading.calls.append(
                 call(
                     operation,
                     dtype_of(node),
@@ -126,15 +115,15 @@ def _read_one(graph: Any, named: Sequence[str], kept: str | None, compiled: bool
 
 
 def layer_of(operation: str, kept: str) -> list[str]:
-    """The name of the kept layer that an operation is of, from `.../kept.NAME./...`; none of any other operation."""
+    """The name of the kept layer of an operation, from `.../kept.NAME./...`; empty for other operations."""
     return re.findall(rf"/{kept}\.([^/]+)\.(?:_\d+)?/", operation)
 
 
 def _works(graph: Any, products: Sequence[Any]) -> tuple[bool, dict[str, int | None]]:
-    """FLOPs of each product, None where its shape is unknown; and whether they are those for one sample.
+    """Whether the FLOPs are those for one sample; and the FLOPs of each product, None where its shape is unknown.
 
-    Where the number of samples is unknown, as with a last batch that is smaller, that of two tells: only work that
-    doubles is counted, since what grows otherwise has another share of a larger batch.
+    Where the number of samples is unknown, as with a smaller last batch, one and two samples are compared. Only work
+    that doubles is counted: what grows otherwise has another share of a larger batch.
     """
     names = [node.name for node in products]
     known = shapes.infer(graph, names)
@@ -163,7 +152,7 @@ def _work(node: Any, known: shapes.Shapes) -> int | None:
 def call(
     operation: str, dtype: str, work: int, *, backward: bool, kept: bool, device: str, compiled: bool = False
 ) -> dict[str, Any]:
-    """One call as `recipes.precision.observation` has it."""
+    """An entry of a report's `calls`."""
     return {
         "operation": operation,
         "functions": [operation],
@@ -178,21 +167,19 @@ def call(
 
 
 def dtype_of(node: Any) -> str:
-    """Of its operands; of what it takes rows of, where it gathers."""
-    named = next((key for key in ("T", "Tparams", "dtype") if key in node.attr), None)
-    return tf.as_dtype(node.attr[named].type).name if named else "unknown"
+    """The dtype of a node's operands; for a gather, of the operand that it gathers from."""
+    attribute = next((key for key in ("T", "Tparams", "dtype") if key in node.attr), None)
+    return tf.as_dtype(node.attr[attribute].type).name if attribute else "unknown"
 
 
 def _disagreement(graph: Any, partitions: Sequence[Any]) -> list[str]:
-    """Where what the executors run is something else than the optimized graph."""
-    one = Counter((base(node.op), dtype_of(node)) for node in graph.node if base(node.op) in PRODUCTS)
-    other = Counter(
-        (base(node.op), dtype_of(node)) for part in partitions for node in part.node if base(node.op) in PRODUCTS
+    """Differences between the optimized graph and what the executors run."""
+    optimized, run = (
+        Counter((base(node.op), dtype_of(node)) for part in parts for node in part.node if base(node.op) in PRODUCTS)
+        for parts in ((graph,), partitions)
     )
-    if one == other:
-        return []
     return [
-        f"{one[each]} {each[0]} in {each[1]} in the optimized graph and {other[each]} in what was run"
-        for each in sorted({*one, *other})
-        if one[each] != other[each]
+        f"{optimized[key]} {key[0]} in {key[1]} in the optimized graph and {run[key]} in what was run"
+        for key in sorted({*optimized, *run})
+        if optimized[key] != run[key]
     ]

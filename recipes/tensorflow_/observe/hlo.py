@@ -1,7 +1,7 @@
-"""What XLA compiled: the matrix products and convolutions of an optimized HLO module, with dtype and work.
+"""The matrix products and convolutions of a program that XLA compiled, with dtypes and FLOPs.
 
-Under XLA only this tells: on a CPU, half precision before its optimizations is float32 after them. Read is the text
-that XLA dumps (https://openxla.org/xla/hlo_dumps). What a loop repeats counts once.
+Under XLA no other source is reliable: on a CPU, half precision before XLA's optimizations is float32 after them. Read
+from the HLO text that XLA dumps (https://openxla.org/xla/hlo_dumps). A product in a loop counts once.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -44,38 +44,38 @@ class Instruction:
     attributes: str = ""
 
     def attribute(self, pattern: str) -> str:
-        """What a pattern's first group finds in the attributes, empty where it finds nothing."""
+        """The first group of a pattern in the attributes, empty where it doesn't match."""
         match = re.search(pattern, self.attributes)
         return match[1] if match else ""
 
 
 def modules(folder: Path) -> set[Path]:
-    """The programs that XLA compiled so far."""
+    """The dumps of the programs that XLA has compiled."""
     return {path for path in folder.iterdir() if MODULE.search(path.name)} if folder.is_dir() else set()
 
 
 def read(text: str, kept: str | None, device: str) -> Reading:
-    """What is in a module. `kept` is what stands in the name of each operation of a layer kept in float32."""
+    """The contents of a module. `kept` is part of the name of each operation of a layer kept in float32."""
     calls: list[dict[str, Any]] = []
     unaccounted: Counter[str] = Counter()
     listed: Counter[tuple[str, str]] = Counter()
     layers: set[str] = set()
-    for each in instructions(text):
-        name = each.attribute(r'op_name="([^"]*)"')
+    for instruction in instructions(text):
+        name = instruction.attribute(r'op_name="([^"]*)"')
         if kept is not None:
             layers.update(layer_of(name, kept))
-        target = each.attribute(r'custom_call_target="([^"]*)"')
-        if not _multiplies(each.opcode, target):
+        target = instruction.attribute(r'custom_call_target="([^"]*)"')
+        if not _multiplies(instruction.opcode, target):
             continue
-        work = _flops(each, target)
-        present = [operand for operand in each.operands[:2] if operand is not None]
-        if work is None or len(present) < 2:
-            unaccounted[target or each.opcode] += 1
+        work = _flops(instruction, target)
+        operands = [operand for operand in instruction.operands[:2] if operand is not None]
+        if work is None or len(operands) < 2:
+            unaccounted[target or instruction.opcode] += 1
             continue
-        dtype = max((operand.dtype for operand in present), key=lambda name: WIDTHS.get(name, 0))
-        operation = each.attribute(r'op_type="(\w+)"')
-        one = call(
-            target or each.opcode,
+        dtype = max((operand.dtype for operand in operands), key=lambda name: WIDTHS.get(name, 0))
+        operation = instruction.attribute(r'op_type="(\w+)"')
+        product = call(
+            target or instruction.opcode,
             dtype,
             work,
             backward=bool(BACKWARD.search(name)),
@@ -83,7 +83,7 @@ def read(text: str, kept: str | None, device: str) -> Reading:
             device=device,
             compiled=True,
         )
-        calls.append({**one, "functions": [operation] if operation in PRODUCTS else []})
+        calls.append({**product, "functions": [operation] if operation in PRODUCTS else []})
         listed[operation, dtype] += 1
     return Reading(calls=calls, listed=listed, kept=layers, unaccounted=unaccounted)
 
@@ -93,23 +93,23 @@ def instructions(text: str) -> Iterator[Instruction]:
     types: dict[str, Array | None] = {}
     for line in text.splitlines():
         if line.endswith("{"):
-            types = {}  # names are a computation's own
+            types = {}  # names are local to a computation
         match = _INSTRUCTION.match(line)
         if not match:
             continue
         name, result, opcode, rest = match.groups()
         arguments, _, attributes = rest.partition(")")
         types[name] = _array(result)
-        operands = [types.get(each) for each in _OPERAND.findall(arguments)]
+        operands = [types.get(operand) for operand in _OPERAND.findall(arguments)]
         yield Instruction(opcode=opcode, result=types[name], operands=operands, attributes=attributes)
 
 
 def _array(text: str) -> Array | None:
-    """A type; of several, as a GPU's library calls give a workspace too, the first."""
+    """The first type of a text: library calls on a GPU also return a workspace."""
     match = _ARRAY.search(text)
     if not match:
         return None
-    shape = tuple(int(each) for each in match[2].split(",") if each)
+    shape = tuple(int(size) for size in match[2].split(",") if size)
     return Array(dtype=DTYPES.get(match[1], match[1]), shape=shape)
 
 
@@ -119,16 +119,22 @@ def _multiplies(opcode: str, target: str) -> bool:
     return opcode == "custom-call" and bool(re.search(r"gemm|matmul|conv|dot|fmha|attention", target, re.IGNORECASE))
 
 
-def _flops(each: Instruction, target: str) -> int | None:
-    """Two for each multiplication with its addition; None where it can't be told."""
-    if each.result is None or len(each.operands) < 2 or each.operands[0] is None or each.operands[1] is None:
+def _flops(product: Instruction, target: str) -> int | None:
+    """Two for each multiplication with its addition; None where the shapes are unknown."""
+    operands, result = product.operands, product.result
+    if result is None or len(operands) < 2 or operands[0] is None or operands[1] is None:
         return None
-    left, right, result = each.operands[0].shape, each.operands[1].shape, each.result.shape
-    contracted = each.attribute(r"lhs_contracting_dim(?:s=\{|ensions\":\[)([^}\]]*)[}\]]")
-    if contracted or each.opcode == "dot":
+    return _flops_of_shapes(product, target, operands[0].shape, operands[1].shape, result.shape)
+
+
+def _flops_of_shapes(
+    product: Instruction, target: str, left: Sequence[int], right: Sequence[int], result: Sequence[int]
+) -> int | None:
+    contracted = product.attribute(r"lhs_contracting_dim(?:s=\{|ensions\":\[)([^}\]]*)[}\]]")
+    if contracted or product.opcode == "dot":
         dimensions = [int(number) for number in re.findall(r"\d+", contracted)]
         return 2 * math.prod(result) * math.prod(left[index] for index in dimensions)
-    labels = each.attribute(r"dim_labels=\w+_(\w+)->")
+    labels = product.attribute(r"dim_labels=\w+_(\w+)->")
     if not labels or "o" not in labels:
         return None
     out = labels.index("o")

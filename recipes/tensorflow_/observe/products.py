@@ -1,7 +1,7 @@
-"""Which operations of a TensorFlow graph multiply matrices, and how much work that is.
+"""The operations of a TensorFlow graph that multiply matrices, and their FLOPs.
 
-A graph names one product in several ways: Grappler fuses it with what follows (`_FusedMatMul`), oneDNN takes it over
-(`_MklNativeFusedConv2D`). `base` is the name that they share.
+A graph has several names for one product: Grappler fuses it with the next operation (`_FusedMatMul`), oneDNN replaces
+it (`_MklNativeFusedConv2D`). `base` gives the common name.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ OF_INPUT = (
     "Conv3DBackpropInputV2",
     "DepthwiseConv2dNativeBackpropInput",
 )
-OF_FILTER = tuple(each.replace("Input", "Filter") for each in OF_INPUT)
+OF_FILTER = tuple(name.replace("Input", "Filter") for name in OF_INPUT)
 PRODUCTS = (*MATMULS, "Einsum", *CONVOLUTIONS, *OF_INPUT, *OF_FILTER)
 
 _SUSPECT = re.compile(r"MatMul|Matmul|Conv[\dDV]|Convolution|RNN|LSTM|GRU|PyFunc|Mha|Attention|TPU|_Xla|XlaLaunch")
 
 
 def base(operation: str) -> str:
-    """The operation as it was before it was fused or taken over: `_MklNativeFusedConv2D` is `Conv2D`."""
+    """The name of an operation before it was fused or replaced: `_MklNativeFusedConv2D` is `Conv2D`."""
     if not operation.startswith("_"):
         return operation
     return _DECORATION.sub("", operation)
 
 
 def may_multiply(operation: str) -> bool:
-    """Whether an operation that isn't one of `PRODUCTS` may multiply matrices all the same."""
+    """Whether an operation that is not one of `PRODUCTS` may multiply matrices."""
     return bool(_SUSPECT.search(operation))
 
 
@@ -63,15 +63,11 @@ def flops(operation: str, inputs: Sequence[Shape], output: Shape, transposed: bo
 
 
 def _sizes(equation: str, inputs: Sequence[Shape]) -> dict[str, int]:
-    """The size of each label; `...` stands for labels of its own."""
+    """The size of each label; the dimensions of `...` get labels too."""
     sizes: dict[str, int] = {}
     for labels, shape in zip(equation.split("->")[0].split(","), inputs, strict=True):
         before, dots, after = labels.partition("...")
-        named = [
-            *before,
-            *(f".{index}" for index in range(len(shape) - len(before) - len(after) if dots else 0)),
-            *after,
-        ]
-        for label, size in zip(named, shape, strict=True):
+        unnamed = len(shape) - len(before) - len(after) if dots else 0
+        for label, size in zip([*before, *(f".{index}" for index in range(unnamed)), *after], shape, strict=True):
             sizes[label] = max(sizes.get(label, 1), size)
     return sizes

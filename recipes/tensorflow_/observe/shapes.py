@@ -1,7 +1,7 @@
-"""The shapes of a graph's tensors, as TensorFlow's own shape inference finds them.
+"""The shapes of a graph's tensors, by TensorFlow's own shape inference.
 
-An optimized graph can't be imported as it is: fused operations refuse dtypes that their kernels take, and loops have no
-shapes before they are closed. So what leads to the wanted nodes is imported with plain operations in their place.
+An optimized graph can't be imported: fused operations refuse dtypes that their kernels take, and loops have no shapes
+before they are closed. So the nodes before the wanted ones are imported with plain operations in their place.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from recipes.tensorflow_.observe.products import base
 Shape = tuple[int, ...]
 
 LEADING = {"Enter", "Exit", "NextIteration", "Merge", "Identity", "RefEnter"}
-"""Operations that hand on their first input."""
+"""Operations whose output is their first input."""
 KEPT_ATTRIBUTES = {
     "Conv2D": ("T", "strides", "padding", "data_format", "dilations", "explicit_paddings"),
     "DepthwiseConv2dNative": ("T", "strides", "padding", "data_format", "dilations", "explicit_paddings"),
@@ -29,16 +29,16 @@ KEPT_ATTRIBUTES = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Shapes:
-    """Of a node's inputs and of its first output; None where they aren't known."""
+    """Shapes of nodes' inputs and first outputs, by the node's name; None where unknown."""
 
     inputs: dict[str, list[Shape | None]] = field(default_factory=dict)
     outputs: dict[str, Shape | None] = field(default_factory=dict)
 
 
 def infer(graph: Any, wanted: Iterable[str], batch: int | None = None) -> Shapes:
-    """The shapes around the nodes of a GraphDef that have the `wanted` names.
+    """The shapes around the nodes of a GraphDef with the `wanted` names.
 
-    With `batch`, as if what the graph is given had so many samples where its first dimension, and no other, is unknown.
+    `batch` is taken as the first dimension of the graph's inputs where that dimension, and no other, is unknown.
     """
     nodes = {node.name: node for node in graph.node}
     wanted = list(wanted)
@@ -54,21 +54,21 @@ def infer(graph: Any, wanted: Iterable[str], batch: int | None = None) -> Shapes
         new.CopyFrom(_plain(nodes[name], nodes))  # on no device
         if batch is not None:
             _fill(new, batch)
-        todo += [_source(each) for each in new.input]
+        todo += [_source(name) for name in new.input]
     imported = tf.Graph()
     with imported.as_default():
         tf.graph_util.import_graph_def(plain, name="")
-    found = Shapes()
+    shapes = Shapes()
     for name in wanted:
         operation = imported.get_operation_by_name(name)
-        found.inputs[name] = [_known(each.shape) for each in operation.inputs]
-        found.outputs[name] = _known(operation.outputs[0].shape)
-    return found
+        shapes.inputs[name] = [_known(tensor.shape) for tensor in operation.inputs]
+        shapes.outputs[name] = _known(operation.outputs[0].shape)
+    return shapes
 
 
 def _plain(node: Any, nodes: dict[str, Any]) -> Any:
     """The node as one that can be imported, without control inputs."""
-    inputs = [each for each in node.input if not each.startswith("^")]
+    inputs = [name for name in node.input if not name.startswith("^")]
     if node.op == "_Arg" and _of_argument(node, "_handle_shapes"):
         return _variable(node)
     if node.op == "_Arg":
@@ -97,13 +97,13 @@ def _plain(node: Any, nodes: dict[str, Any]) -> Any:
 
 
 def _fill(node: Any, batch: int) -> None:
-    """Give the tensors of data that the node puts out so many samples, where their number is unknown."""
-    given = [node.attr["shape"].shape] if node.op == "Placeholder" else []
+    """Set the unknown number of samples of the data that a node provides."""
+    shapes = [node.attr["shape"].shape] if node.op == "Placeholder" else []
     if "output_shapes" in node.attr:
-        given += node.attr["output_shapes"].list.shape
-    for shape in given:
+        shapes += node.attr["output_shapes"].list.shape
+    for shape in shapes:
         first, *others = shape.dim or [None]
-        if first is not None and first.size < 0 and all(each.size >= 0 for each in others):
+        if first is not None and first.size < 0 and all(other.size >= 0 for other in others):
             first.size = batch
 
 
@@ -118,7 +118,7 @@ def _placeholder(name: str, dtype: Any, shape: Any) -> Any:
 
 
 def _variable(argument: Any) -> Any:
-    """A variable's handle that has its shape, which rows are gathered by, as an embedding's are."""
+    """A variable's handle with its shape, by which rows are gathered, as those of an embedding."""
     new = tf.compat.v1.NodeDef(name=argument.name, op="VarHandleOp")
     new.attr["dtype"].type = argument.attr["_handle_dtypes"].list.type[0]
     new.attr["shape"].shape.CopyFrom(_of_argument(argument, "_handle_shapes"))
@@ -132,7 +132,7 @@ def _identity(name: str, dtype: Any, source: str) -> Any:
 
 
 def _argument(name: str, nodes: dict[str, Any]) -> Any:
-    """The function's argument that a resource comes from, None where it comes from elsewhere."""
+    """The function's argument from which a resource comes, None where it comes from elsewhere."""
     node = nodes[_source(name)]
     while node.op in (*LEADING, "Switch"):
         node = nodes[_source(node.input[0])]
@@ -140,8 +140,8 @@ def _argument(name: str, nodes: dict[str, Any]) -> Any:
 
 
 def _of_argument(node: Any, key: str) -> Any:
-    found = node.attr[key].list.shape if key in node.attr else []
-    return found[0] if found else None
+    shapes = node.attr[key].list.shape if key in node.attr else []
+    return shapes[0] if shapes else None
 
 
 def _source(name: str) -> str:
@@ -153,4 +153,4 @@ def _known(shape: tf.TensorShape) -> Shape | None:
 
 
 def all_known(shapes: Sequence[Shape | None]) -> bool:
-    return all(each is not None for each in shapes)
+    return all(shape is not None for shape in shapes)

@@ -28,7 +28,7 @@ import tensorflow as tf
 
 from recipes.precision.levels import Amp, LossScale
 from recipes.precision.resolved import ResolvedPrecision, resolve
-from recipes.tensorflow_.gpus import capability_of
+from recipes.tensorflow_.hardware import capability_of
 from recipes.tensorflow_.precision import grappler, replicas
 from recipes.tensorflow_.precision.gradients import Gradient, add, map_gradients, map_values, sum_rows, values
 from recipes.tensorflow_.precision.loss_scale import LossScaler, LossScalers, NoScale, make_scaler

@@ -25,8 +25,8 @@ from recipes.torch_.supervised import draw_glorot
 from tests.recipes.data.idx_files import write_mnist
 from tests.recipes.data.image_files import encoded, write_folders
 
-# Tracing and optimizing a graph takes longer than its steps, and a CPU emulates float16, most slowly in convolutions: so
-# these are small networks and few samples.
+# Tracing and optimizing a graph takes longer than its steps, and a CPU emulates float16, most slowly in convolutions:
+# hence small networks and few samples.
 SMALL = {
     "mnist": ("data=mnist", "batch=4", "train.lr=0.1", "train.dropout_conv=0", "train.dropout_dense=0", "steps=2"),
     "simplenet": ("train.width=64", "batch=32", "steps=6"),
