@@ -44,7 +44,7 @@ def cross_entropy(labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
 
 
 def make_measure(run: Run, net: keras.Model) -> Callable[[Iterable[tuple[Any, Any]], int], dict[str, float]]:
-    """A function from this process's batches, images and labels, of `count` samples to accuracy and loss. Collective."""
+    """From this process's batches, images and labels, of `count` samples, to accuracy and loss. Collective."""
 
     @tf.function(autograph=False)
     def batch_measures(inputs: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
