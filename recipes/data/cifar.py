@@ -1,4 +1,4 @@
-"""CIFAR-100: its binary or its Python files, with every claim of theirs checked, or random images of its shape.
+"""CIFAR-100 from its binary or its Python files, fully checked, or random images of its shape.
 
 Formats: https://www.cs.toronto.edu/~kriz/cifar.html. A binary record is a coarse label, a fine label and 3,072 bytes of
 red, green and blue; the Python files are pickles of a dictionary of arrays.
@@ -41,8 +41,8 @@ VALIDATION_SHARE = 5
 class Cifar:
     """Images, uint8 of shape [count, 3, 32, 32], with their fine labels.
 
-    Of the training images some are held out for validation: which ones is a function of the seed, so that none of them
-    is ever trained on, also not after the run went on from a checkpoint.
+    Some of the training images are held out for validation. Which ones is a function of the seed, so that a resumed run
+    doesn't train on them either.
     """
 
     def __init__(self, name: str, known: Images, test: Images, seed: int, held_out: int) -> None:
@@ -77,7 +77,7 @@ def load(data: Data, seed: int) -> Cifar:
 
 
 def _find(given: Path) -> tuple[Callable[[Path], Images], Path, Path] | None:
-    """How to read the files, the training images and the test images."""
+    """The function that reads the files, the training file and the test file; None if there are none."""
     for folder in (given, given / "cifar-100-binary", given / "cifar-100-python"):
         for read, suffix in ((read_binary, ".bin"), (read_python, "")):
             train, test = folder / f"train{suffix}", folder / f"test{suffix}"
@@ -87,7 +87,7 @@ def _find(given: Path) -> tuple[Callable[[Path], Images], Path, Path] | None:
 
 
 def _fetch(given: Path) -> None:
-    """Download and unpack the binary version, unless another process has just done so; the archive goes again."""
+    """Download and unpack the binary version, unless another process has just done so, and remove the archive."""
     with download.locked(given):
         if _find(given) is None:
             archive = download.fetch(given, ARCHIVE)
@@ -96,7 +96,7 @@ def _fetch(given: Path) -> None:
 
 
 def synthetic(seed: int) -> Cifar:
-    """As many random images as are trained on of CIFAR-100; nothing is held out, since there is nothing to learn."""
+    """Random images, as many as CIFAR-100's training images. None is held out, since there is nothing to learn."""
     random = numpy.random.Generator(numpy.random.Philox(seed % 2**64))
     pixels = random.integers(0, 256, (40_000, *SHAPE), dtype=numpy.uint8)
     known = Images(images=pixels, labels=random.integers(0, CLASSES, len(pixels)))
@@ -142,7 +142,7 @@ def _checked(path: Path, pixels: numpy.ndarray, labels: numpy.ndarray) -> Images
 
 
 class _ArraysOnly(pickle.Unpickler):
-    """Builds NumPy arrays and nothing else: a pickle from somewhere may ask for any function to be called."""
+    """Builds NumPy arrays and nothing else, since an untrusted pickle can call any function."""
 
     def find_class(self, module: str, name: str) -> Any:
         allowed = ("_reconstruct", "ndarray", "dtype") if module.split(".")[0] == "numpy" else ()

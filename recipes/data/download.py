@@ -1,8 +1,7 @@
-"""Published files from their servers: resumed, checked, unpacked, and by one process of a folder at a time.
+"""Download of published files: resumed, verified, unpacked, by one process of a folder at a time.
 
-Bytes are written into `.NAME.part` beside the file, where the next attempt goes on with an HTTP range, also after a
-kill. Only a file of the published size and digest gets its name. Nothing but https is spoken, and http to this machine
-itself.
+Bytes go into `.NAME.part` beside the file. The next attempt continues there with an HTTP range, also after a kill. Only
+a file of the published size and digest gets its name. Allowed are https, and http to this machine itself.
 """
 
 from __future__ import annotations
@@ -34,13 +33,13 @@ CHUNK = 2**20
 TIMEOUT = 30
 """Seconds without a byte after which a connection counts as lost."""
 ATTEMPTS = 3
-"""Connections in a row that brought no new bytes before a server is given up."""
+"""Connections in a row without new bytes after which a server is given up."""
 TELL_EVERY = 5.0
 """Seconds between lines of progress."""
 LOCK = ".download.lock"
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 SLACK = 2**20
-"""Bytes that an archive may have beside the files that it is known for: headers, and small files."""
+"""Bytes that an archive may have beside its known files, for headers and small files."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,20 +51,20 @@ class Published:
     """Bytes."""
     md5: str
     urls: tuple[str, ...]
-    """Where it is served; the first that has it is taken."""
+    """Servers, tried in this order."""
 
 
 class _Lost(Exception):
-    """A connection that ended too early; another attempt may go on."""
+    """A connection ended too early; another attempt may continue."""
 
 
 class _Refused(Exception):
-    """A server that doesn't have the published file, or not in a way that is accepted."""
+    """A server doesn't have the published file, or answers in a way that is not accepted."""
 
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Hold the folder, made where it is missing, against other processes that download into it; wait for them first.
+    """Lock the folder, created if missing, against other processes that download into it. Waits for them.
 
     Raises `SettingsError` where the folder can't be written.
     """
@@ -104,7 +103,7 @@ def _lock(path: Path) -> int:
         except BaseException:
             os.close(lock)
             raise
-        os.close(lock)  # whoever held it removed it: its name is another file's now, or nobody's
+        os.close(lock)  # its holder has removed the file, so that this is not a lock on the path any more
 
 
 def _is_at(opened: int, path: Path) -> bool:
@@ -115,10 +114,9 @@ def _is_at(opened: int, path: Path) -> bool:
 
 
 def fetch(folder: Path, file: Published) -> Path:
-    """The file in the folder, downloaded where it isn't there yet. To be called inside `locked`.
+    """The file in the folder, downloaded if it is missing. Call it within `locked`.
 
-    Raises `SettingsError`, which says where to get the file, where no server has it, and for one of that name that is
-    another file.
+    Raises `SettingsError` where no server has the file, saying where to get it, and for another file of that name.
     """
     target = folder / file.name
     if target.is_file():
@@ -176,7 +174,7 @@ def _from_server(url: str, file: Published, written: IO[bytes]) -> None:
             _emptied(written)
             if not resumed:
                 raise _Refused("another file than the published one: its MD5 differs")
-            resumed = False  # what was there before may be to blame
+            resumed = False  # the bytes of an earlier attempt may be wrong: try once from the start
             continue
         try:
             _receive(url, file, written, have)
@@ -195,7 +193,7 @@ def _emptied(written: IO[bytes]) -> int:
 
 
 def _receive(url: str, file: Published, written: IO[bytes], have: int) -> None:
-    """Append what one connection brings. Raises `_Lost`, `_Refused`, and `OSError` where writing fails."""
+    """Append the bytes of one connection. Raises `_Lost`, `_Refused`, and `OSError` where writing fails."""
     _check(url)
     headers = {"Accept-Encoding": "identity", "User-Agent": "amp-launcher"}
     if have:
@@ -204,7 +202,7 @@ def _receive(url: str, file: Published, written: IO[bytes], have: int) -> None:
         answer = _OPENER.open(urllib.request.Request(url, headers=headers), timeout=TIMEOUT)
     except urllib.error.HTTPError as error:
         error.close()
-        if error.code == 416:  # it has no more than what is here, which is too little
+        if error.code == 416:  # the server's file ends here, too early
             _emptied(written)
         if error.code in (408, 416, 429) or error.code >= 500:
             raise _Lost(f"HTTP {error.code} {error.reason}") from None
@@ -217,7 +215,7 @@ def _receive(url: str, file: Published, written: IO[bytes], have: int) -> None:
 
 
 def _begin(answer: Any, file: Published, written: IO[bytes], have: int) -> int:
-    """Where the answer's bytes belong in `written`, which ends there."""
+    """The position in `written`, now its end, at which the answer's bytes belong."""
     if answer.status == 206:
         start = answer.headers.get("Content-Range", "").removeprefix("bytes ").partition("-")[0]
         if start != str(have):
@@ -260,7 +258,7 @@ def _append(answer: Any, file: Published, written: IO[bytes], have: int) -> None
 
 
 def _md5(file: IO[bytes]) -> str:
-    """Publishers give MD5: it finds damage, and nobody knows how to make another file for a given one."""
+    """The MD5 that publishers give. It detects damage, and no second-preimage attack on it is known."""
     file.seek(0)
     found = hashlib.md5(usedforsecurity=False)
     while chunk := file.read(CHUNK):
@@ -286,10 +284,10 @@ _OPENER = urllib.request.build_opener(_Redirects)
 
 
 def unpack(archive: Path, folder: Path, sizes: Mapping[str, int]) -> None:
-    """Of a tar.gz, the files named in `sizes`, by their paths in it, into `folder` under their last names.
+    """Unpack the files of a tar.gz that `sizes` has, by their paths in it, into `folder` under their last names.
 
-    Nothing else of it is written. Raises `SettingsError` for an archive that lacks one of them, has one of another size
-    than `sizes` says, or has links, paths that lead outside, or more bytes than known files need.
+    Nothing else is written. Raises `SettingsError` for an archive that lacks one of them or has it in another size than
+    `sizes` says, or that has links, paths that lead outside, or more bytes than its known files.
     """
     missing = dict(sizes)
     try:
@@ -331,7 +329,7 @@ def _unpack_one(source: IO[bytes], target: Path) -> None:
 
 
 class _Bounded:
-    """A stream that ends in an error where it unpacks to more than the known files need."""
+    """A stream that raises an error where it unpacks to more bytes than its known files have."""
 
     def __init__(self, content: IO[bytes], sizes: Mapping[str, int]) -> None:
         self._content = content

@@ -1,4 +1,4 @@
-"""The IDX files of MNIST: reading them with every claim of theirs checked, and fetching them.
+"""The IDX files of MNIST: reading, with full checks, and downloading.
 
 Format: http://yann.lecun.com/exdb/mnist/ (big-endian magic, sizes, then bytes).
 """
@@ -32,7 +32,7 @@ FILES = {
 
 
 def find(folder: Path, name: str) -> Path | None:
-    """The file of that name, as it is or with `.gz`."""
+    """The file of that name, plain or with `.gz`; None if there is none."""
     return next((path for path in (folder / name, folder / f"{name}.gz") if path.is_file()), None)
 
 
@@ -59,7 +59,7 @@ def read(path: Path, dimensions: int) -> numpy.ndarray:
             f"{magic.hex()} should be",
             "data.dir",
         )
-    shape = tuple(int(each) for each in numpy.frombuffer(content, ">u4", dimensions, offset=4))
+    shape = tuple(int(size) for size in numpy.frombuffer(content, ">u4", dimensions, offset=4))
     expected = header + math.prod(shape)
     if len(content) != expected:
         raise SettingsError(

@@ -1,8 +1,8 @@
-"""ImageNet's images, from folders of JPEG files or from TFRecord files: found, decoded, cropped.
+"""ImageNet's images, from folders of JPEG files or from TFRecord files.
 
-What a sample looks like in an epoch is a function of (seed, epoch, index). Crops are those of NVIDIA's ResNet50 v1.5:
-for training a random part of 8% to 100% of the image, its sides 3:4 to 4:3, mirrored every other time; for evaluation
-the middle of the image, which is first made an eighth larger than needed.
+A sample's crop in an epoch is a function of (seed, epoch, index). Crops are those of NVIDIA's ResNet50 v1.5: for
+training, a random part of 8% to 100% of the image with sides 3:4 to 4:3, mirrored with probability 0.5; for evaluation,
+the center of the image after it is resized to an eighth more than needed.
 """
 
 from __future__ import annotations
@@ -26,20 +26,21 @@ from recipes.typed import SettingsError
 
 MEAN = (0.485, 0.456, 0.406)
 DEVIATION = (0.229, 0.224, 0.225)
-"""Of ImageNet's red, green and blue, from 0 to 1."""
+"""Of ImageNet's red, green and blue, on a scale from 0 to 1."""
 SUFFIXES = (".jpeg", ".jpg", ".png")
 ATTEMPTS = 10
 LARGER = 256 / 224
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Photographs:
-    """Labelled images in files. `places` are paths; of TFRecord files, `records` says where in them each image is."""
+class ImageFiles:
+    """Labelled images in files: one in each, or records of TFRecord files."""
 
-    places: Sequence[Path]
+    paths: Sequence[Path]
     labels: numpy.ndarray
-    """int64 of shape [count]; of TFRecord files empty, since each record holds its own."""
+    """int64 of shape [count]; empty for TFRecord files, whose records contain the labels."""
     records: numpy.ndarray | None = None
+    """`tfrecord.index` of the paths."""
     size: int
     classes: int
     _threads: ThreadPoolExecutor = field(
@@ -47,43 +48,42 @@ class Photographs:
     )
 
     def __len__(self) -> int:
-        return len(self.places) if self.records is None else len(self.records)
+        return len(self.paths) if self.records is None else len(self.records)
 
     def digest(self) -> str:
-        """SHA-256 of the names and the places, not of the contents, which may take hours to read."""
-        digest = hashlib.sha256("\n".join(map(str, self.places)).encode())
+        """SHA-256 of the paths and the records' positions, not of the contents, which may take hours to read."""
+        digest = hashlib.sha256("\n".join(map(str, self.paths)).encode())
         if self.records is not None:
             digest.update(self.records)
         return f"sha256:{digest.hexdigest()}"
 
     def augmented(self, seed: int, epoch: int, indices: numpy.ndarray) -> tuple[numpy.ndarray, numpy.ndarray]:
-        """Images as that epoch sees them: uint8 [*indices.shape, size, size, 3]; labels, int64 of indices' shape."""
+        """Random crops for an epoch: uint8 [*indices.shape, size, size, 3]; and labels, int64 of indices' shape."""
         return self._all(indices, lambda image, index: _random_crop(image, self.size, seed, epoch, index))
 
     def plain(self, indices: numpy.ndarray) -> tuple[numpy.ndarray, numpy.ndarray]:
-        """The middle of the images, in the same shapes."""
+        """Center crops, in the same shapes."""
         return self._all(indices, lambda image, index: _center_crop(image, self.size))
 
     def _all(self, indices: numpy.ndarray, crop: Any) -> tuple[numpy.ndarray, numpy.ndarray]:
-        flat = [int(each) for each in indices.reshape(-1)]
-        found = list(self._threads.map(lambda index: self._one(index, crop), flat))
-        images = numpy.stack([image for image, _ in found]).reshape(*indices.shape, self.size, self.size, 3)
-        labels = numpy.array([label for _, label in found], dtype=numpy.int64).reshape(indices.shape)
+        samples = list(self._threads.map(lambda index: self._one(int(index), crop), indices.reshape(-1)))
+        images = numpy.stack([image for image, _ in samples]).reshape(*indices.shape, self.size, self.size, 3)
+        labels = numpy.array([label for _, label in samples], dtype=numpy.int64).reshape(indices.shape)
         return images, labels
 
     def _one(self, index: int, crop: Any) -> tuple[numpy.ndarray, int]:
         from PIL import Image, UnidentifiedImageError
 
         if self.records is None:
-            path, label = self.places[index], int(self.labels[index])
+            path, label = self.paths[index], int(self.labels[index])
             content: Any = path
         else:
             file, offset, length = self.records[index]
-            path = self.places[file]
-            encoded, written = tfrecord.read(path, int(offset), int(length))
-            content, label = io.BytesIO(encoded), written - 1  # 0 is the background there
+            path = self.paths[file]
+            encoded, number = tfrecord.read(path, int(offset), int(length))
+            content, label = io.BytesIO(encoded), number - 1  # 0 is the background
             if not 0 <= label < self.classes:
-                raise SettingsError(f"{path} has the label {written}, and train.classes={self.classes}", "data.dir")
+                raise SettingsError(f"{path} has the label {number}, and train.classes={self.classes}", "data.dir")
         try:
             with Image.open(content) as image:
                 return numpy.asarray(crop(image.convert("RGB"), index)), label
@@ -92,7 +92,7 @@ class Photographs:
 
 
 def synthetic(seed: int, count: int, size: int, classes: int) -> tuple[numpy.ndarray, numpy.ndarray, str]:
-    """Random images, uint8 [count, size, size, 3], with random labels, int64 [count]; and their digest."""
+    """Random images, uint8 [count, size, size, 3], random labels, int64 [count], and their digest."""
     random = numpy.random.Generator(numpy.random.Philox(seed % 2**64))
     images = random.integers(0, 256, (count, size, size, 3), dtype=numpy.uint8)
     labels = random.integers(0, classes, count)
@@ -101,8 +101,8 @@ def synthetic(seed: int, count: int, size: int, classes: int) -> tuple[numpy.nda
     return images, labels, f"sha256:{digest.hexdigest()}"
 
 
-def load(data: Data, size: int, classes: int) -> tuple[Photographs, Photographs]:
-    """What is trained on and what is held out. Raises `SettingsError` for what isn't there or is laid out otherwise."""
+def load(data: Data, size: int, classes: int) -> tuple[ImageFiles, ImageFiles]:
+    """The training and the held-out images. Raises `SettingsError` for missing folders and files, and other layouts."""
     try:
         import PIL  # noqa: F401
     except ImportError:
@@ -120,13 +120,13 @@ def load(data: Data, size: int, classes: int) -> tuple[Photographs, Photographs]
 
 
 def _classes(folder: Path, part: str, classes: int) -> list[str]:
-    """The folders of one part, whose sorted names are numbered as labels."""
+    """The sorted names of one part's folders; their positions are the labels."""
     inside = folder / part
     if not inside.is_dir():
         raise SettingsError(
             f"data.dir={folder} has no folder {part}; it should hold train/CLASS/*.JPEG, val/CLASS/*.JPEG", "data.dir"
         )
-    names = sorted(each.name for each in os.scandir(inside) if each.is_dir())
+    names = sorted(entry.name for entry in os.scandir(inside) if entry.is_dir())
     if len(names) != classes:
         raise SettingsError(
             f"{inside} has {len(names)} folder{'s' * (len(names) != 1)} of images, and train.classes={classes}"
@@ -136,33 +136,33 @@ def _classes(folder: Path, part: str, classes: int) -> list[str]:
     return names
 
 
-def _folders(inside: Path, names: Sequence[str], size: int) -> Photographs:
-    places, labels = [], []
+def _folders(inside: Path, names: Sequence[str], size: int) -> ImageFiles:
+    paths, labels = [], []
     for label, name in enumerate(names):
-        files = sorted(each.name for each in os.scandir(inside / name) if each.name.lower().endswith(SUFFIXES))
+        files = sorted(entry.name for entry in os.scandir(inside / name) if entry.name.lower().endswith(SUFFIXES))
         if not files:
             raise SettingsError(
-                f"{inside / name} has no files {', '.join('*' + each for each in SUFFIXES)}", "data.dir"
+                f"{inside / name} has no files {', '.join(f'*{suffix}' for suffix in SUFFIXES)}", "data.dir"
             )
-        places += [inside / name / each for each in files]
+        paths += [inside / name / file for file in files]
         labels += [label] * len(files)
-    return Photographs(places=places, labels=numpy.array(labels, dtype=numpy.int64), size=size, classes=len(names))
+    return ImageFiles(paths=paths, labels=numpy.array(labels, dtype=numpy.int64), size=size, classes=len(names))
 
 
-def _records(folder: Path, part: str, size: int, classes: int) -> Photographs:
+def _records(folder: Path, part: str, size: int, classes: int) -> ImageFiles:
     files = tfrecord.files(folder, part)
     records = tfrecord.index(files)
     if not len(records):
         raise SettingsError(f"the TFRecord files {part}-*-of-* in {folder} are empty", "data.dir")
-    return Photographs(
-        places=files, labels=numpy.array([], dtype=numpy.int64), records=records, size=size, classes=classes
+    return ImageFiles(
+        paths=files, labels=numpy.array([], dtype=numpy.int64), records=records, size=size, classes=classes
     )
 
 
 def _random_crop(image: Any, size: int, seed: int, epoch: int, index: int) -> Any:
     from PIL import Image
 
-    drawn = [float(each) for each in sampling.uniforms(seed, epoch, index, 2 * ATTEMPTS + 3)]
+    drawn = [float(number) for number in sampling.uniforms(seed, epoch, index, 2 * ATTEMPTS + 3)]
     width, height = image.size
     box = _random_box(width, height, drawn)
     cropped = image.resize((size, size), Image.Resampling.BILINEAR, box=box)
@@ -170,7 +170,7 @@ def _random_crop(image: Any, size: int, seed: int, epoch: int, index: int) -> An
 
 
 def _random_box(width: int, height: int, drawn: Sequence[float]) -> tuple[int, int, int, int]:
-    """Left, upper, right and lower edge: the first of ten draws that fits into the image, else its middle square."""
+    """Left, upper, right and lower edge: of the first draw out of ten that fits the image, else its center square."""
     *shapes, across, down, _ = drawn
     for attempt in range(ATTEMPTS):
         area = (0.08 + 0.92 * shapes[2 * attempt]) * width * height

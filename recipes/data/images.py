@@ -17,7 +17,7 @@ from recipes.typed import SettingsError
 SIDE = 28
 CLASSES = 10
 DIGITS_TRAINED_ON = 1536
-"""Of 1,797, so that batches of 128, 256 and 512 leave no rest; 261 are held out."""
+"""Of 1,797, a multiple of 128, 256 and 512; 261 are held out."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,7 +36,7 @@ class Images:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DataSet:
-    """What is trained on and what is held out; the latter may be empty."""
+    """Training images and held-out images, of which there may be none."""
 
     name: str
     train: Images
@@ -65,9 +65,9 @@ def load(data: Data, seed: int) -> DataSet:
 
 
 def digits() -> DataSet:
-    """scikit-learn's 8x8 digits, every pixel tripled to 24x24 with a border of 2.
+    """scikit-learn's 8x8 digits, enlarged to 24x24 with a border of 2.
 
-    The split is the same for every seed, so that accuracies compare.
+    The split is the same for every seed, so that accuracies can be compared.
     """
     try:
         from sklearn.datasets import load_digits
@@ -127,7 +127,7 @@ def _mnist_file(folder: Path, name: str, download: bool) -> Path:
 
 
 def synthetic(seed: int) -> DataSet:
-    """As many random images and labels as MNIST trains on; nothing is held out, since there is nothing to learn."""
+    """Random images and labels, as many as MNIST's training images. None is held out: there is nothing to learn."""
     random = numpy.random.Generator(numpy.random.Philox(seed % 2**64))
     images = random.random((60000, 1, SIDE, SIDE), dtype=numpy.float32)
     labels = random.integers(0, CLASSES, 60000)

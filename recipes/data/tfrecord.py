@@ -1,4 +1,4 @@
-"""ImageNet as TFRecord files: where each record lies, and what one holds. No TensorFlow is needed.
+"""ImageNet in TFRecord files: positions and contents of records, read without TensorFlow.
 
 Formats: a TFRecord file is records of an 8-byte length, its checksum, the bytes, their checksum
 (https://www.tensorflow.org/tutorials/load_data/tfrecord); each record is a protocol buffer `Example`
@@ -23,41 +23,41 @@ _BYTES, _VARINT = 2, 0
 def files(folder: Path, part: str) -> list[Path]:
     """The files PART-00000-of-00128 to PART-00127-of-00128, in order.
 
-    Raises `SettingsError` where there are none, where some are missing, and where they are of different sets.
+    Raises `SettingsError` for no files, missing files, and files of several sets.
     """
-    named = re.compile(rf"{part}-(\d+)-of-(\d+)")
-    found = {path: match for path in sorted(folder.glob(f"{part}-*")) if (match := named.fullmatch(path.name))}
-    if not found:
+    pattern = re.compile(rf"{part}-(\d+)-of-(\d+)")
+    shards = {path: match for path in sorted(folder.glob(f"{part}-*")) if (match := pattern.fullmatch(path.name))}
+    if not shards:
         raise SettingsError(
             f"data.dir={folder} has no TFRecord files {part}-*-of-*, as {part}-00000-of-01024", "data.dir"
         )
-    counts = {int(match[2]) for match in found.values()}
+    counts = {int(match[2]) for match in shards.values()}
     if len(counts) > 1:
         both = " and ".join(f"*-of-{count:05}" for count in sorted(counts))
         raise SettingsError(f"data.dir={folder} has TFRecord files of several sets: {part} as {both}", "data.dir")
     (count,) = counts
-    missing = sorted(set(range(count)) - {int(match[1]) for match in found.values()})
+    missing = sorted(set(range(count)) - {int(match[1]) for match in shards.values()})
     if missing:
         raise SettingsError(
             f"data.dir={folder} lacks {len(missing)} of {count} TFRecord files, the first of them "
             f"{part}-{missing[0]:05}-of-{count:05}",
             "data.dir",
         )
-    return list(found)
+    return list(shards)
 
 
 def index(files: Sequence[Path]) -> numpy.ndarray:
-    """Where the records lie: int64 of shape [records, 3], each the number of its file, its offset and its length.
+    """Positions of the records: int64 of shape [records, 3], with the file's number, the offset and the length.
 
-    Only lengths are read. Raises `SettingsError` for a file that can't be read or whose records end elsewhere than it.
+    Reads lengths only. Raises `SettingsError` for a file that can't be read or ends within a record.
     """
-    found = []
+    positions = []
     for number, path in enumerate(files):
         try:
-            found += [(number, *each) for each in _records(path)]
+            positions += [(number, *record) for record in _records(path)]
         except OSError as error:
             raise SettingsError(f"{path} can't be read: {error.strerror}", "data.dir") from None
-    return numpy.array(found, dtype=numpy.int64).reshape(-1, 3)
+    return numpy.array(positions, dtype=numpy.int64).reshape(-1, 3)
 
 
 def _records(path: Path) -> Iterator[tuple[int, int]]:
@@ -76,7 +76,7 @@ def _records(path: Path) -> Iterator[tuple[int, int]]:
 
 
 def read(path: Path, offset: int, length: int) -> tuple[bytes, int]:
-    """The encoded image of a record and its label as written. Raises `SettingsError` where it holds no such thing."""
+    """The encoded image and the label of a record. Raises `SettingsError` where it has none."""
     with open(path, "rb") as file:
         file.seek(offset)
         record = file.read(length)

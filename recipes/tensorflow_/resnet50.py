@@ -12,7 +12,7 @@ from keras import layers
 
 from recipes import resnet50
 from recipes.data import imagenet
-from recipes.data.imagenet import DEVIATION, MEAN, Photographs
+from recipes.data.imagenet import DEVIATION, MEAN, ImageFiles
 from recipes.resnet50 import STEPS_PER_EPOCH, Block, Resnet50Settings
 from recipes.tensorflow_ import loop
 from recipes.tensorflow_.loop import Run
@@ -119,7 +119,7 @@ def normalized(images: Any) -> Any:
     return (tf.cast(images, tf.float32) / 255 - tf.constant(MEAN)) / tf.constant(DEVIATION)
 
 
-def _batches(run: Run, unseen: Photographs) -> Iterator[tuple[Any, Any]]:
+def _batches(run: Run, unseen: ImageFiles) -> Iterator[tuple[Any, Any]]:
     """This process's held-out images, loaded ahead."""
     positions = list(held_out(run, len(unseen), max(1, run.settings.batch // run.world.size)))
     prefetcher = Prefetcher(unseen.plain)

@@ -13,7 +13,7 @@ from torch.nn.functional import cross_entropy
 
 from recipes import resnet50
 from recipes.data import imagenet
-from recipes.data.imagenet import DEVIATION, MEAN, Photographs
+from recipes.data.imagenet import DEVIATION, MEAN, ImageFiles
 from recipes.resnet50 import STEPS_PER_EPOCH, Block, Resnet50Settings
 from recipes.torch_ import loop
 from recipes.torch_.loop import Run
@@ -134,7 +134,7 @@ def synthetic_batch(run: Run) -> tuple[list[tuple[torch.Tensor, torch.Tensor]], 
     ], digest
 
 
-def _batches(run: Run, unseen: Photographs) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+def _batches(run: Run, unseen: ImageFiles) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """This rank's held-out images, loaded ahead."""
     positions = list(held_out(run, len(unseen), max(1, run.settings.batch // run.world.size)))
     prefetcher = Prefetcher(unseen.plain)

@@ -1,4 +1,4 @@
-"""Photographs for tests, as folders of files and as TFRecord files."""
+"""Image files for tests, in folders and as TFRecord files."""
 
 from __future__ import annotations
 
