@@ -62,13 +62,14 @@ def load(data: Data, seed: int) -> Cifar:
         return synthetic(seed)
     if data.dir is None:
         raise SettingsError(f"data=cifar100 needs data.dir=FOLDER with {LAYOUT}", "data.dir")
-    given = Path(data.dir)
-    if data.download and _find(given) is None:
-        _fetch(given)
-    files = _find(given)
+    folder = Path(data.dir)
+    if data.download and _find(folder) is None:
+        _fetch(folder)
+    files = _find(folder)
     if files is None:
         raise SettingsError(
-            f"data.dir={given} has no CIFAR-100; it should hold {LAYOUT}, from {HOME}; data.download=true fetches them",
+            f"data.dir={folder} has no CIFAR-100; it should hold {LAYOUT}, from {HOME}; data.download=true fetches "
+            "them",
             "data.dir",
         )
     read, train, test = files
@@ -76,22 +77,22 @@ def load(data: Data, seed: int) -> Cifar:
     return Cifar("cifar100", known, read(test), seed, len(known) // VALIDATION_SHARE)
 
 
-def _find(given: Path) -> tuple[Callable[[Path], Images], Path, Path] | None:
+def _find(folder: Path) -> tuple[Callable[[Path], Images], Path, Path] | None:
     """The function that reads the files, the training file and the test file; None if there are none."""
-    for folder in (given, given / "cifar-100-binary", given / "cifar-100-python"):
+    for place in (folder, folder / "cifar-100-binary", folder / "cifar-100-python"):
         for read, suffix in ((read_binary, ".bin"), (read_python, "")):
-            train, test = folder / f"train{suffix}", folder / f"test{suffix}"
+            train, test = place / f"train{suffix}", place / f"test{suffix}"
             if train.is_file() and test.is_file():
                 return read, train, test
     return None
 
 
-def _fetch(given: Path) -> None:
+def _fetch(folder: Path) -> None:
     """Download and unpack the binary version, unless another process has just done so, and remove the archive."""
-    with download.locked(given):
-        if _find(given) is None:
-            archive = download.fetch(given, ARCHIVE)
-            download.unpack(archive, given / "cifar-100-binary", UNPACKED)
+    with download.locked(folder):
+        if _find(folder) is None:
+            archive = download.fetch(folder, ARCHIVE)
+            download.unpack(archive, folder / "cifar-100-binary", UNPACKED)
             archive.unlink()
 
 
@@ -120,8 +121,8 @@ def read_binary(path: Path) -> Images:
 
 def read_python(path: Path) -> Images:
     try:
-        found = _ArraysOnly(io.BytesIO(path.read_bytes()), encoding="bytes").load()
-        pixels, labels = found[b"data"], numpy.asarray(found[b"fine_labels"])
+        arrays = _ArraysOnly(io.BytesIO(path.read_bytes()), encoding="bytes").load()
+        pixels, labels = arrays[b"data"], numpy.asarray(arrays[b"fine_labels"])
     except Exception as error:  # unpickling what isn't a pickle may raise any, as Python's documentation says
         raise SettingsError(
             f"{path} is not a Python file of CIFAR-100: {type(error).__name__}: {error}", "data.dir"

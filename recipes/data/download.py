@@ -34,7 +34,7 @@ TIMEOUT = 30
 """Seconds without a byte after which a connection counts as lost."""
 ATTEMPTS = 3
 """Connections in a row without new bytes after which a server is given up."""
-TELL_EVERY = 5.0
+REPORT_EVERY = 5.0
 """Seconds between lines of progress."""
 LOCK = ".download.lock"
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
@@ -87,16 +87,16 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def _lock(path: Path) -> int:
-    told = False
+    reported = False
     while True:
         lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
         try:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                if not told:
-                    _tell(f"waiting for another process that downloads into {path.parent}")
-                told = True
+                if not reported:
+                    _report(f"waiting for another process that downloads into {path.parent}")
+                reported = True
                 fcntl.flock(lock, fcntl.LOCK_EX)
             if _is_at(lock, path):
                 return lock
@@ -153,8 +153,8 @@ def fetch(folder: Path, file: Published) -> Path:
 
 def _open_part(path: Path) -> IO[bytes]:
     opened = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
-    found = os.fstat(opened)
-    if not stat.S_ISREG(found.st_mode) or found.st_nlink != 1:
+    status = os.fstat(opened)
+    if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
         os.close(opened)
         raise OSError(errno.EEXIST, "it is a link or no regular file; remove it")
     return os.fdopen(opened, "r+b")
@@ -233,7 +233,7 @@ def _begin(answer: Any, file: Published, written: IO[bytes], have: int) -> int:
 
 def _append(answer: Any, file: Published, written: IO[bytes], have: int) -> None:
     written.seek(have)
-    begun = told = time.monotonic()
+    begun = reported = time.monotonic()
     first = have
     while True:
         try:
@@ -251,19 +251,19 @@ def _append(answer: Any, file: Published, written: IO[bytes], have: int) -> None
         written.flush()  # a kill loses nothing
         have += len(chunk)
         now = time.monotonic()
-        if now - told >= TELL_EVERY or have == file.size:
-            told = now
+        if now - reported >= REPORT_EVERY or have == file.size:
+            reported = now
             rate = (have - first) / max(now - begun, 1e-3)
-            _tell(f"{file.name}: {have / 1e6:,.1f} of {file.size / 1e6:,.1f} MB, {rate / 1e6:,.1f} MB/s")
+            _report(f"{file.name}: {have / 1e6:,.1f} of {file.size / 1e6:,.1f} MB, {rate / 1e6:,.1f} MB/s")
 
 
 def _md5(file: IO[bytes]) -> str:
     """The MD5 that publishers give. It detects damage, and no second-preimage attack on it is known."""
     file.seek(0)
-    found = hashlib.md5(usedforsecurity=False)
+    md5 = hashlib.md5(usedforsecurity=False)
     while chunk := file.read(CHUNK):
-        found.update(chunk)
-    return found.hexdigest()
+        md5.update(chunk)
+    return md5.hexdigest()
 
 
 def _check(url: str) -> None:
@@ -343,5 +343,5 @@ class _Bounded:
         return chunk
 
 
-def _tell(what: str) -> None:
-    print(what, file=sys.stderr, flush=True)
+def _report(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)

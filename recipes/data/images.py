@@ -48,11 +48,11 @@ class DataSet:
 
 def digest(*parts: Images) -> str:
     """SHA-256 of all values, as `sha256:...`."""
-    found = hashlib.sha256()
+    sha256 = hashlib.sha256()
     for part in parts:
-        found.update(numpy.ascontiguousarray(part.images))
-        found.update(numpy.ascontiguousarray(part.labels))
-    return f"sha256:{found.hexdigest()}"
+        sha256.update(numpy.ascontiguousarray(part.images))
+        sha256.update(numpy.ascontiguousarray(part.labels))
+    return f"sha256:{sha256.hexdigest()}"
 
 
 def load(data: Data, seed: int) -> DataSet:
@@ -73,10 +73,10 @@ def digits() -> DataSet:
         from sklearn.datasets import load_digits
     except ImportError:
         raise SettingsError("data=digits needs scikit-learn: pip install scikit-learn", "data.name") from None
-    found = load_digits()
-    images = (found.images / 16).astype(numpy.float32).repeat(3, axis=1).repeat(3, axis=2)
+    source = load_digits()
+    images = (source.images / 16).astype(numpy.float32).repeat(3, axis=1).repeat(3, axis=2)
     images = numpy.pad(images, ((0, 0), (2, 2), (2, 2)))[:, None]
-    labels = found.target.astype(numpy.int64)
+    labels = source.target.astype(numpy.int64)
     order = sampling.order(0, 0, len(labels))
     train, held_out = order[:DIGITS_TRAINED_ON], order[DIGITS_TRAINED_ON:]
     return DataSet(

@@ -1,4 +1,4 @@
-"""On what a run in Paddle runs: a device for each of its processes."""
+"""The devices of a run in Paddle, one for each process."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class World(ProcessGroup):
-    """This process among those of the job, which `paddle.distributed.launch` has started."""
+    """This process in the group that `paddle.distributed.launch` has started."""
 
     rank: int = 0
     size: int = 1
@@ -42,19 +42,19 @@ class World(ProcessGroup):
         return paddle.DataParallel(model) if self.size > 1 else model
 
     def gradients(self, model: nn.Layer, last: bool) -> AbstractContextManager[Any]:
-        """Around one micro-batch's forward and backward: only the last of a step reduces gradients over the ranks."""
+        """A context for a micro-batch's forward and backward: only the last one reduces gradients over the ranks."""
         if last or self.size == 1:
             return contextlib.nullcontext()
         alone: AbstractContextManager[Any] = model.no_sync()
         return alone
 
     def leave(self) -> None:
-        """Wait for the other ranks to get here."""
+        """Wait for the other ranks."""
         self.gather(None)
 
 
 def join(device: str, planned: int | None, environ: Mapping[str, str]) -> World:
-    """Take the device (auto, cpu or cuda) and meet the other ranks, by the variables of `paddle.distributed.launch`.
+    """Set the device (auto, cpu or cuda) and join the other ranks, by the variables of `paddle.distributed.launch`.
 
     Raises `SettingsError` for a device that isn't there, `PlacementError` where ranks are missing or share a GPU.
     """
@@ -63,7 +63,7 @@ def join(device: str, planned: int | None, environ: Mapping[str, str]) -> World:
     number = int(environ.get("FLAGS_selected_gpus", "0").split(",")[0])
     paddle.set_device(f"gpu:{number}" if kind == "cuda" else "cpu")
     if size > 1:
-        # Paddle's default is the backend of the GPUs that it was built for, on a CPU too.
+        # Paddle's default is the GPU backend of its build, also on a CPU.
         os.environ.setdefault("PADDLE_DISTRI_BACKEND", "nccl" if kind == "cuda" else "gloo")
         distributed.init_parallel_env()
     visible = visible_gpus(paddle.device.cuda.device_count())
@@ -77,9 +77,9 @@ def join(device: str, planned: int | None, environ: Mapping[str, str]) -> World:
 def _gather(value: T, size: int) -> list[T]:
     if size == 1:
         return [value]
-    found: list[T] = []
-    distributed.all_gather_object(found, value)
-    return found
+    values: list[T] = []
+    distributed.all_gather_object(values, value)
+    return values
 
 
 def resolve(device: str) -> str:
@@ -114,7 +114,7 @@ class PaddleDevice:
         return ended - began
 
     def numbers(self, values: Sequence[Any], count: Sequence[int]) -> list[Any]:
-        return [each.item() if isinstance(each, paddle.Tensor) else each for each in values]
+        return [value.item() if isinstance(value, paddle.Tensor) else value for value in values]
 
     def peak_memory(self) -> int:
         return int(paddle.device.cuda.max_memory_allocated()) if self._cuda else resident_memory()

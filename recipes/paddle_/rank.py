@@ -1,4 +1,4 @@
-"""One of several processes, as `paddle.distributed.launch` starts them: by a file, and not by a module's name.
+"""Starts a module as one of several processes: `paddle.distributed.launch` takes a file, not a module's name.
 
 python -m paddle.distributed.launch --nproc_per_node=2 recipes/paddle_/rank.py recipes.paddle_.mnist amp=o1
 """

@@ -46,7 +46,7 @@ class PaddleWrapper(Wrapper):
 
     @contextlib.contextmanager
     def around(self) -> Iterator[None]:
-        with self.witness.watching(), self.noticing(Precision):
+        with self.witness.observing(), self.noticing(Precision):
             yield
 
     def give_way(self) -> None:

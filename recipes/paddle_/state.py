@@ -72,8 +72,8 @@ class EagerTensors:
                 masters[own].name = f"{own}_fp32_master_0"
             elif key.startswith(ACCUMULATOR):
                 kind, _, name = key.removeprefix(ACCUMULATOR).partition(".")
-                made = self.optimizer._accumulators.get(kind, {}).get(parameters[name].name)
-                own = f"{parameters[name].name}_{kind}_0" if made is None else made.name
+                existing = self.optimizer._accumulators.get(kind, {}).get(parameters[name].name)
+                own = f"{parameters[name].name}_{kind}_0" if existing is None else existing.name
                 state[own] = paddle.to_tensor(saved[key])
         self.optimizer.set_state_dict({**state, "master_weights": masters} if masters else state)
 
@@ -101,15 +101,15 @@ class State:
         return checkpoint.save(folder, progress.step, FILE, lambda file: write(file, arrays, rest), facts, keep, check)
 
     def resume(self, folder: Path) -> tuple[Progress, Path] | None:
-        found = checkpoint.for_resuming(folder, self.world)
-        if found is None:
+        latest = checkpoint.for_resuming(folder, self.world)
+        if latest is None:
             return None
-        refuse_another_job(found, self.settings)
-        with numpy.load(found.state, allow_pickle=False) as saved:
+        refuse_another_job(latest, self.settings)
+        with numpy.load(latest.state, allow_pickle=False) as saved:
             self.tensors.restore(saved)
             rest = json.loads(bytes(saved["rest"]).decode())
         self.precision.load_state_dict(rest["precision"])
-        return restored(rest["progress"], found, self._machine()), found.path
+        return restored(rest["progress"], latest, self._machine()), latest.path
 
     def _machine(self) -> dict[str, Any]:
         """What must be equal for the next attempt to repeat this one's arithmetic."""

@@ -103,10 +103,10 @@ class Steps:
         if self._next != first:
             self._prefetcher.start((self._epoch, shares[step]) for step in range(first, len(shares)))
         self._next = first + count
-        taken = [self._prefetcher.take() for _ in range(count)]
-        batches = [batch for batch, _ in taken]
+        prefetched = [self._prefetcher.take() for _ in range(count)]
+        batches = [batch for batch, _ in prefetched]
         stacked = tf.nest.map_structure(lambda *arrays: numpy.stack(arrays) if count > 1 else arrays[0][None], *batches)
-        return stacked, sum(waited for _, waited in taken)
+        return stacked, sum(waited for _, waited in prefetched)
 
     def _distributed(self, batches: Any) -> Any:
         """Each replica's part of the arrays, on its device."""

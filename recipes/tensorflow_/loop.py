@@ -70,7 +70,7 @@ def main(recipe: str, train: Callable[[Run], None], words: Sequence[str]) -> int
     began = time.monotonic()
 
     def make_run(chosen: Arguments) -> Run:
-        xla.watch(chosen.settings.xla)
+        xla.dump_programs(chosen.settings.xla)
         world = devices.join(chosen.settings.device, arguments.planned_ranks(chosen.plan), os.environ)
         return Run(chosen, world, began)
 

@@ -45,7 +45,7 @@ class TensorFlowWrapper(Wrapper):
             environ=os.environ,
         )
         if settings.xla:
-            xla.watch(True, os.environ)
+            xla.dump_programs(True, os.environ)
             tf.config.optimizer.set_jit("autoclustering")
         scaled_by_keras = not self.own and resolved.dtype == "float16"
         if scaled_by_keras:
@@ -74,7 +74,7 @@ class TensorFlowWrapper(Wrapper):
     def around(self) -> Iterator[None]:
         policy = keras.config.dtype_policy()
         profiled = ScriptProfiling(self.profiling, self.witness.steps)
-        with self.witness.watching(), profiled.watching(), self.noticing(Precision):
+        with self.witness.observing(), profiled.observing(), self.noticing(Precision):
             if not self.own:
                 keras.config.set_dtype_policy(self.precision.policy)
             try:

@@ -33,7 +33,7 @@ class ScriptProfiling:
         """Steps of the last execution of each function and optimizer."""
 
     @contextlib.contextmanager
-    def watching(self) -> Iterator[None]:
+    def observing(self) -> Iterator[None]:
         """The script runs in this context."""
         optimizer = keras.optimizers.Optimizer
         with after(Function, "__call__", self._executed), after(optimizer, "apply", self._executed):

@@ -73,7 +73,9 @@ def _of_model(model: keras.Model) -> Iterator[tuple[str, Any]]:
 
 def _of_optimizer(optimizer: keras.Optimizer, names: Mapping[int, str]) -> Iterator[tuple[str, Any]]:
     """An optimizer's variables. One that belongs to a model's variable has that one's name, of `names`, in its own."""
-    stepped = {each.path.replace("/", "_"): names.get(id(each), each.path) for each in optimizer._trainable_variables}
+    stepped = {}
+    for variable in optimizer._trainable_variables:
+        stepped[variable.path.replace("/", "_")] = names.get(id(variable), variable.path)
     for variable in optimizer.variables:
         name = variable.path.rpartition("/")[2]
         of = max((path for path in stepped if name.startswith(f"{path}_")), key=len, default=None)

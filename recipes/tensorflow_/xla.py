@@ -21,7 +21,7 @@ FLAGS = "XLA_FLAGS"
 OWN_FLAGS = "TF_XLA_FLAGS"
 
 
-def watch(on: bool, environ: MutableMapping[str, str] = os.environ) -> None:
+def dump_programs(on: bool, environ: MutableMapping[str, str] = os.environ) -> None:
     """Have XLA dump each program that it compiles into a folder that is removed with this process.
 
     Call it before anything is compiled: XLA reads its flags once. Raises `SettingsError` where the flags name a folder

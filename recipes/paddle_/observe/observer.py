@@ -228,7 +228,7 @@ class StepCalls:
         with replaced(nn.Layer, "__call__", call):
             yield
 
-    def _product(self, layer: nn.Layer, given: paddle.Tensor, output: paddle.Tensor) -> None:
+    def _product(self, layer: nn.Layer, inputs: paddle.Tensor, output: paddle.Tensor) -> None:
         operation, function, work = _work(layer, output)
         kept = self._is_kept(layer)
         forward = (operation, function, False, dtype_name(output.dtype), kept)
@@ -237,7 +237,7 @@ class StepCalls:
         if output.stop_gradient:
             return
         # The gradient of the weight, and that of the input where something before it is trained.
-        products = 1 + (not given.stop_gradient)
+        products = 1 + (not inputs.stop_gradient)
 
         def on_gradient(gradient: paddle.Tensor) -> None:
             with self._guard():

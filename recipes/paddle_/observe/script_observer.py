@@ -59,7 +59,7 @@ class ScriptObserver(PrecisionObserver):
         return self._precision.kept
 
     @contextlib.contextmanager
-    def watching(self) -> Iterator[None]:
+    def observing(self) -> Iterator[None]:
         """The script runs in this context. A span in which it raises is not reported."""
         with contextlib.ExitStack() as patches:
             patches.enter_context(around_optimizer_steps(self._before_step, self._after_step))

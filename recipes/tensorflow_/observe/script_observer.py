@@ -61,7 +61,7 @@ class ScriptObserver(PrecisionObserver):
         self.scaled_by_keras = False
 
     @contextlib.contextmanager
-    def watching(self) -> Iterator[None]:
+    def observing(self) -> Iterator[None]:
         """The script runs in this context."""
         with contextlib.ExitStack() as stack:
             with self._guard():
@@ -106,13 +106,14 @@ class ScriptObserver(PrecisionObserver):
         return KEPT if self._chosen else super()._kept_scope()
 
     def _on_variable(self, next_creator: Callable[..., tf.Variable], **kwargs: Any) -> tf.Variable:
-        made = next_creator(**kwargs)
+        variable = next_creator(**kwargs)
         with self._guard():
-            if made.trainable and made.dtype.is_floating:
-                self._variables.append(weakref.ref(made))
-            if not made.trainable and made.dtype == tf.int64 and made.name.split("/")[-1].split(":")[0] in COUNTS:
-                self._counts.append(made)
-        return made
+            name = variable.name.split("/")[-1].split(":")[0]
+            if variable.trainable and variable.dtype.is_floating:
+                self._variables.append(weakref.ref(variable))
+            elif not variable.trainable and variable.dtype == tf.int64 and name in COUNTS:
+                self._counts.append(variable)
+        return variable
 
     def _guarded(self, callback: Callable[..., Any]) -> Callable[..., None]:
         def call(*arguments: Any) -> None:

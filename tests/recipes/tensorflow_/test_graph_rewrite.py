@@ -55,41 +55,105 @@ class Trained:
         return scales
 
 
+KINDS = tf.compat.v1.mixed_precision
+GOOD, BAD = False, True
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("loss_scale", "steps", "scales", "moved", "counted"),
+    [
+        (lambda: "dynamic", (GOOD, BAD, BAD, GOOD), [2.0**15, 2.0**14, 2.0**13, 2.0**13], 2.0, 2),
+        # Keras 3's own scale would go under 1.
+        (lambda: KINDS.DynamicLossScale(initial_loss_scale=2.0), (BAD, BAD, BAD), [1.0, 1.0, 1.0], 0.0, 0),
+        (
+            lambda: KINDS.DynamicLossScale(initial_loss_scale=64.0, increment_period=2),
+            (GOOD, GOOD, BAD),
+            [64.0, 128.0, 64.0],
+            2.0,
+            2,
+        ),
+        # With a static scale TensorFlow checks no gradient, and applies a bad step.
+        (lambda: 128, (GOOD, GOOD), [128.0, 128.0], 2.0, 2),
+        (lambda: 128, (GOOD, BAD), [128.0, 128.0], numpy.inf, 2),
+        (lambda: KINDS.FixedLossScale(64), (GOOD, BAD), [64.0, 64.0], numpy.inf, 2),
+    ],
+)
 @pytest.mark.parametrize("make", OPTIMIZERS.values(), ids=OPTIMIZERS)
-def test_a_bad_step_is_skipped_is_not_counted_and_halves_a_dynamic_scale(make):
+def test_the_scale_moves_by_tensorflow_1s_rules(make, loss_scale, steps, scales, moved, counted):
+    trained = Trained(make(), loss_scale())
+    assert trained.run(*steps) == scales
+    assert abs(trained.weight.numpy()[0]) == moved
+    assert graph_rewrite.steps(trained.optimizer) == counted
+
+
+SCALE = 'should be "dynamic", a finite number of at least 1, or a LossScale'
+OTHERS = r"no optimizer of Keras 3 .*or of tf_keras\.optimizers.legacy"
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("asked", "complaint"),
+    [
+        *(
+            (lambda scale=scale: (OPTIMIZERS["tf_keras legacy"](), scale), SCALE)
+            for scale in (0, 0.5, -1, None, "static", True, float("nan"), float("inf"), -float("inf"))
+        ),
+        (lambda: (OPTIMIZERS["keras 3"](), KINDS.FixedLossScale(float("inf"))), "loss_scale=inf should be"),
+        (
+            lambda: (OPTIMIZERS["keras 3"](), KINDS.DynamicLossScale(initial_loss_scale=float("inf"))),
+            "loss_scale=inf should be",
+        ),
+        (lambda: (tf_keras.optimizers.SGD(1.0), "dynamic"), OTHERS),
+        (lambda: ("sgd", "dynamic"), OTHERS),
+        (
+            lambda: (tf_keras.mixed_precision.LossScaleOptimizer(OPTIMIZERS["tf_keras legacy"]()), "dynamic"),
+            "must not already be an instance of a LossScaleOptimizer",
+        ),
+    ],
+)
+def test_what_cannot_be_is_refused_also_where_tensorflow_accepts_it(asked, complaint):
+    with pytest.raises(SettingsError, match=complaint):
+        graph_rewrite.enable(*asked())
+
+
+@pytest.fixture
+def policy():
+    """Sets a dtype policy for this test, of Keras 3 or of tf_keras."""
+    yield (
+        lambda library, name: (
+            keras.config.set_dtype_policy(name)
+            if library is keras
+            else tf_keras.mixed_precision.set_global_policy(name)
+        )
+    )
+    keras.config.set_dtype_policy("float32")
+    tf_keras.mixed_precision.set_global_policy("float32")
+
+
+@pytest.mark.parametrize(
+    ("library", "name"),
+    [(keras, "mixed_bfloat16"), (keras, "bfloat16"), (tf_keras, "mixed_float16"), (tf_keras, "bfloat16")],
+)
+def test_a_dtype_policy_is_refused(policy, library, name):
+    policy(library, name)
+    with pytest.raises(SettingsError, match=f"policy is {name}: use it or the graph rewrite, and not both"):
+        graph_rewrite.enable(OPTIMIZERS["tf_keras legacy"]())
+
+
+@pytest.mark.parametrize("make", OPTIMIZERS.values(), ids=OPTIMIZERS)
+def test_a_dtype_policy_that_is_set_later_is_refused_at_the_first_step(policy, make):
     trained = Trained(make(), "dynamic")
-    assert trained.run(False, True, True, False) == [2.0**15, 2.0**14, 2.0**13, 2.0**13]
-    assert trained.weight.numpy() == [2.0]
-    assert graph_rewrite.steps(trained.optimizer) == 2
+    policy(keras, "mixed_bfloat16")
+    with pytest.raises(RuntimeError, match="policy is mixed_bfloat16: use it or the graph rewrite, and not both"):
+        trained.run(GOOD)
 
 
-@pytest.mark.parametrize("make", OPTIMIZERS.values(), ids=OPTIMIZERS)
-def test_a_number_is_a_scale_that_stays(make):
-    trained = Trained(make(), 128)
-    assert set(trained.run(False, False, False)) == {128.0}
-    assert trained.weight.numpy() == [3.0]
-
-
-@pytest.mark.parametrize("make", OPTIMIZERS.values(), ids=OPTIMIZERS)
-def test_a_dynamic_scale_never_goes_under_one(make):
-    """Keras 3's own would."""
-    trained = Trained(make(), tf.compat.v1.mixed_precision.DynamicLossScale(initial_loss_scale=2.0))
-    assert trained.run(True, True, True) == [1.0, 1.0, 1.0]
-
-
-@pytest.mark.parametrize("make", OPTIMIZERS.values(), ids=OPTIMIZERS)
-def test_a_bad_step_is_applied_with_a_static_scale(make):
-    """As its docstring tells: TensorFlow looks at no gradient there."""
-    trained = Trained(make(), 128)
-    trained.run(False, True)
-    assert numpy.isinf(trained.weight.numpy()).all()
-    assert graph_rewrite.steps(trained.optimizer) == 2
-
-
-@pytest.mark.parametrize("make", [lambda: tf_keras.optimizers.SGD(1.0), lambda: "sgd"], ids=["tf_keras", "text"])
-def test_other_optimizers_are_refused_with_the_kinds_that_are_taken(make):
-    with pytest.raises(SettingsError, match=r"no optimizer of Keras 3 .*or of tf_keras\.optimizers.legacy"):
-        graph_rewrite.enable(make())
+def test_a_dtype_policy_that_is_set_later_is_refused_in_kerass_fit(policy):
+    optimizer = graph_rewrite.enable(OPTIMIZERS["keras 3"]())
+    policy(keras, "mixed_float16")
+    with pytest.raises(RuntimeError, match="policy is mixed_float16: use it or the graph rewrite"):
+        fitted(tf.keras, optimizer)
 
 
 @pytest.mark.parametrize("make", OPTIMIZERS.values(), ids=OPTIMIZERS)
@@ -106,12 +170,6 @@ def test_kerass_methods_that_are_replaced_are_there():
     assert [name for name in (*keras_loss_scale.HANDLERS, "check_finite") if not hasattr(kind, name)] == []
 
 
-def test_an_optimizer_that_scales_already_is_refused():
-    inner = tf_keras.mixed_precision.LossScaleOptimizer(tf_keras.optimizers.legacy.SGD(1.0))
-    with pytest.raises(SettingsError, match="must not already be an instance of a LossScaleOptimizer"):
-        graph_rewrite.enable(inner)
-
-
 @pytest.mark.parametrize("make", HALVES.values(), ids=HALVES)
 def test_the_two_halves_of_minimize_may_be_called_one_after_the_other(make):
     """And gradients between them are those of the loss itself."""
@@ -126,16 +184,6 @@ def test_the_two_halves_of_minimize_may_be_called_one_after_the_other(make):
     seen = [float(step()) for _ in range(2)]
     assert seen == [-3.0, -3.0]
     assert (weight.numpy()[0], graph_rewrite.steps(optimizer)) == (6.0, 2)
-
-
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("make", OPTIMIZERS.values(), ids=OPTIMIZERS)
-def test_a_loss_scale_of_tensorflows_own_is_taken(make):
-    kinds = tf.compat.v1.mixed_precision
-    trained = Trained(make(), kinds.FixedLossScale(64))
-    assert set(trained.run(False, True)) == {64.0}
-    trained = Trained(make(), kinds.DynamicLossScale(initial_loss_scale=64.0, increment_period=2))
-    assert trained.run(False, False, True) == [64.0, 128.0, 64.0]
 
 
 def fitted(library, optimizer, **compiled):
@@ -197,61 +245,6 @@ def test_minimize_of_a_tensor_in_a_graph_of_tensorflow_1_trains_in_half_precisio
     assert (after < before / 2, taken) == (True, 20)
     with pytest.raises(RuntimeError, match="global_step"):
         graph_rewrite.steps(optimizer)
-
-
-@pytest.mark.parametrize("scale", [0, 0.5, -1, None, "static", True, float("nan"), float("inf"), -float("inf")])
-def test_a_scale_that_cannot_be_is_refused_where_tensorflow_takes_some(scale):
-    with pytest.raises(SettingsError, match='should be "dynamic", a finite number of at least 1, or a LossScale'):
-        graph_rewrite.enable(OPTIMIZERS["tf_keras legacy"](), scale)
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_a_loss_scale_that_begins_with_infinity_is_refused():
-    kinds = tf.compat.v1.mixed_precision
-    for scale in (kinds.FixedLossScale(float("inf")), kinds.DynamicLossScale(initial_loss_scale=float("inf"))):
-        with pytest.raises(SettingsError, match="loss_scale=inf should be"):
-            graph_rewrite.enable(OPTIMIZERS["keras 3"](), scale)
-
-
-@pytest.mark.parametrize("make", OPTIMIZERS.values(), ids=OPTIMIZERS)
-def test_a_policy_that_is_set_after_enabling_is_refused_at_the_first_step(make):
-    trained = Trained(make(), "dynamic")
-    keras.config.set_dtype_policy("mixed_bfloat16")
-    try:
-        with pytest.raises(RuntimeError, match="policy is mixed_bfloat16: use it or the graph rewrite, and not both"):
-            trained.run(False)
-    finally:
-        keras.config.set_dtype_policy("float32")
-
-
-def test_a_policy_that_is_set_after_enabling_is_refused_in_kerass_fit():
-    optimizer = graph_rewrite.enable(OPTIMIZERS["keras 3"]())
-    keras.config.set_dtype_policy("mixed_float16")
-    try:
-        with pytest.raises(RuntimeError, match="policy is mixed_float16: use it or the graph rewrite"):
-            fitted(tf.keras, optimizer)
-    finally:
-        keras.config.set_dtype_policy("float32")
-
-
-@pytest.mark.parametrize("policy", ["mixed_bfloat16", "bfloat16"])
-def test_a_policy_of_keras_3_is_refused_where_tensorflow_sees_none(policy):
-    keras.config.set_dtype_policy(policy)
-    try:
-        with pytest.raises(SettingsError, match=f"policy is {policy}: use it or the graph rewrite, and not both"):
-            graph_rewrite.enable(OPTIMIZERS["tf_keras legacy"]())
-    finally:
-        keras.config.set_dtype_policy("float32")
-
-
-@pytest.mark.parametrize("policy", ["mixed_float16", "bfloat16"])
-def test_a_policy_of_tf_keras_is_refused(policy):
-    tf_keras.mixed_precision.set_global_policy(policy)
-    try:
-        with pytest.raises(SettingsError, match=f"policy is {policy}: use it or the graph rewrite, and not both"):
-            graph_rewrite.enable(OPTIMIZERS["tf_keras legacy"]())
-    finally:
-        tf_keras.mixed_precision.set_global_policy("float32")
 
 
 def test_a_gpu_without_tensor_cores_is_refused_where_tensorflow_would_rewrite_nothing(monkeypatch):

@@ -309,7 +309,7 @@ def test_products_of_rows_of_a_variable_are_counted():
 @pytest.fixture(scope="module")
 def xla_folder():
     """XLA reads where to dump to once in a process: before it compiles anything."""
-    xla.watch(True)
+    xla.dump_programs(True)
     return xla.folder()
 
 
@@ -349,7 +349,7 @@ import recipes.tensorflow_
 import tensorflow as tf
 from recipes.precision.levels import Amp
 from recipes.tensorflow_ import xla
-xla.watch(True)
+xla.dump_programs(True)
 tf.config.optimizer.set_jit("autoclustering")
 from tests.recipes.tensorflow_.test_observe import make_dense
 from tests.recipes.tensorflow_.witnessed import Training
