@@ -18,7 +18,8 @@ from launcher.errors import LauncherError, UsageError
 from launcher.runs import remote_record, store
 from launcher.runs.remote_record import Pointer
 from launcher.runs.store import Run
-from launcher.ssh.host import BadAnswer, Lost, Unreachable, connect
+from launcher.ssh.failures import BadAnswer, Lost, Unreachable
+from launcher.ssh.host import connect
 from launcher.ssh.methods import MOST_FILES
 from launcher.ssh.remote_status import look_again
 

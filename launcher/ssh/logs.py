@@ -16,7 +16,8 @@ from launcher.runs import states
 from launcher.runs.log_pieces import NAMES, PIECE, Piece, Place
 from launcher.runs.remote_record import Pointer
 from launcher.runs.store import Run
-from launcher.ssh.host import BadAnswer, Unreachable, connect
+from launcher.ssh.failures import BadAnswer, Unreachable
+from launcher.ssh.host import connect
 
 PATIENCE = 300.0
 """Seconds for which a host that was followed is asked again."""

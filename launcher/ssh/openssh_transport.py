@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import select
+import shlex
 import subprocess
 import time
 
@@ -116,3 +118,37 @@ class OpenSsh:
             return False
         self._said = (self._said + text)[-KEPT:]
         return bool(text)
+
+
+def explanation(destination: str, complaint: str) -> str:
+    """Why ssh could not connect, from what it printed, and what to do."""
+    if "REMOTE HOST IDENTIFICATION HAS CHANGED" in complaint:
+        return _changed_key(destination, complaint)
+    lines = [line.strip() for line in complaint.splitlines() if line.strip()]
+    reason = lines[-1] if lines else "it prints nothing"
+    advice = "`ssh` with the same words shows more"
+    if "Host key verification failed" in complaint:
+        reason = "host key verification failed"
+        advice = "connect once with `ssh` itself to see the key and accept it"
+    elif "terminating, " in reason or "UNKNOWN port" in reason:
+        reason = lines[0]  # an error of the configuration or of a ProxyCommand: the reason comes first
+    elif "Permission denied" in complaint:
+        advice = "open a master connection first (ssh -fNM, with a ControlPath in ~/.ssh/config), or `ssh-add`"
+    return f"ssh can't connect to {destination}: {reason}; {advice}"
+
+
+def _changed_key(destination: str, complaint: str) -> str:
+    """Only a fingerprint and a command of one form are taken from the complaint: people copy the command, and whoever
+    answers there may have written lines of their own."""
+    shown = re.search(r"SHA256:[A-Za-z0-9+/]{43}", complaint)
+    shows = f"it shows {shown[0]}, and another one is known" if shown else "it shows another one"
+    text = f"the host key of {destination}, or of a hop before it, is not the one that is known: {shows}. "
+    text += "Somebody may be listening in. If the host was really set up anew, forget the old key with\n"
+    command = "ssh-keygen -R HOST"
+    for line in complaint.splitlines():
+        with contextlib.suppress(ValueError):
+            words = shlex.split(line)
+            if len(words) == 5 and words[:2] == ["ssh-keygen", "-f"] and words[3] == "-R":
+                command = shlex.join(words)
+                break
+    return f"{text}  {command}\nand connect with `ssh` itself to compare and accept the new one"

@@ -27,7 +27,8 @@ from launcher.runs.remote_record import POINTER, Known, Pointer
 from launcher.runs.schema import PlanRecord
 from launcher.runs.states import Seen, State
 from launcher.runs.store import Run
-from launcher.ssh.host import Host, Unreachable, connect
+from launcher.ssh.failures import Unreachable
+from launcher.ssh.host import Host, connect
 from launcher.ssh.methods import LONGEST_SMALL, METRICS, MOST_ATTEMPTS, of_run
 from launcher.ui import units
 

@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import json
 import os
 import sys
 import time
-import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,6 +20,7 @@ from launcher.code import snapshot
 from launcher.config.paths import expanded
 from launcher.errors import LauncherError
 from launcher.executors import execute, interrupts
+from launcher.executors.ssh.message import packed
 from launcher.plan.model import Plan
 from launcher.plan.record import to_json
 from launcher.probe.facts import Facts
@@ -29,7 +28,8 @@ from launcher.runs import processes, remote_record, run_ids, run_roots, store
 from launcher.runs.address import Address
 from launcher.runs.remote_record import Known, Pointer
 from launcher.runs.states import State
-from launcher.ssh.host import Host, Lost, Unreachable, connect, nothing
+from launcher.ssh.failures import Lost, Unreachable
+from launcher.ssh.host import Host, connect, nothing
 from launcher.ssh.remote_status import confirm
 
 TRIES = 3
@@ -178,26 +178,3 @@ def _names(plans: Sequence[Mapping[str, Any]], answer: Any) -> list[str]:
     """The runs that the host has started, or had already. Raises `Refused` for others than those that it was given."""
     given = [each["run_id"] for each in plans]
     return [admit.choice(each, "a run", given) for each in admit.items(answer, "runs", len(given), least=len(given))]
-
-
-def packed(message: Mapping[str, Any], code: Mapping[str, bytes], secrets: Mapping[str, bytes]) -> bytes:
-    """One compressed text of bytes: a line of JSON, then the contents that it lists, one behind the other."""
-    listed = {
-        **message,
-        "code": [[name, len(content)] for name, content in code.items()],
-        "secrets": [[name, len(content)] for name, content in secrets.items()],
-    }
-    return zlib.compress(b"".join([json.dumps(listed).encode(), b"\n", *code.values(), *secrets.values()]), 6)
-
-
-def unpacked(data: bytes) -> tuple[dict[str, Any], dict[str, bytes], dict[str, bytes]]:
-    """The same taken apart: message, code, secrets."""
-    line, _, rest = zlib.decompress(data).partition(b"\n")
-    message = json.loads(line)
-    parts: list[dict[str, bytes]] = []
-    for key in ("code", "secrets"):
-        found = {}
-        for name, size in message.pop(key):
-            found[name], rest = rest[:size], rest[size:]
-        parts.append(found)
-    return message, parts[0], parts[1]

@@ -15,7 +15,7 @@ from launcher.code import code_store
 from launcher.config import job_environment
 from launcher.errors import UsageError, of_system
 from launcher.executors import execute, submission
-from launcher.executors.ssh.submit_client import unpacked
+from launcher.executors.ssh.message import unpacked
 from launcher.plan import record
 from launcher.plan.model import Plan
 from launcher.runs import ownership, store

@@ -30,7 +30,8 @@ from launcher.runs import processes, remote_record, run_roots
 from launcher.runs.address import Address
 from launcher.runs.remote_record import Pointer
 from launcher.runs.store import Run
-from launcher.ssh import bootstrap, host, remote_status
+from launcher.ssh import bootstrap, host, remote_status, session
+from launcher.ssh.failures import BadAnswer
 from launcher.ssh.methods import REQUESTS
 from recipes.typed import build
 from tests.launcher import run_folders
@@ -42,7 +43,7 @@ pytestmark = pytest.mark.skipif(not os.access(SSHD, os.X_OK), reason="needs sshd
 RUN, OTHER = "20260102-030405-brave-otter", "20260102-030406-calm-heron"
 SECONDS = 2.0
 """In which each answer has to be here, in these tests."""
-BAD = "liar does not speak as a launcher should: "
+BAD = "liar sent data that the protocol does not allow: "
 LATE = f"liar has not answered in {SECONDS:.0f} s, though its connection lives"
 
 
@@ -109,7 +110,7 @@ def liar(tmp_path_factory):
 def victim(tmp_path, liar, capfd, monkeypatch):
     for name, each in REQUESTS.items():
         monkeypatch.setitem(REQUESTS, name, each._replace(seconds=SECONDS))
-    monkeypatch.setattr(host, "OPENING", SECONDS)
+    monkeypatch.setattr(session, "OPENING", SECONDS)
     monkeypatch.setattr(host, "SILENCE", 1.5 * SECONDS)
     liar.says("")
     yield Victim(tmp_path, liar, capfd)
@@ -697,7 +698,7 @@ def test_a_lie_about_the_host_is_one_line(victim, request_, value):
     where = [f"cluster.ssh_config={victim.liar.config}", f"cluster.python={victim.liar.liar}", "run_root=/runs"]
     verb = "plan" if request_ == "probe" else "doctor"
     said = victim.type_only(verb, "cluster=ssh", "cluster.host=liar", *where)
-    assert said.code == 3 and "liar does not speak as a launcher should" in said.out + said.err
+    assert said.code == 3 and "liar sent data that the protocol does not allow" in said.out + said.err
 
 
 @pytest.mark.parametrize("value", ["None", "5", "['launcher/__init__.py']", "['../../outside/precious']", "[5]", "{}"])
@@ -705,7 +706,7 @@ def test_a_host_is_sent_no_file_but_those_of_the_snapshot(victim, value):
     victim.liar.says(answering("lacking", f"answer({value})"))
     reached = host.connect(victim.liar.address())
     plan = types.SimpleNamespace(run_root="/runs", code="0" * 64, code_dir="/runs/.code/0")
-    with pytest.raises(host.BadAnswer, match="does not speak as a launcher should"):
+    with pytest.raises(BadAnswer, match="sent data that the protocol does not allow"):
         submit_client._lacking(reached, plan, {"train.py": "0" * 64})
 
 

@@ -242,7 +242,7 @@ def test_a_network_that_stalls_is_given_up_with_words_and_nothing_hangs(far, pro
     reached.silence = 1.0
     proxy.stalled = True
     began = time.monotonic()
-    with pytest.raises(Unavailable, match="has said nothing for 1 s: the network or the host is stuck"):
+    with pytest.raises(Unavailable, match="has sent nothing for 1 s: the network or the host is stuck"):
         reached.ask("hello", hello)
     with pytest.raises(Unavailable):
         Host(address(far.config, transport=transport, connect_timeout=1)).ask("hello", hello)

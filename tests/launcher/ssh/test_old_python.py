@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from launcher.errors import Unavailable
-from launcher.executors.ssh import bash_host
 from launcher.runs import processes, run_ids, run_roots, selection, store
-from launcher.ssh import bash_programs, host
-from launcher.ssh.host import BadAnswer, Host, hello
+from launcher.ssh import bash_programs, bash_session, host
+from launcher.ssh.failures import BadAnswer
+from launcher.ssh.host import Host, hello
 from tests.launcher.ssh.far import until
 from tests.launcher.ssh.own_sshd import OwnSshd
 from tests.launcher.ssh.ways import address, configuration
@@ -128,7 +128,7 @@ def test_what_bash_can_not_do_is_refused_in_words_and_leaves_nothing(old, words,
 
 
 def test_other_questions_are_answered_as_before(old):
-    with pytest.raises(Unavailable, match=r"answers with Python 3\.6\.8 .* cluster\.python="):
+    with pytest.raises(Unavailable, match=r"has Python 3\.6\.8 .* cluster\.python="):
         Host(address(old.config)).ask("hello", hello)
 
 
@@ -179,10 +179,10 @@ LIES = {
 @pytest.mark.parametrize("lie", LIES.values(), ids=LIES)
 def test_an_answer_that_can_not_be_is_refused(old, lie, monkeypatch, tmp_path):
     monkeypatch.setattr(bash_programs, "LOOK", lie + "\n")
-    monkeypatch.setattr(bash_host, "LONGEST_ANSWER", 2**20)
+    monkeypatch.setattr(bash_session, "LONGEST_ANSWER", 2**20)
     question = {"root": str(old.root), "id": RUN, "stamps": {}, "arms": []}
     began = time.monotonic()
-    with pytest.raises(BadAnswer, match="does not speak as a launcher should"):
+    with pytest.raises(BadAnswer, match="sent data that the protocol does not allow"):
         list(Host(address(old.config)).stream("look", runs=[question], follow=False))
     assert time.monotonic() - began < 20
     assert not list(tmp_path.rglob("owned"))

@@ -1,0 +1,107 @@
+"""One program of `bash_programs` on a host: sent to a bash there, its answer read as lines of words and base64."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import os
+import re
+import time
+from collections.abc import Iterator, Sequence
+
+from containers.words import to_bash
+from launcher import admit
+from launcher.admit import Refused
+from launcher.errors import UsageError
+from launcher.runs.address import Address
+from launcher.ssh import bash_programs, transport
+from launcher.ssh.failures import BadAnswer, Lost, Unreachable
+from launcher.ssh.stream import Stalled, Stream
+
+LONGEST_ANSWER = 2**26
+"""Bytes of an answer, or of one line of a streamed answer."""
+WRITING = 30.0
+"""Seconds for each block that is sent."""
+_BLOCK = 2**16
+
+Line = tuple[str, list[str]]
+"""A word, and what follows it."""
+
+
+def answer_lines(
+    address: Address,
+    no_python: str,
+    program: str,
+    *arguments: str,
+    seconds: float,
+    data: bytes = b"",
+    streamed: bool = False,
+) -> Iterator[Line]:
+    """The lines that a program answers with. `no_python` says why bash is used. The deadline is for the answer, or for
+    each line of a streamed one. Raises `Refused`, `Unreachable` and the program's own `UsageError`."""
+    mark, name = os.urandom(8).hex(), address.destination
+    words = " ".join(map(to_bash, arguments))
+    # A function first: bash reads the whole program before any of it reads the data behind.
+    text = f"main() {{\n{bash_programs.COMMON}\n{program}\n}}\nmark={mark}\nmain {words}; say end; exit\n"
+    stream = transport.open_stream(address, bash_programs.COMMAND)
+    until, rest, size, begun = time.monotonic() + seconds, b"", 0, False
+    try:
+        _write(stream, text.encode("utf-8", "surrogateescape") + data)
+        while True:
+            part = stream.read(max(0.01, until - time.monotonic()))
+            if not part:
+                complaint = admit.clean_lines(stream.complaint())
+                if not begun and stream.exit_code() in (126, 127):
+                    raise Unreachable(f"{no_python}; nor does it have a bash: {complaint}")
+                raise Lost(f"the connection to {name} was lost: {complaint}".rstrip(": "))
+            *lines, rest = (rest + part).split(b"\n")
+            size += len(part)
+            if (len(rest) if streamed else size) > LONGEST_ANSWER:
+                raise Refused("its answer has no end")
+            for line in lines:
+                first, *fields = line.decode("ascii", "replace").split(" ")
+                if first != mark or not fields:
+                    continue  # printed by a login script
+                begun, until = True, time.monotonic() + seconds if streamed else until
+                if fields[0] == "end":
+                    return
+                if fields[0] == "fail":
+                    raise UsageError(admit.lines(text_of(fields[1:]), "its error"))
+                yield fields[0], fields[1:]
+    except Stalled:
+        raise BadAnswer(f"{name} has not answered in {seconds:.0f} s") from None
+    except OSError as error:
+        raise Lost(f"the connection to {name} was lost: {error or type(error).__name__}") from None
+    finally:
+        stream.close()
+
+
+def _write(stream: Stream, data: bytes) -> None:
+    for start in range(0, len(data), _BLOCK):
+        stream.write(data[start : start + _BLOCK], WRITING)
+
+
+def bytes_of(words: Sequence[str]) -> bytes:
+    """The content of a field in base64. Raises `Refused`."""
+    try:
+        return base64.b64decode("".join(words), validate=True)
+    except binascii.Error:
+        raise Refused("a field is not base64") from None
+
+
+def text_of(words: Sequence[str]) -> str:
+    """Raises `Refused`."""
+    return bytes_of(words).decode("utf-8", "replace")
+
+
+def number(text: str, most: int = admit.LARGEST) -> int:
+    """A whole number in decimal digits. Raises `Refused`."""
+    return admit.whole(int(text) if re.fullmatch(r"[0-9]{1,19}", text) else text, "a number", most)
+
+
+def nanoseconds(text: str) -> int:
+    """A time in seconds with a fraction, as GNU prints it. Raises `Refused`."""
+    match = re.fullmatch(r"(\d{1,10})\.(\d{9})\d?", text)
+    if match is None:
+        raise Refused(f"{text[:40]!a} is not a time of change")
+    return int(match[1]) * 10**9 + int(match[2])
