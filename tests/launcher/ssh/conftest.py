@@ -11,7 +11,9 @@ from launcher.executors import backends
 from launcher.runs import selection, store
 from launcher.ssh import host
 from tests.launcher.ssh.far import Far
+from tests.launcher.ssh.hostile import Hostile
 from tests.launcher.ssh.trainer import PROGRAM
+from tests.launcher.ssh.victim import Victim
 from tests.launcher.ssh.ways import configuration
 
 
@@ -30,3 +32,17 @@ def far(tmp_path, testbed, monkeypatch, capfd):
     host.close_all()
     backends.end({str(run.folder): store.load(str(run.folder)) for run in selection.newest([str(found.root)], 1000)}, 0)
     shutil.rmtree(there, ignore_errors=True)
+
+
+@pytest.fixture(scope="module")
+def liar(tmp_path_factory):
+    found = Hostile(tmp_path_factory.mktemp("hostile"))
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def victim(tmp_path, liar, capfd, monkeypatch):
+    liar.says("")
+    yield Victim(tmp_path, liar, capfd, monkeypatch)
+    host.close_all()

@@ -9,13 +9,19 @@ import shutil
 import socket
 import subprocess
 import sys
+import textwrap
+from collections.abc import Iterable
 from pathlib import Path
 
+import pytest
+
 from launcher.runs.address import Address
+from launcher.ssh import host
 from tests.launcher.ssh.far import until
 from tests.launcher.ssh.ways import keys
 
 SSHD = shutil.which("sshd") or "/usr/sbin/sshd"
+needs_sshd = pytest.mark.skipif(not os.access(SSHD, os.X_OK), reason="needs sshd (Debian: openssh-server)")
 
 PROGRAM = """#!{python}
 import json, os, struct, sys, time
@@ -90,6 +96,11 @@ while True:
 """
 
 
+def answering(request: str, body: str) -> str:
+    """An attack that answers one request so."""
+    return f"def _(request):\n{textwrap.indent(textwrap.dedent(body).strip(), '    ')}\nattack[{request!r}] = _\n"
+
+
 class Hostile:
     """The sshd and its liar. `says` sets what the liar does: Python that may set `begin`, and functions in `attack`."""
 
@@ -136,7 +147,19 @@ class Hostile:
         until(self._listens, 10)
 
     def says(self, attack: str) -> None:
+        host.close_all()  # it reads its attack when it is started
         (self.folder / "liar.attack").write_text(attack)
+
+    def liars(self, attacks: Iterable[str], **more: str) -> list[Address]:
+        """For each attack an address at which it alone answers."""
+        found = []
+        for number, attack in enumerate(attacks):
+            program = self.folder / f"liar-{number}.py"
+            if not program.exists():
+                program.symlink_to(self.liar)
+            program.with_suffix(".attack").write_text(attack)
+            found.append(self.address(f"liar-{number}", python=str(program), **more))
+        return found
 
     def address(self, destination: str = "liar", **more: str) -> Address:
         return Address(destination=destination, config=str(self.config), **{"python": str(self.liar), **more})

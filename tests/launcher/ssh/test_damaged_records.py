@@ -1,0 +1,145 @@
+"""Damaged and forbidden files about runs on other hosts hide no other run."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+
+from launcher.runs import remote_record
+from launcher.runs.remote_record import Pointer
+from tests.launcher import run_folders
+from tests.launcher.ssh.hostile import needs_sshd
+from tests.launcher.ssh.victim import OTHER, RUN, UNHURRIED
+
+pytestmark = needs_sshd
+
+POINTERS = {
+    "no JSON": "{",
+    "null": "null",
+    "a list": "[1]",
+    "deep": "[" * 100_000,
+    "empty": "{}",
+    "no address": json.dumps({"address": None, "root": "/r", "token": "t", "submitter": None, "created": 1}),
+    "a dash": json.dumps({"address": {"destination": "-oProxyCommand=x"}, "root": "/r", "token": "t", "created": 1}),
+    "no host": json.dumps({"address": {"destination": "a b:c"}, "root": "/r", "token": "t", "created": 1}),
+    "a transport": json.dumps(
+        {"address": {"destination": "b", "transport": "x"}, "root": "", "token": "", "created": 1}
+    ),
+    "a root": json.dumps({"address": {"destination": "b"}, "root": 5, "token": "t", "created": 1}),
+    "a time": json.dumps({"address": {"destination": "b"}, "root": "/", "token": "t", "created": "x"}),
+    "a config": json.dumps({"address": {"destination": "b", "config": 5}, "root": "/", "token": "t", "created": 1}),
+    "a timeout": json.dumps(
+        {"address": {"destination": "b", "connect_timeout": "1"}, "root": "/", "token": "t", "created": 1}
+    ),
+}
+KNOWN = {
+    "no JSON": "{",
+    "null": "null",
+    "empty": "{}",
+    "no state": json.dumps({"state": None, "seen": 1, "step": None, "stamps": {}, "log": None}),
+    "twenty items": json.dumps({"state": ["done"] * 20, "seen": 1, "step": None, "stamps": {}, "log": None}),
+    "a time": json.dumps({"state": ["done", "", 1, 0, None, None], "seen": "x", "stamps": {}, "log": None}),
+    "stamps": json.dumps({"state": ["done", "", 1, 0, None, None], "seen": 1, "stamps": 5, "log": None}),
+    "a stamp": json.dumps({"state": ["done", "", 1, 0, None, None], "seen": 1, "stamps": {"plan.json": 5}}),
+    "a log": json.dumps({"state": ["done", "", 1, 0, None, None], "seen": 1, "stamps": {}, "log": 5}),
+}
+LOOKING = [["ls"], ["ls", RUN], ["ls", "--json"], ["watch", OTHER], ["report", OTHER], ["cancel", RUN], ["logs", RUN]]
+
+
+@pytest.mark.parametrize("words", LOOKING, ids=" ".join)
+def test_a_damaged_pointer_costs_its_own_run_and_hides_no_other(victim, words):
+    for damage in POINTERS.values():
+        (victim.run / "elsewhere.json").write_text(damage)
+        victim.before = victim.state()
+        said = victim.type_only(*words)
+        assert "Traceback" not in said.err
+        if words == ["ls"]:
+            assert (
+                said.code == 0 and OTHER in said.out and "elsewhere.json in" in said.out and "can't be read" in said.out
+            )
+
+
+def test_a_damaged_memory_of_a_run_is_asked_for_again(victim):
+    victim.deadline(UNHURRIED)
+    pointer = Pointer(address=victim.liar.address(), root="/runs", token="t", created=time.time())
+    ids = [f"20260101-00000{number}-brave-otter" for number in range(len(KNOWN))]
+    folders = [remote_record.create(each, pointer) for each in ids]
+    for words in (["ls"], ["ls", "--json"], ["ls", ids[0]]):
+        for folder, damage in zip(folders, KNOWN.values(), strict=True):
+            (folder / "known.json").write_text(damage)
+        said = victim.type_only(*words)
+        assert said.code == 0 and said.out.count("running") == (1 if words[-1] == ids[0] else len(ids) + 1)
+
+
+@pytest.mark.parametrize(
+    "damage", ["{", "null", '{"runs": 5}', '{"runs": [5, null, "../x", [1]]}', '{"runs": {"a": 1}}', "[" * 100_000]
+)
+def test_a_damaged_record_of_a_sweep_hides_nothing(victim, damage):
+    sweep = "20260102-030407-late-lark"
+    folder = victim.folder / "here" / ".sweeps"
+    folder.mkdir()
+    (folder / f"{sweep}.json").write_text(damage)
+    (folder / "\x1b[2Jx.json").write_text(damage)
+    assert OTHER in victim.type_only("ls").out
+    for words in (["ls", sweep], ["report", sweep], ["cancel", sweep], ["ls", "late"]):
+        said = victim.type_only(*words)
+        assert OTHER not in said.out
+
+
+def test_an_ssh_configuration_that_cannot_be_read_hides_no_other_run(victim):
+    (victim.folder / "broken").write_text("Host *\n  Port none\n")
+    for transport in ("fabric", "openssh"):
+        address = dataclasses.replace(victim.liar.address(transport=transport), config=str(victim.folder / "broken"))
+        remote_record.write(victim.run, Pointer(address=address, root="/r", token="t", created=time.time()))
+        said = victim.type_only("ls")
+        assert said.code == 0 and OTHER in said.out and "unreachable" in said.out
+        address = dataclasses.replace(address, config=str(victim.folder / "none"))
+        remote_record.write(victim.run, Pointer(address=address, root="/r", token="t", created=time.time()))
+        assert OTHER in victim.type_only("ls").out
+
+
+def test_a_run_whose_folder_may_not_be_read_hides_no_other_here_or_over_there(tmp_path):
+    """As a user that is not root, to whom permissions apply."""
+    if os.getuid() != 0:
+        pytest.skip("becomes another user, which only root can")
+    home = Path(tempfile.mkdtemp(dir="/tmp"))
+    try:
+        root = home / "runs"
+        root.mkdir()
+        run_folders.finished(root, OTHER)
+        shut = run_folders.finished(root, RUN)
+        closed = home / "closed"
+        run_folders.finished(closed, "20260102-030409-closed-cove")
+        state = home / "state"
+        (state / "launcher").mkdir(parents=True)
+        (state / "launcher/roots").write_text(f"{closed}\n{root}\n")
+        subprocess.run(["chown", "-R", "nobody", str(home)], check=True)
+        for path in (shut, closed):
+            path.chmod(0)
+        home.chmod(0o755)
+        as_nobody = ["setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups", *run_folders.command("ls")]
+        environment = {**os.environ, "XDG_STATE_HOME": str(state), "HOME": str(home)}
+        said = subprocess.run(as_nobody, capture_output=True, text=True, env=environment, cwd="/")
+        assert said.returncode == 0, said.stderr
+        assert OTHER in said.stdout and "done" in said.stdout and RUN in said.stdout
+        assert said.stderr == f"{closed} may not be read, so its runs are not listed\n"
+        program = "import json, sys; from launcher.executors.ssh import handlers as answers; "
+        program += "print(json.dumps(list(answers.look(json.loads(sys.argv[1]), False))))"
+        asked = [{"root": str(root), "id": each, "stamps": {}, "arms": []} for each in (RUN, OTHER)]
+        there = subprocess.run(
+            [*as_nobody[:4], sys.executable, "-c", program, json.dumps(asked)],
+            capture_output=True, text=True, env=environment, cwd="/",
+        )  # fmt: skip
+        first, second = json.loads(there.stdout)
+        assert second["state"][0] == "done" and ("error" in first or first["state"][0] != "done")
+    finally:
+        shutil.rmtree(home)
