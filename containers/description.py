@@ -95,8 +95,6 @@ _ALWAYS: Mapping[str, str] = MappingProxyType(
         "PYTHONNOUSERSITE": "1",  # packages of the user's ~/.local would shadow the image's
     }
 )
-OWNED = ("HOME", "PYTHONNOUSERSITE", "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES")
-"""Variables that are set from the description and can't be given beside it."""
 
 
 def settle(container: Container) -> Container:

@@ -10,8 +10,9 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 
 from containers import apptainer, pyxis
-from containers.description import OWNED, SECRETS, Container, Mount, settle
+from containers.description import SECRETS, Container, Mount, settle
 from containers.runtime import ALIASES, KINDS, Runtime
+from containers.variables import JOB_PREFIXES, OWNED, RUNTIME_PREFIXES, SHELL
 from recipes.typed import SettingsError, not_a_choice, refuse_control_characters
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -22,24 +23,13 @@ MAX_STRING = 128 * 1024
 MAX_TOTAL = 1_500_000
 MAX_PATH, MAX_COMPONENT = 4095, 255
 
-SHELL_OWN = (
-    *("PWD", "OLDPWD", "SHLVL", "_", "UID", "EUID", "GID", "PPID", "IFS", "OPTIND", "SHELLOPTS"),
-    *("RANDOM", "SRANDOM", "SECONDS", "LINENO", "EPOCHSECONDS", "EPOCHREALTIME", "HISTCMD", "GROUPS", "DIRSTACK"),
-    *("FUNCNAME", "PIPESTATUS", "PROMPT_COMMAND", "APPEND_PATH", "PREPEND_PATH"),
-)
-"""Variables that a shell on the way, the script's or the runtime's own, sets or understands itself."""
-RESERVED_PREFIXES = (
-    *("LAUNCHER_", "SLURM_", "SBATCH_", "SRUN_", "PMI_", "PMIX_", "PYXIS_", "ENROOT_", "BASH"),
-    *("APPTAINER_", "SINGULARITY_", "APPTAINERENV_", "SINGULARITYENV_"),
-)
-
 
 def check_names(names: Iterable[str], key: str = "env") -> None:
     """Refuse names that no job can be given: what people set under `env` and `secrets`."""
     for name in names:
         if not _NAME.fullmatch(name):
             raise SettingsError(f"{key}.{name}: {name!r} is not a name for an environment variable", f"{key}.{name}")
-        if name in OWNED or name in SHELL_OWN or name.startswith(RESERVED_PREFIXES):
+        if name in (*OWNED, *SHELL) or name.startswith((*JOB_PREFIXES, *RUNTIME_PREFIXES)):
             instead = "; say visible_gpus=[...]" if "VISIBLE_DEVICES" in name else ""
             raise SettingsError(f"{key}.{name}: {name} is set on the way to the job itself{instead}", f"{key}.{name}")
 

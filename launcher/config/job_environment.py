@@ -14,6 +14,7 @@ import stat
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
+from containers.variables import DEVICES, JOB_PREFIXES, LAUNCHER_PREFIXES, RENDEZVOUS, RUNTIME_PREFIXES
 from containers.words import to_bash
 from launcher.errors import UsageError
 from launcher.runs.store import SECRETS
@@ -66,29 +67,12 @@ _SESSION_PREFIXES = (
     "SYSTEMD_",
 )
 # What a surrounding job or launcher leaves behind would give this job wrong sizes or another job's rendezvous.
-_ANOTHER_JOBS = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TF_CONFIG")
-_ANOTHER_JOBS_PREFIXES = (
-    *("SLURM_", "SBATCH_", "SRUN_", "PMI_", "PMIX_", "OMPI_", "TORCHELASTIC_", "LAUNCHER_", "PYXIS_"),
-    *("APPTAINERENV_", "SINGULARITYENV_"),
-)
+_ANOTHER_JOBS = RENDEZVOUS
+_ANOTHER_JOBS_PREFIXES = (*JOB_PREFIXES, "OMPI_", "TORCHELASTIC_")
 _DECIDED = (
-    *("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "PYTHONPATH", "PYTHONNOUSERSITE", "ENV"),
-    *(
-        "NVIDIA_TF32_OVERRIDE",
-        "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
-        "IFS",
-        "OPTIND",
-        "PPID",
-        "UID",
-        "EUID",
-        "SHELLOPTS",
-        "RANDOM",
-        "SECONDS",
-    ),
+    *(*DEVICES, "PYTHONPATH", "PYTHONNOUSERSITE", "ENV", "NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE"),
+    *("IFS", "OPTIND", "PPID", "UID", "EUID", "SHELLOPTS", "RANDOM", "SECONDS"),
 )
-_DECIDED_PREFIXES = ("BASH", "ENROOT_", "APPTAINER_", "SINGULARITY_")
-_RESERVED = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "PYTHONPATH", "TF_CONFIG")
-_RESERVED_PREFIXES = ("LAUNCHER_", "SLURM_", "SBATCH_", "APPTAINERENV_", "SINGULARITYENV_")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SECRET = re.compile(
     r"(?:.*_)?(?:TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|PASS|PAT|API_?KEY|(?:ACCESS|PRIVATE|AUTH|SECRET)_KEY(?:_ID)?)",
@@ -98,7 +82,7 @@ _SECRET = re.compile(
 
 def is_reserved(name: str) -> bool:
     """Whether script and runtimes set the variable: another value would change which devices or run a job sees."""
-    return name in _RESERVED or name.startswith(_RESERVED_PREFIXES)
+    return name in (*DEVICES, "PYTHONPATH", "TF_CONFIG") or name.startswith(LAUNCHER_PREFIXES)
 
 
 def looks_secret(name: str) -> bool:
@@ -231,4 +215,4 @@ def _missed(shell: Iterable[str]) -> list[str]:
 def is_decided(name: str) -> bool:
     """Whether launcher, trainer or a container runtime decides on the variable: it is passed on by its own name only,
     where it is not refused."""
-    return name in _DECIDED or name.startswith(_DECIDED_PREFIXES) or "AUTO_MIXED_PRECISION" in name
+    return name in _DECIDED or name.startswith(RUNTIME_PREFIXES) or "AUTO_MIXED_PRECISION" in name
