@@ -6,20 +6,17 @@ import json
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 from launcher import admit
 from launcher.admit import Refused
-from launcher.code.job_files import code_files
 from launcher.config import request
 from launcher.config.schema import SlurmCluster
 from launcher.config.spec import JobSpec
 from launcher.doctor.rules import Finding, advice, of_host, of_slurm, ok, problem
 from launcher.errors import LauncherError
-from launcher.executors import backends, stopping, submission
+from launcher.executors import backends, stopping
 from launcher.executors.remove import remove
-from launcher.plan.model import Plan
 from launcher.plan.resolve import resolve
 from launcher.probe import health
 from launcher.probe.facts import Facts
@@ -97,6 +94,8 @@ def _small(overrides: Sequence[str]) -> tuple[str, ...]:
 
 def examine(specs: Sequence[JobSpec]) -> Iterator[Finding]:
     """Everything from the way to the host to the proof of a job there, until nothing more can be seen."""
+    from launcher.executors.base import executor_for, submit
+
     (spec,) = specs
     address = addresses.of(spec.launch.cluster)
     try:
@@ -118,7 +117,7 @@ def examine(specs: Sequence[JobSpec]) -> Iterator[Finding]:
         plan = resolve(spec, facts)
         for line in plan.advice:
             yield advice("plan", line, "nothing has to be done for this job")
-        folder = _start(plan, facts, spec, address)
+        (folder,) = submit(executor_for([plan], [spec], facts), [plan])
     except LauncherError as error:
         yield problem("job", str(error))
         return
@@ -161,15 +160,6 @@ def _of_place(host: health.Host, facts: Facts, spec: JobSpec, now: float, addres
             yield from of_slurm(facts, spec)
     except SettingsError as error:
         yield problem("request", str(error))
-
-
-def _start(plan: Plan, facts: Facts, spec: JobSpec, address: Address | None) -> Path:
-    code = code_files([spec])
-    if address is None:
-        return submission.submit([plan], facts, code)[0]
-    from launcher.executors.ssh import submit_client
-
-    return submit_client.submit([plan], facts, code, address, [spec.launch.secrets])[0]
 
 
 def _job(run: Run) -> Iterator[Finding]:

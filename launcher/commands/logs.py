@@ -6,17 +6,15 @@ act on: what a run prints may come from data, from another user or from another 
 
 from __future__ import annotations
 
-import functools
 import sys
 import time
-from collections.abc import Callable
 
 from launcher import admit
 from launcher.commands.arguments import Parser, found, newest, positive, split
-from launcher.errors import LauncherError, UsageError
-from launcher.executors import backends
-from launcher.runs import log_pieces, run_roots, store
-from launcher.runs.log_pieces import Piece, Place
+from launcher.errors import UsageError
+from launcher.executors import backends, logs
+from launcher.runs import store
+from launcher.runs.log_pieces import Piece
 from launcher.runs.store import Run
 
 INTERVAL = 0.3
@@ -67,7 +65,7 @@ def _chosen(names: list[str], roots: list[str]) -> Run:
 
 def _print(run: Run, attempt: int | None, lines: int | None, following: bool) -> None:
     """Copy the logs of one attempt, and, if followed without a number, of those that come after it."""
-    next_piece = _source(run)
+    next_piece = logs.source(run)
     place, message, repeated = None, "", 0
     while True:
         piece = next_piece(place, attempt=attempt, lines=lines, following=following)
@@ -92,20 +90,3 @@ def _waiting(run: Run, piece: Piece) -> str:
         return ""
     reason = f" ({piece.state.reason})" if piece.state.reason else ""
     return f"{run.id} is queued{reason}; its output follows once it starts"
-
-
-def _source(run: Run) -> Callable[..., Piece]:
-    if not run_roots.is_remote(run.root):
-        return functools.partial(_piece_here, run)
-    from launcher.runs import remote_record
-    from launcher.ssh import logs
-
-    pointer = remote_record.of(run.folder)
-    if pointer is None:
-        raise LauncherError(f"{run.id}: what is known here of where it runs can't be read ({run.folder})")
-    return functools.partial(logs.from_host, run, pointer)
-
-
-def _piece_here(run: Run, place: Place | None, *, attempt: int | None, lines: int | None, following: bool) -> Piece:
-    state = backends.look([run])[0].state if following else None
-    return log_pieces.piece(run, place, state, attempt=attempt, lines=lines)

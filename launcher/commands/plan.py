@@ -80,7 +80,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def _of_experiment(asked: Asked, arguments: Sequence[str], words: Words) -> int:
     """The plan of a published table's arms."""
-    from launcher.commands import compare
+    from launcher.compare import planning
 
     if words.cfg:
         request.print_configuration(asked.request)
@@ -89,8 +89,8 @@ def _of_experiment(asked: Asked, arguments: Sequence[str], words: Words) -> int:
     if words.facts:
         facts = read_facts(words.facts)
         _check_recorded(words.facts, facts, asked.request.specs)
-    whole, found = compare.of_arms(asked.request.specs, asked.how, arguments, asked=asked, facts=facts)
-    print(_as_json(found, [whole]) if words.json else "\n".join(compare.describe(whole)))
+    whole, found = planning.of_arms(asked.request.specs, asked.how, arguments, asked=asked, facts=facts)
+    print(_as_json(found, [whole]) if words.json else "\n".join(planning.describe(whole)))
     return 0
 
 

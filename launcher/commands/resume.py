@@ -5,11 +5,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from launcher.commands.run import leave, stay
 from launcher.config import job_environment
 from launcher.errors import UsageError
 from launcher.executors.resume import resume_here
 from launcher.runs import run_roots, selection
+from launcher.ui.foreground import leave, stay
 from recipes.typed import SettingsError, from_text
 
 HELP = """\
@@ -45,7 +45,10 @@ def main(arguments: Sequence[str]) -> int:
 
         folders, stays = actions.resume(found, assignments, secrets), wait
     else:
-        folders, queue = resume_here(found.runs, assignments, secrets, is_sweep=found.sweep is not None)
+        from launcher.executors.base import start
+
+        is_sweep = found.sweep is not None
+        folders, queue = resume_here(found.runs, assignments, secrets, is_sweep=is_sweep, start=start)
         stays = wait or (queue == "direct" and not detach)
     print(f"resuming {', '.join(each.name for each in folders)}", file=sys.stderr)
     return stay(folders) if stays else leave(folders)

@@ -4,22 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
-from launcher.code.job_files import code_files
 from launcher.compare import experiments
 from launcher.config import request
-from launcher.config.schema import Launch, LocalCluster
-from launcher.config.spec import JobSpec
-from launcher.executors import interrupts
-from launcher.executors.submission import submit
-from launcher.plan.model import Plan
-from launcher.plan.plan_summary import resources
 from launcher.plan.resolve import resolve
-from launcher.probe.facts import Facts
-from launcher.runs import address as addresses
-from launcher.runs import run_ids
 from launcher.ssh.probe_client import probe_each
+from launcher.ui.foreground import submit_and_follow
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -30,9 +20,9 @@ def main(arguments: Sequence[str]) -> int:
         print(keys(words.config_dirs), end="")
         return 0
     if (repeated := experiments.asked_for(words)) is not None:
-        from launcher.commands import compare
+        from launcher.compare.planning import of_experiment
 
-        return compare.of_experiment(repeated, arguments, words)
+        return of_experiment(repeated, arguments, words)
     asked = request.compose(words)
     if words.cfg:
         request.print_configuration(asked)
@@ -42,85 +32,4 @@ def main(arguments: Sequence[str]) -> int:
     plans = [resolve(spec, each) for spec, each in zip(specs, facts, strict=True)]
     for line in dict.fromkeys(line for plan in plans for line in plan.advice):
         print(f"note: {line}", file=sys.stderr)
-    return hand_over_and_follow(plans, facts[0], specs)
-
-
-def hand_over_and_follow(plans: Sequence[Plan], facts: Facts, specs: Sequence[JobSpec]) -> int:
-    """Submit plans, and stay with them or name them. Ctrl-C is answered once their names are shown, or nothing is left
-    of them. Sending them to another host can take long, and is broken off at once."""
-    with interrupts.held():
-        try:
-            folders = hand_over(plans, facts, specs)
-        except interrupts.HandedOver as interrupted:
-            leave(interrupted.folders)
-            what = _whole(interrupted.folders)
-            print(f"{what} may have been started or not; `ls {what}` says so, `cancel {what}` ends it", file=sys.stderr)
-            return 130
-        if stays(specs[0].launch):
-            return stay(folders)
-        code = leave(folders)
-        if interrupts.noted():
-            print(f"submitted before the interrupt; `cancel {_whole(folders)}` ends it", file=sys.stderr)
-            return 130
-        return code
-
-
-def hand_over(plans: Sequence[Plan], facts: Facts, specs: Sequence[JobSpec]) -> list[Path]:
-    """Submit plans, here or on the host that they are for, and print what they ask for. Returns their folders."""
-    address = addresses.of(specs[0].launch.cluster)
-    if address is None:
-        folders = submit(plans, facts, code_files(specs))
-    else:
-        from launcher.executors.ssh import submit_client
-
-        # The arms of a comparison, which are one plan, have the same.
-        secrets = [spec.launch.secrets for spec in specs][: len(plans)]
-        folders = submit_client.submit(plans, facts, code_files(specs), address, secrets)
-    for text in dict.fromkeys(resources(each) for each in plans):
-        if text:
-            each = ", for each run" if len(plans) > 1 else ""
-            print(f"submitted to {plans[0].cluster['kind']}{each}: {text}", file=sys.stderr)
-    return folders
-
-
-def stays(launch: Launch) -> bool:
-    """Whether the command waits for the end: here it does unless told not to, on a cluster only when told to."""
-    return not launch.detach if isinstance(launch.cluster, LocalCluster) else launch.wait
-
-
-def leave(folders: Sequence[Path]) -> int:
-    """Name the runs and return, leaving them to themselves."""
-    for folder in folders:
-        print(folder.name)
-    print(f"follow with: python -m launcher watch {_whole(folders)}", file=sys.stderr)
-    return 0
-
-
-def _whole(folders: Sequence[Path]) -> str:
-    """The name of the run, or of the sweep that several are of."""
-    sweep = run_ids.sweep_of(folders[0].name) if len(folders) > 1 else None
-    return sweep or folders[0].name
-
-
-def stay(folders: Sequence[Path]) -> int:
-    """Watch to the end. Ctrl-C asks the runs to save and stop; a second one kills them."""
-    from launcher.compare.ended import last_words
-    from launcher.executors import stopping
-    from launcher.ui.live import watch
-
-    interrupted = False
-
-    def on_interrupt(times: int) -> None:
-        nonlocal interrupted
-        interrupted = True
-        if times > 1:
-            stopping.kill_all(folders)
-            return
-        for folder in folders:
-            if not stopping.is_script(folder):
-                stopping.request_stop(folder)
-
-    states = watch(folders, on_interrupt=on_interrupt, last_words=last_words)
-    if interrupted:
-        return 130
-    return 0 if all(state.name == "done" for state in states.values()) else 1
+    return submit_and_follow(plans, facts[0], specs)

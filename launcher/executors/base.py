@@ -1,152 +1,166 @@
-"""Our clusters as submitit executors: `executor.submit(execute, plan)` gives submitit's familiar jobs.
+"""The seam: whatever is submitted goes through `executor.submit(execute, plan)` of an executor for the plan's cluster.
 
-The payload is the plan's script, not a pickle, so nothing of this package has to be where the job runs.
+A job's payload is the plan's script, not a pickle, so nothing of this package has to be where the job runs.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Mapping, Sequence
+import importlib
+import types
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, NamedTuple
 
-import submitit
 from submitit.core import core
-from submitit.core.utils import DelayedSubmission, FailedJobError, JobPaths
+from submitit.core.utils import DelayedSubmission
 
-from launcher.errors import LauncherError
-from launcher.executors import backends, stopping
-from launcher.executors import execute as executing
+from launcher.code.job_files import code_files
+from launcher.config.spec import JobSpec
+from launcher.errors import UsageError
+from launcher.executors import submission
 from launcher.executors.execute import execute
-from launcher.executors.local import start as local_start
+from launcher.executors.job import RunJob
 from launcher.plan.model import PLACEHOLDER, Plan
-from launcher.runs import store
-from launcher.runs.store import Run
+from launcher.probe.facts import Facts
+from launcher.runs import address
 
-# submitit's own words for how a job stands, which its waiting understands.
-_STATES = {
-    "queued": "PENDING",
-    "running": "RUNNING",
-    "stopping": "RUNNING",
-    "done": "COMPLETED",
-    "stopped": "CANCELLED",
-    "cancelled": "CANCELLED",
-    "failed": "FAILED",
-    "lost": "NODE_FAIL",
+EXECUTORS = {
+    "local": "launcher.executors.local.executor:LocalExecutor",
+    "slurm": "launcher.executors.slurm.executor:SlurmExecutor",
+    "ssh": "launcher.executors.ssh.executor:SshExecutor",
 }
+"""The kind of a plan's cluster -> the executor that runs it."""
+
+Parameters = Mapping[str, Callable[[Any], str]]
+"""submitit's names of parameters -> the setting that means the same."""
 
 
-class RunWatcher(core.InfoWatcher):
-    """Job states from run folders: nothing is asked of a scheduler but what `queues` asks for all of them at once."""
+class Source(NamedTuple):
+    """What the submission of a plan takes from this machine beside the plan."""
 
-    def get_state(self, job_id: str, mode: str = "standard") -> str:
-        return self.get_info(job_id, mode).get("State", "UNKNOWN")
-
-    def update(self) -> None:
-        self._num_calls += 1
-        seen = backends.look([_run(Path(each)) for each in sorted(self._registered - self._finished)])
-        for each in seen:
-            folder = str(each.run.folder)
-            self._info_dict[folder] = {"JobID": each.run.id, "State": _STATES.get(each.state.name, "UNKNOWN")}
-        self._last_status_check = time.time()
-        self._finished |= {str(each.run.folder) for each in seen if each.state.finished}
+    plan: Plan
+    spec: JobSpec
+    facts: Facts
+    snapshot_of: Sequence[JobSpec]
+    """The jobs whose code is the plan's snapshot."""
 
 
-class RunJob(core.Job[dict[str, Any]]):
-    """One run. Its result is the content of `result.json`."""
+class PlanExecutor(core.Executor):
+    """What our executors share: they take `execute` and plans of one kind of cluster.
 
-    watcher = RunWatcher(delay_s=1)
-
-    def __init__(self, run_dir: Path) -> None:
-        super().__init__(folder=run_dir, job_id=str(run_dir))
-        self.run_dir = run_dir
-
-    @property
-    def run_id(self) -> str:
-        return self.run_dir.name
-
-    @property
-    def paths(self) -> JobPaths:
-        return _RunPaths(self.run_dir)
-
-    def cancel(self, check: bool = True) -> None:
-        ((_, why),) = stopping.cancel([_run(self.run_dir)])
-        if check and why:
-            raise LauncherError(f"{self.run_id} could not be cancelled: {why}")
-
-    def done(self, force_check: bool = False) -> bool:
-        return bool(self.watcher.is_done(self.job_id, mode="force" if force_check else "standard"))
-
-    def _get_outcome_and_result(self) -> tuple[str, Any]:
-        try:
-            return "success", executing.outcome(self.run_dir)
-        except LauncherError as error:
-            return "error", str(error)
-
-    def exception(self) -> FailedJobError | None:
-        self.wait()
-        outcome, text = self._get_outcome_and_result()
-        return FailedJobError(text) if outcome == "error" else None
-
-
-class _RunPaths(JobPaths):
-    """submitit's names for the files of the newest attempt."""
-
-    def __init__(self, run_dir: Path) -> None:
-        super().__init__(folder=run_dir, job_id=run_dir.name)
-
-    def _attempt(self) -> Path:
-        return self.folder / "attempts" / str(max(store.attempts(self.folder), default=1))
-
-    @property
-    def stdout(self) -> Path:
-        return self._attempt() / "stdout.log"
-
-    @property
-    def stderr(self) -> Path:
-        return self._attempt() / "stderr.log"
-
-
-class ScriptExecutor(submitit.core.core.Executor):
-    """What our executors share: they take `execute` and plans, and start scripts."""
+    `folder` is the run root of the plans that it makes; `words` are further settings of them, as the command line takes
+    them (`"python=/opt/env/bin/python"`).
+    """
 
     job_class = RunJob
+    kind: ClassVar[str]
+    PARAMETERS: ClassVar[Parameters]
 
-    def __init__(self, folder: str | Path = ".", code: Mapping[str, Path] | None = None) -> None:
-        super().__init__(folder)
-        self.code = code
+    def __init__(self, folder: str | Path | None = None, words: Sequence[str] = ()) -> None:
+        core.Executor.__init__(self, folder or ".")
+        self._words = (f"cluster={self.kind}", *([f"run_root={folder}"] if folder else ()), *words)
+        self._sources: dict[int, Source] = {}
 
-    def _internal_process_submissions(self, delayed_submissions: list[DelayedSubmission]) -> list[core.Job[Any]]:
-        plans = [_plan(each) for each in delayed_submissions]
-        folders = [executing.prepare(each, self.code) if each.run_id == PLACEHOLDER else None for each in plans]
-        ready = [folder or Path(plan.run_dir) for folder, plan in zip(folders, plans, strict=True)]
-        self.start(ready)
-        return [self.job_class(each) for each in ready]
+    def plan(self, *words: str) -> Plan:
+        """The plan of one job on this cluster, as the command line makes it: `executor.plan("amp=o2", "batch=512")`.
 
-    def start(self, folders: Sequence[Path]) -> None:
-        """Submit prepared run folders, as one sweep where there are several."""
-        raise NotImplementedError
+        `submit(execute, plan)` starts it. Raises `LauncherError` for what can't be asked, or can't run there.
+        """
+        from launcher.config import request
+        from launcher.plan.resolve import resolve
+        from launcher.ssh.probe_client import probe_each
 
+        own = [self.PARAMETERS[name](value) for name, value in self.parameters.items()]
+        specs = request.understand(request.compose(request.take_apart([*self._words, *own, *words])))
+        if len(specs) != 1:
+            raise UsageError(f"{' '.join(words)}: these are {len(specs)} jobs; make a plan of each")
+        (facts,) = probe_each(specs)
+        plan = resolve(specs[0], facts)
+        self.knows(Source(plan, specs[0], facts, specs))
+        return plan
 
-class DirectExecutor(ScriptExecutor):
-    """This machine: a script starts now, in a session of its own that outlives the launcher. Several run in turn."""
+    def knows(self, source: Source) -> None:
+        """Remember what a plan's submission takes from this machine."""
+        self._sources[id(source.plan)] = source
 
-    def start(self, folders: Sequence[Path]) -> None:
-        local_start.start_here(folders)
+    def _internal_process_submissions(self, delayed_submissions: Sequence[DelayedSubmission]) -> list[core.Job[Any]]:
+        plans = [self._plan_of(each) for each in delayed_submissions]
+        bound = [plan for plan in plans if plan.run_id != PLACEHOLDER]
+        if not bound:
+            folders = self._submit(plans)
+        elif len(bound) == len(plans):  # their folders are prepared
+            folders = [Path(plan.run_dir) for plan in plans]
+            self._start(folders, plans, None)
+        else:
+            raise UsageError("a batch has either new plans or prepared run folders")
+        return [self.job_class(folder) for folder in folders]
+
+    def _plan_of(self, delayed: DelayedSubmission) -> Plan:
+        if delayed.function is not execute or len(delayed.args) != 1 or delayed.kwargs:
+            raise TypeError("this executor runs plans: submit(launcher.executors.execute.execute, plan)")
+        (plan,) = delayed.args
+        if not isinstance(plan, Plan):
+            raise TypeError(f"execute takes a launcher.plan.model.Plan, not {type(plan).__name__}")
+        if plan.cluster["kind"] != self.kind:
+            raise UsageError(f"this plan is for cluster={plan.cluster['kind']}, and the executor for {self.kind}")
+        return plan
+
+    def _submit(self, plans: Sequence[Plan]) -> list[Path]:
+        """Lay down and start new plans, as one sweep where there are several. Returns their folders here."""
+        addresses = [address.of(types.SimpleNamespace(**plan.cluster)) for plan in plans]
+        for name, values in (
+            ("run_root", [plan.run_root for plan in plans]),
+            ("after", [plan.after for plan in plans]),
+            ("where the cluster is", addresses),
+        ):
+            if any(value != values[0] for value in values):
+                raise UsageError(f"the plans of a batch differ in {name}; submit those of each in a batch of its own")
+        sources = [self._sources[id(plan)] for plan in plans if id(plan) in self._sources]
+        facts = sources[0].facts if sources else None
+        specs_of = {source.plan.code: source.snapshot_of for source in sources}
+        code = {digest: code_files(specs) for digest, specs in specs_of.items()}
+        if addresses[0] is None:
+            return submission.submit(plans, facts, code, self._start)
+        from launcher.executors.ssh import submit_client
+
+        secrets = [source.spec.launch.secrets for source in sources]
+        return submit_client.submit(plans, facts, code, addresses[0], secrets)
+
+    def _start(self, folders: Sequence[Path], plans: Sequence[Plan], max_array_size: int | None) -> None:
+        """Start prepared run folders of this machine."""
+        submission.start(folders, plans, max_array_size)
 
     @classmethod
-    def affinity(cls) -> int:
-        return 0  # available everywhere, chosen only by name: submitit's own choice stays what it was
+    def _valid_parameters(cls) -> set[str]:
+        return {name.removeprefix(f"{cls.kind}_") for name in cls.PARAMETERS}
+
+    def _internal_update_parameters(self, **kwargs: Any) -> None:
+        for name in kwargs:
+            if name not in self.PARAMETERS:
+                raise ValueError(
+                    f"{name} is not a parameter of {type(self).__name__} ({', '.join(sorted(self.PARAMETERS))}); "
+                    "other settings are words, as in plan('cluster.flags=[--nice=100]')"
+                )
+        self.parameters.update(kwargs)
 
 
-def _plan(submission: DelayedSubmission) -> Plan:
-    if submission.function is not execute or len(submission.args) != 1 or submission.kwargs:
-        raise TypeError("this executor runs plans: submit(launcher.executors.execute.execute, plan)")
-    (plan,) = submission.args
-    if not isinstance(plan, Plan):
-        raise TypeError(f"execute takes a launcher.plan.resolve.Plan, not {type(plan).__name__}")
-    return plan
+def executor_for(plans: Sequence[Plan], specs: Sequence[JobSpec] = (), facts: Facts | None = None) -> PlanExecutor:
+    """The executor for plans, with where they come from, if that is known: the jobs and their host's facts."""
+    module, _, name = EXECUTORS[plans[0].cluster["kind"]].partition(":")
+    executor: PlanExecutor = getattr(importlib.import_module(module), name)()
+    if facts is not None:
+        for plan, spec in zip(plans, specs, strict=False):  # a comparison is one plan of several jobs
+            executor.knows(Source(plan, spec, facts, specs))
+    return executor
 
 
-def _run(folder: Path) -> Run:
-    return Run(str(folder.parent), folder.name)
+def submit(executor: PlanExecutor, plans: Sequence[Plan]) -> list[Path]:
+    """Submit plans, or prepared runs, as one batch. Returns their folders here. Raises `LauncherError`."""
+    with executor.batch():
+        jobs = [executor.submit(execute, plan) for plan in plans]
+    return [Path(job.paths.folder) for job in jobs]
+
+
+def start(folders: Sequence[Path], plans: Sequence[Plan], max_array_size: int | None) -> None:
+    """Submit prepared runs, whose folders say where they are; as `submission.start` does without submitit."""
+    submit(executor_for(plans), plans)

@@ -15,6 +15,7 @@ from launcher.config import job_environment
 from launcher.config.schema import REACH, SlurmCluster, annotation_of
 from launcher.errors import Unavailable, UsageError
 from launcher.executors import backends, execute, stopping, submission
+from launcher.executors.submission import Start
 from launcher.plan import record
 from launcher.plan.model import Plan
 from launcher.plan.slurm_check import check_numbers
@@ -29,7 +30,12 @@ CHANGEABLE = ("epochs", "steps", "checkpoint.every", "checkpoint.keep", "require
 
 
 def resume_here(
-    wanted: Sequence[Run], assignments: dict[str, str], secrets: Mapping[str, bytes], *, is_sweep: bool
+    wanted: Sequence[Run],
+    assignments: dict[str, str],
+    secrets: Mapping[str, bytes],
+    *,
+    is_sweep: bool,
+    start: Start = submission.start,
 ) -> tuple[list[Path], str]:
     """Start those runs of this machine again that can be, `secrets` being what they need anew. Returns their folders,
     and their queue.
@@ -40,11 +46,11 @@ def resume_here(
     with contextlib.ExitStack() as held:
         for run in wanted:
             held.enter_context(_alone(run.folder))
-        return _submit(wanted, assignments, secrets, is_sweep)
+        return _submit(wanted, assignments, secrets, is_sweep, start)
 
 
 def _submit(
-    wanted: Sequence[Run], assignments: dict[str, str], secrets: Mapping[str, bytes], is_sweep: bool
+    wanted: Sequence[Run], assignments: dict[str, str], secrets: Mapping[str, bytes], is_sweep: bool, start: Start
 ) -> tuple[list[Path], str]:
     seen = backends.look(wanted, fresh=True)
     for each in seen:
@@ -61,7 +67,7 @@ def _submit(
         own = job_environment.own_secrets(plan.secrets, plan.run_dir)
         job_environment.lay_secrets({path: secrets[name] for name, path in own.items() if name in secrets})
         lay_down_again(folder, plan)
-    submission.start(folders, changed[0].queue)
+    start(folders, changed, None)
     return folders, changed[0].queue
 
 

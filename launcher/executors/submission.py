@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from launcher.executors import dependency, execute, interrupts
@@ -13,30 +13,46 @@ from launcher.probe.facts import Facts
 from launcher.runs import store
 from launcher.runs.schema import Submission
 
+Start = Callable[[Sequence[Path], Sequence[Plan], int | None], None]
+"""Starts prepared run folders, whose plans these are; the last is the cluster's MaxArraySize, if known."""
 
-def submit(plans: Sequence[Plan], facts: Facts, code: Mapping[str, Path]) -> list[Path]:
-    """Submit one run, or the cells of a sweep, and return their folders.
+
+def start(folders: Sequence[Path], plans: Sequence[Plan], max_array_size: int | None = None) -> None:
+    """Start prepared run folders of this machine."""
+    if plans[0].queue == "slurm":
+        from launcher.executors.slurm import submit
+
+        submit.start(folders, plans, max_array_size)
+    else:
+        local_start.start_here(folders)
+
+
+def submit(
+    plans: Sequence[Plan], facts: Facts | None, code: Mapping[str, Mapping[str, Path]], start: Start = start
+) -> list[Path]:
+    """Submit one run, or the cells of a sweep, and return their folders. `code` is the files of snapshots, by digest;
+    others have to be there.
 
     Raises `LauncherError` if the queue refuses; then the folders of refused runs are gone.
     """
     check(plans)
-    came_from = execute.provenance(plans[0], facts.code)
+    came_from = execute.provenance(plans[0], facts.code if facts else None)
     interrupts.check()
     if len(plans) == 1:
-        sweep, folders = None, [execute.prepare(plans[0], code, came_from)]
+        sweep, folders = None, [execute.prepare(plans[0], code.get(plans[0].code), came_from)]
     else:
         sweep, folders = execute.sweep(plans, code, came_from)
     bound = [plan.bind(folder.name) for plan, folder in zip(plans, folders, strict=True)]
-    start_or_discard(folders, bound, sweep, facts.slurm.max_array_size if facts.slurm else None)
+    start_or_discard(folders, bound, sweep, facts.slurm.max_array_size if facts and facts.slurm else None, start)
     return folders
 
 
 def start_or_discard(
-    folders: Sequence[Path], bound: Sequence[Plan], sweep: str | None, max_array_size: int | None
+    folders: Sequence[Path], bound: Sequence[Plan], sweep: str | None, max_array_size: int | None, start: Start = start
 ) -> None:
     """Start prepared run folders; where that fails, those that were not accepted are gone."""
     try:
-        start(folders, bound[0].queue, max_array_size, bound)
+        start(folders, bound, max_array_size)
     except BaseException as error:  # an interrupt too: what was not handed over leaves nothing
         for folder in folders:
             if isinstance(error, local_start.Refused) or not _accepted(folder):
@@ -60,18 +76,6 @@ def check(plans: Sequence[Plan]) -> None:
         test_only(plans)
     elif plans[0].after:
         dependency.check(plans[0].after)
-
-
-def start(
-    folders: Sequence[Path], queue: str, max_array_size: int | None = None, planned: Sequence[Plan] | None = None
-) -> None:
-    """Start prepared run folders on their queue. `planned` is the plans in the folders, if known."""
-    if queue == "slurm":
-        from launcher.executors.slurm import submit
-
-        submit.start(folders, max_array_size, planned)
-    else:
-        local_start.start_here(folders)
 
 
 def _accepted(folder: Path) -> bool:

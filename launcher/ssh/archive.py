@@ -15,7 +15,10 @@ import recipes
 LEFT_HERE = (
     "launcher/config/files.py",
     "launcher/executors/base.py",
+    "launcher/executors/job.py",
+    "launcher/executors/local/executor.py",
     "launcher/executors/slurm/executor.py",
+    "launcher/executors/ssh/executor.py",
     "launcher/ssh/fabric_transport.py",
     "launcher/ssh/ssh_settings.py",
 )

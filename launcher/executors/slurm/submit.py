@@ -8,16 +8,15 @@ import stat
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from launcher.errors import LauncherError, UsageError
 from launcher.executors import dependency, interrupts
 from launcher.executors.local.start import next_attempt, record_submission
 from launcher.executors.slurm import image_job, shared
-from launcher.executors.slurm.jobs import SUBMITS
-from launcher.plan import record
+from launcher.executors.slurm.jobs import SUBMITS, job_in, job_of
 from launcher.plan.model import Plan
 from launcher.probe import slurm_probing
 from launcher.probe.slurm_commands import call, complaint, environment
@@ -32,16 +31,39 @@ SAY_AFTER = 5.0
 GIVE_UP_AFTER = 300.0
 
 
-def start(folders: Sequence[Path], max_array_size: int | None = None, planned: Sequence[Plan] | None = None) -> None:
+def command(script: Path) -> list[str]:
+    """The words of a submission; options are put before the last."""
+    return ["sbatch", "--parsable", str(script)]
+
+
+def job_id(answer: str) -> str:
+    """The job's id in what sbatch answered. Raises `LauncherError`."""
+    if (found := job_in(answer, {})) is None:
+        raise LauncherError(f"sbatch answered {answer!r}, in which no job is named")
+    return found
+
+
+class Hooks(NamedTuple):
+    """What an executor may change of a submission."""
+
+    text: Callable[[str, str], str] = lambda script, name: script
+    """The script to submit, from that of the plan or of the array, and its name."""
+    command: Callable[[Path], list[str]] = command
+    job_id: Callable[[str], str] = job_id
+
+
+PLAIN = Hooks()
+
+
+def start(
+    folders: Sequence[Path], planned: Sequence[Plan], max_array_size: int | None = None, hooks: Hooks = PLAIN
+) -> None:
     """Submit prepared run folders: one job for a run, else an array for each shape of resources, chunked by the
-    cluster's MaxArraySize, which is asked for where it isn't given; an array's largest index is one less. `planned` is
-    the plans in the folders, if known."""
-    if planned is None:
-        planned = [record.from_json(store.read_if_whole(each / "plan.json")) for each in folders]
+    cluster's MaxArraySize, which is asked for where it isn't given; an array's largest index is one less."""
     after_option(planned[0])  # refused before a job is submitted that fetches for it
     fetching = _pull(folders[0], planned[0])
     if len(folders) == 1:
-        _submit_one(folders[0], planned[0], fetching)
+        _submit_one(folders[0], planned[0], fetching, hooks)
         return
     max_array_size = max_array_size or slurm_probing.probe().max_array_size
     shapes: dict[tuple[str, ...], list[int]] = {}
@@ -51,7 +73,7 @@ def start(folders: Sequence[Path], max_array_size: int | None = None, planned: S
     for members in shapes.values():
         for begin in range(0, len(members), max_array_size):
             chunk = members[begin : begin + max_array_size]
-            _submit_array(number, [folders[each] for each in chunk], [planned[each] for each in chunk], fetching)
+            _submit_array(number, [folders[each] for each in chunk], [planned[each] for each in chunk], fetching, hooks)
             number += 1
 
 
@@ -61,7 +83,7 @@ def _pull(folder: Path, plan: Plan) -> str | None:
         return None
     path = folder / "pull.sh"
     _write(path, image_job.script(plan, log=str(folder / "pull.log")))
-    return sbatch([str(path)], folder / "pull.out")
+    return sbatch(command(path), folder / "pull.out")
 
 
 def _write(path: Path, text: str) -> None:
@@ -69,18 +91,24 @@ def _write(path: Path, text: str) -> None:
         stream.write(text)
 
 
-def _submit_one(folder: Path, plan: Plan, fetching: str | None) -> None:
+def _submit_one(folder: Path, plan: Plan, fetching: str | None, hooks: Hooks) -> None:
     dependency = after_option(plan, fetching)  # it may be refused, and what is recorded counts as handed over
     first = next_attempt(folder)
     answer = folder / f"sbatch.{len(list(folder.glob('sbatch.*.out'))) + 1}.out"
-    log = str(folder / "launch.log")
-    record_submission(
-        folder, queue="slurm", first_attempt=first, array_index=None, log=log, **_how(folder / "run.sh", answer)
-    )
-    sbatch([*dependency, str(folder / "run.sh")], answer)
+    log, script = str(folder / "launch.log"), folder / "run.sh"
+    if (text := hooks.text(own := script.read_text(encoding="utf-8"), folder.name)) != own:
+        _write(script, text)
+    record_submission(folder, queue="slurm", first_attempt=first, array_index=None, log=log, **_how(script, answer))
+    sbatch(_with_options(hooks.command(script), dependency), answer, hooks.job_id)
 
 
-def _submit_array(number: int, folders: Sequence[Path], planned: Sequence[Plan], fetching: str | None) -> None:
+def _with_options(words: list[str], options: Sequence[str]) -> list[str]:
+    return [*words[:-1], *options, words[-1]]
+
+
+def _submit_array(
+    number: int, folders: Sequence[Path], planned: Sequence[Plan], fetching: str | None, hooks: Hooks
+) -> None:
     dependency = after_option(planned[0], fetching)
     root, sweep = folders[0].parent, run_ids.sweep_of(folders[0].name) or folders[0].name
     place = root / store.SWEEPS / sweep
@@ -94,7 +122,7 @@ def _submit_array(number: int, folders: Sequence[Path], planned: Sequence[Plan],
     _write(listing, "".join(f"{each}\n" for each in folders))
     parallel = planned[0].cluster["parallel"]
     log = str(place / f"{stem}.%a.log")
-    _write(text, render.array(planned, log=log, folders=str(listing), parallel=parallel))
+    _write(text, hooks.text(render.array(planned, log=log, folders=str(listing), parallel=parallel), stem))
     how = _how(text, answer)
     for index, folder in enumerate(folders):
         record_submission(
@@ -105,7 +133,7 @@ def _submit_array(number: int, folders: Sequence[Path], planned: Sequence[Plan],
             log=str(place / f"{stem}.{index}.log"),
             **how,
         )
-    sbatch([*dependency, str(text)], answer)
+    sbatch(_with_options(hooks.command(text), dependency), answer, hooks.job_id)
 
 
 def _how(submitted: Path, answer: Path) -> dict[str, Any]:
@@ -119,14 +147,14 @@ def _how(submitted: Path, answer: Path) -> dict[str, Any]:
     }
 
 
-def sbatch(arguments: Sequence[str], answer: Path) -> str:
+def sbatch(argv: Sequence[str], answer: Path, job_id: Callable[[str], str] = job_id) -> str:
     """Submit, with sbatch writing its answer into a file, in a session of its own: so the job's id outlives a launcher
     that is killed meanwhile. Returns the job's id. Raises `UsageError` with Slurm's reason if it refuses."""
     complaints = answer.with_suffix(".err")
     with open(answer, "wb", opener=records.record) as out, open(complaints, "wb", opener=records.record) as err:
         shared_by_group = os.fstat(out.fileno()).st_mode & stat.S_IRGRP
         started = subprocess.Popen(
-            ["sbatch", "--parsable", *arguments],
+            argv,
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=err,
@@ -154,13 +182,13 @@ def sbatch(arguments: Sequence[str], answer: Path) -> str:
     text = complaints.read_text(errors="replace")
     if code != 0:
         answer.with_suffix(".failed").touch(mode=0o600)
-        done = subprocess.CompletedProcess(arguments, code, "", text)
+        done = subprocess.CompletedProcess(argv, code, "", text)
         raise UsageError(f"Slurm refused the job: {complaint(done)}")
     if text.strip():
         print(f"sbatch: {text.strip()}", file=sys.stderr)
     complaints.unlink()
     shared.changed()
-    return answer.read_text(encoding="utf-8").strip().partition(";")[0]
+    return job_id(answer.read_text(encoding="utf-8"))
 
 
 def test_only(planned: Sequence[Plan]) -> None:
@@ -180,8 +208,6 @@ def after_option(plan: Plan, first: str | None = None) -> list[str]:
 
 
 def _after(after: str) -> str:
-    from launcher.executors.slurm.jobs import job_of
-
     kind, runs = dependency.named(after)
     jobs = [job_of(store.read(Submission, each.folder / "submission.json")) for each in runs]
     if not jobs or None in jobs:

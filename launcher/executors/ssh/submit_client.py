@@ -17,8 +17,9 @@ from typing import Any
 
 from launcher import admit
 from launcher.code import snapshot
+from launcher.code.job_files import code_files
 from launcher.config.paths import expanded
-from launcher.errors import LauncherError
+from launcher.errors import LauncherError, UsageError
 from launcher.executors import execute, interrupts
 from launcher.executors.ssh.message import packed
 from launcher.plan.model import Plan
@@ -37,20 +38,26 @@ TRIES = 3
 
 def submit(
     plans: Sequence[Plan],
-    facts: Facts,
-    code: Mapping[str, Path],
+    facts: Facts | None,
+    codes: Mapping[str, Mapping[str, Path]],
     address: Address,
     secrets: Sequence[Mapping[str, str | None]],
 ) -> list[Path]:
-    """Submit one run, or the cells of a sweep, to a host, and give their folders here. `secrets` is, for each plan, the
-    files on this machine that hold them, or None for variables of this shell.
+    """Submit one run, or the cells of a sweep, to a host, and give their folders here. `codes` is the files of
+    snapshots, by digest; `secrets` is, for each plan, the files on this machine that hold them, or None for variables
+    of this shell.
 
     Raises `LauncherError` if the host or its queue refuses; then nothing is left. Raises `Unreachable` where the host
     was lost in the middle: then `ls` tells what became of the runs, once it answers. Raises `HandedOver` for Ctrl-C
     while the host was asked; before that it leaves nothing.
     """
+    if len({plan.code for plan in plans}) > 1:
+        raise UsageError("the plans of a batch run different code; over SSH, submit each in a batch of its own")
+    code = codes.get(plans[0].code) or code_files()
+    if len(secrets) < len(plans) and any(plan.secrets for plan in plans):
+        raise UsageError("a plan with secrets is submitted by the executor that made it")
     with interrupts.raised():
-        came_from = {**execute.provenance(plans[0], facts.code), "token": os.urandom(16).hex()}
+        came_from = {**execute.provenance(plans[0], facts.code if facts else None), "token": os.urandom(16).hex()}
         contents = {_label(name, path): _content(name, path) for each in secrets for name, path in each.items()}
         host = connect(address)
         digests = {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in code.items()}
@@ -61,11 +68,13 @@ def submit(
         "plans": bound,
         "came_from": came_from,
         "sweep": sweep,
-        "secrets_of": [{name: _label(name, path) for name, path in each.items()} for each in secrets],
+        "secrets_of": [
+            {name: _label(name, path) for name, path in each.items()} for each in (secrets or [{}] * len(plans))
+        ],
         "passed": {name: os.environ[name] for plan in plans for name in plan.passed if name in os.environ},
         "files": digests,
         "executable": snapshot.executable(code),
-        "max_array_size": facts.slurm.max_array_size if facts.slurm else None,
+        "max_array_size": facts.slurm.max_array_size if facts and facts.slurm else None,
     }
     sending = False
     try:

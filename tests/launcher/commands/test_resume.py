@@ -10,8 +10,8 @@ import pytest
 
 from launcher.__main__ import main
 from launcher.errors import UsageError
+from launcher.executors import submission
 from launcher.executors.backends import look
-from launcher.executors.base import DirectExecutor
 from launcher.executors.resume import _alone, changes
 from launcher.plan.resolve import resolve
 from launcher.runs.store import Run
@@ -25,8 +25,8 @@ FIRST = "sys.exit(1) if os.environ['LAUNCHER_ATTEMPT'] == '1' else 0"
 @pytest.fixture
 def failed(tmp_path: Path, program: Path) -> Path:
     """A run whose first attempt failed and whose second will not."""
-    _, folder = lay(tmp_path, program, env={"BEHAVIOUR": FIRST})
-    DirectExecutor().start([folder])
+    plan, folder = lay(tmp_path, program, env={"BEHAVIOUR": FIRST})
+    submission.start([folder], [plan])
     assert main(["watch", folder.name]) == 1
     return folder
 
@@ -39,8 +39,8 @@ def test_a_failed_run_goes_on_in_its_own_folder(failed: Path, tmp_path: Path) ->
 
 def test_the_time_of_a_run_counts_all_attempts(tmp_path: Path, program: Path) -> None:
     behaviour = "time.sleep({'1': 2.2, '2': 0.1, '3': 0}[os.environ['LAUNCHER_ATTEMPT']]); " + FIRST
-    _, folder = lay(tmp_path, program, env={"BEHAVIOUR": behaviour})
-    DirectExecutor().start([folder])
+    plan, folder = lay(tmp_path, program, env={"BEHAVIOUR": behaviour})
+    submission.start([folder], [plan])
     assert main(["watch", folder.name]) == 1
     for attempt, least in (("2", 2), ("3", 2)):
         assert main(["resume", folder.name, f"steps={attempt}"]) == 0
@@ -51,14 +51,14 @@ def test_the_time_of_a_run_counts_all_attempts(tmp_path: Path, program: Path) ->
 
 
 def test_a_killed_attempt_counts_until_its_last_line(tmp_path: Path, program: Path) -> None:
-    _, folder = lay(tmp_path, program, env={"BEHAVIOUR": "0"})
+    plan, folder = lay(tmp_path, program, env={"BEHAVIOUR": "0"})
     logs = folder / "attempts" / "1"
     logs.mkdir(parents=True)
     (logs / "stdout.log").touch()
     os.utime(logs / "stdout.log", (1767323145 + 60, 1767323145 + 60))  # a minute after it started
     running = {"state": "running", "attempt": 1, "started": "2026-01-02T03:05:45Z", "before": 7, "ended": None}
     (folder / "status.json").write_text(json.dumps(running))
-    DirectExecutor().start([folder])
+    submission.start([folder], [plan])
     assert main(["watch", folder.name]) == 0
     assert json.loads((folder / "status.json").read_text())["before"] == 67
 

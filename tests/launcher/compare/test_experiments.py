@@ -14,7 +14,7 @@ import pytest
 from launcher.commands import compare
 from launcher.commands import plan as plan_verb
 from launcher.commands import run as run_verb
-from launcher.compare import comparison, experiments, published_table
+from launcher.compare import comparison, experiments, planning, published_table
 from launcher.config import request
 from launcher.config.paths import conf_folder
 from launcher.errors import UsageError
@@ -39,7 +39,7 @@ def planned(name: str, *words: str, host: str = "laptop") -> Plan:
     assert found is not None
     asked = experiments.ask(name, found, [f"experiment={name}", *words], ())
     facts = dataclasses.replace(HOSTS[host], packages=EVERYTHING, folders={"/data": ("train.bin", "test.bin")})
-    whole, _ = compare.of_arms(asked.request.specs, asked.how, (), asked=asked, facts=facts)
+    whole, _ = planning.of_arms(asked.request.specs, asked.how, (), asked=asked, facts=facts)
     return whole
 
 
@@ -101,7 +101,7 @@ def test_what_a_cpu_could_measure_at_full_size_is_planned_with_a_note():
 
 
 def test_the_plan_says_what_was_published_what_was_typed_and_how_long_it_took():
-    said = compare.describe(at_full_size("alcf_gan"))
+    said = planning.describe(at_full_size("alcf_gan"))
     assert said[0] == (
         "a comparison of 5 arms: 5 rounds of 5 blocks, 56 steps each, 5 s apart; 280 steps of each arm in all"
     )
@@ -112,7 +112,7 @@ def test_the_plan_says_what_was_published_what_was_typed_and_how_long_it_took():
     assert "float16             0.0684" in said
     # 280 * (.150 + .101 + .0684) s
     assert "at the published speeds 280 steps of the 3 arms that have one take 1m29s, starting up not counted" in said
-    assert "at the published speeds" not in "\n".join(compare.describe(planned("alcf_gan", "scale=smoke")))
+    assert "at the published speeds" not in "\n".join(planning.describe(planned("alcf_gan", "scale=smoke")))
 
 
 def test_times_of_epochs_and_rates_are_times_of_steps_too():
@@ -339,7 +339,7 @@ def of_file(folder: Path) -> Plan:
     assert found is not None
     asked = experiments.ask("mine", found, ["experiment=mine"], [folder])
     facts = dataclasses.replace(LAPTOP, packages=EVERYTHING)
-    return compare.of_arms(asked.request.specs, asked.how, (), asked=asked, facts=facts)[0]
+    return planning.of_arms(asked.request.specs, asked.how, (), asked=asked, facts=facts)[0]
 
 
 def test_arms_that_cannot_be_had_are_named_and_the_others_are_planned(tmp_path):

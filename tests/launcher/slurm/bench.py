@@ -51,7 +51,7 @@ class Bench:
 
     def submit(self, *plans: Plan) -> list[Path]:
         facts = dataclasses.replace(probe([spec_of("cluster=slurm", "gpus=0", f"run_root={self.root}")]))
-        return submit(plans, facts, code_files())
+        return submit(plans, facts, {plans[0].code: code_files()})
 
     def seen(self) -> dict[str, Any]:
         found: dict[str, Any] = json.loads(self.dump.read_text())

@@ -124,9 +124,9 @@ def test_a_second_submission_of_an_unchanged_tree_sends_no_file_and_of_a_changed
     monkeypatch.setattr(submit_client, "packed", packing)
     far.submit("steps=1")
     far.submit("steps=1")
-    from launcher.commands import run as verb
+    from launcher.executors import base
 
-    collect = verb.code_files
+    collect = base.code_files
 
     def changed(*specs):
         files = dict(collect(*specs))
@@ -134,7 +134,7 @@ def test_a_second_submission_of_an_unchanged_tree_sends_no_file_and_of_a_changed
         copy.write_bytes(files["recipes/precision/levels.py"].read_bytes() + b"\n# edited\n")
         return {**files, "recipes/precision/levels.py": copy}
 
-    monkeypatch.setattr(verb, "code_files", changed)
+    monkeypatch.setattr(base, "code_files", changed)
     monkeypatch.setattr("launcher.code.job_files.code_files", changed)
     far.submit("steps=1")
     assert len(sent[0]) > 20

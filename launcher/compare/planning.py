@@ -1,0 +1,121 @@
+"""The plan of a comparison, or of a published experiment, from its jobs; started or shown."""
+
+from __future__ import annotations
+
+import dataclasses
+import shlex
+import sys
+from collections.abc import Sequence
+
+from launcher.compare import comparison, experiments
+from launcher.compare.experiments import Asked
+from launcher.config import request
+from launcher.config.request import Words
+from launcher.config.spec import JobSpec
+from launcher.errors import LauncherError, of_each
+from launcher.plan.model import Compare, Plan
+from launcher.plan.resolve import resolve
+from launcher.probe.facts import Facts
+from launcher.runs import arms
+from launcher.ssh.probe_client import probe_each
+from launcher.ui.foreground import submit_and_follow
+
+
+def of_experiment(asked: Asked, arguments: Sequence[str], words: Words, *, look: bool = False) -> int:
+    """A published table, measured here; or its plan or its configuration alone."""
+    if words.cfg:
+        request.print_configuration(asked.request)
+        return 0
+    specs = asked.request.specs
+    whole, facts = of_arms(specs, asked.how, arguments, asked=asked)
+    return carry_out(whole, facts, specs, look=look)
+
+
+def of_arms(
+    specs: Sequence[JobSpec],
+    how: Compare,
+    arguments: Sequence[str],
+    *,
+    asked: Asked | None = None,
+    facts: Facts | None = None,
+) -> tuple[Plan, Facts]:
+    """The comparison of these jobs, and the host that it is planned for: that of `facts`, or what is found out now."""
+    comparison.check(specs)
+    settled = [comparison.settled(spec, how) for spec in specs]
+    found = [facts] * len(settled) if facts else probe_each(settled)
+    impossible = asked.impossible if asked else ()
+    published = asked.published if asked else None
+    try:
+        if asked:
+            labelled = [(_label(spec), (spec, each)) for spec, each in zip(settled, found, strict=True)]
+            made, refused = experiments.possible(labelled, lambda arm: resolve(*arm))
+            plans, impossible = list(made.values()), (*impossible, *refused)
+            published = experiments.only(published, made, refused)
+        else:
+            plans = _resolved(settled, found)
+    except LauncherError as error:
+        if asked and asked.smaller and not found[0].gpus and found[0].slurm is None:
+            raise type(error)(f"{error}; {_smaller(asked)}") from None
+        raise
+    name = specs[0].launch.name or (asked.name if asked else None)
+    whole = comparison.make(plans, how, name, published)
+    left_out = tuple(f"{name} is left out: {why}" for name, why in impossible)
+    advice = (*left_out, *whole.advice)
+    if asked and asked.smaller and any(arm.settings["device"] == "cpu" for arm in whole.arms):
+        advice = (f"its full size is for a GPU, and here a CPU has it; {_smaller(asked)}", *advice)
+    return dataclasses.replace(whole, command=tuple(arguments), advice=advice), found[0]
+
+
+def _smaller(asked: Asked) -> str:
+    return f"experiment={asked.name} {' or '.join(asked.smaller)} is its form for a machine without GPU"
+
+
+def carry_out(whole: Plan, facts: Facts, specs: Sequence[JobSpec], *, look: bool) -> int:
+    """Start the comparison, or `look` at its plan alone."""
+    if look:
+        print("\n".join(describe(whole)))
+        return 0
+    for line in whole.advice:
+        print(f"note: {line}", file=sys.stderr)
+    return submit_and_follow([whole], facts, specs)
+
+
+def _resolved(specs: Sequence[JobSpec], facts: Sequence[Facts]) -> list[Plan]:
+    """The plan of each arm. Raises `LauncherError`, which names the arms that can't be where others can."""
+    labelled = [(_label(spec), (spec, each)) for spec, each in zip(specs, facts, strict=True)]
+    return of_each(labelled, lambda asked: resolve(*asked), "arm")
+
+
+def _label(spec: JobSpec) -> str:
+    return arms.label_of(spec.swept)
+
+
+def describe(whole: Plan) -> list[str]:
+    """The plan of a comparison in words: its arms, its blocks, and the scripts."""
+    from launcher.compare import published_table
+    from launcher.plan.plan_summary import summary
+    from launcher.script import render
+    from launcher.ui.tables import table
+
+    how = whole.comparison
+    assert how is not None
+    rounds = f"{how.rounds} round{'s' * (how.rounds > 1)}"
+    blocks = f"{rounds} of {len(whole.arms)} blocks, {how.steps} steps each, {how.cool_down} s apart"
+    rows = [(arm.arm, comparison.label(arm), summary(arm)) for arm in whole.arms]
+    lines = [f"a comparison of {len(whole.arms)} arms: {blocks}; {how.total:,} steps of each arm in all", ""]
+    lines += [*table(["arm", "differs in", "is"], rows), ""]
+    if whole.published:
+        lines += [*_typed(whole), "", *published_table.lines(whole), ""]
+    lines += [f"note: {each}" for each in whole.advice]
+    lines += [f"--- {whole.run_dir}/run.sh", render.render(whole)]
+    control = whole.arms[0]
+    return [*lines, f"--- {control.run_dir}/run.sh", render.render(control)]
+
+
+def _typed(whole: Plan) -> list[str]:
+    """The words behind the names of an experiment's arms."""
+    shared = [word for word in whole.arms[0].words if all(word in arm.words for arm in whole.arms)]
+    lines = [f"all arms: {shlex.join(shared)}"] if shared else []
+    return lines + [
+        f"arm {arm.arm}: {shlex.join(word for word in arm.words if word not in shared)}" for arm in whole.arms
+    ]

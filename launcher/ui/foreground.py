@@ -1,0 +1,89 @@
+"""Submission from a terminal: runs are named, and followed to their end or left to themselves."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from launcher.config.schema import Launch, LocalCluster
+from launcher.config.spec import JobSpec
+from launcher.executors import interrupts, stopping
+from launcher.plan.model import Plan
+from launcher.plan.plan_summary import resources
+from launcher.probe.facts import Facts
+from launcher.runs import run_ids
+
+
+def submit_and_follow(plans: Sequence[Plan], facts: Facts, specs: Sequence[JobSpec]) -> int:
+    """Submit plans, and stay with them or name them. Ctrl-C is answered once their names are shown, or nothing is left
+    of them. Sending them to another host can take long, and is broken off at once."""
+    with interrupts.held():
+        try:
+            folders = _submit(plans, facts, specs)
+        except interrupts.HandedOver as interrupted:
+            leave(interrupted.folders)
+            what = _whole(interrupted.folders)
+            print(f"{what} may have been started or not; `ls {what}` says so, `cancel {what}` ends it", file=sys.stderr)
+            return 130
+        if stays(specs[0].launch):
+            return stay(folders)
+        code = leave(folders)
+        if interrupts.noted():
+            print(f"submitted before the interrupt; `cancel {_whole(folders)}` ends it", file=sys.stderr)
+            return 130
+        return code
+
+
+def _submit(plans: Sequence[Plan], facts: Facts, specs: Sequence[JobSpec]) -> list[Path]:
+    """Submit plans to their cluster, and print what they ask for. Returns their folders here."""
+    from launcher.executors.base import executor_for, submit
+
+    folders = submit(executor_for(plans, specs, facts), plans)
+    for text in dict.fromkeys(resources(each) for each in plans):
+        if text:
+            each = ", for each run" if len(plans) > 1 else ""
+            print(f"submitted to {plans[0].cluster['kind']}{each}: {text}", file=sys.stderr)
+    return folders
+
+
+def stays(launch: Launch) -> bool:
+    """Whether the command waits for the end: here it does unless told not to, on a cluster only when told to."""
+    return not launch.detach if isinstance(launch.cluster, LocalCluster) else launch.wait
+
+
+def leave(folders: Sequence[Path]) -> int:
+    """Name the runs and return, leaving them to themselves."""
+    for folder in folders:
+        print(folder.name)
+    print(f"follow with: python -m launcher watch {_whole(folders)}", file=sys.stderr)
+    return 0
+
+
+def _whole(folders: Sequence[Path]) -> str:
+    """The name of the run, or of the sweep that several are of."""
+    sweep = run_ids.sweep_of(folders[0].name) if len(folders) > 1 else None
+    return sweep or folders[0].name
+
+
+def stay(folders: Sequence[Path]) -> int:
+    """Watch to the end. Ctrl-C asks the runs to save and stop; a second one kills them."""
+    from launcher.compare.ended import last_words
+    from launcher.ui.live import watch
+
+    interrupted = False
+
+    def on_interrupt(times: int) -> None:
+        nonlocal interrupted
+        interrupted = True
+        if times > 1:
+            stopping.kill_all(folders)
+            return
+        for folder in folders:
+            if not stopping.is_script(folder):
+                stopping.request_stop(folder)
+
+    states = watch(folders, on_interrupt=on_interrupt, last_words=last_words)
+    if interrupted:
+        return 130
+    return 0 if all(state.name == "done" for state in states.values()) else 1
