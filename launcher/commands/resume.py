@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
+from launcher.compare.ended import last_words
 from launcher.config import job_environment
 from launcher.errors import UsageError
 from launcher.executors.resume import resume_here
@@ -51,7 +52,7 @@ def main(arguments: Sequence[str]) -> int:
         folders, queue = resume_here(found.runs, assignments, secrets, is_sweep=is_sweep, start=start)
         stays = wait or (queue == "direct" and not detach)
     print(f"resuming {', '.join(each.name for each in folders)}", file=sys.stderr)
-    return stay(folders) if stays else leave(folders)
+    return stay(folders, last_words) if stays else leave(folders)
 
 
 def _boolean(key: str, text: str) -> bool:

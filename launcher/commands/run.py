@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 
 from launcher.compare import experiments
+from launcher.compare.ended import last_words
 from launcher.config import request
 from launcher.plan.resolve import resolve
 from launcher.ssh.probe_client import probe_each
@@ -32,4 +33,4 @@ def main(arguments: Sequence[str]) -> int:
     plans = [resolve(spec, each) for spec, each in zip(specs, facts, strict=True)]
     for line in dict.fromkeys(line for plan in plans for line in plan.advice):
         print(f"note: {line}", file=sys.stderr)
-    return submit_and_follow(plans, facts[0], specs)
+    return submit_and_follow(plans, facts[0], specs, last_words)

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from launcher.compare import comparison, experiments
+from launcher.compare.ended import last_words
 from launcher.compare.experiments import Asked
 from launcher.config import request
 from launcher.config.request import Words
@@ -77,7 +78,7 @@ def carry_out(whole: Plan, facts: Facts, specs: Sequence[JobSpec], *, look: bool
         return 0
     for line in whole.advice:
         print(f"note: {line}", file=sys.stderr)
-    return submit_and_follow([whole], facts, specs)
+    return submit_and_follow([whole], facts, specs, last_words)
 
 
 def _resolved(specs: Sequence[JobSpec], facts: Sequence[Facts]) -> list[Plan]:

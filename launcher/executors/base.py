@@ -66,24 +66,34 @@ class PlanExecutor(core.Executor):
 
         `submit(execute, plan)` starts it. Raises `LauncherError` for what can't be asked, or can't run there.
         """
-        from launcher.config import request
         from launcher.plan.resolve import resolve
-        from launcher.ssh.probe_client import probe_each
+        from launcher.ssh.probe_client import probe
+
+        spec = self._spec(words)
+        facts = probe([spec])
+        plan = resolve(spec, facts)
+        self.knows(Source(plan, spec, facts, [spec]))
+        return plan
+
+    def _spec(self, words: Sequence[str]) -> JobSpec:
+        from launcher.config import request
 
         own = [self.PARAMETERS[name](value) for name, value in self.parameters.items()]
         specs = request.understand(request.compose(request.take_apart([*self._words, *own, *words])))
         if len(specs) != 1:
             raise UsageError(f"{' '.join(words)}: these are {len(specs)} jobs; make a plan of each")
-        (facts,) = probe_each(specs)
-        plan = resolve(specs[0], facts)
-        self.knows(Source(plan, specs[0], facts, specs))
-        return plan
+        return specs[0]
 
     def knows(self, source: Source) -> None:
         """Remember what a plan's submission takes from this machine."""
         self._sources[id(source.plan)] = source
 
     def _internal_process_submissions(self, delayed_submissions: Sequence[DelayedSubmission]) -> list[core.Job[Any]]:
+        calls = [each for each in delayed_submissions if each.function is not execute]
+        if calls and len(calls) == len(delayed_submissions):
+            return self._submit_functions(calls)
+        if calls:
+            raise UsageError("a batch has either plans or functions; submit those of each in a batch of its own")
         plans = [self._plan_of(each) for each in delayed_submissions]
         bound = [plan for plan in plans if plan.run_id != PLACEHOLDER]
         if not bound:
@@ -95,9 +105,19 @@ class PlanExecutor(core.Executor):
             raise UsageError("a batch has either new plans or prepared run folders")
         return [self.job_class(folder) for folder in folders]
 
+    def _submit_functions(self, calls: Sequence[DelayedSubmission]) -> list[core.Job[Any]]:
+        from launcher.executors import functions
+
+        spec = self._spec(functions.WORDS)
+        plan, facts = functions.planned(spec)
+        plans, pickles = zip(*[functions.bound(plan, call) for call in calls], strict=True)
+        for each in plans:
+            self.knows(Source(each, spec, facts, []))
+        return [functions.FunctionJob(folder) for folder in self._submit(plans, pickles)]
+
     def _plan_of(self, delayed: DelayedSubmission) -> Plan:
-        if delayed.function is not execute or len(delayed.args) != 1 or delayed.kwargs:
-            raise TypeError("this executor runs plans: submit(launcher.executors.execute.execute, plan)")
+        if len(delayed.args) != 1 or delayed.kwargs:
+            raise TypeError("execute takes a plan, and nothing else: submit(execute, plan)")
         (plan,) = delayed.args
         if not isinstance(plan, Plan):
             raise TypeError(f"execute takes a launcher.plan.model.Plan, not {type(plan).__name__}")
@@ -105,8 +125,9 @@ class PlanExecutor(core.Executor):
             raise UsageError(f"this plan is for cluster={plan.cluster['kind']}, and the executor for {self.kind}")
         return plan
 
-    def _submit(self, plans: Sequence[Plan]) -> list[Path]:
-        """Lay down and start new plans, as one sweep where there are several. Returns their folders here."""
+    def _submit(self, plans: Sequence[Plan], calls: Sequence[bytes] = ()) -> list[Path]:
+        """Lay down and start new plans, as one sweep where there are several, with the calls of those that run
+        functions. Returns their folders here."""
         addresses = [address.of(types.SimpleNamespace(**plan.cluster)) for plan in plans]
         for name, values in (
             ("run_root", [plan.run_root for plan in plans]),
@@ -120,7 +141,7 @@ class PlanExecutor(core.Executor):
         specs_of = {source.plan.code: source.snapshot_of for source in sources}
         code = {digest: code_files(specs) for digest, specs in specs_of.items()}
         if addresses[0] is None:
-            return submission.submit(plans, facts, code, self._start)
+            return submission.submit(plans, facts, code, self._start, calls)
         from launcher.executors.ssh import submit_client
 
         secrets = [source.spec.launch.secrets for source in sources]

@@ -12,6 +12,7 @@ from launcher.plan.model import Plan
 from launcher.probe.facts import Facts
 from launcher.runs import store
 from launcher.runs.schema import Submission
+from recipes import function
 
 Start = Callable[[Sequence[Path], Sequence[Plan], int | None], None]
 """Starts prepared run folders, whose plans these are; the last is the cluster's MaxArraySize, if known."""
@@ -28,10 +29,14 @@ def start(folders: Sequence[Path], plans: Sequence[Plan], max_array_size: int | 
 
 
 def submit(
-    plans: Sequence[Plan], facts: Facts | None, code: Mapping[str, Mapping[str, Path]], start: Start = start
+    plans: Sequence[Plan],
+    facts: Facts | None,
+    code: Mapping[str, Mapping[str, Path]],
+    start: Start = start,
+    calls: Sequence[bytes | None] = (),
 ) -> list[Path]:
     """Submit one run, or the cells of a sweep, and return their folders. `code` is the files of snapshots, by digest;
-    others have to be there.
+    others have to be there. `calls` is for each plan the pickle that its folder gets, where it runs a function.
 
     Raises `LauncherError` if the queue refuses; then the folders of refused runs are gone.
     """
@@ -42,6 +47,9 @@ def submit(
         sweep, folders = None, [execute.prepare(plans[0], code.get(plans[0].code), came_from)]
     else:
         sweep, folders = execute.sweep(plans, code, came_from)
+    for folder, call in zip(folders, calls, strict=False):
+        if call is not None:
+            function.write_own(str(folder / function.CALL), call)
     bound = [plan.bind(folder.name) for plan, folder in zip(plans, folders, strict=True)]
     start_or_discard(folders, bound, sweep, facts.slurm.max_array_size if facts and facts.slurm else None, start)
     return folders

@@ -15,6 +15,7 @@ import recipes
 LEFT_HERE = (
     "launcher/config/files.py",
     "launcher/executors/base.py",
+    "launcher/executors/functions.py",
     "launcher/executors/job.py",
     "launcher/executors/local/executor.py",
     "launcher/executors/slurm/executor.py",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from launcher.config.schema import Launch, LocalCluster
@@ -13,9 +13,13 @@ from launcher.plan.model import Plan
 from launcher.plan.plan_summary import resources
 from launcher.probe.facts import Facts
 from launcher.runs import run_ids
+from launcher.runs.states import State
+
+LastWords = Callable[[dict[Path, State], int], list[str]]
+"""What is said of runs that have ended, in so many columns."""
 
 
-def submit_and_follow(plans: Sequence[Plan], facts: Facts, specs: Sequence[JobSpec]) -> int:
+def submit_and_follow(plans: Sequence[Plan], facts: Facts, specs: Sequence[JobSpec], last_words: LastWords) -> int:
     """Submit plans, and stay with them or name them. Ctrl-C is answered once their names are shown, or nothing is left
     of them. Sending them to another host can take long, and is broken off at once."""
     with interrupts.held():
@@ -27,7 +31,7 @@ def submit_and_follow(plans: Sequence[Plan], facts: Facts, specs: Sequence[JobSp
             print(f"{what} may have been started or not; `ls {what}` says so, `cancel {what}` ends it", file=sys.stderr)
             return 130
         if stays(specs[0].launch):
-            return stay(folders)
+            return stay(folders, last_words)
         code = leave(folders)
         if interrupts.noted():
             print(f"submitted before the interrupt; `cancel {_whole(folders)}` ends it", file=sys.stderr)
@@ -66,9 +70,8 @@ def _whole(folders: Sequence[Path]) -> str:
     return sweep or folders[0].name
 
 
-def stay(folders: Sequence[Path]) -> int:
+def stay(folders: Sequence[Path], last_words: LastWords) -> int:
     """Watch to the end. Ctrl-C asks the runs to save and stop; a second one kills them."""
-    from launcher.compare.ended import last_words
     from launcher.ui.live import watch
 
     interrupted = False

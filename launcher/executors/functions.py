@@ -1,0 +1,110 @@
+"""Any Python function as a run: `executor.submit(train, lr=0.1)`, here or on a shared file system.
+
+The function becomes a plan like others, whose command loads it: see `recipes.function`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+from submitit.core.utils import DelayedSubmission
+
+import recipes
+from launcher.config.spec import JobSpec
+from launcher.errors import LauncherError, UsageError
+from launcher.executors.job import RunJob
+from launcher.plan.model import Plan
+from launcher.plan.resolve import resolve
+from launcher.probe.facts import Facts, Script
+from launcher.probe.host import look
+from launcher.probe.inputs import with_inputs
+from launcher.probe.questions import questions
+from launcher.runs import ownership
+from recipes import function
+
+SCRIPT = str(Path(recipes.__path__[0], "function.py").absolute())
+WORDS = ("recipe=script", f"script={SCRIPT}", "train.bare=true", "train.precision=script", "require_proof=false")
+"""The job of any function."""
+_ASK = "import sys, cloudpickle; print('%d.%d' % sys.version_info[:2])"
+
+
+class FunctionJob(RunJob):
+    """A function that runs, or ran. Its result is what the function returned."""
+
+    def submission(self) -> DelayedSubmission:
+        called, arguments, named = cloudpickle.loads(self._own(function.CALL))
+        return DelayedSubmission(called, *arguments, **named)
+
+    def _get_outcome_and_result(self) -> tuple[str, Any]:
+        if not (self.run_dir / function.RESULT).exists():
+            return super()._get_outcome_and_result()
+        outcome, value = cloudpickle.loads(self._own(function.RESULT))
+        return ("success", value) if outcome == "success" else ("error", str(value))
+
+    def _own(self, name: str) -> bytes:
+        if not ownership.is_mine(self.run_dir, str(self.run_dir.parent)):
+            raise LauncherError(f"{self.run_id} is another user's run, so nothing of it is unpickled")
+        try:
+            return function.read_own(str(self.run_dir / name))
+        except OSError as error:
+            raise LauncherError(f"{self.run_id}: {error}") from None
+
+
+def planned(spec: JobSpec) -> tuple[Plan, Facts]:
+    """The plan of a function, yet without the function: see `bound`. Raises `LauncherError`."""
+    if spec.launch.cluster.kind == "ssh" or getattr(spec.launch.cluster, "login", None):
+        raise UsageError("a function runs on this machine, or on a Slurm cluster that shares its files; submit a plan")
+    if spec.launch.container.kind != "none":
+        raise UsageError("a function needs the Python that it was written for, so it runs in no container (container=)")
+    facts = with_inputs(look(questions([spec])), ())
+    facts = dataclasses.replace(
+        facts,
+        scripts={SCRIPT: Script(path=SCRIPT, name="recipes/function.py", root=str(Path(SCRIPT).parent))},
+        packages={spec.training.framework: "", **facts.packages},  # whether it uses one is its own affair
+    )
+    plan = dataclasses.replace(resolve(spec, facts), processes=1, name=spec.launch.name or "")
+    if plan.nodes > 1:
+        raise UsageError(f"nodes={plan.nodes}: a function runs in one process; submit a plan of a script")
+    _check_python(plan.python)
+    return plan, facts
+
+
+def _check_python(python: str) -> None:
+    """Refuse a Python that could not load what this one pickles. Raises `UsageError`."""
+    if python == sys.executable:
+        return
+    own = f"{sys.version_info.major}.{sys.version_info.minor}"
+    try:
+        done = subprocess.run([python, "-c", _ASK], capture_output=True, text=True, timeout=60, cwd="/")
+        said = done.stdout.strip() or done.stderr.strip().rpartition("\n")[2]
+    except (OSError, subprocess.TimeoutExpired) as error:
+        said = str(error)
+    if said != own:
+        raise UsageError(
+            f"python={python}: a function needs Python {own}, as here, and cloudpickle where it runs; this one says "
+            f"{said!r}"
+        )
+
+
+def bound(plan: Plan, call: DelayedSubmission) -> tuple[Plan, bytes]:
+    """The plan of this call, and what its run folder holds: the call as a pickle. Raises `UsageError`."""
+    try:
+        content: bytes = cloudpickle.dumps((call.function, call.args, call.kwargs))
+    except Exception as error:  # pickling runs whatever code the values bring
+        raise UsageError(f"{_name(call)} can't be pickled: {type(error).__name__}: {error}") from None
+    assert plan.script is not None
+    script = dataclasses.replace(plan.script, arguments=(hashlib.sha256(content).hexdigest(),))
+    return dataclasses.replace(plan, name=plan.name or _name(call), script=script), content
+
+
+def _name(call: DelayedSubmission) -> str:
+    """The function's name, as part of a run's name."""
+    name = getattr(call.function, "__name__", type(call.function).__name__)
+    return re.sub(r"[^\w.+-]", "-", name)[:40]

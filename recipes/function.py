@@ -1,0 +1,56 @@
+"""What runs a Python function as a job: `python recipes/function.py SHA256`; LAUNCHER_SPEC says which run it is.
+
+The function and its arguments are in `function.pkl` of the run folder, its result goes into `function-result.pkl`. Both
+are cloudpickles, which can run anything when they are read: so each is read only where it is the caller's own file that
+nobody else may write or read, and the former only with the digest that the plan names.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+import sys
+import traceback
+
+CALL, RESULT = "function.pkl", "function-result.pkl"
+
+
+def read_own(path: str) -> bytes:
+    """The content of a pickle. Raises `PermissionError` where anyone but the caller could have written it."""
+    with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW), "rb") as stream:
+        found = os.fstat(stream.fileno())
+        if found.st_uid != os.geteuid() or not stat.S_ISREG(found.st_mode) or found.st_mode & 0o077:
+            raise PermissionError(f"{path} is not a file of yours alone (mode 0600), so it is not loaded")
+        return stream.read()
+
+
+def write_own(path: str, content: bytes) -> None:
+    """Write a pickle aside, for its owner alone, and rename it."""
+    with open(os.open(f"{path}.new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600), "wb") as stream:
+        stream.write(content)
+    os.replace(f"{path}.new", path)
+
+
+def main(digest: str) -> int:
+    """Call the function of this run. Returns the exit code: 1 where it raised, or its result can't be pickled."""
+    import cloudpickle
+
+    # Modules are found from the folder that it starts in, as with `python -m`; never beside this file.
+    sys.path[0] = os.getcwd()
+    run = os.path.dirname(os.environ["LAUNCHER_SPEC"])
+    content = read_own(f"{run}/{CALL}")
+    if hashlib.sha256(content).hexdigest() != digest:
+        raise PermissionError(f"{run}/{CALL} is not what was submitted, so it is not loaded")
+    try:
+        function, arguments, named = cloudpickle.loads(content)
+        pickled, code = cloudpickle.dumps(("success", function(*arguments, **named))), 0
+    except Exception:  # whatever it raises is its outcome
+        traceback.print_exc()
+        pickled, code = cloudpickle.dumps(("error", traceback.format_exc())), 1
+    write_own(f"{run}/{RESULT}", pickled)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

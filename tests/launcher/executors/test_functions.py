@@ -1,0 +1,97 @@
+"""Any Python function through our executors, as submitit's users know it."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from submitit.core.utils import FailedJobError
+
+from launcher.errors import LauncherError, UsageError
+from launcher.executors.base import PlanExecutor
+from launcher.executors.functions import FunctionJob
+from launcher.executors.local.executor import LocalExecutor
+from launcher.executors.slurm.executor import SlurmExecutor
+from launcher.executors.ssh.executor import SshExecutor
+from launcher.runs import selection
+from recipes import function
+
+
+def scaled(value: float, lr: float = 1.0) -> dict[str, float]:
+    print(f"lr is {lr}")
+    if value < 0:
+        raise ValueError("no value below zero")
+    return {"scaled": value * lr}
+
+
+@pytest.fixture(params=["local", pytest.param("slurm", marks=pytest.mark.testbed)])
+def executor(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[PlanExecutor]:
+    monkeypatch.chdir(Path(__file__).parents[3])  # this module is found from there
+    words = ["telemetry.every=0", "gpus=0"]
+    if request.param == "local":
+        yield LocalExecutor(tmp_path / "runs", words)
+        return
+    for name, value in request.getfixturevalue("testbed").environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("LAUNCHER_ASK_EVERY", "0.5")
+    yield SlurmExecutor(tmp_path / "runs", words)
+
+
+def test_a_function_gives_what_it_returns_and_prints(executor: PlanExecutor) -> None:
+    with executor.batch():
+        jobs = [executor.submit(scaled, value, lr=0.1) for value in (1.0, -1.0)]
+        local = executor.submit(lambda: os.getpid())
+    assert jobs[0].result() == {"scaled": 0.1}
+    assert jobs[0].stdout() == "lr is 0.1\n"
+    with pytest.raises(FailedJobError, match="no value below zero"):
+        jobs[1].result()
+    assert jobs[1].state == "FAILED" and "no value below zero" in (jobs[1].stderr() or "")
+    assert local.result() != os.getpid()
+    called = jobs[0].submission()
+    assert (called.function, called.args, called.kwargs) == (scaled, (1.0,), {"lr": 0.1})
+    folder = jobs[0].run_dir
+    for name in (function.CALL, function.RESULT):
+        assert stat.S_IMODE((folder / name).stat().st_mode) == 0o600, name
+    assert selection.newest([str(folder.parent)], 1)[0].id == local.run_id
+
+
+def test_a_pickle_that_is_not_the_one_submitted_is_not_loaded(tmp_path: Path) -> None:
+    job = LocalExecutor(tmp_path / "runs", ["telemetry.every=0"]).submit(max, 1, 2)
+    assert job.result() == 2
+    again = [sys.executable, function.__file__, "0" * 64]
+    environment = {**os.environ, "LAUNCHER_SPEC": str(job.run_dir / "plan.json")}
+    done = subprocess.run(again, env=environment, capture_output=True, text=True)
+    assert done.returncode == 1 and "is not what was submitted, so it is not loaded" in done.stderr
+    (job.run_dir / function.CALL).chmod(0o640)
+    done = subprocess.run(again, env=environment, capture_output=True, text=True)
+    assert "is not a file of yours alone" in done.stderr
+
+
+def test_a_result_that_another_user_may_have_written_is_not_read(tmp_path: Path) -> None:
+    job = LocalExecutor(tmp_path / "runs", ["telemetry.every=0"]).submit(max, 1, 2)
+    assert job.result() == 2
+    (job.run_dir / function.RESULT).chmod(0o620)
+    with pytest.raises(LauncherError, match="is not a file of yours alone"):
+        FunctionJob(job.run_dir).result()
+    os.chown(job.run_dir, 1, 1)
+    with pytest.raises(LauncherError, match="another user"):
+        FunctionJob(job.run_dir)._get_outcome_and_result()
+
+
+def test_what_can_not_run_a_function_is_refused_and_nothing_is_queued(tmp_path: Path) -> None:
+    other = tmp_path / "python"
+    other.write_text("#!/bin/sh\necho 3.9\n")
+    other.chmod(0o755)
+    root = tmp_path / "runs"
+    with pytest.raises(UsageError, match=r"needs Python 3\.\d+, .* this one says '3.9'"):
+        LocalExecutor(root, [f"python={other}"]).submit(max, 1, 2)
+    with pytest.raises(UsageError, match="can't be pickled"):
+        LocalExecutor(root).submit(max, (each for each in "ab"))
+    with pytest.raises(UsageError, match="runs on this machine"):
+        SshExecutor("me@nowhere.invalid").submit(max, 1, 2)
+    assert not selection.run_names(str(root))
