@@ -1,4 +1,4 @@
-"""What runs a Python function as a job: `python recipes/function.py SHA256`; LAUNCHER_SPEC says which run it is.
+"""What runs a Python function as a job: `python recipes/function.py NAME SHA256`; LAUNCHER_SPEC says which run it is.
 
 The function and its arguments are in `function.pkl` of the run folder, its result goes into `function-result.pkl`. Both
 are cloudpickles, which can run anything when they are read: so each is read only where it is the caller's own file that
@@ -53,4 +53,4 @@ def main(digest: str) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
+    sys.exit(main(sys.argv[2]))

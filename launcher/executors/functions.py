@@ -69,7 +69,7 @@ def planned(spec: JobSpec) -> tuple[Plan, Facts]:
         scripts={SCRIPT: Script(path=SCRIPT, name="recipes/function.py", root=str(Path(SCRIPT).parent))},
         packages={spec.training.framework: "", **facts.packages},  # whether it uses one is its own affair
     )
-    plan = dataclasses.replace(resolve(spec, facts), processes=1, name=spec.launch.name or "")
+    plan = dataclasses.replace(resolve(spec, facts), processes=1, words=(), name=spec.launch.name or "")
     if plan.nodes > 1:
         raise UsageError(f"nodes={plan.nodes}: a function runs in one process; submit a plan of a script")
     _check_python(plan.python)
@@ -100,7 +100,7 @@ def bound(plan: Plan, call: DelayedSubmission) -> tuple[Plan, bytes]:
     except Exception as error:  # pickling runs whatever code the values bring
         raise UsageError(f"{_name(call)} can't be pickled: {type(error).__name__}: {error}") from None
     assert plan.script is not None
-    script = dataclasses.replace(plan.script, arguments=(hashlib.sha256(content).hexdigest(),))
+    script = dataclasses.replace(plan.script, arguments=(_name(call), hashlib.sha256(content).hexdigest()))
     return dataclasses.replace(plan, name=plan.name or _name(call), script=script), content
 
 

@@ -63,7 +63,7 @@ def test_a_function_gives_what_it_returns_and_prints(executor: PlanExecutor) -> 
 def test_a_pickle_that_is_not_the_one_submitted_is_not_loaded(tmp_path: Path) -> None:
     job = LocalExecutor(tmp_path / "runs", ["telemetry.every=0"]).submit(max, 1, 2)
     assert job.result() == 2
-    again = [sys.executable, function.__file__, "0" * 64]
+    again = [sys.executable, function.__file__, "max", "0" * 64]
     environment = {**os.environ, "LAUNCHER_SPEC": str(job.run_dir / "plan.json")}
     done = subprocess.run(again, env=environment, capture_output=True, text=True)
     assert done.returncode == 1 and "is not what was submitted, so it is not loaded" in done.stderr
