@@ -68,8 +68,8 @@ class RunJob(core.Job[Any]):
 
     def __init__(self, run_dir: Path) -> None:
         self.run_dir = run_dir
-        submission = store.read_if_whole(run_dir / "submission.json", own_in=str(run_dir.parent))
-        super().__init__(folder=run_dir, job_id=job_of(submission) or run_dir.name)
+        files = store.load(str(run_dir))
+        super().__init__(folder=run_dir, job_id=(files.owner.mine and job_of(files.submission)) or run_dir.name)
 
     def _register_in_watcher(self) -> None:
         self.watcher.register(self.job_id, str(self.run_dir))
@@ -110,7 +110,7 @@ class RunJob(core.Job[Any]):
     def _get_outcome_and_result(self) -> tuple[str, Any]:
         info = self.get_info("cache")
         if info.get("State") == "COMPLETED":
-            return "success", store.read_known(self.run_dir / "result.json")
+            return "success", store.read_if_whole(self.run_dir / "result.json")
         return "error", f"run {self.run_id} is {info.get('Reason', 'unknown')} (logs in {self.run_dir}/attempts)"
 
     def exception(self) -> FailedJobError | None:

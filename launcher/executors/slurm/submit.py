@@ -38,7 +38,7 @@ def command(script: Path) -> list[str]:
 
 def job_id(answer: str) -> str:
     """The job's id in what sbatch answered. Raises `LauncherError`."""
-    if (found := job_in(answer, {})) is None:
+    if (found := job_in(answer, Submission())) is None:
         raise LauncherError(f"sbatch answered {answer!r}, in which no job is named")
     return found
 
