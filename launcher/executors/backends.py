@@ -1,4 +1,8 @@
-"""Where runs wait and live. A queue is a module with the functions of `Queue`, imported when a run of it is met."""
+"""The state of runs wherever they are, and their end. Standard library only: `ls` imports this and no submitit.
+
+A backend is a module with the functions of `Backend`, imported when one of its runs is looked at. Runs on other hosts
+are looked at by those hosts, with this same module.
+"""
 
 from __future__ import annotations
 
@@ -13,32 +17,31 @@ from launcher.runs import ownership, run_roots, selection, store
 from launcher.runs.states import Liveness, Seen, judge, judge_anothers, needs_liveness
 from launcher.runs.store import Files, Run
 
-MODULES = {"direct": "launcher.executors.local.backend", "slurm": "launcher.executors.slurm.backend"}
-"""The word in submission.json -> the module that answers for it."""
-
-
+BACKENDS = {"direct": "launcher.executors.local.backend", "slurm": "launcher.executors.slurm.backend"}
+"""`queue` in submission.json -> the backend of the run."""
 COPIED = "it is a copy that `fetch` brought; without run_root= the launcher asks the host that the run is on"
 
 
-class Queue(Protocol):
-    """What a kind of queue has to know. Keys are the folders of runs, so that one question serves any number."""
+class Backend(Protocol):
+    """What a backend answers. Keys are folders of runs, so that one question serves any number."""
 
     def liveness(self, asked: Mapping[str, Files], after: float = 0.0) -> dict[str, Liveness]:
-        """What is known of each run that its folder calls unfinished, found out after that time; a scheduler is else
-        asked rarely, and its last answer counts."""
+        """What is known of each run that its folder calls unfinished. A scheduler is asked rarely, and its last answer
+        is used unless it is older than `after`, in seconds since 1970."""
 
     def with_processes(self, asked: Mapping[str, Files]) -> set[str]:
-        """Those of which anything lives, though their folders may call them finished."""
+        """Those that have live processes, even if their folders call them finished."""
 
     def end(self, asked: Mapping[str, Files], grace: float) -> dict[str, str]:
-        """End all processes of the runs, the hard way after `grace` seconds; a sentence for each that couldn't be."""
+        """End all processes of the runs, by KILL after `grace` seconds. Returns the reason for each that could not be
+        ended."""
 
 
 def look(wanted: Iterable[Run], *, follow: bool = False, fresh: bool = False) -> list[Seen]:
-    """The state of each run, in the same order; one question to each queue, or other host, for all of its runs.
+    """The state of each run, in the same order, by one question to each backend or other host.
 
-    `follow` brings here what runs on other hosts have measured. `fresh` is for what acts on a state: of runs of this
-    machine that have no last word of their own, a scheduler is asked now.
+    `follow` also copies the metrics of runs on other hosts. `fresh` asks a scheduler now, for callers that act on the
+    state: about runs of this machine that have not recorded their end.
     """
     after = time.time() if fresh else 0.0
     wanted = list(dict.fromkeys(wanted))
@@ -59,8 +62,8 @@ def _look_here(wanted: Iterable[Run], after: float = 0.0) -> list[Seen]:
     asked = {folder: each for folder, each in files.items() if each.owner.mine and needs_liveness(each)}
     while asked:
         known.update(_liveness(asked, after))
-        # A run may have had its last word, or changed hands, between the reading of its files and the question. What
-        # is gone writes no more, so its files count as they are now.
+        # A run may have ended, or been resumed, after its files were read. One that is gone writes nothing more, so its
+        # files are read again.
         again = {folder: store.load(folder) for folder in asked if known[folder].life == "gone"}
         asked = {folder: each for folder, each in again.items() if each != files[folder] and needs_liveness(each)}
         files.update(again)
@@ -70,15 +73,12 @@ def _look_here(wanted: Iterable[Run], after: float = 0.0) -> list[Seen]:
 def _seen(run: Run, files: Files, liveness: Liveness | None) -> Seen:
     if not files.owner.mine:
         return Seen(run, files, judge_anothers(files))
-    told = liveness is not None and needs_liveness(files)  # it may have had its last word since
+    told = liveness is not None and needs_liveness(files)  # it may have recorded its end since
     return Seen(run, files, judge(files, liveness), liveness.asked if told and liveness else None)
 
 
 def settle(seen: Iterable[Seen]) -> None:
-    """Take away the unfinished markers of runs that were seen finished.
-
-    Nothing is written about another user's runs.
-    """
+    """Remove the unfinished markers of the caller's runs that have finished."""
     seen = list(seen)
     marked = set(selection.unfinished(dict.fromkeys(each.run.root for each in seen)))
     cleared: list[Run] = []
@@ -101,39 +101,40 @@ def settle(seen: Iterable[Seen]) -> None:
 
 
 def with_processes(files: Mapping[str, Files]) -> set[str]:
-    """The folders of those runs of which anything lives."""
-    return {folder for name, group in _by_queue(files).items() for folder in _queue(name).with_processes(group)}
+    """The folders of those runs that have live processes."""
+    return {folder for name, group in _by_backend(files).items() for folder in _backend(name).with_processes(group)}
 
 
 def end(files: Mapping[str, Files], grace: float) -> dict[str, str]:
-    """End all processes of the runs, the hard way after `grace` seconds; a sentence for each that couldn't be."""
-    groups = _by_queue(files)
+    """End all processes of the runs, by KILL after `grace` seconds. Returns the reason for each that could not be
+    ended."""
+    groups = _by_backend(files)
     failed = {
         folder: f"its files don't say where it runs{_named(each)}" if each.owner.mine else ownership.said(each.owner)
         for folder, each in files.items()
         if not any(folder in group for group in groups.values())
     }
     for name, group in groups.items():
-        failed.update(_queue(name).end(group, grace))
+        failed.update(_backend(name).end(group, grace))
     return failed
 
 
 def _liveness(asked: Mapping[str, Files], after: float) -> dict[str, Liveness]:
     found = {folder: Liveness("unknown", f"no queue is known here{_named(files)}") for folder, files in asked.items()}
-    for name, group in _by_queue(asked).items():
-        found.update(_queue(name).liveness(group, after))
+    for name, group in _by_backend(asked).items():
+        found.update(_backend(name).liveness(group, after))
     return found
 
 
-def _by_queue(files: Mapping[str, Files]) -> dict[str, dict[str, Files]]:
+def _by_backend(files: Mapping[str, Files]) -> dict[str, dict[str, Files]]:
     groups: dict[str, dict[str, Files]] = {}
     for folder, each in files.items():
         if not each.owner.mine or each.copied:
-            continue  # its files may name a plugin for Slurm's programs to load, or a process of the caller's
+            continue  # its files could name a plugin for Slurm's programs to load, or a process of the caller's
         name = each.submission.queue if each.submission else None
         if each.submission is None and each.status and each.status.process:
             name = "direct"  # its launcher was killed between starting it and writing that down
-        if name in MODULES:
+        if name in BACKENDS:
             groups.setdefault(name, {})[folder] = each
     return groups
 
@@ -145,5 +146,5 @@ def _named(files: Files) -> str:
     return f" by the name of {name}" if name else ""
 
 
-def _queue(name: str) -> Queue:
-    return cast(Queue, importlib.import_module(MODULES[name]))
+def _backend(name: str) -> Backend:
+    return cast(Backend, importlib.import_module(BACKENDS[name]))

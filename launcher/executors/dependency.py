@@ -1,4 +1,4 @@
-"""`after=` of runs that no scheduler queues: which runs were meant. The run's own script waits for them."""
+"""`after=` without a scheduler: which runs it names. The run's own script waits for them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FILE = "after"
 
 
 def parse(after: str) -> tuple[str, str]:
-    """How the other run has to end, as `ok` or `any`, and its name. Raises `UsageError`."""
+    """How the other run has to end, `ok` or `any`, and its name. Raises `UsageError`."""
     kind, _, name = after.rpartition(":")
     if kind not in ("", "ok", "any") or not name:
         raise UsageError(f"after={after}: say after=RUN, once it is done, or after=any:RUN, however it ends")
@@ -22,7 +22,7 @@ def parse(after: str) -> tuple[str, str]:
 
 
 def named(after: str) -> tuple[str, tuple[Run, ...]]:
-    """How the runs have to end, and which they are. Raises `UsageError` for what names none, or another user's."""
+    """How the runs have to end, and which they are. Raises `UsageError` if there is none, or it is another user's."""
     kind, name = parse(after)
     found = selection.find(name, run_roots.named(None)).runs
     ownership.refuse_anothers(f"after={after}", found)
@@ -30,7 +30,7 @@ def named(after: str) -> tuple[str, tuple[Run, ...]]:
 
 
 def check(after: str) -> tuple[str, tuple[Run, ...]]:
-    """The same, of runs whose processes this host can see. Raises `UsageError`."""
+    """The same, for runs whose processes this host can see. Raises `UsageError`."""
     kind, found = named(after)
     for run in found:
         if run_roots.is_remote(run.root):
@@ -47,6 +47,6 @@ def check(after: str) -> tuple[str, tuple[Run, ...]]:
 
 
 def write(folder: Path, after: str) -> None:
-    """Leave word for a run's script which runs it waits for."""
+    """Write the runs that a run's script waits for into its folder."""
     kind, found = check(after)
     store.write_text(folder / FILE, "".join(f"{line}\n" for line in (kind, *(str(run.folder) for run in found))))

@@ -1,4 +1,4 @@
-"""From a plan to a run folder, and `execute`: what any submitit executor can be given to run a plan."""
+"""A plan's run folder, and `execute`, which any submitit executor can run with a plan."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def prepare(
     came_from: Mapping[str, Any] | None = None,
     passed: Mapping[str, str] | None = None,
 ) -> Path:
-    """Lay a plan down as a run folder, ready to be started: snapshot, `plan.json`, `run.sh`, `provenance.json`.
+    """Make a plan's run folder, ready to be started: snapshot, `plan.json`, `run.sh`, `provenance.json`.
 
     An unbound plan gets a new run id. `code` is the files that the plan's digest was taken of; without it the snapshot
     has to be there already. `came_from` is `provenance(plan)` where that is known already, since asking git takes
@@ -50,7 +50,7 @@ def prepare(
     except OSError as error:
         raise UsageError(f"run_root={plan.run_root}: {of_system(error)}") from None
     try:
-        # First the plan, which says that the snapshot is needed: `rm` takes away what no plan names.
+        # First the plan, which names the snapshot: `rm` deletes those that no plan names.
         write(plan, folder, passed)
         _check_cache(plan)
         place = Path(plan.code_dir).parent
@@ -68,7 +68,6 @@ def prepare(
     try:
         run_roots.remember(root)
     except OSError as error:
-        # The run is as good without it.
         print(f"note: `ls` finds this run with run_root={root} only: {error}", file=sys.stderr)
     return folder
 
@@ -133,7 +132,7 @@ def _put(path: Path, content: bytes, mode: int) -> None:
 
 
 def discard(folder: Path) -> None:
-    """Take back a run folder that was never started."""
+    """Delete a run folder that was never started."""
     import shutil
 
     shutil.rmtree(folder, ignore_errors=True)
@@ -150,8 +149,8 @@ def execute(plan: Plan) -> dict[str, Any]:
     folder = prepare(plan) if plan.run_id == PLACEHOLDER else Path(plan.run_dir)
     if not (folder / "run.sh").exists():
         raise LauncherError(f"{folder} has no run.sh; prepare the plan first")
-    # The script says how it ended in status.json, which outlives this process. Its session is its own: when it is ended
-    # it signals its whole process group, which must not be that of whoever runs this.
+    # The script records its end in status.json. It has a session of its own, since it ends by a signal to its whole
+    # process group, which must not be the caller's.
     argv = ["bash", str(folder / "run.sh")]
     started = subprocess.Popen(argv, stdin=subprocess.DEVNULL, env=environment(), start_new_session=True)
     try:
@@ -172,14 +171,14 @@ def outcome(folder: Path) -> dict[str, Any]:
 
 
 def environment() -> dict[str, str]:
-    """What a run that this process starts is started with: see `job_environment`."""
+    """The environment of a run that this process starts: see `job_environment`."""
     return job_environment.of_place(os.environ)
 
 
 def provenance(plan: Plan, code: Code | None = None) -> dict[str, Any]:
     """Where a run comes from: enough to repeat it. Holds no environment, which may hold secrets.
 
-    The same for all cells of a sweep. `code` is what the prober found; without it git is asked here.
+    The same for all runs of a sweep. `code` is a fact of the prober; without it git is asked here.
     """
     if code is None:
         from launcher.code.job_files import code_files, code_root
@@ -206,7 +205,7 @@ def provenance(plan: Plan, code: Code | None = None) -> dict[str, Any]:
 def sweep(
     plans_of_cells: Sequence[Plan], code: Mapping[str, Mapping[str, Path]], came_from: Mapping[str, Any]
 ) -> tuple[str, list[Path]]:
-    """Run folders for the cells of a sweep, under one new sweep id, with its record. All of them or none."""
+    """Run folders for the runs of a sweep, under one new sweep id, with its record. All of them or none."""
     root = Path(plans_of_cells[0].run_root)
     identity = run_ids.new_id(time.time())
     folders: list[Path] = []

@@ -1,4 +1,4 @@
-"""Ctrl-C while runs are handed over: it is answered when their names are known, so that none goes on unnamed."""
+"""Ctrl-C during a submission: handled once the names of the runs are known, so that none runs unnamed."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _Handler = Callable[[int, FrameType | None], Any] | int | None
 
 _presses: list[int] = []
 _before: list[_Handler] = []
-"""How Ctrl-C was answered outside of `held`, while that lasts."""
+"""The handlers that `held` replaced."""
 
 
 class HandedOver(KeyboardInterrupt):
-    """Ctrl-C while a host was asked to start these runs: it may have started them or not."""
+    """Ctrl-C while a host was starting these runs: it may have started them or not."""
 
     def __init__(self, folders: Sequence[Path]) -> None:
         super().__init__()
@@ -27,7 +27,7 @@ class HandedOver(KeyboardInterrupt):
 
 @contextlib.contextmanager
 def held() -> Iterator[None]:
-    """Note Ctrl-C instead of raising `KeyboardInterrupt`. Whoever waits in the block asks `noted` meanwhile."""
+    """Note Ctrl-C instead of raising `KeyboardInterrupt`. Loops in the block poll `noted`."""
     if threading.current_thread() is not threading.main_thread():
         yield  # only the main thread may take signals
         return
@@ -47,7 +47,7 @@ def held() -> Iterator[None]:
 
 @contextlib.contextmanager
 def raised() -> Iterator[None]:
-    """A part of `held` in which Ctrl-C raises `KeyboardInterrupt` at once, as does one that was noted before it."""
+    """A part of `held` in which Ctrl-C raises `KeyboardInterrupt` at once, as does one noted before it."""
     if not _before or threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -60,18 +60,18 @@ def raised() -> Iterator[None]:
 
 
 def noted() -> bool:
-    """Whether Ctrl-C was pressed and not answered yet."""
+    """Whether a Ctrl-C is waiting to be handled."""
     return bool(_presses)
 
 
 def check() -> None:
-    """Answer a Ctrl-C, where nothing was started yet. Raises `KeyboardInterrupt`."""
+    """Raise `KeyboardInterrupt` for a noted Ctrl-C, where nothing was started yet."""
     if _presses:
         raise KeyboardInterrupt
 
 
 def take() -> list[int]:
-    """The presses so far, which the caller answers."""
+    """The presses so far, which the caller handles."""
     taken = list(_presses)
     _presses.clear()
     return taken

@@ -1,4 +1,4 @@
-"""Ending runs: asking, insisting, killing. Whatever happens, the folder tells the true state afterwards."""
+"""Stopping, cancelling and killing runs. The run folder says afterwards how each ended."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ STOP_GRACE = 30.0
 
 
 class Ended(NamedTuple):
-    """A run after someone wanted it ended."""
+    """A run after an attempt to end it."""
 
     seen: Seen
     why_not: str
-    """Why it couldn't be; empty if it is."""
+    """Why it could not be ended; empty if it was."""
 
 
 def request_stop(folder: Path) -> None:
@@ -38,26 +38,26 @@ def request_stop(folder: Path) -> None:
 
 
 def request_cancel(folder: Path) -> None:
-    """The same, leaving our own word that the end was asked for; a run that hasn't started never will."""
+    """The same, recording that the end was requested; a run that has not started never will."""
     moment = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     store.write_json(folder / "cancelled", {"time": moment})
     request_stop(folder)
 
 
 def clear_requests(folder: Path) -> None:
-    """Forget what was asked, before a run is submitted again."""
+    """Remove such requests before a run is submitted again."""
     for name in ("cancelled", "STOP"):
         (folder / name).unlink(missing_ok=True)
 
 
 def kill(folder: Path) -> str:
-    """End every process of a run at once, and mark it as cancelled. Returns why that couldn't be, or nothing."""
+    """End every process of a run at once, and mark it as cancelled. Returns why it could not be ended, or nothing."""
     return kill_all([folder]).get(folder, "")
 
 
 def kill_all(folders: Iterable[Path]) -> dict[Path, str]:
-    """End every process of the runs at once, all of them together: one after another, a sweep's next cell would start
-    while the last one is killed. Returns why that couldn't be, for those of which it couldn't."""
+    """End every process of the runs at once, all together: one after another, a sweep's next run would start while the
+    last one is killed. Returns the reasons for those that could not be ended."""
     ended = cancel([Run(str(each.parent), each.name) for each in folders], now=True)
     return {each.seen.run.folder: each.why_not for each in ended if each.why_not}
 
@@ -72,9 +72,9 @@ def cancel(
 ) -> list[Ended]:
     """End the runs: STOP, after a grace TERM, after another KILL; `now` kills at once.
 
-    Returns how each was found afterwards. Runs that were finished before are left as they are, but for processes that
-    outlived their shell. Those on other hosts are ended by these. Raises `UsageError`, before anything is done, where
-    one is another user's.
+    Returns the state of each afterwards. Finished runs are left as they are, except for processes that outlived their
+    shell. Runs on other hosts are ended by those hosts. Raises `UsageError`, before anything is done, if one is
+    another user's.
     """
     ownership.refuse_anothers("cancel", wanted)
     far = [run for run in wanted if run_roots.is_remote(run.root)]
@@ -97,7 +97,7 @@ def _cancel_here(
     for each in rest:
         if not each.state.finished:
             request_cancel(each.run.folder)
-    # A job that waits in a scheduler has nothing to save.
+    # A job that has not started has nothing to save.
     waiting = [each.run for each in rest if _waits_in_a_scheduler(each)]
     failed = _end(waiting, 0)
     rest = [each for each in rest if each.run not in waiting]
@@ -117,7 +117,7 @@ def _cancel_here(
 
 
 def _waits_in_a_scheduler(each: Seen) -> bool:
-    """Whether a run is a job of which nothing has started yet."""
+    """Whether a run is a job that has not started yet."""
     return each.files.submission is not None and each.files.submission.queue == "slurm" and each.state.attempt == 0
 
 
@@ -126,12 +126,12 @@ def _end(wanted: Sequence[Run], grace: float) -> dict[str, str]:
 
 
 def is_script(folder: Path) -> bool:
-    """Whether the run is a script of the user's own, which nobody can ask to save: it is ended as a shell would."""
+    """Whether the run is the user's own script, which cannot be asked to save: it is ended by signals."""
     return store.read(PlanRecord, folder / "plan.json", ("script",)).script is not None
 
 
 def unended(seen: Sequence[Seen]) -> list[Seen]:
-    """Runs that aren't finished, and finished ones of which something lives all the same."""
+    """Runs that are not finished, and finished ones that still have live processes."""
     here = {_folder(each.run): each.files for each in seen if not run_roots.is_remote(each.run.root)}
     finished = {folder: here[folder] for each in seen if each.state.finished and (folder := _folder(each.run)) in here}
     alive = backends.with_processes(finished)
@@ -144,7 +144,7 @@ def unended(seen: Sequence[Seen]) -> list[Seen]:
 
 
 def _wait(wanted: Iterable[Run], seconds: float) -> list[Seen]:
-    """Those that haven't ended after so many seconds."""
+    """Those that have not ended after so many seconds."""
     deadline = time.monotonic() + seconds
     while rest := unended(backends.look(wanted)):
         if time.monotonic() >= deadline:

@@ -1,4 +1,4 @@
-"""Handing plans to their queue: checked, laid down as run folders, started. What was not accepted leaves nothing."""
+"""Submission of plans on this machine: checked, prepared as run folders, started. Refused plans leave nothing."""
 
 from __future__ import annotations
 
@@ -58,10 +58,10 @@ def submit(
 def start_or_discard(
     folders: Sequence[Path], bound: Sequence[Plan], sweep: str | None, max_array_size: int | None, start: Start = start
 ) -> None:
-    """Start prepared run folders; where that fails, those that were not accepted are gone."""
+    """Start prepared run folders. If that fails, those that were not accepted are deleted."""
     try:
         start(folders, bound, max_array_size)
-    except BaseException as error:  # an interrupt too: what was not handed over leaves nothing
+    except BaseException as error:  # an interrupt too
         for folder in folders:
             if isinstance(error, local_start.Refused) or not _accepted(folder):
                 execute.discard(folder)
@@ -77,7 +77,7 @@ def start_or_discard(
 
 
 def check(plans: Sequence[Plan]) -> None:
-    """What only the queue itself can say about the plans, asked without submitting. Raises `LauncherError`."""
+    """Let the scheduler check the plans without submitting them. Raises `LauncherError`."""
     if plans[0].queue == "slurm":
         from launcher.executors.slurm.submit import test_only
 

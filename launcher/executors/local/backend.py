@@ -1,4 +1,4 @@
-"""The direct queue: a run is a session of processes on this machine, or one cell of a sweep whose driver is."""
+"""Runs on this machine: each is a session of processes, or one run of a sweep whose driver is."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ ENGINES = ("docker", "podman")
 
 
 def liveness(asked: Mapping[str, Files], after: float = 0.0) -> dict[str, Liveness]:
-    """What the process table says of each run, now; keys are folders."""
+    """What the process table says of each run now; keys are folders."""
     found = {folder: _liveness(answering(files)) for folder, files in asked.items()}
     shot = [each for each, life in found.items() if life.life == "gone" and status_of(asked[each]) is not None]
     if shot:
-        # A shell that was killed leaves its children, still writing into the folder: say so.
+        # A killed shell leaves its children, which still write into the folder.
         left = processes.processes_of([Target(None, _name(folder)) for folder in shot])
         for folder, alive in zip(shot, left, strict=True):
             if alive:
@@ -34,9 +34,9 @@ def liveness(asked: Mapping[str, Files], after: float = 0.0) -> dict[str, Livene
 
 
 def end(asked: Mapping[str, Files], grace: float) -> dict[str, str]:
-    """End every process of the runs, by TERM and after the grace by KILL; 0 is KILL at once.
+    """End every process of the runs by TERM, and by KILL after the grace; 0 is KILL at once.
 
-    Returns a sentence for each run that couldn't be ended.
+    Returns the reason for each run that could not be ended.
     """
     elsewhere = {}
     for folder, files in asked.items():
@@ -55,10 +55,7 @@ def end(asked: Mapping[str, Files], grace: float) -> dict[str, str]:
 
 
 def _remove_container(folder: str) -> None:
-    """Docker's containers are the engine's children, not the client's: one whose client was killed runs on.
-
-    Of the run's plan only the kind of its engine is taken: the command is ours.
-    """
+    """A container is the engine's child and outlives a killed client. Only the engine's name is taken from the plan."""
     plan = store.read_if_whole(f"{folder}/plan.json", own_in=os.path.dirname(folder))
     container = decode(PlanRecord, plan, ("container",))[0].container
     if container is not None and container.runtime.kind in ENGINES:
@@ -68,7 +65,7 @@ def _remove_container(folder: str) -> None:
 
 
 def with_processes(asked: Mapping[str, Files]) -> set[str]:
-    """The folders of those runs of which anything lives on this machine, whatever the folder says."""
+    """The folders of those runs that have live processes on this machine."""
     alive = processes.processes_of([_target(*each) for each in asked.items()])
     return {folder for folder, found in zip(asked, alive, strict=True) if found}
 
@@ -86,7 +83,7 @@ def _liveness(process: Identity | None) -> Liveness:
 
 
 def answering(files: Files) -> Identity | None:
-    """The process that answers for the run: its shell once that has spoken, before that whoever is to start it."""
+    """The run's process: its shell once that has written its status, before that the one that starts it."""
     status, submission = status_of(files), files.submission
     own = processes.complete(status.process) if status else None
     return own or (processes.complete(submission.process) if submission else None)
@@ -95,7 +92,7 @@ def answering(files: Files) -> Identity | None:
 def _target(folder: str, files: Files) -> Target:
     status = status_of(files)
     if status is None and files.submission and files.submission.sweep:
-        # The process in a waiting cell's submission drives the other cells too.
+        # The process of a waiting run's submission also drives the other runs of its sweep.
         return Target(None, _name(folder))
     return Target(answering(files), _name(folder))
 

@@ -1,7 +1,4 @@
-"""Starting prepared run folders on this machine, and writing down where a run was handed to.
-
-Submission itself, without submitit: the executors are a face on this, and importing it costs 30 ms.
-"""
+"""Starting prepared run folders on this machine, and recording where a run was submitted. No submitit."""
 
 from __future__ import annotations
 
@@ -22,18 +19,18 @@ from launcher.runs.schema import Identity, Status
 from recipes import records
 
 GPUS_TIMEOUT = 60.0
-"""Seconds in which a run says whether it has its GPUs; after them it is left to itself."""
+"""Seconds to wait for a run to say whether it has its GPUs."""
 
 
 def start_here(folders: Sequence[Path]) -> None:
-    """Start runs now, in a session of their own that outlives the launcher. Several run in turn, or where they take
-    GPUs of this host, each as soon as a set of them is free.
+    """Start runs now, in a session that outlives the launcher. Several run in turn or, if they take GPUs of this host,
+    each as soon as enough are free.
 
-    Raises `Refused` where the first can't have its GPUs; then nothing runs.
+    Raises `Refused` if the first gets no GPUs; then nothing runs.
     """
     for folder in folders:
         after = store.read_if_whole(folder / "plan.json").get("after")
-        if after and not store.attempts(folder):  # one that is resumed knows them, or has come after them
+        if after and not store.attempts(folder):  # a resumed run has them already
             dependency.write(folder, after)
     first = next_attempt(folders[0])
     argv = ["bash", str(folders[0] / "run.sh")]
@@ -73,9 +70,9 @@ def _is_refusal(status: Status) -> bool:
 
 
 def _start(folders: Sequence[Path], argv: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
-    """Start a detached process and leave word of it in each folder it will work through."""
+    """Start a detached process and record it in each run folder that it runs."""
     firsts = [next_attempt(folder) for folder in folders]
-    # First this process's own identity: as long as it lives, a run without a status is being started.
+    # First the launcher's own process: while that lives, a run without a status is being started.
     mine = processes.identity(os.getpid())
     for folder, first in zip(folders, firsts, strict=True):
         record_submission(folder, queue="direct", first_attempt=first, process=_plain(mine))
@@ -100,12 +97,12 @@ def _plain(process: Identity | None) -> dict[str, Any] | None:
 
 
 def next_attempt(folder: Path) -> int:
-    """The number that the next attempt of a run will have. Ask before it may start."""
+    """The number of the run's next attempt. To be read before that may start."""
     return max(store.attempts(folder), default=0) + 1
 
 
 def record_submission(folder: Path, *, queue: str, first_attempt: int, **where: Any) -> None:
-    """Write down that a run was handed to a queue, and how it is found there."""
+    """Record that a run was submitted to a queue, and how to find it there."""
     record = {
         "schema": 1,
         "queue": queue,

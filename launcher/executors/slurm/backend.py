@@ -1,4 +1,4 @@
-"""The Slurm queue: what Slurm knows of runs, and how they are ended there."""
+"""Runs in Slurm: what Slurm knows of them, and how they are cancelled there."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ STALE = 60.0
 """Seconds without a sign of life in a run's folder after which Slurm may be asked about it at once, once an attempt."""
 CLOCKS_DIFFER = 60.0
 """Seconds by which a file server's clock may be ahead of this machine's."""
-# Clusters that watch memory without cgroups kill the job and call it failed; only the log has the reason.
+# Without cgroups Slurm kills a job over its memory and calls it failed; only the log has the reason.
 _OVER_MEMORY = re.compile(r"exceeded (?:job )?memory limit|oom.kill|out of memory", re.IGNORECASE)
 
 
 def liveness(asked: Mapping[str, Files], after: float = 0.0) -> dict[str, Liveness]:
-    """What Slurm says of each run; keys are folders. `after` demands an answer that is newer than that time."""
+    """What Slurm says of each run; keys are folders. An answer older than `after`, seconds since 1970, is renewed."""
     found: dict[str, Liveness] = {}
     for conf, group in _by_cluster(asked).items():
         found.update(_liveness(group, conf, after))
@@ -51,7 +51,7 @@ def _liveness(asked: Mapping[str, Files], conf: str | None, after: float) -> dic
     except Unavailable as error:
         return {folder: Liveness("unknown", str(error)) for folder in asked}
     known = {folder: job for folder, job in names.items() if job is not None}
-    # Slurm's last word about a job is not asked for again; what squeue lists counts all the same.
+    # A final verdict is not asked for again, but a row of squeue overrides it.
     kept = {folder: row for folder, job in known.items() if (row := _kept(folder, job))}
     reasons = {reason for folder, job in known.items() for reason in _reasons(folder, job, asked[folder])}
     wanted = {job for folder, job in known.items() if folder not in kept}
@@ -67,7 +67,7 @@ def _liveness(asked: Mapping[str, Files], conf: str | None, after: float) -> dic
 
 
 def _of_answer(folder: str, job: str, files: Files, answer: Answer, kept: Row | None) -> Liveness:
-    """What the shared answer means for one run."""
+    """The liveness of one run by the shared answer."""
     when = answer.asked or None
     if answer.error:
         return Liveness("unknown", answer.error, asked=when)
@@ -88,8 +88,8 @@ def _of_answer(folder: str, job: str, files: Files, answer: Answer, kept: Row | 
 
 
 def _of_dependent(folder: str, found: Liveness, reason: str) -> Liveness:
-    """The same of a job that waits for others by `after=`, or was cancelled by Slurm because one did not end well: with
-    the names of those runs, and how they stand by their folders."""
+    """The same for a job that waits for others by `after=`, or that Slurm cancelled because one failed: with the names
+    of those runs and their states by their folders."""
     after = store.read(PlanRecord, f"{folder}/plan.json", ("after",)).after
     if not after or (found.waits and not reason.startswith("Dependency")):
         return found
@@ -109,13 +109,13 @@ def _of_dependent(folder: str, found: Liveness, reason: str) -> Liveness:
 
 
 def _ended_badly(folder: Path) -> str:
-    """How a run that another one was to come after ended, where that was not well; empty where it was."""
+    """How a run ended, if not well; empty if it did."""
     state = judge_files(store.load(str(folder)), None).name
     return {"done": "", "failed": "failed", "unreachable": "ended without a word"}.get(state, f"is {state}")
 
 
 def _is_newer(path: str, asked: float) -> bool:
-    """Whether a file was written since Slurm was asked. A time far ahead is that of a wrong clock."""
+    """Whether a file was written since Slurm was asked. A time far in the future comes from a wrong clock."""
     try:
         return asked < os.stat(path).st_mtime < time.time() + CLOCKS_DIFFER
     except OSError:
@@ -123,7 +123,7 @@ def _is_newer(path: str, asked: float) -> bool:
 
 
 def _reasons(folder: str, job: str, files: Files) -> Iterator[str]:
-    """Why Slurm may be asked about a run at once: each is a reason for one look."""
+    """Reasons to ask Slurm about a run at once, each good for one question."""
     status = status_of(files)
     if status is None:
         return
@@ -154,7 +154,7 @@ def _heartbeat(folder: str, attempt: int | None) -> float:
 
 
 def judge(job: str, row: Row | None, log: str = "") -> Liveness:
-    """What a row of Slurm means for a run that its folder calls unfinished; `log` is what Slurm itself wrote there."""
+    """The liveness of a run that its folder calls unfinished, by its row of Slurm; `log` is what Slurm wrote itself."""
     if row is None:
         return Liveness("gone", f"Slurm no longer knows job {job}")
     if row.state in jobs.WAITING:
@@ -169,13 +169,13 @@ def judge(job: str, row: Row | None, log: str = "") -> Liveness:
         row = row._replace(state="OUT_OF_MEMORY")
     if row.state == "COMPLETED":
         return Liveness("gone", f"job {job} ended")
-    # The story of a mere failure is in the run's own files, if its shell lived to tell it.
+    # The reason of a plain failure is in the run's own files.
     reason = "" if row.state == "FAILED" else f"{jobs.verdict(row)} (job {job})"
     return Liveness("gone", reason, "failed")
 
 
 def end(asked: Mapping[str, Files], grace: float) -> dict[str, str]:
-    """Cancel the jobs of the runs in Slurm, which itself gives them KillWait seconds between TERM and KILL."""
+    """Cancel the jobs of the runs in Slurm, which gives them KillWait seconds between TERM and KILL."""
     failed: dict[str, str] = {}
     for conf, group in _by_cluster(asked).items():
         failed.update(_end(group, conf))
@@ -196,7 +196,7 @@ def _end(asked: Mapping[str, Files], conf: str | None) -> dict[str, str]:
 
 
 def with_processes(asked: Mapping[str, Files]) -> set[str]:
-    """Runs that have a live job in Slurm and no last word of their own: that ends the question without Slurm."""
+    """Runs that have a live job in Slurm. One that has recorded its end has none."""
     found: set[str] = set()
     for conf, group in _by_cluster({folder: each for folder, each in asked.items() if needs_liveness(each)}).items():
         try:
@@ -211,7 +211,7 @@ def with_processes(asked: Mapping[str, Files]) -> set[str]:
 
 
 def _jobs(asked: Mapping[str, Files], conf: str | None) -> dict[str, str | None]:
-    """The job of each run; None where sbatch hasn't answered. Raises `Unavailable`."""
+    """The job of each run; None where sbatch has not answered. Raises `Unavailable`."""
     names = {folder: job_of(files.submission) for folder, files in asked.items()}
     for group in _silent(asked, names).values():
         submission = _submission(asked[group[0]])
@@ -222,7 +222,7 @@ def _jobs(asked: Mapping[str, Files], conf: str | None) -> dict[str, str | None]
 
 
 def _silent(asked: Mapping[str, Files], names: Mapping[str, str | None]) -> dict[str, list[str]]:
-    """The runs without a job, by the file that has to name it: the cells of an array share one."""
+    """The runs without a job, by the file of sbatch's answer: the runs of an array share one."""
     groups: dict[str, list[str]] = {}
     for folder, job in names.items():
         if job is None:
@@ -243,7 +243,7 @@ def _refused(submission: Submission) -> bool:
 
 
 def _still_submitting(submission: Submission) -> bool:
-    """Whether the launcher or its sbatch is still at work on it, as far as can be seen from here."""
+    """Whether the launcher or its sbatch may still be submitting it."""
     if submission.host != processes.host():
         return True
     launcher = processes.complete(submission.process)
@@ -252,9 +252,9 @@ def _still_submitting(submission: Submission) -> bool:
 
 
 def _answer_instead(submission: Submission, conf: str | None) -> str:
-    """What an sbatch that was killed would have answered, if Slurm did take the job; written in its place.
+    """What a killed sbatch would have answered if Slurm accepted the job, which is written in its place.
 
-    Empty if Slurm didn't. Raises `Unavailable`.
+    Empty if Slurm did not. Raises `Unavailable`.
     """
     script, answer = submission.script, Path(str(submission.answer))
     with contextlib.suppress(OSError):  # it may have come meanwhile
@@ -275,7 +275,7 @@ def _answer_instead(submission: Submission, conf: str | None) -> str:
 
 
 def _unanswered(files: Files) -> Liveness:
-    """Of a run that no job is known of: its sbatch is still trying, or it was refused, or killed."""
+    """The liveness of a run without a job: its sbatch is still trying, was refused, or was killed."""
     submission = _submission(files)
     if _refused(submission):
         return Liveness("gone", "sbatch refused it")
@@ -300,7 +300,7 @@ def _log(files: Files) -> str:
 
 
 def _keep(folder: str, job: str, row: Row) -> None:
-    """Slurm's verdict, kept in the folder before Slurm forgets it."""
+    """Keep Slurm's verdict in the run folder before Slurm forgets it."""
     path = Path(folder, VERDICT)
     verdict = {"schema": 1, "job": job, "state": row.state, "reason": row.reason}
     if Path(folder).is_dir() and store.read_if_whole(path) != verdict:
@@ -309,6 +309,6 @@ def _keep(folder: str, job: str, row: Row) -> None:
 
 
 def _kept(folder: str, job: str) -> Row | None:
-    """What Slurm once said of this job."""
+    """The verdict that was kept of this job."""
     kept = store.read_if_whole(Path(folder, VERDICT))
     return Row(str(kept["state"]), str(kept["reason"])) if kept.get("job") == job else None

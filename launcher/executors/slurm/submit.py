@@ -27,7 +27,7 @@ from launcher.script.slurm_header import shape
 from recipes import records
 
 SAY_AFTER = 5.0
-"""Seconds without an answer after which the wait for sbatch is mentioned: a full controller makes it retry."""
+"""Seconds without an answer after which a message says so: a full controller makes sbatch retry."""
 GIVE_UP_AFTER = 300.0
 
 
@@ -78,7 +78,7 @@ def start(
 
 
 def _pull(folder: Path, plan: Plan) -> str | None:
-    """The job that fetches the image which all of these runs need, if it has to be fetched."""
+    """Submit the job that fetches the image of these runs, if it has to be fetched. Returns its id."""
     if not image_job.wanted(plan):
         return None
     path = folder / "pull.sh"
@@ -92,7 +92,7 @@ def _write(path: Path, text: str) -> None:
 
 
 def _submit_one(folder: Path, plan: Plan, fetching: str | None, hooks: Hooks) -> None:
-    dependency = after_option(plan, fetching)  # it may be refused, and what is recorded counts as handed over
+    dependency = after_option(plan, fetching)  # before anything is recorded: it may be refused
     first = next_attempt(folder)
     answer = folder / f"sbatch.{len(list(folder.glob('sbatch.*.out'))) + 1}.out"
     log, script = str(folder / "launch.log"), folder / "run.sh"
@@ -137,7 +137,7 @@ def _submit_array(
 
 
 def _how(submitted: Path, answer: Path) -> dict[str, Any]:
-    """What finds a job again, also one whose launcher or sbatch was killed before the answer was written."""
+    """What finds a job again, even if its launcher or sbatch was killed before the answer was written."""
     mine = processes.identity(os.getpid())
     return {
         "script": str(submitted),
@@ -148,7 +148,7 @@ def _how(submitted: Path, answer: Path) -> dict[str, Any]:
 
 
 def sbatch(argv: Sequence[str], answer: Path, job_id: Callable[[str], str] = job_id) -> str:
-    """Submit, with sbatch writing its answer into a file, in a session of its own: so the job's id outlives a launcher
+    """Submit, with sbatch in a session of its own writing its answer into a file: so the job's id outlives a launcher
     that is killed meanwhile. Returns the job's id. Raises `UsageError` with Slurm's reason if it refuses."""
     complaints = answer.with_suffix(".err")
     with open(answer, "wb", opener=records.record) as out, open(complaints, "wb", opener=records.record) as err:
@@ -169,7 +169,7 @@ def sbatch(argv: Sequence[str], answer: Path, job_id: Callable[[str], str] = job
             code = started.wait(timeout=1.0)
             break
         except subprocess.TimeoutExpired:
-            interrupts.check()  # it is left to itself, and its job is found by its answer
+            interrupts.check()  # sbatch goes on, and the job is found by its answer
             waited = time.monotonic() - begun
             if waited > SAY_AFTER and not said:
                 said = True
@@ -192,7 +192,7 @@ def sbatch(argv: Sequence[str], answer: Path, job_id: Callable[[str], str] = job
 
 
 def test_only(planned: Sequence[Plan]) -> None:
-    """Ask Slurm whether it would take the jobs, one of each shape, submitting nothing. Raises `UsageError`."""
+    """Validate the jobs with `sbatch --test-only`, one of each shape of resources. Raises `UsageError`."""
     after_option(planned[0])
     for plan in {shape(each): each for each in planned}.values():
         done = call(["sbatch", "--test-only"], text=render.render(plan))
@@ -201,8 +201,8 @@ def test_only(planned: Sequence[Plan]) -> None:
 
 
 def after_option(plan: Plan, first: str | None = None) -> list[str]:
-    """The dependency on a job that comes first, and that which `after=` names, as sbatch wants them. Raises
-    `UsageError` for a run that has no job."""
+    """sbatch's options for the dependency on the job `first`, and on the runs of `after=`. Raises `UsageError` for a
+    run that has no job."""
     wanted = [*([f"afterok:{first}"] if first else []), *([_after(plan.after)] if plan.after else [])]
     return [f"--dependency={','.join(wanted)}", "--kill-on-invalid-dep=yes"] if wanted else []
 
