@@ -14,6 +14,7 @@ import recipes
 
 LEFT_HERE = (
     "launcher/config/files.py",
+    "launcher/config/folders.py",
     "launcher/executors/base.py",
     "launcher/executors/functions.py",
     "launcher/executors/job.py",

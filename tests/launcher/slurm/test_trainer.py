@@ -6,6 +6,7 @@ import json
 
 from launcher.code.job_files import code_files
 from launcher.executors import execute, submission
+from launcher.plan import record
 from launcher.runs import log_tail, store
 from launcher.script import telemetry
 from tests.launcher.slurm.bench import ended, job_of, state, until
@@ -70,7 +71,7 @@ def test_fewer_ranks_than_planned_fail_at_once_with_a_table_of_who_is_there(pair
     folder = execute.prepare(pairs.plan(), code_files())
     plan = json.loads((folder / "plan.json").read_text())
     (folder / "plan.json").write_text(json.dumps({**plan, "processes": 2}))
-    submission.start([folder], "slurm")
+    submission.start([folder], [record.from_json(store.read_if_whole(folder / "plan.json"))])
     pairs.jobs.add(job_of(folder))
     assert ended(folder, LONG).name == "failed", told(folder)
     _, said = log_tail.read(folder)
