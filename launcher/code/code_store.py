@@ -36,7 +36,7 @@ _checked: set[tuple[str, int, int]] = set()
 def folders(root: str | Path) -> list[Path]:
     """The folders of the caller's snapshots in a run root, those that are there."""
     named = (Path(root, FOLDER), Path(root, f"{FOLDER}-{os.geteuid()}"))
-    return [each for each in named if ownership.is_mine(each, str(root)) and not each.is_symlink()]
+    return [folder for folder in named if ownership.is_mine(folder, str(root)) and not folder.is_symlink()]
 
 
 def is_folder(name: str) -> bool:
@@ -57,19 +57,19 @@ def check(target: Path) -> None:
     """Refuse a snapshot that isn't the caller's alone, or isn't what its name says. Raises `UsageError`."""
     root = str(target.parent.parent)
     try:
-        found = os.lstat(target)
+        status = os.lstat(target)
         _check_folder(target.parent, root)
         _check_folder(target, root)
-        if (key := (str(target), found.st_dev, found.st_ino)) in _checked:
+        if (key := (str(target), status.st_dev, status.st_ino)) in _checked:
             return
         _check_owners(target, root)
         files = _files(target)
-        whole = all(stat.S_ISREG(os.lstat(file).st_mode) for file in files.values())
+        intact = all(stat.S_ISREG(os.lstat(file).st_mode) for file in files.values())
     except (FileNotFoundError, ValueError, TypeError):
-        whole, files = False, {}
+        intact, files = False, {}
     except OSError as error:
         raise UsageError(f"the code snapshot {target} can't be used: {error.strerror}: {error.filename}") from None
-    if not whole or snapshot.digest_of(files) != target.name:
+    if not intact or snapshot.digest_of(files) != target.name:
         raise UsageError(
             f"the code snapshot {target} is not what its name says: it was changed after it was laid down. Delete that "
             "folder and run the command again"
@@ -102,7 +102,7 @@ def _files(target: Path) -> dict[str, Path]:
         listed = json.loads(admit.read_text(target / NAMES))
     except FileNotFoundError:
         listed = [str(path.relative_to(target)) for path in target.rglob("*") if path.is_file()]
-        listed = [each for each in listed if _DERIVED not in Path(each).parts]
+        listed = [name for name in listed if _DERIVED not in Path(name).parts]
     return {str(name): target / str(name) for name in listed}
 
 
@@ -198,12 +198,12 @@ def mark(snapshot: str, token: str) -> str:
 
 def is_open(snapshot: Path) -> bool:
     """Whether a terminal is open in this snapshot: one that holds the lock on its mark. Marks of others are deleted."""
-    found = False
+    locked = False
     for path in snapshot.parent.glob(os.path.basename(mark(str(snapshot), "*"))):
         try:
             with open(path, "ab") as stream:
                 fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 path.unlink()
         except OSError:  # it is locked; or nobody can say, on a file system without locks
-            found = True
-    return found
+            locked = True
+    return locked

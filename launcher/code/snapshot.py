@@ -55,8 +55,8 @@ def _ignored(package: Path) -> set[Path]:
         return set()
     asked = ("ls-files", "-z", "--others", "--ignored", "--exclude-standard")
     listed = git.run(package, *asked, errors="surrogateescape").split("\0")
-    found = {package / each for each in listed if each}
-    return set() if package / "__init__.py" in found else found
+    ignored = {package / name for name in listed if name}
+    return set() if package / "__init__.py" in ignored else ignored
 
 
 def describe(root: Path, files: Mapping[str, Path]) -> Code:
@@ -110,13 +110,13 @@ def executable(files: Mapping[str, Path]) -> list[str]:
 
 def digest_of(files: Mapping[str, Path]) -> str:
     """SHA-256 over names, contents and which files may be executed, in hexadecimal."""
-    whole = hashlib.sha256()
+    digest = hashlib.sha256()
     for name in sorted(files):
         content = files[name].read_bytes()
         mark = "x" if is_executable(files[name]) else ""
-        whole.update(os.fsencode(name) + f"\0{mark}{len(content)}\0".encode())  # a name of a file may be no UTF-8
-        whole.update(content)
-    return whole.hexdigest()
+        digest.update(os.fsencode(name) + f"\0{mark}{len(content)}\0".encode())  # a name of a file may be no UTF-8
+        digest.update(content)
+    return digest.hexdigest()
 
 
 def git_state(root: Path, files: Sequence[Path]) -> tuple[str | None, bool]:

@@ -51,7 +51,7 @@ def collect(script: Path, include: Sequence[str] = ()) -> Collected:
     """
     checkout = _checkout(script)
     root = checkout or script.parent
-    found: dict[str, Path] = {}
+    files: dict[str, Path] = {}
     credentials: list[str] = []
     total = 0
     listed = _in_checkout(root) if checkout else _in_folder(root)
@@ -63,16 +63,16 @@ def collect(script: Path, include: Sequence[str] = ()) -> Collected:
         if path != script and exclusions.is_credential(path, root):
             credentials.append(name)
             continue
-        found[f"{FOLDER}/{name}"] = path
+        files[f"{FOLDER}/{name}"] = path
         total += path.stat().st_size
-        if total > snapshot.MAX_BYTES or len(found) > MAX_FILES:
+        if total > snapshot.MAX_BYTES or len(files) > MAX_FILES:
             limit = f"{snapshot.MAX_BYTES // 2**20} MiB" if total > snapshot.MAX_BYTES else f"{MAX_FILES:,} files"
             raise UsageError(
                 f"script={script}: its folder {root} goes along with it, and holds more than {limit} "
-                f"({snapshot.largest(found)}); list data and results in {root / '.gitignore'}, or put the code into a "
+                f"({snapshot.largest(files)}); list data and results in {root / '.gitignore'}, or put the code into a "
                 "folder or git checkout of its own"
             )
-    return Collected(root=root, files=found, credentials=tuple(credentials))
+    return Collected(root=root, files=files, credentials=tuple(credentials))
 
 
 def left_out_imports(script: Path, collected: Collected) -> tuple[str, ...]:
@@ -187,13 +187,13 @@ def _included(pattern: str, root: Path) -> Iterator[Path]:
     Patterns are `pathlib`'s, relative ones from the current folder. Raises `UsageError`.
     """
     key = f"script.include=[{pattern}]"
-    whole = Path(os.path.normpath(Path.cwd() / expanded(pattern)))
+    absolute_pattern = Path(os.path.normpath(Path.cwd() / expanded(pattern)))
     try:
-        matches = sorted(Path(whole.anchor).glob(str(whole.relative_to(whole.anchor))))
+        matches = sorted(Path(absolute_pattern.anchor).glob(str(absolute_pattern.relative_to(absolute_pattern.anchor))))
     except (ValueError, NotImplementedError) as error:
         raise UsageError(f"{key} is no pattern of files: {error}") from None
     if not matches:
-        raise UsageError(f"{key}: there is no such file (looked for {whole})")
+        raise UsageError(f"{key}: there is no such file (looked for {absolute_pattern})")
     for match in matches:
         if match != root and root not in match.parents:
             raise UsageError(f"{key}: {match} is not in {root}, the folder that goes along with the script")

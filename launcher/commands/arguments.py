@@ -61,11 +61,11 @@ def split(words: Sequence[str]) -> tuple[list[str], list[str]]:
 
 def newest(roots: Sequence[str]) -> Run:
     """The newest run, said on stderr so that nobody is surprised. Raises `UsageError` where there is none."""
-    found = selection.newest(roots, 1)
-    if not found:
+    runs = selection.newest(roots, 1)
+    if not runs:
         raise UsageError(f"there are no runs{_where(roots)}; run_root=PATH looks in another folder")
-    print(f"newest run: {found[0].id}", file=sys.stderr)
-    return found[0]
+    print(f"newest run: {runs[0].id}", file=sys.stderr)
+    return runs[0]
 
 
 def newest_own(roots: Sequence[str]) -> Run:
@@ -98,4 +98,4 @@ def found(names: Sequence[str], roots: Sequence[str]) -> list[Selection]:
 
 def all_runs(what: Sequence[Selection]) -> list[Run]:
     """The runs meant, each once."""
-    return list(dict.fromkeys(run for each in what for run in each.runs))
+    return list(dict.fromkeys(run for selected in what for run in selected.runs))

@@ -40,18 +40,20 @@ def main(arguments: list[str]) -> int:
     return 1 if any(outcome.why_not for outcome in ended) else 0
 
 
-def _said(each: Ended, *, already: bool) -> str:
-    state, why = each.seen.state, each.why_not
-    if _was_unreachable(each):  # its state has the reason, and how it stood last; advice to copy may come behind
+def _said(outcome: Ended, *, already: bool) -> str:
+    state, why = outcome.seen.state, outcome.why_not
+    if _was_unreachable(outcome):  # its state has the reason, and how it stood last; advice to copy may come behind
         return f"not ended: {state.reason}{'' if why in state.reason else why.removeprefix(_first(why))}"
     headline = summary.headline(state, time.time())
     return f"{'already ' * already}{headline}{'; not ended: ' if why else ''}{why}"
 
 
-def _was_unreachable(each: Ended) -> bool:
+def _was_unreachable(outcome: Ended) -> bool:
     """Whether what kept a run from being ended is what keeps its state from being known: its host."""
     return (
-        bool(each.why_not) and each.seen.state.name == "unreachable" and _first(each.why_not) in each.seen.state.reason
+        bool(outcome.why_not)
+        and outcome.seen.state.name == "unreachable"
+        and _first(outcome.why_not) in outcome.seen.state.reason
     )
 
 

@@ -56,16 +56,16 @@ def candidates(line: str) -> list[str]:
     last, given = words[-1], words[1:-1]
     verb = given[0] if given and "=" not in given[0] else None
     if verb == "image":
-        return sorted(each for each in _of_images(given[1:]) if each.startswith(last))
+        return sorted(word for word in _of_images(given[1:]) if word.startswith(last))
     if verb not in (None, "run", "plan", "compare", "shell", "doctor") and not (verb == "resume" and len(given) > 1):
         return _runs(last)
     if "=" in last:
         key, _, value = last.partition("=")
-        return [f"{key}={each}" for each in _values(key) if each.startswith(value)]
-    found = [f"{each}=" for each in _keys(given)]
+        return [f"{key}={word}" for word in _values(key) if word.startswith(value)]
+    completions = [f"{word}=" for word in _keys(given)]
     if not given:
-        found += VERBS
-    return sorted(each for each in found if each.startswith(last))
+        completions += VERBS
+    return sorted(word for word in completions if word.startswith(last))
 
 
 def _keys(given: Sequence[str]) -> Iterable[str]:
@@ -107,12 +107,12 @@ def _of_images(given: Sequence[str]) -> list[str]:
 
     if not given:
         return list(KEYS)
-    keys = [f"{each}=" for each in KEYS.get(given[0], ())]
-    if any("=" not in each for each in given[1:]) or given[0] not in KEYS:
+    keys = [f"{key}=" for key in KEYS.get(given[0], ())]
+    if any("=" not in key for key in given[1:]) or given[0] not in KEYS:
         return keys
     if given[0] == "list":
         return list(catalogue.lines())
-    return [*keys, *(RECIPES if given[0] in ("render", "build") else (each.name for each in catalogue.releases()))]
+    return [*keys, *(RECIPES if given[0] in ("render", "build") else (key.name for key in catalogue.releases()))]
 
 
 def _runs(last: str) -> list[str]:

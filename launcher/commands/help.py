@@ -47,7 +47,7 @@ def keys(config_dirs: Sequence[Path]) -> str:
         own = f" (batch={recipe.batch}, epochs={recipe.epochs} unless named)" if recipe.data else ""
         lines += ["", f"keys of recipe={name}{own}:"]
         lines += [
-            f"  data={each:19} {'':24} {layout.help}{_of_its_own(layout)}" for each, layout in recipe.data.items()
+            f"  data={dataset:19} {'':24} {layout.help}{_of_its_own(layout)}" for dataset, layout in recipe.data.items()
         ]
         lines += _section(recipe.settings, prefix="train.")
     return "\n".join(lines) + "\n"
@@ -55,8 +55,8 @@ def keys(config_dirs: Sequence[Path]) -> str:
 
 def _of_its_own(layout: DataLayout) -> str:
     """What a data set has in place of the recipe's own values."""
-    found = [f"{name}={value}" for name, value in (("batch", layout.batch), ("epochs", layout.epochs)) if value]
-    return f" ({', '.join(found)})" if found else ""
+    own = [f"{name}={value}" for name, value in (("batch", layout.batch), ("epochs", layout.epochs)) if value]
+    return f" ({', '.join(own)})" if own else ""
 
 
 def _section(cls: Any, prefix: str = "", skip: Sequence[str] = ()) -> list[str]:
@@ -79,11 +79,11 @@ def _rows(cls: Any, prefix: str, skip: Sequence[str]) -> Iterator[tuple[str, str
 
 def _type(annotation: Any) -> str:
     if typing.get_origin(annotation) is typing.Literal:
-        return "|".join(str(each) for each in typing.get_args(annotation))
+        return "|".join(str(argument) for argument in typing.get_args(annotation))
     names = {str: "text", int: "number", float: "number", bool: "true|false"}
     if annotation in names:
         return names[annotation]
-    inside = [each for each in typing.get_args(annotation) if each not in (type(None), Ellipsis)]
+    inside = [argument for argument in typing.get_args(annotation) if argument not in (type(None), Ellipsis)]
     if typing.get_origin(annotation) is tuple:
         return f"list of {_type(inside[0])}s"
     if typing.get_origin(annotation) is dict:

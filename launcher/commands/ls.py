@@ -56,14 +56,14 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def _default(roots: Sequence[str], whole: bool, everything: bool) -> tuple[list[Run], int]:
+def _default(roots: Sequence[str], unlimited: bool, everything: bool) -> tuple[list[Run], int]:
     """The runs to list, newest first, and how many older ones there are that aren't."""
     if everything:
         names = [Run(root, name) for root in roots for name in selection.run_names(root)]
         return sorted(names, key=lambda run: run.id, reverse=True), 0
     chosen = {*selection.newest(roots, NEWEST), *selection.unfinished(roots)}
     listed = sorted(chosen, key=lambda run: run.id, reverse=True)
-    return (listed, 0) if whole else (listed[:MOST], max(0, len(listed) - MOST))
+    return (listed, 0) if unlimited else (listed[:MOST], max(0, len(listed) - MOST))
 
 
 def _listing(seen: Sequence[Seen], hidden: int, roots: Sequence[str], width: int = 0) -> list[str]:
@@ -89,14 +89,14 @@ def _listing(seen: Sequence[Seen], hidden: int, roots: Sequence[str], width: int
     header = ["RUN", "STATE", "TIME", "STEP", "ACCURACY", "SAMPLES/S", "PROOF", "ASKED"]
     if any(run_roots.is_remote(entry.run.root) for entry in seen):
         header.insert(2, "HOST")
-        for row, each in zip(rows, seen, strict=True):
-            row.insert(2, _host(each.run))
+        for row, entry in zip(rows, seen, strict=True):
+            row.insert(2, _host(entry.run))
     if any(not entry.files.owner.mine for entry in seen):
         header.insert(2, "OWNER")
-        for row, each in zip(rows, seen, strict=True):
-            row.insert(2, each.files.owner.name or "-")
+        for row, entry in zip(rows, seen, strict=True):
+            row.insert(2, entry.files.owner.name or "-")
     right = frozenset(range(len(header) - 6, len(header) - 2))
-    lines = tables.fitted(header, rows, right=right, width=width, spare=[each for each in SPARE if each in header])
+    lines = tables.fitted(header, rows, right=right, width=width, spare=[name for name in SPARE if name in header])
     silent = {_host(entry.run): entry.state.reason for entry in reversed(seen) if entry.state.name == "unreachable"}
     lines += [f"{host}: {reason}" for host, reason in silent.items() if host != "-"]
     lines += dict.fromkeys(entry.files.owner.why for entry in seen if entry.files.owner.why)
@@ -186,7 +186,7 @@ def _details(seen: Seen, width: int = 0) -> list[str]:
 
             rows.append(("progress", display.line(progress)))
     rows += [*summary.outcome(result), *summary.gpus(folder)]
-    rows += [("arm", each) for each in _arms(folder, plan, state, result)] if plan.arms else []
+    rows += [("arm", line) for line in _arms(folder, plan, state, result)] if plan.arms else []
     rows.append(("where", f"{_where(files, plan)}{_on_gpus(folder, state.attempt)}"))
     rows.append(("submitted", submission.submitted or "never"))
     if state.started:
@@ -207,7 +207,7 @@ def _on_gpus(folder: Path, attempt: int) -> str:
         return ""
 
 
-def _arms(folder: Path, plan: PlanRecord, whole: State, result: ResultRecord) -> Iterator[str]:
+def _arms(folder: Path, plan: PlanRecord, comparison: State, result: ResultRecord) -> Iterator[str]:
     """How the arms of a comparison stand, a line each; `report` says what they amount to."""
     from launcher.runs import arms
 
@@ -215,11 +215,11 @@ def _arms(folder: Path, plan: PlanRecord, whole: State, result: ResultRecord) ->
     compared = result.comparison.arms if result.comparison else ()
     rates = {arm.arm: units.number(arm.samples_per_second) for arm in compared}
     for arm in arms.of(folder, plan):
-        state = arms.state(arm.run, whole)
-        said = f"{state.name}: {state.reason}" if state.reason else state.name
+        state = arms.state(arm.run, comparison)
+        words = f"{state.name}: {state.reason}" if state.reason else state.name
         own = summary.result_of(arm.run.folder, state)
         rate = rates.get(arm.run.id, summary.throughput_of(own))
-        yield f"{arm.label}  {said}{f', {rate} samples/s' if rate not in ('', '-') else ''}"
+        yield f"{arm.label}  {words}{f', {rate} samples/s' if rate not in ('', '-') else ''}"
 
 
 def _where(files: Files, plan: PlanRecord) -> str:

@@ -149,8 +149,8 @@ def describe(
     if first.script and first.script.bare:
         lines += [*_as_typed(first), ""]
     lines += [*_settings(where, width, everything), *pairs(_place(first), width), ""]
-    notes = [f"note: {each}" for each in dict.fromkeys(line for plan in plans for line in plan.advice)]
-    lines += [part for each in (*notes, *_left_behind(first)) for part in wrapped(each, width)]
+    notes = [f"note: {note}" for note in dict.fromkeys(line for plan in plans for line in plan.advice)]
+    lines += [part for note in (*notes, *_left_behind(first)) for part in wrapped(note, width)]
     if whole_script:
         lines += [f"--- {first.run_dir}/run.sh", render.render(first)]
     more = [] if everything else ["`plan --all` lists every setting"]
@@ -176,16 +176,16 @@ def _place(plan: Plan) -> list[tuple[str, str]]:
         rows.append(("container", f"{plan.container.runtime.kind}: {plan.container.asked}"))
     if plan.arms or (plan.script and plan.script.bare):
         return rows
-    return [*rows, ("command", " ".join(to_bash(each) for each in trainer_command.command(plan)))]
+    return [*rows, ("command", " ".join(to_bash(word) for word in trainer_command.command(plan)))]
 
 
 def _left_behind(plan: Plan) -> list[str]:
     """What the job gets of the shell's variables by name, and what it doesn't."""
-    found = [f"note: passed on from this shell: {', '.join(plan.passed)}"] if plan.passed else []
+    notes = [f"note: passed on from this shell: {', '.join(plan.passed)}"] if plan.passed else []
     if plan.left_behind:
         how = "env.NAME passes one on, env_from=shell all but secrets"
-        found.append(f"note: left behind in this shell: {', '.join(plan.left_behind)} ({how})")
-    return found
+        notes.append(f"note: left behind in this shell: {', '.join(plan.left_behind)} ({how})")
+    return notes
 
 
 def describe_text(plan: Plan, where: Sequence[Origin], refusal: str, width: int = 0, everything: bool = False) -> str:
@@ -198,8 +198,8 @@ def describe_text(plan: Plan, where: Sequence[Origin], refusal: str, width: int 
 
 def _settings(where: Sequence[Origin], width: int, everything: bool) -> list[str]:
     default = dict(leaves(defaults()))
-    shown = [each for each in where if everything or is_chosen(each, default)]
-    rows = [[each.key, show(each.value), each.place] for each in shown]
+    shown = [origin for origin in where if everything or is_chosen(origin, default)]
+    rows = [[origin.key, show(origin.value), origin.place] for origin in shown]
     return [*fitted(["setting", "value", "from"], rows, width=width, spare=("from",)), ""] if rows else []
 
 
@@ -207,6 +207,6 @@ def _as_typed(plan: Plan) -> list[str]:
     """What a bare script's user would type where it starts."""
     assert plan.script is not None
     exported = user_script.environment(plan.mechanism, plan.settings["amp"]["level"])
-    words = shlex.join(str(each) for each in trainer_command.command(plan))
+    words = shlex.join(str(word) for word in trainer_command.command(plan))
     where = f"{'the image, ' if plan.script.in_image else ''}{plan.script.folder(plan.run_dir)}"
     return [f"in {where}:", *(f"  export {name}={value}" for name, value in exported.items()), f"  {words}"]

@@ -52,7 +52,7 @@ def main(arguments: list[str]) -> int:
 def _document(what: Sequence[selection.Selection], chosen: Sequence[store.Run]) -> Document:
     if len(chosen) == 1 and (document := _comparison(chosen[0])) is not None:
         return document
-    names = list(dict.fromkeys(each.sweep or each.runs[0].id for each in what))
+    names = list(dict.fromkeys(selected.sweep or selected.runs[0].id for selected in what))
     return sections.of_runs(_title(names), read.gather(chosen))
 
 

@@ -31,6 +31,6 @@ def main(arguments: list[str]) -> int:
     if near and options.forget:
         raise UsageError(f"rm --forget: {near[0].id} is a run of this machine; leave --forget out")
     done = "forgotten" if options.forget else "deleted"
-    sweeps = [each.sweep for each in what]
+    sweeps = [selected.sweep for selected in what]
     remove(chosen, options.force, roots=roots, sweeps=sweeps, say=lambda run: print(f"{run.id}  {done}"))
     return 0

@@ -150,7 +150,7 @@ def _forwarded(words: list[str]) -> Port | None:
             if not equals:
                 text = words[index + 1] if index + 1 < len(words) else ""
             here, _, there = text.rpartition(":")
-            if not all(each.isdecimal() and 0 < int(each) < 65536 for each in (here or there, there)):
+            if not all(number.isdecimal() and 0 < int(number) < 65536 for number in (here or there, there)):
                 raise UsageError(f"--forward {text}: a port is a number from 1 to 65535, or two as 8080:6006")
             del words[index : index + (1 if equals else 2)]
             return Port(int(here or there), int(there))
@@ -197,11 +197,11 @@ def _of_run(names: Sequence[str], words: Sequence[str]) -> Place:
             f"leave {' '.join(extra)} out, or the run"
         )
     root = next((word.partition("=")[2] for word in words if word.startswith("run_root=")), None)
-    found = selection.find(names[0], run_roots.named(root))
-    if found.sweep is not None:
-        raise UsageError(f"{found.sweep} is a sweep; name one of its runs, as {found.runs[0].id}")
-    (run,) = found.runs
-    ownership.refuse_anothers("shell", found.runs)
+    selected = selection.find(names[0], run_roots.named(root))
+    if selected.sweep is not None:
+        raise UsageError(f"{selected.sweep} is a sweep; name one of its runs, as {selected.runs[0].id}")
+    (run,) = selected.runs
+    ownership.refuse_anothers("shell", selected.runs)
     (seen,) = backends.look([run])
     if seen.files.copied:
         raise UsageError(f"{run.id} has no shell in {run.folder}: {backends.COPIED}")

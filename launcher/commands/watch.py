@@ -29,8 +29,8 @@ def main(arguments: list[str]) -> int:
     try:
         states = watch([run.folder for run in chosen], on_interrupt=_leave, last_words=last_words)
     except KeyboardInterrupt:
-        whole = ", ".join(names) or run_ids.sweep_of(chosen[0].id) or chosen[0].id
-        print(f"\nleft alone: {whole}; `watch` comes back, `cancel` ends", file=sys.stderr)
+        what = ", ".join(names) or run_ids.sweep_of(chosen[0].id) or chosen[0].id
+        print(f"\nleft alone: {what}; `watch` comes back, `cancel` ends", file=sys.stderr)
         return 130
     return 0 if all(state.name == "done" for state in states.values()) else 1
 

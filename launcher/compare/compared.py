@@ -23,12 +23,12 @@ def is_comparison(plan: PlanRecord) -> bool:
     return bool(plan.arms and plan.comparison)
 
 
-def document(title: str, folder: Path, whole: State, plan: PlanRecord) -> Document:
+def document(title: str, folder: Path, state: State, plan: PlanRecord) -> Document:
     """The report of the comparison in this folder."""
     how = settings_of(plan)
-    evidence = read.of_arms(folder, plan, whole, read=True, block=how.steps)
+    evidence = read.of_arms(folder, plan, state, read=True, block=how.steps)
     compared = compare(evidence, how.steps)
-    found = [arm.figures for arm in compared]
+    figures = [arm.figures for arm in compared]
     parts: tuple[Part, ...] = (table(compared), *bars(compared))
     rest = sections.of_runs(title, evidence)
     kept = [
@@ -36,34 +36,34 @@ def document(title: str, folder: Path, whole: State, plan: PlanRecord) -> Docume
         for section in rest.sections
         if section.title != "Results"
     ]
-    extra = [*_published(plan, compared), _measured(compared, how, whole)]
+    extra = [*_published(plan, compared), _measured(compared, how, state)]
     return Document(
         title=title,
-        lead=tuple(verdict(compared, how)) if found else (),
+        lead=tuple(verdict(compared, how)) if figures else (),
         sections=(Section(title="Comparison", parts=parts), *extra, *kept),
     )
 
 
-def last_words(folder: Path, whole: State, now: float, width: int = 0) -> list[str]:
+def last_words(folder: Path, state: State, now: float, width: int = 0) -> list[str]:
     """What a terminal says of a comparison that has ended."""
     plan = store.read(PlanRecord, folder / "plan.json")
-    lines = list(plain.lines(document(folder.name, folder, whole, plan), width))[1:]
-    rows = [(run_ids.words_of(folder.name), summary.headline(whole, now)), ("folder", summary.place_of(folder))]
+    lines = list(plain.lines(document(folder.name, folder, state, plan), width))[1:]
+    rows = [(run_ids.words_of(folder.name), summary.headline(state, now)), ("folder", summary.place_of(folder))]
     ended = tables.pairs(rows, width)
-    if whole.name in ("stopped", "cancelled", "lost"):
+    if state.name in ("stopped", "cancelled", "lost"):
         ended.append(f"go on with it: python -m launcher resume {folder.name}")
     page = f"python -m launcher report {run_ids.words_of(folder.name)} --html FILE"
-    return [*ended, "", *lines, *_failures(folder, whole, plan), "", f"with charts: {page}"]
+    return [*ended, "", *lines, *_failures(folder, state, plan), "", f"with charts: {page}"]
 
 
-def _failures(folder: Path, whole: State, plan: PlanRecord) -> Iterator[str]:
+def _failures(folder: Path, comparison: State, plan: PlanRecord) -> Iterator[str]:
     """The last lines of each arm that failed, unless they say no more than its reason does."""
     for arm in arms.of(folder, plan):
-        state = arms.state(arm.run, whole)
+        state = arms.state(arm.run, comparison)
         if state.name == "failed" and state.reason != arms.OUT_OF_MEMORY:
-            told = summary.failure(arm.run.folder, state)
-            if any(state.reason not in each for each in told[1:]):
-                yield from ("", *told)
+            lines = summary.failure(arm.run.folder, state)
+            if any(state.reason not in line for line in lines[1:]):
+                yield from ("", *lines)
 
 
 def settings_of(plan: PlanRecord) -> Compare:
@@ -80,7 +80,7 @@ def table(compared: Sequence[Arm]) -> Table:
         ("mechanism", [text(arm.mechanism) for arm in compared], False),
         ("batch", [numeric(arm.figures.batch, str(arm.figures.batch)) for arm in compared], True),
         ("samples/s", [numeric(arm.figures.rate, units.number(arm.figures.rate)) for arm in compared], True),
-        ("ratio", [ratio_cell(each, control=number == 0) for number, each in enumerate(compared)], True),
+        ("ratio", [ratio_cell(arm, control=number == 0) for number, arm in enumerate(compared)], True),
         ("95% interval", [_interval_cell(arm) for arm in compared], True),
         ("peak memory", [numeric(arm.figures.memory, units.size(arm.figures.memory)) for arm in compared], True),
         ("loss", [sections.loss_cell(arm.figures) for arm in compared], True),
@@ -108,10 +108,10 @@ def bars(compared: Sequence[Arm]) -> Iterator[Bars]:
     return sections.bars([arm.evidence for arm in compared], [arm.figures for arm in compared])
 
 
-def _measured(compared: Sequence[Arm], how: Compare, whole: State) -> Section:
+def _measured(compared: Sequence[Arm], how: Compare, state: State) -> Section:
     """How it was measured, and every round of it."""
     rounds_of = f"{how.rounds} round{'s' * (how.rounds != 1)} of one block of {how.steps} steps for each arm"
-    said = (
+    method = (
         f"{rounds_of}, every other round backwards, {how.cool_down} s of rest between; the first steps of a block and "
         "those that were observed are not timed. "
         "Throughput is the geometric mean over the rounds. "
@@ -126,9 +126,9 @@ def _measured(compared: Sequence[Arm], how: Compare, whole: State) -> Section:
         for number in rounds
     )
     header = ("round", *(f"{arm.label}, samples/s" for arm in compared))
-    parts: list[Part] = [Prose(text=said)]
-    if whole.attempt > 1:
-        parts.append(Prose(text=f"It was interrupted and went on: its blocks are from {whole.attempt} starts."))
+    parts: list[Part] = [Prose(text=method)]
+    if state.attempt > 1:
+        parts.append(Prose(text=f"It was interrupted and went on: its blocks are from {state.attempt} starts."))
     if rows:
         parts.append(Table(header=header, rows=rows, numbers=frozenset(range(len(header)))))
     return Section(title="Rounds", parts=tuple(parts), brief=False)
@@ -138,7 +138,7 @@ def _published(plan: PlanRecord, compared: Sequence[Arm]) -> Iterator[Section]:
     if not plan.published:
         return
     try:
-        said = build(Published, plan.published)
+        source = build(Published, plan.published)
     except SettingsError:  # of another version
         return
-    yield published(said, compared)
+    yield published(source, compared)

@@ -50,7 +50,7 @@ observed."""
 
 def take_apart(words: Sequence[str], base: Compare | None = None) -> tuple[Compare, list[str]]:
     """The settings of the comparison among the words, and the other words. Raises `UsageError`."""
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     rest = []
     known = fields_of(Compare)
     for word in words:
@@ -61,11 +61,11 @@ def take_apart(words: Sequence[str], base: Compare | None = None) -> tuple[Compa
         name = key.removeprefix(PREFIX)
         try:
             if name not in known:
-                raise SettingsError(unknown_key(key, [f"{PREFIX}{each}" for each in known]))
-            found[name] = from_text(text, known[name], key)
+                raise SettingsError(unknown_key(key, [f"{PREFIX}{setting}" for setting in known]))
+            values[name] = from_text(text, known[name], key)
         except SettingsError as error:
             raise UsageError(f"{error} (command line)") from None
-    how = dataclasses.replace(base or Compare(), **found)
+    how = dataclasses.replace(base or Compare(), **values)
     try:
         at_least("compare.rounds", how.rounds, 1)
         if how.rounds > MOST:
@@ -107,10 +107,10 @@ def check(specs: Sequence[JobSpec]) -> None:
             "recipe=script: a script decides by itself when it stops and what it saves, so it can't be measured in "
             "blocks; run its modes as a sweep, and `report` sets them side by side: say run for compare"
         )
-    told = [_shared(spec) for spec in specs]
-    keys = dict.fromkeys(key for each in told for key in each)
+    shared = [_shared(spec) for spec in specs]
+    keys = dict.fromkeys(key for group in shared for key in group)
     for key in sorted(keys, key=lambda key: not key.endswith(".kind")):  # which decides what other keys there are
-        values = list(dict.fromkeys(show(each.get(key)) for each in told))
+        values = list(dict.fromkeys(show(group.get(key)) for group in shared))
         if len(values) > 1:
             named, why = key.removesuffix(".name").removesuffix(".kind"), _SAME[key.partition(".")[0]]
             raise UsageError(f"{named} can't differ between the arms of a comparison ({' and '.join(values)}): {why}")

@@ -45,42 +45,42 @@ _STATUS: Mapping[str, Literal["done", "failed", "stopped"]] = {
 _WORST_FIRST = ("contradicted", "unknown", "proved")
 
 
-def document(folder: Path, whole: State) -> dict[str, Any] | None:
+def document(folder: Path, state: State) -> dict[str, Any] | None:
     """The result of the comparison in this folder, which has ended; None where its plan tells of no arms."""
     plan = store.read(PlanRecord, folder / "plan.json")
     how = settings_of(plan)
-    evidence = read.of_arms(folder, plan, whole, read=True, block=how.steps)
+    evidence = read.of_arms(folder, plan, state, read=True, block=how.steps)
     if not evidence:
         return None
     compared = compare(evidence, how.steps)
-    said = list(verdict(compared, how))
-    values = result.document(_of_run(folder.name, whole, evidence))
+    sentences = list(verdict(compared, how))
+    values = result.document(_of_run(folder.name, state, evidence))
     beside = {
         "control": compared[0].label,
         **dataclasses.asdict(how),
-        "verdict": said[0],
-        "sentences": said[1:],
+        "verdict": sentences[0],
+        "sentences": sentences[1:],
         "arms": [_of_arm(arm, how.rounds) for arm in compared],
     }
     return {**values, "comparison": finite(beside)}
 
 
-def write(folder: Path, whole: State) -> None:
+def write(folder: Path, state: State) -> None:
     """Write the result of the comparison in this folder; nothing where its plan tells of no arms. Raises `OSError`."""
-    found = document(folder, whole)
-    if found is not None:
-        store.write_json(folder / arms.RESULT, found)
+    values = document(folder, state)
+    if values is not None:
+        store.write_json(folder / arms.RESULT, values)
 
 
-def _of_run(name: str, whole: State, evidence: Sequence[Evidence]) -> Result:
+def _of_run(name: str, state: State, evidence: Sequence[Evidence]) -> Result:
     documents = [run.documents["result.json"] for run in evidence]
     measured = [run.result for run in evidence if run.has_result]
-    of_measured = [each for each in documents if each]
+    measured_documents = [outcome for outcome in documents if outcome]
     return Result(
         run=name,
-        status=_STATUS.get(whole.name, "failed"),
-        reason=None if whole.name == "done" else _reason(whole, evidence),
-        attempts=whole.attempt,
+        status=_STATUS.get(state.name, "failed"),
+        reason=None if state.name == "done" else _reason(state, evidence),
+        attempts=state.attempt,
         framework=_common(run.plan.framework for run in evidence) or "",
         recipe=_common(run.plan.recipe for run in evidence) or "",
         mechanism=_common(run.result.mechanism for run in evidence) or "",
@@ -91,30 +91,32 @@ def _of_run(name: str, whole: State, evidence: Sequence[Evidence]) -> Result:
         peak_memory_bytes=max((found.memory for run in evidence if (found := figures(run)).memory), default=None),
         loss={"first": None, "last": None},
         eval={},
-        loss_scale={"final": None, "skipped_steps": sum(each.loss_scale.skipped_steps or 0 for each in measured)},
-        updates={key: sum(getattr(each.updates, key) or 0 for each in measured) for key in ("attempted", "applied")},
+        loss_scale={"final": None, "skipped_steps": sum(outcome.loss_scale.skipped_steps or 0 for outcome in measured)},
+        updates={
+            key: sum(getattr(outcome.updates, key) or 0 for outcome in measured) for key in ("attempted", "applied")
+        },
         epochs=None,
         steps=sum(run.metrics.steps for run in evidence if run.metrics),
-        wall_seconds=sum(each.wall_seconds or 0 for each in measured),
-        world_size=max((each.world_size or 1 for each in measured), default=1),
+        wall_seconds=sum(outcome.wall_seconds or 0 for outcome in measured),
+        world_size=max((outcome.world_size or 1 for outcome in measured), default=1),
         determinism="exact" if all(run.result.determinism == "exact" for run in evidence) else "best_effort",
         resumed_from=None,
-        versions=_shared(of_measured, "versions"),
-        digests=_shared(of_measured, "digests"),
-        hardware=_shared(of_measured, "hardware"),
+        versions=_shared(measured_documents, "versions"),
+        digests=_shared(measured_documents, "digests"),
+        hardware=_shared(measured_documents, "hardware"),
     )
 
 
-def _reason(whole: State, evidence: Sequence[Evidence]) -> str | None:
+def _reason(state: State, evidence: Sequence[Evidence]) -> str | None:
     """Why it is not done: which arms failed, or what is known of the whole."""
     failed = [f"{run.label}: {run.state.reason}" for run in evidence if run.state.name == "failed"]
-    return "; ".join(failed) or whole.reason or None
+    return "; ".join(failed) or state.reason or None
 
 
 def _proof(evidence: Sequence[Evidence]) -> dict[str, str]:
     """Proved if every arm is, else the worst that is known of one."""
     verdicts = [run.result.observed.verdict or "unknown" for run in evidence]
-    worst = next((each for each in _WORST_FIRST if each in verdicts), "unknown")
+    worst = next((candidate for candidate in _WORST_FIRST if candidate in verdicts), "unknown")
     if worst == "proved":
         return {"verdict": worst, "why": "every arm is proved"}
     why = [
@@ -164,13 +166,13 @@ def _common(values: Iterable[Any]) -> Any:
 
 def _shared(results: Sequence[Mapping[str, Any]], group: str) -> dict[str, Any]:
     """What is the same in all results that tell of it, by key; None where they differ, or one has no such group."""
-    found = _groups(results, group)
-    keys = dict.fromkeys(key for each in found for key in each)
-    return {key: _common(each.get(key) for each in found if key in each or not each) for key in keys}
+    groups = _groups(results, group)
+    keys = dict.fromkeys(key for values in groups for key in values)
+    return {key: _common(values.get(key) for values in groups if key in values or not values) for key in keys}
 
 
 def _groups(results: Sequence[Mapping[str, Any]], name: str) -> list[Mapping[str, Any]]:
-    return [group_of(each, name) for each in results]
+    return [group_of(document, name) for document in results]
 
 
 if __name__ == "__main__":

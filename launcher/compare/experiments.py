@@ -107,11 +107,11 @@ def named(words: Sequence[str]) -> str | None:
 def asked_for(words: Words) -> Asked | None:
     """The comparison that the words name; None where they name none. Raises `UsageError`."""
     name = named(words.overrides)
-    found = find(name, words.config_dirs) if name is not None else None
-    if found is not None and name is not None:
+    experiment = find(name, words.config_dirs) if name is not None else None
+    if experiment is not None and name is not None:
         if words.arguments is not None:
             raise UsageError(f"what stands behind -- is for a script, and experiment={name} runs none (command line)")
-        return ask(name, found, words.overrides, words.config_dirs)
+        return ask(name, experiment, words.overrides, words.config_dirs)
     for word in words.overrides:
         if word.startswith(SCALE) and (name is None or _path(name, words.config_dirs)):
             what = f"experiment={name} is one run" if name else "no experiment is named"
@@ -136,20 +136,24 @@ def find(name: str, config_dirs: Sequence[Path]) -> Experiment | None:
         for key in values:
             if is_key(str(key)):
                 raise SettingsError(f"{key} belongs into words, as words: [{key}=...]", key)
-        found = build(Experiment, values)
+        experiment = build(Experiment, values)
         for key in ("frameworks", "scales"):
-            for form in getattr(found, key):
-                count = len(_form(found, key, form).names)
-                if count not in (0, len(found.arms)):
-                    raise SettingsError(f"{key}.{form}.names should name all {len(found.arms)} arms, not {count}", key)
-                build(Compare, _form(found, key, form).compare, prefix=f"{key}.{form}.{comparison.PREFIX}")
-        build(Compare, found.compare, prefix=comparison.PREFIX)
+            for form in getattr(experiment, key):
+                count = len(_form(experiment, key, form).names)
+                if count not in (0, len(experiment.arms)):
+                    raise SettingsError(
+                        f"{key}.{form}.names should name all {len(experiment.arms)} arms, not {count}", key
+                    )
+                build(Compare, _form(experiment, key, form).compare, prefix=f"{key}.{form}.{comparison.PREFIX}")
+        build(Compare, experiment.compare, prefix=comparison.PREFIX)
     except SettingsError as error:
         place = files.written(path).get(error.key)
         raise files.refused(path, place and place.line, " ".join(str(error).split())) from None
-    if found.published and len(found.published.arms) != len(found.arms):
-        raise UsageError(f"{path}: {len(found.arms)} arms, and {len(found.published.arms)} in what was published")
-    return found
+    if experiment.published and len(experiment.published.arms) != len(experiment.arms):
+        raise UsageError(
+            f"{path}: {len(experiment.arms)} arms, and {len(experiment.published.arms)} in what was published"
+        )
+    return experiment
 
 
 def ask(name: str, experiment: Experiment, words: Sequence[str], config_dirs: Sequence[Path]) -> Asked:
@@ -168,7 +172,7 @@ def ask(name: str, experiment: Experiment, words: Sequence[str], config_dirs: Se
     composer = Composer(config_dirs=config_dirs)
     groups = composer.groups()
     names = scale.names or other.names or tuple(arm.name for arm in experiment.arms)
-    found = []
+    arms = []
     for index, arm in enumerate(experiment.arms):
         forms = [word for form in (other, scale) for word in (*form.words, *_at(form.arms, index))]
         own = [parse(word, groups, f"{KEY}{name}") for word in (*experiment.words, *arm.words, *forms)]
@@ -180,9 +184,9 @@ def ask(name: str, experiment: Experiment, words: Sequence[str], config_dirs: Se
                 f"{swept}: experiment={name} has its own arms; give one value, which holds for all of them"
             )
         (cell,) = cells(composer, overrides)
-        found.append(without_half(dataclasses.replace(cell, swept=(("arm", names[index]),))))
-    made, impossible = possible(list(zip(names, found, strict=True)), make)
-    specs, left = tuple(made.values()), tuple(found[index] for index in made)
+        arms.append(without_half(dataclasses.replace(cell, swept=(("arm", names[index]),))))
+    made, impossible = possible(list(zip(names, arms, strict=True)), make)
+    specs, left = tuple(made.values()), tuple(arms[index] for index in made)
     return Asked(
         name=name,
         how=how,

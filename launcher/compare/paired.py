@@ -40,20 +40,20 @@ class Arm:
 def compare(evidence: Sequence[Evidence], steps: int) -> list[Arm]:
     """Each arm beside the first, by its whole blocks of so many steps."""
     control = evidence[0]
-    return [_arm(each, control, steps, number == 0) for number, each in enumerate(evidence)]
+    return [_arm(run, control, steps, number == 0) for number, run in enumerate(evidence)]
 
 
-def _whole(evidence: Evidence, steps: int) -> dict[int, Block]:
-    found = evidence.metrics.blocks if evidence.metrics else {}
-    return {number: block for number, block in found.items() if block.steps == steps}
+def _complete_blocks(evidence: Evidence, steps: int) -> dict[int, Block]:
+    blocks = evidence.metrics.blocks if evidence.metrics else {}
+    return {number: block for number, block in blocks.items() if block.steps == steps}
 
 
 def _arm(evidence: Evidence, control: Evidence, steps: int, is_control: bool) -> Arm:
-    blocks, others = _whole(evidence, steps), _whole(control, steps)
+    blocks, others = _complete_blocks(evidence, steps), _complete_blocks(control, steps)
     rates = {number: block.rate for number, block in sorted(blocks.items()) if block.rate}
     theirs = {number: block.rate for number, block in others.items() if block.rate}
     both = [number for number in rates if number in theirs]
-    found = figures(evidence)
+    own = figures(evidence)
     # So that the ratio of two arms' throughputs is the mean of their ratios.
     overall = statistics.geometric_mean(rates.values()) if rates else None
     gaps = []
@@ -65,8 +65,8 @@ def _arm(evidence: Evidence, control: Evidence, steps: int, is_control: bool) ->
                 gaps.append((ours - reference) / abs(reference))
     return Arm(
         evidence=evidence,
-        figures=dataclasses.replace(found, rate=overall if overall is not None else found.rate),
-        mechanism=found.mechanism,
+        figures=dataclasses.replace(own, rate=overall if overall is not None else own.rate),
+        mechanism=own.mechanism,
         rates=rates,
         ratio=ratio([rates[each] for each in both], [theirs[each] for each in both])
         if both and not is_control
@@ -79,10 +79,10 @@ def _arm(evidence: Evidence, control: Evidence, steps: int, is_control: bool) ->
 
 def _incomparable(evidence: Evidence, control: Evidence) -> str:
     """Why equal numbers of steps are no equal training; empty where they are."""
-    ours, theirs = (each.plan.framework for each in (evidence, control))
+    ours, theirs = (run.plan.framework for run in (evidence, control))
     if ours and theirs and ours != theirs:
         return "another framework begins with other weights"
-    ours, theirs = (each.result.digests.get("data") for each in (evidence, control))
+    ours, theirs = (run.result.digests.get("data") for run in (evidence, control))
     if ours and theirs and ours != theirs:
         return "it was trained on other data (the digests differ)"
     batch, other = figures(evidence).batch, figures(control).batch

@@ -14,37 +14,37 @@ from launcher.ui import units
 TITLE = "Beside what was published"
 
 
-def published(said: Published, compared: Sequence[Arm]) -> Section:
+def published(table: Published, compared: Sequence[Arm]) -> Section:
     """The published table beside ours. Hardware differs, so that only ratios are held against each other."""
-    pairs = list(zip(said.arms, compared, strict=False))
-    first = said.arms[0] if said.arms else PublishedArm()
-    timed = any(each.step_seconds for each, _ in pairs)
+    pairs = list(zip(table.arms, compared, strict=False))
+    first = table.arms[0] if table.arms else PublishedArm()
+    timed = any(row.step_seconds for row, _ in pairs)
     hardware = next((_hardware(arm.evidence) for arm in compared if arm.evidence.has_result), "unknown hardware")
     columns: list[tuple[str, list[Cell], bool]] = [
         ("arm", [text(arm.label) for _, arm in pairs], False),
-        ("published ratio", [_multiple(_gain(each, first, arm, compared[0])) for each, arm in pairs], True),
+        ("published ratio", [_multiple(_gain(row, first, arm, compared[0])) for row, arm in pairs], True),
         ("our ratio", [ratio_cell(arm, control=number == 0) for number, (_, arm) in enumerate(pairs)], True),
-        ("published samples/s", [_exactly(each.rate) for each, _ in pairs], True),
+        ("published samples/s", [_exactly(row.rate) for row, _ in pairs], True),
         ("our samples/s", [numeric(arm.figures.rate, units.number(arm.figures.rate)) for _, arm in pairs], True),
-        ("published s/step", [_exactly(each.step_seconds) for each, _ in pairs], True),
+        ("published s/step", [_exactly(row.step_seconds) for row, _ in pairs], True),
         ("our s/step", [_rounded(_seconds(arm.figures.batch if timed else None, arm)) for _, arm in pairs], True),
-        ("published s/epoch", [_exactly(each.epoch_seconds) for each, _ in pairs], True),
-        ("our s/epoch", [_rounded(_seconds(said.epoch_samples, arm)) for _, arm in pairs], True),
-        ("published GB", [_exactly(each.memory_gb) for each, _ in pairs], True),
+        ("published s/epoch", [_exactly(row.epoch_seconds) for row, _ in pairs], True),
+        ("our s/epoch", [_rounded(_seconds(table.epoch_samples, arm)) for _, arm in pairs], True),
+        ("published GB", [_exactly(row.memory_gb) for row, _ in pairs], True),
         ("our GB", [_rounded(arm.figures.memory / 1e9 if arm.figures.memory else None) for _, arm in pairs], True),
-        ("published loss", [_exactly(each.loss) for each, _ in pairs], True),
+        ("published loss", [_exactly(row.loss) for row, _ in pairs], True),
         (
             "our loss",
-            [_rounded(_loss(each, arm), 7) if any(e.loss for e, _ in pairs) else Cell(text="-") for each, arm in pairs],
+            [_rounded(_loss(row, arm), 7) if any(e.loss for e, _ in pairs) else Cell(text="-") for row, arm in pairs],
             True,
         ),
-        ("published accuracy", [_exactly(each.accuracy) for each, _ in pairs], True),
+        ("published accuracy", [_exactly(row.accuracy) for row, _ in pairs], True),
         ("our accuracy", [_rounded(_accuracy(arm)) for _, arm in pairs], True),
     ]
-    prose = [Prose(text=f"Published: {said.source}, on {said.hardware}. Here: {hardware}.")]
-    if said.note:
-        prose.append(Prose(text=said.note))
-    gains = [_gain(each, first, arm, compared[0]) for each, arm in pairs]
+    prose = [Prose(text=f"Published: {table.source}, on {table.hardware}. Here: {hardware}.")]
+    if table.note:
+        prose.append(Prose(text=table.note))
+    gains = [_gain(row, first, arm, compared[0]) for row, arm in pairs]
     if not any(gains):
         return Section(title=TITLE, parts=(*prose, sections.columns(columns)))
     bars = tuple(
@@ -59,14 +59,14 @@ def published(said: Published, compared: Sequence[Arm]) -> Section:
     return Section(title=TITLE, parts=(*prose, sections.columns(columns), chart))
 
 
-def _gain(said: PublishedArm, first: PublishedArm, arm: Arm, control: Arm) -> float | None:
+def _gain(row: PublishedArm, first: PublishedArm, arm: Arm, control: Arm) -> float | None:
     """The published throughput over that of the first arm; of times for steps, by their batches."""
-    if said.rate and first.rate:
-        return said.rate / first.rate
-    if said.epoch_seconds and first.epoch_seconds:
-        return first.epoch_seconds / said.epoch_seconds
-    if said.step_seconds and first.step_seconds and arm.figures.batch and control.figures.batch:
-        return first.step_seconds / said.step_seconds * arm.figures.batch / control.figures.batch
+    if row.rate and first.rate:
+        return row.rate / first.rate
+    if row.epoch_seconds and first.epoch_seconds:
+        return first.epoch_seconds / row.epoch_seconds
+    if row.step_seconds and first.step_seconds and arm.figures.batch and control.figures.batch:
+        return first.step_seconds / row.step_seconds * arm.figures.batch / control.figures.batch
     return None
 
 
@@ -75,13 +75,13 @@ def _seconds(samples: int | None, arm: Arm) -> float | None:
     return samples / arm.figures.rate if samples and arm.figures.rate else None
 
 
-def _loss(said: PublishedArm, arm: Arm) -> float | None:
+def _loss(row: PublishedArm, arm: Arm) -> float | None:
     """That of the step whose loss was published, where there is such; else the last. None where ours took fewer."""
-    if said.loss_step is None:
+    if row.loss_step is None:
         return arm.figures.loss
     rows = arm.evidence.metrics
     # Of many steps the curve has means over neighbours, whose step is none of theirs.
-    return dict(rows.loss.points()).get(said.loss_step) if rows else None
+    return dict(rows.loss.points()).get(row.loss_step) if rows else None
 
 
 def _accuracy(arm: Arm) -> float | None:

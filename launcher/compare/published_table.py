@@ -19,34 +19,34 @@ _COLUMNS = {
 }
 
 
-def lines(whole: Plan) -> Iterator[str]:
+def lines(plan: Plan) -> Iterator[str]:
     """What was published of each arm, where, and how long the comparison's steps would take at those speeds."""
-    said, how = whole.published, whole.comparison
-    assert said is not None and how is not None
-    yield f"published: {said.source}, on {said.hardware}. {said.note}".strip()
-    given = [key for key in _COLUMNS if any(getattr(arm, key) is not None for arm in said.arms)]
+    source, how = plan.published, plan.comparison
+    assert source is not None and how is not None
+    yield f"published: {source.source}, on {source.hardware}. {source.note}".strip()
+    given = [key for key in _COLUMNS if any(getattr(arm, key) is not None for arm in source.arms)]
     if not given:
         return
     rows = []
-    for arm, each in zip(whole.arms, said.arms, strict=True):
-        figures = (getattr(each, key) for key in given)
+    for arm, row in zip(plan.arms, source.arms, strict=True):
+        figures = (getattr(row, key) for key in given)
         rows.append([comparison.label(arm), *("-" if figure is None else f"{figure:.10g}" for figure in figures)])
     yield from ("", *table(["arm", *(_COLUMNS[key] for key in given)], rows))
-    seconds = [_step_seconds(said, each, arm) for arm, each in zip(whole.arms, said.arms, strict=True)]
+    seconds = [_step_seconds(source, row, arm) for arm, row in zip(plan.arms, source.arms, strict=True)]
     known = [second for second in seconds if second is not None]
-    if known and all(arm.settings["device"] == "cuda" for arm in whole.arms):
+    if known and all(arm.settings["device"] == "cuda" for arm in plan.arms):
         which = "each arm" if len(known) == len(seconds) else f"the {len(known)} arms that have one"
         took = units.duration(how.total * sum(known))
         yield from ("", f"at the published speeds {how.total:,} steps of {which} take {took}, starting up not counted")
 
 
-def _step_seconds(said: Published, each: PublishedArm, arm: Plan) -> float | None:
+def _step_seconds(table: Published, row: PublishedArm, arm: Plan) -> float | None:
     """What a step of the arm's batch takes by what was published of it."""
     batch = arm.settings["batch"]
-    if each.step_seconds is not None:
-        return each.step_seconds
-    if each.rate is not None:
-        return float(batch / each.rate)
-    if each.epoch_seconds is not None and said.epoch_samples:
-        return float(batch / said.epoch_samples * each.epoch_seconds)
+    if row.step_seconds is not None:
+        return row.step_seconds
+    if row.rate is not None:
+        return float(batch / row.rate)
+    if row.epoch_seconds is not None and table.epoch_samples:
+        return float(batch / table.epoch_samples * row.epoch_seconds)
     return None

@@ -31,18 +31,18 @@ def _in_all(control: Arm, others: Sequence[Arm], how: Compare) -> str:
     if all(ratio.differs is None for _, ratio in measured):
         return f"Too few rounds to tell a difference from noise: an interval needs {ENOUGH}, and there were fewer."
     if not any(ratio.differs for _, ratio in measured):
-        alike = [each.label for each, ratio in measured if ratio.differs is not None]
+        alike = [arm.label for arm, ratio in measured if ratio.differs is not None]
         return f"No difference in speed beyond noise between {_listed([control.label, *alike])}."
-    faster = [(ratio, each) for each, ratio in measured if ratio.differs and ratio.mean > 1]
+    faster = [(ratio, arm) for arm, ratio in measured if ratio.differs and ratio.mean > 1]
     if not faster and len(measured) == 1:
         ((only, ratio),) = measured
         return f"{only.label} is slower: {ratio.told(ratio.mean)} times the throughput of {control.label}."
     if not faster:
         return f"Nothing was faster than {control.label} beyond noise."
-    held = [(ratio, each) for ratio, each in faster if _holds(each, how)]
+    held = [(ratio, arm) for ratio, arm in faster if _holds(arm, how)]
     if not held:
         return f"Nothing was faster than {control.label} beyond noise at no cost to the loss."
-    gain, best = max(held, key=lambda each: each[0].mean)
+    gain, best = max(held, key=lambda arm: arm[0].mean)
     times = f"{gain.told(gain.mean)} times the throughput of {control.label}"
     return f"{best.label} gains the most: {times}{_at_what_cost(best, how)}."
 
@@ -90,8 +90,8 @@ def _of_arm(arm: Arm, control: Arm, how: Compare) -> str:
 
 def _how_it_failed(arm: Arm) -> str:
     after = _steps(arm)
-    told = f", after {after:,} step{'s' * (after > 1)}" if after else ""
-    return f"{arm.evidence.state.reason}{told}"
+    when = f", after {after:,} step{'s' * (after > 1)}" if after else ""
+    return f"{arm.evidence.state.reason}{when}"
 
 
 def _steps(arm: Arm) -> int:
@@ -100,8 +100,8 @@ def _steps(arm: Arm) -> int:
 
 def _samples(*arms: Arm) -> list[int]:
     """How many samples each had seen at its end; 0 where all saw as many."""
-    found = [_steps(arm) * (arm.figures.batch or 0) for arm in arms]
-    return [0] * len(found) if len(set(found)) == 1 else found
+    counts = [_steps(arm) * (arm.figures.batch or 0) for arm in arms]
+    return [0] * len(counts) if len(set(counts)) == 1 else counts
 
 
 def _named(arm: Arm) -> str:
@@ -110,15 +110,15 @@ def _named(arm: Arm) -> str:
 
 
 def _speed(arm: Arm, control: Arm) -> str:
-    found = arm.ratio
-    if found is None:
+    ratio = arm.ratio
+    if ratio is None:
         return "no round was measured beside the control"
-    if found.low is None or found.high is None:
-        rounds = f"{found.pairs} round{'s' * (found.pairs > 1)}"
-        return f"{found.told(found.mean)} times the throughput over {rounds}, too few for an interval"
-    mean, low, high = map(found.told, (found.mean, found.low, found.high))
-    interval = f"95% interval {low} to {high}, {found.pairs} rounds"
-    if not found.differs:
+    if ratio.low is None or ratio.high is None:
+        rounds = f"{ratio.pairs} round{'s' * (ratio.pairs > 1)}"
+        return f"{ratio.told(ratio.mean)} times the throughput over {rounds}, too few for an interval"
+    mean, low, high = map(ratio.told, (ratio.mean, ratio.low, ratio.high))
+    interval = f"95% interval {low} to {high}, {ratio.pairs} rounds"
+    if not ratio.differs:
         return f"no difference in speed from {control.label} beyond noise: {mean} times ({interval})"
     return f"{mean} times the throughput of {control.label} ({interval})"
 
@@ -132,11 +132,11 @@ def _loss(arm: Arm, control: Arm, how: Compare) -> str:
         return ""
     if abs(arm.gap) <= how.tolerance:
         return f"loss at the same steps within {how.tolerance:.1%} ({arm.gap:+.2%})"
-    said = f"loss at the same steps {arm.gap:+.1%}"
+    gap = f"loss at the same steps {arm.gap:+.1%}"
     if _is_noise(arm) and arm.gaps is not None:
         low, high = arm.gaps
-        return f"{said} in the last round, which is noise: over all rounds {low:+.1%} to {high:+.1%}"
-    return f"{said}, beyond the tolerance of {how.tolerance:.1%}"
+        return f"{gap} in the last round, which is noise: over all rounds {low:+.1%} to {high:+.1%}"
+    return f"{gap}, beyond the tolerance of {how.tolerance:.1%}"
 
 
 def _not_finite(arm: Arm) -> str:

@@ -46,24 +46,24 @@ def advice(spec: JobSpec, gpus: Sequence[Gpu], device: str, dtype: str, devices:
     `dtype` is the half precision in use, float32 at o0; `devices` the number of them on all nodes.
     """
     training = spec.training
-    said = list(_advice_on_instances(gpus)) if device == "cuda" else []
+    sentences = list(_advice_on_instances(gpus)) if device == "cuda" else []
     epsilons = None if spec.recipe.name == "script" else spec.recipe.epsilons
-    said += filter(None, [adam_epsilon.advice(training.amp, dtype, epsilons)])
+    sentences += filter(None, [adam_epsilon.advice(training.amp, dtype, epsilons)])
     if device != "cuda" or spec.recipe.name == "script":
-        return tuple(said)
+        return tuple(sentences)
     assert training.batch is not None, "recipes other than script have a batch of their own"
     share = training.batch // (devices * training.accumulate)
     unit, name = _unit(spec, dtype)
     if unit:
         layers = spec.recipe.layers(training.train)
-        odd = [*_first(layers, unit), *(text for each in _behind_first(layers) if (text := _odd(each, unit)))]
+        odd = [*_first(layers, unit), *(text for layer in _behind_first(layers) if (text := _odd(layer, unit)))]
         if odd:
             more = f" and {len(odd) - NAMED} more" if len(odd) > NAMED else ""
-            said.append(f"tensor cores want multiples of {unit} in {name}: {', '.join(odd[:NAMED])}{more}")
+            sentences.append(f"tensor cores want multiples of {unit} in {name}: {', '.join(odd[:NAMED])}{more}")
         if share % unit:
             what = "batch per device and micro-batch" if training.accumulate > 1 else "batch per device"
-            said.append(f"tensor cores want multiples of {unit} in {name}: the {what} is {share}")
-    return (*said, *_advice_on_memory(spec, gpus, dtype, share))
+            sentences.append(f"tensor cores want multiples of {unit} in {name}: the {what} is {share}")
+    return (*sentences, *_advice_on_memory(spec, gpus, dtype, share))
 
 
 def _advice_on_instances(gpus: Sequence[Gpu]) -> Iterator[str]:
@@ -125,7 +125,7 @@ def _odd(layer: Layer, unit: int) -> str:
 
 def _least_memory(spec: JobSpec) -> int:
     training = spec.training
-    weights = sum(each.weights for each in spec.recipe.layers(training.train))
+    weights = sum(layer.weights for layer in spec.recipe.layers(training.train))
     without_masters = training.amp.level == "o2" and training.amp.master_weights is False
     return weights * BYTES["o3" if without_masters else training.amp.level]
 

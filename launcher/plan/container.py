@@ -159,8 +159,8 @@ def _check_release(spec: JobSpec, facts: Facts, image: str, count: int) -> None:
         bfloat16=spec.training.amp.dtype == "bfloat16",
     )
     named = f"{image} ({release.name})" if spec.launch.image_is else ""
-    for found in (needs, *_on_gpus(needs, spec, facts, count)):
-        catalogue.check(release, found, named)
+    for requirement in (needs, *_on_gpus(needs, spec, facts, count)):
+        catalogue.check(release, requirement, named)
 
 
 def advice(spec: JobSpec, facts: Facts, count: int) -> tuple[str, ...]:

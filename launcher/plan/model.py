@@ -179,8 +179,8 @@ class Plan:
 
     @property
     def run_dir(self) -> str:
-        whole = f"{self.run_root}/{self.run_id}"
-        return f"{whole}/{ARMS}/{self.arm}" if self.arm else whole
+        folder = f"{self.run_root}/{self.run_id}"
+        return f"{folder}/{ARMS}/{self.arm}" if self.arm else folder
 
     @property
     def code_dir(self) -> str:

@@ -78,11 +78,11 @@ def _concerns(key: str, spec: JobSpec) -> bool:
 
 def _place(key: str, value: Any, wanted: Any, places: dict[str, str]) -> str:
     names: Sequence[str] = [key, key.removesuffix(".kind"), key.rpartition(".")[0]]
-    found = next((places[name] for name in names if name in places), "default")
-    if key == "data.name" and found == "default":
+    place = next((places[name] for name in names if name in places), "default")
+    if key == "data.name" and place == "default":
         return "the recipe's first"
-    if key == "name" and found == "default":
-        return "recipe and level" if value != wanted else found
-    if found == "default" and value != wanted:
+    if key == "name" and place == "default":
+        return "recipe and level" if value != wanted else place
+    if place == "default" and value != wanted:
         return "found on the host" if wanted is None or wanted == "auto" else "default"
-    return found
+    return place

@@ -28,21 +28,21 @@ def check_data(spec: JobSpec, facts: Facts) -> None:
         return
     wanted = ", or ".join(" and ".join(names) for names in layout.files)
     fetch = "; data.download=true fetches them" if layout.download else ""
-    told = f"; data={data.name} is {layout.help}" if layout.help else ""
+    help = f"; data={data.name} is {layout.help}" if layout.help else ""
     if data.dir is None:
-        free = [name for name, each in spec.recipe.data.items() if not each.files]
+        free = [name for name, other in spec.recipe.data.items() if not other.files]
         instead = f"; data={' or data='.join(free)} needs no files" if free else ""
         raise SettingsError(f"data={data.name} needs data.dir, the folder with {wanted}{fetch}{instead}", "data.dir")
     if data.download:
         return
     there = facts.folders.get(data.dir)
     if there is None:
-        raise SettingsError(f"data.dir={data.dir} is not a folder; it should hold {wanted}{fetch}{told}", "data.dir")
+        raise SettingsError(f"data.dir={data.dir} is not a folder; it should hold {wanted}{fetch}{help}", "data.dir")
     lacking = [_lacking(layout, names, there) for names in layout.files]
     if all(lacking):
         what = f"lacks {', '.join(lacking[0])}" if len(lacking) == 1 else f"holds none of {wanted}"
         compressed = " (or the same with .gz)" if layout.gzip else ""
-        raise SettingsError(f"data.dir={data.dir} {what}{compressed}{fetch}{told}", "data.dir")
+        raise SettingsError(f"data.dir={data.dir} {what}{compressed}{fetch}{help}", "data.dir")
 
 
 def _lacking(layout: DataLayout, names: tuple[str, ...], there: Collection[str]) -> list[str]:
@@ -76,9 +76,9 @@ def check_python(spec: JobSpec, facts: Facts) -> None:
 def check_build(spec: JobSpec, facts: Facts, gpus: Sequence[Gpu]) -> None:
     """Refuse a framework's build that can't use these GPUs of this host. What `cluster.setup` loads isn't known."""
     framework = spec.training.framework
-    said, mend = build_problem(framework, facts.packages.get(framework, ""), gpus)
-    if said and not spec.launch.cluster.setup:
-        raise SettingsError(f"framework={framework}: {said}; {mend}", "framework")
+    problem, remedy = build_problem(framework, facts.packages.get(framework, ""), gpus)
+    if problem and not spec.launch.cluster.setup:
+        raise SettingsError(f"framework={framework}: {problem}; {remedy}", "framework")
 
 
 def build_problem(framework: str, version: str, gpus: Sequence[Gpu]) -> tuple[str, str]:
@@ -87,17 +87,17 @@ def build_problem(framework: str, version: str, gpus: Sequence[Gpu]) -> tuple[st
 
     _, _, build = version.partition("+")
     if gpus and build == "cpu":
-        said = f"{framework} {version} is a build without CUDA, and there are GPUs"
+        problem = f"{framework} {version} is a build without CUDA, and there are GPUs"
         build = (
             "paddlepaddle-gpu in the place of paddlepaddle"
             if framework == "paddle"
             else f"{framework}'s build for CUDA"
         )
-        return said, f"install {build}, or say device=cpu"
+        return problem, f"install {build}, or say device=cpu"
     if not gpus or not build.startswith("cu") or not build[2:4].isdecimal() or not gpus[0].driver[:1].isdecimal():
         return "", ""
     needed, driver = least_driver((int(build[2:4]),)), gpus[0].driver
     if needed is None or parse(driver) >= needed:
         return "", ""
-    said = f"{framework} {version} is for CUDA {build[2:4]}, which needs driver {needed[0]}.{needed[1]}"
-    return f"{said}, and this host has {driver}", "install a newer driver, or a build for an older CUDA"
+    problem = f"{framework} {version} is for CUDA {build[2:4]}, which needs driver {needed[0]}.{needed[1]}"
+    return f"{problem}, and this host has {driver}", "install a newer driver, or a build for an older CUDA"

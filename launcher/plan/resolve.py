@@ -34,7 +34,7 @@ def resolve(spec: JobSpec, facts: Facts) -> Plan:
 def _place(spec: JobSpec, key: str) -> str:
     """Where the key that is wrong was set, if on the command line."""
     typed = {word.lstrip("+").partition("=")[0] for word in spec.command}
-    return " (command line)" if any(key == each or key.startswith(f"{each}.") for each in typed) else ""
+    return " (command line)" if any(key == word or key.startswith(f"{word}.") for word in typed) else ""
 
 
 def _resolve(spec: JobSpec, facts: Facts) -> Plan:
@@ -236,11 +236,11 @@ def _with_absolute_folder(words: tuple[str, ...], settled: Settings) -> tuple[st
 
 
 def _advice(spec: JobSpec, facts: Facts, count: int) -> list[str]:
-    said = [f"running without a GPU: {facts.gpu_problem}"] if facts.gpu_problem and not count else []
+    sentences = [f"running without a GPU: {facts.gpu_problem}"] if facts.gpu_problem and not count else []
     if facts.containers and facts.containers.image_pull:
-        said.append("the image isn't here yet: a job of its own fetches it first (pull.log)")
+        sentences.append("the image isn't here yet: a job of its own fetches it first (pull.log)")
     if facts.ends_at_logout and not isinstance(spec.launch.cluster, SlurmCluster):
-        told = f"{facts.host} ends your processes when you log out (KillUserProcesses=yes), this run too"
+        ends = f"{facts.host} ends your processes when you log out (KillUserProcesses=yes), this run too"
         allowed = f"`loginctl enable-linger {facts.user}` there, or its administrator, can allow them to stay"
-        said.append(f"{told}; {allowed}")
-    return said
+        sentences.append(f"{ends}; {allowed}")
+    return sentences

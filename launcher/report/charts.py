@@ -39,7 +39,7 @@ def _bar(bar: Bar, longest: float) -> Markup:
 def curves(chart: Curves) -> Markup:
     """Lines over common axes, with a legend. What page.js reads out at a place stands in data attributes."""
     places = [x for line in chart.lines for x, _ in line.points]
-    across = _Scale.over(places, whole=chart.x == "step", zero=chart.x in ("seconds", "minutes", "hours"))
+    across = _Scale.over(places, integers=chart.x == "step", zero=chart.x in ("seconds", "minutes", "hours"))
     heights = [y for line in chart.lines for _, y in line.points]
     heights += [100.0] if chart.unit == "percent" else []
     marked = [line for line in chart.lines if line.marks]
@@ -49,13 +49,13 @@ def curves(chart: Curves) -> Markup:
     up = _Scale.over(heights, log2=log2, zero=zero, sizes=sizes, below=below)
     words: Callable[[float], str] = units.size if sizes else _power if up.log2 else _figure
     # What is grey is the ground of what is not.
-    ordered = sorted(chart.lines, key=lambda each: each.colour is not None)
+    ordered = sorted(chart.lines, key=lambda line: line.colour is not None)
     plot = tag(
         "svg",
         join([_rule(up.place(tick)) for tick in up.ticks]),
         tag("line", x1=0, x2=_WIDTH, y1=_HEIGHT, y2=_HEIGHT, class_="axis"),
-        join([_line(each, across, up, chart.steps, _covered(ordered, n)) for n, each in enumerate(ordered)]),
-        join([_mark(x, each.colour, row, across) for row, each in enumerate(marked) for x in each.marks]),
+        join([_line(line, across, up, chart.steps, _covered(ordered, n)) for n, line in enumerate(ordered)]),
+        join([_mark(x, line.colour, row, across) for row, line in enumerate(marked) for x in line.marks]),
         viewBox=f"0 0 {_WIDTH} {_HEIGHT}",
         preserveAspectRatio="none",
         role="img",
@@ -85,14 +85,14 @@ def curves(chart: Curves) -> Markup:
 
 
 def _legend(lines: Sequence[Line]) -> list[Markup]:
-    told = [
+    coloured = [
         tag("li", tag("i", class_=_style("key", line.colour)), line.label) for line in lines if line.colour is not None
     ]
-    others = len(lines) - len(told)
+    others = len(lines) - len(coloured)
     return (
-        [*told, tag("li", tag("i", class_=_style("key", None)), f"{others} other{'s' * (others > 1)}")]
+        [*coloured, tag("li", tag("i", class_=_style("key", None)), f"{others} other{'s' * (others > 1)}")]
         if others
-        else told
+        else coloured
     )
 
 
@@ -117,7 +117,7 @@ def _line(line: Line, across: _Scale, up: _Scale, steps: bool, covered: bool) ->
     places = [(across.place(x) * _WIDTH, (1 - up.place(y)) * _HEIGHT) for x, y in line.points]
     if steps:
         corners = [(after[0], before[1]) for before, after in itertools.pairwise(places)]
-        places = [each for pair in zip(places, [*corners, places[-1]], strict=True) for each in pair]
+        places = [place for pair in zip(places, [*corners, places[-1]], strict=True) for place in pair]
     dot = " dot" * (len(set(places)) == 1)
     if dot:
         (x, y) = places[0]
@@ -166,7 +166,7 @@ class _Scale:
         *,
         log2: bool = False,
         zero: bool = False,
-        whole: bool = False,
+        integers: bool = False,
         sizes: bool = False,
         below: float = 0.0,
     ) -> _Scale:
@@ -185,9 +185,9 @@ class _Scale:
         if low == high:
             low, high = (low - 1, high + 1) if low == 0 else (low - abs(low) / 10, high + abs(high) / 10)
         ticks = [unit * each for each in round_ticks(low / unit, high / unit)]
-        if whole:
+        if integers:
             ticks = [tick for tick in ticks if tick == int(tick)]
-        return cls(low, high, ticks) if whole else cls(min(low, ticks[0]), max(high, ticks[-1]), ticks)
+        return cls(low, high, ticks) if integers else cls(min(low, ticks[0]), max(high, ticks[-1]), ticks)
 
     @property
     def ends(self) -> str:
@@ -206,5 +206,5 @@ def round_ticks(low: float, high: float, count: int = TICKS) -> list[float]:
     rough = (high - low) / count
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= rough)
-    found = [step * each for each in range(math.ceil(low / step), math.floor(high / step) + 1)]
-    return found if len(found) > 1 else [low, high]
+    ticks = [step * number for number in range(math.ceil(low / step), math.floor(high / step) + 1)]
+    return ticks if len(ticks) > 1 else [low, high]

@@ -33,14 +33,14 @@ def best_first(results: Sequence[ResultRecord]) -> tuple[list[int], str]:
 
 def to_read(order: Sequence[int], folders: Sequence[Path]) -> set[int]:
     """The runs whose steps are read, the first of the order before others."""
-    found: set[int] = set()
+    reading: set[int] = set()
     left = BYTES
     for index in order[:READ]:
         left -= _size(folders[index])
-        if len(found) >= ALWAYS and left < 0:
+        if len(reading) >= ALWAYS and left < 0:
             break
-        found.add(index)
-    return found
+        reading.add(index)
+    return reading
 
 
 def colours(order: Sequence[int]) -> list[int | None]:

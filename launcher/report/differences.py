@@ -41,12 +41,12 @@ def differing(evidence: Sequence[Evidence]) -> Table | None:
     """A row for each thing that is not the same in all of these runs; none of one run, and of too many."""
     if not 1 < len(evidence) <= MOST_RUNS:
         return None
-    told = [_told(run) for run in evidence]
+    described = [_described(run) for run in evidence]
     rows = []
-    for key in _ordered(key for each in told for key in each):
-        if len({each.get(key, "-") for each in _able(key, told, evidence)}) > 1:
+    for key in _ordered(key for values in described for key in values):
+        if len({values.get(key, "-") for values in _measured_of(key, described, evidence)}) > 1:
             unit = f" ({_UNITS[key]})" if key in _UNITS else ""
-            rows.append((f"{key}{unit}", *(each.get(key, "-") for each in told)))
+            rows.append((f"{key}{unit}", *(values.get(key, "-") for values in described)))
     if not rows:
         rows.append(("nothing differs", *("",) * len(evidence)))
     return Table(header=("what", *(run.label for run in evidence)), rows=tuple(tuple(map(text, row)) for row in rows))
@@ -54,23 +54,25 @@ def differing(evidence: Sequence[Evidence]) -> Table | None:
 
 def alike(evidence: Sequence[Evidence]) -> str:
     """What these runs have in common, in a sentence: the groups that are known of each and differ in nothing."""
-    told = [_told(run) for run in evidence]
+    described = [_described(run) for run in evidence]
     same = []
     for group in _GROUPS:
-        keys = {key for each in told for key in each if _group(key) == group}
-        able = _able(group, told, evidence)
-        known = len(able) == len(told) and all(any(each.get(key) not in _NOTHING for key in keys) for each in able)
-        if known and all(len({each.get(key, "-") for each in able}) == 1 for key in keys):
+        keys = {key for values in described for key in values if _group(key) == group}
+        measured = _measured_of(group, described, evidence)
+        known = len(measured) == len(described) and all(
+            any(values.get(key) not in _NOTHING for key in keys) for values in measured
+        )
+        if known and all(len({values.get(key, "-") for values in measured}) == 1 for key in keys):
             same.append(group)
     return f"The same in all: {', '.join(same)}." if same else ""
 
 
-def _able(key: str, told: Sequence[dict[str, str]], evidence: Sequence[Evidence]) -> list[dict[str, str]]:
+def _measured_of(key: str, described: Sequence[dict[str, str]], evidence: Sequence[Evidence]) -> list[dict[str, str]]:
     """The runs that can tell of it. One that left no result differs in all of it from those that did, which says
     nothing."""
     if _group(key) not in _MEASURED:
-        return list(told)
-    return [each for each, one in zip(told, evidence, strict=True) if one.has_result]
+        return list(described)
+    return [values for values, run in zip(described, evidence, strict=True) if run.has_result]
 
 
 def _group(key: str) -> str:
@@ -79,17 +81,17 @@ def _group(key: str) -> str:
 
 def _ordered(keys: Iterable[str]) -> list[str]:
     """By group, and what has a common stem beside each other."""
-    found = list(dict.fromkeys(keys))
-    stems = list(dict.fromkeys(key.rpartition(".")[0] for key in found))
-    return sorted(found, key=lambda key: (_GROUPS.index(_group(key)), stems.index(key.rpartition(".")[0])))
+    unique = list(dict.fromkeys(keys))
+    stems = list(dict.fromkeys(key.rpartition(".")[0] for key in unique))
+    return sorted(unique, key=lambda key: (_GROUPS.index(_group(key)), stems.index(key.rpartition(".")[0])))
 
 
-def _told(evidence: Evidence) -> dict[str, str]:
+def _described(evidence: Evidence) -> dict[str, str]:
     """Everything that is told of a run, by name, in words."""
     plan, result, provenance = (evidence.documents[f"{name}.json"] for name in ("plan", "result", "provenance"))
     code, container = group_of(provenance, "code"), group_of(plan, "container")
     digests = group_of(result, "digests")
-    found: dict[str, Any] = {
+    values: dict[str, Any] = {
         **{f"settings: {key}": value for key, value in leaves(group_of(plan, "settings"))},
         **{f"plan: {key}": value for key, value in leaves({key: plan.get(key) for key in _OF_PLAN})},
         "image: name": container.get("image") or "none",
@@ -103,15 +105,15 @@ def _told(evidence: Evidence) -> dict[str, str]:
     }
     for group in ("throughput", "loss", "eval", "loss_scale", "observed"):
         for key, value in leaves(group_of(result, group)):
-            found[f"result: {group}.{key}"] = value
-    found.pop("result: observed.why", None)  # a sentence, which stands with the verdict
-    found["result: peak_memory_bytes"] = result.get("peak_memory_bytes")
-    return {key: _said(key, value) for key, value in found.items()}
+            values[f"result: {group}.{key}"] = value
+    values.pop("result: observed.why", None)  # a sentence, which stands with the verdict
+    values["result: peak_memory_bytes"] = result.get("peak_memory_bytes")
+    return {key: _text(key, value) for key, value in values.items()}
 
 
 def code_difference(one: Evidence, other: Evidence) -> str:
     """In which files the code of two runs differs, in a sentence; empty where it does not."""
-    digests = [each.plan.code for each in (one, other)]
+    digests = [run.plan.code for run in (one, other)]
     if not all(digests) or digests[0] == digests[1]:
         return ""
     ours, theirs = _snapshot(one), _snapshot(other)
@@ -119,7 +121,7 @@ def code_difference(one: Evidence, other: Evidence) -> str:
         return "Their code differs; the snapshots of it are not both here."
     mine, others = _files(ours), _files(theirs)
     changed = mine ^ others
-    changed |= {each for each in mine & others if not filecmp.cmp(ours / each, theirs / each, shallow=False)}
+    changed |= {name for name in mine & others if not filecmp.cmp(ours / name, theirs / name, shallow=False)}
     more = f" and {len(changed) - FILES} more" if len(changed) > FILES else ""
     return f"Their code differs in {', '.join(sorted(changed)[:FILES])}{more}."
 
@@ -152,7 +154,7 @@ def _script(evidence: Evidence) -> list[str]:
     return script.replace(evidence.run.id, "RUN_ID").splitlines()
 
 
-def _said(key: str, value: Any) -> str:
+def _text(key: str, value: Any) -> str:
     if isinstance(value, str) and (key.endswith(("digest", "commit"))):
         return value.removeprefix("sha256:")[:DIGEST]
     if isinstance(value, float):

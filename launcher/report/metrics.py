@@ -133,21 +133,21 @@ class Metrics:
     @property
     def rate(self) -> float | None:
         """Samples a second over all timed steps."""
-        total = [block for block in self.blocks.values() if block.seconds]
-        seconds = sum(each.seconds for each in total)
-        return sum(each.samples for each in total) / seconds if seconds else None
+        timed = [block for block in self.blocks.values() if block.seconds]
+        seconds = sum(block.seconds for block in timed)
+        return sum(block.samples for block in timed) / seconds if seconds else None
 
 
 def read(path: Path, block: int = 0) -> Metrics | None:
     """The file's whole rows; none where there is no file. `block` is the number of steps in one, 0 for a single one."""
-    found = Metrics()
+    metrics = Metrics()
     try:
         stream = open(path, "rb", opener=admit.regular)  # noqa: SIM115 (closed below)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
-        found.problems = (f"{path.name} can't be read: {error.strerror}",)
-        return found
+        metrics.problems = (f"{path.name} can't be read: {error.strerror}",)
+        return metrics
     with stream:
         damaged: list[int] = []
         torn = False
@@ -155,15 +155,15 @@ def read(path: Path, block: int = 0) -> Metrics | None:
             for number, line in enumerate(stream, start=1):
                 if not line.endswith(b"\n"):
                     torn = True
-                elif not _take(found, line, block):
+                elif not _add_line(metrics, line, block):
                     damaged.append(number)
         except OSError as error:
-            found.problems = (f"{path.name} can't be read to its end: {error.strerror}",)
-    found.problems += tuple(_said(path.name, damaged, torn))
-    return found
+            metrics.problems = (f"{path.name} can't be read to its end: {error.strerror}",)
+    metrics.problems += tuple(_problems(path.name, damaged, torn))
+    return metrics
 
 
-def _said(name: str, damaged: list[int], torn: bool) -> Iterator[str]:
+def _problems(name: str, damaged: list[int], torn: bool) -> Iterator[str]:
     if damaged:
         lines = f"line {damaged[0]}" if len(damaged) == 1 else f"{len(damaged)} lines, the first {damaged[0]},"
         yield f"{name}: {lines} can't be read and left out"
@@ -171,7 +171,7 @@ def _said(name: str, damaged: list[int], torn: bool) -> Iterator[str]:
         yield f"{name}: its last line is half written and left out"
 
 
-def _take(found: Metrics, line: bytes, block: int) -> bool:
+def _add_line(metrics: Metrics, line: bytes, block: int) -> bool:
     """Take in one line, all of it or nothing; whether it is a row of metrics."""
     if len(line) > LONGEST:
         return False
@@ -181,21 +181,21 @@ def _take(found: Metrics, line: bytes, block: int) -> bool:
         if text[end:].strip():
             return False
         if "event" in row:
-            _event(found, row)
+            _event(metrics, row)
         else:
-            _step(found, row, block)
+            _step(metrics, row, block)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return False
     return True
 
 
-def _event(found: Metrics, row: dict[str, Any]) -> None:
+def _event(metrics: Metrics, row: dict[str, Any]) -> None:
     accuracy = _number(row.get("accuracy"))
-    if row["event"] == "eval" and accuracy is not None and len(found.evaluations) < 4 * POINTS:
-        found.evaluations.append((_whole(row["step"]), accuracy))
+    if row["event"] == "eval" and accuracy is not None and len(metrics.evaluations) < 4 * POINTS:
+        metrics.evaluations.append((_whole(row["step"]), accuracy))
 
 
-def _step(found: Metrics, row: dict[str, Any], block: int) -> None:
+def _step(metrics: Metrics, row: dict[str, Any], block: int) -> None:
     # All of the row is looked at before any of it counts.
     step, loss = _whole(row["step"]), _number(row["loss"])
     seconds, rate = _number(row["seconds"]), _number(row["samples_per_second"])
@@ -208,35 +208,35 @@ def _step(found: Metrics, row: dict[str, Any], block: int) -> None:
         _number(row.get("grad_norm")),
         _number(row.get("memory_bytes")),
     )
-    found.steps += 1
-    found.last_step = step
-    if found.steps == 1:
-        found.first_loss = loss
-    found.last_loss = loss
-    found.lost = loss is None
-    part = found.blocks.setdefault((step - 1) // block if block else 0, Block())
+    metrics.steps += 1
+    metrics.last_step = step
+    if metrics.steps == 1:
+        metrics.first_loss = loss
+    metrics.last_loss = loss
+    metrics.lost = loss is None
+    part = metrics.blocks.setdefault((step - 1) // block if block else 0, Block())
     part.steps += 1
     if loss is not None:
-        found.loss.add(step, loss)
+        metrics.loss.add(step, loss)
         part.losses += 1
         part.loss_sum += loss
-    elif found.nonfinite_at is None:
-        found.nonfinite_at = step
+    elif metrics.nonfinite_at is None:
+        metrics.nonfinite_at = step
     for name, value in named:
         if value is not None:
-            found.named.setdefault(name, Curve()).add(step, value)
+            metrics.named.setdefault(name, Curve()).add(step, value)
     if scale is not None:
-        found.scale.add(step, scale)
+        metrics.scale.add(step, scale)
     if norm is not None:
-        found.norm.add(step, norm)
+        metrics.norm.add(step, norm)
     if row.get("skipped"):
-        found.skipped += 1
-        if len(found.overflows) < POINTS:
-            found.overflows.append(step)
-    if memory is not None and memory > (found.peak_memory or 0):
-        found.peak_memory = int(memory)
+        metrics.skipped += 1
+        if len(metrics.overflows) < POINTS:
+            metrics.overflows.append(step)
+    if memory is not None and memory > (metrics.peak_memory or 0):
+        metrics.peak_memory = int(memory)
     if row.get("timed"):
-        found.seconds.append(seconds)
+        metrics.seconds.append(seconds)
         part.samples += rate * seconds
         part.seconds += seconds
         part.timed += 1

@@ -36,7 +36,7 @@ def render(document: Document) -> str:
         tag(
             "main",
             tag("h1", document.title),
-            join([tag("p", each, class_="lead") for each in document.lead]),
+            join([tag("p", sentence, class_="lead") for sentence in document.lead]),
             join([_section(section) for section in document.sections]),
         ),
         tag("script", Markup(script)),
@@ -46,10 +46,10 @@ def render(document: Document) -> str:
 
 def _section(section: Section) -> Markup:
     """Tables and text under each other, charts side by side where there is room."""
-    drawn = [_part(part) for part in section.parts if isinstance(part, (Bars, Curves))]
-    said = [_part(part) for part in section.parts if not isinstance(part, (Bars, Curves))]
-    figures = tag("div", join(drawn), class_="charts") if drawn else None
-    return tag("section", tag("h2", section.title), join(said), figures)
+    drawings = [_part(part) for part in section.parts if isinstance(part, (Bars, Curves))]
+    others = [_part(part) for part in section.parts if not isinstance(part, (Bars, Curves))]
+    figures = tag("div", join(drawings), class_="charts") if drawings else None
+    return tag("section", tag("h2", section.title), join(others), figures)
 
 
 def _part(part: Part) -> Markup:
@@ -77,9 +77,9 @@ def _table(table: Table) -> Markup:
     # A table of words becomes a list of blocks on a narrow screen; one of numbers is moved sideways in its place.
     longest = max((len(cell.text) for row in table.rows for cell in row[1:]), default=0)
     words = None if table.numbers or len(table.header) < 3 or longest <= SHORT else "words"
-    whole = tag("table", tag("thead", tag("tr", join(header))), tag("tbody", join(rows)), class_=words)
+    markup = tag("table", tag("thead", tag("tr", join(header))), tag("tbody", join(rows)), class_=words)
     kind = "wide tall" if len(table.rows) > TALL else "wide"
-    return tag("div", whole, class_=kind, tabindex=0, role="region", aria_label=f"table by {table.header[0]}")
+    return tag("div", markup, class_=kind, tabindex=0, role="region", aria_label=f"table by {table.header[0]}")
 
 
 def _cell(cell: Cell, name: str, number: bool) -> Markup:

@@ -31,8 +31,8 @@ def lines(document: Document, width: int = 0) -> Iterator[str]:
 def _part(part: Part, width: int) -> Iterator[str]:
     if isinstance(part, Table):
         rows = [[cell.text for cell in row] for row in part.rows]
-        found = tables.fitted(part.header, rows, right=part.numbers, width=width, spare=part.spare)
-        yield from found if not width or max(map(len, found)) <= width else _blocks(part.header, rows, width)
+        written = tables.fitted(part.header, rows, right=part.numbers, width=width, spare=part.spare)
+        yield from written if not width or max(map(len, written)) <= width else _blocks(part.header, rows, width)
     elif isinstance(part, Bars):
         yield from _bars(part, width)
     elif isinstance(part, Prose):
@@ -48,23 +48,23 @@ def _prose(text: str, width: int) -> list[str]:
 def _blocks(header: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> Iterator[str]:
     for first, *others in rows:
         yield tables.clean(first)
-        told = [(name, cell) for name, cell in zip(header[1:], others, strict=True) if cell not in ("", "-")]
-        yield from (f"  {each}" for each in tables.pairs(told, width - 2))
+        known = [(name, cell) for name, cell in zip(header[1:], others, strict=True) if cell not in ("", "-")]
+        yield from (f"  {line}" for line in tables.pairs(known, width - 2))
 
 
 def _bars(part: Bars, width: int) -> Iterator[str]:
     yield f"{part.title}{f' ({part.note})' if part.note else ''}"
     longest = max((bar.value or 0 for bar in part.bars), default=0) or 1
-    said = [(tables.clean(bar.label), tables.clean(bar.text)) for bar in part.bars]
-    label, words = (max(len(each[index]) for each in said) for index in (0, 1))
+    texts = [(tables.clean(bar.label), tables.clean(bar.text)) for bar in part.bars]
+    label, words = (max(len(pair[index]) for pair in texts) for index in (0, 1))
     room = min(WIDTH, width - label - words - 4) if width else WIDTH
     scale = max(room, LEAST) / longest
     drawn = ["█" * max(1, round(scale * bar.value)) if bar.value else "" for bar in part.bars]
     if room < LEAST:  # one under the other
-        for (name, text), bar in zip(said, drawn, strict=True):
+        for (name, text), bar in zip(texts, drawn, strict=True):
             yield from tables.wrapped(f"{name}: {text}", width)
             yield from [f"  {bar}"] if bar else []
         return
     filled = max(map(len, drawn))
-    for (name, text), bar in zip(said, drawn, strict=True):
+    for (name, text), bar in zip(texts, drawn, strict=True):
         yield f"{name.ljust(label)}  {bar.ljust(filled)}  {text}".rstrip()

@@ -58,22 +58,22 @@ def gather(wanted: Sequence[Run]) -> list[Evidence]:
     """The evidence of each run, in the same order; a comparison is its arms. Of very many some have no steps."""
     seen = backends.look(wanted)
     backends.settle(seen)
-    found: list[Evidence] = []
+    runs: list[Evidence] = []
     for entry in seen:
-        one = of_run(entry.run.folder, entry.run, entry.state, read=False)
+        own = of_run(entry.run.folder, entry.run, entry.state, read=False)
         words = run_ids.words_of(entry.run.id)
-        own = of_arms(entry.run.folder, one.plan, entry.state, read=False)
-        found += [dataclasses.replace(arm, label=f"{words} {arm.label}") for arm in own] or [one]
-    labels = _distinct([each.run for each in found], [each.label for each in found])
-    order, _ = chosen.best_first([each.result for each in found])
-    reading = chosen.to_read(order, [each.run.folder for each in found])
-    whole = [with_steps(each) if index in reading else each for index, each in enumerate(found)]
-    return _coloured([dataclasses.replace(each, label=label) for each, label in zip(whole, labels, strict=True)])
+        own_arms = of_arms(entry.run.folder, own.plan, entry.state, read=False)
+        runs += [dataclasses.replace(arm, label=f"{words} {arm.label}") for arm in own_arms] or [own]
+    labels = _distinct([run.run for run in runs], [run.label for run in runs])
+    order, _ = chosen.best_first([run.result for run in runs])
+    reading = chosen.to_read(order, [run.run.folder for run in runs])
+    with_curves = [with_steps(run) if index in reading else run for index, run in enumerate(runs)]
+    return _coloured([dataclasses.replace(run, label=label) for run, label in zip(with_curves, labels, strict=True)])
 
 
-def _coloured(found: Sequence[Evidence]) -> list[Evidence]:
-    order, _ = chosen.best_first([each.result for each in found])
-    return [dataclasses.replace(each, colour=colour) for each, colour in zip(found, chosen.colours(order), strict=True)]
+def _coloured(runs: Sequence[Evidence]) -> list[Evidence]:
+    order, _ = chosen.best_first([run.result for run in runs])
+    return [dataclasses.replace(run, colour=colour) for run, colour in zip(runs, chosen.colours(order), strict=True)]
 
 
 def of_run(folder: Path, run: Run, state: State, read: bool, block: int = 0) -> Evidence:
@@ -113,18 +113,18 @@ def with_steps(evidence: Evidence, block: int = 0) -> Evidence:
     """The same with its metrics, in blocks of so many steps, and its telemetry."""
     folder = evidence.run.folder
     rows, sampled = metrics.read(folder / "metrics.jsonl", block), telemetry.read(folder)
-    said = (*(rows.problems if rows else ()), *(f"telemetry: {note}" for note in sampled.notes[:NOTES]))
-    return dataclasses.replace(evidence, metrics=rows, telemetry=sampled, problems=(*evidence.problems, *said))
+    problems = (*(rows.problems if rows else ()), *(f"telemetry: {note}" for note in sampled.notes[:NOTES]))
+    return dataclasses.replace(evidence, metrics=rows, telemetry=sampled, problems=(*evidence.problems, *problems))
 
 
-def of_arms(folder: Path, plan: PlanRecord, whole: State, read: bool, block: int = 0) -> list[Evidence]:
+def of_arms(folder: Path, plan: PlanRecord, comparison: State, read: bool, block: int = 0) -> list[Evidence]:
     """The arms of the comparison in the folder, the control first; none of a plain run."""
     name = "provenance.json"
     document = store.read_if_whole(folder / name) if plan.arms else {}
     return _coloured(
         [
             dataclasses.replace(
-                evidence := of_run(arm.run.folder, arm.run, arms.state(arm.run, whole), read, block),
+                evidence := of_run(arm.run.folder, arm.run, arms.state(arm.run, comparison), read, block),
                 label=arm.label,
                 provenance=decode(Provenance, document)[0],
                 documents={**evidence.documents, name: document},
@@ -144,8 +144,8 @@ def _distinct(wanted: Sequence[Run], labels: Sequence[str]) -> list[str]:
     """The labels, with the words of their sweeps where two would read alike."""
     if len(set(labels)) == len(labels):
         return list(labels)
-    found = []
+    longer = []
     for run, label in zip(wanted, labels, strict=True):
         sweep = run_ids.sweep_of(run.id)
-        found.append(f"{run_ids.words_of(sweep)} {label}" if sweep else label)
-    return found if len(set(found)) == len(found) else [run.id for run in wanted]
+        longer.append(f"{run_ids.words_of(sweep)} {label}" if sweep else label)
+    return longer if len(set(longer)) == len(longer) else [run.id for run in wanted]

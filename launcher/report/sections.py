@@ -34,9 +34,12 @@ BARS = 24
 
 def of_runs(title: str, evidence: Sequence[Evidence]) -> Document:
     """The report of some runs; charts where their steps were read."""
-    found = [figures(run) for run in evidence]
+    measured = [figures(run) for run in evidence]
     sections = [
-        Section(title="Results", parts=(results(evidence, found), *_unequal(evidence, found), *bars(evidence, found))),
+        Section(
+            title="Results",
+            parts=(results(evidence, measured), *_unequal(evidence, measured), *bars(evidence, measured)),
+        ),
         Section(title="Asked and observed", parts=(asked_and_observed(evidence),)),
         Section(title="Charts", parts=tuple(charts(evidence)), brief=False),
         *differences(evidence),
@@ -57,21 +60,21 @@ def _lead(evidence: Sequence[Evidence]) -> Iterator[str]:
     yield f"{count} runs.{drawn} In the charts the {chosen.COLOURED} with the best {by} have colours."
 
 
-def results(evidence: Sequence[Evidence], found: Sequence[Figures]) -> Table:
+def results(evidence: Sequence[Evidence], measured: Sequence[Figures]) -> Table:
     """One row a run."""
     wanted: list[tuple[str, list[Cell], bool]] = [
         ("run", [text(run.label) for run in evidence], False),
-        ("mode", [text(each.mode) for each in found], False),
-        ("batch", [numeric(each.batch, str(each.batch)) for each in found], True),
-        ("samples/s", [numeric(each.rate, units.number(each.rate)) for each in found], True),
-        ("ratio", _ratios(evidence, found), True),
-        ("peak memory", [numeric(each.memory, units.size(each.memory)) for each in found], True),
-        ("loss", [loss_cell(each) for each in found], True),
-        ("accuracy", [numeric(each.accuracy, f"{each.accuracy or 0:.4f}") for each in found], True),
-        ("skipped", [numeric(each.skipped, str(each.skipped)) for each in found], True),
-        ("in half", [numeric(each.half_share, percent(each.half_share)) for each in found], True),
-        ("proof", [text(each.verdict) for each in found], False),
-        ("state", [text(each.outcome) for each in found], False),
+        ("mode", [text(run.mode) for run in measured], False),
+        ("batch", [numeric(run.batch, str(run.batch)) for run in measured], True),
+        ("samples/s", [numeric(run.rate, units.number(run.rate)) for run in measured], True),
+        ("ratio", _ratios(evidence, measured), True),
+        ("peak memory", [numeric(run.memory, units.size(run.memory)) for run in measured], True),
+        ("loss", [loss_cell(run) for run in measured], True),
+        ("accuracy", [numeric(run.accuracy, f"{run.accuracy or 0:.4f}") for run in measured], True),
+        ("skipped", [numeric(run.skipped, str(run.skipped)) for run in measured], True),
+        ("in half", [numeric(run.half_share, percent(run.half_share)) for run in measured], True),
+        ("proof", [text(run.verdict) for run in measured], False),
+        ("state", [text(run.outcome) for run in measured], False),
     ]
     return columns(wanted, spare=("skipped", "in half", "peak memory", "ratio", "batch"))
 
@@ -92,12 +95,12 @@ def loss_cell(figures: Figures) -> Cell:
     return Cell(text="not finite") if figures.lost else numeric(figures.loss, units.number(figures.loss))
 
 
-def _ratios(evidence: Sequence[Evidence], found: Sequence[Figures]) -> list[Cell]:
+def _ratios(evidence: Sequence[Evidence], measured: Sequence[Figures]) -> list[Cell]:
     """Throughput over that of the first run, where runs can be held against each other."""
-    first = found[0].rate if found else None
-    if len(found) < 2 or not first or incomparable(evidence):
-        return [Cell(text="-") for _ in found]
-    ratios = [each.rate / first if each.rate is not None else None for each in found]
+    first = measured[0].rate if measured else None
+    if len(measured) < 2 or not first or incomparable(evidence):
+        return [Cell(text="-") for _ in measured]
+    ratios = [run.rate / first if run.rate is not None else None for run in measured]
     return [numeric(ratio, f"{ratio or 0:.2f}") for ratio in ratios]
 
 
@@ -114,8 +117,8 @@ def incomparable(evidence: Sequence[Evidence]) -> str:
     return ""
 
 
-def _unequal(evidence: Sequence[Evidence], found: Sequence[Figures]) -> Iterator[Prose]:
-    if len([each for each in found if each.rate is not None]) > 1 and (why := incomparable(evidence)):
+def _unequal(evidence: Sequence[Evidence], measured: Sequence[Figures]) -> Iterator[Prose]:
+    if len([run for run in measured if run.rate is not None]) > 1 and (why := incomparable(evidence)):
         yield Prose(text=f"No ratios: these runs are of {why}.")
 
 
@@ -123,14 +126,14 @@ def percent(share: float | None) -> str:
     return "-" if share is None else f"{100 * share:.1f}%"
 
 
-def bars(evidence: Sequence[Evidence], found: Sequence[Figures]) -> Iterator[Bars]:
+def bars(evidence: Sequence[Evidence], measured: Sequence[Figures]) -> Iterator[Bars]:
     """Throughput and memory, as published tables of such runs draw them."""
-    if len(found) < 2:
+    if len(measured) < 2:
         return
-    many = len(found) > BARS
-    note = f"the {BARS} highest of {len(found)}" if many else ""
-    pairs = list(zip(evidence, found, strict=True))
-    first = None if incomparable(evidence) else found[0].rate
+    many = len(measured) > BARS
+    note = f"the {BARS} highest of {len(measured)}" if many else ""
+    pairs = list(zip(evidence, measured, strict=True))
+    first = None if incomparable(evidence) else measured[0].rate
 
     def rate(each: Figures) -> str:
         more = f" ({each.rate / first:.2f}x)" if each.rate is not None and first else ""
@@ -192,11 +195,11 @@ def differences(evidence: Sequence[Evidence]) -> Iterator[Section]:
     if table is None:
         return
     parts: list[Part] = [table]
-    if said := alike(evidence):
-        parts.append(Prose(text=said))
+    if sentence := alike(evidence):
+        parts.append(Prose(text=sentence))
     if len(evidence) == 2:
-        if said := code_difference(*evidence):
-            parts.append(Prose(text=said))
+        if sentence := code_difference(*evidence):
+            parts.append(Prose(text=sentence))
         lines = script_difference(*evidence)
         parts.append(Code(text="\n".join(lines)) if lines else Prose(text="The scripts are the same."))
     yield Section(title="What differs", parts=tuple(parts))
@@ -204,9 +207,9 @@ def differences(evidence: Sequence[Evidence]) -> Iterator[Section]:
 
 def problems(evidence: Sequence[Evidence]) -> Iterator[Section]:
     """What is in the folders and could not be read."""
-    said = tuple(Prose(text=f"{run.label}: {problem}") for run in evidence for problem in run.problems)
-    if said:
-        yield Section(title=UNREAD, parts=said)
+    paragraphs = tuple(Prose(text=f"{run.label}: {problem}") for run in evidence for problem in run.problems)
+    if paragraphs:
+        yield Section(title=UNREAD, parts=paragraphs)
 
 
 def provenance(evidence: Sequence[Evidence]) -> Iterator[Part]:

@@ -92,8 +92,8 @@ def over_time(evidence: Sequence[Evidence]) -> Iterator[Curves]:
 
 def _time_unit(evidence: Sequence[Evidence]) -> tuple[float, str]:
     """In which unit the longest of these runs is easily read, and its seconds."""
-    series = [each for run in evidence for each in (*run.telemetry.gpus, *run.telemetry.hosts) if each.times]
-    longest = max((each.times[-1] - each.times[0] for each in series), default=0.0)
+    series = [samples for run in evidence for samples in (*run.telemetry.gpus, *run.telemetry.hosts) if samples.times]
+    longest = max((samples.times[-1] - samples.times[0] for samples in series), default=0.0)
     return next((seconds, name) for least, seconds, name in TIME_UNITS if longest >= least)
 
 
@@ -101,10 +101,10 @@ def _sampled(label: str, colour: int | None, series: Sequence[Series], name: str
     """One line for each device of a run, over all its attempts: in colours of their own where the run is `alone`, else
     every other one dashed."""
     devices: dict[tuple[int, str], Curve] = {}
-    began = min((each.times[0] for each in series if each.times), default=0.0)
-    for each in series:
-        curve = devices.setdefault((each.node, each.device), Curve())
-        for time, value in zip(each.times, each.values.get(name, ()), strict=False):
+    began = min((samples.times[0] for samples in series if samples.times), default=0.0)
+    for samples in series:
+        curve = devices.setdefault((samples.node, samples.device), Curve())
+        for time, value in zip(samples.times, samples.values.get(name, ()), strict=False):
             if value is not None:
                 curve.add(time - began, value)
     nodes = len({node for node, _ in devices}) > 1
@@ -147,8 +147,8 @@ def _step_times(times: Sequence[tuple[int | None, str, Sequence[float]]]) -> Ite
     ordered = [sorted(values) for _, _, values in times]
     if not ordered:
         return
-    low = min(each[len(each) // 100] for each in ordered)
-    high = max(each[-1 - len(each) // 100] for each in ordered)
+    low = min(values_of_run[len(values_of_run) // 100] for values_of_run in ordered)
+    high = max(values_of_run[-1 - len(values_of_run) // 100] for values_of_run in ordered)
     if not 0 < low < high:
         return
     width = (high - low) / BINS

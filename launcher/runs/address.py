@@ -43,8 +43,8 @@ class Address:
     @property
     def host(self) -> str:
         """The name or alias alone."""
-        found = _match(self.destination)
-        return found["six"] or found["host"]
+        match = _match(self.destination)
+        return match["six"] or match["host"]
 
     @property
     def port(self) -> int | None:
@@ -57,13 +57,13 @@ def check(destination: str, key: str) -> None:
     """Raises `UsageError` for text that can't name a host; `key` is where it stood."""
     if destination.startswith("-"):
         raise UsageError(f"{key}={destination} is no host: a host does not begin with a dash")
-    found = _FORM.fullmatch(destination)
-    if found is None:
+    match = _FORM.fullmatch(destination)
+    if match is None:
         raise UsageError(
             f"{key}={destination} is no host; write host, me@host, me@host:port, [IPv6]:port, or an alias of your SSH "
             "configuration"
         )
-    if found["port"] and not 0 < int(found["port"]) < 65536:
+    if match["port"] and not 0 < int(match["port"]) < 65536:
         raise UsageError(f"{key}={destination}: a port is a number from 1 to 65535")
 
 
@@ -87,25 +87,25 @@ def to_json(address: Address) -> dict[str, Any]:
 
 def from_json(value: Any) -> Address:
     """Keys that a newer launcher wrote are left alone. Raises `Refused`, as files can be damaged."""
-    found = admit.group(value, "address", "destination")
-    destination = admit.text(found["destination"], "destination")
+    values = admit.group(value, "address", "destination")
+    destination = admit.text(values["destination"], "destination")
     try:
         check(destination, "destination")
     except UsageError as error:
         raise Refused(str(error)) from None
     optional = {
-        key: None if found.get(key) is None else admit.raw(found[key], key, admit.LONGEST_TEXT)
+        key: None if values.get(key) is None else admit.raw(values[key], key, admit.LONGEST_TEXT)
         for key in ("python", "config")
     }
     return Address(
         destination=destination,
-        transport=admit.choice(found.get("transport", "fabric"), "transport", TRANSPORTS),
-        connect_timeout=admit.whole(found.get("connect_timeout", 15), "connect_timeout", 86400, least=1),
+        transport=admit.choice(values.get("transport", "fabric"), "transport", TRANSPORTS),
+        connect_timeout=admit.whole(values.get("connect_timeout", 15), "connect_timeout", 86400, least=1),
         **optional,
     )
 
 
 def _match(destination: str) -> re.Match[str]:
-    found = _FORM.fullmatch(destination)
-    assert found is not None, "addresses are checked before they are made"
-    return found
+    match = _FORM.fullmatch(destination)
+    assert match is not None, "addresses are checked before they are made"
+    return match

@@ -40,22 +40,22 @@ def label_of(swept: Sequence[tuple[str, Any]]) -> str:
     return " ".join(f"{key}={show(value)}" for key, value in swept)
 
 
-def state(arm: Run, whole: State) -> State:
+def state(arm: Run, comparison: State) -> State:
     """The state of an arm, given that of its comparison. Between its blocks it counts as running."""
     files = store.load(str(arm.folder))
     failed = _failed(arm.folder)
     if failed:
-        said = failed if failed in (OUT_OF_MEMORY, KILLED) else files.failure or failed
-        return _of(files, "failed", _brief(said))
+        reason = failed if failed in (OUT_OF_MEMORY, KILLED) else files.failure or failed
+        return _of(files, "failed", _brief(reason))
     status = (files.status or Status()).state
     if status == "done":
         return _of(files, "done", "")
-    if whole.finished:
-        name = whole.name if whole.name in ("failed", "cancelled", "lost") else "stopped"
+    if comparison.finished:
+        name = comparison.name if comparison.name in ("failed", "cancelled", "lost") else "stopped"
         return _of(files, name, "" if status else "not measured")
     if status is None:
         return State("queued", "its first block")
-    return _of(files, whole.name, "" if status == "running" else "its next block comes")
+    return _of(files, comparison.name, "" if status == "running" else "its next block comes")
 
 
 def _of(files: Files, name: Any, reason: str) -> State:
@@ -73,10 +73,10 @@ def _brief(reason: str) -> str:
 def _failed(folder: Path) -> str:
     """What ended the arm, in the words of whoever ran its blocks; empty if nothing did."""
     try:
-        said = admit.read_text(folder / FAILED).strip()
+        text = admit.read_text(folder / FAILED).strip()
     except OSError:
         return ""
-    code = said.removeprefix("exit code ")
+    code = text.removeprefix("exit code ")
     if code.isdigit() and int(code) > 128:
         return f"its trainer was killed by signal {int(code) - 128}"
-    return {"out of memory": OUT_OF_MEMORY, "killed": KILLED}.get(said, f"its trainer ended with {said}")
+    return {"out of memory": OUT_OF_MEMORY, "killed": KILLED}.get(text, f"its trainer ended with {text}")

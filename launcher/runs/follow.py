@@ -49,11 +49,11 @@ class Lines:
             stream.seek(self._offset)
             rest = b""
             while chunk := stream.read(CHUNK):
-                whole, newline, rest = (rest + chunk).rpartition(b"\n")
+                complete, newline, rest = (rest + chunk).rpartition(b"\n")
                 if newline:
-                    self._offset += len(whole) + 1
-                    self._seen = (whole + newline)[-256:]
-                    yield from whole.split(b"\n")
+                    self._offset += len(complete) + 1
+                    self._seen = (complete + newline)[-256:]
+                    yield from complete.split(b"\n")
 
 
 def since(path: str | Path, offset: int, limit: int, *, whole_lines: bool) -> bytes:

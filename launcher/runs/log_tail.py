@@ -21,8 +21,8 @@ def read(folder: Path, attempt: int = 0, count: int = LINES) -> tuple[Path | str
         from launcher.runs import remote_record
 
         known = remote_record.known(folder)
-        said = known.log if known else None
-        return (said[0], list(said[1])) if said else (remote_record.place(folder), [])
+        log = known.log if known else None
+        return (log[0], list(log[1])) if log else (remote_record.place(folder), [])
     number = attempt or max(store.attempts(folder), default=0)
     candidates = [folder / "attempts" / str(number) / name for name in ("stderr.log", "stdout.log")]
     first = store.read(Failed, folder / "attempts" / str(number) / "failed.json")

@@ -46,9 +46,9 @@ MINE = Owner(True)
 def of(path: str | os.PathLike[str], root: str) -> Owner:
     """Who that file or folder in a run root belongs to: of a link, both it and what it leads to have to be the
     caller's. Raises `OSError`."""
-    found = os.lstat(path)
-    owner = _of(found.st_uid, root)
-    if owner.mine and stat.S_ISLNK(found.st_mode):
+    status = os.lstat(path)
+    owner = _of(status.st_uid, root)
+    if owner.mine and stat.S_ISLNK(status.st_mode):
         owner = _of(os.stat(path).st_uid, root)
     return owner
 
@@ -61,9 +61,9 @@ def is_mine(path: str | os.PathLike[str], root: str) -> bool:
         return False
 
 
-def of_file(found: os.stat_result, root: str) -> Owner:
+def of_file(status: os.stat_result, root: str) -> Owner:
     """Who a file of a run root belongs to, as `os.fstat` tells of it."""
-    return _of(found.st_uid, root)
+    return _of(status.st_uid, root)
 
 
 def refuse_anothers(verb: str, runs: Iterable[tuple[str, str]]) -> None:
@@ -88,36 +88,36 @@ def is_shared(root: str | os.PathLike[str]) -> bool:
 
 def root_problem(root: str, *, shared: bool) -> str:
     """Why runs can't be started in a run root that is there, because of who else may write in it; empty if they can."""
-    owner, found = of(root, root), os.stat(root)
+    owner, status = of(root, root), os.stat(root)
     if owner.why:
         return owner.why
     if shared and not owner.mine and not is_shared(root):
         return f"it is not set up for a group; {owner.name} can do that: chmod 3770 {root}"
     # Root of a container often works in a folder of the person whose container it is.
-    if not shared and not owner.mine and found.st_uid != 0 and os.geteuid() != 0:
+    if not shared and not owner.mine and status.st_uid != 0 and os.geteuid() != 0:
         return f"it belongs to {owner.name}, who could put other code in the place of yours; say share=group"
-    if not shared and _others_may_rename(found):
+    if not shared and _others_may_rename(status):
         return f"others could put their code in the place of yours there; chmod go-w {root}, or say share=group"
     return ""
 
 
-def _others_may_rename(found: os.stat_result) -> bool:
+def _others_may_rename(status: os.stat_result) -> bool:
     """Whether others may rename what a user made in that folder. A group of the user's own name is theirs alone, as
     pam_umask(8) has it."""
-    if found.st_mode & stat.S_ISVTX or not may_write(found):
+    if status.st_mode & stat.S_ISVTX or not may_write(status):
         return False
     import grp
 
     try:
-        return bool(found.st_mode & stat.S_IWOTH) or grp.getgrgid(found.st_gid).gr_name != _name(os.geteuid())
+        return bool(status.st_mode & stat.S_IWOTH) or grp.getgrgid(status.st_gid).gr_name != _name(os.geteuid())
     except KeyError:
         return True
 
 
-def may_write(found: os.stat_result) -> bool:
+def may_write(status: os.stat_result) -> bool:
     """Whether others than its owner may write into a file or folder. The bits of the group stand for every entry of an
     access list too, see acl(5)."""
-    return bool(found.st_mode & (stat.S_IWGRP | stat.S_IWOTH))
+    return bool(status.st_mode & (stat.S_IWGRP | stat.S_IWOTH))
 
 
 def _of(uid: int, root: str) -> Owner:
@@ -132,8 +132,8 @@ def _judged(uid: int, root: str, me: int) -> Owner:
     written = _uid_of_new_files(root)
     if written is None or (written == me and _is_certain(me)) or uid != written:
         return Owner(False, _name(uid))
-    found = os.stat(root)
-    if found.st_uid == written and not may_write(found):
+    status = os.stat(root)
+    if status.st_uid == written and not may_write(status):
         return MINE
     return Owner(
         False,

@@ -80,8 +80,8 @@ def to_json(process: Identity) -> dict[str, Any]:
 
 def is_alive(process: Identity) -> bool:
     """Whether this very process lives, here. One of another host or boot doesn't."""
-    found = _process(process.pid)
-    return found is not None and found.start == process.start and (process.host, process.boot) == (host(), boot())
+    current = _process(process.pid)
+    return current is not None and current.start == process.start and (process.host, process.boot) == (host(), boot())
 
 
 def why_gone(process: Identity) -> str:
@@ -96,37 +96,37 @@ def why_gone(process: Identity) -> str:
 
 def processes_of(targets: Sequence[Target]) -> list[list[Process]]:
     """The living processes of each run on this machine, its shell included if it lives; one look at /proc for all."""
-    table = {each.pid: each for each in _table()}
+    table = {process.pid: process for process in _table()}
     named = _carrying(table, "LAUNCHER_RUN_ID", {target.run for target in targets})
     children: dict[int, list[int]] = {}
     for process in table.values():
         children.setdefault(process.parent, []).append(process.pid)
-    found = []
+    of_targets = []
     for target in targets:
         reached = set(named.get(target.run, ()))
         shell = target.shell
         # The session is the run's as long as its leader lives. After that its number may have been given again, unless
         # something in it still carries the run's name.
         if shell and (is_alive(shell) or shell.pid in {table[pid].session for pid in reached}):
-            reached.update(each.pid for each in table.values() if each.session == shell.pid)
+            reached.update(process.pid for process in table.values() if process.session == shell.pid)
         waiting = list(reached)
         while waiting:
             for child in children.get(waiting.pop(), ()):
                 if child not in reached:
                     reached.add(child)
                     waiting.append(child)
-        found.append([table[pid] for pid in sorted(reached - {os.getpid()})])
-    return found
+        of_targets.append([table[pid] for pid in sorted(reached - {os.getpid()})])
+    return of_targets
 
 
 def carrying(name: str, values: set[str]) -> set[str]:
     """Those values that a living process of this machine has in that variable of its environment."""
-    return set(_carrying([each.pid for each in _table()], name, values))
+    return set(_carrying([process.pid for process in _table()], name, values))
 
 
-def _carrying(pids: Iterable[int], name: str, values: set[str]) -> dict[str, list[int]]:
-    found: dict[str, list[int]] = {}
-    for pid in pids:
+def _carrying(candidates: Iterable[int], name: str, values: set[str]) -> dict[str, list[int]]:
+    pids: dict[str, list[int]] = {}
+    for pid in candidates:
         try:
             with open(f"/proc/{pid}/environ", "rb") as stream:
                 environment = stream.read()
@@ -135,8 +135,8 @@ def _carrying(pids: Iterable[int], name: str, values: set[str]) -> dict[str, lis
         _, key, after = (b"\0" + environment).partition(f"\0{name}=".encode())
         value = after.split(b"\0", 1)[0].decode("utf-8", "replace")
         if key and value in values:
-            found.setdefault(value, []).append(pid)
-    return found
+            pids.setdefault(value, []).append(pid)
+    return pids
 
 
 def _table() -> list[Process]:
@@ -144,8 +144,8 @@ def _table() -> list[Process]:
         names = os.listdir("/proc")
     except FileNotFoundError:
         return []
-    found = (_process(int(name)) for name in names if name.isdigit())
-    return [each for each in found if each is not None]
+    processes = (_process(int(name)) for name in names if name.isdigit())
+    return [process for process in processes if process is not None]
 
 
 def _process(pid: int) -> Process | None:

@@ -87,29 +87,29 @@ def resolve(
     nearest ids, and for one that fits several, naming them.
     """
     runs, sweeps = list(runs), list(sweeps)
-    found = [Match(sweep, True) for sweep in sweeps if _fits(text, sweep)]
-    matching = {each.id for each in found}
-    found += [Match(run, False) for run in runs if _fits(text, run) and sweep_of(run) not in matching]
-    if not found:
-        found = _grouped(otherwise(), runs, sweeps)
-    whole = [each for each in found if text in (each.id, words_of(each.id))]
-    if len(found) == 1 or len(whole) == 1:
-        return (whole or found)[0]
-    if not found:
+    matches = [Match(sweep, True) for sweep in sweeps if _fits(text, sweep)]
+    matching = {match.id for match in matches}
+    matches += [Match(run, False) for run in runs if _fits(text, run) and sweep_of(run) not in matching]
+    if not matches:
+        matches = _grouped(otherwise(), runs, sweeps)
+    exact = [match for match in matches if text in (match.id, words_of(match.id))]
+    if len(matches) == 1 or len(exact) == 1:
+        return (exact or matches)[0]
+    if not matches:
         raise UsageError(_unknown(text, [*runs, *sweeps]))
-    raise UsageError(f"{text} fits {len(found)} runs, say more of it: {_few(sorted(each.id for each in found))}")
+    raise UsageError(f"{text} fits {len(matches)} runs, say more of it: {_few(sorted(match.id for match in matches))}")
 
 
 def _grouped(meant: Iterable[str], runs: Iterable[str], sweeps: Iterable[str]) -> list[Match]:
     """These runs, with a sweep in place of its cells where all of them are meant."""
     left = set(meant)
-    found = []
+    matches = []
     for sweep in sweeps:
         cells = {run for run in runs if sweep_of(run) == sweep}
         if len(cells) > 1 and cells <= left:
-            found.append(Match(sweep, True))
+            matches.append(Match(sweep, True))
             left -= cells
-    return [*found, *(Match(each, False) for each in sorted(left))]
+    return [*matches, *(Match(run, False) for run in sorted(left))]
 
 
 def _fits(text: str, name: str) -> bool:
@@ -121,9 +121,9 @@ def _unknown(text: str, known: Sequence[str]) -> str:
 
     if not known:
         return f"no run {text!r}: there are no runs yet (run_root=PATH looks in another folder)"
-    by_word = {words_of(each): each for each in known}
+    by_word = {words_of(name): name for name in known}
     close = difflib.get_close_matches(text, [*known, *by_word], n=3, cutoff=0.5)
-    names = dict.fromkeys(by_word.get(each, each) for each in close)
+    names = dict.fromkeys(by_word.get(name, name) for name in close)
     advice = f"did you mean {_few(list(names))}?" if names else f"the newest is {max(known)}"
     return f"no run {text!r}; {advice} (`ls --all` lists them, run_root=PATH looks in another folder)"
 

@@ -38,17 +38,17 @@ def sweep_names(root: str) -> list[str]:
 
 def unfinished(roots: Iterable[str]) -> list[Run]:
     """Runs with a marker, oldest first."""
-    found = []
+    runs = []
     for root in roots:
         with contextlib.suppress(OSError):
-            found += [Run(root, name) for name in os.listdir(f"{root}/{UNFINISHED}") if run_ids.is_id(name)]
-    return sorted(found, key=lambda run: run.id)
+            runs += [Run(root, name) for name in os.listdir(f"{root}/{UNFINISHED}") if run_ids.is_id(name)]
+    return sorted(runs, key=lambda run: run.id)
 
 
 def newest_own(roots: Iterable[str]) -> Run | None:
     """The caller's newest run of all roots together."""
-    found = ((name, root) for root in roots for name in run_names(root))
-    for name, root in sorted(found, reverse=True):
+    runs = ((name, root) for root in roots for name in run_names(root))
+    for name, root in sorted(runs, reverse=True):
         if ownership.is_mine(f"{root}/{name}", root):
             return Run(root, name)
     return None
@@ -56,10 +56,10 @@ def newest_own(roots: Iterable[str]) -> Run | None:
 
 def newest(roots: Iterable[str], count: int) -> list[Run]:
     """The newest runs of all roots together, newest first."""
-    found: list[tuple[str, str]] = []
+    names: list[tuple[str, str]] = []
     for root in roots:
-        found += [(each, root) for each in heapq.nlargest(count, run_names(root))]
-    return [Run(root, run) for run, root in heapq.nlargest(count, found)]
+        names += [(name, root) for name in heapq.nlargest(count, run_names(root))]
+    return [Run(root, run) for run, root in heapq.nlargest(count, names)]
 
 
 def find(text: str, roots: Sequence[str]) -> Selection:
@@ -103,9 +103,9 @@ def _meant(text: str, roots: Sequence[str], where: Mapping[str, Sequence[str]]) 
     if text.isdecimal():
         return [run.id for run in unfinished(roots) if run_ids.sweep_of(run.id) and run.id.endswith(f"-{text}")]
     return [
-        each
-        for each in where
-        if any(read(PlanRecord, f"{root}/{each}/plan.json", ("name",)).name == text for root in where[each])
+        run
+        for run in where
+        if any(read(PlanRecord, f"{root}/{run}/plan.json", ("name",)).name == text for root in where[run])
     ]
 
 
@@ -115,7 +115,7 @@ def sweep_runs(root: str, sweep: str) -> list[Run]:
     A record that another user wrote says nothing: it could name any run.
     """
     recorded = read_if_whole(f"{root}/{SWEEPS}/{sweep}.json", own_in=root).get("runs")
-    cells = [each for each in recorded if isinstance(each, str)] if isinstance(recorded, list) else run_names(root)
+    cells = [name for name in recorded if isinstance(name, str)] if isinstance(recorded, list) else run_names(root)
     names = [cell for cell in dict.fromkeys(cells) if run_ids.is_id(cell) and run_ids.sweep_of(cell) == sweep]
     if not isinstance(recorded, list):
         names.sort()

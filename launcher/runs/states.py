@@ -75,7 +75,7 @@ LARGEST_ATTEMPT = 10**6
 def admitted(value: Any) -> State:
     """A state that another machine, or a file, gives as a list. Raises `admit.Refused`."""
     name, reason, attempt, code, started, ended, *more = admit.items(value, "a state", 7, least=6)
-    times = [None if each is None else admit.text(each, "a time", 64) for each in (started, ended)]
+    times = [None if moment is None else admit.text(moment, "a time", 64) for moment in (started, ended)]
     return State(
         cast(Name, admit.choice(name, "a state", get_args(Name))),
         admit.text(reason, "a reason", LONGEST_REASON),
@@ -136,8 +136,8 @@ def judge_anothers(files: Files) -> State:
     if status.state in FINISHED:
         return _cleaned(_finished(files, status))
     whose = files.owner.why or f"it is {files.owner.name}'s, and only {files.owner.name} can ask how it stands"
-    said = f"; its own files say {status.state}" if status.state else ""
-    return _cleaned(of_status("unreachable", f"{whose}{said}", status))
+    own_word = f"; its own files say {status.state}" if status.state else ""
+    return _cleaned(of_status("unreachable", f"{whose}{own_word}", status))
 
 
 def _finished(files: Files, status: Status) -> State:

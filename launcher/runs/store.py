@@ -204,11 +204,11 @@ def read_json(path: str | Path, own_in: str | None = None) -> dict[str, Any] | N
         # A listing reads tens of thousands: the plain calls take half the time of a file object.
         opened = admit.regular(os.fspath(path), os.O_RDONLY)
         try:
-            found = os.fstat(opened)
-            if own_in is not None and not (owner := ownership.of_file(found, own_in)).mine:
+            file = os.fstat(opened)
+            if own_in is not None and not (owner := ownership.of_file(file, own_in)).mine:
                 raise Damaged(f"{path} {ownership.said(owner)}")
-            if found.st_size > admit.LARGEST_RECORD:
-                raise Damaged(f"{path} has {found.st_size} bytes, more than a record may")
+            if file.st_size > admit.LARGEST_RECORD:
+                raise Damaged(f"{path} has {file.st_size} bytes, more than a record may")
             value = json.loads(_content(opened).decode())
         finally:
             os.close(opened)

@@ -190,12 +190,12 @@ def table(rows: Sequence[Row], width: int, height: int, words: str = "") -> Tabl
     notes = [f"and {', '.join(f'{count} {name}' for name, count in sorted(hidden.items()))}"] if hidden else []
     labels = [tables.clean(row.label) for row in shown]
     columns, gap, label = _layout(shown, min(max(map(len, labels), default=0), max(SHORTEST, width // 4)), width)
-    found = Table(box=None, pad_edge=False, padding=(0, gap, 0, 0))
-    found.caption, found.caption_justify = "\n".join([*notes, words]).strip() or None, "left"
-    found.add_column("run", no_wrap=True)
+    drawn = Table(box=None, pad_edge=False, padding=(0, gap, 0, 0))
+    drawn.caption, drawn.caption_justify = "\n".join([*notes, words]).strip() or None, "left"
+    drawn.add_column("run", no_wrap=True)
     for name in columns:
         is_figure = name not in ("state", "")
-        found.add_column(name, justify="right" if is_figure else "left", no_wrap=True, width=None if name else BAR)
+        drawn.add_column(name, justify="right" if is_figure else "left", no_wrap=True, width=None if name else BAR)
     for number, row in enumerate(shown):
         progress = row.progress
         cells: list[Text | ProgressBar] = [Text(_cut(labels[number], label))]
@@ -203,8 +203,8 @@ def table(rows: Sequence[Row], width: int, height: int, words: str = "") -> Tabl
             style = _COLOURS.get(row.state.name, "") if name == "state" else ""
             bar = ProgressBar(total=progress.total_steps or 1, completed=progress.step, width=BAR)
             cells.append(Text(texts[number], style=style) if name else bar)
-        found.add_row(*cells)
-    return found
+        drawn.add_row(*cells)
+    return drawn
 
 
 def _layout(rows: Sequence[Row], label: int, width: int) -> tuple[dict[str, list[str]], int, int]:
@@ -228,15 +228,15 @@ def _wide(columns: dict[str, list[str]], gap: int) -> int:
 
 def _columns(rows: Sequence[Row], bar: bool, long: bool) -> dict[str, list[str]]:
     """What stands in each column, one text a row; `long` says how many steps were skipped too."""
-    said = [row.progress for row in rows]
+    progress_of = [row.progress for row in rows]
     return {
         "state": [row.state.name for row in rows],
         **({"": [""] * len(rows)} if bar else {}),
-        "step": [steps(each) if each.step else "-" for each in said],
-        "samples/s": [units.number(each.samples_per_second) for each in said],
-        "loss": [loss(each) for each in said],
-        "scale": [scale(each) if long else units.number(each.loss_scale, 8) for each in said],
-        "memory": [units.size(each.memory_bytes) for each in said],
+        "step": [steps(progress) if progress.step else "-" for progress in progress_of],
+        "samples/s": [units.number(progress.samples_per_second) for progress in progress_of],
+        "loss": [loss(progress) for progress in progress_of],
+        "scale": [scale(progress) if long else units.number(progress.loss_scale, 8) for progress in progress_of],
+        "memory": [units.size(progress.memory_bytes) for progress in progress_of],
         "left": ["-" if row.state.finished else units.duration(row.progress.seconds_left) for row in rows],
     }
 

@@ -19,6 +19,6 @@ KNOWN = (
 )
 
 
-def known(said: str) -> str:
+def known(message: str) -> str:
     """What to do about the words of a job that failed; empty where they are not known."""
-    return next((mend for words, mend in KNOWN if words in said), "")
+    return next((mend for words, mend in KNOWN if words in message), "")

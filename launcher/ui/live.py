@@ -64,16 +64,16 @@ def watch(
     The first Ctrl-C calls `on_interrupt(1)`, which is to ask the runs to stop; later ones call `on_interrupt(2)`, which
     is to kill them. The watching goes on until they have ended; an `on_interrupt` that raises ends it at once.
     """
-    followed = {str(each): _Followed(each) for each in run_dirs}
+    followed = {str(run): _Followed(run) for run in run_dirs}
     print(summary.title(run_dirs), flush=True)
     with for_stream(sys.stdout) as display, _interrupts() as pressed:
         handled = 0
         while True:
             began = time.monotonic()
-            open_ones = [each for each in followed.values() if not each.state.finished]
+            open_ones = [run for run in followed.values() if not run.state.finished]
             _refresh(open_ones)
-            display.show([row for each in followed.values() for row in each.rows()])
-            if all(each.state.finished for each in followed.values()):
+            display.show([row for run in followed.values() for row in run.rows()])
+            if all(run.state.finished for run in followed.values()):
                 break
             until = time.monotonic() + max(INTERVAL, min(LONGEST, 10 * (time.monotonic() - began)))
             while time.monotonic() < until and len(pressed) == handled:
@@ -85,7 +85,7 @@ def watch(
                 on_interrupt(min(handled, 2))
                 if handled == 1:
                     display.say(_answer(run_dirs))
-    states = {each.folder: each.state for each in followed.values()}
+    states = {run.folder: run.state for run in followed.values()}
     for line in last_words(states, tables.width_of(sys.stdout)):
         print(line)
     return states
@@ -93,17 +93,17 @@ def watch(
 
 def _refresh(open_ones: Sequence[_Followed]) -> None:
     seen = backends.look((Run(str(one.folder.parent), one.folder.name) for one in open_ones), follow=True)
-    for each, found in zip(open_ones, seen, strict=True):
+    for run, current in zip(open_ones, seen, strict=True):
         # The state first, the rows after it: what is finished writes no more, so none are missed.
-        each.state = found.state
-        if found.state.attempt:
-            each.read()
+        run.state = current.state
+        if current.state.attempt:
+            run.read()
     backends.settle(seen)
 
 
 def _answer(run_dirs: Sequence[Path]) -> str:
     """What the first Ctrl-C did. Nobody asks a user's own script to save."""
-    if all(stopping.is_script(each) for each in run_dirs):
+    if all(stopping.is_script(folder) for folder in run_dirs):
         return "a script goes on to its end, as it can't be asked to save; Ctrl-C again kills it"
     return "asked to save and stop at the next step; Ctrl-C again kills"
 

@@ -142,14 +142,14 @@ def gpus(folder: Path) -> list[tuple[str, str]]:
     """What the run's GPUs did, as they were sampled; nothing where none were."""
     from launcher.script import telemetry  # which `ls` of many runs does without
 
-    found = telemetry.read(folder)
+    samples = telemetry.read(folder)
     parts = []
-    if used := telemetry.peak(found.gpus, "memory"):
-        total = telemetry.peak(found.gpus, "memory_total")
+    if used := telemetry.peak(samples.gpus, "memory"):
+        total = telemetry.peak(samples.gpus, "memory_total")
         of = f" of {total / 1024:.1f}" if total else ""
         parts.append(f"{used / 1024:.1f}{of} GiB at most")
     for name, unit in (("utilization", "% busy"), ("power", " W")):
-        value = telemetry.mean(found.gpus, name)
+        value = telemetry.mean(samples.gpus, name)
         parts += [f"{value:.0f}{unit} on average"] if value is not None else []
     return [("GPUs", ", ".join(parts))] if parts else []
 
@@ -211,7 +211,7 @@ def failure(folder: Path, state: State) -> list[str]:
     if state.name not in ("failed", "lost"):
         return []
     path, last = log_tail.read(folder, state.attempt)
-    lines = [f"the end of {path}:", *(f"  {tables.clean(each)}" for each in last)] if last else []
+    lines = [f"the end of {path}:", *(f"  {tables.clean(line)}" for line in last)] if last else []
     mend = hints.known("\n".join([state.reason, *last]))
     return [*lines, f"what helps: {mend}"] if mend else lines
 

@@ -56,10 +56,10 @@ def fitted(
     if width and room() >= LEAST:
         cells = [[*row[:last], _cut(row[last], room())] for row in cells]
     shown = [[row[column] for column in kept] for row in cells]
-    lines = _lines(shown, frozenset(kept.index(each) for each in right if each in kept))
+    lines = _lines(shown, frozenset(kept.index(number) for number in right if number in kept))
     left_out = [name for column, name in enumerate(header) if column not in kept]
-    said = f"(no room for {', '.join(left_out)} in {width} columns)"
-    return [*lines, *wrapped(said, width)] if left_out else lines
+    note = f"(no room for {', '.join(left_out)} in {width} columns)"
+    return [*lines, *wrapped(note, width)] if left_out else lines
 
 
 def wrapped(text: str, width: int) -> list[str]:
@@ -89,7 +89,7 @@ def pairs(rows: Sequence[tuple[str, str]], width: int = 0) -> list[str]:
     for name, value in rows:
         first, *more = [part for line in value.splitlines() for part in wrapped(clean(line), room)] or [""]
         lines.append(f"{name.ljust(names)}  {first}".rstrip())
-        lines += [f"{' ' * names}  {each}".rstrip() for each in more]
+        lines += [f"{' ' * names}  {line}".rstrip() for line in more]
     return lines
 
 

@@ -20,14 +20,14 @@ def duration(seconds: float | None) -> str:
     """`45s`, `3m05s`, `2h07m`, `3d04h`; a dash for none."""
     if seconds is None:
         return "-"
-    whole = max(0, round(seconds))
-    if whole < 60:
-        return f"{whole}s"
-    if whole < 3600:
-        return f"{whole // 60}m{whole % 60:02}s"
-    if whole < 86400:
-        return f"{whole // 3600}h{whole % 3600 // 60:02}m"
-    return f"{whole // 86400}d{whole % 86400 // 3600:02}h"
+    rounded = max(0, round(seconds))
+    if rounded < 60:
+        return f"{rounded}s"
+    if rounded < 3600:
+        return f"{rounded // 60}m{rounded % 60:02}s"
+    if rounded < 86400:
+        return f"{rounded // 3600}h{rounded % 3600 // 60:02}m"
+    return f"{rounded // 86400}d{rounded % 86400 // 3600:02}h"
 
 
 def size(count: float | None) -> str:
