@@ -152,7 +152,7 @@ def test_hostile_paths_are_mounted_under_hostile_names(runtime: Runtime, place: 
 
 
 @CONTAINED
-@pytest.mark.parametrize("folder", ["a b", "it's", "é 漢字", "$(id)", "a,b", 'say "hi"', "a\\b", "-x", "a=b", "*"])
+@pytest.mark.parametrize("folder", ['a b\'s é 漢字 $(id) a,b "hi" a\\b a=b *', "-x"])
 def test_a_hostile_working_folder(folder: str, runtime: Runtime, place: Place, testbed: Testbed) -> None:
     inside = place.code / folder
     inside.mkdir()
