@@ -6,6 +6,7 @@ import subprocess
 import sys
 import zipfile
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -174,14 +175,14 @@ def test_both_formats_build_for_real_into_the_same_packages(place: Place, testbe
     docker = dataclasses.replace(recipe, base=image.docker)
     file = place.write(file_name(docker, "docker"), render(docker, "docker"), mode=0o644)
     options = ["--network=host", "--quiet"]
-    run(build_argv("docker", client=["docker"], options=options, file=str(file), folder=".", target=name), place)
+    builds = [build_argv("docker", client=["docker"], options=options, file=str(file), folder=".", target=name)]
     singularity = dataclasses.replace(recipe, base=image.sif)
     file = place.write(file_name(singularity, "singularity"), render(singularity, "singularity"), mode=0o644)
     options = ["--sandbox"]  # packing it would take longest
-    run(
-        build_argv("singularity", client=["apptainer"], options=options, file=str(file), folder=".", target=built),
-        place,
-    )
+    client = ["apptainer"]
+    builds += [build_argv("singularity", client=client, options=options, file=str(file), folder=".", target=built)]
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(lambda argv: run(argv, place), builds))
 
     freeze = ["python3", "-m", "pip", "freeze"]
     try:
