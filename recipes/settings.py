@@ -1,4 +1,4 @@
-"""Everything that a trainer is told: one value, from the launcher or from the words typed after the trainer's name."""
+"""The settings of a trainer: one value, from the launcher or from the words after the trainer's name."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from recipes.precision.levels import Amp, Framework, LossScale
 from recipes.recipe import Recipe, find
-from recipes.typed import SettingsError, group, nearest, setting, show
+from recipes.typed import SettingsError, fields_of, group, nearest, setting, show
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -25,8 +25,8 @@ class Checkpoint:
     """When the state is saved, and how much of it is kept."""
 
     every: int = setting(100, "steps between checkpoints; 0 saves only at the end and when asked to stop")
-    keep: int = setting(2, "newest checkpoints kept")
-    stop_every: int = setting(0, "an attempt saves and stops after every so many steps of the run; 0 is never")
+    keep: int = setting(2, "number of newest checkpoints kept")
+    stop_every: int = setting(0, "steps after which an attempt saves and stops; 0 is never")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,7 +46,7 @@ class Settings:
     """One training job as the trainer sees it. `train` is the recipe's own dataclass."""
 
     recipe: str = setting("mnist", "the training job")
-    framework: Framework = setting("torch", "what it is written in")
+    framework: Framework = setting("torch", "framework of the trainer")
     amp: Amp = group(Amp, "precision")
     loss_scale: LossScale = group(LossScale, "loss scaling")
     batch: int | None = setting(
@@ -55,11 +55,11 @@ class Settings:
     accumulate: int = setting(1, "micro-batches per optimizer step")
     epochs: int | None = setting(None, "passes over the data; null is the recipe's own, or as many as steps needs")
     steps: int | None = setting(None, "optimizer steps in all, instead of epochs")
-    seed: int = setting(0, "initial weights, data order and dropout")
+    seed: int = setting(0, "seed of initial weights, data order and dropout")
     deterministic: bool | None = setting(None, "bit-identical repeats; null is true on a CPU and false on a GPU")
-    xla: bool = setting(False, "TensorFlow's compiler")
-    steps_per_execution: int = setting(1, "TensorFlow: optimizer steps between which Python isn't asked")
-    compile: bool = setting(False, "torch.compile")
+    xla: bool = setting(False, "TensorFlow: compile with XLA")
+    steps_per_execution: int = setting(1, "TensorFlow: optimizer steps of one tf.function call")
+    compile: bool = setting(False, "torch: compile with torch.compile")
     tf32: bool | None = setting(
         None, "TF32 matmul and convolution on float32 operands; null is off at o0 and on elsewhere"
     )
@@ -67,7 +67,7 @@ class Settings:
     data: Data = group(Data, "data set")
     checkpoint: Checkpoint = group(Checkpoint, "checkpoints")
     profile: Profile = group(Profile, "profiling")
-    require_proof: bool = setting(True, "fail the run unless what ran was seen to be the mode asked for")
+    require_proof: bool = setting(True, "fail the run unless the requested precision was observed")
     train: Any = setting(None, "the recipe's hyper-parameters")
 
 
@@ -119,7 +119,7 @@ def check(settings: Settings, world_size: int = 1) -> None:
     share = world_size * settings.accumulate
     if settings.batch is not None and settings.batch % share:
         lower = settings.batch - settings.batch % share
-        nearest = " or ".join(str(each) for each in (lower, lower + share) if each > 0)
+        nearest = " or ".join(str(size) for size in (lower, lower + share) if size > 0)
         raise SettingsError(
             f"batch={settings.batch} does not divide by {world_size} device{'s' * (world_size > 1)} x "
             f"accumulate={settings.accumulate}; say batch={nearest}",
@@ -127,17 +127,17 @@ def check(settings: Settings, world_size: int = 1) -> None:
         )
 
 
-def _refuse_what_it_does_not_take(settings: Settings, recipe: Recipe) -> None:
+def _refuse_unread(settings: Settings, recipe: Recipe) -> None:
     default = Settings()
-    for each in dataclasses.fields(Settings):
-        value = getattr(settings, each.name)
-        if recipe.takes is None or each.name in (*recipe.takes, "train") or value == getattr(default, each.name):
+    for name in fields_of(Settings):
+        value = getattr(settings, name)
+        if recipe.takes is None or name in (*recipe.takes, "train") or value == getattr(default, name):
             continue
-        told = f"{each.name}={show(value)}" if isinstance(value, (int, str)) else each.name
+        shown = f"{name}={show(value)}" if isinstance(value, (int, str)) else name
         raise SettingsError(
-            f"{told}: recipe={recipe.name} decides that by itself; what it is to be told goes behind --, as in "
+            f"{shown}: recipe={recipe.name} decides that by itself; its arguments go behind --, as in "
             "`-- --batch-size 64`",
-            each.name,
+            name,
         )
 
 
@@ -147,7 +147,7 @@ def with_recipe_defaults(settings: Settings, recipe: Recipe) -> Settings:
     Raises `SettingsError` for data that the recipe doesn't know or that has fewer samples than the batch, and for
     epochs and steps together.
     """
-    _refuse_what_it_does_not_take(settings, recipe)
+    _refuse_unread(settings, recipe)
     if not recipe.data:
         return settings
     name = settings.data.name or next(iter(recipe.data))

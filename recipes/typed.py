@@ -117,7 +117,7 @@ def split_list(text: str) -> tuple[list[str], str]:
             continue
         depth += (character in "([{") - (character in ")]}" and depth > 0)
         item += character
-    raise SettingsError("the list has no end; write [a,b], and quote an item that holds an odd bracket: ['a[b',c]")
+    raise SettingsError("the list is not closed; write [a,b], and quote an item that holds an odd bracket: ['a[b',c]")
 
 
 def _unquoted(item: str) -> str:
@@ -234,7 +234,7 @@ def _read(text: str, annotation: Any, key: str) -> Any:
         except SettingsError as error:
             raise SettingsError(f"{key}={text}: {error}", key) from None
         if rest:
-            raise SettingsError(f"{key}={text}: behind the list comes nothing", key)
+            raise SettingsError(f"{key}={text}: nothing may follow the list", key)
         return [_read(each, item, key) for each in items]
     if annotation is bool:
         return {"true": True, "false": False}.get(text.lower(), text)
@@ -256,9 +256,9 @@ def refuse_control_characters(key: str, value: str) -> None:
     headers and terminals."""
     for character in value:
         if ord(character) < 32 or ord(character) == 127:
-            raise SettingsError(f"{key} holds the control character {character!r}, which no setting may", key)
+            raise SettingsError(f"{key} contains the control character {character!r}, which no setting may have", key)
         if "\ud800" <= character <= "\udfff":  # what Python makes of bytes in names that it can't decode
-            raise SettingsError(f"{key} holds bytes that are no UTF-8 text, which no setting may", key)
+            raise SettingsError(f"{key} contains bytes that are not UTF-8 text", key)
 
 
 def at_least(key: str, value: float, low: float) -> None:

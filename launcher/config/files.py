@@ -1,4 +1,4 @@
-"""Configuration files that people write: read within bounds, each mistake named with its file and line.
+"""Configuration files that people write: read within bounds, mistakes reported with file and line.
 
 A file is read twice. The first time as YAML's events, which neither expand aliases nor recurse, so that a file of any
 kind is refused or known to be small; the second time as values.
@@ -98,7 +98,7 @@ class _Reader:
             if event.anchor:
                 self.sizes.pop(event.anchor, None)
         elif isinstance(event, yaml.AliasEvent):
-            if event.anchor in (each.anchor for each in self.open):
+            if event.anchor in (collection.anchor for collection in self.open):
                 raise refused(self.path, line, f"*{event.anchor} stands within the value that it names")
             self._count(self.sizes.get(event.anchor or "", 1), line)
         else:
@@ -211,11 +211,11 @@ def check_defaults(path: Path, values: dict[str, Any]) -> None:
     line = written(path)["defaults"].line if "defaults" in values else None
     if not isinstance(defaults, list):
         raise refused(path, line, "defaults should be a list, as `defaults: [cluster: slurm]`")
-    for each in defaults:
-        one = isinstance(each, dict) and len(each) == 1
-        choices = next(iter(each.values())) if one else None
+    for item in defaults:
+        one = isinstance(item, dict) and len(item) == 1
+        choices = next(iter(item.values())) if one else None
         names = choices if isinstance(choices, list) else [choices]
-        if not isinstance(each, str) and not (one and all(name is None or isinstance(name, str) for name in names)):
+        if not isinstance(item, str) and not (one and all(name is None or isinstance(name, str) for name in names)):
             raise refused(
                 path, line, "each item of defaults should be a file, or a group with a file: `cluster: slurm`"
             )

@@ -25,7 +25,7 @@ MAX_SECRET = 100 * 2**10
 """Bytes; Linux starts no process with a variable above 128 KiB."""
 
 _PROXIES = ("http_proxy", "https_proxy", "ftp_proxy", "all_proxy", "no_proxy")
-ANYWHERE = ("TZ", *_PROXIES, *(each.upper() for each in _PROXIES))
+ANYWHERE = ("TZ", *_PROXIES, *(name.upper() for name in _PROXIES))
 """Mean the same inside a container: they name no paths."""
 STANDARD = (
     *ANYWHERE,
@@ -86,7 +86,7 @@ def is_reserved(name: str) -> bool:
 
 
 def looks_secret(name: str) -> bool:
-    """Whether the name of a variable says that its value is a secret."""
+    """Whether a variable is a secret, by its name."""
     return bool(_SECRET.fullmatch(name))
 
 
@@ -118,22 +118,21 @@ def of_shell(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def problem(secret: bytes) -> str:
-    """Why a text can be no secret, or nothing."""
+    """Why a text cannot be a secret; empty if it can."""
     if not secret.strip(b"\n"):
         return "is empty"
     if b"\0" in secret:
-        return "holds a NUL byte, which no variable can"
+        return "contains a NUL byte, which no variable can"
     if len(secret) > MAX_SECRET:
         return f"is larger than {MAX_SECRET // 2**10} KiB, and would be a variable"
     return ""
 
 
 def file_problem(path: Path) -> str:
-    """Why a file that is there can hold no secret, or nothing."""
+    """Why an existing file cannot hold a secret; empty if it can."""
     try:
-        found = path.stat()
-        if not stat.S_ISREG(found.st_mode):
-            return "is no file"
+        if not stat.S_ISREG(path.stat().st_mode):
+            return "is not a file"
         with open(path, "rb") as stream:
             return problem(stream.read(MAX_SECRET + 1))
     except OSError as error:
@@ -162,21 +161,21 @@ def lay_secrets(files: Mapping[Path, bytes]) -> None:
 
 def typed_secrets(words: Iterable[str]) -> dict[str, bytes]:
     """The secrets that words such as `secrets.NAME=FILE` and `secrets.NAME` name. Raises `UsageError`."""
-    found = {}
+    secrets = {}
     for word in words:
         key, equals, file = word.partition("=")
         name = key.removeprefix("secrets.")
         if not _NAME.fullmatch(name):
             raise UsageError(f"{key}: {name!r} is not a name for an environment variable (command line)")
         try:
-            found[name] = Path(file).expanduser().read_bytes() if equals else os.environb[name.encode()]
+            secrets[name] = Path(file).expanduser().read_bytes() if equals else os.environb[name.encode()]
         except (OSError, RuntimeError) as error:
             raise UsageError(f"{word}: {getattr(error, 'strerror', None) or error} (command line)") from None
         except KeyError:
             raise UsageError(f"{word}: {name} is not set in this shell (command line)") from None
-        if why := problem(found[name]):
+        if why := problem(secrets[name]):
             raise UsageError(f"{word} {why} (command line)")
-    return found
+    return secrets
 
 
 def own_secrets(secrets: Mapping[str, str], run_dir: str) -> dict[str, Path]:
@@ -193,23 +192,23 @@ def _write(path: Path, content: bytes) -> None:
     aside.replace(path)
 
 
-def passed_on(asked: Mapping[str, str | None], shell: Collection[str], all_of_shell: bool) -> tuple[str, ...]:
+def passed_on(env: Mapping[str, str | None], shell: Collection[str], all_of_shell: bool) -> tuple[str, ...]:
     """Names of the variables that a request passes on from the shell where it is typed."""
-    named = {name for name, value in asked.items() if value is None}
+    named = {name for name, value in env.items() if value is None}
     if all_of_shell:
         named |= {
-            each for each in _missed(shell) if each not in asked and not looks_secret(each) and not is_decided(each)
+            name for name in _missed(shell) if name not in env and not looks_secret(name) and not is_decided(name)
         }
     return tuple(sorted(named))
 
 
-def left_behind(shell: Collection[str], taken: Collection[str]) -> tuple[str, ...]:
+def left_behind(shell: Collection[str], passed: Collection[str]) -> tuple[str, ...]:
     """The variables of a shell that a job may miss, since it gets neither them nor others of their name."""
-    return tuple(each for each in _missed(shell) if each not in taken)
+    return tuple(name for name in _missed(shell) if name not in passed)
 
 
 def _missed(shell: Iterable[str]) -> list[str]:
-    return [each for each in shell if each not in (*STANDARD, *_SESSION) and not each.startswith(_SESSION_PREFIXES)]
+    return [name for name in shell if name not in (*STANDARD, *_SESSION) and not name.startswith(_SESSION_PREFIXES)]
 
 
 def is_decided(name: str) -> bool:

@@ -27,7 +27,7 @@ PASSED = "--"
 
 
 MOST_CELLS = 10_000
-"""Cells of one sweep: more is a slip of the hand, which would fill memory before any limit of a cluster says so."""
+"""Cells of one sweep. More is a typing mistake, and would fill memory before any limit of a cluster is checked."""
 
 
 COMMAND_LINE = "command line"
@@ -77,7 +77,7 @@ def _parse(word: str, groups: Sequence[str]) -> Override:
     try:
         word.encode()
     except UnicodeEncodeError:
-        raise UsageError(f"{key} holds bytes that are no UTF-8 text, which no setting may") from None
+        raise UsageError(f"{key} contains bytes that are not UTF-8 text") from None
     try:
         refuse_control_characters(key, word)
     except SettingsError as error:
@@ -112,8 +112,8 @@ def _texts(key: str, text: str) -> tuple[str, ...]:
     choice = re.fullmatch(r"choice\((.*)\)", text, re.DOTALL)
     if choice is None and (key != "image" or "," not in text):
         return (text,)
-    found = next(csv.reader([choice[1] if choice else text], skipinitialspace=True), [])
-    values = tuple(each.strip() for each in found)
+    row = next(csv.reader([choice[1] if choice else text], skipinitialspace=True), [])
+    values = tuple(item.strip() for item in row)
     if not values or not all(values):
         raise UsageError(f"{key}={text} lists an empty text")
     return values
@@ -123,18 +123,18 @@ def _lists(key: str, text: str) -> tuple[list[str], ...]:
     """The lists that [a,b] or, for a sweep, [a],[b] spell; none where the text begins with no list."""
     choice = re.fullmatch(r"choice\((.*)\)", text, re.DOTALL)
     rest = (choice[1] if choice else text).strip()
-    found = []
+    lists = []
     while rest.startswith("["):
         try:
             items, rest = split_list(rest)
         except SettingsError as error:
             raise UsageError(f"{key}={text}: {error}") from None
-        found.append(items)
+        lists.append(items)
         if not rest:
-            return tuple(found)
+            return tuple(lists)
         comma, rest = rest[0], rest[1:].strip()
         if comma != "," or not rest.startswith("["):
-            raise UsageError(f"{key}={text}: behind a list comes nothing, or in a sweep a comma and another list")
+            raise UsageError(f"{key}={text}: only a comma and another list, in a sweep, may follow a list")
     return ()
 
 
@@ -170,7 +170,7 @@ def _grammar(key: str, text: str) -> tuple[Any, ...]:
         raise UsageError(f"{key}={text}: an interval has no values to list; say {key}=range(start,stop,step)")
     if isinstance(value, RangeSweep) and value.step == 0:
         raise UsageError(f"{key}={text} has a step of 0; say range(start,stop,step) with another")
-    listed = parsed.sweep_iterator(transformer=lambda each: parsed._convert_value(each))
+    listed = parsed.sweep_iterator(transformer=lambda value: parsed._convert_value(value))
     values = tuple(itertools.islice(listed, MOST_CELLS + 1))
     if not values:
         raise UsageError(f"{key}={text} lists no value")
@@ -189,12 +189,12 @@ def choosing_word(override: Override, value: Any) -> str:
 
 def passed(arguments: Sequence[str]) -> Override:
     """What stood behind `--` on the command line: the arguments of the user's script, byte for byte."""
-    for each in arguments:
+    for argument in arguments:
         try:
-            each.encode()
-            refuse_control_characters("an argument behind --", each)
+            argument.encode()
+            refuse_control_characters("an argument behind --", argument)
         except UnicodeEncodeError:
-            raise UsageError("an argument behind -- holds bytes that are no UTF-8 text (command line)") from None
+            raise UsageError("an argument behind -- contains bytes that are not UTF-8 text (command line)") from None
         except SettingsError as error:
             raise UsageError(f"{error} (command line)") from None
     typed = f"-- {shlex.join(arguments)}"
@@ -207,9 +207,9 @@ def typed_words(override: Override) -> tuple[str, ...]:
 
 
 def escaped(override: Override, value: Any) -> Any:
-    """The value of an override as OmegaConf is to be given it: text that is taken as typed is not interpolated."""
+    """The value of an override for OmegaConf: text that is taken as typed is not interpolated."""
     if is_typed(override) and isinstance(value, (str, list)):
-        return literal(value) if isinstance(value, str) else [literal(each) for each in value]
+        return literal(value) if isinstance(value, str) else [literal(item) for item in value]
     return value
 
 
@@ -220,4 +220,4 @@ def is_typed(override: Override) -> bool:
 
 def literal(text: str) -> str:
     """The text with OmegaConf's interpolations escaped, so that nothing in it is evaluated."""
-    return re.sub(r"(\\*)\$\{", lambda found: found[1] * 2 + "\\${", text)
+    return re.sub(r"(\\*)\$\{", lambda match: match[1] * 2 + "\\${", text)

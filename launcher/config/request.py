@@ -1,4 +1,4 @@
-"""The words after `run` or `plan`: flags, overrides, and from them the jobs that were asked for."""
+"""The words after `run` or `plan`: flags and overrides, and the jobs that they request."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from launcher.runs.arms import label_of
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Words:
-    """The command line, taken apart but not yet understood."""
+    """The command line, split into flags and overrides, not parsed yet."""
 
     overrides: tuple[str, ...] = ()
     arguments: tuple[str, ...] | None = None
-    """What stood behind `--`; None where there was none."""
+    """The words behind `--`; None where there was none."""
     config_dirs: tuple[Path, ...] = ()
     cfg: bool = False
     help: bool = False
@@ -34,7 +34,7 @@ class Words:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Request:
-    """What was asked for: one job, or the cells of a sweep."""
+    """The requested jobs: one, or the cells of a sweep."""
 
     composer: Composer
     overrides: tuple[Override, ...]
@@ -72,7 +72,7 @@ def take_apart(words: Sequence[str], own: Sequence[str] = ()) -> Words:
         elif flag in ("--cfg", "-c"):
             what = value(flag, inline)
             if what != "job":
-                raise UsageError(f"--cfg {what}: only `--cfg job` is there")
+                raise UsageError(f"--cfg {what}: only `--cfg job` is supported")
             flags.add("cfg")
         elif flag in ("-m", "--multirun"):
             pass  # comma lists sweep anyway
@@ -83,9 +83,9 @@ def take_apart(words: Sequence[str], own: Sequence[str] = ()) -> Words:
         elif flag == "--facts" and "facts" in own:
             facts = expanded(value(flag, inline))
         else:
-            there = ["--config-dir", "--cfg", "--multirun", "--help", *(f"--{each}" for each in own)]
+            flags_here = ["--config-dir", "--cfg", "--multirun", "--help", *(f"--{name}" for name in own)]
             hint = _instead(flag.lstrip("-"), inline, overrides)
-            raise UsageError(f"{flag} is not a flag here (there are {', '.join(there)}){hint}")
+            raise UsageError(f"{flag} is not a flag here (flags: {', '.join(flags_here)}){hint}")
     config_dirs = (*folders, *own_folders())
     for folder in config_dirs:
         add_own_recipes(folder)
@@ -103,9 +103,9 @@ def take_apart(words: Sequence[str], own: Sequence[str] = ()) -> Words:
 
 
 def _instead(name: str, value: str, overrides: Sequence[str]) -> str:
-    """What may have been meant by a flag that there is not."""
+    """A hint for an unknown flag; empty where none is known."""
     if "recipe=script" in overrides:
-        return "; what the script is to be told goes behind --"
+        return "; arguments of the script go behind --"
     if is_key(name):
         return f"; a key has no dashes: {name}={value or '...'}"
     if name.replace("-", "") == "dryrun":
@@ -117,14 +117,14 @@ def compose(words: Words) -> Request:
     """The composed configurations. Raises `UsageError`."""
     composer = Composer(config_dirs=words.config_dirs)
     groups = composer.groups()
-    overrides = tuple(parse(each, groups) for each in words.overrides)
+    overrides = tuple(parse(word, groups) for word in words.overrides)
     if words.arguments is not None:
         overrides = (*overrides, passed(words.arguments))
     return Request(composer=composer, overrides=overrides, cells=tuple(by_level(cells(composer, overrides))))
 
 
 def understand(request: Request, what: str = "cell") -> tuple[JobSpec, ...]:
-    """The typed jobs of a request, each of which is a `what`: a mistake in some of several is said with those."""
+    """The typed jobs of a request. An error in some of several names these, as a `what` each. Raises `UsageError`."""
     specs = of_each(((label_of(cell.swept), cell) for cell in request.cells), make, what)
     if what == "cell":  # for arms there are stricter rules, `comparison.check`
         _check_one_place(specs)

@@ -37,14 +37,14 @@ class Reach(Cluster):
     transport: Literal["fabric", "openssh"] = setting(
         "fabric", "what connects: fabric, or the system's ssh with its open master connection"
     )
-    python: str | None = setting(None, "Python of the far host that answers there; null is python3")
+    python: str | None = setting(None, "Python on the remote host; null is python3")
     ssh_config: str | None = setting(None, "SSH configuration file; null is yours and the system's")
-    connect_timeout: int = setting(15, "seconds to connect in")
+    connect_timeout: int = setting(15, "seconds until connecting is given up")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SshCluster(Reach):
-    """A machine reached over SSH. Paths are paths over there, those of secrets excepted."""
+    """A machine reached over SSH. Paths are those of that machine, except of secrets."""
 
     kind: Literal["ssh"] = setting("ssh", "a machine reached over SSH")
     host: str | None = setting(None, "the machine: me@host:port, or an alias of your SSH configuration")
@@ -65,7 +65,7 @@ class SlurmCluster(Reach):
     cpus: int | None = setting(None, "CPUs per node")
     mem: str | None = setting(None, "memory per node, such as 64G")
     flags: tuple[str, ...] = setting((), "further sbatch flags, one item each, such as --nice=100")
-    gpu_flag: Literal["gpus-per-node", "gres"] = setting("gpus-per-node", "how this cluster wants its GPUs asked for")
+    gpu_flag: Literal["gpus-per-node", "gres"] = setting("gpus-per-node", "sbatch's option for GPUs on this cluster")
     parallel: int | None = setting(None, "cells of a sweep that may run at once")
     max_requeues: int = setting(3, "times a run is put back into the queue after a time limit or a preemption")
     stop_before: int = setting(120, "seconds before the time limit at which the run is asked to save and stop")
@@ -85,7 +85,7 @@ class Container:
         "none", "container runtime"
     )
     network: Literal["host", "none"] = setting("host", "the host's network, or none")
-    ipc: Literal["host", "private"] = setting("host", "whose shared memory; data loaders and NCCL need much of it")
+    ipc: Literal["host", "private"] = setting("host", "whose shared memory; data loaders and NCCL need much")
     shm: int | None = setting(None, "MiB of a private /dev/shm; null is the runtime's own size")
     cache: str = setting("~/.cache/launcher/images", "folder of images that `image pull` fetched; may be shared")
     pull: bool = setting(
@@ -105,22 +105,22 @@ class Telemetry:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Launch:
-    """Where and how a job runs: everything that the trainer isn't told."""
+    """Where and how a job runs: the keys that the trainer does not read."""
 
-    gpus: int | None = setting(None, "GPUs per node, free ones of a shared host; null (auto) is all that the host has")
+    gpus: int | None = setting(None, "GPUs per node, free ones of a shared host; auto (null) is all that the host has")
     visible_gpus: tuple[int, ...] | None = setting(None, "these GPUs of the host, by index")
-    wait_gpus: bool = setting(False, "wait for GPUs that others are on, rather than be refused")
-    nodes: int = setting(1, "nodes")
+    wait_gpus: bool = setting(False, "wait for GPUs that others use, instead of refusing the job")
+    nodes: int = setting(1, "nodes; more than one needs cluster=slurm")
     cluster: Any = setting(LocalCluster(), "where: local, ssh, slurm")
     container: Container = setting(Container(), "in what: none, docker, podman, apptainer, pyxis")
-    image: str | None = setting(None, "what the container is made of")
+    image: str | None = setting(None, "a name of `image list`, a registry's image, a .sif, a .sqsh or a sandbox")
     image_is: str | None = setting(
         None,
-        "image.is=ngc-tensorflow1:19.08: which of the catalogue's an image with another name is, or the container that "
-        "this host is where container=none; other is none of them",
+        "image.is=ngc-tensorflow1:19.08: the catalogue's image that an image with another name is, or, with "
+        "container=none, that this host is a container of; other is none of them",
     )
     python: str | None = setting(
-        None, "Python to run the trainer with; null is this one, cluster.python over there, python3 in a container"
+        None, "Python of the trainer; null is this one, cluster.python on a remote host, python3 in a container"
     )
     script: str | None = setting(None, "recipe=script: the file to run, or image:FILE for one in the image alone")
     arguments: tuple[str, ...] = setting((), "recipe=script: its arguments; on the command line, all that is behind --")
@@ -131,7 +131,7 @@ class Launch:
     workdir: str | None = setting(
         None, "recipe=script: folder to start in; null is this one (of image:FILE the file's), run the run's own"
     )
-    notes: tuple[str, ...] = setting((), "what to know of this job; told before it starts")
+    notes: tuple[str, ...] = setting((), "remarks on this job, printed before it starts")
     telemetry: Telemetry = setting(Telemetry(), "what is recorded of GPUs and hosts")
     env: dict[str, str | None] = field(
         default_factory=dict,
@@ -153,8 +153,8 @@ class Launch:
     share: Literal["none", "group"] = setting(
         "none", "who may read the runs: you, or the group of run_root, but for code, secrets and checkpoints"
     )
-    wait: bool = setting(False, "stay until the job has ended, where it would not")
-    detach: bool = setting(False, "return at once, where it would stay")
+    wait: bool = setting(False, "wait for the end of the job; the default with cluster=local")
+    detach: bool = setting(False, "return at once; the default with cluster=ssh and cluster=slurm")
     after: str | None = setting(None, "start after this run or sweep: RUN once it is done, any:RUN however it ends")
 
 

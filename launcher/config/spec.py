@@ -1,4 +1,4 @@
-"""A composed configuration as a typed job: what is wrong with a request is said before anything is looked at."""
+"""A composed configuration as a typed job. Every mistake that needs no host to be seen is refused here."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from typing import Any
 
 from launcher.config import launch_checks
 from launcher.config.compose import Place
+from launcher.config.key_checks import check_train_keys
 from launcher.config.parse import COMMAND_LINE, Override, typed_words
 from launcher.config.schema import CLUSTERS, TRAINING_KEYS, Launch, leaves
-from launcher.config.sweep import Cell, check_train_keys
+from launcher.config.sweep import Cell
 from launcher.errors import UsageError, placed
 from recipes import settings
 from recipes.precision import checks
@@ -47,8 +48,8 @@ def make(cell: Cell) -> JobSpec:
         if written is None or not written.text:
             raise UsageError(placed(str(error), place(cell, error.key))) from None
         quoted = f'"{written.text}"' if '"' not in written.text else f"'{written.text}'"
-        said = f"{error.key} is text, and YAML reads {written.text} as {error.read}: quote it, as {quoted}"
-        raise UsageError(f"{said} ({written})") from None
+        message = f"{error.key} is text, and YAML reads {written.text} as {error.read}: quote it, as {quoted}"
+        raise UsageError(f"{message} ({written})") from None
     except SettingsError as error:
         raise UsageError(placed(str(error), place(cell, error.key))) from None
     return spec
@@ -110,7 +111,7 @@ def _make(cell: Cell) -> JobSpec:
         recipe=recipe,
         words=_trainer_words(cell.words, training),
         swept=cell.swept,
-        command=tuple(word for each in cell.words if each.source == COMMAND_LINE for word in typed_words(each)),
+        command=tuple(word for typed in cell.words if typed.source == COMMAND_LINE for word in typed_words(typed)),
     )
 
 
@@ -137,7 +138,7 @@ def _cluster(values: Mapping[str, Any]) -> Any:
         raise SettingsError(not_a_choice("cluster.kind", show(kind), CLUSTERS), "cluster.kind")
     for name in values:
         if name not in fields_of(CLUSTERS[kind]):
-            owners = [each for each, cls in CLUSTERS.items() if name in fields_of(cls)]
+            owners = [owner for owner, cls in CLUSTERS.items() if name in fields_of(cls)]
             if owners:
                 raise SettingsError(
                     f"cluster.{name} belongs to cluster={' or '.join(owners)}, and this is cluster={kind}",
@@ -151,15 +152,15 @@ def _trainer_words(overrides: tuple[Override, ...], training: Settings) -> tuple
     words = {"amp": f"amp={training.amp.level}"}
     if training.batch:
         words["batch"] = f"batch={training.batch}"
-    for each in overrides:
-        root = each.key.split(".")[0]
-        if each.prefix == "~" or root in ("recipe", "framework") or each.values == (None,):
+    for override in overrides:
+        root = override.key.split(".")[0]
+        if override.prefix == "~" or root in ("recipe", "framework") or override.values == (None,):
             continue
         if root in TRAINING_KEYS or root == "train":
-            if each.key == "amp.level":
+            if override.key == "amp.level":
                 continue
-            # A group may be given whole, as checkpoint={every:5}; the trainer knows its keys.
-            for key, value in leaves({each.key: each.values[0]}):
+            # A group may be given as a mapping, as checkpoint={every:5}; the trainer knows its keys.
+            for key, value in leaves({override.key: override.values[0]}):
                 words[key] = f"{key}={show(value)}"
     return tuple(words.values())
 
@@ -168,7 +169,8 @@ def _check_precision(spec: JobSpec) -> None:
     training = spec.training
     if training.framework not in spec.recipe.trainers:
         raise SettingsError(
-            f"framework={training.framework}: recipe {spec.recipe.name} is there for {', '.join(spec.recipe.trainers)}",
+            f"framework={training.framework}: recipe {spec.recipe.name} is available in "
+            f"{', '.join(spec.recipe.trainers)}",
             "framework",
         )
     checks.check(training.amp, training.loss_scale, training.framework)

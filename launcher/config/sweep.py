@@ -1,4 +1,4 @@
-"""Overrides to configurations: each choice of groups is composed once, values are applied to plain dictionaries.
+"""From overrides to the cells of a sweep: files are composed once for each choice, values set in plain dictionaries.
 
 A sweep of a thousand cells that share their groups costs one composition. A swept key that an interpolation refers to
 falls back to composing every cell, so that the result is what Hydra would have given.
@@ -15,12 +15,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from launcher.config import key_checks
 from launcher.config.compose import Composer, Place
 from launcher.config.parse import MOST_CELLS, Override, choosing_word, escaped, is_typed
-from launcher.config.schema import REQUIRED_GROUPS, annotation_of, defaults, known_keys, leaves
+from launcher.config.schema import defaults, leaves
 from launcher.errors import UsageError
-from recipes.recipe import find
-from recipes.typed import SettingsError, fields_of, nearest, not_a_choice, show, unknown_key
 
 _INTERPOLATION = re.compile(r"\$\{([^{}]*)\}?")
 
@@ -48,44 +47,44 @@ def cells(composer: Composer, overrides: Sequence[Override]) -> list[Cell]:
 
     Raises `UsageError` for an unknown key or choice.
     """
-    script = any(each.key == "recipe" and each.values == ("script",) for each in overrides)
+    script = any(override.key == "recipe" and override.values == ("script",) for override in overrides)
     for override in overrides:
-        _check(composer, override, script=script)
+        key_checks.check(composer, override, script=script)
     overrides = _last_wins(overrides)
-    choosing = [each for each in overrides if each.kind == "group" or each.prefix == "~"]
-    setting = [each for each in overrides if not (each.kind == "group" or each.prefix == "~")]
-    swept_keys = [each.key for each in overrides if each.swept]
-    if math.prod(len(each.values) for each in overrides) > MOST_CELLS:
+    choosing = [override for override in overrides if override.kind == "group" or override.prefix == "~"]
+    setting = [override for override in overrides if not (override.kind == "group" or override.prefix == "~")]
+    swept_keys = [override.key for override in overrides if override.swept]
+    if math.prod(len(override.values) for override in overrides) > MOST_CELLS:
         raise UsageError(
             f"a sweep over {', '.join(swept_keys)} has more than {MOST_CELLS:,} cells; start it in parts (command line)"
         )
     bases: dict[tuple[Any, ...], _Base] = {}
-    found = []
-    for combination in itertools.product(*(each.values for each in overrides)):
+    made = []
+    for combination in itertools.product(*(override.values for override in overrides)):
         value_of = {id(override): value for override, value in zip(overrides, combination, strict=True)}
-        choice = tuple(value_of[id(each)] for each in choosing)
+        choice = tuple(value_of[id(override)] for override in choosing)
         if choice not in bases:
-            spelled = (choosing_word(each, value) for each, value in zip(choosing, choice, strict=True))
-            words = tuple(each for each in spelled if each)
+            spelled = (choosing_word(override, value) for override, value in zip(choosing, choice, strict=True))
+            words = tuple(word for word in spelled if word)
             bases[choice] = _Base.make(composer.compose(words), setting, words, composer.places(words))
-        config = bases[choice].apply([(each, value_of[id(each)]) for each in setting])
-        found.append(
+        config = bases[choice].apply([(override, value_of[id(override)]) for override in setting])
+        made.append(
             Cell(
                 config=config,
-                words=tuple(_single(each, value_of[id(each)]) for each in overrides),
-                swept=tuple((each.key, value_of[id(each)]) for each in overrides if each.swept),
+                words=tuple(_single(override, value_of[id(override)]) for override in overrides),
+                swept=tuple((override.key, value_of[id(override)]) for override in overrides if override.swept),
                 chosen=bases[choice].words,
                 places=bases[choice].places,
             )
         )
-    if len(found) > 1:
-        _refuse_twins(found, swept_keys)
-    return found
+    if len(made) > 1:
+        _refuse_twins(made, swept_keys)
+    return made
 
 
-def by_level(found: Iterable[Cell]) -> list[Cell]:
+def by_level(swept: Iterable[Cell]) -> list[Cell]:
     """The cells, those at o0 without what was typed for the other levels of the sweep."""
-    return [without_half(each) if {"amp", "amp.level"} & {key for key, _ in each.swept} else each for each in found]
+    return [without_half(cell) if {"amp", "amp.level"} & {key for key, _ in cell.swept} else cell for cell in swept]
 
 
 def without_half(cell: Cell) -> Cell:
@@ -94,7 +93,7 @@ def without_half(cell: Cell) -> Cell:
     if not isinstance(amp, Mapping) or amp.get("level") != "o0":
         return cell
     swept = {key for key, _ in cell.swept}
-    idle = {each.key for each in cell.words if _is_of_half(each)} - swept
+    idle = {override.key for override in cell.words if _is_of_half(override)} - swept
     if not idle:
         return cell
     kept = {key: value for key, value in amp.items() if f"amp.{key}" not in idle}
@@ -102,8 +101,8 @@ def without_half(cell: Cell) -> Cell:
     return dataclasses.replace(
         cell,
         config={**cell.config, "amp": kept, "loss_scale": scale},
-        words=tuple(each for each in cell.words if each.key not in idle),
-        left_out=tuple(each.typed for each in cell.words if each.key in idle),
+        words=tuple(override for override in cell.words if override.key not in idle),
+        left_out=tuple(override.typed for override in cell.words if override.key in idle),
     )
 
 
@@ -131,12 +130,12 @@ class _Base:
 
         raw = OmegaConf.to_container(composed, resolve=False)
         _refuse_missing(raw, setting, places)
-        fixed = [(each, each.values[0]) for each in setting if not each.swept]
-        texts = [*_texts(raw), *_texts([value for each in setting for value in each.values])]
-        swept = [each.key for each in setting if each.swept]
+        fixed = [(override, override.values[0]) for override in setting if not override.swept]
+        texts = [*_texts(raw), *_texts([value for override in setting for value in override.values])]
+        swept = [override.key for override in setting if override.swept]
         if any(_refers(text, key) for text in texts for key in swept):
             return _Base(composed=composed, plain=None, fixed=frozenset(), words=words, places=places)
-        keys = frozenset(each.key for each, _ in fixed)
+        keys = frozenset(override.key for override, _ in fixed)
         return _Base(
             composed=composed, plain=_resolved(composed, fixed, places), fixed=keys, words=words, places=places
         )
@@ -154,7 +153,7 @@ class _Base:
 def _refuse_missing(raw: Any, setting: Sequence[Override], places: Mapping[str, Place]) -> None:
     """Refuse what a file leaves to the command line, by `???`, and nobody gave. Raises `UsageError`."""
     for key, value in leaves(raw):
-        if value == "???" and not any(_covers(each.key, key) for each in setting):
+        if value == "???" and not any(_covers(override.key, key) for override in setting):
             where = f" ({places[key]})" if key in places else ""
             raise UsageError(f"{key} is ??? in a configuration file: say {key}=...{where}")
 
@@ -177,7 +176,7 @@ def _resolved(
         raise UsageError(f"the configuration can't be composed: {str(error).splitlines()[0]}") from None
     resolved = resolve(config, places)
     for index, (override, value) in enumerate(assignments):
-        if is_typed(override) and not any(_covers(each.key, override.key) for each, _ in assignments[index + 1 :]):
+        if is_typed(override) and not any(_covers(later.key, override.key) for later, _ in assignments[index + 1 :]):
             _assign(resolved, override.key, value)  # byte for byte, `???` too, which OmegaConf takes for none
     return resolved
 
@@ -195,19 +194,19 @@ def resolve(config: Any, places: Mapping[str, Place]) -> dict[str, Any]:
     if not any(_texts(raw)):
         return {str(name): value for name, value in raw.items()}
     try:
-        whole = OmegaConf.to_container(OmegaConf.merge(defaults(), config), resolve=True)
+        resolved = OmegaConf.to_container(OmegaConf.merge(defaults(), config), resolve=True)
     except OmegaConfBaseException as error:
         key = str(error.full_key or "")
         where = f" ({places[key]})" if key in places else ""
         raise UsageError(f"{key} can't be resolved: {str(error).splitlines()[0]}{where}") from None
-    assert isinstance(whole, dict)
-    return _restricted(whole, raw)
+    assert isinstance(resolved, dict)
+    return _restricted(resolved, raw)
 
 
-def _restricted(whole: Mapping[Any, Any], shape: Mapping[Any, Any]) -> dict[str, Any]:
+def _restricted(tree: Mapping[Any, Any], shape: Mapping[Any, Any]) -> dict[str, Any]:
     """The part of a tree that has the keys of another."""
     return {
-        str(name): _restricted(whole[name], inner) if isinstance(inner, dict) else whole[name]
+        str(name): _restricted(tree[name], inner) if isinstance(inner, dict) else tree[name]
         for name, inner in shape.items()
     }
 
@@ -221,8 +220,8 @@ def _assign(config: dict[str, Any], key: str, value: Any) -> None:
             node[parent] = {}
         node = node[parent]
     if isinstance(value, dict) and isinstance(node.get(name), dict):
-        for inner, each in value.items():
-            _assign(node[name], str(inner), each)
+        for inner, item in value.items():
+            _assign(node[name], str(inner), item)
     else:
         node[name] = copy.deepcopy(value)
 
@@ -232,11 +231,11 @@ def _texts(tree: Any) -> Iterator[str]:
         if "${" in tree:
             yield tree
     elif isinstance(tree, Mapping):
-        for each in tree.values():
-            yield from _texts(each)
+        for item in tree.values():
+            yield from _texts(item)
     elif isinstance(tree, (list, tuple)):
-        for each in tree:
-            yield from _texts(each)
+        for item in tree:
+            yield from _texts(item)
 
 
 def _refers(text: str, key: str) -> bool:
@@ -251,91 +250,10 @@ def _refers(text: str, key: str) -> bool:
     return False
 
 
-_LEVEL_OF = {
-    **dict.fromkeys(("bf16", "bfloat16"), "amp=o1 amp.dtype=bfloat16"),
-    **dict.fromkeys(("fp16", "float16", "half"), "amp=o1 amp.dtype=float16"),
-    **dict.fromkeys(("on", "true", "mixed"), "amp=o1"),
-    **dict.fromkeys(("off", "false", "none", "fp32", "float32"), "amp=o0"),
-}
-_KEY_OF = {
-    "cluster.user": "cluster.host=me@host, or cluster.login=me@host with cluster=slurm",
-    "cluster.port": "cluster.host=me@host:port, or cluster.login=me@host:port with cluster=slurm",
-    "cluster.gpus": "gpus=",
-    "cluster.nodes": "nodes=",
-    "cluster.image": "image=",
-}
-
-
-def _instead_of(group: str, value: str) -> str:
-    """What to say for a value that a group has no file for, where that can be told; empty elsewhere."""
-    if group == "amp" and value.lower() in _LEVEL_OF:
-        more = ", or another level" if "dtype" in _LEVEL_OF[value.lower()] else ""
-        return f"amp={value} is no level; say {_LEVEL_OF[value.lower()]}{more}"
-    if group == "loss_scale" and re.fullmatch(r"\d+(\.\d*)?", value):
-        return f"loss_scale={value} is no rule; say loss_scale=static loss_scale.init={value}"
-    return ""
-
-
-def _check(composer: Composer, override: Override, *, script: bool) -> None:
-    if override.kind == "group":
-        choices = composer.choices(override.key)
-        for value in override.values:
-            if isinstance(value, str) and value in choices:
-                continue
-            if value is None and override.key not in REQUIRED_GROUPS:
-                continue
-            if override.prefix == "~":
-                said = f"{override.typed}: {override.key} can't be left out; say one of {', '.join(choices)}"
-                raise UsageError(f"{said} ({override.source})")
-            instead = _instead_of(override.key, show(value))
-            raise UsageError(f"{instead or not_a_choice(override.key, show(value), choices)} ({override.source})")
-        return
-    if override.key.startswith("train.") and override.key.count(".") == 1:
-        return  # the recipe knows its own keys; it is asked once it is known
-    if annotation_of(override.key) is None and not any(key.startswith(f"{override.key}.") for key in known_keys()):
-        if override.key in _KEY_OF:
-            raise UsageError(f"{override.key} is no key; say {_KEY_OF[override.key]} ({override.source})")
-        if script and "." not in override.key:
-            told = f"--{override.key} {' '.join(show(value) for value in override.values)}"
-            said = f"{override.key} is no key of the launcher; what the script is to be told goes behind --: -- {told}"
-            raise UsageError(f"{said} ({override.source})")
-        whole = [key for key in _keys_of(composer) if key.endswith(f".{override.key}")]
-        known = [*known_keys(), *composer.groups()]
-        near = f"; did you mean {' or '.join(whole)}?" if whole else nearest(override.key, known)
-        raise UsageError(
-            f"unknown key {override.key}{near} ({override.source}). `python -m launcher run --help` lists them"
-        )
-
-
-def _keys_of(composer: Composer) -> list[str]:
-    """Every key there is, those of all recipes included."""
-    train = {key for name in composer.choices("recipe") for key in _train_keys(name)}
-    return sorted({*known_keys(), *train})
-
-
-def _train_keys(recipe: str) -> list[str]:
-    try:
-        return [f"train.{name}" for name in fields_of(find(recipe).settings)]
-    except SettingsError:  # a user's file of that group may choose a recipe by another name
-        return []
-
-
-def check_train_keys(recipe: str, overrides: Iterable[Override]) -> None:
-    """Refuse `train.` keys that the recipe doesn't have. Raises `UsageError`."""
-    try:
-        settings = find(recipe).settings
-    except SettingsError as error:
-        raise UsageError(str(error)) from None
-    for override in overrides:
-        if override.key.startswith("train.") and annotation_of(override.key, settings) is None:
-            keys = [key for key in known_keys(settings) if key.startswith("train.")]
-            raise UsageError(f"{unknown_key(override.key, keys)} ({override.source}; recipe {recipe})")
-
-
 def _last_wins(overrides: Sequence[Override]) -> list[Override]:
     """Of several words for one key, the last, as Hydra has it."""
-    by_key = {(each.kind, each.key): each for each in overrides}
-    return [each for each in overrides if by_key[each.kind, each.key] is each]
+    by_key = {(override.kind, override.key): override for override in overrides}
+    return [override for override in overrides if by_key[override.kind, override.key] is override]
 
 
 def _single(override: Override, value: Any) -> Override:
@@ -344,9 +262,9 @@ def _single(override: Override, value: Any) -> Override:
     return dataclasses.replace(override, values=(value,))
 
 
-def _refuse_twins(found: Sequence[Cell], swept: Sequence[str]) -> None:
+def _refuse_twins(made: Sequence[Cell], swept: Sequence[str]) -> None:
     seen: dict[str, None] = {}
-    for cell in found:
+    for cell in made:
         point = repr(cell.swept)
         if point in seen:
             what = ", ".join(f"{key}={value}" for key, value in cell.swept)

@@ -124,7 +124,7 @@ def test_control_characters_are_refused_by_name(runtime: str, character: str) ->
 @pytest.mark.parametrize("runtime", CONTAINERS)
 def test_bytes_that_are_no_text_are_refused_by_name(runtime: str) -> None:
     container = dataclasses.replace(PLAIN, environment={"VALUE": b"\xff".decode(errors="surrogateescape")})
-    with pytest.raises(SettingsError, match=r"^env\.VALUE holds bytes that are no UTF-8 text"):
+    with pytest.raises(SettingsError, match=r"^env\.VALUE contains bytes that are not UTF-8 text"):
         preflight.check(container, RUNTIMES[runtime])
 
 

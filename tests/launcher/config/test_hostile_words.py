@@ -253,8 +253,8 @@ def test_whatever_is_typed(words: list[str], tmp_path: Path, capsys: pytest.Capt
 @pytest.mark.parametrize(
     ("words", "code", "says"),
     [
-        (["amp=o0", "steps=2", "batch=64", "run_root=runs"], 2, "run_root holds bytes that are no UTF-8 text"),
-        (["recipe=script", "script=a.py", "amp=o0"], 2, "workdir holds bytes that are no UTF-8"),
+        (["amp=o0", "steps=2", "batch=64", "run_root=runs"], 2, "run_root contains bytes that are not UTF-8 text"),
+        (["recipe=script", "script=a.py", "amp=o0"], 2, "workdir contains bytes that are not UTF-8"),
         (["ls", "run_root=."], 0, "no runs in"),
     ],
 )
@@ -280,17 +280,17 @@ def test_a_folder_whose_name_is_no_text(words: list[str], code: int, says: str, 
     [
         (
             ["plan", "recipe=script", "script=a.py", "lr=0.1"],
-            "what the script is to be told goes behind --: -- --lr 0.1",
+            "arguments of the script go behind --: -- --lr 0.1",
         ),
         (["plan", "device=gpu"], "did you mean cuda?"),
-        (["plan", "amp=bf16"], "amp=bf16 is no level; say amp=o1 amp.dtype=bfloat16, or another level"),
+        (["plan", "amp=bf16"], "amp=bf16 is not a level; say amp=o1 amp.dtype=bfloat16, or another level"),
         (["plan", "amp=off"], "say amp=o0 ("),
         (["plan", "amp.dtype=fp16"], "did you mean float16?"),
-        (["plan", "loss_scale=128"], "loss_scale=128 is no rule; say loss_scale=static loss_scale.init=128"),
+        (["plan", "loss_scale=128"], "loss_scale=128 is not a rule; say loss_scale=static loss_scale.init=128"),
         (["stop", "wise-oasis"], "stop is not a verb; say `cancel wise-oasis`"),
         (["kill", "x"], "say `cancel x`"),
         (["status"], "say `ls`"),
-        (["plan", "cluster=ssh", "cluster.user=me"], "cluster.user is no key; say cluster.host=me@host"),
+        (["plan", "cluster=ssh", "cluster.user=me"], "cluster.user is not a key; say cluster.host=me@host"),
         (["plan", "batch=0"], "batch=0 must be at least 1 (command line)"),
         (["plan", "recipe=gan", "data=digits", "batch=-5"], "batch=-5 must be at least 1"),
     ],

@@ -35,7 +35,7 @@ def test_a_verb_that_is_not_the_first_word_is_said(capsys: pytest.CaptureFixture
 
 def test_bytes_that_are_no_text_are_refused(tmp_path: Path) -> None:
     done = launch("plan", os.fsdecode(b"run_root=/tmp/\xff"), cwd=tmp_path, HOME=str(tmp_path))
-    assert (done.returncode, "no UTF-8 text" in done.stderr) == (2, True), done.stderr
+    assert (done.returncode, "not UTF-8 text" in done.stderr) == (2, True), done.stderr
 
 
 def test_a_folder_whose_name_breaks_a_line_can_hold_no_runs(tmp_path: Path) -> None:
@@ -62,7 +62,7 @@ def test_recorded_facts_that_lack_what_is_asked_are_refused(tmp_path: Path, caps
         (["amp=o2", "--dry-run"], "`plan` shows what would be started"),
         (["train.py", "amp=o1"], "recipe=script script=train.py"),
         (["plan", "script=train.py"], "say recipe=script"),
-        (["plan", "recipe=script", "--lr", "3"], "what the script is to be told goes behind --"),
+        (["plan", "recipe=script", "--lr", "3"], "arguments of the script go behind --"),
     ],
 )
 def test_words_as_other_programs_want_them_are_answered_with_ours(words, says, capsys) -> None:

@@ -31,7 +31,7 @@ from tests.launcher.hosts import spec_of
         (("train.lrr=3",), "did you mean train.lr?"),
         (("train.lr=fast",), "train.lr=fast should be a number"),
         (("loss_scale.init=0",), "loss_scale.init=0.0 must be above zero"),
-        (("framework=paddle", "recipe=gan"), "recipe gan is there for torch, tensorflow"),
+        (("framework=paddle", "recipe=gan"), "recipe gan is available in torch, tensorflow"),
         (("env.CUDA_VISIBLE_DEVICES=1",), "say visible_gpus=[...]"),
         (("env.A-B=1",), "is not a name for an environment variable"),
         (("env.A=1", "secrets.A=/x"), "A is given both as env.A and as secrets.A"),

@@ -1,0 +1,95 @@
+"""Refuses unknown keys and choices, and names what was probably meant."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from launcher.config.compose import Composer
+from launcher.config.parse import Override
+from launcher.config.schema import REQUIRED_GROUPS, annotation_of, known_keys
+from launcher.errors import UsageError
+from recipes.recipe import find
+from recipes.typed import SettingsError, fields_of, nearest, not_a_choice, show, unknown_key
+
+_LEVEL_OF = {
+    **dict.fromkeys(("bf16", "bfloat16"), "amp=o1 amp.dtype=bfloat16"),
+    **dict.fromkeys(("fp16", "float16", "half"), "amp=o1 amp.dtype=float16"),
+    **dict.fromkeys(("on", "true", "mixed"), "amp=o1"),
+    **dict.fromkeys(("off", "false", "none", "fp32", "float32"), "amp=o0"),
+}
+_KEY_OF = {
+    "cluster.user": "cluster.host=me@host, or cluster.login=me@host with cluster=slurm",
+    "cluster.port": "cluster.host=me@host:port, or cluster.login=me@host:port with cluster=slurm",
+    "cluster.gpus": "gpus=",
+    "cluster.nodes": "nodes=",
+    "cluster.image": "image=",
+}
+
+
+def _meant(group: str, value: str) -> str:
+    """The refusal of a value that means something else, such as a dtype as level; empty where none is known."""
+    if group == "amp" and value.lower() in _LEVEL_OF:
+        more = ", or another level" if "dtype" in _LEVEL_OF[value.lower()] else ""
+        return f"amp={value} is not a level; say {_LEVEL_OF[value.lower()]}{more}"
+    if group == "loss_scale" and re.fullmatch(r"\d+(\.\d*)?", value):
+        return f"loss_scale={value} is not a rule; say loss_scale=static loss_scale.init={value}"
+    return ""
+
+
+def check(composer: Composer, override: Override, *, script: bool) -> None:
+    """Refuse an override whose key or choice is unknown. `script` is whether the job is a user's script. Raises
+    `UsageError`."""
+    if override.kind == "group":
+        choices = composer.choices(override.key)
+        for value in override.values:
+            if isinstance(value, str) and value in choices:
+                continue
+            if value is None and override.key not in REQUIRED_GROUPS:
+                continue
+            if override.prefix == "~":
+                one_of = f"say one of {', '.join(choices)}"
+                raise UsageError(f"{override.typed}: {override.key} can't be left out; {one_of} ({override.source})")
+            meant = _meant(override.key, show(value))
+            raise UsageError(f"{meant or not_a_choice(override.key, show(value), choices)} ({override.source})")
+        return
+    if override.key.startswith("train.") and override.key.count(".") == 1:
+        return  # the recipe is known only once its files are composed
+    if annotation_of(override.key) is None and not any(key.startswith(f"{override.key}.") for key in known_keys()):
+        if override.key in _KEY_OF:
+            raise UsageError(f"{override.key} is not a key; say {_KEY_OF[override.key]} ({override.source})")
+        if script and "." not in override.key:
+            argument = f"--{override.key} {' '.join(show(value) for value in override.values)}"
+            behind = f"arguments of the script go behind --: -- {argument}"
+            raise UsageError(f"{override.key} is not a key of the launcher; {behind} ({override.source})")
+        grouped = [key for key in _keys_of(composer) if key.endswith(f".{override.key}")]
+        known = [*known_keys(), *composer.groups()]
+        near = f"; did you mean {' or '.join(grouped)}?" if grouped else nearest(override.key, known)
+        raise UsageError(
+            f"unknown key {override.key}{near} ({override.source}). `python -m launcher run --help` lists them"
+        )
+
+
+def _keys_of(composer: Composer) -> list[str]:
+    """Every key there is, those of all recipes included."""
+    train = {key for name in composer.choices("recipe") for key in _train_keys(name)}
+    return sorted({*known_keys(), *train})
+
+
+def _train_keys(recipe: str) -> list[str]:
+    try:
+        return [f"train.{name}" for name in fields_of(find(recipe).settings)]
+    except SettingsError:  # a user's file of that group may choose a recipe by another name
+        return []
+
+
+def check_train_keys(recipe: str, overrides: Iterable[Override]) -> None:
+    """Refuse `train.` keys that the recipe doesn't have. Raises `UsageError`."""
+    try:
+        settings = find(recipe).settings
+    except SettingsError as error:
+        raise UsageError(str(error)) from None
+    for override in overrides:
+        if override.key.startswith("train.") and annotation_of(override.key, settings) is None:
+            keys = [key for key in known_keys(settings) if key.startswith("train.")]
+            raise UsageError(f"{unknown_key(override.key, keys)} ({override.source}; recipe {recipe})")
