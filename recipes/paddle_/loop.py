@@ -100,7 +100,7 @@ class Run(shared.Run):
         """
         self._train(
             state=State(tensors=tensors, precision=self.precision, settings=self.settings, world=self.world),
-            witness=observer,
+            observer=observer,
             executor=_Steps(step, optimizer, self.settings, self.world),
             evaluate=evaluate,
             samples=samples,

@@ -25,7 +25,7 @@ class PaddleWrapper(Wrapper):
     """`recipes.trainer.wrapper.Wrapper` in Paddle."""
 
     precision: Precision
-    witness: ScriptObserver
+    observer: ScriptObserver
 
     def __init__(self, started: Started) -> None:
         settings = started.chosen.settings
@@ -42,18 +42,18 @@ class PaddleWrapper(Wrapper):
             environ=os.environ,
         )
         self.precision = Precision.apply(self.mode)
-        self.witness = ScriptObserver(self.precision)
+        self.observer = ScriptObserver(self.precision)
 
     @contextlib.contextmanager
     def around(self) -> Iterator[None]:
-        with self.witness.observing(), self.noticing(Precision):
+        with self.observer.observing(), self.noticing(Precision):
             yield
 
     def give_way(self) -> None:
         pass
 
     def steps(self) -> int | None:
-        return None if self.witness.static else self.witness.steps
+        return None if self.observer.static else self.observer.steps
 
     def peak_memory(self) -> int:
         return devices.PaddleDevice(self._kind).peak_memory()

@@ -148,7 +148,7 @@ class Run(shared.Run):
         observer = PrecisionObserver(models, optimizers, self.precision.resolved, self.world)
         self._train(
             state=State(trained=trained, settings=self.settings, world=self.world),
-            witness=observer,
+            observer=observer,
             executor=Steps(step, optimizers, load, schedule, self.settings, self.world, observer),
             evaluate=evaluate,
             samples=samples,

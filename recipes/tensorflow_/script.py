@@ -65,7 +65,7 @@ class TensorFlowWrapper(Wrapper):
             grappler.set_variables(variables)
         rank, size = rank_and_size("tensorflow")
         self.profiling = Profiling(settings.profile, profiling.make(settings.profile, rank), started.chosen.run)
-        self.witness = ScriptObserver(self.precision, scaled_by_keras=scaled_by_keras)
+        self.observer = ScriptObserver(self.precision, scaled_by_keras=scaled_by_keras)
         if size > 1:
             # The script's own strategy would wait in silence for a worker that never starts.
             devices.join_workers(self._kind, len(tf.config.list_physical_devices("GPU")) if self._kind == "cuda" else 0)
@@ -73,8 +73,8 @@ class TensorFlowWrapper(Wrapper):
     @contextlib.contextmanager
     def around(self) -> Iterator[None]:
         policy = keras.config.dtype_policy()
-        profiled = ScriptProfiling(self.profiling, self.witness.steps)
-        with self.witness.observing(), profiled.observing(), self.noticing(Precision):
+        profiled = ScriptProfiling(self.profiling, self.observer.steps)
+        with self.observer.observing(), profiled.observing(), self.noticing(Precision):
             if not self.own:
                 keras.config.set_dtype_policy(self.precision.policy)
             try:
@@ -86,7 +86,7 @@ class TensorFlowWrapper(Wrapper):
         keras.config.set_dtype_policy("float32")
 
     def steps(self) -> int | None:
-        return self.witness.steps() if self.witness.counts() else None
+        return self.observer.steps() if self.observer.counts() else None
 
     def peak_memory(self) -> int:
         return TensorFlowDevice(self._kind).peak_memory()

@@ -128,7 +128,7 @@ class Run(shared.Run):
         trained = Trained(model=model, optimizers=optimizers, precision=self.precision)
         self._train(
             state=State(trained=trained, settings=self.settings, world=self.world),
-            witness=PrecisionObserver(model, self.precision.resolved),
+            observer=PrecisionObserver(model, self.precision.resolved),
             executor=_Steps(step, optimizers, load, schedule, self),
             evaluate=evaluate,
             samples=samples,

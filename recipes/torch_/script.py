@@ -44,12 +44,12 @@ class TorchWrapper(Wrapper):
         profiler = profiling.make(settings.profile, self._device, int(os.environ.get("RANK", "0")))
         self.profiling = Profiling(settings.profile, profiler, started.chosen.run)
         self.profiling.whenever()
-        self.witness = ScriptObserver(self.precision, self.profiling)
+        self.observer = ScriptObserver(self.precision, self.profiling)
         self._around = contextlib.ExitStack()
 
     @contextlib.contextmanager
     def around(self) -> Iterator[None]:
-        with self.witness.watching(), self._around, self.noticing(Precision):
+        with self.observer.watching(), self._around, self.noticing(Precision):
             if self.mode.mechanism == "autocast_around":
                 # Its cache of cast weights is emptied only where the outermost autocast ends, which here is the end of
                 # the script: with it, every step would compute with the weights of the first.
@@ -61,7 +61,7 @@ class TorchWrapper(Wrapper):
         self._around.close()
 
     def steps(self) -> int:
-        return self.witness.steps
+        return self.observer.steps
 
     def peak_memory(self) -> int:
         return TorchDevice(self._device).peak_memory()

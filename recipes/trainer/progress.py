@@ -42,7 +42,7 @@ class Progress:
     exact: bool = True
     """Whether every attempt repeats bit by bit, and went on from the one before on the same kind of machine."""
     reports: tuple[dict[str, Any], ...] = ()
-    """What witnesses saw, on all ranks."""
+    """What observers saw, on all ranks."""
 
 
 def to_dict(progress: Progress) -> dict[str, Any]:

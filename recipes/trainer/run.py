@@ -18,7 +18,7 @@ from recipes.run_folder import Superseded
 from recipes.trainer import result_fields
 from recipes.trainer.profiling import Profiler
 from recipes.trainer.recorder import Device
-from recipes.trainer.training import Evaluate, Executor, State, Training, Witness
+from recipes.trainer.training import Evaluate, Executor, Observer, State, Training
 from recipes.trainer.world import ProcessGroup, table
 
 DONE, FAILED, REFUSED, STOPPED, INTERRUPTED = 0, 1, 2, 85, 130
@@ -104,7 +104,7 @@ class Run(ABC):
         self,
         *,
         state: State,
-        witness: Witness,
+        observer: Observer,
         executor: Executor,
         evaluate: Evaluate | None,
         samples: int,
@@ -118,7 +118,7 @@ class Run(ABC):
             group=self._group,
             device=self.device,
             state=state,
-            witness=witness,
+            observer=observer,
             divergence=Detector(
                 level=self.settings.amp.level,
                 mechanism=self.mode.mechanism,

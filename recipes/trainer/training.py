@@ -43,7 +43,7 @@ class State(Protocol):
         """
 
 
-class Witness(Protocol):
+class Observer(Protocol):
     """Sees what single steps compute."""
 
     reports: list[dict[str, Any]]
@@ -80,7 +80,7 @@ class Training:
         group: ProcessGroup,
         device: Device,
         state: State,
-        witness: Witness,
+        observer: Observer,
         divergence: Detector,
         folder: Path | None,
         samples: int,
@@ -119,7 +119,7 @@ class Training:
         self._seconds = seconds
         self._say = say
         self._state = state
-        self._witness = witness
+        self._observer = observer
         self._divergence = divergence
         self._planned = choose_steps(self.total, settings.seed, self.first + 1)
         self._epoch: list[dict[str, Any]] = []
@@ -156,7 +156,7 @@ class Training:
             if watched:
                 with contextlib.ExitStack() as stack:
                     for each in sorted(watched):
-                        stack.enter_context(self._witness.step(each))
+                        stack.enter_context(self._observer.step(each))
                     executed = executor.execute(shares, within, count)
             else:
                 executed = executor.execute(shares, within, count)
@@ -246,7 +246,7 @@ class Training:
 
     def _reports(self) -> list[dict[str, Any]]:
         """What was seen since the run began, on all ranks."""
-        everyones = self.group.gather(self._witness.reports)
+        everyones = self.group.gather(self._observer.reports)
         return [*self._before.reports, *(report for each in everyones for report in each)]
 
     def _flush(self) -> None:
@@ -275,7 +275,7 @@ class Training:
             reports = self._reports()
             open_entries = verdict.unmatched(reports) and not any(each.get("evaluation") for each in reports)
             if self.group.broadcast(bool(open_entries)):
-                with self._witness.step(self.done, evaluation=True):
+                with self._observer.step(self.done, evaluation=True):
                     return evaluate()
         return evaluate()
 

@@ -28,7 +28,7 @@ class Started:
     source: Source
 
 
-class Witness(Protocol):
+class Observer(Protocol):
     """What looks on while a script trains."""
 
     precision: Any
@@ -44,7 +44,7 @@ class Wrapper(ABC):
     """The script applies its precision itself, by what was said or by its text."""
     precision: Any
     """The framework's `Precision` that the script is held against: the wrapper's, until the script makes its own."""
-    witness: Witness
+    observer: Observer
     profiling: Profiling | None = None
     """What is recorded of some steps, where the framework has that."""
     asked: bool = False
@@ -66,7 +66,7 @@ class Wrapper(ABC):
         def from_env(*args: Any, **kwargs: Any) -> Any:
             self.give_way()
             self.asked = True
-            self.precision = self.witness.precision = original(*args, **kwargs)
+            self.precision = self.observer.precision = original(*args, **kwargs)
             return self.precision
 
         precision.from_env = staticmethod(from_env)
@@ -77,7 +77,7 @@ class Wrapper(ABC):
 
     def reports(self) -> list[dict[str, Any]]:
         """The reports (`recipes.precision.observation`) of this rank, once the script has ended."""
-        return self.witness.reports
+        return self.observer.reports
 
     def mechanism(self) -> str:
         """What carried the level out, as far as it was seen."""

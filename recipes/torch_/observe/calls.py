@@ -1,4 +1,4 @@
-"""What a witness of one training step writes down: one entry for each matrix product or convolution that ran."""
+"""What an observer of one training step writes down: one entry for each matrix product or convolution that ran."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Call:
 
 @dataclass(kw_only=True, slots=True)
 class Record:
-    """Everything that one witness saw of one step."""
+    """Everything that one observer saw of one step."""
 
     calls: list[Call] = field(default_factory=list)
     unaccounted: Counter[str] = field(default_factory=Counter)

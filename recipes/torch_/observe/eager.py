@@ -1,4 +1,4 @@
-"""First witness: every operation that torch dispatches, seen below autocast, where the dtypes are those that run."""
+"""First observer: every operation that torch dispatches, seen below autocast, where the dtypes are those that run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Second witness: torch's profiler, which sits in the dispatcher itself and sees what no Python mode can hide.
+"""Second observer: torch's profiler, which sits in the dispatcher itself and sees what no Python mode can hide.
 
 It also tells which torch function each matrix product came from (`linear`, `matmul`), and the dtypes in which the
 functions of `amp.allow` and `amp.deny` ran.
@@ -19,7 +19,7 @@ from recipes.torch_.observe import flops
 from recipes.torch_.observe.calls import Call, dtype_name
 
 PROBE = "precision probe"
-"""Name of the range around the witness's own arithmetic."""
+"""Name of the range around the observer's own arithmetic."""
 
 _QUIET = "KINETO_LOG_LEVEL"
 _COMPILING = "(dynamo_timed)"
@@ -93,7 +93,7 @@ def _operations(function: str) -> tuple[str, ...]:
 
 
 def disagreement(calls: Sequence[Call], audit: Audit) -> str:
-    """Where the two witnesses differ, empty where they agree.
+    """Where the two observers differ, empty where they agree.
 
     Eager calls must be the same, one by one. Compiled code is compared one way, as the profiler sees only those of
     its products that are library calls: there must be no more of a dtype than the graphs say.
@@ -177,7 +177,7 @@ class _Reader:
             self.walk(child, place)
 
     def _apart(self, event: Any, place: _Place) -> bool:
-        """Whether it is the witness's own arithmetic, or the optimizer's: a closure's has gradients."""
+        """Whether it is the observer's own arithmetic, or the optimizer's: a closure's has gradients."""
         if _within(event, self._probes):
             return True
         gradients = place.backward or event.extra_fields.sequence_number >= 0

@@ -21,7 +21,7 @@ from recipes.torch_.observe.flops import Unaccounted
 
 
 class StepObserver:
-    """The two witnesses, the compiled code's graphs, the optimizers and the float32 arithmetic of one step."""
+    """The two observers, the compiled code's graphs, the optimizers and the float32 arithmetic of one step."""
 
     def __init__(
         self,

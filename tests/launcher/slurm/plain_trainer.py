@@ -62,7 +62,7 @@ class Stepped(NamedTuple):
     grad_norm: float = 1.0
 
 
-class Witness:
+class Observer:
     """Reports what proves the precision. Nothing of the kind runs here."""
 
     def __init__(self, mode: ResolvedPrecision) -> None:
@@ -151,7 +151,7 @@ class Run(shared.Run):
         numbers = Numbers(self.settings)
         self._train(
             state=numbers,
-            witness=Witness(self.mode),
+            observer=Observer(self.mode),
             executor=numbers,
             evaluate=lambda: self.held_out(numbers),
             samples=SAMPLES,

@@ -19,8 +19,8 @@ from recipes.precision.levels import Amp, LossScale
 from tests.recipes.paddle_.forced import float32, forced
 
 
-def train(precision, net=None, witnessed=True):
-    """One witnessed step, judged."""
+def train(precision, net=None, observed=True):
+    """One observed step, judged."""
     paddle.seed(0)
     paddle.set_device("cpu")
     net = net or nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
@@ -29,15 +29,15 @@ def train(precision, net=None, witnessed=True):
         warnings.simplefilter("ignore")
         net = precision.cast(net)
         optimizer = precision.optimizer(net, optimizer)
-        witness = PrecisionObserver(net, precision.resolved)
-        with witness.step(1):
+        observer = PrecisionObserver(net, precision.resolved)
+        with observer.step(1):
             with precision.forward():
                 loss = (net(paddle.ones([5, 8])).astype("float32") ** 2).mean()
             precision.backward(loss)
             precision.step(optimizer)
             precision.update()
             optimizer.clear_grad()
-    return verdict.observed(witness.reports), witness.reports[0]
+    return verdict.observed(observer.reports), observer.reports[0]
 
 
 def test_float32_is_proved_with_its_work_counted_by_hand():
@@ -52,7 +52,7 @@ def test_float32_is_proved_with_its_work_counted_by_hand():
 
 
 @pytest.mark.parametrize("on", [True, False])
-def test_tf32_is_switched_as_asked_and_the_switches_are_witnesses(monkeypatch, on):
+def test_tf32_is_switched_as_asked_and_the_switches_are_observers(monkeypatch, on):
     monkeypatch.setattr(devices, "capability_of", lambda kind: (8, 0))
     precision = Precision.of(Amp(level="o0"), LossScale(), "cuda", tf32=on)
     assert (precision.resolved.tf32, core.get_cublas_switch(), core.get_cudnn_switch()) == (on, on, on)
@@ -137,7 +137,7 @@ def test_what_the_lists_name_is_seen_of_the_model_and_not_of_the_loop_beside_it(
         "recipes.paddle_.observe.observer._work",
     ],
 )
-def test_without_a_name_that_the_witness_needs_training_goes_on_and_is_unknown(monkeypatch, name):
+def test_without_a_name_that_the_observer_needs_training_goes_on_and_is_unknown(monkeypatch, name):
     monkeypatch.delattr(name)
     found, report = train(float32())
     assert (found["verdict"], name.rpartition(".")[2] in found["why"]) == ("unknown", True), found["why"]

@@ -46,10 +46,10 @@ def supported(monkeypatch):
 
 def read(precision: Precision, **how):
     """What is judged of a program as Paddle rewrote it, and the report."""
-    witness = GraphObserver(static_graph(precision, **how), precision.resolved)
-    with witness.step(1):
+    observer = GraphObserver(static_graph(precision, **how), precision.resolved)
+    with observer.step(1):
         pass
-    return verdict.observed(witness.reports), witness.reports[0]
+    return verdict.observed(observer.reports), observer.reports[0]
 
 
 @pytest.mark.parametrize(("level", "masters"), [("o1", None), ("o2", True), ("o3", False)])
@@ -125,12 +125,12 @@ def test_a_static_graph_that_paddle_left_in_float32_is_contradicted():
     """Forced past the table on a CPU, where Paddle takes every operation off its list."""
     precision = forced("o1")
     graph = static_graph(precision)
-    witness = GraphObserver(graph, precision.resolved)
-    with witness.step(1):
+    observer = GraphObserver(graph, precision.resolved)
+    with observer.step(1):
         graph.step(numpy.ones((4, 8), numpy.float32), numpy.zeros((4, 8), numpy.float32))
-    found = verdict.observed(witness.reports)
+    found = verdict.observed(observer.reports)
     assert (found["verdict"], "0.0% of forward ran in bfloat16" in found["why"]) == ("contradicted", True)
-    work = {each["backward"]: 0 for each in witness.reports[0]["calls"]}
-    for each in witness.reports[0]["calls"]:
+    work = {each["backward"]: 0 for each in observer.reports[0]["calls"]}
+    for each in observer.reports[0]["calls"]:
         work[each["backward"]] += each["flops"]
     assert work == {False: 2 * 2 * 4 * 8 * 8, True: 3 * 2 * 4 * 8 * 8}

@@ -269,14 +269,14 @@ def test_graphs_are_rewritten_while_it_is_on(on, dtype):
     optimizer = graph_rewrite.enable(OPTIMIZERS["compat.v1"](), 128)
     if not on:
         graph_rewrite.disable()
-    witness = PrecisionObserver([model], [], precision.resolved)
+    observer = PrecisionObserver([model], [], precision.resolved)
     inputs = tf.constant(numpy.ones((32, 64), numpy.float32))
 
     @tf.function(autograph=False)
     def step():
         optimizer.minimize(lambda: tf.reduce_mean(tf.square(model(inputs))), var_list=weights)
 
-    with witness.step(1):
+    with observer.step(1):
         step()
-    assert {call["dtype"] for call in witness.reports[0]["calls"]} == {dtype}
-    assert {call["backward"] for call in witness.reports[0]["calls"]} == {True, False}
+    assert {call["dtype"] for call in observer.reports[0]["calls"]} == {dtype}
+    assert {call["backward"] for call in observer.reports[0]["calls"]} == {True, False}

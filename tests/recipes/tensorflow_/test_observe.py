@@ -19,7 +19,7 @@ from recipes.precision.levels import Amp, LossScale
 from recipes.tensorflow_ import xla
 from recipes.tensorflow_.observe import hlo, observer, shapes
 from recipes.tensorflow_.precision import Precision, grappler
-from tests.recipes.tensorflow_.witnessed import BACKWARD, BATCH, FORWARD, Training
+from tests.recipes.tensorflow_.observed_runs import BACKWARD, BATCH, FORWARD, Training
 from tests.recipes.torch_.trainers import REPOSITORY, environment
 
 LEVELS = [
@@ -53,7 +53,7 @@ def test_every_level_is_proved_with_all_work_counted_as_by_hand(amp):
     assert found["dtype"] == half
     assert found["half_flop_share"] == (0.0 if amp.level == "o0" else 1.0)
     assert list(found["param_dtypes"]) == [half if amp.level == "o3" else "float32"]
-    for report in training.witness.reports:
+    for report in training.observer.reports:
         assert work(report, backward=False) == FORWARD
         assert work(report, backward=True) == BACKWARD
         assert report["audit"] == ""
@@ -75,7 +75,7 @@ def test_operations_and_layers_kept_in_float32_are_told_from_the_others():
     training = Training(Amp(level="o2", keep_fp32=("conv1", "head")))
     found = training.run()
     assert found["verdict"] == "proved", found["why"]
-    kept = {(call["operation"], call["dtype"]) for call in training.witness.reports[0]["calls"] if call["kept"]}
+    kept = {(call["operation"], call["dtype"]) for call in training.observer.reports[0]["calls"] if call["kept"]}
     assert kept == {(each, "float32") for each in ("Conv2D", "Conv2DBackpropFilter", "MatMul")}
 
 
@@ -100,9 +100,9 @@ def test_a_layer_kept_in_float32_that_only_evaluation_runs_is_a_match_there():
     training = OneHead(Amp(level="o2", keep_fp32=("two",)), make)
     found = training.run()
     assert (found["verdict"], "amp.keep_fp32=[two] matched nothing" in found["why"]) == ("unknown", True), found["why"]
-    with training.witness.step(3, evaluation=True):
+    with training.observer.step(3, evaluation=True):
         tf.function(training.model, autograph=False)(tf.constant(training.images))
-    found = observer.observed(training.witness.reports, (1, 3))
+    found = observer.observed(training.observer.reports, (1, 3))
     assert found["verdict"] == "proved", found["why"]
 
 
@@ -279,9 +279,9 @@ def test_without_one_of_tensorflows_private_names_training_goes_on_and_is_unknow
 
 def test_what_a_step_itself_raises_is_not_taken_for_a_failure_to_observe():
     training = Training(Amp(level="o1"))
-    with pytest.raises(ZeroDivisionError), training.witness.step(1):
+    with pytest.raises(ZeroDivisionError), training.observer.step(1):
         raise ZeroDivisionError
-    assert training.witness.reports == []
+    assert training.observer.reports == []
     assert verdict(training) == "proved"
 
 
@@ -303,7 +303,7 @@ def test_products_of_rows_of_a_variable_are_counted():
     training = Embedding(Amp(level="o0"), lambda: keras.Sequential([keras.Input((32,)), layers.Dense(10)]))
     training.rows = tf.Variable(tf.ones((50, 32)))
     assert training.run()["verdict"] == "proved"
-    assert work(training.witness.reports[0], backward=False) == {"MatMul": 2 * BATCH * 32 * 10}
+    assert work(training.observer.reports[0], backward=False) == {"MatMul": 2 * BATCH * 32 * 10}
 
 
 @pytest.fixture(scope="module")
@@ -322,7 +322,7 @@ def test_under_xla_what_it_compiled_is_read(xla_folder):
     found = training.run()
     assert found["verdict"] == "proved", found["why"]
     assert found["xla_clusters"] >= 1
-    report = training.witness.reports[0]
+    report = training.observer.reports[0]
     assert all(call["compiled"] for call in report["calls"])
     assert sum(work(report, backward=False).values()) == 2 * 4 * (144 * 64 + 64 * 10)
 
@@ -352,12 +352,12 @@ from recipes.tensorflow_ import xla
 xla.dump_programs(True)
 tf.config.optimizer.set_jit("autoclustering")
 from tests.recipes.tensorflow_.test_observe import make_dense
-from tests.recipes.tensorflow_.witnessed import Training
+from tests.recipes.tensorflow_.observed_runs import Training
 found = {}
 for level in ("o0", "o1"):
     training = Training(Amp(level=level), make_dense)
     found[level] = training.run()
-    found[level]["compiled"] = [call["compiled"] for call in training.witness.reports[0]["calls"]]
+    found[level]["compiled"] = [call["compiled"] for call in training.observer.reports[0]["calls"]]
 print(json.dumps(found))
 """
 

@@ -18,7 +18,7 @@ from recipes.tensorflow_.observe.graphs import dtype_of
 from recipes.tensorflow_.observe.products import base
 from recipes.tensorflow_.precision import Precision, replicas
 from recipes.typed import SettingsError
-from tests.recipes.tensorflow_.witnessed import Training, network
+from tests.recipes.tensorflow_.observed_runs import Training, network
 from tests.recipes.torch_.trainers import REPOSITORY, environment
 
 HALF = [(level, dtype) for level in ("o2", "o3") for dtype in ("float16", "bfloat16")]

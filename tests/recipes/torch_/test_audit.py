@@ -1,4 +1,4 @@
-"""The second witness: what it reads in the profiler's tree, and where it disagrees with the first."""
+"""The second observer: what it reads in the profiler's tree, and where it disagrees with the first."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_the_dtypes_of_listed_functions_are_those_after_autocast() -> None:
 
 
 @pytest.mark.parametrize("range_name", [profiler_audit.PROBE, "compile_fx_inner (dynamo_timed)"])
-def test_the_witnesss_own_products_and_those_of_compiling_are_left_out(range_name: str) -> None:
+def test_the_observers_own_products_and_those_of_compiling_are_left_out(range_name: str) -> None:
     def compute() -> None:
         with record_function(range_name):
             WHOLE @ WHOLE

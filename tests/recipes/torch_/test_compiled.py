@@ -97,7 +97,7 @@ def test_sizes_are_arithmetic(text: str, value: int) -> None:
 
 
 @pytest.mark.skipif(torch.__version__ < "2.13", reason="compiled code can't be read in every release before")
-def test_this_torch_has_every_private_name_that_the_witness_needs() -> None:
+def test_this_torch_has_every_private_name_that_the_observer_needs() -> None:
     """A newer torch that moved one of them makes every run `unknown`: this is where it shows first."""
     from torch._inductor.output_code import CompiledFxGraph
 

@@ -15,7 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode, flop_registry
 from recipes.torch_.observe import flops
 from recipes.torch_.observe.calls import Call
 from recipes.torch_.observe.eager import Dispatched
-from tests.recipes.torch_.witnessed import Cnn, Transformer
+from tests.recipes.torch_.observed_runs import Cnn, Transformer
 
 
 def watched(compute: Callable[[], torch.Tensor], backward: bool = True) -> list[Call]:

@@ -1,4 +1,4 @@
-"""What the witness says of honest runs, and that watching changes nothing."""
+"""What the observer says of honest runs, and that watching changes nothing."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torch.utils.checkpoint import checkpoint
 from recipes.precision.levels import Amp, LossScale
 from recipes.torch_.observe import compiled, eager
 from recipes.torch_.observe.observer import choose_steps, gather, observed
-from tests.recipes.torch_.witnessed import (
+from tests.recipes.torch_.observed_runs import (
     EVERY_HALF,
     EVERY_LEVEL,
     Cnn,
@@ -428,7 +428,7 @@ def test_nothing_observed_is_unknown() -> None:
     assert found["half_flop_share"] is None
 
 
-def test_a_profiler_of_the_users_own_leaves_no_second_witness() -> None:
+def test_a_profiler_of_the_users_own_leaves_no_second_observer() -> None:
     training = Training(Dense, O1)
     with torch.autograd.profiler.profile() as users:
         found = training.run(1, watched={1})
@@ -448,7 +448,7 @@ def test_a_profiler_of_the_users_own_leaves_no_second_witness() -> None:
         "recipes.torch_.observe.profiler_audit.read",
     ],
 )
-def test_without_a_name_that_the_witness_needs_training_goes_on_and_is_unknown(
+def test_without_a_name_that_the_observer_needs_training_goes_on_and_is_unknown(
     missing: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     unwatched = Training(Dense, Amp(level="o1", deny=("relu",)))

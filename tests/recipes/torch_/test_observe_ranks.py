@@ -18,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from recipes.precision.levels import Amp
 from recipes.torch_.observe.observer import PrecisionObserver, gather, observed
-from tests.recipes.torch_.witnessed import Dense, Training
+from tests.recipes.torch_.observed_runs import Dense, Training
 
 WORLD = 2
 

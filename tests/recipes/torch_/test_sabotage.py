@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from recipes.precision.levels import Amp, LossScale
 from recipes.torch_.observe.observer import PrecisionObserver
 from recipes.torch_.precision import Precision
-from tests.recipes.torch_.witnessed import EVERY_HALF, Dense, Training, name, run
+from tests.recipes.torch_.observed_runs import EVERY_HALF, Dense, Training, name, run
 
 O1 = Amp(level="o1", dtype="bfloat16")
 O2 = Amp(level="o2", dtype="bfloat16")
@@ -289,7 +289,7 @@ class DisablesModes(CastsBack):
 
 
 @pytest.mark.parametrize("amp", [Amp(level="o0"), O1, O2, O3], ids=name)
-def test_products_hidden_from_the_dispatch_mode_are_missed_by_the_second_witness(amp: Amp) -> None:
+def test_products_hidden_from_the_dispatch_mode_are_missed_by_the_second_observer(amp: Amp) -> None:
     observed = run(DisablesModes, amp)
     assert observed["verdict"] != "proved"
     assert "observers disagree" in observed["why"] or observed["verdict"] == "contradicted"

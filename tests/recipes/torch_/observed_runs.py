@@ -1,4 +1,4 @@
-"""Small models, and a training loop that is watched: what the tests of the witness share."""
+"""Small models, and a training loop that is watched: what the tests of the observer share."""
 
 from __future__ import annotations
 

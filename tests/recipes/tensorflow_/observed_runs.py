@@ -64,7 +64,7 @@ class Training:
         self.labels = random.integers(0, 10, BATCH)
         self.clip = clip
         self.execute = function(self.step, autograph=False, jit_compile=xla) if function is tf.function else self.step
-        self.witness = PrecisionObserver([self.model], [self.optimizer], self.precision.resolved)
+        self.observer = PrecisionObserver([self.model], [self.optimizer], self.precision.resolved)
 
     def forward(self, images: tf.Tensor) -> tf.Tensor:
         return self.model(self.precision.input(images), training=True)
@@ -82,6 +82,6 @@ class Training:
         """What was observed."""
         images, labels = tf.constant(self.images), tf.constant(self.labels)
         for number in range(1, steps + 1):
-            with self.witness.step(number) if number in watched else contextlib.nullcontext():
+            with self.observer.step(number) if number in watched else contextlib.nullcontext():
                 self.execute(images, labels)
-        return observed(self.witness.reports, watched)
+        return observed(self.observer.reports, watched)
