@@ -15,8 +15,8 @@ def main(arguments: list[str]) -> int:
     parser = Parser(
         "fetch",
         "[RUN|SWEEP ...] [to=FOLDER]",
-        "Bring everything that runs on other hosts left, into FOLDER/RUN, or into what is known of them here. What is "
-        "here already is not brought again, and a fetch that was cut off goes on where it was.",
+        "Fetch all files of runs on other hosts, into FOLDER/RUN or into their folders here. Files that are here "
+        "already are skipped, and an interrupted fetch continues where it was.",
     )
     options = parser.parse_intermixed_args(arguments)
     to = next((each.partition("=")[2] for each in options.words if each.startswith("to=")), None)
@@ -29,8 +29,8 @@ def main(arguments: list[str]) -> int:
 
     for run in chosen:
         folder = expanded(to).absolute() / run.id if to is not None else run.folder
-        brought = fetching.fetch(run, folder, say=lambda text: print(text, file=sys.stderr, flush=True))
-        print(f"{run.id}  {brought.files} files, {units.size(brought.bytes)} brought to {folder}")
-        for name in brought.gone:
+        fetched = fetching.fetch(run, folder, say=lambda text: print(text, file=sys.stderr, flush=True))
+        print(f"{run.id}  {fetched.files} files, {units.size(fetched.bytes)} fetched to {folder}")
+        for name in fetched.gone:
             print(f"{run.id}  {name} was deleted there meanwhile", file=sys.stderr)
     return 0

@@ -1,4 +1,4 @@
-"""What is done to runs elsewhere: their host is asked to do what the launcher does to its own."""
+"""Actions on remote runs: their host does what the launcher does to its own runs."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ def request_stop(wanted: Iterable[Run]) -> None:
 
 
 def cancel(wanted: Sequence[Run], now: bool, stop_grace: float, term_grace: float) -> dict[Run, str]:
-    """End runs as `stopping.cancel` does, and give why that couldn't be for those of which it couldn't.
+    """End runs as `stopping.cancel` does. Returns the reasons for runs that could not be ended.
 
-    Of those that are known to have ended nobody is asked: their host may be gone.
+    Hosts of runs that are known to have ended are not asked: they may be gone.
     """
     why: dict[Run, str] = {}
     for address, group in by_address(run for run in wanted if not is_settled(run)).items():
@@ -54,23 +54,23 @@ def cancel(wanted: Sequence[Run], now: bool, stop_grace: float, term_grace: floa
 
 
 def unended(wanted: Sequence[Run]) -> set[Run]:
-    """Those that haven't ended, or of which something lives all the same. Raises `LauncherError`."""
-    found: set[Run] = set()
+    """Runs that have not ended, or that have left processes. Raises `LauncherError`."""
+    living: set[Run] = set()
     for address, group in by_address(wanted).items():
         alive = connect(address).ask("unended", functools.partial(_flags, len(group)), runs=_names(group))
-        found |= {run for (run, _), lives in zip(group, alive, strict=True) if lives}
-    return found
+        living |= {run for (run, _), lives in zip(group, alive, strict=True) if lives}
+    return living
 
 
 def remove(wanted: Sequence[Run], force: bool) -> None:
-    """Delete the folders of runs over there. Raises `LauncherError`, and then all are kept."""
+    """Delete the folders of runs there. Raises `LauncherError`, and then all are kept."""
     for address, group in by_address(wanted).items():
         connect(address).ask("remove", nothing, runs=_names(group), force=force)
 
 
 def resume(found: Selection, assignments: Mapping[str, str], secrets: Mapping[str, bytes]) -> list[Path]:
-    """Start again, over there, those of the runs that can be, with the secrets that they need anew. Gives their folders
-    here. Raises `LauncherError`."""
+    """Resume those runs that can be, with the secrets that they need again. Returns their folders here. Raises
+    `LauncherError`."""
     texts = {name: base64.b64encode(content).decode() for name, content in secrets.items()}
     resumed: list[str] = []
     for address, group in by_address(found.runs).items():
@@ -90,12 +90,12 @@ def resume(found: Selection, assignments: Mapping[str, str], secrets: Mapping[st
 
 def _reasons(count: int, answer: Any) -> list[str]:
     """Why runs could not be ended. Raises `Refused`."""
-    return [admit.lines(each, "a reason") for each in admit.items(answer, "reasons", count, least=count)]
+    return [admit.lines(reason, "a reason") for reason in admit.items(answer, "reasons", count, least=count)]
 
 
 def _flags(count: int, answer: Any) -> list[bool]:
     """Raises `Refused`."""
-    return [admit.flag(each, "whether a run lives") for each in admit.items(answer, "runs", count, least=count)]
+    return [admit.flag(alive, "whether a run lives") for alive in admit.items(answer, "runs", count, least=count)]
 
 
 def _names(group: Iterable[tuple[Run, Any]]) -> list[dict[str, str]]:

@@ -1,8 +1,8 @@
-"""The far side: reads requests from its standard input and answers them, one at a time, until that ends.
+"""The agent: the launcher on a remote host. It answers requests from standard input, one at a time, until that ends.
 
-What a request prints to stderr goes along as notes; standard output carries frames and nothing else. While a request
-takes its time, and while nothing is asked, a sign of life goes out, so that the other side can tell a slow answer from
-a dead network. A request that arrived whole is carried out to its end even if the connection is lost meanwhile.
+Standard output carries frames only; what a request prints to stderr is sent as notes. Heartbeats are sent all the time,
+so that the client can tell a slow answer from a dead network. A request that has arrived is carried out even if the
+connection is lost meanwhile.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from launcher.ssh import protocol
 from launcher.ssh.methods import REQUESTS
 
 HEARTBEAT = 5.0
-"""Seconds between two signs of life."""
+"""Seconds between heartbeats."""
 LONGEST_ERROR = 2**14
-"""Characters of an error that goes along."""
+"""Characters of an error that are sent."""
 KEPT = 30 * 86400.0
-"""Seconds for which the zips of other versions of the launcher stay where they were sent to."""
+"""Seconds for which zips of other versions of the launcher are kept on the host."""
 
 
 def serve() -> None:
-    """Answer requests until the other side closes or is gone."""
+    """Answer requests until the client closes or is gone."""
     channel = _Channel()
     sys.stdout = open(os.devnull, "w")  # noqa: SIM115 (open until the end)
     sys.stderr = _Notes(channel)
-    # Taken rather than ignored: what is ignored stays so in the runs that are started from here.
+    # A handler, since an ignored signal stays ignored in the runs that are started from here.
     signal.signal(signal.SIGHUP, lambda number, frame: None)
     channel.send(protocol.pack(_greeting()))
     threading.Thread(target=channel.beat, daemon=True).start()
@@ -55,7 +55,7 @@ def serve() -> None:
 
 
 def _tidy(mine: Path, before: float) -> None:
-    """Delete the zips of other versions that came here before that time, in seconds since 1970."""
+    """Delete zips of other versions from before that time, in seconds since 1970."""
     for other in mine.parent.glob("agent-*.zip*"):
         with contextlib.suppress(OSError):
             if other != mine and other.stat().st_mtime < before:
@@ -87,19 +87,19 @@ def _answer(channel: _Channel, request: dict[str, Any], data: bytes) -> dict[str
     except OSError as error:
         return {"error": of_system(error)[:LONGEST_ERROR], "code": 3}
     except Exception as error:
-        # Uncaught, it would end this process, and all that the other side saw would be a lost connection.
+        # Uncaught, it would end this process, and the client would see a lost connection only.
         return {"error": _defect(error)[:LONGEST_ERROR], "code": 3}
 
 
 def _defect(error: Exception) -> str:
-    """What a defect of the launcher says of itself, on one line: there is no traceback to look at over here."""
+    """A defect of the launcher on one line: the client sees no traceback."""
     last = traceback.extract_tb(error.__traceback__)[-1]
     place = f"{os.path.basename(last.filename)}:{last.lineno}"
-    return f"the launcher there failed: {type(error).__name__}: {error} ({place})"
+    return f"the launcher's agent there failed: {type(error).__name__}: {error} ({place})"
 
 
 def _streamed(channel: _Channel, items: Generator[Any, None, Any]) -> Any:
-    """Send what a request yields, bytes and objects, as it comes. Gives what it returns."""
+    """Send what a request yields, bytes and objects. Returns what the request returns."""
     while True:
         try:
             item = next(items)
@@ -110,12 +110,12 @@ def _streamed(channel: _Channel, items: Generator[Any, None, Any]) -> Any:
                 channel.send(frame)
         else:
             channel.send(protocol.pack({"item": item}))
-        if channel.lost:  # nobody is there to take the rest
+        if channel.lost:  # nobody reads the rest
             return None
 
 
 class _Channel:
-    """Standard input and output, taken away from children and stray prints."""
+    """Standard input and output, out of reach of children and stray prints."""
 
     def __init__(self) -> None:
         self.lost = False
@@ -127,7 +127,7 @@ class _Channel:
         os.close(nothing)
 
     def read(self, count: int) -> bytes:
-        """So many bytes. Raises `wire.Ended`."""
+        """Exactly so many bytes. Raises `protocol.Ended`."""
         parts = []
         while count:
             part = os.read(self._inward, min(count, protocol.CHUNK))
@@ -138,7 +138,7 @@ class _Channel:
         return b"".join(parts)
 
     def send(self, frame: bytes) -> None:
-        """Nothing, once the other side is gone: what was asked for is done all the same."""
+        """Does nothing once the client is gone: the request is carried out all the same."""
         with self._lock:
             rest = memoryview(frame)
             while rest and not self.lost:
@@ -154,7 +154,7 @@ class _Channel:
 
 
 class _Notes:
-    """Takes the place of stderr: what is printed goes along as notes, a line each."""
+    """Replaces stderr: each printed line is sent as a note."""
 
     encoding = "utf-8"
 
@@ -163,8 +163,8 @@ class _Notes:
         self._line = ""
 
     def write(self, text: str) -> int:
-        *whole, self._line = (self._line + text).split("\n")
-        for line in whole:
+        *lines, self._line = (self._line + text).split("\n")
+        for line in lines:
             self._channel.send(protocol.pack({"say": line}))
         return len(text)
 

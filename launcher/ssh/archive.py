@@ -1,4 +1,4 @@
-"""The launcher's own standard-library modules as one zip, named by its content: what the far side runs."""
+"""The launcher's own standard-library modules as one zip, named by its digest: the agent."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import containers
 import launcher
 import recipes
 
-LEFT_HERE = (
+EXCLUDED = (
     "launcher/config/files.py",
     "launcher/config/folders.py",
     "launcher/executors/base.py",
@@ -24,31 +24,31 @@ LEFT_HERE = (
     "launcher/ssh/fabric_transport.py",
     "launcher/ssh/ssh_settings.py",
 )
-"""What loads Hydra, submitit or fabric. All others import nothing foreign before they are called."""
+"""Modules that import Hydra, submitit or fabric. All others import the standard library only at load time."""
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
 @functools.cache
 def archive() -> tuple[str, bytes]:
-    """The zip and its SHA-256. The same modules give the same bytes, whenever and wherever they are packed."""
+    """The SHA-256 and the zip. The same modules always give the same bytes."""
     running = Path(launcher.__path__[0]).parent
-    data = running.read_bytes() if running.is_file() else _packed()  # a file: the far side, which runs the zip
+    data = running.read_bytes() if running.is_file() else _packed()  # a file: this is the agent
     return hashlib.sha256(data).hexdigest(), data
 
 
 def _packed() -> bytes:
-    found: dict[str, Path] = {}
+    paths: dict[str, Path] = {}
     for package in (launcher, containers, recipes):
         root = Path(package.__path__[0])
         for path in (*root.rglob("*.py"), *root.rglob("*.json"), *root.rglob("*.sh")):
             inside = path.relative_to(root)
-            # Folders of frameworks end in an underscore; nothing of the launcher imports them.
+            # Folders of frameworks end in an underscore; the launcher imports none of them.
             if not any(part.endswith("_") for part in inside.parts[:-1]):
-                found[str(Path(root.name) / inside)] = path
-    whole = io.BytesIO()
-    with zipfile.ZipFile(whole, "w", zipfile.ZIP_DEFLATED) as out:
-        for name in sorted(found.keys() - set(LEFT_HERE)):
+                paths[str(Path(root.name) / inside)] = path
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as out:
+        for name in sorted(paths.keys() - set(EXCLUDED)):
             entry = zipfile.ZipInfo(name, _EPOCH)
             entry.compress_type = zipfile.ZIP_DEFLATED
-            out.writestr(entry, found[name].read_bytes())
-    return whole.getvalue()
+            out.writestr(entry, paths[name].read_bytes())
+    return content.getvalue()

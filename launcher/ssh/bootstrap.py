@@ -1,7 +1,7 @@
-"""The first words on the far side: a small program for `python3 -c` that finds the agent's zip, or asks for it.
+"""The command that starts the agent: a small program for `python3 -c` that finds the agent's zip, or requests it.
 
-It is read by any Python from 2.7 on, so that one too old can still be told so; and it reaches that Python through
-whatever shell the account has, so it travels as base64, which no shell quotes or expands.
+Any Python from 2.7 on can read it, so that one that is too old can report its version. It is sent as base64, which
+passes through every login shell unchanged.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from __future__ import annotations
 import base64
 
 MARK = "launcher-agent"
-"""Begins each line of ours: a login script may have printed anything before."""
+"""Marks the program's lines among what login scripts print."""
 FLOOR = (3, 10)
-"""Oldest Python that answers, the same as for training."""
+"""The oldest Python that the agent runs on, the same as for training."""
 
 _PROGRAM = """
 import sys
@@ -60,14 +60,14 @@ begin()
 
 
 def command(digest: str, size: int, python: str | None = None) -> str:
-    """The command line for the far shell, for a zip of that digest and size. `python` may begin with `~/`.
+    """The command line for the remote shell, for a zip of that digest and size. `python` may begin with `~/`.
 
-    What the program says is a line each: `need`, then the zip is to be sent; `ready`, from there on frames go both
-    ways; `old VERSION PROGRAM`; `error TEXT`.
+    The program prints lines: `need`, then the zip is to be sent; `ready`, from then on frames go both ways; `old
+    VERSION PROGRAM`; `error TEXT`.
     """
     program = _PROGRAM % {"mark": MARK, "floor": FLOOR, "digest": digest, "size": size}
     text = base64.b64encode(program.encode()).decode()
-    # Double quotes inside single ones: the same to sh, csh and fish.
+    # Double quotes inside single ones mean the same to sh, csh and fish.
     return f"""{_quoted(python or "python3")} -c 'import base64;exec(base64.b64decode("{text}"))'"""
 
 

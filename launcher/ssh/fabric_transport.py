@@ -1,8 +1,8 @@
 """The transport `fabric`: connections whose host keys are checked, the target's and those of every hop.
 
-fabric itself accepts any host key, a changed one too (its issues 1804 and 2071), reads the SSH configuration otherwise
-than ssh does, and visits the hops of a ProxyJump in the opposite order. So what holds for a host is found out by
-`ssh_settings`, which keys are its own by `host_keys`, and fabric is told.
+fabric itself accepts any host key, changed ones included (its issues 1804 and 2071), reads the SSH configuration
+differently from ssh, and visits the hops of a ProxyJump in reverse order. So `ssh_settings` and `host_keys` decide, and
+fabric gets the result.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from launcher.ssh.stream import KEPT, Stalled
 KEEPALIVE = 10
 """Seconds between two signs of life of the connection itself, so that routers on the way keep it."""
 WINDOW = 2**22
-"""Bytes that may be on their way to us: at 100 ms there and back, 40 MB a second."""
-# What goes wrong is told by our own errors. Without a handler Python would print paramiko's traceback beside them.
+"""Bytes in flight towards us: 40 MB/s at a round trip of 100 ms."""
+# Our own errors report failures. Without a handler Python would print paramiko's tracebacks beside them.
 logging.getLogger("paramiko").addHandler(logging.NullHandler())
 MASTER = (
     "open a master connection with the system's ssh (ControlMaster auto, ControlPath and ControlPersist in "
@@ -41,33 +41,33 @@ MASTER = (
 
 
 class Strict(Connection):
-    """A fabric connection that accepts only keys that are known, and asks nobody for words to be typed."""
+    """A fabric connection that accepts known host keys only and never prompts."""
 
     def __init__(self, address: Address, settings: Settings, gateway: Strict | None) -> None:
         limits = ("banner_timeout", "auth_timeout", "channel_timeout")
         known = host_keys.of_host(settings.host, settings.port, settings.key_alias, settings.known_hosts)
         options: dict[str, Any] = dict.fromkeys(limits, max(15, address.connect_timeout))
         options["key_filename"] = list(settings.keys)
-        options["look_for_keys"] = not (settings.keys or settings.only_these_keys)  # none is shown twice
+        options["look_for_keys"] = not (settings.keys or settings.only_these_keys)  # offer no key twice
         options["allow_agent"] = settings.agent != "none"
         options["transport_factory"] = _transport(known)
         super().__init__(
             settings.host,
             user=settings.user,
             port=settings.port,
-            config=Config(ssh_config=paramiko.SSHConfig()),  # all that it says is in the settings
+            config=Config(ssh_config=paramiko.SSHConfig()),  # empty: the settings have all of it
             gateway=gateway or settings.command or False,
             connect_timeout=address.connect_timeout,
             connect_kwargs=options,
         )
         self._set(settings=settings, command=None)
-        # It is asked about every key, since paramiko itself is told of none.
+        # It decides about every key, since paramiko itself loads none.
         self.client.set_missing_host_key_policy(_Check(known))
 
     def open_gateway(self) -> Any:
         if not isinstance(self.gateway, str):
             return super().open_gateway()
-        # As ssh does it. paramiko's own knows no shell, and does not notice that the command has ended.
+        # As ssh does it. paramiko's ProxyCommand runs no shell and does not notice the command's end.
         ours, theirs = socket.socketpair()
         with theirs:
             command = ["sh", "-c", f"exec {self.gateway}"]
@@ -77,7 +77,7 @@ class Strict(Connection):
 
     def close(self) -> None:
         super().close()
-        self.client.close()  # fabric leaves open what could not be logged in to
+        self.client.close()  # fabric leaves a connection open if its login failed
         if self.command is not None:
             self.command.terminate()
             self.command.wait()
@@ -112,7 +112,7 @@ class RevokedKey(paramiko.SSHException):
 
 
 class SecondFactor(paramiko.AuthenticationException):
-    """The key is right, and does not do."""
+    """Key accepted, but the server asks for a second factor."""
 
 
 class _Check(paramiko.MissingHostKeyPolicy):
@@ -126,37 +126,37 @@ class _Check(paramiko.MissingHostKeyPolicy):
         if shown in (*self._known.keys, *self._known.without_port):
             return
         if self._known.keys:
-            same = [each for each in self._known.keys if each.kind == shown.kind]
+            same = [key for key in self._known.keys if key.kind == shown.kind]
             raise ChangedKey(shown, (same or self._known.keys)[0])
         raise UnknownKey(shown, self._known.authority)
 
 
 def _transport(known: Known) -> type[paramiko.Transport]:
-    """What speaks SSH with a host. It prefers the kinds of keys that are known of it: a host shows one alone."""
-    kinds = [each.kind for each in (*known.keys, *known.without_port)]
+    """A transport that prefers the kinds of host keys that are known: a host shows only one of its keys."""
+    kinds = [key.kind for key in (*known.keys, *known.without_port)]
 
     class Transport(paramiko.Transport):
         def __init__(self, *arguments: Any, **named: Any) -> None:
             super().__init__(*arguments, **named)
             options = self.get_security_options()
-            # A key of the kind ssh-rsa signs in more than one way.
+            # A key of the kind ssh-rsa has several signature types.
             preferred = [
-                each for each in options.key_types if each.replace("rsa-sha2-", "ssh-rsa ").split()[0] in kinds
+                kind for kind in options.key_types if kind.replace("rsa-sha2-", "ssh-rsa ").split()[0] in kinds
             ]
-            options.key_types = [*preferred, *(each for each in options.key_types if each not in preferred)]
+            options.key_types = [*preferred, *(kind for kind in options.key_types if kind not in preferred)]
 
         def auth_interactive_dumb(self, *arguments: Any, **named: Any) -> NoReturn:
-            raise SecondFactor("it wants more than a key")  # paramiko would ask for it on the screen
+            raise SecondFactor("second factor required")  # paramiko would prompt for it on the terminal
 
     return Transport
 
 
 def opened(address: Address, command: str) -> Channel:
-    """A command over there, started. Raises `Unavailable`, saying what to do."""
+    """Connect and start a command. Raises `Unavailable` with what to do."""
     connection = _connection(address)
     try:
-        for each in connection.hops():
-            _open(each, address)
+        for hop in connection.hops():
+            _open(hop, address)
         transport = connection.transport
         transport.set_keepalive(KEEPALIVE)
         channel = transport.open_session(window_size=WINDOW, timeout=address.connect_timeout)
@@ -172,7 +172,7 @@ def opened(address: Address, command: str) -> Channel:
 
 
 def _start(channel: Any, command: str, seconds: float) -> None:
-    """Start a command. paramiko waits without end for a server to say that it did; a closed channel ends that."""
+    """Start a command. paramiko waits forever for the server's confirmation; closing the channel ends the wait."""
     late, until = threading.Timer(seconds, channel.close), time.monotonic() + seconds
     late.daemon = True
     late.start()
@@ -187,17 +187,17 @@ def _start(channel: Any, command: str, seconds: float) -> None:
 
 
 def _connection(address: Address, gateway: Strict | None = None, beyond: tuple[str, ...] = ()) -> Strict:
-    """With the way there, nothing of it opened. `beyond` is the hosts that are reached through this one."""
+    """The connection and its gateways, not yet opened. `beyond` is the hosts that are reached through this one."""
     settings = ssh_settings.of(address)
     if address.host in beyond:
-        raise UsageError(f"ProxyJump leads round in a circle: {', '.join((*beyond, address.host))}")
+        raise UsageError(f"ProxyJump is circular: {', '.join((*beyond, address.host))}")
     for hop in settings.hops if gateway is None else ():
         gateway = _connection(hop, gateway, (*beyond, address.host))
     return Strict(address, settings, gateway)
 
 
 def _open(connection: Strict, address: Address) -> None:
-    """Connect one host of the way. Raises `Unavailable`."""
+    """Open one hop. Raises `Unavailable`."""
     place = f"{connection.user}@{connection.host}:{connection.port}"
     try:
         connection.open()
@@ -209,27 +209,27 @@ def _open(connection: Strict, address: Address) -> None:
         raise Unavailable(f"the host key of {_name(connection)} is marked as @revoked in a known_hosts file") from None
     except SecondFactor:
         raise Unavailable(
-            f"{place} takes your key, and wants a code or a password besides, which a person has to type: {MASTER}"
+            f"{place}: key accepted, but the server asks for a second factor, which a person has to type: {MASTER}"
         ) from None
     except paramiko.PasswordRequiredException:
         keys = ", ".join(connection.settings.keys) or "of ~/.ssh"
         raise Unavailable(
-            f"{place}: the key {keys} has a passphrase, and no agent holds it: run `ssh-add` first{_agent(connection)}"
+            f"{place}: the key {keys} has a passphrase and is in no agent: run `ssh-add` first{_agent(connection)}"
         ) from None
     except paramiko.BadAuthenticationType as error:
         raise Unavailable(
-            f"{place} takes none of your keys; it offers {', '.join(error.allowed_types)}. Put your public key there "
-            f"(ssh-copy-id), or, where a password or a code has to be typed, {MASTER}"
+            f"{place} accepts none of your keys; it offers {', '.join(error.allowed_types)}. Copy your public key "
+            f"there (ssh-copy-id), or, where a password or a code has to be typed, {MASTER}"
         ) from None
     except paramiko.AuthenticationException as error:
         raise Unavailable(
-            f"{place} refuses your keys ({error}); put your public key there (ssh-copy-id), or name another key for it "
-            f"in ~/.ssh/config (IdentityFile){_agent(connection)}"
+            f"{place} rejects your keys ({error}); copy your public key there (ssh-copy-id), or name another key for "
+            f"it in ~/.ssh/config (IdentityFile){_agent(connection)}"
         ) from None
     except socket.gaierror:
         raise Unavailable(
-            f"there is no host {connection.host}: no entry of that name in {address.config or '~/.ssh/config'}, and "
-            "the name service does not know it"
+            f"there is no host {connection.host}: {address.config or '~/.ssh/config'} has no such entry, and the name "
+            "does not resolve"
         ) from None
     except (TimeoutError, paramiko.ChannelException, paramiko.ssh_exception.NoValidConnectionsError) as error:
         raise Unavailable(f"{place} can't be connected to: {_why(error)}") from None
@@ -240,19 +240,19 @@ def _open(connection: Strict, address: Address) -> None:
 def _no_session(error: Exception, connection: Strict, place: str) -> str:
     if str(error) == "No authentication methods available":
         return (
-            f"{place} wants a key, and there is none to show: no file of a key (IdentityFile) is there, and no agent "
+            f"{place} asks for a key and there is none: no key file (IdentityFile) exists, and no agent "
             f"holds one{_agent(connection)}"
         )
     if isinstance(connection.gateway, str):
-        return f"{place} is not reached through its ProxyCommand, {connection.gateway}"
-    return f"{place} speaks no SSH that could be understood: {error or type(error).__name__}"
+        return f"{place} can't be reached through its ProxyCommand, {connection.gateway}"
+    return f"{place} does not speak SSH as expected: {error or type(error).__name__}"
 
 
 def _agent(connection: Strict) -> str:
     named = connection.settings.agent
     if named in (None, "none"):
         return ""
-    return f"; IdentityAgent is asked by ssh itself alone: `export SSH_AUTH_SOCK={named}`, or cluster.transport=openssh"
+    return f"; only ssh itself uses IdentityAgent: `export SSH_AUTH_SOCK={named}`, or cluster.transport=openssh"
 
 
 def _why(error: Exception) -> str:
@@ -264,7 +264,7 @@ def _why(error: Exception) -> str:
 
 
 def _name(connection: Strict) -> str:
-    """What its key is known by."""
+    """The name of its key in known_hosts files."""
     return connection.settings.key_alias or host_keys.name_of(connection.host, connection.port)
 
 
@@ -272,8 +272,8 @@ def _unknown(error: UnknownKey, connection: Strict) -> str:
     said = f"the host key of {_name(connection)} is not known: {fingerprint(error.key)}. "
     if error.authority:
         said += (
-            "A known_hosts file names an authority for such hosts (@cert-authority), whose certificates ssh itself "
-            "alone can check: say cluster.transport=openssh. Else, if"
+            "A known_hosts file names an authority for such hosts (@cert-authority), and only ssh itself can check its "
+            "certificates: say cluster.transport=openssh. Otherwise, if"
         )
     else:
         said += "If"
@@ -291,7 +291,7 @@ def _changed(error: ChangedKey, connection: Strict) -> str:
 
 
 def _accepting(connection: Strict, key: Key) -> str:
-    """The command that takes a host's key in; one behind a hop is asked from there."""
+    """The command that accepts a host's key; a host behind a hop is scanned from there."""
     kind = key.kind.removeprefix("ssh-").partition("-")[0]
     command = f"ssh-keyscan -t {kind} -p {connection.port} {connection.host}"
     hop, alias = connection.gateway, connection.settings.key_alias
@@ -314,7 +314,7 @@ class Channel:
     def __init__(self, connection: Strict, channel: Any) -> None:
         self._connection = connection
         self._channel = channel
-        self._said = b""
+        self._stderr = b""
 
     def read(self, timeout: float) -> bytes:
         self._channel.settimeout(timeout)
@@ -322,9 +322,9 @@ class Channel:
             data: bytes = self._channel.recv(2**16)
         except TimeoutError:
             raise Stalled from None
-        except EOFError:  # as in `write`: it acknowledges what came
+        except EOFError:  # as in `write`: reading acknowledges data
             raise ConnectionResetError("it was cut") from None
-        self._hear()
+        self._read_stderr()
         return data
 
     def write(self, data: bytes, timeout: float) -> None:
@@ -335,12 +335,12 @@ class Channel:
                 rest = rest[self._channel.send(rest) :]
             except TimeoutError:
                 raise Stalled from None
-            except EOFError:  # paramiko's word for a connection that was cut this moment
+            except EOFError:  # paramiko's error for a connection that was cut this moment
                 raise ConnectionResetError("it was cut") from None
 
     def complaint(self) -> str:
-        self._hear()
-        return self._said.decode(errors="replace").strip()
+        self._read_stderr()
+        return self._stderr.decode(errors="replace").strip()
 
     def exit_code(self) -> int | None:
         if not self._channel.status_event.wait(1):
@@ -349,14 +349,14 @@ class Channel:
         return None if code < 0 else code
 
     def close(self) -> None:
-        with contextlib.suppress(EOFError, OSError):  # it says goodbye, which can't be where it was cut
+        with contextlib.suppress(EOFError, OSError):  # it sends a message, which fails if the connection was cut
             self._channel.close()
-        for each in reversed(list(self._connection.hops())):
-            each.close()
+        for hop in reversed(list(self._connection.hops())):
+            hop.close()
 
-    def _hear(self) -> None:
-        """Take in what is here of stderr. A host that never stops complaining is left alone after a window of it."""
+    def _read_stderr(self) -> None:
+        """Read what has arrived of stderr, at most one window: a host may write to it without end."""
         for _ in range(WINDOW // KEPT):
             if not self._channel.recv_stderr_ready():
                 return
-            self._said = (self._said + self._channel.recv_stderr(KEPT))[-KEPT:]
+            self._stderr = (self._stderr + self._channel.recv_stderr(KEPT))[-KEPT:]

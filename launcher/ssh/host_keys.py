@@ -1,7 +1,7 @@
-"""Which keys of a host are known: files of known hosts, read as ssh reads them.
+"""The known keys of a host: known_hosts files, read as ssh reads them.
 
-paramiko's reader takes no patterns (`*.cluster.edu`), passes over `@revoked` lines, and knows one key of a kind for a
-name, where login nodes behind one name have one each. The format is in sshd(8), SSH_KNOWN_HOSTS FILE FORMAT.
+paramiko's reader ignores patterns (`*.cluster.edu`) and `@revoked` lines, and keeps one key of a kind for a name, while
+login nodes behind one name have one each. The format is in sshd(8), SSH_KNOWN_HOSTS FILE FORMAT.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ class Known(NamedTuple):
     """What the files say of a name."""
 
     keys: tuple[Key, ...] = ()
-    """Any of these is its own."""
+    """The host may show any of these."""
     without_port: tuple[Key, ...] = ()
-    """Of a host at a port of its own, those of its bare name: they will do too, as they do for ssh."""
+    """Of a host at a non-standard port, those of its bare name, which are accepted too, as ssh does."""
     revoked: tuple[Key, ...] = ()
-    """None of these is to be accepted."""
+    """Never accepted."""
     authority: bool = False
-    """Whether an authority is named (`@cert-authority`) that signs keys of such names."""
+    """Whether a certificate authority is named for it (`@cert-authority`)."""
 
 
 def known(name: str, files: Iterable[str]) -> Known:
-    """What is known of a host by that name; files that can't be read say nothing."""
+    """What the files say of that name; unreadable files are skipped."""
     keys: list[Key] = []
     revoked: list[Key] = []
     authority = False
@@ -64,12 +64,12 @@ def known(name: str, files: Iterable[str]) -> Known:
 
 
 def of_host(host: str, port: int, alias: str | None, files: Iterable[str]) -> Known:
-    """What is known of a host at a port; by its alias alone, where it has one."""
+    """What is known of a host at a port, or of its alias (HostKeyAlias) alone."""
     files = tuple(files)
     if alias or port == 22:
         return known(alias or host, files)
-    found, bare = known(name_of(host, port), files), known(host, files)
-    return Known(found.keys, bare.keys, (*found.revoked, *bare.revoked), found.authority or bare.authority)
+    own, bare = known(name_of(host, port), files), known(host, files)
+    return Known(own.keys, bare.keys, (*own.revoked, *bare.revoked), own.authority or bare.authority)
 
 
 def name_of(host: str, port: int) -> str:
@@ -92,7 +92,7 @@ def _is_of(names: str, name: str) -> bool:
 
 def _is_hash_of(text: str, name: str) -> bool:
     try:
-        salt, digest = (base64.b64decode(each, validate=True) for each in text[3:].split("|"))
+        salt, digest = (base64.b64decode(part, validate=True) for part in text[3:].split("|"))
     except (binascii.Error, ValueError):
         return False
     return hmac.compare_digest(hmac.new(salt, name.encode(), hashlib.sha1).digest(), digest)

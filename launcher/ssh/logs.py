@@ -1,7 +1,4 @@
-"""What a run elsewhere printed, brought a piece at a time.
-
-A connection that is lost is made again, and the reading goes on where it was.
-"""
+"""The logs of a remote run, read piece by piece; after a lost connection reading continues where it was."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ from launcher.ssh.failures import BadAnswer, Unreachable
 from launcher.ssh.host import connect
 
 PATIENCE = 300.0
-"""Seconds for which a host that was followed is asked again."""
+"""Seconds for which following retries."""
 PAUSES = (1.0, 2.0, 5.0, 10.0)
 
 
@@ -42,35 +39,35 @@ def from_host(
 
 
 def _ask(run: Run, pointer: Pointer, place: Place | None, **options: Any) -> Piece:
-    host, asked = connect(pointer.address), place._asdict() if place else None
-    answers = host.stream("log", root=pointer.root, id=run.id, place=asked, **options)
+    host = connect(pointer.address)
+    answers = host.stream("log", root=pointer.root, id=run.id, place=place._asdict() if place else None, **options)
     with host.admitting(), contextlib.closing(answers):
         piece, sizes = _head(next(answers, None), place, options["following"])
         text = bytearray()
         for part in answers:
             if not isinstance(part, bytes) or len(text) + len(part) > sum(sizes):
-                raise Refused("it sends more of a log than it said")
+                raise Refused("it sends more of a log than it announced")
             text += part
         if len(text) < sum(sizes):
-            raise Refused("it sends less of a log than it said")
+            raise Refused("it sends less of a log than it announced")
     return piece._replace(texts=(bytes(text[: sizes[0]]), bytes(text[sizes[0] :])))
 
 
 def _head(value: Any, before: Place | None, following: bool) -> tuple[Piece, list[int]]:
-    """What is told of a piece of a log, and how many bytes of each of the two come. Raises `Refused`."""
-    head = admit.group(value, "what is told of a log", "place", "sizes", "more", "ended", "state")
+    """The description of a piece of a log, and the bytes of stdout and stderr that follow. Raises `Refused`."""
+    head = admit.group(value, "an answer about a log", "place", "sizes", "more", "ended", "state")
     sizes = [
-        admit.whole(each, "the size of a log", PIECE)
-        for each in admit.items(head["sizes"], "the sizes of logs", len(NAMES), least=len(NAMES))
+        admit.whole(size, "the size of a log", PIECE)
+        for size in admit.items(head["sizes"], "the sizes of logs", len(NAMES), least=len(NAMES))
     ]
-    told = admit.group(head["place"], "a place in a log", *Place._fields)
-    place = Place(**{name: admit.whole(told[name], f"{name} of a place in a log") for name in Place._fields})
+    offsets = admit.group(head["place"], "a place in a log", *Place._fields)
+    place = Place(**{name: admit.whole(offsets[name], f"{name} of a place in a log") for name in Place._fields})
     more, ended = admit.flag(head["more"], "more"), admit.flag(head["ended"], "ended")
     if before is not None and place.attempt <= before.attempt:
         after = Place(before.attempt, *(at + size for at, size in zip(before[1:], sizes, strict=True)))
         if place != after or (more and not any(sizes)):
-            raise Refused("it does not go on where the log was left")
+            raise Refused("it does not continue where the log was left")
     if not (following or ended or more):
-        raise Refused("its log neither ends nor goes on")
+        raise Refused("its log neither ends nor continues")
     state = None if head["state"] is None else states.admitted(head["state"])
     return Piece(place, (b"", b""), more=more, ended=ended, state=state), sizes

@@ -1,9 +1,8 @@
-"""What a host can be asked: the name of a request, the function on the far side that answers it, and the answer's
-limits.
+"""The requests that a host answers: name, function on the host, limits of the answer.
 
-A function takes the request's arguments by keyword, and `data` where bytes came along. It returns what JSON can carry,
-or is a generator that yields objects and bytes to be sent as they come. What it prints to stderr is printed here, and a
-`LauncherError` that it raises is raised here.
+A function takes the request's arguments by keyword, and `data` for bytes. It returns a JSON value, or is a generator of
+objects and bytes, sent as they come. What it prints to stderr is printed here, and a `LauncherError` that it raises is
+raised here.
 """
 
 from __future__ import annotations
@@ -15,14 +14,14 @@ from launcher.runs.store import ARMS, FAILED
 
 
 class Request(NamedTuple):
-    """One question."""
+    """One request."""
 
     function: str
-    """`module:name` of what answers it over there."""
+    """`module:name` on the host."""
     seconds: float = 60.0
-    """In which the answer, or each part of one that comes in parts, has to be here."""
+    """Deadline of the answer, or of each of its parts."""
     size: int = 2**20
-    """Bytes of the answer, or of each object of one that comes in parts."""
+    """Bytes of the answer, or of each of its objects."""
 
 
 REQUESTS = {
@@ -46,18 +45,18 @@ WITHOUT_PYTHON = "launcher.executors.ssh.bash_host:answer"
 """`module:name` of what answers the same through bash, for a host without a Python of ours."""
 
 MOST_FILES = 200_000
-"""Files of one run that are brought."""
+"""Files of one run that are fetched."""
 SMALL = ("plan.json", "submission.json", "status.json", "result.json", "provenance.json")
-"""Files of a run that are copied wherever it is looked at from."""
+"""Files of a run that are copied to whoever looks at it."""
 METRICS = "metrics.jsonl"
 LONGEST_SMALL = 2**21
-"""Bytes of a file that is copied in an answer to `look`; a longer one is brought by `fetch`."""
+"""Bytes of a file that an answer to `look` copies; `fetch` brings longer ones."""
 MOST_ATTEMPTS = 1000
-"""Attempts of a run that are told of, the newest of them; their numbers may be larger."""
+"""Attempts in one answer, the newest; their numbers may be larger."""
 
 
 def of_run(numbers: Iterable[int], arms: Iterable[str], *, ended: bool) -> list[str]:
-    """Files that tell how a run stands, and of a comparison how its arms do; what those measured only at the end."""
+    """Files with the state of a run and of a comparison's arms; metrics of arms only at the end."""
     of_arm = (*SMALL, FAILED, *((METRICS,) if ended else ()))
     own = [*SMALL, *(f"attempts/{number}/stopped.json" for number in numbers)]
     return [*own, *(f"{ARMS}/{arm}/{name}" for arm in arms for name in of_arm)]

@@ -1,6 +1,6 @@
 """The transport `openssh`: the system's ssh, with its own configuration, agents and open master connection.
 
-For sites where a person has to type a one-time password: they open a master by hand, and this goes through it.
+For sites that ask for a one-time password: a person opens the master connection by hand, and this uses it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PIPE = 2**20
 
 
 def argv(address: Address, *options: str) -> list[str]:
-    """The ssh command up to and with the host; a command for the far side may follow."""
+    """The ssh command up to the host; a remote command may follow."""
     words = ["ssh", *options, "-o", f"ConnectTimeout={address.connect_timeout}"]
     words += ["-F", address.config] if address.config else []
     words += ["-p", str(address.port)] if address.port else []
@@ -31,8 +31,8 @@ def argv(address: Address, *options: str) -> list[str]:
 
 
 def opened(address: Address, command: str) -> OpenSsh:
-    """A command over there, started. Raises `Unavailable` where this machine has no ssh."""
-    # A shared master keeps its own checks; a connection of our own is checked, and kept from dying in silence.
+    """Connect and start a command. Raises `Unavailable` where this machine has no ssh."""
+    # A shared master keeps its own checks; a new connection checks the host key and detects a dead network.
     options = ["-T", "-e", "none", "-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=yes"]
     options += ["-o", "ServerAliveInterval=10", "-o", "ServerAliveCountMax=3", "-o", "ForwardX11=no"]
     try:
@@ -45,7 +45,7 @@ class OpenSsh:
     """A `Stream` through a child process."""
 
     def __init__(self, words: list[str]) -> None:
-        self._said = b""
+        self._stderr = b""
         # A session of its own: Ctrl-C in the terminal is for the launcher, which then ends this itself.
         self._child = subprocess.Popen(
             words,
@@ -55,9 +55,9 @@ class OpenSsh:
             bufsize=0,
             start_new_session=True,
         )
-        for each in (self._child.stdin, self._child.stdout, self._child.stderr):
-            assert each is not None
-            os.set_blocking(each.fileno(), False)
+        for pipe in (self._child.stdin, self._child.stdout, self._child.stderr):
+            assert pipe is not None
+            os.set_blocking(pipe.fileno(), False)
 
     def read(self, timeout: float) -> bytes:
         assert self._child.stdout and self._child.stderr
@@ -65,7 +65,7 @@ class OpenSsh:
         deadline, watched = time.monotonic() + timeout, [out, err]
         while (left := deadline - time.monotonic()) > 0:
             ready, _, _ = select.select(watched, [], [], left)
-            if err in ready and not self._hear():
+            if err in ready and not self._read_stderr():
                 watched.remove(err)
             if out in ready:
                 return os.read(out, 2**16)
@@ -87,10 +87,10 @@ class OpenSsh:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._child.wait(1)
         for _ in range(PIPE // KEPT):
-            if not self._hear():
+            if not self._read_stderr():
                 break
         # ssh ends its lines with CR LF.
-        return self._said.decode(errors="replace").replace("\r\n", "\n").strip()
+        return self._stderr.decode(errors="replace").replace("\r\n", "\n").strip()
 
     def exit_code(self) -> int | None:
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -109,14 +109,14 @@ class OpenSsh:
         self._child.stdout.close()
         self._child.stderr.close()
 
-    def _hear(self) -> bool:
-        """Take in what ssh said to stderr. False where it says no more, or nothing now."""
+    def _read_stderr(self) -> bool:
+        """Read what ssh wrote to stderr. False if there is nothing now, or it was closed."""
         assert self._child.stderr
         try:
             text = os.read(self._child.stderr.fileno(), KEPT)
         except BlockingIOError:
             return False
-        self._said = (self._said + text)[-KEPT:]
+        self._stderr = (self._stderr + text)[-KEPT:]
         return bool(text)
 
 

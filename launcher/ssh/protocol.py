@@ -2,10 +2,10 @@
 
     J  a JSON object: a request, an answer, an error, a note
     B  bytes that belong to the request or answer around them
-    K  a sign of life, with nothing in it
+    K  a heartbeat, empty
 
-Both sides use this module, so it imports the standard library only. What a frame may be is decided here: a bounded
-length, JSON without NaN and without end of nesting. What its content may be is decided by who asked.
+Both sides use this module, so it imports the standard library only. It bounds frames and takes JSON without NaN or
+unlimited nesting; the caller checks their content.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ ALIVE = HEADER.pack(b"K", 0)
 
 
 class Garbled(Exception):
-    """What came is no frame, or one that is too long: the message says which."""
+    """The data is no valid frame; the message says why."""
 
 
 class Ended(Exception):
-    """The other side is gone."""
+    """The other side closed the stream."""
 
 
 def pack(value: Any) -> bytes:
@@ -44,7 +44,7 @@ def packed_bytes(data: bytes) -> Iterator[bytes]:
 
 
 def receive(read: Callable[[int], bytes], longest: int = MAX_FRAME) -> Any:
-    """The next frame that says something: a decoded object, of at most `longest` bytes, or bytes. `read(n)` gives
+    """The next frame that is no heartbeat: bytes, or a decoded object of at most `longest` bytes. `read(n)` returns
     exactly n bytes, or raises. Raises `Garbled`."""
     most = {b"J": longest, b"B": CHUNK, b"K": 0}
     while True:
@@ -52,7 +52,7 @@ def receive(read: Callable[[int], bytes], longest: int = MAX_FRAME) -> Any:
         if kind not in most:
             raise Garbled(f"a frame can't begin with {kind!r}")
         if length > most[kind]:
-            raise Garbled(f"a frame of {length} bytes is longer than the {most[kind]} that were agreed on")
+            raise Garbled(f"a frame of {length} bytes is longer than the limit of {most[kind]}")
         if kind == b"K":
             continue
         if not length:

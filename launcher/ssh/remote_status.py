@@ -1,8 +1,7 @@
-"""How runs elsewhere stand: one question to each host for all of its runs, hosts side by side.
+"""The states of remote runs: one request to each host for all of its runs, hosts in parallel.
 
-What a host answers is admitted run by run: of files only those that were asked for, by their exact names, written
-inside the run's folder here. A host that answers otherwise, or not at all, costs its own runs their newest state and
-nothing else.
+Answers are checked run by run. Only requested files are written, by their exact names, inside the run's folder here. A
+host that gives no valid answer costs its own runs their newest state and nothing else.
 """
 
 from __future__ import annotations
@@ -33,46 +32,46 @@ from launcher.ssh.methods import LONGEST_SMALL, METRICS, MOST_ATTEMPTS, of_run
 from launcher.ui import units
 
 MAX_HOSTS = 32
-"""Hosts asked at once."""
+"""Hosts in parallel."""
 DOUBT = 120.0
-"""Seconds in which a request that was cut off may still be carried out over there."""
+"""Seconds in which a request may still be carried out there after its connection was cut."""
 LONGEST_LOOK = 120.0
-"""Seconds after which a host that has always more to tell is asked no further by one look."""
+"""Seconds for which one look repeats its request to a host that always has more."""
 LARGEST_METRICS = 2**32
 """Bytes of metrics of one run that are followed."""
 
 
 def look(wanted: Sequence[Run], *, follow: bool = False) -> list[Seen]:
-    """The state of each run, in the same order. `follow` brings what they measured too.
+    """The state of each run, in the same order. `follow` brings their metrics too.
 
-    Of a host that does not answer, the runs are unreachable, with what was known last.
+    Runs of a host that does not answer are unreachable, with their last known state.
     """
     groups = by_address(run for run in wanted if not is_settled(run, follow))
-    found: dict[Run, State] = {}
-    asked: dict[Run, float] = {}  # when a scheduler over there was, by the clock here
+    states_of: dict[Run, State] = {}
+    asked: dict[Run, float] = {}  # when the scheduler there was asked, by the clock here
     if groups:
         with ThreadPoolExecutor(min(len(groups), MAX_HOSTS)) as pool:
-            for each in [pool.submit(_ask, address, dict(group), follow, asked) for address, group in groups.items()]:
-                found.update(each.result())
+            for job in [pool.submit(_ask, address, dict(group), follow, asked) for address, group in groups.items()]:
+                states_of.update(job.result())
     return [
-        Seen(run, store.load(str(run.folder)), found.get(run) or _remembered(run, follow), asked.get(run))
+        Seen(run, store.load(str(run.folder)), states_of.get(run) or _remembered(run, follow), asked.get(run))
         for run in wanted
     ]
 
 
 def look_again(run: Run, pointer: Pointer) -> None:
-    """Look though the last word of the run may be known: files may have changed, or another launcher resumed it.
+    """Look even if the run is known to have ended: files may have changed, or another launcher resumed it.
 
-    Raises `LauncherError`, and then what was known stays known.
+    Raises `LauncherError`, and then nothing changes.
     """
-    found: dict[Run, State] = {}
-    _ask_once(connect(pointer.address), {run: pointer}, [run], False, found, {})
-    if not found[run].finished:
+    states_of: dict[Run, State] = {}
+    _ask_once(connect(pointer.address), {run: pointer}, [run], False, states_of, {})
+    if not states_of[run].finished:
         store.mark_unfinished(Path(run.root), run.id)
 
 
 def is_settled(run: Run, follow: bool = False) -> bool:
-    """Whether the last word of a run is known here already, and all that is wanted of it."""
+    """Whether the final state of a run is known here, and with `follow` its metrics."""
     known = remote_record.known(run.folder)
     if known is None or not known.state.finished:
         return False
@@ -87,14 +86,14 @@ def _remembered(run: Run, follow: bool) -> State:
 
 
 def _ask(address: Address, group: dict[Run, Pointer], follow: bool, asked: dict[Run, float]) -> dict[Run, State]:
-    """Ask one host about its runs, and keep what it says. Whatever is wrong with it, others are not held up."""
-    rest, found, until = list(group), dict[Run, State](), time.monotonic() + LONGEST_LOOK
+    """Ask one host about its runs, and keep its answers. Raises nothing: a bad host must not affect others."""
+    rest, states_of, until = list(group), dict[Run, State](), time.monotonic() + LONGEST_LOOK
     while rest and time.monotonic() < until:
         try:
-            rest = _ask_once(connect(address), group, rest, follow, found, asked, until)
+            rest = _ask_once(connect(address), group, rest, follow, states_of, asked, until)
         except (LauncherError, OSError) as error:
-            return found | {run: _unreachable(run, str(error)) for run in rest if run not in found}
-    return found
+            return states_of | {run: _unreachable(run, str(error)) for run in rest if run not in states_of}
+    return states_of
 
 
 def _ask_once(
@@ -102,14 +101,14 @@ def _ask_once(
     group: Mapping[Run, Pointer],
     wanted: Sequence[Run],
     follow: bool,
-    found: dict[Run, State],
+    states_of: dict[Run, State],
     asked: dict[Run, float],
     until: float = math.inf,
 ) -> list[Run]:
-    """Put the states of runs into `found`, and when a scheduler was asked about them into `asked`; give those that have
-    more to tell than one answer holds.
+    """Put the states of runs into `states_of`, and when a scheduler was asked about them into `asked`. Returns the runs
+    that have more than fits into one answer.
 
-    Raises `LauncherError`; the states that came before are kept.
+    Raises `LauncherError`; earlier states are kept.
     """
     questions = [_question(run, group[run], follow) for run in wanted]
     answers = host.stream("look", runs=questions, follow=follow)
@@ -117,15 +116,15 @@ def _ask_once(
     with host.admitting(), contextlib.closing(answers):
         for run, question in zip(wanted, questions, strict=True):
             if time.monotonic() > until:
-                raise Unreachable(f"{host.address.destination} has not told of all runs in {LONGEST_LOOK:.0f} s")
+                raise Unreachable(f"{host.address.destination} has not answered about all runs in {LONGEST_LOOK:.0f} s")
             answer = _admitted(next(answers, None), question, follow)
-            found[run] = _taken(run, group[run], answer)
+            states_of[run] = _taken(run, group[run], answer)
             if answer.age is not None:
                 asked[run] = time.time() - answer.age
-            if answer.more or question["arms"] != _arms(run):  # which the plan that has just come may have told
+            if answer.more or question["arms"] != _arms(run):  # the plan may have arrived just now
                 more.append(run)
         if next(answers, None) is not None:
-            raise Refused("it tells of more runs than it was asked about")
+            raise Refused("it answers about more runs than it was asked about")
     return more
 
 
@@ -150,7 +149,7 @@ def _arms(run: Run) -> list[str]:
 
 
 def measured(folder: Path, name: str) -> list[Any]:
-    """How much of a file is here, and a digest of its end: a run that goes on from a checkpoint cuts its own back."""
+    """The size of a file here, and a digest of its end: a resumed run cuts its metrics back to the checkpoint."""
     try:
         with open(admit.open_in(folder, name), "rb") as stream:
             size = stream.seek(0, os.SEEK_END)
@@ -161,7 +160,7 @@ def measured(folder: Path, name: str) -> list[Any]:
 
 
 class _Answer(NamedTuple):
-    """What a host said of one run, admitted."""
+    """A host's checked answer about one run."""
 
     state: State
     begun: bool = True
@@ -173,36 +172,36 @@ class _Answer(NamedTuple):
     """Name, where the content belongs, content."""
     step: int | None = None
     age: int | None = None
-    """Seconds since a scheduler was asked about it; None where its files told how it stands."""
+    """Seconds since a scheduler was asked about it; None where its files were enough."""
     log: tuple[str, tuple[str, ...]] | None = None
     more: bool = False
-    """There is more than one answer holds."""
+    """There is more than fits into one answer."""
     failed: bool = False
-    """It could not look at the run."""
+    """The host could not look at the run."""
 
 
 def _admitted(value: Any, question: Mapping[str, Any], follow: bool) -> _Answer:
     """Raises `Refused`."""
-    answer = admit.group(value, "what is told of a run")
+    answer = admit.group(value, "an answer about a run")
     if "error" in answer:
         return _Answer(State("unreachable", admit.text(answer["error"], "an error")), failed=True)
-    admit.group(answer, "what is told of a run", "state", "begun", "attempts", "files", *(["metrics"] * follow))
+    admit.group(answer, "an answer about a run", "state", "begun", "attempts", "files", *(["metrics"] * follow))
     numbers = [
         admit.whole(each, "an attempt", states.LARGEST_ATTEMPT, least=1)
         for each in admit.items(answer["attempts"], "attempts", MOST_ATTEMPTS)
     ]
     asked = set(of_run(numbers, question["arms"], ended=True))
     files, metrics = [], []
-    for name, told in admit.group(answer["files"], "files").items():
-        stamp, text = admit.items(told, "a file", 2, least=2)
+    for name, entry in admit.group(answer["files"], "files").items():
+        stamp, text = admit.items(entry, "a file", 2, least=2)
         files.append(
             (admit.choice(name, "a file", asked), _content(text, LONGEST_SMALL), remote_record.admitted_stamp(stamp))
         )
-    for name, told in admit.group(answer["metrics"], "metrics").items() if follow else ():
-        start, text = admit.items(told, "metrics", 2, least=2)
+    for name, entry in admit.group(answer["metrics"], "metrics").items() if follow else ():
+        start, text = admit.items(entry, "metrics", 2, least=2)
         have = question["metrics"][admit.choice(name, "a file of metrics", question["metrics"].keys())][0]
         if admit.whole(start, "where metrics begin") not in (0, have):
-            raise Refused(f"metrics begin at {start}, and here are {have} bytes of them")
+            raise Refused(f"metrics begin at {start}, and {have} bytes of them are here")
         content = _content(text, PIECE)
         admit.whole(start + len(content), "the size of metrics", LARGEST_METRICS)
         metrics.append((name, start, content))
@@ -215,12 +214,12 @@ def _admitted(value: Any, question: Mapping[str, Any], follow: bool) -> _Answer:
         step=remote_record.admitted_step(answer.get("step")),
         age=None if answer.get("age") is None else admit.whole(answer["age"], "the age of an answer"),
         log=remote_record.admitted_log(answer.get("log")),
-        more=admit.flag(answer.get("more", False), "more") and bool(files or any(each[2] for each in metrics)),
+        more=admit.flag(answer.get("more", False), "more") and bool(files or any(content for _, _, content in metrics)),
     )
 
 
 def _content(text: Any, longest: int) -> bytes:
-    """The bytes of a file that came as text. Raises `Refused`."""
+    """The bytes of a file that was sent as text. Raises `Refused`."""
     try:
         content = admit.raw(text, "the content of a file", longest).encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
@@ -230,7 +229,7 @@ def _content(text: Any, longest: int) -> bytes:
 
 
 def _taken(run: Run, pointer: Pointer, answer: _Answer) -> State:
-    """Keep what a host said of a run, and give its state."""
+    """Keep an answer about a run; returns its state."""
     if answer.failed:
         return _unreachable(run, answer.state.reason)
     try:
@@ -272,12 +271,14 @@ def confirm(folder: Path, pointer: Pointer) -> None:
 
 
 def _undelivered(run: Run, pointer: Pointer) -> State:
-    """Of a run that its host has not started, and that nobody said it has."""
+    """The state of a run that its host does not have, and was never confirmed to have."""
     where = pointer.address.destination
     if pointer.submitter is not None and processes.is_alive(pointer.submitter):
-        return State("queued", f"it is being handed to {where}")
+        return State("queued", f"it is being submitted to {where}")
     if time.time() - pointer.created < DOUBT:
-        return State("unreachable", f"the connection was cut while it was handed to {where}; ask again in two minutes")
+        return State(
+            "unreachable", f"the connection was cut while it was submitted to {where}; ask again in two minutes"
+        )
     state = State("lost", f"it never reached {where}: its launcher or the connection ended before")
     remote_record.remember(run.folder, Known(state=state, seen=time.time()))
     return state
@@ -288,7 +289,7 @@ def _unreachable(run: Run, why: str) -> State:
     known = remote_record.known(run.folder)
     if known is None:
         return State("unreachable", why)
-    if known.state.finished:  # what it measured was wanted too, but how it ended is known
+    if known.state.finished:  # only its metrics are missing
         return known.state
     ago = units.duration(time.time() - known.seen)
     first, _, _ = why.partition("\n")
@@ -296,7 +297,7 @@ def _unreachable(run: Run, why: str) -> State:
 
 
 def by_address(wanted: Iterable[Run]) -> dict[Address, list[tuple[Run, Pointer]]]:
-    """Runs elsewhere by their host, with their pointers. Those whose pointer can't be read are left out."""
+    """Remote runs by their host, with their pointers. Runs with an unreadable pointer are left out."""
     groups: dict[Address, list[tuple[Run, Pointer]]] = {}
     for run in wanted:
         pointer = remote_record.read(run.folder)

@@ -1,4 +1,4 @@
-"""What a host answers about one run: its state, its files that changed, a piece of its log."""
+"""A host's answer about one run: its state, its changed files, a piece of its log."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ def status(seen: Seen, question: Mapping[str, Any], follow: bool) -> dict[str, A
     }
     room = ROOM
     for name in of_run(numbers, question["arms"], ended=state.finished):
-        found = _changed(folder, name, question["stamps"].get(name))
-        if found and len(found[1]) > room:
+        changed = _changed(folder, name, question["stamps"].get(name))
+        if changed and len(changed[1]) > room:
             answer["more"] = True
-        elif found:
-            answer["files"][name] = found
-            room -= len(found[1])
+        elif changed:
+            answer["files"][name] = changed
+            room -= len(changed[1])
     if state.name in ("failed", "lost"):
         path, lines = log_tail.read(folder, state.attempt)
         answer["log"] = [str(path), lines]
@@ -57,18 +57,18 @@ def status(seen: Seen, question: Mapping[str, Any], follow: bool) -> dict[str, A
 
 
 def _plain(state: State) -> list[Any]:
-    """A state as the other side admits it. Raises `Refused` where the files that it comes from are damaged."""
+    """A state that the client accepts. Raises `Refused` where the run's files are damaged."""
     reason = " ".join(state.reason.split())[: states.LONGEST_REASON]
     return list(states.admitted(list(state._replace(reason=reason))))
 
 
 def _changed(folder: Path, name: str, known: Any) -> tuple[list[int], str] | None:
-    """A small file with its size and time of change; None where it is as known, not there, or not small."""
+    """A small file with its size and time of change; None if it is unchanged, missing or too long."""
     try:
         with open(admit.open_in(folder, name), encoding="utf-8", errors="surrogateescape", newline="") as stream:
-            found = os.fstat(stream.fileno())
-            stamp = [found.st_size, found.st_mtime_ns]
-            if known == stamp or found.st_size > LONGEST_SMALL:
+            status = os.fstat(stream.fileno())
+            stamp = [status.st_size, status.st_mtime_ns]
+            if known == stamp or status.st_size > LONGEST_SMALL:
                 return None
             return stamp, stream.read(LONGEST_SMALL)
     except FileNotFoundError:
@@ -78,8 +78,8 @@ def _changed(folder: Path, name: str, known: Any) -> tuple[list[int], str] | Non
 def _measured(path: Path, have: int, end: str) -> tuple[list[Any], bool]:
     """Where the new part of the metrics begins, the part, and whether there is more.
 
-    `have` is the bytes that the asking side has and `end` a digest of their last ones: where a resumed run has cut its
-    metrics back, all of them are new.
+    `have` is how many bytes the client has and `end` a digest of the last ones: after a resumed run cut its metrics
+    back, all of them are new.
     """
     try:
         stream = open(path, "rb")  # noqa: SIM115 (closed below)
@@ -97,13 +97,13 @@ def _measured(path: Path, have: int, end: str) -> tuple[list[Any], bool]:
         return [have, part.decode("utf-8", "surrogateescape")], False
 
 
-def log_piece(found: log_pieces.Piece) -> Generator[Any, None, None]:
-    """A piece of a log as it is sent."""
+def log_piece(piece: log_pieces.Piece) -> Generator[Any, None, None]:
+    """A piece of a log: its description, then its bytes."""
     yield {
-        "place": found.place._asdict(),
-        "sizes": [len(each) for each in found.texts],
-        "more": found.more,
-        "ended": found.ended,
-        "state": _plain(found.state) if found.state else None,
+        "place": piece.place._asdict(),
+        "sizes": [len(text) for text in piece.texts],
+        "more": piece.more,
+        "ended": piece.ended,
+        "state": _plain(piece.state) if piece.state else None,
     }
-    yield from (each for each in found.texts if each)
+    yield from (text for text in piece.texts if text)

@@ -1,8 +1,7 @@
-"""What the SSH configuration says of a host, as the system's own ssh reads it.
+"""The SSH configuration of a host, as the system's ssh reads it: `ssh -G` prints it without connecting.
 
-paramiko's reader passes over `Include` in silence, knows fewer `Match` criteria than ssh does, and stumbles over values
-that ssh takes. So where there is an ssh, it is asked: `ssh -G` prints what holds for a host, and connects to nothing.
-See ssh_config(5).
+paramiko's reader ignores `Include`, knows fewer `Match` criteria and rejects some valid values; it is used only where
+there is no ssh. See ssh_config(5).
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from launcher.runs.address import Address, check
 KNOWN_HOSTS = "~/.ssh/known_hosts ~/.ssh/known_hosts2"
 GLOBAL_KNOWN_HOSTS = "/etc/ssh/ssh_known_hosts /etc/ssh/ssh_known_hosts2"
 FILES = ("~/.ssh/config", "/etc/ssh/ssh_config")
-"""Of a person and of the system; what the first one says counts."""
+"""The user's and the system's; the first value of a key counts."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -30,31 +29,31 @@ class Settings:
     """How one host is reached."""
 
     host: str
-    """What its name stands for (HostName)."""
+    """Its real name (HostName)."""
     port: int
     user: str
     keys: tuple[str, ...]
-    """Files of private keys that are there."""
+    """Private key files (IdentityFile) that exist."""
     only_these_keys: bool
-    """IdentitiesOnly: none but those that are named."""
+    """IdentitiesOnly."""
     agent: str | None
-    """Socket of an agent of its own (IdentityAgent); None leaves it to SSH_AUTH_SOCK."""
+    """IdentityAgent; None for SSH_AUTH_SOCK."""
     known_hosts: tuple[str, ...]
-    """Files of known host keys, the user's first."""
+    """Files, the user's first."""
     key_alias: str | None
-    """The name that its key is known by (HostKeyAlias)."""
+    """HostKeyAlias."""
     hops: tuple[Address, ...]
-    """ProxyJump, in the order in which they are visited."""
+    """ProxyJump, in the order of connecting."""
     command: str | None
     """ProxyCommand, for a shell."""
 
 
 def of(address: Address) -> Settings:
-    """Raises `UsageError` for a configuration that can't be read, or that says what only ssh itself can do."""
-    said = _told(address)
-    if said.get("revokedhostkeys", ["none"])[0] != "none":
-        raise UsageError("RevokedHostKeys is read by ssh itself alone: say cluster.transport=openssh")
-    one = {name: values[0] for name, values in said.items()}
+    """Raises `UsageError` for a configuration that can't be read, or that needs ssh itself."""
+    values = _configuration(address)
+    if values.get("revokedhostkeys", ["none"])[0] != "none":
+        raise UsageError("only ssh itself reads RevokedHostKeys: say cluster.transport=openssh")
+    one = {name: found[0] for name, found in values.items()}
     host = one.get("hostname", address.host)
     port = address.port or int(one.get("port", 22))
     user = address.user or one.get("user") or getpass.getuser()
@@ -67,7 +66,7 @@ def of(address: Address) -> Settings:
         "u": getpass.getuser(),
         "d": os.path.expanduser("~"),
     }
-    keys = [os.path.expanduser(_expanded(each, words)) for each in said.get("identityfile", ())]
+    keys = [os.path.expanduser(_expanded(path, words)) for path in values.get("identityfile", ())]
     known = [one.get("userknownhostsfile", KNOWN_HOSTS), one.get("globalknownhostsfile", GLOBAL_KNOWN_HOSTS)]
     command = None if one.get("proxycommand", "none").lower() == "none" else _expanded(one["proxycommand"], words)
     agent = one.get("identityagent", "SSH_AUTH_SOCK")
@@ -75,10 +74,10 @@ def of(address: Address) -> Settings:
         host=host,
         port=port,
         user=user,
-        keys=tuple(each for each in keys if os.path.isfile(each)),
+        keys=tuple(path for path in keys if os.path.isfile(path)),
         only_these_keys=one.get("identitiesonly", "no") == "yes",
         agent=None if agent == "SSH_AUTH_SOCK" else os.path.expanduser(os.path.expandvars(agent)),
-        known_hosts=tuple(os.path.expanduser(each) for files in known for each in files.split() if each != "none"),
+        known_hosts=tuple(os.path.expanduser(path) for files in known for path in files.split() if path != "none"),
         key_alias=one.get("hostkeyalias"),
         hops=tuple(_hops(one.get("proxyjump", "none"), address)),
         command=command,
@@ -86,7 +85,7 @@ def of(address: Address) -> Settings:
 
 
 def _hops(text: str, address: Address) -> Iterable[Address]:
-    """Each on the way. A host that is its own hop, as by a pattern that covers both, needs none."""
+    """A host that is its own hop, as by a pattern that covers both, has none."""
     for word in () if text.lower() == "none" else text.split(","):
         destination = word.strip().removeprefix("ssh://")
         check(destination, "ProxyJump")
@@ -96,8 +95,8 @@ def _hops(text: str, address: Address) -> Iterable[Address]:
         yield hop
 
 
-def _told(address: Address) -> Mapping[str, list[str]]:
-    """The settings by name, in lower case, each with its values."""
+def _configuration(address: Address) -> Mapping[str, list[str]]:
+    """Values by key, in lower case."""
     words = ["ssh", "-G"]
     words += ["-F", os.path.expanduser(address.config)] if address.config else []
     words += ["-p", str(address.port)] if address.port else []
@@ -118,7 +117,7 @@ def _told(address: Address) -> Mapping[str, list[str]]:
 
 
 def _read(address: Address) -> Mapping[str, list[str]]:
-    """The same where there is no ssh to ask: as paramiko reads it."""
+    """The same as paramiko reads it, where there is no ssh."""
     config = paramiko.SSHConfig()
     for path in (address.config,) if address.config else FILES:
         try:
@@ -132,7 +131,7 @@ def _read(address: Address) -> Mapping[str, list[str]]:
         except paramiko.ConfigParseError as error:
             raise UsageError(f"the SSH configuration {path} can't be read: {error}") from None
         if re.search(r"^\s*include\s", text, re.IGNORECASE | re.MULTILINE):
-            raise UsageError(f"{path} has an Include, which only ssh itself can follow, and this machine has no ssh")
+            raise UsageError(f"{path} has an Include, which needs the program ssh, and this machine has none")
     try:
         found = config.lookup(address.host)
     except paramiko.CouldNotCanonicalize as error:
@@ -146,9 +145,9 @@ def _place(address: Address) -> str:
 
 def _first(complaint: str) -> str:
     lines = [line.strip() for line in complaint.splitlines() if line.strip()]
-    return lines[0] if lines else "ssh -G says nothing"
+    return lines[0] if lines else "ssh -G prints nothing"
 
 
 def _expanded(text: str, words: Mapping[str, str]) -> str:
-    """Its tokens replaced, in one pass; those that are unknown stay."""
+    """The text with its tokens (`%h`) replaced in one pass; unknown ones stay."""
     return re.sub(r"%(.)", lambda found: words.get(found[1], found[0]), text)

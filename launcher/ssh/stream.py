@@ -1,35 +1,32 @@
-"""A duplex byte stream to a command on another machine: what a transport gives, and how it fails."""
+"""A duplex byte stream to a command on another machine: the interface of transports."""
 
 from __future__ import annotations
 
 from typing import Protocol
 
 KEPT = 4096
-"""Bytes of what a command printed to stderr last."""
+"""Bytes of the end of stderr that are kept."""
 
 
 class Stream(Protocol):
-    """Standard input and output of a command over there. Every wait has an end."""
+    """Standard input and output of a remote command. Every wait has a timeout."""
 
     def read(self, timeout: float) -> bytes:
-        """At least one byte as soon as there are some; empty once the command has closed its output.
-
-        Raises `Stalled` where nothing came for so many seconds.
-        """
+        """At least one byte; empty once the command has closed its output. Raises `Stalled` after the timeout, in
+        seconds."""
 
     def write(self, data: bytes, timeout: float) -> None:
-        """All of the bytes, in so many seconds. Raises `Stalled`, or `OSError` where the command or the connection is
-        gone."""
+        """Write all bytes. Raises `Stalled` after the timeout, `OSError` if the command or the connection is gone."""
 
     def complaint(self) -> str:
-        """What the command printed to stderr, its end only."""
+        """The end of what the command printed to stderr."""
 
     def exit_code(self) -> int | None:
-        """Of a command that has ended; None while that is not known."""
+        """None while it is not known."""
 
     def close(self) -> None:
         """End the command's input and the connection."""
 
 
 class Stalled(OSError):
-    """The network, or the machine at its other end, says nothing any more."""
+    """Nothing was transferred within the timeout."""

@@ -124,17 +124,17 @@ def test_a_key_with_a_passphrase_is_taken_from_the_agent_that_holds_it(testbed, 
 
 def test_where_there_is_no_key_to_show_that_is_told(testbed, tmp_path, monkeypatch):
     monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
-    with pytest.raises(Unavailable, match="wants a key, and there is none to show"):
+    with pytest.raises(Unavailable, match="asks for a key and there is none"):
         Host(address(configuration(tmp_path, testbed, IdentityFile="/no/such/key"))).ask("hello", hello)
 
 
 @pytest.mark.parametrize(
     ("methods", "says"),
     [
-        ("password", "takes none of your keys; it offers password"),
-        ("keyboard-interactive", "takes none of your keys; it offers keyboard-interactive"),
-        ("publickey,password", "takes your key, and wants a code or a password besides"),
-        ("publickey,keyboard-interactive", "takes your key, and wants a code or a password besides"),
+        ("password", "accepts none of your keys; it offers password"),
+        ("keyboard-interactive", "accepts none of your keys; it offers keyboard-interactive"),
+        ("publickey,password", "key accepted, but the server asks for a second factor"),
+        ("publickey,keyboard-interactive", "key accepted, but the server asks for a second factor"),
     ],
 )
 def test_where_a_person_has_to_type_something_the_way_to_do_so_is_told(testbed, tmp_path, methods, says):

@@ -229,7 +229,9 @@ def test_what_is_done_to_a_run_of_a_host_that_lies_ends_with_its_exit_code(victi
 def test_a_defect_over_there_is_its_own_message(victim, tmp_path):
     """With the launcher's own far side: an argument that it can't know."""
     address = victim.liar.address(python=sys.executable)
-    with pytest.raises(Unavailable, match=r"liar: the launcher there failed: TypeError: .*lines.*\(agent.py:\d+\)"):
+    with pytest.raises(
+        Unavailable, match=r"liar: the launcher's agent there failed: TypeError: .*lines.*\(agent.py:\d+\)"
+    ):
         host.connect(address).ask("hello", host.hello, lines=5)
     assert host.connect(address).ask("hello", host.hello)["system"]
 

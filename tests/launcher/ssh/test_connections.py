@@ -293,4 +293,4 @@ def test_what_speaks_no_ssh_is_one_sentence_on_the_screen():
         hanging_up.join(timeout=10)
     assert done.returncode == 3
     (line,) = done.stderr.splitlines()
-    assert "speaks no SSH that could be understood" in line
+    assert "does not speak SSH as expected" in line

@@ -209,7 +209,7 @@ def test_a_fetch_that_is_cut_goes_on_where_it_was(far, proxy, moments, tmp_path,
     over.set()
     cutter.join()
     assert said.code == 0, said.err
-    assert len(places) < 3 and "going on where it was" in said.err
+    assert len(places) < 3 and "to continue where it was" in said.err
     assert (tmp_path / "got" / run / "checkpoints/large").read_bytes() == content
     # A fresh start after each cut would have taken as much again each time.
     assert proxy.down - began < 1.6 * size
@@ -232,7 +232,7 @@ def test_a_host_that_is_cut_off_in_the_middle_of_a_fetch_is_waited_for_and_told_
     monkeypatch.setattr(Host, "stream", cut)
     said = far.type("fetch", run)
     assert said.code == 3
-    assert said.err.count("going on where it was") == 1
+    assert said.err.count("to continue where it was") == 1
 
 
 @pytest.mark.parametrize("transport", ["fabric", "openssh"])

@@ -112,7 +112,7 @@ def test_a_host_that_was_never_reached_is_not_waited_for_and_what_is_known_of_it
     began = time.monotonic()
     said = far.type("fetch", run, f"to={tmp_path / 'got'}")
     assert (said.code, time.monotonic() - began < 10) == (3, True)
-    assert "the connection is refused" in said.err and "going on where it was" not in said.err
+    assert "the connection is refused" in said.err and "to continue where it was" not in said.err
     assert not (tmp_path / "got").exists()
     assert far.state(run) == "done"
 
