@@ -178,8 +178,8 @@ def executor_for(plans: Sequence[Plan], specs: Sequence[JobSpec] = (), facts: Fa
 def submit(executor: PlanExecutor, plans: Sequence[Plan]) -> list[Path]:
     """Submit plans, or prepared runs, as one batch. Returns their folders here. Raises `LauncherError`."""
     with executor.batch():
-        jobs = [executor.submit(execute, plan) for plan in plans]
-    return [Path(job.paths.folder) for job in jobs]
+        jobs: list[Any] = [executor.submit(execute, plan) for plan in plans]
+    return [job.run_dir for job in jobs]
 
 
 def start(folders: Sequence[Path], plans: Sequence[Plan], max_array_size: int | None) -> None:

@@ -36,14 +36,15 @@ class RunWatcher(core.InfoWatcher):
     def __init__(self, delay_s: int) -> None:
         super().__init__(delay_s)
         self._folders: dict[str, str] = {}
-        """Of jobs by their ids. What is known is kept by folder: two clusters may give one id."""
+        """Of jobs by their ids. States are kept by folder: two clusters may give one id."""
 
-    def register(self, job_id: str, folder: str) -> None:
-        self._folders[job_id] = folder
-        self._finished.discard(folder)  # it may have been resumed
-        self.register_job(folder)
+    def register_job(self, job_id: str) -> None:
+        super().register_job(job_id)
+        self._finished.discard(job_id)  # it may have been resumed
 
     def get_info(self, job_id: str, mode: str = "standard") -> dict[str, str]:
+        if job_id not in self._registered and job_id not in self._folders:  # a batch that is submitted by a first look
+            self._folders = {_id_of(Path(folder)): folder for folder in self._registered}
         return super().get_info(self._folders.get(job_id, job_id), mode)
 
     def get_state(self, job_id: str, mode: str = "standard") -> str:
@@ -52,7 +53,6 @@ class RunWatcher(core.InfoWatcher):
     def update(self) -> None:
         self._num_calls += 1
         seen = backends.look([_run(Path(folder)) for folder in sorted(self._registered - self._finished)])
-        backends.settle(seen)
         for run, _, state, _ in seen:
             known = {"State": _STATES.get(state.name, "UNKNOWN"), "Reason": f"{state.name}: {state.reason}"}
             self._info_dict[str(run.folder)] = {"JobID": run.id, **known}
@@ -68,11 +68,14 @@ class RunJob(core.Job[Any]):
 
     def __init__(self, run_dir: Path) -> None:
         self.run_dir = run_dir
-        files = store.load(str(run_dir))
-        super().__init__(folder=run_dir, job_id=(files.owner.mine and job_of(files.submission)) or run_dir.name)
+        super().__init__(folder=run_dir, job_id=run_dir.name)
 
     def _register_in_watcher(self) -> None:
-        self.watcher.register(self.job_id, str(self.run_dir))
+        self.watcher.register_job(str(self.run_dir))
+
+    @property
+    def job_id(self) -> str:
+        return _id_of(self.run_dir)
 
     @property
     def run_id(self) -> str:
@@ -139,6 +142,11 @@ class _RunPaths(JobPaths):
     @property
     def stderr(self) -> Path:
         return self._attempt() / "stderr.log"
+
+
+def _id_of(folder: Path) -> str:
+    files = store.load(str(folder))
+    return (files.owner.mine and job_of(files.submission)) or folder.name
 
 
 def _run(folder: Path) -> Run:
