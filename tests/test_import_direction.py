@@ -148,3 +148,12 @@ def test_every_room_says_in_a_line_what_it_is() -> None:
         if (path / "__init__.py").exists()
     ):
         assert ast.get_docstring(ast.parse((room / "__init__.py").read_text(encoding="utf-8"))), room
+
+
+def test_submitit_is_imported_by_the_executors_classes_only() -> None:
+    users = {
+        str(path.relative_to(ROOT / "launcher"))
+        for path in files("launcher")
+        if any(top(module) in ("submitit", "cloudpickle") for module in imports(path))
+    }
+    assert users == {"executors/base.py", "executors/functions.py", "executors/job.py", "executors/slurm/executor.py"}

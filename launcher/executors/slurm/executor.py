@@ -25,7 +25,7 @@ class SlurmExecutor(PlanExecutor, slurm.SlurmExecutor):  # type: ignore[misc] # 
     PARAMETERS: ClassVar[Parameters] = {
         "name": "name={}".format,
         "timeout_min": "cluster.time={}".format,
-        "mem_gb": "cluster.mem={}G".format,
+        "mem_gb": lambda gigabytes: f"cluster.mem={round(1024 * gigabytes)}M",
         "nodes": "nodes={}".format,
         "cpus_per_task": "cluster.cpus={}".format,
         "gpus_per_node": "gpus={}".format,

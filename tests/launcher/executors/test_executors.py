@@ -17,6 +17,7 @@ import submitit
 
 from launcher.executors.execute import execute
 from launcher.executors.local.executor import LocalExecutor
+from launcher.executors.slurm.executor import SlurmExecutor
 from launcher.executors.ssh.executor import SshExecutor
 from launcher.plan.model import Plan
 from launcher.runs import store
@@ -95,6 +96,21 @@ def test_the_entry_point_is_the_local_executor_which_submitit_chooses_by_name_on
     assert (LocalExecutor.affinity(), LocalExecutor.name()) == (0, "direct")
     own = {"slurm", "local", "debug"}  # which submitit finds by these names, and shall go on finding
     assert not own & {LocalExecutor.name(), SshExecutor.name()}
+
+
+def test_submitits_parameters_are_the_settings_that_mean_the_same() -> None:
+    executor = SlurmExecutor("/runs", ["cluster.qos=low"])
+    common = {"name": "night", "timeout_min": 90, "mem_gb": 1.5, "nodes": 2, "cpus_per_task": 8, "gpus_per_node": 4}
+    setup = ["module load cuda", 'echo "a, b"']
+    of_slurm = {"account": "me", "array_parallelism": 3, "constraint": "a100&nvlink", "partition": "gpu", "qos": "high"}
+    more = {"slurm_setup": setup, "slurm_signal_delay_s": 60, "slurm_wckey": "key"}
+    executor.update_parameters(**common, **{f"slurm_{name}": value for name, value in of_slurm.items()}, **more)
+    launch = executor._spec(["gpus=1"]).launch
+    assert (launch.name, launch.nodes, launch.gpus, launch.run_root) == ("night", 2, 1, "/runs")
+    cluster = launch.cluster
+    assert (cluster.time, cluster.mem, cluster.cpus, cluster.account) == ("90", "1536M", 8, "me")
+    assert (cluster.parallel, cluster.constraint, cluster.partition, cluster.qos) == (3, "a100&nvlink", "gpu", "high")
+    assert (list(cluster.setup), cluster.stop_before, cluster.wckey) == (setup, 60, "key")
 
 
 def _until(condition: object, seconds: float = 20.0) -> None:

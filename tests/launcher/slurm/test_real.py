@@ -110,10 +110,21 @@ def test_cells_of_different_resources_are_arrays_of_their_own(bench: Bench) -> N
     assert [ended(each).name for each in folders] == ["done"] * 3
 
 
+class Hooked(SlurmExecutor):
+    """One that changes what is submitted, by submitit's hooks."""
+
+    def _make_submission_file_text(self, command: str, uid: str) -> str:
+        return f"{super()._make_submission_file_text(command, uid)}# {uid}\n"
+
+    def _make_submission_command(self, submission_file_path: Path) -> list[str]:
+        *words, script = super()._make_submission_command(submission_file_path)
+        return [*words, "--comment=hooked", script]
+
+
 def test_a_sweep_larger_than_the_clusters_arrays_is_chunked(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     plans = [bench.plan()] * 5
     bench.lay_code(plans[0])
-    executor = SlurmExecutor()
+    executor = Hooked()
     small = dataclasses.replace(probe_slurm(), max_array_size=2)
     monkeypatch.setattr(slurm_probing, "probe", lambda: small)
     with executor.batch():
@@ -121,6 +132,10 @@ def test_a_sweep_larger_than_the_clusters_arrays_is_chunked(bench: Bench, monkey
     arrays = {job.job_id.partition("_")[0] for job in submitted}
     assert len(arrays) == 3
     assert all(ended(job.run_dir).name == "done" for job in submitted)
+    scripts = list(bench.root.glob(".sweeps/*/*.sh"))
+    assert len(scripts) == 3 and all(path.read_text().endswith(f"# {path.stem}\n") for path in scripts)
+    comments = call(["squeue", "--me", "--states=all", "--noheader", "--format=%A %k"]).stdout.splitlines()
+    assert {f"{array} hooked" for array in arrays} <= {line.rstrip() for line in comments}
 
 
 def test_what_slurm_refuses_leaves_nothing(bench: Bench) -> None:
