@@ -143,39 +143,9 @@ def test_an_unknown_or_changed_host_key_is_refused(testbed: Testbed, tmp_path: P
         assert run(argv).returncode == 255
 
 
-PROBE = "import sys, os; print(sys.executable, sys.version_info[:2], os.getuid())"
-
-
-def test_docker_runs_the_image_as_root_and_as_the_user(testbed: Testbed) -> None:
-    argv = ["docker", "run", "--rm", "--network=none", testbed.images["python"].docker, "python3", "-c", PROBE]
-    for command, env in ((argv, testbed.slurm_env()), (testbed.as_user(argv), None)):
-        assert said(command, env) == "/usr/bin/python3 (3, 11) 0"
-
-
-@pytest.mark.parametrize("form", ["sif", "sandbox"])
-def test_apptainer_runs_the_image_as_root_and_as_the_user(testbed: Testbed, form: str) -> None:
-    argv = ["apptainer", "exec", getattr(testbed.images["python"], form), "python3", "-c", PROBE]
-    assert said(testbed.as_user(argv)) == f"/usr/bin/python3 (3, 11) {testbed.user.uid}"
-    argv.insert(2, "--userns")
-    assert said(argv) == "/usr/bin/python3 (3, 11) 0"
-
-
 def test_the_plain_image_has_python_and_no_torch(testbed: Testbed) -> None:
     argv = ["apptainer", "exec", testbed.images["python"].sandbox, "python3", "-c", "import torch"]
     assert "No module named 'torch'" in run(testbed.as_user(argv)).stderr
-
-
-@pytest.mark.parametrize("form", ["docker", "sif", "sandbox", "none"])
-def test_the_torch_image_trains(testbed: Testbed, form: str) -> None:
-    probe = "import torch, sklearn.datasets; print((torch.ones(2, 2) @ torch.ones(2, 2)).sum().item())"
-    image = testbed.images["torch"]
-    command = {
-        "docker": ["docker", "run", "--rm", "--network=none", image.docker, "python3"],
-        "sif": ["apptainer", "exec", image.sif, "python3"],
-        "sandbox": ["apptainer", "exec", image.sandbox, "python3"],
-        "none": [testbed.python],
-    }[form]
-    assert said(testbed.as_user([*command, "-c", probe])) == "8.0"
 
 
 def test_the_shared_folder_is_open_to_everyone(testbed: Testbed) -> None:

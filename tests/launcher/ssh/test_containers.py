@@ -50,8 +50,11 @@ def contained(kind: str, far) -> list[str]:
     return [f"container={kind}", f"image={named}", "container.limits=null", mount]
 
 
-@pytest.mark.parametrize("kind", ["none", "docker", "podman", "apptainer"])
-@pytest.mark.parametrize("place", ["ssh", "slurm"])
+# Docker and Apptainer on Slurm are tests/launcher/contained's.
+@pytest.mark.parametrize(
+    ("place", "kind"),
+    [*(("ssh", kind) for kind in ("none", "docker", "podman", "apptainer")), ("slurm", "none"), ("slurm", "podman")],
+)
 def test_the_same_job_finds_the_same_around_it(place, kind, probe, tmp_path, monkeypatch):
     monkeypatch.setenv("PASSED_ON", f"{SECRET}\n2")
     monkeypatch.setenv("NOISE", "x")

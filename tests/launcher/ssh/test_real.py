@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 
-import pytest
-
 from launcher.runs import selection, store
 
 JOB = ("amp=o2", "data=digits", "batch=64", "steps=12", "env.OMP_NUM_THREADS=1")
@@ -24,16 +22,11 @@ def test_a_training_run_over_ssh_is_proved_and_fetched(far, testbed, tmp_path):
     assert any((tmp_path / run / "checkpoints").rglob("*.pt"))
 
 
-@pytest.mark.parametrize("kind", ["docker", "apptainer"])
-def test_a_training_run_in_a_container_over_ssh_is_proved(far, testbed, kind):
-    image = testbed.images["torch"].docker if kind == "docker" else testbed.images["torch"].sandbox
-    words = [f"container={kind}", f"image={image}", "container.limits=null", "python=python3", *JOB]
-    if kind == "docker":
-        # Its engine's socket belongs to root on the testbed.
-        words.append("cluster.host=root@box")
-    said = far.type(*far.words, *words, "wait=true")
+def test_a_training_run_in_a_container_over_ssh_is_proved(far, testbed):
+    image = ["container=apptainer", f"image={testbed.images['torch'].sandbox}", "container.limits=null"]
+    said = far.type(*far.words, *image, "python=python3", *JOB, "wait=true")
     assert said.code == 0, said.err + said.out
     (run,) = selection.run_names(str(far.root))
     shown = json.loads(far.type("ls", run, "--json").out)
     assert shown["result"]["observed"]["verdict"] == "proved"
-    assert shown["plan"]["container"]["runtime"]["kind"] == kind
+    assert shown["plan"]["container"]["runtime"]["kind"] == "apptainer"
