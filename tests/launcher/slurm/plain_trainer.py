@@ -71,10 +71,8 @@ class Observer:
     @contextlib.contextmanager
     def step(self, number: int, *, evaluation: bool = False) -> Iterator[None]:
         yield
-        dtype, parameters = self.mode.dtype, [{"group": "other", "dtype": self.mode.dtype, "elements": 1}]
-        report = observation.head(
-            number, amp=self.mode.amp, dtype=dtype, allow=(), deny=(), tf32=False, device="cpu", parameters=parameters
-        )
+        dtype = self.mode.dtype
+        report = observation.head(number, self.mode, parameters=[{"group": "other", "dtype": dtype, "elements": 1}])
         call = {"operation": "mm", "functions": ["linear"], "dtype": dtype, "kept": False, "compiled": False}
         call |= {"device": "cpu", "calls": 1, "flops": 1}
         report |= {"calls": [{**call, "backward": each} for each in (False, True)], "optimizer": {"float32": 1}}

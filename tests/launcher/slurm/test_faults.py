@@ -28,6 +28,7 @@ from tests.launcher.slurm.trainers import (
     EVERY,
     JOB,
     LONG,
+    STEPS,
     Moments,
     Trainers,
     gone,
@@ -41,7 +42,7 @@ from tests.launcher.slurm.trainers import (
     told,
     undisturbed,
 )
-from tests.recipes.torch_.trainers import rows
+from tests.recipes.torch_.trainers import result, rows
 from tests.testbed.facts import Testbed
 
 
@@ -49,6 +50,12 @@ from tests.testbed.facts import Testbed
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The run that nothing happened to."""
     return undisturbed(tmp_path_factory.mktemp("undisturbed") / "run", plain=True)
+
+
+def test_the_plain_trainer_is_done_and_proved(whole: Path) -> None:
+    """Without the testbed: what it uses of the recipes is there."""
+    found = result(whole)
+    assert (found["status"], found["steps"], found["observed"]["verdict"]) == ("done", STEPS, "proved")
 
 
 @pytest.fixture
