@@ -19,7 +19,6 @@ from recipes.recipe import Recipe, find
 from recipes.settings import Settings
 from recipes.typed import (
     SettingsError,
-    build,
     fields_of,
     from_text,
     is_group,
@@ -66,7 +65,7 @@ def parse(words: Sequence[str], recipe_name: str, framework: str) -> Arguments:
     values = plain(base)
     for key, value in _values(typed, recipe):
         _put(values, key, value)
-    chosen = settings.with_recipe_defaults(_settings(values, recipe), recipe)
+    chosen = settings.with_recipe_defaults(settings.from_values(values, recipe), recipe)
     for key, mine in (("recipe", recipe_name), ("framework", framework)):
         if getattr(chosen, key) != mine:
             raise SettingsError(f"{key}={getattr(chosen, key)}, and this trainer is {key}={mine}", key)
@@ -186,14 +185,9 @@ def _put(values: dict[str, Any], key: str, value: Any) -> None:
 
 def _from_plan(plan: Mapping[str, Any], recipe: Recipe, path: str) -> Settings:
     try:
-        return _settings(plan["settings"], recipe)
+        return settings.from_values(plan["settings"], recipe)
     except SettingsError as error:
         raise SettingsError(f"{error} ({path})", error.key) from None
-
-
-def _settings(values: Mapping[str, Any], recipe: Recipe) -> Settings:
-    train = build(recipe.settings, values.get("train") or {}, prefix="train.")
-    return dataclasses.replace(build(Settings, {**values, "train": None}), train=train)
 
 
 def _refuse_disagreement(base: Settings, chosen: Settings, path: str) -> None:

@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from recipes.precision.levels import Amp, Framework, LossScale
+from recipes.precision.levels import PRESETS, Amp, Framework, LossScale
 from recipes.recipe import Recipe, find
-from recipes.typed import SettingsError, fields_of, group, nearest, setting, show
+from recipes.typed import (
+    SettingsError,
+    build,
+    fields_of,
+    group,
+    mapping,
+    nearest,
+    not_a_choice,
+    plain,
+    setting,
+    show,
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -125,6 +137,21 @@ def check(settings: Settings, world_size: int = 1) -> None:
             f"accumulate={settings.accumulate}; say batch={nearest}",
             "batch",
         )
+
+
+def from_values(values: Mapping[str, Any], recipe: Recipe) -> Settings:
+    """The settings that nested plain values spell, as a configuration or a plan has them. Single keys of the loss scale
+    refine its preset. Raises `SettingsError`."""
+    groups = {name: mapping(values.get(name), name) for name in ("train", "loss_scale")}
+    scale = dict(groups["loss_scale"])
+    preset = scale.pop("preset", "auto")
+    if preset not in PRESETS:
+        raise SettingsError(not_a_choice("loss_scale", preset, PRESETS), "loss_scale")
+    return dataclasses.replace(
+        build(Settings, {name: value for name, value in values.items() if name not in groups}),
+        loss_scale=build(LossScale, {**plain(PRESETS[preset]), **scale}, prefix="loss_scale."),
+        train=build(recipe.settings, groups["train"], prefix="train."),
+    )
 
 
 def _refuse_unread(settings: Settings, recipe: Recipe) -> None:

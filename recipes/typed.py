@@ -146,6 +146,15 @@ def build(cls: type[T], values: Mapping[str, Any], prefix: str = "") -> T:
     return cls(**arguments)
 
 
+def mapping(value: Any, key: str) -> Mapping[str, Any]:
+    """The keys of a group, none for null. Raises `SettingsError` for any other value."""
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise SettingsError(f"{key}={show(value)} should be a group of keys", key)
+    return value
+
+
 def unknown_key(key: str, known: Iterable[str]) -> str:
     known = sorted(known)
     return f"unknown key {key}{nearest(key, known)} (known here: {', '.join(known)})"

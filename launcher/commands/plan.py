@@ -14,7 +14,7 @@ from launcher.compare import experiments
 from launcher.compare.experiments import Asked
 from launcher.config import request
 from launcher.config.request import Words
-from launcher.config.schema import SlurmCluster, defaults, leaves
+from launcher.config.schema import SlurmCluster, defaults
 from launcher.config.spec import JobSpec
 from launcher.errors import LauncherError, UsageError
 from launcher.plan import published_text, user_script
@@ -27,7 +27,7 @@ from launcher.probe.facts import Facts
 from launcher.script import render, trainer_command
 from launcher.ssh.probe_client import probe_each
 from launcher.ui.tables import fitted, pairs, table, width_of, wrapped
-from recipes.typed import SettingsError, build, plain, show
+from recipes.typed import SettingsError, build, leaves, plain, show
 
 HELP = """\
 Show what `run` would start, without starting it.
@@ -197,7 +197,7 @@ def describe_text(plan: Plan, where: Sequence[Origin], refusal: str, width: int 
 
 
 def _settings(where: Sequence[Origin], width: int, everything: bool) -> list[str]:
-    default = dict(leaves(defaults()))
+    default = leaves(defaults())
     shown = [origin for origin in where if everything or is_chosen(origin, default)]
     rows = [[origin.key, show(origin.value), origin.place] for origin in shown]
     return [*fitted(["setting", "value", "from"], rows, width=width, spare=("from",)), ""] if rows else []

@@ -16,11 +16,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from launcher.config.parse import Override
-from launcher.config.schema import TRAINING_KEYS, leaves, text_key
+from launcher.config.schema import TRAINING_KEYS, text_key
 from launcher.errors import UsageError
 from launcher.plan.model import Compare, Plan, Published
 from launcher.runs import arms
-from recipes.typed import SettingsError, at_least, fields_of, from_text, plain, show, unknown_key
+from recipes.typed import SettingsError, at_least, fields_of, from_text, leaves, plain, show, unknown_key
 
 if TYPE_CHECKING:
     from launcher.config.spec import JobSpec
@@ -119,7 +119,7 @@ def check(specs: Sequence[JobSpec]) -> None:
 def _shared(spec: JobSpec) -> dict[str, Any]:
     """What arms have in common, by its key."""
     same = {key: plain(getattr(spec.training if key in TRAINING_KEYS else spec.launch, key)) for key in _SAME}
-    return dict(leaves(same))
+    return leaves(same)
 
 
 def settled(spec: JobSpec, how: Compare) -> JobSpec:

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from launcher.config.paths import conf_folder
-from launcher.config.schema import GROUPS, leaves
+from launcher.config.schema import GROUPS
 from launcher.config.shipped import CONFIG
 from launcher.errors import UsageError
-from recipes.typed import not_a_choice, show
+from recipes.typed import leaves, not_a_choice, show
 
 if TYPE_CHECKING:
     from launcher.config.folders import Defaults, Folder, Repository
@@ -155,7 +155,7 @@ class Composer:
             if by and by[0] == choice and group not in named:
                 shown = f"{shown}, chosen in {by[1]}"
             prefix = f"{package}." if package else ""
-            files.append(File(shown, folder / name, prefix, dict(leaves(values))))
+            files.append(File(shown, folder / name, prefix, leaves(values)))
         return config, files, chosen.config_overrides
 
     def _weakest(self, config: Any) -> list[tuple[File, dict[str, Any]]]:
@@ -169,7 +169,7 @@ class Composer:
         found = [(f"{SHIPPED}{CONFIG}.yaml", shipped.file(CONFIG), shipped.values)]
         found += [(str(own.path), own.path, own.values) for own in self._own]
         applied = ((name, path, applying(values, *kinds)) for name, path, values in found if values)
-        return [(File(name, path, "", dict(leaves(values))), values) for name, path, values in applied]
+        return [(File(name, path, "", leaves(values)), values) for name, path, values in applied]
 
     def files(self, words: Sequence[str]) -> list[File]:
         """The files of a configuration that was composed, in the order in which later ones win."""

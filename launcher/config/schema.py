@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args, get_origin
 
@@ -219,15 +218,6 @@ def text_list_key(key: str) -> bool:
 def known_keys(train: type | None = None) -> list[str]:
     recipe = [f"train.{name}" for name in fields_of(train)] if train else []
     return sorted({*key_types(), *recipe})
-
-
-def leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
-    """The dotted leaf keys of nested mappings, with their values; an empty mapping has none."""
-    for name, value in tree.items():
-        if isinstance(value, Mapping):
-            yield from leaves(value, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", value
 
 
 def defaults() -> dict[str, Any]:

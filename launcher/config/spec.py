@@ -11,15 +11,14 @@ from launcher.config import launch_checks
 from launcher.config.compose import Place
 from launcher.config.key_checks import check_train_keys
 from launcher.config.parse import COMMAND_LINE, Override, typed_words
-from launcher.config.schema import CLUSTERS, TRAINING_KEYS, Launch, leaves
+from launcher.config.schema import CLUSTERS, TRAINING_KEYS, Launch
 from launcher.config.sweep import Cell
 from launcher.errors import UsageError, placed
 from recipes import settings
 from recipes.precision import checks
-from recipes.precision.levels import PRESETS, LossScale
 from recipes.recipe import Recipe, find
 from recipes.settings import Settings
-from recipes.typed import NotText, SettingsError, build, fields_of, nearest, not_a_choice, show
+from recipes.typed import NotText, SettingsError, build, fields_of, leaves, mapping, nearest, not_a_choice, show
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -90,14 +89,10 @@ def _make(cell: Cell) -> JobSpec:
         raise SettingsError(f"recipe is text, and {show(recipe_name)} is not", "recipe")
     recipe = find(recipe_name)
     check_train_keys(recipe_name, cell.words)
-    train: Any = build(recipe.settings, _mapping(config.get("train"), "train"), prefix="train.")
-    loss_scale = _loss_scale(_mapping(config.get("loss_scale"), "loss_scale"))
-    chosen = {name: config[name] for name in TRAINING_KEYS if name in config and name != "loss_scale"}
-    training = build(Settings, chosen)
-    training = dataclasses.replace(training, loss_scale=loss_scale, train=train)
-    training = settings.with_recipe_defaults(training, recipe)
+    chosen = {name: value for name, value in config.items() if name in fields_of(Settings)}
+    training = settings.with_recipe_defaults(settings.from_values(chosen, recipe), recipe)
     launching = {name: value for name, value in config.items() if name in fields_of(Launch)}
-    cluster = _cluster(_mapping(launching.pop("cluster", {"kind": "local"}), "cluster"))
+    cluster = _cluster(mapping(launching.pop("cluster", {"kind": "local"}), "cluster"))
     launch = dataclasses.replace(build(Launch, launching), cluster=cluster)
     if launch.container.kind == "none" and (launch.image_is or any(key == "container" for key, _ in cell.swept)):
         # It is for the others, as in container=none,docker; or an experiment's, and this host is one made of it.
@@ -113,23 +108,6 @@ def _make(cell: Cell) -> JobSpec:
         swept=cell.swept,
         command=tuple(word for typed in cell.words if typed.source == COMMAND_LINE for word in typed_words(typed)),
     )
-
-
-def _mapping(value: Any, key: str) -> Mapping[str, Any]:
-    if value is None:
-        return {}
-    if not isinstance(value, Mapping):
-        raise SettingsError(f"{key}={show(value)} should be a group of keys", key)
-    return value
-
-
-def _loss_scale(values: Mapping[str, Any]) -> LossScale:
-    values = dict(values)
-    preset = values.pop("preset", "auto")
-    if preset not in PRESETS:
-        raise SettingsError(not_a_choice("loss_scale", preset, PRESETS), "loss_scale")
-    base = {field.name: getattr(PRESETS[preset], field.name) for field in dataclasses.fields(LossScale)}
-    return build(LossScale, {**base, **values}, prefix="loss_scale.")
 
 
 def _cluster(values: Mapping[str, Any]) -> Any:
@@ -160,7 +138,7 @@ def _trainer_words(overrides: tuple[Override, ...], training: Settings) -> tuple
             if override.key == "amp.level":
                 continue
             # A group may be given as a mapping, as checkpoint={every:5}; the trainer knows its keys.
-            for key, value in leaves({override.key: override.values[0]}):
+            for key, value in leaves({override.key: override.values[0]}).items():
                 words[key] = f"{key}={show(value)}"
     return tuple(words.values())
 

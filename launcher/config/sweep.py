@@ -18,8 +18,9 @@ from typing import Any
 from launcher.config import key_checks
 from launcher.config.compose import Composer, Place
 from launcher.config.parse import MOST_CELLS, Override, choosing_word, escaped, is_typed
-from launcher.config.schema import defaults, leaves
+from launcher.config.schema import defaults
 from launcher.errors import UsageError
+from recipes.typed import leaves
 
 _INTERPOLATION = re.compile(r"\$\{([^{}]*)\}?")
 
@@ -152,7 +153,7 @@ class _Base:
 
 def _refuse_missing(raw: Any, setting: Sequence[Override], places: Mapping[str, Place]) -> None:
     """Refuse what a file leaves to the command line, by `???`, and nobody gave. Raises `UsageError`."""
-    for key, value in leaves(raw):
+    for key, value in leaves(raw).items():
         if value == "???" and not any(_covers(override.key, key) for override in setting):
             where = f" ({places[key]})" if key in places else ""
             raise UsageError(f"{key} is ??? in a configuration file: say {key}=...{where}")

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from launcher.config.request import Request
-from launcher.config.schema import TRAINING_KEYS, Launch, leaves
+from launcher.config.schema import TRAINING_KEYS, Launch
 from launcher.config.shipped import DECIDES
 from launcher.config.spec import JobSpec
 from launcher.plan.model import Plan
 from recipes.settings import Settings
-from recipes.typed import plain
+from recipes.typed import leaves, plain
 
 _DECIDING = {key if group == "recipe" else f"{group}.{key}" for group, key in DECIDES.items()}
 """Keys that are the choice of a file: they are asked for even where they equal the default."""
@@ -45,13 +45,13 @@ def origins(asked: Request, spec: JobSpec, plan: Plan) -> list[Origin]:
     settled["run_root"] = plan.run_root
     if spec.launch.gpus is not None and spec.training.device == "auto":
         places.setdefault("device", f"gpus={spec.launch.gpus}")
-    wanted = dict(leaves(asked_for))
+    wanted = leaves(asked_for)
     for key in wanted:  # the values of a preset
         if key.startswith("loss_scale.") and wanted[key] != baseline[key] and "loss_scale.preset" in places:
             places.setdefault(key, places["loss_scale.preset"])
     return [
         Origin(key=key, value=_shown(key, value), place=_place(key, value, wanted.get(key), places))
-        for key, value in leaves(settled)
+        for key, value in leaves(settled).items()
         if _concerns(key, spec)
     ]
 
@@ -61,7 +61,7 @@ def _defaults(spec: JobSpec) -> dict[str, Any]:
     values = {**plain(Settings()), **plain(Launch())}
     values["train"] = plain(spec.recipe.settings())
     values["cluster"] = plain(type(spec.launch.cluster)())
-    return dict(leaves(values))
+    return leaves(values)
 
 
 def _shown(key: str, value: Any) -> Any:

@@ -10,10 +10,10 @@ from typing import Any
 
 from launcher import admit
 from launcher.code import code_store
-from launcher.config.schema import leaves
 from launcher.report.document import Table, text
 from launcher.report.read import Evidence, group_of
 from launcher.runs import ownership
+from recipes.typed import leaves
 
 MOST_RUNS = 8
 """Columns that can be read beside each other."""
@@ -92,8 +92,8 @@ def _described(evidence: Evidence) -> dict[str, str]:
     code, container = group_of(provenance, "code"), group_of(plan, "container")
     digests = group_of(result, "digests")
     values: dict[str, Any] = {
-        **{f"settings: {key}": value for key, value in leaves(group_of(plan, "settings"))},
-        **{f"plan: {key}": value for key, value in leaves({key: plan.get(key) for key in _OF_PLAN})},
+        **{f"settings: {key}": value for key, value in leaves(group_of(plan, "settings")).items()},
+        **{f"plan: {key}": value for key, value in leaves({key: plan.get(key) for key in _OF_PLAN}).items()},
         "image: name": container.get("image") or "none",
         "image: digest": digests.get("image"),
         **{f"code: {key}": code.get(key) for key in ("digest", "commit", "dirty")},
@@ -104,7 +104,7 @@ def _described(evidence: Evidence) -> dict[str, str]:
         **{f"result: {key}": result.get(key) for key in _OF_RESULT},
     }
     for group in ("throughput", "loss", "eval", "loss_scale", "observed"):
-        for key, value in leaves(group_of(result, group)):
+        for key, value in leaves(group_of(result, group)).items():
             values[f"result: {group}.{key}"] = value
     values.pop("result: observed.why", None)  # a sentence, which stands with the verdict
     values["result: peak_memory_bytes"] = result.get("peak_memory_bytes")

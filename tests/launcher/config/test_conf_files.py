@@ -15,13 +15,14 @@ from launcher.config.compose import Composer
 from launcher.config.parse import parse
 from launcher.config.paths import conf_folder
 from launcher.config.request import Request
-from launcher.config.schema import defaults, leaves
+from launcher.config.schema import defaults
 from launcher.config.shipped import DECIDES, requests, top_level
 from launcher.config.spec import JobSpec, make
 from launcher.config.sweep import Cell, cells
 from launcher.config.write_conf import files as written
 from launcher.plan.provenance import origins
 from launcher.plan.resolve import resolve
+from recipes.typed import leaves
 from tests.launcher.hosts import LAPTOP, spec_of
 
 PATHS = written()
@@ -119,7 +120,7 @@ def test_a_copy_edited_in_one_key_asks_for_that_key_alone(
     (cell,) = cells(composer, [parse(word)])
     spec = make(cell)
     found = origins(Request(composer=composer, overrides=(), cells=(cell,)), spec, resolve(spec, LAPTOP))
-    asked = {each.key: (each.value, each.place) for each in found if is_chosen(each, dict(leaves(defaults())))}
+    asked = {each.key: (each.value, each.place) for each in found if is_chosen(each, leaves(defaults()))}
     assert {each for each, (_, place) in asked.items() if str(tmp_path) in place} == {key}
     assert asked[key] == (value, str(copy))
 
