@@ -8,7 +8,7 @@ from containers.description import Container, Mount
 from containers.devices import visibility
 from containers.engines import mount_fields
 from containers.runtime import Runtime, Wrapped, limited
-from containers.words import Late, Word
+from containers.words import EnvArg, Word
 
 # The first versions with --no-eval. Those before run every value through a shell inside the container.
 _NO_EVAL = {"apptainer": (1, 1), "singularity": (3, 10)}
@@ -27,7 +27,7 @@ def wrap(container: Container, runtime: Runtime) -> Wrapped:
     devices = visibility(container.devices, runtime.kind)
     prefix = "SINGULARITYENV_" if runtime.product == "singularity" else "APPTAINERENV_"
     values: dict[str, Word] = {**devices.environment, **container.environment}
-    values |= {name: Late(name) for name in (*devices.passed, *container.passed)}
+    values |= {name: EnvArg(name) for name in (*devices.passed, *container.passed)}
     words: list[Word] = [*runtime.command, "exec", "--cleanenv", *(["--no-eval"] if no_eval(runtime) else [])]
     # --home beside --no-home names the folder without mounting anything: APPTAINERENV_HOME is not obeyed.
     words += ["--no-home", f"--home={container.home}"]

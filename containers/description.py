@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Literal
 
-from containers.words import Late, Word
+from containers.words import EnvArg, Word
 
 Devices = tuple[str, ...] | Literal["job"] | None
 """GPUs by index or UUID, in the order the job numbers them; `job` is what the scheduler gave; empty is none of those
@@ -65,7 +65,7 @@ class Container:
     user: User
     cache: str
     """Folder of the host for what should outlive the container: compiled kernels, downloaded packages, HOME."""
-    name: str | Late
+    name: str | EnvArg
     """Unique on its host: the engines' containers outlive the process that started them, and are found by it."""
     network: Literal["host", "none"] = "host"
     ipc: Literal["host", "private"] = "host"

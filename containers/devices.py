@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from containers.description import Devices
-from containers.words import Each, Late, Word
+from containers.words import EnvArg, EnvArgs, Word
 
 VARIABLE = "LAUNCHER_GPUS"
 
@@ -67,8 +67,8 @@ def _renumbered(devices: Devices, kind: str) -> Visibility:
     if devices == "job":
         if kind == "docker":
             # The quotes are for Docker, which reads the value as a line of comma-separated fields.
-            return Visibility(flags=(Late(VARIABLE, '--gpus="device=', '"'),))
-        return Visibility(flags=(Each(VARIABLE, "--device=nvidia.com/gpu="),))
+            return Visibility(flags=(EnvArg(VARIABLE, '--gpus="device=', '"'),))
+        return Visibility(flags=(EnvArgs(VARIABLE, "--device=nvidia.com/gpu="),))
     if kind == "docker":
         return Visibility(flags=(f'--gpus="device={",".join(devices)}"',), environment=_order(devices))
     return Visibility(flags=tuple(f"--device=nvidia.com/gpu={each}" for each in devices), environment=_order(devices))

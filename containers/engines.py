@@ -5,7 +5,7 @@ from __future__ import annotations
 from containers.description import Container, Mount
 from containers.devices import visibility
 from containers.runtime import GRACE, Runtime, Wrapped
-from containers.words import Late, Word, prefixed
+from containers.words import EnvArg, Word, prefixed
 
 
 def wrap(container: Container, runtime: Runtime) -> Wrapped:
@@ -36,7 +36,7 @@ def wrap(container: Container, runtime: Runtime) -> Wrapped:
         folders=(container.cache, container.home),
         remove=(*runtime.command, "rm", "--force", container.name),
         outcome=(*runtime.command, "wait", container.name) if podman else (),
-        stop=(*runtime.command, "stop", Late(GRACE, before="--time="), container.name),
+        stop=(*runtime.command, "stop", EnvArg(GRACE, before="--time="), container.name),
     )
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from containers.description import Container, Devices, Mount, User
 from containers.runtime import ALIASES, Runtime
-from containers.words import Late, Word
+from containers.words import EnvArg, Word
 from launcher.config import job_environment
 from launcher.config.schema import SlurmCluster
 from launcher.config.spec import JobSpec
@@ -253,6 +253,6 @@ def _own_mounts(plan: Plan) -> tuple[Mount, ...]:
     return tuple(own)
 
 
-def _name(plan: Plan) -> str | Late:
+def _name(plan: Plan) -> str | EnvArg:
     """Nodes of a rehearsal may share one engine, so a node's container carries its number."""
-    return plan.run_id if plan.nodes == 1 else Late("SLURM_NODEID", before=f"{plan.run_id}-")
+    return plan.run_id if plan.nodes == 1 else EnvArg("SLURM_NODEID", before=f"{plan.run_id}-")

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from containers.runtime import Runtime
-from containers.words import Late, Word, to_bash
+from containers.words import EnvArg, Word, to_bash
 from launcher.plan import container
 from launcher.plan.model import Plan
 
@@ -17,7 +17,7 @@ LAUNCHER = "launcher.zip"
 def command(plan: Plan) -> list[str]:
     """Lines of bash that write the result of the arms, once, on the first node."""
     module = ("-m", "launcher.compare.conclusion")
-    argv: tuple[Word, ...] = (plan.python, *module, Late("RUN"), Late("outcome"), Late("attempt"))
+    argv: tuple[Word, ...] = (plan.python, *module, EnvArg("RUN"), EnvArg("outcome"), EnvArg("attempt"))
     if plan.container is None:
         # From where no other launcher lies, which would come first.
         return ['cd "$RUN" || exit 1', f'PYTHONPATH="$RUN/{LAUNCHER}" {" ".join(map(to_bash, argv))}']

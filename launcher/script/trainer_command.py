@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from containers.devices import JOB_GPUS, needs_job_gpus
 from containers.runtime import Wrapped
-from containers.words import Late, Word, to_bash
+from containers.words import EnvArg, Word, to_bash
 from launcher.plan import container, profilers
 from launcher.plan.model import Plan
 
@@ -46,10 +46,10 @@ def _lines(plan: Plan) -> list[tuple[Word, ...]]:
     if plan.nodes == 1:
         return [(*python, *torchrun, "--standalone", per_node), *own]
     if bare:  # in an image that may be too old for anything of ours; ranks follow the node's number as they do there
-        rank, head = Late("SLURM_NODEID", before="--node-rank="), Late("MASTER_ADDR", before="--master-addr=")
-        where = (f"--nnodes={plan.nodes}", rank, head, Late("MASTER_PORT", before="--master-port="))
+        rank, head = EnvArg("SLURM_NODEID", before="--node-rank="), EnvArg("MASTER_ADDR", before="--master-addr=")
+        where = (f"--nnodes={plan.nodes}", rank, head, EnvArg("MASTER_PORT", before="--master-port="))
         return [(*python, *torchrun, *where, per_node), *own]
-    workers, number = Late("LAUNCHER_WORKERS", before="--workers="), Late("SLURM_NODEID", before="--number=")
+    workers, number = EnvArg("LAUNCHER_WORKERS", before="--workers="), EnvArg("SLURM_NODEID", before="--number=")
     node = (*python, "-m", NODES[plan.framework], workers, number)
     return [(*node, *((*torchrun, per_node) if plan.framework == "torch" else ())), *own]
 
@@ -118,7 +118,7 @@ def _working_folder(plan: Plan) -> list[str]:
 
 def _read_inside(argv: tuple[Word, ...]) -> tuple[Word, ...]:
     """The same command with its late words read by a shell in the container: only there each task has its number."""
-    late = " ".join(f'"{each.before}${each.variable}"' for each in argv if isinstance(each, Late))
+    late = " ".join(f'"{each.before}${each.variable}"' for each in argv if isinstance(each, EnvArg))
     plain = tuple(each for each in argv if isinstance(each, str))
     # Behind `PYTHON -m MODULE`, which are the first three words.
     text = f'python=$1 module=$3; shift 3; exec "$python" -m "$module" {late} "$@"'

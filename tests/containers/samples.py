@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from containers.description import Container, Mount, User
 from containers.runtime import Runtime
-from containers.words import Late
+from containers.words import EnvArg
 
 RUN = "/data/runs/20260102-030405-calm-fox"
 CODE = "/data/runs/.code/c0de"
@@ -36,7 +36,7 @@ MEI = User(uid=1001, gid=1002, name="mei", groups=(1002, 5000))
 FULL = Container(
     image="",
     argv=(
-        *("python3", "-m", "torch.distributed.run", "--nnodes=2", Late("SLURM_NODEID", "--node-rank=")),
+        *("python3", "-m", "torch.distributed.run", "--nnodes=2", EnvArg("SLURM_NODEID", "--node-rank=")),
         *("-m", "recipes.torch_.mnist", "amp=o2", "batch=512", f"run={RUN}"),
     ),
     environment={"LAUNCHER_RUN_ID": "20260102-030405-calm-fox", "NOTE": 'it\'s $HOME, `id` "quoted"'},
@@ -51,6 +51,6 @@ FULL = Container(
     devices=("2", "3"),
     user=MEI,
     cache="/data/runs/.cache",
-    name=Late("SLURM_NODEID", "run-20260102-030405-calm-fox-"),
+    name=EnvArg("SLURM_NODEID", "run-20260102-030405-calm-fox-"),
     limits={"memlock": -1, "stack": 67108864},
 )

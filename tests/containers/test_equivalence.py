@@ -13,7 +13,7 @@ from containers import preflight
 from containers.apptainer import LOSING
 from containers.description import Container, Mount
 from containers.runtime import Runtime
-from containers.words import Late
+from containers.words import EnvArg
 from recipes.typed import SettingsError
 from tests.containers.hostile import LONG, TABLE, VALUES
 from tests.containers.real import APPTAINER, CONTAINED, DOCKER, NONE, PODMAN, Place, contrary_of, image_of
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.testbed
 
 SECRET = "s3cret $(id) 'x' \"y\" é"
 LATE = {"LAUNCHER_ATTEMPT": "3", "MASTER_ADDR": "n1 $(id)", "SLURM_NODEID": "1"}
-WORDS = (*TABLE, LONG, Late("SLURM_NODEID", "--node-rank="), Late("MASTER_ADDR", "'$(id)", '"'))
+WORDS = (*TABLE, LONG, EnvArg("SLURM_NODEID", "--node-rank="), EnvArg("MASTER_ADDR", "'$(id)", '"'))
 FILLED = [*TABLE, LONG, "--node-rank=1", "'$(id)n1 $(id)\""]
 ENVIRONMENT = {**VALUES, "LONG": LONG, "http_proxy": "http://proxy:1", "TERM": "dumb", "LC_ALL": "C.UTF-8"}
 

@@ -8,7 +8,7 @@ import subprocess
 import pytest
 
 from containers.runtime import Runtime
-from containers.words import Late
+from containers.words import EnvArg
 from tests.containers.hostile import LONG, VALUES
 from tests.containers.real import APPTAINER, EVERY, Place, image_of
 from tests.testbed.facts import Testbed
@@ -23,7 +23,7 @@ WORDS = tuple(VALUES.values())
 def test_everything_arrives_byte_for_byte(way: str, runtime: Runtime, place: Place, testbed: Testbed) -> None:
     container = place.container(
         testbed.images["python"].sif if runtime is APPTAINER else image_of(runtime, testbed),
-        words=(*WORDS, LONG, Late("LAUNCHER_ATTEMPT", "attempt=")),
+        words=(*WORDS, LONG, EnvArg("LAUNCHER_ATTEMPT", "attempt=")),
         environment={**VALUES, "LONG": LONG},
         passed=("LAUNCHER_ATTEMPT",),
     )

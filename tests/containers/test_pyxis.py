@@ -15,7 +15,7 @@ from containers import preflight
 from containers.description import Container, Mount, User
 from containers.runtime import Runtime
 from containers.runtimes import wrap
-from containers.words import Late
+from containers.words import EnvArg
 from tests.containers.hostile import LONG, TABLE
 from tests.containers.real import PROBE, PYTHON, script
 
@@ -34,7 +34,7 @@ def container(tmp_path: Path) -> Container:
             "37",
             *TABLE,
             LONG,
-            Late("LAUNCHER_ATTEMPT", "attempt="),
+            EnvArg("LAUNCHER_ATTEMPT", "attempt="),
         ),
         environment={**{f"V{index}": text for index, text in enumerate(TABLE)}, "BOTH": "job", "LONG": LONG},
         passed=("LAUNCHER_ATTEMPT",),

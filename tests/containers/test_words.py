@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from containers.words import Each, Late, Word, fill, to_bash
+from containers.words import EnvArg, EnvArgs, Word, fill, to_bash
 
 TEXT = st.text(st.characters(min_codepoint=32, exclude_categories=("Cs",), exclude_characters="\x7f"), max_size=40)
 WORDS: st.SearchStrategy[Word] = st.one_of(
-    TEXT, st.builds(Late, st.just("VALUE"), TEXT, TEXT), st.just(Each("ITEMS", "--device=nvidia.com/gpu="))
+    TEXT, st.builds(EnvArg, st.just("VALUE"), TEXT, TEXT), st.just(EnvArgs("ITEMS", "--device=nvidia.com/gpu="))
 )
 
 
@@ -25,6 +25,6 @@ def test_bash_and_python_agree_about_every_word(words: list[Word], value: str) -
 
 def test_a_variable_that_is_not_set_stops_the_command() -> None:
     with pytest.raises(KeyError):
-        fill([Late("MISSING")], {})
-    script = f"set -u; echo {to_bash(Late('MISSING'))}"
+        fill([EnvArg("MISSING")], {})
+    script = f"set -u; echo {to_bash(EnvArg('MISSING'))}"
     assert subprocess.run(["bash", "-c", script], env={}, capture_output=True).returncode != 0
