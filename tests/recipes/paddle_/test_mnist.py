@@ -7,13 +7,10 @@ import json
 import numpy
 import paddle
 import pytest
-import torch
 
 from recipes.paddle_ import mnist
 from recipes.paddle_.loop import main
 from recipes.paddle_.precision import high_level_api
-from recipes.torch_ import mnist as torch_mnist
-from recipes.torch_.loop import main as torch_main
 from tests.recipes.paddle_.forced import forced
 from tests.recipes.paddle_.test_simplenet import losses
 
@@ -38,35 +35,6 @@ def test_it_learns_is_proved_and_goes_on_bit_for_bit(tmp_path, api):
     assert run(tmp_path / "parts", *words, "checkpoint.stop_every=20")[0] == 85
     assert run(tmp_path / "parts", *words)[1]["determinism"] == "exact"
     assert losses(tmp_path / "parts") == losses(tmp_path / "whole")
-
-
-@pytest.mark.parametrize("extra", [[], ["accumulate=4", "train.clip=0.05"]])
-def test_losses_are_torchs_from_equal_weights(tmp_path, monkeypatch, extra):
-    """Eight steps of Adadelta without dropout, each loss within float32's rounding of the sums."""
-    torch.manual_seed(7)
-    first = torch_mnist.Net(mnist.MnistSettings()).state_dict()
-    made, torch_made = mnist.Net, torch_mnist.Net
-
-    def paddles(settings):
-        net = made(settings)
-        for name, each in net.named_parameters():
-            value = first[name].numpy()
-            each.set_value(value.T.copy() if name.startswith("dense") and value.ndim == 2 else value)
-        return net
-
-    def torchs(settings):
-        net = torch_made(settings)
-        net.load_state_dict(first)
-        return net
-
-    monkeypatch.setattr(mnist, "Net", paddles)
-    monkeypatch.setattr(torch_mnist, "Net", torchs)
-    words = ["steps=8", "train.dropout_conv=0", "train.dropout_dense=0", *extra]
-    assert run(tmp_path / "paddle", *words)[0] == 0
-    assert torch_main("mnist", torch_mnist.train, [*SMALL, *words, f"run={tmp_path}/torch"]) == 0
-    ours, theirs = losses(tmp_path / "paddle"), losses(tmp_path / "torch")
-    assert list(ours.values()) == pytest.approx(list(theirs.values()), rel=1e-4)
-    assert ours[8] < ours[1]
 
 
 def test_paddles_model_is_prepared_with_what_amp_says(monkeypatch):

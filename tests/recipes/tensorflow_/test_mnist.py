@@ -178,15 +178,6 @@ def test_several_steps_of_one_execution_are_rows_of_their_own_and_the_same_steps
     assert saved == [6, 12, 16]
 
 
-def test_micro_batches_make_the_same_step(tmp_path, words):
-    job = ["amp=o0", *words, "steps=6", *NO_DROPOUT, "train.clip=0.5"]
-    succeed(*job, f"run={tmp_path / 'one'}")
-    succeed(*job, "accumulate=4", f"run={tmp_path / 'four'}")
-    for column in ("loss", "grad_norm"):
-        one, four = ([row[column] for row in steps(tmp_path / name)] for name in ("one", "four"))
-        assert one == pytest.approx(four, rel=1e-4)
-
-
 def test_another_run_does_not_go_on_as_another_job(tmp_path, words, capfd):
     succeed("amp=o2", *words, "steps=3", f"run={tmp_path}")
     assert loop.main("mnist", mnist.train, ["amp=o1", *words, "steps=6", f"run={tmp_path}"]) == 2
@@ -212,58 +203,6 @@ def test_a_model_that_is_not_what_was_asked_fails_the_run_and_says_why(tmp_path,
 
 def losses(folder: Path) -> list[float]:
     return [row["loss"] for row in steps(folder)]
-
-
-@pytest.fixture(scope="module")
-def in_torch(tmp_path_factory, words):
-    """Twenty steps in torch without dropout, with the weights that they began with."""
-    import torch
-
-    from recipes.torch_ import loop as torch_loop
-    from recipes.torch_ import mnist as torch_mnist
-
-    folder = tmp_path_factory.mktemp("torch")
-    begun = {}
-
-    class Net(torch_mnist.Net):
-        def __init__(self, settings):
-            super().__init__(settings)
-            begun.update({name: each.detach().numpy().copy() for name, each in self.state_dict().items()})
-
-    threads, original = torch.get_num_threads(), torch_mnist.Net
-    torch_mnist.Net = Net
-    try:
-        job = ["amp=o0", *words, "steps=20", *NO_DROPOUT, f"run={folder}"]
-        assert torch_loop.main("mnist", torch_mnist.train, job) == 0
-    finally:
-        torch_mnist.Net = original
-        torch.set_num_threads(threads)
-        torch.use_deterministic_algorithms(False)
-    return folder, begun
-
-
-@pytest.fixture
-def with_torchs_weights(in_torch, monkeypatch):
-    """The network as torch's began: filters [out, in, h, w] to [h, w, in, out], and pixels in another order."""
-    _, begun = in_torch
-    make = mnist.network
-
-    def network(settings):
-        net = make(settings)
-        for layer in (each for each in net.layers if each.weights):
-            weight = begun[f"{layer.name}.weight"]
-            if layer.name == "dense1":  # torch flattens [64, 12, 12], Keras [12, 12, 64]
-                weight = weight.reshape(128, 64, 12, 12).transpose(0, 2, 3, 1).reshape(128, -1)
-            kernel = weight.transpose(2, 3, 1, 0) if weight.ndim == 4 else weight.T
-            layer.set_weights([kernel, begun[f"{layer.name}.bias"]])
-        return net
-
-    monkeypatch.setattr(mnist, "network", network)
-
-
-def test_from_equal_weights_it_trains_as_torch_does_to_float32_rounding(tmp_path, words, in_torch, with_torchs_weights):
-    succeed("amp=o0", *words, "steps=20", *NO_DROPOUT, f"run={tmp_path}")
-    assert losses(tmp_path) == pytest.approx(losses(in_torch[0]), rel=2e-5)
 
 
 BOUND = 0.02

@@ -16,12 +16,11 @@ from recipes.efficientnet import EfficientnetSettings
 from recipes.recipe import NAMES, find
 from recipes.resnet50 import Resnet50Settings
 from recipes.simplenet import SimplenetSettings
-from recipes.tensorflow_ import efficientnet, gan, loop, mnist, resnet50, simplenet
+from recipes.tensorflow_ import efficientnet, gan, loop, mnist, resnet50
 from recipes.torch_ import efficientnet as torch_efficientnet
-from recipes.torch_ import loop as torch_loop
 from recipes.torch_ import resnet50 as torch_resnet50
-from recipes.torch_ import simplenet as torch_simplenet
 from recipes.torch_.supervised import draw_glorot
+from tests.recipes.contract.weights import give_keras
 from tests.recipes.data.idx_files import write_mnist
 from tests.recipes.data.image_files import encoded, write_folders
 
@@ -123,79 +122,6 @@ def test_every_level_is_proved_and_its_losses_are_those_of_float32_within_a_boun
         assert found["loss_scale"]["skipped_steps"] == 0
 
 
-def test_simplenet_is_torchs_from_equal_initial_weights(tmp_path, monkeypatch):
-    torch.manual_seed(0)
-    first = torch_simplenet.Net(SimplenetSettings(width=64))
-    drawn = [each.detach().numpy().copy() for each in first.parameters()]
-
-    class Net(torch_simplenet.Net):
-        def __init__(self, settings):
-            super().__init__(settings)
-            self.load_state_dict(first.state_dict())
-
-    def network(settings):
-        net = real(settings)
-        net.set_weights([each.T for each in drawn])
-        return net
-
-    real = simplenet.network
-    monkeypatch.setattr(simplenet, "network", network)
-    monkeypatch.setattr(torch_simplenet, "Net", Net)
-    ours = losses(train("simplenet", tmp_path / "tensorflow", "amp=o0", "steps=20", "train.lr=0.1"))
-    words = small("simplenet", "amp=o0", "steps=20", "train.lr=0.1", f"run={tmp_path / 'torch'}")
-    assert torch_loop.main("simplenet", torch_simplenet.train, words) == torch_loop.DONE
-    theirs = losses(tmp_path / "torch")
-    assert len(ours) == 20 and theirs[-1] < 0.8 * theirs[0]
-    assert ours == pytest.approx(theirs, rel=1e-5)
-
-
-def to_keras(weight: torch.Tensor, variable) -> numpy.ndarray:
-    """A weight in Keras's layout."""
-    array = weight.detach().numpy()
-    if array.ndim == 4:
-        order = (2, 3, 0, 1) if "depthwise" in variable.path else (2, 3, 1, 0)
-        return array.transpose(order)
-    return array.T
-
-
-def give_weights(ours, parameters) -> None:
-    """torch's parameters, by their names, to the Keras network of the same recipe: all of them."""
-    names = {"gamma": "weight", "beta": "bias", "kernel": "weight", "bias": "bias"}
-    taken = set()
-    for variable in ours.trainable_variables:
-        layer, kind = variable.path.split("/")[-2:]
-        place = f"{layer.replace('_', '.')}.{names[kind]}"
-        variable.assign(to_keras(parameters[place], variable))
-        taken.add(place)
-    assert taken == set(parameters)
-
-
-def test_resnet50_takes_torchs_steps_from_equal_weights(tmp_path, monkeypatch):
-    """Label smoothing, weight decay and momentum, while the rate goes up and comes down."""
-    begun = {}
-
-    class Net(torch_resnet50.Net):
-        def __init__(self, settings):
-            super().__init__(settings)
-            begun.update({name: each.detach().clone() for name, each in self.named_parameters()})
-
-    def network(settings):
-        net = real(settings)
-        give_weights(net, begun)
-        return net
-
-    real = resnet50.network
-    monkeypatch.setattr(resnet50, "network", network)
-    monkeypatch.setattr(torch_resnet50, "Net", Net)
-    words = ["amp=o0", "steps=10", "train.lr=1.6", "train.weight_decay=0.02", "train.label_smoothing=0.2"]
-    job = small("resnet50", *words, f"run={tmp_path / 'torch'}")
-    assert torch_loop.main("resnet50", torch_resnet50.train, job) == torch_loop.DONE
-    theirs = losses(tmp_path / "torch")
-    ours = losses(train("resnet50", tmp_path / "tensorflow", *words))
-    assert abs(theirs[-1] - theirs[0]) > 0.1
-    assert ours == pytest.approx(theirs, rel=1e-3)
-
-
 @pytest.mark.parametrize("name", ["resnet50", "efficientnet"])
 def test_networks_put_out_what_torchs_do_from_equal_weights(name):
     if name == "resnet50":
@@ -209,7 +135,7 @@ def test_networks_put_out_what_torchs_do_from_equal_weights(name):
         for each in theirs.modules():
             if isinstance(each, torch.nn.BatchNorm2d):
                 each.weight.uniform_(0.5, 1.5)
-    give_weights(ours, dict(theirs.named_parameters()))
+    give_keras(ours, {name: each.detach().numpy() for name, each in theirs.named_parameters()})
     images = numpy.random.default_rng(0).random((4, 33, 33, 3), dtype=numpy.float32)
     with torch.no_grad():
         expected = theirs.train()(torch.from_numpy(images.transpose(0, 3, 1, 2))).numpy()
