@@ -1,1 +1,1 @@
-"""Submission: submitit executors over backends that start, look and cancel, here and on Slurm."""
+"""Submission by submitit executors over backends that start, look and cancel: here, on Slurm, over SSH."""

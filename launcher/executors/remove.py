@@ -43,7 +43,7 @@ def remove(
 
 
 def _end(chosen: Sequence[Run], force: bool) -> None:
-    """Make sure that nothing writes into the folders any more. Raises before anything is deleted."""
+    """Make sure that nothing writes into the folders. Raises `LauncherError` before anything is deleted."""
     alive = stopping.unended(backends.look(chosen, fresh=True))
     if not alive:
         return
@@ -60,7 +60,7 @@ def _end(chosen: Sequence[Run], force: bool) -> None:
 
 
 def delete(run: Run) -> None:
-    """Delete one run's folder, and its marker after it. Raises `LauncherError` for anything that isn't one."""
+    """Delete one run's folder, then its marker. Raises `LauncherError` for anything that is no run folder."""
     folder, root = run.folder, Path(run.root)
     # The name has the form of a run id, so this is an entry of the root itself; a link is not followed.
     if not run_ids.is_id(run.id) or folder.parent != root or folder.is_symlink() or not folder.is_dir():
@@ -83,7 +83,7 @@ def _code_of(chosen: Sequence[Run]) -> dict[str, set[str]]:
 
 
 def _prune(code: Mapping[str, set[str]]) -> None:
-    """Delete those of the caller's snapshots that no run's plan names any more, and that no terminal is open in."""
+    """Delete those of the caller's snapshots that no plan names and no terminal is open in."""
     for root, digests in code.items():
         for place in code_store.folders(root):
             code_store.prune(place, digests, functools.partial(_is_needed, root, place))

@@ -1,4 +1,4 @@
-"""Going on with runs of this machine in their own folders, from their newest checkpoints, by their own code."""
+"""Resuming runs of this machine in their own folders, from their newest checkpoints, with their own code."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def resume_here(
     is_sweep: bool,
     start: Start = submission.start,
 ) -> tuple[list[Path], str]:
-    """Start those runs of this machine again that can be, `secrets` being what they need anew. Returns their folders,
-    and their queue.
+    """Start those of the runs again that can be resumed, with the `secrets` that ended with them. Returns their
+    folders and their queue.
 
     Raises `LauncherError`, and then none was started.
     """
@@ -72,7 +72,7 @@ def _submit(
 
 
 def _check_place(plan: Plan) -> None:
-    """Refuse to start what could only fail: its code or its Python is gone, or its GPUs are taken. Raises
+    """Refuse a run that would fail at once: its code or its Python is gone, or its GPUs are taken. Raises
     `LauncherError`."""
     if not code_store.is_there(Path(plan.code_dir).parent, plan.code):
         raise UsageError(f"the code that {plan.run_id} began with is gone ({plan.code_dir}); start it anew")
@@ -91,8 +91,7 @@ def _check_place(plan: Plan) -> None:
 
 
 def _check_secrets(plan: Plan, secrets: Mapping[str, bytes]) -> None:
-    """Refuse a start without the secrets that ended with the run, and secrets that are not its own. Raises
-    `UsageError`."""
+    """Refuse a run whose secrets ended with it and were not given, and secrets that it has not. Raises `UsageError`."""
     own = job_environment.own_secrets(plan.secrets, plan.run_dir)
     for name in secrets:
         if name not in own:
@@ -108,7 +107,7 @@ def _check_secrets(plan: Plan, secrets: Mapping[str, bytes]) -> None:
 
 @contextlib.contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """Two launchers that resume a run at once would both find it ended, and start it twice. Raises `UsageError`."""
+    """Lock a run: two launchers that resume it at once would start it twice. Raises `UsageError`."""
     with open(os.open(folder / ".resume", os.O_WRONLY | os.O_CREAT, 0o600), "wb") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -118,7 +117,7 @@ def _alone(folder: Path) -> Iterator[None]:
 
 
 def changes(plan: Plan, assignments: dict[str, str]) -> Plan:
-    """The plan with the named keys changed, in its settings and in the trainer's words. Raises `UsageError`."""
+    """The plan with those keys changed, in its settings and in the trainer's words. Raises `UsageError`."""
     settings: dict[str, Any] = {**plan.settings, "checkpoint": {**plan.settings["checkpoint"]}}
     cluster, words = dict(plan.cluster), list(plan.words)
     for key, text in assignments.items():
@@ -164,7 +163,7 @@ def lay_down_again(folder: Path, plan: Plan) -> None:
 
 
 def _choose(seen: Sequence[Seen], *, goes_on: bool, is_sweep: bool) -> list[Seen]:
-    """Those that can be resumed. Raises `UsageError` where there is none, or where one still runs."""
+    """Those that can be resumed. Raises `UsageError` if there is none, or if one still runs."""
     for each in seen:
         if not each.state.finished:
             raise UsageError(f"{each.run.id} is {each.state.name}; only a run that has ended can be resumed")
@@ -180,7 +179,7 @@ def _choose(seen: Sequence[Seen], *, goes_on: bool, is_sweep: bool) -> list[Seen
 
 
 def _check_further(each: Seen, assignments: dict[str, str]) -> None:
-    """A run that was done stays so: one that has nothing left to do isn't started again. Raises `UsageError`."""
+    """Refuse a run that is done and has nothing left to do. Raises `UsageError`."""
     if each.state.name != "done":
         return
     settings = _plan_of(each).settings

@@ -1,4 +1,4 @@
-"""Which Slurm job a run is, and the two questions that Slurm is asked about jobs. `shared` says how often."""
+"""The Slurm job of a run, and the two questions about jobs that Slurm is asked. `shared` limits how often."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ WAITING = ("PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT",
 ACTIVE = ("RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "RESIZING", "SIGNALING", "STAGE_OUT")
 SUSPENDED = ("SUSPENDED", "STOPPED")
 SUSPENDED_BY = "suspended in Slurm: by another job that goes first, or by an administrator (`scontrol resume`)"
-# Slurm's verdicts in words. The exit code's own story is told by the run's status.json.
+# Slurm's verdicts in words. A plain exit code is explained by the run's status.json.
 VERDICTS = {
     "OUT_OF_MEMORY": "it used more memory than it had asked for (cluster.mem)",
     "TIMEOUT": "it reached its time limit (cluster.time)",
@@ -28,7 +28,7 @@ VERDICTS = {
     "LAUNCH_FAILED": "Slurm could not start it",
 }
 SUBMITS = "LAUNCHER_SUBMITS"
-"""In the environment of an sbatch that the launcher runs: the file that its answer goes to."""
+"""Environment variable of the launcher's sbatch: the file of its answer."""
 _ANSWER = re.compile(r"(\d+)(?:;.*)?\s*")
 _REASONS = {
     "Resources": "waiting for free resources",
@@ -46,16 +46,16 @@ _REASONS = {
 
 
 class Row(NamedTuple):
-    """One job as Slurm tells it."""
+    """One job in Slurm's answer."""
 
     state: str
     reason: str
     script: str = ""
-    """What was submitted; only squeue says it."""
+    """The submitted script, which only squeue reports."""
 
     @property
     def lives(self) -> bool:
-        """Whether the job runs, or waits for its turn."""
+        """Whether the job runs or waits."""
         return self.state in WAITING or self.state in ACTIVE
 
 
@@ -74,7 +74,7 @@ def job_of(submission: Submission | None) -> str | None:
 
 
 def job_in(answer: str, submission: Submission) -> str | None:
-    """The job that this answer of sbatch means for a run; None where it names none."""
+    """A run's job by sbatch's answer; None where it names none."""
     match = _ANSWER.fullmatch(answer)
     if match is None:
         return None
@@ -95,7 +95,7 @@ def listed(conf: str | None) -> dict[str, Row]:
 
 
 def accounted(jobs: Sequence[str], conf: str | None) -> dict[str, Row]:
-    """What the accounting says of jobs that squeue does not list; those that it doesn't know are missing.
+    """What the accounting says of jobs that squeue does not list, without those that it does not know.
 
     None where the cluster keeps no accounts, as many small ones, or there is no sacct. Raises `Unavailable`.
     """

@@ -1,4 +1,4 @@
-"""Slurm's last answer about the user's jobs, shared by all launchers of the user: a cluster is asked once in 30 s.
+"""Slurm's last answer about the user's jobs, shared by all launchers of that user: a cluster is asked once in 30 s.
 
     STATE/launcher/slurm/<cluster>.json      the answer, and when Slurm was asked
     STATE/launcher/slurm/<cluster>.lock      held while Slurm is asked, so that only one launcher asks
@@ -29,34 +29,34 @@ from launcher.runs import run_roots, store
 INTERVAL = 30.0
 """Seconds between two looks at one cluster."""
 LONGEST = 600.0
-"""Seconds between two looks at most, however often Slurm has failed to answer; each failure doubles them."""
+"""The longest interval in seconds: each failure of Slurm to answer doubles it."""
 SOON = 2.0
-"""After a submission or cancellation one look is allowed at once and one after so many seconds, in which Slurm finds
-out why a job waits, or ends one. Looks are never closer to each other because of it."""
+"""After a submission or cancellation Slurm may be asked at once, and again after so many seconds, when it knows why a
+job waits, or has ended one. Questions are never closer to each other than this."""
 KEPT = 3600.0
-"""Seconds for which the accounting's word about a job is kept; a caller keeps a verdict in the run's folder."""
+"""Seconds for which the accounting's row of a job is kept. Verdicts are kept in run folders."""
 REASONS_KEPT = 1000
 
 
 class Answer(NamedTuple):
-    """What Slurm said when it was last asked."""
+    """Slurm's last answer."""
 
     asked: float = 0.0
     """Seconds since 1970; 0 before the first time."""
     held: Mapping[str, Row] = {}
     """Every job of the user's that squeue listed."""
     accounted: Mapping[str, tuple[float, Row | None]] = {}
-    """Jobs that squeue did not list: when sacct was asked about each, and what it said. None is nothing."""
+    """Jobs that squeue did not list: when sacct was asked about each, and its row; None if it had none."""
     error: str = ""
     """Why there was no answer, in words."""
     failures: int = 0
-    """Looks in a row that had no answer."""
+    """Questions in a row without an answer."""
     reasons: tuple[str, ...] = ()
-    """The reasons for immediate looks that were used up."""
+    """The reasons for immediate questions that were used up."""
 
     def row(self, job: str, script: str | None = None) -> Row | None:
-        """What Slurm knows of a job. A controller that crashed may give an id again, so `script`, what the job was
-        submitted with, has to be the same where both are known."""
+        """Slurm's row of a job. A controller that crashed may give an id twice, so the submitted `script` has to match
+        where both are known."""
         if job in self.held:
             return self.held[job] if script in (None, self.held[job].script) else None
         return self.accounted.get(job, (0.0, None))[1]
@@ -71,10 +71,10 @@ class Answer(NamedTuple):
 
 
 def look(wanted: Collection[str], conf: str | None, *, reasons: Collection[str] = (), after: float = 0.0) -> Answer:
-    """The shared answer, renewed first where that is due. sacct is asked about those of `wanted` that squeue lacks.
+    """The shared answer, renewed first if that is due. sacct is asked about those of `wanted` that squeue lacks.
 
-    It is due 30 s after the last look, twice as long after each failure; at once and `SOON` after a change; at once for
-    a job that Slurm was not asked about yet, and for each of `reasons`. `after` demands an answer newer than that time.
+    It is due 30 s after the last question, twice as long after each failure; at once and `SOON` after a change; at once
+    for a job that Slurm was not asked about yet, and for each of `reasons`; and if it is older than `after`.
     """
     path = _path(conf)
     answer = _read(path)
@@ -89,7 +89,7 @@ def look(wanted: Collection[str], conf: str | None, *, reasons: Collection[str] 
 
 
 def changed(conf: str | None = None) -> None:
-    """Note that a job was submitted or cancelled, so that a look is allowed soon."""
+    """Note that a job was submitted or cancelled, so that Slurm may be asked soon."""
     path = _path(conf).with_suffix(".changed")
     _noted[path] = time.time()
     with contextlib.suppress(OSError):
@@ -124,7 +124,7 @@ def _ask(before: Answer, wanted: Collection[str], reasons: Collection[str], conf
     try:
         held = jobs.listed(conf)
         rest = {each for each in wanted if each not in held}
-        # The word of another launcher's question stays, and is renewed while it isn't the last one.
+        # Answers to another launcher's questions are kept, and renewed until they are final.
         rest |= {job for job, (_, row) in before.accounted.items() if row and row.lives and job not in held}
         told = jobs.accounted(sorted(rest), conf) if rest else {}
     except Unavailable as error:

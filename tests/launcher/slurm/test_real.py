@@ -134,7 +134,7 @@ def test_a_sweep_larger_than_the_clusters_arrays_is_chunked(bench: Bench, monkey
     assert all(ended(job.run_dir).name == "done" for job in submitted)
     scripts = list(bench.root.glob(".sweeps/*/*.sh"))
     assert len(scripts) == 3 and all(path.read_text().endswith(f"# {path.stem}\n") for path in scripts)
-    comments = call(["squeue", "--me", "--states=all", "--noheader", "--format=%A %k"]).stdout.splitlines()
+    comments = call(["squeue", "--me", "--states=all", "--noheader", "--format=%F %k"]).stdout.splitlines()
     assert {f"{array} hooked" for array in arrays} <= {line.rstrip() for line in comments}
 
 
