@@ -51,7 +51,7 @@ def look(wanted: Iterable[Run], *, follow: bool = False, fresh: bool = False) ->
     from launcher.ssh import remote_status
 
     near = _look_here((run for run in wanted if not run_roots.is_remote(run.root)), after)
-    found = {each.run: each for each in [*remote_status.look(far, follow=follow), *near]}
+    found = {row.run: row for row in [*remote_status.look(far, follow=follow), *near]}
     return [found[run] for run in wanted]
 
 
@@ -59,13 +59,15 @@ def _look_here(wanted: Iterable[Run], after: float = 0.0) -> list[Seen]:
     folders = {f"{run.root}/{run.id}": run for run in wanted}
     files = {folder: store.load(folder) for folder in folders}
     known: dict[str, Liveness] = {}
-    asked = {folder: each for folder, each in files.items() if each.owner.mine and needs_liveness(each)}
+    asked = {folder: record for folder, record in files.items() if record.owner.mine and needs_liveness(record)}
     while asked:
         known.update(_liveness(asked, after))
         # A run may have ended, or been resumed, after its files were read. One that is gone writes nothing more, so its
         # files are read again.
         again = {folder: store.load(folder) for folder in asked if known[folder].life == "gone"}
-        asked = {folder: each for folder, each in again.items() if each != files[folder] and needs_liveness(each)}
+        asked = {
+            folder: record for folder, record in again.items() if record != files[folder] and needs_liveness(record)
+        }
         files.update(again)
     return [_seen(run, files[folder], known.get(folder)) for folder, run in folders.items()]
 
@@ -80,24 +82,24 @@ def _seen(run: Run, files: Files, liveness: Liveness | None) -> Seen:
 def settle(seen: Iterable[Seen]) -> None:
     """Remove the unfinished markers of the caller's runs that have finished."""
     seen = list(seen)
-    marked = set(selection.unfinished(dict.fromkeys(each.run.root for each in seen)))
+    marked = set(selection.unfinished(dict.fromkeys(row.run.root for row in seen)))
     cleared: list[Run] = []
-    for each in seen:
-        if not each.files.owner.mine:
+    for row in seen:
+        if not row.files.owner.mine:
             continue
         # A folder with neither submission nor status may be one that is being submitted this moment.
-        nothing = each.files.exists and each.files.submission is None and each.files.status is None
-        if nothing or not each.state.finished:
+        nothing = row.files.exists and row.files.submission is None and row.files.status is None
+        if nothing or not row.state.finished:
             continue
-        if each.run in marked:
-            store.forget_secrets(each.run.folder)
+        if row.run in marked:
+            store.forget_secrets(row.run.folder)
             # A root that can only be read keeps its markers.
             with contextlib.suppress(OSError):
-                store.clear_unfinished(Path(each.run.root), each.run.id)
-                cleared.append(each.run)
-    for each in look(cleared):
-        if not each.state.finished:  # resumed in between
-            store.mark_unfinished(Path(each.run.root), each.run.id)
+                store.clear_unfinished(Path(row.run.root), row.run.id)
+                cleared.append(row.run)
+    for row in look(cleared):
+        if not row.state.finished:  # resumed in between
+            store.mark_unfinished(Path(row.run.root), row.run.id)
 
 
 def with_processes(files: Mapping[str, Files]) -> set[str]:
@@ -110,8 +112,10 @@ def end(files: Mapping[str, Files], grace: float) -> dict[str, str]:
     ended."""
     groups = _by_backend(files)
     failed = {
-        folder: f"its files don't say where it runs{_named(each)}" if each.owner.mine else ownership.said(each.owner)
-        for folder, each in files.items()
+        folder: f"its files don't say where it runs{_named(record)}"
+        if record.owner.mine
+        else ownership.said(record.owner)
+        for folder, record in files.items()
         if not any(folder in group for group in groups.values())
     }
     for name, group in groups.items():
@@ -128,14 +132,14 @@ def _liveness(asked: Mapping[str, Files], after: float) -> dict[str, Liveness]:
 
 def _by_backend(files: Mapping[str, Files]) -> dict[str, dict[str, Files]]:
     groups: dict[str, dict[str, Files]] = {}
-    for folder, each in files.items():
-        if not each.owner.mine or each.copied:
+    for folder, record in files.items():
+        if not record.owner.mine or record.copied:
             continue  # its files could name a plugin for Slurm's programs to load, or a process of the caller's
-        name = each.submission.queue if each.submission else None
-        if each.submission is None and each.status and each.status.process:
+        name = record.submission.queue if record.submission else None
+        if record.submission is None and record.status and record.status.process:
             name = "direct"  # its launcher was killed between starting it and writing that down
         if name in BACKENDS:
-            groups.setdefault(name, {})[folder] = each
+            groups.setdefault(name, {})[folder] = record
     return groups
 
 

@@ -89,12 +89,12 @@ class PlanExecutor(core.Executor):
         self._sources[id(source.plan)] = source
 
     def _internal_process_submissions(self, delayed_submissions: Sequence[DelayedSubmission]) -> list[core.Job[Any]]:
-        calls = [each for each in delayed_submissions if each.function is not execute]
+        calls = [call for call in delayed_submissions if call.function is not execute]
         if calls and len(calls) == len(delayed_submissions):
             return self._submit_functions(calls)
         if calls:
             raise UsageError("a batch has either plans or functions; submit those of each in a batch of its own")
-        plans = [self._plan_of(each) for each in delayed_submissions]
+        plans = [self._plan_of(delayed) for delayed in delayed_submissions]
         bound = [plan for plan in plans if plan.run_id != PLACEHOLDER]
         if not bound:
             folders = self._submit(plans)
@@ -111,8 +111,8 @@ class PlanExecutor(core.Executor):
         spec = self._spec(functions.WORDS)
         plan, facts = functions.planned(spec)
         plans, pickles = zip(*[functions.bound(plan, call) for call in calls], strict=True)
-        for each in plans:
-            self.knows(Source(each, spec, facts, []))
+        for bound in plans:
+            self.knows(Source(bound, spec, facts, []))
         return [functions.FunctionJob(folder) for folder in self._submit(plans, pickles)]
 
     def _plan_of(self, delayed: DelayedSubmission) -> Plan:

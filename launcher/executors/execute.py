@@ -214,7 +214,7 @@ def sweep(
             bound = plan.bind(run_ids.cell_id(identity, index, len(plans_of_cells)))
             folders.append(prepare(bound, code.get(plan.code), came_from))
         command = list(plans_of_cells[0].command)
-        store.write_sweep(root, identity, [each.name for each in folders], {"command": command})
+        store.write_sweep(root, identity, [folder.name for folder in folders], {"command": command})
     except BaseException:
         for folder in folders:
             discard(folder)

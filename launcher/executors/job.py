@@ -57,7 +57,7 @@ class RunWatcher(core.InfoWatcher):
             known = {"State": _STATES.get(state.name, "UNKNOWN"), "Reason": f"{state.name}: {state.reason}"}
             self._info_dict[str(run.folder)] = {"JobID": run.id, **known}
         self._last_status_check = time.time()
-        self._finished |= {str(each.run.folder) for each in seen if each.state.finished}
+        self._finished |= {str(row.run.folder) for row in seen if row.state.finished}
 
 
 class RunJob(core.Job[Any]):

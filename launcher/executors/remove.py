@@ -48,10 +48,10 @@ def _end(chosen: Sequence[Run], force: bool) -> None:
     if not alive:
         return
     if not force:
-        states = ", ".join(f"{each.run.id} ({each.state.name})" for each in alive)
+        states = ", ".join(f"{row.run.id} ({row.state.name})" for row in alive)
         raise UsageError(f"rm: not ended yet: {states}; `cancel` them first, or rm --force")
     ended = stopping.cancel(
-        [each.run for each in alive], now=True, say=lambda text: print(text, file=sys.stderr, flush=True)
+        [row.run for row in alive], now=True, say=lambda text: print(text, file=sys.stderr, flush=True)
     )
     for (run, _, state, _), why_not in ended:
         if why_not or not state.finished:

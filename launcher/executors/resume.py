@@ -53,15 +53,15 @@ def _submit(
     wanted: Sequence[Run], assignments: dict[str, str], secrets: Mapping[str, bytes], is_sweep: bool, start: Start
 ) -> tuple[list[Path], str]:
     seen = backends.look(wanted, fresh=True)
-    for each in seen:
-        _check_further(each, assignments)
-    plan_of = {each.run: changes(_plan_of(each), assignments) for each in seen}
+    for row in seen:
+        _check_further(row, assignments)
+    plan_of = {row.run: changes(_plan_of(row), assignments) for row in seen}
     chosen = _choose(seen, goes_on=bool({"epochs", "steps"} & assignments.keys()), is_sweep=is_sweep)
-    changed = [plan_of[each.run] for each in chosen]
+    changed = [plan_of[row.run] for row in chosen]
     for plan in changed:
         _check_place(plan)
         _check_secrets(plan, secrets)
-    folders = [each.run.folder for each in chosen]
+    folders = [row.run.folder for row in chosen]
     submission.check(changed)
     for folder, plan in zip(folders, changed, strict=True):
         own = job_environment.own_secrets(plan.secrets, plan.run_dir)
@@ -79,7 +79,7 @@ def _check_place(plan: Plan) -> None:
     if plan.queue == "direct" and plan.container is None and not Path(plan.python).exists():
         raise UsageError(f"the Python that {plan.run_id} ran with is gone ({plan.python}); start it anew")
     if plan.gpu_pool and not plan.wait_gpus:
-        pool = [each for each in gpu_locks.look() if each.uuid in plan.gpu_pool]
+        pool = [gpu for gpu in gpu_locks.look() if gpu.uuid in plan.gpu_pool]
         why = gpu_locks.refusal(plan.gpus, pool, plan.host)
         if why:
             raise Unavailable(why)
@@ -124,7 +124,7 @@ def changes(plan: Plan, assignments: dict[str, str]) -> Plan:
         if plan.arms and not key.startswith("cluster."):
             raise UsageError(f"{key}={text}: the arms of a comparison stay as they are; only cluster.* may change")
         own = CHANGEABLE if plan.script is None else ("require_proof",)  # a script decides the rest by itself
-        allowed = [*own, *(f"cluster.{each}" for each in cluster if each not in ("kind", *REACH))]
+        allowed = [*own, *(f"cluster.{name}" for name in cluster if name not in ("kind", *REACH))]
         if key not in allowed:
             why = f"{key} can't change when a run is resumed{nearest(key, allowed)}"
             raise UsageError(f"{why}; these can: {', '.join(allowed)}")
@@ -140,8 +140,8 @@ def changes(plan: Plan, assignments: dict[str, str]) -> Plan:
         if key in ("epochs", "steps"):  # one of them says how long it takes
             other = "steps" if key == "epochs" else "epochs"
             settings[other] = None
-            words = [each for each in words if not each.startswith((f"{other}=", f"{key}="))]
-        words = [each for each in words if not each.startswith(f"{key}=")]
+            words = [word for word in words if not word.startswith((f"{other}=", f"{key}="))]
+        words = [word for word in words if not word.startswith(f"{key}=")]
         words.append(f"{key}={show(value)}")
         if key.startswith("checkpoint."):
             settings["checkpoint"][key.removeprefix("checkpoint.")] = value
@@ -164,35 +164,35 @@ def lay_down_again(folder: Path, plan: Plan) -> None:
 
 def _choose(seen: Sequence[Seen], *, goes_on: bool, is_sweep: bool) -> list[Seen]:
     """Those that can be resumed. Raises `UsageError` if there is none, or if one still runs."""
-    for each in seen:
-        if not each.state.finished:
-            raise UsageError(f"{each.run.id} is {each.state.name}; only a run that has ended can be resumed")
-    chosen = [each for each in seen if goes_on or each.state.name != "done"]
+    for row in seen:
+        if not row.state.finished:
+            raise UsageError(f"{row.run.id} is {row.state.name}; only a run that has ended can be resumed")
+    chosen = [row for row in seen if goes_on or row.state.name != "done"]
     if not chosen:
         what = "every run of this sweep is done" if is_sweep else f"{seen[0].run.id} is done"
-        if all(_plan_of(each).arms for each in seen):
+        if all(_plan_of(row).arms for row in seen):
             raise UsageError(f"{what}; a comparison has no more rounds than it began with, so start another one")
-        if all(_plan_of(each).script for each in seen):
+        if all(_plan_of(row).script for row in seen):
             raise UsageError(f"{what}; a script decides by itself how long it runs, so start it anew")
         raise UsageError(f"{what}; say epochs=N or steps=N to go on with it")
     return chosen
 
 
-def _check_further(each: Seen, assignments: dict[str, str]) -> None:
+def _check_further(row: Seen, assignments: dict[str, str]) -> None:
     """Refuse a run that is done and has nothing left to do. Raises `UsageError`."""
-    if each.state.name != "done":
+    if row.state.name != "done":
         return
-    settings = _plan_of(each).settings
+    settings = _plan_of(row).settings
     for key in ("epochs", "steps"):
         text, done = assignments.get(key, ""), settings[key]
         if text.isdigit() and done is not None and int(text) <= done:
-            raise UsageError(f"{key}={text}: {each.run.id} has done {done} {key} already; say more (command line)")
+            raise UsageError(f"{key}={text}: {row.run.id} has done {done} {key} already; say more (command line)")
 
 
-def _plan_of(each: Seen) -> Plan:
-    if each.files.copied:
-        raise UsageError(f"{each.run.id} can't be resumed from {each.run.folder}: {backends.COPIED}")
-    values = store.read_if_whole(each.run.folder / "plan.json", own_in=each.run.root)
+def _plan_of(row: Seen) -> Plan:
+    if row.files.copied:
+        raise UsageError(f"{row.run.id} can't be resumed from {row.run.folder}: {backends.COPIED}")
+    values = store.read_if_whole(row.run.folder / "plan.json", own_in=row.run.root)
     if not values:
-        raise UsageError(f"{each.run.id} has no plan.json, so nobody can say what it ran")
+        raise UsageError(f"{row.run.id} has no plan.json, so nobody can say what it ran")
     return record.from_json(values)

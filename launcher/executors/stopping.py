@@ -58,8 +58,8 @@ def kill(folder: Path) -> str:
 def kill_all(folders: Iterable[Path]) -> dict[Path, str]:
     """End every process of the runs at once, all together: one after another, a sweep's next run would start while the
     last one is killed. Returns the reasons for those that could not be ended."""
-    ended = cancel([Run(str(each.parent), each.name) for each in folders], now=True)
-    return {each.seen.run.folder: each.why_not for each in ended if each.why_not}
+    ended = cancel([Run(str(folder.parent), folder.name) for folder in folders], now=True)
+    return {run_ended.seen.run.folder: run_ended.why_not for run_ended in ended if run_ended.why_not}
 
 
 def cancel(
@@ -84,8 +84,8 @@ def cancel(
         near = [run for run in wanted if not run_roots.is_remote(run.root)]
         ended = cancel(near, now=now, stop_grace=stop_grace, term_grace=term_grace, say=say) if near else []
         failed = actions.cancel(far, now, stop_grace, term_grace)
-        found = {each.seen.run: each for each in ended}
-        found.update({each.run: Ended(each, failed.get(each.run, "")) for each in backends.look(far)})
+        found = {row.seen.run: row for row in ended}
+        found.update({row.run: Ended(row, failed.get(row.run, "")) for row in backends.look(far)})
         return [found[run] for run in wanted]
     return _cancel_here(wanted, now, stop_grace, term_grace, say)
 
@@ -94,35 +94,35 @@ def _cancel_here(
     wanted: Sequence[Run], now: bool, stop_grace: float, term_grace: float, say: Callable[[str], None]
 ) -> list[Ended]:
     rest = unended(backends.look(wanted))
-    for each in rest:
-        if not each.state.finished:
-            request_cancel(each.run.folder)
+    for row in rest:
+        if not row.state.finished:
+            request_cancel(row.run.folder)
     # A job that has not started has nothing to save.
-    waiting = [each.run for each in rest if _waits_in_a_scheduler(each)]
+    waiting = [row.run for row in rest if _waits_in_a_scheduler(row)]
     failed = _end(waiting, 0)
-    rest = [each for each in rest if each.run not in waiting]
-    asked = [each for each in rest if not each.state.finished and not is_script(each.run.folder)]
+    rest = [row for row in rest if row.run not in waiting]
+    asked = [row for row in rest if not row.state.finished and not is_script(row.run.folder)]
     if asked and not now:
         say(
             f"asked {len(asked)} run{'s' * (len(asked) > 1)} to save and stop at the next step; what has not ended in "
             f"{stop_grace:.0f} s is killed (cancel --now kills at once)"
         )
-        rest = _wait([each.run for each in rest], stop_grace)
+        rest = _wait([row.run for row in rest], stop_grace)
     if rest:
-        say(f"killing {', '.join(each.run.id for each in rest)}")
-        failed |= _end([each.run for each in rest], 0 if now else term_grace)
+        say(f"killing {', '.join(row.run.id for row in rest)}")
+        failed |= _end([row.run for row in rest], 0 if now else term_grace)
     after = backends.look(wanted, fresh=bool(waiting or rest))
     backends.settle(after)
-    return [Ended(each, failed.get(_folder(each.run), "")) for each in after]
+    return [Ended(row, failed.get(_folder(row.run), "")) for row in after]
 
 
-def _waits_in_a_scheduler(each: Seen) -> bool:
+def _waits_in_a_scheduler(row: Seen) -> bool:
     """Whether a run is a job that has not started yet."""
-    return each.files.submission is not None and each.files.submission.queue == "slurm" and each.state.attempt == 0
+    return row.files.submission is not None and row.files.submission.queue == "slurm" and row.state.attempt == 0
 
 
 def _end(wanted: Sequence[Run], grace: float) -> dict[str, str]:
-    return backends.end({_folder(each): store.load(_folder(each)) for each in wanted}, grace) if wanted else {}
+    return backends.end({_folder(run): store.load(_folder(run)) for run in wanted}, grace) if wanted else {}
 
 
 def is_script(folder: Path) -> bool:
@@ -132,15 +132,15 @@ def is_script(folder: Path) -> bool:
 
 def unended(seen: Sequence[Seen]) -> list[Seen]:
     """Runs that are not finished, and finished ones that still have live processes."""
-    here = {_folder(each.run): each.files for each in seen if not run_roots.is_remote(each.run.root)}
-    finished = {folder: here[folder] for each in seen if each.state.finished and (folder := _folder(each.run)) in here}
+    here = {_folder(row.run): row.files for row in seen if not run_roots.is_remote(row.run.root)}
+    finished = {folder: here[folder] for row in seen if row.state.finished and (folder := _folder(row.run)) in here}
     alive = backends.with_processes(finished)
-    far = [each.run for each in seen if run_roots.is_remote(each.run.root)]
+    far = [row.run for row in seen if run_roots.is_remote(row.run.root)]
     if far:
         from launcher.ssh import actions
 
         alive |= {_folder(run) for run in actions.unended(far)}
-    return [each for each in seen if not each.state.finished or _folder(each.run) in alive]
+    return [row for row in seen if not row.state.finished or _folder(row.run) in alive]
 
 
 def _wait(wanted: Iterable[Run], seconds: float) -> list[Seen]:
@@ -150,7 +150,7 @@ def _wait(wanted: Iterable[Run], seconds: float) -> list[Seen]:
         if time.monotonic() >= deadline:
             break
         time.sleep(0.2)
-        wanted = [each.run for each in rest]
+        wanted = [row.run for row in rest]
     return rest
 
 

@@ -21,13 +21,13 @@ ENGINES = ("docker", "podman")
 def liveness(asked: Mapping[str, Files], after: float = 0.0) -> dict[str, Liveness]:
     """What the process table says of each run now; keys are folders."""
     found = {folder: _liveness(answering(files)) for folder, files in asked.items()}
-    shot = [each for each, life in found.items() if life.life == "gone" and status_of(asked[each]) is not None]
+    shot = [folder for folder, life in found.items() if life.life == "gone" and status_of(asked[folder]) is not None]
     if shot:
         # A killed shell leaves its children, which still write into the folder.
         left = processes.processes_of([Target(None, _name(folder)) for folder in shot])
         for folder, alive in zip(shot, left, strict=True):
             if alive:
-                pids = ", ".join(str(each.pid) for each in alive)
+                pids = ", ".join(str(process.pid) for process in alive)
                 reason = f"{found[folder].reason}; left behind: process {pids} (`cancel` ends what is left)"
                 found[folder] = found[folder]._replace(reason=reason)
     return found
@@ -44,11 +44,11 @@ def end(asked: Mapping[str, Files], grace: float) -> dict[str, str]:
         if shell is not None and shell.host != processes.host() and needs_liveness(files):
             elsewhere[folder] = f"it runs on {shell.host}: cancel it there"
     here = {folder: files for folder, files in asked.items() if folder not in elsewhere}
-    survivors = processes.end([_target(*each) for each in here.items()], grace)
+    survivors = processes.end([_target(*run) for run in here.items()], grace)
     for folder in here:
         _remove_container(folder)
     return elsewhere | {
-        folder: f"process {', '.join(str(each.pid) for each in alive)} does not end: the kernel holds it"
+        folder: f"process {', '.join(str(process.pid) for process in alive)} does not end: the kernel holds it"
         for folder, alive in zip(here, survivors, strict=True)
         if alive
     }
@@ -66,7 +66,7 @@ def _remove_container(folder: str) -> None:
 
 def with_processes(asked: Mapping[str, Files]) -> set[str]:
     """The folders of those runs that have live processes on this machine."""
-    alive = processes.processes_of([_target(*each) for each in asked.items()])
+    alive = processes.processes_of([_target(*run) for run in asked.items()])
     return {folder for folder, found in zip(asked, alive, strict=True) if found}
 
 

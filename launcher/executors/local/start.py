@@ -40,7 +40,7 @@ def start_here(folders: Sequence[Path]) -> None:
             "-c",
             bash_files.text("launcher.executors", "sweep.sh"),
             "sweep",
-            *(str(each) for each in folders),
+            *(str(folder) for folder in folders),
         ]
     started = _start(folders, argv, folders[0] / "launch.log")
     if store.read_if_whole(folders[0] / "plan.json").get("gpu_pool"):

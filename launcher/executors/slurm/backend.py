@@ -198,7 +198,7 @@ def _end(asked: Mapping[str, Files], conf: str | None) -> dict[str, str]:
 def with_processes(asked: Mapping[str, Files]) -> set[str]:
     """Runs that have a live job in Slurm. One that has recorded its end has none."""
     found: set[str] = set()
-    for conf, group in _by_cluster({folder: each for folder, each in asked.items() if needs_liveness(each)}).items():
+    for conf, group in _by_cluster({folder: files for folder, files in asked.items() if needs_liveness(files)}).items():
         try:
             names = _jobs(group, conf)
         except Unavailable:
@@ -261,7 +261,7 @@ def _answer_instead(submission: Submission, conf: str | None) -> str:
         if text := answer.read_text(encoding="utf-8"):
             return text
     # A resumed run has the script of its submissions before.
-    before = {job_of(Submission(answer=str(each))) for each in answer.parent.glob("sbatch.*.out")}
+    before = {job_of(Submission(answer=str(path))) for path in answer.parent.glob("sbatch.*.out")}
     shown = shared.look((), conf, reasons=[f"unanswered {answer}"])
     if shown.error:
         raise Unavailable(shown.error)

@@ -102,7 +102,7 @@ def accounted(jobs: Sequence[str], conf: str | None) -> dict[str, Row]:
     found: dict[str, Row] = {}
     if shutil.which("sacct") is None:  # the programs' folder is on the PATH by now: squeue was asked before
         return found
-    bases = sorted({each.partition("_")[0] for each in jobs})
+    bases = sorted({job.partition("_")[0] for job in jobs})
     for start in range(0, len(bases), 500):
         argv = ["sacct", "--allocations", "--noheader", "--parsable2", "--array", "--duplicates"]
         done = call([*argv, "--format=JobID,State,Reason", f"--jobs={','.join(bases[start : start + 500])}"], conf=conf)

@@ -123,13 +123,13 @@ def _ask(before: Answer, wanted: Collection[str], reasons: Collection[str], conf
     used = tuple(dict.fromkeys([*before.reasons, *reasons]))[-REASONS_KEPT:]
     try:
         held = jobs.listed(conf)
-        rest = {each for each in wanted if each not in held}
+        rest = {job for job in wanted if job not in held}
         # Answers to another launcher's questions are kept, and renewed until they are final.
         rest |= {job for job, (_, row) in before.accounted.items() if row and row.lives and job not in held}
         told = jobs.accounted(sorted(rest), conf) if rest else {}
     except Unavailable as error:
         return before._replace(asked=now, error=str(error), failures=min(before.failures + 1, 16), reasons=used)
-    kept = {job: each for job, each in before.accounted.items() if now - each[0] < KEPT and job not in held}
+    kept = {job: answer for job, answer in before.accounted.items() if now - answer[0] < KEPT and job not in held}
     return Answer(now, held, {**kept, **{job: (now, told.get(job)) for job in rest}}, reasons=used)
 
 

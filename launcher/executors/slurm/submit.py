@@ -73,7 +73,9 @@ def start(
     for members in shapes.values():
         for begin in range(0, len(members), max_array_size):
             chunk = members[begin : begin + max_array_size]
-            _submit_array(number, [folders[each] for each in chunk], [planned[each] for each in chunk], fetching, hooks)
+            _submit_array(
+                number, [folders[index] for index in chunk], [planned[index] for index in chunk], fetching, hooks
+            )
             number += 1
 
 
@@ -119,7 +121,7 @@ def _submit_array(
     stem = f"{int(time.time())}-{number}"  # a resumed sweep makes new arrays beside the old ones
     listing, text = place / f"{stem}.folders", place / f"{stem}.sh"
     answer = place / f"{stem}.out"
-    _write(listing, "".join(f"{each}\n" for each in folders))
+    _write(listing, "".join(f"{folder}\n" for folder in folders))
     parallel = planned[0].cluster["parallel"]
     log = str(place / f"{stem}.%a.log")
     _write(text, hooks.text(render.array(planned, log=log, folders=str(listing), parallel=parallel), stem))
@@ -194,7 +196,7 @@ def sbatch(argv: Sequence[str], answer: Path, job_id: Callable[[str], str] = job
 def test_only(planned: Sequence[Plan]) -> None:
     """Validate the jobs with `sbatch --test-only`, one of each shape of resources. Raises `UsageError`."""
     after_option(planned[0])
-    for plan in {shape(each): each for each in planned}.values():
+    for plan in {shape(plan): plan for plan in planned}.values():
         done = call(["sbatch", "--test-only"], text=render.render(plan))
         if done.returncode != 0:
             raise UsageError(f"Slurm would refuse this job: {complaint(done)}")
@@ -209,8 +211,8 @@ def after_option(plan: Plan, first: str | None = None) -> list[str]:
 
 def _after(after: str) -> str:
     kind, runs = dependency.named(after)
-    jobs = [job_of(store.read(Submission, each.folder / "submission.json")) for each in runs]
+    jobs = [job_of(store.read(Submission, run.folder / "submission.json")) for run in runs]
     if not jobs or None in jobs:
         raise UsageError(f"after={after}: {after.rpartition(':')[2]} is not a run of Slurm")
     word = "afterany" if kind == "any" else "afterok"
-    return f"{word}:{':'.join(str(each) for each in jobs)}"
+    return f"{word}:{':'.join(str(job) for job in jobs)}"

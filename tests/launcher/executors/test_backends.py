@@ -203,7 +203,7 @@ def test_any_queue_can_be_added_and_is_asked_once_for_all_of_its_runs(root, monk
         def end(files, grace):
             return {}
 
-    monkeypatch.setitem(backends.MODULES, "pbs", "pbs_for_this_test")
+    monkeypatch.setitem(backends.BACKENDS, "pbs", "pbs_for_this_test")
     monkeypatch.setitem(__import__("sys").modules, "pbs_for_this_test", Pbs)
     folders = [make(root, f"{SWEEP}-00{index}") for index in range(5)]
     for folder in folders:
