@@ -27,7 +27,7 @@ Answer = tuple[Message, bytes]
 
 
 class Unusable(Exception):
-    """The answer can't be had, or may not be asked for; the message is for people."""
+    """There is no valid answer, or the request is not allowed; the message is for people."""
 
 
 class Status(Exception):
@@ -48,7 +48,7 @@ def is_loopback(host: str) -> bool:
 
 
 def origin(url: str) -> tuple[str, str, int]:
-    """Scheme, host and port. Raises `Unusable` for what is no https URL, nor http to this machine."""
+    """Scheme, host and port. Raises `Unusable` unless it is an https URL, or http to this machine."""
     try:
         parts = urllib.parse.urlsplit(url)
         host, port = parts.hostname or "", parts.port
@@ -62,23 +62,23 @@ def origin(url: str) -> tuple[str, str, int]:
 
 
 def check_target(url: str, asked_by: str) -> None:
-    """Refuse a URL that an answer from `asked_by` names. Raises `Unusable`."""
+    """Check a URL from an answer of `asked_by`. Raises `Unusable`."""
     origin(url)
-    here, there = (is_loopback(urllib.parse.urlsplit(each).netloc) for each in (asked_by, url))
-    if there and not here:
+    local = [is_loopback(urllib.parse.urlsplit(link).netloc) for link in (asked_by, url)]
+    if local == [False, True]:
         raise Unusable(f"{url[:200]!r} is on this machine, and {origin(asked_by)[1]} is not")
 
 
 def get(url: str, headers: Mapping[str, str], *, seconds: float = SECONDS) -> Answer:
-    """Headers and body of the answer. Raises `Status` for an error of the server's, `Unusable` for everything else."""
+    """Headers and body of the answer. Raises `Status` for an error status, `Unusable` for everything else."""
     origin(url)
     outcome: queue.Queue[Answer | Status | Unusable] = queue.Queue(1)
-    # A timeout of the socket's counts from byte to byte: a server that sends one a second would hold it for ever.
+    # The socket's timeout restarts with every byte: a server that sends one a second would never hit it.
     threading.Thread(target=lambda: outcome.put(_get(url, headers, seconds)), daemon=True).start()
     try:
         answer = outcome.get(timeout=seconds)
     except queue.Empty:
-        raise Unusable(f"no whole answer in {seconds:g} seconds") from None
+        raise Unusable(f"no complete answer in {seconds:g} seconds") from None
     if isinstance(answer, Exception):
         raise answer
     return answer

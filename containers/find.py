@@ -1,4 +1,4 @@
-"""What a host has of runtimes and images. The looking is done by the `ask` that is given, so any host can be asked."""
+"""The container runtimes and images of a host. `ask` runs commands there, so any host can be probed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Ask = Callable[[Sequence[str]], str | None]
 # Codes in the header of a SIF file, at byte 45.
 _SIF_ARCHITECTURES = {"01": "386", "02": "amd64", "03": "arm", "04": "arm64", "05": "ppc64", "06": "ppc64le"}
 _CUDA = re.compile(r"^(?:export )?CUDA_VERSION=[^0-9\n]*(\d+(?:\.\d+)*)", re.MULTILINE)
-"""How NVIDIA's images say it, in an image's configuration and as Apptainer writes that into its own."""
+"""As NVIDIA's images set it, in the image's configuration and in Apptainer's copy of it."""
 _MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
@@ -28,15 +28,15 @@ class LocalImage:
     name: str
     present: bool
     digests: tuple[str, ...] = ()
-    """What identifies its content; none where that would have to be computed."""
+    """Empty where they would have to be computed."""
     architecture: str = ""
     """As registries write it: `amd64`, `arm64`; empty where the format does not say."""
     cuda: str = ""
-    """Version of the CUDA toolkit that it says it has, as `12.4.1`; empty where it doesn't."""
+    """Version of the CUDA toolkit that it declares, as `12.4.1`; empty without one."""
 
 
 def ask_here(argv: Sequence[str]) -> str | None:
-    """Ask this machine."""
+    """Run it on this machine."""
     try:
         done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=60)
     except (OSError, subprocess.TimeoutExpired):
@@ -46,17 +46,17 @@ def ask_here(argv: Sequence[str]) -> str | None:
 
 def installed(ask: Ask) -> dict[str, Runtime]:
     """Every runtime that the host has, by kind."""
-    found = {kind: find(kind, ask) for kind in _FINDERS}
-    return {kind: runtime for kind, runtime in found.items() if runtime is not None}
+    runtimes = {kind: find(kind, ask) for kind in _FINDERS}
+    return {kind: runtime for kind, runtime in runtimes.items() if runtime is not None}
 
 
 def find(kind: Kind, ask: Ask) -> Runtime | None:
-    """The runtime of this kind, or None if the host hasn't got it."""
+    """The runtime of this kind, or None."""
     return Runtime(kind="none") if kind == "none" else _FINDERS[kind](ask)
 
 
 def version(text: str) -> tuple[int, ...]:
-    """The first dotted number in what a program says about itself."""
+    """The first dotted number in a program's output."""
     match = re.search(r"\d+(?:\.\d+)+", text)
     return tuple(int(part) for part in match.group().split(".")) if match else ()
 
@@ -68,7 +68,7 @@ def architecture(ask: Ask) -> str:
 
 
 def find_image(name: str, runtime: Runtime, ask: Ask) -> LocalImage:
-    """The image of that name as this runtime would start it. Pyxis fetches what isn't there, so it is asked nothing."""
+    """The image of that name as this runtime would start it. Pyxis fetches missing images, so it is not asked."""
     if runtime.kind in ("docker", "podman"):
         return _engine_image(name, runtime, ask)
     if runtime.kind == "apptainer":
@@ -77,7 +77,7 @@ def find_image(name: str, runtime: Runtime, ask: Ask) -> LocalImage:
 
 
 def check_image(image: LocalImage, wanted: str, host_architecture: str, kind: Kind) -> None:
-    """Refuse an image that isn't there or is for other machines. `wanted` is how the user named it."""
+    """Refuse a missing image or one for another architecture. `wanted` is the user's name for it."""
     if not image.present:
         fetching = f"`python -m launcher image pull {wanted} container={kind}` fetches it"
         if image.name.startswith("/"):
@@ -119,17 +119,17 @@ def _podman(ask: Ask) -> Runtime | None:
 
 def _apptainer(ask: Ask) -> Runtime | None:
     for program in ("apptainer", "singularity"):
-        said = ask([program, "--version"])
-        if said is not None:
-            # A program called singularity may be Apptainer, and reads the variables of that then.
-            product = "apptainer" if "apptainer" in said else "singularity"
-            return Runtime(kind="apptainer", command=(program,), product=product, version=version(said))
+        text = ask([program, "--version"])
+        if text is not None:
+            # A program called singularity may be Apptainer, and then reads Apptainer's variables.
+            product = "apptainer" if "apptainer" in text else "singularity"
+            return Runtime(kind="apptainer", command=(program,), product=product, version=version(text))
     return None
 
 
 def _pyxis(ask: Ask) -> Runtime | None:
-    said = ask(["srun", "--help"])
-    return Runtime(kind="pyxis", command=("srun",)) if said and "--container-image" in said else None
+    text = ask(["srun", "--help"])
+    return Runtime(kind="pyxis", command=("srun",)) if text and "--container-image" in text else None
 
 
 _FINDERS: dict[Kind, Callable[[Ask], Runtime | None]] = {
@@ -143,21 +143,21 @@ _FINDERS: dict[Kind, Callable[[Ask], Runtime | None]] = {
 def _toolkit_problem(ask: Ask) -> str:
     if ask(["sh", "-c", "command -v nvidia-container-runtime-hook || command -v nvidia-ctk"]):
         return ""
-    return "the NVIDIA container toolkit is not installed, which Docker gives GPUs to containers with"
+    return "the NVIDIA container toolkit is not installed, which Docker needs to give GPUs to containers"
 
 
 def _engine_image(name: str, runtime: Runtime, ask: Ask) -> LocalImage:
-    said = ask([*runtime.command, "image", "inspect", name])
-    if said is None:
+    text = ask([*runtime.command, "image", "inspect", name])
+    if text is None:
         return LocalImage(name=name, present=False)
-    (found,) = json.loads(said)
-    digests = sorted({each.rpartition("@")[2] for each in found.get("RepoDigests") or []})
+    (image,) = json.loads(text)
+    digests = sorted({name.rpartition("@")[2] for name in image.get("RepoDigests") or []})
     return LocalImage(
         name=name,
         present=True,
-        digests=tuple(digests) or (found["Id"],),
-        architecture=found["Architecture"],
-        cuda=_cuda("\n".join((found.get("Config") or {}).get("Env") or [])),
+        digests=tuple(digests) or (image["Id"],),
+        architecture=image["Architecture"],
+        cuda=_cuda("\n".join((image.get("Config") or {}).get("Env") or [])),
     )
 
 
@@ -172,5 +172,5 @@ def _image_file(path: str, runtime: Runtime, ask: Ask) -> LocalImage:
 
 def _cuda(environment: str) -> str:
     """The toolkit's version without NVIDIA's build number behind the third dot."""
-    found = _CUDA.search(environment)
-    return ".".join(found[1].split(".")[:3]) if found else ""
+    match = _CUDA.search(environment)
+    return ".".join(match[1].split(".")[:3]) if match else ""

@@ -1,4 +1,4 @@
-"""Fetching an image once, however many ask for it, and whole or not at all."""
+"""Pulling an image once for any number of callers, completely or not at all."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ Say = Callable[[str], None]
 
 
 _AUTHFILE = (1, 3)
-"""The first Apptainer that keeps a key in a file of one's own, and takes it by standard input. Older ones, and
-Singularity, get it in their environment, which is the user's alone to read."""
+"""The first Apptainer with `--authfile` and a key by standard input. Older ones, and Singularity, get the key in their
+environment, which only the user can read."""
 
 
 class PullError(Exception):
@@ -31,13 +31,13 @@ class PullError(Exception):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pulled:
-    """An image that is there now."""
+    """An image that is on this host."""
 
     name: str
-    """What the runtime is told: a path, or the engine's own name for it."""
+    """A path, or the engine's own name for it."""
     digest: str
     fetched: bool
-    """Whether it had to be fetched."""
+    """Whether this call fetched it."""
 
 
 def read_key(path: Path, key: str = "image") -> Credentials:
@@ -53,15 +53,15 @@ def read_key(path: Path, key: str = "image") -> Credentials:
 
 
 def stored(image: Image, runtime: Runtime, cache: Path) -> str:
-    """Where `pull` put this image, for a runtime that runs files; nothing if it isn't there. Asks no registry."""
+    """The file of an image that `pull` fetched, for runtimes of image files, or empty. Asks no registry."""
     if image.form != "registry" or runtime.kind not in store.SUFFIXES:
         return ""
     digest = image.digest or store.lookup(cache, image.reference)
-    return _there(cache, digest, runtime.kind) if digest else ""
+    return _cached(cache, digest, runtime.kind) if digest else ""
 
 
-def _there(cache: Path, digest: str, kind: str) -> str:
-    """Where the image of that digest is, or nothing. Raises `SettingsError` for one that another user put there."""
+def _cached(cache: Path, digest: str, kind: str) -> str:
+    """The image of that digest in the cache, or nothing. Raises `SettingsError` for another user's file."""
     path = store.path_of(cache, digest, kind)
     try:
         why = store.stranger(cache, path)
@@ -73,8 +73,8 @@ def _there(cache: Path, digest: str, kind: str) -> str:
 
 
 def to_come(image: Image, runtime: Runtime, cache: Path, architecture: str) -> tuple[str, str]:
-    """Where `pull` would put this image, and what to pull, by the digest that its name means now. Both are empty for
-    runtimes that have no files of it. Raises `SettingsError` and `PullError` as `pull` does."""
+    """Where `pull` would put this image, and what it would pull, by its current digest. Both are empty for runtimes
+    without image files. Raises `SettingsError` and `PullError` as `pull` does."""
     if image.form != "registry" or runtime.kind != "apptainer":
         return "", ""
     try:
@@ -94,9 +94,9 @@ def pull(
     credentials: Credentials | None = None,
     say: Say = lambda line: None,
 ) -> Pulled:
-    """Have the image here. Twenty at once fetch once; one that is killed leaves nothing that looks like an image.
+    """Pull the image. Concurrent calls fetch it once; a killed one leaves nothing that looks like an image.
 
-    An image that wants a key is fetched with `credentials`; without them by the engine's own login, where it has one.
+    A private image is fetched with `credentials`, or else by the engine's own login.
 
     Raises `SettingsError` if there is no such image, `PullError` if it can't be fetched.
     """
@@ -129,26 +129,26 @@ def pull(
 
 
 def _by_own_login(image: Image, runtime: Runtime, ask: Ask, refusal: str, say: Say) -> Pulled:
-    """Let the engine fetch what the registry gives to its login alone. Its credential store is not read here."""
+    """Pull with the engine's own login. Its credential store is not read here."""
     before = find_image(image.reference, runtime, ask).digests
     say(f"fetching {image.reference} with {runtime.kind}'s own login")
     done = subprocess.run([*runtime.command, "pull", *_tls(runtime, image), image.reference], stdout=2, check=False)
     after = find_image(image.reference, runtime, ask).digests
     if done.returncode or not after:
         raise PullError(f"{refusal}; {runtime.kind} login {image.registry}, or name a file with the key, as key=FILE")
-    new = [each for each in after if each not in before]
+    new = [digest for digest in after if digest not in before]
     return Pulled(name=image.reference, digest=(new or after)[0], fetched=bool(new))
 
 
 def _tls(runtime: Runtime, image: Image) -> list[str]:
-    """Docker takes a registry of this machine without TLS by itself."""
+    """Docker uses no TLS for a loopback registry by itself."""
     return ["--tls-verify=false"] if runtime.kind == "podman" and is_loopback(image.registry) else []
 
 
 def _present(image: Image, digest: str, runtime: Runtime, cache: Path, ask: Ask) -> str:
-    """The image's name for the runtime if it has exactly this digest already."""
+    """The image's name for the runtime if it has exactly this digest."""
     if runtime.kind in store.SUFFIXES:
-        return _there(cache, digest, runtime.kind)
+        return _cached(cache, digest, runtime.kind)
     name = image.reference if not image.tag else f"{image.registry}/{image.repository}:{image.tag}"
     return name if digest in find_image(name, runtime, ask).digests else ""
 
@@ -162,14 +162,14 @@ class _Fetch:
     runtime: Runtime
     cache: Path
     folder: Path
-    """Empty, the user's alone, and gone afterwards."""
+    """Empty, private, and deleted afterwards."""
     lock: int
     credentials: Credentials | None
 
     def run(self, words: Sequence[str], environment: Mapping[str, str]) -> None:
-        """Run a client; what it says goes to stderr as it comes. Raises `PullError` if it fails.
+        """Run a client, its output to stderr. Raises `PullError` if it fails.
 
-        The client holds the lock too: should this process be killed, the next one waits for its client to end.
+        The client inherits the lock: if this process is killed, the next one waits for the client to end.
         """
         try:
             done = subprocess.run(
@@ -188,11 +188,11 @@ class _Fetch:
 def _apptainer(fetch: _Fetch) -> str:
     image, credentials, client = fetch.image, fetch.credentials, fetch.runtime.command
     aside, target = fetch.folder / "image.sif", store.path_of(fetch.cache, fetch.digest, "apptainer")
-    # What it unpacks is as large as the image, and /tmp often is not.
+    # It unpacks the whole image, for which /tmp is often too small.
     environment = {f"{prefix}_TMPDIR": str(fetch.folder) for prefix in ("APPTAINER", "SINGULARITY")}
     words = [*client, "pull", "--disable-cache", *(["--no-https"] if is_loopback(image.registry) else [])]
     if credentials and fetch.runtime.product == "apptainer" and fetch.runtime.version >= _AUTHFILE:
-        # A login of its own, which ends with this pull: nothing is left in the user's configuration.
+        # A login for this pull only: the user's configuration does not change.
         environment["APPTAINER_CONFIGDIR"] = str(fetch.folder)
         login = ["registry", "login", f"--authfile={fetch.folder}/auth.json", f"--username={credentials.user}"]
         address = f"docker://{image.registry}"
@@ -230,7 +230,7 @@ def _engine(fetch: _Fetch) -> str:
     exact = f"{image.registry}/{image.repository}@{fetch.digest}"
     plain = _tls(fetch.runtime, image)
     if credentials:
-        # A login of its own, which ends with this pull: nothing is left in the user's configuration.
+        # A login for this pull only: the user's configuration does not change.
         environment = {"DOCKER_CONFIG": str(fetch.folder), "REGISTRY_AUTH_FILE": str(fetch.folder / "auth.json")}
         login = ["login", *plain, "--username", credentials.user, "--password-stdin", image.registry]
         _log_in([*client, *login], image, credentials, environment)
@@ -249,8 +249,8 @@ def _log_in(words: Sequence[str], image: Image, credentials: Credentials, enviro
         env={**os.environ, **environment},
     )
     if done.returncode:
-        said = done.stderr.decode(errors="replace").strip()
-        raise PullError(f"{image.registry} does not accept the key: {said}")
+        complaint = done.stderr.decode(errors="replace").strip()
+        raise PullError(f"{image.registry} does not accept the key: {complaint}")
 
 
 _FETCHERS: Mapping[str, Callable[[_Fetch], str]] = {

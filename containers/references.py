@@ -1,4 +1,4 @@
-"""What people write after `image=`: a catalogue name, a registry's image, a digest, a file, a sandbox folder."""
+"""The values of `image=`: a catalogue name, a registry reference, a digest, a file, a sandbox folder."""
 
 from __future__ import annotations
 
@@ -66,50 +66,44 @@ def resolve(given: str) -> Image:
             f"such as nvcr.io/nvidia/pytorch:25.06-py3, nor a .sif, .sqsh or folder{nearest(given, catalogue.lines())}",
             "image",
         )
-    registry, repository, tag, digest = (match[each] or "" for each in ("registry", "repository", "tag", "digest"))
+    registry, repository, tag, digest = (match[group] or "" for group in ("registry", "repository", "tag", "digest"))
     if not registry:
         registry, repository = _HUB, repository if "/" in repository else f"library/{repository}"
     if not tag and not digest:
         tag = "latest"
-    image = Image(given=given, form="registry", registry=registry, repository=repository, tag=tag, digest=digest)
-    known = release or catalogue.of_reference(f"{registry}/{repository}:{tag}")
-    return (
-        Image(
-            given=given,
-            form="registry",
-            registry=registry,
-            repository=repository,
-            tag=tag,
-            digest=digest,
-            release=known,
-        )
-        if known
-        else image
+    return Image(
+        given=given,
+        form="registry",
+        registry=registry,
+        repository=repository,
+        tag=tag,
+        digest=digest,
+        release=release or catalogue.of_reference(f"{registry}/{repository}:{tag}"),
     )
 
 
 OTHER = "other"
-"""What `image.is` says of an image that is none of the catalogue's."""
+"""The value of `image.is` for an image that is not in the catalogue."""
 
 
 def release_of(given: str | None, declared: str | None) -> Release | None:
-    """The release of the catalogue that an image is, by its name or by what `image.is` says that it is.
+    """The catalogue release of an image, by its name or by `image.is`.
 
     `given` is None where a job runs in a container already. Raises `SettingsError` where the two differ.
     """
     by_name = resolve(given).release if given else None
     if declared is None:
         return by_name
-    found = None if declared == OTHER else catalogue.find(declared, "image.is")
-    if by_name is not None and by_name != found:
+    release = None if declared == OTHER else catalogue.find(declared, "image.is")
+    if by_name is not None and by_name != release:
         raise SettingsError(
             f"image.is={declared}, and image={given} is {by_name.name} by its name; leave image.is out", "image.is"
         )
-    return found
+    return release
 
 
 def local_name(image: Image, kind: Kind, stored: str = "") -> str:
-    """The image as a runtime of this kind is told it. `stored` is where `image pull` put it, for those that run files.
+    """The image's name for a runtime of this kind. `stored` is where `image pull` put it, for runtimes of image files.
 
     Paths have to be absolute by now. Raises `SettingsError` where the runtime can't run an image of that form.
     """
@@ -118,7 +112,7 @@ def local_name(image: Image, kind: Kind, stored: str = "") -> str:
             raise SettingsError(
                 f"image={image.given}: {kind} runs images of a registry; for this one say container=apptainer", "image"
             )
-        # A name without a registry is left as it is: the engine may have an image of its own by that name.
+        # A name without a registry stays as it is: the engine may have a local image of that name.
         bare = "/" not in image.given.partition("@")[0] and not image.release
         return image.given.removeprefix("docker://") if bare else image.reference
     if kind == "apptainer":
@@ -134,7 +128,7 @@ def local_name(image: Image, kind: Kind, stored: str = "") -> str:
             return image.path
         if image.digest:
             raise SettingsError(f"image={image.given}: enroot fetches by tag; name one instead of the digest", "image")
-        # Without the '#', enroot takes the registry for a part of the path on Docker's, where it begins by itself.
+        # Without the '#', enroot takes the registry for a part of a path on Docker Hub.
         name = f"{image.repository}:{image.tag}"
         return name if image.registry == _HUB else f"{image.registry}#{name}"
     return ""

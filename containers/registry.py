@@ -1,5 +1,4 @@
-"""Asking a registry which image a name means today. The clients fetch; this only asks, so that what is fetched is
-known by its digest before anything is."""
+"""The digest of an image's name, from its registry. The runtimes' clients fetch; this fixes what they fetch."""
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ from recipes.typed import SettingsError
 _INDEXES = ("application/vnd.oci.image.index.v1+json", "application/vnd.docker.distribution.manifest.list.v2+json")
 _MANIFESTS = ("application/vnd.oci.image.manifest.v1+json", "application/vnd.docker.distribution.manifest.v2+json")
 _HOSTS = {"docker.io": "registry-1.docker.io"}
-# Registries whose token server is another host. Any other that names one gets no key for it.
+# Registries whose token server is another host. No other registry may name another host for its key.
 _TOKEN_SERVERS = {"registry-1.docker.io": "auth.docker.io", "registry.gitlab.com": "gitlab.com"}
 NGC_USER = "$oauthtoken"
 """The user name that goes with a key of NGC's."""
@@ -30,12 +29,12 @@ class RegistryError(Exception):
 
 
 class NeedsKey(RegistryError):
-    """The registry wants a key, and none was given here. The engine's own login may have one."""
+    """The registry asks for a key and none was given. The engine's own login may have one."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Credentials:
-    """For a private image. Shows neither in messages nor in representations."""
+    """For a private image. The password never shows in messages or representations."""
 
     user: str
     password: str
@@ -45,7 +44,7 @@ class Credentials:
 
 
 def digest(image: Image, architecture: str, credentials: Credentials | None = None) -> str:
-    """The digest of what the image's name means now.
+    """The current digest of the image's name.
 
     Raises `SettingsError` if there is no such image or none for this architecture, `RegistryError` if the registry
     does not answer or wants a key.
@@ -58,7 +57,7 @@ def digest(image: Image, architecture: str, credentials: Credentials | None = No
     headers, body = _get(url, image, credentials)
     found = headers.get("Docker-Content-Digest", "")
     if not re.fullmatch(r"sha256:[0-9a-f]{64}", found):
-        raise RegistryError(f"{image.registry} gives no digest for {image.reference}")
+        raise RegistryError(f"{image.registry} sends no digest for {image.reference}")
     if (headers.get("Content-Type") or "").partition(";")[0] in _INDEXES:
         _check_platform(image, body, architecture)
     return found
@@ -72,8 +71,8 @@ def _check_platform(image: Image, body: bytes, architecture: str) -> None:
         for manifest in (manifests if isinstance(manifests, list) else [])
         if isinstance(manifest, dict) and isinstance(platform := manifest.get("platform"), dict)
     ]
-    names = {str(each.get("architecture")) for each in platforms if each.get("os") == "linux"}
-    made_for = sorted(each for each in names if re.fullmatch(r"[\w.-]{1,20}", each, re.ASCII))
+    names = {str(platform.get("architecture")) for platform in platforms if platform.get("os") == "linux"}
+    made_for = sorted(name for name in names if re.fullmatch(r"[\w.-]{1,20}", name, re.ASCII))
     if architecture not in made_for:
         raise SettingsError(
             f"image={image.given} is made for {', '.join(made_for[:20]) or 'no Linux'} and this host is {architecture}",
@@ -109,10 +108,10 @@ def _get(url: str, image: Image, credentials: Credentials | None) -> Answer:
 
 
 def _authorization(challenge: str, url: str, image: Image, credentials: Credentials | None) -> str:
-    """The value to send after a challenge: the credentials themselves, or a token got with them or anonymously.
+    """The `Authorization` for a challenge: the credentials, or a token fetched with them or anonymously.
 
-    Raises `RegistryError` where the challenge would take the credentials to another host. The challenge and the token
-    are specified in https://distribution.github.io/distribution/spec/auth/token/.
+    Raises `RegistryError` where the challenge would send the credentials to another host. Source:
+    https://distribution.github.io/distribution/spec/auth/token/.
     """
     kind, _, rest = challenge.partition(" ")
     if kind.lower() == "basic":
@@ -122,8 +121,8 @@ def _authorization(challenge: str, url: str, image: Image, credentials: Credenti
     bounded_http.check_target(realm, url)
     if credentials and bounded_http.origin(realm) not in _trusted_with_key(url):
         raise RegistryError(
-            f"{image.registry} asks to send its key to another address ({bounded_http.origin(realm)[1]}), which is not "
-            "done; log in with the container engine's own client instead, and leave key= out"
+            f"{image.registry} asks to send its key to another address ({bounded_http.origin(realm)[1]}), which is "
+            "refused; log in with the container engine's own client instead, and leave key= out"
         )
     query = urllib.parse.urlencode({name: fields[name] for name in ("service", "scope") if name in fields})
     headers = {"Authorization": _basic(credentials)} if credentials else {}
@@ -131,7 +130,7 @@ def _authorization(challenge: str, url: str, image: Image, credentials: Credenti
     answer = _object(body, image)
     token = answer.get("token") or answer.get("access_token", "")
     if not isinstance(token, str) or not re.fullmatch(r"[\x21-\x7e]*", token):
-        raise RegistryError(f"{image.registry} gives a token that is not one, for {image.reference}")
+        raise RegistryError(f"{image.registry} sends an invalid token for {image.reference}")
     return f"Bearer {token}"
 
 
@@ -152,7 +151,7 @@ def _explained(code: int, image: Image, credentials: Credentials | None) -> Sett
         refused = f"{image.registry} does not give out {image.reference}: "
         if credentials:
             return RegistryError(refused + "the key is not accepted")
-        return NeedsKey(refused + "it wants a key, and none was given")
+        return NeedsKey(refused + "it asks for a key, and none was given")
     # The server's own phrase is not shown: it could be any text.
     phrase = http.HTTPStatus(code).phrase if code in set(http.HTTPStatus) else ""
     return RegistryError(f"{image.registry} answers {code} {phrase}".rstrip() + f" for {image.reference}")

@@ -1,9 +1,9 @@
 """The shared folder of fetched images: files by digest, the digests that names meant, and locks.
 
-sha256-<hex>.sif          an image, whole, as soon as it is there
-names/<hex of name>.json  which digest a name meant when it was pulled last
-locks/<hex>               held by who fetches that digest
-.part-<hex>/              what is being fetched; a leftover once nobody holds the lock
+sha256-<hex>.sif          a complete image
+names/<hex of name>.json  the digest of a name when it was pulled last
+locks/<hex>               held while that digest is fetched
+.part-<hex>/              a fetch in progress; a leftover if nobody holds the lock
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def path_of(cache: Path, digest: str, kind: str) -> Path:
 
 
 def lookup(cache: Path, reference: str) -> str:
-    """The digest that this name meant when it was pulled last, or nothing. Asks no registry."""
+    """The digest of this name when it was pulled last, or nothing. Asks no registry."""
     try:
         with open(_name(cache, reference), "rb", opener=_opener(cache)) as stream:
             digest = json.loads(stream.read(_LARGEST_RECORD))["digest"]
@@ -42,7 +42,7 @@ def lookup(cache: Path, reference: str) -> str:
 
 
 def remember(cache: Path, reference: str, digest: str) -> None:
-    """Record what a name means now."""
+    """Record the digest of a name."""
     record = {"schema": 1, "reference": reference, "digest": digest, "time": time.time()}
     _make(cache, "names")
     path = _name(cache, reference)
@@ -80,18 +80,18 @@ def publish(image: Path, target: Path) -> str:
 
 
 def stranger(cache: Path, path: Path) -> str:
-    """Why a file of the cache is not to be trusted, empty if it is: an image runs as the caller, so it has to belong to
-    them, to root, or to whose the whole cache is, and no link may stand in its place. Raises `OSError`."""
-    found = os.lstat(path)
-    if not stat.S_ISREG(found.st_mode):
+    """Why a file of the cache is not trusted, empty if it is. An image runs as the caller, so it has to be a regular
+    file of the caller, root, or the owner of the cache. Raises `OSError`."""
+    status = os.lstat(path)
+    if not stat.S_ISREG(status.st_mode):
         return f"{path} is not a regular file"
-    if found.st_uid not in (os.geteuid(), 0, os.stat(cache).st_uid):
-        return f"{path} belongs to uid {found.st_uid}, who is neither you nor whose the folder is"
+    if status.st_uid not in (os.geteuid(), 0, os.stat(cache).st_uid):
+        return f"{path} belongs to uid {status.st_uid}, neither you nor the owner of the cache"
     return ""
 
 
 def _opener(cache: Path) -> Callable[[str, int], int]:
-    """For `open`: follows no link, waits for no pipe, and takes files that `stranger` has nothing against."""
+    """An opener for `open`: follows no link, waits for no pipe, and opens trusted files only."""
 
     def opened(path: str, flags: int) -> int:
         if why := stranger(cache, Path(path)):
@@ -103,9 +103,8 @@ def _opener(cache: Path) -> Callable[[str, int], int]:
 
 @contextlib.contextmanager
 def locked(cache: Path, digest: str, waiting: Callable[[], None]) -> Iterator[int]:
-    """Hold the lock of a digest; calls `waiting` once if somebody else has it. Gives the file descriptor that holds it:
-    the lock ends with the last process that has it, however that ends. Raises `OSError` on a file system without locks.
-    """
+    """Hold the lock of a digest; calls `waiting` once if it is taken. Yields the file descriptor: the lock ends with
+    the last process that has it. Raises `OSError` on a file system without locks."""
     handle = _lock_file(_make(cache, "locks") / digest.partition(":")[2])
     try:
         try:
@@ -119,11 +118,11 @@ def locked(cache: Path, digest: str, waiting: Callable[[], None]) -> Iterator[in
 
 
 def _lock_file(path: Path) -> int:
-    """Open the file, which is never written, or make it. Raises `OSError` for anything in its place that isn't one."""
+    """Open or make the file, which stays empty. Raises `OSError` for anything but a regular file."""
     flags = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
         handle = os.open(path, os.O_RDWR | os.O_CREAT | flags, 0o644)
-    except PermissionError:  # another user's, in a shared cache: the lock holds for a reader too, but not over NFS
+    except PermissionError:  # another user's, in a shared cache: readers can lock too, but not over NFS
         handle = os.open(path, os.O_RDONLY | flags)
     if not stat.S_ISREG(os.fstat(handle).st_mode):
         os.close(handle)
@@ -133,8 +132,8 @@ def _lock_file(path: Path) -> int:
 
 @contextlib.contextmanager
 def part(cache: Path, digest: str) -> Iterator[Path]:
-    """A folder for what is being fetched, empty and the user's alone, gone afterwards. Needs the digest's lock: then
-    what lies there is left over from a pull that was killed."""
+    """An empty private folder for a fetch, deleted afterwards. Needs the digest's lock: an existing folder is left
+    over from a pull that was killed."""
     folder = cache / f".part-{digest.partition(':')[2]}"
     remove(folder)
     folder.mkdir(mode=0o700)
@@ -145,7 +144,7 @@ def part(cache: Path, digest: str) -> Iterator[Path]:
 
 
 def remove(folder: Path) -> None:
-    """Remove a folder with what an unpacked image holds, unwritable folders included. Of a link, the link alone."""
+    """Remove a folder with an unpacked image, unwritable folders included. Of a link, only the link."""
     if folder.is_symlink():
         with contextlib.suppress(OSError):
             folder.unlink()

@@ -56,7 +56,7 @@ class Registry:
         self.name = f"{self.host}/test/image"
 
     def __enter__(self) -> Registry:
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+        threading.Thread(target=self.server.serve_forever, args=(0.01,), daemon=True).start()
         return self
 
     def __exit__(self, *error: object) -> None:

@@ -170,7 +170,9 @@ def test_an_engine_fetches_with_its_own_login_what_wants_a_key(
     with Registry(f"{request.node.name} {os.getpid()}", authentication="bearer") as registry:
         plain = ["--tls-verify=false"] if kind == "podman" else []
         login = [kind, "login", *plain, "--username", USER, "--password-stdin", registry.host]
-        with pytest.raises(PullError, match=rf"it wants a key, and none was given; {kind} login {registry.host}, or"):
+        with pytest.raises(
+            PullError, match=rf"it asks for a key, and none was given; {kind} login {registry.host}, or"
+        ):
             get(registry, runtimes[kind], tmp_path / "cache")
         try:
             subprocess.run(login, input=PASSWORD.encode(), check=True, capture_output=True)
@@ -186,7 +188,7 @@ def test_an_engine_fetches_with_its_own_login_what_wants_a_key(
 @pytest.mark.parametrize(
     ("key", "says"),
     [
-        (None, "it wants a key, and none was given"),
+        (None, "it asks for a key, and none was given"),
         (Credentials(user=USER, password="wrong"), "the key is not accepted"),
     ],
 )
