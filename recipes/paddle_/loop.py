@@ -17,7 +17,7 @@ from recipes.paddle_ import devices
 from recipes.paddle_.devices import PaddleDevice, World
 from recipes.paddle_.precision.base import Precision, StepOutcome
 from recipes.paddle_.state import State, Tensors
-from recipes.precision.resolved import ResolvedPrecision, resolve
+from recipes.precision.resolved import ResolvedPrecision
 from recipes.settings import Settings
 from recipes.trainer import main as trainer
 from recipes.trainer import run as shared
@@ -64,17 +64,8 @@ class Run(shared.Run):
         settings = self.settings
         if settings.profile.tool == "framework":
             raise SettingsError("profile=framework is there for torch and tensorflow; say profile=nsys", "profile")
-        resolved = resolve(
-            settings.amp,
-            settings.loss_scale,
-            framework="paddle",
-            device=world.kind,
-            capability=devices.capability_of(world.kind),
-            environ=os.environ,
-            tf32=settings.tf32,
-            xla=settings.xla,
-        )
-        self.precision = Precision.apply(resolved)
+        tf32, xla = settings.tf32, settings.xla
+        self.precision = Precision.of(settings.amp, settings.loss_scale, world.kind, tf32=tf32, xla=xla)
         deterministic = settings.deterministic
         self.deterministic = world.kind == "cpu" if deterministic is None else deterministic
         if self.deterministic and world.kind == "cuda":

@@ -80,12 +80,31 @@ class Precision:
         """Whether a step of this iteration overflowed, of any optimizer."""
 
     @staticmethod
-    def of(amp: Amp, loss_scale: LossScale, device: str, *, tf32: bool | None = None) -> Precision:
+    def of(
+        amp: Amp,
+        loss_scale: LossScale,
+        device: str,
+        *,
+        tf32: bool | None = None,
+        xla: bool = False,
+        environ: Mapping[str, str] = os.environ,
+    ) -> Precision:
         """The level of `amp`, resolved for `device` (cpu or cuda) and applied as by `apply`.
 
         `tf32` None is off at o0 and on elsewhere. Raises `SettingsError` for what can't be had.
         """
-        return _resolve_and_apply(amp, loss_scale, device, tf32, False, os.environ)
+        return Precision.apply(
+            resolve(
+                amp,
+                loss_scale,
+                framework="paddle",
+                device=device,
+                capability=devices.capability_of(device),
+                environ=environ,
+                tf32=tf32,
+                xla=xla,
+            )
+        )
 
     @staticmethod
     def from_env(environ: Mapping[str, str] = os.environ) -> Precision:
@@ -95,7 +114,8 @@ class Precision:
         """
         settings = read_spec(environ, "paddle")
         device = devices.resolve(settings.device)
-        return _resolve_and_apply(settings.amp, settings.loss_scale, device, settings.tf32, settings.xla, environ)
+        tf32, xla = settings.tf32, settings.xla
+        return Precision.of(settings.amp, settings.loss_scale, device, tf32=tf32, xla=xla, environ=environ)
 
     @staticmethod
     def apply(resolved: ResolvedPrecision) -> Precision:
@@ -188,24 +208,6 @@ class Precision:
         self.skipped_total = state["skipped"]
         if self.scaler is not None:
             restore_scaler(self.scaler, state["scaler"])
-
-
-def _resolve_and_apply(
-    amp: Amp, loss_scale: LossScale, device: str, tf32: bool | None, xla: bool, environ: Mapping[str, str]
-) -> Precision:
-    capability = devices.capability_of(device)
-    return Precision.apply(
-        resolve(
-            amp,
-            loss_scale,
-            framework="paddle",
-            device=device,
-            capability=capability,
-            environ=environ,
-            tf32=tf32,
-            xla=xla,
-        )
-    )
 
 
 def dtype_name(dtype: Any) -> str:

@@ -75,13 +75,32 @@ class Precision:
         self._optimizers: list[keras.Optimizer] = []
 
     @staticmethod
-    def of(amp: Amp, loss_scale: LossScale, device: str, *, tf32: bool | None = None, xla: bool = False) -> Precision:
+    def of(
+        amp: Amp,
+        loss_scale: LossScale,
+        device: str,
+        *,
+        tf32: bool | None = None,
+        xla: bool = False,
+        environ: Mapping[str, str] = os.environ,
+    ) -> Precision:
         """The level of `amp`, resolved for `device` (cpu or cuda) and applied as by `apply`.
 
         `tf32` None is off at o0 and on elsewhere; `xla` says that XLA will compile. Raises `SettingsError` for what
         can't be had.
         """
-        return _resolve_and_apply(amp, loss_scale, device, tf32, xla, os.environ)
+        return Precision.apply(
+            resolve(
+                amp,
+                loss_scale,
+                framework="tensorflow",
+                device=device,
+                capability=capability_of(device),
+                environ=environ,
+                tf32=tf32,
+                xla=xla,
+            )
+        )
 
     @staticmethod
     def from_env(environ: Mapping[str, str] = os.environ) -> Precision:
@@ -93,7 +112,8 @@ class Precision:
         device = settings.device
         if device == "auto":
             device = "cuda" if tf.config.list_physical_devices("GPU") else "cpu"
-        return _resolve_and_apply(settings.amp, settings.loss_scale, device, settings.tf32, settings.xla, environ)
+        tf32, xla = settings.tf32, settings.xla
+        return Precision.of(settings.amp, settings.loss_scale, device, tf32=tf32, xla=xla, environ=environ)
 
     @staticmethod
     def apply(resolved: ResolvedPrecision) -> Precision:
@@ -276,21 +296,3 @@ def map_floats(change: Callable[[tf.Tensor], tf.Tensor], tensors: Any) -> Any:
 
 def _name(strategy: tf.distribute.Strategy) -> str:
     return type(strategy).__name__.lstrip("_")  # outside of any scope: DefaultDistributionStrategy
-
-
-def _resolve_and_apply(
-    amp: Amp, loss_scale: LossScale, device: str, tf32: bool | None, xla: bool, environ: Mapping[str, str]
-) -> Precision:
-    capability = capability_of(device)
-    return Precision.apply(
-        resolve(
-            amp,
-            loss_scale,
-            framework="tensorflow",
-            device=device,
-            capability=capability,
-            environ=environ,
-            tf32=tf32,
-            xla=xla,
-        )
-    )

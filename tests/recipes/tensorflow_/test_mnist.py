@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -71,9 +72,15 @@ def test_the_layers_that_the_launcher_knows_are_those_of_the_network():
         assert numpy.prod(built[layer.name].kernel.shape) == layer.weights
 
 
-def test_a_run_tells_people_what_it_does_and_leaves_the_whole_record(tmp_path, words):
-    folder = tmp_path / "run"
-    ended = run("amp=o2", *words, "epochs=2", "checkpoint.every=5", f"run={folder}")
+@pytest.fixture(scope="module")
+def typed(tmp_path_factory, words):
+    """A run as a person types it: how its process ended, and its folder."""
+    folder = tmp_path_factory.mktemp("typed") / "run"
+    return run("amp=o2", *words, "epochs=2", "checkpoint.every=5", f"run={folder}"), folder
+
+
+def test_a_run_tells_people_what_it_does_and_leaves_the_whole_record(typed):
+    ended, folder = typed
     assert ended.returncode == 0, ended.stderr
     assert ended.stderr == ""
     said = ended.stdout
@@ -166,21 +173,18 @@ def test_a_stop_is_met_at_a_step_saved_and_gone_on_from(tmp_path, words):
     assert result(tmp_path)["status"] == "stopped"
 
 
-def test_several_steps_of_one_execution_are_rows_of_their_own_and_the_same_steps(tmp_path, words):
-    job = ["amp=o2", *words, "epochs=2", "checkpoint.every=6"]
-    succeed(*job, f"run={tmp_path / 'one'}")
-    succeed(*job, "steps_per_execution=5", f"run={tmp_path / 'five'}")
-    one, five = steps(tmp_path / "one"), steps(tmp_path / "five")
+def test_several_steps_of_one_execution_are_rows_of_their_own_and_the_same_steps(tmp_path, words, typed):
+    succeed("amp=o2", *words, "epochs=2", "checkpoint.every=6", "steps_per_execution=5", f"run={tmp_path}")
+    one, five = steps(typed[1]), steps(tmp_path)
     assert [row["step"] for row in five] == list(range(1, 17))
     assert [row["loss"] for row in five] == pytest.approx([row["loss"] for row in one], rel=1e-5)
-    assert result(tmp_path / "five")["observed"]["verdict"] == "proved", result(tmp_path / "five")["observed"]
-    saved = [row["step"] for row in rows(tmp_path / "five") if row.get("event") == "checkpoint"]
-    assert saved == [6, 12, 16]
+    assert result(tmp_path)["observed"]["verdict"] == "proved", result(tmp_path)["observed"]
+    assert [row["step"] for row in rows(tmp_path) if row.get("event") == "checkpoint"] == [6, 12, 16]
 
 
-def test_another_run_does_not_go_on_as_another_job(tmp_path, words, capfd):
-    succeed("amp=o2", *words, "steps=3", f"run={tmp_path}")
-    assert loop.main("mnist", mnist.train, ["amp=o1", *words, "steps=6", f"run={tmp_path}"]) == 2
+def test_another_run_does_not_go_on_as_another_job(tmp_path, words, typed, capfd):
+    folder = shutil.copytree(typed[1], tmp_path / "run")
+    assert loop.main("mnist", mnist.train, ["amp=o1", *words, "steps=20", f"run={folder}"]) == 2
     assert "was saved with amp.level=o2" in capfd.readouterr().err
 
 
