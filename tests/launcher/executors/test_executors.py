@@ -10,15 +10,17 @@ import signal
 import subprocess
 import sys
 import time
+from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
 import submitit
+from submitit.core import plugins
 
 from launcher.executors.execute import execute
+from launcher.executors.functions import FunctionJob
 from launcher.executors.local.executor import LocalExecutor
 from launcher.executors.slurm.executor import SlurmExecutor
-from launcher.executors.ssh.executor import SshExecutor
 from launcher.plan.model import Plan
 from launcher.runs import store
 from tests.launcher.stand_in import lay
@@ -90,12 +92,23 @@ def test_the_private_names_of_submitit_that_we_override_are_there() -> None:
         assert hasattr(core.Job, name), name
 
 
-def test_the_entry_point_is_the_local_executor_which_submitit_chooses_by_name_only() -> None:
+def test_the_entry_point_is_the_local_executor_which_submitit_chooses_by_name_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     text = (Path(__file__).parents[3] / "pyproject.toml").read_text()
-    assert re.search(r'entry-points\.submitit\]\nexecutor = "launcher.executors.local.executor:LocalExecutor"', text)
-    assert (LocalExecutor.affinity(), LocalExecutor.name()) == (0, "direct")
-    own = {"slurm", "local", "debug"}  # which submitit finds by these names, and shall go on finding
-    assert not own & {LocalExecutor.name(), SshExecutor.name()}
+    (named,) = re.findall(r'entry-points\.submitit\]\nexecutor = "(.*)"', text)
+    entry = EntryPoint("executor", named, "submitit")
+    monkeypatch.setattr(plugins, "_iter_submitit_entrypoints", lambda: [entry])  # whatever is installed
+    for cached in (plugins._get_plugins, plugins.get_executors):
+        cached.cache_clear()
+    ours = submitit.AutoExecutor(tmp_path / "runs", cluster="direct")
+    ours.update_parameters(name="chosen", gpus_per_node=0)
+    job = ours.submit(max, 3, 4)
+    assert (job.result(), isinstance(job, FunctionJob)) == (4, True)
+    assert store.read_if_whole(job.run_dir / "plan.json")["name"] == "chosen"
+    theirs = submitit.AutoExecutor(tmp_path / "theirs", cluster="local")
+    assert type(theirs._executor) is submitit.LocalExecutor
+    assert submitit.AutoExecutor.which() in ("local", "slurm") and LocalExecutor.affinity() == 0
 
 
 def test_submitits_parameters_are_the_settings_that_mean_the_same() -> None:
