@@ -15,7 +15,7 @@ import torch
 from torch import distributed, nn
 
 from recipes import cgroup_limits
-from recipes.torch_.precision.running_statistics import take_rank_zeros
+from recipes.torch_.precision.running_statistics import broadcast_statistics
 from recipes.trainer.world import ProcessGroup, RankInfo, check_placement, visible_gpus
 
 T = TypeVar("T")
@@ -71,7 +71,7 @@ class World(ProcessGroup):
     def agree_on_statistics(self, model: nn.Module) -> None:
         """Give every rank the running statistics of rank 0's norms: each has its own of its own samples. Collective."""
         if self.size > 1:
-            take_rank_zeros(model, self.gpus)
+            broadcast_statistics(model, self.gpus)
 
     def leave(self) -> None:
         """Wait for the other ranks to get here, and part."""

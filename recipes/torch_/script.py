@@ -49,7 +49,7 @@ class TorchWrapper(Wrapper):
 
     @contextlib.contextmanager
     def around(self) -> Iterator[None]:
-        with self.observer.watching(), self._around, self.noticing(Precision):
+        with self.observer.observing(), self._around, self.noticing(Precision):
             if self.mode.mechanism == "autocast_around":
                 # Its cache of cast weights is emptied only where the outermost autocast ends, which here is the end of
                 # the script: with it, every step would compute with the weights of the first.

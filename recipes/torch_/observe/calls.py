@@ -1,4 +1,4 @@
-"""What an observer of one training step writes down: one entry for each matrix product or convolution that ran."""
+"""The record of one observed step: one entry for each matrix product or convolution that ran."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class Call:
     flops: int
     device: str
     kept: bool | None = False
-    """Inside a module of `amp.keep_fp32`; None where it can't be told."""
+    """Inside a module of `amp.keep_fp32`; None where that isn't known."""
     origin: int = -1
-    """For a gradient, the index of the forward call that it belongs to; -1 where there is none to be found."""
+    """For a gradient, the index of the forward call that it belongs to; -1 where none was found."""
     functions: tuple[str, ...] = ()
-    """The torch function that it came from; several where it is one of them."""
+    """The torch function that it came from; several where it is one of these."""
     compiled: bool = False
 
     @property
@@ -37,11 +37,11 @@ class Call:
 
 @dataclass(kw_only=True, slots=True)
 class Record:
-    """Everything that one observer saw of one step."""
+    """What was observed of one step."""
 
     calls: list[Call] = field(default_factory=list)
     unaccounted: Counter[str] = field(default_factory=Counter)
-    """What may have multiplied matrices and couldn't be counted -> times."""
+    """Operations that may have multiplied matrices and couldn't be counted -> times."""
     reduced: Counter[str] = field(default_factory=Counter)
     """dtype -> elements of gradients that were summed over ranks in it."""
 

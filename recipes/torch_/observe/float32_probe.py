@@ -1,4 +1,4 @@
-"""Which float32 the matrix units use, found by arithmetic: switches say what may happen, not what does.
+"""How the matrix units round float32, found by arithmetic: switches show what may happen, not what does.
 
 A product with the identity matrix returns its input exactly, unless the input is rounded on its way in. 1 + 2**-12
 needs more bits than TF32 (10) or bfloat16 (7) have; 1 + 2**-9 tells the two apart.
@@ -13,7 +13,7 @@ import torch
 from recipes.torch_.observe.profiler_audit import PROBE
 
 SIZES = {"cpu": 128, "cuda": 1024}
-"""By device. On a GPU, products that are too small for its matrix units would say nothing of those that use them."""
+"""By device. A GPU doesn't use its matrix units for smaller products."""
 
 
 def arithmetic(device: torch.device) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""What really ran in a training step, seen while it runs: settings are not evidence.
+"""What really ran in a training step, observed while it runs: settings are not evidence.
 
     steps = choose_steps(total_steps, seed)
     observer = PrecisionObserver(model, precision.resolved)
@@ -7,8 +7,8 @@
             ...                                    # forward, backward and optimizer, whole
     result["observed"] = observed(gather(observer.reports), steps)
 
-An observed step computes what it would have computed unobserved, bit for bit; it is slower, so it belongs outside of
-what is timed. Blind to threads of Python that compute beside the one that trains.
+An observed step computes the same as an unobserved one, bit for bit, but slower: keep it out of what is timed. Other
+threads of Python that compute meanwhile are not observed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from torch import distributed, nn
 
 from recipes.precision import observation, verdict
 from recipes.precision.resolved import ResolvedPrecision
-from recipes.torch_.observe import eager
+from recipes.torch_.observe import dispatch_observer
 from recipes.torch_.observe.calls import dtype_name
 from recipes.torch_.observe.step_observer import StepObserver
 from recipes.torch_.precision.cast import NORMS
@@ -51,7 +51,7 @@ class PrecisionObserver:
 
     def __init__(self, model: nn.Module, resolved: ResolvedPrecision) -> None:
         self.reports: list[dict[str, Any]] = []
-        """One for each step observed on this rank, ready for JSON; they may be saved and put back on resuming."""
+        """One for each step observed on this rank, ready for JSON; they may be saved and restored on resuming."""
         self._model = model
         self._resolved = resolved
         self._kept: dict[nn.Module, set[str]] = {}
@@ -63,24 +63,24 @@ class PrecisionObserver:
         self._modules = list(names)
 
     def _keep(self, module: nn.Module, names: Iterable[str]) -> None:
-        """Count the module as kept if a pattern matches one of these names."""
+        """Record the module as kept if a pattern matches one of these names."""
         patterns = {each for each in self._resolved.amp.keep_fp32 for name in names if fnmatchcase(name, each)}
         if patterns:
             self._kept.setdefault(module, set()).update(patterns)
 
     @contextlib.contextmanager
     def step(self, number: int, *, evaluation: bool = False) -> Iterator[None]:
-        """Watch one whole step: forward, backward and optimizer. Nothing is reported of a step that raises."""
-        missing = eager.missing(compiles=any(_is_compiled(each) for each in self._model.modules()))
+        """Observe one whole step: forward, backward and optimizer. A step that raises gives no report."""
+        missing = dispatch_observer.missing(compiles=any(_is_compiled(each) for each in self._model.modules()))
         if missing:
             yield
             head = self._head(number, evaluation)
             self.reports.append({**head, "problems": [f"this torch has no {missing}"]})
             return
         guard, stack = observation.Guard(), contextlib.ExitStack()
-        watch = StepObserver(self._kept, self._owners(), guard)
+        step = StepObserver(self._kept, self._owners(), guard)
         with guard():
-            watch.start(stack)
+            step.start(stack)
         try:
             yield
         finally:
@@ -88,9 +88,9 @@ class PrecisionObserver:
                 stack.close()
         report: dict[str, Any] = {}
         with guard():
-            report = watch.report(self._resolved)
+            report = step.report(self._resolved)
         if guard.problems:
-            report = {"problems": guard.problems}  # what else was seen is not all that there was
+            report = {"problems": guard.problems}  # what else was observed is incomplete
         self.reports.append({**self._head(number, evaluation), **report})
 
     def _head(self, number: int, evaluation: bool) -> dict[str, Any]:
@@ -105,7 +105,7 @@ class PrecisionObserver:
         )
 
     def _owners(self) -> dict[nn.Parameter, tuple[nn.Module, bool]]:
-        """The module of each parameter, and whether it is kept in float32, as a shared one is if any of its is."""
+        """The module of each parameter, and whether it is kept in float32; a shared one is if any of its modules is."""
         owners: dict[nn.Parameter, tuple[nn.Module, bool]] = {}
         for module in self._modules:
             for parameter in module.parameters(recurse=False):
@@ -123,7 +123,7 @@ class PrecisionObserver:
 
 
 def _names(model: nn.Module) -> dict[nn.Module, str]:
-    """Each module with the name it has in the model as it was before it was wrapped."""
+    """Each module with its name in the model as it was before wrapping."""
     while True:
         inner = getattr(model, "_orig_mod", None)
         if inner is None and isinstance(model, (nn.parallel.DistributedDataParallel, nn.DataParallel)):

@@ -1,6 +1,6 @@
-"""Second observer: torch's profiler, which sits in the dispatcher itself and sees what no Python mode can hide.
+"""The second observer: torch's profiler, in the dispatcher itself, which no Python mode can hide operations from.
 
-It also tells which torch function each matrix product came from (`linear`, `matmul`), and the dtypes in which the
+It also shows which torch function each matrix product came from (`linear`, `matmul`), and the dtypes in which the
 functions of `amp.allow` and `amp.deny` ran.
 """
 
@@ -39,7 +39,7 @@ _FUNCTIONS = {operation: function for function, operations in _OTHER_NAMES.items
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Seen:
+class ProfiledCall:
     """One matrix operation in the profiler's tree."""
 
     operation: str
@@ -54,9 +54,9 @@ class Seen:
 class Audit:
     """What the profiler saw of one step."""
 
-    eager: list[Seen] = field(default_factory=list)
+    eager: list[ProfiledCall] = field(default_factory=list)
     """In the order in which they ran."""
-    compiled: list[Seen] = field(default_factory=list)
+    compiled: list[ProfiledCall] = field(default_factory=list)
     """Kernels called from compiled code; kernels that the compiler wrote itself are not among them."""
     listed: Counter[tuple[str, tuple[str, ...]]] = field(default_factory=Counter)
     """Function of the lists, with the floating dtypes of its tensors -> times called in forward."""
@@ -78,13 +78,13 @@ def read(profile: Any, listed: Sequence[str]) -> Audit:
     reader = _Reader(names)
     reader.find_ranges(tree)
     for event in tree:
-        reader.walk(event, _Place())
+        reader.walk(event, _Context())
     reader.audit.eager.sort(key=lambda each: each.start)
     return reader.audit
 
 
 def has_operation(function: str) -> bool:
-    """Whether calls of a torch function can be seen: some are Python that calls other functions."""
+    """Whether calls of a torch function can be observed: some are Python functions that call others."""
     return all(hasattr(torch.ops.aten, each) for each in _operations(function))
 
 
@@ -95,13 +95,13 @@ def _operations(function: str) -> tuple[str, ...]:
 def disagreement(calls: Sequence[Call], audit: Audit) -> str:
     """Where the two observers differ, empty where they agree.
 
-    Eager calls must be the same, one by one. Compiled code is compared one way, as the profiler sees only those of
-    its products that are library calls: there must be no more of a dtype than the graphs say.
+    Eager calls must be the same, one by one. Of compiled products the profiler sees only library calls: there may be no
+    more of a dtype than in the graphs.
     """
     eager = [call for call in calls if not call.compiled]
     for call, seen in zip(eager, audit.eager, strict=False):
         if _facts(call) != _facts(seen):
-            return f"the dispatch mode saw {_say(call)} where the profiler saw {_say(seen)}"
+            return f"the dispatch mode saw {_describe(call)} where the profiler saw {_describe(seen)}"
     if len(eager) != len(audit.eager):
         return f"the dispatch mode saw {len(eager)} matrix operations and the profiler {len(audit.eager)}"
     said = Counter((call.backward, _dtypes(call)) for call in calls if call.compiled)
@@ -113,22 +113,22 @@ def disagreement(calls: Sequence[Call], audit: Audit) -> str:
     return ""
 
 
-def _facts(each: Call | Seen) -> tuple[Any, ...]:
+def _facts(each: Call | ProfiledCall) -> tuple[Any, ...]:
     return each.operation, each.backward, each.operands
 
 
-def _dtypes(each: Call | Seen) -> str:
+def _dtypes(each: Call | ProfiledCall) -> str:
     return " and ".join(sorted({dtype for dtype, _ in each.operands}))
 
 
-def _say(each: Call | Seen) -> str:
+def _describe(each: Call | ProfiledCall) -> str:
     shapes = " x ".join(f"{dtype}{list(shape)}" for dtype, shape in each.operands)
     return f"{each.operation} of {shapes} in {'backward' if each.backward else 'forward'}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Place:
-    """What is around an event of the tree."""
+class _Context:
+    """What encloses an event of the tree."""
 
     outermost: str = ""
     backward: bool = False
@@ -138,7 +138,7 @@ class _Place:
 class _Reader:
     """Reads the profiler's tree of events.
 
-    Ranges that Python opens are found by the clock: with a dispatch mode at work, they lie beside what they enclose.
+    Ranges opened in Python are matched by time: under a dispatch mode they are siblings of what they enclose.
     """
 
     def __init__(self, operations: dict[str, str]) -> None:
@@ -155,32 +155,34 @@ class _Reader:
                 self._optimizers.append((event.start_time_ns, event.end_time_ns))
             self.find_ranges(event.children)
 
-    def walk(self, event: Any, place: _Place) -> None:
+    def walk(self, event: Any, context: _Context) -> None:
         name = event.name
         if name.endswith(_COMPILING):
             return
         if name.startswith("autograd::engine::evaluate_function"):
-            place = replace(place, backward=True)
+            context = replace(context, backward=True)
         elif name.startswith("## Call CompiledFxGraph"):
-            place = replace(place, compiled=True)
+            context = replace(context, compiled=True)
         operation = name.removeprefix("aten::") if name.startswith("aten::") else ""
-        if operation and not place.outermost:
-            place = replace(place, outermost=operation)
-            if operation in self._operations and not (place.backward or place.compiled or self._apart(event, place)):
+        if operation and not context.outermost:
+            context = replace(context, outermost=operation)
+            if operation in self._operations and not (
+                context.backward or context.compiled or self._excluded(event, context)
+            ):
                 self.audit.listed[self._operations[operation], _floating(_innermost(event))] += 1
         if operation in flops.FORMULAS:
-            seen = _seen(event, operation, place)
-            if seen.operands and not self._apart(event, place):
-                (self.audit.compiled if place.compiled else self.audit.eager).append(seen)
+            seen = _seen(event, operation, context)
+            if seen.operands and not self._excluded(event, context):
+                (self.audit.compiled if context.compiled else self.audit.eager).append(seen)
             return
         for child in event.children:
-            self.walk(child, place)
+            self.walk(child, context)
 
-    def _apart(self, event: Any, place: _Place) -> bool:
-        """Whether it is the observer's own arithmetic, or the optimizer's: a closure's has gradients."""
+    def _excluded(self, event: Any, context: _Context) -> bool:
+        """Whether it is the observer's or the optimizer's own arithmetic. An optimizer's closure has gradients."""
         if _within(event, self._probes):
             return True
-        gradients = place.backward or event.extra_fields.sequence_number >= 0
+        gradients = context.backward or event.extra_fields.sequence_number >= 0
         return not gradients and _within(event, self._optimizers)
 
 
@@ -188,18 +190,18 @@ def _within(event: Any, ranges: Sequence[tuple[int, int]]) -> bool:
     return any(start <= event.start_time_ns <= end for start, end in ranges)
 
 
-def _seen(event: Any, operation: str, place: _Place) -> Seen:
-    return Seen(
+def _seen(event: Any, operation: str, context: _Context) -> ProfiledCall:
+    return ProfiledCall(
         operation=operation,
-        backward=place.backward,
+        backward=context.backward,
         operands=_operands(_innermost(event), flops.FORMULAS[operation][0]),
-        function=_FUNCTIONS.get(place.outermost, place.outermost),
+        function=_FUNCTIONS.get(context.outermost, context.outermost),
         start=event.start_time_ns,
     )
 
 
 def _innermost(event: Any) -> Any:
-    """The same operation as it ran in the end: autocast, then the dispatch mode, dispatch it again."""
+    """The same operation as it finally ran: autocast and the dispatch mode each dispatch it again."""
     for child in event.children:
         if child.name == event.name:
             return _innermost(child)
@@ -218,6 +220,6 @@ def _floating(event: Any) -> tuple[str, ...]:
 
 
 def _metadata(values: Sequence[Any]) -> list[Any]:
-    """The tensors among an event's inputs, without those that have no memory: a compiler traces shapes with such."""
+    """The tensors among an event's inputs, without those that have no memory, which a compiler traces with."""
     flat = [each for value in values for each in (value if isinstance(value, list) else [value])]
     return [each for each in flat if getattr(each, "storage_data_ptr", None)]

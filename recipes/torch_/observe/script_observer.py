@@ -1,8 +1,7 @@
-"""Watching a training loop that nobody here wrote: its steps are told by its optimizers, its model by what is called.
+"""Observes the training loop of a user's script: its optimizers show the steps, module calls show the model.
 
-Watched is a span of two optimizer steps, so that a GAN's generator and discriminator are both in it, from the first
-forward of a module to the first one after the second step. The first steps of the script are watched, and then two of
-each following decade of steps.
+Observed are spans of two optimizer steps, so that a GAN's generator and discriminator are both in one, from the first
+forward of a module to the first one after the second step: at the start, and once in each following decade of steps.
 """
 
 from __future__ import annotations
@@ -20,17 +19,17 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from recipes.precision.observation import Guard
-from recipes.torch_.observe import eager
+from recipes.torch_.observe import dispatch_observer
 from recipes.torch_.observe.observer import PrecisionObserver
 from recipes.torch_.precision import Precision
 from recipes.trainer.profiling import Profiling
 
 SPAN = 2
-"""Optimizer steps that are watched at a time."""
+"""Optimizer steps in a span."""
 
 
 class ScriptObserver:
-    """Counts the optimizer steps of a script, and watches some of them."""
+    """Counts the optimizer steps of a script, and observes some of them."""
 
     def __init__(self, precision: Precision, profiling: Profiling) -> None:
         self.precision = precision
@@ -43,13 +42,13 @@ class ScriptObserver:
         self._until = 0
         self._thread = threading.get_ident()
         self._hook: Any = None
-        self._watched: _Watched | None = None
+        self._span: _SpanObserver | None = None
         self._guard = Guard()
 
     @contextlib.contextmanager
-    def watching(self) -> Iterator[None]:
-        """The script runs in here. What was being watched when it ends in an exception is not reported."""
-        # torch would warn the user of a hook that is ours.
+    def observing(self) -> Iterator[None]:
+        """The script runs in here. A span that an exception ends is not reported."""
+        # torch would warn the user of our hook.
         warnings.filterwarnings("ignore", message=r"Using `torch.compile\(module\)` when there are global hooks")
         counting = register_optimizer_step_post_hook(self._stepped)
         self._await_forward()
@@ -76,7 +75,7 @@ class ScriptObserver:
             self._await_forward()
 
     def _await_forward(self) -> None:
-        """Only where something is about to begin or to end is there a hook on modules, and no other step is slower."""
+        """Hook modules only while a span is about to begin or end: no other step is slower."""
         self._hook = register_module_forward_pre_hook(self._on_forward)
 
     def _stop_waiting(self) -> None:
@@ -89,13 +88,13 @@ class ScriptObserver:
             self._move_on(module)
 
     def _move_on(self, module: nn.Module) -> None:
-        """Begin or end a span where one is due."""
-        if torch.compiler.is_compiling() or threading.get_ident() != self._thread or eager.in_backward():
+        """Begin or end a span if one is due."""
+        if torch.compiler.is_compiling() or threading.get_ident() != self._thread or dispatch_observer.in_backward():
             return
         if self._open is not None:
-            assert self._watched is not None
+            assert self._span is not None
             if self.steps < self._until:
-                self._watched.add(module)
+                self._span.add(module)
                 return
             self._close()
             self._stop_waiting()
@@ -105,21 +104,21 @@ class ScriptObserver:
     def _begin(self, module: nn.Module) -> None:
         self._due = self.steps + 1
         self._until = self.steps + SPAN
-        self._watched = _Watched(module, self.precision)
+        self._span = _SpanObserver(module, self.precision)
         self._open = contextlib.ExitStack()
-        self._open.enter_context(self._watched.step(self._due))
+        self._open.enter_context(self._span.step(self._due))
 
     def _close(self) -> None:
-        assert self._open is not None and self._watched is not None
+        assert self._open is not None and self._span is not None
         self._open.close()
         self._open = None
-        self.reports += self._watched.reports
+        self.reports += self._span.reports
         low = 10 ** len(str(self.steps))
         self._due = random.Random(low).randrange(low, 10 * low)
 
 
-class _Watched(PrecisionObserver):
-    """Observes modules that become known only as they are called."""
+class _SpanObserver(PrecisionObserver):
+    """Observes modules as they become known by being called."""
 
     def __init__(self, module: nn.Module, precision: Precision) -> None:
         self._known: dict[nn.Parameter, tuple[nn.Module, bool]] = {}
@@ -129,7 +128,7 @@ class _Watched(PrecisionObserver):
         self.add(module)
 
     def add(self, module: nn.Module) -> None:
-        """The modules inside of this one are among those that are watched."""
+        """Observe the modules inside this one too."""
         if id(module) in self._seen:
             return
         kept = set(self._precision.kept)

@@ -1,4 +1,4 @@
-"""Everything that looks on while one training step runs, and the report that comes of it."""
+"""Observes one training step by every means at once, and makes the report."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from recipes.precision.observation import Guard
 from recipes.precision.resolved import ResolvedPrecision
 from recipes.precision.step_rules import EXACT_SWITCHES
-from recipes.torch_.observe import compiled, eager, float32_probe, flops, profiler_audit
+from recipes.torch_.observe import compiled, dispatch_observer, float32_probe, flops, profiler_audit
 from recipes.torch_.observe.calls import Call, dtype_name
 from recipes.torch_.observe.flops import Unaccounted
 
 
 class StepObserver:
-    """The two observers, the compiled code's graphs, the optimizers and the float32 arithmetic of one step."""
+    """The dispatch mode, the profiler, compiled graphs, optimizers and float32 arithmetic during one step."""
 
     def __init__(
         self,
@@ -29,8 +29,8 @@ class StepObserver:
         owners: dict[nn.Parameter, tuple[nn.Module, bool]],
         guard: Guard,
     ) -> None:
-        """`kept` are the modules of `amp.keep_fp32`, with the patterns that each stands for."""
-        self.mode = eager.Dispatched(kept, self._on_float32, guard)
+        """`kept` are the modules of `amp.keep_fp32`, with the patterns that matched them."""
+        self.mode = dispatch_observer.DispatchObserver(kept, self._on_float32, guard)
         self._guard = guard
         self._profile: Any = None
         self.problems: list[str] = []
@@ -43,7 +43,7 @@ class StepObserver:
         self._probed: set[bool] = set()
 
     def start(self, stack: contextlib.ExitStack) -> None:
-        """Enter all of it."""
+        """Begin to observe, until `stack` is closed."""
         for hook in (
             register_optimizer_step_pre_hook(self._before_optimizer),
             register_optimizer_step_post_hook(self._after_optimizer),
@@ -57,7 +57,7 @@ class StepObserver:
         stack.enter_context(self.mode)
 
     def report(self, resolved: ResolvedPrecision) -> dict[str, Any]:
-        """What was seen, once everything has been left: those fields of `recipes.precision.observation`'s report."""
+        """The fields of the report (`recipes.precision.observation`) that were observed, once the stack is closed."""
         listed = (*resolved.allow, *resolved.deny)
         seen = profiler_audit.read(self._profile, listed) if self._profile is not None else profiler_audit.Audit()
         calls = self.mode.record.calls
@@ -88,11 +88,11 @@ class StepObserver:
         self.mode.optimizer_steps -= 1
 
     def _on_float32(self, device: torch.device) -> None:
-        """Float32 is about to be multiplied: how it is set, and once in forward and in backward how it is done."""
+        """Float32 is about to be multiplied: record the switches, and once a phase the arithmetic."""
         for name, setting in float32_probe.switches(device).items():
             if self._switches.get(name) in (None, *EXACT_SWITCHES):
                 self._switches[name] = setting
-        backward = eager.in_backward()
+        backward = dispatch_observer.in_backward()
         if backward not in self._probed:
             self._probed.add(backward)
             for name, found in float32_probe.arithmetic(device).items():
@@ -115,7 +115,7 @@ class StepObserver:
             return
         try:
             graph = compiled.parse(artifact.inductor_post_grad_graph_str)
-            found = compiled.calls(graph, inputs, eager.in_backward(), bool(self._kept), self._owner)
+            found = compiled.calls(graph, inputs, dispatch_observer.in_backward(), bool(self._kept), self._owner)
         except (SyntaxError, Unaccounted) as error:
             record.unaccounted[f"compiled code ({error})"] += 1
             return
@@ -125,7 +125,7 @@ class StepObserver:
             self._on_float32(next(each.device for each in inputs if isinstance(each, torch.Tensor)))
 
     def _owner(self, tensor: torch.Tensor) -> tuple[nn.Module, bool] | None:
-        """The module whose parameter lies where the tensor does, and whether it is kept in float32."""
+        """The module whose parameter has the tensor's memory, and whether it is kept in float32."""
         if not self._owners_by_address:
             for parameter, owner in self._owners.items():
                 local = parameter.to_local() if hasattr(parameter, "to_local") else parameter
@@ -137,7 +137,7 @@ class StepObserver:
 
 
 def _with_functions(calls: Sequence[Call], seen: profiler_audit.Audit) -> Iterator[Call]:
-    """The calls with the functions that they came from: the profiler's word, call by call where the two agree."""
+    """The calls with the functions that they came from, as the profiler shows them where the two observers agree."""
     names: dict[int, tuple[str, ...]] = {}
     eager_calls = [index for index, call in enumerate(calls) if not call.compiled]
     for index, each in zip(eager_calls, seen.eager, strict=False):

@@ -1,4 +1,4 @@
-"""What torch.compile does otherwise than eager torch, where a precision level would feel it."""
+"""Where torch.compile computes in other dtypes than eager torch."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TRACES_MODES = "2.6"
 
 
 def make_compilable(amp: Amp) -> None:
-    """Have compiled backwards compute as eager ones do, or raise `SettingsError` where this torch can't.
+    """Make compiled backwards compute as eager ones do, or raise `SettingsError` where this torch can't.
 
     The compiler traces backward together with forward, and by default under forward's autocast: what was kept in
     float32 would have its gradients computed in half precision. Without autocast, as in eager backwards, each

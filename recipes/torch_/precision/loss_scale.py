@@ -1,10 +1,10 @@
 """Loss scaling: torch's own `GradScaler`, with bad steps counted before it backs off, bounds, and a static mode.
 
-Everything stays on the device. What waits for it: reading `value`, `skipped` and `state_dict`, and the step of an
-optimizer that can't skip on the device by itself, for which torch reads one flag back (`fused=True` ones can).
+Everything stays on the device. These wait for it: reading `value`, `skipped` and `state_dict`, and the step of an
+optimizer that isn't `fused=True`, for which torch reads one flag back.
 
-`GradScaler` has no public way to its scale as a tensor or to what an optimizer's step found. This file alone reads
-`_scale` and `_per_optimizer_states`.
+`GradScaler` has no public access to its scale as a tensor or to an optimizer's overflow. Only this file reads `_scale`
+and `_per_optimizer_states`.
 """
 
 from __future__ import annotations
@@ -64,13 +64,9 @@ class LossScaler(torch.amp.GradScaler):
     `growth_every` good steps in a row and by `backoff` after `backoff_every` bad ones, then held within `min` and
     `max`. A bad step starts the count of good ones anew even where the scale stays (Paddle's rule, `AmpScaler._update`
     in `python/paddle/amp/grad_scaler.py`).
-
-    Raises `SettingsError` for a CUDA device where there is no CUDA: torch itself would warn and scale nothing.
     """
 
     def __init__(self, settings: LossScale, device: torch.device) -> None:
-        if device.type == "cuda" and not torch.cuda.is_available():
-            raise SettingsError("device=cuda: torch sees no CUDA GPU here; say device=cpu", "device")
         super().__init__(
             device.type,
             init_scale=settings.init,
@@ -93,7 +89,7 @@ class LossScaler(torch.amp.GradScaler):
         return int(self._skipped)
 
     def add(self, optimizer: Optimizer) -> None:
-        """Make an optimizer known, which shares this scale."""
+        """Register an optimizer, which shares this scale."""
 
     def of(self, optimizer: Optimizer | None) -> LossScaler:
         """The scaler of an optimizer."""
@@ -117,13 +113,13 @@ class LossScaler(torch.amp.GradScaler):
         self._skipped.add_(self.overflowed(optimizer))
 
     def _step_without_gradients(self, optimizer: Optimizer) -> None:
-        """What `GradScaler` raises at: nothing was looked at, so nothing overflowed."""
+        """Where `GradScaler` raises: without gradients nothing overflowed."""
         nothing = torch.zeros((), device=self._skipped.device)
         self._per_optimizer_states[id(optimizer)]["found_inf_per_device"] = {nothing.device: nothing}
         optimizer.step()
 
     def overflowed(self, optimizer: Optimizer) -> torch.Tensor:
-        """Whether `optimizer`'s step was bad: a bool scalar on the device. To be asked between `step` and `update`."""
+        """Whether `optimizer`'s step was bad: a bool scalar on the device. Valid between `step` and `update`."""
         return self._found(self._per_optimizer_states[id(optimizer)])
 
     def update(self) -> None:
@@ -159,7 +155,7 @@ class LossScaler(torch.amp.GradScaler):
         return {**super().state_dict(), **counts, "settings": plain(self._settings)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a saved scale. Raises `SettingsError` where it was saved under other settings."""
+        """Load a saved scale. Raises `SettingsError` where it was saved under other settings."""
         check_saved_scale(self._settings, state)
         super().load_state_dict(state)
         self._bad_steps.fill_(state.get("bad_steps", 0))
@@ -180,7 +176,6 @@ class LossScalers:
         self._settings = settings
         self._device = device
         self._scalers: dict[Optimizer, LossScaler] = {}
-        _one(settings, device)  # refuses a device that isn't there
 
     @property
     def value(self) -> float:
@@ -222,7 +217,7 @@ class LossScalers:
         return {"settings": plain(self._settings), "optimizers": [each.state_dict() for each in self._scalers.values()]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from saved scales. Raises `SettingsError` where they were saved under other settings."""
+        """Load saved scales. Raises `SettingsError` where they were saved under other settings."""
         check_saved_scale(self._settings, state)
         for each, saved in zip(self._scalers.values(), state["optimizers"], strict=True):
             each.load_state_dict(saved)

@@ -1,4 +1,4 @@
-"""The levels that do something: o1, o2 and o3 as small variations of `Precision`."""
+"""o1, o2 and o3 as subclasses of `Precision`."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Autocast(Precision, mechanism="autocast"):
         return optimizer
 
     def _refuse_to_unscale_twice(self, optimizer: Optimizer) -> None:
-        """The scale is taken from a gradient in place: a second optimizer would take it from what is left."""
+        """Gradients are unscaled in place: a second optimizer would unscale them again."""
         own = [each for group in optimizer.param_groups for each in group["params"] if each.dtype == torch.float32]
         for name, parameter in self._named_parameters():
             if parameter in self._unscaled and any(parameter is each for each in own):
@@ -106,7 +106,7 @@ class Autocast(Precision, mechanism="autocast"):
 class HalfModelNoMasters(Autocast, mechanism="half_model_no_masters"):
     """o2 with amp.master_weights=false: half-precision model with float32 norms, and autocast on.
 
-    Buffers stay as they are: what is computed from a table of frequencies or of positions is only as exact as it is.
+    Buffers keep their dtype: tables of frequencies or positions need float32.
     """
 
     def _convert(self, model: nn.Module, kept: list[nn.Module]) -> None:
@@ -118,10 +118,9 @@ class HalfModelNoMasters(Autocast, mechanism="half_model_no_masters"):
 class HalfModelFloat32Masters(HalfModelNoMasters, mechanism="half_model_fp32_masters"):
     """o2: the optimizer steps float32 masters of the half-precision parameters.
 
-    The masters start from the weights that the model had before it was cast. From the rounded ones, updates that are
-    small beside a rounding step move no weight of the model for a long time, and then many at once; from these, as many
-    weights cross to the next value in each step as float32 would move them on average. Gradients of several
-    micro-batches, and of the ranks of DDP, are added up in float32.
+    The masters start from the weights before the cast. If they started from the rounded ones, updates smaller than a
+    rounding step would move no weight of the model for many steps, and then many at once. Gradients of several
+    micro-batches, and of DDP's ranks, are summed in float32.
     """
 
     def __init__(self, resolved: ResolvedPrecision, device: torch.device) -> None:
@@ -135,7 +134,7 @@ class HalfModelFloat32Masters(HalfModelNoMasters, mechanism="half_model_fp32_mas
         before = {parameter: parameter.data for parameter in trained}
         super()._convert(model, kept)
         self._unrounded |= {each: weights for each, weights in before.items() if each.dtype == self.dtype}
-        model.register_load_state_dict_post_hook(_FollowLoaded(self._masters))
+        model.register_load_state_dict_post_hook(_CopyLoaded(self._masters))
 
     def optimizer(self, model: nn.Module, optimizer: Optimizer) -> Optimizer:
         if optimizer in self._masters:
@@ -151,7 +150,7 @@ class HalfModelFloat32Masters(HalfModelNoMasters, mechanism="half_model_fp32_mas
         own = [each for group in optimizer.param_groups for each in group["params"]]
         unrounded = {each: self._unrounded.pop(each) for each in own if each in self._unrounded}
         if not same_on_all_ranks(list(unrounded.values())):
-            unrounded = {}  # DDP made the rounded weights alike, and nothing else is
+            unrounded = {}  # DDP made only the rounded weights equal on all ranks
         names = {parameter: name for name, parameter in self._named_parameters()}
         self._masters.add(optimizer, names, unrounded)
         for parameter in own:
@@ -199,7 +198,7 @@ class HalfModelFloat32Masters(HalfModelNoMasters, mechanism="half_model_fp32_mas
 
 
 class HalfModel(Autocast, mechanism="half_model"):
-    """o3: half precision throughout, inputs included. Only the loss is float32, which the loop sees to."""
+    """o3: half precision throughout, inputs included. Only the loss is float32, by `output`."""
 
     def _convert(self, model: nn.Module, kept: list[nn.Module]) -> None:
         for module in kept:
@@ -221,8 +220,8 @@ class HalfModel(Autocast, mechanism="half_model"):
         super().backward(loss, optimizer)
 
 
-class _FollowLoaded:
-    """A model's hook for when weights were loaded. Copies and pickles of the model have one that does nothing."""
+class _CopyLoaded:
+    """A model's hook after weights were loaded. Copies and pickles of the model get one that does nothing."""
 
     def __init__(self, masters: Masters | None = None) -> None:
         self._masters = None if masters is None else weakref.ref(masters)
@@ -232,8 +231,8 @@ class _FollowLoaded:
         if masters is not None:
             masters.copy_model_to_masters()
 
-    def __reduce__(self) -> tuple[type[_FollowLoaded], tuple[()]]:
-        return _FollowLoaded, ()
+    def __reduce__(self) -> tuple[type[_CopyLoaded], tuple[()]]:
+        return _CopyLoaded, ()
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""Refusing what would let ranks drift apart, or train something else than was asked for, without a word."""
+"""Refuses models that would train otherwise than requested, or differently on each rank, without an error."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def several_ranks() -> bool:
 
 
 def same_on_all_ranks(tensors: Sequence[torch.Tensor]) -> bool:
-    """Whether the ranks seem to hold the same values, by their sums; every rank has to ask. True where there is one."""
+    """Whether the ranks have the same values, judged by their sums. Collective; True on a single rank."""
     if not several_ranks():
         return True
     total = sum(float(each.sum(dtype=torch.float64)) for each in tensors)
@@ -31,8 +31,8 @@ def same_on_all_ranks(tensors: Sequence[torch.Tensor]) -> bool:
 def refuse_wrapped(model: nn.Module) -> None:
     """Raise `RuntimeError` where `model`, or a module in it, is already distributed or compiled.
 
-    Those have made their plans (buckets, shards, graphs) for the dtypes that they saw: a cast afterwards raises
-    nothing and, under DDP, lets the gradients of the ranks drift apart.
+    Wrappers set up buckets, shards and graphs for the dtypes that they find: a cast afterwards raises nothing and,
+    under DDP, gives each rank other gradients.
     """
     for name, module in model.named_modules():
         wrapper = _wrapper(module)
@@ -46,8 +46,8 @@ def refuse_wrapped(model: nn.Module) -> None:
 def refuse_late_cast(model: nn.Module) -> None:
     """Raise `RuntimeError` where DDP was given parameters of another dtype than they have now.
 
-    That is what casting the module inside a DDP wrapper leaves behind. DDP says in its logging data what it was
-    given; where a torch has no such data, this sees nothing.
+    This is what casting the module inside a DDP wrapper leaves. DDP's logging data have the dtypes that it was given;
+    a torch without these data is not checked.
     """
     for module in model.modules():
         logged = getattr(module, "_get_ddp_logging_data", dict)().get("dtypes")

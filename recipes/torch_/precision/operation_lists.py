@@ -1,11 +1,11 @@
 """`amp.allow` and `amp.deny`: operations moved into half precision or kept in float32, on top of autocast's own lists.
 
-Autocast's lists have no public way in. A function mode sees each call before autocast does, casts the operands and
+Autocast's lists can't be changed publicly. A function mode gets each call before autocast does, casts the operands and
 runs the operation with autocast off. It works eager and compiled, and the casts are in the compiled graph itself, so
-that a compile cache can't hand back a program made for other lists.
+that a compile cache can't return a program made for other lists.
 
-A mode sees the calls that a model makes, not those inside another function that torch wrote in Python. The one that
-matters is multi-head attention, which `refuse_unreachable` refuses.
+A mode gets the calls that a model makes, not those inside torch's own Python functions. The one that matters is
+multi-head attention, which `refuse_unreachable` refuses.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ OTHER_SPELLINGS = {
     "pow": ("__rpow__",),
     "sub": ("subtract", "rsub", "__rsub__"),
 }
-"""What else torch calls an operation where it hands the call to a mode. In-place forms keep their operand's dtype."""
+"""Other names under which torch passes an operation to a mode. In-place forms keep their operand's dtype."""
 
 INPUT_ONLY = frozenset({"batch_norm", "instance_norm"})
 """Their running statistics are written in place: a cast copy of them would lose what was written."""
@@ -37,7 +37,7 @@ INPUT_ONLY = frozenset({"batch_norm", "instance_norm"})
 INSIDE_ATTENTION = frozenset(
     {"add", "baddbmm", "bmm", "cat", "dropout", "linear", "matmul", "scaled_dot_product_attention", "softmax"}
 )
-"""What `torch.nn.functional.multi_head_attention_forward` calls where no mode sees it."""
+"""What `torch.nn.functional.multi_head_attention_forward` calls without a mode getting the calls."""
 
 
 class OperationLists(TorchFunctionMode):
@@ -69,7 +69,7 @@ class OperationLists(TorchFunctionMode):
 
 
 def refuse_unreachable(model: nn.Module, kept: Sequence[nn.Module], allow: Sequence[str], deny: Sequence[str]) -> None:
-    """Raise `SettingsError` where the lists name what `nn.MultiheadAttention` does where they can't reach it.
+    """Raise `SettingsError` where a list names an operation inside `nn.MultiheadAttention`, which it can't reach.
 
     Attention inside the modules of `kept` is float32 anyway.
     """

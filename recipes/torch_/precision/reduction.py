@@ -1,8 +1,8 @@
 """Gradients of half-precision parameters, reduced over DDP's ranks in float32.
 
-By itself DDP sums them in the parameters' dtype, and takes no other: a half-precision sum over many ranks and
-micro-batches stops growing. A communication hook gets each bucket of gradients instead, adds what earlier micro-batches
-left in float32, and hands DDP the rounded mean. What will be stepped is the float32 one.
+DDP itself sums in the parameters' dtype only, and a half-precision sum over many ranks and micro-batches stops growing.
+Here a communication hook gets each bucket of gradients, adds the float32 sums of earlier micro-batches, reduces in
+float32 and gives DDP the rounded mean. The optimizer steps the float32 one.
 """
 
 from __future__ import annotations

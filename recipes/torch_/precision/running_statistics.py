@@ -1,4 +1,4 @@
-"""Running statistics of norms: kept from what isn't finite, and alike on all ranks where they are measured with."""
+"""Running statistics of norms: restored where they became non-finite, and made equal on all ranks for evaluation."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from torch.nn.modules.batchnorm import _NormBase
 
 
 class RunningStatistics:
-    """The means and variances that norms gather in forward, as they were before an iteration began.
+    """The means and variances that norms update in forward, as they were before an iteration began.
 
-    A step that overflows is skipped, but its forward has been: one infinite activation makes a running mean infinite
-    or no number, and it stays so, since each further one is a part of it. Training never notices, which normalizes by
-    the batch. So a statistic that an iteration left non-finite goes back to what it was. Nothing waits for the device.
+    A step that overflows is skipped, but its forward ran: one infinite activation makes a running mean Inf or NaN for
+    good. Training normalizes by the batch and doesn't show it. So a statistic that an iteration left non-finite is
+    restored. Nothing waits for the device.
     """
 
     def __init__(self) -> None:
@@ -41,13 +41,13 @@ class RunningStatistics:
                 continue
             now = _flat(statistics)
             finite = torch.isfinite(now)
-            _spread(torch.where(finite, now, before[device]), statistics)
+            _copy_back(torch.where(finite, now, before[device]), statistics)
             count = self._restored.setdefault(device, torch.zeros((), dtype=torch.int64, device=device))
             count += ~finite.all()
 
     @property
     def restored(self) -> int:
-        """Iterations after which some went back. Waits for the device."""
+        """Iterations after which a statistic was restored. Waits for the device."""
         return max((int(each) for each in self._restored.values()), default=0)
 
     def _by_device(self) -> dict[torch.device, list[torch.Tensor]]:
@@ -71,18 +71,18 @@ def running(model: nn.Module) -> list[torch.Tensor]:
 
 
 @torch.no_grad()
-def take_rank_zeros(model: nn.Module, group: distributed.ProcessGroup | None = None) -> None:
-    """Have every rank measure with the statistics that rank 0 has, and saves. Collective."""
+def broadcast_statistics(model: nn.Module, group: distributed.ProcessGroup | None = None) -> None:
+    """Give every rank the statistics of rank 0, which its checkpoint has. Collective."""
     statistics = running(model)
     if statistics:
         flat = _flat(statistics)
         distributed.broadcast(flat, 0, group=group)
-        _spread(flat, statistics)
+        _copy_back(flat, statistics)
 
 
 def _flat(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
     return torch.cat(list(tensors))
 
 
-def _spread(flat: torch.Tensor, tensors: Sequence[torch.Tensor]) -> None:
+def _copy_back(flat: torch.Tensor, tensors: Sequence[torch.Tensor]) -> None:
     torch._foreach_copy_(list(tensors), list(flat.split([each.numel() for each in tensors])))

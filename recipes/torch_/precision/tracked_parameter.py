@@ -1,4 +1,4 @@
-"""Parameters whose every change in place can be seen, the one by way of `.data` included."""
+"""Parameters whose version counts every in-place change, those through `.data` included."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import torch
 from torch import nn
 
 
-class FollowedParameter(nn.Parameter):
+class TrackedParameter(nn.Parameter):
     """A parameter whose version counts changes made through `parameter.data` too.
 
-    Torch counts what is done to a tensor in place, but gives the tensor that `.data` returns a count of its own, so
-    that `parameter.data.clamp_(-0.01, 0.01)` leaves no trace. Here `.data` is `detach()`: the same memory, one count.
-    It holds no attributes of its own, since libraries rebuild parameters from their class and `__dict__`.
+    Torch counts in-place changes of a tensor, but the tensor that `.data` returns has a count of its own, so that
+    `parameter.data.clamp_(-0.01, 0.01)` leaves no trace. Here `.data` is `detach()`: the same memory and count.
+    It has no attributes of its own, since libraries rebuild parameters from their class and `__dict__`.
     """
 
     @property
@@ -25,6 +25,6 @@ class FollowedParameter(nn.Parameter):
 
 
 def count_all_changes(parameter: torch.Tensor) -> None:
-    """From now on. The parameter stays the same object; one of a class of its own is left as it is."""
+    """Change the parameter's class, in place; a subclass of `nn.Parameter` is left unchanged."""
     if type(parameter) is nn.Parameter:
-        parameter.__class__ = FollowedParameter
+        parameter.__class__ = TrackedParameter

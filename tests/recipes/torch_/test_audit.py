@@ -70,7 +70,7 @@ def test_shapes_traced_without_memory_are_no_products() -> None:
 
 
 CALL = Call(operation="mm", backward=False, operands=(("bfloat16", (4, 4)),) * 2, flops=128, device="cpu")
-SEEN = profiler_audit.Seen(operation="mm", backward=False, operands=CALL.operands, function="matmul", start=0)
+SEEN = profiler_audit.ProfiledCall(operation="mm", backward=False, operands=CALL.operands, function="matmul", start=0)
 FLOAT32 = (("float32", (4, 4)),) * 2
 
 
@@ -89,7 +89,9 @@ def test_the_same_calls_agree() -> None:
         [SEEN, SEEN],
     ],
 )
-def test_another_dtype_shape_phase_operation_or_number_is_a_disagreement(seen: list[profiler_audit.Seen]) -> None:
+def test_another_dtype_shape_phase_operation_or_number_is_a_disagreement(
+    seen: list[profiler_audit.ProfiledCall],
+) -> None:
     assert profiler_audit.disagreement([CALL], profiler_audit.Audit(eager=seen)).startswith("the dispatch mode saw")
 
 
@@ -100,6 +102,6 @@ def test_compiled_code_may_call_fewer_library_products_than_its_graphs_have() ->
 
 
 @pytest.mark.parametrize("seen", [[SEEN] * 3, [replace(SEEN, operands=FLOAT32)], [replace(SEEN, backward=True)]])
-def test_compiled_code_may_call_none_that_its_graphs_do_not_have(seen: list[profiler_audit.Seen]) -> None:
+def test_compiled_code_may_call_none_that_its_graphs_do_not_have(seen: list[profiler_audit.ProfiledCall]) -> None:
     compiled = [replace(CALL, compiled=True), replace(CALL, compiled=True)]
     assert profiler_audit.disagreement(compiled, profiler_audit.Audit(compiled=seen)).startswith("compiled ")

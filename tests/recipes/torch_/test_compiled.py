@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from recipes.torch_.observe import compiled, eager, profiler_audit
+from recipes.torch_.observe import compiled, dispatch_observer, profiler_audit
 from recipes.torch_.observe.flops import Unaccounted
 
 GRAPH = """class GraphModule(torch.nn.Module):
@@ -101,7 +101,7 @@ def test_this_torch_has_every_private_name_that_the_observer_needs() -> None:
     """A newer torch that moved one of them makes every run `unknown`: this is where it shows first."""
     from torch._inductor.output_code import CompiledFxGraph
 
-    assert eager.missing(compiles=True) == ""
+    assert dispatch_observer.missing(compiles=True) == ""
     assert compiled.missing() == ""
     assert list(inspect.signature(CompiledFxGraph.__call__).parameters) == ["self", "inputs"]
     assert hasattr(torch.autograd, "_profiler_enabled")

@@ -14,12 +14,12 @@ from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
 from recipes.torch_.observe import flops
 from recipes.torch_.observe.calls import Call
-from recipes.torch_.observe.eager import Dispatched
+from recipes.torch_.observe.dispatch_observer import DispatchObserver
 from tests.recipes.torch_.observed_runs import Cnn, Transformer
 
 
 def watched(compute: Callable[[], torch.Tensor], backward: bool = True) -> list[Call]:
-    mode = Dispatched([], lambda device: None)
+    mode = DispatchObserver([], lambda device: None)
     with mode:
         result = compute()
         if backward:
@@ -185,7 +185,7 @@ def test_flex_attention_is_seen_by_what_it_is_made_of() -> None:
 
 
 def test_a_matrix_operation_without_a_formula_is_unaccounted() -> None:
-    mode = Dispatched([], lambda device: None)
+    mode = DispatchObserver([], lambda device: None)
     with mode:
         nn.Bilinear(3, 4, 5)(torch.randn(2, 3), torch.randn(2, 4))
     assert list(mode.record.unaccounted) == ["aten._trilinear.default (no formula)"]

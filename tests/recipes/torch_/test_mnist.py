@@ -205,7 +205,10 @@ def test_a_model_that_computes_in_float32_fails_the_run_as_soon_as_it_is_seen_an
     assert not list((tmp_path / "run" / "checkpoints").glob("*")), "nothing that it could go on from"
 
 
-UNSEEN = "import recipes.torch_.observe.eager\nrecipes.torch_.observe.eager.missing = lambda **_: 'a thing to see with'"
+UNSEEN = """\
+import recipes.torch_.observe.dispatch_observer
+recipes.torch_.observe.dispatch_observer.missing = lambda **_: "a thing to see with"
+"""
 
 
 def test_what_could_not_be_observed_ends_the_run_at_once_unless_that_is_allowed(tmp_path, words):

@@ -14,7 +14,7 @@ from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimize
 from torch.utils.checkpoint import checkpoint
 
 from recipes.precision.levels import Amp, LossScale
-from recipes.torch_.observe import compiled, eager
+from recipes.torch_.observe import compiled, dispatch_observer
 from recipes.torch_.observe.observer import choose_steps, gather, observed
 from tests.recipes.torch_.observed_runs import (
     EVERY_HALF,
@@ -212,7 +212,9 @@ def test_keeping_a_container_keeps_all_that_is_in_it() -> None:
     }
 
 
-@pytest.mark.skipif(bool(eager.missing(compiles=True)), reason="this torch's compiled code can't be watched")
+@pytest.mark.skipif(
+    bool(dispatch_observer.missing(compiles=True)), reason="this torch's compiled code can't be watched"
+)
 def test_kept_modules_are_known_by_their_names_from_before_parts_were_compiled() -> None:
     def compile_block(training: Training) -> None:
         training.net.block = torch.compile(training.net.block, backend="eager")

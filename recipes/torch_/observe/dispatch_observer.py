@@ -1,4 +1,4 @@
-"""First observer: every operation that torch dispatches, seen below autocast, where the dtypes are those that run."""
+"""Observes every operation that torch dispatches, below autocast, where the dtypes are those that run."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from recipes.torch_.observe.calls import Call, Record, dtype_name, tensors
 LIGHT, COMPOSITE, MATRIX, REDUCTION, UNKNOWN = "light", "composite", "matrix", "reduction", "unknown"
 
 
-class Dispatched(TorchDispatchMode):
-    """Writes down matrix products and convolutions, forward and backward apart; the optimizer's own are left out.
+class DispatchObserver(TorchDispatchMode):
+    """Records matrix products and convolutions, forward and backward apart, without the optimizer's own.
 
-    `kept` are the modules that are to compute in float32. `on_float32(device)` is called before each call that
-    multiplies float32, while everything is set as it is for the call itself.
+    `kept` are the modules that should compute in float32. `on_float32(device)` is called before each operation that
+    multiplies float32, under the same settings.
     """
 
     supports_higher_order_operators = True
@@ -49,7 +49,7 @@ class Dispatched(TorchDispatchMode):
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
-        """True keeps compiled code compiled; otherwise torch runs it eagerly, and another program is observed."""
+        """True keeps compiled code compiled: otherwise torch runs it eagerly, and another program is observed."""
         return True
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -67,7 +67,7 @@ class Dispatched(TorchDispatchMode):
         return out
 
     def _before(self, func: Any, args: Any) -> tuple[Any, Callable[[Any, Any, Any], None] | None]:
-        """What to run instead of an operation, itself or what it is made of, and what to call when it has run."""
+        """What to run for an operation, itself or its decomposition, and what to call afterwards."""
         kind = self._kinds.get(func)
         if kind is None:
             kind = self._kinds[func] = _kind(func)
@@ -79,7 +79,7 @@ class Dispatched(TorchDispatchMode):
             self.record.unaccounted[str(func)] += 1
             return func, None
         if kind == REDUCTION:
-            self._note_reduction(func, args)
+            self._record_reduction(func, args)
             return func, None
         if kind == COMPOSITE:
             return _parts(func), None
@@ -87,7 +87,7 @@ class Dispatched(TorchDispatchMode):
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
-        """For compiled code, whose own graph tells more than the kernels it calls."""
+        """For compiled code, which is read from its own graph."""
         self._pauses += 1
         try:
             yield
@@ -95,18 +95,18 @@ class Dispatched(TorchDispatchMode):
             self._pauses -= 1
 
     def in_optimizer(self) -> bool:
-        """Whether it is the optimizer's own arithmetic: a closure's forward and backward are not."""
+        """Whether the optimizer's own arithmetic is running. Its closure's forward and backward are not part of it."""
         return bool(self.optimizer_steps) and not torch.is_grad_enabled() and not in_backward()
 
-    def _note_reduction(self, func: Any, args: Any) -> None:
-        """DDP and FSDP reduce gradients in flat pieces of memory; what has a shape is a model's own activations."""
+    def _record_reduction(self, func: Any, args: Any) -> None:
+        """DDP and FSDP reduce gradients in flat buffers; tensors of more dimensions are a model's own activations."""
         reduced = args[1:2] if "reduce_scatter_base" in func._schema.name else args[:1]
         for each in tensors(reduced):
             if each.dim() == 1 and each.is_floating_point():
                 self.record.reduced[dtype_name(each.dtype)] += each.numel()
 
     def _matrices(self, func: Any, args: Any) -> Callable[[Any, Any, Any], None] | None:
-        """What writes a matrix operation down when it has run; None where its work can't be counted."""
+        """A function that records a matrix operation after it ran; None where its work can't be counted."""
         name = func._schema.name.partition("::")[2]
         if name not in flops.FORMULAS:
             self.record.unaccounted[f"{func} (no formula)"] += 1
@@ -117,7 +117,7 @@ class Dispatched(TorchDispatchMode):
         if any(dtype == "float32" for dtype, _ in operands):
             self._on_float32(matrices[0].device)
 
-        def write_down(args: Any, kwargs: Any, out: Any) -> None:
+        def record_call(args: Any, kwargs: Any, out: Any) -> None:
             if formula is not None:
                 produced = tensors([out] if isinstance(out, torch.Tensor) else out)
                 count = formula(args, produced[0].shape if produced else ())
@@ -136,10 +136,10 @@ class Dispatched(TorchDispatchMode):
             )
             self.record.calls.append(call)
 
-        return write_down
+        return record_call
 
     def _origin(self, backward: bool) -> int:
-        """Index of the forward call that the call about to be written down belongs to.
+        """Index of the forward call that the call about to be recorded belongs to.
 
         Autograd numbers its nodes. The node of a call exists before the call is dispatched, so it has the newest
         number; in backward the node being run has the number that it got then.
@@ -168,7 +168,7 @@ class Dispatched(TorchDispatchMode):
         return None if backward and running is False else running
 
     def _running_kept(self) -> bool | None:
-        """Whether a module of `amp.keep_fp32` is on the Python stack; None where it can't be told."""
+        """Whether a module of `amp.keep_fp32` is on the Python stack; None where that isn't known."""
         frame = sys._getframe(1)
         while frame is not None:
             if frame.f_code.co_name == "_call_impl" and (module := self._kept.get(id(frame.f_locals.get("self")))):
@@ -181,17 +181,19 @@ class Dispatched(TorchDispatchMode):
 
 
 def missing(compiles: bool) -> str:
-    """The private name of torch without which a step would be another one if it were watched; empty where it is there.
+    """The private name that this torch lacks and observation needs, or an empty string.
 
-    `compiles` says that compiled code is to be watched, which would run eagerly instead.
+    `compiles` says that compiled code will be observed: without that name it would run eagerly instead.
     """
     name = "ignore_compile_internals"
     return name if compiles and not hasattr(TorchDispatchMode, name) else ""
 
 
 def _parts(func: Any) -> Any:
-    """What runs the operations that one is made of."""
-    if isinstance(func, HigherOrderOperator):  # as flex attention, which is not what torch's formula says: it upcasts
+    """The function that runs an operation's decomposition."""
+    if isinstance(
+        func, HigherOrderOperator
+    ):  # flex attention, for example, upcasts: torch's formula for the whole of it would miss that
         return func.py_kernels[torch._C.DispatchKey.CompositeExplicitAutograd]
     return func.decompose
 
@@ -204,7 +206,7 @@ def _kind(func: Any) -> str:
     if isinstance(func, HigherOrderOperator):
         return COMPOSITE if func in flop_registry else UNKNOWN
     if torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd"):
-        return COMPOSITE  # made of other operations; only in inference mode does it arrive whole
+        return COMPOSITE  # arrives undecomposed in inference mode only
     namespace, _, name = func._schema.name.partition("::")
     if namespace not in flops.KNOWN_NAMESPACES:
         return UNKNOWN
