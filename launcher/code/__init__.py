@@ -1,1 +1,1 @@
-"""The code that runs: what goes along, and the snapshot that it is kept in."""
+"""The code of a run: which files belong to it, and the snapshot of them."""

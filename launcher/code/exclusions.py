@@ -1,4 +1,4 @@
-"""What never goes along with code, whatever git says of it: credentials, virtual environments and caches."""
+"""Files that are never copied with code, whatever git says: credentials, virtual environments and caches."""
 
 from __future__ import annotations
 

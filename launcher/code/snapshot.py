@@ -27,7 +27,7 @@ class Code:
     files: int
     bytes: int
     commit: str | None = None
-    """Commit of the git checkout that it comes from, if it comes from one."""
+    """Commit of its git checkout, if there is one."""
     dirty: bool = False
 
 

@@ -1,4 +1,4 @@
-"""What verbs have in common: how their words are read, and which runs they mean."""
+"""Shared by commands: parsing their words, and the runs that they name."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def split(words: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def newest(roots: Sequence[str]) -> Run:
-    """The newest run, said on stderr so that nobody is surprised. Raises `UsageError` where there is none."""
+    """The newest run, named on stderr. Raises `UsageError` where there is none."""
     runs = selection.newest(roots, 1)
     if not runs:
         raise UsageError(f"there are no runs{_where(roots)}; run_root=PATH looks in another folder")
@@ -69,7 +69,7 @@ def newest(roots: Sequence[str]) -> Run:
 
 
 def newest_own(roots: Sequence[str]) -> Run:
-    """The caller's newest run, said on stderr. Raises `UsageError` where there is none."""
+    """The caller's newest run, named on stderr. Raises `UsageError` where there is none."""
     run = selection.newest_own(roots)
     if run is None:
         raise UsageError(f"there are no runs of yours{_where(roots)}; run_root=PATH looks in another folder")
@@ -78,7 +78,7 @@ def newest_own(roots: Sequence[str]) -> Run:
 
 
 def newest_whole(roots: Sequence[str]) -> Selection:
-    """The newest run, or the whole sweep that it is of, said on stderr. Raises `UsageError` where there is none."""
+    """The newest run, or the whole sweep that it is in, named on stderr. Raises `UsageError` where there is none."""
     last = selection.newest(roots, 1)
     sweep = run_ids.sweep_of(last[0].id) if last else None
     if sweep is None:

@@ -42,7 +42,7 @@ def main(arguments: list[str]) -> int:
 
 def _said(outcome: Ended, *, already: bool) -> str:
     state, why = outcome.seen.state, outcome.why_not
-    if _was_unreachable(outcome):  # its state has the reason, and how it stood last; advice to copy may come behind
+    if _was_unreachable(outcome):  # its state has the reason and the last known state; advice may follow
         return f"not ended: {state.reason}{'' if why in state.reason else why.removeprefix(_first(why))}"
     headline = summary.headline(state, time.time())
     return f"{'already ' * already}{headline}{'; not ended: ' if why else ''}{why}"

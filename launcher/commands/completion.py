@@ -47,7 +47,7 @@ def main(words: Sequence[str]) -> int:
 
 
 def candidates(line: str) -> list[str]:
-    """What the last word of the line may become."""
+    """Completions of the last word of the line."""
     words = line.split(" ")
     if os.path.basename(words[0]).startswith("python"):
         if words[1:3] != ["-m", "launcher"]:

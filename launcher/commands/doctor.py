@@ -1,4 +1,4 @@
-"""`doctor`: check the place that a job would go to, end to end, and say what to mend."""
+"""`doctor`: check the place that a job would go to, end to end, and say what to fix."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ usage: python -m launcher doctor [key=value ...] [--json] [--config-dir DIR]
 
   key=value  as for run: cluster=ssh cluster.host=.., container=.., image=.., amp=.., gpus=..
 
-Each line is ok, advice (it may hurt other jobs) or a problem (it stands in the way of this one).
-Exit code 0 where nothing stands in the way, 3 where something does, 2 where the words are wrong.
+Each line is ok, advice (it may hurt other jobs) or a problem (this job can't run).
+Exit code 0 if all checks passed, 3 if there is a problem, 2 for invalid words.
 """
 
 SMALL = {
@@ -69,9 +69,9 @@ def main(arguments: Sequence[str]) -> int:
     if words.json:
         print(json.dumps({"schema": 1, "well": not problems, "findings": [plain(each) for each in found]}, indent=1))
     elif problems:
-        print(f"{problems} problem{'s' * (problems > 1)} in the way of this job")
+        print(f"{problems} problem{'s' * (problems > 1)} found")
     else:
-        print("nothing stands in the way")
+        print("all checks passed")
     return 3 if problems else 0
 
 
@@ -192,7 +192,7 @@ def _job(run: Run) -> Iterator[Finding]:
 
 
 def _words(log: Sequence[str]) -> list[str]:
-    """What its lines say before the table of ranks, which only tells who was where."""
+    """The lines before the table of ranks, which only maps ranks to hosts."""
     said = [line for line in log if line.strip()]
     table = next((number for number, line in enumerate(said) if line.split()[:3] == ["rank", "host", "device"]), 0)
     return said[:table] if table else said

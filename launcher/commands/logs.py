@@ -40,7 +40,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _check(run: Run, attempt: int | None, following: bool) -> None:
-    """Raises `UsageError` for an attempt that there is not; says so of a run that has printed nothing."""
+    """Raises `UsageError` for an attempt that does not exist; notes a run that has printed nothing."""
     if attempt is None and following:
         return
     (seen,) = backends.look([run])

@@ -1,4 +1,4 @@
-"""`ls`: which runs there are and how they stand; or everything about one."""
+"""`ls`: list runs and their states, or show everything about one."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from launcher.ui import summary, tables, units
 from launcher.ui.progress import Progress, advance, rows_of
 
 NEWEST = 20
-SPARE = ("SAMPLES/S", "PROOF", "HOST", "OWNER", "ASKED", "ACCURACY", "STEP", "TIME")
+SPARE = ("SAMPLES/S", "PROOF", "HOST", "OWNER", "REQUEST", "ACCURACY", "STEP", "TIME")
 """Columns that a narrow terminal does without, the first one first."""
 MOST = 60
-"""Rows of a listing that wasn't asked for whole."""
+"""Most rows of a listing without --all."""
 
 
 def main(arguments: list[str]) -> int:
@@ -86,7 +86,7 @@ def _listing(seen: Sequence[Seen], hidden: int, roots: Sequence[str], width: int
                 summary.request_of(store.read(PlanRecord, f"{folder}/plan.json", summary.REQUEST_FIELDS)),
             ]
         )
-    header = ["RUN", "STATE", "TIME", "STEP", "ACCURACY", "SAMPLES/S", "PROOF", "ASKED"]
+    header = ["RUN", "STATE", "TIME", "STEP", "ACCURACY", "SAMPLES/S", "PROOF", "REQUEST"]
     if any(run_roots.is_remote(entry.run.root) for entry in seen):
         header.insert(2, "HOST")
         for row, entry in zip(rows, seen, strict=True):
@@ -175,7 +175,7 @@ def _details(seen: Seen, width: int = 0) -> list[str]:
     sweep = run_ids.sweep_of(run.id)
     if sweep:
         rows.append(("sweep", sweep))
-    rows.append(("asked", summary.request_of(plan)))
+    rows.append(("request", summary.request_of(plan)))
     for name, values in (("requested", result.requested), ("effective", result.effective)):
         if line := summary.settings_line(values):  # the arms of a comparison may have none in common
             rows.append((name, line))
@@ -208,7 +208,7 @@ def _on_gpus(folder: Path, attempt: int) -> str:
 
 
 def _arms(folder: Path, plan: PlanRecord, comparison: State, result: ResultRecord) -> Iterator[str]:
-    """How the arms of a comparison stand, a line each; `report` says what they amount to."""
+    """The states of a comparison's arms, a line each; `report` compares them."""
     from launcher.runs import arms
 
     # An arm's own mean is over its steps, that of the comparison over its rounds: one that has ended shows the latter.

@@ -89,7 +89,7 @@ def main(arguments: Sequence[str]) -> int:
 def opening(place: Place, port: Port | None, token: str, control: str = "") -> list[str]:
     """The command that opens the terminal; over SSH with a socket for others to go through, if `control` names one.
 
-    Raises `UsageError` for a port that can't be brought here.
+    Raises `UsageError` for a port that can't be forwarded.
     """
     plan, address = place.plan, place.address
     if port and plan.container is not None and plan.container.network == "none":
@@ -115,7 +115,7 @@ def opening(place: Place, port: Port | None, token: str, control: str = "") -> l
 
 
 def _attended(place: Place, port: Port, token: str) -> int:
-    """A terminal on a node that Slurm has yet to choose: once it has, the port of that node is brought here, through
+    """A terminal on a node that Slurm has yet to choose: once it has, the port of that node is forwarded, through
     the terminal's own connection to the login node. Returns its exit code."""
     from launcher.ssh import openssh_transport
 
@@ -229,7 +229,7 @@ def _address(run: store.Run) -> Address | None:
     from launcher.runs import remote_record
 
     if not run_roots.is_remote(run.root):
-        return None  # whatever else lies in its folder
+        return None
     pointer = remote_record.read(run.folder)
     if pointer is None:
         raise UsageError(f"{run.id}: what is known here of where it runs can't be read ({run.folder})")

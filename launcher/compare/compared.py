@@ -1,4 +1,4 @@
-"""A comparison as a document: what each arm gains and costs beside the control, and how sure that is."""
+"""A comparison as a document: gain and cost of each arm against the control, with confidence intervals."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def document(title: str, folder: Path, state: State, plan: PlanRecord) -> Docume
 
 
 def last_words(folder: Path, state: State, now: float, width: int = 0) -> list[str]:
-    """What a terminal says of a comparison that has ended."""
+    """The lines that a terminal shows for a comparison that has ended."""
     plan = store.read(PlanRecord, folder / "plan.json")
     lines = list(plain.lines(document(folder.name, folder, state, plan), width))[1:]
     rows = [(run_ids.words_of(folder.name), summary.headline(state, now)), ("folder", summary.place_of(folder))]
@@ -57,7 +57,7 @@ def last_words(folder: Path, state: State, now: float, width: int = 0) -> list[s
 
 
 def _failures(folder: Path, comparison: State, plan: PlanRecord) -> Iterator[str]:
-    """The last lines of each arm that failed, unless they say no more than its reason does."""
+    """The last log lines of each arm that failed, unless they only repeat its reason."""
     for arm in arms.of(folder, plan):
         state = arms.state(arm.run, comparison)
         if state.name == "failed" and state.reason != arms.OUT_OF_MEMORY:
@@ -109,7 +109,7 @@ def bars(compared: Sequence[Arm]) -> Iterator[Bars]:
 
 
 def _measured(compared: Sequence[Arm], how: Compare, state: State) -> Section:
-    """How it was measured, and every round of it."""
+    """The method of measurement, and the throughput of every round."""
     rounds_of = f"{how.rounds} round{'s' * (how.rounds != 1)} of one block of {how.steps} steps for each arm"
     method = (
         f"{rounds_of}, every other round backwards, {how.cool_down} s of rest between; the first steps of a block and "
@@ -128,7 +128,7 @@ def _measured(compared: Sequence[Arm], how: Compare, state: State) -> Section:
     header = ("round", *(f"{arm.label}, samples/s" for arm in compared))
     parts: list[Part] = [Prose(text=method)]
     if state.attempt > 1:
-        parts.append(Prose(text=f"It was interrupted and went on: its blocks are from {state.attempt} starts."))
+        parts.append(Prose(text=f"It was interrupted and resumed: its blocks are from {state.attempt} starts."))
     if rows:
         parts.append(Table(header=header, rows=rows, numbers=frozenset(range(len(header)))))
     return Section(title="Rounds", parts=tuple(parts), brief=False)

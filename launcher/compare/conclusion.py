@@ -1,10 +1,10 @@
-"""A comparison's result.json: what its arms amount to, in the shape of any run's result.
+"""A comparison's result.json: its arms side by side, in the format of any run's result.
 
     python -m launcher.compare.conclusion RUN done|failed|stopped ATTEMPT
 
-writes it, which is the last thing that a comparison's job does.
+writes it as the last act of the comparison's job; nothing else does.
 
-What all arms have in common stands where a run has it, null where they differ; "comparison" sets them side by side:
+Values common to all arms stand where a run has them, null where they differ; "comparison" lists the arms:
 
     {"control": label, "rounds": .., "steps": .., "tolerance": .., "verdict": sentence, "sentences": [..], "arms": [
       {"arm": "00", "label": .., "state": .., "reason": .., "framework": .., "mechanism": .., "batch": ..,
@@ -46,7 +46,7 @@ _WORST_FIRST = ("contradicted", "unknown", "proved")
 
 
 def document(folder: Path, state: State) -> dict[str, Any] | None:
-    """The result of the comparison in this folder, which has ended; None where its plan tells of no arms."""
+    """The result of the comparison in this folder, which has ended; None where its plan has no arms."""
     plan = store.read(PlanRecord, folder / "plan.json")
     how = settings_of(plan)
     evidence = read.of_arms(folder, plan, state, read=True, block=how.steps)
@@ -66,7 +66,7 @@ def document(folder: Path, state: State) -> dict[str, Any] | None:
 
 
 def write(folder: Path, state: State) -> None:
-    """Write the result of the comparison in this folder; nothing where its plan tells of no arms. Raises `OSError`."""
+    """Write the result of the comparison in this folder; nothing where its plan has no arms. Raises `OSError`."""
     values = document(folder, state)
     if values is not None:
         store.write_json(folder / arms.RESULT, values)
@@ -108,13 +108,13 @@ def _of_run(name: str, state: State, evidence: Sequence[Evidence]) -> Result:
 
 
 def _reason(state: State, evidence: Sequence[Evidence]) -> str | None:
-    """Why it is not done: which arms failed, or what is known of the whole."""
+    """Why it is not done: the arms that failed, or the comparison's own reason."""
     failed = [f"{run.label}: {run.state.reason}" for run in evidence if run.state.name == "failed"]
     return "; ".join(failed) or state.reason or None
 
 
 def _proof(evidence: Sequence[Evidence]) -> dict[str, str]:
-    """Proved if every arm is, else the worst that is known of one."""
+    """Proved if every arm is, else the worst verdict."""
     verdicts = [run.result.observed.verdict or "unknown" for run in evidence]
     worst = next((candidate for candidate in _WORST_FIRST if candidate in verdicts), "unknown")
     if worst == "proved":
@@ -165,7 +165,7 @@ def _common(values: Iterable[Any]) -> Any:
 
 
 def _shared(results: Sequence[Mapping[str, Any]], group: str) -> dict[str, Any]:
-    """What is the same in all results that tell of it, by key; None where they differ, or one has no such group."""
+    """The values that are the same in all results that have them, by key; None where they differ."""
     groups = _groups(results, group)
     keys = dict.fromkeys(key for values in groups for key in values)
     return {key: _common(values.get(key) for values in groups if key in values or not values) for key in keys}

@@ -1,4 +1,4 @@
-"""How sure a ratio of two throughputs is. Pure functions of numbers.
+"""Confidence intervals of ratios of paired throughputs. Pure functions of numbers.
 
 Two arms are measured in the same rounds, so what a round has in common, such as a machine that was busy then, falls out
 of their ratio. Ratios are averaged as logarithms, where twice as fast and half as fast lie equally far from equal; the
@@ -15,10 +15,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 ENOUGH = 5
-"""Pairs from which an interval is given: with fewer, one odd block decides it."""
+"""Least number of pairs for an interval: with fewer, one outlier decides it."""
 CONFIDENCE = 0.95
 NARROW = 0.02
-"""Width of an interval whose ends two decimals hardly tell apart, or from 1."""
+"""Width of an interval below which two decimals do not distinguish its ends."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,7 +40,7 @@ class Ratio:
         return not self.low <= 1 <= self.high
 
     def told(self, value: float) -> str:
-        """Its mean or an end of its interval, for people: of a narrow one, with the digits that tell the ends apart."""
+        """The mean or a bound as text, with a third decimal where the interval is narrow."""
         narrow = self.low is not None and self.high is not None and self.high - self.low < NARROW
         return f"{value:.{3 if narrow else 2}f}"
 

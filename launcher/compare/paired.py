@@ -1,4 +1,4 @@
-"""Arms beside their control, round by round: numbers alone."""
+"""Arms compared with their control, round by round."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from launcher.report.read import Evidence
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Arm:
-    """One arm beside the control, which is an arm beside itself."""
+    """One arm compared with the control; the control with itself."""
 
     evidence: Evidence
     figures: Figures
@@ -30,7 +30,7 @@ class Arm:
     gaps: tuple[float, float] | None
     """The 95% interval of its mean over the rounds, where there are enough."""
     incomparable: str = ""
-    """Why its losses can't be held against the control's; empty where they can."""
+    """Why its losses are not comparable with the control's; empty where they are."""
 
     @property
     def label(self) -> str:
@@ -38,7 +38,7 @@ class Arm:
 
 
 def compare(evidence: Sequence[Evidence], steps: int) -> list[Arm]:
-    """Each arm beside the first, by its whole blocks of so many steps."""
+    """Each arm compared with the first, by their complete blocks of so many steps."""
     control = evidence[0]
     return [_arm(run, control, steps, number == 0) for number, run in enumerate(evidence)]
 
@@ -78,10 +78,10 @@ def _arm(evidence: Evidence, control: Evidence, steps: int, is_control: bool) ->
 
 
 def _incomparable(evidence: Evidence, control: Evidence) -> str:
-    """Why equal numbers of steps are no equal training; empty where they are."""
+    """Why the same number of steps is not the same training; empty where it is."""
     ours, theirs = (run.plan.framework for run in (evidence, control))
     if ours and theirs and ours != theirs:
-        return "another framework begins with other weights"
+        return "another framework starts from other weights"
     ours, theirs = (run.result.digests.get("data") for run in (evidence, control))
     if ours and theirs and ours != theirs:
         return "it was trained on other data (the digests differ)"

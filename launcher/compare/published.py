@@ -1,4 +1,4 @@
-"""A published table beside what was measured here. The hardware differs, so only ratios are held to each other."""
+"""A published table beside our measurements. The hardware differs, so only ratios are compared."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TITLE = "Beside what was published"
 
 
 def published(table: Published, compared: Sequence[Arm]) -> Section:
-    """The published table beside ours. Hardware differs, so that only ratios are held against each other."""
+    """The published table beside ours."""
     pairs = list(zip(table.arms, compared, strict=False))
     first = table.arms[0] if table.arms else PublishedArm()
     timed = any(row.step_seconds for row, _ in pairs)
@@ -76,7 +76,7 @@ def _seconds(samples: int | None, arm: Arm) -> float | None:
 
 
 def _loss(row: PublishedArm, arm: Arm) -> float | None:
-    """That of the step whose loss was published, where there is such; else the last. None where ours took fewer."""
+    """Our loss at the published step, else the last loss. None where our run has fewer steps."""
     if row.loss_step is None:
         return arm.figures.loss
     rows = arm.evidence.metrics

@@ -1,4 +1,4 @@
-"""What a comparison found, in sentences."""
+"""The findings of a comparison as sentences."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from launcher.plan.model import Compare
 
 
 def verdict(compared: Sequence[Arm], how: Compare) -> Iterator[str]:
-    """What was found: first all in one sentence, then one for each arm."""
+    """One sentence for the whole comparison, then one for each arm."""
     control, *others = compared
     yield _in_all(control, others, how)
     if _failed(control):
-        held = "Only its whole rounds" if control.rates else "Nothing"
-        yield f"{_named(control)}, the control: {_how_it_failed(control)}. {held} can be held against it."
+        held = "Only its complete rounds" if control.rates else "Nothing"
+        yield f"{_named(control)}, the control: {_how_it_failed(control)}. {held} can be compared with it."
     elif _not_finite(control):
-        yield f"{_named(control)}, the control: {_not_finite(control)}. No loss can be held against it."
+        yield f"{_named(control)}, the control: {_not_finite(control)}. No loss can be compared with it."
     for other in others:
         yield _of_arm(other, control, how)
 
@@ -58,7 +58,7 @@ def _holds(arm: Arm, how: Compare) -> bool:
 
 
 def _is_noise(arm: Arm) -> bool:
-    """Whether over the rounds its loss is as often below the control's as above, as far as they tell."""
+    """Whether the interval of its loss gap over the rounds contains zero."""
     return arm.gaps is not None and arm.gaps[0] <= 0 <= arm.gaps[1]
 
 

@@ -1,1 +1,1 @@
-"""Checks of a place, and what to do about what they find."""
+"""Checks of a host or cluster, with remedies."""

@@ -1,7 +1,4 @@
-"""What a host's state means for jobs there: findings, each with what to do about it. Pure.
-
-The traps behind the rules were met on real hosts; each rule names its own.
-"""
+"""Rules from a host's state to findings, each with a remedy. Pure. Every rule is from a real host's failure."""
 
 from __future__ import annotations
 
@@ -28,10 +25,10 @@ CLOCK_SECONDS = 60
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Finding:
-    """One thing that was looked at."""
+    """The result of one check."""
 
     level: Level
-    """`problem` stands in the way of the job asked for; `advice` may hurt another one."""
+    """`problem` prevents the requested job; `advice` may matter for others."""
     about: str
     said: str
     mend: str = ""

@@ -1,4 +1,4 @@
-"""What is worth knowing of a job on its GPUs before it is queued: advice, never an error, but for what can't fit.
+"""Advice about a job on its GPUs before it is queued; an error only for what cannot fit.
 
 Pure. Sources: NVIDIA's "Matrix Multiplication Background" and "Convolutional Layers" user's guides, for the sizes that
 tensor cores want (multiples of 8 in half precision, of 4 in TF32; 64 or 32 are best from A100 on; 4 input channels for
@@ -77,7 +77,7 @@ def _advice_on_instances(gpus: Sequence[Gpu]) -> Iterator[str]:
 
 
 def _advice_on_memory(spec: JobSpec, gpus: Sequence[Gpu], dtype: str, share: int) -> Iterator[str]:
-    """What surely is needed for `share` samples at once on a device, where that is much of the smallest GPU."""
+    """The least memory needed for `share` samples at once on a device, where that is much of the smallest GPU."""
     memory = _memory(gpus)
     weights, sample = _least_memory(spec), _outputs(spec) * ITEM[dtype]
     needed = weights + share * sample
@@ -101,7 +101,7 @@ def _unit(spec: JobSpec, dtype: str) -> tuple[int, str]:
 
 
 def _first(layers: Sequence[Layer], unit: int) -> list[str]:
-    """What the data decides is not held against a first convolution, but that 3 channels could be 4."""
+    """A first convolution's input channels are given by the data, but 3 could be padded to 4."""
     if not layers:
         return []
     first = layers[0]
@@ -139,7 +139,7 @@ def _outputs(spec: JobSpec) -> int:
 
 
 def _memory(gpus: Sequence[Gpu]) -> int:
-    """Of the smallest GPU that is known, in bytes; 0 where none tells."""
+    """Memory of the smallest GPU, in bytes; 0 where unknown."""
     return min((gpu.memory_mib for gpu in gpus if gpu.memory_mib), default=0) * 2**20
 
 

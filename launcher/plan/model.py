@@ -1,4 +1,4 @@
-"""What planning results in, as values: `Plan`, and what it has of a container, a script and a comparison."""
+"""The result of planning as values: `Plan`, and what it has of a container, a script and a comparison."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class ContainerPlan:
     asked: str
     """As it was named."""
     pull: str = ""
-    """What a job has to fetch first for the image to be there; empty where it is."""
+    """The image that a job has to fetch first; empty where it is present."""
     mounts: tuple[Mount, ...] = ()
     devices: Devices = None
     user: User
@@ -44,11 +44,11 @@ class ScriptPlan:
     file: str
     """As Python is given it: in the snapshot, as `script/train.py`, or as it is in the image."""
     in_image: bool
-    """It is only in the container's image, and nobody has looked whether it is."""
+    """It is in the container's image only, which was not checked."""
     workdir: str
     """Folder that it starts in, absolute; empty is the run's own, `RUN/work`."""
     arguments: tuple[str, ...] = ()
-    """What stood behind `--`."""
+    """The words after `--`."""
     bare: bool = False
     """Started alone, with no wrapper around it."""
 
@@ -57,7 +57,7 @@ class ScriptPlan:
         return self.workdir or f"{run}/work"
 
     def file_in(self, code: str) -> str:
-        """The file as a command that starts elsewhere names it, with the snapshot in that folder."""
+        """The path of the file for a command that starts in another folder; `code` is the snapshot's folder."""
         return self.file if self.in_image else f"{code}/{self.file}"
 
     def line(self) -> str:

@@ -23,7 +23,7 @@ def mode(plan: Plan) -> str:
 
 
 def _precision(plan: Plan) -> str:
-    """What `auto` became, as `, float16, dynamic loss scale, TF32 on`; empty of plans that don't tell."""
+    """What `auto` became, as `, float16, dynamic loss scale, TF32 on`; empty for plans without it."""
     known = plan.precision
     if not known:
         return ""

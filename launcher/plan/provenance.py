@@ -69,7 +69,7 @@ def _shown(key: str, value: Any) -> Any:
 
 
 def _concerns(key: str, spec: JobSpec) -> bool:
-    """Whether the job's recipe has anything to do with a key: a script has its own batch, and other recipes no file."""
+    """Whether the job's recipe uses the key: a script has its own batch, and other recipes have no script."""
     root = key.split(".")[0]
     if root in ("script", "arguments", "include", "workdir"):
         return spec.recipe.name == "script"

@@ -1,4 +1,4 @@
-"""What a job needs of its host besides GPUs: files of data, secrets, a Python with its framework. Pure."""
+"""What a job needs of its host besides GPUs: data files, secrets, a Python with its framework. Pure."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def check_build(spec: JobSpec, facts: Facts, gpus: Sequence[Gpu]) -> None:
 
 
 def build_problem(framework: str, version: str, gpus: Sequence[Gpu]) -> tuple[str, str]:
-    """Why a framework's build, as its version tells it, can't use the GPUs, and what to do; nothing where it can."""
+    """Why a framework's build, by its version, can't use the GPUs, and the remedy; empty where it can."""
     from containers.catalogue import least_driver, parse
 
     _, _, build = version.partition("+")

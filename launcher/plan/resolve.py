@@ -127,7 +127,7 @@ def _resolve(spec: JobSpec, facts: Facts) -> Plan:
 
 
 def _check_paths(plan: Plan) -> None:
-    """Refuse folders that nobody typed, as the one that this was started in, where run.sh can't name them. Raises
+    """Refuse folders with names that run.sh can't hold, the current folder among them. Raises
     `SettingsError`."""
     refuse_control_characters("python", plan.python)
     refuse_control_characters("data.dir", plan.settings["data"]["dir"] or "")
@@ -152,7 +152,7 @@ def _check_place(spec: JobSpec, facts: Facts) -> None:
 
 
 def _capability(spec: JobSpec, facts: Facts, gpus: tuple[Gpu, ...], count: int) -> tuple[int, int] | None:
-    """The compute capability to plan for, None without GPUs or where nothing tells theirs."""
+    """The compute capability to plan for, None without GPUs or where it is unknown."""
     cluster = spec.launch.cluster
     if isinstance(cluster, SlurmCluster):
         return slurm_check.capability(cluster, facts) if count else None

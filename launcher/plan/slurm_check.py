@@ -68,7 +68,7 @@ def _check_warning(cluster: SlurmCluster) -> None:
 
 
 def capability(cluster: SlurmCluster, facts: Facts) -> tuple[int, int] | None:
-    """The highest compute capability of the GPUs where a job would go, None where the cluster does not tell."""
+    """The highest compute capability of the GPUs where a job would go, None where unknown."""
     partition = find_partition(cluster, facts.slurm) if facts.slurm else None
     return gpu_names.capability(partition.gpu_types) if partition else None
 

@@ -62,7 +62,7 @@ def stem(launch: Launch) -> str:
 
 
 def source(spec: JobSpec, facts: Facts) -> Source:
-    """What the text of the job's script tells of its precision; nothing where it isn't here."""
+    """The precision settings found in the text of the job's script; empty where the script is not here."""
     found = facts.scripts.get(spec.launch.script or "")
     return found.source if found else Source()
 

@@ -1,4 +1,4 @@
-"""Reports: what runs amount to, from their folders to a terminal, Markdown or one HTML file.
+"""Reports: the results of runs, from their folders to a terminal, Markdown or one HTML file.
 
 read, metrics, chosen: a run's folder -> `Evidence`
 sections, tracks, differences: the evidence of runs -> `Document`, tables, charts and text as values

@@ -1,4 +1,4 @@
-"""Of many runs: whose steps are worth reading, and whose curves stand out."""
+"""Of many runs: those whose steps are read, and those whose curves are coloured."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ALWAYS = 24
 BYTES = 64 << 20
 """Of metrics and telemetry that are read beyond that, which takes about a second."""
 TOLD_APART = 16
-"""Curves that can be told apart: there are 8 colours, and dashes."""
+"""Curves that can be distinguished: 8 colours, plain or dashed."""
 COLOURED = 8
 """Curves in colour where there are more than that; the others are grey."""
 

@@ -22,10 +22,10 @@ LONGEST = 200
 _OF_PLAN = ("recipe", "framework", "mechanism", "trainer", "nodes", "gpus", "processes", "env", "queue", "host")
 _OF_RESULT = ("world_size", "determinism", "steps", "wall_seconds")
 _GROUPS = ("settings", "plan", "image", "code", "data", "versions", "hardware", "result")
-"""Of what is told of a run, in the order in which it is shown."""
+"""The groups of values, in the order in which they are shown."""
 _NOTHING = (None, "-", "none")
 _MEASURED = frozenset({"data", "versions", "hardware", "result"})
-"""Those that only a run's result tells of."""
+"""The groups that come from a run's result."""
 _UNITS = {
     "result: wall_seconds": "s",
     "result: peak_memory_bytes": "bytes",
@@ -53,7 +53,7 @@ def differing(evidence: Sequence[Evidence]) -> Table | None:
 
 
 def alike(evidence: Sequence[Evidence]) -> str:
-    """What these runs have in common, in a sentence: the groups that are known of each and differ in nothing."""
+    """The groups of values that are known of all these runs and equal, as a sentence."""
     described = [_described(run) for run in evidence]
     same = []
     for group in _GROUPS:
@@ -68,8 +68,7 @@ def alike(evidence: Sequence[Evidence]) -> str:
 
 
 def _measured_of(key: str, described: Sequence[dict[str, str]], evidence: Sequence[Evidence]) -> list[dict[str, str]]:
-    """The runs that can tell of it. One that left no result differs in all of it from those that did, which says
-    nothing."""
+    """The values of the runs that have this group: a run without a result would differ in all of it."""
     if _group(key) not in _MEASURED:
         return list(described)
     return [values for values, run in zip(described, evidence, strict=True) if run.has_result]
@@ -87,7 +86,7 @@ def _ordered(keys: Iterable[str]) -> list[str]:
 
 
 def _described(evidence: Evidence) -> dict[str, str]:
-    """Everything that is told of a run, by name, in words."""
+    """Every compared value of a run as text, by name."""
     plan, result, provenance = (evidence.documents[f"{name}.json"] for name in ("plan", "result", "provenance"))
     code, container = group_of(provenance, "code"), group_of(plan, "container")
     digests = group_of(result, "digests")

@@ -1,4 +1,4 @@
-"""What a report says, as values: the same for a terminal, for Markdown and for a page."""
+"""The content of a report as values, the same for a terminal, for Markdown and for a page."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Table:
     numbers: frozenset[int] = frozenset()
     """Columns that hold numbers, which stand to the right."""
     spare: tuple[str, ...] = ()
-    """Columns that a narrow terminal does without, the first one first; what they hold stands elsewhere too."""
+    """Columns that a narrow terminal does without, the first one first; their content is shown elsewhere too."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -109,7 +109,7 @@ class Document:
 
     title: str
     lead: tuple[str, ...]
-    """The first sentences: what was found."""
+    """The first sentences: the findings."""
     sections: tuple[Section, ...]
 
 

@@ -1,4 +1,4 @@
-"""The figures of one run that reports set side by side, from its result, or from its metrics where it left none."""
+"""The figures of one run that reports compare, from its result, or from its metrics where there is no result."""
 
 from __future__ import annotations
 

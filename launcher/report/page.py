@@ -20,7 +20,7 @@ _HERE = Path(__file__).parent
 def render(document: Document) -> str:
     style, script = ((_HERE / name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    # Nothing is fetched and no other script runs, whatever text comes from runs.
+    # Nothing is fetched and no other script runs, whatever text the runs contain.
     policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
     head = tag(
         "head",

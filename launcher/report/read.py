@@ -1,4 +1,4 @@
-"""A run's folder as evidence: everything that a report may speak of, and what of it can't be read."""
+"""A run's folder as evidence: the data for a report, and the problems met in reading it."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ NOTES = 5
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Evidence:
-    """One run as its folder tells it. Records are empty where there is no such file."""
+    """One run as read from its folder. Records are empty where there is no such file."""
 
     run: Run
     label: str
-    """What a person calls it, unlike that of any other run of the report."""
+    """Its label for people, unique in the report."""
     colour: int | None = 0
     """Of its bars and curves; none is grey, of a run that is one of very many."""
     state: State
@@ -41,13 +41,13 @@ class Evidence:
     """Of the last attempt."""
     provenance: Provenance
     documents: Mapping[str, Mapping[str, Any]]
-    """What the three are read from, by the names of the files, for what is shown whatever it is called."""
+    """The raw JSON of the three by file name, for listing every value whatever its name."""
     metrics: Metrics | None
     """None where there are none, or where they were not read."""
     telemetry: Telemetry = dataclasses.field(default_factory=Telemetry)
     """Of its GPUs and hosts; empty where there is none, or where it was not read."""
     problems: tuple[str, ...] = ()
-    """What is there and can't be read."""
+    """What could not be read."""
 
     @property
     def has_result(self) -> bool:
@@ -77,7 +77,7 @@ def _coloured(runs: Sequence[Evidence]) -> list[Evidence]:
 
 
 def of_run(folder: Path, run: Run, state: State, read: bool, block: int = 0) -> Evidence:
-    """What lies in the folder; metrics only where they are to be `read`, in blocks of so many steps."""
+    """The evidence in the folder; with metrics if `read`, in blocks of so many steps."""
     problems: list[str] = []
 
     documents: dict[str, Mapping[str, Any]] = {}

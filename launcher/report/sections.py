@@ -40,7 +40,7 @@ def of_runs(title: str, evidence: Sequence[Evidence]) -> Document:
             title="Results",
             parts=(results(evidence, measured), *_unequal(evidence, measured), *bars(evidence, measured)),
         ),
-        Section(title="Asked and observed", parts=(asked_and_observed(evidence),)),
+        Section(title="Requested and observed", parts=(asked_and_observed(evidence),)),
         Section(title="Charts", parts=tuple(charts(evidence)), brief=False),
         *differences(evidence),
         *problems(evidence),
@@ -80,7 +80,7 @@ def results(evidence: Sequence[Evidence], measured: Sequence[Figures]) -> Table:
 
 
 def columns(wanted: Sequence[tuple[str, list[Cell], bool]], spare: Sequence[str] = ()) -> Table:
-    """A table from columns: name, cells, and whether they are numbers. What nobody has a value in is left out, and a
+    """A table from columns: name, cells, and whether they are numbers. Columns without any value are left out, and a
     narrow terminal does without the columns in `spare`, the first one first."""
     kept = [run for run in wanted if any(cell.text != "-" for cell in run[1])]
     return Table(
@@ -96,7 +96,7 @@ def loss_cell(figures: Figures) -> Cell:
 
 
 def _ratios(evidence: Sequence[Evidence], measured: Sequence[Figures]) -> list[Cell]:
-    """Throughput over that of the first run, where runs can be held against each other."""
+    """Throughput relative to the first run, where the runs are comparable."""
     first = measured[0].rate if measured else None
     if len(measured) < 2 or not first or incomparable(evidence):
         return [Cell(text="-") for _ in measured]
@@ -105,7 +105,7 @@ def _ratios(evidence: Sequence[Evidence], measured: Sequence[Figures]) -> list[C
 
 
 def incomparable(evidence: Sequence[Evidence]) -> str:
-    """What is not the same in these runs so that their throughputs have no ratio; empty where they have one."""
+    """Why the throughputs of these runs have no ratio; empty where they have one."""
     for what, values in (
         ("recipes", [run.plan.recipe for run in evidence]),
         ("data sets", [run.plan.settings.data.name for run in evidence]),
@@ -149,7 +149,7 @@ def bars(evidence: Sequence[Evidence], measured: Sequence[Figures]) -> Iterator[
 
 
 def asked_and_observed(evidence: Sequence[Evidence]) -> Table:
-    """What each run was asked to be, what it was seen to be, and the judgement."""
+    """The mode requested of each run, the mode observed, and the verdict."""
     rows = []
     for run in evidence:
         asked, became, seen = run.result.requested, run.result.effective, run.result.observed
@@ -173,7 +173,9 @@ def asked_and_observed(evidence: Sequence[Evidence]) -> Table:
         mechanism = run.result.mechanism or run.plan.mechanism or ""
         cells = (run.label, mechanism, _asked(run.plan), settled, observed)
         rows.append(tuple(map(text, (*cells, seen.verdict or "nothing was observed", seen.why or ""))))
-    return Table(header=("run", "mechanism", "asked", "auto became", "observed", "verdict", "why"), rows=tuple(rows))
+    return Table(
+        header=("run", "mechanism", "requested", "auto resolved to", "observed", "verdict", "why"), rows=tuple(rows)
+    )
 
 
 def _asked(plan: PlanRecord) -> str:
@@ -206,14 +208,14 @@ def differences(evidence: Sequence[Evidence]) -> Iterator[Section]:
 
 
 def problems(evidence: Sequence[Evidence]) -> Iterator[Section]:
-    """What is in the folders and could not be read."""
+    """The problems met in reading the folders."""
     paragraphs = tuple(Prose(text=f"{run.label}: {problem}") for run in evidence for problem in run.problems)
     if paragraphs:
         yield Section(title=UNREAD, parts=paragraphs)
 
 
 def provenance(evidence: Sequence[Evidence]) -> Iterator[Part]:
-    """What ran where, and the commands that repeat it."""
+    """Where each run comes from, and the commands that repeat them."""
     rows = []
     commands: dict[str, None] = {}
     for run in evidence:

@@ -1,1 +1,1 @@
-"""The run folder: whose it is, what it holds, its ids, records and states."""
+"""The run folder: its owner, ids, JSON records, logs and state."""

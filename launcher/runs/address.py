@@ -54,14 +54,14 @@ class Address:
 
 
 def check(destination: str, key: str) -> None:
-    """Raises `UsageError` for text that can't name a host; `key` is where it stood."""
+    """Raises `UsageError` for text that can't name a host; `key` is the key that it was given for."""
     if destination.startswith("-"):
-        raise UsageError(f"{key}={destination} is no host: a host does not begin with a dash")
+        raise UsageError(f"{key}={destination} is not a host: hosts do not begin with a dash")
     match = _FORM.fullmatch(destination)
     if match is None:
         raise UsageError(
-            f"{key}={destination} is no host; write host, me@host, me@host:port, [IPv6]:port, or an alias of your SSH "
-            "configuration"
+            f"{key}={destination} is not a host; write host, me@host, me@host:port, [IPv6]:port, or an alias of your "
+            "SSH configuration"
         )
     if match["port"] and not 0 < int(match["port"]) < 65536:
         raise UsageError(f"{key}={destination}: a port is a number from 1 to 65535")

@@ -1,4 +1,4 @@
-"""The arms of a comparison, as its folder tells of them."""
+"""The arms of a comparison and their states, from its folder."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from recipes.typed import show
 
 RESULT = "result.json"
 LONGEST = 160
-"""Letters of a reason; all of it stands in the arm's result and log."""
+"""Characters of a reason; the arm's result and log have all of it."""
 OUT_OF_MEMORY = "it ran out of memory"
 KILLED = "it was killed by signal 9, by the system if memory ran out"
 
 
 class Arm(NamedTuple):
-    """One arm: its folder, and what a person calls it."""
+    """One arm: its folder, and its label for people."""
 
     run: Run
     label: str
@@ -34,14 +34,14 @@ def of(folder: Path, plan: PlanRecord) -> list[Arm]:
 
 
 def label_of(swept: Sequence[tuple[str, Any]]) -> str:
-    """Where an arm differs from the others, from what a plan says of it. One that was given a name is called by it."""
+    """An arm's name if it was given one, else the settings in which it differs from the others."""
     if [key for key, _ in swept] == ["arm"]:
         return str(swept[0][1])
     return " ".join(f"{key}={show(value)}" for key, value in swept)
 
 
 def state(arm: Run, comparison: State) -> State:
-    """The state of an arm, given that of its comparison. Between its blocks it counts as running."""
+    """The state of an arm, given the state of its comparison. Between its blocks an arm counts as running."""
     files = store.load(str(arm.folder))
     failed = _failed(arm.folder)
     if failed:
@@ -63,7 +63,7 @@ def _of(files: Files, name: Any, reason: str) -> State:
 
 
 def _brief(reason: str) -> str:
-    """A reason that can stand in a row beside others: of a long one the first clause."""
+    """The reason, or the first clause of a long one, to fit into a row."""
     if len(reason) <= LONGEST:
         return reason
     clause, more, _ = reason.partition("; ")
@@ -71,7 +71,7 @@ def _brief(reason: str) -> str:
 
 
 def _failed(folder: Path) -> str:
-    """What ended the arm, in the words of whoever ran its blocks; empty if nothing did."""
+    """Why the comparison's script gave the arm up; empty if it did not."""
     try:
         text = admit.read_text(folder / FAILED).strip()
     except OSError:

@@ -1,4 +1,4 @@
-"""Reading files that grow, by byte offset: nothing is read twice, and no line before it is whole."""
+"""Reading files that grow, by byte offset: every byte once, and only complete lines."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CHUNK = 1 << 20
 
 
 class Lines:
-    """The new whole lines of a file at each call. A file that was cut back or replaced is read again from its start."""
+    """The new complete lines of a file at each call. A file that was truncated or replaced is read from its start."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -22,7 +22,7 @@ class Lines:
         self._seen = b""
 
     def read(self) -> tuple[bool, Iterator[bytes]]:
-        """Whether all has to be taken in anew, and the lines without their ends, to be used up before the next call."""
+        """Whether the file starts over, and its new lines without line ends, to be consumed before the next call."""
         afresh = not self._continues()
         if afresh:
             self._offset, self._seen = 0, b""
@@ -102,7 +102,7 @@ def last_lines(path: Path, count: int) -> int:
 
 
 def tail(path: Path, count: int) -> list[str]:
-    """The last lines of a log as text, each cut at a width that a terminal can bear."""
+    """The last lines of a log as text, each cut at 500 characters."""
     try:
         with open(path, "rb", opener=admit.regular) as stream:
             stream.seek(last_lines(path, count))

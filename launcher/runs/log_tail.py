@@ -16,7 +16,7 @@ _TORCHRUN = re.compile(r"[EWI]\d{4} .* torch/distributed/|\[.*\] torch\.distribu
 
 
 def read(folder: Path, attempt: int = 0, count: int = LINES) -> tuple[Path | str, list[str]]:
-    """The log that tells most about a failure, and its last lines: stderr, else stdout, else the launch log."""
+    """The most telling log of a failed run and its last lines: stderr, else stdout, else the launch log."""
     if run_roots.is_remote(str(folder.parent)):
         from launcher.runs import remote_record
 

@@ -37,7 +37,7 @@ class Owner(NamedTuple):
     name: str = ""
     """Of another user; `uid 1005` where that uid has no name."""
     why: str = ""
-    """Why the uid doesn't tell, where it doesn't: a sentence."""
+    """Why the uid does not identify the owner, where it does not: a sentence."""
 
 
 MINE = Owner(True)
@@ -62,7 +62,7 @@ def is_mine(path: str | os.PathLike[str], root: str) -> bool:
 
 
 def of_file(status: os.stat_result, root: str) -> Owner:
-    """Who a file of a run root belongs to, as `os.fstat` tells of it."""
+    """The owner of a file in a run root, from its `os.fstat`."""
     return _of(status.st_uid, root)
 
 
@@ -77,8 +77,8 @@ def refuse_anothers(verb: str, runs: Iterable[tuple[str, str]]) -> None:
 
 
 def said(owner: Owner) -> str:
-    """Whose something is that isn't the caller's, to be put behind its name."""
-    return f"can't be told to be yours: {owner.why}" if owner.why else f"belongs to {owner.name}"
+    """The owner of something that is not the caller's, as text to follow its name."""
+    return f"can't be identified as yours: {owner.why}" if owner.why else f"belongs to {owner.name}"
 
 
 def is_shared(root: str | os.PathLike[str]) -> bool:

@@ -23,9 +23,9 @@ ENDED = "ZX"
 """Letters of process states that are dead: a zombie only waits for its parent, which may never come."""
 
 TERM_GRACE = 10.0
-"""Seconds that processes have to end by themselves once they were told to."""
+"""Seconds between SIGTERM and SIGKILL."""
 SHELL_GRACE = 2.0
-"""Seconds that a run's shell has to write down how its children ended, once they have."""
+"""Seconds for a run's shell to record its exit status after its children have ended."""
 
 
 class Process(NamedTuple):
@@ -38,7 +38,7 @@ class Process(NamedTuple):
 
 
 class Target(NamedTuple):
-    """A run whose processes are to be found or ended: its shell, where one is known, and its name."""
+    """A run whose processes are looked for or ended: its shell, where known, and its name."""
 
     shell: Identity | None
     run: str
@@ -85,7 +85,7 @@ def is_alive(process: Identity) -> bool:
 
 
 def why_gone(process: Identity) -> str:
-    """Why a process of this host that doesn't live can't be here any more, as far as that is known."""
+    """Why a process of this host is gone, as far as known."""
     if process.boot != boot():
         return f"{process.host} was restarted since"
     return f"process {process.pid} is gone: killed, or ended without a word"

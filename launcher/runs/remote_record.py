@@ -1,11 +1,11 @@
-"""What is known here of runs elsewhere: a folder for each, in a run root of its own, with copies of its small files.
+"""Local records of runs on other hosts: a folder for each, with copies of the run's small files.
 
     STATE/launcher/elsewhere/<run id>/elsewhere.json   the pointer: which host, and where there
-    STATE/launcher/elsewhere/<run id>/known.json       the state as the host told it last, and when
-    STATE/launcher/elsewhere/<run id>/plan.json ...    copies, as far as they were brought
+    STATE/launcher/elsewhere/<run id>/known.json       the state that the host last reported, and when
+    STATE/launcher/elsewhere/<run id>/plan.json ...    copies, as far as transferred
 
-So a run elsewhere is found, listed, watched and reported on as any other; only looking at it and acting on it ask its
-host. What ended is not asked about again. STATE is $XDG_STATE_HOME, or ~/.local/state.
+So a remote run is found, listed, watched and reported on as any other; only refreshing its state and acting on it
+contact its host. A run that has ended is not asked about again. STATE is $XDG_STATE_HOME, or ~/.local/state.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from launcher.runs.states import State
 POINTER = store.POINTER
 KNOWN = "known.json"
 OURS = (POINTER, KNOWN)
-"""Our own records of a run elsewhere, which no host writes."""
+"""Our own records of a remote run, which no host writes."""
 LOG_LINES = 50
-"""The most lines of a log that are kept of a run that failed."""
+"""Lines of a failed run's log that are kept."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,14 +42,14 @@ class Pointer:
     token: str
     """Of the submission that made it, so that one asked for twice is known to be the same."""
     submitter: Identity | None = None
-    """The launcher that is handing it over, until the host has said that it has it."""
+    """The launcher that submits the run, until the host has confirmed it."""
     created: float = 0.0
     """Seconds since 1970."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Known:
-    """How a run stood when its host was last asked."""
+    """The state of a run when its host was last asked."""
 
     state: State
     seen: float
@@ -62,7 +62,7 @@ class Known:
 
 
 def create(run: str, pointer: Pointer) -> Path:
-    """A folder here for a run that is about to be handed over. Raises `FileExistsError` where the name is taken."""
+    """A folder here for a run that is about to be submitted. Raises `FileExistsError` where the name is taken."""
     folder = store.create(Path(run_roots.remote()), run)
     write(folder, pointer)
     return folder
@@ -99,7 +99,7 @@ def read(folder: Path) -> Pointer | None:
 
 
 def known(folder: Path) -> Known | None:
-    """What was last known of a run; None where it was never asked about, or where that can't be read any more."""
+    """The last known state of a run; None where there is none, or where its record is damaged."""
     values = store.read_if_whole(folder / KNOWN)
     try:
         admit.group(values, "what is known", "state", "seen")
@@ -151,7 +151,7 @@ def remember(folder: Path, what: Known) -> None:
 
 
 def forget_state(folder: Path) -> None:
-    """A run was submitted again: what was known of its end counts no more."""
+    """Forget how a run ended, as it was submitted again."""
     before = known(folder)
     stamps = before.stamps if before else {}
     remember(folder, Known(state=State("queued"), seen=time.time(), stamps=stamps))
@@ -159,11 +159,11 @@ def forget_state(folder: Path) -> None:
 
 
 def of(folder: Path) -> Pointer | None:
-    """The pointer of a run elsewhere; None for one of this machine."""
+    """The pointer of a remote run; None for a run of this machine."""
     return read(folder) if run_roots.is_remote(str(folder.parent)) else None
 
 
 def place(folder: Path) -> str:
-    """Where a run's folder really is, for people."""
+    """Where a run's folder is, as scp writes it for a remote run."""
     pointer = of(folder)
     return f"{pointer.address.destination}:{pointer.root}/{folder.name}" if pointer else str(folder)

@@ -47,8 +47,8 @@ class Match(NamedTuple):
 
 
 def new_id(now: float) -> str:
-    """A name for a run or sweep begun at `now`, in seconds since 1970. Two made in one second may collide: the folder
-    is made with `mkdir`, which tells."""
+    """A name for a run or sweep begun at `now`, in seconds since 1970. Two made in one second may collide, which
+    `mkdir` of the folder detects."""
     moment = time.strftime("%Y%m%d-%H%M%S", time.gmtime(now))
     dice = int.from_bytes(os.urandom(8), "big")
     first = FIRST_WORDS[dice % len(FIRST_WORDS)]

@@ -1,4 +1,4 @@
-"""The folders that hold runs: those ever submitted to from here, and the one that stands for runs on other hosts."""
+"""The folders that hold runs: those submitted to from this machine, and the one for records of remote runs."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def named(run_root: str | None) -> list[str]:
 
 
 def remote() -> str:
-    """The root whose folders stand for runs on other hosts."""
+    """The root with the records of runs on other hosts."""
     return f"{state_folder()}/elsewhere"
 
 

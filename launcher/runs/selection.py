@@ -1,4 +1,4 @@
-"""Which runs there are, and which of them a person means by a word."""
+"""Listing runs, and finding those that a person names."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from launcher.runs.store import SWEEPS, UNFINISHED, Run, read, read_if_whole
 
 
 class Selection(NamedTuple):
-    """What a person's text named: one run, or the runs of a sweep."""
+    """The run, or the runs of the sweep, that a text names."""
 
     sweep: str | None
     runs: tuple[Run, ...]

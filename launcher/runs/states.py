@@ -1,7 +1,7 @@
-"""What state a run is in, from what its folder says and from what its queue knows of its processes.
+"""The state of a run, from the records in its folder and from what its queue knows of its processes.
 
-Nothing is shown as running that isn't, and nothing is lost without a reason in words. `judge` only decides: the
-looking is done by `queues`.
+Nothing is shown as running that is not, and nothing is lost without a reason. `judge` is pure; `executors.backends`
+collects its inputs.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Liveness(NamedTuple):
     reason: str = ""
     """In words: what it waits for, how it ended, why nothing is known."""
     outcome: Literal["", "failed", "cancelled"] = ""
-    """Of one that is gone: how the queue itself says that it ended, where it says so."""
+    """Of one that is gone: how it ended according to the queue, if the queue says so."""
     waits: bool = False
     """Of one that is alive: it has no processes now and will get some, as a job that was put back into its queue."""
     suspended: bool = False
@@ -41,7 +41,7 @@ class Liveness(NamedTuple):
 
 
 class State(NamedTuple):
-    """A run's state, and why, in words."""
+    """A run's state and the reason for it."""
 
     name: Name
     reason: str = ""
@@ -65,7 +65,7 @@ class Seen(NamedTuple):
     files: Files
     state: State
     asked: float | None = None
-    """When a scheduler was asked about it, in seconds since 1970; None where its files or processes told its state."""
+    """When the scheduler was asked, in seconds since 1970; None where its files or processes show the state."""
 
 
 LONGEST_REASON = 2000
@@ -88,8 +88,8 @@ def admitted(value: Any) -> State:
 
 
 def status_of(files: Files) -> Status | None:
-    """status.json, unless it tells of an attempt before the newest submission: a resumed run that hasn't started yet
-    has the last word of the one before."""
+    """status.json, unless it is of an attempt before the newest submission: a resumed run that has not started yet
+    still has the status of its previous attempt."""
     if files.status is None:
         return None
     first = (files.submission or Submission()).first_attempt or 1
@@ -97,7 +97,7 @@ def status_of(files: Files) -> Status | None:
 
 
 def needs_liveness(files: Files) -> bool:
-    """Whether the folder alone can't say it: it was submitted, or has started, and there is no last word yet."""
+    """Whether the folder alone does not show the state: the run was submitted or has started, and has not ended."""
     status = status_of(files)
     if status is None:
         return files.submission is not None
@@ -105,7 +105,7 @@ def needs_liveness(files: Files) -> bool:
 
 
 def judge(files: Files, liveness: Liveness | None) -> State:
-    """The state of a run. `liveness` may be None where `needs_liveness` says so."""
+    """The state of a run. `liveness` may be None where `needs_liveness` is false."""
     return _cleaned(_judged(files, liveness))
 
 
@@ -131,7 +131,7 @@ def _judged(files: Files, liveness: Liveness | None) -> State:
 
 
 def judge_anothers(files: Files) -> State:
-    """The state of another user's run, by its files alone: nobody is asked about it."""
+    """The state of another user's run, from its files alone."""
     status = status_of(files) or Status()
     if status.state in FINISHED:
         return _cleaned(_finished(files, status))
@@ -151,7 +151,7 @@ def _finished(files: Files, status: Status) -> State:
 
 
 def _waiting(files: Files, liveness: Liveness, unreadable: str) -> State:
-    """Of a run whose submission nothing has answered yet."""
+    """Of a run that was submitted and has no status yet."""
     if files.cancelled:
         # True at once: nothing starts a run that is marked so.
         return State("cancelled", "before it started")
@@ -186,7 +186,7 @@ def _running(files: Files, status: Status, liveness: Liveness) -> State:
         return of_status("cancelled", _saved(files) or "killed on request", status)
     if files.saved is not None:
         return of_status("stopped", f"{_saved(files)}; {liveness.reason}", status)
-    # What its shell saw last, of one that was ended from outside: the queue knows better why, if it says so.
+    # A run that was ended from outside: the queue's reason, if it gives one, is better than its shell's.
     seen = (status.reason or "") if status.state == "interrupted" else ""
     if liveness.outcome or seen:
         reason = (liveness.outcome and liveness.reason) or seen or "its script was killed"

@@ -36,13 +36,13 @@ SWEEPS = ".sweeps"
 POINTER = "elsewhere.json"
 """In the folder that stands here for a run on another host: which host, and where (`remote_record`)."""
 COPY = ".elsewhere.json"
-"""The same in a folder that `fetch` brought: a copy, to be looked at and not acted on. No host can send that name."""
+"""The same in a folder that `fetch` copied here, which is read and not acted on. No host can send that name."""
 ATTEMPT_DIGITS = 6
 """Of the largest number of an attempt."""
 ARMS = "arms"
 """The folder of a comparison that holds its arms."""
 FAILED = "failed"
-"""Of an arm that is not tried again: a file that says why."""
+"""Of an arm that is not run again: a file with the reason."""
 
 
 class Run(NamedTuple):
@@ -66,9 +66,9 @@ class Files(NamedTuple):
     cancelled: bool = False
     """`cancel` was asked for."""
     saved: Stopped | None = None
-    """The marker of the attempt in status.json: it stopped on request, and this checkpoint has its state."""
+    """Set where the attempt in status.json saved its state and stopped on request."""
     failure: str = ""
-    """Why the attempt in status.json failed, in the trainer's own words, if it came to say so."""
+    """The trainer's own reason why the attempt in status.json failed, if it wrote one."""
     damaged: tuple[str, ...] = ()
     """Files that are there and can't be read."""
     exists: bool = True
@@ -76,7 +76,7 @@ class Files(NamedTuple):
     owner: Owner = MINE
     """Of the folder. Of another user's run the files are shown, and nothing else is done with them."""
     copied: bool = False
-    """The folder was brought from another host: what it says of processes and queues is not of this machine."""
+    """The folder was copied from another host, whose processes and queues it names."""
 
 
 # Making
@@ -157,7 +157,7 @@ def forget_secrets(folder: Path) -> None:
 
 
 def write_sweep(root: Path, sweep: str, runs: Sequence[str], record: dict[str, Any]) -> None:
-    """The record of a sweep: its runs, and whatever else is worth keeping."""
+    """The record of a sweep: its runs, and further values."""
     path = root / SWEEPS / f"{sweep}.json"
     make_root(root)
     make_common(path.parent)

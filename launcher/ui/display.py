@@ -75,7 +75,7 @@ class Lines:
         for row in rows:
             when, before = self._said.get(row.label, (now, None))
             if row.state.finished and len(rows) == 1:
-                continue  # what it amounts to follows, and begins with how it ended
+                continue  # the summary follows, and begins with how it ended
             if _differs(before, row):
                 self.say(f"{row.label}  {_state(row.state)}")
             elif not _worth_a_line(before, row, now - when, max(1, busy)):

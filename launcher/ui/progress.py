@@ -11,13 +11,13 @@ from launcher.runs.decode import decode
 from launcher.runs.schema import MetricsRow
 
 RECENT = 200
-"""Step rows that are taken in at once; of a longer backlog only the last ones and the events matter."""
+"""Step rows read at once: of a longer backlog only the last ones and the events matter."""
 _SMOOTH = 0.9
 """Weight of the past at each step in the rate that is shown."""
 
 
 class Progress(NamedTuple):
-    """What the rows so far amount to; None is not known."""
+    """A run's progress after the rows so far; None is unknown."""
 
     attempt: int = 0
     step: int = 0

@@ -1,4 +1,4 @@
-"""What a run amounts to, in words: from its files to lines of text."""
+"""Summaries of runs: from their files to lines of text."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from launcher.runs.states import State
 from launcher.ui import hints, tables, units
 
 WAITING = 0.02
-"""Share of the steps' time spent waiting for data from which it is told."""
+"""Share of the steps' time spent waiting for data from which on it is shown."""
 
 
 def label(folder: Path) -> str:
-    """What people call a run on a screen: its words, or in a sweep its number and where it differs from the others."""
+    """The label of a run on screens: its words, or in a sweep its number and its swept settings."""
     return label_of(folder.name, store.read(PlanRecord, folder / "plan.json", ("swept",)))
 
 
@@ -31,7 +31,7 @@ def label_of(name: str, plan: PlanRecord) -> str:
 
 
 def title(folders: Sequence[Path]) -> str:
-    """What these runs are, in one line: the first of a screen."""
+    """The first line of a screen: the runs that it shows."""
     if len(folders) == 1:
         plan = store.read(PlanRecord, folders[0] / "plan.json", REQUEST_FIELDS)
         return tables.clean(f"{folders[0].name}  {request_of(plan)}".rstrip())
@@ -57,7 +57,7 @@ def elapsed(state: State, now: float) -> float | None:
         return None
     ended = units.seconds_of(state.ended)
     if ended is None:
-        # Of a run that was lost or killed nobody wrote down when it ended.
+        # A run that was lost or killed has no end time.
         return None if state.finished else state.before + now - started
     return state.before + ended - started
 
@@ -75,7 +75,7 @@ ROW_FIELDS = ("attempts", "eval", "throughput", "observed", "updates")
 
 
 def result_of(folder: str | Path, state: State, only: Collection[str] = ()) -> ResultRecord:
-    """The result that the run's last attempt left; empty if that left none, whatever the ones before it did. `only`
+    """The result that the run's last attempt left; empty if that left none. `only`
     names the fields that are wanted, where not all are."""
     return if_of(store.read(ResultRecord, f"{folder}/result.json", only), state)
 
@@ -86,7 +86,7 @@ def if_of(result: ResultRecord, state: State) -> ResultRecord:
 
 
 def outcome(result: ResultRecord) -> list[tuple[str, str]]:
-    """What a run gained and whether its mode was proved, a name and a text each; only what the result holds."""
+    """Results of a run as names and texts; only what the result holds."""
     rows = []
     if result.comparison:
         rows.append(("verdict", result.comparison.verdict or ""))
@@ -199,7 +199,7 @@ def of_run(folder: Path, state: State, now: float, width: int = 0) -> list[str]:
 
 
 def _again(folder: Path) -> str:
-    """What `resume` does with a run that ended early: it continues a checkpoint, or starts a run without one anew."""
+    """What `resume` does with a run that ended early: continue from a checkpoint, or start over without one."""
     if run_roots.is_remote(str(folder.parent)):
         return "go on"  # its checkpoints are on its host
     saved = any((folder / "checkpoints").glob("step-*")) or any(folder.glob(f"{store.ARMS}/*/checkpoints/step-*"))

@@ -48,7 +48,7 @@ def test_without_any_run_it_says_so(root, shown, monkeypatch):
 def test_a_run_is_a_line_with_what_it_was_asked_and_what_it_gained(root, shown):
     store.write_json(finished(root) / "result.json", result())
     header, line = shown()
-    assert header.split() == ["RUN", "STATE", "TIME", "STEP", "ACCURACY", "SAMPLES/S", "PROOF", "ASKED"]
+    assert header.split() == ["RUN", "STATE", "TIME", "STEP", "ACCURACY", "SAMPLES/S", "PROOF", "REQUEST"]
     assert line.split() == [NAME, "done", "1m05s", "-", "0.9722", "3410", "proved", "mnist-o2", "amp=o2", "batch=128"]
 
 

@@ -212,12 +212,12 @@ def test_where_the_control_failed_that_is_said_first(tmp_path):
     (tmp_path / "arms/00/failed").write_text("out of memory\n")
     said = lead(tmp_path, plan)
     assert said[0] == "Nothing was measured beside the control, amp=o0."
-    assert said[1].endswith("it ran out of memory. Nothing can be held against it.")
+    assert said[1].endswith("it ran out of memory. Nothing can be compared with it.")
     arm(tmp_path / "later", 0, "o0", NOISE[:2], finished=False)
     (tmp_path / "arms/00/metrics.jsonl").write_bytes((tmp_path / "later/arms/00/metrics.jsonl").read_bytes())
     said = lead(tmp_path, plan)
     assert said[0] == "Nothing was measured to its end beside the control, amp=o0."
-    assert said[1].endswith("it ran out of memory, after 20 steps. Only its whole rounds can be held against it.")
+    assert said[1].endswith("it ran out of memory, after 20 steps. Only its complete rounds can be compared with it.")
 
 
 def test_arms_of_different_frameworks_are_told_apart_and_their_losses_not_compared(tmp_path):
@@ -228,7 +228,7 @@ def test_arms_of_different_frameworks_are_told_apart_and_their_losses_not_compar
     )
     said = lead(tmp_path, plan)[1]
     assert "(grappler in tensorflow)" in said
-    assert "losses are not compared: another framework begins with other weights" in said
+    assert "losses are not compared: another framework starts from other weights" in said
 
 
 def test_arms_of_other_batches_have_no_loss_gap_and_say_what_each_had_seen(tmp_path):
@@ -277,7 +277,7 @@ def test_a_controls_loss_that_is_not_finite_is_said_before_the_arms(tmp_path):
     plan = whole(tmp_path, arm(tmp_path, 0, "o3", NOISE, row=lost), arm(tmp_path, 1, "o0", NOISE))
     said = lead(tmp_path, plan)[1]
     assert said.startswith("amp=o3 (")
-    assert said.endswith("its loss is not finite from step 1 on. No loss can be held against it.")
+    assert said.endswith("its loss is not finite from step 1 on. No loss can be compared with it.")
 
 
 def test_half_of_a_comparison_is_reported_as_far_as_it_went(tmp_path):

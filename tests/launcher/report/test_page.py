@@ -50,7 +50,7 @@ def tab(browser, three):
 
 def test_the_page_shows_its_tables_and_charts_in_words(tab):
     shown = tab.inner_text("main")
-    for words in ("Three runs", "Throughput", "Peak memory", "Loss scale", "Step time", "Asked and observed"):
+    for words in ("Three runs", "Throughput", "Peak memory", "Loss scale", "Step time", "Requested and observed"):
         assert words in shown
     assert "2500 samples/s (2.50x)" in shown
     assert "python -m launcher amp=o0" in shown
@@ -145,7 +145,7 @@ PANELS = (
     *("Comparison", "Throughput", "Peak memory", "Beside what was published", "published s/step", "our s/step"),
     *(
         "Rounds",
-        "Asked and observed",
+        "Requested and observed",
         "Loss",
         "Step time",
         "GPU memory",
