@@ -109,6 +109,16 @@ class Published:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Decided:
+    """What `auto` became; None where the GPU decides, and it is not known yet."""
+
+    dtype: str | None = None
+    loss_scale: str | None = None
+    """The mode."""
+    tf32: bool | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
     """Everything about one job, resolved. Printing it is the dry run; `script.render` turns it into `run.sh`."""
 
@@ -163,9 +173,8 @@ class Plan:
     after: str | None = None
     swept: tuple[tuple[str, Any], ...] = ()
     advice: tuple[str, ...] = ()
-    precision: dict[str, Any] = field(default_factory=dict)
-    """What `auto` became: `dtype`, `loss_scale` (the mode), `tf32`; null where the GPU decides, of which nothing is
-    known."""
+    precision: Decided | None = None
+    """What `auto` became; None where nothing of ours is applied to a script."""
     command: tuple[str, ...] = field(default=())
     """The overrides as typed."""
     comparison: Compare | None = None

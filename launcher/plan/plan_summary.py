@@ -25,15 +25,15 @@ def mode(plan: Plan) -> str:
 def _precision(plan: Plan) -> str:
     """What `auto` became, as `, float16, dynamic loss scale, TF32 on`; empty for plans without it."""
     known = plan.precision
-    if not known:
+    if known is None:
         return ""
     parts = []
     if plan.settings["amp"]["level"] != "o0":
-        parts.append(known["dtype"] or "float16 or bfloat16 by its GPU")
-        if known["loss_scale"] != "none":
-            parts.append(f"{known['loss_scale']} loss scale" if known["loss_scale"] else "a loss scale if float16")
+        parts.append(known.dtype or "float16 or bfloat16 by its GPU")
+        if known.loss_scale != "none":
+            parts.append(f"{known.loss_scale} loss scale" if known.loss_scale else "a loss scale if float16")
     if plan.settings["device"] == "cuda":
-        parts.append("TF32 if the GPU has it" if known["tf32"] is None else f"TF32 {'on' if known['tf32'] else 'off'}")
+        parts.append("TF32 if the GPU has it" if known.tf32 is None else f"TF32 {'on' if known.tf32 else 'off'}")
     return "".join(f", {part}" for part in parts)
 
 

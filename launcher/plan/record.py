@@ -18,7 +18,7 @@ from recipes.typed import SettingsError, build, convert, not_a_choice, plain, sh
 
 
 def to_json(plan: Plan) -> dict[str, Any]:
-    values: dict[str, Any] = plain(plan)
+    values: dict[str, Any] = {**plain(plan), "precision": plain(plan.precision) or {}}
     # A plain run's plan speaks of no comparison.
     unused = (name for name in ("inherited", "passed", "left_behind") if not values[name])
     absent = (*unused, *(() if plan.arms else ("comparison", "published", "arms")), *(() if plan.arm else ("arm",)))
@@ -33,7 +33,7 @@ def from_json(values: Mapping[str, Any]) -> Plan:
     if wrong := decode(PlanRecord, values)[1]:
         raise UsageError(f"this plan is damaged: {wrong[0]}")
     try:
-        plan = build(Plan, {**values, "swept": [], "arms": []})
+        plan = build(Plan, {**values, "precision": values.get("precision") or None, "swept": [], "arms": []})
         plan = dataclasses.replace(plan, settings=_settings(plan), cluster=_cluster(plan.cluster))
         _check_whole(plan)
     except (SettingsError, TypeError) as error:  # the latter where something is missing

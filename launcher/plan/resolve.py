@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 from launcher.config import job_environment
 from launcher.config.schema import SlurmCluster
@@ -12,7 +11,7 @@ from launcher.errors import UsageError, placed
 from launcher.plan import advice as plan_advice
 from launcher.plan import container as plan_container
 from launcher.plan import gpu_choice, profilers, requirements, slurm_check, user_script
-from launcher.plan.model import PLACEHOLDER, Plan
+from launcher.plan.model import PLACEHOLDER, Decided, Plan
 from launcher.probe.facts import Facts, Gpu
 from launcher.runs import address as addresses
 from launcher.runs.store import SECRETS
@@ -184,18 +183,18 @@ def _precision(spec: JobSpec, facts: Facts, device: str, capability: tuple[int, 
     )
 
 
-def _decided(spec: JobSpec, precision: ResolvedPrecision) -> dict[str, Any]:
-    """What each `auto` became; empty for a script that nothing of ours is applied to."""
+def _decided(spec: JobSpec, precision: ResolvedPrecision) -> Decided | None:
+    """What each `auto` became; None for a script that nothing of ours is applied to."""
     training, amp = spec.training, spec.training.amp
     if spec.recipe.name == "script" and (training.train.bare or training.train.precision == "script"):
-        return {}
+        return None
     unknown = precision.device == "cuda" and precision.capability is None
     open_dtype = unknown and amp.dtype == "auto" and amp.level != "o0"
-    return {
-        "dtype": None if open_dtype else precision.dtype,
-        "loss_scale": None if open_dtype and training.loss_scale.mode == "auto" else precision.loss_scale.mode,
-        "tf32": None if unknown and precision.tf32 else precision.tf32,
-    }
+    return Decided(
+        dtype=None if open_dtype else precision.dtype,
+        loss_scale=None if open_dtype and training.loss_scale.mode == "auto" else precision.loss_scale.mode,
+        tf32=None if unknown and precision.tf32 else precision.tf32,
+    )
 
 
 def _slurm_environment(facts: Facts) -> dict[str, str]:

@@ -174,7 +174,7 @@ def asked_and_observed(evidence: Sequence[Evidence]) -> Table:
         cells = (run.label, mechanism, _asked(run.plan), settled, observed)
         rows.append(tuple(map(text, (*cells, seen.verdict or "nothing was observed", seen.why or ""))))
     return Table(
-        header=("run", "mechanism", "requested", "auto resolved to", "observed", "verdict", "why"), rows=tuple(rows)
+        header=("run", "mechanism", "requested", "resolved", "observed", "verdict", "why"), rows=tuple(rows)
     )
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from launcher.errors import UsageError
-from launcher.plan.model import Plan
+from launcher.plan.model import Decided, Plan
 from launcher.plan.plan_summary import summary
 from launcher.plan.record import from_json, to_json
 from launcher.plan.resolve import resolve
@@ -67,7 +67,7 @@ def test_a_plan_survives_json(name: str) -> None:
     [
         ({"swept": 3}, "this plan is damaged: swept is not pairs of a name and a value"),
         ({"arms": [{"arm": 0}]}, "this plan is damaged: arms holds what is not an object"),
-        ({"nodes": "two"}, "this plan is damaged, or of another version: nodes"),
+        ({"nodes": "two"}, "this plan is damaged: nodes is not a whole number"),
     ],
 )
 def test_a_damaged_plan_is_refused_in_a_sentence(damage, said):
@@ -223,5 +223,5 @@ def test_a_plan_for_a_gpu_that_nobody_knows_leaves_it_open() -> None:
         TWO_V100, gpus=tuple(dataclasses.replace(each, capability="") for each in TWO_V100.gpus)
     )
     plan = resolve(spec_of("amp=o1"), unknown)
-    assert plan.precision == {"dtype": None, "loss_scale": None, "tf32": None}
+    assert plan.precision == Decided()
     assert "float16 or bfloat16 by its GPU, a loss scale if float16, TF32 if the GPU has it" in summary(plan)
