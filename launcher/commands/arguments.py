@@ -91,7 +91,7 @@ def _where(roots: Sequence[str]) -> str:
     return f" in {', '.join(roots)}" if roots else " yet"
 
 
-def found(names: Sequence[str], roots: Sequence[str]) -> list[Selection]:
+def select(names: Sequence[str], roots: Sequence[str]) -> list[Selection]:
     """What each name means, all of them before anything is done."""
     return selection.find_all(names, roots)
 

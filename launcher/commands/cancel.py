@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 
-from launcher.commands.arguments import Parser, all_runs, found, newest_own, split
+from launcher.commands.arguments import Parser, all_runs, newest_own, select, split
 from launcher.errors import UsageError
 from launcher.executors import backends, stopping
 from launcher.executors.stopping import Ended
@@ -23,7 +23,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--now", action="store_true", help="kill at once, without a checkpoint")
     options = parser.parse_intermixed_args(arguments)
     names, roots = split(options.words)
-    chosen = all_runs(found(names, roots)) if names else [newest_own(roots)]
+    chosen = all_runs(select(names, roots)) if names else [newest_own(roots)]
     if not chosen:
         raise UsageError(f"cancel: no run of {' '.join(names)} is left")
     ownership.refuse_anothers("cancel", chosen)

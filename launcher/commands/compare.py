@@ -35,7 +35,7 @@ def main(arguments: Sequence[str]) -> int:
     if words.help:
         print(HELP.format(keys="\n".join(_keys())), end="")
         return 0
-    if (repeated := experiments.asked_for(words)) is not None:
+    if (repeated := experiments.requested(words)) is not None:
         return of_experiment(repeated, arguments, words, look=look)
     how, rest = comparison.take_apart(words.overrides)
     words = dataclasses.replace(words, overrides=tuple(rest))

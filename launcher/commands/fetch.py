@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from launcher.commands.arguments import Parser, all_runs, found, newest, split
+from launcher.commands.arguments import Parser, all_runs, newest, select, split
 from launcher.config.paths import expanded
 from launcher.errors import UsageError
 from launcher.runs import run_roots
@@ -24,7 +24,7 @@ def main(arguments: list[str]) -> int:
     roots = [root for root in roots if run_roots.is_remote(root)]
     if not roots:
         raise UsageError("fetch: no run of yours is on another host; those of this machine are here already")
-    chosen = all_runs(found(names, roots)) if names else [newest(roots)]
+    chosen = all_runs(select(names, roots)) if names else [newest(roots)]
     from launcher.ssh import fetching
 
     for run in chosen:

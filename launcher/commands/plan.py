@@ -11,7 +11,7 @@ from typing import Any
 
 from containers.words import to_bash
 from launcher.compare import experiments
-from launcher.compare.experiments import Asked
+from launcher.compare.experiments import ExperimentRequest
 from launcher.config import request
 from launcher.config.request import Words
 from launcher.config.schema import SlurmCluster, defaults
@@ -50,7 +50,7 @@ def main(arguments: Sequence[str]) -> int:
     if words.help:
         print(HELP, end="")
         return 0
-    if (repeated := experiments.asked_for(words)) is not None:
+    if (repeated := experiments.requested(words)) is not None:
         return _of_experiment(repeated, arguments, words)
     asked = request.compose(words)
     if words.cfg:
@@ -78,7 +78,7 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _of_experiment(asked: Asked, arguments: Sequence[str], words: Words) -> int:
+def _of_experiment(asked: ExperimentRequest, arguments: Sequence[str], words: Words) -> int:
     """The plan of a published table's arms."""
     from launcher.compare import planning
 

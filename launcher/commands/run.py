@@ -20,7 +20,7 @@ def main(arguments: Sequence[str]) -> int:
 
         print(keys(words.config_dirs), end="")
         return 0
-    if (repeated := experiments.asked_for(words)) is not None:
+    if (repeated := experiments.requested(words)) is not None:
         from launcher.compare.planning import of_experiment
 
         return of_experiment(repeated, arguments, words)

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from launcher.compare.paired import Arm, compare, ratio_cell
+from launcher.compare.paired import MeasuredArm, compare, ratio_cell
 from launcher.compare.published import published
 from launcher.compare.verdict import verdict
 from launcher.plan.model import Compare, Published
@@ -73,7 +73,7 @@ def settings_of(plan: PlanRecord) -> Compare:
         return Compare()
 
 
-def table(compared: Sequence[Arm]) -> Table:
+def table(compared: Sequence[MeasuredArm]) -> Table:
     """One row an arm."""
     columns: list[tuple[str, list[Cell], bool]] = [
         ("arm", [text(arm.label) for arm in compared], False),
@@ -94,21 +94,21 @@ def table(compared: Sequence[Arm]) -> Table:
     return sections.columns(columns, spare=("skipped", "in half", "batch", "peak memory", "mechanism", "loss"))
 
 
-def _interval_cell(arm: Arm) -> Cell:
+def _interval_cell(arm: MeasuredArm) -> Cell:
     if arm.ratio is None or arm.ratio.low is None or arm.ratio.high is None:
         return Cell(text="-")
     return Cell(text=f"{arm.ratio.told(arm.ratio.low)} to {arm.ratio.told(arm.ratio.high)}", value=arm.ratio.low)
 
 
-def _half_cell(arm: Arm) -> Cell:
+def _half_cell(arm: MeasuredArm) -> Cell:
     return numeric(arm.figures.half_share, sections.percent(arm.figures.half_share))
 
 
-def bars(compared: Sequence[Arm]) -> Iterator[Bars]:
+def bars(compared: Sequence[MeasuredArm]) -> Iterator[Bars]:
     return sections.bars([arm.evidence for arm in compared], [arm.figures for arm in compared])
 
 
-def _measured(compared: Sequence[Arm], how: Compare, state: State) -> Section:
+def _measured(compared: Sequence[MeasuredArm], how: Compare, state: State) -> Section:
     """The method of measurement, and the throughput of every round."""
     rounds_of = f"{how.rounds} round{'s' * (how.rounds != 1)} of one block of {how.steps} steps for each arm"
     method = (
@@ -134,7 +134,7 @@ def _measured(compared: Sequence[Arm], how: Compare, state: State) -> Section:
     return Section(title="Rounds", parts=tuple(parts), brief=False)
 
 
-def _published(plan: PlanRecord, compared: Sequence[Arm]) -> Iterator[Section]:
+def _published(plan: PlanRecord, compared: Sequence[MeasuredArm]) -> Iterator[Section]:
     if not plan.published:
         return
     try:

@@ -24,7 +24,7 @@ from typing import Any, Literal, cast
 
 from launcher.compare.compared import settings_of
 from launcher.compare.intervals import CONFIDENCE
-from launcher.compare.paired import Arm, compare
+from launcher.compare.paired import MeasuredArm, compare
 from launcher.compare.verdict import verdict
 from launcher.report import read
 from launcher.report.figures import figures
@@ -127,7 +127,7 @@ def _proof(evidence: Sequence[Evidence]) -> dict[str, str]:
     return {"verdict": worst, "why": "; ".join(why)}
 
 
-def _of_arm(arm: Arm, rounds: int) -> dict[str, Any]:
+def _of_arm(arm: MeasuredArm, rounds: int) -> dict[str, Any]:
     state, figures, ratio, gaps = arm.evidence.state, arm.figures, arm.ratio, arm.gaps or (None, None)
     return {
         "arm": arm.evidence.run.id,

@@ -51,7 +51,7 @@ NAME = re.compile(r"[\w.+-]{1,60}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Named:
+class NamedArm:
     """One arm of an experiment."""
 
     name: str
@@ -78,14 +78,14 @@ class Experiment:
 
     words: tuple[str, ...] = ()
     compare: dict[str, Any] = field(default_factory=dict)
-    arms: tuple[Named, ...] = ()
+    arms: tuple[NamedArm, ...] = ()
     frameworks: dict[str, Any] = field(default_factory=dict)
     scales: dict[str, Any] = field(default_factory=dict)
     published: Published | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Asked:
+class ExperimentRequest:
     """An experiment as it was asked for: its jobs, and how they are measured."""
 
     name: str
@@ -104,14 +104,14 @@ def named(words: Sequence[str]) -> str | None:
     return next((word.removeprefix(KEY) for word in reversed(words) if word.startswith(KEY)), None)
 
 
-def asked_for(words: Words) -> Asked | None:
+def requested(words: Words) -> ExperimentRequest | None:
     """The comparison that the words name; None where they name none. Raises `UsageError`."""
     name = named(words.overrides)
     experiment = find(name, words.config_dirs) if name is not None else None
     if experiment is not None and name is not None:
         if words.arguments is not None:
             raise UsageError(f"what stands behind -- is for a script, and experiment={name} runs none (command line)")
-        return ask(name, experiment, words.overrides, words.config_dirs)
+        return prepare(name, experiment, words.overrides, words.config_dirs)
     for word in words.overrides:
         if word.startswith(SCALE) and (name is None or _path(name, words.config_dirs)):
             what = f"experiment={name} is one run" if name else "no experiment is named"
@@ -156,7 +156,7 @@ def find(name: str, config_dirs: Sequence[Path]) -> Experiment | None:
     return experiment
 
 
-def ask(name: str, experiment: Experiment, words: Sequence[str], config_dirs: Sequence[Path]) -> Asked:
+def prepare(name: str, experiment: Experiment, words: Sequence[str], config_dirs: Sequence[Path]) -> ExperimentRequest:
     """The jobs of an experiment with the words that were typed beside it. Raises `UsageError`."""
     typed = [word for word in words if not word.startswith((KEY, SCALE))]
     wanted = next((word.removeprefix(SCALE) for word in words if word.startswith(SCALE)), None)
@@ -187,7 +187,7 @@ def ask(name: str, experiment: Experiment, words: Sequence[str], config_dirs: Se
         arms.append(without_half(dataclasses.replace(cell, swept=(("arm", names[index]),))))
     made, impossible = possible(list(zip(names, arms, strict=True)), make)
     specs, left = tuple(made.values()), tuple(arms[index] for index in made)
-    return Asked(
+    return ExperimentRequest(
         name=name,
         how=how,
         request=Request(composer=composer, overrides=(), cells=left, specs=specs),

@@ -15,7 +15,7 @@ from launcher.report.read import Evidence
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Arm:
+class MeasuredArm:
     """One arm compared with the control; the control with itself."""
 
     evidence: Evidence
@@ -37,7 +37,7 @@ class Arm:
         return self.evidence.label
 
 
-def compare(evidence: Sequence[Evidence], steps: int) -> list[Arm]:
+def compare(evidence: Sequence[Evidence], steps: int) -> list[MeasuredArm]:
     """Each arm compared with the first, by their complete blocks of so many steps."""
     control = evidence[0]
     return [_arm(run, control, steps, number == 0) for number, run in enumerate(evidence)]
@@ -48,7 +48,7 @@ def _complete_blocks(evidence: Evidence, steps: int) -> dict[int, Block]:
     return {number: block for number, block in blocks.items() if block.steps == steps}
 
 
-def _arm(evidence: Evidence, control: Evidence, steps: int, is_control: bool) -> Arm:
+def _arm(evidence: Evidence, control: Evidence, steps: int, is_control: bool) -> MeasuredArm:
     blocks, others = _complete_blocks(evidence, steps), _complete_blocks(control, steps)
     rates = {number: block.rate for number, block in sorted(blocks.items()) if block.rate}
     theirs = {number: block.rate for number, block in others.items() if block.rate}
@@ -63,7 +63,7 @@ def _arm(evidence: Evidence, control: Evidence, steps: int, is_control: bool) ->
             ours, reference = blocks[number].loss, others[number].loss
             if ours is not None and reference:
                 gaps.append((ours - reference) / abs(reference))
-    return Arm(
+    return MeasuredArm(
         evidence=evidence,
         figures=dataclasses.replace(own, rate=overall if overall is not None else own.rate),
         mechanism=own.mechanism,
@@ -91,7 +91,7 @@ def _incomparable(evidence: Evidence, control: Evidence) -> str:
     return ""
 
 
-def ratio_cell(arm: Arm, control: bool) -> Cell:
+def ratio_cell(arm: MeasuredArm, control: bool) -> Cell:
     """Of an arm; the control is once as fast as itself."""
     if arm.ratio is None:
         return numeric(1.0 if control and arm.rates else None, "1.00")

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from launcher.compare import comparison, experiments
 from launcher.compare.ended import last_words
-from launcher.compare.experiments import Asked
+from launcher.compare.experiments import ExperimentRequest
 from launcher.config import request
 from launcher.config.request import Words
 from launcher.config.spec import JobSpec
@@ -22,7 +22,7 @@ from launcher.ssh.probe_client import probe_each
 from launcher.ui.foreground import submit_and_follow
 
 
-def of_experiment(asked: Asked, arguments: Sequence[str], words: Words, *, look: bool = False) -> int:
+def of_experiment(asked: ExperimentRequest, arguments: Sequence[str], words: Words, *, look: bool = False) -> int:
     """A published table, measured here; or its plan or its configuration alone."""
     if words.cfg:
         request.print_configuration(asked.request)
@@ -37,7 +37,7 @@ def of_arms(
     how: Compare,
     arguments: Sequence[str],
     *,
-    asked: Asked | None = None,
+    asked: ExperimentRequest | None = None,
     facts: Facts | None = None,
 ) -> tuple[Plan, Facts]:
     """The comparison of these jobs, and the host that it is planned for: that of `facts`, or what is found out now."""
@@ -67,7 +67,7 @@ def of_arms(
     return dataclasses.replace(whole, command=tuple(arguments), advice=advice), found[0]
 
 
-def _smaller(asked: Asked) -> str:
+def _smaller(asked: ExperimentRequest) -> str:
     return f"experiment={asked.name} {' or '.join(asked.smaller)} is its form for a machine without GPU"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from launcher.compare.paired import Arm, ratio_cell
+from launcher.compare.paired import MeasuredArm, ratio_cell
 from launcher.plan.model import Published, PublishedArm
 from launcher.report import sections
 from launcher.report.document import Bar, Bars, Cell, Prose, Section, numeric, text
@@ -14,7 +14,7 @@ from launcher.ui import units
 TITLE = "Beside what was published"
 
 
-def published(table: Published, compared: Sequence[Arm]) -> Section:
+def published(table: Published, compared: Sequence[MeasuredArm]) -> Section:
     """The published table beside ours."""
     pairs = list(zip(table.arms, compared, strict=False))
     first = table.arms[0] if table.arms else PublishedArm()
@@ -59,7 +59,7 @@ def published(table: Published, compared: Sequence[Arm]) -> Section:
     return Section(title=TITLE, parts=(*prose, sections.columns(columns), chart))
 
 
-def _gain(row: PublishedArm, first: PublishedArm, arm: Arm, control: Arm) -> float | None:
+def _gain(row: PublishedArm, first: PublishedArm, arm: MeasuredArm, control: MeasuredArm) -> float | None:
     """The published throughput over that of the first arm; of times for steps, by their batches."""
     if row.rate and first.rate:
         return row.rate / first.rate
@@ -70,12 +70,12 @@ def _gain(row: PublishedArm, first: PublishedArm, arm: Arm, control: Arm) -> flo
     return None
 
 
-def _seconds(samples: int | None, arm: Arm) -> float | None:
+def _seconds(samples: int | None, arm: MeasuredArm) -> float | None:
     """What the arm takes for so many samples."""
     return samples / arm.figures.rate if samples and arm.figures.rate else None
 
 
-def _loss(row: PublishedArm, arm: Arm) -> float | None:
+def _loss(row: PublishedArm, arm: MeasuredArm) -> float | None:
     """Our loss at the published step, else the last loss. None where our run has fewer steps."""
     if row.loss_step is None:
         return arm.figures.loss
@@ -84,7 +84,7 @@ def _loss(row: PublishedArm, arm: Arm) -> float | None:
     return dict(rows.loss.points()).get(row.loss_step) if rows else None
 
 
-def _accuracy(arm: Arm) -> float | None:
+def _accuracy(arm: MeasuredArm) -> float | None:
     """Of the test images, as published ones are, where there are such; else of what was held out."""
     test = arm.evidence.result.eval.get("test_accuracy")
     return arm.figures.accuracy if test is None else test

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from launcher.compare.intervals import ENOUGH
-from launcher.compare.paired import Arm
+from launcher.compare.paired import MeasuredArm
 from launcher.plan.model import Compare
 
 
-def verdict(compared: Sequence[Arm], how: Compare) -> Iterator[str]:
+def verdict(compared: Sequence[MeasuredArm], how: Compare) -> Iterator[str]:
     """One sentence for the whole comparison, then one for each arm."""
     control, *others = compared
     yield _in_all(control, others, how)
@@ -22,7 +22,7 @@ def verdict(compared: Sequence[Arm], how: Compare) -> Iterator[str]:
         yield _of_arm(other, control, how)
 
 
-def _in_all(control: Arm, others: Sequence[Arm], how: Compare) -> str:
+def _in_all(control: MeasuredArm, others: Sequence[MeasuredArm], how: Compare) -> str:
     broken = _failed(control)
     measured = [(other, other.ratio) for other in others if other.ratio is not None and not (broken or _failed(other))]
     if not measured:
@@ -47,22 +47,22 @@ def _in_all(control: Arm, others: Sequence[Arm], how: Compare) -> str:
     return f"{best.label} gains the most: {times}{_at_what_cost(best, how)}."
 
 
-def _failed(arm: Arm) -> bool:
+def _failed(arm: MeasuredArm) -> bool:
     return arm.evidence.state.name == "failed"
 
 
-def _holds(arm: Arm, how: Compare) -> bool:
+def _holds(arm: MeasuredArm, how: Compare) -> bool:
     if _not_finite(arm):
         return False
     return arm.gap is None or arm.gap <= how.tolerance or _is_noise(arm)
 
 
-def _is_noise(arm: Arm) -> bool:
+def _is_noise(arm: MeasuredArm) -> bool:
     """Whether the interval of its loss gap over the rounds contains zero."""
     return arm.gaps is not None and arm.gaps[0] <= 0 <= arm.gaps[1]
 
 
-def _at_what_cost(arm: Arm, how: Compare) -> str:
+def _at_what_cost(arm: MeasuredArm, how: Compare) -> str:
     if arm.gap is None:
         return "; their losses are not compared" if arm.incomparable else ""
     if abs(arm.gap) <= how.tolerance:
@@ -70,7 +70,7 @@ def _at_what_cost(arm: Arm, how: Compare) -> str:
     return ", its loss no worse" if arm.gap < 0 else ", its loss no worse beyond noise"
 
 
-def _of_arm(arm: Arm, control: Arm, how: Compare) -> str:
+def _of_arm(arm: MeasuredArm, control: MeasuredArm, how: Compare) -> str:
     if _failed(arm):
         return f"{_named(arm)}: {_how_it_failed(arm)}."
     parts = [_speed(arm, control)]
@@ -88,28 +88,28 @@ def _of_arm(arm: Arm, control: Arm, how: Compare) -> str:
     return f"{_named(arm)}: {'; '.join(part for part in parts if part)}."
 
 
-def _how_it_failed(arm: Arm) -> str:
+def _how_it_failed(arm: MeasuredArm) -> str:
     after = _steps(arm)
     when = f", after {after:,} step{'s' * (after > 1)}" if after else ""
     return f"{arm.evidence.state.reason}{when}"
 
 
-def _steps(arm: Arm) -> int:
+def _steps(arm: MeasuredArm) -> int:
     return arm.evidence.metrics.last_step if arm.evidence.metrics else 0
 
 
-def _samples(*arms: Arm) -> list[int]:
+def _samples(*arms: MeasuredArm) -> list[int]:
     """How many samples each had seen at its end; 0 where all saw as many."""
     counts = [_steps(arm) * (arm.figures.batch or 0) for arm in arms]
     return [0] * len(counts) if len(set(counts)) == 1 else counts
 
 
-def _named(arm: Arm) -> str:
+def _named(arm: MeasuredArm) -> str:
     framework = arm.evidence.plan.framework
     return f"{arm.label} ({arm.mechanism} in {framework})" if arm.mechanism else arm.label
 
 
-def _speed(arm: Arm, control: Arm) -> str:
+def _speed(arm: MeasuredArm, control: MeasuredArm) -> str:
     ratio = arm.ratio
     if ratio is None:
         return "no round was measured beside the control"
@@ -123,7 +123,7 @@ def _speed(arm: Arm, control: Arm) -> str:
     return f"{mean} times the throughput of {control.label} ({interval})"
 
 
-def _loss(arm: Arm, control: Arm, how: Compare) -> str:
+def _loss(arm: MeasuredArm, control: MeasuredArm, how: Compare) -> str:
     if _not_finite(arm):
         return _not_finite(arm)
     if arm.incomparable:
@@ -139,7 +139,7 @@ def _loss(arm: Arm, control: Arm, how: Compare) -> str:
     return f"{gap}, beyond the tolerance of {how.tolerance:.1%}"
 
 
-def _not_finite(arm: Arm) -> str:
+def _not_finite(arm: MeasuredArm) -> str:
     rows = arm.evidence.metrics
     return f"its loss is not finite from step {rows.nonfinite_at} on" if rows and rows.nonfinite_at is not None else ""
 

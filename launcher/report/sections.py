@@ -173,9 +173,7 @@ def asked_and_observed(evidence: Sequence[Evidence]) -> Table:
         mechanism = run.result.mechanism or run.plan.mechanism or ""
         cells = (run.label, mechanism, _asked(run.plan), settled, observed)
         rows.append(tuple(map(text, (*cells, seen.verdict or "nothing was observed", seen.why or ""))))
-    return Table(
-        header=("run", "mechanism", "requested", "resolved", "observed", "verdict", "why"), rows=tuple(rows)
-    )
+    return Table(header=("run", "mechanism", "requested", "resolved", "observed", "verdict", "why"), rows=tuple(rows))
 
 
 def _asked(plan: PlanRecord) -> str:

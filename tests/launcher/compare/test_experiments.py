@@ -37,7 +37,7 @@ def planned(name: str, *words: str, host: str = "laptop") -> Plan:
     """The comparison that `experiment=NAME` and the words spell, on a host of `HOSTS`."""
     found = experiments.find(name, ())
     assert found is not None
-    asked = experiments.ask(name, found, [f"experiment={name}", *words], ())
+    asked = experiments.prepare(name, found, [f"experiment={name}", *words], ())
     facts = dataclasses.replace(HOSTS[host], packages=EVERYTHING, folders={"/data": ("train.bin", "test.bin")})
     whole, _ = planning.of_arms(asked.request.specs, asked.how, (), asked=asked, facts=facts)
     return whole
@@ -89,7 +89,7 @@ def test_a_word_that_is_wrong_is_called_the_experiments_or_the_command_lines(tmp
     words = ["experiment=mine", *([batch] if batch else [])]
     place = "command line" if batch else "experiment=mine"
     with pytest.raises(UsageError, match=rf"does not divide .* \({place}\)$"):
-        experiments.ask("mine", experiments.find("mine", [tmp_path]), words, [tmp_path])
+        experiments.prepare("mine", experiments.find("mine", [tmp_path]), words, [tmp_path])
 
 
 def test_what_a_cpu_could_measure_at_full_size_is_planned_with_a_note():
@@ -285,16 +285,16 @@ def test_wrong_words_beside_it_are_refused(words, complaint):
 )
 def test_a_scale_without_its_experiment_is_refused(words, complaint):
     with pytest.raises(UsageError, match=complaint):
-        experiments.asked_for(request.take_apart(words))
+        experiments.requested(request.take_apart(words))
 
 
 def test_a_scale_of_an_experiment_that_is_not_there_is_left_to_hydra_which_names_those_that_are():
-    assert experiments.asked_for(request.take_apart(["experiment=twcc", "scale=smoke"])) is None
+    assert experiments.requested(request.take_apart(["experiment=twcc", "scale=smoke"])) is None
 
 
 def test_arguments_of_a_script_are_refused_where_none_runs():
     with pytest.raises(UsageError, match="what stands behind -- is for a script, and experiment=alcf_gan runs none"):
-        experiments.asked_for(request.take_apart(["experiment=alcf_gan", "--", "a"]))
+        experiments.requested(request.take_apart(["experiment=alcf_gan", "--", "a"]))
 
 
 def test_settings_of_a_single_run_are_left_to_hydra():
@@ -337,7 +337,7 @@ published: {source: a page, hardware: a GPU, arms: [{rate: 1}, {rate: 2}, {rate:
 def of_file(folder: Path) -> Plan:
     found = experiments.find("mine", [folder])
     assert found is not None
-    asked = experiments.ask("mine", found, ["experiment=mine"], [folder])
+    asked = experiments.prepare("mine", found, ["experiment=mine"], [folder])
     facts = dataclasses.replace(LAPTOP, packages=EVERYTHING)
     return planning.of_arms(asked.request.specs, asked.how, (), asked=asked, facts=facts)[0]
 
@@ -379,7 +379,7 @@ def test_a_file_of_ones_own_is_an_experiment_too(tmp_path):
     path.parent.mkdir()
     path.write_text("words: [batch=8]\narms: [{name: a, words: [amp=o0]}, {name: b, words: [amp=o2]}]\n")
     found = experiments.find("mine", [tmp_path])
-    asked = experiments.ask("mine", found, ["experiment=mine"], [tmp_path])
+    asked = experiments.prepare("mine", found, ["experiment=mine"], [tmp_path])
     assert [spec.words[:2] for spec in asked.request.specs] == [("amp=o0", "batch=8"), ("amp=o2", "batch=8")]
 
 
