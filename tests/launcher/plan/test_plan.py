@@ -14,6 +14,7 @@ from launcher.plan.resolve import resolve
 from launcher.probe.facts import Facts
 from launcher.script.render import render
 from launcher.script.trainer_command import command
+from recipes.typed import plain
 from tests import golden
 from tests.launcher.hosts import KEPLER, LAPTOP, TWO_A100, TWO_V100, spec_of
 
@@ -215,7 +216,7 @@ def test_paddles_other_ways_of_training_are_one_process() -> None:
 def test_a_plan_says_what_auto_became(facts: Facts, words: tuple[str, ...], told: str) -> None:
     plan = resolve(spec_of(*words), facts)
     assert told in summary(plan)
-    assert to_json(plan)["precision"] == plan.precision
+    assert to_json(plan)["precision"] == plain(plan.precision)
 
 
 def test_a_plan_for_a_gpu_that_nobody_knows_leaves_it_open() -> None:

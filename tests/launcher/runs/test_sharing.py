@@ -25,7 +25,7 @@ from tests.launcher.users import GROUP, User
 
 OWN = ("checkpoints", ".code-0", ".cache-0")
 """Of a run and of the root: what stays its owner's alone."""
-JOB = ("gpus=0", "steps=3", "data=synthetic", "checkpoint.every=1", "telemetry.every=1", "share=group")
+JOB = ("gpus=0", "steps=3", "batch=8", "data=synthetic", "checkpoint.every=1", "telemetry.every=1", "share=group")
 
 BARE = ("train.bare=true", "require_proof=false", "amp=o0", "gpus=0", "share=group")
 
