@@ -1,6 +1,6 @@
-"""A trainer's settings from the words after its name: `amp=o2 batch=512 spec=RUN/plan.json run=RUN`.
+"""A trainer's settings: from typed words, `amp=o2 batch=512 run=FOLDER`, or from the plan in its run folder.
 
-Standard library only. A person types the same words that the launcher passes.
+Standard library only. A person types words; the launcher says `run=FOLDER` alone, whose plan.json has every value.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from recipes import settings
+from recipes import run_folder, settings
 from recipes.precision import checks
 from recipes.precision.levels import PRESETS
 from recipes.recipe import Recipe, find
@@ -22,7 +22,6 @@ from recipes.typed import (
     fields_of,
     from_text,
     is_group,
-    leaves,
     not_a_choice,
     plain,
     refuse_control_characters,
@@ -31,7 +30,8 @@ from recipes.typed import (
 )
 
 SHORT = {"amp": "amp.level", "data": "data.name", "profile": "profile.tool"}
-SCHEMA = 1
+SCHEMAS = (1, 2)
+"""Of plans; their settings are alike."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,49 +42,51 @@ class Arguments:
     run: Path | None = None
     """The run folder; without one nothing is written."""
     plan: Mapping[str, Any] = field(default_factory=dict)
-    """The whole of the spec file, empty where none was named."""
+    """The launcher's whole plan; empty where words were typed."""
 
 
 def parse(words: Sequence[str], recipe_name: str, framework: str) -> Arguments:
-    """The arguments of the trainer of `recipe_name` in `framework`, with the recipe's defaults filled in.
+    """The arguments of the trainer of `recipe_name` in `framework`, with the recipe's defaults filled in. `run=FOLDER`
+    alone takes the plan of that folder, where it has one.
 
     Raises `SettingsError` for everything that a person can get wrong, the legality of the precision included;
     what depends on the device or on the number of processes is checked later.
     """
     recipe = find(recipe_name)
     typed = dict(_split(word) for word in _once_each(words))
-    run, spec = typed.pop("run", None), typed.pop("spec", None)
-    for key, value in (("run", run), ("spec", spec)):
-        if value == "":
-            raise SettingsError(f"{key}= names no path (command line)", key)
-    plan = read_plan(Path(spec)) if spec else {}
-    if spec:
-        base = _from_plan(plan, recipe, spec)
+    run = typed.pop("run", None)
+    if run == "":
+        raise SettingsError("run= names no path (command line)", "run")
+    folder = Path(run) if run else None
+    path = run_folder.plan_file(folder) if folder and not typed else None
+    plan: Mapping[str, Any] = {}
+    if path:
+        plan = read_plan(path)
+        chosen = _from_plan(plan, recipe, path)
     else:
         base = Settings(recipe=recipe_name, framework=framework, train=recipe.settings())  # type: ignore[arg-type]
-    values = plain(base)
-    for key, value in _values(typed, recipe):
-        _put(values, key, value)
-    chosen = settings.with_recipe_defaults(settings.from_values(values, recipe), recipe)
+        values = plain(base)
+        for key, value in _values(typed, recipe):
+            _put(values, key, value)
+        chosen = settings.from_values(values, recipe)
+    chosen = settings.with_recipe_defaults(chosen, recipe)
     for key, mine in (("recipe", recipe_name), ("framework", framework)):
         if getattr(chosen, key) != mine:
             raise SettingsError(f"{key}={getattr(chosen, key)}, and this trainer is {key}={mine}", key)
-    if spec:
-        _refuse_disagreement(settings.with_recipe_defaults(base, recipe), chosen, spec)
     checks.check(chosen.amp, chosen.loss_scale, chosen.framework)
-    return Arguments(settings=chosen, run=Path(run) if run else None, plan=plan)
+    return Arguments(settings=chosen, run=folder, plan=plan)
 
 
 def read_plan(path: Path) -> dict[str, Any]:
-    """The JSON of a spec file. Raises `SettingsError` where it can't be read or is of another schema."""
+    """The JSON of a plan. Raises `SettingsError` where it can't be read or is of another schema."""
     try:
         plan = json.loads(path.read_text())
     except OSError as error:
-        raise SettingsError(f"spec={path}: {error.strerror}", "spec") from None
+        raise SettingsError(f"{path}: {error.strerror}", "run") from None
     except ValueError as error:
-        raise SettingsError(f"spec={path} is not JSON: {error}", "spec") from None
-    if not isinstance(plan, dict) or plan.get("schema") != SCHEMA or not isinstance(plan.get("settings"), dict):
-        raise SettingsError(f'spec={path} should hold "schema": {SCHEMA} and "settings"', "spec")
+        raise SettingsError(f"{path} is not JSON: {error}", "run") from None
+    if not isinstance(plan, dict) or plan.get("schema") not in SCHEMAS or not isinstance(plan.get("settings"), dict):
+        raise SettingsError(f'{path} should hold "schema": {SCHEMAS[-1]} and "settings"', "run")
     return plan
 
 
@@ -97,13 +99,13 @@ def planned_ranks(plan: Mapping[str, Any]) -> int | None:
 def help_text(recipe_name: str, module: str) -> str:
     """Every key with its type's default and its line of help."""
     recipe = find(recipe_name)
-    lines = [f"usage: python -m {module} [key=value ...] [spec=plan.json] [run=FOLDER]", ""]
+    lines = [f"usage: python -m {module} [key=value ...] [run=FOLDER]", ""]
     for key, text, default in _described(Settings, ""):
         lines.append(f"  {key}={show(default)}  {text}")
     for key, text, default in _described(recipe.settings, "train."):
         lines.append(f"  {key}={show(default)}  {text}")
     lines += ["", "  run=FOLDER  where metrics, checkpoints and the result go, and where a stopped run goes on from"]
-    lines += ["  spec=FILE  settings as JSON; words that disagree with it are refused"]
+    lines += ["  run=FOLDER alone takes all settings from the plan.json that the launcher left there"]
     return "\n".join(lines)
 
 
@@ -173,7 +175,7 @@ def _annotation(key: str, recipe: Recipe) -> Any:
 
 def _keys(cls: type, groups: Sequence[str]) -> list[str]:
     names = [".".join([*groups, name]) for name in fields_of(cls)]
-    return names if groups else [*names, "run", "spec"]
+    return names if groups else [*names, "run"]
 
 
 def _put(values: dict[str, Any], key: str, value: Any) -> None:
@@ -183,18 +185,8 @@ def _put(values: dict[str, Any], key: str, value: Any) -> None:
     values[last] = value
 
 
-def _from_plan(plan: Mapping[str, Any], recipe: Recipe, path: str) -> Settings:
+def _from_plan(plan: Mapping[str, Any], recipe: Recipe, path: Path) -> Settings:
     try:
         return settings.from_values(plan["settings"], recipe)
     except SettingsError as error:
         raise SettingsError(f"{error} ({path})", error.key) from None
-
-
-def _refuse_disagreement(base: Settings, chosen: Settings, path: str) -> None:
-    before, after = leaves(plain(base)), leaves(plain(chosen))
-    for key, value in after.items():
-        if value != before[key]:
-            raise SettingsError(
-                f"{key}={show(value)} (command line) disagrees with {key}={show(before[key])} ({path}); drop one",
-                key,
-            )

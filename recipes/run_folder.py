@@ -105,6 +105,18 @@ def first_failure(
     return own
 
 
+def plan_file(run: Path, environ: Mapping[str, str] = os.environ) -> Path | None:
+    """The plan that holds for this attempt: the newest that a resume left in `attempts/N/plan.json`, else the first
+    plan; None of a folder that no launcher made."""
+    launched = environ.get("LAUNCHER_ATTEMPT")
+    folder = run / "attempts"
+    numbers = [int(each.name) for each in folder.iterdir() if each.name.isdigit()] if folder.is_dir() else []
+    for number in sorted(numbers, reverse=True):
+        if (not launched or number <= int(launched)) and (folder / str(number) / "plan.json").exists():
+            return folder / str(number) / "plan.json"
+    return run / "plan.json" if (run / "plan.json").exists() else None
+
+
 def next_attempt(run: Path | None, saved: int) -> int:
     """The number of an attempt that no launcher has numbered, after attempt `saved` wrote the newest checkpoint."""
     folder = run / "attempts" if run else None

@@ -83,7 +83,7 @@ def _listing(seen: Sequence[Seen], hidden: int, roots: Sequence[str], width: int
                 summary.accuracy_of(result) or "-",
                 summary.throughput_of(result) or "-",
                 result.observed.verdict or "-",
-                summary.request_of(store.read(PlanRecord, f"{folder}/plan.json", summary.REQUEST_FIELDS)),
+                summary.request_of(store.read(PlanRecord, store.plan_path(folder), summary.REQUEST_FIELDS)),
             ]
         )
     header = ["RUN", "STATE", "TIME", "STEP", "ACCURACY", "SAMPLES/S", "PROOF", "REQUEST"]
@@ -151,7 +151,7 @@ def _one(run: Run, as_json: bool) -> int:
         details = {
             **_object(seen),
             "attempts": store.attempts(folder),
-            "plan": store.read_if_whole(folder / "plan.json") or None,
+            "plan": store.read_if_whole(store.plan_path(folder)) or None,
             "progress": _progress(run)._asdict(),
             "result": store.read_if_whole(folder / "result.json") or None,
         }
@@ -164,7 +164,7 @@ def _one(run: Run, as_json: bool) -> int:
 def _details(seen: Seen, width: int = 0) -> list[str]:
     run, files, state, asked = seen
     folder, now = run.folder, time.time()
-    plan = store.read(PlanRecord, folder / "plan.json")
+    plan = store.read(PlanRecord, store.plan_path(folder))
     result = summary.result_of(folder, state)
     submission = files.submission or Submission()
     rows = [("run", run.id), ("state", summary.headline(state, now))]
@@ -255,7 +255,7 @@ def _object(seen: Seen) -> dict[str, Any]:
     """One run for a program. Names are added here, never changed."""
     run, files, state, asked = seen
     submission = files.submission or Submission()
-    plan = store.read(PlanRecord, run.folder / "plan.json", ("name", "words"))
+    plan = store.read(PlanRecord, store.plan_path(run.folder), ("name", "words"))
     result = summary.result_of(run.folder, state) if state.finished else ResultRecord()
     return {
         "id": run.id,

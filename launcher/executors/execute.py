@@ -90,10 +90,20 @@ def _lay_provenance(folder: Path, came_from: Mapping[str, Any], *, shared: bool)
 
 
 def write(plan: Plan, folder: Path, passed: Mapping[str, str] | None = None) -> None:
-    """`plan.json` and the script that carries it out; the values of its variables, and its secrets, as far as they
-    aren't there yet."""
-    _lay_environment(plan, folder, passed)
+    """`plan.json` of the run and of its arms, and the scripts that carry them out."""
     store.write_json(folder / "plan.json", record.to_json(plan))
+    for arm in plan.arms:
+        for made in (Path(arm.run_dir).parent, Path(arm.run_dir)):
+            with contextlib.suppress(FileExistsError):
+                store.make_folder(made, shared=plan.shared is not None)
+        store.write_json(Path(arm.run_dir) / "plan.json", record.to_json(arm))
+    write_scripts(plan, folder, passed)
+
+
+def write_scripts(plan: Plan, folder: Path, passed: Mapping[str, str] | None = None) -> None:
+    """The scripts of the run and of its arms; the values of its variables, and its secrets, as far as they aren't there
+    yet."""
+    _lay_environment(plan, folder, passed)
     _put(folder / render.SUPERVISOR, render.supervisor(plan).encode(), 0)
     _put(folder / "run.sh", render.render(plan).encode(), 0o700)
     if plan.arms:
@@ -101,10 +111,7 @@ def write(plan: Plan, folder: Path, passed: Mapping[str, str] | None = None) -> 
 
         _put(folder / comparison.LAUNCHER, archive()[1], 0o600)
     for arm in plan.arms:
-        for made in (Path(arm.run_dir).parent, Path(arm.run_dir)):
-            with contextlib.suppress(FileExistsError):
-                store.make_folder(made, shared=plan.shared is not None)
-        write(arm, Path(arm.run_dir), passed)
+        write_scripts(arm, Path(arm.run_dir), passed)
 
 
 def _lay_environment(plan: Plan, folder: Path, passed: Mapping[str, str] | None) -> None:

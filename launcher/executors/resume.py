@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import dataclasses
 import fcntl
 import os
@@ -24,7 +25,7 @@ from launcher.runs import ownership, store
 from launcher.runs.states import Seen
 from launcher.runs.store import Run
 from recipes import records
-from recipes.typed import SettingsError, build, from_text, nearest, show
+from recipes.typed import SettingsError, build, from_text, leaves, nearest, show
 
 CHANGEABLE = ("epochs", "steps", "checkpoint.every", "checkpoint.keep", "require_proof")
 
@@ -55,18 +56,20 @@ def _submit(
     seen = backends.look(wanted, fresh=True)
     for row in seen:
         _check_further(row, assignments)
-    plan_of = {row.run: changes(_plan_of(row), assignments) for row in seen}
+    values_of = {row.run: _values_of(row) for row in seen}
+    plan_of = {run: changes(record.from_json(values), assignments) for run, values in values_of.items()}
     chosen = _choose(seen, goes_on=bool({"epochs", "steps"} & assignments.keys()), is_sweep=is_sweep)
     changed = [plan_of[row.run] for row in chosen]
     for plan in changed:
         _check_place(plan)
         _check_secrets(plan, secrets)
     folders = [row.run.folder for row in chosen]
+    patched = {row.run.folder: as_recorded(values_of[row.run], plan_of[row.run]) for row in chosen}
     submission.check(changed)
     for folder, plan in zip(folders, changed, strict=True):
         own = job_environment.own_secrets(plan.secrets, plan.run_dir)
         job_environment.lay_secrets({path: secrets[name] for name, path in own.items() if name in secrets})
-        lay_down_again(folder, plan)
+        lay_down_again(folder, plan, patched[folder])
     start(folders, changed, None)
     return folders, changed[0].queue
 
@@ -150,14 +153,44 @@ def changes(plan: Plan, assignments: dict[str, str]) -> Plan:
     return dataclasses.replace(plan, settings=settings, cluster=cluster, words=tuple(words))
 
 
-def lay_down_again(folder: Path, plan: Plan) -> None:
-    """Make a finished run's folder ready for another submission, keeping the plan of the attempt before."""
+def as_recorded(values: Mapping[str, Any], plan: Plan) -> dict[str, Any]:
+    """The plan's JSON with what `changes` changed, and else as it was recorded: the code that the run began with may
+    know fewer keys than this launcher. Raises `UsageError` for a changed key that it does not know."""
+    before = record.from_json(values)
+    found = {**values, "words": list(plan.words)}
+    for group in ("settings", "cluster"):
+        old, new = dict(leaves(getattr(before, group))), dict(leaves(getattr(plan, group)))
+        found[group] = copy.deepcopy(values[group])
+        for key in (key for key in new if old.get(key) != new[key]):
+            *inner, last = key.split(".")
+            place = found[group]
+            for name in inner:
+                place = place.get(name, {})
+            if last not in place:
+                raise UsageError(f"{key} can't change: {plan.run_id} began with code that has no such key")
+            place[last] = new[key]
+    return found
+
+
+def lay_down_again(folder: Path, plan: Plan, values: Mapping[str, Any]) -> None:
+    """Make a finished run's folder ready for another submission. The first plan stays as it is; `values`, the plan from
+    now on, waits in `attempts/plan.json` until the next attempt begins and takes it into its own folder.
+
+    A run of schema 1 has the newest plan in plan.json, where its code looks for it, and those before in their attempts'
+    folders.
+    """
     before = max(store.attempts(folder), default=0)
-    if before:
-        store.write_text(
-            folder / "attempts" / str(before) / "plan.json", (folder / "plan.json").read_text(), records.record
-        )
-    execute.write(plan, folder)
+    if plan.schema > 1:
+        path = folder / "attempts" / "plan.json"
+        if not path.parent.exists():
+            store.make_folder(path.parent, shared=plan.shared is not None)
+    else:
+        path = folder / "plan.json"
+        if before:
+            earlier = folder / "attempts" / str(before) / "plan.json"
+            store.write_text(earlier, path.read_text(), records.record)
+    execute.write_scripts(plan, folder)
+    store.write_json(path, values)
     stopping.clear_requests(folder)
     store.mark_unfinished(folder.parent, folder.name)
 
@@ -190,9 +223,13 @@ def _check_further(row: Seen, assignments: dict[str, str]) -> None:
 
 
 def _plan_of(row: Seen) -> Plan:
+    return record.from_json(_values_of(row))
+
+
+def _values_of(row: Seen) -> dict[str, Any]:
     if row.files.copied:
         raise UsageError(f"{row.run.id} can't be resumed from {row.run.folder}: {backends.COPIED}")
-    values = store.read_if_whole(row.run.folder / "plan.json", own_in=row.run.root)
+    values = store.read_if_whole(store.plan_path(row.run.folder), own_in=row.run.root)
     if not values:
         raise UsageError(f"{row.run.id} has no plan.json, so nobody can say what it ran")
-    return record.from_json(values)
+    return values

@@ -28,7 +28,7 @@ CACHE = ".cache"
 FLOOR = {"torch": (2, 4), "tensorflow": (2, 16)}
 """Oldest versions that our own trainers run on; users' own scripts may run on older ones."""
 PYTHON_FLOOR = (3, 10)
-ATTEMPT = "LAUNCHER_ATTEMPT"
+ATTEMPT, SPEC = "LAUNCHER_ATTEMPT", "LAUNCHER_SPEC"
 RENDEZVOUS = ("MASTER_ADDR", "MASTER_PORT")
 WORKERS = ("LAUNCHER_WORKERS",)
 
@@ -114,11 +114,10 @@ def describe(plan: Plan, argv: tuple[Word, ...]) -> Container:
             **plan.env,
             "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
             "LAUNCHER_RUN_ID": plan.run_id,
-            "LAUNCHER_SPEC": f"{plan.run_dir}/plan.json",
             "PYTHONPATH": plan.code_dir,
             "PYTHONUNBUFFERED": "1",
         },
-        passed=(ATTEMPT, *_rendezvous(plan)),
+        passed=(ATTEMPT, SPEC, *_rendezvous(plan)),
         secrets=plan.secrets,
         exports=f"{plan.run_dir}/{job_environment.FILE}" if plan.inherited or plan.passed else "",
         mounts=(*_own_mounts(plan), *chosen.mounts),

@@ -122,7 +122,8 @@ class Decided:
 class Plan:
     """Everything about one job, resolved. Printing it is the dry run; `script.render` turns it into `run.sh`."""
 
-    schema: int = 1
+    schema: int = 2
+    """1 in runs begun when trainers read their settings from `spec=FILE`, as those in their snapshots do."""
     run_id: str = PLACEHOLDER
     name: str
     run_root: str
@@ -136,7 +137,7 @@ class Plan:
     settings: dict[str, Any]
     """The trainer's settings, every value; the trainer reads them from plan.json."""
     words: tuple[str, ...]
-    """The trainer's words, as `amp=o2`."""
+    """What was asked for, as `amp=o2`, for people: the settings have it all."""
     trainer: str
     """Module that is run."""
     python: str
@@ -201,8 +202,10 @@ class Plan:
 
     @property
     def trainer_argv(self) -> tuple[str, ...]:
-        """The trainer's own part of the command: what a person would type after `python -m`."""
-        words = (*self.words, f"spec={self.run_dir}/plan.json", f"run={self.run_dir}")
+        """The trainer's own part of the command: its module and the run folder, which has all the rest."""
+        if self.schema > 1:
+            return (self.trainer, f"run={self.run_dir}")
+        words = (f"spec={self.run_dir}/plan.json", f"run={self.run_dir}")
         if self.script is None:
             return (self.trainer, *words)
         file = (f"script={self.script.file}", f"workdir={self.script.folder(self.run_dir)}")

@@ -83,10 +83,11 @@ def of_run(folder: Path, run: Run, state: State, read: bool, block: int = 0) -> 
     documents: dict[str, Mapping[str, Any]] = {}
 
     def record(cls: type[T], name: str) -> T:
+        path = store.plan_path(folder) if name == "plan.json" else folder / name
         try:
-            documents[name] = store.read_json(folder / name) or {}
+            documents[name] = store.read_json(path) or {}
         except Damaged as error:
-            problems.append(f"{name} can't be read: {str(error).removeprefix(f'{folder / name}: ')}")
+            problems.append(f"{name} can't be read: {str(error).removeprefix(f'{path}: ')}")
             documents[name] = {}
         values, wrong = decode(cls, documents[name])
         problems.extend(f"{name}: {each}, and left out" for each in wrong)

@@ -52,7 +52,7 @@ seconds_before() { # that earlier attempts ran: the last one until its end, or u
 } 2>/dev/null
 
 begin_attempt() {
-  local error fields
+  local error fields number
   [ -z "$SHARED" ] || umask 027
   [ -d "$RUN/attempts" ] || mkdir "$RUN/attempts" || exit 1
   attempt=1
@@ -66,6 +66,11 @@ begin_attempt() {
   done
   logs=$RUN/attempts/$attempt
   exec >>"$logs/stdout.log" 2>>"$logs/stderr.log" </dev/null
+  [ ! -e "$RUN/attempts/plan.json" ] || mv -f "$RUN/attempts/plan.json" "$logs/plan.json" # this resume's
+  plan_file=$RUN/plan.json
+  for ((number = attempt; number > 0; number--)); do
+    [ ! -e "$RUN/attempts/$number/plan.json" ] || { plan_file=$RUN/attempts/$number/plan.json && break; }
+  done
   rm -f "$RUN"/.{result.json,metrics.jsonl}.* "$RUN"/attempts/*/.*.json.* # a killed trainer wrote these aside
   printf %4096s "" >"$RUN/.reserve"
   started=$(now)

@@ -155,11 +155,13 @@ def _start(plan: Plan, token: str) -> str:
 def _container(plan: Plan, token: str) -> Container:
     described = plan_container.describe(plan, ("/bin/sh", "-c", _INSIDE))
     of_run = plan.run_id != PLACEHOLDER
-    hidden = ("LAUNCHER_RUN_ID",) if of_run else ("LAUNCHER_RUN_ID", "LAUNCHER_SPEC")
+    environment = {name: value for name, value in described.environment.items() if name != "LAUNCHER_RUN_ID"}
+    if of_run:
+        environment["LAUNCHER_SPEC"] = f"{plan.run_dir}/plan.json"
     root = Mount(source=plan.run_root, target=plan.run_root)
     return dataclasses.replace(
         described,
-        environment={name: value for name, value in described.environment.items() if name not in hidden},
+        environment=environment,
         passed=("TERM", *(() if of_run else plan.passed)),
         exports=described.exports if of_run else "",
         mounts=(root, *(each for each in described.mounts if each.source != plan.run_dir)),

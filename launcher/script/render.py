@@ -24,7 +24,7 @@ SUPERVISOR = "supervise.sh"
 def render(plan: Plan) -> str:
     """The script of a bound plan: what it runs, on its first screen, then the steps around that."""
     sections = [
-        ["#!/usr/bin/env bash", *_header(plan), *_title(plan)],
+        ["#!/usr/bin/env bash", *_header(plan), *map(_comment, _title(plan))],
         ["set -u", "umask 077", f"RUN={to_bash(plan.run_dir)}", f"CODE={to_bash(plan.code_dir)}"],
         *_functions(plan),
         [*_settings(plan), *_source(plan)],
@@ -66,6 +66,11 @@ def array(plans: Sequence[Plan], *, log: str, folders: str, parallel: int | None
     return "\n".join(lines) + "\n"
 
 
+def _comment(line: str) -> str:
+    """One line of a comment: a recorded plan may hold any text, and what follows an end of line would run."""
+    return "".join(character if character.isprintable() else "?" for character in line)
+
+
 def _is_job(plan: Plan) -> bool:
     """Whether the script is a Slurm job's own; an arm's is not."""
     return plan.queue == "slurm" and not plan.arm
@@ -86,6 +91,8 @@ def _title(plan: Plan) -> Iterator[str]:
         what = plan.script.line() if plan.script else plan.recipe
         batch = f", batch {plan.settings['batch']}" if plan.settings["batch"] else ""
         yield f"# Run {plan.run_id}: {what} in {plan.framework} at {mode(plan)}{batch}."
+        if plan.words:
+            yield f"# Asked for: {_line(plan.words)}; plan.json has every setting."
     yield f"# Written by the launcher. {SUPERVISOR} beside it has the functions that it calls."
 
 
@@ -181,9 +188,8 @@ def _environment(plan: Plan) -> list[str]:
         # From the file into the variable: the text is neither in this script nor in any argument list.
         lines += [f"{name}=$(<{to_bash(path)}) && export {name} || exit 1" for name, path in plan.secrets.items()]
         lines.append('export PYTHONPATH="$CODE" PYTHONUNBUFFERED=1')
-    lines.append(
-        f'export LAUNCHER_RUN_ID={to_bash(plan.run_id)} LAUNCHER_ATTEMPT=$attempt LAUNCHER_SPEC="$RUN/plan.json"'
-    )
+    spec = '"$RUN/plan.json"' if plan.schema == 1 else "$plan_file"
+    lines.append(f"export LAUNCHER_RUN_ID={to_bash(plan.run_id)} LAUNCHER_ATTEMPT=$attempt LAUNCHER_SPEC={spec}")
     return lines
 
 

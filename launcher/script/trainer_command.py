@@ -29,9 +29,7 @@ def _lines(plan: Plan) -> list[tuple[Word, ...]]:
         own = [(plan.script.file_in(plan.code_dir), *plan.script.arguments)]
     else:
         module, *words = plan.trainer_argv
-        count = len(words) - (1 + len(plan.script.arguments) if plan.script and plan.script.arguments else 0)
-        passed = tuple(words[count:])
-        own = [("-m", module), *((word,) for word in words[:count]), *([passed] if passed else [])]
+        own = [("-m", module), *((word,) for word in words)]
     python = (*profilers.prefix(plan.settings, plan.run_dir, bare=bare), plan.python)
     if plan.processes == 1 and plan.nodes == 1:
         return [(*python, *own[0]), *own[1:]]

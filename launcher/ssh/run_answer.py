@@ -64,8 +64,9 @@ def _plain(state: State) -> list[Any]:
 
 def _changed(folder: Path, name: str, known: Any) -> tuple[list[int], str] | None:
     """A small file with its size and time of change; None if it is unchanged, missing or too long."""
+    held = os.path.relpath(store.plan_path(folder), folder) if name == "plan.json" else name
     try:
-        with open(admit.open_in(folder, name), encoding="utf-8", errors="surrogateescape", newline="") as stream:
+        with open(admit.open_in(folder, held), encoding="utf-8", errors="surrogateescape", newline="") as stream:
             status = os.fstat(stream.fileno())
             stamp = [status.st_size, status.st_mtime_ns]
             if known == stamp or status.st_size > LONGEST_SMALL:

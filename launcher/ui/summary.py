@@ -33,7 +33,7 @@ def label_of(name: str, plan: PlanRecord) -> str:
 def title(folders: Sequence[Path]) -> str:
     """The first line of a screen: the runs that it shows."""
     if len(folders) == 1:
-        plan = store.read(PlanRecord, folders[0] / "plan.json", REQUEST_FIELDS)
+        plan = store.read(PlanRecord, store.plan_path(folders[0]), REQUEST_FIELDS)
         return tables.clean(f"{folders[0].name}  {request_of(plan)}".rstrip())
     sweeps = _unique(run_ids.sweep_of(folder.name) or folder.name for folder in folders)
     return f"{len(folders)} runs of {', '.join(sweeps)}"

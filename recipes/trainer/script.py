@@ -69,6 +69,10 @@ def parse(words: Sequence[str], framework: str) -> Started:
     rest = [word for word in ours if word.partition("=")[0] not in ("script", "workdir")]
     chosen = arguments.parse(rest, "script", framework)
     settings.check(chosen.settings)
+    passed: Sequence[str] = words[len(ours) + 1 :]
+    if planned := chosen.plan.get("script"):
+        mine = {"script": planned["file"], "workdir": planned["workdir"] or f"{chosen.run}/work"}
+        passed = planned["arguments"]
     if not mine.get("script"):
         raise SettingsError("script=FILE is missing (command line)", "script")
     file = Path(mine["script"]).absolute()
@@ -80,7 +84,7 @@ def parse(words: Sequence[str], framework: str) -> Started:
         chosen=chosen,
         file=file,
         workdir=Path(mine.get("workdir") or ".").absolute(),
-        arguments=tuple(words[len(ours) + 1 :]),
+        arguments=tuple(passed),
         source=source,
     )
 

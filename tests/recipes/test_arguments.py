@@ -1,4 +1,4 @@
-"""A trainer's settings from words and from a spec file."""
+"""A trainer's settings from words and from the plan in a run folder."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def refused(*words: str) -> str:
 
 def write_plan(folder: Path, *words: str, **more: object) -> Path:
     path = folder / "plan.json"
-    path.write_text(json.dumps({"schema": 1, "settings": plain(parse(words, "mnist", "torch").settings), **more}))
+    path.write_text(json.dumps({"schema": 2, "settings": plain(parse(words, "mnist", "torch").settings), **more}))
     return path
 
 
@@ -91,7 +91,6 @@ def test_words_are_read_by_the_type_of_their_key():
         ("data.dir=a\nb", "control character"),
         ("recipe=resnet50", "this trainer is recipe=mnist"),
         ("framework=tensorflow", "this trainer is framework=torch"),
-        ("spec=/nowhere/plan.json", "spec=/nowhere/plan.json: No such file"),
     ],
 )
 def test_a_wrong_word_is_refused_with_what_is_wrong(word, part):
@@ -110,47 +109,41 @@ def test_an_illegal_precision_is_refused_before_anything_runs():
     assert "o0 is float32" in refused("amp=o0", "amp.dtype=float16")
 
 
-def test_a_spec_alone_gives_its_settings(tmp_path):
+def test_a_run_folder_alone_gives_the_settings_of_its_plan(tmp_path):
     words = ["amp=o2", "batch=512", "loss_scale=apex", "amp.keep_fp32=[dense2]", "train.lr=0.5"]
-    path = write_plan(tmp_path, *words, run_id="r")
-    chosen = parse([f"spec={path}"], "mnist", "torch")
+    write_plan(tmp_path, *words, run_id="r")
+    chosen = parse([f"run={tmp_path}"], "mnist", "torch")
     assert chosen.settings == parse(words, "mnist", "torch").settings
-    assert chosen.plan["run_id"] == "r"
+    assert (chosen.run, chosen.plan["run_id"]) == (tmp_path, "r")
 
 
-def test_words_that_agree_with_the_spec_pass(tmp_path):
-    path = write_plan(tmp_path, "amp=o2", "batch=512", "loss_scale=tf", "loss_scale.init=1024")
-    words = ["amp=o2", "batch=512", "loss_scale=tf", "loss_scale.init=1024", f"spec={path}", f"run={tmp_path}"]
-    assert parse(words, "mnist", "torch").run == tmp_path
+def test_each_attempt_has_the_plan_of_the_newest_resume_before_it(tmp_path, monkeypatch):
+    write_plan(tmp_path, "steps=5")
+    for number, steps in ((1, None), (2, 7), (3, None), (4, 9)):
+        folder = tmp_path / "attempts" / str(number)
+        folder.mkdir(parents=True)
+        if steps:
+            write_plan(folder, f"steps={steps}")
+    for attempt, steps in (("1", 5), ("2", 7), ("3", 7), ("4", 9), ("", 9)):
+        monkeypatch.setenv("LAUNCHER_ATTEMPT", attempt)
+        assert parse([f"run={tmp_path}"], "mnist", "torch").settings.steps == steps
 
 
-@pytest.mark.parametrize(
-    ("word", "disagreement"),
-    [
-        ("batch=128", "batch=128 (command line) disagrees with batch=512"),
-        ("amp=o1", "amp.level=o1 (command line) disagrees with amp.level=o2"),
-        ("loss_scale=tf", "loss_scale.mode=dynamic (command line) disagrees with loss_scale.mode=auto"),
-        ("train.lr=2", "train.lr=2.0 (command line) disagrees with train.lr=1.0"),
-    ],
-)
-def test_a_word_that_disagrees_with_the_spec_is_refused_naming_both(tmp_path, word, disagreement):
-    path = write_plan(tmp_path, "amp=o2", "batch=512")
-    message = refused(word, f"spec={path}")
-    assert message.startswith(disagreement)
-    assert str(path) in message
+def test_typed_words_are_the_settings_whatever_plan_the_run_folder_has(tmp_path):
+    write_plan(tmp_path, "amp=o2", "batch=512")
+    chosen = parse(["amp=o1", f"run={tmp_path}"], "mnist", "torch")
+    assert (chosen.settings.amp.level, chosen.settings.batch, chosen.plan) == ("o1", 128, {})
 
 
-@pytest.mark.parametrize("content", ["no json", "[]", '{"schema": 2, "settings": {}}', '{"schema": 1}'])
-def test_a_file_that_is_no_spec_is_refused(tmp_path, content):
-    path = tmp_path / "plan.json"
-    path.write_text(content)
-    assert str(path) in refused(f"spec={path}")
+@pytest.mark.parametrize("content", ["no json", "[]", '{"schema": 9, "settings": {}}', '{"schema": 1}'])
+def test_a_file_that_is_no_plan_is_refused(tmp_path, content):
+    (tmp_path / "plan.json").write_text(content)
+    assert f"{tmp_path}/plan.json" in refused(f"run={tmp_path}")
 
 
-def test_an_unknown_key_in_the_spec_is_refused_with_its_file(tmp_path):
-    path = tmp_path / "plan.json"
-    path.write_text('{"schema": 1, "settings": {"bacth": 1}}')
-    assert f"({path})" in refused(f"spec={path}")
+def test_an_unknown_key_in_the_plan_is_refused_with_its_file(tmp_path):
+    (tmp_path / "plan.json").write_text('{"schema": 2, "settings": {"bacth": 1}}')
+    assert f"({tmp_path}/plan.json)" in refused(f"run={tmp_path}")
 
 
 def test_the_planned_ranks_are_nodes_times_processes():

@@ -63,14 +63,60 @@ def test_a_killed_attempt_counts_until_its_last_line(tmp_path: Path, program: Pa
     assert json.loads((folder / "status.json").read_text())["before"] == 67
 
 
-def test_a_change_reaches_settings_and_words_and_the_old_plan_is_kept(failed: Path) -> None:
-    before = (failed / "plan.json").read_text()
+def test_a_change_is_the_plan_of_its_attempt_and_the_first_plan_stays(
+    failed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = (failed / "plan.json").read_text()
     assert main(["resume", failed.name, "epochs=40", "checkpoint.every=7"]) == 0
-    plan = json.loads((failed / "plan.json").read_text())
-    assert (plan["settings"]["epochs"], plan["settings"]["checkpoint"]["every"]) == (40, 7)
-    assert {"epochs=40", "checkpoint.every=7"} <= set(plan["words"])
-    assert (failed / "attempts" / "1" / "plan.json").read_text() == before
-    assert "epochs=40" in (failed / "run.sh").read_text()
+    assert main(["resume", failed.name, "epochs=41"]) == 0
+    assert (failed / "plan.json").read_text() == first
+    second, third = (json.loads((failed / "attempts" / each / "plan.json").read_text()) for each in "23")
+    assert [each["settings"]["epochs"] for each in (second, third)] == [40, 41]
+    assert second["settings"]["checkpoint"]["every"] == third["settings"]["checkpoint"]["every"] == 7
+    spec = json.loads((tmp_path / "dump").read_text())["env"]["LAUNCHER_SPEC"]
+    assert spec == f"{failed}/attempts/3/plan.json"
+    capsys.readouterr()
+    assert main(["ls", failed.name]) == 0
+    assert "checkpoint.every=7 epochs=41" in capsys.readouterr().out
+
+
+@pytest.fixture
+def begun_before(tmp_path: Path, program: Path) -> Path:
+    """A run as a launcher left it whose trainers read `spec=FILE`, of code that knew one key less than that."""
+    folder = tmp_path / "runs" / "20260102-030405-calm-fox"
+    text = (Path(__file__).parent / "begun_before.json").read_text()
+    plan = json.loads(text.replace("ROOT", str(folder.parent)).replace("PYTHON", str(program)))
+    del plan["settings"]["steps_per_execution"], plan["settings"]["checkpoint"]["keep"]
+    plan["code"] = LAPTOP.code.digest
+    plan["env"]["DUMP"] = str(tmp_path / "dump")
+    (folder / "attempts" / "1").mkdir(parents=True)
+    (folder.parent / ".code" / plan["code"]).mkdir(parents=True)
+    (folder / "plan.json").write_text(json.dumps(plan))
+    status = {"schema": 1, "state": "stopped", "attempt": 1, "exit_code": 85, "started": "2026-01-02T03:04:05Z"}
+    (folder / "status.json").write_text(json.dumps({**status, "before": 0, "ended": "2026-01-02T03:05:45Z"}))
+    (folder / "submission.json").write_text('{"schema": 1, "queue": "direct", "first_attempt": 1}')
+    return folder
+
+
+def test_a_run_begun_with_older_code_goes_on_as_that_code_reads_it(begun_before: Path, tmp_path: Path) -> None:
+    first = json.loads((begun_before / "plan.json").read_text())
+    assert main(["resume", begun_before.name, "steps=9", f"run_root={tmp_path / 'runs'}"]) == 0
+    argv = json.loads((tmp_path / "dump").read_text())["argv"]
+    assert argv[1:] == ["-m", "recipes.torch_.mnist", f"spec={begun_before}/plan.json", f"run={begun_before}"]
+    now = json.loads((begun_before / "plan.json").read_text())
+    assert now == {**first, "settings": {**first["settings"], "steps": 9}, "words": now["words"]}
+    assert "steps=9" in now["words"] and "steps=6" not in now["words"]
+    assert json.loads((begun_before / "attempts" / "1" / "plan.json").read_text()) == first
+
+
+def test_a_key_that_the_code_of_a_run_does_not_know_is_refused_before_anything_is_queued(
+    begun_before: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = sorted(begun_before.rglob("*"))
+    words = ["steps=9", "checkpoint.keep=5", f"run_root={tmp_path / 'runs'}"]
+    assert main(["resume", begun_before.name, *words]) == 2
+    assert "checkpoint.keep can't change: 20260102-030405-calm-fox began with code" in capsys.readouterr().err
+    assert [each for each in sorted(begun_before.rglob("*")) if each.name != ".resume"] == files
 
 
 def test_a_done_run_needs_to_be_told_how_far_to_go(failed: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -84,6 +130,7 @@ def test_a_done_script_is_not_told_to_say_what_a_script_is_refused(
     failed: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["resume", failed.name]) == 0
+    (failed / "attempts" / "2" / "plan.json").unlink()
     plan = json.loads((failed / "plan.json").read_text())
     script = {"file": "script/train.py", "in_image": False, "workdir": "", "arguments": [], "bare": False}
     settings = {**plan["settings"], "recipe": "script", "train": {}}

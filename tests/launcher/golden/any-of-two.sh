@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # Run 20260102-030405-calm-fox: mnist in torch at o2 (half_model_fp32_masters), bfloat16, TF32 on, batch 128.
+# Asked for: amp=o2 batch=128; plan.json has every setting.
 # Written by the launcher. supervise.sh beside it has the functions that it calls.
 
 set -u
@@ -10,9 +11,6 @@ CODE=/home/mei/launcher-runs/.code/e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b9
 trainer() {
   cd "$CODE" || exit 1
   /opt/venv/bin/python -m recipes.torch_.mnist \
-    amp=o2 \
-    batch=128 \
-    spec=/home/mei/launcher-runs/20260102-030405-calm-fox/plan.json \
     run=/home/mei/launcher-runs/20260102-030405-calm-fox
 }
 
@@ -28,7 +26,7 @@ end_if_unwanted
 
 export CUDA_DEVICE_ORDER=PCI_BUS_ID
 export PYTHONPATH="$CODE" PYTHONUNBUFFERED=1
-export LAUNCHER_RUN_ID=20260102-030405-calm-fox LAUNCHER_ATTEMPT=$attempt LAUNCHER_SPEC="$RUN/plan.json"
+export LAUNCHER_RUN_ID=20260102-030405-calm-fox LAUNCHER_ATTEMPT=$attempt LAUNCHER_SPEC=$plan_file
 
 take_gpus 1 'GPU-0000-0 GPU-0000-1' 20260102-030405-calm-fox yes
 export LAUNCHER_GPUS=$gpus CUDA_VISIBLE_DEVICES=$gpus

@@ -26,7 +26,7 @@ end_if_unwanted
 report_running
 
 export PYTHONPATH="$CODE" PYTHONUNBUFFERED=1
-export LAUNCHER_RUN_ID=20260102-030405-brave-otter LAUNCHER_ATTEMPT=$attempt LAUNCHER_SPEC="$RUN/plan.json"
+export LAUNCHER_RUN_ID=20260102-030405-brave-otter LAUNCHER_ATTEMPT=$attempt LAUNCHER_SPEC=$plan_file
 
 supervise run_arms
 end_attempt

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # Run 20260102-030405-calm-fox: mnist in torch at o2 (half_model_fp32_masters), bfloat16, batch 512.
+# Asked for: amp=o2 batch=512; plan.json has every setting.
 # Written by the launcher. supervise.sh beside it has the functions that it calls.
 
 set -u
@@ -10,9 +11,6 @@ CODE=/home/mei/launcher-runs/.code/e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b9
 trainer() {
   cd "$CODE" || exit 1
   /opt/venv/bin/python -m recipes.torch_.mnist \
-    amp=o2 \
-    batch=512 \
-    spec=/home/mei/launcher-runs/20260102-030405-calm-fox/plan.json \
     run=/home/mei/launcher-runs/20260102-030405-calm-fox
 }
 
@@ -30,7 +28,7 @@ report_running
 export CUDA_DEVICE_ORDER=PCI_BUS_ID
 export CUDA_VISIBLE_DEVICES=''
 export PYTHONPATH="$CODE" PYTHONUNBUFFERED=1
-export LAUNCHER_RUN_ID=20260102-030405-calm-fox LAUNCHER_ATTEMPT=$attempt LAUNCHER_SPEC="$RUN/plan.json"
+export LAUNCHER_RUN_ID=20260102-030405-calm-fox LAUNCHER_ATTEMPT=$attempt LAUNCHER_SPEC=$plan_file
 
 supervise trainer
 end_attempt

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # Run 20260102-030405-calm-fox: mnist in torch at o1 (autocast), bfloat16, batch 128.
+# Asked for: amp=o1 batch=128; plan.json has every setting.
 # Written by the launcher. supervise.sh beside it has the functions that it calls.
 
 set -u
@@ -10,9 +11,6 @@ CODE='/data/my '"'"'runs'"'"' $x/.code/e3b0c44298fc1c149afbf4c8996fb92427ae41e46
 trainer() {
   cd "$CODE" || exit 1
   /opt/venv/bin/python -m recipes.torch_.mnist \
-    amp=o1 \
-    batch=128 \
-    'spec=/data/my '"'"'runs'"'"' $x/20260102-030405-calm-fox/plan.json' \
     'run=/data/my '"'"'runs'"'"' $x/20260102-030405-calm-fox'
 }
 
@@ -36,7 +34,7 @@ export D=-rf
 export E=a,b=c:d
 KEY=$(<'/home/mei/.key with space') && export KEY || exit 1
 export PYTHONPATH="$CODE" PYTHONUNBUFFERED=1
-export LAUNCHER_RUN_ID=20260102-030405-calm-fox LAUNCHER_ATTEMPT=$attempt LAUNCHER_SPEC="$RUN/plan.json"
+export LAUNCHER_RUN_ID=20260102-030405-calm-fox LAUNCHER_ATTEMPT=$attempt LAUNCHER_SPEC=$plan_file
 
 trap 'setup_failed "$?" "$BASH_COMMAND"' ERR # cluster.setup, as given
 module load cuda/12.4

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # Run 20260102-030405-calm-fox: mnist in torch at o1 (autocast), float16, dynamic loss scale, TF32 off, batch 256.
+# Asked for: amp=o1 batch=256 'amp.deny=[softmax,conv2d]' loss_scale=tf compile=true; plan.json has every setting.
 # Written by the launcher. supervise.sh beside it has the functions that it calls.
 
 set -u
@@ -11,12 +12,6 @@ trainer() {
   cd "$CODE" || exit 1
   /opt/venv/bin/python -m torch.distributed.run --standalone --nproc-per-node=2 \
     -m recipes.torch_.mnist \
-    amp=o1 \
-    batch=256 \
-    'amp.deny=[softmax,conv2d]' \
-    loss_scale=tf \
-    compile=true \
-    spec=/home/mei/launcher-runs/20260102-030405-calm-fox/plan.json \
     run=/home/mei/launcher-runs/20260102-030405-calm-fox
 }
 
@@ -33,7 +28,7 @@ end_if_unwanted
 export CUDA_DEVICE_ORDER=PCI_BUS_ID
 export CUDA_VISIBLE_DEVICES=0,1
 export PYTHONPATH="$CODE" PYTHONUNBUFFERED=1
-export LAUNCHER_RUN_ID=20260102-030405-calm-fox LAUNCHER_ATTEMPT=$attempt LAUNCHER_SPEC="$RUN/plan.json"
+export LAUNCHER_RUN_ID=20260102-030405-calm-fox LAUNCHER_ATTEMPT=$attempt LAUNCHER_SPEC=$plan_file
 
 take_gpus 2 'GPU-0000-0 GPU-0000-1' 20260102-030405-calm-fox ''
 report_running

@@ -14,6 +14,7 @@ from launcher.plan.resolve import resolve
 from launcher.probe.facts import Facts
 from launcher.script.render import render
 from launcher.script.trainer_command import command
+from recipes import arguments
 from recipes.typed import plain
 from tests import golden
 from tests.launcher.hosts import KEPLER, LAPTOP, TWO_A100, TWO_V100, spec_of
@@ -82,10 +83,13 @@ def test_a_plan_that_lacks_something_is_refused_in_a_sentence():
         from_json({"schema": 1, "name": "x"})
 
 
-def test_the_words_typed_reach_the_trainer_unchanged() -> None:
+def test_the_words_typed_reach_the_trainer_by_the_run_folder_alone(tmp_path: Path) -> None:
     words = ("amp=o2", "batch=512", "train.lr=0.5", "loss_scale=tf", "amp.deny=[conv2d,softmax]", "seed=3")
     plan = resolve(spec_of(*words), LAPTOP)
-    assert set(words) <= set(command(plan))
+    assert command(plan)[1:] == ("-m", "recipes.torch_.mnist", f"run={plan.run_dir}")
+    (tmp_path / "plan.json").write_text(json.dumps(to_json(plan)))
+    told = arguments.parse([f"run={tmp_path}"], "mnist", "torch").settings
+    assert told == dataclasses.replace(arguments.parse(words, "mnist", "torch").settings, device="cpu")
 
 
 def test_the_same_value_makes_plan_and_script() -> None:
@@ -194,7 +198,7 @@ def test_two_gpus_are_two_processes_of_paddles_own_launcher() -> None:
         f"--log_dir={plan.run_dir}/ranks",
         f"{plan.code_dir}/recipes/paddle_/rank.py",
     ]
-    assert words[6:8] == ["recipes.paddle_.simplenet", "amp=o1"]
+    assert words[6:] == ["recipes.paddle_.simplenet", f"run={plan.run_dir}"]
 
 
 def test_paddles_other_ways_of_training_are_one_process() -> None:

@@ -10,7 +10,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from containers.runtime import Runtime
@@ -27,6 +27,8 @@ from launcher.script.render import render
 from launcher.script.trainer_command import command
 from launcher.ssh.probe_client import probe
 from recipes.script import Source
+from recipes.trainer import script as shared_script
+from recipes.trainer.wrapper import Started
 from tests.launcher.hosts import LAPTOP, TWO_A100, spec_of
 
 HERE = Script(path="/home/mei/project/train.py", name="script/train.py")
@@ -47,31 +49,40 @@ def plan_of(*words: str, facts: Facts = LAPTOP, script: Script = HERE) -> Plan:
     return resolve(spec, with_script(facts, script))
 
 
-def test_the_wrapper_is_told_the_level_the_file_and_its_arguments() -> None:
-    plan = plan_of("amp=o1", "--", "--lr", "0.1", "data/")
-    assert command(plan) == (
-        "/opt/venv/bin/python",
-        "-m",
-        "recipes.torch_.script",
-        "amp=o1",
-        "spec=/home/mei/launcher-runs/RUN_ID/plan.json",
-        "run=/home/mei/launcher-runs/RUN_ID",
-        "script=script/train.py",
-        "workdir=/home/mei/project",
-        *("--", "--lr", "0.1", "data/"),
-    )
+def wrapped(plan: Plan, folder: Path) -> Started:
+    """What the wrapper around the script reads in the run folder."""
+    (folder / "plan.json").write_text(json.dumps(to_json(plan)))
+    return shared_script.parse([f"run={folder}"], plan.framework)
+
+
+@pytest.fixture
+def code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A snapshot with the script, in which its wrapper starts."""
+    (tmp_path / "script").mkdir()
+    (tmp_path / "script" / "train.py").write_text("")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_the_wrapper_reads_the_level_the_file_and_its_arguments_in_the_run_folder(code: Path) -> None:
+    plan = plan_of("amp=o2", "train.precision=script", "--", "--lr", "0.1", "data/")
+    run = "run=/home/mei/launcher-runs/RUN_ID"
+    assert command(plan) == ("/opt/venv/bin/python", "-m", "recipes.torch_.script", run)
+    started = wrapped(plan, code)
+    assert (started.chosen.settings.amp.level, started.arguments) == ("o2", ("--lr", "0.1", "data/"))
+    assert (started.file, started.workdir) == (code / "script" / "train.py", Path("/home/mei/project"))
     assert from_json(json.loads(json.dumps(to_json(plan)))) == plan
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.text(st.characters(exclude_categories=("Cs", "Cc")), max_size=20), max_size=4))
-def test_arguments_behind_two_dashes_are_passed_on_byte_for_byte(arguments: list[str]) -> None:
-    plan = plan_of("--", *arguments)
-    words = command(plan)
-    passed = list(words[words.index("--") + 1 :]) if "--" in words else []
-    assert passed == arguments
-    line = next(each for each in render(plan).splitlines() if each.strip().startswith("-- ")) if arguments else "--"
-    assert shlex.split(line) == ["--", *arguments]
+def test_arguments_behind_two_dashes_are_passed_on_byte_for_byte(code: Path, arguments: list[str]) -> None:
+    assert wrapped(plan_of("--", *arguments), code).arguments == tuple(arguments)
+    bare = plan_of(*BARE, "--", *arguments)
+    assert command(bare)[2:] == tuple(arguments)
+    assert bare.script
+    line = next(each for each in render(bare).splitlines() if bare.script.file_in(bare.code_dir) in each)
+    assert shlex.split(line)[2:] == arguments
 
 
 @pytest.mark.parametrize("argument", ["a\nb", "a\x00", "\udcff"])
@@ -88,7 +99,7 @@ def test_flags_and_verbs_behind_two_dashes_are_the_scripts() -> None:
 
 def test_a_script_has_no_batch_and_is_told_none() -> None:
     plan = plan_of()
-    assert [word for word in plan.trainer_argv if word.startswith(("batch=", "epochs=", "seed="))] == []
+    assert (plan.settings["batch"], plan.settings["epochs"]) == (None, None)
     assert "batch" not in render(plan).split("set -u")[0]
     with pytest.raises(UsageError, match=r"batch=64: recipe=script decides that by itself.*-- --batch-size 64"):
         plan_of("batch=64")
@@ -158,10 +169,10 @@ def test_a_bare_script_starts_as_python_would_start_it() -> None:
 
 @pytest.mark.parametrize(
     ("word", "folder"),
-    [("workdir=run", "/home/mei/launcher-runs/RUN_ID/work"), ("workdir=out", "/home/mei/project/out")],
+    [("workdir=run", "work"), ("workdir=out", "/home/mei/project/out")],
 )
-def test_it_starts_where_it_is_told_to(word: str, folder: str) -> None:
-    assert f"workdir={folder}" in plan_of(word).trainer_argv
+def test_it_starts_where_it_is_told_to(word: str, folder: str, code: Path) -> None:
+    assert wrapped(plan_of(word), code).workdir == code / folder
 
 
 def test_a_working_folder_that_is_not_there_is_refused() -> None:
@@ -185,7 +196,7 @@ def test_in_a_container_the_working_folder_is_mounted_and_a_script_of_the_image_
     assert "--mount=type=bind,source=/home/mei/project,target=/home/mei/project" in render(here)
     (spec,) = specs_of("recipe=script", "script=image:/opt/it/train.py", "container=docker", "image=it:1")
     there = resolve(spec, facts)
-    assert {"script=/opt/it/train.py", "workdir=/opt/it"} <= set(there.trainer_argv)
+    assert there.script and (there.script.file, there.script.workdir) == ("/opt/it/train.py", "/opt/it")
     assert "/opt/it/train.py is looked for in the image alone, when the job starts" in there.advice
     assert "target=/opt/it" not in render(there)
 
@@ -350,4 +361,4 @@ def test_recipes_beside_a_script_would_be_taken_for_ours(project: Path) -> None:
 
 
 def test_other_recipes_are_told_no_script() -> None:
-    assert [word for word in resolve(spec_of("amp=o1"), LAPTOP).trainer_argv if word.startswith("script=")] == []
+    assert resolve(spec_of("amp=o1"), LAPTOP).script is None

@@ -18,7 +18,7 @@ from tests.launcher.slurm.bench import Bench, ended, job_of, until
 SEEN = """
 (folder / f"seen-{attempt}.json").write_text(json.dumps({key: os.environ.get(key) for key in
     ("SLURM_JOB_ID", "CUDA_VISIBLE_DEVICES", "LAUNCHER_RUN_ID")}))
-if "amp=o1" in sys.argv and attempt == "1" and (folder.parent.parent / "wait").exists():
+if folder.name == "01" and attempt == "1" and (folder.parent.parent / "wait").exists():
     import time
     while not (folder / "STOP").exists(): time.sleep(0.05)
     (folder / "attempts" / attempt / "stopped.json").write_text("{}")

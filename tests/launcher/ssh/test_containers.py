@@ -76,7 +76,7 @@ def test_the_same_job_finds_the_same_around_it(place, kind, probe, tmp_path, mon
     until(lambda: not (folder / ".secrets").exists(), seconds=10)
     plan = json.loads((folder / "plan.json").read_text())
     assert found["argv"][:2] == ["-m", plan["trainer"]]
-    assert found["argv"][2:] == [*plan["words"], f"spec={folder}/plan.json", f"run={folder}"]
+    assert found["argv"][2:] == [f"run={folder}"]
     assert (found["cwd"], found["env"]["PYTHONPATH"]) == (f"{probe.root}/.code/{plan['code']}",) * 2
     user = probe.testbed.user
     assert (found["uid"], found["gid"], (folder / "probe.json").stat().st_uid) == (user.uid, user.gid, user.uid)

@@ -8,8 +8,9 @@ if "-m" not in sys.argv:
     print("3.11.2\ntorch 2.13.0")  # what the prober asks a Python for
     sys.exit()
 run = next(each[4:] for each in sys.argv if each.startswith("run="))
-word = lambda name, default: next((each.split("=")[1] for each in sys.argv if each.startswith(name + "=")), default)
-steps, pause = int(word("steps", "20")), float(os.environ.get("PAUSE", "0.02"))
+with open(os.environ["LAUNCHER_SPEC"]) as plan:
+    steps = json.load(plan)["settings"]["steps"] or 20
+pause = float(os.environ.get("PAUSE", "0.02"))
 attempt = int(os.environ["LAUNCHER_ATTEMPT"])
 checkpoint = os.path.join(run, "checkpoints", "step")
 os.makedirs(checkpoint, exist_ok=True)

@@ -188,12 +188,12 @@ def test_another_run_does_not_go_on_as_another_job(tmp_path, words, typed, capfd
     assert "was saved with amp.level=o2" in capfd.readouterr().err
 
 
-def test_a_spec_is_read_and_held_against_the_words(tmp_path, words):
+def test_the_run_folder_alone_gives_the_settings(tmp_path, words):
     settings = plain(arguments.parse(["amp=o1", *words, "steps=3"], "mnist", "tensorflow").settings)
-    plan = {"schema": 1, "settings": settings, "nodes": 1, "processes": 1, "code": "abc"}
+    plan = {"schema": 2, "settings": settings, "nodes": 1, "processes": 1, "code": "abc"}
     (tmp_path / "plan.json").write_text(json.dumps(plan))
-    succeed("amp=o1", f"spec={tmp_path / 'plan.json'}", f"run={tmp_path / 'run'}")
-    assert result(tmp_path / "run")["digests"]["code"] == "abc"
+    succeed(f"run={tmp_path}")
+    assert result(tmp_path)["digests"]["code"] == "abc"
 
 
 def test_a_model_that_is_not_what_was_asked_fails_the_run_and_says_why(tmp_path, words, monkeypatch, capfd):

@@ -89,13 +89,13 @@ def test_a_wrong_request_gets_one_line_and_leaves_nothing(tmp_path, words, wrong
     assert not (tmp_path / "run").exists()
 
 
-def test_a_spec_and_the_environment_give_what_words_do_not(tmp_path, words):
+def test_the_run_folder_alone_gives_settings_and_identity(tmp_path, words):
     settings = plain(arguments.parse(["amp=o1", *words, "steps=3"], "mnist", "torch").settings)
-    plan = {"schema": 1, "settings": settings, "nodes": 1, "processes": 1, "code": "abc"}
-    (tmp_path / "plan.json").write_text(json.dumps(plan))
-    (tmp_path / "run").mkdir()  # a launcher has made it
+    plan = {"schema": 2, "settings": settings, "nodes": 1, "processes": 1, "code": "abc"}
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "plan.json").write_text(json.dumps(plan))
     ended = run(
-        ["amp=o1", f"spec={tmp_path / 'plan.json'}", f"run={tmp_path / 'run'}"],
+        [f"run={tmp_path / 'run'}"],
         LAUNCHER_RUN_ID="20260101-000000-calm-otter",
         LAUNCHER_ATTEMPT="4",
     )
@@ -106,8 +106,8 @@ def test_a_spec_and_the_environment_give_what_words_do_not(tmp_path, words):
 
 def test_fewer_processes_than_planned_are_an_error_with_a_table(tmp_path, words):
     settings = plain(arguments.parse(words, "mnist", "torch").settings)
-    (tmp_path / "plan.json").write_text(json.dumps({"schema": 1, "settings": settings, "nodes": 2, "processes": 1}))
-    ended = run([f"spec={tmp_path / 'plan.json'}"])
+    (tmp_path / "plan.json").write_text(json.dumps({"schema": 2, "settings": settings, "nodes": 2, "processes": 1}))
+    ended = run([f"run={tmp_path}"])
     assert ended.returncode == 1
     assert "1 ranks have met, and 2 were planned" in ended.stderr
     assert "Traceback" not in ended.stderr

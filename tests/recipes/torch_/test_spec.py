@@ -35,7 +35,7 @@ def test_a_plan_that_cannot_be_read_is_refused(tmp_path):
     (tmp_path / "bad.json").write_text("{")
     with pytest.raises(SettingsError, match="JSON"):
         Precision.from_env({"LAUNCHER_SPEC": str(tmp_path / "bad.json")})
-    (tmp_path / "new.json").write_text('{"schema": 2, "settings": {}}')
+    (tmp_path / "new.json").write_text('{"schema": 9, "settings": {}}')
     with pytest.raises(SettingsError, match="schema"):
         Precision.from_env({"LAUNCHER_SPEC": str(tmp_path / "new.json")})
 

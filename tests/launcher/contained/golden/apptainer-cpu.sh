@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # Run 20260102-030405-calm-fox: mnist in torch at o1 (autocast), bfloat16, batch 128.
+# Asked for: amp=o1 batch=128; plan.json has every setting.
 # Written by the launcher. supervise.sh beside it has the functions that it calls.
 
 set -u
@@ -20,10 +21,10 @@ trainer() {
   export APPTAINERENV_LOGNAME=mei
   export APPTAINERENV_CUDA_DEVICE_ORDER=PCI_BUS_ID
   export APPTAINERENV_LAUNCHER_RUN_ID=20260102-030405-calm-fox
-  export APPTAINERENV_LAUNCHER_SPEC=/home/mei/launcher-runs/20260102-030405-calm-fox/plan.json
   export APPTAINERENV_PYTHONPATH=/home/mei/launcher-runs/.code/e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855
   export APPTAINERENV_PYTHONUNBUFFERED=1
   export APPTAINERENV_LAUNCHER_ATTEMPT="$LAUNCHER_ATTEMPT"
+  export APPTAINERENV_LAUNCHER_SPEC="$LAUNCHER_SPEC"
   apptainer \
     exec \
     --cleanenv \
@@ -38,9 +39,6 @@ trainer() {
     python3 \
     -m \
     recipes.torch_.mnist \
-    amp=o1 \
-    batch=128 \
-    spec=/home/mei/launcher-runs/20260102-030405-calm-fox/plan.json \
     run=/home/mei/launcher-runs/20260102-030405-calm-fox
 }
 
@@ -55,7 +53,7 @@ begin_attempt
 end_if_unwanted
 report_running
 
-export LAUNCHER_RUN_ID=20260102-030405-calm-fox LAUNCHER_ATTEMPT=$attempt LAUNCHER_SPEC="$RUN/plan.json"
+export LAUNCHER_RUN_ID=20260102-030405-calm-fox LAUNCHER_ATTEMPT=$attempt LAUNCHER_SPEC=$plan_file
 
 supervise trainer
 end_attempt

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # Run 20260102-030405-calm-fox: mnist in torch at o1 (autocast), bfloat16, TF32 on, batch 256.
+# Asked for: amp=o1 batch=256; plan.json has every setting.
 # Written by the launcher. supervise.sh beside it has the functions that it calls.
 
 set -u
@@ -44,10 +45,10 @@ trainer() {
     '--env=A=it'"'"'s $(id), a=b' \
     --env=CUDA_DEVICE_ORDER=PCI_BUS_ID \
     --env=LAUNCHER_RUN_ID=20260102-030405-calm-fox \
-    --env=LAUNCHER_SPEC=/home/mei/launcher-runs/20260102-030405-calm-fox/plan.json \
     --env=PYTHONPATH=/home/mei/launcher-runs/.code/e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855 \
     --env=PYTHONUNBUFFERED=1 \
     --env=LAUNCHER_ATTEMPT \
+    --env=LAUNCHER_SPEC \
     --entrypoint= \
     nvcr.io/nvidia/pytorch:25.06-py3 \
     /bin/sh \
@@ -58,9 +59,6 @@ trainer() {
     python3 \
     -m \
     recipes.torch_.mnist \
-    amp=o1 \
-    batch=256 \
-    spec=/home/mei/launcher-runs/20260102-030405-calm-fox/plan.json \
     run=/home/mei/launcher-runs/20260102-030405-calm-fox
 }
 
@@ -78,7 +76,7 @@ TELEMETRY_EVERY=10 TELEMETRY_GPUS=taken
 begin_attempt
 end_if_unwanted
 
-export LAUNCHER_RUN_ID=20260102-030405-calm-fox LAUNCHER_ATTEMPT=$attempt LAUNCHER_SPEC="$RUN/plan.json"
+export LAUNCHER_RUN_ID=20260102-030405-calm-fox LAUNCHER_ATTEMPT=$attempt LAUNCHER_SPEC=$plan_file
 
 take_gpus 1 GPU-0000-1 20260102-030405-calm-fox ''
 report_running

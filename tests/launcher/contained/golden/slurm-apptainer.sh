@@ -9,6 +9,7 @@
 #SBATCH --output=/home/mei/launcher-runs/20260102-030405-calm-fox/launch.log
 #SBATCH --export=NIL
 # Run 20260102-030405-calm-fox: mnist in torch at o1 (autocast), float16 or bfloat16 by its GPU, a loss scale if float16, TF32 if the GPU has it, batch 512.
+# Asked for: amp=o1 batch=512; plan.json has every setting.
 # Written by the launcher. supervise.sh beside it has the functions that it calls.
 
 set -u
@@ -29,11 +30,11 @@ trainer() {
   export APPTAINERENV_LOGNAME=mei
   export APPTAINERENV_CUDA_DEVICE_ORDER=PCI_BUS_ID
   export APPTAINERENV_LAUNCHER_RUN_ID=20260102-030405-calm-fox
-  export APPTAINERENV_LAUNCHER_SPEC=/home/mei/launcher-runs/20260102-030405-calm-fox/plan.json
   export APPTAINERENV_PYTHONPATH=/home/mei/launcher-runs/.code/e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855
   export APPTAINERENV_PYTHONUNBUFFERED=1
   export APPTAINERENV_CUDA_VISIBLE_DEVICES="$CUDA_VISIBLE_DEVICES"
   export APPTAINERENV_LAUNCHER_ATTEMPT="$LAUNCHER_ATTEMPT"
+  export APPTAINERENV_LAUNCHER_SPEC="$LAUNCHER_SPEC"
   apptainer \
     exec \
     --cleanenv \
@@ -53,9 +54,6 @@ trainer() {
     --nproc-per-node=2 \
     -m \
     recipes.torch_.mnist \
-    amp=o1 \
-    batch=512 \
-    spec=/home/mei/launcher-runs/20260102-030405-calm-fox/plan.json \
     run=/home/mei/launcher-runs/20260102-030405-calm-fox
 }
 
@@ -77,7 +75,7 @@ export LOGNAME=mei
 export LANG=C.UTF-8
 export PATH=/opt/slurm/bin:/usr/bin:/bin
 export SLURM_CONF=/etc/slurm/slurm.conf
-export LAUNCHER_RUN_ID=20260102-030405-calm-fox LAUNCHER_ATTEMPT=$attempt LAUNCHER_SPEC="$RUN/plan.json"
+export LAUNCHER_RUN_ID=20260102-030405-calm-fox LAUNCHER_ATTEMPT=$attempt LAUNCHER_SPEC=$plan_file
 
 stop_before_time_limit yes
 supervise trainer

@@ -9,6 +9,7 @@
 #SBATCH --output=/home/mei/launcher-runs/20260102-030405-calm-fox/launch.log
 #SBATCH --export=NIL
 # Run 20260102-030405-calm-fox: mnist in torch at o1 (autocast), float16 or bfloat16 by its GPU, a loss scale if float16, TF32 if the GPU has it, batch 512.
+# Asked for: amp=o1 batch=512; plan.json has every setting.
 # Written by the launcher. supervise.sh beside it has the functions that it calls.
 
 set -u
@@ -55,10 +56,10 @@ trainer() {
     --env=LOGNAME=mei \
     --env=CUDA_DEVICE_ORDER=PCI_BUS_ID \
     --env=LAUNCHER_RUN_ID=20260102-030405-calm-fox \
-    --env=LAUNCHER_SPEC=/home/mei/launcher-runs/20260102-030405-calm-fox/plan.json \
     --env=PYTHONPATH=/home/mei/launcher-runs/.code/e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855 \
     --env=PYTHONUNBUFFERED=1 \
     --env=LAUNCHER_ATTEMPT \
+    --env=LAUNCHER_SPEC \
     --env=LAUNCHER_WORKERS \
     --entrypoint= \
     local/torch \
@@ -72,9 +73,6 @@ trainer() {
     --nproc-per-node=2 \
     -m \
     recipes.torch_.mnist \
-    amp=o1 \
-    batch=512 \
-    spec=/home/mei/launcher-runs/20260102-030405-calm-fox/plan.json \
     run=/home/mei/launcher-runs/20260102-030405-calm-fox
 }
 
@@ -113,7 +111,7 @@ export LOGNAME=mei
 export LANG=C.UTF-8
 export PATH=/opt/slurm/bin:/usr/bin:/bin
 export SLURM_CONF=/etc/slurm/slurm.conf
-export LAUNCHER_RUN_ID=20260102-030405-calm-fox LAUNCHER_ATTEMPT=$attempt LAUNCHER_SPEC="$RUN/plan.json"
+export LAUNCHER_RUN_ID=20260102-030405-calm-fox LAUNCHER_ATTEMPT=$attempt LAUNCHER_SPEC=$plan_file
 
 set_rendezvous
 stop_before_time_limit yes

@@ -9,6 +9,7 @@
 #SBATCH --output=/home/mei/launcher-runs/20260102-030405-calm-fox/launch.log
 #SBATCH --export=NIL
 # Run 20260102-030405-calm-fox: mnist in torch at o1 (autocast), float16 or bfloat16 by its GPU, a loss scale if float16, TF32 if the GPU has it, batch 512.
+# Asked for: amp=o1 batch=512; plan.json has every setting.
 # Written by the launcher. supervise.sh beside it has the functions that it calls.
 
 set -u
@@ -30,7 +31,6 @@ trainer() {
   export LOGNAME=mei
   export CUDA_DEVICE_ORDER=PCI_BUS_ID
   export LAUNCHER_RUN_ID=20260102-030405-calm-fox
-  export LAUNCHER_SPEC=/home/mei/launcher-runs/20260102-030405-calm-fox/plan.json
   export PYTHONPATH=/home/mei/launcher-runs/.code/e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855
   export PYTHONUNBUFFERED=1
   srun \
@@ -44,7 +44,7 @@ trainer() {
     '--container-image=nvcr.io#nvidia/pytorch:25.06-py3' \
     --container-workdir=/home/mei/launcher-runs/.code/e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855 \
     --container-mounts=/home/mei/launcher-runs/20260102-030405-calm-fox:/home/mei/launcher-runs/20260102-030405-calm-fox,/home/mei/launcher-runs/.cache:/home/mei/launcher-runs/.cache,/home/mei/launcher-runs/.code/e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855:/home/mei/launcher-runs/.code/e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855:ro \
-    --container-env=NVIDIA_VISIBLE_DEVICES,LANG,PYTHONNOUSERSITE,XDG_CACHE_HOME,TORCHINDUCTOR_CACHE_DIR,TRITON_CACHE_DIR,CUDA_CACHE_PATH,USER,LOGNAME,CUDA_DEVICE_ORDER,LAUNCHER_RUN_ID,LAUNCHER_SPEC,PYTHONPATH,PYTHONUNBUFFERED,CUDA_VISIBLE_DEVICES,LAUNCHER_ATTEMPT,LAUNCHER_WORKERS \
+    --container-env=NVIDIA_VISIBLE_DEVICES,LANG,PYTHONNOUSERSITE,XDG_CACHE_HOME,TORCHINDUCTOR_CACHE_DIR,TRITON_CACHE_DIR,CUDA_CACHE_PATH,USER,LOGNAME,CUDA_DEVICE_ORDER,LAUNCHER_RUN_ID,PYTHONPATH,PYTHONUNBUFFERED,CUDA_VISIBLE_DEVICES,LAUNCHER_ATTEMPT,LAUNCHER_SPEC,LAUNCHER_WORKERS \
     /usr/bin/env \
     HOME=/home/mei/launcher-runs/.cache/home \
     /bin/sh \
@@ -59,9 +59,6 @@ trainer() {
     --nproc-per-node=4 \
     -m \
     recipes.torch_.mnist \
-    amp=o1 \
-    batch=512 \
-    spec=/home/mei/launcher-runs/20260102-030405-calm-fox/plan.json \
     run=/home/mei/launcher-runs/20260102-030405-calm-fox
 }
 
@@ -83,7 +80,7 @@ export LOGNAME=mei
 export LANG=C.UTF-8
 export PATH=/opt/slurm/bin:/usr/bin:/bin
 export SLURM_CONF=/etc/slurm/slurm.conf
-export LAUNCHER_RUN_ID=20260102-030405-calm-fox LAUNCHER_ATTEMPT=$attempt LAUNCHER_SPEC="$RUN/plan.json"
+export LAUNCHER_RUN_ID=20260102-030405-calm-fox LAUNCHER_ATTEMPT=$attempt LAUNCHER_SPEC=$plan_file
 
 set_rendezvous
 stop_before_time_limit yes

@@ -9,6 +9,7 @@
 #SBATCH --output=/home/mei/launcher-runs/20260102-030405-calm-fox/launch.log
 #SBATCH --export=NIL
 # Run 20260102-030405-calm-fox: mnist in torch at o1 (autocast), float16 or bfloat16 by its GPU, a loss scale if float16, TF32 if the GPU has it, batch 128.
+# Asked for: amp=o1 batch=128; plan.json has every setting.
 # Written by the launcher. supervise.sh beside it has the functions that it calls.
 
 set -u
@@ -19,9 +20,6 @@ CODE=/home/mei/launcher-runs/.code/e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b9
 trainer() {
   cd "$CODE" || exit 1
   /opt/venv/bin/python -m recipes.torch_.mnist \
-    amp=o1 \
-    batch=128 \
-    spec=/home/mei/launcher-runs/20260102-030405-calm-fox/plan.json \
     run=/home/mei/launcher-runs/20260102-030405-calm-fox
 }
 
@@ -45,7 +43,7 @@ export PATH=/opt/slurm/bin:/usr/bin:/bin
 export SLURM_CONF=/etc/slurm/slurm.conf
 export CUDA_DEVICE_ORDER=PCI_BUS_ID
 export PYTHONPATH="$CODE" PYTHONUNBUFFERED=1
-export LAUNCHER_RUN_ID=20260102-030405-calm-fox LAUNCHER_ATTEMPT=$attempt LAUNCHER_SPEC="$RUN/plan.json"
+export LAUNCHER_RUN_ID=20260102-030405-calm-fox LAUNCHER_ATTEMPT=$attempt LAUNCHER_SPEC=$plan_file
 
 stop_before_time_limit yes
 supervise trainer

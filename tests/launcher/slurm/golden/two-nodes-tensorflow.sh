@@ -9,6 +9,7 @@
 #SBATCH --output=/home/mei/launcher-runs/20260102-030405-calm-fox/launch.log
 #SBATCH --export=NIL
 # Run 20260102-030405-calm-fox: mnist in tensorflow at o1 (grappler), float16, dynamic loss scale, TF32 if the GPU has it, batch 512.
+# Asked for: amp=o1 batch=512 amp.dtype=float16; plan.json has every setting.
 # Written by the launcher. supervise.sh beside it has the functions that it calls.
 
 set -u
@@ -20,10 +21,6 @@ trainer() {
   cd "$CODE" || exit 1
   exec /opt/venv/bin/python -m recipes.tensorflow_.node --workers="$LAUNCHER_WORKERS" --number="$SLURM_NODEID" \
     -m recipes.tensorflow_.mnist \
-    amp=o1 \
-    batch=512 \
-    amp.dtype=float16 \
-    spec=/home/mei/launcher-runs/20260102-030405-calm-fox/plan.json \
     run=/home/mei/launcher-runs/20260102-030405-calm-fox
 }
 
@@ -56,7 +53,7 @@ export PATH=/opt/slurm/bin:/usr/bin:/bin
 export SLURM_CONF=/etc/slurm/slurm.conf
 export CUDA_DEVICE_ORDER=PCI_BUS_ID
 export PYTHONPATH="$CODE" PYTHONUNBUFFERED=1
-export LAUNCHER_RUN_ID=20260102-030405-calm-fox LAUNCHER_ATTEMPT=$attempt LAUNCHER_SPEC="$RUN/plan.json"
+export LAUNCHER_RUN_ID=20260102-030405-calm-fox LAUNCHER_ATTEMPT=$attempt LAUNCHER_SPEC=$plan_file
 
 set_rendezvous
 stop_before_time_limit yes

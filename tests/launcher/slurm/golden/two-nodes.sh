@@ -20,6 +20,7 @@
 #SBATCH --output=/home/mei/launcher-runs/20260102-030405-calm-fox/launch.log
 #SBATCH --export=NIL
 # Run 20260102-030405-calm-fox: mnist in torch at o2 (half_model_fp32_masters), float16 or bfloat16 by its GPU, a loss scale if float16, TF32 if the GPU has it, batch 512.
+# Asked for: amp=o2 batch=512; plan.json has every setting.
 # Written by the launcher. supervise.sh beside it has the functions that it calls.
 
 set -u
@@ -31,9 +32,6 @@ trainer() {
   cd "$CODE" || exit 1
   exec /opt/venv/bin/python -m recipes.torch_.node --workers="$LAUNCHER_WORKERS" --number="$SLURM_NODEID" -m torch.distributed.run --nproc-per-node=2 \
     -m recipes.torch_.mnist \
-    amp=o2 \
-    batch=512 \
-    spec=/home/mei/launcher-runs/20260102-030405-calm-fox/plan.json \
     run=/home/mei/launcher-runs/20260102-030405-calm-fox
 }
 
@@ -66,7 +64,7 @@ export PATH=/opt/slurm/bin:/usr/bin:/bin
 export SLURM_CONF=/etc/slurm/slurm.conf
 export CUDA_DEVICE_ORDER=PCI_BUS_ID
 export PYTHONPATH="$CODE" PYTHONUNBUFFERED=1
-export LAUNCHER_RUN_ID=20260102-030405-calm-fox LAUNCHER_ATTEMPT=$attempt LAUNCHER_SPEC="$RUN/plan.json"
+export LAUNCHER_RUN_ID=20260102-030405-calm-fox LAUNCHER_ATTEMPT=$attempt LAUNCHER_SPEC=$plan_file
 
 trap 'setup_failed "$?" "$BASH_COMMAND"' ERR # cluster.setup, as given
 module purge
