@@ -1,9 +1,9 @@
-"""Decides what is taken from elsewhere: from another machine, another user's folder, a registry, a damaged file.
+"""Checks of untrusted values: from another machine, another user's folder, a registry, a damaged file.
 
-Pure functions take a decoded value and give it back as the type that it should have, within bounds, or raise `Refused`.
-Texts come back without anything that a terminal would act on. Files are opened inside a folder without following links.
+Pure functions take a decoded value and return it with its type and bounds checked, or raise `Refused`. Texts are
+returned without control sequences. Files are opened inside a folder without following links.
 
-Standard library only, as both sides of a connection use it.
+Standard library only: both sides of a connection use it.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ from pathlib import Path
 from typing import Any
 
 LONGEST_TEXT = 4096
-"""Characters of a text that is shown: a reason, a path, an error."""
+"""Characters of a text that may be shown: a reason, a path, an error."""
 LONGEST_NAME = 255
-"""Bytes of a file's name, as Linux and macOS have it."""
+"""Bytes of a file name, the limit of Linux and macOS."""
 LONGEST_PATH = 1024
 MOST_LISTED = 12
 """Choices that an error names."""
 DEEPEST = 32
-"""Folders in each other that a path names."""
+"""Components of a path."""
 LARGEST_FILE = 64 * 2**20
-"""Bytes of a file of a run that is read as a whole."""
+"""Bytes of a file of a run that are read at once."""
 LARGEST_RECORD = 2**23
-"""Bytes of a record of a run, which becomes objects of thirty times its size."""
+"""Bytes of a record of a run; its decoded objects take thirty times as much memory."""
 LATEST = 2**63 - 1
-"""Nanoseconds since 1970 that a file's time of change can be."""
+"""The latest time of change of a file, in nanoseconds since 1970."""
 LARGEST = 2**53
-"""Of whole numbers that have no bound of their own: JSON readers agree on them up to here."""
+"""The default bound of whole numbers: JSON readers agree up to here."""
 
 
 class Refused(ValueError):
-    """A value is not what was asked for. The message names it and says what it should be."""
+    """A value is invalid. The message names it and says what is valid."""
 
 
 # Values
@@ -51,7 +51,7 @@ def whole(value: Any, what: str, most: int = LARGEST, least: int = 0) -> int:
 
 
 def number(value: Any, what: str) -> float:
-    """A finite number, up to `LARGEST` either way. Raises `Refused`."""
+    """A finite number of at most `LARGEST` in size. Raises `Refused`."""
     if isinstance(value, (int, float)) and not isinstance(value, bool) and -LARGEST <= value <= LARGEST:
         return float(value)
     raise Refused(f"{what} is {_shown(value)} and should be a number")
@@ -63,12 +63,12 @@ def text(value: Any, what: str, most: int = LONGEST_TEXT) -> str:
 
 
 def lines(value: Any, what: str, most: int = LONGEST_TEXT) -> str:
-    """The same of a text that may have several lines. Raises `Refused`."""
+    """`text` with several lines. Raises `Refused`."""
     return clean_lines(raw(value, what, most))
 
 
 def raw(value: Any, what: str, most: int) -> str:
-    """A text of at most so many characters, as it came: not for a terminal. Raises `Refused`."""
+    """A text of at most so many characters, not cleaned for a terminal. Raises `Refused`."""
     if isinstance(value, str) and len(value) <= most:
         return value
     raise Refused(f"{what} is {_shown(value)} and should be text of at most {most} characters")
@@ -85,7 +85,7 @@ def choice(value: Any, what: str, choices: Collection[str]) -> str:
     """One of the texts. Raises `Refused`."""
     if isinstance(value, str) and value in choices:
         return value
-    expected = ", ".join(sorted(choices)) if len(choices) <= MOST_LISTED else "those that were asked for"
+    expected = ", ".join(sorted(choices)) if len(choices) <= MOST_LISTED else "those that were requested"
     raise Refused(f"{what} is {_shown(value)} and should be one of {expected}")
 
 
@@ -98,7 +98,7 @@ def items(value: Any, what: str, most: int, least: int = 0) -> list[Any]:
 
 
 def group(value: Any, what: str, *needed: str) -> dict[str, Any]:
-    """An object that has these keys at least. Raises `Refused`."""
+    """An object with at least these keys. Raises `Refused`."""
     if not isinstance(value, dict):
         raise Refused(f"{what} is {_shown(value)} and should be an object")
     if missing := [key for key in needed if key not in value]:
@@ -110,10 +110,10 @@ def group(value: Any, what: str, *needed: str) -> dict[str, Any]:
 
 
 def is_name(value: Any) -> bool:
-    """Whether a value can be one component of a path: printable, not hidden, and no way out of a folder."""
+    """Whether a value is a valid path component: printable, not hidden, not leading out of a folder."""
     return (
         isinstance(value, str)
-        and value.isprintable()  # so neither controls, bidi controls, surrogates nor characters that show nothing
+        and value.isprintable()  # excludes controls, bidi controls, surrogates and invisible characters
         and not value.startswith(".")
         and "/" not in value
         and 0 < len(value.encode()) <= LONGEST_NAME
@@ -121,7 +121,7 @@ def is_name(value: Any) -> bool:
 
 
 def name(value: Any, what: str) -> str:
-    """One component of a path: a file's name that is neither hidden nor a way out of its folder. Raises `Refused`."""
+    """A valid path component, see `is_name`. Raises `Refused`."""
     if is_name(value):
         return str(value)
     raise Refused(f"{what} is {_shown(value)} and should be the name of a file")
@@ -142,8 +142,8 @@ def path(value: Any, what: str) -> str:
 
 # Texts
 
-# What a terminal acts on: control characters, those of 8 bits included, and those that turn the direction of text or
-# begin a line. Surrogates can't be written to one at all.
+# What a terminal acts on: control characters, 8-bit ones included, and characters that change the direction of text or
+# start a line. Surrogates can't be written to it at all.
 _CONTROL = dict.fromkeys(
     (
         *range(32),
@@ -157,31 +157,31 @@ _CONTROL = dict.fromkeys(
     ),
     "?",
 )
-# Colours and the like, whole (ECMA-48): `ESC [ 91 m`, and titles, which end at a bell or at `ESC \`. Alone, the control
-# character in front would go and the rest would stand in the text.
+# Complete control sequences (ECMA-48): `ESC [ 91 m`, and titles, which end at a bell or at `ESC \`. Removing only the
+# control character would leave the rest in the text.
 _SEQUENCE = re.compile(r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]|(?:\x1b\]|\x9d)[^\x07\x1b\x9c\x9d]*(?:\x07|\x1b\\|\x9c)")
 
 
 def clean(text: str) -> str:
-    """The text with nothing that a terminal would act on: colours are left out, other control characters are `?`."""
-    if text.isascii() and text.isprintable():  # as nearly all are: a listing has a hundred thousand
+    """The text safe for a terminal: control sequences removed, other control characters replaced by `?`."""
+    if text.isascii() and text.isprintable():  # the usual case: a listing has a hundred thousand texts
         return text
     return _SEQUENCE.sub("", text).translate(_CONTROL)
 
 
 def clean_lines(text: str) -> str:
-    """The same of each of its lines."""
+    """`clean` for several lines."""
     return "\n".join(map(clean, text.split("\n")))
 
 
-# Of what a program printed, a terminal gets text, tabs, ends of lines, the moves within a line and upwards that draw
-# progress bars, and colours. Not titles, clipboards, questions that the terminal would answer as if typed, or 8-bit
-# controls. Bytes that are no UTF-8 can be such controls, so they are replaced too.
+# A program's output may contain text, tabs, line ends, colours, and the cursor moves of progress bars. Not titles,
+# clipboard access, queries that the terminal would answer as if typed, or 8-bit controls. Bytes that are not UTF-8 can
+# be such controls, so they are replaced too.
 _PRINTED = re.compile(r"\x1b\[[0-9;]*[mKABCDG]|[\t\n\r\b]")
 
 
 def clean_log(content: bytes) -> bytes:
-    """What a program printed, as a terminal may be given it."""
+    """A program's output, safe for a terminal."""
     printed = content.decode("utf-8", "replace")
     kept, at = [], 0
     for found in _PRINTED.finditer(printed):
@@ -191,20 +191,20 @@ def clean_log(content: bytes) -> bytes:
 
 
 def cleaned(value: Any) -> Any:
-    """The same of all texts in a decoded value. Raises `Refused` for one that is nested too deep."""
+    """`clean` for all texts in a decoded value. Raises `Refused` for one that is nested too deep."""
     try:
         return _cleaned(value)
     except RecursionError:
-        raise Refused("what came is nested too deep") from None
+        raise Refused("the value is nested too deep") from None
 
 
 def _cleaned(value: Any) -> Any:
     if isinstance(value, str):
         return clean(value)
     if isinstance(value, list):
-        return [_cleaned(each) for each in value]
+        return [_cleaned(item) for item in value]
     if isinstance(value, dict):
-        return {clean(key): _cleaned(each) for key, each in value.items()}
+        return {clean(key): _cleaned(item) for key, item in value.items()}
     return value
 
 
@@ -229,8 +229,8 @@ def open_in(folder: Path, name: str, flags: int = os.O_RDONLY, *, make: bool = F
 
 
 def regular(path: str, flags: int) -> int:
-    """An opener for `open` that takes regular files alone and follows no link in the last place: what another user put
-    there may be a pipe that nobody writes to, or a device. Raises `OSError`."""
+    """An opener for `open` that accepts only regular files and follows no link in the last component: another user may
+    have put a pipe or a device there. Raises `OSError`."""
     opened = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(opened).st_mode):
         os.close(opened)
@@ -239,15 +239,15 @@ def regular(path: str, flags: int) -> int:
 
 
 def read_text(path: Path, most: int = LARGEST_FILE) -> str:
-    """The text of a regular file, of its beginning where it has more bytes than `most`. Raises `OSError`."""
+    """The text of a regular file, at most its first `most` bytes. Raises `OSError`."""
     with open(path, "rb", opener=regular) as stream:
         return stream.read(most).decode("utf-8", "replace")
 
 
 def write_in(folder: Path, name: str, content: bytes, *, modified: int | None = None) -> None:
-    """Write a whole file inside a folder: aside first, then renamed. `modified` is its time of change, in nanoseconds.
+    """Write a file inside a folder: aside first, then renamed. `modified` is its time of change, in nanoseconds.
 
-    A link that stands there under that name is replaced, not followed. Raises as `open_in` does.
+    A link of that name is replaced, not followed. Raises as `open_in` does.
     """
     with parent_in(folder, name, make=True) as (at, last):
         aside = f".{last}.{os.getpid()}"
@@ -268,7 +268,7 @@ def write_in(folder: Path, name: str, content: bytes, *, modified: int | None = 
 
 
 def make_in(folder: Path, name: str) -> None:
-    """Make a folder inside a folder, with those that lead to it. Raises as `open_in` does."""
+    """Make a folder inside a folder, parents included. Raises as `open_in` does."""
     with parent_in(folder, f"{name}/*", make=True):
         pass
 
@@ -301,13 +301,13 @@ def parent_in(folder: Path, name: str, *, make: bool = False) -> Iterator[tuple[
 
 
 def _named(error: OSError, path: Path) -> OSError:
-    """The error with the whole path, in words where a link is the reason."""
+    """The error with the full path, and in words if a link is the reason."""
     why = "a link stands in its place" if error.errno in (errno.ELOOP, errno.EMLINK) else error.strerror
     return type(error)(error.errno, why, str(path))
 
 
 def _shown(value: Any) -> str:
-    """A value for a message: its beginning, in ASCII."""
+    """The beginning of a value in ASCII, for a message."""
     if isinstance(value, (list, dict)):
         return f"a{' list' if isinstance(value, list) else 'n object'} of {len(value)}"
     if isinstance(value, int) and not isinstance(value, bool) and abs(value) > 10**40:

@@ -1,4 +1,4 @@
-"""What the launcher says when it can't do what was asked: one message, one exit code, no traceback."""
+"""The launcher's errors: one message, one exit code, no traceback."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ T = TypeVar("T")
 U = TypeVar("U")
 
 MOST_NAMED = 4
-"""Of many that are refused alike, those that are named."""
+"""Labels that are named where many fail with the same message."""
 
 
 class LauncherError(Exception):
-    """A message for people; `exit_code` is what the process ends with.
+    """A message for people and the exit code of the process.
 
-    It may quote what a host, a registry or a file says, so it is cleaned for a terminal here, wherever it is shown.
+    The message may quote a host, a registry or a file, so it is cleaned for a terminal here.
     """
 
     exit_code = 1
 
     def __init__(self, message: str = "") -> None:
-        from launcher.admit import clean_lines  # which a command that goes well does without
+        from launcher.admit import clean_lines  # not needed by a command that succeeds
 
         super().__init__(clean_lines(message))
 
@@ -40,9 +40,9 @@ class Unavailable(LauncherError):
 
 
 def of_system(error: OSError, place: object = "") -> str:
-    """What the system refused, and for which file; `place` stands in where the error names none.
+    """The system's message and the file; `place` is used where the error names none.
 
-    Where a copy found no room its target is named, which is on the full disk; the source comes first in the error.
+    For a full disk the file is the target of a copy, which the error names second.
     """
     full = error.errno in (errno.ENOSPC, errno.EDQUOT)
     where = (error.filename2 if full else None) or error.filename or place
@@ -50,35 +50,35 @@ def of_system(error: OSError, place: object = "") -> str:
 
 
 def placed(message: str, where: str) -> str:
-    """The message with the place that it is about behind its first line: what follows may be code to copy."""
+    """The message with its place after the first line: further lines may be commands to copy."""
     first, newline, rest = message.partition("\n")
     return f"{first.removesuffix(':')}{where}{':' if first.endswith(':') else ''}{newline}{rest}"
 
 
-def of_each(asked: Iterable[tuple[str, T]], make: Callable[[T], U], what: str) -> list[U]:
-    """What is made of each, which go by their labels and are called `what`.
+def of_each(items: Iterable[tuple[str, T]], make: Callable[[T], U], kind: str) -> list[U]:
+    """Apply `make` to each labelled item; `kind` is what the items are called.
 
-    Raises the first `LauncherError`, which names those that it is about, unless they all are.
+    Raises the first `LauncherError`, with the labels that failed with the same message unless all did.
     """
-    made: list[U] = []
-    refused: list[tuple[str, LauncherError]] = []
+    results: list[U] = []
+    failed: list[tuple[str, LauncherError]] = []
     count = 0
-    for label, each in asked:
+    for label, item in items:
         count += 1
         try:
-            made.append(make(each))
+            results.append(make(item))
         except LauncherError as error:
-            refused.append((label, error))
-    if not refused:
-        return made
-    raise first_of(refused, count, what)
+            failed.append((label, error))
+    if not failed:
+        return results
+    raise first_of(failed, count, kind)
 
 
-def first_of(refused: Sequence[tuple[str, LauncherError]], count: int, what: str) -> LauncherError:
-    """The first of the refusals, which names those that it is about, unless they are all of the `count`."""
-    first = refused[0][1]
-    alike = [label for label, error in refused if str(error) == str(first)]
-    if len(alike) == count:
+def first_of(failed: Sequence[tuple[str, LauncherError]], count: int, kind: str) -> LauncherError:
+    """The first error, with the labels that failed with the same message unless all `count` did."""
+    first = failed[0][1]
+    labels = [label for label, error in failed if str(error) == str(first)]
+    if len(labels) == count:
         return first
-    named = ", ".join(alike[:MOST_NAMED]) + (f" and {len(alike) - MOST_NAMED} more" if alike[MOST_NAMED:] else "")
-    return type(first)(placed(str(first), f" (in the {what}{'s' * (len(alike) > 1)} {named}; nothing was started)"))
+    named = ", ".join(labels[:MOST_NAMED]) + (f" and {len(labels) - MOST_NAMED} more" if labels[MOST_NAMED:] else "")
+    return type(first)(placed(str(first), f" (in the {kind}{'s' * (len(labels) > 1)} {named}; nothing was started)"))
