@@ -51,18 +51,6 @@ def test_paddles_model_is_prepared_with_what_amp_says(monkeypatch):
     )
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["train.api=model", "accumulate=4"], "train.api=model accumulates no gradients here; say train.api=loop"),
-        (["amp=o1", "amp.dtype=bfloat16", "train.api=model"], "paddle.Model knows float16 alone"),
-    ],
-)
-def test_what_paddles_model_cannot_do_is_refused(tmp_path, capsys, words, said):
-    assert main("mnist", mnist.train, [*SMALL[1:], *words, f"run={tmp_path}"]) == 2
-    assert said in capsys.readouterr().err
-
-
 def test_the_layers_are_those_that_the_launcher_knows():
     net = mnist.Net(mnist.MnistSettings())
     sizes = {

@@ -87,13 +87,6 @@ def test_model_and_optimizer_are_decorated_with_or_without_masters(monkeypatch, 
     assert (asked["optimizers"], asked["level"], asked["master_weight"]) == (optimizer, "O2", masters)
 
 
-def test_what_auto_became_is_held_against_the_same_rules(monkeypatch):
-    monkeypatch.setattr(devices, "capability_of", lambda kind: (8, 0))
-    with pytest.raises(SettingsError, match="switches itself off for bfloat16"):
-        Precision.of(Amp(level="o1"), PRESETS["paddle"], "cuda")
-    assert Precision.of(Amp(level="o1", dtype="float16"), NO_SCALE, "cuda").resolved.mechanism == "auto_cast"
-
-
 def test_a_pattern_that_names_no_layer_is_refused():
     with pytest.raises(SettingsError, match="head matches no layer of 0"):
         forced("o2", keep_fp32=("head",)).cast(nn.Sequential(nn.Linear(2, 2)))
