@@ -153,7 +153,7 @@ def execute(plan: Plan) -> dict[str, Any]:
     never pickle this function; stock ones run it where they run functions, on a machine that has this package and the
     plan's snapshot. Raises `LauncherError` if the run did not end well.
     """
-    folder = prepare(plan) if plan.run_id == PLACEHOLDER else Path(plan.run_dir)
+    folder = _prepare_here(plan) if plan.run_id == PLACEHOLDER else Path(plan.run_dir)
     if not (folder / "run.sh").exists():
         raise LauncherError(f"{folder} has no run.sh; prepare the plan first")
     # The script records its end in status.json. It has a session of its own, since it ends by a signal to its whole
@@ -166,6 +166,14 @@ def execute(plan: Plan) -> dict[str, Any]:
         started.terminate()
         raise
     return outcome(folder)
+
+
+def _prepare_here(plan: Plan) -> Path:
+    """The run folder of a plan whose code is this package's own, or is in the run root already."""
+    from launcher.code.job_files import code_files
+
+    there = code_store.is_there(Path(plan.code_dir).parent, plan.code)
+    return prepare(plan, None if there or plan.script else code_files())
 
 
 def outcome(folder: Path) -> dict[str, Any]:

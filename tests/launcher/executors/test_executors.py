@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 import os
@@ -37,7 +38,9 @@ def ready(tmp_path: Path, program: Path, behaviour: str = RESULT) -> tuple[Plan,
 def test_execute_on_submitits_own_executors_gives_the_result(
     tmp_path: Path, program: Path, cluster: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plan, _ = ready(tmp_path, program)
+    made = LocalExecutor(tmp_path / "runs", ["telemetry.every=0"]).plan("batch=64")
+    words = {"DUMP": str(tmp_path / "dump"), "BEHAVIOUR": RESULT}
+    plan = dataclasses.replace(made, python=str(program), env={**made.env, **words})
     executor = submitit.AutoExecutor(folder=tmp_path / "submitit", cluster=cluster)
     executor.update_parameters(timeout_min=1)
     assert executor.submit(execute, plan).result() == {"level": "o2", "attempts": 1}
