@@ -1,7 +1,7 @@
-"""The legality table, for people: `python -m recipes.modes [torch|tensorflow|paddle]`.
+"""Prints the support matrix: `python -m recipes.modes [torch|tensorflow|paddle]`.
 
-For each framework, level, dtype, device and compiler it has what carries the level out, or why nothing does. Standard
-library only, so that it can be asked in a container too.
+For each framework, level, dtype, device and compiler it names the mechanism, or the reason why there is none. Standard
+library only, so that it runs in any container.
 """
 
 from __future__ import annotations
@@ -31,34 +31,28 @@ HEADER = ("framework", "level", "dtype", "device", "xla", "carried out by")
 
 
 def rows(frameworks: Sequence[str] = FRAMEWORKS) -> Iterator[tuple[str, ...]]:
-    """The table's lines. What is said of `xla=true` whatever the rest is said once."""
+    """The table's rows, with one row where only `xla=true` matters."""
     for framework in frameworks:
         for level, device, xla in itertools.product(LEVELS, ("cpu", "cuda"), (False, True)):
             if xla and framework != "tensorflow":
                 continue
             dtypes = ("float32",) if level == "o0" else ("float16", "bfloat16")
-            told = {each: _told(support_for(framework, level, each, xla, device)) for each in dtypes}
-            if len(dtypes) == 2 and told["float16"] == told["bfloat16"]:
-                told = {"either": told["float16"]}
-            for dtype, what in told.items():
-                yield framework, level, dtype, device, str(xla).lower(), what
+            cells = {dtype: _cell(support_for(framework, level, dtype, xla, device)) for dtype in dtypes}
+            if len(dtypes) == 2 and cells["float16"] == cells["bfloat16"]:
+                cells = {"either": cells["float16"]}
+            for dtype, cell in cells.items():
+                yield framework, level, dtype, device, str(xla).lower(), cell
         if framework != "tensorflow":
-            yield (
-                framework,
-                "any",
-                "any",
-                "any",
-                "true",
-                _told(support_for(framework, "o1", "float16", True, "cpu")),
-            )
+            cell = _cell(support_for(framework, "o1", "float16", True, "cpu"))
+            yield framework, "any", "any", "any", "true", cell
 
 
-def _told(row: Support) -> str:
-    return row.mechanism or f"nothing: {row.unsupported}"
+def _cell(support: Support) -> str:
+    return support.mechanism or f"nothing: {support.unsupported}"
 
 
 def main(words: Sequence[str]) -> int:
-    unknown = [each for each in words if each not in FRAMEWORKS]
+    unknown = [word for word in words if word not in FRAMEWORKS]
     if unknown:
         print(f"{unknown[0]} is not one of {', '.join(FRAMEWORKS)}", file=sys.stderr)
         return 2

@@ -1,4 +1,4 @@
-"""result.json: what a run was asked, what it did and what it gained, the same from every framework.
+"""result.json: what was requested of a run, what it did and how fast, the same from every framework.
 
 Standard library only.
 """

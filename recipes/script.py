@@ -1,6 +1,6 @@
-"""The user's own file as a recipe: what can be done about its precision without touching it, and what can't.
+"""The user's own file as a recipe: which precision can be applied to it from outside, and how.
 
-Standard library only: the launcher refuses with it before anything is queued, the wrapper around the file applies it.
+Standard library only: the launcher refuses by it before anything is queued, the wrapper around the file applies it.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ LINES = {
     precision.step(optimizer)                            # for optimizer.step()
     precision.update()""",
 }
-"""What a script adds to carry any level out by itself."""
+"""Lines that make a script apply any level itself."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -82,7 +82,7 @@ class ScriptSettings:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Source:
-    """What the text of a script tells of its precision. A file that isn't here, or isn't Python, tells nothing."""
+    """What the text of a script shows of its precision; nothing for a file that isn't here, or isn't Python."""
 
     asks: bool = False
     """It calls `Precision.from_env()`."""
@@ -98,7 +98,7 @@ def in_image(named: str) -> bool:
 
 
 def read(text: str) -> Source:
-    """What the text of a Python file tells."""
+    """Read the text of a Python file."""
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError):
@@ -125,7 +125,7 @@ def _last_name(node: ast.AST) -> str:
 
 
 def instead(error: BaseException) -> str:
-    """What to say in a script where this error is that a framework's older function is gone; else nothing."""
+    """Advice where the error is that a framework's older function is gone, or an empty string."""
     if isinstance(error, AttributeError) and REWRITE in str(error):
         return (
             f"TensorFlow 2 has no tf.train.experimental.{REWRITE}: say "

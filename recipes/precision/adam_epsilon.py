@@ -1,8 +1,8 @@
 """Optimizers that divide by the root of averaged squared gradients, as Adam does, and keep that average in float16.
 
-It holds no square of a gradient below 2.4e-4, the root of float16's smallest number, and loses digits of many above.
+Squares of gradients below 2.4e-4, the root of float16's smallest number, become zero there, and many above lose digits.
 The step of such a gradient is divided by epsilon alone: with Adam's 1e-7 it is thousands of times too long, and where
-epsilon is rounded to zero too, no number. Frameworks keep the average in the dtype of what the optimizer steps.
+epsilon is rounded to zero too, NaN. Frameworks keep the average in the dtype of the weights that the optimizer steps.
 """
 
 from __future__ import annotations
@@ -12,14 +12,11 @@ from collections.abc import Mapping
 from recipes.precision.levels import Amp
 
 SMALLEST_NORMAL = 2.0**-14
-"""Of float16, 6.1e-05: what is below it has fewer digits, down to 6e-08 (IEEE 754, binary16)."""
+"""Of float16, 6.1e-05: smaller numbers have fewer digits, down to 6e-08 (IEEE 754, binary16)."""
 
 
 def advice(amp: Amp, dtype: str, epsilons: Mapping[str, float] | None) -> str:
-    """What to know of these epsilons, by optimizer, at a resolved level; empty where there is nothing to it.
-
-    None are those of a user's own script, which nobody knows beforehand.
-    """
+    """Advice on these epsilons, by optimizer, or an empty string. None is a user's own script, whose aren't known."""
     steps_half = amp.level == "o3" or (amp.level == "o2" and amp.master_weights is False)
     low = [f"{name}'s {each:g}" for name, each in (epsilons or {}).items() if each < SMALLEST_NORMAL]
     if dtype != "float16" or not steps_half or (epsilons is not None and not low):

@@ -84,8 +84,8 @@ PADDLE_LACKS = frozenset(
         "rnn_tanh_cell smooth_l1_loss soft_margin_loss softmin triplet_margin_loss"
     ).split()
 )
-"""torch's operations that are none of Paddle's, which passes over what its lists name and it doesn't know. Source: the
-kernels that 3.3 has registered."""
+"""torch's operations that Paddle lacks: unknown names in its lists are ignored without an error. Source: the kernels
+that 3.3 has registered."""
 
 NAMES = TORCH | PADDLE.keys()
 

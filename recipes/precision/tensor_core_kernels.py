@@ -1,8 +1,7 @@
-"""Which GPU kernels use tensor cores, told by their names: what DLProf told, where there is no DLProf.
+"""Which GPU kernels use tensor cores, by their names, as DLProf reported.
 
-Names corroborate and prove nothing. They are those that cuBLAS, cuDNN, CUTLASS and XLA's and Triton's users publish in
-traces; a kernel whose name says nothing counts as one without tensor cores, so that a share is a lower bound.
-Standard library only.
+Names are no proof. They are from published traces of cuBLAS, cuDNN, CUTLASS, XLA and Triton; a kernel of another name
+counts as one without tensor cores, so that a share is a lower bound.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ _NO_KERNEL = re.compile(r"^(?:mem(?:cpy|set)|\[?cuda ?mem)", re.IGNORECASE)
 
 
 def uses_tensor_cores(kernel: str) -> bool:
-    """Whether the name of a kernel says that it multiplies matrices on tensor cores."""
+    """Whether the name of a kernel shows that it multiplies matrices on tensor cores."""
     return _TENSOR_CORES.search(kernel) is not None
 
 

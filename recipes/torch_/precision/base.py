@@ -1,4 +1,4 @@
-"""The one place where a training loop meets its precision level. The loop never asks which level it has.
+"""A precision level, applied to a training loop. The loop is the same at every level.
 
 precision = Precision.of(settings.amp, settings.loss_scale, device)
 model = DistributedDataParallel(precision.cast(model))       # cast first, then wrap or compile
@@ -39,12 +39,12 @@ from recipes.typed import SettingsError
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepOutcome:
-    """What became of one optimizer step. Its tensors are scalars on the device: reading them waits for it."""
+    """The outcome of one optimizer step. Its tensors are scalars on the device: reading them waits for it."""
 
     overflowed: torch.Tensor | None = None
-    """Bool; None where there is no loss scale, and so no step is ever skipped."""
+    """Bool; None without a loss scale, where no step is skipped."""
     loss_scale: torch.Tensor | None = None
-    """The scale that this step's gradients had; None where there is none."""
+    """The scale of this step's gradients; None without one."""
     grad_norm: torch.Tensor | None = None
     """Norm of all gradients together, unscaled and before clipping; None without clipping."""
 
@@ -55,9 +55,9 @@ class StepOutcome:
 
 
 class Precision:
-    """A precision level, applied to a training loop. This class is o0: float32, every method the plain thing.
+    """The strategy of a training loop. This class is o0, float32; its subclasses are the other mechanisms.
 
-    `resolved` has every setting; `level`, `dtype` (torch's, float32 at o0) and `device` are here for scripts.
+    `resolved` has every setting; `level`, `dtype` (torch's, float32 at o0) and `device` repeat what scripts need.
     """
 
     def __init_subclass__(cls, *, mechanism: str) -> None:
@@ -79,9 +79,9 @@ class Precision:
     ) -> Precision:
         """The level that `amp` names, resolved for `device`.
 
-        `tf32` None is off at o0 and on elsewhere; `compile` says that the model is going to be compiled. Sets torch's
-        TF32 switches for the whole process, and with `compile` how compiled backwards see autocast. Raises
-        `SettingsError` for what can't be had, a CUDA device that isn't there among it.
+        `tf32` None is off at o0 and on elsewhere; `compile` says that the model will be compiled. Sets torch's TF32
+        switches for the whole process, and with `compile` how compiled backwards use autocast. Raises `SettingsError`
+        for a level or a CUDA device that isn't available.
         """
         return _resolved(amp, loss_scale, device, tf32, compile, os.environ)
 
@@ -95,14 +95,14 @@ class Precision:
 
     @staticmethod
     def from_env(environ: Mapping[str, str] = os.environ) -> Precision:
-        """The precision that the launcher was asked for, in a script of one's own.
+        """The precision requested from the launcher, in a user's own script.
 
         The launcher sets LAUNCHER_SPEC, the path of a JSON file with `"schema": 1` and `"settings"`. Of these it takes
         `amp`, `loss_scale`, `tf32`, `compile`, `device` and `framework`. device=auto is the GPU numbered LOCAL_RANK
         (torchrun's) where there are GPUs, else the CPU; `precision.device` says which.
 
-        Raises `SettingsError` where the variable isn't set: a script that lost its environment on the way and quietly
-        trained in float32 is what this object is there to prevent. `Precision.of` needs no environment.
+        Raises `SettingsError` where the variable isn't set: a script that lost its environment must not train in
+        float32 unnoticed. `Precision.of` needs no environment.
         """
         settings = read_spec(environ)
         device = device_from(settings.device, environ)
@@ -120,17 +120,17 @@ class Precision:
         return model
 
     def optimizer(self, model: nn.Module, optimizer: Optimizer) -> Optimizer:
-        """The same optimizer, made to step what the level wants stepped. Once for each optimizer, after `cast`.
+        """The same optimizer, made to step the level's weights, masters at o2. Once for each optimizer, after `cast`.
 
-        `model` is the one that was cast or a part of it, as it will be trained: in DDP, if in DDP, since the gradients'
-        reduction over the ranks is made float32 here. Raises `RuntimeError` where it was not cast, or too late.
+        `model` is the one that was cast or a part of it, as it will be trained: wrapped by DDP, if it will be, since
+        this makes the reduction over the ranks float32. Raises `RuntimeError` where it was not cast, or too late.
         """
         return optimizer
 
     def master_parameters(self) -> dict[str, torch.Tensor]:
         """The weights that optimizers step, by their names in the model: float32 masters at o2, else the model's own.
 
-        For averages of weights and the like, which from the model's rounded ones would be averages of roundings. To
+        For averages of weights (EMA), for example: averages of the model's own would be averages of rounded weights. To
         change weights, change the model's; masters follow. Names in a second model that was cast begin with `1/`.
         """
         return dict(self._named_parameters())
@@ -150,14 +150,14 @@ class Precision:
         return tensor
 
     def output(self, tensor: Any) -> Any:
-        """What a model put out, of the same structures, in float32: losses and measures are computed from it."""
+        """A model's outputs, in the same structures, in float32: compute losses and metrics from these."""
         return floats_to(tensor, torch.float32)
 
     def backward(self, loss: torch.Tensor, optimizer: Optimizer | None = None) -> None:
         """Scale the loss and run backward. `loss` is a scalar, already divided by the number of micro-batches.
 
-        With `loss_scale.per_optimizer` and several optimizers, `optimizer` is the one that steps by this loss.
-        Gradients that other optimizers' parameters get here have its scale: let those not require gradients.
+        With `loss_scale.per_optimizer` and several optimizers, `optimizer` is the one that steps by this loss. Other
+        optimizers' parameters should not require gradients here: these would have the wrong scale.
         """
         self._scaler.of(optimizer).scale(loss).backward()
 
@@ -180,7 +180,7 @@ class Precision:
         return StepOutcome(overflowed=scaler.overflowed(optimizer), loss_scale=scale, grad_norm=norm)
 
     def update(self) -> None:
-        """Move the loss scale. Once an iteration, after the last optimizer's step."""
+        """Update the loss scale. Once an iteration, after the last optimizer's step."""
         self._scaler.update()
 
     @property
@@ -195,16 +195,16 @@ class Precision:
 
     @property
     def restored_total(self) -> int:
-        """Iterations whose forward left running statistics of norms non-finite, which were put back. Only where there
-        is a loss scale: elsewhere such a step is not skipped, and ends the training. Waits for the device."""
+        """Iterations after which non-finite running statistics of norms were restored. Only with a loss scale: without
+        one such a step is not skipped, and the training ends. Waits for the device."""
         return 0
 
     def state_dict(self) -> dict[str, Any]:
-        """Loss scale with its counts, and master weights: what the model's and optimizers' own states don't hold."""
+        """Loss scale with its counts, and master weights: what the states of model and optimizers lack."""
         return {"level": self.level, "dtype": str(self.dtype), "scaler": self._scaler.state_dict(), "masters": {}}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a saved state. After `optimizer` was called for each optimizer, in the order they were saved in.
+        """Load a saved state. After `optimizer` was called for each optimizer, in the order they were saved in.
 
         Raises `SettingsError` for a state saved at another level, in another dtype or with another loss scale.
         """
@@ -215,7 +215,7 @@ class Precision:
 
 
 MECHANISMS: dict[str, type[Precision]] = {"float32": Precision}
-"""What carries each mechanism out; the others are registered by their classes."""
+"""The class of each mechanism; subclasses register themselves."""
 
 
 def _resolved(
