@@ -1,4 +1,4 @@
-"""What was found out about a host before planning. Values only: `probe` does the looking, `plan --facts` replays it."""
+"""The facts about a host that planning uses. Values only: `probe` collects them, `plan --facts` replays them."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ class Gpu:
     memory_mib: int
     """0 is not known."""
     capability: str
-    """Compute capability, as `8.0`; empty where neither the driver nor the name tells."""
+    """Compute capability, as `8.0`; empty where neither driver nor name gives it."""
     driver: str
     partitioned: bool = False
-    """Cut into instances (MIG), of which a job sees the first: a part of the memory and of the speed."""
+    """MIG is on; a job sees the first instance, a part of the memory and speed."""
     holder: str = ""
-    """Who is on it, in words; empty is nobody."""
+    """Who uses it, in words; empty is nobody."""
 
     @property
     def compute_capability(self) -> tuple[int, int] | None:
@@ -36,7 +36,7 @@ class Gpu:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Script:
-    """A user's script that is here."""
+    """A user's script on this machine."""
 
     path: str
     """Absolute, with links resolved."""
@@ -44,16 +44,16 @@ class Script:
     """In the snapshot, as `script/train.py`."""
     source: Source = field(default_factory=Source)
     root: str = ""
-    """Folder of the code that goes along with it."""
+    """Folder of its code."""
     credentials: tuple[str, ...] = ()
-    """Files below it that are left out as credentials."""
+    """Files below `root` that are left out as credentials."""
     lacking: tuple[str, ...] = ()
-    """Modules below it that are imported and do not go along."""
+    """Modules below `root` that it imports and that are left out."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Partition:
-    """One Slurm partition, as `scontrol show partition` and `sinfo` tell it."""
+    """One Slurm partition, from `sinfo`."""
 
     name: str
     default: bool
@@ -66,7 +66,7 @@ class Partition:
     memory_mib_per_node: int = 0
     """Of the largest; 0 is not known."""
     gpu_types: tuple[str, ...] = ()
-    """As the site names them in GRES; an empty one for GPUs that it gave no name."""
+    """As the site names them in GRES; an empty text for GPUs without a name."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -80,29 +80,29 @@ class SlurmFacts:
     """MaxArraySize: the largest index of an array is one less."""
     accounting: bool
     environment: dict[str, str]
-    """Variables that find Slurm's programs and configuration inside a job."""
+    """Variables with which a job finds Slurm's programs and configuration."""
     nodes_are_here: bool
-    """Every node is this very machine, so that its own disks are shared with them."""
+    """Every node is this very machine, so that local disks are shared."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ContainerFacts:
-    """What a host has of container runtimes, and of the image that is asked for."""
+    """The container runtimes of a host, and its copy of the requested image."""
 
     runtimes: dict[str, Runtime]
     """Those that are installed, by kind."""
     architecture: str
-    """The host's own, as registries write it."""
+    """Of the host, as registries write it."""
     image: str
-    """As the runtime takes it."""
+    """Its name for the runtime."""
     image_present: bool
     image_pull: str = ""
-    """What `image pull` has to fetch for it to be there, by digest; only where that was asked for."""
+    """The reference by digest that `image pull` has to fetch; only if that was requested."""
     image_architecture: str = ""
     image_cuda: str = ""
-    """Version of CUDA that the image says it has; empty where it doesn't."""
+    """Version of CUDA that the image declares; empty without one."""
     environment: dict[str, str] = field(default_factory=dict)
-    """Variables that say how the runtime's client works here, which a job on a cluster would otherwise not have."""
+    """Variables of the runtime's client here, which a job on a cluster would not have otherwise."""
     uid: int
     gid: int
     groups: tuple[int, ...] = ()
@@ -110,7 +110,7 @@ class ContainerFacts:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Facts:
-    """One host, and what a request refers to on it."""
+    """One host, and the paths and files on it that a request names."""
 
     host: str
     user: str
@@ -126,10 +126,10 @@ class Facts:
     python_version: str = ""
     """Empty where that Python could not be run."""
     packages: dict[str, str] = field(default_factory=dict)
-    """Framework package -> version, for those that this Python can import."""
+    """Framework package -> version, of those that this Python can import."""
     gpus: tuple[Gpu, ...] = ()
     gpu_problem: str = ""
-    """Why the GPUs could not be listed, where there is a driver that should have."""
+    """Why the driver could not list the GPUs."""
     run_root: str
     """Absolute, with `~` expanded."""
     run_root_problem: str = ""
@@ -138,13 +138,13 @@ class Facts:
     folders: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """Data folders as named in the request -> the names in them."""
     missing: tuple[str, ...] = ()
-    """Paths named in the request that are not there."""
+    """Paths named in the request that do not exist."""
     environment: tuple[str, ...] = ()
-    """Variables set on this host that go along with a job by themselves; their names."""
+    """Names of variables of this host that every job gets."""
     shell: tuple[str, ...] = ()
-    """Variables of the shell where the command is typed that could be passed on; their names."""
+    """Names of variables of the user's shell that could be passed on."""
     bad_secrets: dict[str, str] = field(default_factory=dict)
-    """Why a file, or a variable as $NAME, that is named as a secret can be none."""
+    """Why a file, or a variable as $NAME, can't be a secret."""
     open_secrets: tuple[str, ...] = ()
     """Secret files that others may read."""
     profilers: tuple[str, ...] = ()
@@ -155,10 +155,10 @@ class Facts:
     slurm: SlurmFacts | None = None
     containers: ContainerFacts | None = None
     ends_at_logout: bool = False
-    """The host ends what a user's session leaves running."""
+    """The host kills the processes of a session at logout."""
 
     def absolute(self, path: str) -> str:
-        """A path of the request as the job, which starts in another folder, has to have it."""
+        """A path of the request as an absolute path: the job starts in another folder."""
         if path == "~" or path.startswith("~/"):
             return self.home + path[1:]
         return posixpath.normpath(posixpath.join(self.cwd, path))

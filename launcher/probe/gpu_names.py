@@ -1,4 +1,4 @@
-"""What the name of a GPU tells of it where nothing else does: a site's own name in GRES, or an old driver's.
+"""Compute capability from the name of a GPU: a site's name in GRES, or that of an old driver.
 
 Pure. Source: NVIDIA, "CUDA GPU Compute Capability" (https://developer.nvidia.com/cuda-gpus).
 """
@@ -30,25 +30,23 @@ _CAPABILITIES: dict[str, Capability] = {
 _GEFORCE: dict[str, Capability] = {
     **{"10": (6, 1), "16": (7, 5), "20": (7, 5), "30": (8, 6), "40": (8, 9), "50": (12, 0)},
 }
-"""By the first two of the four digits; the last two tell GeForce from what else has four digits."""
+"""By the first two of the four digits; the last two tell GeForce from other names with four digits."""
 _GEFORCE_NAME = re.compile(r"(?:rtx|gtx)?(10|16|20|30|40|50)[5-9]0(?:ti|super|d)*")
 
 
 def capability(types: Iterable[str]) -> Capability | None:
-    """The highest compute capability among GPUs of these names, as `a100`, `tesla_v100-sxm2-32gb` or `a100_1g.10gb`.
-
-    So nothing is refused that one of them could do. None where there is none, or where a name tells nothing.
-    """
-    found = [of_name(each) for each in types]
-    known = [each for each in found if each is not None]
-    return max(known) if known and len(known) == len(found) else None
+    """The highest compute capability among GPUs of these names, as `a100`, `tesla_v100-sxm2-32gb` or `a100_1g.10gb`: a
+    request that one of them can carry out is not refused. None if there are none, or one is unknown."""
+    capabilities = [of_name(name) for name in types]
+    known = [capability for capability in capabilities if capability is not None]
+    return max(known) if known and len(known) == len(capabilities) else None
 
 
 def of_name(name: str) -> Capability | None:
-    """The compute capability of a GPU that is called so, by a site or by its driver; None where that tells nothing."""
+    """The compute capability of a GPU of that name; None if it is unknown."""
     words = re.split(r"[^a-z0-9]+", name.lower())
     if "quadro" in words and "rtx" not in words:
-        return None  # Quadro has been a name for five generations
+        return None  # five generations are called Quadro
     for word in words:
         if word in _CAPABILITIES:
             return _CAPABILITIES[word]

@@ -13,13 +13,13 @@ from launcher.probe.facts import Gpu
 
 FIELDS = ("index", "uuid", "name", "memory.total", "driver_version", "compute_cap", "mig.mode.current")
 YOUNG = ("compute_cap", "mig.mode.current")
-"""Fields that a driver may be too old for: it answers none of the others then. 470 has no compute_cap yet."""
+"""Fields that old drivers lack: with one of them nvidia-smi answers nothing. 470 has no compute_cap."""
 _UNKNOWN = re.compile(r'Field "([^"]+)" is not a valid field')
 _SECONDS = 60
 
 
 def listed() -> tuple[tuple[Gpu, ...], str]:
-    """The GPUs of this machine, and why they could not be listed where there is a driver that should have."""
+    """The GPUs of this machine, and why the driver could not list them."""
     if shutil.which("nvidia-smi") is None:
         return (), ""
     fields = list(FIELDS)
@@ -35,18 +35,18 @@ def listed() -> tuple[tuple[Gpu, ...], str]:
             return (), f"nvidia-smi did not answer within {_SECONDS} s"
         except OSError as error:
             return (), f"nvidia-smi can't be run: {error.strerror}"
-        said = (done.stdout + done.stderr).decode(errors="replace")
-        unknown = _UNKNOWN.search(said)
+        output = (done.stdout + done.stderr).decode(errors="replace")
+        unknown = _UNKNOWN.search(output)
         if done.returncode != 0 and unknown and unknown[1] in fields and unknown[1] in YOUNG:
             fields.remove(unknown[1])
             continue
         if done.returncode != 0:
-            return (), f"nvidia-smi failed: {' '.join(said.split())}"
-        return parse(said.splitlines(), fields), ""
+            return (), f"nvidia-smi failed: {' '.join(output.split())}"
+        return parse(output.splitlines(), fields), ""
 
 
 def with_holders(found: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
-    """The same GPUs, with who is on them."""
+    """The same GPUs, with their holders."""
     from launcher.probe import gpu_locks
 
     holders = {each.uuid: each.holder for each in gpu_locks.look()} if found else {}
@@ -54,31 +54,31 @@ def with_holders(found: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
 
 
 def parse(lines: Iterable[str], fields: Sequence[str]) -> tuple[Gpu, ...]:
-    """GPUs from the lines that nvidia-smi prints for these fields. What it does not tell stands in square brackets."""
+    """GPUs from the lines that nvidia-smi prints for these fields. Unknown values are in square brackets."""
     found = []
     for line in lines:
-        cells = [each.strip() for each in line.split(",")]
+        cells = [cell.strip() for cell in line.split(",")]
         if len(cells) != len(fields) or not cells[0].isdigit():
             continue
-        told = dict(zip(fields, cells, strict=True))
-        memory, partitioned = told["memory.total"], told.get("mig.mode.current") == "Enabled"
+        values = dict(zip(fields, cells, strict=True))
+        memory, partitioned = values["memory.total"], values.get("mig.mode.current") == "Enabled"
         found.append(
             Gpu(
-                index=int(told["index"]),
-                uuid=told["uuid"],
-                name=told["name"],
+                index=int(values["index"]),
+                uuid=values["uuid"],
+                name=values["name"],
                 memory_mib=int(memory) if memory.isdigit() and not partitioned else 0,
-                capability=_capability(told.get("compute_cap", ""), told["name"]),
-                driver=told["driver_version"],
+                capability=_capability(values.get("compute_cap", ""), values["name"]),
+                driver=values["driver_version"],
                 partitioned=partitioned,
             )
         )
     return tuple(found)
 
 
-def _capability(told: str, name: str) -> str:
-    """As `8.0`, from the name where the driver does not tell; empty where that doesn't either."""
-    if re.fullmatch(r"\d+\.\d+", told):
-        return told
+def _capability(values: str, name: str) -> str:
+    """As `8.0`, from the name if the driver does not give it; empty if unknown."""
+    if re.fullmatch(r"\d+\.\d+", values):
+        return values
     known = gpu_names.of_name(name)
     return f"{known[0]}.{known[1]}" if known else ""

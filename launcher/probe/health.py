@@ -1,4 +1,4 @@
-"""A machine beyond what planning needs to know: its tools, disks, limits and clock. Looks only, where it runs."""
+"""The health of this machine, beyond what planning needs: tools, disks, limits, clock. Changes nothing."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ _OF_IMAGES = ("LD_LIBRARY_PATH", "CUDA_HOME", "NVIDIA_VISIBLE_DEVICES", "NVIDIA_
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Host:
-    """One machine, as the user who asks finds it."""
+    """One machine, as this user sees it."""
 
     time: float
     """Its clock, seconds since 1970."""
     memory_mib: int
-    """That a job may use, which is less than there is in a container with a limit."""
+    """That a job may use: the limit of the container, if there is one."""
     bash: tuple[int, ...] = ()
     lacking: tuple[str, ...] = ()
-    """Programs that runs need and that are not there."""
+    """Programs that runs need and that are missing."""
     free_mib: int
     """Where run folders go."""
     tmp: str = "/tmp"
@@ -43,12 +43,12 @@ class Host:
     nvidia_cards: int = 0
     """On the PCI bus, whether there is a driver or not."""
     user_namespaces: str = ""
-    """Why ordinary users can make none; empty where they can."""
+    """Why ordinary users can make none; empty if they can."""
     setuid_apptainer: bool = False
     lost_variables: tuple[str, ...] = ()
-    """Of a container that is logged in to: what its first process has of the image and this login hasn't."""
+    """In a container reached by a login: variables of the image that its first process has and this login lacks."""
     proxies: tuple[str, ...] = ()
-    """Names of the variables that are set. Their values may hold passwords."""
+    """Names of the set variables. Their values may contain passwords."""
     no_proxy: tuple[str, ...] = ()
 
 
@@ -77,7 +77,7 @@ def look(run_root: str) -> Host:
     )
 
 
-def _said(argv: Sequence[str]) -> str:
+def _output(argv: Sequence[str]) -> str:
     try:
         done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=20)
     except (OSError, subprocess.TimeoutExpired):
@@ -93,7 +93,7 @@ def _text(path: str) -> str:
 
 
 def _bash() -> tuple[int, ...]:
-    found = re.match(r"(\d+) (\d+)", _said(["bash", "-c", "echo ${BASH_VERSINFO[0]} ${BASH_VERSINFO[1]}"]))
+    found = re.match(r"(\d+) (\d+)", _output(["bash", "-c", "echo ${BASH_VERSINFO[0]} ${BASH_VERSINFO[1]}"]))
     return (int(found[1]), int(found[2])) if found else ()
 
 

@@ -31,7 +31,7 @@ CLIENT_VARIABLES = (
 
 
 def look(asked: Questions) -> Facts:
-    """What this machine has, and what is named on it. Of the code nothing is said."""
+    """The facts of this machine, without the code."""
     contained = asked.container != "none"
     python = asked.python or "python3" if contained else pythons.resolve(asked.python)
     version, packages = ("", {}) if contained else pythons.look_into(python)
@@ -67,7 +67,7 @@ def look(asked: Questions) -> Facts:
 
 
 def _missing(named: Iterable[str], sources: Iterable[str]) -> Iterable[str]:
-    """Paths that are not there: as they were named, and mounts as the absolute paths that they will be."""
+    """Missing paths: folders as named, mounts as absolute paths."""
     yield from (each for each in named if not expanded(each).exists())
     for each in sources:
         source = Path(os.path.normpath(Path.cwd() / expanded(each)))
@@ -76,7 +76,7 @@ def _missing(named: Iterable[str], sources: Iterable[str]) -> Iterable[str]:
 
 
 def _user() -> str:
-    """Who this is; the number alone where the machine has no name for it, as containers and clusters may."""
+    """The user's name, or the uid where it has no name, as in containers."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):  # OSError from Python 3.13 on
@@ -90,7 +90,7 @@ def _slurm() -> SlurmFacts:
 
 
 def _containers(asked: Questions) -> ContainerFacts:
-    """Runtimes of this host, and its copy of the image. Raises `UsageError` for what can't be an image."""
+    """The runtimes of this host, and its copy of the image. Raises `UsageError` for an invalid image."""
     from containers import find, pull, references
     from containers.runtime import ALIASES, Runtime
 
@@ -128,7 +128,7 @@ def _containers(asked: Questions) -> ContainerFacts:
 
 
 def _filesystem(folder: Path) -> str:
-    """Type of the file system that holds the folder, or will hold it; empty where /proc doesn't say."""
+    """Type of the file system of a folder that may not exist yet; empty if /proc does not show it."""
     best = ("", "")
     try:
         lines = Path("/proc/self/mounts").read_text(encoding="utf-8", errors="replace").splitlines()
@@ -144,9 +144,9 @@ def _filesystem(folder: Path) -> str:
 
 
 def _run_root_problem(run_root: Path, shared: bool) -> str:
-    """Why run folders can't be made there, looking only."""
+    """Why run folders can't be made there; changes nothing."""
     place = run_root
-    while not os.path.exists(place):  # Path.exists raises for what may not be looked at
+    while not os.path.exists(place):  # Path.exists raises without permission
         place = place.parent
     if not place.is_dir():
         return f"{place} is not a folder"

@@ -1,4 +1,4 @@
-"""The Python that a trainer runs with, and the frameworks in it: told without importing any."""
+"""The Python that a trainer runs with, and the frameworks in it, found without importing them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PACKAGES = {
     "tensorflow": ("tensorflow", "tensorflow-cpu+cpu"),
     "paddle": ("paddlepaddle-gpu", "paddlepaddle+cpu"),
 }
-"""What can be imported, and what pip calls its builds. Behind a plus, what its version doesn't say of one."""
+"""Module -> pip's names of its builds; after a plus, a suffix that the version lacks."""
 
 
 def resolve(named: str | None) -> str:
@@ -45,11 +45,11 @@ TELL = (
     "        f = [d[n] + a + b for n, a, b in (x.partition('+') for x in v) if n in d]\n"
     "        print(k, (f + ['unknown'])[0])\n"
 )
-"""A program for any Python 3 that prints its version, and a line for each framework that it can import."""
+"""A program for any Python 3: prints its version, and a line for each framework that it can import."""
 
 
 def look_into(python: str) -> tuple[str, dict[str, str]]:
-    """Version of that Python and the frameworks it can import, without importing them."""
+    """The version of that Python and the frameworks that it can import."""
     if python == sys.executable:
         return platform.python_version(), _packages()
     try:
@@ -60,7 +60,7 @@ def look_into(python: str) -> tuple[str, dict[str, str]]:
 
 
 def told(text: str) -> tuple[str, dict[str, str]]:
-    """What `TELL` printed: the version, and the frameworks."""
+    """The output of `TELL`: the version, and the frameworks."""
     lines = text.split("\n")
     return lines[0], {name: version for name, _, version in (line.partition(" ") for line in lines[1:]) if version}
 
@@ -75,7 +75,7 @@ def _packages() -> dict[str, str]:
 
 
 def _version(builds: Sequence[str], folder: Path) -> str:
-    """The version of the package that lies in this folder, in the first of its builds that is there."""
+    """The version of the package in this folder, of the first of its builds that is installed."""
     there = os.listdir(folder)
     for distribution, plus, build in (each.partition("+") for each in builds):
         start, end = f"{distribution.replace('-', '_')}-", ".dist-info"

@@ -1,4 +1,4 @@
-"""Calls of Slurm's own programs, with an environment that carries nothing of a surrounding job."""
+"""Calls of Slurm's programs, with an environment free of a surrounding job."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _NEEDED = ("HOME", "USER", "LOGNAME", "PATH", "LANG", "TZ", "SLURM_CONF")
 
 
 def environment(conf: str | None = None) -> dict[str, str]:
-    """What Slurm's programs are run with: enough to find the cluster, and nothing of a job that we may be inside of.
+    """The environment of Slurm's programs: enough to find the cluster, and nothing of a surrounding job.
 
-    `conf` is the SLURM_CONF of the cluster that is meant, where this process's own may be another's.
+    `conf` is the cluster's SLURM_CONF, where this process's may be another cluster's.
     """
     found = {name: os.environ[name] for name in _NEEDED if name in os.environ}
     return {**found, "SLURM_CONF": conf} if conf else found
@@ -51,9 +51,9 @@ def call(
 
 @functools.cache
 def adopt_login_path() -> None:
-    """Look for programs where a login shell does too: many sites put Slurm on the PATH there only, and a command that
-    is run over SSH has no login shell."""
-    mark = "launcher-login-path"  # what the site's scripts print comes before
+    """Extend PATH by that of a login shell: many sites add Slurm only there, and a command over SSH has no login
+    shell."""
+    mark = "launcher-login-path"  # the site's scripts may print before it
     text = f'printf "\\n{mark} %s\\n" "$PATH" "${{SLURM_CONF-}}"'
     try:
         done = subprocess.run(
@@ -74,7 +74,6 @@ def adopt_login_path() -> None:
 
 
 def complaint(done: subprocess.CompletedProcess[str]) -> str:
-    """What a program said was wrong, without its name in front of each line."""
+    """A program's error text, without its name at the start of each line."""
     lines = [line.strip() for line in (done.stderr or done.stdout).splitlines() if line.strip()]
-    said = [_PREFIX.sub("", line) for line in lines]
-    return "; ".join(said) or f"exit code {done.returncode}"
+    return "; ".join(_PREFIX.sub("", line) for line in lines) or f"exit code {done.returncode}"

@@ -1,4 +1,4 @@
-"""What a Slurm cluster has, asked once before planning."""
+"""The facts of a Slurm cluster, collected once before planning."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SETTING = re.compile(r"^(\w+)\s+=\s(.*)$", re.MULTILINE)
 
 
 def probe() -> SlurmFacts:
-    """The cluster that this machine submits to. Raises `Unavailable` where there is none, or it does not answer."""
+    """The cluster of this machine. Raises `Unavailable` if there is none or it does not answer."""
     if shutil.which("sbatch") is None:
         adopt_login_path()
     sbatch = shutil.which("sbatch")
@@ -43,7 +43,7 @@ def probe() -> SlurmFacts:
 
 
 def read(settings: str, nodes: Sequence[str], here: str, environment: dict[str, str]) -> SlurmFacts:
-    """Facts from what `scontrol show config` and `sinfo` print; `here` is this machine's name."""
+    """Facts from the output of `scontrol show config` and `sinfo`; `here` is this machine's name."""
     values = {name: value.strip() for name, value in _SETTING.findall(settings)}
     rows: dict[str, list[list[str]]] = {}
     for line in nodes:
@@ -76,7 +76,7 @@ def read(settings: str, nodes: Sequence[str], here: str, environment: dict[str, 
 
 
 def _count(text: str) -> int:
-    """The number that a field begins with: `64+` is of nodes that differ."""
+    """The number at the start of a field, which is `64+` for nodes that differ."""
     digits = re.match(r"\d*", text)
     return int(digits[0]) if digits and digits[0] else 0
 
