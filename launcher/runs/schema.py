@@ -104,13 +104,6 @@ class Container(NamedTuple):
     runtime: Runtime = Runtime()
 
 
-class Precision(NamedTuple):
-    """What a plan resolved `auto` to; None where the GPU decides."""
-
-    dtype: str | None = None
-    loss_scale: str | None = None
-
-
 class PlanRecord(NamedTuple):
     """plan.json, as screens show it; `launcher.plan.record` reads all of it."""
 
@@ -127,7 +120,6 @@ class PlanRecord(NamedTuple):
     swept: tuple[tuple[str, Any], ...] = ()
     arms: tuple[ArmRecord, ...] = ()
     settings: Settings = Settings()
-    precision: Precision = Precision()
     script: Script | None = None
     container: Container | None = None
     processes: int | None = None
