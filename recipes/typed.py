@@ -1,7 +1,7 @@
 """Frozen dataclasses from mappings and from `key=value` text, strictly typed.
 
-Both worlds build their settings here, so a wrong key or a wrong value gets the same sentence from the launcher before
-anything is queued and from a trainer that was started by hand.
+Launcher and trainers both build their settings here, so a wrong key or value is refused with the same message by the
+launcher, before anything is queued, and by a trainer that is started by hand.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _QUOTED = re.compile(r"""(?s)"(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*'""")
 
 
 class SettingsError(ValueError):
-    """What a person asked for can't be: the message names the value, the choices and the place."""
+    """An invalid request: the message names the value, the choices and the place."""
 
     def __init__(self, message: str, key: str = "") -> None:
         super().__init__(message)
@@ -31,7 +31,7 @@ class SettingsError(ValueError):
 
 
 class NotText(SettingsError):
-    """A value of another type where text is meant."""
+    """A value of another type for a key that takes text."""
 
     def __init__(self, key: str, value: Any) -> None:
         self.read = show(value) if isinstance(value, bool) else f"{show(value)}, {_name(type(value))}"
@@ -58,12 +58,12 @@ OTHER_NAMES = {
     "pytorch": "torch",
     "paddlepaddle": "paddle",
 }
-"""What people call the choices of keys elsewhere."""
+"""Names that other programs have for choices of keys."""
 
 
 def nearest(word: str, choices: Iterable[str]) -> str:
     """`; did you mean x?` for the closest of the choices, whatever their case, or nothing."""
-    spelled = {each.lower(): each for each in choices}
+    spelled = {choice.lower(): choice for choice in choices}
     if OTHER_NAMES.get(word.lower()) in spelled:
         return f"; did you mean {OTHER_NAMES[word.lower()]}?"
     close = difflib.get_close_matches(word.lower(), spelled, n=1)
@@ -72,7 +72,7 @@ def nearest(word: str, choices: Iterable[str]) -> str:
 
 @functools.cache
 def fields_of(cls: type) -> dict[str, Any]:
-    """Field names of a settings dataclass, each with its resolved annotation."""
+    """Field names of a settings dataclass, with resolved annotations."""
     hints = typing.get_type_hints(cls)
     return {field.name: hints[field.name] for field in dataclasses.fields(cls)}
 
@@ -88,7 +88,7 @@ def is_text(annotation: Any) -> bool:
 
 def is_text_list(annotation: Any) -> bool:
     """Whether the items between `[` and `]` are to be taken as typed."""
-    return next((each for each in _options(annotation) if each is not type(None)), None) == tuple[str, ...]
+    return next((option for option in _options(annotation) if option is not type(None)), None) == tuple[str, ...]
 
 
 def split_list(text: str) -> tuple[list[str], str]:
@@ -141,7 +141,7 @@ def build(cls: type[T], values: Mapping[str, Any], prefix: str = "") -> T:
     for name, value in values.items():
         key = f"{prefix}{name}"
         if name not in known:
-            raise SettingsError(unknown_key(key, [f"{prefix}{each}" for each in known]), key)
+            raise SettingsError(unknown_key(key, [f"{prefix}{other}" for other in known]), key)
         arguments[name] = convert(value, known[name], key)
     return cls(**arguments)
 
@@ -174,7 +174,7 @@ def convert(value: Any, annotation: Any, key: str) -> Any:
     origin = typing.get_origin(annotation)
     if origin is Literal:
         choices = typing.get_args(annotation)
-        if not any(value == each and type(value) is type(each) for each in choices):
+        if not any(value == choice and type(value) is type(choice) for choice in choices):
             raise SettingsError(not_a_choice(key, value, choices), key)
         return value
     options = _options(annotation)
@@ -194,13 +194,13 @@ def convert(value: Any, annotation: Any, key: str) -> Any:
         if isinstance(value, (str, Mapping)) or not isinstance(value, Iterable):
             raise SettingsError(f"{key}={show(value)} should be a list, as {key}=[a,b]", key)
         item = typing.get_args(annotation)[0]
-        return tuple(convert(each, item, f"{key}[{index}]") for index, each in enumerate(value))
+        return tuple(convert(inner, item, f"{key}[{index}]") for index, inner in enumerate(value))
     if origin is dict:
         value = {} if value is None else value  # null takes a group back
         if not isinstance(value, Mapping):
             raise SettingsError(f"{key}={show(value)} should be a mapping, as {key}.NAME=value", key)
         item = typing.get_args(annotation)[1]
-        return {str(name): convert(each, item, f"{key}.{name}") for name, each in value.items()}
+        return {str(name): convert(inner, item, f"{key}.{name}") for name, inner in value.items()}
     if annotation is Any:
         return value
     if annotation is float and isinstance(value, int) and not isinstance(value, bool):
@@ -244,7 +244,7 @@ def _read(text: str, annotation: Any, key: str) -> Any:
             raise SettingsError(f"{key}={text}: {error}", key) from None
         if rest:
             raise SettingsError(f"{key}={text}: nothing may follow the list", key)
-        return [_read(each, item, key) for each in items]
+        return [_read(text, item, key) for text in items]
     if annotation is bool:
         return {"true": True, "false": False}.get(text.lower(), text)
     if annotation in (int, float):
@@ -256,13 +256,14 @@ def _read(text: str, annotation: Any, key: str) -> Any:
 
 
 def not_a_choice(key: str, value: Any, choices: Iterable[Any]) -> str:
-    names = [str(each) for each in choices]
+    names = [str(choice) for choice in choices]
     return f"{key}={value} is not one of {', '.join(names)}{nearest(str(value), names)}"
 
 
 def refuse_control_characters(key: str, value: str) -> None:
-    """No string that a person sets may hold control characters, or bytes that are no text: they end up in scripts,
-    headers and terminals."""
+    """Refuse control characters and bytes that are not text: strings end up in scripts, headers and terminals.
+
+    Raises `SettingsError`."""
     for character in value:
         if ord(character) < 32 or ord(character) == 127:
             raise SettingsError(f"{key} contains the control character {character!r}, which no setting may have", key)
@@ -299,7 +300,7 @@ def show(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, (list, tuple)):
-        return f"[{','.join(_show_item(each) for each in value)}]"
+        return f"[{','.join(_show_item(item) for item in value)}]"
     return str(value)
 
 
@@ -319,9 +320,9 @@ def plain(value: Any) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, Mapping):
-        return {str(name): plain(each) for name, each in value.items()}
+        return {str(name): plain(inner) for name, inner in value.items()}
     if isinstance(value, (list, tuple)):
-        return [plain(each) for each in value]
+        return [plain(item) for item in value]
     return value
 
 

@@ -82,13 +82,13 @@ class Composer:
         """The config.yaml of each folder but `conf/`, the weakest first. Raises `UsageError`."""
         from launcher.config import files, folders
 
-        found = [own for folder in reversed(self.config_dirs) if (own := folders.config_of(folder))]
-        for own in found:
+        own_configs = [own for folder in reversed(self.config_dirs) if (own := folders.config_of(folder))]
+        for own in own_configs:
             for group, choice in own.choices.items():
                 if choice.text not in self.choices(group):
                     message = not_a_choice(group, choice.text, self.choices(group))
                     raise files.refused(own.path, choice.line, message)
-        return found
+        return own_configs
 
     @functools.cached_property
     def _chosen_by(self) -> dict[str, tuple[str, str]]:
@@ -166,9 +166,9 @@ class Composer:
 
         kinds = [OmegaConf.select(config, key) for key in ("recipe", "cluster.kind", "container.kind")]
         shipped = self._folders[-1]
-        found = [(f"{SHIPPED}{CONFIG}.yaml", shipped.file(CONFIG), shipped.values)]
-        found += [(str(own.path), own.path, own.values) for own in self._own]
-        applied = ((name, path, applying(values, *kinds)) for name, path, values in found if values)
+        layers = [(f"{SHIPPED}{CONFIG}.yaml", shipped.file(CONFIG), shipped.values)]
+        layers += [(str(own.path), own.path, own.values) for own in self._own]
+        applied = ((name, path, applying(values, *kinds)) for name, path, values in layers if values)
         return [(File(name, path, "", leaves(values)), values) for name, path, values in applied]
 
     def files(self, words: Sequence[str]) -> list[File]:
@@ -181,14 +181,14 @@ class Composer:
             return {}
         from launcher.config import files
 
-        found: dict[str, Place] = {}
+        places: dict[str, Place] = {}
         for file in self.files(words):
             for key in file.values:
-                found.pop(key, None)
+                places.pop(key, None)
             if not file.name.startswith(SHIPPED):
                 for key, written in files.written(file.path).items():
-                    found[f"{file.prefix}{key}"] = Place(str(file.path), written.line, written.text)
-        return found
+                    places[f"{file.prefix}{key}"] = Place(str(file.path), written.line, written.text)
+        return places
 
 
 def _take_back(config: Any, key: str, value: Any) -> None:

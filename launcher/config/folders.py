@@ -93,10 +93,10 @@ class Folder(ConfigSource):
         return self.folder.is_dir()
 
     def list(self, config_path: str, results_filter: ObjectType | None) -> list[str]:
-        found: list[str] = []
+        names: list[str] = []
         for entry in sorted((self.folder / config_path).iterdir()):
-            self._list_add_result(found, f"{config_path}/{entry.name}".lstrip("/"), entry.name, results_filter)
-        return found
+            self._list_add_result(names, f"{config_path}/{entry.name}".lstrip("/"), entry.name, results_filter)
+        return names
 
 
 def _chosen(item: Any, choices: Mapping[str, str]) -> Any:
@@ -141,22 +141,22 @@ def config_of(folder: Path) -> Defaults | None:
 def applying(values: Mapping[str, Any], recipe: Any, cluster: Any, container: Any) -> dict[str, Any]:
     """Those of the values that a job has a key for: one of this recipe, on this kind of cluster, in this container or
     none. What no job has a key for stays, to be refused."""
-    found = dict(values)
+    kept = dict(values)
     if container == "none":
         for key in ("image", "image_is", "mounts"):
-            found.pop(key, None)
+            kept.pop(key, None)
     own = fields_of(CLUSTERS[cluster]) if cluster in CLUSTERS else {}
-    others = {key for each in CLUSTERS.values() for key in fields_of(each)} - set(own)
-    if isinstance(found.get("cluster"), dict):
-        found["cluster"] = {key: value for key, value in found["cluster"].items() if key not in others}
+    others = {key for kind in CLUSTERS.values() for key in fields_of(kind)} - set(own)
+    if isinstance(kept.get("cluster"), dict):
+        kept["cluster"] = {key: value for key, value in kept["cluster"].items() if key not in others}
     if recipe not in NAMES:
-        return found
+        return kept
     takes = find(recipe).takes
     for key in TRAINING_KEYS:
         if takes is not None and key not in takes:
-            found.pop(key, None)
-    if isinstance(found.get("train"), dict):
+            kept.pop(key, None)
+    if isinstance(kept.get("train"), dict):
         mine = fields_of(find(recipe).settings)
         others = {key for name in NAMES for key in fields_of(find(name).settings)} - set(mine)
-        found["train"] = {key: value for key, value in found["train"].items() if key not in others}
-    return found
+        kept["train"] = {key: value for key, value in kept["train"].items() if key not in others}
+    return kept

@@ -10,7 +10,7 @@ from launcher.errors import UsageError
 
 
 def expanded(named: str) -> Path:
-    """The path with its `~` or `~user` expanded. Raises `UsageError` where nobody knows what that is."""
+    """The path with its `~` or `~user` expanded. Raises `UsageError` for an unknown home folder."""
     try:
         return Path(named).expanduser()
     except RuntimeError:
@@ -21,19 +21,19 @@ VARIABLE = "LAUNCHER_CONFIG_DIR"
 
 
 def own_folders() -> tuple[Path, ...]:
-    """The folders of configuration that hold without a flag, the stronger first: LAUNCHER_CONFIG_DIR, and
-    `amp-launcher` in the user's configuration. Raises `UsageError` for a LAUNCHER_CONFIG_DIR that is none."""
-    found = []
+    """The folders of configuration that are read without a flag, the stronger first: LAUNCHER_CONFIG_DIR, and
+    `amp-launcher` in the user's configuration. Raises `UsageError` if LAUNCHER_CONFIG_DIR is not a folder."""
+    folders = []
     if named := os.environ.get(VARIABLE):
         folder = expanded(named).absolute()
         if not folder.is_dir():
             raise UsageError(f"{VARIABLE}={named} is not a folder")
-        found.append(folder)
+        folders.append(folder)
     home = os.environ.get("XDG_CONFIG_HOME", "")
     usual = os.path.join(home if os.path.isabs(home) else os.path.expanduser("~/.config"), "amp-launcher")
     if os.path.isdir(usual):
-        found.append(Path(usual))
-    return tuple(found)
+        folders.append(Path(usual))
+    return tuple(folders)
 
 
 def add_own_recipes(folder: Path) -> None:

@@ -33,7 +33,9 @@ def check(training: Settings, env: dict[str, str]) -> None:
         if change == "ADD":
             say = f"say amp.{key}=[{value}]"
         elif change == "REMOVE":
-            others = " or ".join(f"amp.{each}=[{value}]" for each in ("allow", "deny", "infer", "clear") if each != key)
+            others = " or ".join(
+                f"amp.{other}=[{value}]" for other in ("allow", "deny", "infer", "clear") if other != key
+            )
             say = f"say which list it belongs on instead: {others}"
         else:
             say = "leave it out; amp.allow, amp.deny, amp.infer and amp.clear move operations"

@@ -47,7 +47,7 @@ def class_of(group: str, name: str) -> Any:
     if group == "cluster":
         return CLUSTERS.get(name)
     if group == "data":
-        return Data if any(name in find(each).data for each in NAMES) else None
+        return Data if any(name in find(recipe).data for recipe in NAMES) else None
     cls: Any = {"amp": Amp, "container": Container, "profile": Profile}.get(group)
     return cls if cls and name in get_args(fields_of(cls)[DECIDES[group]]) else None
 
@@ -65,13 +65,13 @@ def requests(path: str, values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _without(values: Mapping[str, Any], defaults: Mapping[str, Any], kept: str = "") -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    requested: dict[str, Any] = {}
     for name, value in values.items():
         if name == kept or name not in defaults:
-            found[name] = value
+            requested[name] = value
         elif isinstance(value, Mapping) and isinstance(defaults[name], Mapping):
             if inner := _without(value, defaults[name]):
-                found[name] = inner
+                requested[name] = inner
         elif value != defaults[name] or isinstance(value, bool) != isinstance(defaults[name], bool):
-            found[name] = value
-    return found
+            requested[name] = value
+    return requested

@@ -20,7 +20,7 @@ def minutes(text: str) -> int | None:
     match = _TIME.fullmatch(text)
     if match is None:
         raise ValueError(f"{text} is not a time as Slurm writes it: 90, 30:00, 1:30:00, 2-12, 2-12:00:00")
-    parts = [int(each) for each in match["clock"].split(":")]
+    parts = [int(part) for part in match["clock"].split(":")]
     if match["days"] is not None:
         hours, mins, seconds = [*parts, 0, 0][:3]
         total = (int(match["days"]) * 24 + hours) * 3600 + mins * 60 + seconds

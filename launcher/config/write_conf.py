@@ -116,7 +116,7 @@ def _doc(cls: type) -> str:
 
 def _fields(cls: Any) -> dict[str, tuple[Any, str]]:
     """The type and the help of each field."""
-    helps = {each.name: each.metadata.get("help", "") for each in dataclasses.fields(cls)}
+    helps = {field.name: field.metadata.get("help", "") for field in dataclasses.fields(cls)}
     return {name: (annotation, helps[name]) for name, annotation in fields_of(cls).items()}
 
 
@@ -141,7 +141,7 @@ def _keys(values: Mapping[str, Any], fields: Mapping[str, tuple[Any, str]], inde
 
 def _choices(annotation: Any) -> list[str]:
     inside = [annotation, *get_args(annotation)]
-    return [str(each) for kind in inside if get_origin(kind) is Literal for each in get_args(kind)]
+    return [str(choice) for kind in inside if get_origin(kind) is Literal for choice in get_args(kind)]
 
 
 def _comment(text: str, indent: str = "") -> Iterator[str]:

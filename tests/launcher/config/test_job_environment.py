@@ -150,7 +150,7 @@ def test_what_cannot_be_passed_on_is_refused(
     [
         (b"", "is empty"),
         (b"\n\n", "is empty"),
-        (b"a\0b", "holds a NUL byte"),
+        (b"a\0b", "contains a NUL byte"),
         (b"x" * 200_000, "is larger than 100 KiB"),
     ],
 )
@@ -163,7 +163,7 @@ def test_a_file_that_can_be_no_secret_is_refused(
     assert main(["plan", "device=cpu", f"run_root={tmp_path}", f"secrets.A={path}"]) == 2
     assert f"secrets.A={path} {said}" in capsys.readouterr().err
     assert main(["plan", "device=cpu", f"run_root={tmp_path}", f"secrets.A={tmp_path}"]) == 2
-    assert f"secrets.A={tmp_path} is no file" in capsys.readouterr().err
+    assert f"secrets.A={tmp_path} is not a file" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -191,5 +191,5 @@ def test_secrets_of_a_run_that_was_killed_go_when_it_is_seen_and_those_of_one_la
         store.forget_secrets(folder)
         assert (folder / ".secrets").exists() is newer
     assert (tmp_path / "again/.secrets/A").stat().st_mode & 0o777 == 0o600
-    with pytest.raises(UsageError, match=r"secrets\.B: its value holds a NUL byte"):
+    with pytest.raises(UsageError, match=r"secrets\.B: its value contains a NUL byte"):
         job_environment.lay_secrets({tmp_path / "again/.secrets/B": b"a\0"})
