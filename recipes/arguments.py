@@ -70,9 +70,9 @@ def parse(words: Sequence[str], recipe_name: str, framework: str) -> Arguments:
             _put(values, key, value)
         chosen = settings.from_values(values, recipe)
     chosen = settings.with_recipe_defaults(chosen, recipe)
-    for key, mine in (("recipe", recipe_name), ("framework", framework)):
-        if getattr(chosen, key) != mine:
-            raise SettingsError(f"{key}={getattr(chosen, key)}, and this trainer is {key}={mine}", key)
+    for key, own in (("recipe", recipe_name), ("framework", framework)):
+        if getattr(chosen, key) != own:
+            raise SettingsError(f"{key}={getattr(chosen, key)}, and this trainer is {key}={own}", key)
     checks.check(chosen.amp, chosen.loss_scale, chosen.framework)
     return Arguments(settings=chosen, run=folder, plan=plan)
 
@@ -111,12 +111,12 @@ def help_text(recipe_name: str, module: str) -> str:
 
 def _described(cls: type, prefix: str) -> Iterator[tuple[str, str, Any]]:
     default = cls()
-    for each in dataclasses.fields(cls):
-        value, text = getattr(default, each.name), each.metadata.get("help", "")
+    for key in dataclasses.fields(cls):
+        value, text = getattr(default, key.name), key.metadata.get("help", "")
         if dataclasses.is_dataclass(value):
-            yield from _described(type(value), f"{prefix}{each.name}.")
-        elif each.name != "train":
-            yield f"{prefix}{each.name}", text, value
+            yield from _described(type(value), f"{prefix}{key.name}.")
+        elif key.name != "train":
+            yield f"{prefix}{key.name}", text, value
 
 
 def _split(word: str) -> tuple[str, str]:
