@@ -36,7 +36,7 @@ def test_what_is_here_is_not_brought_again_and_what_changed_is(far):
     (run,) = far.submit("steps=10")
     far.until(run, "done")
     far.type("fetch", run)
-    assert f"{run}  0 files, 0 B brought" in far.type("fetch", run).out
+    assert f"{run}  0 files, 0 B fetched" in far.type("fetch", run).out
     (far.folder(run) / "result.json").write_text('{"schema": 1, "status": "done", "attempts": 1, "changed": true}')
     assert far.type("fetch", run).code == 0
     assert store.read_if_whole(far.pointer(run) / "result.json")["changed"] is True
@@ -72,7 +72,7 @@ def test_a_part_that_an_earlier_fetch_left_is_gone_on_with_and_checked(far, tmp_
     part.parent.mkdir(parents=True)
     part.write_bytes(content[: 2 * 2**20])
     said = far.type("fetch", run, f"to={tmp_path}")
-    assert float(re.search(r"([0-9.]+) MiB brought", said.out)[1]) < 2, "a third of the large file, and small ones"
+    assert float(re.search(r"([0-9.]+) MiB fetched", said.out)[1]) < 2, "a third of the large file, and small ones"
     assert (tmp_path / run / "checkpoints/large").read_bytes() == content
     assert not part.exists()
     # One that is damaged is not taken for the file.
@@ -122,4 +122,4 @@ def test_a_folder_that_cannot_be_made_is_a_mistake_in_to(far):
     far.until(run, "done")
     refused = far.type("fetch", run, "to=/proc/x")
     assert refused.code == 2
-    assert f"/proc/x/{run} can't be made: No such file or directory; name with to=FOLDER one" in refused.err
+    assert f"/proc/x/{run} can't be made: No such file or directory; name a folder that you may write to" in refused.err
