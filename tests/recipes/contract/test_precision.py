@@ -55,9 +55,6 @@ def make(monkeypatch):
         key = framework, scale, optimizers, copy
         if key not in jobs:
             job = JOBS[framework](scale, optimizers)
-            if framework == "torch":  # whose scale is made by the first step
-                job.iterate(*[False] * optimizers)
-                job = JOBS[framework](scale, optimizers)
             jobs[key] = job, json.dumps(job.precision.state_dict())
         job, first = jobs[key]
         job.precision.load_state_dict(json.loads(first))
