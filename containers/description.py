@@ -1,11 +1,10 @@
-"""What a job runs in, said once for every runtime.
+"""A job's container, described once for every runtime.
 
-A `Container` means the same in each of them: these words arrive byte for byte, this environment wins over the image's,
-the job starts in this folder as this user, sees these devices, and its exit code comes back.
+A `Container` means the same in each of them: its arguments arrive byte for byte, its environment wins over the image's,
+the job starts in its folder as its user, sees its devices, and its exit code is returned.
 
-The image's entrypoint never runs. `apptainer exec` and pyxis leave it out anyway, so running it in Docker alone would
-make the same job mean two things; and what it may do (print a banner, change variables, start servers) is not in the
-plan that a person reads before submitting.
+The image's entrypoint never runs: `apptainer exec` and pyxis skip it anyway, and what it does (print a banner, change
+variables, start servers) would not be in the plan that a person reads before submitting.
 """
 
 from __future__ import annotations
@@ -18,16 +17,16 @@ from typing import Literal
 from containers.words import EnvArg, Word
 
 Devices = tuple[str, ...] | Literal["job"] | None
-"""GPUs by index or UUID, in the order the job numbers them; `job` is what the scheduler gave; empty is none of those
-that the host has; None is a host that has no GPU at all, where nothing may be said about them."""
+"""GPUs by index or UUID, in the order of the job's numbering; `job` for those of the scheduler; empty for none of the
+host's; None for a host without GPUs, which gets no option about them."""
 
 SECRETS = "/run/launcher"
-"""Folder inside the container that secret files are mounted in."""
+"""Folder inside the container for secret files."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Mount:
-    """A file or folder of the host, seen in the container."""
+    """A file or folder of the host in the container."""
 
     source: str
     target: str
@@ -36,53 +35,53 @@ class Mount:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class User:
-    """Whom the job runs as; the image need not know them."""
+    """The user of the job, who need not exist in the image."""
 
     uid: int
     gid: int
     name: str
     groups: tuple[int, ...] = ()
-    """Supplementary groups, which shared data is often readable by."""
+    """Supplementary groups, which often give access to shared data."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Container:
-    """One job's container. Paths are absolute; sources are on the host that runs it, targets inside."""
+    """One job's container. Paths are absolute; sources are on the host, targets inside."""
 
     image: str
-    """As the runtime takes it: see `references.local_name`."""
+    """Its name for the runtime: see `references.local_name`."""
     argv: tuple[Word, ...]
     environment: Mapping[str, str] = field(default_factory=dict)
     passed: tuple[str, ...] = ()
-    """Variables that get their value when the job starts, from the process that starts the container."""
+    """Variables with the value that they have in the process that starts the container."""
     secrets: Mapping[str, str] = field(default_factory=dict)
-    """Variable -> file of mode 0600 that holds its value."""
+    """Variable -> file of mode 0600 with its value."""
     exports: str = ""
-    """File of mode 0600, in a mounted folder, with lines of shell that export further variables."""
+    """File of mode 0600, in a mounted folder, with shell lines that export further variables."""
     mounts: tuple[Mount, ...] = ()
     workdir: str
     devices: Devices = None
     user: User
     cache: str
-    """Folder of the host for what should outlive the container: compiled kernels, downloaded packages, HOME."""
+    """Folder of the host that outlives the container: compiled kernels, downloaded packages, HOME."""
     name: str | EnvArg
-    """Unique on its host: the engines' containers outlive the process that started them, and are found by it."""
+    """Unique on its host: it finds a container that has outlived the process that started it."""
     network: Literal["host", "none"] = "host"
     ipc: Literal["host", "private"] = "host"
-    """Whose shared memory: data loaders and NCCL pass batches through it."""
+    """Owner of the shared memory, which data loaders and NCCL use."""
     shm_bytes: int | None = None
-    """Size of a private /dev/shm; None is the runtime's own default."""
+    """Size of a private /dev/shm; None for the runtime's default."""
     terminal: bool = False
-    """Whether a person sits at it, whose terminal is passed on."""
+    """Interactive, on the user's terminal."""
     limits: Mapping[str, int] = field(default_factory=dict)
-    """Resource limits by the names of prlimit (`memlock`, `stack`), soft and hard alike; -1 is unlimited."""
+    """Soft and hard resource limits by the names of prlimit (`memlock`, `stack`); -1 is unlimited."""
 
     @property
     def home(self) -> str:
         return f"{self.cache}/home"
 
 
-# Where packages would write below HOME or /tmp what the next run could use again.
+# Caches that packages would otherwise write below HOME or /tmp, lost to the next run.
 _CACHES = {
     "XDG_CACHE_HOME": "",
     "TORCHINDUCTOR_CACHE_DIR": "/torchinductor",
@@ -98,7 +97,7 @@ _ALWAYS: Mapping[str, str] = MappingProxyType(
 
 
 def settle(container: Container) -> Container:
-    """The same container with its caches, user and secrets spelled out as mounts, environment and argv."""
+    """The same container with its caches, user and secrets as mounts, environment and argv."""
     caches = {name: container.cache + below for name, below in _CACHES.items()}
     who = {"USER": container.user.name, "LOGNAME": container.user.name}
     files = tuple(
@@ -111,7 +110,7 @@ def settle(container: Container) -> Container:
             with_secrets(container.argv, {name: f"{SECRETS}/{name}" for name in container.secrets}), container.exports
         ),
         environment={**_ALWAYS, **caches, **who, **container.environment},
-        # A folder before what is mounted inside it: Docker sorts them so, Apptainer takes them as they come.
+        # A folder before mounts inside it: Docker sorts them so, Apptainer does not.
         mounts=tuple(sorted(mounts, key=lambda mount: mount.target.count("/"))),
         secrets={},
         exports="",
@@ -119,10 +118,8 @@ def settle(container: Container) -> Container:
 
 
 def with_secrets(argv: tuple[Word, ...], files: Mapping[str, str]) -> tuple[Word, ...]:
-    """A command that reads each variable from its file and then becomes `argv`.
-
-    From the file into the variable: the text is in no argument list, and in nothing that an engine remembers.
-    """
+    """A command that sets each variable from its file and then executes `argv`. So the value is in no argument list and
+    in no metadata of an engine."""
     if not files:
         return argv
     reading = "".join(f'{name}=$(cat "$1") && export {name} || exit 1; shift; ' for name in files)
@@ -130,7 +127,7 @@ def with_secrets(argv: tuple[Word, ...], files: Mapping[str, str]) -> tuple[Word
 
 
 def with_exports(argv: tuple[Word, ...], file: str) -> tuple[Word, ...]:
-    """A command that takes its variables from a file of `export` lines and then becomes `argv`."""
+    """A command that sources a file of `export` lines and then executes `argv`."""
     if not file:
         return argv
     return ("/bin/sh", "-c", '. "$1" && shift && exec "$@"', "sh", file, *argv)

@@ -1,4 +1,4 @@
-"""Which GPUs a job sees, in each runtime's own way of saying it. A job of one GPU never sees two.
+"""The GPUs that a job sees, as options of each runtime. A job of one GPU never sees two.
 
 | devices | none, apptainer | docker | podman | pyxis |
 | --- | --- | --- | --- | --- |
@@ -7,8 +7,8 @@
 | listed | CUDA_VISIBLE_DEVICES=2,3 (and --nv) | --gpus "device=2,3" | --device nvidia.com/gpu=2 .. | the job's |
 | the job's | what Slurm set (and --nv) | --gpus of SLURM_STEP_GPUS | --device of the same | what Slurm set |
 
-Docker and podman number the devices anew from 0 inside, so CUDA_VISIBLE_DEVICES is not passed on there. They also see
-past the cgroup of a Slurm job, so they are given exactly its devices.
+Docker and podman renumber the devices from 0 inside, so CUDA_VISIBLE_DEVICES is not passed on. They also ignore the
+cgroup of a Slurm job, so they get exactly its devices.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from containers.words import EnvArg, EnvArgs, Word
 
 VARIABLE = "LAUNCHER_GPUS"
 
-# What a node of a Slurm job runs first where its container asks for devices "job" of Docker or podman. In a step that
-# srun started by itself, SLURM_JOB_GPUS can be empty.
+# Run first on a node of a Slurm job whose container has devices "job" with Docker or podman. SLURM_JOB_GPUS can be
+# empty in a step that srun started by itself.
 JOB_GPUS = rf"""
 {VARIABLE}=${{SLURM_STEP_GPUS:-${{SLURM_JOB_GPUS:-}}}}
 if [[ ! ${VARIABLE} =~ ^[0-9A-Za-z-]+(,[0-9A-Za-z-]+)*$ ]]; then
@@ -34,7 +34,7 @@ fi
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Visibility:
-    """What makes the devices visible: words for the client, and variables for the job."""
+    """Arguments of the client and variables of the job that make the devices visible."""
 
     flags: tuple[Word, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -42,7 +42,7 @@ class Visibility:
 
 
 def visibility(devices: Devices, kind: str) -> Visibility:
-    """How a runtime of this kind is told about the devices."""
+    """The devices for a runtime of this kind."""
     if devices is None:
         return Visibility()
     if kind in ("docker", "podman"):
@@ -55,30 +55,30 @@ def visibility(devices: Devices, kind: str) -> Visibility:
 
 
 def needs_job_gpus(devices: Devices, kind: str) -> bool:
-    """Whether the words for these devices read `VARIABLE`, which `JOB_GPUS` sets."""
+    """Whether the arguments for these devices use `VARIABLE`, which `JOB_GPUS` sets."""
     return devices == "job" and kind in ("docker", "podman")
 
 
 def _renumbered(devices: Devices, kind: str) -> Visibility:
     assert devices is not None
     if not devices:
-        # NGC images ask for all of them in their own environment, which a default runtime of nvidia's would follow.
+        # NGC images request all devices in their environment, which NVIDIA's default runtime would obey.
         return Visibility(environment={"NVIDIA_VISIBLE_DEVICES": "void"})
     if devices == "job":
         if kind == "docker":
-            # The quotes are for Docker, which reads the value as a line of comma-separated fields.
+            # The quotes are for Docker, which parses the value as a line of CSV.
             return Visibility(flags=(EnvArg(VARIABLE, '--gpus="device=', '"'),))
         return Visibility(flags=(EnvArgs(VARIABLE, "--device=nvidia.com/gpu="),))
     if kind == "docker":
         return Visibility(flags=(f'--gpus="device={",".join(devices)}"',), environment=_order(devices))
-    return Visibility(flags=tuple(f"--device=nvidia.com/gpu={each}" for each in devices), environment=_order(devices))
+    return Visibility(flags=tuple(f"--device=nvidia.com/gpu={gpu}" for gpu in devices), environment=_order(devices))
 
 
 def _order(devices: tuple[str, ...]) -> dict[str, str]:
-    """The engines number the devices as the bus does; another order is asked for inside."""
-    if not all(each.isdecimal() for each in devices):
+    """The engines number the devices in bus order; CUDA restores another order inside."""
+    if not all(gpu.isdecimal() for gpu in devices):
         return {"CUDA_VISIBLE_DEVICES": ",".join(devices)} if len(devices) > 1 else {}
     by_bus = sorted(devices, key=int)
     if list(devices) == by_bus:
         return {}
-    return {"CUDA_VISIBLE_DEVICES": ",".join(str(by_bus.index(each)) for each in devices)}
+    return {"CUDA_VISIBLE_DEVICES": ",".join(str(by_bus.index(gpu)) for gpu in devices)}

@@ -1,4 +1,4 @@
-"""Docker and podman: one command line in all but user namespace and devices."""
+"""Docker and podman, whose command lines differ in user namespace and devices."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from containers.words import EnvArg, Word, prefixed
 def wrap(container: Container, runtime: Runtime) -> Wrapped:
     """`docker run` or `podman run` of a settled container.
 
-    Values stand in the argument list rather than in the client's environment, where a PATH or an LD_PRELOAD meant for
-    the job would change the client; nor in an env file, whose lines Docker cuts at 64 KiB.
+    Values are in the argument list: in the client's environment the job's PATH or LD_PRELOAD would change the client,
+    and Docker cuts lines of an env file at 64 KiB.
     """
     devices = visibility(container.devices, runtime.kind)
     values = {"HOME": container.home, **devices.environment, **container.environment}
-    # Without root, podman is two processes, of which the outer one takes a TERM for its own: it ends at once, with 0,
-    # while the job goes on to save its state. So its container is kept for asking how it ended. Seen with 4.3.
+    # Without root, podman is two processes, and the outer one ends at once with 0 on TERM, while the job still saves
+    # its state. So the container is kept until its exit code was read. Seen with 4.3.
     podman = runtime.kind == "podman"
     words: list[Word] = [*runtime.command, "run", *([] if podman else ["--rm"])]
     words += ["--init", "--pull=never", "--log-driver=none"]
@@ -27,7 +27,7 @@ def wrap(container: Container, runtime: Runtime) -> Wrapped:
     words += [f"--ulimit={name}={value}" for name, value in container.limits.items()]
     words += _user(container, runtime)
     words += devices.flags
-    words += [f"--workdir={container.workdir}", *(f"--mount={mount_fields(each)}" for each in container.mounts)]
+    words += [f"--workdir={container.workdir}", *(f"--mount={mount_fields(mount)}" for mount in container.mounts)]
     words += [f"--env={name}={value}" for name, value in values.items()]
     words += [f"--env={name}" for name in (*devices.passed, *container.passed)]
     words += ["--entrypoint=", container.image, *container.argv]
@@ -58,9 +58,9 @@ def _user(container: Container, runtime: Runtime) -> list[Word]:
         return ["--user=0:0"]
     words: list[Word] = [f"--user={user.uid}:{user.gid}"]
     if runtime.kind == "podman":
-        # Proxies of the host come in only here; nowhere else does the host's environment leak into the job's.
+        # podman passes the host's proxy variables on by default, the only leak of the host's environment.
         words += ["--http-proxy=false", "--security-opt=label=disable"]
         if user.uid != 0:
-            # Else files would belong to a subordinate user of theirs. Other groups don't exist in that namespace.
+            # Otherwise files would belong to a subordinate uid. Other groups don't exist in that namespace.
             return [*words, "--userns=keep-id"]
     return [*words, *(f"--group-add={group}" for group in user.groups)]

@@ -1,7 +1,7 @@
 """Container images as recipes: typed values, rendered to a Dockerfile and to a Singularity definition.
 
-hpccm does the rendering. It ignores what it doesn't know, writes values unquoted, and keeps its settings in globals, so
-everything is checked before, and it is spoken to in one function only.
+hpccm renders them. It ignores unknown keywords, writes values unquoted, and keeps its settings in globals, so
+everything is checked before, and only one function calls it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from recipes.typed import SettingsError, build, not_a_choice, refuse_control_cha
 
 Format = Literal["docker", "singularity"]
 SUFFIXES: dict[Format, str] = {"docker": "Dockerfile", "singularity": "def"}
-"""Format -> how the name of a rendered file ends."""
+"""Format -> suffix of a rendered file."""
 
 _VALUE = re.compile(r"[\w./:@%+=,$-]*")
 _PACKAGE = re.compile(r"[a-z0-9][a-z0-9+.-]*(?:=[\w.+:~-]+)?")
@@ -24,7 +24,7 @@ _PINNED = re.compile(r"[A-Za-z0-9][\w.-]*(?:\[[\w,.-]+\])?==[\w.+!]+")
 _NUMBER = re.compile(r"\d+(?:\.\d+)+")
 _NAME = re.compile(r"[A-Za-z_]\w*")
 
-# The images of NVIDIA's from 2025 on name the versions they were tested with in a file that pip obeys.
+# NVIDIA's images since 2025 pin the versions they were tested with in a constraints file of pip.
 _EXPLAINED = (
     '|| { test -z "$PIP_CONSTRAINT" || { echo "the base image pins packages in $PIP_CONSTRAINT: ask for the versions'
     ' named there, or take a base without it. Of these packages it says:"; grep -iE "^(%s) *[=<>]" "$PIP_CONSTRAINT"'
@@ -34,24 +34,24 @@ _EXPLAINED = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ImageRecipe:
-    """What an image is made of, beside its base. Nothing of the launcher goes in: the code is mounted at the start."""
+    """The content of an image besides its base. It has nothing of the launcher: code is mounted at the start."""
 
     name: str
     summary: str
-    """What it is for, for people."""
+    """Its purpose, for people."""
     base: str
-    """As after `image=`: a catalogue name, a registry's image, or for Singularity a file or folder."""
+    """As in `image=`: a catalogue name, a registry reference, or for Singularity a file or folder."""
     distribution: Literal["ubuntu20", "ubuntu22", "ubuntu24", "ubuntu"] = "ubuntu22"
     """Of the base; Debian counts as `ubuntu`."""
     architecture: Literal["x86_64", "aarch64"] = "x86_64"
     apt: tuple[str, ...] = ()
     pip: tuple[str, ...] = ()
-    """Each with its exact version, so that pip fails rather than silently takes another."""
+    """Packages with exact versions, so that pip fails rather than installs another."""
     index: str = ""
-    """A further package index, beside the default one."""
+    """A package index besides the default one."""
     environment: dict[str, str] = field(default_factory=dict)
     files: dict[str, str] = field(default_factory=dict)
-    """Path below the folder that is built from -> absolute path in the image."""
+    """Path below the build folder -> absolute path in the image."""
     labels: dict[str, str] = field(default_factory=dict)
     commands: tuple[str, ...] = ()
     """Shell lines, run as root after everything else."""
@@ -62,11 +62,11 @@ class ImageRecipe:
     cuda: bool = True
     """Whether MPI and UCX are built for CUDA."""
     run: dict[str, str] = field(default_factory=dict)
-    """Format -> how to start what was built from it, for people; a format without an entry gets no such line."""
+    """Format -> a command that starts the image, shown as a comment."""
 
 
 def from_mapping(values: Mapping[str, Any]) -> ImageRecipe:
-    """A recipe as a file spells it. Raises `SettingsError` for unknown fields and for values that can't be."""
+    """A recipe from the values of a file. Raises `SettingsError` for unknown fields and invalid values."""
     for name in ("name", "summary", "base"):
         if name not in values:
             raise SettingsError(f"an image recipe needs {name}", name)
@@ -76,7 +76,7 @@ def from_mapping(values: Mapping[str, Any]) -> ImageRecipe:
 
 
 def check(recipe: ImageRecipe) -> None:
-    """Refuse what would be rendered to something else than was meant."""
+    """Refuse values that would be rendered wrongly."""
     _matching("name", [recipe.name], re.compile(r"[a-z0-9][a-z0-9-]*"), "letters, digits and dashes")
     _matching("apt", recipe.apt, _PACKAGE, "a package, as openssh-server, or one with its version, as git=1:2.39.2-1")
     _matching("pip", recipe.pip, _PINNED, "a package with its exact version, as numpy==1.26.4")
@@ -147,7 +147,7 @@ def render(recipe: ImageRecipe, format: Format) -> str:
 
 
 def file_name(recipe: ImageRecipe, format: Format) -> str:
-    """What a rendered recipe is called as a file."""
+    """The file name of a rendered recipe."""
     return f"{recipe.name}.{SUFFIXES[format]}"
 
 
@@ -160,14 +160,14 @@ def build_argv(
     folder: str,
     target: str,
 ) -> tuple[str, ...]:
-    """The command that builds a rendered file, to be started in `folder`, which holds what `files` names."""
+    """The command that builds a rendered file, to be run in `folder`, which has the recipe's `files`."""
     if format == "docker":
         return (*client, "build", *options, f"--tag={target}", f"--file={file}", folder)
     return (*client, "build", "--fakeroot", *options, target, file)
 
 
 def _base(recipe: ImageRecipe, format: Format) -> tuple[str, str]:
-    """The base as the format names it, and what Singularity starts from."""
+    """The base in the format's notation, and Singularity's bootstrap agent."""
     image = references.resolve(recipe.base)
     if image.form == "registry":
         return references.local_name(image, "docker"), "docker"
@@ -178,10 +178,10 @@ def _base(recipe: ImageRecipe, format: Format) -> tuple[str, str]:
 
 def _pip_line(recipe: ImageRecipe) -> str:
     index = f"--extra-index-url {recipe.index} " if recipe.index else ""
-    packages = " ".join(f"'{each}'" for each in recipe.pip)
-    # Debian and Ubuntu refuse pip outside a virtual environment; in an image there is nothing else to protect.
-    # pip takes -, _ and . in a name for the same.
-    names = "|".join(re.sub(r"[-_.]+", "[-_.]+", re.split(r"[\[=]", each)[0]) for each in recipe.pip)
+    packages = " ".join(f"'{package}'" for package in recipe.pip)
+    # Debian and Ubuntu refuse pip outside a virtual environment, which protects nothing in an image.
+    # pip treats -, _ and . in a name as equal.
+    names = "|".join(re.sub(r"[-_.]+", "[-_.]+", re.split(r"[\[=]", package)[0]) for package in recipe.pip)
     install = f"PIP_BREAK_SYSTEM_PACKAGES=1 python3 -m pip install --no-cache-dir {index}{packages}"
     return f"{install} {_EXPLAINED % names}"
 

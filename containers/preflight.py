@@ -1,4 +1,4 @@
-"""What is wrong with a container is said before anything is queued. Pure: what was looked up is given.
+"""Checks of a container before anything is queued. Pure: facts are arguments.
 
 Every function raises `SettingsError` with the key that a person set.
 """
@@ -18,24 +18,26 @@ from recipes.typed import SettingsError, not_a_choice, refuse_control_characters
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _CONTAINER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _SYSTEM = ("/", "/proc", "/sys", "/dev")
-# Linux takes no longer string in an argument list or environment, the ending zero byte included.
+# The longest string of an argument list or environment in Linux, with its zero byte.
 MAX_STRING = 128 * 1024
 MAX_TOTAL = 1_500_000
 MAX_PATH, MAX_COMPONENT = 4095, 255
 
 
 def check_names(names: Iterable[str], key: str = "env") -> None:
-    """Refuse names that no job can be given: what people set under `env` and `secrets`."""
+    """Refuse names of `env` and `secrets` that no job can have."""
     for name in names:
         if not _NAME.fullmatch(name):
             raise SettingsError(f"{key}.{name}: {name!r} is not a name for an environment variable", f"{key}.{name}")
         if name in (*OWNED, *SHELL) or name.startswith((*JOB_PREFIXES, *RUNTIME_PREFIXES)):
             instead = "; say visible_gpus=[...]" if "VISIBLE_DEVICES" in name else ""
-            raise SettingsError(f"{key}.{name}: {name} is set on the way to the job itself{instead}", f"{key}.{name}")
+            raise SettingsError(
+                f"{key}.{name}: {name} is set by the launcher or the runtime itself{instead}", f"{key}.{name}"
+            )
 
 
 def choose(kind: str, found: Mapping[str, Runtime]) -> Runtime:
-    """The runtime of that kind among those found on the host, by kind. `singularity` is what apptainer was called."""
+    """The runtime of that kind among those of the host, by kind. `singularity` is the older name of apptainer."""
     kind = ALIASES.get(kind, kind)
     if kind not in KINDS:
         raise SettingsError(not_a_choice("container", kind, (*KINDS, *ALIASES)), "container.kind")
@@ -50,7 +52,7 @@ def choose(kind: str, found: Mapping[str, Runtime]) -> Runtime:
 
 
 def parse_mount(text: str) -> Mount:
-    """`SOURCE:TARGET[:ro]` as people write it. The source may be relative still."""
+    """A mount from `SOURCE:TARGET[:ro]`. The source may be relative."""
     parts = text.split(":")
     read_only = parts[-1] == "ro"
     if parts[-1] in ("ro", "rw"):
@@ -61,7 +63,7 @@ def parse_mount(text: str) -> Mount:
 
 
 def check(container: Container, runtime: Runtime, missing: Collection[str] = ()) -> None:
-    """Refuse a container that this runtime can't carry exactly. `missing` are the paths that aren't on the host."""
+    """Refuse a container that this runtime can't run exactly as described. `missing` are paths that the host lacks."""
     _check_texts(container)
     if runtime.kind == "none":
         _check_sizes(container, container.environment)

@@ -1,4 +1,4 @@
-"""A runtime as it is on one host, and what comes out of wrapping a job for it."""
+"""A container runtime of one host, and a job wrapped for it."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ ALIASES: Mapping[str, Kind] = {"singularity": "apptainer"}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Runtime:
-    """A container runtime as it was found on a host."""
+    """A container runtime of a host."""
 
     kind: Kind
     command: tuple[str, ...] = ()
-    """Words that start its client: `docker`, `/usr/bin/singularity`, or for pyxis `srun` with the step's options."""
+    """Its client: `docker`, `/usr/bin/singularity`, or for pyxis `srun` with the step's options."""
     product: str = ""
-    """Where one kind has several makers: `apptainer` or `singularity`."""
+    """`apptainer` or `singularity`, where the kind has both."""
     version: tuple[int, ...] = ()
     rootless: bool = False
-    """An engine whose root is the user who started it: what it writes as root is theirs."""
+    """The engine's root is the user who started it."""
     problem: str = ""
-    """Why it can't be used although its client is there."""
+    """Why it can't be used although its client is installed."""
     gpu_problem: str = ""
     """Why it can't give GPUs to a container."""
 
@@ -37,20 +37,20 @@ GRACE = "LAUNCHER_GRACE"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Wrapped:
-    """How to start a job in its container."""
+    """The commands of a job in its container."""
 
     argv: tuple[Word, ...]
     environment: Mapping[str, Word] = field(default_factory=dict)
-    """Variables for the process that starts it, beside those it inherits."""
+    """Variables for the process that starts it, besides inherited ones."""
     folders: tuple[str, ...] = ()
-    """Folders of the host to make first, for the user alone."""
+    """Private folders of the host to make first."""
     remove: tuple[Word, ...] = ()
-    """Command that ends and removes the container, alive or left over. Empty where it is this process's own child."""
+    """Command that kills and removes the container. Empty where the container is this process's own child."""
     outcome: tuple[Word, ...] = ()
-    """Command that waits for the container and prints its exit code, where the client's own is not to be trusted. Then
-    the container stays until `remove`."""
+    """Command that waits for the container and prints its exit code, where the client's own is unreliable. The
+    container then stays until `remove`."""
     stop: tuple[Word, ...] = ()
-    """Command that asks the same container to end, and ends it after `GRACE` seconds, a variable when it is run."""
+    """Command that asks the container to end, and kills it after `GRACE` seconds, an environment variable."""
 
 
 def limited(limits: Mapping[str, int], argv: tuple[Word, ...]) -> tuple[Word, ...]:
