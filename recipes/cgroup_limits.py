@@ -1,7 +1,7 @@
-"""The CPUs and the memory that this process may use: less than the machine has, in a container or under Slurm.
+"""CPUs and memory that this process may use: fewer than the machine has, in a container or under Slurm.
 
-Kernels enforce both by control groups, and frameworks look at the machine: with 8 of 128 CPUs as a quota, 128 threads
-are stopped for most of the time. A limit holds for a group and all below it, so that the lowest on the way up counts.
+Control groups enforce both, but frameworks count the machine's: with a quota of 8 of 128 CPUs, 128 threads are
+throttled most of the time. A limit holds for a group and all below it, so the lowest on the path to the root counts.
 Sources: the kernel's Documentation/admin-guide/cgroup-v2.rst (cpu.max, memory.max), cgroup-v1/memory.rst, and
 scheduler/sched-bwc.rst (cpu.cfs_quota_us).
 """
@@ -17,7 +17,7 @@ ROOT = Path("/")
 
 
 def cpus(root: Path = ROOT) -> int:
-    """CPUs that may be busy at a time: those that this process may run on, or what a quota leaves of them, rounded up.
+    """CPUs that may be busy at a time: this process's affinity, or a quota of them, rounded up.
 
     `root` is the folder that holds /proc and /sys.
     """
@@ -34,8 +34,8 @@ def memory(root: Path = ROOT) -> int:
 
 
 def threads(*variables: str) -> int | None:
-    """Threads that a framework is to be given: None where its own choice is right, one for each CPU of this process, or
-    where one of these environment variables says it."""
+    """Threads to set in a framework; None where its default, one for each CPU of this process, is right, or where one
+    of these environment variables sets them."""
     allowed = cpus()
     return allowed if not os.environ.keys() & set(variables) and allowed < _free() else None
 
@@ -48,7 +48,7 @@ def _free() -> int:
 def _groups(root: Path, controller: str) -> Iterator[Path]:
     """The folders of this process's control group and of those above it, of either version of the interface.
 
-    A container sees its own group as the root, and may be told a path that it doesn't see: there are no files then.
+    A container sees its own group as the root, and may read a path that it has no files of.
     """
     try:
         lines = (root / "proc/self/cgroup").read_text().splitlines()

@@ -1,4 +1,4 @@
-"""metrics.jsonl: one JSON object a line, every optimizer step exactly once, and what a whole run amounts to.
+"""metrics.jsonl: one JSON object a line, every optimizer step exactly once; and the summary of a run.
 
 Standard library only. A row with "step" and no "event" is an optimizer step.
 """
@@ -58,11 +58,11 @@ def _clean(value: Any, key: str, where: list[str]) -> Any:
 
 
 _SUMMED = ("loss", "skipped", "loss_scale", "timed", "samples_per_second")
-"""A step's keys that its run's summary is made from."""
+"""A step's keys that the summary needs."""
 
 
 def read(path: Path) -> Iterator[dict[str, Any]]:
-    """The whole rows; a last line that is still being written, and what is damaged, is left out."""
+    """The complete rows; an unfinished last line and damaged rows are left out."""
     with open(path, "rb") as file:
         for line in file:
             if line.endswith(b"\n") and (row := _row(line)) is not None:
@@ -79,7 +79,7 @@ def _row(line: bytes) -> dict[str, Any] | None:
 
 
 class Summary:
-    """What a run's rows amount to, over all its attempts."""
+    """The summary of a run's rows, over all its attempts."""
 
     def __init__(self) -> None:
         self.steps = 0
@@ -93,7 +93,7 @@ class Summary:
         self._seconds = self._waited = 0.0
 
     def add(self, row: Mapping[str, Any]) -> None:
-        """Take in one row, as written or as read back."""
+        """Add one row, as written or as read back."""
         row = {**row, **dict.fromkeys(row.get("nonfinite", ()), math.nan)}
         if row.get("event") == "eval":
             self.evaluation = {key: row[key] for key in row if key not in EVENT_KEYS}
@@ -161,7 +161,7 @@ class MetricsWriter:
                 self._file.flush()
 
     def offset(self) -> int:
-        """The length in bytes of what has safely reached the disk, for a checkpoint to remember."""
+        """Bytes that have reached the disk, for a checkpoint to record."""
         if self._file is None:
             return 0
         os.fsync(self._file.fileno())
@@ -182,5 +182,5 @@ def _cut(path: Path, offset: int) -> None:
 
 
 def warm_up(steps: int) -> int:
-    """How many of an attempt's first steps say nothing of its speed: ten, or a fifth of a short attempt."""
+    """Warm-up steps of an attempt, which are not timed: ten, or a fifth of a short attempt."""
     return min(10, steps // 5)

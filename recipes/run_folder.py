@@ -1,4 +1,4 @@
-"""The trainer's part of a run folder: where its files lie, and how they are written so that no reader sees half of one.
+"""The trainer's part of a run folder: paths, and atomic writes.
 
 Standard library only.
 """
@@ -18,7 +18,7 @@ from recipes import records
 
 
 class Superseded(RuntimeError):
-    """The run folder belongs to a later attempt, or is gone: this one may write nothing more."""
+    """The run folder belongs to a later attempt, or is gone: this attempt may not write."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,20 +42,20 @@ class RunFolder:
 
     @property
     def stop(self) -> Path:
-        """Anyone may make this empty file to ask the run to save and end."""
+        """An empty file that anyone may create to ask the run to save and stop."""
         return self.path / "STOP"
 
     @property
     def stopped(self) -> Path:
-        """The marker that the run ended as asked: it names the checkpoint to go on from, and why it was asked."""
+        """The marker of a run that stopped on request: it names the checkpoint to resume from, and the reason."""
         return self.path / "attempts" / str(self.attempt) / "stopped.json"
 
     def create(self) -> None:
-        """Make the folder, for its owner alone, where the launcher hasn't."""
+        """Make the folder, for its owner alone, if the launcher has not."""
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def check_ours(self) -> None:
-        """Raise `Superseded` unless this attempt may write. To be asked before every write.
+        """Raise `Superseded` unless this attempt may write. Call it before every write.
 
         A scheduler that has lost sight of a node starts its jobs again elsewhere while they still run there. The script
         of the next attempt makes that attempt's folder before anything else.
@@ -146,7 +146,7 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
 
 @contextlib.contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Have an error of the system name that file where it names none: a write to a full disk doesn't."""
+    """Add the file's name to a system error that has none, such as a write to a full disk."""
     try:
         yield
     except OSError as error:
@@ -155,7 +155,7 @@ def naming(path: Path) -> Iterator[None]:
 
 
 def sync_folder(path: Path) -> None:
-    """Flush a folder's own entries, so that a rename in it outlives a power cut."""
+    """Flush a folder's entries, so that a rename in it survives a power cut."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

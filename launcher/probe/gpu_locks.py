@@ -1,13 +1,12 @@
-"""GPUs of a host that people share: who is on one, and how a run gets some that nobody else's run can get.
+"""GPUs of a host that people share: who uses each, and how a run takes some for itself.
 
-A GPU is taken by a lock (`flock`) on a file named after its UUID. The run's own shell takes it and its processes
-inherit it, so the kernel lets go of it when the last of them has ended, however that came. The files lie on the host's
-own disk in the first folder that everybody may write to, and hold a line that says whose run it is. Other users'
-files in such a folder can't be opened with O_CREAT (fs.protected_regular), so they are made once, then opened without.
+A GPU is taken by a lock (`flock`) on a file named after its UUID. The run's shell takes it and its processes inherit
+it, so the kernel releases it when the last of them has ended, in whatever way. The files are on the host's own disk in
+the first folder that everybody may write to, and hold a line with the run and its user. Other users' files in such a
+folder can't be opened with O_CREAT (fs.protected_regular), so they are created once, then opened without it.
 
-A GPU on which a process runs that no such lock belongs to is not free either: people who know nothing of this launcher
-are on it. Nor is one of which much memory is in use and no process is seen, as from inside a container; unless a
-display hangs on it, which needs some.
+A GPU with a process but without a lock is not free: people without this launcher use it. Nor is one with much memory in
+use and no visible process, as seen from inside a container, unless a display is attached, which needs some.
 """
 
 from __future__ import annotations
@@ -21,13 +20,13 @@ from containers.words import to_bash
 from launcher import bash_files
 
 REFUSED = 75
-"""Exit code of a script that found its GPUs taken, and of a sweep whose first cell did."""
+"""Exit code of a script whose GPUs are taken, and of a sweep whose first cell's are."""
 
 HINT = "wait_gpus=true waits for them"
 
 
 def functions() -> str:
-    """The bash that looks when a job is planned and takes when it starts. Needs flock and setsid (util-linux)."""
+    """The bash that lists GPUs and takes them. Needs flock and setsid (util-linux)."""
     return bash_files.text("launcher.probe", "gpu_locks.sh")
 
 

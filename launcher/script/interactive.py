@@ -31,7 +31,7 @@ _OPEN = "what serves it has to listen on every address (tensorboard --bind_all, 
 
 
 def script(plan: Plan, *, token: str, attempt: int | None, port: tuple[int, int | None] | None) -> str:
-    """What opens the terminal, for a bash on the host of the job; for Pyxis, on the host that calls srun.
+    """The script that opens the terminal, for bash on the host of the job; for Pyxis, on the host that calls srun.
 
     `token` makes the container's name unique. `attempt` is that of a run under way whose GPUs are to be shared; else
     GPUs are taken as a job takes them. `port` is one that is wanted, and where it is brought to on the person's
@@ -60,7 +60,7 @@ def script(plan: Plan, *, token: str, attempt: int | None, port: tuple[int, int 
 
 
 def note(plan: Plan, token: str) -> str:
-    """The file in which a Slurm job's terminal says at which address its node is reached from the login node."""
+    """The file in which a Slurm job's terminal leaves its node's address, as reached from the login node."""
     return f"{plan.run_root}/.shell-{token}"
 
 
@@ -125,7 +125,7 @@ def _banner(plan: Plan, port: tuple[int, int | None] | None) -> str:
 
 
 def _node(plan: Plan, token: str) -> str:
-    """What finds the node's address, and leaves it for whoever brings the port."""
+    """Lines that find the node's address, and leave it for the port forwarding."""
     if plan.queue != "slurm":
         return ""
     found = "scontrol --oneliner show node \"$SLURMD_NODENAME\" | sed -n 's/.* NodeAddr=\\([^ ]*\\).*/\\1/p'"

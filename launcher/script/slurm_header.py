@@ -16,7 +16,7 @@ def header(plan: Plan, *, log: str, array: str | None = None) -> list[str]:
 
 
 def options(plan: Plan, *, log: str, array: str | None = None) -> list[str]:
-    """What is asked of sbatch, a word each."""
+    """The options of sbatch, one word each."""
     found = resources(plan, _word)
     found += [
         f"--signal=B:USR1@{plan.cluster['stop_before']}",
@@ -32,7 +32,7 @@ def options(plan: Plan, *, log: str, array: str | None = None) -> list[str]:
 
 
 def resources(plan: Plan, spelled: Callable[[str], str] = str) -> list[str]:
-    """What is asked of sbatch and srun alike."""
+    """The options that sbatch and srun share."""
     cluster = plan.cluster
     found = [f"--job-name={plan.name}", f"--nodes={plan.nodes}", "--ntasks-per-node=1"]
     if plan.gpus:
@@ -49,12 +49,12 @@ def resources(plan: Plan, spelled: Callable[[str], str] = str) -> list[str]:
 
 
 def shape(plan: Plan) -> tuple[str, ...]:
-    """What has to be equal for runs to be elements of one job array."""
+    """What runs of one job array must have in common."""
     return tuple(options(dataclasses.replace(plan, name=""), log=""))
 
 
 def _word(text: str) -> str:
-    """One word of a `#SBATCH` line, which sbatch splits as a shell would but expands nothing."""
+    """One word of a `#SBATCH` line, which sbatch splits as a shell does, without expansion."""
     if re.fullmatch(r"[\w@%+=:,./&|*!()\[\]-]*", text):
         return text
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'

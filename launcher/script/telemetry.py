@@ -1,4 +1,4 @@
-"""What a run's GPUs and hosts did while it ran: written by `telemetry.sh`, read back here as plain series.
+"""Telemetry of a run's GPUs and hosts: `telemetry.sh` writes it, this reads it as plain series.
 
     RUN/telemetry/<attempt>-<node>.gpu.csv    as `nvidia-smi` prints it, of this job's GPUs alone
     RUN/telemetry/<attempt>-<node>.host.csv   counters of /proc: the CPUs of the whole machine, and its
@@ -31,9 +31,9 @@ GPU_UNITS = {
     "memory_clock": "MHz",
     "temperature": "C",
 }
-"""What is known of a GPU, and its unit."""
+"""The values of a GPU, and their units."""
 HOST_UNITS = {"cpu": "%", "memory": "MiB", "memory_total": "MiB"}
-"""What is known of a host. `cpu` is the share of all its cores that was busy since the sample before: the first has
+"""The values of a host. `cpu` is the share of all cores that was busy since the sample before; the first sample has
 none. `memory` is what is not available to new programs."""
 
 SLACK = 5.0
@@ -69,7 +69,7 @@ class Series(NamedTuple):
 
 
 class Telemetry(NamedTuple):
-    """All that a run's folder tells, by attempt, node and device."""
+    """All telemetry of a run, by attempt, node and device."""
 
     gpus: tuple[Series, ...] = ()
     hosts: tuple[Series, ...] = ()
@@ -108,7 +108,7 @@ def read(run: Path) -> Telemetry:
 
 
 def _ended_early(gpus: Sequence[Series], hosts: Sequence[Series], attempt: int, node: int) -> str:
-    """That nvidia-smi ended before the run did, as it does where it crashes; empty where it did not."""
+    """A note that nvidia-smi ended before the run, as it does when it crashes; else empty."""
     where = f"attempt {attempt}, node {node}"
     seen = [each.times[-1] for each in gpus if (each.attempt, each.node) == (attempt, node)]
     host = next((each.times for each in hosts if (each.attempt, each.node) == (attempt, node)), ())
@@ -200,11 +200,11 @@ def _number(text: str) -> float | None:
 
 
 def peak(series: Sequence[Series], name: str) -> float | None:
-    """The most that any of them ever had, None where none told."""
+    """The maximum over all samples, None without any."""
     return max((value for each in series for value in each.known(name)), default=None)
 
 
 def mean(series: Sequence[Series], name: str) -> float | None:
-    """The mean over all samples of all of them, None where none told."""
+    """The mean over all samples, None without any."""
     known = [value for each in series for value in each.known(name)]
     return sum(known) / len(known) if known else None

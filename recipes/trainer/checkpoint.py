@@ -1,7 +1,7 @@
-"""Checkpoints that are either whole or not there: written aside, flushed to the disk, renamed into place.
+"""Atomic checkpoints: written aside, flushed to the disk, renamed into place.
 
 A checkpoint is a folder `step-000000123` with the state in one file of the framework's own kind, and `manifest.json`,
-which holds that file's name and SHA-256 and what a person wants to know of it.
+which holds that file's name and SHA-256 and facts for people.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ASIDE = "."
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Checkpoint:
-    """A checkpoint whose state is whole."""
+    """A checkpoint whose state was verified."""
 
     path: Path
     step: int
@@ -52,8 +52,8 @@ def save(
 
     `name` is that of the state's file, and `write` writes it.
 
-    Killed at any moment it leaves either the whole checkpoint or a folder whose name begins with a dot; a save that
-    fails leaves neither. `check` is called last before the checkpoint takes its place, and may raise.
+    Killed at any moment it leaves either the complete checkpoint or a folder whose name begins with a dot; a save that
+    fails leaves neither. `check` is called last before the rename, and may raise.
     """
     folder.mkdir(mode=0o700, exist_ok=True)
     path = folder / f"step-{step:09d}"
@@ -87,26 +87,26 @@ def _write(folder: Path, step: int, name: str, write: Callable[[BinaryIO], None]
 
 
 def newest(folder: Path, warn: Callable[[str], None]) -> Checkpoint | None:
-    """The newest whole checkpoint, or None. Broken ones are passed over with a warning that names them."""
+    """The newest intact checkpoint, or None. Broken ones are skipped with a warning that names them."""
     for step, path in _all(folder):
         try:
             manifest = json.loads((path / "manifest.json").read_text())
             if not isinstance(manifest, dict) or manifest.get("schema") != SCHEMA or manifest.get("step") != step:
-                warn(f"{path} is passed over: its manifest is not of schema {SCHEMA} and step {step}")
+                warn(f"{path} is skipped: its manifest is not of schema {SCHEMA} and step {step}")
                 continue
             digest, size = _digest(path / str(manifest.get("state")))
         except (OSError, ValueError) as error:
-            warn(f"{path} is passed over: {error}")
+            warn(f"{path} is skipped: {error}")
             continue
         if (manifest.get("sha256"), manifest.get("bytes")) != (digest, size):
-            warn(f"{path} is passed over: its state is not the one that was saved ({size} bytes)")
+            warn(f"{path} is skipped: its state is not the one that was saved ({size} bytes)")
         else:
             return Checkpoint(path=path, step=step, manifest=manifest)
     return None
 
 
 def for_resuming(folder: Path, group: ProcessGroup) -> Checkpoint | None:
-    """The newest whole checkpoint on every rank, after what a killed attempt left half done is cleared away."""
+    """The newest intact checkpoint, on every rank, after leftovers of a killed attempt are deleted."""
     found = None
     if group.rank == 0:
         clear_leftovers(folder)
@@ -123,7 +123,7 @@ def clear_leftovers(folder: Path) -> None:
 
 
 def _all(folder: Path) -> list[tuple[int, Path]]:
-    """Step and path of every checkpoint, whole or not, newest first."""
+    """Step and path of every checkpoint, intact or not, newest first."""
     return sorted(_named(folder), reverse=True)
 
 

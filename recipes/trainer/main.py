@@ -1,4 +1,4 @@
-"""How a trainer starts and how it ends, whatever its framework."""
+"""A trainer's start and end, for every framework."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Becoming one of a job's processes, or one of its nodes: the command line that both frameworks' launchers share."""
+"""The command line of the modules that start one process, or one node, of a job."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ from collections.abc import Callable, Sequence
 
 
 def start(module: str, words: Sequence[str], begin: Callable[[tuple[str, ...], int], Sequence[str]]) -> None:
-    """Become the module that the command line names.
+    """Run the module that the command line names in this process.
 
-    `module` is the one that was started. `begin` gets the addresses of all, HOST:PORT each, and this one's number, and
-    gives what is to stand in front of the other's words. Exits with 2 for a command line that names no workers, number
-    or module.
+    `module` is the one that was started. `begin` gets all addresses, HOST:PORT each, and this one's number, and returns
+    the words to put in front of the other module's. Exits with 2 for a command line without workers, number or module.
     """
     usage = f"usage: python -m {module} --workers=HOST:PORT,... --number=N -m MODULE [WORD ...]"
     try:

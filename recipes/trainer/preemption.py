@@ -1,4 +1,4 @@
-"""When the ranks look up from training together: to see whether someone asked them to stop, and to write metrics."""
+"""Polling for a request to stop, by all ranks at the same steps; metrics are written at these steps too."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from pathlib import Path
 from recipes.trainer.world import ProcessGroup
 
 SECONDS = 1.0
-"""Between two looks: the longest that a STOP file goes unseen, while steps are shorter than this."""
+"""Between two polls: the longest that a STOP file goes unseen, while steps are shorter than this."""
 STRIDE_GROWTH = 8
-"""The first steps are the slowest; a stride grows by no more than this at once."""
+"""The first steps are the slowest; the number of steps between polls grows by at most this factor at once."""
 
 
 class StopPoller:
-    """Rank 0 reads the clock and the file system, and says at which step to look again; the others follow.
+    """Rank 0 reads the clock and the file system, and broadcasts the step of the next poll.
 
-    Ranks that looked by their own clocks would stop at different steps and wait for each other for ever. Between looks
-    a rank compares two integers and talks to nobody.
+    Ranks that polled by their own clocks would stop at different steps and deadlock. Between polls a rank compares two
+    integers and communicates with nobody.
     """
 
     def __init__(self, world: ProcessGroup, stop: Path | None, clock: Callable[[], float] = time.monotonic) -> None:
@@ -29,11 +29,11 @@ class StopPoller:
         self._next = 0
 
     def due(self, step: int) -> bool:
-        """Whether this boundary, before step number `step`, is one at which the ranks look."""
+        """Whether the ranks poll before step number `step`."""
         return step >= self._next
 
     def poll(self, step: int) -> bool:
-        """Whether to save and stop here. Collective: at every due step, on every rank."""
+        """Whether to save and stop here. Collective: call it at every due step, on every rank."""
         stop = self._stop is not None and self._world.rank == 0 and self._stop.exists()
         stop, self._next = self._world.broadcast((stop, step + self._stride(step)))
         return stop

@@ -1,4 +1,4 @@
-"""Batches that are loaded while the steps before them are taken."""
+"""Loading batches ahead, in a thread, while earlier steps run."""
 
 from __future__ import annotations
 
@@ -9,32 +9,31 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 AHEAD = 3
-"""Batches that lie ready, or are being loaded, while a step is taken."""
+"""Batches that are ready or being loaded while a step runs."""
 
 
 class Prefetcher:
-    """Calls `load` for one position after another, in a thread of its own, a few ahead of what is taken.
+    """Calls `load` for one position after another in a thread, a few ahead of those taken.
 
-    What `load` gives for a position must depend on nothing but the position: how far ahead it has got is lost when a
-    run is interrupted.
+    The batch of a position must depend on the position alone: how far ahead it was is lost when a run is interrupted.
     """
 
     def __init__(self, load: Callable[[Any], Any]) -> None:
         self._load = load
         self._thread = ThreadPoolExecutor(1, "prefetch")
-        self._coming: Iterator[Any] = iter(())
+        self._positions: Iterator[Any] = iter(())
         self._ready: deque[Future[Any]] = deque()
 
     def start(self, positions: Iterator[Any]) -> None:
-        """From now on `take` gives the batches of these positions; what was ready of others is dropped."""
-        for each in self._ready:
-            each.cancel()
+        """Take the batches of these positions from now on; ready batches of others are dropped."""
+        for batch in self._ready:
+            batch.cancel()
         self._ready.clear()
-        self._coming = positions
+        self._positions = positions
         self._fill()
 
     def take(self) -> tuple[Any, float]:
-        """The next batch, and the seconds that were waited for it. Raises what `load` raised for it."""
+        """The next batch, and the seconds waited for it. Raises what `load` raised for it."""
         began = time.perf_counter()
         batch = self._ready.popleft().result()
         waited = time.perf_counter() - began
@@ -43,7 +42,7 @@ class Prefetcher:
 
     def _fill(self) -> None:
         while len(self._ready) < AHEAD:
-            position = next(self._coming, None)
+            position = next(self._positions, None)
             if position is None:
                 return
             self._ready.append(self._thread.submit(self._load, position))

@@ -1,4 +1,4 @@
-"""How far a run has come, and whether a checkpoint is one of the run that asks for it."""
+"""A run's progress, and the check that a checkpoint belongs to the job that resumes from it."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ FREE = (
     "data.dir",
     "data.download",
 )
-"""Settings that may change when a run goes on; the others shape what it is."""
+"""Settings that may change when a run resumes; the others define the job."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Progress:
-    """How far a run has come, beside its tensors."""
+    """A run's progress, beside its tensors."""
 
     step: int = 0
     """Optimizer steps done."""
@@ -36,11 +36,11 @@ class Progress:
     skipped: int = 0
     """Steps among them that the loss scale skipped."""
     seconds: float = 0.0
-    """That all attempts took."""
+    """Time of all attempts."""
     metrics_offset: int = 0
     """Bytes of metrics.jsonl that belong to these steps."""
     exact: bool = True
-    """Whether every attempt repeats bit by bit, and went on from the one before on the same kind of machine."""
+    """Whether every attempt is deterministic, and resumed on the same kind of machine."""
     reports: tuple[dict[str, Any], ...] = ()
     """What observers saw, on all ranks."""
 
@@ -49,24 +49,24 @@ def to_dict(progress: Progress) -> dict[str, Any]:
     return {each.name: getattr(progress, each.name) for each in dataclasses.fields(progress)}
 
 
-def restored(saved: Mapping[str, Any], found: Checkpoint, machine: Mapping[str, Any]) -> Progress:
+def restored(saved: Mapping[str, Any], checkpoint: Checkpoint, machine: Mapping[str, Any]) -> Progress:
     """The progress that a checkpoint holds; exact only if `machine`, which shapes the arithmetic, is what it was."""
     progress = Progress(**saved)
-    same = all(found.manifest.get(key) == value for key, value in machine.items())
+    same = all(checkpoint.manifest.get(key) == value for key, value in machine.items())
     return dataclasses.replace(progress, exact=progress.exact and same)
 
 
-def refuse_another_job(found: Checkpoint, settings: Settings) -> None:
+def refuse_another_job(checkpoint: Checkpoint, settings: Settings) -> None:
     """Raise `SettingsError` for the checkpoint of another job."""
     train = None if settings.train is None else type(settings.train)()
     # A setting that the checkpoint lacks is newer than it: it was saved under what is now the default.
     defaults = leaves(plain(dataclasses.replace(Settings(), train=train)))
-    before, after = {**defaults, **leaves(found.manifest["settings"])}, leaves(plain(settings))
+    before, after = {**defaults, **leaves(checkpoint.manifest["settings"])}, leaves(plain(settings))
     for key in sorted({*before, *after}):
         free = any(key == each or key.startswith(f"{each}.") for each in FREE)
         if not free and before.get(key) != after.get(key):
             raise SettingsError(
-                f"{key}={show(after.get(key))}, and {found.path} was saved with {key}={show(before.get(key))}; "
+                f"{key}={show(after.get(key))}, and {checkpoint.path} was saved with {key}={show(before.get(key))}; "
                 "say that to go on with it, or name another run folder to start anew",
                 key,
             )

@@ -1,4 +1,4 @@
-"""One row for every optimizer step, without making the device wait: values stay on it until they are written."""
+"""One row for every optimizer step without synchronizing the device: values stay there until they are written."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from recipes.trainer.world import ProcessGroup
 
 
 class Outcome(Protocol):
-    """What became of the optimizer steps of one execution. Scalars on the device, or vectors of one value a step."""
+    """Outcome of the optimizer steps of one execution. Scalars on the device, or vectors of one value a step."""
 
     @property
     def overflowed(self) -> Any: ...
@@ -26,34 +26,34 @@ class Outcome(Protocol):
 
 
 class Device(Protocol):
-    """What a framework knows of the device: time, memory, and values that still lie there."""
+    """A framework's access to the device: time, memory, and values on it."""
 
     def mark(self) -> Any:
-        """A moment, as the device passes it."""
+        """A time stamp in the device's queue."""
 
     def seconds(self, began: Any, ended: Any) -> float:
-        """Between two moments."""
+        """Between two time stamps."""
 
     def numbers(self, values: Sequence[Any], count: Sequence[int]) -> list[Any]:
         """The values on the host, one after another: `count` of each, and that many None for a None."""
 
     def peak_memory(self) -> int:
-        """The most bytes so far: allocated on a GPU, resident in this process on a CPU."""
+        """Peak bytes so far: allocated on a GPU, resident in this process on a CPU."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Executed:
-    """What an execution of one or more steps gave: scalars, or vectors of one value a step, where they lie."""
+    """Results of an execution of one or more steps: scalars, or vectors of one value a step, on the device."""
 
     loss: Any
-    """Mean over this rank's samples; or several losses by name, of which the sum is the step's."""
+    """Mean over this rank's samples; or several losses by name, whose sum is the step's."""
     lr: Any
     """A number, or a value on the device."""
     outcome: Outcome
     waited: float | None = None
     """Seconds that this rank waited for data; None where all data is on the device."""
     prepared: bool = False
-    """Whether what it executes was made in it, so that its time says nothing of the speed."""
+    """Whether it included compilation, so that its time says nothing of the speed."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,7 +69,7 @@ class _Execution:
 
 
 class Recorder:
-    """Times executions of one or more steps and keeps what they gave until `flush`."""
+    """Times executions of one or more steps and keeps their results until `flush`."""
 
     def __init__(self, group: ProcessGroup, device: Device, batch: int, skipped: int = 0) -> None:
         self.skipped = skipped
@@ -154,6 +154,6 @@ class Recorder:
 
 
 def resident_memory() -> int:
-    """The most bytes that this process has had resident."""
+    """Peak resident bytes of this process."""
     unit = 1 if sys.platform == "darwin" else 1024  # getrusage's, by platform
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

@@ -1,4 +1,4 @@
-"""What is said where a framework isn't there for the Python that runs: the extra that brings it."""
+"""The error for a framework that this Python does not have, with the extra that installs it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 
 
 def missing(framework: str) -> SystemExit:
-    """Say that it isn't installed, and end the process with 2 by raising this."""
+    """Print that it is not installed; raise the result to exit with 2."""
     print(
         f"framework={framework} is not installed for {sys.executable}: pip install 'amp-launcher[{framework}]'",
         file=sys.stderr,

@@ -1,4 +1,4 @@
-"""One execution of a recipe by this process: what it says, and the result that it leaves."""
+"""One execution of a recipe by this process: its messages and its result."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DONE, FAILED, REFUSED, STOPPED, INTERRUPTED = 0, 1, 2, 85, 130
 
 
 class Run(ABC):
-    """What was asked, the precision it became, and this process's place among the ranks.
+    """The settings, the resolved precision and this process's rank.
 
     Each framework's own `Run` adds how a model is wrapped and what one step is made of.
     """
@@ -48,12 +48,12 @@ class Run(ABC):
     @property
     @abstractmethod
     def mode(self) -> ResolvedPrecision:
-        """The precision as it was resolved."""
+        """The resolved precision."""
 
     @property
     @abstractmethod
     def device(self) -> Device:
-        """What the framework knows of the device."""
+        """The framework's view of the device."""
 
     @abstractmethod
     def where(self) -> str:
@@ -71,15 +71,15 @@ class Run(ABC):
 
     @property
     def training(self) -> bool:
-        """Whether the first step has been, or might have been, taken."""
+        """Whether training has begun: a step may have run."""
         return self._training is not None
 
     def profiler(self) -> Profiler | None:
-        """What records steps, where that was asked for and the framework has it."""
+        """The profiler, if one was asked for and the framework has it."""
         return None
 
     def remarks(self) -> list[str]:
-        """What else there is to tell at the end. Collective."""
+        """More facts for the last message. Collective."""
         return []
 
     def say(self, text: str) -> None:
@@ -88,11 +88,11 @@ class Run(ABC):
             print(text, flush=True)
 
     def leave_first_failure(self, reason: str, trace: str = "") -> None:
-        """The same where this rank alone may have failed, or has because another one did: that one's reason is told."""
+        """The same where another rank may have failed first: the first one's reason is recorded."""
         self.leave_failure(run_folder.first_failure(self._chosen.run, self._group.rank, reason, trace=trace))
 
     def leave_failure(self, reason: str) -> None:
-        """Write a result that says why the run broke off, if it had begun to train. Asks nothing of other ranks."""
+        """Write a failed result with the reason, if training had begun. Not collective."""
         if self._training is not None:
             observed = {"verdict": "unknown", "why": "the run broke off"}
             memory = self.device.peak_memory()

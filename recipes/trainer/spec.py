@@ -1,4 +1,4 @@
-"""Which precision a user's own script was told to use, by its environment."""
+"""The precision for a user's own script, from the plan that the environment names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The walk over a run's steps, and what happens between them."""
+"""The training loop over a run's steps: checkpoints, metrics, evaluation and requests to stop between them."""
 
 from __future__ import annotations
 
@@ -27,24 +27,24 @@ from recipes.trainer.world import ProcessGroup
 from recipes.typed import SettingsError
 
 Evaluate = Callable[[], Mapping[str, float]]
-"""The held-out measures, alike on every rank."""
+"""The held-out measures, the same on every rank."""
 
 
 class State(Protocol):
-    """Everything that a run's steps change, saved and taken up again by all ranks together. Collective."""
+    """Everything that a run's steps change, saved and restored. Every method is collective."""
 
     def save(self, folder: Path, progress: Progress, check: Callable[[], None]) -> Path | None:
-        """A checkpoint of all ranks, written by rank 0, which gets its path. `check` is `checkpoint.save`'s."""
+        """Write a checkpoint of all ranks on rank 0, and return its path there. `check` is `checkpoint.save`'s."""
 
     def resume(self, folder: Path) -> tuple[Progress, Path] | None:
-        """Take up the newest whole checkpoint, if there is one: its progress and its path.
+        """Restore the newest intact checkpoint, if there is one; return its progress and its path.
 
         Raises `SettingsError` for the checkpoint of another job.
         """
 
 
 class Observer(Protocol):
-    """Sees what single steps compute."""
+    """Observes what single steps compute."""
 
     reports: list[dict[str, Any]]
     """One for each step observed on this rank."""
@@ -54,20 +54,20 @@ class Observer(Protocol):
 
 
 class Executor(Protocol):
-    """Takes optimizer steps: one at a time, or several in one execution."""
+    """Runs optimizer steps: one at a time, or several in one execution."""
 
     at_once: int
-    """The most steps of one execution."""
+    """The maximum number of steps of one execution."""
 
     def shares(self, order: Any, epoch: int) -> Any:
         """This rank's samples of an epoch, in the order of `recipes.sampling.order`, step by step."""
 
     def execute(self, shares: Any, first: int, count: int) -> Executed:
-        """Take the steps from `first` on, counted from 0 in their epoch."""
+        """Run `count` steps from `first` on, counted from 0 in their epoch."""
 
 
 class Training:
-    """One attempt at a run: from its checkpoint, where there is one, to its end or until it is asked to stop.
+    """One attempt at a run: from its checkpoint, if there is one, to its end or to a request to stop.
 
     Every method is collective: all ranks call it at the same step, and all of them raise `Diverged` at the
     same one, since what they judge by is the same on each.
@@ -130,7 +130,7 @@ class Training:
         self.profiling.choose(self.first + 1, last, self._planned, goes_on=last < self.total)
 
     def run(self, executor: Executor, evaluate: Evaluate | None) -> bool:
-        """Take the steps that are left, or as many as show that what runs is not what was asked for.
+        """Run the remaining steps, or stop at the first proof that the mode asked for is not what runs.
 
         Returns whether that is the end; if not, a request to stop was met.
         """
@@ -179,13 +179,13 @@ class Training:
         return True
 
     def _at_once(self, number: int, most: int) -> int:
-        """How many steps the next execution takes: none that is beyond the epoch, a checkpoint or the end."""
+        """How many steps the next execution runs: up to the epoch's end, the next checkpoint or the run's end."""
         count = min(most, self.steps_per_epoch - number % self.steps_per_epoch, self.total - number)
         every = self.settings.checkpoint.every
         return self._rest(number, min(count, every - number % every) if every else count)
 
     def _rest(self, number: int, count: int) -> int:
-        """So many steps from `number` on, or those to where the attempt stops by itself."""
+        """`count` steps from `number` on, or those up to the attempt's planned stop."""
         every = self.settings.checkpoint.stop_every
         return min(count, every - number % every) if every else count
 
@@ -196,7 +196,7 @@ class Training:
         return verdict.without_updates(found, self.done) if 0 < self.done == self.recorder.skipped else found
 
     def _is_hopeless(self) -> bool:
-        """Whether no later step can save the run's proof. Where none is required, that is said once instead."""
+        """Whether no later step can still prove the mode. Where no proof is required, that is printed once instead."""
         kind, why = self.group.broadcast(verdict.judge_so_far(self._reports()))
         if kind == verdict.UNKNOWN and not self.settings.require_proof:
             if not self._said_unknown:
@@ -206,7 +206,7 @@ class Training:
         return kind != verdict.PROVED
 
     def seconds(self) -> float:
-        """That all attempts took."""
+        """Time of all attempts."""
         return self._before.seconds + self._seconds()
 
     def event(self, name: str, **values: Any) -> None:
@@ -245,7 +245,7 @@ class Training:
         return sampling.order(self.settings.seed, epoch, self.samples)
 
     def _reports(self) -> list[dict[str, Any]]:
-        """What was seen since the run began, on all ranks."""
+        """The observers' reports since the run began, of all ranks."""
         everyones = self.group.gather(self._observer.reports)
         return [*self._before.reports, *(report for each in everyones for report in each)]
 
@@ -280,7 +280,7 @@ class Training:
         return evaluate()
 
     def _save(self) -> Path | None:
-        """A checkpoint of this very step; its path, on rank 0 in a run folder."""
+        """Save a checkpoint of this step; returns its path on rank 0 of a run with a folder."""
         if self.folder is None:
             return None
         self._flush()

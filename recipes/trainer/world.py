@@ -1,4 +1,4 @@
-"""The processes of a job: where each of them computes, and how they talk to each other about the job itself."""
+"""The processes of a job: where each computes, and collectives over them."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from recipes.typed import SettingsError
 T = TypeVar("T")
 
 FOR_THE_FIRST = 1.0
-"""Seconds for which a process that has nothing to add to the first one's words outlives them."""
+"""Seconds that a process waits before it exits where rank 0 prints the reason for all."""
 
 
 class PlacementError(RuntimeError):
-    """The processes are not where they should be: too few, too many, or two on one GPU."""
+    """Wrong placement of the processes: too few, too many, or two on one GPU."""
 
     def __init__(self, message: str, *, of_all: bool = True) -> None:
-        """`of_all`: every rank has the same message, so that it is enough if the first one says it."""
+        """`of_all`: every rank has the same message, so only rank 0 needs to print it."""
         super().__init__(message)
         self.of_all = of_all
 
 
 class SettingsErrorOfAll(SettingsError):
-    """One that every rank has alike."""
+    """A `SettingsError` that every rank raises."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RankInfo:
-    """Where one rank is."""
+    """Where one rank computes."""
 
     rank: int
     host: str
@@ -46,12 +46,12 @@ class RankInfo:
 
 
 class ProcessGroup(ABC):
-    """This process among those of the job. Every method is collective."""
+    """The group of the job's processes, seen from this one. Every method is collective."""
 
     __slots__ = ()
     rank: int
     size: int
-    """How many processes there are."""
+    """Number of processes."""
     members: tuple[RankInfo, ...]
 
     @abstractmethod
@@ -84,7 +84,7 @@ class ProcessGroup(ABC):
 
 
 def rank_and_size(framework: str, environ: Mapping[str, str] = os.environ) -> tuple[int, int]:
-    """This process's number among those of the job, and how many they are.
+    """This process's rank, and the number of processes.
 
     By the variables of torchrun, or of `paddle.distributed.launch`; in TensorFlow by TF_CONFIG, and one that can't be
     read is none.
@@ -128,7 +128,7 @@ def workers(environ: Mapping[str, str] = os.environ) -> tuple[int, tuple[str, ..
 
 
 def host_and_port(address: str) -> tuple[str, int]:
-    """Those of HOST:PORT. Raises `ValueError`."""
+    """Host and port of HOST:PORT. Raises `ValueError`."""
     host, _, port = address.rpartition(":")
     if not (host and port.isdigit() and 0 < int(port) < 2**16):
         raise ValueError(f"{address} is not HOST:PORT")
@@ -136,8 +136,7 @@ def host_and_port(address: str) -> tuple[str, int]:
 
 
 def speak(what: str, mine: bool) -> None:
-    """Print why this job ends, or give the process that does so time for it: once one has ended, torchrun and srun end
-    the others."""
+    """Print why this job ends, or give rank 0 time to print it: when one ends, torchrun and srun end the others."""
     if mine:
         print(what, file=sys.stderr, flush=True)
     else:
@@ -171,7 +170,7 @@ def check_placement(places: Sequence[RankInfo], expected_size: int | None) -> No
 
 
 def table(places: Sequence[RankInfo]) -> str:
-    """One line a rank, for people."""
+    """A table for people, one line a rank."""
     rows = [("rank", "host", "device", "GPU", "visible GPUs")]
     rows += [(str(each.rank), each.host, each.device, each.gpu or "-", each.visible) for each in places]
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]

@@ -1,4 +1,4 @@
-"""What a framework does around a user's own script: the part of `recipes.trainer.script` that each has its own of."""
+"""The framework's part of `recipes.trainer.script`: precision and observation around a user's own script."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from recipes.trainer.profiling import Profiling
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Started:
-    """What the wrapper was started with."""
+    """The wrapper's arguments."""
 
     chosen: Arguments
     file: Path
@@ -29,24 +29,24 @@ class Started:
 
 
 class Observer(Protocol):
-    """What looks on while a script trains."""
+    """Observes a script while it trains."""
 
     precision: Any
-    """What the reports say was asked for. The script's own, once it has made one."""
+    """The precision that reports name as requested; the script's own, once it has made one."""
     reports: list[dict[str, Any]]
 
 
 class Wrapper(ABC):
-    """What a framework does around a script: its precision, where it can be applied there, and its observation."""
+    """Applies precision around a script where that is possible, and observes the script."""
 
     mode: ResolvedPrecision
     own: bool
-    """The script applies its precision itself, by what was said or by its text."""
+    """The script applies its precision itself, by setting or by its text."""
     precision: Any
-    """The framework's `Precision` that the script is held against: the wrapper's, until the script makes its own."""
+    """The `Precision` that the script is checked against: the wrapper's, until the script makes its own."""
     observer: Observer
     profiling: Profiling | None = None
-    """What is recorded of some steps, where the framework has that."""
+    """The profiler of some steps, where the framework has one."""
     asked: bool = False
     """The script has called `Precision.from_env()`."""
 
@@ -56,11 +56,11 @@ class Wrapper(ABC):
 
     @abstractmethod
     def give_way(self) -> None:
-        """Take back what is applied around the script."""
+        """Undo what is applied around the script."""
 
     @contextlib.contextmanager
     def noticing(self, precision: type[Any]) -> Iterator[None]:
-        """Whether the script asks for its precision, of this class: then nothing is applied around it any more."""
+        """Notice a call of `precision.from_env()` in the script, and give way to it."""
         original = precision.from_env
 
         def from_env(*args: Any, **kwargs: Any) -> Any:
@@ -80,7 +80,7 @@ class Wrapper(ABC):
         return self.observer.reports
 
     def mechanism(self) -> str:
-        """What carried the level out, as far as it was seen."""
+        """The mechanism of the level, as far as it was observed."""
         if self.asked:
             resolved: ResolvedPrecision = self.precision.resolved
             return resolved.mechanism
@@ -91,7 +91,7 @@ class Wrapper(ABC):
         """Optimizer steps that were counted; None where nothing counts them."""
 
     def profile(self) -> dict[str, Any]:
-        """What was profiled, as result.json has it."""
+        """result.json's "profile"."""
         return self.profiling.found if self.profiling else {}
 
     @abstractmethod
