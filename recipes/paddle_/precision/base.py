@@ -57,7 +57,7 @@ class Precision:
     """
 
     _by_level: ClassVar[dict[str, type[Precision]]] = {}
-    """The subclass for each level but o0. `recipes.paddle_.precision` imports the module that defines them."""
+    """The class of each level. `recipes.paddle_.precision` imports the module that defines the subclasses."""
 
     def __init_subclass__(cls, *, levels: Sequence[str], **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -122,7 +122,7 @@ class Precision:
         """A resolved precision. Sets Paddle's TF32 switches, on by default, for the whole process."""
         core.set_cublas_switch(resolved.tf32)
         core.set_cudnn_switch(resolved.tf32)
-        return Precision._by_level.get(resolved.level, Precision)(resolved)
+        return Precision._by_level[resolved.level](resolved)
 
     def cast(self, model: nn.Layer, save_dtype: SaveDtype | None = None) -> nn.Layer:
         """Change the model to the level's dtypes, in place, and return it. Before `paddle.DataParallel`.
@@ -208,6 +208,9 @@ class Precision:
         self.skipped_total = state["skipped"]
         if self.scaler is not None:
             restore_scaler(self.scaler, state["scaler"])
+
+
+Precision._by_level["o0"] = Precision
 
 
 def dtype_name(dtype: Any) -> str:

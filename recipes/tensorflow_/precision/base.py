@@ -57,7 +57,7 @@ class Precision:
     policy = "float32"
     """Keras's name for the dtypes of layers and variables."""
     _by_level: ClassVar[dict[str, type[Precision]]] = {}
-    """The subclass for each level but o0. `recipes.tensorflow_.precision` imports the module that defines them."""
+    """The class of each level. `recipes.tensorflow_.precision` imports the module that defines the subclasses."""
 
     def __init_subclass__(cls, *, level: str, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -123,7 +123,7 @@ class Precision:
         operation of the lists that this TensorFlow doesn't have.
         """
         tf.config.experimental.enable_tensor_float_32_execution(resolved.tf32)
-        mechanism = Precision._by_level.get(resolved.level, Precision)
+        mechanism = Precision._by_level[resolved.level]
         mechanism._set_rewrites(resolved)
         return mechanism(resolved)
 
@@ -286,6 +286,9 @@ class Precision:
             if state[key] != own:
                 raise SettingsError(f"amp.{key}={own}, and the checkpoint was saved with {state[key]}", f"amp.{key}")
         self._scaler.load_state_dict(state["scaler"])
+
+
+Precision._by_level["o0"] = Precision
 
 
 def map_floats(change: Callable[[tf.Tensor], tf.Tensor], tensors: Any) -> Any:
