@@ -1,4 +1,4 @@
-"""The far side's answers: each does there what the same launcher does on its own machine."""
+"""The host's answers to requests, by the functions that the launcher uses on its own machine."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CHUNK = 2**20
 
 
 def hello() -> dict[str, Any]:
-    """That it answers, and with what."""
+    """The host, its system and its Python."""
     return {"host": platform.node(), "system": platform.system(), "python": platform.python_version()}
 
 
@@ -50,13 +50,13 @@ def examine(run_root: str) -> dict[str, Any]:
 
 
 def look(runs: Sequence[Mapping[str, Any]], follow: bool) -> Generator[dict[str, Any], None, None]:
-    """How runs stand, one after the other, and those of their small files that changed since; with `follow` what they
-    measured since. One that can't be looked at costs the others nothing."""
-    seen = backends.look(Run(each["root"], each["id"]) for each in runs)
+    """The state of each run, with its small files that changed and, with `follow`, its new metrics. A run that cannot
+    be read is an error of its own."""
+    seen = backends.look(_runs(runs))
     backends.settle(seen)
-    for each, question in zip(seen, runs, strict=True):
+    for row, question in zip(seen, runs, strict=True):
         try:
-            yield run_answer.status(each, question, follow)
+            yield run_answer.status(row, question, follow)
         except OSError as error:
             yield {"error": f"{error.strerror or error}: {error.filename}"}
         except Refused as error:
@@ -66,7 +66,7 @@ def look(runs: Sequence[Mapping[str, Any]], follow: bool) -> Generator[dict[str,
 def log(
     root: str, id: str, place: Mapping[str, Any] | None, attempt: int | None, lines: int | None, following: bool
 ) -> Generator[Any, None, None]:
-    """A piece of a run's logs: where it is, then the bytes of stdout and of stderr."""
+    """A piece of a run's logs: its place, then the bytes of stdout and of stderr."""
     run = Run(root, id)
     if not run.folder.is_dir():
         raise UsageError(f"there is no run {id} in {root} on {platform.node()}")
@@ -77,48 +77,48 @@ def log(
 
 def request_stop(runs: Sequence[Mapping[str, str]]) -> None:
     """Ask runs to save and stop at their next step."""
-    for each in runs:
-        stopping.request_stop(Path(each["root"], each["id"]))
+    for run in _runs(runs):
+        stopping.request_stop(run.folder)
 
 
 def cancel(runs: Sequence[Mapping[str, str]], now: bool, stop_grace: float, term_grace: float) -> list[str]:
-    """End runs. For each, why it couldn't be; empty where it was."""
-    there = [each for each in _runs(runs) if each.folder.is_dir()]
+    """End runs. Returns for each why it could not be ended; empty if it was."""
+    there = [run for run in _runs(runs) if run.folder.is_dir()]
     ended = stopping.cancel(there, now=now, stop_grace=stop_grace, term_grace=term_grace, say=_say)
-    why = {each.seen.run: each.why_not for each in ended}
-    return [why.get(each, "") for each in _runs(runs)]
+    why = {row.seen.run: row.why_not for row in ended}
+    return [why.get(run, "") for run in _runs(runs)]
 
 
 def unended(runs: Sequence[Mapping[str, str]]) -> list[bool]:
-    """Which runs haven't ended, or have left something alive."""
-    alive = {each.run for each in stopping.unended(backends.look(_runs(runs)))}
-    return [each in alive for each in _runs(runs)]
+    """For each run, whether it has not ended or still has live processes."""
+    alive = {row.run for row in stopping.unended(backends.look(_runs(runs)))}
+    return [run in alive for run in _runs(runs)]
 
 
 def resume(
     runs: Sequence[Mapping[str, str]], sweep: str | None, assignments: Mapping[str, str], secrets: Mapping[str, str]
 ) -> list[str]:
-    """Start runs again that have ended; the names of those that were."""
+    """Resume runs. Returns the names of those that were started."""
     contents = {name: base64.b64decode(text) for name, text in secrets.items()}
     folders, _ = resume_here(_runs(runs), dict(assignments), contents, is_sweep=sweep is not None)
-    return [each.name for each in folders]
+    return [folder.name for folder in folders]
 
 
 def remove(runs: Sequence[Mapping[str, str]], force: bool) -> None:
     """Delete the folders of runs, and the records of sweeps that have none left. One that is gone is no error."""
-    remove_runs([each for each in _runs(runs) if each.folder.is_dir()], force)
+    remove_runs([run for run in _runs(runs) if run.folder.is_dir()], force)
 
 
 def contents(root: str, id: str) -> list[list[Any]]:
-    """Every file of a run that may be fetched: its name, size and time of change. Secrets stay, and so does what the
-    other side would not write: names that can't be shown or are its own, and more files than it takes."""
+    """Every file of a run that may be fetched: its name, size and time of change. Left out are secrets, names that the
+    other side would refuse, and files beyond its limit."""
     found: list[list[Any]] = []
     left: list[str] = []
     top = Path(root, id)
     if not top.is_dir():
         raise UsageError(f"there is no run {id} in {root} on {platform.node()}")
     for folder, folders, names in os.walk(top):
-        folders[:] = sorted(each for each in folders if not each.startswith("."))
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
         for name in sorted(names):
             path = Path(folder, name)
             if name.startswith(".") or path.is_symlink() or not path.is_file():
@@ -134,7 +134,7 @@ def contents(root: str, id: str) -> list[list[Any]]:
 
 
 def files(root: str, id: str, wanted: Sequence[Sequence[Any]]) -> Generator[Any, None, None]:
-    """Files of a run, one behind the other: what it is, its bytes, its SHA-256 as a whole.
+    """Files of a run, one after another: what it is, its bytes, the SHA-256 of all of it.
 
     Each is wanted from an offset on if it still has the size and time of change that go with it, else from its start.
     """
@@ -160,7 +160,7 @@ def files(root: str, id: str, wanted: Sequence[Sequence[Any]]) -> Generator[Any,
 
 
 def _runs(runs: Sequence[Mapping[str, str]]) -> list[Run]:
-    return [Run(each["root"], each["id"]) for each in runs]
+    return [Run(run["root"], run["id"]) for run in runs]
 
 
 def _say(text: str) -> None:

@@ -1,7 +1,7 @@
-"""Handing plans to a host: the code that it lacks, the plans and the word to start them, in one message.
+"""Submission to a host: the code that it lacks, the plans, and the request to start them, in one message.
 
-Run ids are chosen here, and pointers are written here, before anything is sent. So a connection that is cut loses no
-run; and a request that is sent again starts nothing twice, since the host knows it by its token.
+Run ids are chosen and the records of the runs written here before anything is sent, so a lost connection loses no run.
+A request that is sent again starts nothing twice: the host knows it by its token.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def submit(
     address: Address,
     secrets: Sequence[Mapping[str, str | None]],
 ) -> list[Path]:
-    """Submit one run, or the cells of a sweep, to a host, and give their folders here. `codes` is the files of
+    """Submit one run, or the runs of a sweep, to a host. Returns their folders here. `codes` is the files of
     snapshots, by digest; `secrets` is, for each plan, the files on this machine that hold them, or None for variables
     of this shell.
 
@@ -58,7 +58,7 @@ def submit(
         raise UsageError("a plan with secrets is submitted by the executor that made it")
     with interrupts.raised():
         came_from = {**execute.provenance(plans[0], facts.code if facts else None), "token": os.urandom(16).hex()}
-        contents = {_label(name, path): _content(name, path) for each in secrets for name, path in each.items()}
+        contents = {_label(name, path): _content(name, path) for files in secrets for name, path in files.items()}
         host = connect(address)
         digests = {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in code.items()}
         lacking = _lacking(host, plans[0], digests)
@@ -69,7 +69,7 @@ def submit(
         "came_from": came_from,
         "sweep": sweep,
         "secrets_of": [
-            {name: _label(name, path) for name, path in each.items()} for each in (secrets or [{}] * len(plans))
+            {name: _label(name, path) for name, path in files.items()} for files in (secrets or [{}] * len(plans))
         ],
         "passed": {name: os.environ[name] for plan in plans for name in plan.passed if name in os.environ},
         "files": digests,
@@ -112,7 +112,7 @@ def _content(name: str, path: str | None) -> bytes:
 
 
 def send_code(plan: Plan, code: Mapping[str, Path], address: Address) -> None:
-    """Bring a host the snapshot of a plan, as far as it lacks it. Raises `LauncherError`."""
+    """Send a host those files of a plan's snapshot that it lacks. Raises `LauncherError`."""
     host = connect(address)
     digests = {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in code.items()}
     lacking = _lacking(host, plan, digests)
@@ -127,17 +127,17 @@ def send_code(plan: Plan, code: Mapping[str, Path], address: Address) -> None:
 
 
 def _lacking(host: Host, plan: Plan, digests: Mapping[str, str]) -> list[str]:
-    """Names of the files of the snapshot that the host has nowhere."""
+    """Names of those files of the snapshot that the host lacks."""
 
     def admitted(answer: Any) -> list[str]:
         names = admit.items(answer, "names of files", len(digests))
-        return [admit.choice(each, "the name of a file", digests.keys()) for each in names]
+        return [admit.choice(name, "the name of a file", digests.keys()) for name in names]
 
     return host.ask("lacking", admitted, folder=plan.code_dir, files=dict(digests))
 
 
 def _point(plans: Sequence[Plan], address: Address, token: str) -> tuple[str | None, list[Path]]:
-    """Pointers for the runs, under new ids. All of them or none."""
+    """Records of the runs here, under new ids. All of them or none."""
     me = processes.identity(os.getpid())
     folders: list[Path] = []
     while True:
@@ -170,7 +170,8 @@ def _take_back(folders: Sequence[Path], sweep: str | None) -> None:
 
 
 def _hand_over(host: Host, message: dict[str, Any], code: Mapping[str, Path], secrets: Mapping[str, bytes]) -> None:
-    """Send it until the host has answered; one that was cut off may have done it, and says so when asked again."""
+    """Send the message until the host has answered: after a lost connection it may have done the work already, and says
+    so when asked again."""
     data = packed(message, {name: path.read_bytes() for name, path in code.items()}, secrets)
     for tried in range(1, TRIES + 1):
         try:
@@ -184,6 +185,6 @@ def _hand_over(host: Host, message: dict[str, Any], code: Mapping[str, Path], se
 
 
 def _names(plans: Sequence[Mapping[str, Any]], answer: Any) -> list[str]:
-    """The runs that the host has started, or had already. Raises `Refused` for others than those that it was given."""
-    given = [each["run_id"] for each in plans]
-    return [admit.choice(each, "a run", given) for each in admit.items(answer, "runs", len(given), least=len(given))]
+    """The runs that the host has started, now or before. Raises `Refused` for any other than the submitted ones."""
+    given = [plan["run_id"] for plan in plans]
+    return [admit.choice(name, "a run", given) for name in admit.items(answer, "runs", len(given), least=len(given))]

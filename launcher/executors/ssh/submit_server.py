@@ -1,4 +1,4 @@
-"""The far side of a submission: the code snapshot put together, the runs laid down and started, each once."""
+"""A submission on the host: the code snapshot is put together, the run folders are made, each run is started once."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from launcher.runs import ownership, store
 from recipes import records
 
 SNAPSHOTS = 5
-"""Earlier snapshots that are looked into for files that need not be sent again."""
+"""Number of earlier snapshots whose files need not be sent again."""
 SUBMITTING = ".submitting"
-"""Folder of a run root with a lock for each submission that is being carried out."""
+"""Folder of a run root with a lock for each submission in progress."""
 
 
 def lacking(folder: str, files: Mapping[str, str]) -> list[str]:
-    """Names of those files of the snapshot in that folder, given with their SHA-256, that are in none of the earlier
-    snapshots. Raises `UsageError` where it is there, and may not be used."""
+    """Names of those files of a snapshot, given with their SHA-256, that no earlier snapshot has. Raises `UsageError`
+    if the snapshot is there and may not be used."""
     if code_store.is_there(Path(folder).parent, Path(folder).name):
         return []
     there = _there(Path(folder).parent)
@@ -37,7 +37,7 @@ def lacking(folder: str, files: Mapping[str, str]) -> list[str]:
 
 
 def lay_code(data: bytes) -> None:
-    """Put a snapshot together, for what is no run."""
+    """Put a snapshot together without a run, for `shell`."""
     message, code, _ = unpacked(data)
     root = Path(message["root"])
     try:
@@ -48,12 +48,12 @@ def lay_code(data: bytes) -> None:
 
 
 def submit(data: bytes) -> list[str]:
-    """Lay runs down and start them. What an earlier try of the same submission did is not done again.
+    """Make run folders and start the runs. What an earlier try of the same submission did is not done again.
 
     Raises `LauncherError` if the queue refuses; then nothing is left.
     """
     message, code, secrets = unpacked(data)
-    asked = [record.from_json(each) for each in message["plans"]]
+    asked = [record.from_json(plan) for plan in message["plans"]]
     root = Path(asked[0].run_root)
     came_from = message["came_from"]
     try:
@@ -69,7 +69,7 @@ def submit(data: bytes) -> list[str]:
 
 
 def _start(root: Path, new: list[Plan], message: Mapping[str, Any], secrets: Mapping[str, bytes]) -> None:
-    files_of = dict(zip((each["run_id"] for each in message["plans"]), message["secrets_of"], strict=True))
+    files_of = dict(zip((plan["run_id"] for plan in message["plans"]), message["secrets_of"], strict=True))
     submission.check(new)
     folders: list[Path] = []
     try:
@@ -78,7 +78,7 @@ def _start(root: Path, new: list[Plan], message: Mapping[str, Any], secrets: Map
             given = files_of[plan.run_id]
             job_environment.lay_secrets({Path(plan.secrets[name]): secrets[label] for name, label in given.items()})
         if message["sweep"]:
-            names = [each["run_id"] for each in message["plans"]]
+            names = [plan["run_id"] for plan in message["plans"]]
             store.write_sweep(root, message["sweep"], names, {"command": list(new[0].command)})
     except BaseException:
         for folder in folders:
@@ -88,7 +88,7 @@ def _start(root: Path, new: list[Plan], message: Mapping[str, Any], secrets: Map
 
 
 def _is_done(folder: Path, token: str) -> bool:
-    """Whether the run was handed to its queue by an earlier try. A folder that was only begun is taken away.
+    """Whether an earlier try submitted the run. A folder that was only begun is deleted.
 
     Raises `UsageError` where the folder is another submission's.
     """
@@ -105,7 +105,7 @@ def _is_done(folder: Path, token: str) -> bool:
 
 @contextlib.contextmanager
 def _alone(folder: Path, token: str) -> Iterator[None]:
-    """A try of a submission waits for the one before, which may still be at work though its connection was cut.
+    """Wait for an earlier try of the submission, which may still be at work after its connection was lost.
 
     Raises `UsageError` where the folder of locks is another user's."""
     with contextlib.suppress(FileExistsError):
@@ -118,7 +118,7 @@ def _alone(folder: Path, token: str) -> Iterator[None]:
 
 
 def _lay_snapshot(folder: Path, message: Mapping[str, Any], sent: Mapping[str, bytes]) -> None:
-    """Put the snapshot that the message lists together from what was sent and what earlier ones have.
+    """Put a snapshot together from the files sent and those of earlier snapshots.
 
     Raises `UsageError`."""
     place, digest = folder.parent, folder.name
@@ -148,8 +148,8 @@ def _lay_snapshot(folder: Path, message: Mapping[str, Any], sent: Mapping[str, b
 def _there(place: Path) -> dict[str, Path]:
     """Files of the newest snapshots, by their SHA-256."""
     with contextlib.suppress(FileNotFoundError):
-        folders = sorted(place.iterdir(), key=lambda each: each.stat().st_mtime, reverse=True)
-        newest = [each for each in folders if not each.name.startswith(".")][:SNAPSHOTS]
-        paths = [path for each in newest for path in each.rglob("*") if path.is_file()]
+        folders = sorted(place.iterdir(), key=lambda folder: folder.stat().st_mtime, reverse=True)
+        newest = [folder for folder in folders if not folder.name.startswith(".")][:SNAPSHOTS]
+        paths = [path for snapshot in newest for path in snapshot.rglob("*") if path.is_file()]
         return {hashlib.sha256(path.read_bytes()).hexdigest(): path for path in paths}
     return {}
