@@ -64,7 +64,7 @@ class Trainers:
 
     def start(self, plan: Plan) -> Path:
         with self.one_at_a_time:  # each launcher is a process of its own elsewhere
-            (folder,) = submit([plan], probe([spec_of("cluster=slurm", "gpus=0")]), code_files())
+            (folder,) = submit([plan], probe([spec_of("cluster=slurm", "gpus=0")]), {plan.code: code_files()})
         self.jobs.add(job_of(folder))
         return folder
 
