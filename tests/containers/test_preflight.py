@@ -105,7 +105,7 @@ def test_no_container_needs_nothing_installed() -> None:
     ],
 )
 def test_a_reserved_variable_is_refused_by_name(name: str) -> None:
-    with pytest.raises(SettingsError, match=f"env.{name}: {name} is set on the way to the job"):
+    with pytest.raises(SettingsError, match=f"env.{name}: {name} is set by the launcher"):
         check_names([name])
 
 

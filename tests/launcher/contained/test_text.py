@@ -201,7 +201,11 @@ def test_a_secret_is_in_no_line_of_the_script_but_its_file() -> None:
             ("container=docker", "image=x", "mounts=['/a:/b']"),
             "/a is not there",
         ),
-        (with_containers(LAPTOP), ("container=docker", "image=x", "env.HOME=/x"), "env.HOME: HOME is set on the way"),
+        (
+            with_containers(LAPTOP),
+            ("container=docker", "image=x", "env.HOME=/x"),
+            "env.HOME: HOME is set by the launcher",
+        ),
         (
             with_containers(LAPTOP),
             ("container=docker", "image=x", "container.shm=64"),
