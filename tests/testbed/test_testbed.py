@@ -65,7 +65,7 @@ def test_bringing_up_what_is_up_starts_nothing_and_is_quick() -> None:
     began = time.monotonic()
     done = control("up")
     assert done.returncode == 0, done.stderr
-    assert time.monotonic() - began < 3
+    assert time.monotonic() - began < 10  # it starts a Python, and asks each server
     assert servers_now() == before
 
 

@@ -40,7 +40,7 @@ def test_the_job_finds_its_own_environment_and_nothing_of_the_submitters(
     monkeypatch.setenv("API_TOKEN", "hunter2")
     monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "99")
     monkeypatch.setenv("RANK", "7")
-    (folder,) = bench.submit(dataclasses.replace(plan := bench.plan("time.sleep(8)"), env={**plan.env, "V": "1.10"}))
+    (folder,) = bench.submit(dataclasses.replace(plan := bench.plan(), env={**plan.env, "V": "1.10"}))
     shown = call(["scontrol", "show", "job", job_of(folder)]).stdout
     ended(folder)
     environment = bench.seen()["env"]
