@@ -373,8 +373,10 @@ def test_an_sbatch_killed_before_it_answered_leaves_no_doubt_about_its_job(
     text = DYING_SBATCH.format(sbatch=sbatch, submit=f'{sbatch} "$@" >/dev/null' if accepted else "")
     (tmp_path / "fake/sbatch").write_text(text)
     (tmp_path / "fake/sbatch").chmod(0o700)
-    start = "from pathlib import Path; from launcher.executors.submission import start; "
-    start += f"start([Path({str(folder)!r})], 'slurm')"
+    start = "from pathlib import Path; from launcher.executors.slurm.submit import start; "
+    start += "from launcher.plan import record; from launcher.runs import store; "
+    start += f"folder = Path({str(folder)!r}); plan = record.from_json(store.read_if_whole(folder / 'plan.json')); "
+    start += "start([folder], [plan])"
     path = {"PATH": f"{tmp_path / 'fake'}:{os.environ['PATH']}"}
     died = subprocess.run([sys.executable, "-c", start], env=slurm.slurm_env(path))
     assert died.returncode == -signal.SIGKILL
