@@ -103,7 +103,8 @@ class Numbers:
             time.sleep(float(os.environ.get("PACE_SAVE", "0")))
             check()
 
-        text, keep = json.dumps(state).encode(), self.settings.checkpoint.keep
+        # Padded, so that on a full disk it is the checkpoint that finds no room.
+        text, keep = json.dumps(state).encode().ljust(2**20), self.settings.checkpoint.keep
         return checkpoint.save(folder, progress.step, FILE, lambda file: file.write(text), {}, keep, late)
 
     def resume(self, folder: Path) -> tuple[Progress, Path] | None:
