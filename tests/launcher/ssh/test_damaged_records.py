@@ -22,42 +22,37 @@ from tests.launcher.ssh.victim import OTHER, RUN, UNHURRIED
 
 pytestmark = needs_sshd
 
-POINTERS = {
-    "no JSON": "{",
-    "null": "null",
-    "a list": "[1]",
-    "deep": "[" * 100_000,
-    "empty": "{}",
-    "no address": json.dumps({"address": None, "root": "/r", "token": "t", "submitter": None, "created": 1}),
-    "a dash": json.dumps({"address": {"destination": "-oProxyCommand=x"}, "root": "/r", "token": "t", "created": 1}),
-    "no host": json.dumps({"address": {"destination": "a b:c"}, "root": "/r", "token": "t", "created": 1}),
-    "a transport": json.dumps(
-        {"address": {"destination": "b", "transport": "x"}, "root": "", "token": "", "created": 1}
-    ),
-    "a root": json.dumps({"address": {"destination": "b"}, "root": 5, "token": "t", "created": 1}),
-    "a time": json.dumps({"address": {"destination": "b"}, "root": "/", "token": "t", "created": "x"}),
-    "a config": json.dumps({"address": {"destination": "b", "config": 5}, "root": "/", "token": "t", "created": 1}),
-    "a timeout": json.dumps(
-        {"address": {"destination": "b", "connect_timeout": "1"}, "root": "/", "token": "t", "created": 1}
-    ),
-}
-KNOWN = {
-    "no JSON": "{",
-    "null": "null",
-    "empty": "{}",
-    "no state": json.dumps({"state": None, "seen": 1, "step": None, "stamps": {}, "log": None}),
-    "twenty items": json.dumps({"state": ["done"] * 20, "seen": 1, "step": None, "stamps": {}, "log": None}),
-    "a time": json.dumps({"state": ["done", "", 1, 0, None, None], "seen": "x", "stamps": {}, "log": None}),
-    "stamps": json.dumps({"state": ["done", "", 1, 0, None, None], "seen": 1, "stamps": 5, "log": None}),
-    "a stamp": json.dumps({"state": ["done", "", 1, 0, None, None], "seen": 1, "stamps": {"plan.json": 5}}),
-    "a log": json.dumps({"state": ["done", "", 1, 0, None, None], "seen": 1, "stamps": {}, "log": 5}),
-}
+NO_RECORDS = ("{", "null", "[1]", "[" * 100_000, "{}")
+POINTER = {"address": {"destination": "b"}, "root": "/r", "token": "t", "submitter": None, "created": 1}
+ADDRESSES = (
+    None,
+    {"destination": "-oProxyCommand=x"},
+    {"destination": "a b:c"},
+    {"destination": "b", "transport": "x"},
+    {"destination": "b", "config": 5},
+    {"destination": "b", "connect_timeout": "1"},
+)
+POINTERS = [
+    *NO_RECORDS,
+    *(json.dumps({**POINTER, "address": address}) for address in ADDRESSES),
+    *(json.dumps({**POINTER, **change}) for change in ({"root": 5}, {"created": "x"})),
+]
+STATE = {"state": ["done", "", 1, 0, None, None], "seen": 1, "step": None, "stamps": {}, "log": None}
+CHANGES = (
+    {"state": None},
+    {"state": ["done"] * 20},
+    {"seen": "x"},
+    {"stamps": 5},
+    {"stamps": {"plan.json": 5}},
+    {"log": 5},
+)
+KNOWN = [*NO_RECORDS, *(json.dumps({**STATE, **change}) for change in CHANGES)]
 LOOKING = [["ls"], ["ls", RUN], ["ls", "--json"], ["watch", OTHER], ["report", OTHER], ["cancel", RUN], ["logs", RUN]]
 
 
 @pytest.mark.parametrize("words", LOOKING, ids=" ".join)
 def test_a_damaged_pointer_costs_its_own_run_and_hides_no_other(victim, words):
-    for damage in POINTERS.values():
+    for damage in POINTERS:
         (victim.run / "elsewhere.json").write_text(damage)
         victim.before = victim.state()
         said = victim.type_only(*words)
@@ -71,10 +66,10 @@ def test_a_damaged_pointer_costs_its_own_run_and_hides_no_other(victim, words):
 def test_a_damaged_memory_of_a_run_is_asked_for_again(victim):
     victim.deadline(UNHURRIED)
     pointer = Pointer(address=victim.liar.address(), root="/runs", token="t", created=time.time())
-    ids = [f"20260101-00000{number}-brave-otter" for number in range(len(KNOWN))]
+    ids = [f"20260101-0000{number:02}-brave-otter" for number in range(len(KNOWN))]
     folders = [remote_record.create(each, pointer) for each in ids]
     for words in (["ls"], ["ls", "--json"], ["ls", ids[0]]):
-        for folder, damage in zip(folders, KNOWN.values(), strict=True):
+        for folder, damage in zip(folders, KNOWN, strict=True):
             (folder / "known.json").write_text(damage)
         said = victim.type_only(*words)
         assert said.code == 0 and said.out.count("running") == (1 if words[-1] == ids[0] else len(ids) + 1)
