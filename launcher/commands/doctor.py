@@ -111,7 +111,7 @@ def examine(specs: Sequence[JobSpec]) -> Iterator[Finding]:
         blocked = blocked or finding.level == "problem"
         yield finding
     if blocked:
-        yield advice("job", "none was started: what is in the way comes first", "mend that and ask again")
+        yield advice("job", "not started because of the problems above", "fix them and run doctor again")
         return
     try:
         plan = resolve(spec, facts)
@@ -134,7 +134,7 @@ def _reached(address: Address) -> Finding:
     host.ask("hello", hello)
     there, here = f"{said['host']}, Python {said['python']}", f"{address.destination} by {address.transport}"
     trip = time.monotonic() - opened
-    return ok("reach", f"{here}: {there}; connected in {opened - began:.1f} s, {1000 * trip:.0f} ms there and back")
+    return ok("reach", f"{here}: {there}; connected in {opened - began:.1f} s, {1000 * trip:.0f} ms round trip")
 
 
 def _host(spec: JobSpec, address: Address | None) -> health.Host:
@@ -224,7 +224,7 @@ def _proof(result: ResultRecord) -> Finding:
     verdict, why = observed.verdict or "unknown", observed.why or "nothing was observed"
     if verdict == "proved":
         return ok("proof", f"proved: {why}")
-    return problem("proof", f"{verdict}: {why}", "the mode was not seen to run; the README's Modes has what it needs")
+    return problem("proof", f"{verdict}: {why}", "the mode was not observed; docs/precision.md lists what it needs")
 
 
 def _remove(run: Run) -> None:

@@ -184,7 +184,7 @@ def _left_behind(plan: Plan) -> list[str]:
     notes = [f"note: passed on from this shell: {', '.join(plan.passed)}"] if plan.passed else []
     if plan.left_behind:
         how = "env.NAME passes one on, env_from=shell all but secrets"
-        notes.append(f"note: left behind in this shell: {', '.join(plan.left_behind)} ({how})")
+        notes.append(f"note: not passed on from this shell: {', '.join(plan.left_behind)} ({how})")
     return notes
 
 

@@ -25,8 +25,8 @@ def main(arguments: list[str]) -> int:
     parser = Parser(
         "report",
         "[RUN|SWEEP ...] [--html FILE] [--markdown FILE]",
-        "Say what runs amount to; without any, the newest run or sweep. The HTML file needs no network and opens from "
-        "disk. Of two runs it says what differs.",
+        "Summarize runs; without any, the newest run or sweep. The HTML file needs no network and opens from "
+        "disk. Two runs are compared in detail.",
     )
     parser.add_argument("--html", metavar="FILE", type=Path, help="write a page with charts")
     parser.add_argument("--markdown", metavar="FILE", type=Path, help="write Markdown; - is the terminal")

@@ -9,11 +9,11 @@ from launcher.runs import ownership, run_roots
 
 
 def main(arguments: list[str]) -> int:
-    description = "Delete the folders of runs that have ended. Nothing is asked."
+    description = "Delete the folders of runs that have ended. There is no confirmation."
     parser = Parser("rm", "[--force] [--forget] RUN|SWEEP ...", description)
-    parser.add_argument("--force", action="store_true", help="end first, at once, what has not ended")
+    parser.add_argument("--force", action="store_true", help="first kill runs that have not ended")
     parser.add_argument(
-        "--forget", action="store_true", help="of runs on a host that is no more: delete what is known of them here"
+        "--forget", action="store_true", help="for runs on a host that no longer exists: delete their records here"
     )
     options = parser.parse_intermixed_args(arguments)
     names, roots = split(options.words)

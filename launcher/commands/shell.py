@@ -73,12 +73,12 @@ def main(arguments: Sequence[str]) -> int:
     parsed = request.take_apart(words)
     names = [override for override in parsed.overrides if "=" not in override and not override.startswith("~")]
     if not sys.stdin.isatty():
-        raise UsageError("shell opens a terminal, and its standard input is none; `logs` and `ls` need none")
+        raise UsageError("shell needs a terminal as its standard input; `logs` and `ls` do not")
     place = _of_run(names, parsed.overrides) if names else _of_job(parsed)
     token = secrets.token_hex(4)
     command = opening(place, port, token)
     if shutil.which(command[0]) is None:
-        raise Unavailable(f"{command[0]} is not on this machine, and opens this terminal")
+        raise Unavailable(f"{command[0]} opens this terminal, and is not installed here")
     sys.stdout.flush()
     _close()
     if port and place.address and place.plan.queue == "slurm":
@@ -95,7 +95,7 @@ def opening(place: Place, port: Port | None, token: str, control: str = "") -> l
     if port and plan.container is not None and plan.container.network == "none":
         raise UsageError(f"--forward {port.there}: container.network=none has no ports; say container.network=host")
     if port and plan.container is not None and plan.container.runtime.kind == "pyxis":
-        raise UsageError(f"--forward {port.there}: with container=pyxis nobody here learns which node it is on")
+        raise UsageError(f"--forward {port.there}: with container=pyxis the node is not known here")
     if port and address is None and port.here != port.there:
         raise UsageError(f"--forward {port.here}:{port.there}: this machine is the job's host; {port.there} is its own")
     brought = address is not None or plan.queue != "slurm"
@@ -133,7 +133,7 @@ def _attended(place: Place, port: Port, token: str) -> int:
             through = ["-S", control, "-O", "forward", "-L", f"{port.here}:{node}:{port.there}"]
             done = subprocess.run(openssh_transport.argv(place.address, *through), capture_output=True, text=True)
             if done.returncode != 0:
-                print(f"port {port.there} is not brought here: {done.stderr.strip()}\r", file=sys.stderr)
+                print(f"port {port.there} is not forwarded: {done.stderr.strip()}\r", file=sys.stderr)
         return shell.wait()
 
 
@@ -169,12 +169,12 @@ def _of_job(words: Words) -> Place:
     address = addresses.of(specs[0].launch.cluster)
     of_variables = [name for name, path in specs[0].launch.secrets.items() if path is None]
     if names := ", ".join(specs[0].launch.secrets if address else of_variables):
-        raise UsageError(f"secrets ({names}) go over with a run; `shell RUN` has them, a shell without one can't")
+        raise UsageError(f"secrets ({names}) are sent with a run; `shell RUN` has them, a shell without a run does not")
     plan = resolve(specs[0], probe(specs))
     if address and plan.passed:
         names = ", ".join(plan.passed)
         raise UsageError(
-            f"variables of this shell ({names}) go over with a run, not with a terminal; say env.NAME=VALUE"
+            f"variables of this shell ({names}) are sent with a run, not with a terminal; say env.NAME=VALUE"
         )
     if address is None:
         store.make_root(Path(plan.run_root), shared=plan.shared is not None)
@@ -207,12 +207,12 @@ def _of_run(names: Sequence[str], words: Sequence[str]) -> Place:
         raise UsageError(f"{run.id} has no shell in {run.folder}: {backends.COPIED}")
     values = store.read_if_whole(run.folder / "plan.json", own_in=run.root)
     if not values:
-        raise UsageError(f"{run.id} has no plan.json, so nobody can say what it ran in")
+        raise UsageError(f"{run.id} has no plan.json, so its environment is unknown")
     plan = record.from_json(values)
     running = seen.state.name in ("running", "stopping")
     ended = [] if running else list(job_environment.own_secrets(plan.secrets, plan.run_dir))
     if ended:
-        print(f"note: without {', '.join(ended)}: the run's own secrets ended with it", file=sys.stderr)
+        print(f"note: without {', '.join(ended)}: the run's own secrets were deleted when it ended", file=sys.stderr)
         kept = {name: path for name, path in plan.secrets.items() if name not in ended}
         plan = dataclasses.replace(plan, secrets=kept)
     return Place(plan, _address(run), seen.state.attempt if running else None, _job(seen.files) if running else None)
@@ -232,7 +232,7 @@ def _address(run: store.Run) -> Address | None:
         return None
     pointer = remote_record.read(run.folder)
     if pointer is None:
-        raise UsageError(f"{run.id}: what is known here of where it runs can't be read ({run.folder})")
+        raise UsageError(f"{run.id}: its record here can't be read ({run.folder})")
     return pointer.address
 
 

@@ -30,7 +30,7 @@ def main(arguments: list[str]) -> int:
         states = watch([run.folder for run in chosen], on_interrupt=_leave, last_words=last_words)
     except KeyboardInterrupt:
         what = ", ".join(names) or run_ids.sweep_of(chosen[0].id) or chosen[0].id
-        print(f"\nleft alone: {what}; `watch` comes back, `cancel` ends", file=sys.stderr)
+        print(f"\nstill running: {what}; `watch` shows it again, `cancel` ends it", file=sys.stderr)
         return 130
     return 0 if all(state.name == "done" for state in states.values()) else 1
 

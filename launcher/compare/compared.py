@@ -51,7 +51,7 @@ def last_words(folder: Path, state: State, now: float, width: int = 0) -> list[s
     rows = [(run_ids.words_of(folder.name), summary.headline(state, now)), ("folder", summary.place_of(folder))]
     ended = tables.pairs(rows, width)
     if state.name in ("stopped", "cancelled", "lost"):
-        ended.append(f"go on with it: python -m launcher resume {folder.name}")
+        ended.append(f"continue with: python -m launcher resume {folder.name}")
     page = f"python -m launcher report {run_ids.words_of(folder.name)} --html FILE"
     return [*ended, "", *lines, *_failures(folder, state, plan), "", f"with charts: {page}"]
 

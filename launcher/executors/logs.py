@@ -21,7 +21,7 @@ def source(run: Run) -> Callable[..., Piece]:
 
     pointer = remote_record.of(run.folder)
     if pointer is None:
-        raise LauncherError(f"{run.id}: what is known here of where it runs can't be read ({run.folder})")
+        raise LauncherError(f"{run.id}: its record here can't be read ({run.folder})")
     return functools.partial(logs.from_host, run, pointer)
 
 

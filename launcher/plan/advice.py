@@ -86,7 +86,7 @@ def _advice_on_memory(spec: JobSpec, gpus: Sequence[Gpu], dtype: str, share: int
     parts = f"weights and gradients take at least {_gib(weights)}, what is kept of {share} samples at once at "
     parts += f"least {_gib(share * sample)}, and {_card(gpus)} has {_gib(memory)}"
     if needed <= memory:
-        yield f"{parts}; optimizer state and all else come on top"
+        yield f"{parts}; optimizer state and the rest come on top"
     elif fits := (memory - weights) // sample:
         yield f"{parts}: that runs out of memory, and no more than {fits} would fit; say batch= or accumulate="
     else:

@@ -54,12 +54,12 @@ def check(spec: JobSpec, facts: Facts, device: str) -> None:
     if profile.tool == "framework":
         if spec.training.framework == "paddle":
             raise SettingsError(
-                "profile=framework is there for torch and TensorFlow, and records nothing of Paddle; say profile=nsys",
+                "profile=framework supports torch and TensorFlow, not Paddle; say profile=nsys",
                 "profile",
             )
         if bare:
             raise SettingsError(
-                "profile=framework needs a hand inside of the process, and train.bare=true starts the script alone; "
+                "profile=framework runs inside the process, and train.bare=true starts the script alone; "
                 "say profile=nsys",
                 "profile",
             )

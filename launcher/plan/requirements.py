@@ -19,7 +19,7 @@ def check_data(spec: JobSpec, facts: Facts) -> None:
     if data.download and not layout.download:
         if layout.source:
             raise SettingsError(
-                f"data.download=true: data={data.name} can't be downloaded without its owner's leave; get it from "
+                f"data.download=true: data={data.name} can't be downloaded without its owner's permission; get it from "
                 f"{layout.source}, and name its folder with data.dir",
                 "data.download",
             )
@@ -88,11 +88,7 @@ def build_problem(framework: str, version: str, gpus: Sequence[Gpu]) -> tuple[st
     _, _, build = version.partition("+")
     if gpus and build == "cpu":
         problem = f"{framework} {version} is a build without CUDA, and there are GPUs"
-        build = (
-            "paddlepaddle-gpu in the place of paddlepaddle"
-            if framework == "paddle"
-            else f"{framework}'s build for CUDA"
-        )
+        build = "paddlepaddle-gpu instead of paddlepaddle" if framework == "paddle" else f"{framework}'s build for CUDA"
         return problem, f"install {build}, or say device=cpu"
     if not gpus or not build.startswith("cu") or not build[2:4].isdecimal() or not gpus[0].driver[:1].isdecimal():
         return "", ""

@@ -80,7 +80,7 @@ def is_ngc_tensorflow1(spec: JobSpec) -> bool:
     depends = training.framework == "tensorflow" and training.train.bare and training.train.precision != "script"
     if release is None and launch.image_is is None and depends:
         raise SettingsError(
-            f"image={launch.image}: its name doesn't tell whether it holds NVIDIA's TensorFlow 1, whose variables "
+            f"image={launch.image}: its name does not say whether it holds NVIDIA's TensorFlow 1, whose variables "
             "decide on mixed precision; say which it is, as image.is=ngc-tensorflow1:19.08, or image.is=other",
             "image",
         )

@@ -95,9 +95,9 @@ def root_problem(root: str, *, shared: bool) -> str:
         return f"it is not set up for a group; {owner.name} can do that: chmod 3770 {root}"
     # Root of a container often works in a folder of the person whose container it is.
     if not shared and not owner.mine and status.st_uid != 0 and os.geteuid() != 0:
-        return f"it belongs to {owner.name}, who could put other code in the place of yours; say share=group"
+        return f"it belongs to {owner.name}, who could replace your code; say share=group"
     if not shared and _others_may_rename(status):
-        return f"others could put their code in the place of yours there; chmod go-w {root}, or say share=group"
+        return f"others could replace your code there; chmod go-w {root}, or say share=group"
     return ""
 
 

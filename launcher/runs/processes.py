@@ -88,7 +88,7 @@ def why_gone(process: Identity) -> str:
     """Why a process of this host is gone, as far as known."""
     if process.boot != boot():
         return f"{process.host} was restarted since"
-    return f"process {process.pid} is gone: killed, or ended without a word"
+    return f"process {process.pid} is gone: killed, or ended without recording why"
 
 
 # Finding

@@ -97,7 +97,9 @@ def resolve(
         return (exact or matches)[0]
     if not matches:
         raise UsageError(_unknown(text, [*runs, *sweeps]))
-    raise UsageError(f"{text} fits {len(matches)} runs, say more of it: {_few(sorted(match.id for match in matches))}")
+    raise UsageError(
+        f"{text} fits {len(matches)} runs, be more specific: {_few(sorted(match.id for match in matches))}"
+    )
 
 
 def _grouped(meant: Iterable[str], runs: Iterable[str], sweeps: Iterable[str]) -> list[Match]:

@@ -20,7 +20,7 @@ FINISHED: frozenset[str] = frozenset({"done", "failed", "stopped", "cancelled", 
 """States that change only by a new submission. An unreachable run may still be running."""
 
 
-SILENT = "its script never started, or ended before it could write why; launch.log may say more"
+SILENT = "its script did not start, or ended without recording why; see launch.log"
 
 
 class Liveness(NamedTuple):
@@ -135,7 +135,7 @@ def judge_anothers(files: Files) -> State:
     status = status_of(files) or Status()
     if status.state in FINISHED:
         return _cleaned(_finished(files, status))
-    whose = files.owner.why or f"it is {files.owner.name}'s, and only {files.owner.name} can ask how it stands"
+    whose = files.owner.why or f"it is {files.owner.name}'s, and only {files.owner.name} can query its state"
     own_word = f"; its own files say {status.state}" if status.state else ""
     return _cleaned(of_status("unreachable", f"{whose}{own_word}", status))
 

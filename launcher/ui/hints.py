@@ -10,7 +10,7 @@ KNOWN = (
     ("driver on your system is too old", "take an older build of torch, or a newer driver"),
     ("sees no CUDA GPU here", "the job was given none, or this build is for another driver: `nvidia-smi` there tells"),
     ("no kernel image is available", "this build has no code for that GPU: take a newer one, or a newer image"),
-    ("Requesting capability set", "Apptainer wants more of root than it has here: run as an ordinary user"),
+    ("Requesting capability set", "Apptainer needs more privileges than root has here: run as an ordinary user"),
     ("unresolvable CDI devices", "describe the GPUs to the engine: `nvidia-ctk cdi generate`"),
     ("No space left on device", "make room there, or name another folder with run_root="),
     ("user namespace", "ask for user namespaces, or for Apptainer's setuid package"),

@@ -104,7 +104,7 @@ def _refresh(open_ones: Sequence[_Followed]) -> None:
 def _answer(run_dirs: Sequence[Path]) -> str:
     """What the first Ctrl-C did. Nobody asks a user's own script to save."""
     if all(stopping.is_script(folder) for folder in run_dirs):
-        return "a script goes on to its end, as it can't be asked to save; Ctrl-C again kills it"
+        return "a script runs to its end, as it can't be asked to save; Ctrl-C again kills it"
     return "asked to save and stop at the next step; Ctrl-C again kills"
 
 

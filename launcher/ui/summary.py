@@ -203,7 +203,7 @@ def _again(folder: Path) -> str:
     if run_roots.is_remote(str(folder.parent)):
         return "go on"  # its checkpoints are on its host
     saved = any((folder / "checkpoints").glob("step-*")) or any(folder.glob(f"{store.ARMS}/*/checkpoints/step-*"))
-    return "go on from the last checkpoint" if saved else "start it again"
+    return "continue from the last checkpoint" if saved else "start it again"
 
 
 def failure(folder: Path, state: State) -> list[str]:

@@ -73,4 +73,4 @@ def _liveness(files: Files, there: Boot, alive: set[tuple[int, int]]) -> Livenes
         return Liveness("gone", f"{process.host} was restarted since")
     if (process.pid, process.start) in alive:
         return Liveness("alive")
-    return Liveness("gone", f"process {process.pid} is gone: killed, or ended without a word")
+    return Liveness("gone", f"process {process.pid} is gone: killed, or ended without recording why")

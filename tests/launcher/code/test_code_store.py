@@ -145,7 +145,7 @@ def test_the_root_of_another_user_who_could_swap_folders_takes_no_run(
     root.chmod(0o1777)
     done = alice.launcher(*WORDS, f"run_root={root}")
     assert done.returncode == 2
-    assert "it belongs to uid 61002, who could put other code in the place of yours" in done.stderr
+    assert "it belongs to uid 61002, who could replace your code" in done.stderr
 
 
 @users.needs_root
@@ -155,5 +155,5 @@ def test_a_root_in_which_others_could_swap_folders_takes_no_run(alice: User, ope
     root.chmod(0o777)
     done = alice.launcher(*WORDS, f"run_root={root}")
     assert done.returncode == 2
-    assert "others could put their code in the place of yours" in done.stderr
+    assert "others could replace your code" in done.stderr
     assert list(root.iterdir()) == []

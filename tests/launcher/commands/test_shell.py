@@ -267,4 +267,4 @@ def test_a_mistake_is_a_line_and_exit_2(opened: Open, words: tuple[str, ...], sa
 
 def test_without_a_terminal_it_says_so(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert main(["shell", f"run_root={tmp_path}/runs"]) == 2
-    assert "shell opens a terminal, and its standard input is none" in capsys.readouterr().err
+    assert "shell needs a terminal as its standard input" in capsys.readouterr().err

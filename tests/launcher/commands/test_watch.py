@@ -67,7 +67,7 @@ def test_ctrl_c_leaves_the_run_alone(root):
     watcher.send_signal(signal.SIGINT)
     _, err = watcher.communicate(timeout=20)
     assert watcher.returncode == 130
-    assert f"left alone: {NAME}" in err and "Traceback" not in err
+    assert f"still running: {NAME}" in err and "Traceback" not in err
     assert state(folder).name == "running" and not (folder / "STOP").exists()
 
 

@@ -89,7 +89,7 @@ def test_all_of_the_shell_is_passed_on_but_secrets_and_what_others_decide(projec
 
 def test_a_plan_names_what_is_left_behind_and_no_value(project: Path) -> None:
     done = typed(project, "env.CUDA_HOME", verb=("plan",))
-    (line,) = (each for each in done.stdout.splitlines() if "left behind" in each)
+    (line,) = (each for each in done.stdout.splitlines() if "not passed on" in each)
     for name in ("MY_FLAG", "WANDB_API_KEY", "DB_PASSWORD", "OMP_NUM_THREADS", "PYTHONPATH"):
         assert f" {name}" in line
     for name in ("CUDA_HOME", "PWD", "TERM", "HF_HOME", "LD_LIBRARY_PATH", "RANK"):
@@ -114,7 +114,7 @@ def test_a_terminal_in_a_run_that_has_ended_says_that_its_secrets_have_too(
     folder = run_folder(project)
     place = shell._of_run([folder.name], [f"run_root={folder.parent}"])
     assert place.plan.secrets == {} and place.plan.passed == ("MY_FLAG",)
-    assert "without WANDB_API_KEY: the run's own secrets ended with it" in capsys.readouterr().err
+    assert "without WANDB_API_KEY: the run's own secrets were deleted when it ended" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -76,7 +76,7 @@ def test_tf32_that_cannot_be_is_refused_before_anything_is_queued(facts: Facts, 
 
 def test_paddles_build_for_gpus_is_named_where_the_other_one_is_found_beside_them() -> None:
     facts = dataclasses.replace(ONE_V100, packages={"paddle": "3.3.1+cpu"})
-    with pytest.raises(UsageError, match=r"and there are GPUs; install paddlepaddle-gpu in the place of paddlepaddle"):
+    with pytest.raises(UsageError, match=r"and there are GPUs; install paddlepaddle-gpu instead of paddlepaddle"):
         resolve(spec_of("framework=paddle", "recipe=simplenet", "gpus=1"), facts)
 
 
@@ -117,7 +117,7 @@ def test_a_model_that_surely_does_not_fit_is_refused_and_one_that_leaves_little_
     # Nine layers of 8192 x 8192: 4.5 GiB in float32 with their gradients, half of that all in half.
     assert advice(small, "recipe=simplenet", "amp=o1") == (
         "weights and gradients take at least 4.5 GiB, what is kept of 2048 samples at once at least 0.3 GiB, "
-        "and A2 has 7.8 GiB; optimizer state and all else come on top",
+        "and A2 has 7.8 GiB; optimizer state and the rest come on top",
     )
     assert advice(small, "recipe=simplenet", "amp=o3") == ()
     with pytest.raises(UsageError) as refused:

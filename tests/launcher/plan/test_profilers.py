@@ -70,7 +70,7 @@ def test_the_folder_of_the_trace_is_there_before_the_profiler_is() -> None:
         (
             ("recipe=simplenet", "framework=paddle", "amp=o0", "profile=framework"),
             LAPTOP,
-            "profile=framework is there for torch and TensorFlow, and records nothing of Paddle",
+            "profile=framework supports torch and TensorFlow, not Paddle",
         ),
         (("profile=framework", "profile.start=0"), LAPTOP, "profile.start=0 must be at least 1"),
         (("profile=framework", "steps=10"), LAPTOP, "profile.start=10 and steps=10: the last step proves"),

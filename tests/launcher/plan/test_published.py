@@ -201,7 +201,7 @@ def test_an_image_by_a_mirrors_name_has_the_published_variables_once_it_is_said_
 def test_what_a_mirrors_name_means_is_not_guessed(name: str) -> None:
     """The control would lose its two variables, and run AMP unseen."""
     with pytest.raises(
-        UsageError, match=r"name doesn't tell whether it holds .*say .*image\.is=ngc-tensorflow1:19\.08"
+        UsageError, match=r"name does not say whether it holds .*say .*image\.is=ngc-tensorflow1:19\.08"
     ):
         resolved(f"experiment={name}", f"image={MIRRORED}")
 

@@ -218,7 +218,7 @@ def test_the_name_that_a_run_was_given_means_it(root):
     for day, name in ((1, "baseline"), (2, "wide"), (3, "wide")):
         store.write_json(finished(root, f"2026010{day}-000000-calm-lake") / "plan.json", {"name": name})
     assert selection.find("baseline", [str(root)]).runs == (Run(str(root), "20260101-000000-calm-lake"),)
-    with pytest.raises(UsageError, match="wide fits 2 runs, say more of it: 20260102-000000-calm-lake, 20260103"):
+    with pytest.raises(UsageError, match="wide fits 2 runs, be more specific: 20260102-000000-calm-lake, 20260103"):
         selection.find("wide", [str(root)])
     with pytest.raises(UsageError, match="no run 'narrow'"):
         selection.find("narrow", [str(root)])

@@ -162,8 +162,8 @@ def test_a_run_that_can_be_gone_on_with_says_how(tmp_path, name, advised):
 @pytest.mark.parametrize(
     ("file", "advice"),
     [
-        ("checkpoints/step-000000012/model.pt", "go on from the last checkpoint"),
-        ("arms/01/checkpoints/step-000000012/model.pt", "go on from the last checkpoint"),
+        ("checkpoints/step-000000012/model.pt", "continue from the last checkpoint"),
+        ("arms/01/checkpoints/step-000000012/model.pt", "continue from the last checkpoint"),
         ("attempts/1/stdout.log", "start it again"),
     ],
 )
