@@ -49,7 +49,7 @@ def test_every_folder_of_a_snapshot_is_its_users_alone_at_every_umask(
     inside = [target.parent, target, *target.rglob("*")]
     folders = [each for each in inside if each.is_dir()]
     assert len(folders) == 4
-    assert {stat.S_IMODE(each.stat().st_mode) for each in folders} == {0o700}
+    assert {stat.S_IMODE(folder.stat().st_mode) for folder in folders} == {0o700}
     assert {stat.S_IMODE(each.stat().st_mode) for each in inside if each.is_file()} == {0o400}
 
 
@@ -103,9 +103,9 @@ def test_so_is_every_folder_of_one_that_came_over_ssh(umask: int, tmp_path: Path
         submit_server.lay_code(sent)
     finally:
         os.umask(before)
-    folders = [root.parent, root, *(each for each in root.rglob("*") if each.is_dir())]
-    assert {stat.S_IMODE(each.stat().st_mode) for each in folders} == {0o700}
-    assert [each.name for each in (root / ".code").iterdir()] == [digest]
+    folders = [root.parent, root, *(path for path in root.rglob("*") if path.is_dir())]
+    assert {stat.S_IMODE(folder.stat().st_mode) for folder in folders} == {0o700}
+    assert [path.name for path in (root / ".code").iterdir()] == [digest]
     assert submit_server.lacking(str(root / ".code" / digest), message["files"]) == []
 
 
@@ -123,7 +123,7 @@ def test_code_that_another_user_laid_under_a_digest_is_not_run(
     root.chmod(0o1777)
     first = alice.launcher(*WORDS, f"run_root={alice.home}/own")
     assert first.returncode == 0, first.stderr
-    (digest,) = (each.name for each in (alice.home / "own" / ".code").iterdir())
+    (digest,) = (path.name for path in (alice.home / "own" / ".code").iterdir())
     if not whole:
         alice.run("mkdir", "-m", "0777", root / ".code")
     evil = mallory.write(root / ".code" / digest / "recipes" / "__init__.py", "open('/tmp/evil', 'w')")
@@ -132,7 +132,7 @@ def test_code_that_another_user_laid_under_a_digest_is_not_run(
     assert done.returncode == 2, done.stdout
     assert "uid 61002" in done.stderr
     assert "Traceback" not in done.stderr
-    assert [each.name for each in root.iterdir() if each.name.startswith("2")] == []
+    assert [path.name for path in root.iterdir() if path.name.startswith("2")] == []
 
 
 @users.needs_root

@@ -82,7 +82,7 @@ def test_files_whose_names_are_no_utf_8_are_ignored_and_taken_as_others_are(pack
     for name in (b"kaffee-\xe9.py", b"tee-\xe9.py"):
         Path(os.fsdecode(os.fsencode(package) + b"/" + name)).write_text("")
     files = snapshot.collect(package)
-    assert [os.fsencode(each) for each in files if "-" in each] == [b"recipes/tee-\xe9.py"]
+    assert [os.fsencode(file) for file in files if "-" in file] == [b"recipes/tee-\xe9.py"]
     target = code_store.store(tmp_path / ".code", snapshot.describe(package.parent, files).digest, files)
     assert (target / os.fsdecode(b"recipes/tee-\xe9.py")).is_file()
 

@@ -39,13 +39,13 @@ def test_a_run_that_has_already_ended_is_said_to_have(root, name, capsys):
 
 def test_a_sweep_is_cancelled_whole(root, capsys):
     cells = [make(root, f"{SWEEP}-00{index}", trainer=STEPPING) for index in range(3)]
-    store.write_sweep(root, SWEEP, [each.name for each in cells], {})
+    store.write_sweep(root, SWEEP, [cell.name for cell in cells], {})
     driver = start(*cells)
     until(lambda: (cells[0] / "metrics.jsonl").exists())
     assert cancel.main(["calm"]) == 0
     driver.wait(20)
-    assert [state(each).name for each in cells] == ["cancelled"] * 3
-    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == [each.name for each in cells]
+    assert [state(cell).name for cell in cells] == ["cancelled"] * 3
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == [cell.name for cell in cells]
 
 
 def test_without_a_run_it_is_the_newest_and_that_is_said(root, capsys):

@@ -30,7 +30,7 @@ def measured(tmp_path_factory):
 
 
 def lines(path: Path):
-    return [json.loads(each) for each in path.read_text().splitlines()]
+    return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 def test_it_says_what_each_arm_gains_and_costs(measured):

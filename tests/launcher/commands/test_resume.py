@@ -116,7 +116,7 @@ def test_a_key_that_the_code_of_a_run_does_not_know_is_refused_before_anything_i
     words = ["steps=9", "checkpoint.keep=5", f"run_root={tmp_path / 'runs'}"]
     assert main(["resume", begun_before.name, *words]) == 2
     assert "checkpoint.keep can't change: 20260102-030405-calm-fox began with code" in capsys.readouterr().err
-    assert [each for each in sorted(begun_before.rglob("*")) if each.name != ".resume"] == files
+    assert [path for path in sorted(begun_before.rglob("*")) if path.name != ".resume"] == files
 
 
 def test_a_done_run_needs_to_be_told_how_far_to_go(failed: Path, capsys: pytest.CaptureFixture[str]) -> None:

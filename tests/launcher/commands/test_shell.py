@@ -33,7 +33,7 @@ def opened(tmp_path: Path) -> Iterator[Open]:
     made: list[Terminal] = []
 
     def open_one(*words: str) -> Terminal:
-        own_root = any(each.startswith("run_root=") for each in words)
+        own_root = any(word.startswith("run_root=") for word in words)
         made.append(terminal.launcher("shell", *words, *([] if own_root else [f"run_root={tmp_path}/runs"])))
         return made[-1]
 
@@ -66,7 +66,7 @@ def test_here_it_has_the_variables_the_code_and_the_python_of_a_job(opened: Open
     assert shell.ask("echo ${LAUNCHER_RUN_ID-none}") == "none"
     shell.type("exit 7")
     assert shell.wait() == 7
-    assert [each.name for each in (tmp_path / "runs").iterdir()] == [".code"]
+    assert [path.name for path in (tmp_path / "runs").iterdir()] == [".code"]
 
 
 def test_the_code_of_an_open_terminal_outlives_the_last_run_of_it(
@@ -113,7 +113,7 @@ def test_it_holds_the_gpus_it_has_while_it_is_open(
     second.expect(r"error: GPUs asked for on .*: 1, free: 0; GPU 0: held by \w+ \(run shell\) since")
     assert second.wait() == 3
     shell.hang_up()
-    until(lambda: [each.holder for each in gpu_locks.look()] == ["", ""])
+    until(lambda: [entry.holder for entry in gpu_locks.look()] == ["", ""])
     cards.close()
 
 
@@ -160,7 +160,7 @@ def test_under_slurm_it_is_an_interactive_job_with_the_resources_of_one(bed: Tes
 def test_of_a_running_job_it_joins_its_allocation(bed: Testbed, opened: Open, tmp_path: Path) -> None:
     words = ("cluster=slurm", "gpus=1", "amp=o1", "batch=64", "epochs=4000", "env.MARK=its-own")
     assert main([*words, "device=cpu", f"run_root={tmp_path}/runs"]) == 0
-    (folder,) = [each for each in (tmp_path / "runs").iterdir() if each.name[0] == "2"]
+    (folder,) = [path for path in (tmp_path / "runs").iterdir() if path.name[0] == "2"]
     until(lambda: (folder / "status.json").exists(), 60)
     shell = opened(folder.name)
     found = shell.ask("echo $MARK $SLURM_JOB_NAME $LAUNCHER_SPEC").split()

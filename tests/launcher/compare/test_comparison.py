@@ -188,8 +188,8 @@ def test_what_cannot_apply_to_o0_does_not_and_that_is_said(words, dropped):
     assert control.settings["loss_scale"]["mode"] == "auto"
     assert not control.settings["amp"]["deny"]
     assert not any(word.startswith(("amp.", "loss_scale")) for word in control.words)
-    for each in dropped.split():
-        assert all(each.partition("=")[0] in " ".join(other.words) for other in others if "." in each.partition("=")[0])
+    for part in dropped.split():
+        assert all(part.partition("=")[0] in " ".join(other.words) for other in others if "." in part.partition("=")[0])
     (note,) = [line for line in found.advice if line.startswith("amp=o0 is float32, and takes none of")]
     assert dropped.split()[0] in note
 

@@ -26,7 +26,7 @@ from tests.launcher.run_folders import launcher
 
 PADDLES = ["paddle_simplenet", "paddle_simplenet_static"]
 NAMES = sorted(
-    each.stem for each in (conf_folder() / "experiment").glob("*.yaml") if experiments.find(each.stem, ()) is not None
+    path.stem for path in (conf_folder() / "experiment").glob("*.yaml") if experiments.find(path.stem, ()) is not None
 )
 HOSTS = {"laptop": LAPTOP, "a100": TWO_A100}
 EVERYTHING = {"torch": "2.13.0", "tensorflow": "2.21.0", "paddle": "3.3.1"}
@@ -175,7 +175,7 @@ def test_small_it_plans_for_a_machine_without_a_gpu_or_data(name):
 def test_published_figures_are_those_of_the_page_arm_by_arm(name, key, figures):
     said = planned(name, "scale=smoke").published
     assert said is not None
-    assert [getattr(each, key) for each in said.arms] == figures
+    assert [getattr(arm, key) for arm in said.arms] == figures
 
 
 def test_the_groups_of_twcc_differ_as_the_page_says():
@@ -440,9 +440,9 @@ def test_run_small_it_ends_with_the_published_columns_beside_ours(name, tmp_path
     done = launcher(*words, state_home=tmp_path / "state", seconds=500)
     assert done.returncode == 0, done.stdout + done.stderr
     (run,) = selection.run_names(str(root))
-    results = [store.read_json(each / "result.json") for each in sorted((root / run / "arms").iterdir())]
-    assert [(each["status"], each["observed"]["verdict"]) for each in results] == [("done", "proved")] * len(dtypes)
-    assert [each["observed"]["dtype"] for each in results] == dtypes
+    results = [store.read_json(path / "result.json") for path in sorted((root / run / "arms").iterdir())]
+    assert {(result["status"], result["observed"]["verdict"]) for result in results} == {("done", "proved")}
+    assert [result["observed"]["dtype"] for result in results] == dtypes
 
     found = beside(done.stdout)
     assert {header: cells for header, cells in found.items() if header.startswith("published")} == columns
@@ -456,7 +456,7 @@ def test_run_small_it_ends_with_the_published_columns_beside_ours(name, tmp_path
         launcher("report", run, "--html", str(page), f"run_root={root}", state_home=tmp_path / "state").returncode == 0
     )
     text = page.read_text()
-    assert [each for cells in columns.values() for each in cells if f">{each}</td>" not in text] == []
+    assert [cell for cells in columns.values() for cell in cells if f">{cell}</td>" not in text] == []
 
 
 def beside(said: str) -> dict[str, list[str]]:

@@ -174,7 +174,7 @@ def test_what_is_found(
     ],
 )
 def test_a_build_that_cannot_use_the_gpus_is_a_problem(version: str, driver: str, says: str) -> None:
-    cards = tuple(dataclasses.replace(each, driver=driver) for each in TWO_A100.gpus)
+    cards = tuple(dataclasses.replace(gpu, driver=driver) for gpu in TWO_A100.gpus)
     every = found(facts=dataclasses.replace(TWO_A100, gpus=cards, packages={"torch": version}))
     assert every.get("cuda", ("", "", ""))[1] == says
     assert found(facts=dataclasses.replace(LAPTOP, packages={"torch": version})) == {}

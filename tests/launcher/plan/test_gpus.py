@@ -93,7 +93,7 @@ class Bench:
         return folder
 
     def folders(self) -> list[Path]:
-        return [self.root / each for each in sorted(selection.run_names(str(self.root)))]
+        return [self.root / name for name in sorted(selection.run_names(str(self.root)))]
 
 
 def seen(folder: Path) -> str:
@@ -109,7 +109,7 @@ def kill(shell: int, run: str) -> None:
 
 
 def nobody_is_on_any() -> bool:
-    return {each.holder for each in gpu_locks.look()} == {""}
+    return {entry.holder for entry in gpu_locks.look()} == {""}
 
 
 def test_a_driver_that_hangs_is_not_waited_for_for_ever(cards: FakeGpus) -> None:
@@ -166,8 +166,8 @@ def test_many_at_once_never_share_a_gpu_and_none_that_could_have_one_is_refused(
     plans = [bench.plan("gpus=1") for _ in range(6)]
     folders = [execute.prepare(each) for each in plans]
     started = [
-        subprocess.Popen(["bash", str(each / "run.sh")], start_new_session=True, env=execute.environment())
-        for each in folders
+        subprocess.Popen(["bash", str(folder / "run.sh")], start_new_session=True, env=execute.environment())
+        for folder in folders
     ]
     until(lambda: sum(each.poll() is not None for each in started) == 3)
     assert [each.returncode for each in started if each.returncode is not None] == [gpu_locks.REFUSED] * 3
@@ -194,8 +194,8 @@ def test_runs_killed_at_random_moments_never_share_a_gpu_and_block_none(bench: B
     plans = [bench.plan("gpus=1", "wait_gpus=true", does=witness) for _ in range(10)]
     folders = [execute.prepare(each) for each in plans]
     started = [
-        subprocess.Popen(["bash", str(each / "run.sh")], start_new_session=True, env=execute.environment())
-        for each in folders
+        subprocess.Popen(["bash", str(folder / "run.sh")], start_new_session=True, env=execute.environment())
+        for folder in folders
     ]
     for each, folder in zip(started[::2], folders[::2], strict=True):
         time.sleep(moments.uniform(0, 0.4))
@@ -223,7 +223,7 @@ def test_a_trainer_that_outlives_its_killed_shell_keeps_its_gpu(bench: Bench) ->
     seen(folder)
     os.kill(store.read_if_whole(folder / "status.json")["process"]["pid"], signal.SIGKILL)
     until(lambda: state(folder).name == "lost")
-    assert [bool(each.holder) for each in gpu_locks.look()] == [False, True, False]
+    assert [bool(entry.holder) for entry in gpu_locks.look()] == [False, True, False]
     assert stopping.kill(folder) == ""
     until(nobody_is_on_any)
 
@@ -253,7 +253,7 @@ def test_memory_in_use_without_a_process_counts_unless_a_display_hangs_there(ben
 def test_a_driver_that_knows_no_displays_is_asked_without_them(bench: Bench, cards: FakeGpus) -> None:
     (cards.folder / "old").touch()
     cards.use(0, 7000)
-    assert [bool(each.holder) for each in gpu_locks.look()] == [True, False, False]
+    assert [bool(entry.holder) for entry in gpu_locks.look()] == [True, False, False]
 
 
 def test_a_stranger_who_came_after_the_plan_is_seen_at_the_start(bench: Bench, cards: FakeGpus) -> None:
@@ -297,13 +297,13 @@ def test_a_sweep_runs_a_cell_on_each_free_set_of_gpus(bench: Bench) -> None:
     other = bench.run("visible_gpus=[1]")
     until_told = f"{SHOW}; [time.sleep(0.02) for _ in iter(lambda: os.path.exists({str(bench.root / 'go')!r}), True)]"
     folders = bench.start(*(bench.plan("gpus=1", does=until_told) for _ in range(4)))
-    assert [seen(each) for each in folders[:2]] == ["0", "2"]
+    assert [seen(folder) for folder in folders[:2]] == ["0", "2"]
     until(lambda: state(folders[2]).name == "queued" and "free: 0" in state(folders[2]).reason)
     assert state(folders[3]).name == "queued"
     assert stopping.kill(other) == ""
     assert seen(folders[2]) == "1"
     (bench.root / "go").touch()
-    until(lambda: {state(each).name for each in folders} == {"done"})
+    until(lambda: {state(folder).name for folder in folders} == {"done"})
 
 
 def test_a_sweep_whose_first_cell_finds_no_gpu_is_refused_whole(bench: Bench) -> None:

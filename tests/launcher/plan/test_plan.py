@@ -225,7 +225,7 @@ def test_a_plan_says_what_auto_became(facts: Facts, words: tuple[str, ...], told
 
 def test_a_plan_for_a_gpu_that_nobody_knows_leaves_it_open() -> None:
     unknown = dataclasses.replace(
-        TWO_V100, gpus=tuple(dataclasses.replace(each, capability="") for each in TWO_V100.gpus)
+        TWO_V100, gpus=tuple(dataclasses.replace(gpu, capability="") for gpu in TWO_V100.gpus)
     )
     plan = resolve(spec_of("amp=o1"), unknown)
     assert plan.precision == Decided()

@@ -145,7 +145,7 @@ def test_a_batch_that_is_too_large_for_the_card_is_told_with_what_would_fit(
 ) -> None:
     told = [each for each in advice(ONE_V100, "recipe=resnet50", *words) if "memory" in each or "GiB" in each]
     assert len(told) == bool(says)
-    assert all(each in told[0] for each in says)
+    assert all(say in told[0] for say in says)
 
 
 def test_a_batch_is_shared_by_the_cards() -> None:

@@ -130,7 +130,7 @@ def test_the_exported_variables_are_the_published_ones(name: str, value: str) ->
 @pytest.mark.parametrize(("name", "traps"), TRAPS.items())
 def test_the_traps_of_a_line_are_told_before_it_runs(name: str, traps: tuple[str, ...]) -> None:
     told = " ".join(plan_of(name).advice)
-    assert [each for each in traps if each not in told] == []
+    assert [trap for trap in traps if trap not in told] == []
 
 
 def test_the_folder_and_the_image_are_the_published_ones() -> None:
@@ -178,7 +178,7 @@ def test_plan_shows_it_as_the_page_does(name: str) -> None:
 
 def test_a_gpu_that_this_machine_lacks_is_not_said_to_be_found_on_it(capsys):
     plan_verb.main(["experiment=twcc_published_group1"])
-    (line,) = [each for each in capsys.readouterr().out.splitlines() if each.startswith("device ")]
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("device ")]
     assert line.split() == ["device", "cuda", "gpus=1"]
 
 

@@ -81,7 +81,7 @@ def test_arguments_behind_two_dashes_are_passed_on_byte_for_byte(code: Path, arg
     bare = plan_of(*BARE, "--", *arguments)
     assert command(bare)[2:] == tuple(arguments)
     assert bare.script
-    line = next(each for each in render(bare).splitlines() if bare.script.file_in(bare.code_dir) in each)
+    line = next(line for line in render(bare).splitlines() if bare.script.file_in(bare.code_dir) in line)
     assert shlex.split(line)[2:] == arguments
 
 

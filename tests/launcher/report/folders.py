@@ -80,4 +80,4 @@ def sweep(root: Path, levels: tuple[str, ...] = ("o0", "o1", "o2")) -> list[Path
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(each) for each in path.read_text().splitlines()]
+    return [json.loads(line) for line in path.read_text().splitlines()]

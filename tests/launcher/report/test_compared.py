@@ -52,6 +52,11 @@ def document(root: Path, plan: dict, state: str = "done"):
     return compared.document("a comparison", root, State(state, attempt=1), decode(PlanRecord, plan)[0])
 
 
+def beside(root: Path, plan: dict):
+    sections = document(root, plan).sections
+    return next(section for section in sections if section.title == "Beside what was published")
+
+
 def lead(root: Path, plan: dict) -> list[str]:
     return list(document(root, plan).lead)
 
@@ -151,10 +156,10 @@ def test_a_loss_that_is_now_above_and_now_below_is_noise(tmp_path):
     fast = [2 * each for each in (1.01, 1.00, 1.00, 1.02, 0.97)]
     plan = whole(tmp_path, arm(tmp_path, 0, "o0", NOISE), arm(tmp_path, 1, "o2", fast))
     path = tmp_path / "arms/01/metrics.jsonl"
-    rows = [json.loads(each) for each in path.read_text().splitlines()]
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
     for row in rows:
         row["loss"] *= 1.05 if (row["step"] - 1) // STEPS % 2 == 0 else 0.96
-    path.write_text("".join(json.dumps(each) + "\n" for each in rows))
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     first, second = lead(tmp_path, plan)
     assert first.endswith("times the throughput of amp=o0, its loss no worse beyond noise.")
     assert "+5.0% in the last round, which is noise: over all rounds" in second
@@ -326,7 +331,7 @@ def test_published_figures_stand_beside_ours_and_only_ratios_are_set_against_eac
         arm(tmp_path, 1, "o2", [2 * e for e in NOISE[::-1]]),
         published=as_plain(said),
     )
-    (section,) = [each for each in document(tmp_path, plan).sections if each.title == "Beside what was published"]
+    section = beside(tmp_path, plan)
     table = section.parts[1]
     shown = {name: [row[index].text for row in table.rows] for index, name in enumerate(table.header)}
     assert shown["published ratio"] == ["1.00", "3.33"]
@@ -341,7 +346,7 @@ def test_a_published_loss_stands_beside_ours_of_the_same_step(tmp_path):
     arms = (PublishedArm(loss=0.6486028, loss_step=20), PublishedArm(loss=0.66, loss_step=10_000))
     said = Published(source="a page", hardware="a V100", note="Of one seed.", arms=arms)
     plan = whole(tmp_path, arm(tmp_path, 0, "o0", NOISE), arm(tmp_path, 1, "o2", NOISE), published=as_plain(said))
-    (section,) = [each for each in document(tmp_path, plan).sections if each.title == "Beside what was published"]
+    section = beside(tmp_path, plan)
     assert section.parts[1].text == "Of one seed."
     table = section.parts[2]
     shown = {name: [row[index].text for row in table.rows] for index, name in enumerate(table.header)}
@@ -352,7 +357,7 @@ def test_a_published_loss_stands_beside_ours_of_the_same_step(tmp_path):
 def test_published_times_of_steps_stand_beside_times_of_our_steps(tmp_path):
     said = Published(source="a page", hardware="a V100", arms=(PublishedArm(step_seconds=0.5), PublishedArm()))
     plan = whole(tmp_path, arm(tmp_path, 0, "o0", [1.0]), arm(tmp_path, 1, "o2", [2.0]), published=as_plain(said))
-    (section,) = [each for each in document(tmp_path, plan).sections if each.title == "Beside what was published"]
+    section = beside(tmp_path, plan)
     table = section.parts[1]
     column = {name: [row[index].value for row in table.rows] for index, name in enumerate(table.header)}
     assert column["published s/step"] == [0.5, None]
@@ -370,7 +375,7 @@ def test_published_epochs_and_test_accuracies_stand_beside_ours_of_the_same_imag
     path = tmp_path / "arms/00/result.json"
     evaluated = {"eval": {"accuracy": 0.9, "test_accuracy": 0.5}}
     store.write_json(path, {**json.loads(path.read_text()), **evaluated})
-    (section,) = [each for each in document(tmp_path, plan).sections if each.title == "Beside what was published"]
+    section = beside(tmp_path, plan)
     table = section.parts[1]
     column = {name: [row[index].value for row in table.rows] for index, name in enumerate(table.header)}
     assert column["our s/epoch"] == pytest.approx([40_000 / each for each in column["our samples/s"]])
@@ -388,7 +393,7 @@ def test_published_epochs_and_test_accuracies_stand_beside_ours_of_the_same_imag
 def test_published_times_are_turned_into_gains(tmp_path, control, arm_said, expected):
     said = Published(source="a page", hardware="a V100", arms=(control, arm_said))
     plan = whole(tmp_path, arm(tmp_path, 0, "o0", NOISE), arm(tmp_path, 1, "o2", NOISE), published=as_plain(said))
-    (section,) = [each for each in document(tmp_path, plan).sections if each.title == "Beside what was published"]
+    section = beside(tmp_path, plan)
     table = section.parts[1]
     assert ("published ratio" in table.header) is (expected is not None)
     assert [part.title for part in section.parts[2:]] == ["Throughput, as a multiple of the first arm's"][

@@ -38,7 +38,7 @@ def observed(root: Path, number: str, **seen: str) -> None:
 
 def test_it_has_every_key_of_a_runs_result_and_the_arms_beside_each_other(tmp_path):
     found = ended(tmp_path, arm(tmp_path, 0, "o0", NOISE), arm(tmp_path, 1, "o2", TWICE))
-    assert set(found) == {"schema", "comparison", *(each.name for each in dataclasses.fields(Result))}
+    assert set(found) == {"schema", "comparison", *(field.name for field in dataclasses.fields(Result))}
     assert (found["status"], found["attempts"], found["framework"], found["mechanism"]) == ("done", 1, "torch", "")
     beside = found["comparison"]
     assert (beside["control"], beside["rounds"], beside["tolerance"]) == ("amp=o0", 5, 0.02)

@@ -76,7 +76,7 @@ def damage(path, draw):
         rows = folders.lines(path)
         number = draw(st.integers(0, len(rows) - 1))
         rows[number] = with_one_wrong(rows[number], draw)
-        path.write_text("".join(json.dumps(each) + "\n" for each in rows))
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     elif how == "cut":
         path.write_bytes(content[: draw(st.integers(0, len(content)))])
     elif how in ("no file", "no access", "a folder"):
@@ -91,7 +91,7 @@ def damage(path, draw):
 
 
 def every_screen(root):
-    wanted = [Run(str(root), each.name) for each in sorted(root.iterdir()) if not each.name.startswith(".")]
+    wanted = [Run(str(root), path.name) for path in sorted(root.iterdir()) if not path.name.startswith(".")]
     for count in (1, 3):
         document = sections.of_runs("runs", read.gather(wanted[:count]))
         assert [*plain.lines(document, 60), markdown.render(document), page.render(document)]
@@ -99,7 +99,7 @@ def every_screen(root):
     assert [*plain.lines(alone), page.render(alone)]
     seen = backends.look(wanted)
     assert ls._listing(seen, 0, [str(root)]) and all(map(ls._details, seen))
-    followed = [live._Followed(each.folder) for each in wanted]
+    followed = [live._Followed(run.folder) for run in wanted]
     live._refresh(followed)
     assert [row for each in followed for row in each.rows()]
     assert all(last_words({each.folder: each.state}) for each in followed)
@@ -112,7 +112,7 @@ def test_no_damage_to_any_files_ends_a_screen(whole, tmp_path, data):
     root = tmp_path / "runs"
     shutil.rmtree(root, ignore_errors=True)
     shutil.copytree(whole, root)
-    files = sorted(each for each in root.rglob("*") if each.suffix in (".json", ".jsonl", ".csv"))
+    files = sorted(path for path in root.rglob("*") if path.suffix in (".json", ".jsonl", ".csv"))
     for path in data.draw(st.lists(st.sampled_from(files), min_size=1, max_size=3, unique=True)):
         damage(path, data.draw)
     every_screen(root)

@@ -12,7 +12,7 @@ from .folders import rows
 
 
 def write(path, values):
-    path.write_text("".join(json.dumps(each) + "\n" for each in values))
+    path.write_text("".join(json.dumps(value) + "\n" for value in values))
     return path
 
 

@@ -81,7 +81,7 @@ def test_a_press_on_a_heading_sorts_and_a_second_one_turns_it_round(tab):
 
 def test_what_has_no_value_stays_last_whichever_way_it_is_sorted(browser, root, tmp_path):
     names = ["20260102-030405-brave-otter", "20260102-030406-brave-owl", "20260102-030407-brave-panda"]
-    made = [folders.run(root, each) for each in names]
+    made = [folders.run(root, name) for name in names]
     (made[1] / "result.json").unlink()
     (made[1] / "metrics.jsonl").unlink()
     evidence = read.gather([Run(str(root), each.name) for each in made])
@@ -108,7 +108,7 @@ def test_dark_and_light_follow_the_readers_choice_and_can_be_read(browser, three
         grounds[scheme] = ground
         assert contrast(ground, ink) > 7
         assert contrast(ground, quiet) > 4.5
-        assert all(contrast(ground, luminance(each)) > 3 for each in lines)
+        assert all(contrast(ground, luminance(line)) > 3 for line in lines)
         tab.close()
     assert grounds["dark"] < 0.05 < 0.9 < grounds["light"]
 
@@ -231,7 +231,9 @@ def test_colours_are_told_apart_by_people_who_see_fewer(scheme, seen):
     sheet = (Path(page.__file__).parent / "page.css").read_text()
     colours = re.findall(r"--c\d: #(\w{6})", sheet)[8 * scheme :][:8]
     assert len(colours) == 8
-    found = [oklab([sum(a * b for a, b in zip(row, linear(each), strict=True)) for row in seen]) for each in colours]
+    found = [
+        oklab([sum(a * b for a, b in zip(row, linear(colour), strict=True)) for row in seen]) for colour in colours
+    ]
     distances = [math.dist(one, other) for one, other in itertools.combinations(found, 2)]
     assert min(distances) > 0.1
     assert min(math.dist(one, other) for one, other in itertools.combinations(found[:3], 2)) > 0.19
@@ -239,7 +241,7 @@ def test_colours_are_told_apart_by_people_who_see_fewer(scheme, seen):
 
 def linear(colour):
     parts = [int(colour[at : at + 2], 16) / 255 for at in (0, 2, 4)]
-    return [each / 12.92 if each <= 0.04045 else ((each + 0.055) / 1.055) ** 2.4 for each in parts]
+    return [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
 
 
 def oklab(rgb):
@@ -274,7 +276,7 @@ def test_the_page_names_no_address_on_any_network(three):
 def luminance(colour):
     """Relative luminance of `rgb(r, g, b)`, by WCAG 2."""
     parts = [int(each) / 255 for each in re.findall(r"\d+", colour)[:3]]
-    linear = [each / 12.92 if each <= 0.04045 else ((each + 0.055) / 1.055) ** 2.4 for each in parts]
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 

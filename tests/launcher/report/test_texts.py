@@ -16,13 +16,13 @@ from . import folders
 
 
 def documented(*paths):
-    evidence = read.gather([Run(str(each.parent), each.name) for each in paths])
+    evidence = read.gather([Run(str(path.parent), path.name) for path in paths])
     return sections.of_runs("some runs", evidence)
 
 
 def drawn(document, title):
     """The chart of that title."""
-    (found,) = [part for each in document.sections for part in each.parts if getattr(part, "title", "") == title]
+    (found,) = [part for section in document.sections for part in section.parts if getattr(part, "title", "") == title]
     return found
 
 
@@ -135,7 +135,7 @@ def test_commits_are_short_where_they_differ_and_whole_where_a_run_comes_from(ro
     other = folders.run(root, "20260102-030406-brave-owl")
     came = store.read_json(other / "provenance.json")
     store.write_json(other / "provenance.json", {**came, "code": {"commit": "e" * 40}})
-    by_title = {each.title: each.parts[0] for each in documented(one, other).sections}
+    by_title = {section.title: section.parts[0] for section in documented(one, other).sections}
     (row,) = [row for row in by_title["What differs"].rows if row[0].text == "code: commit"]
     assert [cell.text for cell in row[1:]] == ["c" * 12, "e" * 12]
     whole = by_title["Where it comes from"]
@@ -180,8 +180,8 @@ def test_a_narrow_terminal_loses_the_least_wanted_columns_of_the_results(root):
 def test_a_report_fits_the_terminal(root, width):
     lines = terminal(*folders.sweep(root), width=width).splitlines()
     # What stands as it is: a title, and the names of settings in the table of what differs.
-    assert [each for each in lines if len(each) > width and " " in each.strip()] == []
-    assert any("█" in each for each in lines)
+    assert [line for line in lines if len(line) > width and " " in line.strip()] == []
+    assert any("█" in line for line in lines)
 
 
 def test_cells_of_two_sweeps_are_told_apart(root):
@@ -194,7 +194,7 @@ def test_cells_of_two_sweeps_are_told_apart(root):
             for n, word in enumerate(("lake", "reef"))
         ]
     )
-    assert [each.label for each in evidence] == ["calm-lake 000 amp=o2", "calm-reef 000 amp=o2"]
+    assert [run.label for run in evidence] == ["calm-lake 000 amp=o2", "calm-reef 000 amp=o2"]
 
 
 def test_beside_other_runs_a_comparison_is_its_arms(root):
@@ -286,7 +286,7 @@ def test_a_loss_that_was_no_number_at_last_is_said_in_its_place(root, ended):
     folder = folders.run(root, "20260102-030405-brave-otter", steps=3)
     rows = folders.lines(folder / "metrics.jsonl")
     rows[3] |= {"loss": None, "nonfinite": ["loss"]}
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(each) + "\n" for each in rows))
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     said = json.loads((folder / "result.json").read_text())
     store.write_json(folder / "result.json", {**said, "loss": {"first": 2.3, "last": None}, "nonfinite": ["loss.last"]})
     if not ended:
@@ -352,7 +352,7 @@ def test_long_runs_are_read_until_there_is_too_much_of_them(root, monkeypatch):
     monkeypatch.setattr(chosen, "ALWAYS", 3)
     made = many(root, 6, steps=40)
     evidence = read.gather([Run(str(root), each.name) for each in made])
-    assert [each.metrics is not None for each in evidence] == [False, False, False, True, True, True]
+    assert [run.metrics is not None for run in evidence] == [False, False, False, True, True, True]
 
 
 def test_runs_without_an_accuracy_are_ordered_by_their_loss_and_those_without_either_come_last():

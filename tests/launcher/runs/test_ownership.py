@@ -176,10 +176,10 @@ def test_nothing_is_written_about_anothers_run(alice: User, mallory: User, root:
     folder = lay(mallory, root, THEIRS, submission=submission(), status=status("done", exit_code=0))
     mallory.write(folder / "arms" / "00" / "plan.json", {"schema": 1})
     mallory.run("chmod", "-R", "a+rwX", folder)
-    before = {each: each.stat().st_mtime_ns for each in folder.rglob("*")}
+    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
     for words in (("ls",), ("ls", THEIRS), ("report", THEIRS)):
         alice.launcher(*words, f"run_root={root}")
-    assert {each: each.stat().st_mtime_ns for each in folder.rglob("*")} == before
+    assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
 
 
 def test_a_pipe_in_the_place_of_a_record_stops_nobody(alice: User, mallory: User, root: Path) -> None:

@@ -35,7 +35,7 @@ def test_cells_of_a_sweep_sort_in_their_order_however_many_there_are():
         ids = [run_ids.cell_id(SWEEP, index, cells) for index in range(cells)]
         assert ids == sorted(ids)
         assert ids[0].startswith(f"{SWEEP}-000")
-        assert all(run_ids.is_id(each) and run_ids.sweep_of(each) == SWEEP for each in ids[-3:])
+        assert all(run_ids.is_id(identifier) and run_ids.sweep_of(identifier) == SWEEP for identifier in ids[-3:])
 
 
 def test_a_run_of_its_own_belongs_to_no_sweep():

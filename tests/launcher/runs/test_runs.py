@@ -37,7 +37,7 @@ def test_what_belongs_to_the_user_is_theirs_alone_at_every_umask(tmp_path, monke
         shared.changed()
     finally:
         os.umask(before)
-    found = {str(each.relative_to(tmp_path)): each.stat().st_mode & 0o077 for each in tmp_path.rglob("*")}
+    found = {str(path.relative_to(tmp_path)): path.stat().st_mode & 0o077 for path in tmp_path.rglob("*")}
     assert {"state", "state/launcher", "state/launcher/roots", "state/launcher/slurm"} <= found.keys()
     assert not any(found.values())
 

@@ -48,7 +48,7 @@ def launcher(*words: str, umask: int) -> subprocess.CompletedProcess[str]:
 
 def modes(folder: Path) -> dict[str, int]:
     """The modes of everything in a folder, without the bits that say whose group new files have."""
-    inside = [each for each in folder.rglob("*") if not set(each.relative_to(folder).parts) & set(OWN)]
+    inside = [path for path in folder.rglob("*") if not set(path.relative_to(folder).parts) & set(OWN)]
     return {str(each.relative_to(folder)): stat.S_IMODE(each.lstat().st_mode) & 0o777 for each in inside}
 
 
@@ -117,11 +117,11 @@ def test_a_job_whose_folder_was_replaced_before_it_began_does_not_run(lab: Path,
     assert done.returncode == 0, done.stderr
     (run,) = selection.run_names(str(root))
     os.chown(root / run / changed, 61002, GROUP)
-    before = sorted(each.name for each in (root / run / "attempts").iterdir())
+    before = sorted(path.name for path in (root / run / "attempts").iterdir())
     again = alice.run("bash", root / run / "run.sh")
     assert again.returncode == 1
     assert "whose run this is" in again.stderr
-    assert sorted(each.name for each in (root / run / "attempts").iterdir()) == before
+    assert sorted(path.name for path in (root / run / "attempts").iterdir()) == before
 
 
 @pytest.mark.parametrize("umask", [0, 0o022, 0o077])

@@ -127,7 +127,7 @@ def test_the_table_shows_every_figure_at_any_usual_width(width):
     found = drawn([row(60)], width)
     assert max(map(len, found)) <= width
     assert found[0].split() == ["run", "state", "step", "samples/s", "loss", "scale", "memory", "left"]
-    cells = [each for each in found[1].split() if not set(each) <= set("━╸╺─-")]
+    cells = [part for part in found[1].split() if not set(part) <= set("━╸╺─-")]
     skipped = ["(2", "skipped)"] if width >= 100 else []
     assert cells == ["brave-otter", "running", "60/120", "3410", "0.0831", "65536", *skipped, "512", "MiB", "12s"]
 

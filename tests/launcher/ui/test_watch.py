@@ -89,7 +89,7 @@ def test_without_a_terminal_the_progress_is_plain_lines_and_ends_with_what_the_r
     assert {path: each.name for path, each in states.items()} == {folder: "done"}
     out = capsys.readouterr().out
     assert "\x1b" not in out
-    assert sum("brave-otter" in each and "done" in each for each in out.splitlines()) == 1
+    assert sum("brave-otter" in line and "done" in line for line in out.splitlines()) == 1
     assert "proved: 97% of the work in bfloat16" in out and str(folder) in out
     assert len(out.splitlines()) < 20
     assert selection.unfinished([str(root)]) == []
