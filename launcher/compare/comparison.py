@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from launcher.config.spec import JobSpec
 
 PREFIX = "compare."
-ENOUGH = 5
-"""Rounds from which there is an interval."""
 MOST = 1000
 """Rounds: each block of an arm is an attempt, with a folder of its own."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import re
 from dataclasses import dataclass
@@ -79,10 +78,6 @@ def of(cluster: Any) -> Address | None:
         config=os.path.abspath(os.path.expanduser(cluster.ssh_config)) if cluster.ssh_config else None,
         connect_timeout=cluster.connect_timeout,
     )
-
-
-def to_json(address: Address) -> dict[str, Any]:
-    return dataclasses.asdict(address)
 
 
 def from_json(value: Any) -> Address:

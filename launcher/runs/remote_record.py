@@ -10,6 +10,7 @@ contact its host. A run that has ended is not asked about again. STATE is $XDG_S
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -70,15 +71,7 @@ def create(run: str, pointer: Pointer) -> Path:
 
 def write(folder: Path, pointer: Pointer, name: str = POINTER) -> None:
     submitter = processes.to_json(pointer.submitter) if pointer.submitter else None
-    record = {
-        "schema": 1,
-        "address": addresses.to_json(pointer.address),
-        "root": pointer.root,
-        "token": pointer.token,
-        "submitter": submitter,
-        "created": pointer.created,
-    }
-    store.write_json(folder / name, record)
+    store.write_json(folder / name, {"schema": 1, **dataclasses.asdict(pointer), "submitter": submitter})
 
 
 def read(folder: Path) -> Pointer | None:
@@ -139,15 +132,7 @@ def _stamp(value: Any) -> Any:
 
 
 def remember(folder: Path, what: Known) -> None:
-    record = {
-        "schema": 1,
-        "state": list(what.state),
-        "seen": what.seen,
-        "step": what.step,
-        "stamps": what.stamps,
-        "log": what.log,
-    }
-    store.write_json(folder / KNOWN, record)
+    store.write_json(folder / KNOWN, {"schema": 1, **dataclasses.asdict(what)})
 
 
 def forget_state(folder: Path) -> None:

@@ -153,7 +153,6 @@ class Throughput(NamedTuple):
 
     unit: str | None = None
     mean: float | None = None
-    median: float | None = None
     p10: float | None = None
     p90: float | None = None
     data_share: float | None = None
@@ -204,7 +203,6 @@ class ResultRecord(NamedTuple):
     reason: str | None = None
     attempts: int | None = None
     framework: str | None = None
-    recipe: str | None = None
     mechanism: str | None = None
     determinism: str | None = None
     nonfinite: tuple[str, ...] = ()
@@ -217,7 +215,6 @@ class ResultRecord(NamedTuple):
     eval: Mapping[str, float] = {}
     loss_scale: LossScale = LossScale()
     updates: Updates = Updates()
-    steps: int | None = None
     wall_seconds: float | None = None
     world_size: int | None = None
     profile: Profile = Profile()
@@ -237,7 +234,6 @@ class Provenance(NamedTuple):
     """provenance.json: where a run comes from."""
 
     created: str | None = None
-    host: str | None = None
     command: tuple[str, ...] = ()
     code: Code = Code()
 
