@@ -14,7 +14,7 @@ import pytest
 from launcher.commands import compare
 from launcher.commands import plan as plan_verb
 from launcher.commands import run as run_verb
-from launcher.compare import comparison, experiments, planning, published_table
+from launcher.compare import comparison, experiments, intervals, planning, published_table
 from launcher.config import request
 from launcher.config.paths import conf_folder
 from launcher.errors import UsageError
@@ -63,7 +63,7 @@ def test_the_tables_that_are_repeated_are_all_there():
 @pytest.mark.parametrize("name", NAMES)
 def test_at_full_size_it_plans_for_a_gpu_with_enough_rounds_for_an_interval(name):
     whole = at_full_size(name)
-    assert whole.comparison is not None and whole.comparison.rounds >= comparison.ENOUGH
+    assert whole.comparison is not None and whole.comparison.rounds >= intervals.ENOUGH
     assert len({comparison.label(arm) for arm in whole.arms}) == len(whole.arms)
     assert all(arm.settings["device"] == "cuda" for arm in whole.arms)
 
