@@ -6,14 +6,52 @@ import json
 import os
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
+import torch
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from recipes import arguments
+from recipes.torch_ import loop, mnist
+from recipes.torch_.observe import dispatch_observer
 from recipes.typed import plain
 from tests.recipes.data.idx_files import write_mnist
 from tests.recipes.torch_.trainers import result, rows, run, start, steps, succeed
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread():
+    """And torch's own switches afterwards as they were before."""
+    threads, repeatable = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
+    filled = torch.utils.deterministic.fill_uninitialized_memory
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+    torch.use_deterministic_algorithms(repeatable)
+    torch.utils.deterministic.fill_uninitialized_memory = filled
+
+
+@pytest.fixture
+def train(capsys, monkeypatch) -> Callable[..., Ended]:
+    """The trainer in this process: a function from its words to what became of it."""
+    for name in [name for name in os.environ if name.startswith("LAUNCHER_")]:
+        monkeypatch.delenv(name)
+
+    def train(*words: str) -> Ended:
+        capsys.readouterr()
+        code = loop.main("mnist", mnist.train, words)
+        return Ended(code, *capsys.readouterr())
+
+    return train
+
+
+class Ended(NamedTuple):
+    returncode: int
+    stdout: str
+    stderr: str
 
 
 @pytest.fixture(scope="module")
@@ -58,8 +96,8 @@ def test_a_run_tells_people_what_it_does_and_leaves_the_whole_record(tmp_path, w
     assert sorted(each.name for each in (folder / "checkpoints").iterdir()) == ["step-000000015", "step-000000016"]
 
 
-def test_without_a_run_folder_nothing_is_written(tmp_path, words):
-    ended = run(["amp=o1", *words, "steps=3"], program=("-m", "recipes.torch_.mnist"))
+def test_without_a_run_folder_nothing_is_written(tmp_path, words, train):
+    ended = train("amp=o1", *words, "steps=3")
     assert ended.returncode == 0
     assert "amp=o1 proved" in ended.stdout
     assert "result in" not in ended.stdout
@@ -78,10 +116,10 @@ def test_without_a_run_folder_nothing_is_written(tmp_path, words):
         ("amp.keep_fp32=[dens3]", "amp.keep_fp32"),
     ],
 )
-def test_a_wrong_request_gets_one_line_and_leaves_nothing(tmp_path, words, wrong, complaint):
+def test_a_wrong_request_gets_one_line_and_leaves_nothing(tmp_path, words, train, wrong, complaint):
     key = wrong.partition("=")[0]
     asked = [word for word in words if not word.startswith(f"{key}=")]
-    ended = run(["device=cpu", *asked, wrong, f"run={tmp_path / 'run'}"])
+    ended = train("device=cpu", *asked, wrong, f"run={tmp_path / 'run'}")
     assert ended.returncode == 2, ended.stdout + ended.stderr
     assert complaint in ended.stderr
     assert len(ended.stderr.splitlines()) == 1
@@ -89,25 +127,23 @@ def test_a_wrong_request_gets_one_line_and_leaves_nothing(tmp_path, words, wrong
     assert not (tmp_path / "run").exists()
 
 
-def test_the_run_folder_alone_gives_settings_and_identity(tmp_path, words):
+def test_the_run_folder_alone_gives_settings_and_identity(tmp_path, words, train, monkeypatch):
     settings = plain(arguments.parse(["amp=o1", *words, "steps=3"], "mnist", "torch").settings)
     plan = {"schema": 2, "settings": settings, "nodes": 1, "processes": 1, "code": "abc"}
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "plan.json").write_text(json.dumps(plan))
-    ended = run(
-        [f"run={tmp_path / 'run'}"],
-        LAUNCHER_RUN_ID="20260101-000000-calm-otter",
-        LAUNCHER_ATTEMPT="4",
-    )
+    monkeypatch.setenv("LAUNCHER_RUN_ID", "20260101-000000-calm-otter")
+    monkeypatch.setenv("LAUNCHER_ATTEMPT", "4")
+    ended = train(f"run={tmp_path / 'run'}")
     assert ended.returncode == 0, ended.stderr
     found = result(tmp_path / "run")
     assert (found["run"], found["attempts"], found["digests"]["code"]) == ("20260101-000000-calm-otter", 4, "abc")
 
 
-def test_fewer_processes_than_planned_are_an_error_with_a_table(tmp_path, words):
+def test_fewer_processes_than_planned_are_an_error_with_a_table(tmp_path, words, train):
     settings = plain(arguments.parse(words, "mnist", "torch").settings)
     (tmp_path / "plan.json").write_text(json.dumps({"schema": 2, "settings": settings, "nodes": 2, "processes": 1}))
-    ended = run([f"run={tmp_path}"])
+    ended = train(f"run={tmp_path}")
     assert ended.returncode == 1
     assert "1 ranks have met, and 2 were planned" in ended.stderr
     assert "Traceback" not in ended.stderr
@@ -133,18 +169,18 @@ def test_a_stop_file_ends_the_run_saved_and_it_goes_on_from_there(tmp_path, word
     assert (result(tmp_path)["status"], result(tmp_path)["attempts"]) == ("done", 3)
 
 
-def test_a_run_that_was_asked_to_stop_before_it_began_saves_and_stops_at_once(tmp_path, words):
+def test_a_run_that_was_asked_to_stop_before_it_began_saves_and_stops_at_once(tmp_path, words, train):
     (tmp_path / "STOP").touch()
-    assert run(["amp=o1", *words, f"run={tmp_path}"]).returncode == 85
+    assert train("amp=o1", *words, f"run={tmp_path}").returncode == 85
     assert json.loads((tmp_path / "attempts" / "1" / "stopped.json").read_text())["step"] == 0
 
 
-def test_attempts_that_stop_by_themselves_together_train_as_one_that_does_not(tmp_path, words):
+def test_attempts_that_stop_by_themselves_together_train_as_one_that_does_not(tmp_path, words, train):
     job = ["amp=o2", *words, "steps=8"]
-    succeed([*job, f"run={tmp_path / 'whole'}"])
+    assert train(*job, f"run={tmp_path / 'whole'}").returncode == 0
     parts = [*job, "checkpoint.stop_every=3", f"run={tmp_path / 'parts'}"]
     for stop, code in ((3, 85), (6, 85), (8, 0)):
-        ended = run(parts)
+        ended = train(*parts)
         assert ended.returncode == code, ended.stdout + ended.stderr
         assert steps(tmp_path / "parts")[-1]["step"] == stop
     losses = [[row["loss"] for row in steps(tmp_path / name)] for name in ("whole", "parts")]
@@ -159,10 +195,9 @@ def test_an_interrupted_run_says_so(tmp_path, words):
     assert result(tmp_path)["reason"] == "interrupted from the keyboard"
 
 
-def test_a_loss_that_is_not_finite_is_recorded_and_no_nan_written(tmp_path, words):
-    ended = run(
-        ["amp=o0", *[word for word in words if "lr" not in word], "train.lr=1e30", "steps=6", f"run={tmp_path}"]
-    )
+def test_a_loss_that_is_not_finite_is_recorded_and_no_nan_written(tmp_path, words, train):
+    rest = [word for word in words if "lr" not in word]
+    ended = train("amp=o0", *rest, "train.lr=1e30", "steps=6", f"run={tmp_path}")
     assert ended.returncode == 1, ended.stderr
     found = result(tmp_path)
     assert found["reason"].startswith("the loss is nan since step 2")
@@ -172,28 +207,15 @@ def test_a_loss_that_is_not_finite_is_recorded_and_no_nan_written(tmp_path, word
     assert steps(tmp_path)[-1]["nonfinite"] == ["loss"]
 
 
-SABOTAGED = """
-import sys, torch
-from recipes.torch_ import loop, mnist
-{sabotage}
-sys.exit(loop.main("mnist", mnist.train, sys.argv[1:]))
-"""
+def blind(monkeypatch) -> None:
+    monkeypatch.setattr(dispatch_observer, "missing", lambda **_: "a thing to see with")
 
 
-def sabotage(folder: Path, lines: str, *words: str):
-    (folder / "sabotaged.py").write_text(SABOTAGED.format(sabotage=lines))
-    return run([*words, f"run={folder / 'run'}"], program=(str(folder / "sabotaged.py"),))
-
-
-def test_a_model_that_computes_in_float32_fails_the_run_as_soon_as_it_is_seen_and_says_why(tmp_path, words):
-    lines = (
-        "inner = mnist.Net.forward\n"
-        "def forward(self, x):\n"
-        "    with torch.autocast('cpu', enabled=False):\n"
-        "        return inner(self, x)\n"
-        "mnist.Net.forward = forward"
-    )
-    ended = sabotage(tmp_path, lines, "amp=o1", *words, "steps=4")
+def test_a_model_that_computes_in_float32_fails_the_run_as_soon_as_it_is_seen_and_says_why(
+    tmp_path, words, train, monkeypatch
+):
+    monkeypatch.setattr(mnist.Net, "forward", torch.autocast("cpu", enabled=False)(mnist.Net.forward))
+    ended = train("amp=o1", *words, "steps=4", f"run={tmp_path / 'run'}")
     assert ended.returncode == 1
     assert len(ended.stderr.splitlines()) == 1
     assert "what ran was not amp=o1" in ended.stderr
@@ -205,14 +227,9 @@ def test_a_model_that_computes_in_float32_fails_the_run_as_soon_as_it_is_seen_an
     assert not list((tmp_path / "run" / "checkpoints").glob("*")), "nothing that it could go on from"
 
 
-UNSEEN = """\
-import recipes.torch_.observe.dispatch_observer
-recipes.torch_.observe.dispatch_observer.missing = lambda **_: "a thing to see with"
-"""
-
-
-def test_what_could_not_be_observed_ends_the_run_at_once_unless_that_is_allowed(tmp_path, words):
-    ended = sabotage(tmp_path, UNSEEN, "amp=o1", *words, "steps=4")
+def test_what_could_not_be_observed_ends_the_run_at_once_unless_that_is_allowed(tmp_path, words, train, monkeypatch):
+    blind(monkeypatch)
+    ended = train("amp=o1", *words, "steps=4", f"run={tmp_path / 'run'}")
     assert ended.returncode == 1
     assert "nothing proves that amp=o1 ran" in ended.stderr
     assert len(ended.stderr.splitlines()) == 1
@@ -222,8 +239,9 @@ def test_what_could_not_be_observed_ends_the_run_at_once_unless_that_is_allowed(
     assert not list((tmp_path / "run" / "checkpoints").glob("*"))
 
 
-def test_where_no_proof_is_required_it_is_told_once_that_there_will_be_none(tmp_path, words):
-    ended = sabotage(tmp_path, UNSEEN, "amp=o1", *words, "steps=5", "require_proof=false")
+def test_where_no_proof_is_required_it_is_told_once_that_there_will_be_none(tmp_path, words, train, monkeypatch):
+    blind(monkeypatch)
+    ended = train("amp=o1", *words, "steps=5", "require_proof=false", f"run={tmp_path / 'run'}")
     assert ended.returncode == 0, ended.stderr
     found = result(tmp_path / "run")
     assert (found["observed"]["verdict"], found["steps"]) == ("unknown", 5)
@@ -233,49 +251,53 @@ def test_where_no_proof_is_required_it_is_told_once_that_there_will_be_none(tmp_
     assert ended.stdout.index(told[0]) < ended.stdout.index("epoch")
 
 
-def test_an_entry_that_only_the_evaluation_matches_is_observed_there(tmp_path, words):
-    lines = (
-        "inner = mnist.Net.forward\n"
-        "def forward(self, x):\n"
-        "    return inner(self, x) if self.training else inner(self, x).softmax(-1)\n"
-        "mnist.Net.forward = forward"
-    )
-    ended = sabotage(tmp_path, lines, "amp=o1", "amp.deny=[softmax]", *words, "epochs=2")
+def test_an_entry_that_only_the_evaluation_matches_is_observed_there(tmp_path, words, train, monkeypatch):
+    inner = mnist.Net.forward
+
+    def forward(self, inputs):
+        return inner(self, inputs) if self.training else inner(self, inputs).softmax(-1)
+
+    monkeypatch.setattr(mnist.Net, "forward", forward)
+    ended = train("amp=o1", "amp.deny=[softmax]", *words, "epochs=2", f"run={tmp_path / 'run'}")
     assert ended.returncode == 0, ended.stderr
     assert result(tmp_path / "run")["observed"]["verdict"] == "proved"
 
 
-def test_an_entry_that_nothing_matches_fails_the_run_and_is_named(tmp_path, words):
-    ended = run(["amp=o1", "amp.deny=[matmul,conv2d]", *words, "steps=4", f"run={tmp_path / 'run'}"])
+def test_an_entry_that_nothing_matches_fails_the_run_and_is_named(tmp_path, words, train):
+    ended = train("amp=o1", "amp.deny=[matmul,conv2d]", *words, "steps=4", f"run={tmp_path / 'run'}")
     assert ended.returncode == 1
     assert "amp.deny=[matmul] matched nothing that was observed" in ended.stderr
     assert "conv2d" not in ended.stderr
 
 
 @pytest.mark.parametrize("level", ["o1", "o2"])
-def test_a_run_whose_steps_were_all_skipped_is_not_done(tmp_path, words, level):
-    job = [f"amp={level}", "amp.dtype=float16", "loss_scale.init=1e30", *words, "steps=8"]
-    ended = run([*job, f"run={tmp_path / 'one'}"])
+def test_a_run_whose_steps_were_all_skipped_is_not_done(tmp_path, words, train, level):
+    job = [f"amp={level}", "amp.dtype=float16", "loss_scale.init=1e30", *words, "steps=2"]
+    ended = train(*job, f"run={tmp_path / 'one'}")
     assert ended.returncode == 1, ended.stdout + ended.stderr
-    assert "no weight was updated: all 8 steps overflowed and were skipped" in ended.stderr
+    assert "no weight was updated: all 2 steps overflowed and were skipped" in ended.stderr
     found = result(tmp_path / "one")
     assert (found["status"], found["observed"]["verdict"]) == ("failed", "unknown")
-    assert found["updates"] == {"attempted": 8, "applied": 0}
-    said = succeed([*job, "require_proof=false", f"run={tmp_path / 'other'}"])
-    assert "no weight was updated: all 8 steps" in said
+    assert found["updates"] == {"attempted": 2, "applied": 0}
+    allowed = train(*job, "require_proof=false", f"run={tmp_path / 'other'}")
+    assert allowed.returncode == 0
+    assert "no weight was updated: all 2 steps" in allowed.stdout
 
 
-def test_a_run_that_breaks_off_leaves_its_reason(tmp_path, words):
-    lines = "from torch.optim.optimizer import register_optimizer_step_pre_hook as hook\nhook(lambda *_: 1 / 0)"
-    ended = sabotage(tmp_path, lines, "amp=o1", *words)
+def test_a_run_that_breaks_off_leaves_its_reason(tmp_path, words, train):
+    hook = register_optimizer_step_pre_hook(lambda *_: 1 / 0)
+    try:
+        ended = train("amp=o1", *words, f"run={tmp_path / 'run'}")
+    finally:
+        hook.remove()
     assert ended.returncode == 1
     assert "ZeroDivisionError" in ended.stderr
     found = result(tmp_path / "run")
     assert (found["status"], found["reason"]) == ("failed", "ZeroDivisionError: division by zero")
 
 
-def test_a_data_set_with_nothing_held_out_has_no_evaluation(tmp_path):
-    succeed(["amp=o1", "data=synthetic", "batch=8", "steps=3", f"run={tmp_path}"])
+def test_a_data_set_with_nothing_held_out_has_no_evaluation(tmp_path, train):
+    assert train("amp=o1", "data=synthetic", "batch=8", "steps=3", f"run={tmp_path}").returncode == 0
     assert result(tmp_path)["eval"] == {}
 
 
@@ -289,10 +311,10 @@ def test_two_ranks_train_on_the_same_global_batches_as_one(tmp_path, words):
     assert result(tmp_path / "two")["world_size"] == 2
 
 
-def test_micro_batches_make_the_same_step(tmp_path, words):
+def test_micro_batches_make_the_same_step(tmp_path, words, train):
     job = ["amp=o0", *words, "steps=6", "train.dropout_conv=0", "train.dropout_dense=0", "train.clip=0.5"]
-    succeed([*job, f"run={tmp_path / 'one'}"])
-    succeed([*job, "accumulate=4", f"run={tmp_path / 'four'}"])
+    assert train(*job, f"run={tmp_path / 'one'}").returncode == 0
+    assert train(*job, "accumulate=4", f"run={tmp_path / 'four'}").returncode == 0
     for column in ("loss", "grad_norm"):
         one, four = ([row[column] for row in steps(tmp_path / name)] for name in ("one", "four"))
         assert one == pytest.approx(four, rel=1e-4)
@@ -305,8 +327,8 @@ def test_compiled_it_is_proved_too(tmp_path, words):
     assert result(tmp_path)["observed"]["verdict"] == "proved"
 
 
-def test_help_costs_no_run():
-    ended = run(["--help"])
+def test_help_costs_no_run(train):
+    ended = train("--help")
     assert ended.returncode == 0
     assert "train.lr=1.0" in ended.stdout
 
