@@ -11,6 +11,8 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # as recipes.tensorflow_ doe
 
 pytest.importorskip("tensorflow")
 
+from tensorflow.python.framework import config
+
 import recipes.tensorflow_
 from recipes.tensorflow_.precision import grappler
 
@@ -19,7 +21,8 @@ assert recipes.tensorflow_
 
 @pytest.fixture(autouse=True)
 def graphs_as_they_are():
-    """What switches graph rewrites on does so for the process."""
+    """Graph rewrites and determinism are switched on for the process, by tests in other folders too."""
+    config.disable_op_determinism()
     before = {name: value for name, value in os.environ.items() if name.startswith(grappler.PREFIX)}
     yield
     for name in [each for each in os.environ if each.startswith(grappler.PREFIX)]:
