@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -126,6 +127,13 @@ def find(name: str) -> Recipe:
     return own
 
 
+def own_names() -> list[str]:
+    """The names of a person's own recipes, in alphabetical order."""
+    stems = {file.stem for folder in recipes.__path__ for file in Path(folder).glob("*.py")}
+    return sorted(name for name in stems.difference(NAMES) if _is_own(name))
+
+
 def _is_own(name: str) -> bool:
     files = [Path(folder, f"{name}.py") for folder in recipes.__path__] if name.isidentifier() else []
-    return any("\nRECIPE = " in each.read_text(encoding="utf-8", errors="replace") for each in files if each.is_file())
+    texts = (each.read_text(encoding="utf-8", errors="replace") for each in files if each.is_file())
+    return any(re.search(r"^RECIPE\b.*=", text, re.MULTILINE) for text in texts)

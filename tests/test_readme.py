@@ -44,7 +44,7 @@ def test_the_table_of_modes_is_the_code() -> None:
 
 def test_the_table_of_recipes_is_the_code() -> None:
     after = RECIPES.partition("<!-- recipes")[2].partition("\n\n")[0]
-    rows = [line.strip("| ").split(" | ") for line in after.splitlines() if re.match(r"\| [a-z0-9]+ \|", line)]
+    rows = [line.strip("| ").split(" | ") for line in after.splitlines() if re.match(r"\| [a-z0-9_]+ \|", line)]
     rows = [row for row in rows if row[0] != "recipe"]
     assert [row[0] for row in rows] == [name for name in NAMES if name != "script"]
     for name, _, data, numbers in rows:

@@ -10,9 +10,9 @@ from typing import Any
 
 from launcher.config.paths import conf_folder
 from launcher.config.schema import CLUSTERS, GROUPS, Launch
-from recipes.recipe import NAMES, DataLayout, find
+from recipes.recipe import NAMES, DataLayout, find, own_names
 from recipes.settings import Settings
-from recipes.typed import fields_of, is_group, show
+from recipes.typed import SettingsError, fields_of, is_group, show
 
 _USAGE = """\
 Check a job and start it. On this machine the command stays and shows progress; Ctrl-C asks the run to save and stop,
@@ -42,8 +42,12 @@ def keys(config_dirs: Sequence[Path]) -> str:
     lines += _section(Launch, skip=("cluster",))
     for kind, cluster in CLUSTERS.items():
         lines += ["", f"keys of cluster={kind}:", *_section(cluster, prefix="cluster.", skip=("kind",))]
-    for name in NAMES:
-        recipe = find(name)
+    for name in (*NAMES, *own_names()):
+        try:
+            recipe = find(name)
+        except SettingsError as error:  # a person's own recipe that is not finished
+            lines += ["", str(error)]
+            continue
         own = f" (batch={recipe.batch}, epochs={recipe.epochs} unless named)" if recipe.data else ""
         lines += ["", f"keys of recipe={name}{own}:"]
         lines += [

@@ -23,6 +23,9 @@ from recipes.typed import fields_of
 CHOOSABLE = tuple(group for group in DECIDES if group != "data")
 """Groups that a folder's config.yaml may choose a file of; data sets depend on the recipe."""
 
+OF_WHOLE_JOB = ("recipe", "experiment")
+"""Groups whose files have the keys of the whole job, with or without a line `# @package _global_`."""
+
 
 class Defaults(NamedTuple):
     """What a folder's config.yaml sets for every job."""
@@ -79,8 +82,13 @@ class Folder(ConfigSource):
     def _load(self, name: str) -> tuple[dict[str, Any], str | None]:
         path = self.file(name)
         values, package = files.read(path, shipped=self.shipped), files.package_of(path)
+        group, _, choice = name.partition("/")
+        if package is None and group in OF_WHOLE_JOB:
+            package = "_global_"
         if not self.shipped:
             files.check_defaults(path, values)
+            if group == "recipe" and not {"recipe", "defaults"} & set(values):
+                raise refused(path, None, f"names no recipe: write `recipe: {choice}`, or another recipe's name")
         return shipped.requests(name, values) if self.shipped else values, package
 
     def is_group(self, config_path: str) -> bool:

@@ -9,7 +9,7 @@ from launcher.config.compose import Composer
 from launcher.config.parse import Override
 from launcher.config.schema import REQUIRED_GROUPS, annotation_of, known_keys
 from launcher.errors import UsageError
-from recipes.recipe import find
+from recipes.recipe import NAMES, find, own_names
 from recipes.typed import SettingsError, fields_of, nearest, not_a_choice, show, unknown_key
 
 _LEVEL_OF = {
@@ -34,6 +34,10 @@ def _meant(group: str, value: str) -> str:
         return f"amp={value} is not a level; say {_LEVEL_OF[value.lower()]}{more}"
     if group == "loss_scale" and re.fullmatch(r"\d+(\.\d*)?", value):
         return f"loss_scale={value} is not a rule; say loss_scale=static loss_scale.init={value}"
+    if group == "recipe" and value in NAMES:
+        return f"recipe={value} has no file conf/recipe/{value}.yaml; `make conf` writes it"
+    if group == "recipe" and value in own_names():
+        return f"recipe={value} has no file recipe/{value}.yaml beside recipes/; write one: `recipe: {value}`"
     return ""
 
 

@@ -37,6 +37,8 @@ def check(launch: Launch, training: Settings) -> None:
         raise SettingsError(f"name={launch.name} should be up to 60 letters, digits, '.', '_', '+' and '-'", "name")
     if not launch.run_root:
         raise SettingsError("run_root= is empty; name a folder", "run_root")
+    if training.framework == "paddle" and launch.nodes > 1:
+        raise SettingsError(f"nodes={launch.nodes}: framework=paddle runs on one node here; say nodes=1", "nodes")
     _check_script(launch, training)
     rewrite_variables.check(training, {name: value or "" for name, value in launch.env.items()})
 

@@ -43,8 +43,6 @@ def _resolve(spec: JobSpec, facts: Facts) -> Plan:
     gpus, count = gpu_choice.choose(spec, facts)
     device = gpu_choice.device(spec, facts, count)
     processes, devices = gpu_choice.processes(spec, count)
-    if training.framework == "paddle" and launch.nodes > 1:
-        raise SettingsError("framework=paddle runs on one node here; say nodes=1", "nodes")
     if training.framework == "paddle" and processes > 1 and getattr(training.train, "api", "loop") != "loop":
         raise SettingsError(
             f"train.api={training.train.api} runs in one process; say gpus=1, or train.api=loop", "gpus"

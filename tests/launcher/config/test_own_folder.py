@@ -186,14 +186,51 @@ def launch(tmp_path: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(argv, capture_output=True, text=True, env=environment, timeout=120)
 
 
-def test_a_recipe_of_ones_own_trains_is_proved_and_goes_on(own: Path, tmp_path: Path) -> None:
-    for name, text in {
-        "recipes/mine.py": RECIPE,
-        "recipes/torch_/mine.py": TRAINER,
-        "recipe/mine.yaml": "# @package _global_\nrecipe: mine\n",
-    }.items():
+def write(own: Path, files: dict[str, str]) -> None:
+    for name, text in files.items():
         (own / name).parent.mkdir(parents=True, exist_ok=True)
         (own / name).write_text(text)
+
+
+def test_help_has_the_keys_of_a_recipe_of_ones_own(own: Path, tmp_path: Path) -> None:
+    write(own, {"recipes/mine.py": RECIPE, "recipes/broken.py": "1 / 0\nRECIPE: int = 0\n"})
+    said = launch(tmp_path, "run", "--help").stdout
+    assert "\nkeys of recipe=mine (batch=32, epochs=1 unless named):\n  data=digits" in said
+    assert "\nrecipe=broken can't be imported: ZeroDivisionError" in said
+
+
+def test_a_file_of_a_recipe_or_an_experiment_has_the_keys_of_the_whole_job(
+    own: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(own, {"recipe/fast.yaml": "recipe: mnist\ntrain: {lr: 2.5}\n", "experiment/short.yaml": "steps: 3\n"})
+    assert {"recipe: mnist", "  lr: 2.5", "steps: 3"} <= set(
+        config(capsys, "recipe=fast", "experiment=short").splitlines()
+    )
+
+
+@pytest.mark.parametrize(
+    ("files", "says"),
+    [
+        ({"recipes/mine.py": RECIPE}, "recipe=mine has no file recipe/mine.yaml beside recipes/; write one: `recipe: "),
+        ({"recipe/mine.yaml": "train: {lr: 1.0}\n"}, "/recipe/mine.yaml: names no recipe: write `recipe: mine`, or"),
+    ],
+)
+def test_half_a_recipe_of_ones_own_is_refused_with_what_it_lacks(
+    files: dict[str, str], says: str, own: Path, tmp_path: Path
+) -> None:
+    write(own, files)
+    assert says in launch(tmp_path, "plan", "recipe=mine").stderr
+
+
+def test_a_recipe_of_ones_own_trains_is_proved_and_goes_on(own: Path, tmp_path: Path) -> None:
+    write(
+        own,
+        {
+            "recipes/mine.py": RECIPE,
+            "recipes/torch_/mine.py": TRAINER,
+            "recipe/mine.yaml": "recipe: mine\n",
+        },
+    )
     words = ["recipe=mine", "amp=o1", "steps=3", "train.lr=0.2", "telemetry.every=0", f"run_root={tmp_path}/runs"]
     done = launch(tmp_path, *words)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from launcher.config import key_checks
 from launcher.config.compose import Composer
 from launcher.config.parse import parse
 from launcher.config.spec import make
@@ -38,6 +39,10 @@ from tests.launcher.hosts import spec_of
         (("gpus=2", "visible_gpus=[1]"), "name different numbers of GPUs"),
         (("visible_gpus=[1,1]",), "must be different indices"),
         (("nodes=2",), "nodes=2 needs cluster=slurm"),
+        (
+            ("framework=paddle", "cluster=slurm", "nodes=2"),
+            "nodes=2: framework=paddle runs on one node here; say nodes=1 (command line)",
+        ),
         (("cluster.partition=gpu",), "cluster.partition belongs to cluster=slurm, and this is cluster=local"),
         (("wait=true", "detach=true"), "contradict each other"),
         (("name=a/b",), "name=a/b should be up to 60 letters"),
@@ -49,6 +54,12 @@ def test_a_wrong_request_is_refused_in_words(words: tuple[str, ...], says: str) 
     with pytest.raises(UsageError) as error:
         spec_of(*words)
     assert says in str(error.value)
+
+
+def test_a_recipe_whose_file_is_not_written_yet_is_refused_with_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(key_checks, "NAMES", ("mnist", "fresh"))
+    with pytest.raises(UsageError, match=r"recipe=fresh has no file conf/recipe/fresh\.yaml; `make conf` writes it"):
+        spec_of("recipe=fresh")
 
 
 @pytest.mark.parametrize(
