@@ -5,12 +5,13 @@ from __future__ import annotations
 import sys
 import time
 
+from launcher import units
 from launcher.commands.arguments import Parser, all_runs, newest_own, select, split
 from launcher.errors import UsageError
 from launcher.executors import backends, stopping
 from launcher.executors.stopping import Ended
 from launcher.runs import ownership
-from launcher.ui import summary, units
+from launcher.ui import summary
 
 
 def main(arguments: list[str]) -> int:

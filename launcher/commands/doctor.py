@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from launcher import admit
+from launcher import admit, units
 from launcher.admit import Refused
 from launcher.config import request
 from launcher.config.schema import SlurmCluster
@@ -27,7 +27,7 @@ from launcher.runs.schema import ResultRecord
 from launcher.runs.states import Seen
 from launcher.runs.store import Run
 from launcher.ssh.probe_client import probe
-from launcher.ui import hints, summary, tables, units
+from launcher.ui import hints, summary, tables
 from recipes.typed import SettingsError, build, plain
 
 HELP = """\

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import sys
 
+from launcher import units
 from launcher.commands.arguments import Parser, all_runs, newest, select, split
 from launcher.config.paths import expanded
 from launcher.errors import UsageError
 from launcher.runs import run_roots
-from launcher.ui import units
 
 
 def main(arguments: list[str]) -> int:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from launcher import admit
+from launcher import admit, units
 from launcher.commands.arguments import Parser, select, split
 from launcher.errors import UsageError
 from launcher.executors import backends
@@ -19,7 +19,7 @@ from launcher.runs import follow, run_ids, run_roots, selection, store
 from launcher.runs.schema import PlanRecord, ResultRecord, Submission
 from launcher.runs.states import Seen, State
 from launcher.runs.store import Files, Run
-from launcher.ui import summary, tables, units
+from launcher.ui import summary, tables
 from launcher.ui.progress import Progress, advance, rows_of
 
 NEWEST = 20

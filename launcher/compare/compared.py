@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from launcher import units
 from launcher.compare.paired import MeasuredArm, compare, ratio_cell
 from launcher.compare.published import published
 from launcher.compare.verdict import verdict
@@ -15,7 +16,7 @@ from launcher.report.document import Bars, Cell, Document, Part, Prose, Section,
 from launcher.runs import arms, run_ids, store
 from launcher.runs.schema import PlanRecord
 from launcher.runs.states import State
-from launcher.ui import summary, tables, units
+from launcher.ui import summary, tables
 from recipes.typed import SettingsError, build
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from launcher import units
 from launcher.compare.paired import MeasuredArm, ratio_cell
 from launcher.plan.model import Published, PublishedArm
 from launcher.report import sections
 from launcher.report.document import Bar, Bars, Cell, Prose, Section, numeric, text
 from launcher.report.read import Evidence
-from launcher.ui import units
 
 TITLE = "Beside what was published"
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from launcher import units
 from launcher.compare import comparison
 from launcher.plan.model import Plan, Published, PublishedArm
-from launcher.ui import units
 from launcher.ui.tables import table
 
 _COLUMNS = {

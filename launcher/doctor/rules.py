@@ -8,13 +8,13 @@ from typing import Literal
 
 from containers import find
 from containers.runtime import ALIASES
+from launcher import units
 from launcher.config.schema import SlurmCluster
 from launcher.config.spec import JobSpec
 from launcher.plan import requirements
 from launcher.plan.slurm_check import find_partition
 from launcher.probe.facts import Facts, Gpu
 from launcher.probe.health import Host
-from launcher.ui import units
 from recipes.typed import SettingsError
 
 Level = Literal["ok", "advice", "problem"]

@@ -10,9 +10,9 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 
+from launcher import units
 from launcher.report.document import COLOURS, Bar, Bars, Curves, Line
 from launcher.report.markup import Markup, join, tag
-from launcher.ui import units
 
 TICKS = 5
 MARK, ROWS = 14, 6

@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from launcher import units
 from launcher.report import chosen
 from launcher.report.differences import alike, code_difference, differing, script_difference
 from launcher.report.document import (
@@ -25,7 +26,6 @@ from launcher.report.figures import Figures, figures
 from launcher.report.read import Evidence
 from launcher.report.tracks import charts
 from launcher.runs.schema import PlanRecord
-from launcher.ui import units
 
 UNREAD = "What could not be read"
 BARS = 24

@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from launcher import admit
+from launcher import admit, units
 from launcher.admit import Refused
 from launcher.errors import LauncherError
 from launcher.runs import processes, remote_record, states, store
@@ -29,7 +29,6 @@ from launcher.runs.store import Run
 from launcher.ssh.failures import Unreachable
 from launcher.ssh.host import Host, connect
 from launcher.ssh.methods import LONGEST_SMALL, METRICS, MOST_ATTEMPTS, of_run
-from launcher.ui import units
 
 MAX_HOSTS = 32
 """Hosts in parallel."""

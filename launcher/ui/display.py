@@ -9,8 +9,9 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TextIO
 
+from launcher import units
 from launcher.runs.states import State
-from launcher.ui import tables, units
+from launcher.ui import tables
 from launcher.ui.progress import Progress
 
 if TYPE_CHECKING:

@@ -8,10 +8,11 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from launcher import units
 from launcher.runs import log_tail, run_ids, run_roots, store
 from launcher.runs.schema import PlanRecord, ResultRecord
 from launcher.runs.states import State
-from launcher.ui import hints, tables, units
+from launcher.ui import hints, tables
 
 WAITING = 0.02
 """Share of the steps' time spent waiting for data from which on it is shown."""

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from launcher import units
 from launcher.__main__ import main
 from launcher.runs import selection, store
-from launcher.ui import units
 
 from ..run_folders import launcher
 

@@ -56,9 +56,14 @@ def test_the_switches_of_a_cpu_are_off_by_default() -> None:
 
 @pytest.mark.skipif(not hasattr(torch.backends, "fp32_precision"), reason="came with torch 2.9")
 def test_a_switch_for_all_backends_shows_in_those_of_each() -> None:
-    before = torch.backends.fp32_precision
+    mkldnn = torch.backends.mkldnn
+    switches = [torch.backends, mkldnn.matmul, mkldnn.conv, mkldnn.rnn]
+    before = [switch.fp32_precision for switch in switches]
+    for switch in switches[1:]:
+        switch.fp32_precision = "none"  # one that another test has set would hide the switch for all backends
     torch.backends.fp32_precision = "tf32"
     try:
         assert set(float32_probe.switches(CPU).values()) == {"tf32"}
     finally:
-        torch.backends.fp32_precision = before
+        for switch, value in zip(switches, before, strict=True):
+            switch.fp32_precision = value

@@ -1,6 +1,6 @@
 import pytest
 
-from launcher.ui import units
+from launcher import units
 
 
 @pytest.mark.parametrize(
