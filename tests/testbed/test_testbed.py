@@ -174,7 +174,9 @@ def test_any_server_that_is_killed_comes_back_and_a_running_job_notices_nothing(
         assert {name for name in SERVERS if after.servers[name] != before.servers[name]} == set(killed)
         assert state(testbed, job) == "RUNNING", killed
         assert said(["srun", "echo", "ran"], env) == "ran", killed
-    said(["docker", "run", "--rm", "--network=none", testbed.images["python"].docker, "true"], env)
+    contained = ["docker", "run", "--rm", "--network=none", testbed.images["python"].docker, "true"]
+    # The engine reconnects to a new containerd after a pause.
+    assert wait_until(lambda: run(contained, env).returncode == 0, 60)
     said(["scancel", job], env)
 
 

@@ -6,6 +6,7 @@ import os
 import subprocess
 from pathlib import Path
 
+from launcher import bash_files
 from launcher.script import telemetry
 from recipes import cgroup_limits
 from tests.testbed.facts import Testbed
@@ -23,8 +24,8 @@ print(sampled, end="")
 
 
 def test_cpus_and_memory_are_those_of_the_container(testbed: Testbed, tmp_path: Path) -> None:
-    functions = telemetry.shell(1, "")
-    sample = "limit=0 group=; telemetry_limit; telemetry_of_host"
+    functions = bash_files.text("launcher.script", "telemetry.sh")
+    sample = "limit=0 group='' used='' idle_files=''; find_memory_limit; sample_host"
     (tmp_path / "sampler").write_text(f"set -u\n{functions}\n{sample}\n")
     limits = ["--cpus=0.5", f"--memory={LIMIT}", "--ulimit=nofile=1024", "--network=none"]
     mounts = [f"--volume={ROOT / 'recipes'}:/code/recipes:ro", f"--volume={tmp_path / 'sampler'}:/sampler:ro"]

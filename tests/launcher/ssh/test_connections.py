@@ -231,6 +231,7 @@ def test_what_login_scripts_print_disturbs_nothing(tmp_path, testbed, reach, pro
     assert reach(configuration(tmp_path, testbed), python=noisy).ask("hello", hello)
 
 
+@pytest.mark.alone  # others start the agent from the file that is damaged here
 def test_the_agent_is_sent_once_for_its_user_alone_and_again_where_it_was_damaged(tmp_path, testbed, reach):
     from launcher.ssh.archive import archive
 
