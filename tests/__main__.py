@@ -1,9 +1,9 @@
-"""All tests, as four pytest processes side by side: the testbed's mostly wait, while the others mostly compute.
+"""All tests, as five pytest processes side by side: the testbed's mostly wait, while the others mostly compute.
 
 Not by pytest-xdist: its groups do nothing under pytest 9.2. Within a part there is one test at a time: the launcher's
-runs of one name would end each other's processes. Recipes' tests start no named runs. Slurm's tests are a part, and
-those of SSH and of containers another; one that is marked `alone` waits for the other part's current test
-(tests/testbed/plugin.py).
+runs of one name would end each other's processes. Recipes' tests start no named runs; torch's take as long as all the
+other recipes'. Slurm's tests are a part, and those of SSH and of containers another; one that is marked `alone` waits
+for the other part's current test (tests/testbed/plugin.py).
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ HOSTS = ("tests/containers", "tests/launcher/ssh")
 PARTS = {
     "slurm": ["-m", "testbed", "--ignore=tests/recipes", *(f"--ignore={folder}" for folder in HOSTS)],
     "hosts": ["-m", "testbed", *HOSTS],
-    "recipes": ["-m", "not testbed", "tests/recipes"],
+    "torch": ["tests/recipes/torch_"],
+    "recipes": ["tests/recipes", "--ignore=tests/recipes/torch_"],
     "rest": ["-m", "not testbed", "--ignore=tests/recipes"],
 }
 """What a part's lines begin with, and how pytest is told its tests."""
