@@ -32,13 +32,21 @@ def write_own(path: str, content: bytes) -> None:
     os.replace(f"{path}.new", path)
 
 
+def run_folder(plan: str) -> str:
+    """The run folder of a plan: RUN/plan.json or, after a resume, RUN/attempts/N/plan.json."""
+    folder = os.path.dirname(plan)
+    under, number = os.path.split(folder)
+    resumed = os.path.basename(under) == "attempts" and number.isdigit()
+    return os.path.dirname(under) if resumed else folder
+
+
 def main(digest: str) -> int:
     """Call the function of this run. Returns the exit code: 1 where it raised, or its result can't be pickled."""
     import cloudpickle
 
     # Modules are found from the folder that it starts in, as with `python -m`; never beside this file.
     sys.path[0] = os.getcwd()
-    run = os.path.dirname(os.environ["LAUNCHER_SPEC"])
+    run = run_folder(os.environ["LAUNCHER_SPEC"])
     content = read_own(f"{run}/{CALL}")
     if hashlib.sha256(content).hexdigest() != digest:
         raise PermissionError(f"{run}/{CALL} is not what was submitted, so it is not loaded")

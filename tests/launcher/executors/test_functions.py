@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from submitit.core.utils import FailedJobError
 
+from launcher.__main__ import main
 from launcher.errors import LauncherError, UsageError
 from launcher.executors.base import PlanExecutor
 from launcher.executors.functions import FunctionJob
@@ -58,6 +59,28 @@ def test_a_function_gives_what_it_returns_and_prints(executor: PlanExecutor) -> 
     for name in (function.CALL, function.RESULT):
         assert stat.S_IMODE((folder / name).stat().st_mode) == 0o600, name
     assert selection.newest([str(folder.parent)], 1)[0].id == local.run_id
+
+
+def fails_at_first(marker: Path) -> str:
+    if not marker.exists():
+        marker.touch()
+        raise ValueError("the first time")
+    return "again"
+
+
+def test_a_resumed_function_is_the_one_of_its_run(tmp_path: Path) -> None:
+    job = LocalExecutor(tmp_path / "runs", ["telemetry.every=0"]).submit(fails_at_first, tmp_path / "marker")
+    job.wait()
+    assert job.state == "FAILED"
+    assert main(["resume", job.run_id, f"run_root={tmp_path / 'runs'}"]) == 0
+    assert (job.run_dir / "attempts" / "2" / "plan.json").exists()
+    assert FunctionJob(job.run_dir).result() == "again"
+
+
+@pytest.mark.parametrize("folder", ["/runs/otter", "/attempts/20260101-000000-otter", "/attempts/1/runs/otter"])
+def test_a_run_folder_is_found_by_the_plan_of_any_attempt(folder: str) -> None:
+    assert function.run_folder(f"{folder}/plan.json") == folder
+    assert function.run_folder(f"{folder}/attempts/12/plan.json") == folder
 
 
 def test_a_pickle_that_is_not_the_one_submitted_is_not_loaded(tmp_path: Path) -> None:
