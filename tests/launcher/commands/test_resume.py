@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from launcher.__main__ import main
+from launcher.commands import shell
 from launcher.errors import UsageError
 from launcher.executors import submission
 from launcher.executors.backends import look
@@ -73,6 +74,7 @@ def test_a_change_is_the_plan_of_its_attempt_and_the_first_plan_stays(
     second, third = (json.loads((failed / "attempts" / each / "plan.json").read_text()) for each in "23")
     assert [each["settings"]["epochs"] for each in (second, third)] == [40, 41]
     assert second["settings"]["checkpoint"]["every"] == third["settings"]["checkpoint"]["every"] == 7
+    assert shell._of_run([failed.name], []).plan.settings["epochs"] == 41
     spec = json.loads((tmp_path / "dump").read_text())["env"]["LAUNCHER_SPEC"]
     assert spec == f"{failed}/attempts/3/plan.json"
     capsys.readouterr()
