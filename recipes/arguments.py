@@ -45,9 +45,9 @@ class Arguments:
     """The launcher's whole plan; empty where words were typed."""
 
 
-def parse(words: Sequence[str], recipe_name: str, framework: str) -> Arguments:
+def parse(words: Sequence[str], recipe_name: str, framework: str, *, alone: bool = True) -> Arguments:
     """The arguments of the trainer of `recipe_name` in `framework`, with the recipe's defaults filled in. `run=FOLDER`
-    alone takes the plan of that folder, where it has one.
+    alone takes the plan of that folder, where it has one; without `alone` more was typed than these words.
 
     Raises `SettingsError` for everything that a person can get wrong, the legality of the precision included;
     what depends on the device or on the number of processes is checked later.
@@ -58,7 +58,7 @@ def parse(words: Sequence[str], recipe_name: str, framework: str) -> Arguments:
     if run == "":
         raise SettingsError("run= names no path (command line)", "run")
     folder = Path(run) if run else None
-    path = run_folder.plan_file(folder) if folder and not typed else None
+    path = run_folder.plan_file(folder) if folder and alone and not typed else None
     plan: Mapping[str, Any] = {}
     if path:
         plan = read_plan(path)

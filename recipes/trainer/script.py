@@ -67,7 +67,7 @@ def parse(words: Sequence[str], framework: str) -> Started:
     ours = _ours(words)
     mine = {key: text for key, equals, text in (word.partition("=") for word in ours) if key in ("script", "workdir")}
     rest = [word for word in ours if word.partition("=")[0] not in ("script", "workdir")]
-    chosen = arguments.parse(rest, "script", framework)
+    chosen = arguments.parse(rest, "script", framework, alone=not mine and "--" not in words)
     settings.check(chosen.settings)
     passed: Sequence[str] = words[len(ours) + 1 :]
     if planned := chosen.plan.get("script"):

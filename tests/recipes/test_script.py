@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import json
 import re
 from pathlib import Path
 
@@ -13,7 +14,8 @@ from recipes import script
 from recipes.precision.levels import Amp
 from recipes.script import LINES, NGC_TENSORFLOW1, ScriptSettings, Source
 from recipes.settings import Settings, with_recipe_defaults
-from recipes.typed import SettingsError
+from recipes.trainer import script as wrapper
+from recipes.typed import SettingsError, plain
 
 KERAS = Source(fits=True)
 ASKS = Source(asks=True)
@@ -142,3 +144,21 @@ def test_the_lines_to_add_name_what_is_there(framework):
     methods = {node.name for node in own.body if isinstance(node, ast.FunctionDef)}
     named = set(re.findall(r"\b[Pp]recision\.(\w+)\(", LINES[framework]))
     assert {"from_env", "forward", "backward", "step", "update"} <= named <= methods
+
+
+@pytest.mark.parametrize("more", [(), ("workdir=.",), ("--", "--lr", "1")])
+def test_a_typed_script_runs_whatever_plan_the_run_folder_has(tmp_path, monkeypatch, more):
+    monkeypatch.chdir(tmp_path)
+    for name in ("planned.py", "typed.py"):
+        (tmp_path / name).touch()
+    planned = {"file": "planned.py", "workdir": "/", "arguments": ["--planned"]}
+    values = plain(settings(level="o0"))
+    (tmp_path / "plan.json").write_text(json.dumps({"schema": 2, "settings": values, "script": planned}))
+    started = wrapper.parse([f"run={tmp_path}", "script=typed.py", *more], "torch")
+    assert (started.file.name, started.workdir, started.arguments) == (
+        "typed.py",
+        tmp_path,
+        more[1:] if "--" in more else (),
+    )
+    started = wrapper.parse([f"run={tmp_path}"], "torch")
+    assert (started.file.name, str(started.workdir), started.arguments) == ("planned.py", "/", ("--planned",))
