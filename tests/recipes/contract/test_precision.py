@@ -127,8 +127,9 @@ def test_with_a_scale_for_each_optimizer_its_own_overflows_alone_move_it(make, f
     assert (job.precision.scale, job.precision.skipped_total) == (2.0, 2)
     state = job.precision.state_dict()
     other = make(framework, LossScale(mode="dynamic", init=8.0, growth_every=2), optimizers=2)
-    with pytest.raises(SettingsError, match=r"loss_scale\.per_optimizer="):
-        other.precision.load_state_dict(state)
+    for one, saved in ((other, state), (job, other.precision.state_dict())):
+        with pytest.raises(SettingsError, match=r"loss_scale\.per_optimizer="):
+            one.precision.load_state_dict(saved)
     again = make(framework, LossScale(mode="dynamic", init=8.0, growth_every=2, per_optimizer=True), 2, copy=1)
     again.precision.load_state_dict(json.loads(json.dumps(state)))
     assert again.iterate(False, False) == [(False, 2.0), (False, 16.0)]

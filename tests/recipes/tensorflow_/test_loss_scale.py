@@ -40,3 +40,22 @@ def test_it_moves_as_keras_own_scaler_at_every_step():
 
 def test_a_scale_never_grows_to_infinity():
     assert scales(LossScale(mode="dynamic", init=2.0**127, growth_every=1), False, False) == [2.0**127] * 2
+
+
+def test_an_optimizer_that_takes_no_step_in_an_iteration_keeps_its_own_scale():
+    scaler = make_scaler(LossScale(mode="dynamic", init=8.0, growth_every=2, per_optimizer=True))
+    often, rarely = optimizers = [keras.optimizers.SGD() for _ in range(2)]
+    for optimizer in optimizers:
+        scaler.add(optimizer)
+
+    @tf.function(autograph=False)
+    def iterate(*stepped):
+        for optimizer in stepped:
+            scaler.of(optimizer).record(tf.constant(False))
+        scaler.update()
+
+    found = []
+    for stepped in ((often, rarely), (often,), (often, rarely)):
+        iterate(*stepped)
+        found.append([scaler.of(optimizer).value for optimizer in optimizers])
+    assert found == [[8.0, 8.0], [16.0, 8.0], [16.0, 16.0]]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 
 import keras
 import numpy
@@ -34,6 +35,15 @@ def weights(training):
 
 def same(one, other):
     return all(numpy.array_equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+@pytest.mark.parametrize("on", [False, True])
+def test_tf32_which_tensorflow_has_on_is_switched_as_resolved(on):
+    before = tf.config.experimental.tensor_float_32_execution_enabled()
+    tf.config.experimental.enable_tensor_float_32_execution(not on)
+    Precision.apply(replace(of("o0").resolved, tf32=on))
+    assert tf.config.experimental.tensor_float_32_execution_enabled() is on
+    tf.config.experimental.enable_tensor_float_32_execution(before)
 
 
 @pytest.mark.parametrize(("level", "dtype"), HALF)
