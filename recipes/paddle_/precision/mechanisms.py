@@ -9,7 +9,8 @@ from typing import Any
 import paddle
 from paddle import nn
 
-from recipes.paddle_.precision.base import Precision, SaveDtype
+from recipes.paddle_.precision.base import Precision, SaveDtype, StepOutcome
+from recipes.precision.resolved import ResolvedPrecision
 from recipes.typed import SettingsError
 
 NORMS = (nn.LayerNorm, nn.GroupNorm, nn.InstanceNorm1D, nn.InstanceNorm2D, nn.InstanceNorm3D)
@@ -28,6 +29,10 @@ class AutoCast(Precision, levels=("o1",)):
 class Decorated(AutoCast, levels=("o2", "o3")):
     """o2: a half-precision model with float32 master weights. o3, as nearly as Paddle has it: without them."""
 
+    def __init__(self, resolved: ResolvedPrecision) -> None:
+        super().__init__(resolved)
+        self._optimizers: list[Any] = []
+
     def cast(self, model: nn.Layer, save_dtype: SaveDtype | None = None) -> nn.Layer:
         self.kept = {pattern: matching_layers(model, pattern) for pattern in self.resolved.amp.keep_fp32}
         excluded = {id(layer): layer for layers in self.kept.values() for layer in layers}
@@ -45,7 +50,15 @@ class Decorated(AutoCast, levels=("o2", "o3")):
         _, optimizer = paddle.amp.decorate(
             models=[], optimizers=optimizer, level="O2", dtype=self.dtype, master_weight=self.resolved.master_weights
         )
+        self._optimizers.append(optimizer)
         return optimizer
+
+    def step(self, optimizer: Any) -> StepOutcome:
+        if not any(optimizer is prepared for prepared in self._optimizers):  # it would step without master weights
+            raise RuntimeError(
+                "precision.step(optimizer) comes after optimizer = precision.optimizer(model, optimizer)"
+            )
+        return super().step(optimizer)
 
 
 def matching_layers(model: nn.Layer, pattern: str) -> tuple[nn.Layer, ...]:

@@ -87,6 +87,17 @@ def test_model_and_optimizer_are_decorated_with_or_without_masters(monkeypatch, 
     assert (asked["optimizers"], asked["level"], asked["master_weight"]) == (optimizer, "O2", masters)
 
 
+@pytest.mark.parametrize("level", ["o2", "o3"])
+def test_an_optimizer_that_was_not_prepared_takes_no_step(level):
+    """At o2 it would step the half-precision weights themselves, as in the page's own example."""
+    precision = forced(level)
+    net = precision.cast(nn.Linear(2, 2))
+    sgd = paddle.optimizer.SGD(0.1, parameters=net.parameters())
+    with pytest.raises(RuntimeError, match=r"comes after optimizer = precision\.optimizer\(model, optimizer\)"):
+        precision.step(sgd)
+    precision.step(precision.optimizer(net, sgd))
+
+
 def test_a_pattern_that_names_no_layer_is_refused():
     with pytest.raises(SettingsError, match="head matches no layer of 0"):
         forced("o2", keep_fp32=("head",)).cast(nn.Sequential(nn.Linear(2, 2)))
