@@ -1,4 +1,4 @@
-"""What runs a Python function as a job: `python recipes/function.py NAME SHA256`; LAUNCHER_SPEC says which run it is.
+"""What runs a Python function as a job: `python recipes/function.py NAME SHA256`; LAUNCHER_SPEC names the run's plan.
 
 The function and its arguments are in `function.pkl` of the run folder, its result goes into `function-result.pkl`. Both
 are cloudpickles, which can run anything when they are read: so each is read only where it is the caller's own file that
@@ -7,6 +7,7 @@ nobody else may write or read, and the former only with the digest that the plan
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import stat
@@ -47,6 +48,8 @@ def main(digest: str) -> int:
     # Modules are found from the folder that it starts in, as with `python -m`; never beside this file.
     sys.path[0] = os.getcwd()
     run = run_folder(os.environ["LAUNCHER_SPEC"])
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(f"{run}/{RESULT}")  # an earlier attempt's, which must not pass for this one's
     content = read_own(f"{run}/{CALL}")
     if hashlib.sha256(content).hexdigest() != digest:
         raise PermissionError(f"{run}/{CALL} is not what was submitted, so it is not loaded")

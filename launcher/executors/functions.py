@@ -43,10 +43,14 @@ class FunctionJob(RunJob):
         return DelayedSubmission(called, *arguments, **named)
 
     def _get_outcome_and_result(self) -> tuple[str, Any]:
-        if not (self.run_dir / function.RESULT).exists():
-            return super()._get_outcome_and_result()
+        ended, reason = super()._get_outcome_and_result()
+        if not (self.run_dir / function.RESULT).exists():  # killed, or ended by sys.exit()
+            done = f"run {self.run_id} is done, and left nothing that its function returned"
+            return "error", done if ended == "success" else reason
         outcome, value = cloudpickle.loads(self._own(function.RESULT))
-        return ("success", value) if outcome == "success" else ("error", str(value))
+        if outcome == "success":  # what an attempt left that was killed afterwards is no result of the run
+            return ("success", value) if ended == "success" else ("error", reason)
+        return "error", str(value)
 
     def _own(self, name: str) -> bytes:
         if not ownership.is_mine(self.run_dir, str(self.run_dir.parent)):

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import cloudpickle
 import pytest
 from submitit.core.utils import FailedJobError
 
@@ -104,6 +105,17 @@ def test_a_result_that_another_user_may_have_written_is_not_read(tmp_path: Path)
     os.chown(job.run_dir, 1, 1)
     with pytest.raises(LauncherError, match="another user"):
         FunctionJob(job.run_dir)._get_outcome_and_result()
+
+
+def test_a_result_is_of_a_run_that_is_done_and_of_its_last_attempt(tmp_path: Path) -> None:
+    executor = LocalExecutor(tmp_path / "runs", ["telemetry.every=0"])
+    with pytest.raises(FailedJobError, match="is done, and left nothing that its function returned"):
+        executor.submit(sys.exit, 0).result()
+    job = executor.submit(sys.exit, 3)
+    job.wait()
+    function.write_own(str(job.run_dir / function.RESULT), cloudpickle.dumps(("success", "of an attempt before")))
+    with pytest.raises(FailedJobError, match="exit code 3"):
+        job.result()
 
 
 def test_what_can_not_run_a_function_is_refused_and_nothing_is_queued(tmp_path: Path) -> None:
