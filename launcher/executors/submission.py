@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from launcher.errors import UsageError, of_system
 from launcher.executors import dependency, execute, interrupts
 from launcher.executors.local import start as local_start
 from launcher.plan.model import Plan
@@ -47,9 +48,15 @@ def submit(
         sweep, folders = None, [execute.prepare(plans[0], code.get(plans[0].code), came_from)]
     else:
         sweep, folders = execute.sweep(plans, code, came_from)
-    for folder, call in zip(folders, calls, strict=False):
-        if call is not None:
-            function.write_own(str(folder / function.CALL), call)
+    try:
+        for folder, call in zip(folders, calls, strict=False):
+            if call is not None:
+                function.write_own(str(folder / function.CALL), call)
+    except BaseException as error:
+        _discard(folders, sweep)
+        if isinstance(error, OSError):
+            raise UsageError(f"run_root={plans[0].run_root}: {of_system(error, folders[0])}") from None
+        raise
     bound = [plan.bind(folder.name) for plan, folder in zip(plans, folders, strict=True)]
     start_or_discard(folders, bound, sweep, facts.slurm.max_array_size if facts and facts.slurm else None, start)
     return folders
@@ -74,6 +81,13 @@ def start_or_discard(
                     file=sys.stderr,
                 )
         raise
+
+
+def _discard(folders: Sequence[Path], sweep: str | None) -> None:
+    for folder in folders:
+        execute.discard(folder)
+    if sweep:
+        store.forget_sweep(folders[0].parent, sweep)
 
 
 def check(plans: Sequence[Plan]) -> None:

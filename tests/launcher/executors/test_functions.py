@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import subprocess
@@ -116,6 +117,24 @@ def test_a_result_is_of_a_run_that_is_done_and_of_its_last_attempt(tmp_path: Pat
     function.write_own(str(job.run_dir / function.RESULT), cloudpickle.dumps(("success", "of an attempt before")))
     with pytest.raises(FailedJobError, match="exit code 3"):
         job.result()
+
+
+def test_calls_that_do_not_fit_on_the_disk_leave_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write, written = function.write_own, []
+
+    def full(path: str, content: bytes) -> None:
+        if written:
+            raise OSError(errno.ENOSPC, "No space left on device", path)
+        written.append(path)
+        write(path, content)
+
+    monkeypatch.setattr(function, "write_own", full)
+    root = tmp_path / "runs"
+    executor = LocalExecutor(root, ["telemetry.every=0"])
+    with pytest.raises(UsageError, match=r"No space left on device: .*function\.pkl"), executor.batch():
+        executor.submit(max, 1, 2)
+        executor.submit(max, 3, 4)
+    assert written and not selection.run_names(str(root)) and not selection.sweep_names(str(root))
 
 
 def test_what_can_not_run_a_function_is_refused_and_nothing_is_queued(tmp_path: Path) -> None:
