@@ -311,4 +311,5 @@ def _keep(folder: str, job: str, row: Row) -> None:
 def _kept(folder: str, job: str) -> Row | None:
     """The verdict that was kept of this job."""
     kept = store.read_if_whole(Path(folder, VERDICT))
-    return Row(str(kept["state"]), str(kept["reason"])) if kept.get("job") == job else None
+    whole = kept.get("job") == job and {"state", "reason"} <= kept.keys()
+    return Row(str(kept["state"]), str(kept["reason"])) if whole else None

@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NamedTuple
 
+from launcher import admit
 from launcher.errors import Unavailable
 from launcher.probe.slurm_commands import call, complaint
 from launcher.runs.schema import Submission
@@ -29,7 +31,9 @@ VERDICTS = {
 }
 SUBMITS = "LAUNCHER_SUBMITS"
 """Environment variable of the launcher's sbatch: the file of its answer."""
-_ANSWER = re.compile(r"(\d+)(?:;.*)?\s*")
+LONGEST_ANSWER = 4096
+"""Bytes of sbatch's answer that are read: a damaged record can name any file."""
+_ANSWER = re.compile(r"([0-9]{1,19})(?:;.*)?\s*")
 _REASONS = {
     "Resources": "waiting for free resources",
     "Priority": "waiting: others go first",
@@ -67,9 +71,8 @@ def job_of(submission: Submission | None) -> str | None:
     if submission is None or submission.answer is None:
         return None
     try:
-        with open(submission.answer, encoding="utf-8") as stream:
-            return job_in(stream.read(), submission)
-    except OSError:
+        return job_in(admit.read_text(Path(submission.answer), LONGEST_ANSWER), submission)
+    except (OSError, ValueError):  # the latter of a path that can be none
         return None
 
 

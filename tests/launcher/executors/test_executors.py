@@ -20,10 +20,12 @@ from submitit.core import plugins
 
 from launcher.executors.execute import execute
 from launcher.executors.functions import FunctionJob
+from launcher.executors.job import RunJob
 from launcher.executors.local.executor import LocalExecutor
 from launcher.executors.slurm.executor import SlurmExecutor
 from launcher.plan.model import Plan
-from launcher.runs import store
+from launcher.runs import remote_record, store
+from launcher.runs.address import Address
 from tests.launcher.stand_in import lay
 
 RESULT = "open(sys.argv[-1][4:] + '/result.json', 'w').write(json.dumps({'level': 'o2'}))"
@@ -80,6 +82,17 @@ def test_a_run_outlives_the_launcher_that_started_it(tmp_path: Path, program: Pa
     os.kill(launcher.pid, signal.SIGKILL)
     launcher.wait()
     _until(lambda: (folder / "result.json").exists() and store.read_if_whole(folder / "status.json")["state"] == "done")
+
+
+def test_the_id_of_a_run_elsewhere_is_read_from_no_file_that_its_host_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    pointer = remote_record.Pointer(address=Address(destination="far"), root="/runs", token="t")
+    folder = remote_record.create("20260102-030405-brave-otter", pointer)
+    (tmp_path / "answer").write_text("12\n")
+    store.write_json(folder / "submission.json", {"schema": 1, "queue": "slurm", "answer": str(tmp_path / "answer")})
+    assert RunJob(folder).job_id == folder.name
 
 
 def test_the_private_names_of_submitit_that_we_override_are_there() -> None:

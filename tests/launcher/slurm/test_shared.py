@@ -16,8 +16,9 @@ import pytest
 from launcher.commands import ls
 from launcher.executors import backends
 from launcher.executors.local import start
-from launcher.executors.slurm import shared
+from launcher.executors.slurm import jobs, shared
 from launcher.runs import processes, run_roots, store
+from launcher.runs.schema import Submission
 from launcher.runs.states import State
 from launcher.runs.store import Run
 from tests.launcher import run_folders
@@ -175,6 +176,20 @@ def test_a_verdict_of_slurm_is_asked_for_once(root: Path, cluster: Cluster) -> N
     age(60)
     assert state(folder).reason == "its node failed (job 7)"
     assert (cluster.calls("squeue"), cluster.calls("sacct")) == (2, 1)
+
+
+def test_a_damaged_verdict_counts_as_none(root: Path, cluster: Cluster) -> None:
+    folder = submitted(root, 7, status={"state": "running"})
+    store.write_json(folder / "verdict.json", {"schema": 1, "job": "7"})
+    cluster.says(row(folder, 7, "NODE_FAIL"))
+    assert state(folder).reason == "its node failed (job 7)"
+
+
+def test_a_damaged_record_that_names_another_file_as_sbatchs_answer_names_no_job(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "large").write_bytes(b"7" * 10_000)
+    for answer in (tmp_path / "pipe", tmp_path / "large", "/dev/zero", tmp_path, "a\0b", ""):
+        assert jobs.job_of(Submission(answer=str(answer))) is None, answer
 
 
 def test_a_process_that_vanished_permits_one_immediate_look(root: Path, cluster: Cluster) -> None:
