@@ -22,10 +22,12 @@ from launcher.executors.execute import execute
 from launcher.executors.functions import FunctionJob
 from launcher.executors.job import RunJob
 from launcher.executors.local.executor import LocalExecutor
+from launcher.executors.slurm import jobs, submit
 from launcher.executors.slurm.executor import SlurmExecutor
 from launcher.plan.model import Plan
 from launcher.runs import remote_record, store
 from launcher.runs.address import Address
+from launcher.runs.schema import Submission
 from tests.launcher.stand_in import lay
 
 RESULT = "open(sys.argv[-1][4:] + '/result.json', 'w').write(json.dumps({'level': 'o2'}))"
@@ -93,6 +95,12 @@ def test_the_id_of_a_run_elsewhere_is_read_from_no_file_that_its_host_names(
     (tmp_path / "answer").write_text("12\n")
     store.write_json(folder / "submission.json", {"schema": 1, "queue": "slurm", "answer": str(tmp_path / "answer")})
     assert RunJob(folder).job_id == folder.name
+
+
+def test_the_hook_that_reads_the_answer_decides_which_job_a_run_is(tmp_path: Path) -> None:
+    answer = tmp_path / "sbatch.1.out"
+    found = submit.sbatch(["echo", "Submitted batch job 12"], answer, lambda text: text.split()[-1])
+    assert (found, jobs.job_of(Submission(answer=str(answer)))) == ("12", "12")
 
 
 def test_the_private_names_of_submitit_that_we_override_are_there() -> None:
