@@ -144,7 +144,9 @@ class PlanExecutor(core.Executor):
             return submission.submit(plans, facts, code, self._start, calls)
         from launcher.executors.ssh import submit_client
 
-        secrets = [source.spec.launch.secrets for source in sources]
+        nothing = dict[str, str | None]()
+        known = [self._sources.get(id(plan)) for plan in plans]
+        secrets = [source.spec.launch.secrets if source else nothing for source in known]
         return submit_client.submit(plans, facts, code, addresses[0], secrets)
 
     def _start(self, folders: Sequence[Path], plans: Sequence[Plan], max_array_size: int | None) -> None:

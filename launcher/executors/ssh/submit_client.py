@@ -54,7 +54,7 @@ def submit(
     if len({plan.code for plan in plans}) > 1:
         raise UsageError("the plans of a batch run different code; over SSH, submit each in a batch of its own")
     code = codes.get(plans[0].code) or code_files()
-    if len(secrets) < len(plans) and any(plan.secrets for plan in plans):
+    if any(plan.secrets and not files for plan, files in zip(plans, secrets, strict=True)):
         raise UsageError("a plan with secrets is submitted by the executor that made it")
     with interrupts.raised():
         came_from = {**execute.provenance(plans[0], facts.code if facts else None), "token": os.urandom(16).hex()}
@@ -68,9 +68,7 @@ def submit(
         "plans": bound,
         "came_from": came_from,
         "sweep": sweep,
-        "secrets_of": [
-            {name: _label(name, path) for name, path in files.items()} for files in (secrets or [{}] * len(plans))
-        ],
+        "secrets_of": [{name: _label(name, path) for name, path in files.items()} for files in secrets],
         "passed": {name: os.environ[name] for plan in plans for name in plan.passed if name in os.environ},
         "files": digests,
         "executable": snapshot.executable(code),

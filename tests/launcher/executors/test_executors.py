@@ -11,23 +11,30 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from importlib.metadata import EntryPoint
 from pathlib import Path
+from typing import Any
 
 import pytest
 import submitit
 from submitit.core import plugins
 
+from launcher.executors.base import Source
 from launcher.executors.execute import execute
 from launcher.executors.functions import FunctionJob
 from launcher.executors.job import RunJob
 from launcher.executors.local.executor import LocalExecutor
 from launcher.executors.slurm import jobs, submit
 from launcher.executors.slurm.executor import SlurmExecutor
+from launcher.executors.ssh import submit_client
+from launcher.executors.ssh.executor import SshExecutor
 from launcher.plan.model import Plan
+from launcher.plan.resolve import resolve
 from launcher.runs import remote_record, store
 from launcher.runs.address import Address
 from launcher.runs.schema import Submission
+from tests.launcher.hosts import LAPTOP, spec_of
 from tests.launcher.stand_in import lay
 
 RESULT = "open(sys.argv[-1][4:] + '/result.json', 'w').write(json.dumps({'level': 'o2'}))"
@@ -101,6 +108,22 @@ def test_the_hook_that_reads_the_answer_decides_which_job_a_run_is(tmp_path: Pat
     answer = tmp_path / "sbatch.1.out"
     found = submit.sbatch(["echo", "Submitted batch job 12"], answer, lambda text: text.split()[-1])
     assert (found, jobs.job_of(Submission(answer=str(answer)))) == ("12", "12")
+
+
+def test_each_plan_of_a_batch_for_a_host_has_its_own_secrets_or_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Sequence[Mapping[str, str | None]]] = []
+
+    def submitted(plans: Sequence[Plan], facts: object, code: object, address: object, secrets: Any) -> list[Path]:
+        asked.append(secrets)
+        return []
+
+    monkeypatch.setattr(submit_client, "submit", submitted)
+    spec = spec_of("cluster=ssh", "cluster.host=far", "secrets.TOKEN=/home/me/token")
+    plan = dataclasses.replace(resolve(spec_of("cluster=ssh", "cluster.host=far"), LAPTOP), secrets={"TOKEN": "/there"})
+    executor = SshExecutor()
+    executor.knows(Source(plan, spec, LAPTOP, [spec]))
+    executor._submit([dataclasses.replace(plan, secrets={}), plan])
+    assert asked == [[{}, {"TOKEN": "/home/me/token"}]]
 
 
 def test_the_private_names_of_submitit_that_we_override_are_there() -> None:
