@@ -150,7 +150,13 @@ def changes(plan: Plan, assignments: dict[str, str]) -> Plan:
             settings["checkpoint"][key.removeprefix("checkpoint.")] = value
         else:
             settings[key] = value
-    return dataclasses.replace(plan, settings=settings, cluster=cluster, words=tuple(words))
+    changed = dataclasses.replace(plan, settings=settings, cluster=cluster, words=tuple(words))
+    return _with_setup(changed, tuple(cluster["setup"])) if "cluster.setup" in assignments else changed
+
+
+def _with_setup(plan: Plan, setup: tuple[str, ...]) -> Plan:
+    """The plan with other lines of bash before its job; scripts have them from here, not from the cluster."""
+    return dataclasses.replace(plan, setup=setup, arms=tuple(_with_setup(arm, setup) for arm in plan.arms))
 
 
 def as_recorded(values: Mapping[str, Any], plan: Plan) -> dict[str, Any]:
@@ -169,6 +175,10 @@ def as_recorded(values: Mapping[str, Any], plan: Plan) -> dict[str, Any]:
             if last not in place:
                 raise UsageError(f"{key} can't change: {plan.run_id} began with code that has no such key")
             place[last] = new[key]
+    if plan.setup != before.setup:
+        found["setup"] = list(plan.setup)
+        if plan.arms:
+            found["arms"] = [{**arm, "setup": list(plan.setup)} for arm in values["arms"]]
     return found
 
 

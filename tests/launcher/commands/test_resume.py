@@ -121,6 +121,12 @@ def test_a_key_that_the_code_of_a_run_does_not_know_is_refused_before_anything_i
     assert [path for path in sorted(begun_before.rglob("*")) if path.name != ".resume"] == files
 
 
+def test_other_setup_lines_are_those_that_run_and_those_of_a_shell(failed: Path, tmp_path: Path) -> None:
+    assert main(["resume", failed.name, "cluster.setup=['export MENDED=yes']"]) == 0
+    assert json.loads((tmp_path / "dump").read_text())["env"]["MENDED"] == "yes"
+    assert shell._of_run([failed.name], []).plan.setup == ("export MENDED=yes",)
+
+
 def test_a_done_run_needs_to_be_told_how_far_to_go(failed: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["resume", failed.name]) == 0
     assert main(["resume", failed.name]) == 2
