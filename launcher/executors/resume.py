@@ -23,7 +23,7 @@ from launcher.plan.slurm_check import check_numbers
 from launcher.probe import gpu_locks
 from launcher.runs import ownership, store
 from launcher.runs.states import Seen
-from launcher.runs.store import Run
+from launcher.runs.store import Damaged, Run
 from recipes import records
 from recipes.typed import SettingsError, build, from_text, leaves, nearest, show
 
@@ -239,7 +239,12 @@ def _plan_of(row: Seen) -> Plan:
 def _values_of(row: Seen) -> dict[str, Any]:
     if row.files.copied:
         raise UsageError(f"{row.run.id} can't be resumed from {row.run.folder}: {backends.COPIED}")
-    values = store.read_if_whole(store.plan_path(row.run.folder), own_in=row.run.root)
+    try:
+        values = store.read_json(store.plan_path(row.run.folder), own_in=row.run.root)
+    except Damaged as error:
+        raise UsageError(
+            f"{row.run.id} can't be resumed, since its plan can't be read: {error}; start it anew"
+        ) from None
     if not values:
         raise UsageError(f"{row.run.id} has no plan.json, so nobody can say what it ran")
     return values

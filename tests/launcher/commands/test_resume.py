@@ -127,6 +127,13 @@ def test_other_setup_lines_are_those_that_run_and_those_of_a_shell(failed: Path,
     assert shell._of_run([failed.name], []).plan.setup == ("export MENDED=yes",)
 
 
+def test_a_damaged_plan_is_named_with_its_file(failed: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (failed / "attempts" / "plan.json").write_text('{"schema": 2, "na')
+    capsys.readouterr()
+    assert main(["resume", failed.name]) == 2
+    assert f"its plan can't be read: {failed}/attempts/plan.json: " in capsys.readouterr().err
+
+
 def test_a_done_run_needs_to_be_told_how_far_to_go(failed: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["resume", failed.name]) == 0
     assert main(["resume", failed.name]) == 2
