@@ -26,6 +26,14 @@ def read_own(path: str) -> bytes:
         return stream.read()
 
 
+def read_call(run: str, digest: str) -> bytes:
+    """The pickle of a run's call, which has that SHA-256. Raises `PermissionError` for any other."""
+    content = read_own(f"{run}/{CALL}")
+    if hashlib.sha256(content).hexdigest() != digest:
+        raise PermissionError(f"{run}/{CALL} is not what was submitted, so it is not loaded")
+    return content
+
+
 def write_own(path: str, content: bytes) -> None:
     """Write a pickle aside, for its owner alone, and rename it."""
     with open(os.open(f"{path}.new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600), "wb") as stream:
@@ -50,9 +58,7 @@ def main(digest: str) -> int:
     run = run_folder(os.environ["LAUNCHER_SPEC"])
     with contextlib.suppress(FileNotFoundError):
         os.unlink(f"{run}/{RESULT}")  # an earlier attempt's, which must not pass for this one's
-    content = read_own(f"{run}/{CALL}")
-    if hashlib.sha256(content).hexdigest() != digest:
-        raise PermissionError(f"{run}/{CALL} is not what was submitted, so it is not loaded")
+    content = read_call(run, digest)
     try:
         function, arguments, named = cloudpickle.loads(content)
         pickled, code = cloudpickle.dumps(("success", function(*arguments, **named))), 0

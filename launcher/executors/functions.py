@@ -6,10 +6,12 @@ The function becomes a plan like others, whose command loads it: see `recipes.fu
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +28,8 @@ from launcher.probe.facts import Facts, Script
 from launcher.probe.host import look
 from launcher.probe.inputs import with_inputs
 from launcher.probe.questions import questions
-from launcher.runs import ownership
+from launcher.runs import ownership, store
+from launcher.runs.schema import PlanRecord
 from recipes import function
 
 SCRIPT = str(Path(recipes.__path__[0], "function.py").absolute())
@@ -39,7 +42,10 @@ class FunctionJob(RunJob):
     """A function that runs, or ran. Its result is what the function returned."""
 
     def submission(self) -> DelayedSubmission:
-        called, arguments, named = cloudpickle.loads(self._own(function.CALL))
+        script = store.read(PlanRecord, self.run_dir / "plan.json", ("script",)).script
+        digest = script.arguments[-1] if script and script.arguments else ""
+        content = self._own(functools.partial(function.read_call, str(self.run_dir), digest))
+        called, arguments, named = cloudpickle.loads(content)
         return DelayedSubmission(called, *arguments, **named)
 
     def _get_outcome_and_result(self) -> tuple[str, Any]:
@@ -47,16 +53,18 @@ class FunctionJob(RunJob):
         if not (self.run_dir / function.RESULT).exists():  # killed, or ended by sys.exit()
             done = f"run {self.run_id} is done, and left nothing that its function returned"
             return "error", done if ended == "success" else reason
-        outcome, value = cloudpickle.loads(self._own(function.RESULT))
+        outcome, value = cloudpickle.loads(
+            self._own(functools.partial(function.read_own, str(self.run_dir / function.RESULT)))
+        )
         if outcome == "success":  # what an attempt left that was killed afterwards is no result of the run
             return ("success", value) if ended == "success" else ("error", reason)
         return "error", str(value)
 
-    def _own(self, name: str) -> bytes:
+    def _own(self, read: Callable[[], bytes]) -> bytes:
         if not ownership.is_mine(self.run_dir, str(self.run_dir.parent)):
             raise LauncherError(f"{self.run_id} is another user's run, so nothing of it is unpickled")
         try:
-            return function.read_own(str(self.run_dir / name))
+            return read()
         except OSError as error:
             raise LauncherError(f"{self.run_id}: {error}") from None
 

@@ -92,6 +92,12 @@ def test_a_pickle_that_is_not_the_one_submitted_is_not_loaded(tmp_path: Path) ->
     environment = {**os.environ, "LAUNCHER_SPEC": str(job.run_dir / "plan.json")}
     done = subprocess.run(again, env=environment, capture_output=True, text=True)
     assert done.returncode == 1 and "is not what was submitted, so it is not loaded" in done.stderr
+    call = (job.run_dir / function.CALL).read_bytes()
+    function.write_own(str(job.run_dir / function.CALL), cloudpickle.dumps((max, (3, 4), {})))
+    with pytest.raises(LauncherError, match="is not what was submitted, so it is not loaded"):
+        FunctionJob(job.run_dir).submission()
+    function.write_own(str(job.run_dir / function.CALL), call)
+    assert FunctionJob(job.run_dir).submission().args == (1, 2)
     (job.run_dir / function.CALL).chmod(0o640)
     done = subprocess.run(again, env=environment, capture_output=True, text=True)
     assert "is not a file of yours alone" in done.stderr
