@@ -34,6 +34,8 @@ from tests.launcher.hosts import spec_of
         (("loss_scale.init=0",), "loss_scale.init=0.0 must be above zero"),
         (("framework=paddle", "recipe=gan"), "recipe gan is available in torch, tensorflow"),
         (("env.CUDA_VISIBLE_DEVICES=1",), "say visible_gpus=[...]"),
+        (("env.QUEUE=short",), "env.QUEUE: QUEUE is a variable of run.sh's own"),
+        (("secrets.RESULT=/home/mei/key",), "secrets.RESULT: RESULT is a variable of run.sh's own"),
         (("env.A-B=1",), "is not a name for an environment variable"),
         (("env.A=1", "secrets.A=/x"), "A is given both as env.A and as secrets.A"),
         (("gpus=2", "visible_gpus=[1]"), "name different numbers of GPUs"),
