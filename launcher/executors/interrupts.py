@@ -43,6 +43,7 @@ def held() -> Iterator[None]:
     finally:
         _before.pop()
         signal.signal(signal.SIGINT, before)
+        _presses.clear()  # none is left for a later submission of this process
 
 
 @contextlib.contextmanager

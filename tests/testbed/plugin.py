@@ -45,7 +45,7 @@ def _fit_nodes(request: pytest.FixtureRequest) -> None:
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     """Tests of several pytest processes share the testbed; one that is marked `alone` waits until it has all of it."""
     folder = bed.find().folder
-    if "testbed" not in getattr(item, "fixturenames", ()) or not folder.exists():
+    if item.get_closest_marker("testbed") is None or not folder.exists():
         return (yield)
     with _turn(folder, alone=item.get_closest_marker("alone") is not None):
         return (yield)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from launcher.__main__ import main
-from launcher.executors import execute, submission
+from launcher.executors import execute, interrupts, submission
 from launcher.runs import selection
 from tests.launcher.run_folders import command
 
@@ -49,6 +49,7 @@ def test_ctrl_c_as_a_run_is_started_shows_its_name(
     assert main([*words, f"detach={str(detach).lower()}"]) == 130
     (name,) = selection.run_names(str(root))
     assert name in capsys.readouterr().out
+    interrupts.check()  # a later submission of this process is not interrupted
 
 
 def test_ctrl_c_at_any_moment_leaves_no_unnamed_run(root: Path, words: list[str], tmp_path: Path) -> None:
