@@ -48,11 +48,11 @@ def main(arguments: list[str]) -> int:
     except KeyboardInterrupt:  # every pytest got the signal as well, and prints its summary
         for reader in readers:
             reader.join()
-    codes = [process.wait() for process in running.values()]
+    codes = {name: process.wait() for name, process in running.items()}
     for name, lines in summaries.items():
-        for line in lines:
+        for line in [*lines, f"exit status {codes[name]}\n"]:
             print(f"{name:7} | {line}", end="")
-    return next((code for code in codes if code), 0)
+    return next((code for code in codes.values() if code), 0)
 
 
 def _repeat(name: str, process: subprocess.Popen[str], summary: list[str]) -> None:
