@@ -54,11 +54,12 @@ def _submit(
     wanted: Sequence[Run], assignments: dict[str, str], secrets: Mapping[str, bytes], is_sweep: bool, start: Start
 ) -> tuple[list[Path], str]:
     seen = backends.look(wanted, fresh=True)
-    for row in seen:
-        _check_further(row, assignments)
     values_of = {row.run: _values_of(row) for row in seen}
-    plan_of = {run: changes(record.from_json(values), assignments) for run, values in values_of.items()}
-    chosen = _choose(seen, goes_on=bool({"epochs", "steps"} & assignments.keys()), is_sweep=is_sweep)
+    before = {run: record.from_json(values) for run, values in values_of.items()}
+    for row in seen:
+        _check_further(row, before[row.run], assignments)
+    plan_of = {run: changes(plan, assignments) for run, plan in before.items()}
+    chosen = _choose(seen, before, goes_on=bool({"epochs", "steps"} & assignments.keys()), is_sweep=is_sweep)
     changed = [plan_of[row.run] for row in chosen]
     for plan in changed:
         _check_place(plan)
@@ -205,7 +206,7 @@ def lay_down_again(folder: Path, plan: Plan, values: Mapping[str, Any]) -> None:
     store.mark_unfinished(folder.parent, folder.name)
 
 
-def _choose(seen: Sequence[Seen], *, goes_on: bool, is_sweep: bool) -> list[Seen]:
+def _choose(seen: Sequence[Seen], before: Mapping[Run, Plan], *, goes_on: bool, is_sweep: bool) -> list[Seen]:
     """Those that can be resumed. Raises `UsageError` if there is none, or if one still runs."""
     for row in seen:
         if not row.state.finished:
@@ -213,27 +214,22 @@ def _choose(seen: Sequence[Seen], *, goes_on: bool, is_sweep: bool) -> list[Seen
     chosen = [row for row in seen if goes_on or row.state.name != "done"]
     if not chosen:
         what = "every run of this sweep is done" if is_sweep else f"{seen[0].run.id} is done"
-        if all(_plan_of(row).arms for row in seen):
+        if all(plan.arms for plan in before.values()):
             raise UsageError(f"{what}; a comparison has no more rounds than it began with, so start another one")
-        if all(_plan_of(row).script for row in seen):
+        if all(plan.script for plan in before.values()):
             raise UsageError(f"{what}; a script decides by itself how long it runs, so start it anew")
         raise UsageError(f"{what}; say epochs=N or steps=N to go on with it")
     return chosen
 
 
-def _check_further(row: Seen, assignments: dict[str, str]) -> None:
+def _check_further(row: Seen, plan: Plan, assignments: dict[str, str]) -> None:
     """Refuse a run that is done and has nothing left to do. Raises `UsageError`."""
     if row.state.name != "done":
         return
-    settings = _plan_of(row).settings
     for key in ("epochs", "steps"):
-        text, done = assignments.get(key, ""), settings[key]
+        text, done = assignments.get(key, ""), plan.settings[key]
         if text.isdigit() and done is not None and int(text) <= done:
             raise UsageError(f"{key}={text}: {row.run.id} has done {done} {key} already; say more (command line)")
-
-
-def _plan_of(row: Seen) -> Plan:
-    return record.from_json(_values_of(row))
 
 
 def _values_of(row: Seen) -> dict[str, Any]:
