@@ -100,6 +100,13 @@ def _check_paddle(amp: Amp, scale: LossScale) -> None:
         )
 
 
+def check_saved_level(state: Mapping[str, Any], level: str, dtype: str) -> None:
+    """Refuse a checkpoint's state that was saved at another level or in another dtype. Raises `SettingsError`."""
+    for key, own in (("level", level), ("dtype", dtype)):
+        if state[key] != own:
+            raise SettingsError(f"amp.{key}={own}, and the checkpoint was saved with {state[key]}", f"amp.{key}")
+
+
 def check_saved_scale(own: LossScale, state: Mapping[str, Any]) -> None:
     """Refuse to go on from the state of a loss scale that had other settings, or of none. Raises `SettingsError`.
 

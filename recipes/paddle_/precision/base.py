@@ -30,6 +30,7 @@ from paddle.base import core
 
 from recipes.paddle_ import devices
 from recipes.paddle_.precision.loss_scale import make_scaler, restore_scaler, scaler_state
+from recipes.precision.checks import check_saved_level
 from recipes.precision.levels import Amp, LossScale
 from recipes.precision.operations import in_paddle
 from recipes.precision.resolved import ResolvedPrecision, resolve
@@ -202,9 +203,7 @@ class Precision:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore a saved state. Raises `SettingsError` for one of another level or dtype."""
-        for key, own in (("level", self.level), ("dtype", self.dtype)):
-            if state[key] != own:
-                raise SettingsError(f"amp.{key}={own}, and the checkpoint was saved with {state[key]}", f"amp.{key}")
+        check_saved_level(state, self.level, self.dtype)
         self.skipped_total = state["skipped"]
         if self.scaler is not None:
             restore_scaler(self.scaler, state["scaler"])

@@ -26,6 +26,7 @@ from typing import Any, ClassVar
 import keras
 import tensorflow as tf
 
+from recipes.precision.checks import check_saved_level
 from recipes.precision.levels import Amp, LossScale
 from recipes.precision.resolved import ResolvedPrecision, resolve
 from recipes.tensorflow_.hardware import capability_of
@@ -33,7 +34,6 @@ from recipes.tensorflow_.precision import grappler, replicas
 from recipes.tensorflow_.precision.gradients import Gradient, add, map_gradients, map_values, sum_rows, values
 from recipes.tensorflow_.precision.loss_scale import LossScaler, LossScalers, NoScale, make_scaler
 from recipes.trainer.spec import read_spec
-from recipes.typed import SettingsError
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -282,9 +282,7 @@ class Precision:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore a saved state. Raises `SettingsError` for one of another level, dtype or loss scale."""
-        for key, own in (("level", self.level), ("dtype", self.dtype)):
-            if state[key] != own:
-                raise SettingsError(f"amp.{key}={own}, and the checkpoint was saved with {state[key]}", f"amp.{key}")
+        check_saved_level(state, self.level, self.dtype)
         self._scaler.load_state_dict(state["scaler"])
 
 

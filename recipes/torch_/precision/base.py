@@ -26,6 +26,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from recipes.precision.checks import check_saved_level
 from recipes.precision.levels import Amp, LossScale
 from recipes.precision.resolved import ResolvedPrecision, resolve
 from recipes.torch_.precision.cast import floats_to
@@ -34,7 +35,6 @@ from recipes.torch_.precision.loss_scale import LossScaler, LossScalers, NoScale
 from recipes.torch_.precision.model_checks import refuse_wrapped
 from recipes.torch_.precision.tf32 import switch_tf32
 from recipes.torch_.spec import capability_of, device_from, read_spec
-from recipes.typed import SettingsError
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -208,9 +208,7 @@ class Precision:
 
         Raises `SettingsError` for a state saved at another level, in another dtype or with another loss scale.
         """
-        for key, own in (("level", self.level), ("dtype", str(self.dtype))):
-            if state[key] != own:
-                raise SettingsError(f"amp.{key}={own}, and the checkpoint was saved with {state[key]}", f"amp.{key}")
+        check_saved_level(state, self.level, str(self.dtype))
         self._scaler.load_state_dict(state["scaler"])
 
 
