@@ -49,9 +49,12 @@ class Display(Protocol):
 
 def for_stream(stream: TextIO) -> Display:
     """A live display for a terminal that can move its cursor, plain lines for anything else."""
-    if stream.isatty() and os.environ.get("TERM", "dumb") != "dumb":
-        return Screen(stream)
-    return Lines(stream)
+    return Screen(stream) if moves_cursor(stream) else Lines(stream)
+
+
+def moves_cursor(stream: TextIO) -> bool:
+    """Whether the stream is a terminal that can move its cursor."""
+    return stream.isatty() and os.environ.get("TERM", "dumb") != "dumb"
 
 
 class Lines:
@@ -78,7 +81,7 @@ class Lines:
             if row.state.finished and len(rows) == 1:
                 continue  # the summary follows, and begins with how it ended
             if _differs(before, row):
-                self.say(f"{row.label}  {_state(row.state)}")
+                self.say(f"{row.label}  {state_of(row.state)}")
             elif not _worth_a_line(before, row, now - when, max(1, busy)):
                 continue
             else:
@@ -100,7 +103,8 @@ def _worth_a_line(before: Row | None, row: Row, seconds: float, busy: int) -> bo
     return seconds >= (LINE_GAP if epoch else LINE_EVERY) * busy
 
 
-def _state(state: State) -> str:
+def state_of(state: State) -> str:
+    """A state with its attempt and its reason."""
     attempt = f" (attempt {state.attempt})" if state.attempt > 1 else ""
     return f"{state.name}{attempt}{': ' if state.reason else ''}{state.reason}"
 
@@ -112,7 +116,8 @@ def line(progress: Progress) -> str:
         parts.append(f"epoch {progress.epoch + 1}{f'/{progress.epochs}' if progress.epochs else ''}")
     if progress.samples_per_second is not None:
         parts.append(f"{units.number(progress.samples_per_second)} samples/s")
-    parts.append(f"loss {loss(progress)}")
+    if progress.loss is not None or "loss" in progress.nonfinite:
+        parts.append(f"loss {loss(progress)}")
     if progress.loss_scale is not None:
         parts.append(f"scale {scale(progress)}")
     if progress.accuracy is not None:

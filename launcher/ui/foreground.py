@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from launcher.config.schema import Launch, LocalCluster
@@ -12,8 +13,10 @@ from launcher.executors import interrupts, stopping
 from launcher.plan.model import Plan
 from launcher.plan.plan_summary import resources
 from launcher.probe.facts import Facts
-from launcher.runs import run_ids
+from launcher.runs import run_ids, store
+from launcher.runs.schema import PlanRecord
 from launcher.runs.states import State
+from launcher.ui import summary
 
 LastWords = Callable[[dict[Path, State], int], list[str]]
 """What is said of runs that have ended, in so many columns."""
@@ -86,7 +89,20 @@ def stay(folders: Sequence[Path], last_words: LastWords) -> int:
             if not stopping.is_script(folder):
                 stopping.request_stop(folder)
 
-    states = watch(folders, on_interrupt=on_interrupt, last_words=last_words)
+    # The output of several, or of the blocks of a comparison, would be mixed up.
+    output = len(folders) == 1 and stopping.is_script(folders[0]) and not _has_arms(folders[0])
+    if output:
+        last_words = _after_output
+    states = watch(folders, on_interrupt=on_interrupt, last_words=last_words, output=output)
     if interrupted:
         return 130
     return 0 if all(state.name == "done" for state in states.values()) else 1
+
+
+def _after_output(states: Mapping[Path, State], width: int) -> list[str]:
+    ((folder, state),) = states.items()
+    return summary.of_run(folder, state, time.time(), width, printed=True)
+
+
+def _has_arms(folder: Path) -> bool:
+    return bool(store.read(PlanRecord, folder / "plan.json", ("arms",)).arms)

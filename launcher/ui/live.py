@@ -17,11 +17,14 @@ from launcher.runs.schema import PlanRecord
 from launcher.runs.states import State
 from launcher.runs.store import Run
 from launcher.ui import summary, tables
-from launcher.ui.display import Row, for_stream
+from launcher.ui.display import Display, Row, for_stream
+from launcher.ui.own_output import OwnOutput
 from launcher.ui.progress import Progress, advance, rows_of
 
 INTERVAL = 0.5
 """Seconds between two looks; more where looking takes long, so that it never takes a tenth of one core."""
+OUTPUT_INTERVAL = 0.2
+"""The same where a run's own output is shown."""
 LONGEST = 5.0
 """But never more: what took long may have been a network that was away."""
 
@@ -57,16 +60,19 @@ def watch(
     *,
     on_interrupt: Callable[[int], None],
     last_words: Callable[[dict[Path, State], int], list[str]] = summary.last_words,
+    output: bool = False,
 ) -> dict[Path, State]:
     """Show the runs until all have ended, then `last_words` of them for a terminal of so many columns. Returns how each
-    run ended.
+    run ended. `output` copies what the run prints, which is one then.
 
     The first Ctrl-C calls `on_interrupt(1)`, which is to ask the runs to stop; later ones call `on_interrupt(2)`, which
     is to kill them. The watching goes on until they have ended; an `on_interrupt` that raises ends it at once.
     """
     followed = {str(run): _Followed(run) for run in run_dirs}
     print(summary.title(run_dirs), flush=True)
-    with for_stream(sys.stdout) as display, _interrupts() as pressed:
+    shown: Display = OwnOutput(run_dirs[0], sys.stdout, sys.stderr) if output else for_stream(sys.stdout)
+    interval = OUTPUT_INTERVAL if output else INTERVAL
+    with shown as display, _interrupts() as pressed:
         handled = 0
         while True:
             began = time.monotonic()
@@ -75,7 +81,7 @@ def watch(
             display.show([row for run in followed.values() for row in run.rows()])
             if all(run.state.finished for run in followed.values()):
                 break
-            until = time.monotonic() + max(INTERVAL, min(LONGEST, 10 * (time.monotonic() - began)))
+            until = time.monotonic() + max(interval, min(LONGEST, 10 * (time.monotonic() - began)))
             while time.monotonic() < until and len(pressed) == handled:
                 time.sleep(0.05)
             if len(pressed) > handled:

@@ -188,12 +188,13 @@ def last_words(states: Mapping[Path, State], width: int = 0) -> list[str]:
     return of_sweep(states, now, width)
 
 
-def of_run(folder: Path, state: State, now: float, width: int = 0) -> list[str]:
-    """The last words about one run, for a terminal of so many columns (0: no limit)."""
+def of_run(folder: Path, state: State, now: float, width: int = 0, *, printed: bool = False) -> list[str]:
+    """The last words about one run, for a terminal of so many columns (0: no limit). `printed` says that its output
+    was shown, so that the end of its log is left out."""
     rows = [(run_ids.words_of(folder.name), headline(state, now)), *outcome(result_of(folder, state)), *gpus(folder)]
     rows.append(("folder", place_of(folder)))
     lines = tables.pairs(rows, width)
-    lines += failure(folder, state)
+    lines += failure(folder, state, printed=printed)
     if state.name in ("stopped", "cancelled", "lost") and state.attempt:
         lines.append(f"{_again(folder)} with: python -m launcher resume {folder.name}")
     return lines
@@ -207,12 +208,14 @@ def _again(folder: Path) -> str:
     return "continue from the last checkpoint" if saved else "start it again"
 
 
-def failure(folder: Path, state: State) -> list[str]:
-    """What a run said last that failed or was lost, and what helps where that is known; of another one nothing."""
+def failure(folder: Path, state: State, *, printed: bool = False) -> list[str]:
+    """What a run said last that failed or was lost, unless that was shown already, and what helps where that is known;
+    of another one nothing."""
     if state.name not in ("failed", "lost"):
         return []
     path, last = log_tail.read(folder, state.attempt)
-    lines = [f"the end of {path}:", *(f"  {tables.clean(line)}" for line in last)] if last else []
+    shows = bool(last) and not printed
+    lines = [f"the end of {path}:", *(f"  {tables.clean(line)}" for line in last)] if shows else []
     mend = hints.known("\n".join([state.reason, *last]))
     return [*lines, f"what helps: {mend}"] if mend else lines
 

@@ -58,7 +58,7 @@ def test_a_line_says_all_that_is_known():
 
 
 def test_what_is_not_known_is_left_out():
-    assert display.line(Progress(step=3)) == "step 3  loss -"
+    assert display.line(Progress(step=3)) == "step 3"
     assert display.line(Progress(step=3, nonfinite=("loss",))) == "step 3  loss not finite"
 
 

@@ -27,8 +27,22 @@ def on_interrupt(times):
         for each in folders: stopping.request_stop(each)
     else:
         stopping.kill_all(folders)
-states = watch(folders, on_interrupt=on_interrupt)
+states = watch(folders, on_interrupt=on_interrupt, output=OUTPUT)
 print("RETURNED", *(each.name for each in states.values()))
+"""
+
+
+# A program with a progress bar on stderr, whose lines are on both.
+PRINTING = r"""
+echo first; printf '\033[32mgreen\033[0m\n'
+for step in $(seq 1 12); do
+  printf '\r%3d%%|%s|' $((step * 8)) "$(printf '#%.0s' $(seq 1 $step))" >&2
+  printf '{"step": %s, "seconds": 0.1, "time": 1.0}\n' "$step" >>"$RUN/metrics.jsonl"
+  sleep 0.1
+done
+printf '\r100%%|all of it is done\n' >&2
+echo last; printf 'no end of line'
+exit ${CODE:-0}
 """
 
 
@@ -39,10 +53,10 @@ def never(times):
 class OnTerminal:
     """The foreground watching in a terminal of its own."""
 
-    def __init__(self, *folders):
+    def __init__(self, *folders, output=False):
         self.master, slave = pty.openpty()
         self.child = subprocess.Popen(
-            [sys.executable, "-c", FOREGROUND, *map(str, folders)],
+            [sys.executable, "-c", FOREGROUND.replace("OUTPUT", str(output)), *map(str, folders)],
             stdin=slave,
             stdout=slave,
             stderr=slave,
@@ -196,3 +210,45 @@ def test_metrics_that_are_cut_back_on_resume_are_shown_from_where_they_go_on(roo
     metrics(folder, [{**head, "attempt": 2, "resumed_from": 20}, {"step": 21, "time": 90}])
     followed.read()
     assert (followed.progress.step, followed.progress.attempt) == (21, 2)
+
+
+def screen_of(raw):
+    """The lines that a terminal of 24 rows shows, and those that left it at its top."""
+    rows, row = [""], 0
+    for token in re.findall(rb"\x1b\[[0-9;?]*[A-Za-z]|[\r\n]|[^\x1b\r\n]+", raw):
+        if token == b"\n":
+            row += 1
+            rows += [""] * (row == len(rows))
+        elif token.endswith(b"A") and token.startswith(b"\x1b"):
+            row -= int(token[2:-1])
+        elif token == b"\x1b[J":
+            rows[row:] = [""]
+        elif not token.startswith((b"\x1b", b"\r")):
+            rows[row] += token.decode()
+    return [line for line in rows if line]
+
+
+def test_on_a_terminal_a_run_s_own_output_scrolls_by_above_its_progress(root):
+    folder = make(root, trainer=PRINTING)
+    start(folder)
+    terminal = OnTerminal(folder, output=True)
+    terminal.until(r"step 4")
+    during = screen_of(terminal.raw)
+    assert during[1:3] == ["first", "green"]
+    assert re.fullmatch(r" *\d+%\|#+\|", during[3])
+    assert re.fullmatch(r"brave-otter  running  step \d+ .*", during[4]) and len(during) == 5
+    terminal.end()
+    after = screen_of(terminal.raw)
+    assert sorted(after[1:6]) == ["100%|all of it is done", "first", "green", "last", "no end of line"]
+    assert after[6].startswith("brave-otter  done after") and after[-1] == "RETURNED done"
+    assert b"\x1b[32mgreen\x1b[0m" in terminal.raw
+
+
+def test_without_a_terminal_output_goes_where_the_run_printed_it_byte_by_byte(root, capfd):
+    folder = make(root, trainer=f"CODE=3\n{PRINTING}")
+    start(folder)
+    assert watch([folder], on_interrupt=never, output=True)[folder].name == "failed"
+    out, err = capfd.readouterr()
+    assert "first\n\x1b[32mgreen\x1b[0m\nlast\nno end of line" in out
+    assert err.count("\r") == 13 and err.endswith("\r100%|all of it is done\n")
+    assert "step" not in out
