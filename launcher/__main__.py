@@ -17,9 +17,10 @@ QUIET = ("plan", "ls", "logs", "report", "rm", "image", "--help", "-h", "--cfg")
 _HELP = """\
 Launch a training job in the precision mode you name, and see proof that the mode ran.
 
-usage: python -m launcher [VERB] [key=value ...]
+usage: python -m launcher [VERB] [SCRIPT] [key=value ...] [-- ARGUMENTS OF THE SCRIPT]
 
   python -m launcher amp=o2 batch=512              train here, now
+  python -m launcher train.py amp=o1 -- --lr 0.1   your own script; its arguments behind --
   python -m launcher amp=o0,o1,o2 batch=128,256    six runs, one after another
   python -m launcher compare amp=o0,o1,o2          what each gains here, and costs
   python -m launcher plan amp=o2                   look first
@@ -105,24 +106,34 @@ def _dispatch(words: list[str]) -> int:
         return complete(words[1:])
     verb = "run"
     if words and "=" not in words[0] and words[0][:1] not in ("-", "+", "~"):
-        verb = words.pop(0)
-        if verb not in VERBS:
-            from launcher.config.parse import is_key
-            from launcher.errors import UsageError
-            from recipes.typed import nearest
-
-            if verb.endswith(".py"):
-                raise UsageError(f"{verb} is no verb; a script of yours is started by recipe=script script={verb}")
-            if is_key(verb):
-                raise UsageError(f"{verb} is a key and needs a value: {verb}=...")
-            if verb in CALLED_ELSEWHERE:
-                raise UsageError(f"{verb} is not a verb; say `{' '.join([CALLED_ELSEWHERE[verb], *words])}`")
-            raise UsageError(f"{verb} is not a verb ({', '.join(VERBS)}) and not key=value{nearest(verb, VERBS)}")
+        if words[0] in VERBS:
+            verb = words.pop(0)
+        else:
+            _check_first(words)
     if verb in ("run", "plan", "compare"):
         _refuse_late_verb(words)
     import importlib
 
     return int(importlib.import_module(f"launcher.commands.{verb}").main(words))
+
+
+def _check_first(words: list[str]) -> None:
+    """Raises `UsageError` unless the first word, which is neither a verb nor key=value, is a script."""
+    from launcher.config import script_word
+    from launcher.config.parse import is_key
+    from launcher.errors import UsageError
+    from recipes.typed import nearest
+
+    first, *rest = words
+    if script_word.is_script(first):
+        return
+    if is_key(first):
+        raise UsageError(f"{first} is a key and needs a value: {first}=...")
+    if first in CALLED_ELSEWHERE:
+        verb = " ".join([CALLED_ELSEWHERE[first], *rest])
+        raise UsageError(f"{first} is not a verb; say `{verb}`{script_word.meant(first, exactly=True)}")
+    hint = nearest(first, VERBS) or script_word.meant(first)
+    raise UsageError(f"{first} is not a verb ({', '.join(VERBS)}), a file or key=value{hint}")
 
 
 def _refuse_late_verb(words: list[str]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import functools
 import os
 from collections.abc import Iterable, Iterator, Sequence
@@ -11,8 +10,10 @@ from pathlib import Path
 
 from launcher.code import code_store, exclusions, git, snapshot
 from launcher.config.paths import expanded
+from launcher.config.script_text import candidates, imported
 from launcher.errors import UsageError
 from launcher.runs import store
+from recipes.typed import nearest
 
 FOLDER = "script"
 """Where they lie in the snapshot, beside this project's own package."""
@@ -83,8 +84,8 @@ def left_out_imports(script: Path, collected: Collected) -> tuple[str, ...]:
     seen = {script}
     waiting = [script]
     while waiting:
-        for name in _imported(waiting.pop()):
-            for path in _candidates(script.parent, name):
+        for name in imported(waiting.pop()):
+            for path in candidates(script.parent, name):
                 if path not in taken:
                     lacking[path.relative_to(collected.root).as_posix()] = None
                 elif path not in seen:
@@ -100,7 +101,7 @@ def check(named: str, script: Path, *, alone: bool) -> None:
             raise UsageError(f"script={named} is a folder; name the file in it")
         if not script.is_file():
             near = sorted(path.name for path in script.parent.glob("*.py")) if script.parent.is_dir() else []
-            there = f"; {script.parent} has {', '.join(near[:8])}" if near else ""
+            there = nearest(script.name, near) or (f"; {script.parent} has {', '.join(near[:8])}" if near else "")
             raise UsageError(
                 f"script={named}: there is no such file{there}. One that is only in the container's image is named "
                 "script=image:PATH"
@@ -203,28 +204,6 @@ def _included(pattern: str, root: Path) -> Iterator[Path]:
             yield from (Path(folder, name) for name in sorted(names))
         if match.is_file():
             yield match
-
-
-def _imported(path: Path) -> Iterator[str]:
-    """Names of the modules that a file imports absolutely, as `a.b`; nothing where it is no Python."""
-    try:
-        tree = ast.parse(path.read_bytes())
-    except (SyntaxError, ValueError, OSError, RecursionError):
-        return
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            yield node.module
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
-
-
-def _candidates(folder: Path, module: str) -> Iterator[Path]:
-    """The files of a folder that importing the module reads."""
-    parts = module.split(".")
-    for end in range(1, len(parts) + 1):
-        base = folder.joinpath(*parts[:end])
-        yield from (each for each in (base / "__init__.py", base.with_name(f"{base.name}.py")) if each.is_file())
 
 
 def absolute(named: str) -> Path:

@@ -30,7 +30,7 @@ keys, beside those of `run --help`:
 
 
 def main(arguments: Sequence[str]) -> int:
-    words = request.take_apart([each for each in arguments if each != "--plan"], own=("plan",))
+    words = request.take_apart([each for each in arguments if each != "--plan"], own=("plan",), starts=True)
     look = "--plan" in arguments
     if words.help:
         print(HELP.format(keys="\n".join(_keys())), end="")

@@ -9,13 +9,14 @@ import os
 from collections.abc import Iterable, Sequence
 
 from launcher.commands import VERBS
+from launcher.config.script_word import is_script
 from launcher.errors import UsageError
 
 _BASH = """\
 _launcher_complete() {
   local IFS=$'\\n' line=${COMP_LINE:0:$COMP_POINT} word= before=
   COMPREPLY=($(COMP_LINE=$line amp-launcher -sc query=bash 2>/dev/null))
-  [[ ${COMPREPLY-} == *= || ${COMPREPLY-} == *. ]] && compopt -o nospace
+  [[ ${COMPREPLY-} == *[=./] ]] && compopt -o nospace
   # Readline replaces what stands behind the last of its word breaks, and no more.
   word=${line##* }
   [[ ${COMP_WORDBREAKS-} != *=* || $word != *=* ]] || before=${word%"${word##*=}"}
@@ -54,7 +55,7 @@ def candidates(line: str) -> list[str]:
             return []
         words = words[2:]
     last, given = words[-1], words[1:-1]
-    verb = given[0] if given and "=" not in given[0] else None
+    verb = given[0] if given and "=" not in given[0] and not is_script(given[0]) else None
     if verb == "image":
         return sorted(word for word in _of_images(given[1:]) if word.startswith(last))
     if verb not in (None, "run", "plan", "compare", "shell", "doctor") and not (verb == "resume" and len(given) > 1):
@@ -65,7 +66,21 @@ def candidates(line: str) -> list[str]:
     completions = [f"{word}=" for word in _keys(given)]
     if not given:
         completions += VERBS
+    if given in ([], ["run"], ["plan"], ["compare"]):
+        completions += _scripts(last)
     return sorted(word for word in completions if word.startswith(last))
+
+
+def _scripts(last: str) -> list[str]:
+    """Scripts in the folder that the word has come to, and folders in it once the word is a path."""
+    folder = os.path.dirname(last)
+    try:
+        entries = sorted(os.scandir(folder or "."), key=lambda entry: entry.name)
+    except OSError:
+        return []
+    scripts = [entry.name for entry in entries if entry.name.endswith(".py") and entry.is_file()]
+    folders = [f"{entry.name}/" for entry in entries if folder and entry.is_dir()]
+    return [os.path.join(folder, name) for name in (*scripts, *folders) if name[:1] != "."]
 
 
 def _keys(given: Sequence[str]) -> Iterable[str]:
@@ -73,7 +88,8 @@ def _keys(given: Sequence[str]) -> Iterable[str]:
     from recipes.recipe import NAMES, find
     from recipes.typed import fields_of
 
-    named = [word.removeprefix("recipe=") for word in given if word.startswith("recipe=")]
+    named = ["script" for word in given if is_script(word)]
+    named += [word.removeprefix("recipe=") for word in given if word.startswith("recipe=")]
     recipe = find(named[-1] if named and named[-1] in NAMES else "mnist")
     keys = {*GROUPS, *known_keys(recipe.settings)} - {"cluster.kind", "container.kind", "loss_scale.preset"}
     if "compare" in given or any(word.startswith("experiment=") for word in given):

@@ -19,7 +19,9 @@ Check a job and start it. On this machine the command stays and shows progress; 
 a second one kills it. `resume` goes on from there.
 
 usage: python -m launcher [run] [key=value ...] [--config-dir DIR] [--cfg job]
-       python -m launcher [run] recipe=script script=FILE [key=value ...] [-- ARGUMENTS OF THE SCRIPT]
+       python -m launcher [run] SCRIPT [key=value ...] [-- ARGUMENTS OF THE SCRIPT]
+
+A first word that is a file, or image:FILE, is your own script: the same as recipe=script script=FILE.
 
 A comma list sweeps: amp=o0,o1,o2 batch=128,256 is six runs; seed=range(0,5) is five. The text of keys marked `text` is
 taken as typed, commas included. Lists are written [a,b]; null takes a value back.

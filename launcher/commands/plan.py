@@ -32,7 +32,8 @@ from recipes.typed import SettingsError, build, leaves, plain, show
 HELP = """\
 Show what `run` would start, without starting it.
 
-usage: python -m launcher plan [key=value ...] [--all] [--script] [--json] [--facts FILE] [--config-dir DIR] [--cfg job]
+usage: python -m launcher plan [SCRIPT] [key=value ...] [--all] [--script] [--json] [--facts FILE] [--config-dir DIR]
+                               [--cfg job] [-- ARGUMENTS OF THE SCRIPT]
 
   --all           every setting, defaults too
   --script        the whole run.sh
@@ -46,7 +47,7 @@ The run id is decided when the job is started; RUN_ID stands for it here.
 
 
 def main(arguments: Sequence[str]) -> int:
-    words = request.take_apart(arguments, own=("json", "all", "script", "facts"))
+    words = request.take_apart(arguments, own=("json", "all", "script", "facts"), starts=True)
     if words.help:
         print(HELP, end="")
         return 0

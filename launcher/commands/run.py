@@ -14,7 +14,7 @@ from launcher.ui.foreground import submit_and_follow
 
 
 def main(arguments: Sequence[str]) -> int:
-    words = request.take_apart(arguments)
+    words = request.take_apart(arguments, starts=True)
     if words.help:
         from launcher.commands.help import keys
 

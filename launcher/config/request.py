@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from launcher.config import script_framework, script_word
 from launcher.config.compose import Composer
 from launcher.config.parse import PASSED, Override, is_key, parse, passed
 from launcher.config.paths import add_own_recipes, expanded, own_folders
@@ -42,8 +43,9 @@ class Request:
     specs: tuple[JobSpec, ...] = field(default=())
 
 
-def take_apart(words: Sequence[str], own: Sequence[str] = ()) -> Words:
-    """Flags from overrides. `own` names the flags of the verb beyond those that all have. Raises `UsageError`."""
+def take_apart(words: Sequence[str], own: Sequence[str] = (), *, starts: bool = False) -> Words:
+    """Flags from overrides. `own` names the flags of the verb beyond those that all have; `starts` is for verbs that
+    take a script as their first word. Raises `UsageError`."""
     rest = list(words)
     overrides: list[str] = []
     folders: list[Path] = []
@@ -90,7 +92,7 @@ def take_apart(words: Sequence[str], own: Sequence[str] = ()) -> Words:
     for folder in config_dirs:
         add_own_recipes(folder)
     return Words(
-        overrides=tuple(overrides),
+        overrides=script_word.spelled_out(overrides) if starts else tuple(overrides),
         arguments=arguments,
         config_dirs=config_dirs,
         cfg="cfg" in flags,
@@ -104,7 +106,7 @@ def take_apart(words: Sequence[str], own: Sequence[str] = ()) -> Words:
 
 def _instead(name: str, value: str, overrides: Sequence[str]) -> str:
     """A hint for an unknown flag; empty where none is known."""
-    if "recipe=script" in overrides:
+    if "recipe=script" in overrides or (overrides and script_word.is_script(overrides[0])):
         return "; arguments of the script go behind --"
     if is_key(name):
         return f"; a key has no dashes: {name}={value or '...'}"
@@ -120,7 +122,8 @@ def compose(words: Words) -> Request:
     overrides = tuple(parse(word, groups) for word in words.overrides)
     if words.arguments is not None:
         overrides = (*overrides, passed(words.arguments))
-    return Request(composer=composer, overrides=overrides, cells=tuple(by_level(cells(composer, overrides))))
+    made = script_framework.with_frameworks(by_level(cells(composer, overrides)))
+    return Request(composer=composer, overrides=overrides, cells=tuple(made))
 
 
 def understand(request: Request, what: str = "cell") -> tuple[JobSpec, ...]:

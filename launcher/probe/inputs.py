@@ -8,10 +8,11 @@ import shutil
 from collections.abc import Sequence
 
 from launcher.code import job_files, snapshot, user_code
-from launcher.config import job_environment
+from launcher.config import job_environment, script_text
 from launcher.config.paths import expanded
 from launcher.config.spec import JobSpec
 from launcher.probe.facts import Facts, Script
+from launcher.runs import address as addresses
 from recipes import script
 
 PROFILERS = ("nsys", "ncu", "dlprof")
@@ -43,6 +44,7 @@ def _scripts(specs: Sequence[JobSpec]) -> dict[str, Script]:
     for named in job_files.scripts(specs):
         path = user_code.absolute(named)
         user_code.check(named, path, alone=bare)
+        script_text.check(named, path, exactly=any(_starts_here(spec) for spec in specs if spec.launch.script == named))
         text = path.read_text(encoding="utf-8", errors="replace")
         collected = user_code.collect(path, job_files.included(specs, named))
         found[named] = Script(
@@ -54,6 +56,12 @@ def _scripts(specs: Sequence[JobSpec]) -> dict[str, Script]:
             lacking=user_code.left_out_imports(path, collected),
         )
     return found
+
+
+def _starts_here(spec: JobSpec) -> bool:
+    """Whether a job runs in this very Python."""
+    launch = spec.launch
+    return launch.python is None and launch.container.kind == "none" and addresses.of(launch.cluster) is None
 
 
 def _variable_problem(name: str) -> str:

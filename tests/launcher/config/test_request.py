@@ -60,7 +60,7 @@ def test_recorded_facts_that_lack_what_is_asked_are_refused(tmp_path: Path, caps
         (["plan", "amp"], "amp is a key and needs a value: amp=..."),
         (["--amp=o2"], "a key has no dashes: amp=o2"),
         (["amp=o2", "--dry-run"], "`plan` shows what would be started"),
-        (["train.py", "amp=o1"], "recipe=script script=train.py"),
+        (["train.py", "amp=o1"], "script=train.py: there is no such file"),
         (["plan", "script=train.py"], "say recipe=script"),
         (["plan", "recipe=script", "--lr", "3"], "arguments of the script go behind --"),
     ],

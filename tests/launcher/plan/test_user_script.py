@@ -346,7 +346,7 @@ def test_the_prober_reads_the_script_and_the_snapshot_holds_it(project: Path) ->
 
 @pytest.mark.parametrize(
     ("named", "said"),
-    [("trian.py", "there is no such file; .* has train.py"), ("sub", "is a folder; name the file in it")],
+    [("trian.py", "there is no such file; did you mean train.py"), ("sub", "is a folder; name the file in it")],
 )
 def test_a_script_that_is_not_there_is_refused_before_queueing(project: Path, named: str, said: str) -> None:
     with pytest.raises(UsageError, match=said):

@@ -1,0 +1,56 @@
+"""The first word of `run`, `plan` and `compare` where it is a file: the user's own script."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from launcher.config.schema import GROUPS, annotation_of
+from launcher.errors import UsageError
+from recipes.script import in_image
+from recipes.typed import nearest
+
+_NO_WORD = re.compile(r"~|\+{0,2}(?:env|secrets)\.[^.]+$")
+"""Overrides that need no `=`: what takes a value back, and this shell's value of a variable."""
+
+
+def is_script(word: str) -> bool:
+    """Whether a word is the name of a script: `FILE.py` and `image:FILE`, here or not, or any path of a file."""
+    if "=" in word or word in GROUPS or annotation_of(word) is not None:
+        return False
+    return word.endswith(".py") or in_image(word) or ("/" in word and word[0] != "+") or os.path.isfile(word)
+
+
+def spelled_out(words: Sequence[str]) -> tuple[str, ...]:
+    """The overrides with a script in the first place written as `recipe=script script=FILE`; other overrides as they
+    are. Raises `UsageError` for a second script, and for arguments of the script among the overrides."""
+    plain = [word for word in words[1:] if "=" not in word and not _NO_WORD.match(word)]
+    if not words or not is_script(words[0]):
+        late = next((word for word in plain if is_script(word)), None)
+        if late is None:
+            return tuple(words)
+        raise UsageError(f"{late}: a script is the first word: python -m launcher {late} ... (command line)")
+    script, *rest = words
+    for word in plain:
+        if word not in GROUPS and annotation_of(word) is None:
+            raise UsageError(
+                f"{word} is not key=value; arguments of the script go behind --: {script} ... -- {word} (command line)"
+            )
+    keys = {word.partition("=")[0].lstrip("+"): word for word in rest}
+    other = keys.get("script", "")
+    if other and other.partition("=")[2] != script:
+        raise UsageError(f"{script} and {other} are two scripts; name one (command line)")
+    recipe = keys.get("recipe", "recipe=script")
+    return (recipe, f"script={script}", *(word for word in rest if word not in (recipe, other)))
+
+
+def meant(word: str, *, exactly: bool = False) -> str:
+    """`; did you mean FILE.py?` for a word that is nearly the name of a script in this folder, or with `exactly` lacks
+    its ending only; else nothing."""
+    if os.path.isdir(word):
+        return f"; {word} is a folder, and a script in it is named as {word}/train.py"
+    here = sorted(path.name for path in Path().glob("*.py"))
+    name = word if "." in word else f"{word}.py"
+    return nearest(name, {name} & set(here) if exactly else here)

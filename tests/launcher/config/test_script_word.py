@@ -1,0 +1,209 @@
+"""The first word of a command line that is a file: the user's own script, and its framework."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from launcher.__main__ import main
+from launcher.commands.completion import candidates
+from launcher.config import request
+from launcher.config.spec import JobSpec
+from launcher.errors import UsageError
+from recipes.recipe import find
+from recipes.typed import fields_of
+
+TORCH = "import torch\n"
+TENSORFLOW = "import tensorflow as tf\n"
+
+
+@pytest.fixture(autouse=True)
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "project"
+    folder.mkdir()
+    (folder / "train.py").write_text(TORCH)
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    return folder
+
+
+def spec_of(*words: str) -> JobSpec:
+    (spec,) = request.understand(request.compose(request.take_apart(words, starts=True)))
+    return spec
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("train.py", "amp=o1", "--", "--lr", "0.1"),
+        ("--config-dir", ".", "-m", "train.py", "amp=o1", "--", "--lr", "0.1"),
+        ("train.py", "recipe=script", "script=train.py", "amp=o1", "--", "--lr", "0.1"),
+    ],
+)
+def test_it_is_recipe_and_script(words: tuple[str, ...]) -> None:
+    expected = spec_of("recipe=script", "script=train.py", "amp=o1", "--", "--lr", "0.1")
+    found = spec_of(*words)
+    assert (found.training, found.launch) == (expected.training, expected.launch)
+
+
+@pytest.mark.parametrize(
+    "word", ["./train.py", "../project/train.py", "image:/opt/train.py", "trainer", "no/such", "new.py"]
+)
+def test_paths_and_files_of_any_name_are_scripts(word: str, project: Path) -> None:
+    (project / "trainer").write_text(TORCH)
+    asked = request.take_apart([word, "amp=o1"], starts=True)
+    assert asked.overrides == ("recipe=script", f"script={word}", "amp=o1")
+
+
+@pytest.mark.parametrize("verb", [[], ["run"], ["plan"]])
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["trian.py"], "script=trian.py: there is no such file; did you mean train.py?"),
+        (["missing.py"], "has broken.py, train.py"),
+        (["sub/"], "script=sub/ is a folder"),
+        (["run.sh"], "script=run.sh is not Python: its name ends in .sh"),
+        (["conf.yaml"], "script=conf.yaml is not Python: its name ends in .yaml"),
+        (["./start"], "script=./start is not Python: its first line is #!/usr/bin/env bash"),
+        (["./binary"], "script=./binary is not Python: it is a binary file"),
+        (["broken.py"], "project/broken.py:2: Missing parentheses in call to 'print'"),
+        (["train.py", "recipe=gan"], "script=train.py is for recipe=script, and this is recipe=gan"),
+        (["train.py", "script=other.py"], "train.py and script=other.py are two scripts; name one"),
+        (["train.py", "data/"], "arguments of the script go behind --: train.py ... -- data/"),
+        (["train.py", "--lr", "0.1"], "arguments of the script go behind --"),
+        (["amp=o1", "train.py"], "train.py: a script is the first word: python -m launcher train.py"),
+    ],
+)
+def test_a_word_that_can_not_be_the_script_is_refused_and_leaves_nothing(
+    verb: list[str], words: list[str], says: str, project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (project / "sub").mkdir()
+    (project / "run.sh").write_text("export X=1\n")
+    (project / "conf.yaml").write_text("amp: o1\n")
+    (project / "start").write_text("#!/usr/bin/env bash\necho x\n")
+    (project / "binary").write_bytes(b"\x7fELF\0\0")
+    (project / "broken.py").write_text("import torch\nprint 'x'\n")
+    assert main([*verb, *words]) == 2
+    said = capsys.readouterr().err
+    assert says in said
+    assert "Traceback" not in said
+    assert not (project.parent / "launcher-runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["lst"], "lst is not a verb (run, plan, compare, ls,"),
+        (["lst"], "did you mean ls?"),
+        (["train"], "say `run`; did you mean train.py?"),
+        (["trian"], "did you mean train.py?"),
+        (["sub"], "sub is a folder, and a script in it is named as sub/train.py"),
+        (["amp", "o2"], "amp is a key and needs a value: amp=..."),
+        (["status"], "status is not a verb; say `ls`"),
+    ],
+)
+def test_a_mistyped_verb_keeps_its_hint(
+    words: list[str], says: str, project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (project / "sub").mkdir()
+    assert main(words) == 2
+    assert says in capsys.readouterr().err
+
+
+def test_a_verb_wins_over_a_file_of_its_name(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (project / "ls").write_text(TORCH)
+    assert main(["ls"]) == 0
+    assert "no runs" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("text", "framework", "note"),
+    [
+        (TORCH, "torch", ""),
+        ("from torch import nn\n", "torch", ""),
+        (TENSORFLOW, "tensorflow", "framework=tensorflow, as train.py imports tensorflow"),
+        ("def main():\n    from keras import layers\n", "tensorflow", "as train.py imports keras"),
+        ("from paddle import nn\n", "paddle", "as train.py imports paddle"),
+        ("import lightning as L\n", "torch", ""),
+        ("import transformers\nimport tensorflow\n", "tensorflow", "imports tensorflow"),
+        ("import helper\n", "tensorflow", "as train.py imports tensorflow"),
+        ("print('x')\n", "torch", "train.py imports no framework that can be seen; framework=torch is taken"),
+    ],
+)
+def test_the_framework_is_that_which_the_script_imports(text: str, framework: str, note: str, project: Path) -> None:
+    (project / "train.py").write_text(text)
+    (project / "helper.py").write_text("import package.inner\n")
+    (project / "package").mkdir()
+    (project / "package" / "__init__.py").write_text("")
+    (project / "package" / "inner.py").write_text(TENSORFLOW)
+    spec = spec_of("train.py", "amp=o0")
+    assert spec.training.framework == framework
+    assert note in "".join(spec.launch.notes)
+    assert bool(spec.launch.notes) == bool(note)
+
+
+def test_a_framework_that_is_named_holds(project: Path) -> None:
+    (project / "train.py").write_text(TENSORFLOW)
+    assert spec_of("train.py", "amp=o0", "framework=torch").training.framework == "torch"
+    (project / "experiment").mkdir()
+    (project / "experiment" / "mine.yaml").write_text("recipe: script\nscript: train.py\nframework: paddle\n")
+    assert spec_of("--config-dir", ".", "experiment=mine", "amp=o0").training.framework == "paddle"
+
+
+def test_a_file_of_configuration_may_name_the_script(project: Path) -> None:
+    (project / "train.py").write_text(TENSORFLOW)
+    (project / "recipe").mkdir()
+    (project / "recipe" / "mine.yaml").write_text("recipe: script\nscript: train.py\n")
+    spec = spec_of("--config-dir", ".", "recipe=mine", "amp=o0")
+    assert (spec.launch.script, spec.training.framework) == ("train.py", "tensorflow")
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (TORCH + TENSORFLOW, "uses tensorflow and torch; say which of them trains: framework=tensorflow or"),
+        ("import os, keras\nos.environ['KERAS_BACKEND'] = 'jax'\n", "uses KERAS_BACKEND and keras"),
+    ],
+)
+def test_a_script_with_two_frameworks_asks_which(text: str, says: str, project: Path) -> None:
+    (project / "train.py").write_text(text)
+    with pytest.raises(UsageError, match=says):
+        spec_of("train.py")
+    assert spec_of("train.py", "framework=torch").training.framework == "torch"
+
+
+def test_a_plan_says_what_set_the_framework(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (project / "train.py").write_text(TENSORFLOW)
+    assert main(["plan", "train.py", "amp=o0", "device=cpu"]) == 0
+    said = capsys.readouterr().out
+    assert "imports of train.py: framework=tensorflow" in said
+    assert "note: framework=tensorflow, as train.py imports tensorflow" in said
+    assert "command line: script=train.py" in said
+
+
+def test_syntax_of_another_python_is_left_to_it(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (project / "train.py").write_text("import torch\nprint 'x'\n")
+    words = ["plan", "train.py", "amp=o0", "train.bare=true", "require_proof=false"]
+    assert main([*words, f"python={sys.executable}"]) == 0, capsys.readouterr().err
+    assert main(words) == 2
+
+
+@pytest.mark.parametrize(
+    ("line", "offers"),
+    [
+        ("python -m launcher tra", ["train.py"]),
+        ("python -m launcher plan tr", ["train.py"]),
+        ("amp-launcher ./", ["./sub/", "./train.py"]),
+        ("amp-launcher sub/", ["sub/inner.py"]),
+        ("amp-launcher train.py train.pro", ["train.processes="]),
+        ("amp-launcher train.py amp=o", ["amp=o0", "amp=o1", "amp=o2", "amp=o3"]),
+        ("amp-launcher ls tra", []),
+    ],
+)
+def test_completion_offers_scripts_as_the_first_word(line: str, offers: list[str], project: Path) -> None:
+    (project / "sub").mkdir()
+    (project / "sub" / "inner.py").write_text("")
+    keys = [f"train.{name}=" for name in fields_of(find("mnist").settings)]
+    assert [word for word in candidates(line) if word not in keys] == offers
