@@ -14,6 +14,10 @@ from launcher.errors import UsageError
 
 MAX_BYTES = 64 * 2**20
 MAX_DIFF_BYTES = 2**20
+_NAMED = 5
+"""So many folders are named in a refusal."""
+_NEARLY = 0.9
+"""Part of a folder's files that is nearly all of them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -74,11 +78,12 @@ def describe(root: Path, files: Mapping[str, Path]) -> Code:
 
 
 def _describe(root: Path, files: Mapping[str, Path]) -> Code:
-    total = sum(path.stat().st_size for path in files.values())
+    sizes = {name: path.stat().st_size for name, path in files.items()}
+    total = sum(sizes.values())
     if total > MAX_BYTES:
         raise UsageError(
             f"the code to run is {total / 2**20:.0f} MiB, more than the {MAX_BYTES // 2**20} MiB a snapshot may hold: "
-            f"keep data and results out of it, or list them in .gitignore ({largest(files)})"
+            f"keep data and results out of it, or list them in .gitignore ({largest(files, sizes)})"
         )
     commit, dirty = git_state(root, list(files.values())[:1])
     return Code(
@@ -91,11 +96,45 @@ def _describe(root: Path, files: Mapping[str, Path]) -> Code:
     )
 
 
-def largest(files: Mapping[str, Path], count: int = 3) -> str:
-    """The largest of the files, in words, by their own paths rather than their names in the snapshot."""
-    sizes = sorted(((path.stat().st_size, str(path)) for path in files.values()), reverse=True)
-    shown = [size for size in sizes[:count] if size[0] >= 2**20] or sizes[:1]
-    return "largest: " + ", ".join(f"{path} {size / 2**20:.0f} MiB" for size, path in shown)
+def largest(files: Mapping[str, Path], sizes: Mapping[str, int], most: int = 0) -> str:
+    """The folders that are too large, in words: as many as have to go until the rest fits into MAX_BYTES, or else into
+    `most` files. Each is as deep as holds nearly all of it. A file in no folder below the top is named itself.
+
+    Files are named as in the snapshot; `sizes` are in bytes.
+    """
+    by_size = sum(sizes.values()) > MAX_BYTES
+
+    def weight(names: Sequence[str]) -> int:
+        return sum(sizes[name] for name in names) if by_size else len(names)
+
+    found = []
+    for folder, names in _by_folder(list(files), 2).items():  # the first component is the package's, or the script's
+        while folder not in names:
+            inner, within = max(_by_folder(names, folder.count("/") + 2).items(), key=lambda item: weight(item[1]))
+            if inner in within or weight(within) < _NEARLY * weight(names):
+                break
+            folder, names = inner, within
+        found.append((weight(names), folder, names))
+    shown: list[str] = []
+    left = sum(weight(names) for _, _, names in found)
+    for amount, folder, names in sorted(found, key=lambda entry: -entry[0])[:_NAMED]:
+        if shown and left <= (MAX_BYTES if by_size else most):
+            break
+        left -= amount
+        path = files[names[0]]
+        above = names[0].count("/") - folder.count("/")
+        size = f"{sum(sizes[name] for name in names) / 2**20:,.0f} MiB"
+        count = f"{len(names):,} file{'s' * (len(names) > 1)}"
+        shown.append(f"{path.parents[above - 1]}/ {size} in {count}" if above else f"{path} {size}")
+    return "largest: " + ", ".join(shown)
+
+
+def _by_folder(names: Sequence[str], depth: int) -> dict[str, list[str]]:
+    """Files by the first components of their names."""
+    folders: dict[str, list[str]] = {}
+    for name in names:
+        folders.setdefault("/".join(name.split("/")[:depth]), []).append(name)
+    return folders
 
 
 def is_executable(path: Path) -> bool:

@@ -18,6 +18,8 @@ from recipes.typed import nearest
 FOLDER = "script"
 """Where they lie in the snapshot, beside this project's own package."""
 MAX_FILES = 20_000
+_COUNTED = 10 * MAX_FILES
+"""Of more files than this no sizes are looked up for a refusal."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,6 +56,7 @@ def collect(script: Path, include: Sequence[str] = ()) -> Collected:
     root = checkout or script.parent
     files: dict[str, Path] = {}
     credentials: list[str] = []
+    sizes: dict[str, int] = {}
     total = 0
     listed = _in_checkout(root) if checkout else _in_folder(root)
     included = [path for pattern in include for path in _included(pattern, root)]
@@ -61,18 +64,22 @@ def collect(script: Path, include: Sequence[str] = ()) -> Collected:
         if not path.is_file() or exclusions.is_debris(path.name):
             continue
         name = path.relative_to(root).as_posix()
-        if path != script and exclusions.is_credential(path, root):
+        too_much = total > snapshot.MAX_BYTES or len(files) > MAX_FILES
+        if path != script and not too_much and exclusions.is_credential(path, root):
             credentials.append(name)
             continue
         files[f"{FOLDER}/{name}"] = path
-        total += path.stat().st_size
-        if total > snapshot.MAX_BYTES or len(files) > MAX_FILES:
-            limit = f"{snapshot.MAX_BYTES // 2**20} MiB" if total > snapshot.MAX_BYTES else f"{MAX_FILES:,} files"
-            raise UsageError(
-                f"script={script}: its folder {root} goes along with it, and holds more than {limit} "
-                f"({snapshot.largest(files)}); list data and results in {root / '.gitignore'}, or put the code into a "
-                "folder or git checkout of its own"
-            )
+        sizes[f"{FOLDER}/{name}"] = path.stat().st_size
+        total += sizes[f"{FOLDER}/{name}"]
+        if len(files) > _COUNTED:
+            break
+    if total > snapshot.MAX_BYTES or len(files) > MAX_FILES:
+        limit = f"{snapshot.MAX_BYTES // 2**20} MiB" if total > snapshot.MAX_BYTES else f"{MAX_FILES:,} files"
+        raise UsageError(
+            f"script={script}: its folder {root} goes along with it, and holds more than {limit} "
+            f"({snapshot.largest(files, sizes, MAX_FILES)}); list data and results in {root / '.gitignore'}, or put "
+            "the code into a folder or git checkout of its own"
+        )
     return Collected(root=root, files=files, credentials=tuple(credentials))
 
 
@@ -151,13 +158,14 @@ def _is_hidden(name: Path) -> bool:
 def _walked(root: Path, names: Iterable[str], links: bool = True) -> Iterator[Path]:
     """The files that git lists in a folder, those of linked folders and of checkouts within included."""
     is_no_code = functools.cache(lambda folder: _of_runs(folder) or exclusions.is_derived(folder))
-    for name in names:
+    code = [
+        name for name in names if not any(is_no_code(root / parent) for parent in Path(name).parents if parent.name)
+    ]
+    for name in code:
         path = root / name
-        if any(is_no_code(root / parent) for parent in Path(name).parents if parent.name):
-            continue
         if path.is_symlink() and path.is_dir():
-            if links and _leads_to_code(path, root):
-                yield from _in_folder(path, links=False)  # links may lead round in a circle
+            if links:  # but none in a linked folder: links may lead round in a circle
+                yield from _linked(path, root, code)
         elif (path / ".git").exists():  # a submodule, or another checkout inside this one
             yield from _in_checkout(path)
         else:
@@ -173,13 +181,21 @@ def _of_runs(folder: Path) -> bool:
     )
 
 
-def _leads_to_code(link: Path, root: Path) -> bool:
-    """Whether a link leads to a folder of code: one within the code, or a package of Python anywhere. Not to one that
-    it is in itself, and not to data, of which there may be any amount."""
-    target = link.resolve()
-    if not target.is_dir() or target in link.parent.resolve().parents or target == link.parent.resolve():
-        return False
-    return root.resolve() in target.parents or (target / "__init__.py").is_file()
+def _linked(link: Path, root: Path, code: Iterable[str]) -> Iterator[Path]:
+    """The code in a folder that a link leads to: of one within `root` the files that are `code` there, by their names;
+    of one elsewhere those of a package of Python. None of a folder that the link is in itself, and no data, of which
+    there may be any amount."""
+    target, top = link.resolve(), root.resolve()
+    if target in (link.parent.resolve(), *link.parent.resolve().parents):
+        return
+    if top not in target.parents:
+        if (target / "__init__.py").is_file():
+            yield from _in_folder(link, links=False)
+    elif any((parent / ".git").exists() for parent in target.parents if top in parent.parents):
+        yield from _in_folder(link, links=False)  # within a submodule, whose files are not listed here
+    else:
+        inside = f"{target.relative_to(top).as_posix()}/"
+        yield from _walked(link, [name.removeprefix(inside) for name in code if name.startswith(inside)], links=False)
 
 
 def _included(pattern: str, root: Path) -> Iterator[Path]:

@@ -171,6 +171,8 @@ def is_chosen(origin: Origin, default: Mapping[str, Any]) -> bool:
 def _place(plan: Plan) -> list[tuple[str, str]]:
     """Where a job goes, what it asks for there, and its command."""
     rows = [("folder", plan.run_dir)]
+    if plan.script is not None:
+        rows.append(("starts in", user_script.start_folder(plan)))
     if asked := resources(plan):
         rows.append((plan.cluster["kind"], asked))
     if plan.container is not None:

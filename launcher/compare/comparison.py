@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from launcher.config.parse import Override
-from launcher.config.schema import TRAINING_KEYS, text_key
+from launcher.config.schema import OWN_FOLDER, TRAINING_KEYS, text_key
 from launcher.errors import UsageError
 from launcher.plan.model import Compare, Plan, Published
 from launcher.runs import arms
@@ -100,6 +100,12 @@ def check(specs: Sequence[JobSpec]) -> None:
     """Refuse arms that can't be set beside each other, or can't share an allocation. Raises `UsageError`."""
     if len(specs) < 2:
         raise UsageError(_ONE_ARM)
+    for spec in specs:
+        if spec.launch.workdir not in (None, OWN_FOLDER):
+            raise UsageError(
+                f"workdir={spec.launch.workdir}: each block of a comparison starts in a new folder, so that none goes "
+                "on with another's files; leave workdir out, and name what the script reads in script.inputs=[...]"
+            )
     if any(spec.training.recipe == "script" for spec in specs):
         raise UsageError(
             "recipe=script: a script decides by itself when it stops and what it saves, so it can't be measured in "

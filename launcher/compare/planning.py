@@ -14,6 +14,7 @@ from launcher.config import request
 from launcher.config.request import Words
 from launcher.config.spec import JobSpec
 from launcher.errors import LauncherError, of_each
+from launcher.plan import user_script
 from launcher.plan.model import Compare, Plan
 from launcher.plan.resolve import resolve
 from launcher.probe.facts import Facts
@@ -105,6 +106,8 @@ def describe(whole: Plan) -> list[str]:
     rows = [(arm.arm, comparison.label(arm), summary(arm)) for arm in whole.arms]
     lines = [f"a comparison of {len(whole.arms)} arms: {blocks}; {how.total:,} steps of each arm in all", ""]
     lines += [*table(["arm", "differs in", "is"], rows), ""]
+    if starts := [f"arm {arm.arm} starts in {user_script.start_folder(arm)}" for arm in whole.arms if arm.script]:
+        lines += [*starts, ""]
     if whole.published:
         lines += [*_typed(whole), "", *published_table.lines(whole), ""]
     lines += [f"note: {each}" for each in whole.advice]

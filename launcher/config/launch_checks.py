@@ -117,6 +117,7 @@ def _check_script(launch: Launch, training: Settings) -> None:
             ("script", launch.script, f"script={launch.script}"),
             ("arguments", launch.arguments, f"-- {shlex.join(launch.arguments)}"),
             ("include", launch.include, f"script.include={show(launch.include)}"),
+            ("inputs", launch.inputs, f"script.inputs={show(launch.inputs)}"),
             ("workdir", launch.workdir, f"workdir={launch.workdir}"),
         )
         for key, value, typed in given:
@@ -131,6 +132,12 @@ def _check_script(launch: Launch, training: Settings) -> None:
         raise SettingsError(
             f"script.include={show(launch.include)}: {launch.script} is in the image, and no files go along with it",
             "include",
+        )
+    if launch.inputs and in_image(launch.script):
+        raise SettingsError(
+            f"script.inputs={show(launch.inputs)}: {launch.script} starts in a folder of the image, where nothing is "
+            "linked; say mounts=[SOURCE:TARGET]",
+            "inputs",
         )
     for argument in launch.arguments:
         refuse_control_characters("arguments", argument)

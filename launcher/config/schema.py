@@ -127,8 +127,13 @@ class Launch:
         (),
         "recipe=script: patterns of files that go along though git ignores them, as script.include=[data/*.json]",
     )
+    inputs: tuple[str, ...] = setting(
+        (), "recipe=script: files and folders to which a folder of the run's own has links, as script.inputs=[data]"
+    )
     workdir: str | None = setting(
-        None, "recipe=script: folder to start in; null is this one (of image:FILE the file's), run the run's own"
+        None,
+        "recipe=script: folder to start in; run is one of the run's own; null is this one (of image:FILE the file's), "
+        "over SSH and in sweeps run",
     )
     notes: tuple[str, ...] = setting((), "remarks on this job, printed before it starts")
     telemetry: Telemetry = setting(Telemetry(), "what is recorded of GPUs and hosts")
@@ -159,7 +164,7 @@ class Launch:
 
 # The recipe's hyper-parameters depend on the recipe and are typed once it is known.
 TRAINING_KEYS = tuple(name for name in fields_of(Settings) if name != "train")
-ALIASES = {"script.include": "include", "image.is": "image_is"}
+ALIASES = {"script.include": "include", "script.inputs": "inputs", "image.is": "image_is"}
 """Other spellings of keys: `script` and `image` themselves are texts."""
 # Composed by Hydra: choosing one of these picks a file of conf/.
 REQUIRED_GROUPS = ("amp", "loss_scale", "recipe", "cluster", "container", "profile")

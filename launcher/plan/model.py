@@ -46,7 +46,10 @@ class ScriptPlan:
     in_image: bool
     """It is in the container's image only, which was not checked."""
     workdir: str
-    """Folder that it starts in, absolute; empty is the run's own, `RUN/work`."""
+    """Folder that it starts in, absolute; empty is the run's own, `RUN/work`, and in a comparison `RUN/work/N` for the
+    arm's attempt N, which is one block."""
+    inputs: tuple[str, ...] = ()
+    """Files and folders, absolute, to which the run's own folder has links, by their last components."""
     arguments: tuple[str, ...] = ()
     """The words after `--`."""
     bare: bool = False

@@ -130,6 +130,8 @@ def _check_paths(plan: Plan) -> None:
     refuse_control_characters("data.dir", plan.settings["data"]["dir"] or "")
     if plan.script is not None:
         refuse_control_characters("workdir", plan.script.workdir)
+        for path in plan.script.inputs:
+            refuse_control_characters("script.inputs", path)
     if plan.container is not None:
         refuse_control_characters("image", plan.container.image)
         for mount in plan.container.mounts:

@@ -8,10 +8,11 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from launcher.config.schema import OWN_FOLDER, Launch
-from launcher.plan.model import ScriptPlan
+from launcher.plan.model import Plan, ScriptPlan
+from launcher.runs import address as addresses
 from recipes import script
 from recipes.script import IN_IMAGE, NGC_TENSORFLOW1, Source, in_image
-from recipes.typed import SettingsError
+from recipes.typed import SettingsError, show
 
 if TYPE_CHECKING:
     from launcher.config.spec import JobSpec
@@ -37,9 +38,7 @@ def choose(spec: JobSpec, facts: Facts) -> ScriptPlan | None:
             )
     else:
         file = facts.scripts[launch.script].name
-        # Elsewhere there is no folder where it was typed.
-        named = launch.workdir or (OWN_FOLDER if launch.cluster.kind == "ssh" else ".")
-        workdir = "" if named == OWN_FOLDER else facts.absolute(named)
+        workdir = _working_folder(spec, facts)
         if workdir == "/" and launch.container.kind != "none":
             raise SettingsError(
                 "workdir=/ can't be mounted into a container; name a folder, or say workdir=run", "workdir"
@@ -50,9 +49,56 @@ def choose(spec: JobSpec, facts: Facts) -> ScriptPlan | None:
         file=file,
         in_image=in_image(launch.script),
         workdir=workdir,
+        inputs=_inputs(launch.inputs, workdir, facts),
         arguments=launch.arguments,
         bare=spec.training.train.bare,
     )
+
+
+def _working_folder(spec: JobSpec, facts: Facts) -> str:
+    """Where a script starts that is no image's; empty for a folder of the run's own. One run on this machine starts
+    where it was typed. On another there is no such folder, and several would overwrite each other's files in it."""
+    launch = spec.launch
+    alone_here = addresses.of(launch.cluster) is None and not spec.swept
+    named = launch.workdir or ("." if alone_here else OWN_FOLDER)
+    return "" if named == OWN_FOLDER else facts.absolute(named)
+
+
+def _inputs(named: Sequence[str], workdir: str, facts: Facts) -> tuple[str, ...]:
+    """The paths to link in a folder of the run's own, absolute; none in another folder, where each has to be already.
+    Raises `SettingsError`."""
+    by_name: dict[str, str] = {}
+    for path in named:
+        absolute = facts.absolute(path)
+        name = posixpath.basename(absolute)
+        problem = ""
+        if not path or not name:
+            problem = "it has no name that a link could have"
+        elif path in facts.missing:
+            problem = f"there is no such file or folder on {facts.host}" + f" ({absolute})" * (absolute != path)
+        elif by_name.get(name, absolute) != absolute:
+            problem = f"{by_name[name]} and {absolute} would be linked by the same name, {name}"
+        elif workdir and absolute != posixpath.join(workdir, name):
+            problem = (
+                f"the script starts in {workdir}, where nothing is linked; say workdir=run for a folder of the run's "
+                "own with links"
+            )
+        if problem:
+            raise SettingsError(f"script.inputs={show([path])}: {problem}", "script.inputs")
+        by_name[name] = absolute
+    return () if workdir else tuple(by_name.values())
+
+
+def start_folder(plan: Plan) -> str:
+    """The folder that a plan's script starts in, and its links, for people."""
+    assert plan.script is not None
+    folder = plan.script.folder(plan.run_dir)
+    if plan.script.workdir:
+        return folder
+    if plan.arm:
+        folder += "/N for its block N"
+    links = ", ".join(f"{posixpath.basename(path)} -> {path}" for path in plan.script.inputs)
+    return f"{folder}, {f'with {links}' if links else 'empty'}"
 
 
 def stem(launch: Launch) -> str:
@@ -94,6 +140,20 @@ def environment(mechanism: str, level: str) -> dict[str, str]:
     return dict.fromkeys(NGC_TENSORFLOW1, "1" if level == "o1" else "0")
 
 
+def _of_folder(spec: JobSpec, facts: Facts) -> Iterator[str]:
+    """What to know of the folder that a script starts in."""
+    launch = spec.launch
+    folder = "" if in_image(launch.script or "") else _working_folder(spec, facts)
+    each = "each of these runs" if spec.swept else "the script"
+    if launch.workdir is None and not folder and not in_image(launch.script or "") and not launch.inputs:
+        yield f"{each} starts in an empty folder of its own; script.inputs=[data] links there what it reads"
+    elif folder and [key for key, _ in spec.swept if key != "workdir"]:
+        yield (
+            f"all runs of this sweep start in {folder}, where one can overwrite another's files; without workdir= each "
+            "starts in a folder of its own"
+        )
+
+
 def _left_out(known: Script) -> Iterator[str]:
     if known.credentials:
         names = _listed(known.credentials)
@@ -122,8 +182,7 @@ def advice(spec: JobSpec, facts: Facts, gpus: int) -> tuple[str, ...]:
         found += _left_out(known)
     if gpus > 1 and train.processes == 1:
         found.append(f"the script is started once and sees {gpus} GPUs; train.processes={gpus} starts one for each")
-    if spec.swept and launch.workdir != OWN_FOLDER and not in_image(launch.script):
-        found.append("all cells of this sweep start in one folder; workdir=run gives each its own")
+    found += _of_folder(spec, facts)
     if train.bare:
         found.append("nothing observes what a bare script runs, so nothing will be proved")
     elif spec.training.framework == "paddle" and source(spec, facts).static:

@@ -39,7 +39,7 @@ def look(asked: Questions) -> Facts:
     if not asked.slurm:
         gpus = gpu_probing.with_holders(gpus)
     run_root = expanded(asked.run_root).absolute()
-    named = {*asked.folders, *asked.workdirs} - {OWN_FOLDER}
+    named = {*asked.folders, *asked.inputs, *(each for each in asked.workdirs if each != OWN_FOLDER)}
     return Facts(
         host=platform.node(),
         user=_user(),
@@ -67,7 +67,7 @@ def look(asked: Questions) -> Facts:
 
 
 def _missing(named: Iterable[str], sources: Iterable[str]) -> Iterable[str]:
-    """Missing paths: folders as named, mounts as absolute paths."""
+    """Missing paths: folders and inputs as named, mounts as absolute paths."""
     yield from (each for each in named if not expanded(each).exists())
     for each in sources:
         source = Path(os.path.normpath(Path.cwd() / expanded(each)))

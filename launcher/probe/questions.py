@@ -31,6 +31,8 @@ class Questions:
     folders: tuple[str, ...]
     """Of data."""
     workdirs: tuple[str, ...]
+    inputs: tuple[str, ...]
+    """Of scripts."""
     mounts: tuple[str, ...]
     """Their sources."""
 
@@ -51,5 +53,6 @@ def questions(specs: Sequence[JobSpec]) -> Questions:
         shared=first.share == "group",
         folders=tuple(sorted({spec.training.data.dir for spec in specs if spec.training.data.dir})),
         workdirs=tuple(sorted({folder for spec in with_script if (folder := spec.launch.workdir) is not None})),
+        inputs=tuple(sorted({path for spec in with_script for path in spec.launch.inputs})),
         mounts=tuple(sorted({mount.split(":")[0] for spec in specs for mount in spec.launch.mounts})),
     )

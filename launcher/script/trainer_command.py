@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import posixpath
+
 from containers.devices import JOB_GPUS, needs_job_gpus
 from containers.runtime import Wrapped
 from containers.words import EnvArg, Word, to_bash
@@ -101,6 +103,7 @@ def _start_in_place(plan: Plan) -> list[str]:
     own = (plan.script.folder(plan.run_dir),) if plan.script and bare else ()
     folders = (*wrapped.folders, *own)
     lines += [f"[ -d {to_bash(each)} ] || mkdir -p -m 700 {to_bash(each)} || exit 1" for each in folders]
+    lines += _links(plan) if own else []
     lines += ["remove_stale_container"] if wrapped.remove else []
     lines += [f"export {name}={to_bash(value)}" for name, value in wrapped.environment.items()]
     return [*lines, " \\\n    ".join(map(to_bash, wrapped.argv))]
@@ -111,7 +114,16 @@ def _working_folder(plan: Plan) -> list[str]:
     if plan.script is None or not plan.script.bare:
         return ['cd "$CODE" || exit 1']
     folder = to_bash(plan.script.folder(plan.run_dir))
-    return [f"{f'mkdir -p {folder} && ' if not plan.script.workdir else ''}cd {folder} || exit 1"]
+    return [*([] if plan.script.workdir else [f"mkdir -p {folder} || exit 1"]), *_links(plan), f"cd {folder} || exit 1"]
+
+
+def _links(plan: Plan) -> list[str]:
+    """Lines that link the inputs of a bare script in the folder of its own; an earlier attempt may have."""
+    assert plan.script is not None
+    folder = plan.script.folder(plan.run_dir)
+    pairs = ((to_bash(path), to_bash(f"{folder}/{posixpath.basename(path)}")) for path in plan.script.inputs)
+    # Behind a failed ln: another node may have made the link meanwhile.
+    return [f"[ -L {link} ] || ln -sT {path} {link} || [ -L {link} ] || exit 1" for path, link in pairs]
 
 
 def _read_inside(argv: tuple[Word, ...]) -> tuple[Word, ...]:

@@ -5,6 +5,7 @@ python -m recipes.torch_.script amp=o1 script=train.py workdir=. -- --lr 0.1 dat
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import runpy
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from recipes import arguments, result, run_folder, script, settings
+from recipes.arguments import Arguments
 from recipes.precision import verdict
 from recipes.result import Result
 from recipes.run_folder import RunFolder, write_json
@@ -57,7 +59,7 @@ def main(framework: str, words: Sequence[str], wrap: Callable[[Started], Wrapper
     with wrapper.around():
         if started.chosen.run:
             started.chosen.run.mkdir(mode=0o700, parents=True, exist_ok=True)
-        code, failure, trace = execute(started.file, started.arguments, started.workdir)
+        code, failure, trace = execute(started.file, started.arguments, started.workdir, started.inputs)
     sys.stdout.flush()
     return _conclude(started, wrapper, code, failure, trace, time.monotonic() - began)
 
@@ -70,9 +72,10 @@ def parse(words: Sequence[str], framework: str) -> Started:
     chosen = arguments.parse(rest, "script", framework, alone=not mine and "--" not in words)
     settings.check(chosen.settings)
     passed: Sequence[str] = words[len(ours) + 1 :]
+    inputs: Sequence[str] = ()
     if planned := chosen.plan.get("script"):
-        mine = {"script": planned["file"], "workdir": planned["workdir"] or f"{chosen.run}/work"}
-        passed = planned["arguments"]
+        mine = {"script": planned["file"], "workdir": planned["workdir"] or _own_folder(chosen)}
+        passed, inputs = planned["arguments"], planned.get("inputs", ())
     if not mine.get("script"):
         raise SettingsError("script=FILE is missing (command line)", "script")
     file = Path(mine["script"]).absolute()
@@ -84,19 +87,32 @@ def parse(words: Sequence[str], framework: str) -> Started:
         chosen=chosen,
         file=file,
         workdir=Path(mine.get("workdir") or ".").absolute(),
+        inputs=tuple(inputs),
         arguments=tuple(passed),
         source=source,
     )
+
+
+def _own_folder(chosen: Arguments) -> str:
+    """The run's own folder for its script: one for all attempts, since a later one goes on with the files of an earlier
+    one; in a comparison one for each, since each block starts afresh."""
+    block = f"/{os.environ['LAUNCHER_ATTEMPT']}" if chosen.plan.get("arm") else ""
+    return f"{chosen.run}/work{block}"
 
 
 def _ours(words: Sequence[str]) -> list[str]:
     return list(words[: words.index("--")] if "--" in words else words)
 
 
-def execute(file: Path, passed: Sequence[str], workdir: Path) -> tuple[int, str | None, str]:
-    """Run the file as `python FILE ...` would. Returns its exit code, why it failed in one sentence, and the traceback
-    of an exception."""
+def execute(
+    file: Path, passed: Sequence[str], workdir: Path, inputs: Sequence[str] = ()
+) -> tuple[int, str | None, str]:
+    """Run the file as `python FILE ...` would, with links to the `inputs` in its folder. Returns its exit code, why it
+    failed in one sentence, and the traceback of an exception."""
     workdir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for path in inputs:
+        with contextlib.suppress(FileExistsError):  # another rank's link, or an earlier attempt's
+            (workdir / Path(path).name).symlink_to(path)
     os.chdir(workdir)
     sys.argv = [str(file), *passed]
     sys.path[0] = str(file.parent)

@@ -24,6 +24,8 @@ class Started:
     file: Path
     """Absolute."""
     workdir: Path
+    inputs: tuple[str, ...] = ()
+    """Paths that are linked in it."""
     arguments: tuple[str, ...]
     source: Source
 

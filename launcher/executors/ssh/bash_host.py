@@ -82,7 +82,8 @@ class _Requests:
     def on_probe(self, asked: Mapping[str, Any]) -> Any:
         if asked["slurm"] or asked["container"] != "none" or asked["shared"] or not asked["bare"]:
             raise Unreachable(f"{self._no_python}; {HELP}, with cluster=ssh, container=none and share=none")
-        paths = [*asked["folders"], *(folder for folder in asked["workdirs"] if folder != "run"), *asked["mounts"]]
+        workdirs = (folder for folder in asked["workdirs"] if folder != "run")
+        paths = [*asked["folders"], *workdirs, *asked["inputs"], *asked["mounts"]]
         fields = (gpu_probing.FIELDS, [field for field in gpu_probing.FIELDS if field not in gpu_probing.YOUNG])
         options = (asked["python"] or "", pythons.TELL, *(",".join(names) for names in fields))
         values: dict[str, str] = {}

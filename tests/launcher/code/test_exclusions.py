@@ -176,6 +176,43 @@ def test_what_is_too_much_is_named_by_its_own_path(project: Path, monkeypatch: p
     assert taken(project) == ["train.py"]
 
 
+def test_a_refusal_names_the_folders_that_are_too_large(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(user_code.snapshot, "MAX_BYTES", 2**20)
+    lay(project, "results/notes.txt", "src/model.py")
+    for name in ("results/2024/a.pt", "results/2024/b.pt", "images/c.bin"):
+        (project / name).parent.mkdir(parents=True, exist_ok=True)
+        with open(project / name, "wb") as stream:
+            stream.truncate(2 * 2**20)
+    with pytest.raises(UsageError) as refusal:
+        taken(project)
+    assert f"(largest: {project}/results/2024/ 4 MiB in 2 files, {project}/images/ 2 MiB in 1 file); " in str(
+        refusal.value
+    )
+
+
+def test_a_refusal_for_many_files_names_the_folders_that_hold_them(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(user_code, "MAX_FILES", 4)
+    lay(project, *(f"images/{number}.png" for number in range(5)), "src/model.py")
+    with pytest.raises(UsageError, match=rf"more than 4 files \(largest: {project}/images/ 0 MiB in 5 files\)"):
+        taken(project)
+
+
+def test_a_link_within_the_code_brings_no_environment_and_nothing_ignored(project: Path) -> None:
+    lay(project, "env310/pyvenv.cfg", "env310/lib/torch.py", "big/data.txt", "src/model.py", "src/out.log")
+    (project / ".gitignore").write_text("big/\n*.log\n")
+    for name, target in {"venv": "env310", "lib": "env310/lib", "data": "big", "code": "src"}.items():
+        (project / name).symlink_to(target)
+    assert taken(project) == ["code/model.py", "src/model.py", "train.py"]
+
+
+def test_nested_folders_are_held_to_the_same(project: Path) -> None:
+    lay(project, "a/b/env310/pyvenv.cfg", "a/b/env310/bin/tool", "a/b/__pycache__/m.pyc", "a/b/out/w.pt", "a/b/m.py")
+    (project / "a/.gitignore").write_text("out/\n")
+    assert taken(project) == ["a/b/m.py", "train.py"]
+
+
 def test_without_git_a_gitignore_is_not_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lay(tmp_path, "train.py", "sub/a.py", ".git-credentials")
     monkeypatch.setenv("PATH", str(tmp_path))

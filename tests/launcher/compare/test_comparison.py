@@ -133,6 +133,10 @@ def test_wrong_keys_of_the_comparison_are_refused(word, complaint):
             ["recipe=script", "script=x.py", "amp=o0,o1"],
             r"recipe=script: a script decides by itself .* run its modes as",
         ),
+        (
+            ["recipe=script", "script=x.py", "amp=o0,o1", "workdir=."],
+            r"workdir=\.: each block of a comparison starts in a new folder",
+        ),
         (["seed=1,2"], r"seed can't differ between the arms .*\(1 and 2\): arms begin with the same weights"),
         (["data=digits,synthetic"], r"data can't differ between the arms .*\(digits and synthetic\): arms are trained"),
         (

@@ -22,9 +22,10 @@ from launcher.errors import UsageError
 from launcher.plan.model import Plan
 from launcher.plan.record import from_json, to_json
 from launcher.plan.resolve import resolve
+from launcher.plan.user_script import start_folder
 from launcher.probe.facts import ContainerFacts, Facts, Script
 from launcher.script.render import render
-from launcher.script.trainer_command import command
+from launcher.script.trainer_command import command, lines
 from launcher.ssh.probe_client import probe
 from recipes.script import Source
 from recipes.trainer import script as shared_script
@@ -175,6 +176,119 @@ def test_it_starts_where_it_is_told_to(word: str, folder: str, code: Path) -> No
     assert wrapped(plan_of(word), code).workdir == code / folder
 
 
+SSH = ("cluster=ssh", "cluster.host=box")
+SWEEP = ("amp=o0,o1",)
+
+
+def first_of(*words: str, facts: Facts = LAPTOP) -> Plan:
+    """The plan of the first run of a request."""
+    return resolve(specs_of("recipe=script", "script=train.py", *words)[0], with_script(facts))
+
+
+@pytest.mark.parametrize(
+    ("words", "folder"),
+    [
+        ((), "/home/mei/project"),
+        (SSH, ""),
+        (SWEEP, ""),
+        ((*SSH, *SWEEP), ""),
+        ((*SWEEP, "workdir=."), "/home/mei/project"),
+        ((*SSH, "workdir=/data/mei"), "/data/mei"),
+    ],
+)
+def test_one_run_here_starts_where_it_was_typed_and_others_in_folders_of_their_own(
+    words: tuple[str, ...], folder: str
+) -> None:
+    plan = first_of(*words)
+    assert plan.script and plan.script.workdir == folder
+    told = " ".join(plan.advice)
+    assert ("starts in an empty folder of its own" in told) == (not folder)
+    assert ("all runs of this sweep start in /home/mei/project" in told) is ("workdir=." in words)
+
+
+def test_each_cell_with_a_folder_by_name_is_no_shared_folder() -> None:
+    assert "all runs of this sweep" not in " ".join(first_of("workdir=a,b").advice)
+
+
+def test_inputs_are_linked_in_a_folder_of_the_runs_own_and_the_plan_says_which() -> None:
+    plan = first_of(*SWEEP, "script.inputs=[data,/sets/images/,~/table.csv]")
+    paths = ("/home/mei/project/data", "/sets/images", "/home/mei/table.csv")
+    assert plan.script and plan.script.inputs == paths
+    links = "data -> /home/mei/project/data, images -> /sets/images, table.csv -> /home/mei/table.csv"
+    assert start_folder(plan) == f"/home/mei/launcher-runs/RUN_ID/work, with {links}"
+    assert to_json(plan)["script"]["inputs"] == list(paths)
+    assert "empty folder" not in " ".join(plan.advice)
+
+
+def test_inputs_that_are_where_the_script_starts_need_no_link() -> None:
+    plan = plan_of("script.inputs=[data]")
+    assert plan.script and (plan.script.workdir, plan.script.inputs) == ("/home/mei/project", ())
+    assert start_folder(plan) == "/home/mei/project"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            ("script.inputs=[/sets/images]",),
+            r"=\[/sets/images\]: the script starts in /home/mei/project, where nothing is l",
+        ),
+        (
+            (*SWEEP, "script.inputs=[a/x,b/x]"),
+            "/project/a/x and /home/mei/project/b/x would be linked by the same name, x",
+        ),
+        (
+            (*SWEEP, "script.inputs=[gone]"),
+            r"\[gone\]: there is no such file or folder on box \(/home/mei/project/gone\)",
+        ),
+        ((*SWEEP, "script.inputs=[/]"), "it has no name that a link could have"),
+        ((*SWEEP, 'script.inputs=[""]'), "it has no name that a link could have"),
+    ],
+)
+def test_inputs_that_cannot_be_linked_are_refused(words: tuple[str, ...], said: str) -> None:
+    with pytest.raises(UsageError, match=said + r".*\(command line\)"):
+        first_of(*words, facts=dataclasses.replace(LAPTOP, missing=("gone",)))
+
+
+def test_what_is_missing_of_the_inputs_is_looked_up_on_the_host(project: Path) -> None:
+    (project / "data").mkdir()
+    facts = probe(specs_of("recipe=script", "script=train.py", *SWEEP, "script.inputs=[data,gone]"))
+    assert facts.missing == ("gone",)
+
+
+def test_a_later_attempt_starts_in_the_same_folder_and_each_block_of_an_arm_in_a_new_one(
+    code: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (code / "data").mkdir()
+    plan = first_of(*SWEEP, f"script.inputs=[{code}/data]")
+    arm = dataclasses.replace(plan, arm="00")
+    assert start_folder(arm).startswith("/home/mei/launcher-runs/RUN_ID/arms/00/work/N for its block N, with data -> ")
+    folders = {}
+    for each in (plan, arm):
+        for attempt in ("1", "2"):
+            monkeypatch.setenv("LAUNCHER_ATTEMPT", attempt)
+            started = wrapped(each, code)
+            folders[each.arm, attempt] = started.workdir.relative_to(code).as_posix()
+            monkeypatch.setattr("sys.argv", [])
+            monkeypatch.setattr("sys.path", [""])
+            shared_script.execute(started.file, (), started.workdir, started.inputs)
+            assert Path("data").readlink() == code / "data"
+            monkeypatch.chdir(code)
+    assert folders == {("", "1"): "work", ("", "2"): "work", ("00", "1"): "work/1", ("00", "2"): "work/2"}
+
+
+def test_a_bare_script_finds_its_inputs_too(tmp_path: Path) -> None:
+    """By lines of run.sh, which have to bear a second attempt."""
+    (tmp_path / "it's").mkdir()
+    plan = dataclasses.replace(
+        first_of(*BARE, "workdir=run", f"script.inputs=[{tmp_path}/it's]"), run_root=str(tmp_path)
+    )
+    start = lines(plan)[:-1]
+    for _ in range(2):
+        done = subprocess.run(["bash", "-c", "\n".join([*start, "pwd; readlink *"])], capture_output=True, text=True)
+        assert done.stdout.splitlines() == [f"{tmp_path}/RUN_ID/work", f"{tmp_path}/it's"], done.stderr
+
+
 def test_a_working_folder_that_is_not_there_is_refused() -> None:
     with pytest.raises(UsageError, match="workdir=out: there is no such folder"):
         plan_of("workdir=out", facts=dataclasses.replace(LAPTOP, missing=("out",)))
@@ -194,6 +308,16 @@ def test_in_a_container_the_working_folder_is_mounted_and_a_script_of_the_image_
     facts = dataclasses.replace(LAPTOP, containers=found, python="python3")
     here = plan_of("container=docker", "image=it:1", facts=facts)
     assert "--mount=type=bind,source=/home/mei/project,target=/home/mei/project" in render(here)
+    own = ("workdir=run", "container=docker", "image=it:1", "script.inputs=[/sets/a,/sets/b]")
+    linked = render(plan_of(*own, "mounts=[/sets/b:/sets/b]", facts=facts))
+    assert "--mount=type=bind,source=/sets/a,target=/sets/a,readonly" in linked
+    assert linked.count("target=/sets/b") == 1, "a mount of the user's own stays as it was asked for"
+    with pytest.raises(
+        UsageError, match=r"script.inputs=\[/x\]: image:/opt/it/train.py starts in a folder of the image"
+    ):
+        specs_of(
+            "recipe=script", "script=image:/opt/it/train.py", "container=docker", "image=it:1", "script.inputs=[/x]"
+        )
     (spec,) = specs_of("recipe=script", "script=image:/opt/it/train.py", "container=docker", "image=it:1")
     there = resolve(spec, facts)
     assert there.script and (there.script.file, there.script.workdir) == ("/opt/it/train.py", "/opt/it")
