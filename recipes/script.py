@@ -263,5 +263,17 @@ RECIPE = Recipe(
     epochs=0,
     trainers={each: f"recipes.{each}_.script" for each in ("torch", "tensorflow", "paddle")},
     check=check,
-    takes=("recipe", "framework", "amp", "loss_scale", "xla", "compile", "tf32", "device", "profile", "require_proof"),
+    takes=(
+        "recipe",
+        "framework",
+        "amp",
+        "loss_scale",
+        "xla",
+        "compile",
+        "tf32",
+        "device",
+        "profile",
+        "require_proof",
+        "proof",
+    ),
 )

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from recipes.precision.levels import PRESETS, Amp, Framework, LossScale
+from recipes.precision.levels import ENOUGH, PRESETS, Amp, Framework, LossScale
 from recipes.recipe import Recipe, find
 from recipes.typed import (
     SettingsError,
@@ -54,6 +54,15 @@ class Profile:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Proof:
+    """What the observed operations have to show."""
+
+    share: float = setting(
+        ENOUGH, "part of the matrix FLOPs due in half precision that has to run so, forward and backward each"
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Settings:
     """One training job as the trainer sees it. `train` is the recipe's own dataclass."""
 
@@ -80,6 +89,7 @@ class Settings:
     checkpoint: Checkpoint = group(Checkpoint, "checkpoints")
     profile: Profile = group(Profile, "profiling")
     require_proof: bool = setting(True, "fail the run unless the requested precision was observed")
+    proof: Proof = group(Proof, "what proves the precision")
     train: Any = setting(None, "the recipe's hyper-parameters")
 
 
@@ -94,6 +104,8 @@ def check(settings: Settings, world_size: int = 1) -> None:
     for key in ("start", "steps"):
         if getattr(settings.profile, key) < 1:
             raise SettingsError(f"profile.{key}={getattr(settings.profile, key)} must be at least 1", f"profile.{key}")
+    if not 0 < settings.proof.share <= 1:
+        raise SettingsError(f"proof.share={settings.proof.share:g} must be above 0 and at most 1", "proof.share")
     if settings.steps_per_execution < 1:
         raise SettingsError(
             f"steps_per_execution={settings.steps_per_execution} must be at least 1", "steps_per_execution"

@@ -24,6 +24,10 @@ LEVELS: dict[str, str] = {
     "o3": "half precision throughout, no master weights, no loss scale",
 }
 
+ENOUGH = 0.9
+"""Share of the floating-point operations due in half precision that has to run so, unless `proof.share` says another.
+Not 1: some can't (torch's attention with dropout computes in float32 on a CPU)."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Amp:

@@ -6,9 +6,11 @@ The rules judge a report (`recipes.precision.observation`) and give findings; a 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from recipes.precision.call_summary import Call, describe, flops, is_half, percent, phase, times
+from recipes.precision.levels import ENOUGH
 
 Report = Mapping[str, Any]
 Finding = tuple[str, str]
@@ -16,16 +18,16 @@ Finding = tuple[str, str]
 
 PROVED, CONTRADICTED, UNKNOWN = "proved", "contradicted", "unknown"
 
-ENOUGH = 0.9
-"""Share of the floating-point operations due in half precision. Not 1: some can't be (torch's attention with dropout
-computes in float32 on a CPU)."""
+ATTENTION = "scaled_dot_product_attention"
 GRADIENTS = 2.5
 """The most work that a product's gradients are, in products: two, and for attention two and a half."""
 EXACT_SWITCHES = ("none", "ieee", "highest", "False", "unreadable")
 """Settings that leave float32 products exact; where one is unreadable, the arithmetic shows."""
 
 
-def findings_of(report: Report) -> Iterator[Finding]:
+def findings_of(report: Report, share: float = ENOUGH) -> Iterator[Finding]:
+    """What contradicts the level's rule, or leaves it open. `share` is the part of the work due in half precision that
+    has to run so."""
     if report.get("evaluation"):
         yield from (finding for finding in _lists(report) if finding[0] == CONTRADICTED)
         return
@@ -45,7 +47,7 @@ def findings_of(report: Report) -> Iterator[Finding]:
     if rule["level"] == "o0":
         yield from _no_half(calls)
     else:
-        yield from _half_where_due(calls, rule)
+        yield from _half_where_due(calls, rule, share)
         yield from _lists(report)
     yield from _parameters(report)
     yield from _reduction(report)
@@ -69,7 +71,7 @@ def _no_half(calls: Sequence[Call]) -> Iterator[Finding]:
         yield CONTRADICTED, f"o0 is float32, but these ran: {describe(narrow)}"
 
 
-def _half_where_due(calls: Sequence[Call], rule: Mapping[str, Any]) -> Iterator[Finding]:
+def _half_where_due(calls: Sequence[Call], rule: Mapping[str, Any], share: float) -> Iterator[Finding]:
     """Each call against what the level says of it, forward and backward apart."""
     either = set(rule.get("either", ()))
     judged = [call for call in calls if not either & set(call["functions"])]
@@ -79,55 +81,99 @@ def _half_where_due(calls: Sequence[Call], rule: Mapping[str, Any]) -> Iterator[
         if allowed_dtypes(call, rule) == {"float32"} and call["dtype"] != "float32":
             yield CONTRADICTED, f"{describe([call])} ran in {phase(call['backward'])}, but {_why_float32(call, rule)}"
     forward, backward_calls = ([call for call in judged if call["backward"] is flag] for flag in (False, True))
-    yield from _share(forward, rule, excused=0)
-    yield from _uncertain(forward, rule)
     float32_forward = flops(call for call in forward if allowed_dtypes(call, rule) == {"float32"})
-    yield from _share(backward_calls, rule, excused=int(GRADIENTS * float32_forward))
+    parts = [_Part.of(forward, rule, 0), _Part.of(backward_calls, rule, int(GRADIENTS * float32_forward))]
+    for part in parts:
+        if part.seen and part.required == 0:
+            where = phase(part.backward)
+            yield UNKNOWN, f"nothing in {where} is due in {rule['dtype']}: all of it is denied or kept in float32"
+    yield from _uncertain(forward, rule, share)
+    short = [part for part in parts if part.is_short(share)]
+    if short:
+        yield CONTRADICTED, _shortfall(short, rule, share)
 
 
-def _share(calls: Sequence[Call], rule: Mapping[str, Any], excused: int) -> Iterator[Finding]:
-    """Whether enough of the work due in half precision in forward, or in backward, ran so.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Part:
+    """The work of forward, or of backward, that is due in half precision, in FLOPs."""
 
-    Up to `excused` of float32 work passes where its origin isn't known: in compiled code not all gradients can be
-    traced to their modules, and those of float32 modules are float32.
-    """
-    if not calls:
-        return
-    half, backward = rule["dtype"], calls[0]["backward"]
-    due = [call for call in calls if half in allowed_dtypes(call, rule)]
-    others = [call for call in due if call["dtype"] != half]
-    uncertain = flops(c for c in others if c["dtype"] == "float32" and "float32" in allowed_dtypes(c, rule))
-    total, done = flops(due), flops(due) - flops(others)
-    required = total - min(uncertain, excused)
-    if required == 0:
-        yield UNKNOWN, f"nothing in {phase(backward)} is due in {half}: all of it is denied or kept in float32"
-    elif done < ENOUGH * required and (backward or done < ENOUGH * (total - uncertain)):
-        yield (
-            CONTRADICTED,
-            f"{percent(done, total)} of {phase(backward)} ran in {half}, but {rule['level']} requires {ENOUGH:.0%}; "
-            f"in other dtypes: {describe(others)}{_remedy(others, rule)}",
+    backward: bool
+    seen: bool
+    """Some work was judged."""
+    total: int
+    required: int
+    """Without the float32 work that is excused because its origin isn't known: in compiled code not all gradients can
+    be traced to their modules, and those of float32 modules are float32."""
+    uncertain: int
+    others: list[Call]
+    """The calls in another dtype."""
+
+    @classmethod
+    def of(cls, calls: Sequence[Call], rule: Mapping[str, Any], excused: int) -> _Part:
+        due = [call for call in calls if rule["dtype"] in allowed_dtypes(call, rule)]
+        others = [call for call in due if call["dtype"] != rule["dtype"]]
+        uncertain = flops(c for c in others if c["dtype"] == "float32" and "float32" in allowed_dtypes(c, rule))
+        total = flops(due)
+        return cls(
+            backward=bool(calls) and calls[0]["backward"],
+            seen=bool(calls),
+            total=total,
+            required=total - min(uncertain, excused),
+            uncertain=uncertain,
+            others=others,
+        )
+
+    @property
+    def done(self) -> int:
+        return self.total - flops(self.others)
+
+    def is_short(self, share: float) -> bool:
+        if self.required == 0:
+            return False
+        return self.done < share * self.required and (
+            self.backward or self.done < share * (self.total - self.uncertain)
         )
 
 
-def _uncertain(forward: Sequence[Call], rule: Mapping[str, Any]) -> Iterator[Finding]:
+def _shortfall(short: Sequence[_Part], rule: Mapping[str, Any], share: float) -> str:
+    """Which work ran in another dtype, and how to accept it where it was intended."""
+    half, others = rule["dtype"], [call for part in short for call in part.others]
+    ran = " and ".join(f"{percent(part.done, part.total)} of {phase(part.backward)}" for part in short)
+    required = f"{rule['level']} requires {ENOUGH:.0%}" if share == ENOUGH else f"proof.share={share:g} requires more"
+    ways = [*_denial(others, rule), *_lower_share(short)]
+    accept = f" ({' or '.join(ways)} accepts that)" if ways else ""
+    if all(call["functions"] == [ATTENTION] and call["dtype"] == "float32" for call in others):
+        where = "; on a CPU attention with dropout computes in float32" if rule["device"] == "cpu" else ""
+        why = f"torch chooses the kernel of attention{where}"
+        return f"{ran} ran in {half}, but {required}; the rest is {describe(others)}: {why}{accept}"
+    return f"{ran} ran in {half}, but {required}; in other dtypes: {describe(others)}{accept}"
+
+
+def _denial(others: Sequence[Call], rule: Mapping[str, Any]) -> Iterator[str]:
+    """The entry of `amp.deny` that asks for what ran: some functions compute in float32 whatever their operands."""
+    most = max(others, key=lambda call: call["flops"])
+    no_lists = rule["level"] == "o3" or (rule["level"] == "o2" and rule.get("float32_parameters"))
+    if not no_lists and most["dtype"] == "float32" and len(most["functions"]) == 1:
+        yield f"amp.deny=[{most['functions'][0]}]"
+
+
+def _lower_share(short: Sequence[_Part]) -> Iterator[str]:
+    """The `proof.share` that accepts what ran, in steps of 5%; none where most of the work ran in another dtype."""
+    most = min(part.done * 20 // part.total for part in short)
+    if most > 10:
+        yield f"proof.share={most / 20:g}"
+
+
+def _uncertain(forward: Sequence[Call], rule: Mapping[str, Any], share: float) -> Iterator[Finding]:
     """Compiled code doesn't always show which function or module a product came from; a finding where that matters."""
     uncertain = [call for call in forward if len(allowed_dtypes(call, rule)) > 1]
     in_float32 = [call for call in uncertain if call["dtype"] == "float32"]
     due = [call for call in forward if rule["dtype"] in allowed_dtypes(call, rule)]
-    if in_float32 and flops(call for call in due if call["dtype"] == rule["dtype"]) < ENOUGH * flops(due):
+    if in_float32 and flops(call for call in due if call["dtype"] == rule["dtype"]) < share * flops(due):
         yield UNKNOWN, f"the function or module of these isn't known: {describe(in_float32)}"
     denied = [c for c in uncertain if c["dtype"] != "float32" and set(c["functions"]) & set(rule["deny"])]
     if denied:
         yield UNKNOWN, f"these may be of a function on amp.deny: {describe(denied)}"
-
-
-def _remedy(others: Sequence[Call], rule: Mapping[str, Any]) -> str:
-    """How to request what ran, if it was intended: some functions compute in float32 whatever their operands."""
-    most = max(others, key=lambda call: call["flops"])
-    no_lists = rule["level"] == "o3" or (rule["level"] == "o2" and rule.get("float32_parameters"))
-    if no_lists or most["dtype"] != "float32" or len(most["functions"]) != 1:
-        return ""
-    return f" (if that is intended, say amp.deny=[{most['functions'][0]}])"
 
 
 def _why_float32(call: Call, rule: Mapping[str, Any]) -> str:

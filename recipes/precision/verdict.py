@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from recipes.precision.call_summary import Call, describe, flops, is_half, percent, phase
+from recipes.precision.levels import ENOUGH
 from recipes.precision.step_rules import (
     CONTRADICTED,
     PROVED,
@@ -25,10 +26,11 @@ REASONS = 4
 """The most reasons that `why` gives."""
 
 
-def observed(reports: Iterable[Report], planned: Iterable[int] = ()) -> dict[str, Any]:
-    """result.json's "observed" from the reports of all ranks; `planned` are steps that had to be observed."""
+def observed(reports: Iterable[Report], planned: Iterable[int] = (), share: float = ENOUGH) -> dict[str, Any]:
+    """result.json's "observed" from the reports of all ranks; `planned` are steps that had to be observed, `share` is
+    the setting `proof.share`."""
     reports = sorted(reports, key=lambda report: (report["step"], report["rank"]))
-    verdict, why = judge(reports, planned)
+    verdict, why = judge(reports, planned, share)
     reports = _of_training(reports)
     work: Counter[str] = Counter()
     devices: Counter[str] = Counter()
@@ -66,14 +68,17 @@ def without_updates(observed: Mapping[str, Any], steps: int) -> dict[str, Any]:
     return {**observed, "verdict": UNKNOWN, "why": why}
 
 
-def judge(reports: Sequence[Report], planned: Iterable[int] = ()) -> tuple[str, str]:
-    """The verdict and its reason."""
-    return _verdict(reports, [*_of_steps(reports), *_of_run(reports, set(planned))])
+def judge(reports: Sequence[Report], planned: Iterable[int] = (), share: float = ENOUGH) -> tuple[str, str]:
+    """The verdict and its reason. `share` of the work due in half precision has to run so."""
+    kind, why = _verdict(reports, [*_of_steps(reports, share), *_of_run(reports, set(planned))])
+    if kind == PROVED and share < ENOUGH and any(_of_steps(reports, ENOUGH)):
+        why += f"; accepted by proof.share={share:g}, where the rule is {ENOUGH:.0%}"
+    return kind, why
 
 
-def judge_so_far(reports: Sequence[Report]) -> tuple[str, str]:
+def judge_so_far(reports: Sequence[Report], share: float = ENOUGH) -> tuple[str, str]:
     """The same before the end of the run: only findings that no later step can change count."""
-    return _verdict(reports, list(_of_steps(reports)))
+    return _verdict(reports, list(_of_steps(reports, share)))
 
 
 def unmatched(reports: Sequence[Report]) -> list[str]:
@@ -100,7 +105,7 @@ def _verdict(reports: Sequence[Report], findings: Sequence[Finding]) -> tuple[st
     return PROVED, _summary(reports)
 
 
-def _of_steps(reports: Sequence[Report]) -> Iterator[Finding]:
+def _of_steps(reports: Sequence[Report], share: float) -> Iterator[Finding]:
     """Findings that stay, whatever is observed later."""
     for step, present in sorted(_by_step(reports).items()):
         absent = set(range(present[0]["world_size"])) - {report["rank"] for report in present}
@@ -110,7 +115,7 @@ def _of_steps(reports: Sequence[Report]) -> Iterator[Finding]:
         yield CONTRADICTED, "not all observed steps and ranks had the same precision settings"
     for report in reports:
         place = f"step {report['step']}" + (f" on rank {report['rank']}" if report["world_size"] > 1 else "")
-        for kind, text in findings_of(report):
+        for kind, text in findings_of(report, share):
             yield kind, f"{place}: {text}"
     yield from _optimizer(reports)
 

@@ -24,6 +24,7 @@ def requested(settings: Settings) -> dict[str, Any]:
         "accumulate": settings.accumulate,
         "deterministic": settings.deterministic,
         "device": settings.device,
+        "proof_share": settings.proof.share,
     }
 
 

@@ -166,7 +166,7 @@ def _conclude(started: Started, wrapper: Wrapper, code: int, failure: str | None
     failed = (first if os.environ.get("LAUNCHER_ATTEMPT") else None) or elsewhere or failure
     observed = {"verdict": "unknown", "why": "the script failed"}
     if not failed:
-        observed = verdict.observed([*reports, *others])
+        observed = verdict.observed([*reports, *others], share=settings.proof.share)
     problem = failed or _proof_problem(settings.amp.level, settings.require_proof, observed)
     if folder:
         folder.check_ours()

@@ -192,12 +192,12 @@ class Training:
     def observed(self) -> dict[str, Any]:
         """result.json's "observed": the verdict over all ranks, and over all steps seen since the run began."""
         planned = self._planned if self.done == self.total else set()
-        found = verdict.observed(self._reports(), planned)
+        found = verdict.observed(self._reports(), planned, self.settings.proof.share)
         return verdict.without_updates(found, self.done) if 0 < self.done == self.recorder.skipped else found
 
     def _is_hopeless(self) -> bool:
         """Whether no later step can still prove the mode. Where no proof is required, that is printed once instead."""
-        kind, why = self.group.broadcast(verdict.judge_so_far(self._reports()))
+        kind, why = self.group.broadcast(verdict.judge_so_far(self._reports(), self.settings.proof.share))
         if kind == verdict.UNKNOWN and not self.settings.require_proof:
             if not self._said_unknown:
                 self._say(f"no proof: {why} (require_proof=false lets that pass)")

@@ -50,6 +50,8 @@ from tests.launcher.hosts import spec_of
         (("name=a/b",), "name=a/b should be up to 60 letters"),
         (("run_root=",), "run_root= is empty"),
         (("checkpoint.keep=0",), "checkpoint.keep=0 must be at least 1"),
+        (("proof.share=0",), "proof.share=0 must be above 0 and at most 1"),
+        (("proof.share=85",), "proof.share=85 must be above 0 and at most 1"),
     ],
 )
 def test_a_wrong_request_is_refused_in_words(words: tuple[str, ...], says: str) -> None:

@@ -164,8 +164,53 @@ def test_backward_cannot_make_up_for_forward() -> None:
 
 
 def test_a_shortfall_says_how_to_ask_for_it() -> None:
-    _, why = judged(report(calls=[call(False, "float32", functions=["scaled_dot_product_attention"]), call(True)]))
-    assert "(if that is intended, say amp.deny=[scaled_dot_product_attention])" in why
+    narrow = [call(flag, flops=889) for flag in (False, True)]
+    wide = [call(flag, "float32", flops=111, functions=["scaled_dot_product_attention"]) for flag in (False, True)]
+    _, why = judged(report(calls=[*narrow, *wide]))
+    assert why == (
+        "step 1: 88.9% of forward and 88.9% of backward ran in bfloat16, but o1 requires 90%; the rest is "
+        "scaled_dot_product_attention in float32 (2 calls): torch chooses the kernel of attention; on a CPU attention "
+        "with dropout computes in float32 (amp.deny=[scaled_dot_product_attention] or proof.share=0.85 accepts that)"
+    )
+    _, why = judged(report(calls=[call(False, "float32"), call(True)]))
+    assert why.endswith("in other dtypes: linear in float32 (1 call) (amp.deny=[linear] accepts that)")
+    _, why = judged(of_level("o3", calls=[call(False, flops=60), call(False, "float32", flops=40), call(True)]))
+    assert why.endswith("(1 call) (proof.share=0.6 accepts that)"), "o3 has no lists"
+
+
+def test_proof_share_decides_how_much_has_to_be_half_and_is_named_where_it_decided() -> None:
+    mixed = report(calls=[call(False, flops=86), call(False, "float32", flops=14), call(True)])
+    assert verdict.judge([mixed])[0] == verdict.judge([mixed], share=0.87)[0] == "contradicted"
+    assert "but proof.share=0.87 requires more" in verdict.judge([mixed], share=0.87)[1]
+    kind, why = verdict.judge([mixed], share=0.85)
+    assert (kind, why.endswith("; accepted by proof.share=0.85, where the rule is 90%")) == ("proved", True), why
+    assert verdict.judge_so_far([mixed], share=0.85)[0] == "proved"
+    assert verdict.observed([mixed], share=0.85)["verdict"] == "proved"
+    assert "proof.share" not in verdict.judge([report()], share=0.85)[1], "90% ran anyway"
+    ninety = report(calls=[call(False, flops=92), call(False, "float32", flops=8), call(True)])
+    assert verdict.judge([ninety], share=1.0)[0] == "contradicted"
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"optimizer": {"bfloat16": 10}},
+        {"parameters": [{"group": "other", "dtype": "bfloat16", "elements": 10}]},
+        {"reduced": {"bfloat16": 50, "float32": 50}},
+        {"float32": {"switches": {}, "arithmetic": {"mm": "tf32"}}},
+        {"rule": {"deny": ["linear"]}, "listed": [{"function": "linear", "dtypes": ["bfloat16"], "calls": 1}]},
+        {"problems": ["blind"]},
+        {"calls": [call(False), call(True, device="cuda")]},
+    ],
+)
+def test_proof_share_loosens_nothing_else(wrong: dict[str, Any]) -> None:
+    kind, _ = verdict.judge([report(**wrong)], share=0.01)
+    assert kind == verdict.judge([report(**wrong)])[0] != "proved"
+
+
+def test_proof_share_leaves_o0_without_any_half_precision() -> None:
+    calls = [call(False, "float32", flops=10**12), call(False, flops=1), call(True, "float32")]
+    assert verdict.judge([of_level("o0", calls=calls)], share=0.01)[0] == "contradicted"
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float8_e4m3fn", "int8"])
