@@ -19,7 +19,7 @@ def choose(spec: JobSpec, facts: Facts) -> tuple[tuple[Gpu, ...], int]:
     """
     launch = spec.launch
     if isinstance(launch.cluster, SlurmCluster):
-        return (), _of_a_node(launch.cluster, launch.gpus, facts)
+        return (), _of_a_node(spec, launch.cluster, facts)
     gpus = _here(spec, facts)
     return gpus, len(gpus) if launch.gpus is None else launch.gpus
 
@@ -83,13 +83,42 @@ def _here(spec: JobSpec, facts: Facts) -> tuple[Gpu, ...]:
     return facts.gpus if launch.gpus else ()
 
 
-def _of_a_node(cluster: SlurmCluster, wanted: int | None, facts: Facts) -> int:
-    """GPUs per node; `auto` is what a node of the partition has."""
-    if wanted is not None:
-        return wanted
+def _of_a_node(spec: JobSpec, cluster: SlurmCluster, facts: Facts) -> int:
+    """GPUs per node. Without a number our own recipes get what a node of the partition has, and train on all of it; a
+    script gets one for each process that is started, since it may use no more. Raises `SettingsError`."""
+    if spec.launch.gpus is not None:
+        return spec.launch.gpus
     assert facts.slurm is not None
     partition = slurm_check.find_partition(cluster, facts.slurm)
-    return partition.gpus_per_node if partition else 0
+    there = partition.gpus_per_node if partition else 0
+    if spec.recipe.name != "script":
+        return there
+    device, wanted = spec.training.device, spec.training.train.processes
+    if device == "cpu" or (not there and (partition or device == "auto")):
+        return 0
+    if partition and wanted > there:
+        raise SettingsError(
+            f"train.processes={wanted}: each process takes a GPU, and no node of partition {partition.name} has more "
+            f"than {there}; say gpus={there} to share them, or device=cpu",
+            "train.processes",
+        )
+    return int(wanted)
+
+
+def advice(spec: JobSpec, facts: Facts, count: int) -> tuple[str, ...]:
+    """How many GPUs a script gets under Slurm that asks for no number."""
+    cluster = spec.launch.cluster
+    chosen = spec.launch.gpus is not None or spec.training.device == "cpu"
+    if chosen or spec.recipe.name != "script" or not isinstance(cluster, SlurmCluster):
+        return ()
+    assert facts.slurm is not None
+    partition = slurm_check.find_partition(cluster, facts.slurm)
+    if count:
+        of = f" of the {partition.gpus_per_node} that nodes of partition {partition.name} have" if partition else ""
+        named = f"{count} GPU{'s' * (count > 1)} per node{of}, one for each process of the script"
+        return (f"the job takes {named}; train.processes=N starts more, gpus=N takes another number",)
+    why = f"partition {partition.name} has none" if partition else "no partition says how many its nodes have"
+    return (f"the job takes no GPU: {why}; gpus=N asks for some",)
 
 
 def _what_is_there(facts: Facts) -> str:

@@ -111,6 +111,7 @@ def _resolve(spec: JobSpec, facts: Facts) -> Plan:
         swept=spec.swept,
         advice=(
             *_advice(spec, facts, count),
+            *gpu_choice.advice(spec, facts, count),
             *plan_container.advice(spec, facts, count),
             *plan_advice.advice(spec, gpus, device, precision.dtype, launch.nodes * devices),
             *user_script.advice(spec, facts, count),

@@ -253,10 +253,60 @@ def test_one_process_of_tensorflow_drives_all_gpus_of_its_node_and_the_batch_is_
         plan_of(*TENSORFLOW[:-1], "batch=6", facts=WITH_TENSORFLOW)
 
 
+def script_plan_of(*words: str, facts: Facts = LOGIN) -> Plan:
+    here = dataclasses.replace(facts, scripts={"train.py": Script(path="/home/mei/train.py", name="script/train.py")})
+    return plan_of("recipe=script", "script=train.py", *words, facts=here)
+
+
+@pytest.mark.parametrize(
+    ("words", "gpus", "said"),
+    [
+        (
+            (),
+            1,
+            "the job takes 1 GPU per node of the 4 that nodes of partition gpu have, one for each process of the sc",
+        ),
+        (
+            ("train.processes=2", "nodes=2"),
+            2,
+            "the job takes 2 GPUs per node of the 4 that nodes of partition gpu have",
+        ),
+        (("device=cpu", "train.processes=2"), 0, ""),
+        (("cluster.partition=cpu",), 0, "the job takes no GPU: partition cpu has none; gpus=N asks for some"),
+        (("cluster.partition=gpu,short",), 0, "the job takes no GPU: no partition says how many its nodes have"),
+        (("cluster.partition=gpu,short", "device=cuda"), 1, "the job takes 1 GPU per node, one for each process"),
+        (("gpus=4",), 4, ""),
+        (("gpus=0",), 0, ""),
+    ],
+)
+def test_a_script_gets_a_gpu_for_each_process_unless_it_asks_for_others(
+    words: tuple[str, ...], gpus: int, said: str
+) -> None:
+    plan = script_plan_of(*words)
+    assert plan.gpus == gpus
+    notes = [note for note in plan.advice if note.startswith("the job takes ")]
+    assert [note[: len(said)] for note in notes] == ([said] if said else [])
+    assert plan_of("amp=o1").gpus == 4, "a recipe trains on all of a node"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            ("train.processes=8",),
+            "train.processes=8: each process takes a GPU, and no node of partition gpu has more than 4",
+        ),
+        (("device=cuda", "cluster.partition=cpu"), "device=cuda, and this job has no GPU"),
+    ],
+)
+def test_gpus_that_no_node_has_are_refused(words: tuple[str, ...], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        script_plan_of(*words)
+
+
 def script_of(*words: str, facts: Facts = LOGIN) -> str:
     """What starts a user's own script."""
-    here = dataclasses.replace(facts, scripts={"train.py": Script(path="/home/mei/train.py", name="script/train.py")})
-    return render(plan_of("recipe=script", "script=train.py", *words, facts=here))
+    return render(script_plan_of(*words, facts=facts))
 
 
 def test_a_script_in_tensorflow_on_several_nodes_is_told_of_its_workers() -> None:
