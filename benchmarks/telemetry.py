@@ -38,7 +38,8 @@ def _sample(folder: Path) -> float:
     """CPU seconds for each sample of a sampler that runs for a while, its own start and end included."""
     folder.mkdir()
     functions = bash_files.text("launcher.script", "telemetry.sh")
-    values = f"RUN={folder} LAUNCHER_ATTEMPT=1 SHARED= TELEMETRY_EVERY={PAUSE} TELEMETRY_GPUS="
+    values = f"LAUNCHER_RUN={folder} LAUNCHER_ATTEMPT=1 LAUNCHER_SHARED="
+    values += f" LAUNCHER_TELEMETRY_EVERY={PAUSE} LAUNCHER_TELEMETRY_GPUS="
     script = f"set -u; {values}\n{functions}\nsleep {SECONDS} | telemetry"
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     subprocess.run(["bash", "-c", script], check=True)

@@ -18,13 +18,6 @@ SHELL = (
     *("FUNCNAME", "PIPESTATUS", "PROMPT_COMMAND", "APPEND_PATH", "PREPEND_PATH"),
 )
 """Set or understood by a shell on the way, the script's or the runtime's own."""
-SCRIPT = (
-    *("RUN", "CODE", "WHO", "RESULT", "ENGINE", "OWN_SECRETS", "QUEUE", "MAX_REQUEUES", "SHARED"),
-    *("TELEMETRY_EVERY", "TELEMETRY_GPUS", "ORDER", "ARMS", "COOL_DOWN", "OUT_OF_MEMORY"),
-    *("attempt", "logs", "plan_file", "started", "before", "host", "boot", "birth", "reporting", "asked", "signalled"),
-    *("container", "telemetry", "gpus", "gpu_locks", "code", "ended"),
-)
-"""Of run.sh's own shell, which also is that of a job without a container."""
 
 LAUNCHER_PREFIXES = ("LAUNCHER_", "SLURM_", "SBATCH_", "APPTAINERENV_", "SINGULARITYENV_")
 """Of the launcher, Slurm, and what Apptainer passes into a container."""

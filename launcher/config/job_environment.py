@@ -14,7 +14,7 @@ import stat
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from containers.variables import DEVICES, JOB_PREFIXES, LAUNCHER_PREFIXES, RENDEZVOUS, RUNTIME_PREFIXES, SCRIPT
+from containers.variables import DEVICES, JOB_PREFIXES, LAUNCHER_PREFIXES, RENDEZVOUS, RUNTIME_PREFIXES
 from containers.words import to_bash
 from launcher.errors import UsageError
 from launcher.runs.store import SECRETS
@@ -197,9 +197,7 @@ def passed_on(env: Mapping[str, str | None], shell: Collection[str], all_of_shel
     named = {name for name, value in env.items() if value is None}
     if all_of_shell:
         named |= {
-            name
-            for name in _missed(shell)
-            if name not in (*env, *SCRIPT) and not looks_secret(name) and not is_decided(name)
+            name for name in _missed(shell) if name not in env and not looks_secret(name) and not is_decided(name)
         }
     return tuple(sorted(named))
 

@@ -6,7 +6,6 @@ import re
 import shlex
 from typing import Any
 
-from containers.variables import SCRIPT
 from launcher.config import job_environment, rewrite_variables
 from launcher.config.schema import Launch, SlurmCluster, SshCluster
 from launcher.runs import address as addresses
@@ -52,12 +51,6 @@ def _check_environment(launch: Launch) -> None:
         if job_environment.is_reserved(name):
             instead = "; say visible_gpus=[...]" if "VISIBLE_DEVICES" in name else ""
             raise SettingsError(f"{key}: {name} is set by the launcher itself{instead}", key)
-        if name in SCRIPT and launch.container.kind == "none":
-            raise SettingsError(
-                f"{key}: {name} is a variable of run.sh's own, which starts the job; give it another name, or set it "
-                "in your script",
-                key,
-            )
     for name in launch.env:
         if job_environment.looks_secret(name):
             raise SettingsError(

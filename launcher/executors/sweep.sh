@@ -7,7 +7,7 @@ for folder in "$@"; do
   number=$((number + 1))
   {
     # setsid gives each cell a session of its own, so that one can be ended without the others.
-    LAUNCHER_TURN=$number LAUNCHER_WAIT=$waits setsid --wait bash "$folder/run.sh"
+    LAUNCHER_CELL=$number LAUNCHER_WAIT=$waits setsid --wait bash "$folder/run.sh"
     echo "$number ended" >&9
   } &
   while read -r -u 9 which event && [ "$which" != "$number" ]; do :; done

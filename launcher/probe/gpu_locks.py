@@ -22,6 +22,9 @@ from launcher import bash_files
 REFUSED = 75
 """Exit code of a script whose GPUs are taken, and of a sweep whose first cell's are."""
 
+SHOW = f"export {VARIABLE} CUDA_VISIBLE_DEVICES=${VARIABLE}"
+"""The line of bash that shows a job the GPUs that were taken."""
+
 HINT = "wait_gpus=true waits for them"
 
 
@@ -33,11 +36,6 @@ def functions() -> str:
 def take(count: int, pool: Sequence[str], run: str, *, wait: bool) -> str:
     """The line of a run's script that takes GPUs, or ends the run."""
     return f"take_gpus {count} {to_bash(' '.join(pool))} {to_bash(run)} {'yes' if wait else to_bash('')}"
-
-
-def show(indices: str) -> str:
-    """What shows a job the GPUs of these indices: a word of bash."""
-    return f"export {VARIABLE}={indices} CUDA_VISIBLE_DEVICES={indices}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

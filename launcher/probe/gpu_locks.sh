@@ -76,31 +76,33 @@ gpu_look_in_turn() { # behind whoever takes some just now: a look tries the lock
   gpu_look
 }
 
-gpu_take() { # how many, of which UUIDs, for whom: the indices in $gpus, or in $refusal who has them
+gpu_take() { # how many, of which UUIDs, for whom: the indices in $LAUNCHER_GPUS, or in $LAUNCHER_REFUSAL who has them
   local count=$1 pool=" $2 " folder desk found index uuid who others='' lock
   local -a chosen=()
-  gpus='' refusal="no folder of this host is open to everybody and on its own disk, to hold locks on GPUs"
+  LAUNCHER_GPUS=''
+  LAUNCHER_REFUSAL="no folder of this host is open to everybody and on its own disk, to hold locks on GPUs"
   folder=$(gpu_folder) || return
   # Takers come one at a time, so that two who want the same GPUs never end with half of them each.
-  refusal="the locks on GPUs ($folder-*) can't be taken: another launcher has been choosing for a minute"
+  LAUNCHER_REFUSAL="the locks on GPUs ($folder-*) can't be taken: another launcher has been choosing for a minute"
   gpu_lock "$folder-desk" 60 || return
-  desk=$lock refusal="nvidia-smi does not tell which GPUs are free"
+  desk=$lock
+  LAUNCHER_REFUSAL="nvidia-smi does not tell which GPUs are free"
   if found=$(gpu_look); then
     while read -r index uuid who; do
       [[ $pool == *" $uuid "* ]] || continue
       if [ -n "$who" ]; then
         others+="${others:+; }GPU $index: $who"
       elif [ "${#chosen[@]}" -lt "$count" ] && gpu_lock "$folder-$uuid"; then
-        chosen+=("$lock") gpus+=${gpus:+,}$index
+        chosen+=("$lock") LAUNCHER_GPUS+=${LAUNCHER_GPUS:+,}$index
         TZ=UTC0 printf '%s %s %(%Y-%m-%dT%H:%M:%SZ)T\n' "$(id -un)" "$3" -1 |
           dd of="/dev/fd/$lock" conv=nocreat status=none # without O_CREAT, and by no name that a link could take
       fi
     done <<<"$found"
-    refusal="GPUs asked for: $count, free: ${#chosen[@]}; ${others:-the others are not there any more}"
+    LAUNCHER_REFUSAL="GPUs asked for: $count, free: ${#chosen[@]}; ${others:-the others are not there any more}"
   fi
   exec {desk}<&-
   if [ "${#chosen[@]}" = "$count" ]; then
-    gpu_locks=("${chosen[@]}")
+    LAUNCHER_GPU_LOCKS=("${chosen[@]}")
     return
   fi
   for lock in ${chosen[@]+"${chosen[@]}"}; do exec {lock}<&-; done
@@ -109,5 +111,5 @@ gpu_take() { # how many, of which UUIDs, for whom: the indices in $gpus, or in $
 
 gpu_release() { # at once, whatever a descendant that lives on may have inherited
   local lock
-  for lock in "${gpu_locks[@]}"; do flock --unlock "$lock"; done
+  for lock in "${LAUNCHER_GPU_LOCKS[@]}"; do flock --unlock "$lock"; done
 }

@@ -3,9 +3,9 @@
 # to end, ok or any; then their folders, a line each.
 
 wait_for_others() {
-  local others other
-  [ -e "$RUN/after" ] || return 0
-  mapfile -t others <"$RUN/after"
+  local others other stood
+  [ -e "$LAUNCHER_RUN/after" ] || return 0
+  mapfile -t others <"$LAUNCHER_RUN/after"
   for other in "${others[@]:1}"; do
     other_state "$other"
     [ "$stood" != waits ] || status queued null null "waiting for ${other##*/}, which it comes after"
@@ -16,12 +16,12 @@ wait_for_others() {
     done
     if [ "$stood" != "done" ] && [ "${others[0]}" != any ]; then
       status cancelled null "\"$(now)\"" "it never started: it was to come after ${other##*/}, which $stood"
-      rm -f "$RUN/.reserve"
+      rm -f "$LAUNCHER_RUN/.reserve"
       exit 1
     fi
   done
-  rm -f "$RUN/after" # a resumed run does not wait again
-  started=$(now)
+  rm -f "$LAUNCHER_RUN/after" # a resumed run does not wait again
+  LAUNCHER_STARTED=$(now)
 }
 
 other_state() { # folder of a run: in $stood waits, done, or how else it ended
@@ -59,7 +59,7 @@ other_state() { # folder of a run: in $stood waits, done, or how else it ended
 
 process_lives() { # text that names a process
   local pid start stat
-  [[ $1 =~ \"boot\":\ \"([^\"]*)\" ]] && [ "${BASH_REMATCH[1]}" = "$boot" ] || return
+  [[ $1 =~ \"boot\":\ \"([^\"]*)\" ]] && [ "${BASH_REMATCH[1]}" = "$LAUNCHER_BOOT" ] || return
   [[ $1 =~ \"pid\":\ ([0-9]+) ]] && pid=${BASH_REMATCH[1]} || return
   [[ $1 =~ \"start\":\ ([0-9]+) ]] && start=${BASH_REMATCH[1]} || return
   { read -r stat <"/proc/$pid/stat"; } 2>/dev/null || return

@@ -2,39 +2,50 @@
 # One attempt at a run: its number, its logs, status.json, the trainer from its start to its exit code, its last state.
 #
 # run.sh sets these before it sources supervise.sh, which is made of this file and the others beside it:
-#   RUN       the run's folder                    SHARED        yes where a group reads records and logs
-#   CODE      the snapshot of its code            QUEUE         slurm or direct
-#   WHO       trainer, script or comparison       MAX_REQUEUES  of a Slurm job
-#   RESULT    required, or empty                  ENGINE        docker or podman, or empty
-#   TELEMETRY_EVERY  seconds, or empty         OWN_SECRETS   folder of secrets that end with the run, or empty
+#   LAUNCHER_RUN              the run's folder
+#   LAUNCHER_CODE             the snapshot of its code
+#   LAUNCHER_WHO              trainer, script or comparison
+#   LAUNCHER_RESULT           required, or empty
+#   LAUNCHER_ENGINE           docker or podman, or empty
+#   LAUNCHER_SECRETS          folder of secrets that end with the run, or empty
+#   LAUNCHER_QUEUE            slurm or direct
+#   LAUNCHER_MAX_REQUEUES     of a Slurm job
+#   LAUNCHER_SHARED           yes where a group reads records and logs
+#   LAUNCHER_TELEMETRY_EVERY  seconds, or empty
+#
+# The job runs in this shell, with the user's environment and cluster.setup, which may use any name but LAUNCHER_*. So
+# every variable that lasts is LAUNCHER_*, and no local one is declared around a job: bash would export it in place of
+# the user's own variable of that name.
 
-taken_over() { [ -e "$RUN/attempts/$((attempt + 1))" ]; } # Slurm may start a run again that it lost sight of
+# Slurm may start a run again that it lost sight of.
+taken_over() { [ -e "$LAUNCHER_RUN/attempts/$((LAUNCHER_ATTEMPT + 1))" ]; }
 
 status() { # state, exit code or null, end or null, reason
   local reason=$4 error
   ! taken_over || return 0
   until error=$(write_status "$1" "$2" "$3" "$reason" 2>&1); do
     echo "$error" >&2
-    [ -e "$RUN/.reserve" ] || return 1
-    rm -f "$RUN/.reserve" # on a full disk, room enough to say so
+    [ -e "$LAUNCHER_RUN/.reserve" ] || return 1
+    rm -f "$LAUNCHER_RUN/.reserve" # on a full disk, room enough to say so
     reason="$reason${reason:+; }${error##*: } in the run's folder"
   done
 }
 
 write_status() { # in a subshell: one writer, written aside, renamed
-  [ -z "$SHARED" ] || umask 027
+  [ -z "$LAUNCHER_SHARED" ] || umask 027
   {
-    printf '{"schema": 1, "state": "%s", "attempt": %s, "exit_code": %s, ' "$1" "$attempt" "$2" &&
-      printf '"started": "%s", "before": %s, "ended": %s, "reason": "%s", ' "$started" "$before" "$3" "$4" &&
-      printf '"process": {"host": "%s", "boot": "%s", "pid": %s, "start": %s}}\n' "$host" "$boot" "$$" "$birth"
-  } >"$RUN/.status.json" && mv -f "$RUN/.status.json" "$RUN/status.json"
+    printf '{"schema": 1, "state": "%s", "attempt": %s, "exit_code": %s, ' "$1" "$LAUNCHER_ATTEMPT" "$2" &&
+      printf '"started": "%s", "before": %s, ' "$LAUNCHER_STARTED" "$LAUNCHER_BEFORE" &&
+      printf '"ended": %s, "reason": "%s", "process": {"host": "%s", ' "$3" "$4" "$LAUNCHER_HOST" &&
+      printf '"boot": "%s", "pid": %s, "start": %s}}\n' "$LAUNCHER_BOOT" "$$" "$LAUNCHER_BIRTH"
+  } >"$LAUNCHER_RUN/.status.json" && mv -f "$LAUNCHER_RUN/.status.json" "$LAUNCHER_RUN/status.json"
 }
 
 now() { TZ=UTC0 printf '%(%Y-%m-%dT%H:%M:%SZ)T' -1; }
 
 seconds_before() { # that earlier attempts ran: the last one until its end, or until its logs were last written to
-  local last previous=$((attempt - 1)) sum=0 began until
-  if [ "$previous" = 0 ] || ! last=$(cat "$RUN/status.json"); then
+  local last previous=$((LAUNCHER_ATTEMPT - 1)) sum=0 began until
+  if [ "$previous" = 0 ] || ! last=$(cat "$LAUNCHER_RUN/status.json"); then
     echo 0
     return
   fi
@@ -44,7 +55,7 @@ seconds_before() { # that earlier attempts ran: the last one until its end, or u
     if [[ $last =~ \"ended\":\ \"([^\"]+) ]]; then
       until=$(date -d "${BASH_REMATCH[1]}" +%s)
     else
-      until=$(stat -c %Y "$RUN/attempts/$previous"/*.log | sort -n | tail -n 1)
+      until=$(stat -c %Y "$LAUNCHER_RUN/attempts/$previous"/*.log | sort -n | tail -n 1)
     fi
     [ "$until" -lt "$began" ] || sum=$((sum + until - began))
   fi
@@ -53,41 +64,44 @@ seconds_before() { # that earlier attempts ran: the last one until its end, or u
 
 begin_attempt() {
   local error fields number
-  [ -z "$SHARED" ] || umask 027
-  [ -d "$RUN/attempts" ] || mkdir "$RUN/attempts" || exit 1
-  attempt=1
+  [ -z "$LAUNCHER_SHARED" ] || umask 027
+  [ -d "$LAUNCHER_RUN/attempts" ] || mkdir "$LAUNCHER_RUN/attempts" || exit 1
+  LAUNCHER_ATTEMPT=1
   # Two starts of one run never share a number: the one whose mkdir succeeds has it.
-  until error=$(mkdir "$RUN/attempts/$attempt" 2>&1); do
-    if [ ! -e "$RUN/attempts/$attempt" ]; then
+  until error=$(mkdir "$LAUNCHER_RUN/attempts/$LAUNCHER_ATTEMPT" 2>&1); do
+    if [ ! -e "$LAUNCHER_RUN/attempts/$LAUNCHER_ATTEMPT" ]; then
       echo "$error" >&2
       exit 1
     fi
-    attempt=$((attempt + 1))
+    LAUNCHER_ATTEMPT=$((LAUNCHER_ATTEMPT + 1))
   done
-  logs=$RUN/attempts/$attempt
-  exec >>"$logs/stdout.log" 2>>"$logs/stderr.log" </dev/null
-  [ ! -e "$RUN/attempts/plan.json" ] || mv -f "$RUN/attempts/plan.json" "$logs/plan.json" # this resume's
-  plan_file=$RUN/plan.json
-  for ((number = attempt; number > 0; number--)); do
-    [ ! -e "$RUN/attempts/$number/plan.json" ] || { plan_file=$RUN/attempts/$number/plan.json && break; }
+  LAUNCHER_LOGS=$LAUNCHER_RUN/attempts/$LAUNCHER_ATTEMPT
+  exec >>"$LAUNCHER_LOGS/stdout.log" 2>>"$LAUNCHER_LOGS/stderr.log" </dev/null
+  # This resume's own plan, if it has one; else that of the newest attempt with one, or the run's.
+  [ ! -e "$LAUNCHER_RUN/attempts/plan.json" ] || mv -f "$LAUNCHER_RUN/attempts/plan.json" "$LAUNCHER_LOGS/plan.json"
+  for ((number = LAUNCHER_ATTEMPT; number > 0; number--)); do
+    LAUNCHER_SPEC=$LAUNCHER_RUN/attempts/$number/plan.json
+    [ ! -e "$LAUNCHER_SPEC" ] || break
   done
-  rm -f "$RUN"/.{result.json,metrics.jsonl}.* "$RUN"/attempts/*/.*.json.* # a killed trainer wrote these aside
-  printf %4096s "" >"$RUN/.reserve"
-  started=$(now)
-  before=$(seconds_before)
-  read -r host </proc/sys/kernel/hostname
-  read -r boot </proc/sys/kernel/random/boot_id
+  [ "$number" -gt 0 ] || LAUNCHER_SPEC=$LAUNCHER_RUN/plan.json
+  # A killed trainer wrote these aside.
+  rm -f "$LAUNCHER_RUN"/.{result.json,metrics.jsonl}.* "$LAUNCHER_RUN"/attempts/*/.*.json.*
+  printf %4096s "" >"$LAUNCHER_RUN/.reserve"
+  LAUNCHER_STARTED=$(now)
+  LAUNCHER_BEFORE=$(seconds_before)
+  read -r LAUNCHER_HOST </proc/sys/kernel/hostname
+  read -r LAUNCHER_BOOT </proc/sys/kernel/random/boot_id
   read -r fields </proc/$$/stat
   read -ra fields <<<"${fields##*) }"
-  birth=${fields[19]}
+  LAUNCHER_BIRTH=${fields[19]}
   umask 077
 }
 
 end_if_unwanted() { # cancelled, or asked to stop, before it started
-  if [ -e "$RUN/cancelled" ]; then
+  if [ -e "$LAUNCHER_RUN/cancelled" ]; then
     status cancelled null "\"$(now)\"" "cancelled before it started"
     exit 1
-  elif [ -e "$RUN/STOP" ]; then
+  elif [ -e "$LAUNCHER_RUN/STOP" ]; then
     status stopped null "\"$(now)\"" "before it started"
     exit 85
   fi
@@ -95,92 +109,96 @@ end_if_unwanted() { # cancelled, or asked to stop, before it started
 
 report_running() {
   status running null null "" & # while the job starts
-  reporting=$!
+  LAUNCHER_REPORTING=$!
 }
 
 setup_failed() { # exit code, command
   trap - ERR
   echo "error: cluster.setup: \`$2\` failed with exit code $1" >&2
-  [ -z "${reporting-}" ] || wait "$reporting"
+  [ -z "${LAUNCHER_REPORTING-}" ] || wait "$LAUNCHER_REPORTING"
   status failed "$1" "\"$(now)\"" "a line of cluster.setup failed with exit code $1; stderr.log says which"
   exit "$1"
 }
 
-supervise() { # function that starts the job: run it in the background, and leave its exit code in $code
-  local child waited=137 sampler=''
-  container=''
-  [ "$1" != trainer ] || container=$ENGINE # which outlives its client; on several nodes each node has its own
-  signalled=
+supervise() { # function that starts the job: run it in the background, and leave its exit code in $LAUNCHER_EXIT
+  LAUNCHER_CONTAINER='' LAUNCHER_SIGNALLED=''
+  [ "$1" != trainer ] || LAUNCHER_CONTAINER=$LAUNCHER_ENGINE # outlives its client; on several nodes each has its own
   # To everything of this run but this shell, which stays to record how it ended.
-  trap 'signalled=TERM; trap "" TERM INT HUP; kill -TERM 0; [ -z "$container" ] || end_container &' TERM INT HUP
+  trap '
+    LAUNCHER_SIGNALLED=TERM
+    trap "" TERM INT HUP
+    kill -TERM 0
+    [ -z "$LAUNCHER_CONTAINER" ] || end_container &
+  ' TERM INT HUP
   (
     trap : TERM INT HUP
     "$1"
-    code=$?
-    [ -z "$container" ] || container_exit_code
-    echo "$code" >"$logs/exit_code"
-    exit "$code"
+    LAUNCHER_EXIT=$?
+    [ -z "$LAUNCHER_CONTAINER" ] || container_exit_code
+    echo "$LAUNCHER_EXIT" >"$LAUNCHER_LOGS/exit_code"
+    exit "$LAUNCHER_EXIT"
   ) &
-  child=$!
-  if [ "$1" = trainer ] && [ -n "$TELEMETRY_EVERY" ]; then # behind the start, which does not wait for it
+  local child=$! waited=137 sampler=''
+  if [ "$1" = trainer ] && [ -n "$LAUNCHER_TELEMETRY_EVERY" ]; then # behind the start, which does not wait for it
     start_telemetry
     sampler=${!-}
   fi
-  wait "$reporting"
+  wait "$LAUNCHER_REPORTING"
   while kill -0 "$child" 2>/dev/null; do
     wait "$child"
     waited=$?
   done
   # A wait that a trap interrupts can return anything: the file that the child left counts, where it could be written.
-  code=$(cat "$logs/exit_code" 2>/dev/null)
-  code=${code:-$waited}
-  [ -z "$container" ] || remove_left_container
+  LAUNCHER_EXIT=$(cat "$LAUNCHER_LOGS/exit_code" 2>/dev/null)
+  LAUNCHER_EXIT=${LAUNCHER_EXIT:-$waited}
+  [ -z "$LAUNCHER_CONTAINER" ] || remove_left_container
   if [ -n "$sampler" ]; then
-    exec {telemetry}>&-
+    exec {LAUNCHER_TELEMETRY}>&-
     wait "$sampler" 2>/dev/null
   fi
 }
 
 end_attempt() { # the run's last state, by the exit code and what lies in its folder
-  local ended
+  local code=$LAUNCHER_EXIT ended
   ended="\"$(now)\""
   if taken_over; then
     exit 1
   elif [ "$code" = 0 ] && has_result; then
     status "done" 0 "$ended" ""
-  elif [ -e "$RUN/cancelled" ]; then
+  elif [ -e "$LAUNCHER_RUN/cancelled" ]; then
     status cancelled "$code" "$ended" "cancelled"
-  elif [ "$QUEUE" = slurm ] && [ -n "$asked" ] && [ -e "$logs/stopped.json" ]; then
+  elif [ "$LAUNCHER_QUEUE" = slurm ] && [ -n "$LAUNCHER_ASKED" ] && [ -e "$LAUNCHER_LOGS/stopped.json" ]; then
     requeue "$ended"
-  elif [ -e "$logs/stopped.json" ]; then
+  elif [ -e "$LAUNCHER_LOGS/stopped.json" ]; then
     status stopped "$code" "$ended" "" # the marker says at which step
-  elif [ "$QUEUE" = slurm ] && [ -n "$signalled" ]; then
+  elif [ "$LAUNCHER_QUEUE" = slurm ] && [ -n "$LAUNCHER_SIGNALLED" ]; then
     # Not the last word: Slurm knows which of them it was, and may start the run again.
     status interrupted "$code" "$ended" "ended by Slurm's signal: a time limit, a preemption or scancel"
-  elif [ "$QUEUE" = slurm ] && [ "$code" = 137 ]; then
-    status interrupted "$code" "$ended" "the $WHO was killed by signal 9"
-  elif [ -n "$signalled" ]; then
+  elif [ "$LAUNCHER_QUEUE" = slurm ] && [ "$code" = 137 ]; then
+    status interrupted "$code" "$ended" "the $LAUNCHER_WHO was killed by signal 9"
+  elif [ -n "$LAUNCHER_SIGNALLED" ]; then
     status failed "$code" "$ended" "ended by a signal from outside"
   elif [ "$code" = 0 ]; then
-    status failed 0 "$ended" "the $WHO ended with exit code 0 and left no result"
+    status failed 0 "$ended" "the $LAUNCHER_WHO ended with exit code 0 and left no result"
     code=1
-  elif [ -n "$ENGINE" ] && [ "$code" -ge 125 ] && [ "$code" -le 127 ]; then
-    status failed "$code" "$ended" "$ENGINE could not start the container or what runs in it (exit code $code)"
+  elif [ -n "$LAUNCHER_ENGINE" ] && [ "$code" -ge 125 ] && [ "$code" -le 127 ]; then
+    status failed "$code" "$ended" "$LAUNCHER_ENGINE could not start the container or what runs in it (exit code $code)"
   elif [ "$code" -gt 128 ]; then
-    status failed "$code" "$ended" "the $WHO was killed by signal $((code - 128))"
-  elif [ "$WHO" = comparison ]; then
+    status failed "$code" "$ended" "the $LAUNCHER_WHO was killed by signal $((code - 128))"
+  elif [ "$LAUNCHER_WHO" = comparison ]; then
     status failed "$code" "$ended" "not every arm could be measured"
-  elif [ "$WHO$code" = trainer2 ]; then
+  elif [ "$LAUNCHER_WHO$code" = trainer2 ]; then
     status failed 2 "$ended" "the trainer refused its settings"
   else
-    status failed "$code" "$ended" "the $WHO ended with exit code $code"
+    status failed "$code" "$ended" "the $LAUNCHER_WHO ended with exit code $code"
   fi
-  if [ -n "$OWN_SECRETS" ]; then # a job that Slurm starts again needs them
-    grep -qE '"state": "(requeued|interrupted)"' "$RUN/status.json" || rm -rf "${RUN:?}/$OWN_SECRETS"
+  if [ -n "$LAUNCHER_SECRETS" ]; then # a job that Slurm starts again needs them
+    grep -qE '"state": "(requeued|interrupted)"' "$LAUNCHER_RUN/status.json" ||
+      rm -rf "${LAUNCHER_RUN:?}/$LAUNCHER_SECRETS"
   fi
-  rm -f "$RUN/.reserve"
+  rm -f "$LAUNCHER_RUN/.reserve"
   exit "$code"
 }
 
 # What this attempt's trainer wrote last: an engine that could not start it may end with 0 too.
-has_result() { [ -z "$RESULT" ] || grep -qsw "\"attempts\": $attempt" "$RUN/result.json"; }
+has_result() { [ -z "$LAUNCHER_RESULT" ] || grep -qsw "\"attempts\": $LAUNCHER_ATTEMPT" "$LAUNCHER_RUN/result.json"; }

@@ -17,10 +17,16 @@ LAUNCHER = "launcher.zip"
 def command(plan: Plan) -> list[str]:
     """Lines of bash that write the result of the arms, once, on the first node."""
     module = ("-m", "launcher.compare.conclusion")
-    argv: tuple[Word, ...] = (plan.python, *module, EnvArg("RUN"), EnvArg("outcome"), EnvArg("attempt"))
+    argv: tuple[Word, ...] = (
+        plan.python,
+        *module,
+        EnvArg("LAUNCHER_RUN"),
+        EnvArg("LAUNCHER_OUTCOME"),
+        EnvArg("LAUNCHER_ATTEMPT"),
+    )
     if plan.container is None:
         # From where no other launcher lies, which would come first.
-        return ['cd "$RUN" || exit 1', f'PYTHONPATH="$RUN/{LAUNCHER}" {" ".join(map(to_bash, argv))}']
+        return ['cd "$LAUNCHER_RUN" || exit 1', f'PYTHONPATH="$LAUNCHER_RUN/{LAUNCHER}" {" ".join(map(to_bash, argv))}']
     from containers.runtimes import wrap  # which jobs without a container do without
 
     described = container.describe(dataclasses.replace(plan, nodes=1, secrets={}), argv)

@@ -19,30 +19,29 @@ end_container() {
   LAUNCHER_GRACE=$((${wait:-30} / 2)) stop_container
 } >/dev/null 2>&1
 
-container_exit_code() { # in $code, which is the client's
-  local asked
+container_exit_code() { # in $LAUNCHER_EXIT, which is the client's
+  local printed
   defined ask_exit_code || return
-  case $code in
+  case $LAUNCHER_EXIT in
     12[567]) ;; # the container could not be created or started; asked about one that never started, podman says 0
-    *) asked=$(ask_exit_code 2>/dev/null) && code=${asked:-$code} ;;
+    *) printed=$(ask_exit_code 2>/dev/null) && LAUNCHER_EXIT=${printed:-$LAUNCHER_EXIT} ;;
   esac
 }
 
 remove_left_container() { # one whose client succeeded is gone, unless it stays to be asked
-  if defined ask_exit_code || [ "$code" != 0 ]; then remove_container >/dev/null 2>&1; fi
+  if defined ask_exit_code || [ "$LAUNCHER_EXIT" != 0 ]; then remove_container >/dev/null 2>&1; fi
 }
 
 supervise_container_on_node() { # in place of an exec of the client: this shell has to outlive it
-  local child
   trap 'trap "" TERM INT HUP; end_container &' TERM INT HUP
   trainer &
-  child=$!
-  code=137
+  local child=$!
+  LAUNCHER_EXIT=137
   while kill -0 "$child" 2>/dev/null; do
     wait "$child"
-    code=$?
+    LAUNCHER_EXIT=$?
   done
   container_exit_code
   remove_left_container
-  exit "$code"
+  exit "$LAUNCHER_EXIT"
 }

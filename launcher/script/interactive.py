@@ -41,20 +41,20 @@ def script(plan: Plan, *, token: str, attempt: int | None, port: tuple[int, int 
     held = code_store.mark(plan.code_dir, token)
     sections = [
         "set -u",
-        f"umask 077\nCODE={to_bash(plan.code_dir)}",
+        f"umask 077\nLAUNCHER_CODE={to_bash(plan.code_dir)}",
         # So that `rm` leaves the code alone: the lock lasts as long as anything that was started in the terminal.
-        f'{{ exec {{held}}>>{to_bash(held)}; }} 2>/dev/null && flock --shared "$held"',
+        f'{{ exec {{LAUNCHER_HELD}}>>{to_bash(held)}; }} 2>/dev/null && flock --shared "$LAUNCHER_HELD"',
         _environment(plan),
         "\n".join(plan.setup),
         _gpus(plan, attempt),
         _node(plan, token) if port else "",
         _banner(plan, port),
         _start(plan, token),
-        "code=$?",
+        "LAUNCHER_EXIT=$?",
         f"rm -f {to_bash(note(plan, token))}" if port and plan.queue == "slurm" else "",
         "gpu_release" if taken else "",
         f"rm -f {to_bash(held)}",
-        "exit $code",
+        "exit $LAUNCHER_EXIT",
     ]
     return "\n".join(section for section in sections if section)
 
@@ -90,7 +90,7 @@ def _environment(plan: Plan) -> str:
     lines.append("export TERM=${TERM:-dumb}")
     if plan.container is None:
         lines += [f"{name}=$(<{to_bash(path)}) && export {name} || exit 1" for name, path in plan.secrets.items()]
-        lines.append('export PYTHONPATH="$CODE" PYTHONUNBUFFERED=1')
+        lines.append('export PYTHONPATH="$LAUNCHER_CODE" PYTHONUNBUFFERED=1')
         if plan.run_id != PLACEHOLDER:
             lines.append(f"export LAUNCHER_SPEC={to_bash(plan.run_dir)}/plan.json")
         if "/" in plan.python:
@@ -102,9 +102,9 @@ def _gpus(plan: Plan, attempt: int | None) -> str:
     if not plan.gpu_pool:
         return ""
     late = len(plan.gpu_pool) > plan.gpus
-    shown = gpu_locks.show("$gpus") if late else ""
+    shown = gpu_locks.SHOW if late else ""
     if attempt is not None:
-        return f"gpus=$(<{to_bash(plan.run_dir)}/attempts/{attempt}/gpus) || exit 3\n{shown}" if late else ""
+        return f"LAUNCHER_GPUS=$(<{to_bash(plan.run_dir)}/attempts/{attempt}/gpus) || exit 3\n{shown}" if late else ""
     wait = "yes" if plan.wait_gpus else to_bash("")
     texts = (gpu_locks.functions(), bash_files.text("launcher.script", "shell.sh"))
     return "\n".join([*texts, f"take_gpus_for_shell {plan.gpus} {to_bash(' '.join(plan.gpu_pool))} {wait}", shown])
@@ -120,7 +120,7 @@ def _banner(plan: Plan, port: tuple[int, int | None] | None) -> str:
     said = [f"echo {to_bash(each)} >&2" for each in lines]
     if port and plan.queue == "slurm":
         here = f", http://localhost:{port[1]} where you sit" if port[1] else ""
-        said.append(f'echo "port {port[0]} is http://$node:{port[0]} from the login node{here}; {_OPEN}" >&2')
+        said.append(f'echo "port {port[0]} is http://$LAUNCHER_NODE:{port[0]} from the login node{here}; {_OPEN}" >&2')
     return "\n".join(said)
 
 
@@ -129,12 +129,13 @@ def _node(plan: Plan, token: str) -> str:
     if plan.queue != "slurm":
         return ""
     found = "scontrol --oneliner show node \"$SLURMD_NODENAME\" | sed -n 's/.* NodeAddr=\\([^ ]*\\).*/\\1/p'"
-    return f'node=$({found})\nnode=${{node:-$(hostname)}}\necho "$node" >{to_bash(note(plan, token))}'
+    lines = [f"LAUNCHER_NODE=$({found})", "LAUNCHER_NODE=${LAUNCHER_NODE:-$(hostname)}"]
+    return "\n".join([*lines, f'echo "$LAUNCHER_NODE" >{to_bash(note(plan, token))}'])
 
 
 def _start(plan: Plan, token: str) -> str:
     if plan.container is None:
-        return 'cd "$CODE" 2>/dev/null || cd\n' + f"PS1={to_bash(_PROMPT)} bash --norc --noprofile -i"
+        return 'cd "$LAUNCHER_CODE" 2>/dev/null || cd\n' + f"PS1={to_bash(_PROMPT)} bash --norc --noprofile -i"
     container = _container(plan, token)
     runtime = plan.container.runtime
     if _is_pyxis(plan):

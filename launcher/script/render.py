@@ -25,7 +25,7 @@ def render(plan: Plan) -> str:
     """The script of a bound plan: what it runs, on its first screen, then the steps around that."""
     sections = [
         ["#!/usr/bin/env bash", *_header(plan), *map(_comment, _title(plan))],
-        ["set -u", "umask 077", f"RUN={to_bash(plan.run_dir)}", f"CODE={to_bash(plan.code_dir)}"],
+        ["set -u", "umask 077", f"LAUNCHER_RUN={to_bash(plan.run_dir)}", f"LAUNCHER_CODE={to_bash(plan.code_dir)}"],
         *_functions(plan),
         [*_settings(plan), *_source(plan)],
         _on_node(plan),
@@ -128,15 +128,17 @@ def _settings(plan: Plan) -> Iterator[str]:
     result = "required" if plan.settings["require_proof"] and not plan.arms else ""
     secrets = SECRETS if not plan.arm and job_environment.own_secrets(plan.secrets, plan.run_dir) else ""
     engine = plan.container.runtime.kind if trainer_command.outliving(plan) and plan.container else ""
-    yield f"WHO={who} RESULT={result or _NONE} ENGINE={engine or _NONE} OWN_SECRETS={secrets or _NONE}"
-    queue = f"slurm MAX_REQUEUES={plan.cluster['max_requeues']}" if _is_job(plan) else "direct"
-    yield f"QUEUE={queue} SHARED={'yes' if plan.shared is not None else _NONE}"
-    yield f"TELEMETRY_EVERY={plan.telemetry or _NONE} TELEMETRY_GPUS={_sampled_gpus(plan) or _NONE}"
+    yield f"LAUNCHER_WHO={who} LAUNCHER_RESULT={result or _NONE}"
+    yield f"LAUNCHER_ENGINE={engine or _NONE} LAUNCHER_SECRETS={secrets or _NONE}"
+    queue = f"slurm LAUNCHER_MAX_REQUEUES={plan.cluster['max_requeues']}" if _is_job(plan) else "direct"
+    yield f"LAUNCHER_QUEUE={queue} LAUNCHER_SHARED={'yes' if plan.shared is not None else _NONE}"
+    sampled = _sampled_gpus(plan) or _NONE
+    yield f"LAUNCHER_TELEMETRY_EVERY={plan.telemetry or _NONE} LAUNCHER_TELEMETRY_GPUS={sampled}"
     if plan.arms:
         assert plan.comparison is not None
         names = [arm.arm for arm in plan.arms]
-        yield f"ORDER='{' '.join(comparison.order(names, plan.comparison.rounds))}'"
-        yield f"ARMS='{' '.join(names)}' COOL_DOWN={plan.comparison.cool_down}"
+        yield f"LAUNCHER_ORDER='{' '.join(comparison.order(names, plan.comparison.rounds))}'"
+        yield f"LAUNCHER_ARMS='{' '.join(names)}' LAUNCHER_COOL_DOWN={plan.comparison.cool_down}"
 
 
 def _sampled_gpus(plan: Plan) -> str:
@@ -149,13 +151,15 @@ def _sampled_gpus(plan: Plan) -> str:
 def _source(plan: Plan) -> Iterator[str]:
     if plan.shared is not None:
         yield "# Whoever owns the folders above could have put others in the place of these."
-        yield f'for path in "$RUN" "$RUN/plan.json" "$RUN/{SUPERVISOR}" "$CODE"; do'
-        yield '  [ -O "$path" ] || { echo "error: $path is not $(id -un)\'s, whose run this is" >&2; exit 1; }'
+        own = f'"$LAUNCHER_RUN" "$LAUNCHER_RUN/plan.json" "$LAUNCHER_RUN/{SUPERVISOR}" "$LAUNCHER_CODE"'
+        yield f"for LAUNCHER_PATH in {own}; do"
+        refuse = 'echo "error: $LAUNCHER_PATH is not $(id -un)\'s, whose run this is" >&2'
+        yield f'  [ -O "$LAUNCHER_PATH" ] || {{ {refuse}; exit 1; }}'
         yield "done"
-    gone = 'echo "the run folder $RUN is gone" >&2'
-    yield f'[ -e "$RUN/{SUPERVISOR}" ] || {{ {gone}; exit 1; }}'
+    gone = 'echo "the run folder $LAUNCHER_RUN is gone" >&2'
+    yield f'[ -e "$LAUNCHER_RUN/{SUPERVISOR}" ] || {{ {gone}; exit 1; }}'
     yield "# shellcheck source=/dev/null"
-    yield f'. "$RUN/{SUPERVISOR}" || exit 1'
+    yield f'. "$LAUNCHER_RUN/{SUPERVISOR}" || exit 1'
 
 
 def _on_node(plan: Plan) -> list[str]:
@@ -183,13 +187,13 @@ def _environment(plan: Plan) -> list[str]:
     lines = [f"export {name}={to_bash(value)}" for name, value in plan.host_env.items()]
     if plan.container is None:
         if (plan.inherited or plan.passed) and not plan.arms:  # an arm's own script takes them
-            lines.append(f'. "$RUN/{job_environment.FILE}" || exit 1')
+            lines.append(f'. "$LAUNCHER_RUN/{job_environment.FILE}" || exit 1')
         lines += [f"export {name}={to_bash(value)}" for name, value in plan.env.items()]
         # From the file into the variable: the text is neither in this script nor in any argument list.
         lines += [f"{name}=$(<{to_bash(path)}) && export {name} || exit 1" for name, path in plan.secrets.items()]
-        lines.append('export PYTHONPATH="$CODE" PYTHONUNBUFFERED=1')
-    spec = '"$RUN/plan.json"' if plan.schema == 1 else "$plan_file"
-    lines.append(f"export LAUNCHER_RUN_ID={to_bash(plan.run_id)} LAUNCHER_ATTEMPT=$attempt LAUNCHER_SPEC={spec}")
+        lines.append('export PYTHONPATH="$LAUNCHER_CODE" PYTHONUNBUFFERED=1')
+    spec = '="$LAUNCHER_RUN/plan.json"' if plan.schema == 1 else ""
+    lines.append(f"export LAUNCHER_RUN_ID={to_bash(plan.run_id)} LAUNCHER_ATTEMPT LAUNCHER_SPEC{spec}")
     return lines
 
 
@@ -206,7 +210,7 @@ def _run(plan: Plan) -> list[str]:
     lines = []
     if plan.gpu_pool:
         lines += [gpu_locks.take(plan.gpus, plan.gpu_pool, plan.run_id, wait=plan.wait_gpus)]
-        lines += [gpu_locks.show("$gpus")] if len(plan.gpu_pool) > plan.gpus else []
+        lines += [gpu_locks.SHOW] if len(plan.gpu_pool) > plan.gpus else []
         lines += ["report_running"]
     if plan.nodes > 1 and not plan.arms:
         lines += ["set_rendezvous"]

@@ -2,15 +2,18 @@
 # What only a Slurm job has: it is asked to save before its time limit, requeued, and started on its nodes.
 
 clear_stale_stop() { # of an earlier attempt's time limit
-  case $(cat "$RUN/STOP" 2>/dev/null) in "attempt "*) rm -f "$RUN/STOP" ;; esac
+  case $(cat "$LAUNCHER_RUN/STOP" 2>/dev/null) in "attempt "*) rm -f "$LAUNCHER_RUN/STOP" ;; esac
 }
 
 # Before the time limit Slurm signals this shell alone: the container and the trainer never see the signal.
 stop_before_time_limit() { # yes, or empty for a job that can't be asked to save and stop
-  asked=
+  LAUNCHER_ASKED=
   # shellcheck disable=SC2016 # expanded when the signal comes
   if [ -n "$1" ]; then
-    trap 'asked=yes; [ -e "$RUN/STOP" ] || echo "attempt $attempt" >"$RUN/STOP"' USR1
+    trap '
+      LAUNCHER_ASKED=yes
+      [ -e "$LAUNCHER_RUN/STOP" ] || echo "attempt $LAUNCHER_ATTEMPT" >"$LAUNCHER_RUN/STOP"
+    ' USR1
   else
     trap '' USR1
   fi
@@ -46,22 +49,22 @@ node_address() { # node
 }
 
 requeue() { # end: go on in the same job, from the state that was saved for the time limit
-  local job requeued=("$RUN"/attempts/*/requeued)
+  local job requeued=("$LAUNCHER_RUN"/attempts/*/requeued)
   [ -e "${requeued[0]}" ] || requeued=()
-  if [ "${#requeued[@]}" -ge "$MAX_REQUEUES" ]; then
-    status stopped "$code" "$1" "time limit, state saved; requeued $MAX_REQUEUES times already"
+  if [ "${#requeued[@]}" -ge "$LAUNCHER_MAX_REQUEUES" ]; then
+    status stopped "$LAUNCHER_EXIT" "$1" "time limit, state saved; requeued $LAUNCHER_MAX_REQUEUES times already"
     return
   fi
   job=${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID} # the plain id of an array's can be the whole
-  rm -f "$RUN/STOP"
-  : >"$logs/requeued"
-  status requeued "$code" "$1" "time limit, state saved; waiting to go on"
+  rm -f "$LAUNCHER_RUN/STOP"
+  : >"$LAUNCHER_LOGS/requeued"
+  status requeued "$LAUNCHER_EXIT" "$1" "time limit, state saved; waiting to go on"
   trap 'exit 0' TERM
   if scontrol requeue "${job:-$SLURM_JOB_ID}"; then
     # Slurm ends this shell; exiting by itself would race with that.
     for _ in {1..60}; do sleep 1; done
   else
-    rm -f "$logs/requeued"
-    status stopped "$code" "$1" "time limit, state saved; Slurm refused to requeue it"
+    rm -f "$LAUNCHER_LOGS/requeued"
+    status stopped "$LAUNCHER_EXIT" "$1" "time limit, state saved; Slurm refused to requeue it"
   fi
 }

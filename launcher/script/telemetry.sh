@@ -1,26 +1,29 @@
 # shellcheck shell=bash
-# Samples of a run's GPUs and host, a sample at once and then every TELEMETRY_EVERY seconds; telemetry.py reads the files.
+# Samples of a run's GPUs and host, a sample at once and then every LAUNCHER_TELEMETRY_EVERY seconds;
+# telemetry.py reads the files.
 #
-# run.sh sets TELEMETRY_EVERY, and TELEMETRY_GPUS: taken for the GPUs in $gpus, job for those of the Slurm job, or empty.
+# run.sh sets that, and LAUNCHER_TELEMETRY_GPUS: taken for the GPUs in $LAUNCHER_GPUS, job for those of the Slurm job,
+# or empty.
 
-start_telemetry() { # it ends when nobody holds the descriptor $telemetry any more, however they ended
-  exec {telemetry}> >(telemetry >/dev/null 2>&1)
+start_telemetry() { # it ends when nobody holds the descriptor $LAUNCHER_TELEMETRY any more, however they ended
+  exec {LAUNCHER_TELEMETRY}> >(telemetry >/dev/null 2>&1)
 }
 
 telemetry() { # stdin is a pipe that ends with the run
-  local held smi='' group='' limit=0 used='' idle_files='' files=$RUN/telemetry/$LAUNCHER_ATTEMPT-${SLURM_NODEID:-0}
+  local held smi='' group='' limit=0 used='' idle_files=''
+  local files=$LAUNCHER_RUN/telemetry/$LAUNCHER_ATTEMPT-${SLURM_NODEID:-0}
   for held in /proc/self/fd/*; do # nothing of the run's, such as a lock, may stay held by this
     held=${held##*/}
     [ "$held" -le 2 ] || [ "$held" = 255 ] || exec {held}>&-
   done
-  [ -z "$SHARED" ] || umask 027
-  mkdir -p "$RUN/telemetry" || exit 0
+  [ -z "$LAUNCHER_SHARED" ] || umask 027
+  mkdir -p "$LAUNCHER_RUN/telemetry" || exit 0
   find_memory_limit
   sample_gpus
   {
     echo "time [s], cpu.busy [ticks], cpu.total [ticks], memory.available [kB], memory.total [kB]"
     sample_host
-    while read -r -t "$TELEMETRY_EVERY" _ || [ $? -gt 128 ]; do sample_host; done
+    while read -r -t "$LAUNCHER_TELEMETRY_EVERY" _ || [ $? -gt 128 ]; do sample_host; done
     sample_host
   } >"$files.host.csv"
   # shellcheck disable=SC2046 # not by $smi, which is another process's by now if nvidia-smi crashed
@@ -29,8 +32,8 @@ telemetry() { # stdin is a pipe that ends with the run
 
 sample_gpus() { # in the background; in $smi its process, where there is one
   local ids='' query line_buffered=(stdbuf -oL) # so that all it printed is in the file when it is ended
-  case $TELEMETRY_GPUS in
-    taken) ids=$gpus ;;
+  case $LAUNCHER_TELEMETRY_GPUS in
+    taken) ids=$LAUNCHER_GPUS ;;
     job) ids=${CUDA_VISIBLE_DEVICES:-${SLURM_STEP_GPUS:-${SLURM_JOB_GPUS-}}} ;;
     *) return ;;
   esac
@@ -39,7 +42,7 @@ sample_gpus() { # in the background; in $smi its process, where there is one
   query=timestamp,index,uuid,memory.used,memory.total,utilization.gpu,utilization.memory,power.draw
   query+=,clocks.current.sm,clocks.current.memory,temperature.gpu
   # TZ: its times bear no time zone.
-  TZ=UTC0 ${line_buffered[@]+"${line_buffered[@]}"} nvidia-smi ${ids:+"--id=$ids"} --loop="$TELEMETRY_EVERY" \
+  TZ=UTC0 ${line_buffered[@]+"${line_buffered[@]}"} nvidia-smi ${ids:+"--id=$ids"} --loop="$LAUNCHER_TELEMETRY_EVERY" \
     --format=csv,nounits --query-gpu="$query" </dev/null >"$files.gpu.csv" 2>&1 &
   smi=$!
 }

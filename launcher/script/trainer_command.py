@@ -69,7 +69,7 @@ def by_srun(plan: Plan) -> str:
     words = ["srun", "--ntasks-per-node=1", f"--nodes={plan.nodes}", "--kill-on-bad-exit=0", "--export=ALL"]
     if plan.cluster["cpus"]:
         words.append(f"--cpus-per-task={plan.cluster['cpus']}")  # srun does not inherit it from sbatch
-    return f'{" ".join(words)} bash "$RUN/run.sh" node'
+    return f'{" ".join(words)} bash "$LAUNCHER_RUN/run.sh" node'
 
 
 def outliving(plan: Plan) -> Wrapped | None:
@@ -86,7 +86,7 @@ def is_pyxis(plan: Plan) -> bool:
 def _start(plan: Plan) -> list[str]:
     """Lines of shell, the last of which is the command itself."""
     if plan.settings["profile"]["tool"] in ("nsys", "ncu"):
-        return [f'mkdir -p "$RUN/{profilers.FOLDER}" || exit 1', *_start_in_place(plan)]
+        return [f'mkdir -p "$LAUNCHER_RUN/{profilers.FOLDER}" || exit 1', *_start_in_place(plan)]
     return _start_in_place(plan)
 
 
@@ -112,7 +112,7 @@ def _start_in_place(plan: Plan) -> list[str]:
 def _working_folder(plan: Plan) -> list[str]:
     """Our own trainers start where the code is; a script by itself, where it is to work."""
     if plan.script is None or not plan.script.bare:
-        return ['cd "$CODE" || exit 1']
+        return ['cd "$LAUNCHER_CODE" || exit 1']
     folder = to_bash(plan.script.folder(plan.run_dir))
     return [*([] if plan.script.workdir else [f"mkdir -p {folder} || exit 1"]), *_links(plan), f"cd {folder} || exit 1"]
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import sys
 from pathlib import Path
 from typing import Any
 
+from containers import variables
+from launcher.config import job_environment
 from launcher.executors import execute
 from launcher.plan.model import Plan
 from launcher.plan.resolve import resolve
@@ -46,3 +49,24 @@ def lay(tmp_path: Path, program: Path, *words: str, **changes: Any) -> tuple[Pla
     )
     (root / ".code" / plan.code).mkdir(parents=True, exist_ok=True)
     return plan, execute.prepare(plan)
+
+
+def every_word(*folders: Path) -> dict[str, str]:
+    """A value for each word of these runs' scripts that a user may give to a variable: among them the names of all
+    variables and functions of the scripts."""
+    texts = [(folder / name).read_text() for folder in folders for name in ("run.sh", "supervise.sh")]
+    earlier = "RUN CODE WHO RESULT ENGINE QUEUE SHARED attempt logs code started before host boot gpus plan_file"
+    kept = (
+        "DUMP",
+        *variables.SHELL,
+        *variables.DEVICES,
+        *variables.RENDEZVOUS,
+        *job_environment.STANDARD,
+        "PATH",
+        "PYTHONPATH",
+    )
+    return {
+        name: f"my {name}"
+        for name in sorted({*re.findall(r"\b[A-Za-z_]\w*", "\n".join([earlier, *texts]))})
+        if name not in kept and not name.startswith((*variables.JOB_PREFIXES, *variables.RUNTIME_PREFIXES, "PYTHON"))
+    }

@@ -73,7 +73,7 @@ def test_the_code_of_an_open_terminal_outlives_the_last_run_of_it(
     opened: Open, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shell = opened("amp=o0")
-    code = Path(shell.ask('echo "$CODE$PYTHONPATH"'))
+    code = Path(shell.ask('echo "$PYTHONPATH"'))
     root = tmp_path / "runs"
 
     def delete_one() -> str:

@@ -36,6 +36,7 @@ from recipes.metrics import warm_up
 from recipes.trainer.training import choose_steps
 from tests.golden import check
 from tests.launcher.hosts import LAPTOP, TWO_A100
+from tests.launcher.stand_in import every_word
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 
@@ -70,7 +71,9 @@ def whole(*words: str, how: Compare | None = None, facts=LAPTOP) -> Plan:
     return comparison.make([resolve(comparison.settled(spec, how), facts) for spec in found], how)
 
 
-def lay(tmp_path: Path, program: Path, *words: str, first: str = "", rounds: int = 2) -> Path:
+def lay(
+    tmp_path: Path, program: Path, *words: str, first: str = "", rounds: int = 2, setup: tuple[str, ...] = ()
+) -> Path:
     """A prepared comparison whose arms are run by the stand-in. `first` is done first of all in each block.
 
     What writes its result down is the real thing.
@@ -83,7 +86,7 @@ def lay(tmp_path: Path, program: Path, *words: str, first: str = "", rounds: int
         dataclasses.replace(arm, env={**arm.env, "DUMP": str(tmp_path / "dump"), "BEHAVIOUR": behaviour})
         for arm in made.arms
     )
-    return execute.prepare(dataclasses.replace(made, arms=ready, python=sys.executable))
+    return execute.prepare(dataclasses.replace(made, arms=ready, python=sys.executable, setup=setup))
 
 
 def run(folder: Path) -> int:
@@ -419,3 +422,11 @@ def wait_for(path: Path) -> None:
     while not path.exists():
         assert time.monotonic() < deadline, f"{path} did not come"
         time.sleep(0.02)
+
+
+def test_setup_may_set_a_variable_of_any_name_that_the_scripts_use(tmp_path: Path, program: Path) -> None:
+    mine = every_word(lay(tmp_path, program, "amp=o0,o1"))
+    folder = lay(tmp_path, program, "amp=o0,o1", setup=tuple(f"export {name}='{mine[name]}'" for name in mine))
+    assert run(folder) == 0
+    assert blocks(folder) == ["00 85", "01 85", "01 0", "00 0"]
+    assert mine.items() <= json.loads((tmp_path / "dump").read_text())["env"].items()

@@ -11,15 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from containers import variables
 from launcher.__main__ import main
 from launcher.commands import shell
 from launcher.config import job_environment
 from launcher.errors import UsageError
-from launcher.plan.resolve import resolve
 from launcher.runs import store
-from launcher.script import render
-from tests.launcher.hosts import LAPTOP, spec_of
 
 CHECKOUT = str(Path(__file__).parents[3])
 SCRIPT = "import json, os\njson.dump(dict(os.environ), open(os.environ['WHERE'], 'w'))\n"
@@ -197,11 +193,3 @@ def test_secrets_of_a_run_that_was_killed_go_when_it_is_seen_and_those_of_one_la
     assert (tmp_path / "again/.secrets/A").stat().st_mode & 0o777 == 0o600
     with pytest.raises(UsageError, match=r"secrets\.B: its value contains a NUL byte"):
         job_environment.lay_secrets({tmp_path / "again/.secrets/B": b"a\0"})
-
-
-def test_no_variable_of_a_job_has_the_name_of_one_of_its_scripts_shell() -> None:
-    """It would change what the script does: QUEUE how a run ends, OWN_SECRETS what is deleted then."""
-    settings = "\n".join(render._settings(resolve(spec_of(), LAPTOP)))
-    assert {"RUN", "CODE", *re.findall(r"\b([A-Za-z_]+)=", settings)} <= {*variables.SCRIPT}
-    assert job_environment.passed_on({}, ["QUEUE", "MINE", "code"], True) == ("MINE",)
-    assert spec_of("env.QUEUE=short", "container=docker", "image=ngc-pytorch").launch.env == {"QUEUE": "short"}

@@ -373,7 +373,7 @@ def test_a_lock_file_that_becomes_a_link_once_it_is_locked_is_not_written_throug
     precious.write_text("precious")
     uuid = cards.uuids[0]
     swap = f'rm "$folder-{uuid}"; ln -s {precious} "$folder-{uuid}"; command dd "$@"'
-    script = f"{gpu_locks.functions()}\ndd() {{ {swap}; }}\ngpu_take 1 {uuid} run && echo took $gpus"
+    script = f"{gpu_locks.functions()}\ndd() {{ {swap}; }}\ngpu_take 1 {uuid} run && echo took $LAUNCHER_GPUS"
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=60)
     assert done.stdout == "took 0\n", done.stderr
     assert precious.read_text() == "precious"

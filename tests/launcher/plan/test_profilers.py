@@ -55,7 +55,9 @@ def test_the_trainer_is_told_which_steps_are_recorded() -> None:
 
 def test_the_folder_of_the_trace_is_there_before_the_profiler_is() -> None:
     lines = render(plan_of("amp=o1", "gpus=1", "profile=nsys")).splitlines()
-    made = next(index for index, line in enumerate(lines) if line.strip() == 'mkdir -p "$RUN/profile" || exit 1')
+    made = next(
+        index for index, line in enumerate(lines) if line.strip() == 'mkdir -p "$LAUNCHER_RUN/profile" || exit 1'
+    )
     assert made < next(index for index, line in enumerate(lines) if "nsys profile" in line)
     assert "RUN/profile" not in render(plan_of("amp=o1", "gpus=1"))
 

@@ -326,7 +326,7 @@ def test_in_a_container_the_working_folder_is_mounted_and_a_script_of_the_image_
 
 
 def test_the_end_of_a_script_is_told_as_a_scripts() -> None:
-    assert "WHO=script " in render(plan_of())
+    assert "LAUNCHER_WHO=script " in render(plan_of())
 
 
 @pytest.fixture

@@ -49,7 +49,7 @@ def test_a_runs_own_shares_its_plan_and_while_it_runs_the_gpus_that_it_took() ->
     assert "take_gpus_for_shell 1 'GPU-0000-0 GPU-0000-1' ''" in text_of(plan)
     running = text_of(plan, attempt=2)
     assert "gpu_take" not in running
-    assert f"gpus=$(<{plan.run_dir}/attempts/2/gpus)" in running
+    assert f"LAUNCHER_GPUS=$(<{plan.run_dir}/attempts/2/gpus)" in running
 
 
 def test_pyxis_gets_its_terminal_from_the_step_that_srun_starts_with_the_jobs_resources() -> None:

@@ -21,7 +21,7 @@ from launcher.executors import execute
 from launcher.plan.resolve import resolve
 from launcher.script.trainer_command import command
 from tests.launcher.hosts import LAPTOP, spec_of
-from tests.launcher.stand_in import lay
+from tests.launcher.stand_in import every_word, lay
 
 
 def run(folder: Path) -> int:
@@ -210,3 +210,16 @@ def test_a_run_folder_that_was_deleted_is_not_made_again(tmp_path: Path, program
     done = subprocess.run(["bash", str(script)], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (1, f"the run folder {folder} is gone\n")
     assert not folder.exists()
+
+
+@pytest.mark.parametrize("by_setup", [False, True], ids=["env", "cluster.setup"])
+def test_a_user_may_set_a_variable_of_any_name_that_the_scripts_use(
+    tmp_path: Path, program: Path, by_setup: bool
+) -> None:
+    """Else the run could end otherwise, or the trainer see another value."""
+    mine = every_word(lay(tmp_path, program, "telemetry.every=1")[1])
+    setup = tuple(f"export {name}='{value}'" for name, value in mine.items())
+    _, folder = lay(tmp_path, program, "telemetry.every=1", **({"setup": setup} if by_setup else {"env": mine}))
+    assert run(folder) == 0
+    assert status(folder)["state"] == "done"
+    assert mine.items() <= json.loads((tmp_path / "dump").read_text())["env"].items()

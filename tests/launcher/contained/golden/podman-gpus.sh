@@ -5,8 +5,8 @@
 
 set -u
 umask 077
-RUN=/home/mei/launcher-runs/20260102-030405-calm-fox
-CODE=/home/mei/launcher-runs/.code/e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855
+LAUNCHER_RUN=/home/mei/launcher-runs/20260102-030405-calm-fox
+LAUNCHER_CODE=/home/mei/launcher-runs/.code/e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855
 
 trainer() {
   [ -d /home/mei/launcher-runs/.cache ] || mkdir -p -m 700 /home/mei/launcher-runs/.cache || exit 1
@@ -67,17 +67,18 @@ ask_exit_code() {
   podman wait 20260102-030405-calm-fox
 }
 
-WHO=trainer RESULT=required ENGINE=podman OWN_SECRETS=''
-QUEUE=direct SHARED=''
-TELEMETRY_EVERY=10 TELEMETRY_GPUS=taken
-[ -e "$RUN/supervise.sh" ] || { echo "the run folder $RUN is gone" >&2; exit 1; }
+LAUNCHER_WHO=trainer LAUNCHER_RESULT=required
+LAUNCHER_ENGINE=podman LAUNCHER_SECRETS=''
+LAUNCHER_QUEUE=direct LAUNCHER_SHARED=''
+LAUNCHER_TELEMETRY_EVERY=10 LAUNCHER_TELEMETRY_GPUS=taken
+[ -e "$LAUNCHER_RUN/supervise.sh" ] || { echo "the run folder $LAUNCHER_RUN is gone" >&2; exit 1; }
 # shellcheck source=/dev/null
-. "$RUN/supervise.sh" || exit 1
+. "$LAUNCHER_RUN/supervise.sh" || exit 1
 
 begin_attempt
 end_if_unwanted
 
-export LAUNCHER_RUN_ID=20260102-030405-calm-fox LAUNCHER_ATTEMPT=$attempt LAUNCHER_SPEC=$plan_file
+export LAUNCHER_RUN_ID=20260102-030405-calm-fox LAUNCHER_ATTEMPT LAUNCHER_SPEC
 
 take_gpus 2 'GPU-0000-0 GPU-0000-1' 20260102-030405-calm-fox ''
 report_running

@@ -14,21 +14,22 @@
 
 set -u
 umask 077
-RUN=/home/mei/launcher-runs/20260102-030405-calm-fox
-CODE=/home/mei/launcher-runs/.code/e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855
+LAUNCHER_RUN=/home/mei/launcher-runs/20260102-030405-calm-fox
+LAUNCHER_CODE=/home/mei/launcher-runs/.code/e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855
 
 trainer() {
-  cd "$CODE" || exit 1
+  cd "$LAUNCHER_CODE" || exit 1
   /opt/venv/bin/python -m recipes.torch_.mnist \
     run=/home/mei/launcher-runs/20260102-030405-calm-fox
 }
 
-WHO=trainer RESULT=required ENGINE='' OWN_SECRETS=''
-QUEUE=slurm MAX_REQUEUES=3 SHARED=''
-TELEMETRY_EVERY=10 TELEMETRY_GPUS=job
-[ -e "$RUN/supervise.sh" ] || { echo "the run folder $RUN is gone" >&2; exit 1; }
+LAUNCHER_WHO=trainer LAUNCHER_RESULT=required
+LAUNCHER_ENGINE='' LAUNCHER_SECRETS=''
+LAUNCHER_QUEUE=slurm LAUNCHER_MAX_REQUEUES=3 LAUNCHER_SHARED=''
+LAUNCHER_TELEMETRY_EVERY=10 LAUNCHER_TELEMETRY_GPUS=job
+[ -e "$LAUNCHER_RUN/supervise.sh" ] || { echo "the run folder $LAUNCHER_RUN is gone" >&2; exit 1; }
 # shellcheck source=/dev/null
-. "$RUN/supervise.sh" || exit 1
+. "$LAUNCHER_RUN/supervise.sh" || exit 1
 
 begin_attempt
 clear_stale_stop
@@ -42,8 +43,8 @@ export LANG=C.UTF-8
 export PATH=/opt/slurm/bin:/usr/bin:/bin
 export SLURM_CONF=/etc/slurm/slurm.conf
 export CUDA_DEVICE_ORDER=PCI_BUS_ID
-export PYTHONPATH="$CODE" PYTHONUNBUFFERED=1
-export LAUNCHER_RUN_ID=20260102-030405-calm-fox LAUNCHER_ATTEMPT=$attempt LAUNCHER_SPEC=$plan_file
+export PYTHONPATH="$LAUNCHER_CODE" PYTHONUNBUFFERED=1
+export LAUNCHER_RUN_ID=20260102-030405-calm-fox LAUNCHER_ATTEMPT LAUNCHER_SPEC
 
 stop_before_time_limit yes
 supervise trainer

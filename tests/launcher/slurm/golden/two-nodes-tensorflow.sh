@@ -14,26 +14,27 @@
 
 set -u
 umask 077
-RUN=/home/mei/launcher-runs/20260102-030405-calm-fox
-CODE=/home/mei/launcher-runs/.code/e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855
+LAUNCHER_RUN=/home/mei/launcher-runs/20260102-030405-calm-fox
+LAUNCHER_CODE=/home/mei/launcher-runs/.code/e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855
 
 trainer() {
-  cd "$CODE" || exit 1
+  cd "$LAUNCHER_CODE" || exit 1
   exec /opt/venv/bin/python -m recipes.tensorflow_.node --workers="$LAUNCHER_WORKERS" --number="$SLURM_NODEID" \
     -m recipes.tensorflow_.mnist \
     run=/home/mei/launcher-runs/20260102-030405-calm-fox
 }
 
 start_nodes() {
-  srun --ntasks-per-node=1 --nodes=2 --kill-on-bad-exit=0 --export=ALL bash "$RUN/run.sh" node
+  srun --ntasks-per-node=1 --nodes=2 --kill-on-bad-exit=0 --export=ALL bash "$LAUNCHER_RUN/run.sh" node
 }
 
-WHO=trainer RESULT=required ENGINE='' OWN_SECRETS=''
-QUEUE=slurm MAX_REQUEUES=3 SHARED=''
-TELEMETRY_EVERY=10 TELEMETRY_GPUS=job
-[ -e "$RUN/supervise.sh" ] || { echo "the run folder $RUN is gone" >&2; exit 1; }
+LAUNCHER_WHO=trainer LAUNCHER_RESULT=required
+LAUNCHER_ENGINE='' LAUNCHER_SECRETS=''
+LAUNCHER_QUEUE=slurm LAUNCHER_MAX_REQUEUES=3 LAUNCHER_SHARED=''
+LAUNCHER_TELEMETRY_EVERY=10 LAUNCHER_TELEMETRY_GPUS=job
+[ -e "$LAUNCHER_RUN/supervise.sh" ] || { echo "the run folder $LAUNCHER_RUN is gone" >&2; exit 1; }
 # shellcheck source=/dev/null
-. "$RUN/supervise.sh" || exit 1
+. "$LAUNCHER_RUN/supervise.sh" || exit 1
 
 if [ "${1-}" = node ]; then
   start_telemetry
@@ -52,8 +53,8 @@ export LANG=C.UTF-8
 export PATH=/opt/slurm/bin:/usr/bin:/bin
 export SLURM_CONF=/etc/slurm/slurm.conf
 export CUDA_DEVICE_ORDER=PCI_BUS_ID
-export PYTHONPATH="$CODE" PYTHONUNBUFFERED=1
-export LAUNCHER_RUN_ID=20260102-030405-calm-fox LAUNCHER_ATTEMPT=$attempt LAUNCHER_SPEC=$plan_file
+export PYTHONPATH="$LAUNCHER_CODE" PYTHONUNBUFFERED=1
+export LAUNCHER_RUN_ID=20260102-030405-calm-fox LAUNCHER_ATTEMPT LAUNCHER_SPEC
 
 set_rendezvous
 stop_before_time_limit yes
