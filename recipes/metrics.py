@@ -23,7 +23,7 @@ STEP = {
     "loss": "mean over the samples of all ranks; of several losses the sum",
     "lr": "learning rate of the first group of parameters",
     "seconds": "that it took; of several steps of one execution an equal share",
-    "samples_per_second": "batch / seconds",
+    "samples_per_second": "batch / seconds; of a script what it logged",
     "loss_scale": "scale that its gradients had, null without one",
     "skipped": "whether it overflowed, and was not taken",
     "skipped_total": "steps skipped since the run began, this one included",
@@ -33,7 +33,10 @@ STEP = {
     "time": "when it was handed to the device, in seconds since 1970",
 }
 """A step's keys, the same from every framework. Beside them, where they apply: `losses`, each of several by name;
-`data_seconds`, waited for data; `nonfinite`, the keys whose value was NaN or infinite and is null."""
+`data_seconds`, waited for data; `nonfinite`, the keys whose value was NaN or infinite and is null.
+
+Rows of a user's script (`recipes.trainer.step_meter`) have the same keys, null where nothing is known, and
+`steps_per_second`."""
 EVENT_KEYS = ("event", "step", "epoch", "time", "nonfinite")
 
 
@@ -83,6 +86,7 @@ class Summary:
 
     def __init__(self) -> None:
         self.steps = 0
+        self.last_step: int | None = None
         self.untimed = 0
         self.skipped = 0
         self.first_loss: float | None = None
@@ -90,6 +94,7 @@ class Summary:
         self.loss_scale: float | None = None
         self.evaluation: dict[str, Any] = {}
         self._rates = array("d")
+        self._step_rates = array("d")
         self._seconds = self._waited = 0.0
 
     def add(self, row: Mapping[str, Any]) -> None:
@@ -100,13 +105,17 @@ class Summary:
         if "event" in row:
             return
         self.steps += 1
+        self.last_step = row.get("step")
         self.skipped += bool(row["skipped"])
-        if self.steps == 1:
-            self.first_loss = row["loss"]
-        self.last_loss = row["loss"]
+        if row["loss"] is not None:
+            self.first_loss = row["loss"] if self.first_loss is None else self.first_loss
+            self.last_loss = row["loss"]
         self.loss_scale = row["loss_scale"]
         if row["timed"]:
-            self._rates.append(row["samples_per_second"])
+            if row["samples_per_second"] is not None:
+                self._rates.append(row["samples_per_second"])
+            if row.get("steps_per_second") is not None:
+                self._step_rates.append(row["steps_per_second"])
             if "data_seconds" in row:
                 self._seconds += row["seconds"]
                 self._waited += row["data_seconds"]
@@ -114,21 +123,24 @@ class Summary:
             self.untimed += 1
 
     def throughput(self) -> dict[str, Any]:
-        """Samples a second over the timed steps: those after each attempt's warm-up that no one was observing.
+        """Samples a second over the timed steps: those after each attempt's warm-up that no one was observing. Steps a
+        second for a script that never logged its samples.
 
         `mean` is the arithmetic mean of each step's rate, as NVIDIA's training benchmarks take it. Null where no step
         was timed. `data_share` is the part of the steps' time that was spent waiting for data; null where nothing had
         to be waited for, since all data is on the device.
         """
-        found: dict[str, Any] = {"unit": "samples/s", "mean": None, "median": None, "p10": None, "p90": None}
-        if self._rates:
-            deciles = statistics.quantiles(self._rates, n=10, method="inclusive") if len(self._rates) > 1 else None
-            found["mean"] = statistics.fmean(self._rates)
-            found["median"] = statistics.median(self._rates)
-            found["p10"] = deciles[0] if deciles else self._rates[0]
-            found["p90"] = deciles[-1] if deciles else self._rates[0]
+        rates = self._rates or self._step_rates
+        unit = "steps/s" if rates is self._step_rates and rates else "samples/s"
+        found: dict[str, Any] = {"unit": unit, "mean": None, "median": None, "p10": None, "p90": None}
+        if rates:
+            deciles = statistics.quantiles(rates, n=10, method="inclusive") if len(rates) > 1 else None
+            found["mean"] = statistics.fmean(rates)
+            found["median"] = statistics.median(rates)
+            found["p10"] = deciles[0] if deciles else rates[0]
+            found["p90"] = deciles[-1] if deciles else rates[0]
         share = self._waited / self._seconds if self._seconds else None
-        return {**found, "data_share": share, "warmup_steps": self.untimed, "steps": len(self._rates)}
+        return {**found, "data_share": share, "warmup_steps": self.untimed, "steps": len(rates)}
 
 
 class MetricsWriter:

@@ -23,7 +23,7 @@ from launcher.ui import summary, tables
 from launcher.ui.progress import Progress, advance, rows_of
 
 NEWEST = 20
-SPARE = ("SAMPLES/S", "PROOF", "HOST", "OWNER", "REQUEST", "ACCURACY", "STEP", "TIME")
+SPARE = ("SAMPLES/S", "STEPS/S", "RATE", "PROOF", "HOST", "OWNER", "REQUEST", "ACCURACY", "STEP", "TIME")
 """Columns that a narrow terminal does without, the first one first."""
 MOST = 60
 """Most rows of a listing without --all."""
@@ -71,9 +71,13 @@ def _listing(seen: Sequence[Seen], hidden: int, roots: Sequence[str], width: int
         return [f"no runs{' in ' + ', '.join(roots) if roots else ' yet'}"]
     now = time.time()
     rows = []
-    for run, _, state, _ in seen:
+    results = [
+        summary.result_of(f"{run.root}/{run.id}", state, summary.ROW_FIELDS) if state.finished else ResultRecord()
+        for run, _, state, _ in seen
+    ]
+    rate, rates = summary.throughputs(results)
+    for (run, _, state, _), result, throughput in zip(seen, results, rates, strict=True):
         folder = f"{run.root}/{run.id}"
-        result = summary.result_of(folder, state, summary.ROW_FIELDS) if state.finished else ResultRecord()
         rows.append(
             [
                 run.id,
@@ -81,12 +85,12 @@ def _listing(seen: Sequence[Seen], hidden: int, roots: Sequence[str], width: int
                 units.duration(summary.elapsed(state, now)),
                 _text(result.updates.attempted) if state.finished else _step(run),
                 summary.accuracy_of(result) or "-",
-                summary.throughput_of(result) or "-",
+                throughput,
                 result.observed.verdict or "-",
                 summary.request_of(store.read(PlanRecord, store.plan_path(folder), summary.REQUEST_FIELDS)),
             ]
         )
-    header = ["RUN", "STATE", "TIME", "STEP", "ACCURACY", "SAMPLES/S", "PROOF", "REQUEST"]
+    header = ["RUN", "STATE", "TIME", "STEP", "ACCURACY", rate, "PROOF", "REQUEST"]
     if any(run_roots.is_remote(entry.run.root) for entry in seen):
         header.insert(2, "HOST")
         for row, entry in zip(rows, seen, strict=True):

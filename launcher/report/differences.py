@@ -29,8 +29,8 @@ _MEASURED = frozenset({"data", "versions", "hardware", "result"})
 _UNITS = {
     "result: wall_seconds": "s",
     "result: peak_memory_bytes": "bytes",
-    **{f"result: throughput.{each}": "samples/s" for each in ("mean", "median", "p10", "p90")},
 }
+_RATES = tuple(f"result: throughput.{each}" for each in ("mean", "median", "p10", "p90"))
 FILES = 12
 """Files that are named where the code differs."""
 DIGEST = 12
@@ -45,11 +45,17 @@ def differing(evidence: Sequence[Evidence]) -> Table | None:
     rows = []
     for key in _ordered(key for values in described for key in values):
         if len({values.get(key, "-") for values in _measured_of(key, described, evidence)}) > 1:
-            unit = f" ({_UNITS[key]})" if key in _UNITS else ""
+            unit = f" ({_UNITS[key]})" if key in _UNITS else _rate_unit(key, evidence)
             rows.append((f"{key}{unit}", *(values.get(key, "-") for values in described)))
     if not rows:
         rows.append(("nothing differs", *("",) * len(evidence)))
     return Table(header=("what", *(run.label for run in evidence)), rows=tuple(tuple(map(text, row)) for row in rows))
+
+
+def _rate_unit(key: str, evidence: Sequence[Evidence]) -> str:
+    """The unit of a throughput, where it is the same of all runs."""
+    found = {run.result.throughput.unit or "samples/s" for run in evidence}
+    return f" ({found.pop()})" if key in _RATES and len(found) == 1 else ""
 
 
 def alike(evidence: Sequence[Evidence]) -> str:

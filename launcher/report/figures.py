@@ -18,7 +18,8 @@ class Figures:
     mechanism: str
     batch: int | None
     rate: float | None
-    """Samples a second."""
+    """In `unit`."""
+    unit: str
     memory: int | None
     """Bytes; the most of all attempts, of which each is a process of its own."""
     loss: float | None
@@ -42,6 +43,7 @@ def figures(evidence: Evidence) -> Figures:
         mechanism=result.mechanism or plan.mechanism or "",
         batch=mode.batch or plan.settings.batch or None,
         rate=rate if rate is not None or rows is None else rows.rate,
+        unit=(result.throughput.unit if rate is not None or rows is None else rows.unit) or "samples/s",
         memory=max(result.peak_memory_bytes or 0, (rows and rows.peak_memory) or 0) or None,
         loss=result.loss.last if measured else (rows.last_loss if rows else None),
         lost="loss.last" in result.nonfinite if measured else bool(rows and rows.steps and rows.lost),

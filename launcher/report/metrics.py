@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 from array import array
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -84,16 +84,18 @@ class Block:
     steps: int = 0
     samples: float = 0.0
     seconds: float = 0.0
+    """Of the timed steps whose samples are known."""
     timed: int = 0
-    """Steps that the two before are of."""
+    timed_seconds: float = 0.0
+    """Of all timed steps."""
     losses: int = 0
     loss_sum: float = 0.0
     """Of all its steps whose loss was finite."""
 
     @property
     def rate(self) -> float | None:
-        """Samples a second over the timed steps."""
-        return self.samples / self.seconds if self.seconds else None
+        """Samples a second over the timed steps; steps a second where their samples are unknown."""
+        return _rate([self])
 
     @property
     def loss(self) -> float | None:
@@ -132,10 +134,22 @@ class Metrics:
 
     @property
     def rate(self) -> float | None:
-        """Samples a second over all timed steps."""
-        timed = [block for block in self.blocks.values() if block.seconds]
-        seconds = sum(block.seconds for block in timed)
-        return sum(block.samples for block in timed) / seconds if seconds else None
+        """Over all timed steps, in `unit`."""
+        return _rate(self.blocks.values())
+
+    @property
+    def unit(self) -> str | None:
+        if any(block.seconds for block in self.blocks.values()):
+            return "samples/s"
+        return "steps/s" if any(block.timed for block in self.blocks.values()) else None
+
+
+def _rate(blocks: Collection[Block]) -> float | None:
+    """Samples a second over the timed steps of the blocks; steps a second where no samples are known."""
+    if seconds := sum(block.seconds for block in blocks):
+        return sum(block.samples for block in blocks) / seconds
+    seconds = sum(block.timed_seconds for block in blocks)
+    return sum(block.timed for block in blocks) / seconds if seconds else None
 
 
 def read(path: Path, block: int = 0) -> Metrics | None:
@@ -199,7 +213,8 @@ def _step(metrics: Metrics, row: dict[str, Any], block: int) -> None:
     # All of the row is looked at before any of it counts.
     step, loss = _whole(row["step"]), _number(row["loss"])
     seconds, rate = _number(row["seconds"]), _number(row["samples_per_second"])
-    if seconds is None or rate is None:
+    by_step = "steps_per_second" in row  # a script's: its first step has no time, its samples may be unknown
+    if (seconds is None or rate is None) and not by_step:
         raise ValueError(row)
     parts = row.get("losses")
     named = [(str(name), _number(value)) for name, value in list(parts.items())[:NAMED]] if parts else ()
@@ -210,17 +225,19 @@ def _step(metrics: Metrics, row: dict[str, Any], block: int) -> None:
     )
     metrics.steps += 1
     metrics.last_step = step
-    if metrics.steps == 1:
+    if metrics.steps == 1 or (by_step and metrics.first_loss is None):
         metrics.first_loss = loss
-    metrics.last_loss = loss
-    metrics.lost = loss is None
+    unknown = loss is None and by_step and "loss" not in row.get("nonfinite", ())
+    if not unknown:
+        metrics.last_loss = loss
+        metrics.lost = loss is None
     part = metrics.blocks.setdefault((step - 1) // block if block else 0, Block())
     part.steps += 1
     if loss is not None:
         metrics.loss.add(step, loss)
         part.losses += 1
         part.loss_sum += loss
-    elif metrics.nonfinite_at is None:
+    elif metrics.nonfinite_at is None and not unknown:
         metrics.nonfinite_at = step
     for name, value in named:
         if value is not None:
@@ -235,11 +252,13 @@ def _step(metrics: Metrics, row: dict[str, Any], block: int) -> None:
             metrics.overflows.append(step)
     if memory is not None and memory > (metrics.peak_memory or 0):
         metrics.peak_memory = int(memory)
-    if row.get("timed"):
+    if row.get("timed") and seconds is not None:
         metrics.seconds.append(seconds)
-        part.samples += rate * seconds
-        part.seconds += seconds
         part.timed += 1
+        part.timed_seconds += seconds
+        if rate is not None:
+            part.samples += rate * seconds
+            part.seconds += seconds
 
 
 def _number(value: Any) -> float | None:

@@ -66,7 +66,7 @@ def results(evidence: Sequence[Evidence], measured: Sequence[Figures]) -> Table:
         ("run", [text(run.label) for run in evidence], False),
         ("mode", [text(run.mode) for run in measured], False),
         ("batch", [numeric(run.batch, str(run.batch)) for run in measured], True),
-        ("samples/s", [numeric(run.rate, units.number(run.rate)) for run in measured], True),
+        rate_column(measured),
         ("ratio", _ratios(evidence, measured), True),
         ("peak memory", [numeric(run.memory, units.size(run.memory)) for run in measured], True),
         ("loss", [loss_cell(run) for run in measured], True),
@@ -89,6 +89,14 @@ def columns(wanted: Sequence[tuple[str, list[Cell], bool]], spare: Sequence[str]
         numbers=frozenset(index for index, (_, _, right) in enumerate(kept) if right),
         spare=tuple(name for name in spare if any(name == each[0] for each in kept)),
     )
+
+
+def rate_column(measured: Sequence[Figures]) -> tuple[str, list[Cell], bool]:
+    """The column of throughputs, for `columns`; each cell has its unit where they differ."""
+    found = {run.unit for run in measured if run.rate is not None}
+    if len(found) < 2:
+        return next(iter(found), "samples/s"), [numeric(run.rate, units.number(run.rate)) for run in measured], True
+    return "throughput", [numeric(run.rate, f"{units.number(run.rate)} {run.unit}") for run in measured], True
 
 
 def loss_cell(figures: Figures) -> Cell:
@@ -137,7 +145,7 @@ def bars(evidence: Sequence[Evidence], measured: Sequence[Figures]) -> Iterator[
 
     def rate(each: Figures) -> str:
         more = f" ({each.rate / first:.2f}x)" if each.rate is not None and first else ""
-        return f"{units.number(each.rate)} samples/s{more}" if each.rate is not None else each.outcome
+        return f"{units.number(each.rate)} {each.unit}{more}" if each.rate is not None else each.outcome
 
     rates = [(run, each.rate, rate(each)) for run, each in pairs]
     memory = [(run, each.memory, units.size(each.memory)) for run, each in pairs]

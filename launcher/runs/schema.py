@@ -157,6 +157,10 @@ class Throughput(NamedTuple):
     p90: float | None = None
     data_share: float | None = None
     """Of the time, spent waiting for data."""
+    counted: str | None = None
+    """Of a script: the optimizer whose steps were counted."""
+    why: str | None = None
+    """Of a script: why its steps could not be counted."""
 
 
 class Losses(NamedTuple):
@@ -252,6 +256,7 @@ class MetricsRow(NamedTuple):
     lr: float | None = None
     seconds: float | None = None
     samples_per_second: float | None = None
+    steps_per_second: float | None = None
     loss_scale: float | None = None
     memory_bytes: float | None = None
     time: float | None = None

@@ -114,8 +114,8 @@ def line(progress: Progress) -> str:
     parts = [f"step {steps(progress)}"]
     if progress.epoch is not None:
         parts.append(f"epoch {progress.epoch + 1}{f'/{progress.epochs}' if progress.epochs else ''}")
-    if progress.samples_per_second is not None:
-        parts.append(f"{units.number(progress.samples_per_second)} samples/s")
+    if progress.samples_per_second is not None or progress.steps_per_second is not None:
+        parts.append(" ".join(rate(progress)))
     if progress.loss is not None or "loss" in progress.nonfinite:
         parts.append(f"loss {loss(progress)}")
     if progress.loss_scale is not None:
@@ -131,6 +131,13 @@ def line(progress: Progress) -> str:
 
 def steps(progress: Progress) -> str:
     return f"{progress.step}/{progress.total_steps}" if progress.total_steps else str(progress.step)
+
+
+def rate(progress: Progress) -> tuple[str, str]:
+    """The throughput and its unit."""
+    if progress.samples_per_second is None and progress.steps_per_second is not None:
+        return units.number(progress.steps_per_second), "steps/s"
+    return units.number(progress.samples_per_second), "samples/s"
 
 
 def loss(progress: Progress) -> str:
@@ -181,7 +188,7 @@ _COLOURS = {"running": "green", "stopping": "yellow", "done": "bold green", "fai
 SHORTEST = 11
 """Letters of a label that is cut; the words of a run's name have hardly more."""
 BAR = 16
-_TO_SPARE = ("memory", "scale", "left", "loss", "samples/s", "step")
+_TO_SPARE = ("memory", "scale", "left", "loss", "samples/s", "steps/s", "rate", "step")
 """Columns that a narrow terminal does without, the first one first: a figure is shown whole or not at all."""
 
 
@@ -223,7 +230,7 @@ def _layout(rows: Sequence[Row], label: int, width: int) -> tuple[dict[str, list
     for name in _TO_SPARE:
         if room >= min(label, SHORTEST):
             break
-        del columns[name]
+        columns.pop(name, None)
         room = width - _wide(columns, gap)
     return columns, gap, max(1, min(label, room))
 
@@ -239,12 +246,21 @@ def _columns(rows: Sequence[Row], bar: bool, long: bool) -> dict[str, list[str]]
         "state": [row.state.name for row in rows],
         **({"": [""] * len(rows)} if bar else {}),
         "step": [steps(progress) if progress.step else "-" for progress in progress_of],
-        "samples/s": [units.number(progress.samples_per_second) for progress in progress_of],
+        **_rates(progress_of),
         "loss": [loss(progress) for progress in progress_of],
         "scale": [scale(progress) if long else units.number(progress.loss_scale, 8) for progress in progress_of],
         "memory": [units.size(progress.memory_bytes) for progress in progress_of],
         "left": ["-" if row.state.finished else units.duration(row.progress.seconds_left) for row in rows],
     }
+
+
+def _rates(progress_of: Sequence[Progress]) -> dict[str, list[str]]:
+    """The column of throughputs by its name: their unit, which stands in each cell where they differ."""
+    found = [rate(progress) for progress in progress_of]
+    kinds = {unit for text, unit in found if text != "-"}
+    if len(kinds) < 2:
+        return {next(iter(kinds), "samples/s"): [text for text, _ in found]}
+    return {"rate": [" ".join(each) if each[0] != "-" else "-" for each in found]}
 
 
 def _cut(text: str, width: int) -> str:

@@ -34,6 +34,8 @@ class Progress(NamedTuple):
     memory_bytes: float | None = None
     samples_per_second: float | None = None
     """Over the last steps, later ones weighing more."""
+    steps_per_second: float | None = None
+    """The same of a script, which may not say how many samples a step has."""
     seconds_left: float | None = None
     """At the pace of this attempt so far, evaluations and checkpoints included."""
     accuracy: float | None = None
@@ -45,6 +47,8 @@ class Progress(NamedTuple):
     """Step and time of this attempt's first row, from which its pace is taken."""
     recent: tuple[float, float] = (0.0, 0.0)
     """Samples and seconds of the last steps, smoothed."""
+    recent_steps: tuple[float, float] = (0.0, 0.0)
+    """Steps and seconds, likewise."""
 
 
 def rows_of(lines: Iterable[bytes]) -> list[MetricsRow]:
@@ -98,23 +102,30 @@ def _step(before: Progress, row: MetricsRow) -> Progress:
     step, now = row.step or 0, row.time
     clock = before.clock or ((step, now) if now is not None else None)
     seconds, rate = row.seconds, row.samples_per_second
-    recent = before.recent
+    recent, steps = before.recent, before.recent_steps
     if seconds and rate:
         recent = (recent[0] * _SMOOTH + rate * seconds, recent[1] * _SMOOTH + seconds)
+    if seconds and row.steps_per_second:
+        steps = (steps[0] * _SMOOTH + 1, steps[1] * _SMOOTH + seconds)
+    loss, nonfinite = row.loss, row.nonfinite
+    if loss is None and "loss" not in nonfinite:  # a script may log it now and then
+        loss, nonfinite = before.loss, before.nonfinite
     left = None
     if before.total_steps is not None and clock is not None and now is not None and step > clock[0]:
         left = max(0.0, (before.total_steps - step) * (now - clock[1]) / (step - clock[0]))
     return before._replace(
         step=step,
         epoch=row.epoch,
-        loss=row.loss,
-        nonfinite=row.nonfinite,
+        loss=loss,
+        nonfinite=nonfinite,
         learning_rate=row.lr,
         loss_scale=row.loss_scale,
         skipped=row.skipped_total or 0,
         memory_bytes=row.memory_bytes,
         samples_per_second=recent[0] / recent[1] if recent[1] else None,
+        steps_per_second=steps[0] / steps[1] if steps[1] else None,
         seconds_left=left,
         clock=clock,
         recent=recent,
+        recent_steps=steps,
     )

@@ -101,7 +101,10 @@ def outcome(result: ResultRecord) -> list[tuple[str, str]]:
         ends = f" (p10 {units.number(spread.p10)}, p90 {units.number(spread.p90)})"
         waited = spread.data_share or 0.0
         waiting = f", {waited:.0%} of the time waiting for data" if waited >= WAITING else ""
-        rows.append(("throughput", f"{throughput} {spread.unit or 'samples/s'}{ends}{waiting}"))
+        counted = f", steps of {spread.counted}" if spread.counted else ""
+        rows.append(("throughput", f"{throughput} {spread.unit or 'samples/s'}{ends}{waiting}{counted}"))
+    elif result.throughput.why:
+        rows.append(("throughput", f"not known: {result.throughput.why}"))
     first, last = result.loss
     if last is not None:
         rows.append(("loss", f"{units.number(first)} at first, {units.number(last)} at last"))
@@ -164,6 +167,18 @@ def throughput_of(result: ResultRecord) -> str:
     return "" if result.throughput.mean is None else units.number(result.throughput.mean)
 
 
+def throughputs(results: Sequence[ResultRecord]) -> tuple[str, list[str]]:
+    """The head of a column of throughputs, and its cells, which have their unit where units differ."""
+    texts = [throughput_of(result) or "-" for result in results]
+    kinds = {result.throughput.unit or "samples/s" for result in results if throughput_of(result)}
+    if len(kinds) < 2:
+        return next(iter(kinds), "samples/s").upper(), texts
+    return "RATE", [
+        f"{text} {result.throughput.unit or 'samples/s'}" if text != "-" else "-"
+        for text, result in zip(texts, results, strict=True)
+    ]
+
+
 def settings_line(values: Mapping[str, Any]) -> str:
     """A mapping of settings as it would be typed."""
     return " ".join(f"{key}={_value(value)}" for key, value in values.items() if value is not None)
@@ -224,24 +239,25 @@ def of_sweep(states: Mapping[Path, State], now: float, width: int = 0) -> list[s
     """A table of the runs of a sweep, and why the ones that failed did."""
     rows = []
     failures = []
-    for folder, state in states.items():
-        result = result_of(folder, state)
+    results = [result_of(folder, state) for folder, state in states.items()]
+    rate, rates = throughputs(results)
+    for (folder, state), result, throughput in zip(states.items(), results, rates, strict=True):
         rows.append(
             (
                 label(folder),
                 state.name,
                 units.duration(elapsed(state, now)),
                 accuracy_of(result) or "-",
-                throughput_of(result) or "-",
+                throughput,
                 units.size(result.peak_memory_bytes),
                 result.observed.verdict or "-",
             )
         )
         if state.name in ("failed", "lost"):
             failures.append(f"{folder.name}: {tables.clean(headline(state, now))}")
-    header = ("RUN", "STATE", "TIME", "ACCURACY", "SAMPLES/S", "PEAK MEMORY", "PROOF")
+    header = ("RUN", "STATE", "TIME", "ACCURACY", rate, "PEAK MEMORY", "PROOF")
     roots = _unique(str(folder.parent) for folder in states)
-    spare = ("PEAK MEMORY", "TIME", "SAMPLES/S", "ACCURACY", "PROOF")
+    spare = ("PEAK MEMORY", "TIME", rate, "ACCURACY", "PROOF")
     lines = tables.fitted(header, rows, right=frozenset({2, 3, 4, 5}), width=width, spare=spare)
     return [*lines, *failures, f"folders in {', '.join(roots)}"]
 

@@ -17,6 +17,7 @@ from recipes.paddle_ import devices
 from recipes.paddle_.observe.script_observer import ScriptObserver
 from recipes.paddle_.precision import Precision
 from recipes.trainer import script as shared
+from recipes.trainer.step_meter import StepMeter
 from recipes.trainer.wrapper import Started, Wrapper
 from recipes.typed import SettingsError
 
@@ -45,15 +46,12 @@ class PaddleWrapper(Wrapper):
         self.observer = ScriptObserver(self.precision)
 
     @contextlib.contextmanager
-    def around(self) -> Iterator[None]:
-        with self.observer.observing(), self.noticing(Precision):
+    def around(self, meter: StepMeter) -> Iterator[None]:
+        with self.observer.observing(meter), self.noticing(Precision):
             yield
 
     def give_way(self) -> None:
         pass
-
-    def steps(self) -> int | None:
-        return None if self.observer.static else self.observer.steps
 
     def peak_memory(self) -> int:
         return devices.PaddleDevice(self._kind).peak_memory()

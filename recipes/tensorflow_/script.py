@@ -20,11 +20,13 @@ from recipes.precision.levels import PRESETS, LossScale
 from recipes.tensorflow_ import devices, hardware, profiling, xla
 from recipes.tensorflow_.hardware import capability_of
 from recipes.tensorflow_.observe.script_observer import ScriptObserver
+from recipes.tensorflow_.observe.step_counter import StepCounter
 from recipes.tensorflow_.precision import Precision, grappler
 from recipes.tensorflow_.recorder import TensorFlowDevice
 from recipes.tensorflow_.script_profiling import ScriptProfiling
 from recipes.trainer import script as shared
 from recipes.trainer.profiling import Profiling
+from recipes.trainer.step_meter import StepMeter
 from recipes.trainer.world import rank_and_size
 from recipes.trainer.wrapper import Started, Wrapper
 from recipes.typed import SettingsError
@@ -71,10 +73,12 @@ class TensorFlowWrapper(Wrapper):
             devices.join_workers(self._kind, len(tf.config.list_physical_devices("GPU")) if self._kind == "cuda" else 0)
 
     @contextlib.contextmanager
-    def around(self) -> Iterator[None]:
+    def around(self, meter: StepMeter) -> Iterator[None]:
         policy = keras.config.dtype_policy()
         profiled = ScriptProfiling(self.profiling, self.observer.steps)
-        with self.observer.observing(), profiled.observing(), self.noticing(Precision):
+        counter = StepCounter(meter, self.observer, waits=self._kind == "cuda")
+        meter.disturbed = lambda: self.profiling is not None and self.profiling.running
+        with counter.counting(), self.observer.observing(), profiled.observing(), self.noticing(Precision):
             if not self.own:
                 keras.config.set_dtype_policy(self.precision.policy)
             try:
@@ -84,9 +88,6 @@ class TensorFlowWrapper(Wrapper):
 
     def give_way(self) -> None:
         keras.config.set_dtype_policy("float32")
-
-    def steps(self) -> int | None:
-        return self.observer.steps() if self.observer.counts() else None
 
     def peak_memory(self) -> int:
         return TensorFlowDevice(self._kind).peak_memory()

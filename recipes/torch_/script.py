@@ -16,12 +16,14 @@ import torch
 from recipes import script
 from recipes.torch_ import hardware, profiling
 from recipes.torch_.observe.script_observer import ScriptObserver
+from recipes.torch_.observe.step_counter import StepCounter
 from recipes.torch_.precision import Precision
 from recipes.torch_.precision.tf32 import switch_tf32
 from recipes.torch_.recorder import TorchDevice
 from recipes.torch_.spec import capability_of, device_from
 from recipes.trainer import script as shared
 from recipes.trainer.profiling import Profiling
+from recipes.trainer.step_meter import StepMeter
 from recipes.trainer.wrapper import Started, Wrapper
 
 
@@ -48,8 +50,10 @@ class TorchWrapper(Wrapper):
         self._around = contextlib.ExitStack()
 
     @contextlib.contextmanager
-    def around(self) -> Iterator[None]:
-        with self.observer.observing(), self._around, self.noticing(Precision):
+    def around(self, meter: StepMeter) -> Iterator[None]:
+        meter.disturbed = self.observer.slows_down
+        self._counter = StepCounter(meter)
+        with self._counter.counting(), self.observer.observing(), self._around, self.noticing(Precision):
             if self.mode.mechanism == "autocast_around":
                 # Its cache of cast weights is emptied only where the outermost autocast ends, which here is the end of
                 # the script: with it, every step would compute with the weights of the first.
@@ -60,8 +64,8 @@ class TorchWrapper(Wrapper):
     def give_way(self) -> None:
         self._around.close()
 
-    def steps(self) -> int:
-        return self.observer.steps
+    def skipped_unseen(self) -> int:
+        return self._counter.skipped_unseen()
 
     def peak_memory(self) -> int:
         return TorchDevice(self._device).peak_memory()

@@ -25,6 +25,7 @@ from recipes.settings import Profile
 from recipes.trainer import result_fields
 from recipes.trainer.profiling import Profiling
 from recipes.trainer.run import FAILED, INTERRUPTED, REFUSED
+from recipes.trainer.step_meter import StepMeter
 from recipes.trainer.world import PlacementError, rank_and_size, speak
 from recipes.trainer.wrapper import Started, Wrapper
 from recipes.typed import SettingsError
@@ -56,12 +57,14 @@ def main(framework: str, words: Sequence[str], wrap: Callable[[Started], Wrapper
     if first:
         for line in result_fields.mode_lines(started.chosen.settings, wrapper.mode):
             print(line, flush=True)
-    with wrapper.around():
-        if started.chosen.run:
-            started.chosen.run.mkdir(mode=0o700, parents=True, exist_ok=True)
+    folder = _folder(started.chosen.run) if first else None
+    meter = StepMeter(folder, world_size=rank_and_size(framework)[1])
+    meter.memory = wrapper.peak_memory
+    with wrapper.around(meter):
         code, failure, trace = execute(started.file, started.arguments, started.workdir, started.inputs)
     sys.stdout.flush()
-    return _conclude(started, wrapper, code, failure, trace, time.monotonic() - began)
+    meter.finish(wrapper.skipped_unseen())
+    return _conclude(started, wrapper, folder, meter, code, failure, trace, time.monotonic() - began)
 
 
 def parse(words: Sequence[str], framework: str) -> Started:
@@ -149,7 +152,16 @@ def _traceback(error: BaseException, file: Path) -> str:
     return "".join(traceback.format_exception(type(error), error, trace))
 
 
-def _conclude(started: Started, wrapper: Wrapper, code: int, failure: str | None, trace: str, seconds: float) -> int:
+def _conclude(
+    started: Started,
+    wrapper: Wrapper,
+    folder: RunFolder | None,
+    meter: StepMeter,
+    code: int,
+    failure: str | None,
+    trace: str,
+    seconds: float,
+) -> int:
     """Judge what all ranks saw, write the result, and give the exit code."""
     settings, run = started.chosen.settings, started.chosen.run
     rank, size = rank_and_size(settings.framework)
@@ -157,9 +169,9 @@ def _conclude(started: Started, wrapper: Wrapper, code: int, failure: str | None
     first = run_folder.first_failure(run, rank, failure, trace=trace) if failure and size > 1 else None
     if rank:
         if run:
+            run.mkdir(mode=0o700, parents=True, exist_ok=True)
             write_json(_left_by(run, rank), {"reports": reports, "failure": failure and f"on rank {rank}, {failure}"})
         return code
-    folder = _folder(run)
     others, elsewhere = _of_the_others(run, size, wait=not code) if size > 1 and run else ([], None)
     # What fails here because another rank has gone is not why the job failed. Without the launcher's number of the
     # attempt, nothing tells which rank was the first.
@@ -170,11 +182,11 @@ def _conclude(started: Started, wrapper: Wrapper, code: int, failure: str | None
     problem = failed or _proof_problem(settings.amp.level, settings.require_proof, observed)
     if folder:
         folder.check_ours()
-        result.write(folder.result, _result(started, wrapper, folder, observed, problem, seconds, size))
+        result.write(folder.result, _result(started, wrapper, folder, meter, observed, problem, seconds, size))
     if wrapper.profiling and not failed:
-        _tell_of_profile(wrapper.profiling, settings.profile, wrapper.steps())
-    if wrapper.steps() is None and not failed:
-        print("how many optimizer steps it took is not known: nothing that counts them could be read", flush=True)
+        _tell_of_profile(wrapper.profiling, settings.profile, meter.steps)
+    if not failed:
+        print(meter.sentence(), flush=True)
     print(f"amp={settings.amp.level} {observed['verdict']}: {observed['why']}", flush=True)
     if problem and problem != failure:
         told = f": {observed['why']}"  # just now, and the result has it again
@@ -197,6 +209,7 @@ def _tell_of_profile(profiling: Profiling, asked: Profile, steps: int | None) ->
 def _folder(run: Path | None) -> RunFolder | None:
     if run is None:
         return None
+    run.mkdir(mode=0o700, parents=True, exist_ok=True)
     attempt = int(os.environ.get("LAUNCHER_ATTEMPT") or run_folder.next_attempt(run, 0))
     folder = RunFolder(path=run, attempt=attempt)
     (run / "attempts" / str(attempt)).mkdir(parents=True, exist_ok=True)
@@ -240,6 +253,7 @@ def _result(
     started: Started,
     wrapper: Wrapper,
     folder: RunFolder,
+    meter: StepMeter,
     observed: dict[str, Any],
     problem: str | None,
     seconds: float,
@@ -258,14 +272,10 @@ def _result(
         requested=asked,
         effective={**result_fields.effective(settings, wrapper.mode, False), **_UNKNOWN},
         observed=observed,
-        throughput={},
         peak_memory_bytes=wrapper.peak_memory(),
-        loss={},
         eval={},
-        loss_scale={},
-        updates={"attempted": wrapper.steps(), "applied": wrapper.steps()},
         epochs=None,
-        steps=wrapper.steps(),
+        **meter.result(),
         wall_seconds=seconds,
         world_size=size,
         determinism="best_effort",

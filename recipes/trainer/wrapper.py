@@ -14,6 +14,7 @@ from recipes.arguments import Arguments
 from recipes.precision.resolved import ResolvedPrecision
 from recipes.script import Source
 from recipes.trainer.profiling import Profiling
+from recipes.trainer.step_meter import StepMeter
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,8 +54,8 @@ class Wrapper(ABC):
     """The script has called `Precision.from_env()`."""
 
     @abstractmethod
-    def around(self) -> AbstractContextManager[None]:
-        """The script runs inside of this."""
+    def around(self, meter: StepMeter) -> AbstractContextManager[None]:
+        """The script runs inside of this, and its optimizer steps are reported to the meter."""
 
     @abstractmethod
     def give_way(self) -> None:
@@ -88,9 +89,9 @@ class Wrapper(ABC):
             return resolved.mechanism
         return "script" if self.own else self.mode.mechanism
 
-    @abstractmethod
-    def steps(self) -> int | None:
-        """Optimizer steps that were counted; None where nothing counts them."""
+    def skipped_unseen(self) -> int:
+        """Steps of the counted optimizer that were skipped and reported to the meter as applied."""
+        return 0
 
     def profile(self) -> dict[str, Any]:
         """result.json's "profile"."""

@@ -20,6 +20,7 @@ from paddle import nn
 from recipes.paddle_.observe.observer import PrecisionObserver, StepCalls
 from recipes.paddle_.observe.patches import around_optimizer_steps, replaced
 from recipes.paddle_.precision import Precision
+from recipes.trainer.step_meter import StepMeter
 
 SPAN = 2
 """Optimizer steps observed at a time, so that both of a GAN's networks are."""
@@ -36,6 +37,9 @@ class ScriptObserver(PrecisionObserver):
         """Optimizer steps so far, without those of static graphs."""
         self.static = False
         """A static graph was executed."""
+        self._meter: StepMeter
+        self._stepping: Any = None
+        """The optimizer whose step is being taken."""
         self._next = 1
         """The first step of the current or next span."""
         self._span: contextlib.ExitStack | None = None
@@ -59,8 +63,10 @@ class ScriptObserver(PrecisionObserver):
         return self._precision.kept
 
     @contextlib.contextmanager
-    def observing(self) -> Iterator[None]:
-        """The script runs in this context. A span in which it raises is not reported."""
+    def observing(self, meter: StepMeter) -> Iterator[None]:
+        """The script runs in this context, its steps reported to `meter`. A span in which it raises is not reported."""
+        self._meter = meter
+        meter.disturbed = lambda: self._span is not None
         with contextlib.ExitStack() as patches:
             patches.enter_context(around_optimizer_steps(self._before_step, self._after_step))
             executor = paddle.static.Executor
@@ -72,12 +78,14 @@ class ScriptObserver(PrecisionObserver):
             self.reports[:] = [{**self._head(1), "problems": [STATIC]}]
 
     def _before_step(self, optimizer: Any) -> None:
+        self._stepping = optimizer
         if self._recorded is not None:
             self._recorded.step(optimizer)
 
     def _after_step(self) -> None:
         """End the span that is over, and wait for the start of the next one where it is due."""
         self.steps += 1
+        self._meter.stepped(self._stepping, applied=True)
         if self._span is not None and self.steps >= self._next + SPAN - 1:
             self._span.close()
             self._span = None
@@ -90,6 +98,7 @@ class ScriptObserver(PrecisionObserver):
         @functools.wraps(method)
         def run(*args: Any, **kwargs: Any) -> Any:
             self.static = True
+            self._meter.uncounted = "static graphs were executed, whose optimizer steps can't be counted"
             return method(*args, **kwargs)
 
         return run

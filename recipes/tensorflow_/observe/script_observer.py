@@ -44,7 +44,7 @@ class ScriptObserver(PrecisionObserver):
         """The script set a layer's dtype to float32."""
         self._variables: list[weakref.ref[tf.Variable]] = []
         """All trainable variables."""
-        self._counts: list[tf.Variable] = []
+        self.counters: list[tf.Variable] = []
         """Step counts of optimizers that are not Keras 3's."""
         self._precision = precision
         super().__init__(self._made, self._built, precision.resolved)
@@ -79,12 +79,12 @@ class ScriptObserver(PrecisionObserver):
 
     def steps(self) -> int:
         """Optimizer steps that were applied, of the optimizer with the most."""
-        counts = [*(optimizer.iterations for optimizer in self._built), *self._counts]
+        counts = [*(optimizer.iterations for optimizer in self._built), *self.counters]
         return max((int(count.numpy()) for count in counts), default=0)
 
     def counts(self) -> bool:
         """Whether the script's steps are counted: not without an optimizer, and not always in TensorFlow 1's style."""
-        return bool(self._built or self._counts)
+        return bool(self._built or self.counters)
 
     def _begin_to_collect(self) -> None:
         """Not yet: it initialises TensorFlow's devices, and before that a script may choose its strategy over several
@@ -112,7 +112,7 @@ class ScriptObserver(PrecisionObserver):
             if variable.trainable and variable.dtype.is_floating:
                 self._variables.append(weakref.ref(variable))
             elif not variable.trainable and variable.dtype == tf.int64 and name in COUNTS:
-                self._counts.append(variable)
+                self.counters.append(variable)
         return variable
 
     def _guarded(self, callback: Callable[..., Any]) -> Callable[..., None]:

@@ -64,6 +64,10 @@ class ScriptObserver:
             self._stop_waiting()
             self._profiling.end(self.steps)
 
+    def slows_down(self) -> bool:
+        """Whether steps are observed or profiled at the moment."""
+        return self._open is not None or self._profiling.running
+
     def _stepped(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         self.steps += 1
         if self._open is None or self._profiling.running:  # one profiler at a time

@@ -204,7 +204,7 @@ def test_a_smaller_last_batch_and_several_steps_at_once_change_nothing_of_what_i
         code, _, found = run(text, f"amp={level}", "amp.dtype=bfloat16")
         assert (code, found["observed"]["verdict"]) == (0, "proved"), found["reason"]
         assert found["observed"]["half_flop_share"] == whole["half_flop_share"]
-        assert "rand(70" not in text or found["steps"] == 6
+        assert "rand(70" not in text or found["steps"] == 4 + 6  # of both attempts in this folder
 
 
 def test_products_whose_share_depends_on_an_unknown_number_of_samples_are_not_counted(run):
@@ -351,7 +351,7 @@ for _ in range(3):
 """
     code, printed, found = run(HEAD + text, "amp=o0")
     assert (code, found["steps"], found["updates"]) == (0, steps, {"attempted": steps, "applied": steps})
-    assert ("how many optimizer steps it took is not known" in printed.out) is (steps is None)
+    assert ("steps/s not known: nothing that counts" in printed.out) is (steps is None)
 
 
 def test_a_worker_that_never_starts_is_named_before_the_script_would_wait_for_it(run, monkeypatch):

@@ -1,0 +1,120 @@
+"""Reports the optimizer steps of a user's script to its meter, by the counts that optimizers keep themselves.
+
+Steps run inside of graphs. The counts are read before and after each execution of a graph, or of an optimizer outside
+of graphs. On a GPU that waits for the device: there only the first executions of a function are looked at, and later
+ones are taken to have as many steps.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import keras
+import tensorflow as tf
+from tensorflow.python.eager.polymorphic_function.polymorphic_function import Function
+
+from recipes.tensorflow_.observe.hooks import after
+from recipes.tensorflow_.observe.script_observer import ScriptObserver
+from recipes.trainer.step_meter import StepMeter
+
+LOOKED_AT = 3
+"""Executions of each function whose steps are counted where counting waits for the device."""
+UNREAD = "nothing that counts its optimizer steps could be read"
+AT_ITS_END = "its optimizer steps were counted at its end only"
+
+
+class StepCounter:
+    """Counts the steps of a script's optimizers for `meter`."""
+
+    def __init__(self, meter: StepMeter, observer: ScriptObserver, *, waits: bool) -> None:
+        """`waits`: reading a count waits for the device."""
+        self._meter = meter
+        self._observer = observer
+        self._waits = waits
+        self._optimizers: list[weakref.ref[keras.Optimizer]] = []
+        self._thread = threading.get_ident()
+        self._within = False
+        self._seen: weakref.WeakKeyDictionary[Any, _Steps] = weakref.WeakKeyDictionary()
+
+    @contextlib.contextmanager
+    def counting(self) -> Iterator[None]:
+        """The script runs in this context."""
+        optimizer = keras.optimizers.Optimizer
+        with (
+            after(optimizer, "__init__", self._made),
+            self._counted(Function, "__call__"),
+            self._counted(optimizer, "apply"),
+        ):
+            try:
+                yield
+            finally:
+                self._conclude()
+
+    def _made(self, optimizer: keras.Optimizer) -> None:
+        if not isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+            self._optimizers.append(weakref.ref(optimizer))
+
+    @contextlib.contextmanager
+    def _counted(self, owner: type[Any], name: str) -> Iterator[None]:
+        original = getattr(owner, name)
+
+        @functools.wraps(original)
+        def method(what: Any, *args: Any, **kwargs: Any) -> Any:
+            if self._within or threading.get_ident() != self._thread or not tf.executing_eagerly():
+                return original(what, *args, **kwargs)
+            return self._execute(what, lambda: original(what, *args, **kwargs))
+
+        setattr(owner, name, method)
+        try:
+            yield
+        finally:
+            setattr(owner, name, original)
+
+    def _execute(self, what: Any, execute: Callable[[], Any]) -> Any:
+        steps = self._seen.setdefault(what, _Steps())
+        before = self._counts() if steps.executions < LOOKED_AT or not self._waits else None
+        self._within = True
+        try:
+            result = execute()
+        finally:
+            self._within = False
+        steps.executions += 1
+        if before is not None:
+            steps.taken = [
+                (weakref.ref(optimizer), taken)
+                for number, (optimizer, count) in self._counts().items()
+                if (taken := count - before.get(number, (None, 0))[1]) > 0
+            ]
+        for reference, count in steps.taken:
+            if (optimizer := reference()) is not None:
+                name = type(optimizer).__name__ if isinstance(optimizer, keras.optimizers.Optimizer) else "an optimizer"
+                self._meter.stepped(optimizer, applied=True, count=count, name=name)
+        return result
+
+    def _counts(self) -> dict[int, tuple[Any, int]]:
+        """Each optimizer, or the count of one that is not Keras 3's, by its id, and its steps so far."""
+        optimizers = [optimizer for reference in self._optimizers if (optimizer := reference()) is not None]
+        return {
+            **{id(each): (each, int(each.iterations.numpy())) for each in optimizers},
+            **{id(each): (each, int(each.numpy())) for each in self._observer.counters},
+        }
+
+    def _conclude(self) -> None:
+        if not self._observer.counts():
+            self._meter.uncounted = UNREAD
+        elif not self._meter.counted and (steps := self._observer.steps()):
+            self._meter.uncounted, self._meter.total = AT_ITS_END, steps
+
+
+class _Steps:
+    """The steps of one function's executions."""
+
+    def __init__(self) -> None:
+        self.executions = 0
+        self.taken: list[tuple[weakref.ref[Any], int]] = []
+        """Of the last execution that was looked at: optimizers, and how many steps each took."""

@@ -1,0 +1,81 @@
+"""Reports each optimizer step of a user's script to its meter, by torch's own global hooks.
+
+`GradScaler` doesn't call an optimizer whose gradients overflowed, so that no hook runs; a fused optimizer is called and
+skips the step itself. What can't be seen is a step inside of a CUDA graph that is replayed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.amp import GradScaler
+from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
+
+from recipes.trainer.step_meter import StepMeter
+
+CAPTURED = "its optimizer steps are part of a CUDA graph, and replays of it call no hook"
+
+
+class StepCounter:
+    """Counts the steps of a script's optimizers for `meter`."""
+
+    def __init__(self, meter: StepMeter) -> None:
+        self._meter = meter
+        self._scale: float | None = None
+        """Of the step that is being taken."""
+        self._overflowed: torch.Tensor | None = None
+        """On a GPU: how many steps fused optimizers skipped."""
+
+    @contextlib.contextmanager
+    def counting(self) -> Iterator[None]:
+        """The script runs in this context."""
+        handle = register_optimizer_step_post_hook(torch.compiler.disable(self._stepped))
+        original = GradScaler.step
+        GradScaler.step = self._noticing_skipped(original)
+        try:
+            yield
+        finally:
+            GradScaler.step = original
+            handle.remove()
+
+    def skipped_unseen(self) -> int:
+        """Steps that a fused optimizer skipped on a GPU, where that isn't known at once. Waits for the device."""
+        return 0 if self._overflowed is None else int(self._overflowed)
+
+    def _stepped(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        if torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():
+            self._meter.uncounted = CAPTURED
+            return
+        overflow = getattr(optimizer, "found_inf", None)  # which GradScaler gives fused optimizers
+        known = isinstance(overflow, torch.Tensor) and overflow.device.type == "cpu"
+        self._meter.stepped(optimizer, not (known and overflow.item()), loss_scale=self._scale)
+        if isinstance(overflow, torch.Tensor) and not known and self._meter.is_counted(optimizer):
+            skipped = (overflow > 0).sum()
+            self._overflowed = skipped if self._overflowed is None else self._overflowed + skipped
+
+    def _noticing_skipped(self, original: Any) -> Any:
+        @functools.wraps(original)
+        def step(scaler: GradScaler, optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
+            if not scaler.is_enabled():
+                return original(scaler, optimizer, *args, **kwargs)
+            before = self._meter.attempted(optimizer)
+            self._scale = _scale_on_cpu(scaler, optimizer)
+            try:
+                result = original(scaler, optimizer, *args, **kwargs)
+                if self._meter.attempted(optimizer) == before:
+                    self._meter.stepped(optimizer, applied=False, loss_scale=self._scale)
+            finally:
+                self._scale = None
+            return result
+
+        return step
+
+
+def _scale_on_cpu(scaler: GradScaler, optimizer: Optimizer) -> float | None:
+    """The loss scale; None on a GPU, where reading it waits."""
+    devices = {parameter.device.type for group in optimizer.param_groups for parameter in group["params"][:1]}
+    return float(scaler.get_scale()) if devices == {"cpu"} else None
