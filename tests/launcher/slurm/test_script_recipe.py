@@ -64,6 +64,7 @@ SCRIPTS = {
     "train.py": TORCH,
     "workers.py": TENSORFLOW,
     "fails.py": "raise SystemExit(3)",
+    "gpus.py": "import os\nprint('GPUs:', os.environ['SLURM_GPUS_ON_NODE'])",
     "long.py": "import time\nprint('begun', flush=True)\ntime.sleep(300)",
     "again.py": """\
 import os, pathlib, time
@@ -82,6 +83,7 @@ REQUESTS = {
     "workers": ("script=workers.py", "amp=o2", "nodes=2", "framework=tensorflow"),
     "fails": ("script=fails.py", *BARE),
     "long": ("script=long.py", *BARE),
+    "gpus": ("script=gpus.py", "gpus=auto", *BARE),
     "again": ("script=again.py", "workdir=run", *BARE),
 }
 
@@ -117,6 +119,11 @@ def test_requeued_it_begins_again_in_its_own_folder(submitted: Submitted) -> Non
     assert (
         submitted.said("again") + submitted.said("again", 2) == "begun 1 times, attempt 1\nbegun 2 times, attempt 2\n"
     )
+
+
+def test_without_a_number_it_gets_one_gpu_of_its_node(submitted: Submitted) -> None:
+    assert ended(submitted.folder("gpus"), 60).name == "done"
+    assert "GPUs: 1\n" in submitted.said("gpus")
 
 
 def test_its_own_exit_code_is_told(submitted: Submitted) -> None:

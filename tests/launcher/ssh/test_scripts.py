@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import json
 
-TELL = "import json, os, sys\njson.dump([sys.argv[1:], os.getcwd(), open(__file__).read()], open('told.json', 'w'))\n"
-
+TELL = """\
+import json, os, subprocess, sys
+here = os.path.dirname(os.path.abspath(__file__))
+tool = subprocess.run([f"{here}/tool.sh"], capture_output=True, text=True, check=True).stdout
+table = open("data/table").read()
+json.dump([sys.argv[1:], os.getcwd(), open(__file__).read(), tool, table], open("told.json", "w"))
+"""
 
 # Says that it has torch, as the plan wants to know; what it runs is run by a real Python.
 PYTHON = """#!/bin/sh
@@ -17,14 +22,22 @@ def test_a_script_and_its_arguments_travel_and_it_works_in_its_runs_own_folder(f
     project = tmp_path / "project"
     project.mkdir()
     (project / "tell.py").write_text(TELL)
+    (project / "tool.sh").write_text("#!/bin/sh\necho a tool\n")
+    (project / "tool.sh").chmod(0o755)
+    data = far.there / "sets" / "data"
+    data.mkdir(parents=True)
+    (data / "table").write_text("a table")
     monkeypatch.chdir(project)
     python = far.there / "real"
     python.write_text(PYTHON.format(real=far.testbed.python))
     python.chmod(0o755)
     bare = ("train.bare=true", "require_proof=false", "amp=o0")
-    words = ("recipe=script", "script=tell.py", *bare, f"python={python}", "--", "--lr", "0.1", "it's a b")
-    (run,) = far.submit(*words)
+    words = ("recipe=script", "script=tell.py", *bare, f"python={python}")
+    lacking = far.type(*far.words, *words, f"script.inputs=[{data},{data}2]")
+    assert lacking.code == 2 and f"script.inputs=[{data}2]: there is no such file or folder on " in lacking.err
+    (run,) = far.submit(*words, f"script.inputs=[{data}]", "--", "--lr", "0.1", "it's a b")
     assert far.until(run, "done", "failed") == "done", far.type("logs", run).err
     work = far.folder(run) / "work"
-    arguments, folder, text = json.loads((work / "told.json").read_text())
-    assert (arguments, folder, text) == (["--lr", "0.1", "it's a b"], str(work), TELL)
+    told = json.loads((work / "told.json").read_text())
+    assert told == [["--lr", "0.1", "it's a b"], str(work), TELL, "a tool\n", "a table"]
+    assert (work / "data").readlink() == data
