@@ -248,7 +248,8 @@ def _own_mounts(plan: Plan) -> tuple[Mount, ...]:
         own.append(Mount(source=plan.script.workdir, target=plan.script.workdir))
     if plan.script:
         asked = {posixpath.normpath(mount.target) for mount in plan.container.mounts} if plan.container else set()
-        own += [Mount(source=each, target=each, read_only=True) for each in plan.script.inputs if each not in asked]
+        inputs = dict.fromkeys(plan.script.inputs.values())
+        own += [Mount(source=each, target=each, read_only=True) for each in inputs if each not in asked]
     data = plan.settings["data"]
     if data["dir"]:
         own.append(Mount(source=data["dir"], target=data["dir"], read_only=not data["download"]))

@@ -48,8 +48,8 @@ class ScriptPlan:
     workdir: str
     """Folder that it starts in, absolute; empty is the run's own, `RUN/work`, and in a comparison `RUN/work/N` for the
     arm's attempt N, which is one block."""
-    inputs: tuple[str, ...] = ()
-    """Files and folders, absolute, to which the run's own folder has links, by their last components."""
+    inputs: dict[str, str] = field(default_factory=dict)
+    """Links in the run's own folder: name -> file or folder, absolute."""
     arguments: tuple[str, ...] = ()
     """The words after `--`."""
     bare: bool = False

@@ -131,7 +131,7 @@ def _check_paths(plan: Plan) -> None:
     refuse_control_characters("data.dir", plan.settings["data"]["dir"] or "")
     if plan.script is not None:
         refuse_control_characters("workdir", plan.script.workdir)
-        for path in plan.script.inputs:
+        for path in plan.script.inputs.values():
             refuse_control_characters("script.inputs", path)
     if plan.container is not None:
         refuse_control_characters("image", plan.container.image)

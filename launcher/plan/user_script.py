@@ -49,7 +49,7 @@ def choose(spec: JobSpec, facts: Facts) -> ScriptPlan | None:
         file=file,
         in_image=in_image(launch.script),
         workdir=workdir,
-        inputs=_inputs(launch.inputs, workdir, facts),
+        inputs=_inputs(launch, workdir, facts),
         arguments=launch.arguments,
         bare=spec.training.train.bare,
     )
@@ -64,11 +64,14 @@ def _working_folder(spec: JobSpec, facts: Facts) -> str:
     return "" if named == OWN_FOLDER else facts.absolute(named)
 
 
-def _inputs(named: Sequence[str], workdir: str, facts: Facts) -> tuple[str, ...]:
-    """The paths to link in a folder of the run's own, absolute; none in another folder, where each has to be already.
-    Raises `SettingsError`."""
+def _inputs(launch: Launch, workdir: str, facts: Facts) -> dict[str, str]:
+    """The links in a folder of the run's own; none in another folder, where each input has to be already.
+
+    In a container they lead to what the user's own links lead to: Apptainer mounts nothing, in silence, where the
+    container itself has a link. Raises `SettingsError`.
+    """
     by_name: dict[str, str] = {}
-    for path in named:
+    for path in launch.inputs:
         absolute = facts.absolute(path)
         name = posixpath.basename(absolute)
         problem = ""
@@ -86,7 +89,11 @@ def _inputs(named: Sequence[str], workdir: str, facts: Facts) -> tuple[str, ...]
         if problem:
             raise SettingsError(f"script.inputs={show([path])}: {problem}", "script.inputs")
         by_name[name] = absolute
-    return () if workdir else tuple(by_name.values())
+    if workdir:
+        return {}
+    if launch.container.kind == "none":
+        return by_name
+    return {name: facts.real_paths.get(path, path) for name, path in by_name.items()}
 
 
 def start_folder(plan: Plan) -> str:
@@ -97,7 +104,7 @@ def start_folder(plan: Plan) -> str:
         return folder
     if plan.arm:
         folder += "/N for its block N"
-    links = ", ".join(f"{posixpath.basename(path)} -> {path}" for path in plan.script.inputs)
+    links = ", ".join(f"{name} -> {path}" for name, path in plan.script.inputs.items())
     return f"{folder}, {f'with {links}' if links else 'empty'}"
 
 

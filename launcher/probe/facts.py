@@ -139,6 +139,8 @@ class Facts:
     """Data folders as named in the request -> the names in them."""
     missing: tuple[str, ...] = ()
     """Paths named in the request that do not exist."""
+    real_paths: dict[str, str] = field(default_factory=dict)
+    """Absolute paths of scripts' inputs -> the same with links resolved, where they differ."""
     environment: tuple[str, ...] = ()
     """Names of variables of this host that every job gets."""
     shell: tuple[str, ...] = ()

@@ -58,6 +58,7 @@ def look(asked: Questions) -> Facts:
         run_root_filesystem=_filesystem(run_root),
         folders={each: tuple(sorted(os.listdir(expanded(each)))) for each in asked.folders if expanded(each).is_dir()},
         missing=tuple(sorted(_missing(named, asked.mounts))),
+        real_paths=dict(_real_paths(asked.inputs)),
         environment=job_environment.standard(os.environ),
         code=Code(digest="", root="", files=0, bytes=0),
         slurm=_slurm() if asked.slurm else None,
@@ -73,6 +74,13 @@ def _missing(named: Iterable[str], sources: Iterable[str]) -> Iterable[str]:
         source = Path(os.path.normpath(Path.cwd() / expanded(each)))
         if not source.exists():
             yield str(source)
+
+
+def _real_paths(named: Iterable[str]) -> Iterable[tuple[str, str]]:
+    for each in named:
+        path = os.path.normpath(Path.cwd() / expanded(each))
+        if (real := os.path.realpath(path)) != path:
+            yield path, real
 
 
 def _user() -> str:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import posixpath
-
 from containers.devices import JOB_GPUS, needs_job_gpus
 from containers.runtime import Wrapped
 from containers.words import EnvArg, Word, to_bash
@@ -121,7 +119,7 @@ def _links(plan: Plan) -> list[str]:
     """Lines that link the inputs of a bare script in the folder of its own; an earlier attempt may have."""
     assert plan.script is not None
     folder = plan.script.folder(plan.run_dir)
-    pairs = ((to_bash(path), to_bash(f"{folder}/{posixpath.basename(path)}")) for path in plan.script.inputs)
+    pairs = ((to_bash(path), to_bash(f"{folder}/{name}")) for name, path in plan.script.inputs.items())
     # Behind a failed ln: another node may have made the link meanwhile.
     return [f"[ -L {link} ] || ln -sT {path} {link} || [ -L {link} ] || exit 1" for path, link in pairs]
 

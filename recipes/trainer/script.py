@@ -12,7 +12,7 @@ import runpy
 import sys
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -75,10 +75,10 @@ def parse(words: Sequence[str], framework: str) -> Started:
     chosen = arguments.parse(rest, "script", framework, alone=not mine and "--" not in words)
     settings.check(chosen.settings)
     passed: Sequence[str] = words[len(ours) + 1 :]
-    inputs: Sequence[str] = ()
+    inputs: Mapping[str, str] = {}
     if planned := chosen.plan.get("script"):
         mine = {"script": planned["file"], "workdir": planned["workdir"] or _own_folder(chosen)}
-        passed, inputs = planned["arguments"], planned.get("inputs", ())
+        passed, inputs = planned["arguments"], planned.get("inputs", {})
     if not mine.get("script"):
         raise SettingsError("script=FILE is missing (command line)", "script")
     file = Path(mine["script"]).absolute()
@@ -90,7 +90,7 @@ def parse(words: Sequence[str], framework: str) -> Started:
         chosen=chosen,
         file=file,
         workdir=Path(mine.get("workdir") or ".").absolute(),
-        inputs=tuple(inputs),
+        inputs=inputs,
         arguments=tuple(passed),
         source=source,
     )
@@ -107,15 +107,13 @@ def _ours(words: Sequence[str]) -> list[str]:
     return list(words[: words.index("--")] if "--" in words else words)
 
 
-def execute(
-    file: Path, passed: Sequence[str], workdir: Path, inputs: Sequence[str] = ()
-) -> tuple[int, str | None, str]:
-    """Run the file as `python FILE ...` would, with links to the `inputs` in its folder. Returns its exit code, why it
+def execute(file: Path, passed: Sequence[str], workdir: Path, inputs: Mapping[str, str]) -> tuple[int, str | None, str]:
+    """Run the file as `python FILE ...` would, in a folder with these links. Returns its exit code, why it
     failed in one sentence, and the traceback of an exception."""
     workdir.mkdir(mode=0o700, parents=True, exist_ok=True)
-    for path in inputs:
+    for name, path in inputs.items():
         with contextlib.suppress(FileExistsError):  # another rank's link, or an earlier attempt's
-            (workdir / Path(path).name).symlink_to(path)
+            (workdir / name).symlink_to(path)
     os.chdir(workdir)
     sys.argv = [str(file), *passed]
     sys.path[0] = str(file.parent)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,8 +25,8 @@ class Started:
     file: Path
     """Absolute."""
     workdir: Path
-    inputs: tuple[str, ...] = ()
-    """Paths that are linked in it."""
+    inputs: Mapping[str, str]
+    """Links in it: name -> path."""
     arguments: tuple[str, ...]
     source: Source
 

@@ -46,6 +46,39 @@ def test_a_run_in_a_container_is_proved_and_its_files_are_the_users(bed: Testbed
         assert path.is_dir() or b"hunter2" not in path.read_bytes(), path
 
 
+READS = """\
+import pathlib
+print("read", pathlib.Path("data/table").read_text())
+pathlib.Path("out").write_text("mine")
+try:
+    pathlib.Path("data/table").write_text("changed")
+except OSError as error:
+    print("refused", error.strerror)
+"""
+
+
+@pytest.mark.parametrize("runtime", ["docker", "apptainer"])
+@pytest.mark.parametrize("bare", ["true", "false"])
+def test_a_script_in_its_own_folder_reads_its_inputs_and_cannot_change_them(
+    bed: Testbed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runtime: str, bare: str
+) -> None:
+    (tmp_path / "sets").mkdir()
+    (tmp_path / "sets" / "table").write_text("a table")
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "reads.py").write_text(READS)
+    (project / "data").symlink_to(tmp_path / "sets")
+    monkeypatch.chdir(project)
+    script = ("recipe=script", "script=reads.py", "amp=o0", "require_proof=false", f"train.bare={bare}")
+    inputs = ("workdir=run", "script.inputs=[data]")
+    assert main([*script, *inputs, *words(bed, runtime), f"run_root={tmp_path}/runs"]) == 0
+    folder = started(tmp_path / "runs")
+    said = (folder / "attempts/1/stdout.log").read_text()
+    assert "read a table" in said and "refused Read-only file system" in said
+    assert (folder / "work" / "out").read_text() == "mine"
+    assert (tmp_path / "sets" / "table").read_text() == "a table"
+
+
 def test_a_cancelled_run_leaves_no_container(bed: Testbed, tmp_path: Path) -> None:
     assert main(["amp=o1", *words(bed, "docker"), f"run_root={tmp_path}/runs", "detach=true"]) == 0
     folder = started(tmp_path / "runs")

@@ -212,17 +212,17 @@ def test_each_cell_with_a_folder_by_name_is_no_shared_folder() -> None:
 
 def test_inputs_are_linked_in_a_folder_of_the_runs_own_and_the_plan_says_which() -> None:
     plan = first_of(*SWEEP, "script.inputs=[data,/sets/images/,~/table.csv]")
-    paths = ("/home/mei/project/data", "/sets/images", "/home/mei/table.csv")
+    paths = {"data": "/home/mei/project/data", "images": "/sets/images", "table.csv": "/home/mei/table.csv"}
     assert plan.script and plan.script.inputs == paths
     links = "data -> /home/mei/project/data, images -> /sets/images, table.csv -> /home/mei/table.csv"
     assert start_folder(plan) == f"/home/mei/launcher-runs/RUN_ID/work, with {links}"
-    assert to_json(plan)["script"]["inputs"] == list(paths)
+    assert to_json(plan)["script"]["inputs"] == paths
     assert "empty folder" not in " ".join(plan.advice)
 
 
 def test_inputs_that_are_where_the_script_starts_need_no_link() -> None:
     plan = plan_of("script.inputs=[data]")
-    assert plan.script and (plan.script.workdir, plan.script.inputs) == ("/home/mei/project", ())
+    assert plan.script and (plan.script.workdir, plan.script.inputs) == ("/home/mei/project", {})
     assert start_folder(plan) == "/home/mei/project"
 
 
@@ -311,6 +311,12 @@ def test_in_a_container_the_working_folder_is_mounted_and_a_script_of_the_image_
     own = ("workdir=run", "container=docker", "image=it:1", "script.inputs=[/sets/a,/sets/b]")
     linked = render(plan_of(*own, "mounts=[/sets/b:/sets/b]", facts=facts))
     assert "--mount=type=bind,source=/sets/a,target=/sets/a,readonly" in linked
+    moved = dataclasses.replace(facts, real_paths={"/sets/a": "/disk/a"})
+    behind = plan_of(*own, facts=moved)
+    assert behind.script and behind.script.inputs == {"a": "/disk/a", "b": "/sets/b"}
+    assert "--mount=type=bind,source=/disk/a,target=/disk/a,readonly" in render(behind)
+    without = plan_of("workdir=run", "script.inputs=[/sets/a]", facts=moved)
+    assert without.script and without.script.inputs == {"a": "/sets/a"}
     assert linked.count("target=/sets/b") == 1, "a mount of the user's own stays as it was asked for"
     with pytest.raises(
         UsageError, match=r"script.inputs=\[/x\]: image:/opt/it/train.py starts in a folder of the image"
