@@ -24,7 +24,7 @@ def test_all_ranks_end_together_when_the_loss_is_no_number_any_more(tmp_path: Pa
 def test_a_scale_that_only_overflows_ends_the_run_and_leaves_its_checkpoints(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     mode = ("amp=o2", "amp.dtype=float16", "loss_scale=static", "loss_scale.init=1e38")
-    ended = run((*mode, "batch=8", "steps=500", "checkpoint.every=8", f"run={folder}"))
+    ended = run((*mode, "batch=1", "steps=500", "checkpoint.every=8", f"run={folder}"))
     assert ended.returncode == 1
     assert "Traceback" not in ended.stderr
     assert result(folder)["reason"].startswith("every step since step 1 overflowed and was skipped")
