@@ -155,9 +155,9 @@ def _one(run: Run, as_json: bool) -> int:
         details = {
             **_object(seen),
             "attempts": store.attempts(folder),
-            "plan": store.read_if_whole(store.plan_path(folder)) or None,
+            "plan": store.read_or_empty(store.plan_path(folder)) or None,
             "progress": _progress(run)._asdict(),
-            "result": store.read_if_whole(folder / "result.json") or None,
+            "result": store.read_or_empty(folder / "result.json") or None,
         }
         print(json.dumps(details, indent=1))
     else:

@@ -205,7 +205,7 @@ def _of_run(names: Sequence[str], words: Sequence[str]) -> Place:
     (seen,) = backends.look([run])
     if seen.files.copied:
         raise UsageError(f"{run.id} has no shell in {run.folder}: {backends.COPIED}")
-    values = store.read_if_whole(store.plan_path(run.folder), own_in=run.root)
+    values = store.read_or_empty(store.plan_path(run.folder), own_in=run.root)
     if not values:
         raise UsageError(f"{run.id} has no plan.json, so its environment is unknown")
     plan = record.from_json(values)

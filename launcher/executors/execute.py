@@ -182,7 +182,7 @@ def outcome(folder: Path) -> dict[str, Any]:
     if status.state != "done":
         reason = status.reason or "it left no status"
         raise LauncherError(f"run {folder.name} is {status.state or 'lost'}: {reason} (logs in {folder}/attempts)")
-    return store.read_if_whole(folder / "result.json")
+    return store.read_or_empty(folder / "result.json")
 
 
 def environment() -> dict[str, str]:

@@ -104,7 +104,7 @@ class RunJob(core.Job[Any]):
             raise LauncherError(f"{self.run_id} could not be cancelled: {why_not}")
 
     def submission(self) -> DelayedSubmission:
-        plan = record.from_json(store.read_if_whole(self.run_dir / "plan.json"))
+        plan = record.from_json(store.read_or_empty(self.run_dir / "plan.json"))
         return DelayedSubmission(execute.execute, plan)
 
     def _get_logs_string(self, name: str) -> str | None:
@@ -113,7 +113,7 @@ class RunJob(core.Job[Any]):
     def _get_outcome_and_result(self) -> tuple[str, Any]:
         info = self.get_info("cache")
         if info.get("State") == "COMPLETED":
-            return "success", store.read_if_whole(self.run_dir / "result.json")
+            return "success", store.read_or_empty(self.run_dir / "result.json")
         return "error", f"run {self.run_id} is {info.get('Reason', 'unknown')} (logs in {self.run_dir}/attempts)"
 
     def exception(self) -> FailedJobError | None:

@@ -121,7 +121,7 @@ def with_steps(evidence: Evidence, block: int = 0) -> Evidence:
 def of_arms(folder: Path, plan: PlanRecord, comparison: State, read: bool, block: int = 0) -> list[Evidence]:
     """The arms of the comparison in the folder, the control first; none of a plain run."""
     name = "provenance.json"
-    document = store.read_if_whole(folder / name) if plan.arms else {}
+    document = store.read_or_empty(folder / name) if plan.arms else {}
     return _coloured(
         [
             dataclasses.replace(

@@ -77,7 +77,7 @@ def write(folder: Path, pointer: Pointer, name: str = POINTER) -> None:
 def read(folder: Path) -> Pointer | None:
     """The pointer in a folder; None where it can't be read, or another user wrote it: it names an SSH configuration,
     which may run commands."""
-    values = store.read_if_whole(folder / POINTER, own_in=str(folder.parent))
+    values = store.read_or_empty(folder / POINTER, own_in=str(folder.parent))
     try:
         admit.group(values, "pointer", "address", "root", "token", "created")
         return Pointer(
@@ -93,7 +93,7 @@ def read(folder: Path) -> Pointer | None:
 
 def known(folder: Path) -> Known | None:
     """The last known state of a run; None where there is none, or where its record is damaged."""
-    values = store.read_if_whole(folder / KNOWN)
+    values = store.read_or_empty(folder / KNOWN)
     try:
         admit.group(values, "what is known", "state", "seen")
         return Known(

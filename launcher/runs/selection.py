@@ -11,7 +11,7 @@ from typing import NamedTuple
 from launcher.errors import UsageError
 from launcher.runs import ownership, run_ids
 from launcher.runs.schema import PlanRecord
-from launcher.runs.store import SWEEPS, UNFINISHED, Run, read, read_if_whole
+from launcher.runs.store import SWEEPS, UNFINISHED, Run, read, read_or_empty
 
 
 class Selection(NamedTuple):
@@ -114,7 +114,7 @@ def sweep_runs(root: str, sweep: str) -> list[Run]:
 
     A record that another user wrote says nothing: it could name any run.
     """
-    recorded = read_if_whole(f"{root}/{SWEEPS}/{sweep}.json", own_in=root).get("runs")
+    recorded = read_or_empty(f"{root}/{SWEEPS}/{sweep}.json", own_in=root).get("runs")
     cells = [name for name in recorded if isinstance(name, str)] if isinstance(recorded, list) else run_names(root)
     names = [cell for cell in dict.fromkeys(cells) if run_ids.is_id(cell) and run_ids.sweep_of(cell) == sweep]
     if not isinstance(recorded, list):

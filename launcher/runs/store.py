@@ -228,7 +228,7 @@ def _content(opened: int) -> bytes:
     return b"".join(parts)
 
 
-def read_if_whole(path: str | Path, own_in: str | None = None) -> dict[str, Any]:
+def read_or_empty(path: str | Path, own_in: str | None = None) -> dict[str, Any]:
     """The object in the file; empty where there is none, it can't be read, or isn't the caller's in the root that
     `own_in` names."""
     try:
@@ -242,7 +242,7 @@ def read(cls: type[T], path: str | Path, only: Collection[str] = ()) -> T:
 
     `only` names the fields that are wanted, where not all are.
     """
-    return decode(cls, read_if_whole(path), only)[0]
+    return decode(cls, read_or_empty(path), only)[0]
 
 
 def load(folder: str) -> Files:
@@ -306,7 +306,7 @@ def plan_path(folder: str | Path) -> str:
     numbers = reversed(attempts(Path(folder)))
     for path in (f"{under}/plan.json", *(f"{under}/{number}/plan.json" for number in numbers)):
         if os.path.exists(path):
-            return path if read_if_whole(path).get("schema") != 1 else first
+            return path if read_or_empty(path).get("schema") != 1 else first
     return first
 
 

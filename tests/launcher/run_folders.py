@@ -168,7 +168,7 @@ def until(true: Callable[[], Any], seconds: float = 20.0) -> Any:
 
 def shell_of(folder: Path) -> int:
     """The pid in status.json, once it is running."""
-    return int(until(lambda: store.read_if_whole(folder / "status.json").get("process"))["pid"])
+    return int(until(lambda: store.read_or_empty(folder / "status.json").get("process"))["pid"])
 
 
 def launcher(*arguments: str, state_home: Path, seconds: float = 120) -> subprocess.CompletedProcess[str]:

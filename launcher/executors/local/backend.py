@@ -56,7 +56,7 @@ def end(asked: Mapping[str, Files], grace: float) -> dict[str, str]:
 
 def _remove_container(folder: str) -> None:
     """A container is the engine's child and outlives a killed client. Only the engine's name is taken from the plan."""
-    plan = store.read_if_whole(f"{folder}/plan.json", own_in=os.path.dirname(folder))
+    plan = store.read_or_empty(f"{folder}/plan.json", own_in=os.path.dirname(folder))
     container = decode(PlanRecord, plan, ("container",))[0].container
     if container is not None and container.runtime.kind in ENGINES:
         argv = [container.runtime.kind, "rm", "--force", _name(folder)]

@@ -29,7 +29,7 @@ def start_here(folders: Sequence[Path]) -> None:
     Raises `Refused` if the first gets no GPUs; then nothing runs.
     """
     for folder in folders:
-        after = store.read_if_whole(folder / "plan.json").get("after")
+        after = store.read_or_empty(folder / "plan.json").get("after")
         if after and not store.attempts(folder):  # a resumed run has them already
             dependency.write(folder, after)
     first = next_attempt(folders[0])
@@ -43,7 +43,7 @@ def start_here(folders: Sequence[Path]) -> None:
             *(str(folder) for folder in folders),
         ]
     started = _start(folders, argv, folders[0] / "launch.log")
-    if store.read_if_whole(folders[0] / "plan.json").get("gpu_pool"):
+    if store.read_or_empty(folders[0] / "plan.json").get("gpu_pool"):
         _await_gpus(started, folders[0], first)
 
 

@@ -303,13 +303,13 @@ def _keep(folder: str, job: str, row: Row) -> None:
     """Keep Slurm's verdict in the run folder before Slurm forgets it."""
     path = Path(folder, VERDICT)
     verdict = {"schema": 1, "job": job, "state": row.state, "reason": row.reason}
-    if Path(folder).is_dir() and store.read_if_whole(path) != verdict:
+    if Path(folder).is_dir() and store.read_or_empty(path) != verdict:
         with contextlib.suppress(OSError):  # a disk that is full, or another person's
             store.write_json(path, verdict)
 
 
 def _kept(folder: str, job: str) -> Row | None:
     """The verdict that was kept of this job."""
-    kept = store.read_if_whole(Path(folder, VERDICT))
+    kept = store.read_or_empty(Path(folder, VERDICT))
     whole = kept.get("job") == job and {"state", "reason"} <= kept.keys()
     return Row(str(kept["state"]), str(kept["reason"])) if whole else None

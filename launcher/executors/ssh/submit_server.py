@@ -94,7 +94,7 @@ def _is_done(folder: Path, token: str) -> bool:
     """
     if not folder.exists():
         return False
-    came_from = store.read_if_whole(folder / "provenance.json")
+    came_from = store.read_or_empty(folder / "provenance.json")
     if came_from and came_from.get("token") != token:
         raise UsageError(f"there is a run {folder.name} in {folder.parent} already; run the command again")
     if (folder / "submission.json").exists():

@@ -114,7 +114,7 @@ def test_without_a_name_nothing_is_deleted(root):
 def code_of(root, folder, letter):
     """A snapshot, named by the plan in that folder."""
     digest = letter * 64
-    store.write_json(folder / "plan.json", {**store.read_if_whole(folder / "plan.json"), "code": digest})
+    store.write_json(folder / "plan.json", {**store.read_or_empty(folder / "plan.json"), "code": digest})
     (root / ".code" / digest).mkdir(parents=True, exist_ok=True)
     (root / ".code" / digest / "recipe.py").touch(mode=0o400)
     return root / ".code" / digest

@@ -17,7 +17,7 @@ from tests.launcher.stand_in import lay
 def test_a_line_of_setup_that_fails_ends_the_run(tmp_path: Path, program: Path, lines: tuple[str, ...]) -> None:
     _, folder = lay(tmp_path, program, setup=lines)
     assert subprocess.run(["bash", str(folder / "run.sh")]).returncode != 0
-    status = store.read_if_whole(folder / "status.json")
+    status = store.read_or_empty(folder / "status.json")
     assert status["state"] == "failed"
     assert status["reason"].startswith("a line of cluster.setup failed with exit code ")
     assert "error: cluster.setup: `" in (folder / "attempts/1/stderr.log").read_text()
@@ -28,4 +28,4 @@ def test_a_test_within_setup_may_fail(tmp_path: Path, program: Path) -> None:
     lines = ("[ -d /no/such ] && exit 9", "if false; then exit 9; fi", "export A=1")
     _, folder = lay(tmp_path, program, setup=lines)
     assert subprocess.run(["bash", str(folder / "run.sh")]).returncode == 0
-    assert store.read_if_whole(folder / "status.json")["state"] == "done"
+    assert store.read_or_empty(folder / "status.json")["state"] == "done"

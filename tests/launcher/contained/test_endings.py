@@ -66,7 +66,7 @@ def client(folder: Path) -> processes.Process:
 
 
 def status(folder: Path) -> dict[str, object]:
-    return store.read_if_whole(folder / "status.json")
+    return store.read_or_empty(folder / "status.json")
 
 
 def test_a_killed_client_takes_its_container_with_it(bed: Testbed, tmp_path: Path) -> None:

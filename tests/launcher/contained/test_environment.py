@@ -61,7 +61,7 @@ def test_a_job_gets_the_same_variables_everywhere_and_a_secret_is_in_its_environ
     assert main(["plan", *words]) == main(["plan", "--json", *words]) == 0
     assert main([*words, "detach=true"]) == 0
     folder = started(tmp_path / "runs")
-    until(lambda: (folder / "found").exists() or store.read_if_whole(folder / "status.json").get("state") == "failed")
+    until(lambda: (folder / "found").exists() or store.read_or_empty(folder / "status.json").get("state") == "failed")
     job = dict(pair.split("=", 1) for pair in (folder / "found").read_text().split("\0") if "=" in pair)
     (folder / "found").unlink()
     holding = [each for each in folder.rglob("*") if each.is_file() and flag[:32].encode() in each.read_bytes()]
@@ -74,7 +74,7 @@ def test_a_job_gets_the_same_variables_everywhere_and_a_secret_is_in_its_environ
         *(slurm(bed, number) if number else []),
     ]
     (folder / "enough").touch()
-    until(lambda: store.read_if_whole(folder / "status.json").get("ended"))  # failed, since it leaves no result
+    until(lambda: store.read_or_empty(folder / "status.json").get("ended"))  # failed, since it leaves no result
     expected = {
         "MY_FLAG": flag,
         "MY_TOKEN": token,

@@ -31,7 +31,7 @@ def test_a_container_that_does_not_start_fails_its_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: str, code: int, script: bool
 ) -> None:
     folder = run(tmp_path, monkeypatch, engine, code, *(["require_proof=false"] if script else []))
-    status = store.read_if_whole(folder / "status.json")
+    status = store.read_or_empty(folder / "status.json")
     assert (status["state"], status["exit_code"]) == ("failed", code)
     assert status["reason"] == f"{engine} could not start the container or what runs in it (exit code {code})"
     assert "slirp4netns" in (folder / "attempts/1/stderr.log").read_text()
@@ -39,7 +39,7 @@ def test_a_container_that_does_not_start_fails_its_run(
 
 def test_a_run_without_its_result_is_not_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = run(tmp_path, monkeypatch, "podman", 0)
-    status = store.read_if_whole(folder / "status.json")
+    status = store.read_or_empty(folder / "status.json")
     assert (status["state"], status["reason"]) == ("failed", "the trainer ended with exit code 0 and left no result")
 
 
@@ -47,14 +47,14 @@ def test_the_result_of_an_earlier_attempt_does_not_count(tmp_path: Path, monkeyp
     folder = run(tmp_path, monkeypatch, "podman", 0)
     store.write_json(folder / "result.json", {"attempts": 2})
     assert subprocess.run(["bash", str(folder / "run.sh")]).returncode == 0
-    assert store.read_if_whole(folder / "status.json")["state"] == "done"
+    assert store.read_or_empty(folder / "status.json")["state"] == "done"
     assert subprocess.run(["bash", str(folder / "run.sh")]).returncode == 1
-    assert store.read_if_whole(folder / "status.json")["attempt"] == 3
+    assert store.read_or_empty(folder / "status.json")["attempt"] == 3
 
 
 def test_where_no_proof_is_required_the_exit_code_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = run(tmp_path, monkeypatch, "docker", 0, "require_proof=false")
-    assert store.read_if_whole(folder / "status.json")["state"] == "done"
+    assert store.read_or_empty(folder / "status.json")["state"] == "done"
 
 
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: str, code: int, *words: str) -> Path:

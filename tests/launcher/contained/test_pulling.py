@@ -47,7 +47,7 @@ def test_an_image_that_is_not_here_is_fetched_once_by_a_job_that_the_runs_wait_f
         waits = call(["squeue", "--noheader", f"--jobs={(job or '').partition('_')[0]}", "--format=%E"]).stdout
         assert f"afterok:{(folders[0] / 'pull.out').read_text().strip()}" in waits
         for folder in folders:
-            until(lambda folder=folder: store.read_if_whole(folder / "status.json").get("state") == "done")
+            until(lambda folder=folder: store.read_or_empty(folder / "status.json").get("state") == "done")
             assert (folder / "attempts/1/stdout.log").read_text() == "it ran in the image\n"
         (image,) = (tmp_path / "cache").glob("*.sif")
         assert image.stem == registry.digest.replace(":", "-")

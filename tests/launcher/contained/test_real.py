@@ -98,7 +98,7 @@ def test_a_time_limit_saves_inside_a_sif_which_keeps_its_file_system(bed: Testbe
     job = job_of(store.read(Submission, folder / "submission.json"))
     assert job is not None
     call(["scancel", "--batch", "--signal=USR1", job])
-    until(lambda: store.read_if_whole(folder / "status.json").get("state") == "requeued")
+    until(lambda: store.read_or_empty(folder / "status.json").get("state") == "requeued")
     marker = json.loads((folder / "attempts" / "1" / "stopped.json").read_text())
     assert (folder / marker["checkpoint"]).is_dir()
     assert "not connected" not in (folder / "attempts" / "1" / "stderr.log").read_text()

@@ -66,7 +66,7 @@ def test_the_end_of_a_run_that_has_no_last_word_is_seen(start, end: str) -> None
     (second,) = start("", f"after={first.name}")
     until(lambda: state(second).name == "queued" and "waiting" in state(second).reason)
     if end == "killed":
-        os.kill(store.read_if_whole(first / "status.json")["process"]["pid"], signal.SIGKILL)
+        os.kill(store.read_or_empty(first / "status.json")["process"]["pid"], signal.SIGKILL)
     else:
         stopping.cancel([Run(str(first.parent), first.name)], now=True)
     until(lambda: state(second).finished)

@@ -90,7 +90,7 @@ def test_a_run_outlives_the_launcher_that_started_it(tmp_path: Path, program: Pa
     assert launcher.stdout.readline() == "started\n"
     os.kill(launcher.pid, signal.SIGKILL)
     launcher.wait()
-    _until(lambda: (folder / "result.json").exists() and store.read_if_whole(folder / "status.json")["state"] == "done")
+    _until(lambda: (folder / "result.json").exists() and store.read_or_empty(folder / "status.json")["state"] == "done")
 
 
 def test_the_id_of_a_run_elsewhere_is_read_from_no_file_that_its_host_names(
@@ -152,7 +152,7 @@ def test_the_entry_point_is_the_local_executor_which_submitit_chooses_by_name_on
     ours.update_parameters(name="chosen", gpus_per_node=0)
     job = ours.submit(max, 3, 4)
     assert (job.result(), isinstance(job, FunctionJob)) == (4, True)
-    assert store.read_if_whole(job.run_dir / "plan.json")["name"] == "chosen"
+    assert store.read_or_empty(job.run_dir / "plan.json")["name"] == "chosen"
     theirs = submitit.AutoExecutor(tmp_path / "theirs", cluster="local")
     assert type(theirs._executor) is submitit.LocalExecutor
     assert submitit.AutoExecutor.which() in ("local", "slurm") and LocalExecutor.affinity() == 0

@@ -212,7 +212,7 @@ def test_a_run_that_ended_in_whatever_way_holds_nothing(bench: Bench, ending: st
     folder = bench.run("gpus=3", does=SHOW if ending == "done" else STAY)
     seen(folder)
     if ending == "killed":
-        kill(store.read_if_whole(folder / "status.json")["process"]["pid"], folder.name)
+        kill(store.read_or_empty(folder / "status.json")["process"]["pid"], folder.name)
     elif ending == "cancelled":
         assert stopping.kill(folder) == ""
     until(nobody_is_on_any)
@@ -221,7 +221,7 @@ def test_a_run_that_ended_in_whatever_way_holds_nothing(bench: Bench, ending: st
 def test_a_trainer_that_outlives_its_killed_shell_keeps_its_gpu(bench: Bench) -> None:
     folder = bench.run("visible_gpus=[1]")
     seen(folder)
-    os.kill(store.read_if_whole(folder / "status.json")["process"]["pid"], signal.SIGKILL)
+    os.kill(store.read_or_empty(folder / "status.json")["process"]["pid"], signal.SIGKILL)
     until(lambda: state(folder).name == "lost")
     assert [bool(entry.holder) for entry in gpu_locks.look()] == [False, True, False]
     assert stopping.kill(folder) == ""

@@ -86,7 +86,7 @@ def test_a_run_says_that_its_folder_is_full_and_its_next_attempt_deletes_what_wa
 ) -> None:
     _, folder = lay(disk, program, env={"BEHAVIOUR": DIES, "FILLER": str(disk / "filler")})
     subprocess.run(["bash", str(folder / "run.sh")], check=False)
-    status = store.read_if_whole(folder / "status.json")
+    status = store.read_or_empty(folder / "status.json")
     assert status["state"] == "failed"
     assert status["reason"].endswith(f"{FULL} in the run's folder")
     left = [folder / ".result.json.7", folder / "attempts/1/.failed.json.7"]

@@ -102,7 +102,7 @@ def test_a_damaged_file_is_told_from_one_that_is_not_there(tmp_path, content):
     (tmp_path / "status.json").write_bytes(content)
     with pytest.raises(store.Damaged):
         store.read_json(tmp_path / "status.json")
-    assert store.read_if_whole(tmp_path / "status.json") == {}
+    assert store.read_or_empty(tmp_path / "status.json") == {}
     assert store.load(str(tmp_path)).damaged == ("status.json",)
     assert store.read_json(tmp_path / "submission.json") is None
 

@@ -376,7 +376,7 @@ def test_an_sbatch_killed_before_it_answered_leaves_no_doubt_about_its_job(
     (tmp_path / "fake/sbatch").chmod(0o700)
     start = "from pathlib import Path; from launcher.executors.slurm.submit import start; "
     start += "from launcher.plan import record; from launcher.runs import store; "
-    start += f"folder = Path({str(folder)!r}); plan = record.from_json(store.read_if_whole(folder / 'plan.json')); "
+    start += f"folder = Path({str(folder)!r}); plan = record.from_json(store.read_or_empty(folder / 'plan.json')); "
     start += "start([folder], [plan])"
     path = {"PATH": f"{tmp_path / 'fake'}:{os.environ['PATH']}"}
     died = subprocess.run([sys.executable, "-c", start], env=slurm.slurm_env(path))

@@ -88,7 +88,7 @@ def test_a_shared_sweep_runs_and_its_group_may_read_its_records(bench: Bench) ->
     assert [ended(each).name for each in folders] == ["done", "done"]
     assert stat.S_IMODE(bench.root.stat().st_mode) == 0o3770
     records = [each / name for each in folders for name in ("status.json", "submission.json", "attempts/1/stdout.log")]
-    written_by_slurm = store.read_if_whole(folders[0] / "submission.json")["log"]
+    written_by_slurm = store.read_or_empty(folders[0] / "submission.json")["log"]
     assert {stat.S_IMODE(each.stat().st_mode) for each in (*records, Path(written_by_slurm))} == {0o640}
     assert stat.S_IMODE((bench.root / f".code-{os.geteuid()}").stat().st_mode) & 0o777 == 0o700
 
@@ -229,7 +229,7 @@ def test_one_element_of_an_array_is_requeued_alone(bench: Bench) -> None:
     until(lambda: all(state(each).name == "running" for each in folders))
     time.sleep(1)
     call(["scancel", "--batch", "--signal=USR1", job_of(folders[1])])
-    until(lambda: store.read_if_whole(folders[1] / "status.json").get("state") == "requeued")
+    until(lambda: store.read_or_empty(folders[1] / "status.json").get("state") == "requeued")
     until(lambda: state(folders[1]).name == "queued", 90)
     assert state(folders[0]).name == "running"
     stopping.cancel([Run(str(each.parent), each.name) for each in folders], now=True)

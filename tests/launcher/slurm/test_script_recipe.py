@@ -129,7 +129,7 @@ def test_without_a_number_it_gets_one_gpu_of_its_node(submitted: Submitted) -> N
 def test_its_own_exit_code_is_told(submitted: Submitted) -> None:
     seen = ended(submitted.folder("fails"), 60)
     assert (seen.name, seen.reason) == ("failed", "the script ended with exit code 3")
-    assert store.read_if_whole(submitted.folder("fails") / "status.json")["exit_code"] == 3
+    assert store.read_or_empty(submitted.folder("fails") / "status.json")["exit_code"] == 3
 
 
 def test_it_is_proved_and_its_arguments_reach_it_untouched(submitted: Submitted) -> None:

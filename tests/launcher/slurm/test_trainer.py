@@ -31,9 +31,9 @@ def test_before_its_time_limit_it_saves_and_goes_on_in_the_same_folder(trainers:
     folder = trainers.start(trainers.plan(pace=0.3))
     saved(folder, moments.step() // 2)
     ask_as_before_a_time_limit(folder)
-    until(lambda: store.read_if_whole(folder / "status.json").get("state") == "requeued", LONG)
+    until(lambda: store.read_or_empty(folder / "status.json").get("state") == "requeued", LONG)
     until(lambda: "begin time" in state(folder).reason, LONG)
-    marker = store.read_if_whole(folder / "attempts/1/stopped.json")
+    marker = store.read_or_empty(folder / "attempts/1/stopped.json")
     assert 0 < marker["step"] < STEPS
     assert (folder / marker["checkpoint"] / "manifest.json").exists()
     trainers.ends_as_if_undisturbed(folder)
@@ -54,8 +54,8 @@ def test_two_jobs_on_the_same_two_nodes_one_stopped_before_its_time_limit_and_on
     assert ended(killed, LONG).name == "failed", told(killed)
     assert processes(killed) == []
     pairs.go_on(killed)
-    until(lambda: store.read_if_whole(stopped / "status.json").get("state") == "requeued", LONG)
-    step = store.read_if_whole(stopped / "attempts/1/stopped.json")["step"]
+    until(lambda: store.read_or_empty(stopped / "status.json").get("state") == "requeued", LONG)
+    step = store.read_or_empty(stopped / "attempts/1/stopped.json")["step"]
     assert 0 < step < STEPS
     for folder in folders:
         pairs.ends_as_if_undisturbed(folder)
@@ -71,7 +71,7 @@ def test_fewer_ranks_than_planned_fail_at_once_with_a_table_of_who_is_there(pair
     folder = execute.prepare(pairs.plan(), code_files())
     plan = json.loads((folder / "plan.json").read_text())
     (folder / "plan.json").write_text(json.dumps({**plan, "processes": 2}))
-    submission.start([folder], [record.from_json(store.read_if_whole(folder / "plan.json"))])
+    submission.start([folder], [record.from_json(store.read_or_empty(folder / "plan.json"))])
     pairs.jobs.add(job_of(folder))
     assert ended(folder, LONG).name == "failed", told(folder)
     _, said = log_tail.read(folder)

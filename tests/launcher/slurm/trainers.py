@@ -129,7 +129,7 @@ def processes(folder: Path) -> list[int]:
 
 def shell(folder: Path) -> int:
     """The process of the newest attempt's script."""
-    pid: int = store.read_if_whole(folder / "status.json")["process"]["pid"]
+    pid: int = store.read_or_empty(folder / "status.json")["process"]["pid"]
     return pid
 
 
@@ -146,7 +146,7 @@ def saved(folder: Path, least: int) -> None:
 
 
 def state_is_final(folder: Path) -> bool:
-    return store.read_if_whole(folder / "status.json").get("state") in ("done", "failed", "stopped", "cancelled")
+    return store.read_or_empty(folder / "status.json").get("state") in ("done", "failed", "stopped", "cancelled")
 
 
 def kill(pids: Sequence[int]) -> None:

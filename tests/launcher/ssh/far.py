@@ -56,7 +56,7 @@ class Far:
         return self.root / run
 
     def status(self, run: str) -> dict[str, Any]:
-        return store.read_if_whole(self.folder(run) / "status.json")
+        return store.read_or_empty(self.folder(run) / "status.json")
 
     def state(self, run: str) -> str:
         """As `ls` tells it here."""

@@ -46,7 +46,7 @@ def test_a_run_is_queued_there_runs_and_is_done(login):
     assert "step 5" in login.type("logs", run).out
     assert login.type("fetch", run).code == 0
     # The whole word of it: nothing was left behind by the launcher on the nodes.
-    assert f"JobName={store.read_if_whole(login.folder(run) / 'plan.json')['name']}" in slurm(
+    assert f"JobName={store.read_or_empty(login.folder(run) / 'plan.json')['name']}" in slurm(
         login, "scontrol", "show", "job", job(login, run)
     )
 

@@ -14,7 +14,7 @@ def test_a_training_run_over_ssh_is_proved_and_fetched(far, testbed, tmp_path):
     assert far.type("watch", run).code == 0
     said = far.type("fetch", run, f"to={tmp_path}")
     assert said.code == 0, said.err
-    result = store.read_if_whole(tmp_path / run / "result.json")
+    result = store.read_or_empty(tmp_path / run / "result.json")
     assert result["status"] == "done"
     assert result["observed"]["verdict"] == "proved"
     assert result["requested"]["amp"] == "o2"

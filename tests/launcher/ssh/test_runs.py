@@ -39,13 +39,13 @@ def test_a_run_is_started_over_there_and_everything_about_it_is_known_here(far):
 def test_the_words_reach_the_trainer_there_and_the_snapshot_is_the_code_from_here(far):
     (run,) = far.submit("steps=1", "amp=o1", "batch=64")
     far.until(run, "done")
-    plan = store.read_if_whole(far.folder(run) / "plan.json")
+    plan = store.read_or_empty(far.folder(run) / "plan.json")
     assert plan["words"] == ["amp=o1", "batch=64", "steps=1"]
     code = far.root / ".code" / plan["code"]
     here = Path(__file__).parents[3]
     levels = "recipes/precision/levels.py"
     assert (code / levels).read_bytes() == (here / levels).read_bytes()
-    assert store.read_if_whole(far.folder(run) / "provenance.json")["code"]["digest"] == plan["code"]
+    assert store.read_or_empty(far.folder(run) / "provenance.json")["code"]["digest"] == plan["code"]
 
 
 def test_a_shared_run_over_there_is_the_groups_to_read_and_its_code_is_not(far):
@@ -153,7 +153,7 @@ def test_the_plan_is_what_would_be_submitted_and_is_replayed_without_a_host(far,
     assert requests == []
     assert json.loads(again.out)["plans"] == planned["plans"]
     (run,) = far.submit("steps=3")
-    submitted = store.read_if_whole(far.folder(run) / "plan.json")
+    submitted = store.read_or_empty(far.folder(run) / "plan.json")
     assert {**submitted, "run_id": "RUN_ID", "command": None} == {**planned["plans"][0], "command": None}
 
 
@@ -354,7 +354,7 @@ def test_runs_of_two_launchers_at_once_are_both_there(far, tmp_path):
 def test_the_arms_of_a_comparison_are_known_here_too(far):
     (run,) = far.submit("steps=60", SLOW)
     until(lambda: far.status(run).get("process"))
-    plan = {**store.read_if_whole(far.folder(run) / "plan.json"), "arms": [{"arm": "001", "swept": [["amp", "o0"]]}]}
+    plan = {**store.read_or_empty(far.folder(run) / "plan.json"), "arms": [{"arm": "001", "swept": [["amp", "o0"]]}]}
     (far.folder(run) / "plan.json").write_text(json.dumps(plan))
     arm = far.folder(run) / "arms/001"
     arm.mkdir(parents=True)
@@ -362,7 +362,7 @@ def test_the_arms_of_a_comparison_are_known_here_too(far):
     (arm / "metrics.jsonl").write_text('{"step": 1}\n{"step": 2}\n')
     far.type("ls", run)
     here = far.pointer(run) / "arms/001"
-    assert store.read_if_whole(here / "result.json")["status"] == "done"
+    assert store.read_or_empty(here / "result.json")["status"] == "done"
     assert (here / "metrics.jsonl").read_bytes() == (arm / "metrics.jsonl").read_bytes()
     # A run that goes on from a checkpoint has cut its metrics back.
     (arm / "metrics.jsonl").write_text('{"step": 1}\n{"step": 2, "again": true}\n{"step": 3}\n')
