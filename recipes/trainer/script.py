@@ -127,11 +127,22 @@ def execute(file: Path, passed: Sequence[str], workdir: Path, inputs: Mapping[st
     except BaseException as error:
         trace = _traceback(error, file)
         print(trace, end="", file=sys.stderr, flush=True)
-        hint = script.instead(error)
+        hint = script.instead(error) or _not_linked(error, workdir)
         if hint:
             print(f"script: {hint}", file=sys.stderr)
         return FAILED, f"{type(error).__name__}: {error}{'; ' if hint else ''}{hint}", trace
     return 0, None, ""
+
+
+def _not_linked(error: BaseException, workdir: Path) -> str:
+    """Advice where a relative path is missing in the run's own folder, which was empty at first; or an empty string."""
+    path = error.filename if isinstance(error, FileNotFoundError) else None
+    if not isinstance(path, str) or os.environ.get("LAUNCHER_RUN_ID") not in workdir.parts:
+        return ""
+    name = path.partition("/")[0]
+    if name in ("", ".", ".."):  # absolute, or outside of the folder
+        return ""
+    return f"it starts in an empty folder of the run's own; if it reads {name}, script.inputs=[{name}] links it there"
 
 
 def _exit_code(ended: SystemExit) -> int:

@@ -162,3 +162,20 @@ def test_a_typed_script_runs_whatever_plan_the_run_folder_has(tmp_path, monkeypa
     )
     started = wrapper.parse([f"run={tmp_path}"], "torch")
     assert (started.file.name, str(started.workdir), started.arguments) == ("planned.py", "/", ("--planned",))
+
+
+@pytest.mark.parametrize(
+    ("path", "folder", "advised"),
+    [("data/x", "a-run/work", True), ("/no/such", "a-run/work", False), ("data/x", "typed", False)],
+)
+def test_what_is_missing_in_a_folder_of_the_runs_own_is_advised_to_be_linked(
+    tmp_path, monkeypatch, path, folder, advised
+):
+    (tmp_path / "train.py").write_text(f"open({path!r})")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LAUNCHER_RUN_ID", "a-run")
+    monkeypatch.setattr("sys.argv", [])
+    monkeypatch.setattr("sys.path", [""])
+    code, failure, _ = wrapper.execute(tmp_path / "train.py", (), tmp_path / folder, {})
+    assert code and failure.startswith(f"FileNotFoundError: [Errno 2] No such file or directory: '{path}'")
+    assert ("if it reads data, script.inputs=[data] links it there" in failure) is advised
