@@ -22,7 +22,7 @@ from recipes.precision import verdict
 from recipes.result import Result
 from recipes.run_folder import RunFolder, write_json
 from recipes.settings import Profile
-from recipes.trainer import result_fields
+from recipes.trainer import result_fields, snapshot_path
 from recipes.trainer.profiling import Profiling
 from recipes.trainer.run import FAILED, INTERRUPTED, REFUSED
 from recipes.trainer.step_meter import StepMeter
@@ -57,6 +57,7 @@ def main(framework: str, words: Sequence[str], wrap: Callable[[Started], Wrapper
     if first:
         for line in result_fields.mode_lines(started.chosen.settings, wrapper.mode):
             print(line, flush=True)
+    snapshot_path.extend(started.file, started.chosen.plan)
     folder = _folder(started.chosen.run) if first else None
     meter = StepMeter(folder, world_size=rank_and_size(framework)[1])
     meter.memory = wrapper.peak_memory

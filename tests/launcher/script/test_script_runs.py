@@ -80,6 +80,21 @@ def test_a_script_runs_from_a_snapshot_in_the_folder_where_it_was_typed(project:
     assert all(not each.stat().st_mode & 0o222 for each in code.iterdir() if each.is_file())
 
 
+@pytest.mark.parametrize("package", ["package", "src/package"])
+def test_a_script_imports_its_checkouts_package_from_the_snapshot(tmp_path: Path, root: Path, package: str) -> None:
+    for name, text in (
+        ("tools/train.py", "import package\nprint(package.__file__)\n"),
+        (f"{package}/__init__.py", ""),
+    ):
+        path = tmp_path / "checkout" / name
+        path.parent.mkdir(parents=True)
+        path.write_text(text)
+    subprocess.run(["git", "init", "--quiet", tmp_path / "checkout"], check=True)
+    words = script(root, "script=tools/train.py", "framework=torch", "amp=o0", "require_proof=false")
+    printed, _ = launch(tmp_path / "checkout", *words).communicate(timeout=120)
+    assert f"/script/{package}/__init__.py" in printed
+
+
 def test_a_script_is_ended_without_being_asked_to_save(project: Path, root: Path) -> None:
     (project / "long.py").write_text("import time\nprint('begun', flush=True)\ntime.sleep(300)\n")
     words = script(root, "script=long.py", "amp=o0", "require_proof=false", "train.bare=true", "detach=true")
