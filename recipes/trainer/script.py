@@ -16,8 +16,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from recipes import arguments, result, run_folder, script, settings
+from recipes import arguments, result, run_folder, script, script_log, settings
 from recipes.arguments import Arguments
+from recipes.divergence import Detector, Diverged
 from recipes.precision import verdict
 from recipes.result import Result
 from recipes.run_folder import RunFolder, write_json
@@ -59,13 +60,23 @@ def main(framework: str, words: Sequence[str], wrap: Callable[[Started], Wrapper
             print(line, flush=True)
     snapshot_path.extend(started.file, started.chosen.plan)
     folder = _folder(started.chosen.run) if first else None
-    meter = StepMeter(folder, world_size=rank_and_size(framework)[1])
-    meter.memory = wrapper.peak_memory
+    meter = _meter(started, wrapper, folder)
     with wrapper.around(meter):
         code, failure, trace = execute(started.file, started.arguments, started.workdir, started.inputs)
     sys.stdout.flush()
     meter.finish(wrapper.skipped_unseen())
     return _conclude(started, wrapper, folder, meter, code, failure, trace, time.monotonic() - began)
+
+
+def _meter(started: Started, wrapper: Wrapper, folder: RunFolder | None) -> StepMeter:
+    """What counts the script's steps, and on the first rank records what it logs."""
+    settings, mode = started.chosen.settings, wrapper.mode
+    rank, size = rank_and_size(settings.framework)
+    detector = Detector(level=settings.amp.level, mechanism=mode.mechanism, dtype=mode.dtype, scale=mode.loss_scale)
+    meter = StepMeter(folder, world_size=size, detector=detector)
+    meter.memory = wrapper.peak_memory
+    script_log.receiver.receive = meter.log if rank == 0 else lambda logged: None
+    return meter
 
 
 def parse(words: Sequence[str], framework: str) -> Started:
@@ -125,6 +136,9 @@ def execute(file: Path, passed: Sequence[str], workdir: Path, inputs: Mapping[st
         return code, f"the script ended with exit code {code}" if code else None, ""
     except KeyboardInterrupt:
         return INTERRUPTED, "interrupted from the keyboard", ""
+    except Diverged as error:
+        print(f"script: {error}", file=sys.stderr)
+        return FAILED, str(error), ""
     except BaseException as error:
         trace = _traceback(error, file)
         print(trace, end="", file=sys.stderr, flush=True)
@@ -283,7 +297,6 @@ def _result(
         effective={**result_fields.effective(settings, wrapper.mode, False), **_UNKNOWN},
         observed=observed,
         peak_memory_bytes=wrapper.peak_memory(),
-        eval={},
         epochs=None,
         **meter.result(),
         wall_seconds=seconds,

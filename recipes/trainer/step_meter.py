@@ -1,4 +1,4 @@
-"""metrics.jsonl of a user's script: a row for each optimizer step that its framework's hooks report.
+"""What a user's script is measured by: the optimizer steps that its framework's hooks report, and what it logs.
 
 Steps are counted for each optimizer apart, since a GAN has two and some scripts have one for each parameter. Rows, rate
 and updates are those of the first optimizer that stepped. Times are the host's, from the end of one step to the end of
@@ -7,32 +7,45 @@ the next: nothing waits for the device.
 
 from __future__ import annotations
 
+import dataclasses
 import os
+import sys
 import threading
 import time
 import weakref
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from recipes import metrics
-from recipes.metrics import MetricsWriter, warm_up
-from recipes.run_folder import RunFolder, Superseded
+from recipes.divergence import Detector
+from recipes.metrics import warm_up
+from recipes.run_folder import RunFolder
+from recipes.script_log import Logged
+from recipes.trainer.attempt_rows import AttemptRows
 
 FLUSH_EVERY = 1.0
 """Seconds between two writes."""
 LONG = 50
 """Steps of an attempt from which on its warm-up has its full length."""
 NO_STEP = "no optimizer step was seen"
+LOGGED = "job.log"
+"""What is counted where no optimizer step is."""
+KNOWN = ("lr", "grad_norm", "epoch")
+"""Keys of a recipe's rows that a script may log too."""
 
 
 class StepMeter:
     """Counts the optimizer steps of one attempt, and writes their rows if it has a folder."""
 
     def __init__(
-        self, folder: RunFolder | None, *, world_size: int = 1, clock: Callable[[], float] = time.perf_counter
+        self,
+        folder: RunFolder | None,
+        *,
+        world_size: int = 1,
+        detector: Detector | None = None,
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """Raises `OSError` where metrics.jsonl can't be written."""
+        """`detector` checks what is logged. Raises `OSError` where metrics.jsonl can't be written."""
         self.disturbed: Callable[[], bool] = lambda: False
         """Whether something slows the steps down at the moment, such as an observer."""
         self.memory: Callable[[], int | None] = lambda: None
@@ -41,7 +54,8 @@ class StepMeter:
         """Why the steps can't be counted one by one; empty where they can."""
         self.total: int | None = None
         """How many there were, where that is known and they were not counted one by one."""
-        self._folder = folder
+        self._rows = AttemptRows(folder, world_size)
+        self._detector = detector
         self._process = os.getpid()
         self._clock = clock
         self._lock = threading.RLock()
@@ -49,44 +63,45 @@ class StepMeter:
         self._first: _Optimizer | None = None
         self._several = 1
         """Optimizers that stepped."""
-        self._rows: list[dict[str, Any]] = []
-        """Not yet written."""
-        self._early: list[tuple[dict[str, Any], bool]] = []
-        """All of this attempt while it is short, and whether their time says anything of the speed after a warm-up."""
         self._count = 0
+        """Rows of this attempt."""
+        self._shift = self._rows.before
+        """Number of a step less its count."""
+        self._skipped = self._rows.skipped_before
+        self._unseen = 0
+        """Skipped steps among those that were reported as applied."""
         self._ended: float | None = None
         """When the last step ended."""
         self._was_disturbed = False
+        self._steady: list[bool] = []
+        """Of the first steps, whether their time says anything of the speed once the warm-up is over."""
+        self._early: Logged | None = None
+        """Logged before its step was counted."""
+        self._is_logged = False
+        """The newest row has what was logged of it."""
+        self._is_own = False
+        """The newest row was logged, and no step was counted before it."""
+        self._logged_step: int | None = None
+        """The script's number of the step that it logged last."""
+        self._unlogged: float | None = None
+        """Seconds of the steps since the last one that was logged; None where one has no time."""
         self._flushed = clock()
-        path = folder.metrics if folder else None
-        self._writer = MetricsWriter(path, path.stat().st_size if path and path.exists() else 0)
-        self._offset = self._writer.offset()
-        self._before = self._writer.summary.last_step or 0
-        """Number of the last step of earlier attempts."""
-        self._skipped = self._writer.summary.skipped
-        self._start = {
-            "event": "start",
-            "attempt": folder.attempt if folder else 1,
-            "total_steps": None,
-            "epochs": None,
-            "resumed_from": self._before or None,
-            "world_size": world_size,
-            "time": time.time(),
-        }
-        self._writer.append([self._start])
 
     def stepped(
         self, optimizer: Any, applied: bool, *, loss_scale: float | None = None, count: int = 1, name: str = ""
     ) -> None:
         """A step of this optimizer has ended, or `count` steps of one execution. One that was skipped, because
-        gradients overflowed, is not `applied`. `name` is the optimizer's, by default its type's."""
+        gradients overflowed, is not `applied`. `name` is the optimizer's, by default its type's.
+
+        Raises `Diverged` where a loss was logged before its step and is NaN or Inf for good.
+        """
         if os.getpid() != self._process:
             return  # a process that the script forked
         with self._lock:
             state = self._state_of(optimizer, name)
             state.attempted += count
             if state is self._first:
-                self._add(applied, loss_scale, count)
+                self._add(count, skipped=not applied, loss_scale=loss_scale)
 
     def attempted(self, optimizer: Any) -> int:
         """Steps of this optimizer so far."""
@@ -97,40 +112,78 @@ class StepMeter:
         """Whether rows are those of this optimizer."""
         return self._first is not None and self._first.optimizer() is optimizer
 
+    def log(self, logged: Logged) -> None:
+        """Add what the script logged to the row of its step. Where no step is counted it becomes a row of its own.
+
+        Raises `Diverged` where the loss is NaN or Inf for good.
+        """
+        if os.getpid() != self._process:
+            return
+        with self._lock:
+            if "accuracy" in logged.more:
+                self._rows.evaluated(logged.step, logged.more["accuracy"])
+            again = logged.step == self._logged_step
+            if self._first is None or self.uncounted:
+                if not again:
+                    self._add_own(logged.step)
+                self._merge(logged)
+            elif self._rows.newest is not None and (again or not self._is_logged):
+                self._merge(logged)
+            else:
+                self._early = _joined(self._early, logged)
+
     def finish(self, skipped: int = 0) -> None:
         """The script has ended. `skipped` counts steps that were skipped and reported as applied, because it was not
         known at that time."""
         with self._lock:
-            self._skipped += skipped
-            self.flush()
+            self._unseen = skipped
+            newest = self._rows.newest
+            if self._early is not None and newest is not None:  # of a step that was never taken
+                self._merge(dataclasses.replace(self._early, step=newest["step"], loss=newest["loss"], samples=None))
+            self.flush(hold=False)
             if 0 < self._count < LONG:
-                self._shorten_warm_up()
+                warm = warm_up(self._count)
+                self._rows.rewrite(lambda at, row: {**row, "timed": at >= warm and self._steady[at]})
+
+    def flush(self, *, hold: bool = True) -> None:
+        """Write the rows that wait. The newest is on `hold` where the script may log something of it."""
+        with self._lock:
+            self._flushed = self._clock()
+            self._rows.write(self.memory(), hold=hold and (self._has_logged or "recipes.job" in sys.modules))
 
     @property
     def counted(self) -> str:
         """What was counted, such as `AdamW, the first of 2 optimizers`; empty where nothing was."""
         if self._first is None or self.uncounted:
-            return ""
+            return LOGGED if self._has_logged else ""
         return f"{self._first.name}{f', the first of {self._several} optimizers' if self._several > 1 else ''}"
 
     @property
     def steps(self) -> int | None:
         """Through all attempts; None where they can't be counted."""
-        return self.total if self.uncounted else self._writer.summary.steps
+        if self._has_logged and (self._first is None or self.uncounted):
+            return self._rows.summary.last_step
+        return self.total if self.uncounted else self._rows.summary.steps
+
+    @property
+    def _has_logged(self) -> bool:
+        return self._logged_step is not None
 
     def result(self) -> dict[str, Any]:
         """The fields of `recipes.result.Result` that steps are the source of."""
-        summary, steps = self._writer.summary, self.steps
+        summary, steps = self._rows.summary, self.steps
         throughput = summary.throughput()
-        if self.uncounted or not self._count:
-            throughput = {"unit": None, "mean": None, "why": self.uncounted or NO_STEP}
-        else:
+        if self.counted:
             throughput["counted"] = self.counted
+        else:
+            throughput = {"unit": None, "mean": None, "why": self.uncounted or NO_STEP}
+        skipped = summary.skipped + self._unseen
         return {
             "throughput": throughput,
             "loss": {"first": summary.first_loss, "last": summary.last_loss},
-            "loss_scale": {"final": summary.loss_scale, "skipped_steps": self._skipped} if summary.loss_scale else {},
-            "updates": {"attempted": steps, "applied": None if steps is None else steps - self._skipped},
+            "eval": summary.evaluation,
+            "loss_scale": {"final": summary.loss_scale, "skipped_steps": skipped} if summary.loss_scale else {},
+            "updates": {"attempted": steps, "applied": None if steps is None else steps - skipped},
             "steps": steps,
         }
 
@@ -154,63 +207,107 @@ class StepMeter:
                 self._several += 1
         return state
 
-    def _add(self, applied: bool, loss_scale: float | None, count: int) -> None:
+    def _add(self, count: int, *, skipped: bool, loss_scale: float | None) -> None:
+        """Add the rows of `count` steps that ended together."""
+        seconds, steady = self._lap(count)
+        own = self._rows.newest if self._is_own else None
+        self._is_own = False
+        if own is not None:  # logged before the first step
+            own.update(skipped=skipped, loss_scale=loss_scale)
+        for _ in range(count - (own is not None)):
+            self._add_row(seconds, steady, skipped, loss_scale)
+        if self._early is not None:
+            logged, self._early = self._early, None
+            self._merge(logged)
+        self._flush_if_due()
+
+    def _add_own(self, step: int) -> None:
+        """Add a row for a step that was logged, where none are counted."""
+        seconds, steady = self._lap(max(1, step - self._logged_step) if self._logged_step is not None else 1)
+        self._flush_if_due()
+        self._add_row(seconds, steady, False, None)
+        self._is_own = True
+
+    def _lap(self, count: int) -> tuple[float | None, bool]:
+        """The seconds that each of `count` steps took that end now, and whether they say anything of the speed."""
         now, disturbed = self._clock(), self.disturbed()
         seconds = None if self._ended is None else max(now - self._ended, 1e-9) / count
-        timed = seconds is not None and not disturbed and not self._was_disturbed
+        steady = seconds is not None and not disturbed and not self._was_disturbed
         self._ended, self._was_disturbed = now, disturbed
-        for _ in range(count):
-            self._add_row(seconds, timed, applied, loss_scale)
-        if now - self._flushed >= FLUSH_EVERY:
+        return seconds, steady
+
+    def _flush_if_due(self) -> None:
+        if self._clock() - self._flushed >= FLUSH_EVERY:
             self.flush()
 
-    def _add_row(self, seconds: float | None, timed: bool, applied: bool, loss_scale: float | None) -> None:
+    def _add_row(self, seconds: float | None, steady: bool, skipped: bool, loss_scale: float | None) -> None:
         self._count += 1
-        self._skipped += not applied
-        row = {
-            **dict.fromkeys(metrics.STEP),
-            "step": self._before + self._count,
-            "seconds": seconds,
-            "steps_per_second": None if seconds is None else 1 / seconds,
-            "loss_scale": loss_scale,
-            "skipped": not applied,
-            "skipped_total": self._skipped,
-            "timed": timed and self._count > warm_up(LONG),
-            "time": time.time(),
-        }
-        self._rows.append(row)
+        self._skipped += skipped
+        self._unlogged = seconds if self._is_logged else _sum(self._unlogged, seconds)
+        self._is_logged = False
         if self._count < LONG:
-            self._early.append((row, timed))
-        else:
-            self._early.clear()
+            self._steady.append(steady)
+        self._rows.add(
+            {
+                **dict.fromkeys(metrics.STEP),
+                "step": self._shift + self._count,
+                "seconds": seconds,
+                "steps_per_second": None if seconds is None else 1 / seconds,
+                "loss_scale": loss_scale,
+                "skipped": skipped,
+                "skipped_total": self._skipped,
+                "timed": steady and self._count > warm_up(LONG),
+                "time": time.time(),
+            }
+        )
 
-    def flush(self) -> None:
-        """Write the rows that wait."""
-        with self._lock:
-            self._flushed = self._clock()
-            rows, self._rows = self._rows, []
-            if rows:
-                rows[-1]["memory_bytes"] = self.memory()
-                self._write(rows)
+    def _merge(self, logged: Logged) -> None:
+        """Add what was logged to the newest row."""
+        row = self._rows.newest
+        assert row is not None
+        shift = logged.step - self._count
+        if shift >= -1:  # else the script counts something else, such as epochs
+            if shift != self._shift and not self._has_logged:
+                self._renumber(shift)
+            self._shift, row["step"] = shift, logged.step
+        self._logged_step = logged.step
+        if logged.loss is not None:
+            row["loss"] = logged.loss
+        if logged.losses:
+            row["losses"] = {**row.get("losses", {}), **logged.losses}
+        if logged.samples is not None and self._unlogged:
+            row["samples_per_second"] = logged.samples / self._unlogged
+        row.update({name: value for name, value in logged.more.items() if name in KNOWN})
+        if more := {name: value for name, value in logged.more.items() if name not in (*KNOWN, "accuracy")}:
+            row["logged"] = {**row.get("logged", {}), **more}
+        is_new, self._is_logged = not self._is_logged, True
+        if self._detector is not None and is_new:
+            self._detector.check([row])
 
-    def _write(self, rows: list[dict[str, Any]]) -> None:
-        try:
-            if self._folder:
-                self._folder.check_ours()
-        except Superseded:
-            self._writer = MetricsWriter(None)  # the file belongs to a later attempt
-        self._writer.append(rows)
+    def _renumber(self, shift: int) -> None:
+        """Number the steps of this attempt as the script does. Where it went on from an older checkpoint than the last
+        step of the attempt before, the steps in between are taken again."""
+        first = shift + 1
+        if self._count > 1 or first <= self._rows.before:
+            self._rows.rewrite(lambda at, row: {**row, "step": first + at}, first)
 
-    def _shorten_warm_up(self) -> None:
-        """Time the steps of an attempt that turned out to be short from the end of its shorter warm-up on."""
-        warm = warm_up(self._count)
-        self._rewrite([{**row, "timed": timed and at >= warm} for at, (row, timed) in enumerate(self._early)])
 
-    def _rewrite(self, rows: list[dict[str, Any]]) -> None:
-        """Replace the rows of this attempt."""
-        path: Path | None = self._folder.metrics if self._folder else None
-        self._writer = MetricsWriter(path, self._offset)
-        self._write([self._start, *rows])
+def _joined(before: Logged | None, after: Logged) -> Logged:
+    """What was logged of several micro-batches of one step."""
+    if before is None:
+        return after
+    samples = None if before.samples is None and after.samples is None else (before.samples or 0) + (after.samples or 0)
+    return Logged(
+        step=after.step,
+        loss=before.loss if after.loss is None else after.loss,
+        losses={**before.losses, **after.losses},
+        samples=samples,
+        more={**before.more, **after.more},
+    )
+
+
+def _sum(total: float | None, seconds: float | None) -> float | None:
+    return None if total is None or seconds is None else total + seconds
 
 
 class _Optimizer:

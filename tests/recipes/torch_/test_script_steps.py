@@ -289,3 +289,39 @@ def test_under_torchrun_the_first_rank_writes_the_rows(run):
     assert code == 0, printed
     assert [row["step"] for row in steps(rows)] == list(range(1, 31))
     assert (result["world_size"], result["steps"], result["throughput"]["unit"]) == (2, 30, "steps/s")
+
+
+def test_a_script_logs_its_loss_and_samples(run):
+    code, printed, result, rows = run(
+        """
+        from recipes import job
+        optimizer = torch.optim.SGD(net.parameters(), lr=1e-3)
+        for step in range(30):
+            optimizer.zero_grad()
+            loss = (net(inputs) ** 2).mean()
+            loss.backward()
+            optimizer.step()
+            job.log(step, loss=loss, samples=len(inputs))
+        """
+    )
+    assert code == 0, printed
+    assert [row["step"] for row in steps(rows)] == list(range(30))
+    assert result["loss"] == {"first": steps(rows)[0]["loss"], "last": steps(rows)[-1]["loss"]}
+    assert (result["throughput"]["unit"], result["throughput"]["counted"]) == ("samples/s", "SGD")
+
+
+def test_a_loss_that_becomes_nan_ends_a_script_as_it_ends_a_recipe(run):
+    code, printed, result, rows = run(
+        """
+        from recipes import job
+        optimizer = torch.optim.SGD(net.parameters(), lr=1e-3)
+        for step in range(1, 30):
+            gradients()
+            optimizer.step()
+            job.log(step, loss=float("nan") if step == 7 else 1.0)
+        """
+    )
+    assert (code, result["status"]) == (1, "failed")
+    assert result["reason"] == "the loss is nan since step 7; try a lower learning rate"
+    assert "script: the loss is nan since step 7" in printed and "Traceback" not in printed
+    assert len(steps(rows)) == 7

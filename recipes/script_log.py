@@ -1,0 +1,72 @@
+"""`log` of `recipes.job`: a script's own loss, samples and other figures of a step. Standard library only."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Logged:
+    """What one call of `log` was given."""
+
+    step: int
+    loss: float | None = None
+    losses: Mapping[str, float] = field(default_factory=dict)
+    """Of several losses each by its name; `loss` is their sum."""
+    samples: float | None = None
+    more: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Receiver:
+    """Where this process's calls of `log` go; None without a launcher."""
+
+    receive: Callable[[Logged], None] | None = None
+
+
+receiver = Receiver()
+
+
+def log(step: int, *, loss: Any = None, samples: Any = None, **more: Any) -> None:
+    """Record figures of a step in the run's metrics, on rank 0; without a launcher, print them.
+
+    `step` is the script's own number of the optimizer step, which was just taken or is about to be. `loss` is a number
+    or, of several losses, each by its name. `samples` counts those of all ranks since the last call, for samples/s.
+    `more`: `lr`, `grad_norm`, `epoch` (from 0) and `accuracy` (held out) are shown as those of a recipe, others as
+    curves. Values are numbers or tensors of one element; one on a GPU is waited for.
+
+    Raises `recipes.divergence.Diverged` where the loss is NaN or Inf for good, and `TypeError` for what is no number.
+    """
+    logged = Logged(
+        step=int(step),
+        loss=sum(_named(loss).values()) if isinstance(loss, Mapping) else _number("loss", loss),
+        losses=_named(loss) if isinstance(loss, Mapping) else {},
+        samples=_number("samples", samples),
+        more=_named(more),
+    )
+    if receiver.receive is not None:
+        receiver.receive(logged)
+    elif os.environ.get("RANK", "0") == "0":
+        print(_line(logged), flush=True)
+
+
+def _named(values: Mapping[str, Any]) -> dict[str, float]:
+    numbers = {name: _number(name, value) for name, value in values.items()}
+    return {name: number for name, number in numbers.items() if number is not None}
+
+
+def _number(name: str, value: Any) -> float | None:
+    try:
+        return None if value is None else float(value)
+    except (TypeError, ValueError):
+        raise TypeError(f"job.log: {name}={value!r} is not a number") from None
+
+
+def _line(logged: Logged) -> str:
+    values = {"loss": logged.loss, **logged.losses, "samples": logged.samples, **logged.more}
+    return "  ".join(
+        [f"step {logged.step}", *(f"{name} {value:.6g}" for name, value in values.items() if value is not None)]
+    )

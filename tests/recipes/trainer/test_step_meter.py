@@ -1,0 +1,242 @@
+"""Rows of a script's counted steps, with what the script logs of them."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+
+from recipes import metrics
+from recipes.divergence import Detector, Diverged
+from recipes.precision.levels import LossScale
+from recipes.run_folder import RunFolder
+from recipes.script_log import Logged, log, receiver
+from recipes.trainer.step_meter import StepMeter
+
+
+class Optimizer:
+    pass
+
+
+class Clock:
+    """Each step takes as long as it is moved on."""
+
+    def __init__(self):
+        self.now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.fixture
+def attempt(tmp_path, monkeypatch):
+    """Makes the meter of the next attempt, of which one second is one step. `recipes.job` counts as imported."""
+    numbers = iter(range(1, 10))
+
+    def start(folder=True, detector=None):
+        number = next(numbers)
+        (tmp_path / "attempts" / str(number)).mkdir(parents=True)
+        run = RunFolder(path=tmp_path, attempt=number) if folder else None
+        meter = StepMeter(run, detector=detector, clock=Clock())
+        monkeypatch.setattr(receiver, "receive", meter.log)
+        monkeypatch.setitem(__import__("sys").modules, "recipes.job", object())
+        return meter
+
+    return start
+
+
+def step(meter, optimizer, **more):
+    meter._clock.now += 1
+    meter.stepped(optimizer, True, **more)
+
+
+def rows(tmp_path):
+    return list(metrics.read(tmp_path / "metrics.jsonl"))
+
+
+def steps(tmp_path, *keys):
+    found = [row for row in rows(tmp_path) if "event" not in row]
+    return [tuple(row[key] for key in keys) if len(keys) > 1 else row[keys[0]] for row in found]
+
+
+def test_what_is_logged_of_a_step_is_in_the_row_of_that_step(attempt, tmp_path):
+    meter, optimizer = attempt(), Optimizer()
+    for number in range(1, 4):
+        step(meter, optimizer)
+        log(number, loss=1 / number, samples=32, lr=0.1, perplexity=number)
+    meter.finish()
+    assert steps(tmp_path, "step", "loss", "lr") == [(1, 1.0, 0.1), (2, 0.5, 0.1), (3, pytest.approx(1 / 3), 0.1)]
+    assert steps(tmp_path, "samples_per_second") == [None, 32.0, 32.0]
+    assert steps(tmp_path, "logged")[-1] == {"perplexity": 3.0}
+    result = meter.result()
+    assert (result["loss"], result["throughput"]["unit"]) == ({"first": 1.0, "last": pytest.approx(1 / 3)}, "samples/s")
+    assert result["throughput"]["counted"] == "Optimizer"
+
+
+@pytest.mark.parametrize("first", [0, 1])
+@pytest.mark.parametrize("before", [True, False], ids=["before", "after"])
+def test_the_scripts_own_numbers_are_kept_whether_it_logs_before_or_after_the_step(attempt, tmp_path, first, before):
+    meter, optimizer = attempt(), Optimizer()
+    for number in range(first, first + 4):
+        if before:
+            log(number, loss=number)
+        step(meter, optimizer)
+        if not before:
+            log(number, loss=number)
+    meter.finish()
+    assert steps(tmp_path, "step", "loss") == [(number, float(number)) for number in range(first, first + 4)]
+    assert meter.steps == 4
+
+
+def test_steps_between_two_that_are_logged_have_rows_too(attempt, tmp_path):
+    meter, optimizer = attempt(), Optimizer()
+    for number in range(12):
+        step(meter, optimizer)
+        if number % 5 == 4:
+            log(number, loss=number, samples=50)
+    meter.finish()
+    assert steps(tmp_path, "step") == list(range(12))
+    assert [each for each in steps(tmp_path, "step", "loss", "samples_per_second") if each[1] is not None] == [
+        (4, 4.0, None),
+        (9, 9.0, 10.0),
+    ]
+
+
+def test_micro_batches_of_a_step_are_one_row(attempt, tmp_path):
+    meter, optimizer = attempt(), Optimizer()
+    step(meter, optimizer)
+    for number in range(1, 9):
+        log(number, loss=number, samples=8)
+        if number % 4 == 0:
+            step(meter, optimizer)
+    meter.finish()
+    assert steps(tmp_path, "step", "loss") == [(1, 1.0), (4, 4.0), (8, 8.0)]
+    assert steps(tmp_path, "samples_per_second")[1:] == [24.0, 32.0]
+
+
+def test_a_script_that_goes_on_from_an_older_checkpoint_has_no_step_twice(attempt, tmp_path):
+    meter, optimizer = attempt(), Optimizer()
+    for number in range(1, 9):
+        step(meter, optimizer)
+        log(number, loss=number)
+    meter.finish()
+    meter, optimizer = attempt(), Optimizer()
+    for number in range(6, 12):
+        step(meter, optimizer)
+        if number > 7:
+            log(number, loss=-number)
+    meter.finish()
+    assert steps(tmp_path, "step") == list(range(1, 12))
+    assert [row["resumed_from"] for row in rows(tmp_path) if row.get("event") == "start"] == [None, 5]
+    assert (meter.steps, meter.result()["loss"]) == (11, {"first": 1.0, "last": -11.0})
+
+
+def test_where_no_step_is_counted_each_logged_one_is_a_row(attempt, tmp_path):
+    meter = attempt()
+    for number in range(0, 60, 10):
+        meter._clock.now += 5
+        log(number, loss=1.0, samples=100)
+    meter.finish()
+    assert steps(tmp_path, "step", "seconds") == [(0, None), *((number, 0.5) for number in range(10, 60, 10))]
+    assert meter.result()["throughput"]["counted"] == "job.log"
+    assert (meter.steps, meter.result()["throughput"]["unit"]) == (50, "samples/s")
+
+
+def test_epochs_are_not_taken_for_numbers_of_steps(attempt, tmp_path):
+    meter, optimizer = attempt(), Optimizer()
+    for epoch in range(2):
+        for _ in range(6):
+            step(meter, optimizer)
+        log(epoch, loss=1.0, accuracy=0.5)
+    meter.finish()
+    assert steps(tmp_path, "step") == list(range(1, 13))
+    assert meter.result()["eval"] == {"accuracy": 0.5}
+
+
+def test_several_losses_are_summed_and_kept_by_name(attempt, tmp_path):
+    meter, optimizer = attempt(), Optimizer()
+    step(meter, optimizer)
+    log(1, loss={"generator": 1, "critic": 2.5})
+    meter.finish()
+    assert steps(tmp_path, "loss", "losses") == [(3.5, {"generator": 1.0, "critic": 2.5})]
+
+
+def detector():
+    return Detector(level="o1", mechanism="autocast", dtype="bfloat16", scale=LossScale(mode="none"))
+
+
+@pytest.mark.parametrize("before", [True, False], ids=["before", "after"])
+def test_a_loss_that_is_nan_ends_the_run_in_the_words_of_a_recipe(attempt, tmp_path, before):
+    meter, optimizer = attempt(detector=detector()), Optimizer()
+    step(meter, optimizer)
+    log(1, loss=1.0)
+    with pytest.raises(Diverged, match="the loss is nan since step 2; try a lower learning rate"):
+        if before:
+            log(2, loss=math.nan)
+            step(meter, optimizer)
+        else:
+            step(meter, optimizer)
+            log(2, loss=math.nan)
+    meter.finish()
+    assert rows(tmp_path)[-1]["nonfinite"] == ["loss"]
+
+
+def test_without_a_folder_a_short_attempt_is_summed_up_all_the_same(attempt):
+    meter, optimizer = attempt(folder=False), Optimizer()
+    for number in range(20):
+        step(meter, optimizer)
+        log(number, loss=number)
+    meter.finish()
+    assert (meter.steps, meter.result()["throughput"]["steps"]) == (20, 16)
+
+
+def test_an_attempt_that_was_superseded_writes_no_more(attempt, tmp_path):
+    meter, optimizer = attempt(), Optimizer()
+    step(meter, optimizer)
+    meter.flush(hold=False)
+    (tmp_path / "attempts" / "2").mkdir()
+    for _ in range(3):
+        step(meter, optimizer)
+    meter.finish()
+    assert steps(tmp_path, "step") == [1]
+
+
+def test_rows_are_written_about_once_a_second(attempt, tmp_path, monkeypatch):
+    meter, optimizer = attempt(), Optimizer()
+    writes = []
+    monkeypatch.setattr(meter._rows._writer, "append", writes.append)
+    for _ in range(1000):
+        meter._clock.now += 0.01
+        meter.stepped(optimizer, True)
+    assert 8 <= len(writes) <= 11
+
+
+def test_without_a_launcher_a_line_is_printed_on_the_first_rank(capsys, monkeypatch):
+    monkeypatch.setattr(receiver, "receive", None)
+    log(3, loss=0.25, samples=64, lr=1e-3)
+    monkeypatch.setenv("RANK", "1")
+    log(4, loss=0.25)
+    assert capsys.readouterr().out == "step 3  loss 0.25  samples 64  lr 0.001\n"
+
+
+def test_what_is_no_number_is_refused(monkeypatch):
+    monkeypatch.setattr(receiver, "receive", None)
+    with pytest.raises(TypeError, match=r"job\.log: loss='much' is not a number"):
+        log(1, loss="much")
+
+
+def test_json_of_rows_is_whole_while_the_script_runs(attempt, tmp_path):
+    meter, optimizer = attempt(), Optimizer()
+    for number in range(5):
+        step(meter, optimizer)
+        log(number, loss=number)
+    lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line).get("loss") for line in lines] == [None, 0.0, 1.0, 2.0, 3.0]
+
+
+def test_a_joined_log_keeps_what_each_call_gave():
+    from recipes.trainer.step_meter import _joined
+
+    joined = _joined(Logged(step=1, samples=8, more={"a": 1}), Logged(step=2, loss=3, samples=8))
+    assert (joined.step, joined.loss, joined.samples, joined.more) == (2, 3, 16, {"a": 1})
