@@ -289,6 +289,12 @@ def test_a_script_gets_a_gpu_for_each_process_unless_it_asks_for_others(
     assert plan_of("amp=o1").gpus == 4, "a recipe trains on all of a node"
 
 
+@pytest.mark.parametrize(("words", "folder"), [((), "/home/mei/project"), (("cluster.login=me@box",), "")])
+def test_a_script_that_a_login_node_submits_starts_in_a_folder_of_its_own(words: tuple[str, ...], folder: str) -> None:
+    plan = script_plan_of("gpus=0", *words)
+    assert plan.script and plan.script.workdir == folder
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

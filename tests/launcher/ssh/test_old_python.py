@@ -65,13 +65,17 @@ def test_a_bare_script_runs_there_and_is_seen_followed_fetched_and_removed(old, 
     secret.write_text("it's $(id) secret\n")
     secret.chmod(0o600)
     monkeypatch.setenv("GIVEN", "a 'b' $c")
+    table = old.there / "table"
+    table.write_text("a table")
     words = ("script=tell.py", f"secrets.MY_TOKEN={secret}", "env.GIVEN", "telemetry.every=1")
+    words = (*words, f"script.inputs=[{table}]")
     (run,) = old.submit(*BARE, *words, "--", "--lr", "0.1", "it's a `b`")
     assert old.until(run, "done", "failed", "lost") == "done", old.type("logs", run).err
     arguments, folder, found = json.loads((old.folder(run) / "work/told.json").read_text())
     assert (arguments, folder) == (["--lr", "0.1", "it's a `b`"], str(old.folder(run) / "work"))
     assert (found["MY_TOKEN"], found["GIVEN"]) == ("it's $(id) secret", "a 'b' $c")
     assert "SECRET_OF_PLACE" not in found and "LC_ALL" not in found
+    assert (old.folder(run) / "work/table").readlink() == table
     assert old.folder(run).stat().st_mode & 0o77 == 0
     assert not list(old.root.glob(".handing.[0-9a-f]*"))
     said = old.type("fetch", run, f"to={tmp_path / 'brought'}")
@@ -116,9 +120,10 @@ def test_a_run_that_was_killed_is_lost_and_says_so(old):
     [
         (("steps=1",), "3.10 or newer is needed there"),
         ((*BARE, "script=tell.py", "amp=o0,o1"), "no sweep"),
+        ((*BARE, "script=tell.py", "script.inputs=[gone]"), "script.inputs=[gone]: there is no such file or folder on"),
         ((*BARE, "script=tell.py", "cluster.python=/nowhere/python3"), "/nowhere/python3"),
     ],
-    ids=["our-trainer", "sweep", "named-python"],
+    ids=["our-trainer", "sweep", "inputs", "named-python"],
 )
 def test_what_bash_can_not_do_is_refused_in_words_and_leaves_nothing(old, words, says):
     said = old.type(*old.words, *words)
