@@ -132,8 +132,8 @@ class Launch:
     )
     workdir: str | None = setting(
         None,
-        "recipe=script: folder to start in; run is one of the run's own; null is this one (of image:FILE the file's), "
-        "over SSH and in sweeps run",
+        "recipe=script: folder to start in, or run for a folder of the run's own; null is the current folder, but run "
+        "over SSH and for several runs, and of image:FILE the file's folder",
     )
     notes: tuple[str, ...] = setting((), "remarks on this job, printed before it starts")
     telemetry: Telemetry = setting(Telemetry(), "what is recorded of GPUs and hosts")
