@@ -16,7 +16,8 @@
      "reduced": {dtype: elements},                       gradients summed over ranks; empty where none were seen
      "float32": {"switches": {name: setting}, "arithmetic": {product: "float32" | "tf32" | "bfloat16"}},
      "xla_clusters": None,
-     "problems": [text]}                                 why this step couldn't be observed
+     "problems": [text],                                 why this step couldn't be observed
+     "grows": True}                                      only where more will be observed before the report is final
 
 A call's dtype is the widest of its matrices'. `functions` are those that it may have come from; `kept` is None
 where it isn't known whether it was inside a module of `keep_fp32`.

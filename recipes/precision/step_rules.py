@@ -39,7 +39,7 @@ def findings_of(report: Report, share: float = ENOUGH) -> Iterator[Finding]:
         yield UNKNOWN, f"the two observers disagree: {report['audit']}"
     calls, rule = report["calls"], report["rule"]
     for backward in (False, True):
-        if not flops(call for call in calls if call["backward"] is backward):
+        if not report.get("grows") and not flops(call for call in calls if call["backward"] is backward):
             yield UNKNOWN, f"no matrix product or convolution was seen in {phase(backward)}"
     elsewhere = {call["device"] for call in calls} - {rule["device"]}
     if elsewhere:
@@ -47,7 +47,7 @@ def findings_of(report: Report, share: float = ENOUGH) -> Iterator[Finding]:
     if rule["level"] == "o0":
         yield from _no_half(calls)
     else:
-        yield from _half_where_due(calls, rule, share)
+        yield from _half_where_due(calls, rule, share, report.get("grows", False))
         yield from _lists(report)
     yield from _parameters(report)
     yield from _reduction(report)
@@ -71,7 +71,7 @@ def _no_half(calls: Sequence[Call]) -> Iterator[Finding]:
         yield CONTRADICTED, f"o0 is float32, but these ran: {describe(narrow)}"
 
 
-def _half_where_due(calls: Sequence[Call], rule: Mapping[str, Any], share: float) -> Iterator[Finding]:
+def _half_where_due(calls: Sequence[Call], rule: Mapping[str, Any], share: float, grows: bool) -> Iterator[Finding]:
     """Each call against what the level says of it, forward and backward apart."""
     either = set(rule.get("either", ()))
     judged = [call for call in calls if not either & set(call["functions"])]
@@ -84,7 +84,7 @@ def _half_where_due(calls: Sequence[Call], rule: Mapping[str, Any], share: float
     float32_forward = flops(call for call in forward if allowed_dtypes(call, rule) == {"float32"})
     parts = [_Part.of(forward, rule, 0), _Part.of(backward_calls, rule, int(GRADIENTS * float32_forward))]
     for part in parts:
-        if part.seen and part.required == 0:
+        if part.seen and part.required == 0 and not grows:
             where = phase(part.backward)
             yield UNKNOWN, f"nothing in {where} is due in {rule['dtype']}: all of it is denied or kept in float32"
     yield from _uncertain(forward, rule, share)
@@ -140,7 +140,8 @@ def _shortfall(short: Sequence[_Part], rule: Mapping[str, Any], share: float) ->
     half, others = rule["dtype"], [call for part in short for call in part.others]
     ran = " and ".join(f"{percent(part.done, part.total)} of {phase(part.backward)}" for part in short)
     required = f"{rule['level']} requires {ENOUGH:.0%}" if share == ENOUGH else f"proof.share={share:g} requires more"
-    ways = [*_denial(others, rule), *_lower_share(short)]
+    applied = all(part.done for part in short)  # else there is nothing that could be accepted
+    ways = [*_denial(others, rule), *_lower_share(short)] if applied else []
     accept = f" ({' or '.join(ways)} accepts that)" if ways else ""
     if all(call["functions"] == [ATTENTION] and call["dtype"] == "float32" for call in others):
         where = "; on a CPU attention with dropout computes in float32" if rule["device"] == "cpu" else ""
@@ -230,7 +231,7 @@ def _operands(entry: Mapping[str, Any]) -> str:
 def _parameters(report: Report) -> Iterator[Finding]:
     rule = report["rule"]
     level, half = rule["level"], rule["dtype"]
-    if not report["parameters"]:
+    if not report["parameters"] and not report.get("grows"):
         yield UNKNOWN, "the model has no floating-point parameters"
     names = {"norm": "parameters of norms", "kept": "parameters kept in float32"}
     for entry in report["parameters"]:

@@ -76,9 +76,12 @@ def judge(reports: Sequence[Report], planned: Iterable[int] = (), share: float =
     return kind, why
 
 
-def judge_so_far(reports: Sequence[Report], share: float = ENOUGH) -> tuple[str, str]:
-    """The same before the end of the run: only findings that no later step can change count."""
-    return _verdict(reports, list(_of_steps(reports, share)))
+def judge_so_far(reports: Sequence[Report], share: float = ENOUGH, *, one_rank: bool = False) -> tuple[str, str]:
+    """The same before the end of the run: only findings that no later step can change count.
+
+    `one_rank` says that the reports are those of one rank of a script, where a step may be that of one optimizer only.
+    """
+    return _verdict(reports, list(_of_steps(reports, share, one_rank)))
 
 
 def unmatched(reports: Sequence[Report]) -> list[str]:
@@ -105,11 +108,11 @@ def _verdict(reports: Sequence[Report], findings: Sequence[Finding]) -> tuple[st
     return PROVED, _summary(reports)
 
 
-def _of_steps(reports: Sequence[Report], share: float) -> Iterator[Finding]:
+def _of_steps(reports: Sequence[Report], share: float, one_rank: bool = False) -> Iterator[Finding]:
     """Findings that stay, whatever is observed later."""
     for step, present in sorted(_by_step(reports).items()):
         absent = set(range(present[0]["world_size"])) - {report["rank"] for report in present}
-        if absent:
+        if absent and not one_rank:
             yield UNKNOWN, f"step {step} was not observed on rank {', '.join(map(str, sorted(absent)))}"
     if any(report["rule"] != reports[0]["rule"] for report in reports):
         yield CONTRADICTED, "not all observed steps and ranks had the same precision settings"
@@ -117,7 +120,7 @@ def _of_steps(reports: Sequence[Report], share: float) -> Iterator[Finding]:
         place = f"step {report['step']}" + (f" on rank {report['rank']}" if report["world_size"] > 1 else "")
         for kind, text in findings_of(report, share):
             yield kind, f"{place}: {text}"
-    yield from _optimizer(reports)
+    yield from _optimizer(reports, one_rank)
 
 
 def _of_run(reports: Sequence[Report], planned: set[int]) -> Iterator[Finding]:
@@ -133,7 +136,7 @@ def _of_run(reports: Sequence[Report], planned: set[int]) -> Iterator[Finding]:
         yield UNKNOWN, "no observed step reached the optimizer, so its float32 masters weren't seen"
 
 
-def _optimizer(reports: Sequence[Report]) -> Iterator[Finding]:
+def _optimizer(reports: Sequence[Report], more_to_come: bool) -> Iterator[Finding]:
     stepped: Counter[str] = Counter()
     for report in reports:
         stepped.update(report["optimizer"])
@@ -143,7 +146,7 @@ def _optimizer(reports: Sequence[Report]) -> Iterator[Finding]:
     level, half, names = rule["level"], rule["dtype"], ", ".join(stepped)
     if level == "o3" or (level == "o2" and not rule["masters"]):
         half_model = any(entry["dtype"] == half for report in reports for entry in report["parameters"])
-        if half not in stepped and half_model:
+        if half not in stepped and half_model and not more_to_come:
             yield CONTRADICTED, f"the optimizer stepped {names} weights, but {level} has no masters here"
     elif set(stepped) != {"float32"}:
         yield CONTRADICTED, f"the optimizer stepped {names} weights, but {level} steps float32 ones"

@@ -23,7 +23,8 @@ from recipes.precision import verdict
 from recipes.result import Result
 from recipes.run_folder import RunFolder, write_json
 from recipes.settings import Profile
-from recipes.trainer import result_fields, snapshot_path
+from recipes.trainer import early, result_fields, snapshot_path
+from recipes.trainer.early import EarlyVerdict, NotProved
 from recipes.trainer.profiling import Profiling
 from recipes.trainer.run import FAILED, INTERRUPTED, REFUSED
 from recipes.trainer.step_meter import StepMeter
@@ -31,6 +32,8 @@ from recipes.trainer.world import PlacementError, rank_and_size, speak
 from recipes.trainer.wrapper import Started, Wrapper
 from recipes.typed import SettingsError
 
+GRACE = 5.0
+"""Seconds that another rank whose proof failed waits for the first one to write the result."""
 PATIENCE = 60.0
 """Seconds that the first rank waits at the end for what the others saw."""
 
@@ -58,6 +61,7 @@ def main(framework: str, words: Sequence[str], wrap: Callable[[Started], Wrapper
     if first:
         for line in result_fields.mode_lines(started.chosen.settings, wrapper.mode):
             print(line, flush=True)
+    wrapper.tell_early(EarlyVerdict(started.chosen.settings, rank_and_size(framework)[0]))
     snapshot_path.extend(started.file, started.chosen.plan)
     folder = _folder(started.chosen.run) if first else None
     meter = _meter(started, wrapper, folder)
@@ -139,6 +143,8 @@ def execute(file: Path, passed: Sequence[str], workdir: Path, inputs: Mapping[st
     except Diverged as error:
         print(f"script: {error}", file=sys.stderr)
         return FAILED, str(error), ""
+    except NotProved as ended:
+        return FAILED, str(ended), ""
     except BaseException as error:
         trace = _traceback(error, file)
         print(trace, end="", file=sys.stderr, flush=True)
@@ -190,20 +196,30 @@ def _conclude(
     settings, run = started.chosen.settings, started.chosen.run
     rank, size = rank_and_size(settings.framework)
     reports = wrapper.reports()
+    if wrapper.early.reason and code:  # whatever the script, or its library, made of being ended
+        failure, trace = wrapper.early.reason, ""
     first = run_folder.first_failure(run, rank, failure, trace=trace) if failure and size > 1 else None
     if rank:
         if run:
             run.mkdir(mode=0o700, parents=True, exist_ok=True)
-            write_json(_left_by(run, rank), {"reports": reports, "failure": failure and f"on rank {rank}, {failure}"})
+            left = {"reports": reports, "failure": failure and f"on rank {rank}, {failure}"}
+            write_json(_left_by(run, rank), {**left, "observed": wrapper.early.observed})
+        if wrapper.early.reason:
+            _let_the_first_conclude(run and _left_by(run, rank), f"on rank {rank}, {failure}")
         return code
-    others, elsewhere = _of_the_others(run, size, wait=not code) if size > 1 and run else ([], None)
+    others, elsewhere, observed = [], None, wrapper.early.observed
+    if size > 1 and run:
+        others, elsewhere, theirs = _of_the_others(run, size, wait=not code)
+        observed = observed or theirs
     # What fails here because another rank has gone is not why the job failed. Without the launcher's number of the
     # attempt, nothing tells which rank was the first.
     failed = (first if os.environ.get("LAUNCHER_ATTEMPT") else None) or elsewhere or failure
-    observed = {"verdict": "unknown", "why": "the script failed"}
     if not failed:
         observed = verdict.observed([*reports, *others], share=settings.proof.share)
-    problem = failed or _proof_problem(settings.amp.level, settings.require_proof, observed)
+    elif not observed:
+        observed = {"verdict": "unknown", "why": "the script failed"}
+    level, required = settings.amp.level, settings.require_proof
+    problem = failed or early.problem(level, required, observed["verdict"], observed["why"])
     if folder:
         folder.check_ours()
         result.write(folder.result, _result(started, wrapper, folder, meter, observed, problem, seconds, size))
@@ -212,7 +228,7 @@ def _conclude(
     if not failed:
         print(meter.sentence(), flush=True)
     print(f"amp={settings.amp.level} {observed['verdict']}: {observed['why']}", flush=True)
-    if problem and problem != failure:
+    if problem and (problem != failure or wrapper.early.reason):
         told = f": {observed['why']}"  # just now, and the result has it again
         print(f"script: {problem.replace(told, '')}", file=sys.stderr)
     return code or (FAILED if problem else 0)
@@ -246,9 +262,19 @@ def _left_by(run: Path, rank: int) -> Path:
     return run / f".seen-{start}-{rank}.json"
 
 
-def _of_the_others(run: Path, size: int, *, wait: bool) -> tuple[list[dict[str, Any]], str | None]:
-    """What the other ranks left, and why the first of them failed, if any did. One that left nothing in time is missed
-    by the verdict; where not to `wait`, what is there already counts."""
+def _let_the_first_conclude(left: Path | None, failure: str) -> None:
+    """Wait for the first rank, which mostly sees the same: when this process ends, torchrun ends that one too."""
+    until = time.monotonic() + GRACE
+    while left and left.exists() and time.monotonic() < until:
+        time.sleep(0.05)
+    if not left or left.exists():
+        print(f"script: {failure}", file=sys.stderr)
+
+
+def _of_the_others(run: Path, size: int, *, wait: bool) -> tuple[list[dict[str, Any]], str | None, dict[str, Any]]:
+    """What the other ranks left, and why the first of them failed, if any did, and what was observed there if that was
+    a failed proof. One that left nothing in time is missed by the verdict; where not to `wait`, what is there already
+    counts."""
     waiting = {_left_by(run, rank) for rank in range(1, size)}
     found: list[dict[str, Any]] = []
     until = time.monotonic() + (PATIENCE if wait else 0)
@@ -258,19 +284,11 @@ def _of_the_others(run: Path, size: int, *, wait: bool) -> tuple[list[dict[str, 
             path.unlink()
             waiting.remove(path)
             if left["failure"]:
-                return found, left["failure"]
+                return found, left["failure"], left["observed"]
             found += left["reports"]
         if not waiting or time.monotonic() >= until:
-            return found, None
+            return found, None, {}
         time.sleep(0.05)
-
-
-def _proof_problem(level: str, required: bool, observed: dict[str, Any]) -> str | None:
-    if observed["verdict"] == "contradicted":
-        return f"what ran was not amp={level}: {observed['why']}"
-    if observed["verdict"] == "unknown" and required:
-        return f"nothing proves that amp={level} ran: {observed['why']} (require_proof=false lets that pass)"
-    return None
 
 
 def _result(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from recipes.arguments import Arguments
 from recipes.precision.resolved import ResolvedPrecision
 from recipes.script import Source
+from recipes.trainer.early import EarlyVerdict
 from recipes.trainer.profiling import Profiling
 from recipes.trainer.step_meter import StepMeter
 
@@ -37,6 +38,8 @@ class Observer(Protocol):
     precision: Any
     """The precision that reports name as requested; the script's own, once it has made one."""
     reports: list[dict[str, Any]]
+    judge: Callable[[Sequence[dict[str, Any]]], None]
+    """Called with all reports after each span of observed steps; what it raises ends the script."""
 
 
 class Wrapper(ABC):
@@ -52,6 +55,7 @@ class Wrapper(ABC):
     """The profiler of some steps, where the framework has one."""
     asked: bool = False
     """The script has called `Precision.from_env()`."""
+    early: EarlyVerdict
 
     @abstractmethod
     def around(self, meter: StepMeter) -> AbstractContextManager[None]:
@@ -77,6 +81,11 @@ class Wrapper(ABC):
             yield
         finally:
             precision.from_env = staticmethod(original)
+
+    def tell_early(self, early: EarlyVerdict) -> None:
+        """Let the observed steps be judged while the script runs."""
+        self.early = early
+        self.observer.judge = early.judge
 
     def reports(self) -> list[dict[str, Any]]:
         """The reports (`recipes.precision.observation`) of this rank, once the script has ended."""

@@ -35,6 +35,8 @@ class ScriptObserver(PrecisionObserver):
         self._precision = precision
         self.steps = 0
         """Optimizer steps so far, without those of static graphs."""
+        self.judge: Callable[[list[dict[str, Any]]], None] = lambda reports: None
+        """Called with all reports after each span, and with what static graphs make of them."""
         self.static = False
         """A static graph was executed."""
         self._meter: StepMeter
@@ -75,7 +77,10 @@ class ScriptObserver(PrecisionObserver):
             self._begin()
             yield
         if self.static:
-            self.reports[:] = [{**self._head(1), "problems": [STATIC]}]
+            self.reports[:] = [self._unseen_graphs()]
+
+    def _unseen_graphs(self) -> dict[str, Any]:
+        return {**self._head(1), "problems": [STATIC]}
 
     def _before_step(self, optimizer: Any) -> None:
         self._stepping = optimizer
@@ -91,15 +96,19 @@ class ScriptObserver(PrecisionObserver):
             self._span = None
             low = 10 ** len(str(self.steps))
             self._next = random.Random(low).randrange(low, 10 * low)
+            self.judge(self.reports)
         if self._span is None and self.steps + 1 == self._next:
             self._await_layer()
 
     def _noting_static(self, method: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(method)
         def run(*args: Any, **kwargs: Any) -> Any:
-            self.static = True
             self._meter.uncounted = "static graphs were executed, whose optimizer steps can't be counted"
-            return method(*args, **kwargs)
+            found = method(*args, **kwargs)
+            if not self.static:
+                self.static = True
+                self.judge([self._unseen_graphs()])
+            return found
 
         return run
 

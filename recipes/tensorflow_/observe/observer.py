@@ -171,8 +171,7 @@ class PrecisionObserver:
 
     def _collected(self) -> Reading | None:
         """What ran for the first time since the last call; None if nothing did."""
-        metadata = context.export_run_metadata()  # None before TensorFlow is initialised
-        collected = list(metadata.function_graphs) if metadata else []
+        collected = self._exported()
         folder = xla.folder()
         compiled = (hlo.modules(folder) if folder else set()) - self._programs
         self._programs |= compiled
@@ -191,6 +190,11 @@ class PrecisionObserver:
             reading.unaccounted[graphs.MIXED] += len(reading.calls)
             reading.calls.clear()
         return reading
+
+    def _exported(self) -> list[Any]:
+        """The graphs of the functions that ran for the first time since the last call."""
+        metadata = context.export_run_metadata()  # None before TensorFlow is initialised
+        return list(metadata.function_graphs) if metadata else []
 
     def _listed_names(self) -> tuple[str, ...]:
         resolved = self._resolved

@@ -1,11 +1,13 @@
 """Observes a user's script in TensorFlow from its start to its end, as one step.
 
-Models and optimizers become known as the script makes them.
+Models and optimizers become known as the script makes them. What ran until each of its optimizers has stepped is judged
+at once, and all of it again at the end.
 """
 
 from __future__ import annotations
 
 import contextlib
+import threading
 import weakref
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
@@ -14,6 +16,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 from tensorflow.python.eager import context
+from tensorflow.python.eager.polymorphic_function.polymorphic_function import Function
 
 from recipes.precision.observation import Guard
 from recipes.tensorflow_.observe.hooks import after, naming_kerass_steps
@@ -24,6 +27,8 @@ from recipes.trainer.world import rank_and_size
 
 WHOLE_RUN = 1
 """Number of the one step as which a script is observed."""
+FIRST_STEPS = 2
+"""Optimizer steps before the first judgement, so that both of a GAN's networks were trained."""
 COUNTS = ("iteration", "iter", "global_step")
 """Names of the variables in which optimizers of tf_keras, its legacy ones, and TensorFlow 1's count their steps."""
 _CHOSEN = "_script_chose_float32"
@@ -46,6 +51,14 @@ class ScriptObserver(PrecisionObserver):
         """All trainable variables."""
         self.counters: list[tf.Variable] = []
         """Step counts of optimizers that are not Keras 3's."""
+        self.judge: Callable[[list[dict[str, Any]]], None] = lambda reports: None
+        """Called once, with a report of the first steps."""
+        self._judged = False
+        self._thread = threading.get_ident()
+        self._counters: tuple[Counter[str], Counter[str]] = (Counter(), Counter())
+        """The functions that were executed so far, and the products outside of them."""
+        self._read_again: list[Any] = []
+        """Exported graphs that were read for the first judgement, and count at the end too."""
         self._precision = precision
         super().__init__(self._made, self._built, precision.resolved)
 
@@ -85,6 +98,51 @@ class ScriptObserver(PrecisionObserver):
     def counts(self) -> bool:
         """Whether the script's steps are counted: not without an optimizer, and not always in TensorFlow 1's style."""
         return bool(self._built or self.counters)
+
+    @contextlib.contextmanager
+    def _recording(self, executed: Counter[str], eager: Counter[str], guard: Guard) -> Iterator[None]:
+        self._counters = executed, eager
+        optimizer = keras.optimizers.Optimizer
+        with (
+            after(Function, "__call__", self._on_executed),
+            after(optimizer, "apply", self._on_executed),
+            super()._recording(executed, eager, guard),
+        ):
+            yield
+
+    def _on_executed(self, what: Any) -> None:
+        """Judge what ran so far, once two steps were taken and no optimizer is without one."""
+        if self._judged or threading.get_ident() != self._thread or not tf.executing_eagerly():
+            return
+        report: dict[str, Any] = {}
+        with Guard()():  # what fails here may still succeed at the end
+            if self.steps() < FIRST_STEPS or not all(int(optimizer.iterations.numpy()) for optimizer in self._built):
+                return
+            self._judged = True
+            report = self._first_report()
+        if report:
+            self.judge([report])
+
+    def _first_report(self) -> dict[str, Any]:
+        """The report of what ran so far. It leaves everything as it was for the last one."""
+        before = [Counter(counter) for counter in self._counters]
+        known, programs = dict(self._known), set(self._programs)
+        self._read_again = graphs = self._exported()
+        try:
+            report = self._report(*before)
+            return {**self._head(WHOLE_RUN, self._parameters()), **report, "grows": True}
+        finally:
+            self._known, self._programs = known, programs
+            super()._exported()  # those of the observer's own arithmetic
+            self._read_again = graphs
+            for counter, was in zip(self._counters, before, strict=True):
+                counter.clear()
+                counter.update(was)
+
+    def _exported(self) -> list[Any]:
+        graphs = [*self._read_again, *super()._exported()]
+        self._read_again = []
+        return graphs
 
     def _begin_to_collect(self) -> None:
         """Not yet: it initialises TensorFlow's devices, and before that a script may choose its strategy over several

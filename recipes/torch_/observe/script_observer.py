@@ -10,7 +10,7 @@ import contextlib
 import random
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -36,6 +36,8 @@ class ScriptObserver:
         self.steps = 0
         """Optimizer steps so far."""
         self.reports: list[dict[str, Any]] = []
+        self.judge: Callable[[list[dict[str, Any]]], None] = lambda reports: None
+        """Called with all reports after each span."""
         self._profiling = profiling
         self._due = 1
         self._open: contextlib.ExitStack | None = None
@@ -88,22 +90,27 @@ class ScriptObserver:
             self._hook = None
 
     def _on_forward(self, module: nn.Module, inputs: Any) -> None:
+        ended = False
         with self._guard():
-            self._move_on(module)
+            ended = self._move_on(module)
+        if ended:
+            self.judge(self.reports)
 
-    def _move_on(self, module: nn.Module) -> None:
-        """Begin or end a span if one is due."""
+    def _move_on(self, module: nn.Module) -> bool:
+        """Begin or end a span if one is due. Returns whether one has ended."""
         if torch.compiler.is_compiling() or threading.get_ident() != self._thread or dispatch_observer.in_backward():
-            return
+            return False
         if self._open is not None:
             assert self._span is not None
             if self.steps < self._until:
                 self._span.add(module)
-                return
+                return False
             self._close()
             self._stop_waiting()
-        elif torch.is_grad_enabled() and not self._profiling.running and self.steps + 1 >= self._due:
+            return True
+        if torch.is_grad_enabled() and not self._profiling.running and self.steps + 1 >= self._due:
             self._begin(module)
+        return False
 
     def _begin(self, module: nn.Module) -> None:
         self._due = self.steps + 1

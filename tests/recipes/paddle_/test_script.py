@@ -133,8 +133,12 @@ executor.run(start)
 executor.run(main, feed={"inputs": numpy.ones((8, 16), "float32")}, fetch_list=[loss])
 paddle.disable_static()
 """
-    code, printed, found = run(text, "amp=o0")
-    assert (code, found["steps"], found["observed"]["verdict"]) == (1, None, "unknown")
+    code, _, found = run(text.replace("paddle.disable_static()", "raise OSError"), "amp=o0")
+    assert (code, found["observed"]["verdict"]) == (1, "unknown")
+    assert "static graphs were executed, which are not observed" in found["reason"]
+    assert found["reason"].endswith("; so the script was ended"), "at the first of them"
+    code, printed, found = run(text, "amp=o0", "require_proof=false")
+    assert (code, found["steps"], found["observed"]["verdict"]) == (0, None, "unknown")
     assert found["observed"]["why"].startswith("step 1: static graphs were executed, which are not observed")
     assert "steps/s not known: static graphs were executed" in printed.out
 
@@ -161,8 +165,14 @@ class Odd(nn.Layer):
 
 net =""",
     )
-    code, _, found = run(text + LOOP.format(found="net(inputs)").removeprefix(HEAD), "amp=o0")
+    text += LOOP.format(found="net(inputs)").removeprefix(HEAD)
+    code, _, found = run(text.replace("range(3)", "range(300)"), "amp=o0")
     assert (code, found["observed"]["verdict"]) == (1, "contradicted"), found["observed"]["why"]
+    assert found["steps"] == 2
+    assert found["reason"].endswith("; so the script was ended")
+    _, printed, found = run(text, "amp=o0", "require_proof=false")
+    assert "script: warning: what runs is not amp=o0: " in printed.err
+    assert not found["reason"].endswith("was ended")
 
 
 @pytest.mark.parametrize("level", ["o1", "o2", "o3"])

@@ -172,8 +172,10 @@ def test_a_shortfall_says_how_to_ask_for_it() -> None:
         "scaled_dot_product_attention in float32 (2 calls): torch chooses the kernel of attention; on a CPU attention "
         "with dropout computes in float32 (amp.deny=[scaled_dot_product_attention] or proof.share=0.85 accepts that)"
     )
-    _, why = judged(report(calls=[call(False, "float32"), call(True)]))
+    _, why = judged(report(calls=[call(False, flops=10), call(False, "float32"), call(True)]))
     assert why.endswith("in other dtypes: linear in float32 (1 call) (amp.deny=[linear] accepts that)")
+    _, why = judged(report(calls=[call(False, "float32"), call(True)]))
+    assert why.endswith("linear in float32 (1 call)"), "nothing ran in half precision"
     _, why = judged(of_level("o3", calls=[call(False, flops=60), call(False, "float32", flops=40), call(True)]))
     assert why.endswith("(1 call) (proof.share=0.6 accepts that)"), "o3 has no lists"
 

@@ -178,11 +178,52 @@ def test_a_policy_that_the_script_sets_itself_is_held_against_the_level(run):
     assert run(own, "amp=o0", "train.precision=script")[2]["observed"]["verdict"] == "contradicted"
 
 
+STEPWISE = """
+import keras
+class Tell(keras.callbacks.Callback):
+    def on_train_batch_end(self, batch, logs=None):
+        print("did step", flush=True)
+"""
+
+
+@pytest.mark.parametrize("end", ["", "\nexcept Exception as error:\n    print('swallowed', error)"])
+def test_a_contradiction_ends_fit_after_its_second_step(run, end):
+    text = STEPWISE + FIT.replace("verbose=0", "verbose=0, callbacks=[Tell()]").replace("epochs=2", "epochs=20")
+    text = text.replace("net.fit", "try:\n    net.fit") + end if end else text
+    code, printed, found = run(text, "amp=o2", "train.precision=script")
+    assert (code, found["status"], found["observed"]["verdict"]) == (1, "failed", "contradicted")
+    assert (found["steps"], printed.out.count("did step"), "swallowed" in printed.out) == (2, 1, False)
+    assert found["reason"].startswith("what ran was not amp=o2: step 1: ")
+    assert found["reason"].endswith("; so the script was ended")
+    code, printed, found = run(text.replace("=20", "=2"), "amp=o2", "train.precision=script", "require_proof=false")
+    assert (printed.out.count("did step"), found["observed"]["verdict"]) == (4, "contradicted")
+    assert printed.err.count("script: warning: what runs is not amp=o2: ") == 1
+
+
+def test_a_contradiction_ends_a_loop_of_the_scripts_own_too(run):
+    text = LOOP.replace("tape()", "tf.GradientTape()").replace("range(3)", "range(300)")
+    code, _, found = run(text, "amp=o2", "train.precision=script")
+    assert (code, found["steps"], found["observed"]["verdict"]) == (1, 2, "contradicted")
+
+
+def test_what_was_judged_early_counts_once_at_the_end(run):
+    """Two networks, the second of which is made after the first judgement."""
+    second = FIT.removeprefix(HEAD).replace("net", "other").replace("Dense(64)", "Dense(640)")
+    alone, both = run(FIT, "amp=o2")[2]["observed"], run(FIT + second, "amp=o2")[2]["observed"]
+    assert (alone["verdict"], both["verdict"]) == ("proved", "proved"), both["why"]
+    assert sum(both["param_dtypes"].values()) > 5 * sum(alone["param_dtypes"].values())
+    mixed = FIT + "\nkeras.config.set_dtype_policy('float32')\n" + second
+    code, _, found = run(mixed, "amp=o2")
+    assert (code, found["observed"]["verdict"]) == (1, "contradicted")
+    share = found["observed"]["half_flop_share"]
+    assert 0.05 < share < 0.15, "a tenth of the work, which was observed before the first judgement"
+
+
 def test_a_policy_that_the_script_takes_back_is_seen(run):
     text = FIT.replace("\nnet =", '\nkeras.config.set_dtype_policy("float32")\nnet =', 1)
     code, printed, found = run(text, "amp=o2")
     assert (code, found["observed"]["verdict"]) == (1, "contradicted")
-    assert "script: what ran was not amp=o2\n" in printed.err
+    assert "script: what ran was not amp=o2; so the script was ended\n" in printed.err
     assert (printed.out + printed.err).count(found["observed"]["why"]) == 1
 
 
@@ -314,7 +355,7 @@ def test_the_graph_rewrites_own_function_in_a_script_for_tf_keras_is_observed_to
         graph_rewrite.disable()
     assert (code, found["observed"]["verdict"]) == (0 if verdict == "proved" else 1, verdict), found["observed"]["why"]
     assert found["observed"]["param_dtypes"] == {"float32": 32 * 64 + 64 + 64 + 1}
-    assert found["steps"] == 4
+    assert found["steps"] == (2 if verdict == "contradicted" else 4), "it ends where it is contradicted"
 
 
 def test_a_script_that_rewrites_by_itself_has_the_variables_it_was_given(run):

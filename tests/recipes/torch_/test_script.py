@@ -164,6 +164,60 @@ def test_a_script_that_sets_its_precision_in_its_own_way_is_held_against_the_lev
     assert "what ran was not amp=o1" in printed.err
 
 
+LONG = PLAIN.replace("range(30)", "range(1000)").replace(
+    "    optimizer.step()", "    optimizer.step()\n    print('did step', step + 1, flush=True)"
+)
+WRAPPED = "def train():\n" + "".join(f"    {line}\n" for line in LONG.splitlines())
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        "train()",
+        "try:\n    train()\nexcept Exception as error:\n    print('swallowed', error)",
+        "try:\n    train()\nexcept BaseException as error:\n    raise SystemExit(7)",
+        "try:\n    train()\nfinally:\n    print('cleaned up')",
+    ],
+)
+def test_a_contradiction_ends_the_script_at_the_first_observed_steps(run, end):
+    code, printed, found = run(WRAPPED + end, "amp=o1", "train.precision=script")
+    assert (found["status"], found["observed"]["verdict"], found["steps"]) == ("failed", "contradicted", 2)
+    assert found["reason"].startswith("what ran was not amp=o1: step 1: 0.0% of forward and 0.0% of backward ran in")
+    assert found["reason"].endswith("; so the script was ended")
+    assert code == (7 if "SystemExit" in end else 1)
+    assert printed.out.count("did step") == 2
+    assert ("swallowed" in printed.out, "cleaned up" in printed.out) == (False, "cleaned up" in end)
+    assert "Traceback" not in printed.err
+    assert printed.err.count("what ran was not amp=o1") == 1
+
+
+def test_a_script_that_swallows_even_that_fails_at_its_end(run):
+    code, _, found = run(
+        WRAPPED.replace("1000", "3") + "try:\n    train()\nexcept:\n    pass\n", "amp=o1", "train.precision=script"
+    )
+    assert (code, found["status"], found["observed"]["verdict"]) == (1, "failed", "contradicted")
+
+
+def test_where_no_proof_is_required_a_contradiction_is_a_warning_and_the_script_goes_on(run):
+    code, printed, found = run(LONG.replace("1000", "30"), "amp=o1", "train.precision=script", "require_proof=false")
+    assert (printed.out.count("did step"), found["steps"], found["observed"]["verdict"]) == (30, 30, "contradicted")
+    warnings = [line for line in printed.err.splitlines() if "warning" in line]
+    assert len(warnings) == 1
+    assert warnings[0].startswith("script: warning: what runs is not amp=o1: step 1: ")
+    assert warnings[0].endswith("it goes on (require_proof=false)")
+    assert code == 1, "a contradicted run fails, whoever asked for a proof"
+
+
+def test_what_no_later_step_can_show_ends_the_script_too_unless_that_is_allowed(run, monkeypatch):
+    monkeypatch.delattr("torch._C._current_autograd_node")
+    code, printed, found = run(LONG, "amp=o1")
+    assert (code, found["steps"], found["observed"]["verdict"]) == (1, 2, "unknown")
+    assert "nothing proves that amp=o1 ran: step 1: observing it failed" in found["reason"]
+    code, printed, found = run(LONG.replace("1000", "9"), "amp=o1", "require_proof=false")
+    assert (code, printed.out.count("did step"), found["observed"]["verdict"]) == (0, 9, "unknown")
+    assert "warning: nothing will prove that it is amp=o1: step 1: observing it failed" in printed.err
+
+
 def test_autocast_switched_off_inside_of_the_script_is_seen(run):
     off = PLAIN.replace("    loss = ", "    with torch.autocast('cpu', enabled=False):\n        loss = ")
     code, _, found = run(off, "amp=o1")
@@ -260,3 +314,5 @@ def test_all_ranks_are_judged(tmp_path):
         assert done.returncode == (0 if verdict == "proved" else 1)
         if verdict == "contradicted":
             assert "on rank 1" in found["observed"]["why"]
+            assert found["reason"].startswith("on rank 1, what ran was not amp=o1: step 1 on rank 1: ")
+            assert found["steps"] < 5, "the other rank does not wait for the one that ended"

@@ -1,0 +1,52 @@
+"""Judges a user's script at its first observed steps, and ends it where no later step can prove the mode any more."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from recipes.precision import verdict
+from recipes.settings import Settings
+
+
+class NotProved(BaseException):
+    """Ends a script whose mode can't be proved any more. Not an `Exception`, which many scripts catch and log."""
+
+
+class EarlyVerdict:
+    """The verdict on one rank of a script while it runs."""
+
+    def __init__(self, settings: Settings, rank: int) -> None:
+        self.reason = ""
+        """Why the script was ended; empty while it was not."""
+        self.observed: dict[str, Any] = {}
+        """result.json's "observed" at that moment."""
+        self._settings = settings
+        self._rank = rank
+        self._warned: set[str] = set()
+
+    def judge(self, reports: Sequence[dict[str, Any]]) -> None:
+        """Judge all reports of this rank so far. Raises `NotProved` where a proof is required and can't be had; warns
+        once where none is required."""
+        level, share = self._settings.amp.level, self._settings.proof.share
+        kind, why = verdict.judge_so_far(reports, share, one_rank=True)
+        if kind == verdict.PROVED:
+            return
+        if self._settings.require_proof:
+            self.reason = f"{problem(level, True, kind, why)}; so the script was ended"
+            self.observed = {**verdict.observed(reports, share=share), "verdict": kind, "why": why}
+            raise NotProved(self.reason)
+        if kind not in self._warned and self._rank == 0:
+            said = "what runs is not" if kind == verdict.CONTRADICTED else "nothing will prove that it is"
+            print(f"script: warning: {said} amp={level}: {why}; it goes on (require_proof=false)", file=sys.stderr)
+        self._warned.add(kind)
+
+
+def problem(level: str, required: bool, kind: str, why: str) -> str | None:
+    """Why a verdict fails the run, in one sentence; None where it doesn't."""
+    if kind == verdict.CONTRADICTED:
+        return f"what ran was not amp={level}: {why}"
+    if kind == verdict.UNKNOWN and required:
+        return f"nothing proves that amp={level} ran: {why} (require_proof=false lets that pass)"
+    return None
