@@ -1,5 +1,17 @@
-"""What a script can ask of its job. Without a launcher each call does the plain thing."""
+"""What a script can ask of its job. Without a launcher each call does the plain thing.
+
+from recipes import job
+
+checkpoints = job.checkpoint_dir()
+for step, batch in enumerate(batches):
+    loss = train(batch)
+    job.log(step, loss=loss, samples=len(batch))
+    if job.should_stop():
+        torch.save(model.state_dict(), checkpoints / "last.pt")
+        break
+"""
 
 from recipes.script_log import log
+from recipes.script_stop import checkpoint_dir, should_stop
 
-__all__ = ["log"]
+__all__ = ["checkpoint_dir", "log", "should_stop"]

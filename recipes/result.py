@@ -16,12 +16,15 @@ from recipes.run_folder import write_json
 SCHEMA = 1
 
 
+Status = Literal["done", "failed", "stopped"]
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Result:
     """One run's outcome. Dictionaries are as the field's own comment lays them out; null is not known."""
 
     run: str | None
-    status: Literal["done", "failed", "stopped"]
+    status: Status
     reason: str | None = None
     """Why it failed, in one sentence."""
     attempts: int

@@ -16,6 +16,9 @@ from typing import Any
 
 from recipes import records
 
+OVERDUE = "overdue"
+"""Of an attempt's folder: a script did not end in the time that it had after a request to stop, and was killed."""
+
 
 class Superseded(RuntimeError):
     """The run folder belongs to a later attempt, or is gone: this attempt may not write."""
@@ -68,16 +71,23 @@ class RunFolder:
 
     def mark_stopped(self, checkpoint: Path, step: int) -> None:
         """Record that the state of `step` is saved, that the run ends for it, and whether for a time limit."""
+        self._mark(checkpoint=checkpoint.relative_to(self.path).as_posix(), step=step)
+        self.stop.unlink(missing_ok=True)
+
+    def mark_ended(self) -> None:
+        """Record that a user's script ended because it was asked to; what it saved is its own business. STOP stays for
+        the other ranks."""
+        self._mark(checkpoint=None, step=None, saved=False)
+
+    def _mark(self, **values: Any) -> None:
         self.check_ours()
         self.stopped.parent.mkdir(parents=True, exist_ok=True)
-        name = checkpoint.relative_to(self.path).as_posix()
         # A person's STOP is empty; the run script's own, written before a time limit, names its attempt.
         try:
             why = "time limit" if self.stop.read_text(encoding="utf-8").startswith("attempt ") else "request"
         except OSError:
             why = "request"
-        write_json(self.stopped, {"schema": 1, "checkpoint": name, "step": step, "why": why, "time": now()})
-        self.stop.unlink(missing_ok=True)
+        write_json(self.stopped, {"schema": 1, **values, "why": why, "time": now()})
 
 
 def first_failure(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import time
 
-from launcher import units
 from launcher.commands.arguments import Parser, all_runs, newest_own, select, split
 from launcher.errors import UsageError
 from launcher.executors import backends, stopping
@@ -18,8 +17,8 @@ def main(arguments: list[str]) -> int:
     parser = Parser(
         "cancel",
         "[--now] [RUN|SWEEP ...]",
-        f"Ask runs to save and stop at their next step; what has not ended after {units.duration(stopping.STOP_GRACE)} "
-        "is killed with all its processes. Without any, your newest run.",
+        "Ask runs to save and stop: recipes at their next step, scripts by script.stop_signal. What has not ended "
+        "after cluster.stop_before seconds is killed with all its processes. Without any, your newest run.",
     )
     parser.add_argument("--now", action="store_true", help="kill at once, without a checkpoint")
     options = parser.parse_intermixed_args(arguments)

@@ -7,13 +7,15 @@ import shlex
 from typing import Any
 
 from launcher.config import job_environment, rewrite_variables
-from launcher.config.schema import Launch, SlurmCluster, SshCluster
+from launcher.config.schema import Launch, SlurmCluster, SshCluster, stop_signal
 from launcher.runs import address as addresses
 from recipes.script import NGC_TENSORFLOW1, in_image
 from recipes.settings import Settings
-from recipes.typed import SettingsError, refuse_control_characters, show
+from recipes.typed import SettingsError, not_a_choice, refuse_control_characters, show
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+STOP_SIGNALS = ("TERM", "INT", "HUP", "QUIT", "USR2")
+"""What may ask a script to stop; the others have a meaning of their own to Python, a framework or the kernel."""
 MAX_SAMPLE_SECONDS = 24 * 60 * 60
 """The longest pause between two samples of telemetry."""
 
@@ -93,7 +95,9 @@ def _check_devices(launch: Launch) -> None:
 
 
 def _check_cluster(cluster: Any) -> None:
-    """Refuse text that can name no host. Raises `UsageError`."""
+    """Refuse text that can name no host, and no time to stop in. Raises `UsageError`."""
+    if cluster.stop_before < 1:
+        raise SettingsError(f"cluster.stop_before={cluster.stop_before} must be at least 1", "cluster.stop_before")
     if isinstance(cluster, SshCluster) and cluster.host is None:
         raise SettingsError("cluster=ssh needs cluster.host=me@host, or an alias of your SSH configuration", "cluster")
     destination = cluster.host if isinstance(cluster, SshCluster) else getattr(cluster, "login", None)
@@ -104,7 +108,7 @@ def _check_cluster(cluster: Any) -> None:
 
 
 def _check_script(launch: Launch, training: Settings) -> None:
-    recipe = training.recipe
+    recipe, again = training.recipe, launch.resume_arguments
     if recipe != "script":
         given = (
             ("script", launch.script, f"script={launch.script}"),
@@ -112,6 +116,8 @@ def _check_script(launch: Launch, training: Settings) -> None:
             ("include", launch.include, f"script.include={show(launch.include)}"),
             ("inputs", launch.inputs, f"script.inputs={show(launch.inputs)}"),
             ("workdir", launch.workdir, f"workdir={launch.workdir}"),
+            ("stop_signal", launch.stop_signal != Launch().stop_signal, f"script.stop_signal={launch.stop_signal}"),
+            ("resume_arguments", again, f"script.resume_arguments={show(again)}"),
         )
         for key, value, typed in given:
             if value:
@@ -132,8 +138,10 @@ def _check_script(launch: Launch, training: Settings) -> None:
             "linked; say mounts=[SOURCE:TARGET]",
             "inputs",
         )
-    for argument in launch.arguments:
-        refuse_control_characters("arguments", argument)
+    for key in ("arguments", "resume_arguments"):
+        for argument in getattr(launch, key):
+            refuse_control_characters(key, argument)
+    _check_stop_signal(stop_signal(launch), bare=training.train.bare)
     if in_image(launch.script) and launch.container.kind == "none" and not launch.image_is:
         raise SettingsError(
             f"script={launch.script} is in an image, and there is no container; say container=, or where this host is "
@@ -154,3 +162,19 @@ def _check_script(launch: Launch, training: Settings) -> None:
                     "passes over it in silence; leave it out",
                     f"env.{name}",
                 )
+
+
+def _check_stop_signal(name: str | None, *, bare: bool) -> None:
+    key, given = "stop_signal", f"script.stop_signal={name}"
+    if name in ("USR1", "SIGUSR1"):
+        raise SettingsError(f"{given}: NCCL takes USR1 for itself; say USR2, or {', '.join(STOP_SIGNALS[:-1])}", key)
+    if name in ("KILL", "STOP", "SIGKILL", "SIGSTOP"):
+        raise SettingsError(f"{given}: no script can handle {name}; say one of {', '.join(STOP_SIGNALS)}", key)
+    if name is not None and name not in STOP_SIGNALS:
+        raise SettingsError(f"{not_a_choice('script.stop_signal', name, STOP_SIGNALS)}; null is none", key)
+    if bare and name not in ("TERM", None):
+        raise SettingsError(
+            f"{given}: with train.bare=true run.sh sends TERM, as nothing in the script's processes could raise {name};"
+            " say TERM or null",
+            key,
+        )

@@ -20,6 +20,7 @@ class Cluster:
     setup: tuple[str, ...] = setting(
         (), "lines of bash that run before the job, as module load; the only shell text taken"
     )
+    stop_before: int = setting(30, "seconds that a run which is asked to stop has to save and end, before it is killed")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,7 +68,9 @@ class SlurmCluster(Reach):
     gpu_flag: Literal["gpus-per-node", "gres"] = setting("gpus-per-node", "sbatch's option for GPUs on this cluster")
     parallel: int | None = setting(None, "cells of a sweep that may run at once")
     max_requeues: int = setting(3, "times a run is put back into the queue after a time limit or a preemption")
-    stop_before: int = setting(120, "seconds before the time limit at which the run is asked to save and stop")
+    stop_before: int = setting(
+        120, "seconds before the time limit at which the run is asked to save and stop; what has not ended is killed"
+    )
     wckey: str | None = setting(None, "workload characterisation key; none is sent unless named")
 
 
@@ -130,6 +133,13 @@ class Launch:
     inputs: tuple[str, ...] = setting(
         (), "recipe=script: files and folders to which a folder of the run's own has links, as script.inputs=[data]"
     )
+    stop_signal: str | None = setting(
+        "TERM",
+        "script.stop_signal=TERM: raised in each process of the script when the run is asked to stop; null is none",
+    )
+    resume_arguments: tuple[str, ...] = setting(
+        (), "script.resume_arguments=[--resume,auto]: the script's further arguments from its second attempt on"
+    )
     workdir: str | None = setting(
         None,
         "recipe=script: folder to start in, or run for a folder of the run's own; null is the current folder, but run "
@@ -162,9 +172,20 @@ class Launch:
     after: str | None = setting(None, "start after this run or sweep: RUN once it is done, any:RUN however it ends")
 
 
+def stop_signal(launch: Launch) -> str | None:
+    """The signal that asks a script to stop. On the command line null is a text, as everything is of a text's key."""
+    return None if launch.stop_signal == "null" else launch.stop_signal
+
+
 # The recipe's hyper-parameters depend on the recipe and are typed once it is known.
 TRAINING_KEYS = tuple(name for name in fields_of(Settings) if name != "train")
-ALIASES = {"script.include": "include", "script.inputs": "inputs", "image.is": "image_is"}
+ALIASES = {
+    "script.include": "include",
+    "script.inputs": "inputs",
+    "script.stop_signal": "stop_signal",
+    "script.resume_arguments": "resume_arguments",
+    "image.is": "image_is",
+}
 """Other spellings of keys: `script` and `image` themselves are texts."""
 # Composed by Hydra: choosing one of these picks a file of conf/.
 REQUIRED_GROUPS = ("amp", "loss_scale", "recipe", "cluster", "container", "profile")

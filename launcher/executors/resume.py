@@ -87,6 +87,8 @@ def _check_place(plan: Plan) -> None:
         why = gpu_locks.refusal(plan.gpus, pool, plan.host)
         if why:
             raise Unavailable(why)
+    if plan.cluster["stop_before"] < 1:
+        raise UsageError(f"cluster.stop_before={plan.cluster['stop_before']} must be at least 1 (command line)")
     if plan.cluster["kind"] == "slurm":
         try:
             check_numbers(build(SlurmCluster, plan.cluster))

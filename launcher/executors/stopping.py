@@ -15,7 +15,7 @@ from launcher.runs.store import Run
 from recipes import records
 
 STOP_GRACE = 30.0
-"""Seconds that a trainer has to reach the next step, save, and end."""
+"""Seconds that a run has to save and end, where its plan does not say."""
 
 
 class Ended(NamedTuple):
@@ -39,9 +39,13 @@ def request_stop(folder: Path) -> None:
 
 def request_cancel(folder: Path) -> None:
     """The same, recording that the end was requested; a run that has not started never will."""
-    moment = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    store.write_json(folder / "cancelled", {"time": moment})
+    _mark_cancelled(folder)
     request_stop(folder)
+
+
+def _mark_cancelled(folder: Path, killed: str | None = None) -> None:
+    moment = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    store.write_json(folder / "cancelled", {"time": moment, **({"killed": killed} if killed else {})})
 
 
 def clear_requests(folder: Path) -> None:
@@ -66,17 +70,20 @@ def cancel(
     wanted: Sequence[Run],
     *,
     now: bool = False,
-    stop_grace: float = STOP_GRACE,
+    stop_grace: float | None = None,
     term_grace: float = processes.TERM_GRACE,
     say: Callable[[str], None] = lambda _: None,
 ) -> list[Ended]:
-    """End the runs: STOP, after a grace TERM, after another KILL; `now` kills at once.
+    """End the runs: STOP, after a grace TERM, after another KILL; `now` kills at once. Without a grace it is the
+    longest `cluster.stop_before` of the runs.
 
     Returns the state of each afterwards. Finished runs are left as they are, except for processes that outlived their
     shell. Runs on other hosts are ended by those hosts. Raises `UsageError`, before anything is done, if one is
     another user's.
     """
     ownership.refuse_anothers("cancel", wanted)
+    if stop_grace is None:
+        stop_grace = max((grace_of(run.folder) for run in wanted), default=STOP_GRACE)
     far = [run for run in wanted if run_roots.is_remote(run.root)]
     if far:
         from launcher.ssh import actions
@@ -101,13 +108,16 @@ def _cancel_here(
     waiting = [row.run for row in rest if _waits_in_a_scheduler(row)]
     failed = _end(waiting, 0)
     rest = [row for row in rest if row.run not in waiting]
-    asked = [row for row in rest if not row.state.finished and not is_script(row.run.folder)]
+    asked = [row for row in rest if not row.state.finished and can_be_asked(row.run.folder)]
     if asked and not now:
         say(
             f"asked {len(asked)} run{'s' * (len(asked) > 1)} to save and stop at the next step; what has not ended in "
             f"{stop_grace:.0f} s is killed (cancel --now kills at once)"
         )
         rest = _wait([row.run for row in rest], stop_grace)
+        for row in rest:
+            if not row.state.finished:
+                _mark_cancelled(row.run.folder, f"it did not end within {stop_grace:.0f} s and was killed")
     if rest:
         say(f"killing {', '.join(row.run.id for row in rest)}")
         failed |= _end([row.run for row in rest], 0 if now else term_grace)
@@ -125,9 +135,21 @@ def _end(wanted: Sequence[Run], grace: float) -> dict[str, str]:
     return backends.end({_folder(run): store.load(_folder(run)) for run in wanted}, grace) if wanted else {}
 
 
+def can_be_asked(folder: Path) -> bool:
+    """Whether the run can be asked to stop: not one of a user's script without a stop signal."""
+    script = store.read(PlanRecord, store.plan_path(folder), ("script",)).script
+    return script is None or script.stop_signal is not None
+
+
 def is_script(folder: Path) -> bool:
-    """Whether the run is the user's own script, which cannot be asked to save: it is ended by signals."""
+    """Whether the run is a user's own script."""
     return store.read(PlanRecord, folder / "plan.json", ("script",)).script is not None
+
+
+def grace_of(folder: Path) -> float:
+    """Seconds that the run has to end by itself once it is asked to."""
+    seconds = store.read(PlanRecord, store.plan_path(folder), ("cluster",)).cluster.stop_before
+    return STOP_GRACE if seconds is None else float(seconds)
 
 
 def unended(seen: Sequence[Seen]) -> list[Seen]:

@@ -14,7 +14,7 @@ from launcher.config import job_environment
 from launcher.config.schema import SlurmCluster
 from launcher.config.spec import JobSpec
 from launcher.errors import Unavailable
-from launcher.plan import slurm_check
+from launcher.plan import slurm_check, user_script
 from launcher.plan.model import ContainerPlan, Plan
 from launcher.probe.facts import Facts
 from recipes.typed import SettingsError
@@ -29,6 +29,7 @@ FLOOR = {"torch": (2, 4), "tensorflow": (2, 16)}
 """Oldest versions that our own trainers run on; users' own scripts may run on older ones."""
 PYTHON_FLOOR = (3, 10)
 ATTEMPT, SPEC = "LAUNCHER_ATTEMPT", "LAUNCHER_SPEC"
+CHECKPOINTS = "LAUNCHER_CHECKPOINT_DIR"
 RENDEZVOUS = ("MASTER_ADDR", "MASTER_PORT")
 WORKERS = ("LAUNCHER_WORKERS",)
 
@@ -111,13 +112,14 @@ def describe(plan: Plan, argv: tuple[Word, ...]) -> Container:
         image=chosen.image,
         argv=argv,
         environment={
+            **user_script.tracker_ids(plan),
             **plan.env,
             "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
             "LAUNCHER_RUN_ID": plan.run_id,
             "PYTHONPATH": plan.code_dir,
             "PYTHONUNBUFFERED": "1",
         },
-        passed=(ATTEMPT, SPEC, *_rendezvous(plan)),
+        passed=(ATTEMPT, SPEC, *((CHECKPOINTS,) if plan.script else ()), *_rendezvous(plan)),
         secrets=plan.secrets,
         exports=f"{plan.run_dir}/{job_environment.FILE}" if plan.inherited or plan.passed else "",
         mounts=(*_own_mounts(plan), *chosen.mounts),

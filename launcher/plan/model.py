@@ -54,6 +54,10 @@ class ScriptPlan:
     """The words after `--`."""
     bare: bool = False
     """Started alone, with no wrapper around it."""
+    stop_signal: str | None = None
+    """Raised in each of its processes when the run is asked to stop, as TERM; None is none, as in plans without it."""
+    resume_arguments: tuple[str, ...] = ()
+    """Behind its arguments from the second attempt on."""
 
     def folder(self, run: str) -> str:
         """The folder that it starts in, for the run in that folder."""

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from launcher.config.schema import OWN_FOLDER, Launch
+from launcher.config.schema import OWN_FOLDER, Launch, stop_signal
 from launcher.plan.model import Plan, ScriptPlan
 from launcher.runs import address as addresses
 from recipes import script
@@ -52,6 +52,8 @@ def choose(spec: JobSpec, facts: Facts) -> ScriptPlan | None:
         inputs=_inputs(launch, workdir, facts),
         arguments=launch.arguments,
         bare=spec.training.train.bare,
+        stop_signal=stop_signal(launch),
+        resume_arguments=launch.resume_arguments,
     )
 
 
@@ -159,6 +161,16 @@ def _of_folder(spec: JobSpec, facts: Facts) -> Iterator[str]:
             f"all runs of this sweep start in {folder}, where one can overwrite another's files; without workdir= each "
             "starts in a folder of its own"
         )
+
+
+def tracker_ids(plan: Plan) -> dict[str, str]:
+    """What makes Weights & Biases go on with one run through all attempts, where the job's variables configure it and
+    name no run themselves. MLflow takes only the id of a run that its server has made."""
+    names = (*plan.env, *plan.passed, *plan.secrets)
+    if plan.script is None or "WANDB_RUN_ID" in names or not any(name.startswith("WANDB_") for name in names):
+        return {}
+    ids = {"WANDB_RUN_ID": f"{plan.run_id}-{plan.arm}" if plan.arm else plan.run_id, "WANDB_RESUME": "allow"}
+    return {name: value for name, value in ids.items() if name not in names}
 
 
 def _left_out(known: Script) -> Iterator[str]:

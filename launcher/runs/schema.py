@@ -52,10 +52,19 @@ class Submission(NamedTuple):
 
 
 class Stopped(NamedTuple):
-    """attempts/N/stopped.json: the attempt saved its state and stopped on request."""
+    """attempts/N/stopped.json: the attempt stopped on request, and saved its state unless `saved` is false: what a
+    user's script saved is not known."""
 
     step: int | None = None
     why: str | None = None
+    saved: bool | None = None
+
+
+class Cancelled(NamedTuple):
+    """cancelled: somebody ended the run."""
+
+    killed: str | None = None
+    """Why it had to be killed, where it did not end by itself."""
 
 
 class Failed(NamedTuple):
@@ -93,6 +102,13 @@ class Script(NamedTuple):
 
     file: str | None = None
     arguments: tuple[str, ...] = ()
+    stop_signal: str | None = None
+
+
+class Cluster(NamedTuple):
+    """plan.json: where the run is."""
+
+    stop_before: int | None = None
 
 
 class Runtime(NamedTuple):
@@ -121,6 +137,7 @@ class PlanRecord(NamedTuple):
     arms: tuple[ArmRecord, ...] = ()
     settings: Settings = Settings()
     script: Script | None = None
+    cluster: Cluster = Cluster()
     container: Container | None = None
     processes: int | None = None
     nodes: int | None = None

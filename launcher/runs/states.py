@@ -144,9 +144,9 @@ def _finished(files: Files, status: Status) -> State:
     name, reason = cast(Name, status.state), files.failure or status.reason or ""
     if files.cancelled and name in ("failed", "stopped"):
         # What a cancelled run's shell saw is a child that was killed, or one that stopped on request.
-        name, reason = "cancelled", _saved(files) or "on request"
+        name, reason = "cancelled", _saved(files) or files.killed or "on request"
     if name in ("stopped", "cancelled"):
-        reason = ("" if reason == name else reason) or _saved(files)
+        reason = ("" if reason == name else reason) or _saved(files) or files.killed
     return of_status(name, reason, status)
 
 
@@ -183,13 +183,15 @@ def _running(files: Files, status: Status, liveness: Liveness) -> State:
             return of_status("stopping", f"{asked}; {liveness.reason}" if liveness.suspended else asked, status)
         return of_status("suspended" if liveness.suspended else "running", liveness.reason, status)
     if files.cancelled:
-        return of_status("cancelled", _saved(files) or "killed on request", status)
+        return of_status("cancelled", _saved(files) or files.killed or "killed on request", status)
     if files.saved is not None:
         return of_status("stopped", f"{_saved(files)}; {liveness.reason}", status)
     # A run that was ended from outside: the queue's reason, if it gives one, is better than its shell's.
     seen = (status.reason or "") if status.state == "interrupted" else ""
     if liveness.outcome or seen:
         reason = (liveness.outcome and liveness.reason) or seen or "its script was killed"
+        if files.stop:
+            reason += "; it had been asked to stop, and did not end in time"
         return of_status(liveness.outcome or "failed", reason, status)
     doing = (status.reason or "waiting") if status.state == "queued" else "running"
     return of_status("lost", f"it was {doing}, and {liveness.reason}", status)
@@ -200,6 +202,8 @@ def _saved(files: Files) -> str:
         return ""
     step = files.saved.step
     why = "time limit" if files.saved.why == "time limit" else "on request"
+    if files.saved.saved is False:
+        return why
     return f"{why}, saved at step {step}" if step is not None else f"{why}, saved"
 
 

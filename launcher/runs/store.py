@@ -24,7 +24,7 @@ from launcher.errors import UsageError
 from launcher.runs import ownership, run_roots
 from launcher.runs.decode import decode
 from launcher.runs.ownership import MINE, Owner
-from launcher.runs.schema import Failed, ResultRecord, Status, Stopped, Submission
+from launcher.runs.schema import Cancelled, Failed, ResultRecord, Status, Stopped, Submission
 from recipes import records
 
 T = TypeVar("T")
@@ -77,6 +77,8 @@ class Files(NamedTuple):
     """Of the folder. Of another user's run the files are shown, and nothing else is done with them."""
     copied: bool = False
     """The folder was copied from another host, whose processes and queues it names."""
+    killed: str = ""
+    """Why `cancel` had to kill it, where it did not end by itself."""
 
 
 # Making
@@ -259,6 +261,7 @@ def load(folder: str) -> Files:
     except OSError as error:
         return Files(damaged=("its folder",), owner=Owner(False, "another user", f"{folder}: {error.strerror}"))
     own_in = root if owner.mine else None
+    cancelled = os.path.exists(f"{folder}/cancelled")
 
     def read_own(cls: type[T], name: str, own_in: str | None = None) -> T | None:
         try:
@@ -275,12 +278,13 @@ def load(folder: str) -> Files:
         submission=submission,
         status=status,
         stop=os.path.exists(f"{folder}/STOP"),
-        cancelled=os.path.exists(f"{folder}/cancelled"),
+        cancelled=cancelled,
         saved=read_own(Stopped, f"attempts/{status.attempt}/stopped.json") if status and status.attempt else None,
         failure=_failure(folder, status) if status else "",
         damaged=tuple(damaged),
         owner=owner,
         copied=os.path.exists(f"{folder}/{COPY}"),
+        killed=read(Cancelled, f"{folder}/cancelled").killed or "" if cancelled else "",
     )
 
 

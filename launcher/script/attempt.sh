@@ -12,6 +12,11 @@
 #   LAUNCHER_MAX_REQUEUES     of a Slurm job
 #   LAUNCHER_SHARED           yes where a group reads records and logs
 #   LAUNCHER_TELEMETRY_EVERY  seconds, or empty
+# of a user's script also:
+#   LAUNCHER_STOP_SIGNAL      raised in it when the run is asked to stop, or empty
+#   LAUNCHER_STOP_BEFORE      seconds that it then has
+#   LAUNCHER_BARE             yes where no wrapper is around it
+#   LAUNCHER_RESUMES          yes where it has arguments for going on
 #
 # The job runs in this shell, with the user's environment and cluster.setup, which may use any name but LAUNCHER_*. So
 # every variable that lasts is LAUNCHER_*, and no local one is declared around a job: bash would export it in place of
@@ -138,10 +143,14 @@ supervise() { # function that starts the job: run it in the background, and leav
     echo "$LAUNCHER_EXIT" >"$LAUNCHER_LOGS/exit_code"
     exit "$LAUNCHER_EXIT"
   ) &
-  local child=$! waited=137 sampler=''
+  local child=$! waited=137 sampler='' relay=''
   if [ "$1" = trainer ] && [ -n "$LAUNCHER_TELEMETRY_EVERY" ]; then # behind the start, which does not wait for it
     start_telemetry
     sampler=${!-}
+  fi
+  if [ -n "${LAUNCHER_BARE-}" ] && [ -n "$LAUNCHER_STOP_SIGNAL" ]; then
+    relay_stop "$child" &
+    relay=$!
   fi
   wait "$LAUNCHER_REPORTING"
   while kill -0 "$child" 2>/dev/null; do
@@ -151,6 +160,7 @@ supervise() { # function that starts the job: run it in the background, and leav
   # A wait that a trap interrupts can return anything: the file that the child left counts, where it could be written.
   LAUNCHER_EXIT=$(cat "$LAUNCHER_LOGS/exit_code" 2>/dev/null)
   LAUNCHER_EXIT=${LAUNCHER_EXIT:-$waited}
+  [ -z "$relay" ] || kill "$relay" 2>/dev/null
   [ -z "$LAUNCHER_CONTAINER" ] || remove_left_container
   if [ -n "$sampler" ]; then
     exec {LAUNCHER_TELEMETRY}>&-
@@ -158,19 +168,44 @@ supervise() { # function that starts the job: run it in the background, and leav
   fi
 }
 
+relay_stop() { # subshell: once the run is asked to stop, signal what that has started; a bare script has no wrapper
+  local pids=()
+  until [ -e "$LAUNCHER_RUN/STOP" ]; do sleep 1; done
+  read -ra pids <"/proc/$1/task/$1/children" # which has no end of line
+  [ "${#pids[@]}" -gt 0 ] || return
+  : >"$LAUNCHER_LOGS/.asked"
+  kill -s "$LAUNCHER_STOP_SIGNAL" "${pids[@]}"
+}
+
+mark_stopped() { # as the wrapper does: a bare script has ended after it was asked to
+  local why=request
+  [ -e "$LAUNCHER_LOGS/.asked" ] && [ -z "$LAUNCHER_SIGNALLED" ] && [ "$LAUNCHER_EXIT" != 137 ] || return
+  [ -z "${LAUNCHER_ASKED-}" ] || why="time limit"
+  printf '{"schema": 1, "checkpoint": null, "step": null, "saved": false, "why": "%s", "time": "%s"}\n' \
+    "$why" "$(now)" >"$LAUNCHER_LOGS/.stopped" && mv "$LAUNCHER_LOGS/.stopped" "$LAUNCHER_LOGS/stopped.json"
+}
+
 end_attempt() { # the run's last state, by the exit code and what lies in its folder
-  local code=$LAUNCHER_EXIT ended
+  local code=$LAUNCHER_EXIT ended overdue=''
   ended="\"$(now)\""
+  mark_stopped
+  if [ -e "$LAUNCHER_LOGS/overdue" ]; then
+    overdue="the script did not end within $LAUNCHER_STOP_BEFORE s of SIG$LAUNCHER_STOP_SIGNAL and was killed"
+  fi
   if taken_over; then
     exit 1
-  elif [ "$code" = 0 ] && has_result; then
+  elif [ "$code" = 0 ] && [ ! -e "$LAUNCHER_LOGS/stopped.json" ] && has_result; then
     status "done" 0 "$ended" ""
   elif [ -e "$LAUNCHER_RUN/cancelled" ]; then
-    status cancelled "$code" "$ended" "cancelled"
+    status cancelled "$code" "$ended" "${overdue:-cancelled}"
   elif [ "$LAUNCHER_QUEUE" = slurm ] && [ -n "$LAUNCHER_ASKED" ] && [ -e "$LAUNCHER_LOGS/stopped.json" ]; then
     requeue "$ended"
   elif [ -e "$LAUNCHER_LOGS/stopped.json" ]; then
+    rm -f "$LAUNCHER_RUN/STOP"
     status stopped "$code" "$ended" "" # the marker says at which step
+    [ "$code" != 0 ] || code=85 # a script that has stopped may call that a success; what comes after it does not
+  elif [ -n "$overdue" ]; then
+    status failed "$code" "$ended" "$overdue"
   elif [ "$LAUNCHER_QUEUE" = slurm ] && [ -n "$LAUNCHER_SIGNALLED" ]; then
     # Not the last word: Slurm knows which of them it was, and may start the run again.
     status interrupted "$code" "$ended" "ended by Slurm's signal: a time limit, a preemption or scancel"

@@ -10,6 +10,7 @@ from containers.runtime import GRACE
 from containers.words import Word, to_bash
 from launcher import bash_files
 from launcher.config import job_environment
+from launcher.plan import user_script
 from launcher.plan.model import Plan
 from launcher.plan.plan_summary import mode
 from launcher.probe import gpu_locks
@@ -130,6 +131,11 @@ def _settings(plan: Plan) -> Iterator[str]:
     engine = plan.container.runtime.kind if trainer_command.outliving(plan) and plan.container else ""
     yield f"LAUNCHER_WHO={who} LAUNCHER_RESULT={result or _NONE}"
     yield f"LAUNCHER_ENGINE={engine or _NONE} LAUNCHER_SECRETS={secrets or _NONE}"
+    if plan.script:
+        named = plan.script.stop_signal or _NONE
+        yield f"LAUNCHER_STOP_SIGNAL={named} LAUNCHER_STOP_BEFORE={plan.cluster['stop_before']}"
+        bare, again = ("yes" if each else _NONE for each in (plan.script.bare, plan.script.resume_arguments))
+        yield f"LAUNCHER_BARE={bare} LAUNCHER_RESUMES={again}"
     queue = f"slurm LAUNCHER_MAX_REQUEUES={plan.cluster['max_requeues']}" if _is_job(plan) else "direct"
     yield f"LAUNCHER_QUEUE={queue} LAUNCHER_SHARED={'yes' if plan.shared is not None else _NONE}"
     sampled = _sampled_gpus(plan) or _NONE
@@ -188,12 +194,18 @@ def _environment(plan: Plan) -> list[str]:
     if plan.container is None:
         if (plan.inherited or plan.passed) and not plan.arms:  # an arm's own script takes them
             lines.append(f'. "$LAUNCHER_RUN/{job_environment.FILE}" || exit 1')
-        lines += [f"export {name}={to_bash(value)}" for name, value in plan.env.items()]
+        own = user_script.tracker_ids(plan) if not plan.arms else {}
+        lines += [f"export {name}={to_bash(value)}" for name, value in {**own, **plan.env}.items()]
         # From the file into the variable: the text is neither in this script nor in any argument list.
         lines += [f"{name}=$(<{to_bash(path)}) && export {name} || exit 1" for name, path in plan.secrets.items()]
         lines.append('export PYTHONPATH="$LAUNCHER_CODE" PYTHONUNBUFFERED=1')
     spec = '="$LAUNCHER_RUN/plan.json"' if plan.schema == 1 else ""
     lines.append(f"export LAUNCHER_RUN_ID={to_bash(plan.run_id)} LAUNCHER_ATTEMPT LAUNCHER_SPEC{spec}")
+    if plan.script and not plan.arms:
+        # Each block of a comparison begins afresh.
+        block = "/$LAUNCHER_ATTEMPT" if plan.arm else ""
+        lines.append(f'export LAUNCHER_CHECKPOINT_DIR="$LAUNCHER_RUN/checkpoints{block}"')
+        lines.append('mkdir -p -m 700 "$LAUNCHER_CHECKPOINT_DIR" || exit 1')
     return lines
 
 
@@ -215,8 +227,9 @@ def _run(plan: Plan) -> list[str]:
     if plan.nodes > 1 and not plan.arms:
         lines += ["set_rendezvous"]
     if _is_job(plan):
-        # A script of the user's own can't be asked to save, and DLProf would not survive it.
-        asked = plan.script is None and plan.settings["profile"]["tool"] != "dlprof"
+        # DLProf would not survive it.
+        possible = plan.script is None or plan.script.stop_signal is not None
+        asked = possible and plan.settings["profile"]["tool"] != "dlprof"
         lines += ["stop_before_time_limit yes" if asked else 'stop_before_time_limit ""']
     lines += [
         "supervise " + ("run_arms" if plan.arms else "start_nodes" if trainer_command.by_srun(plan) else "trainer")

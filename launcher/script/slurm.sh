@@ -48,23 +48,33 @@ node_address() { # node
   echo "${address:-$1}"
 }
 
+can_go_on() { # whether another attempt would not begin from nothing: what a script saved is its own business
+  [ "$LAUNCHER_WHO" != script ] || [ -n "$LAUNCHER_RESUMES" ] ||
+    [ -n "$(find "$LAUNCHER_CHECKPOINT_DIR" -type f -newer "$LAUNCHER_RUN/.reserve" -print -quit)" ]
+}
+
 requeue() { # end: go on in the same job, from the state that was saved for the time limit
-  local job requeued=("$LAUNCHER_RUN"/attempts/*/requeued)
+  local job saved="time limit, state saved" requeued=("$LAUNCHER_RUN"/attempts/*/requeued)
+  [ "$LAUNCHER_WHO" != script ] || saved="time limit"
   [ -e "${requeued[0]}" ] || requeued=()
-  if [ "${#requeued[@]}" -ge "$LAUNCHER_MAX_REQUEUES" ]; then
-    status stopped "$LAUNCHER_EXIT" "$1" "time limit, state saved; requeued $LAUNCHER_MAX_REQUEUES times already"
+  if ! can_go_on; then
+    saved+="; not requeued, as nothing was saved in LAUNCHER_CHECKPOINT_DIR and script.resume_arguments is not set"
+    status stopped "$LAUNCHER_EXIT" "$1" "$saved"
+    return
+  elif [ "${#requeued[@]}" -ge "$LAUNCHER_MAX_REQUEUES" ]; then
+    status stopped "$LAUNCHER_EXIT" "$1" "$saved; requeued $LAUNCHER_MAX_REQUEUES times already"
     return
   fi
   job=${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID} # the plain id of an array's can be the whole
   rm -f "$LAUNCHER_RUN/STOP"
   : >"$LAUNCHER_LOGS/requeued"
-  status requeued "$LAUNCHER_EXIT" "$1" "time limit, state saved; waiting to go on"
+  status requeued "$LAUNCHER_EXIT" "$1" "$saved; waiting to go on"
   trap 'exit 0' TERM
   if scontrol requeue "${job:-$SLURM_JOB_ID}"; then
     # Slurm ends this shell; exiting by itself would race with that.
     for _ in {1..60}; do sleep 1; done
   else
     rm -f "$LAUNCHER_LOGS/requeued"
-    status stopped "$LAUNCHER_EXIT" "$1" "time limit, state saved; Slurm refused to requeue it"
+    status stopped "$LAUNCHER_EXIT" "$1" "$saved; Slurm refused to requeue it"
   fi
 }

@@ -12,6 +12,9 @@ NODES = {"torch": "recipes.torch_.node", "tensorflow": "recipes.tensorflow_.node
 """Modules that make what they start a part of a job on several nodes."""
 
 
+RESUMING = '${LAUNCHER_AGAIN[@]+"${LAUNCHER_AGAIN[@]}"}'
+"""The further arguments of a bare script from its second attempt on; a wrapper adds them by itself. So that an empty
+array counts as set in bash 4.2 too."""
 RANKS = "ranks"
 """Folder of a run in which Paddle leaves what each of several processes says."""
 
@@ -83,6 +86,15 @@ def is_pyxis(plan: Plan) -> bool:
 
 def _start(plan: Plan) -> list[str]:
     """Lines of shell, the last of which is the command itself."""
+    if plan.script and plan.script.bare and plan.script.resume_arguments and not plan.arm:
+        words = " ".join(map(to_bash, plan.script.resume_arguments))
+        *before, last = _start_profiled(plan)
+        again = f'[ "$LAUNCHER_ATTEMPT" = 1 ] || LAUNCHER_AGAIN=({words})'
+        return [again, *before, f"{last} {RESUMING}"]
+    return _start_profiled(plan)
+
+
+def _start_profiled(plan: Plan) -> list[str]:
     if plan.settings["profile"]["tool"] in ("nsys", "ncu"):
         return [f'mkdir -p "$LAUNCHER_RUN/{profilers.FOLDER}" || exit 1', *_start_in_place(plan)]
     return _start_in_place(plan)

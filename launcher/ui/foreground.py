@@ -86,7 +86,7 @@ def stay(folders: Sequence[Path], last_words: LastWords) -> int:
             stopping.kill_all(folders)
             return
         for folder in folders:
-            if not stopping.is_script(folder):
+            if stopping.can_be_asked(folder):
                 stopping.request_stop(folder)
 
     # The output of several, or of the blocks of a comparison, would be mixed up.

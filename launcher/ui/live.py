@@ -108,9 +108,12 @@ def _refresh(open_ones: Sequence[_Followed]) -> None:
 
 
 def _answer(run_dirs: Sequence[Path]) -> str:
-    """What the first Ctrl-C did. Nobody asks a user's own script to save."""
+    """What the first Ctrl-C did."""
+    if not any(stopping.can_be_asked(folder) for folder in run_dirs):
+        return "with script.stop_signal=null a script runs to its end; Ctrl-C again kills it"
     if all(stopping.is_script(folder) for folder in run_dirs):
-        return "a script runs to its end, as it can't be asked to save; Ctrl-C again kills it"
+        seconds = max(map(stopping.grace_of, run_dirs))
+        return f"asked to stop; killed if it has not ended in {seconds:.0f} s; Ctrl-C again kills at once"
     return "asked to save and stop at the next step; Ctrl-C again kills"
 
 

@@ -20,7 +20,7 @@ from recipes import arguments, result, run_folder, script, script_log, settings
 from recipes.arguments import Arguments
 from recipes.divergence import Detector, Diverged
 from recipes.precision import verdict
-from recipes.result import Result
+from recipes.result import Result, Status
 from recipes.run_folder import RunFolder, write_json
 from recipes.settings import Profile
 from recipes.trainer import early, result_fields, snapshot_path
@@ -28,6 +28,7 @@ from recipes.trainer.early import EarlyVerdict, NotProved
 from recipes.trainer.profiling import Profiling
 from recipes.trainer.run import FAILED, INTERRUPTED, REFUSED
 from recipes.trainer.step_meter import StepMeter
+from recipes.trainer.stop_signal import StopSignal
 from recipes.trainer.world import PlacementError, rank_and_size, speak
 from recipes.trainer.wrapper import Started, Wrapper
 from recipes.typed import SettingsError
@@ -48,7 +49,8 @@ def main(framework: str, words: Sequence[str], wrap: Callable[[Started], Wrapper
         print("  script=FILE  the file; what stands behind -- is passed on to it\n  workdir=FOLDER  where it starts")
         return 0
     began = time.monotonic()
-    first = rank_and_size(framework)[0] == 0
+    rank = rank_and_size(framework)[0]
+    first = rank == 0
     try:
         started = parse(words, framework)
         wrapper = wrap(started)
@@ -65,11 +67,14 @@ def main(framework: str, words: Sequence[str], wrap: Callable[[Started], Wrapper
     snapshot_path.extend(started.file, started.chosen.plan)
     folder = _folder(started.chosen.run) if first else None
     meter = _meter(started, wrapper, folder)
-    with wrapper.around(meter):
+    request = StopSignal(started.chosen.run, started.chosen.plan, rank)
+    with wrapper.around(meter), request:
         code, failure, trace = execute(started.file, started.arguments, started.workdir, started.inputs)
+    if stopped := not wrapper.early.reason and request.stopped(code, trace):
+        failure = None
     sys.stdout.flush()
     meter.finish(wrapper.skipped_unseen())
-    return _conclude(started, wrapper, folder, meter, code, failure, trace, time.monotonic() - began)
+    return _conclude(started, wrapper, folder, meter, code, failure, trace, time.monotonic() - began, stopped=stopped)
 
 
 def _meter(started: Started, wrapper: Wrapper, folder: RunFolder | None) -> StepMeter:
@@ -94,7 +99,7 @@ def parse(words: Sequence[str], framework: str) -> Started:
     inputs: Mapping[str, str] = {}
     if planned := chosen.plan.get("script"):
         mine = {"script": planned["file"], "workdir": planned["workdir"] or _own_folder(chosen)}
-        passed, inputs = planned["arguments"], planned.get("inputs", {})
+        passed, inputs = [*planned["arguments"], *_resuming(chosen.plan)], planned.get("inputs", {})
     if not mine.get("script"):
         raise SettingsError("script=FILE is missing (command line)", "script")
     file = Path(mine["script"]).absolute()
@@ -117,6 +122,12 @@ def _own_folder(chosen: Arguments) -> str:
     one; in a comparison one for each, since each block starts afresh."""
     block = f"/{os.environ['LAUNCHER_ATTEMPT']}" if chosen.plan.get("arm") else ""
     return f"{chosen.run}/work{block}"
+
+
+def _resuming(plan: Mapping[str, Any]) -> Sequence[str]:
+    """Arguments of the script from the second attempt on. Each block of a comparison begins afresh."""
+    again = int(os.environ.get("LAUNCHER_ATTEMPT") or 1) > 1 and not plan.get("arm")
+    return plan["script"].get("resume_arguments", ()) if again else ()
 
 
 def _ours(words: Sequence[str]) -> list[str]:
@@ -191,8 +202,10 @@ def _conclude(
     failure: str | None,
     trace: str,
     seconds: float,
+    *,
+    stopped: bool,
 ) -> int:
-    """Judge what all ranks saw, write the result, and give the exit code."""
+    """Judge what all ranks saw, write the result, and give the exit code. `stopped`: the script was asked to end."""
     settings, run = started.chosen.settings, started.chosen.run
     rank, size = rank_and_size(settings.framework)
     reports = wrapper.reports()
@@ -209,8 +222,11 @@ def _conclude(
         return code
     others, elsewhere, observed = [], None, wrapper.early.observed
     if size > 1 and run:
-        others, elsewhere, theirs = _of_the_others(run, size, wait=not code)
+        others, elsewhere, theirs = _of_the_others(run, size, wait=not code or stopped)
         observed = observed or theirs
+    if stopped and elsewhere:
+        print(f"script: {elsewhere}, after it was asked to stop", file=sys.stderr)
+        elsewhere = None
     # What fails here because another rank has gone is not why the job failed. Without the launcher's number of the
     # attempt, nothing tells which rank was the first.
     failed = (first if os.environ.get("LAUNCHER_ATTEMPT") else None) or elsewhere or failure
@@ -219,10 +235,11 @@ def _conclude(
     elif not observed:
         observed = {"verdict": "unknown", "why": "the script failed"}
     level, required = settings.amp.level, settings.require_proof
-    problem = failed or early.problem(level, required, observed["verdict"], observed["why"])
+    problem = failed or (None if stopped else early.problem(level, required, observed["verdict"], observed["why"]))
     if folder:
         folder.check_ours()
-        result.write(folder.result, _result(started, wrapper, folder, meter, observed, problem, seconds, size))
+        status: Status = "failed" if problem else "stopped" if stopped else "done"
+        result.write(folder.result, _result(started, wrapper, folder, meter, observed, status, problem, seconds, size))
     if wrapper.profiling and not failed:
         _tell_of_profile(wrapper.profiling, settings.profile, meter.steps)
     if not failed:
@@ -297,6 +314,7 @@ def _result(
     folder: RunFolder,
     meter: StepMeter,
     observed: dict[str, Any],
+    status: Status,
     problem: str | None,
     seconds: float,
     size: int,
@@ -305,7 +323,7 @@ def _result(
     asked = {**result_fields.requested(settings), **_UNKNOWN}
     return Result(
         run=os.environ.get("LAUNCHER_RUN_ID") or folder.path.resolve().name,
-        status="failed" if problem else "done",
+        status=status,
         reason=problem,
         attempts=folder.attempt,
         framework=settings.framework,

@@ -17,9 +17,9 @@ from recipes import metrics, run_folder, sampling
 from recipes.divergence import Detector
 from recipes.metrics import MetricsWriter
 from recipes.precision import verdict
+from recipes.preemption import StopPoller
 from recipes.run_folder import RunFolder
 from recipes.settings import Settings
-from recipes.trainer.preemption import StopPoller
 from recipes.trainer.profiling import Profiler, Profiling
 from recipes.trainer.progress import Progress
 from recipes.trainer.recorder import Device, Executed, Recorder

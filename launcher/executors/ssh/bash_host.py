@@ -198,7 +198,7 @@ class _Requests:
     def on_cancel(
         self, runs: Sequence[Mapping[str, str]], now: bool, stop_grace: float, term_grace: float
     ) -> list[str]:
-        grace = "0" if now else str(round(term_grace))  # a bare script can't be asked to save
+        grace = "0" if now else str(round(stop_grace))  # it begins with TERM, as a bare script has no other signal
         left = {rest[0]: rest[1:] for _, rest in self._lines(programs.CANCEL, grace, *_words(runs)) if rest}
         return [f"process {', '.join(left[run['id']])} does not end" if run["id"] in left else "" for run in runs]
 

@@ -13,6 +13,8 @@ from launcher.errors import UsageError
 from recipes.precision.levels import PRESETS
 from tests.launcher.hosts import spec_of
 
+SCRIPT = ("recipe=script", "script=train.py")
+
 
 @pytest.mark.parametrize(
     ("words", "says"),
@@ -50,6 +52,23 @@ from tests.launcher.hosts import spec_of
         (("run_root=",), "run_root= is empty"),
         (("checkpoint.keep=0",), "checkpoint.keep=0 must be at least 1"),
         (("proof.share=0",), "proof.share=0 must be above 0 and at most 1"),
+        (("cluster.stop_before=0",), "cluster.stop_before=0 must be at least 1 (command line)"),
+        (("script.stop_signal=INT",), "script.stop_signal=INT is for recipe=script, and this is recipe=mnist"),
+        (
+            ("script.resume_arguments=[-r]",),
+            "script.resume_arguments=[-r] is for recipe=script, and this is recipe=mnist",
+        ),
+        ((*SCRIPT, "script.stop_signal=USR1"), "script.stop_signal=USR1: NCCL takes USR1 for itself; say USR2"),
+        (
+            (*SCRIPT, "script.stop_signal=KILL"),
+            "script.stop_signal=KILL: no script can handle KILL; say one of TERM, INT",
+        ),
+        ((*SCRIPT, "script.stop_signal=TREM"), "TREM is not one of TERM, INT, HUP, QUIT, USR2; did you mean TERM?"),
+        ((*SCRIPT, "script.stop_signal=SIGTERM"), "did you mean TERM?"),
+        (
+            (*SCRIPT, "script.stop_signal=INT", "train.bare=true", "require_proof=false"),
+            "script.stop_signal=INT: with train.bare=true run.sh sends TERM",
+        ),
         (("proof.share=85",), "proof.share=85 must be above 0 and at most 1"),
     ],
 )

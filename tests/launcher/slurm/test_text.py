@@ -322,8 +322,9 @@ def test_a_script_in_tensorflow_on_several_nodes_is_told_of_its_workers() -> Non
     assert "torch.distributed.run" not in text
 
 
-def test_a_script_is_not_asked_to_save_before_its_time_limit() -> None:
-    assert 'stop_before_time_limit ""' in script_of("gpus=0")
+def test_a_script_is_asked_to_stop_before_its_time_limit_unless_it_has_no_signal() -> None:
+    assert "stop_before_time_limit yes" in script_of("gpus=0")
+    assert 'stop_before_time_limit ""' in script_of("gpus=0", "script.stop_signal=null")
     assert "stop_before_time_limit yes" in render(plan_of("gpus=0"))
 
 

@@ -5,13 +5,22 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Protocol, TypeVar
 
-from recipes.trainer.world import ProcessGroup
-
+T = TypeVar("T")
 SECONDS = 1.0
 """Between two polls: the longest that a STOP file goes unseen, while steps are shorter than this."""
 STRIDE_GROWTH = 8
 """The first steps are the slowest; the number of steps between polls grows by at most this factor at once."""
+
+
+class Ranks(Protocol):
+    """The processes that have to agree."""
+
+    rank: int
+
+    def broadcast(self, value: T) -> T:
+        """Rank 0's value, on every rank."""
 
 
 class StopPoller:
@@ -21,7 +30,7 @@ class StopPoller:
     integers and communicates with nobody.
     """
 
-    def __init__(self, world: ProcessGroup, stop: Path | None, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, world: Ranks, stop: Path | None, clock: Callable[[], float] = time.monotonic) -> None:
         self._world = world
         self._stop = stop
         self._clock = clock

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import torch
 
+from recipes.preemption import SECONDS, StopPoller
 from recipes.torch_.devices import World
-from recipes.trainer.preemption import SECONDS, StopPoller
 
 ALONE = World(rank=0, size=1, device=torch.device("cpu"))
 

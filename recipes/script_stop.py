@@ -1,0 +1,101 @@
+"""`should_stop` and `checkpoint_dir` of `recipes.job`: when a script is to end, and where it saves."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from recipes.function import run_folder
+from recipes.preemption import SECONDS, StopPoller
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class StopRequests:
+    """What this process's calls of `should_stop` were answered."""
+
+    asked: bool = False
+    """It was called: the script ends by itself when it is told to."""
+    told: bool = False
+    """It has returned True."""
+    looked: float = float("-inf")
+    """When this process looked for the STOP file, on the monotonic clock."""
+    ranks: _TorchRanks | None = None
+    poller: StopPoller | None = None
+    calls: int = 0
+    """Since the ranks poll together."""
+
+
+requests = StopRequests()
+
+
+def should_stop() -> bool:
+    """Whether to save and end now: the run was asked to stop, or its time limit is near.
+
+    Call it once a step; it looks about once a second. Once it is True it stays so. In a job of several ranks that
+    torch.distributed has joined it is a collective: all ranks have to call it equally often, and get the answer of
+    rank 0 at the same call. Processes that nothing of torch joins answer each for itself, up to a second apart.
+    False without a launcher.
+    """
+    state = requests
+    state.asked = True
+    if not state.told:
+        state.told = _poll(state)
+    return state.told
+
+
+def checkpoint_dir() -> Path:
+    """The folder for checkpoints, absolute: the same in all attempts of a run. Without a launcher, ./checkpoints."""
+    folder = Path(os.environ.get("LAUNCHER_CHECKPOINT_DIR") or "checkpoints").absolute()
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return folder
+
+
+def _poll(state: StopRequests) -> bool:
+    plan = os.environ.get("LAUNCHER_SPEC")
+    if not plan:
+        return False
+    stop = Path(run_folder(plan), "STOP")
+    world = _torch_world()
+    if world is None:
+        now = time.monotonic()
+        if now - state.looked < SECONDS:
+            return False
+        state.looked = now
+        return stop.exists()
+    if state.poller is None or state.ranks is None or state.ranks.world is not world:
+        state.ranks = _TorchRanks(world)
+        state.poller, state.calls = StopPoller(state.ranks, stop), 0
+    state.calls += 1
+    return state.poller.due(state.calls) and state.poller.poll(state.calls)
+
+
+def _torch_world() -> Any:
+    """torch's default process group of several ranks; None where there is none."""
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return None
+    return distributed.group.WORLD if distributed.get_world_size() > 1 else None
+
+
+class _TorchRanks:
+    """The ranks of torch's default process group. They communicate over gloo, on the CPU: NCCL would need to know each
+    rank's device, and would wait for its kernels."""
+
+    def __init__(self, world: Any) -> None:
+        self.world = world
+        self._distributed: Any = sys.modules["torch.distributed"]
+        self.rank: int = self._distributed.get_rank()
+        own = self._distributed.get_backend() != "gloo" and self._distributed.is_gloo_available()
+        self._group = self._distributed.new_group(backend="gloo") if own else None
+
+    def broadcast(self, value: T) -> T:
+        """Rank 0's value, on every rank."""
+        holder = [value]
+        self._distributed.broadcast_object_list(holder, src=0, group=self._group)
+        return holder[0]

@@ -1,0 +1,199 @@
+"""Scripts of the user's own that are asked to stop: real runs, real signals in each rank, and what is left of them.
+
+All start together: most of what each takes is loading torch.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launcher.executors import stopping
+from launcher.runs.states import State
+from tests.launcher.run_folders import state, until
+
+SAVING = """\
+import os, signal, sys, time
+import torch
+from torch import nn
+net = nn.Linear(8, 8)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+saved = os.path.join(os.environ["LAUNCHER_CHECKPOINT_DIR"], "last.pt")
+if os.path.exists(saved):
+    print("went on after", torch.load(saved)["step"], flush=True)
+names = ("LAUNCHER_RUN_ID", "LAUNCHER_ATTEMPT", "WANDB_RUN_ID", "WANDB_RESUME")
+print("told", sys.argv[1:], [os.environ.get(name) for name in names], flush=True)
+asked = []
+signal.signal(getattr(signal, sys.argv[1]), lambda number, frame: asked.append(number))
+step = 0
+while not asked:
+    optimizer.zero_grad()
+    (net(torch.ones(4, 8)) ** 2).mean().backward()
+    optimizer.step()
+    step += 1
+    print("step", step, flush=True)
+    time.sleep(0.1)
+torch.save({"step": step}, saved)
+print("saved", step, flush=True)
+"""
+RANKS = """\
+import torch
+from torch import distributed, nn
+from recipes import job
+distributed.init_process_group("gloo")
+net = nn.parallel.DistributedDataParallel(nn.Linear(8, 8))
+optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+step = 0
+while not job.should_stop():
+    optimizer.zero_grad()
+    (net(torch.ones(4, 8)) ** 2).mean().backward()
+    optimizer.step()
+    step += 1
+    if step == 1:
+        print("begun", flush=True)
+rank = distributed.get_rank()
+(job.checkpoint_dir() / f"rank{rank}").write_text(str(step))
+distributed.barrier()
+"""
+SCRIPTS = {
+    "saving.py": SAVING,
+    "ranks.py": RANKS,
+    "deaf.py": "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint('begun', flush=True)\n"
+    "while True:\n    time.sleep(300)\n",
+    "plain.py": "import time\nprint('begun', flush=True)\ntime.sleep(300)\n",
+    "waiting.py": "import time\nprint('begun', flush=True)\ntry:\n    time.sleep(300)\nfinally:\n"
+    "    print('cleaned up', flush=True)\n",
+    "alone.py": "import os, signal, sys, time\nsignal.signal(signal.SIGTERM, lambda *_: sys.exit('ended by itself'))\n"
+    "print('begun', sys.argv[1:], os.environ['LAUNCHER_CHECKPOINT_DIR'], flush=True)\ntime.sleep(300)\n",
+}
+REQUESTS = {
+    "saving": (
+        *("script=saving.py", "script.stop_signal=USR2", "script.resume_arguments=[--resume,auto]"),
+        *("env.WANDB_MODE=offline", "--", "SIGUSR2"),
+    ),
+    "ranks": ("script=ranks.py", "train.processes=2"),
+    "deaf": ("script=deaf.py", "cluster.stop_before=5"),
+    "plain": ("script=plain.py",),
+    "waiting": ("script=waiting.py", "script.stop_signal=INT"),
+    "alone": ("script=alone.py", "train.bare=true", "script.resume_arguments=[again, 'and again']"),
+    "never": ("script=plain.py", "script.stop_signal=null", "train.bare=true"),
+}
+CHECKOUT = str(Path(__file__).parents[3])
+
+
+class Started:
+    """The runs, each in a root of its own, as a user starts them."""
+
+    def __init__(self, top: Path) -> None:
+        self._top = top
+        for name, text in SCRIPTS.items():
+            (top / name).write_text(text)
+        for name, words in REQUESTS.items():
+            fixed = ("recipe=script", "amp=o0", "gpus=0", "require_proof=false", "telemetry.every=0", "detach=true")
+            self.launcher(*fixed, f"run_root={top / name}", *words)
+        for name in REQUESTS:
+            until(lambda name=name: "step" in self.log(name) or "begun" in self.log(name), 240)
+
+    def launcher(self, *words: str) -> str:
+        env = {**os.environ, "PYTHONPATH": CHECKOUT, "OMP_NUM_THREADS": "1"}
+        argv = [sys.executable, "-m", "launcher", *words]
+        done = subprocess.run(argv, cwd=self._top, env=env, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout + done.stderr
+
+    def folder(self, name: str) -> Path:
+        return next(each for each in (self._top / name).iterdir() if each.name[:1].isdigit())
+
+    def log(self, name: str, attempt: int = 1, stream: str = "stdout") -> str:
+        path = self.folder(name) / "attempts" / str(attempt) / f"{stream}.log"
+        return path.read_text() if path.exists() else ""
+
+    def asked_to_stop(self, name: str) -> State:
+        """As Ctrl-C in the foreground does."""
+        stopping.request_stop(self.folder(name))
+        return self.ended(name)
+
+    def ended(self, name: str) -> State:
+        until(lambda: state(self.folder(name)).finished, 120)
+        return state(self.folder(name))
+
+    def record(self, name: str, path: str) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads((self.folder(name) / path).read_text())
+        return found
+
+
+@pytest.fixture(scope="module")
+def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Started]:
+    runs = Started(tmp_path_factory.mktemp("scripts"))
+    yield runs
+    for name in REQUESTS:
+        stopping.kill(runs.folder(name))
+
+
+def test_it_saves_and_ends_by_itself_and_goes_on_with_its_own_arguments(started: Started) -> None:
+    assert started.asked_to_stop("saving").name == "stopped"
+    folder = started.folder("saving")
+    (saved,) = (line for line in started.log("saving").splitlines() if line.startswith("saved "))
+    assert f"told ['SIGUSR2'] {[folder.name, '1', folder.name, 'allow']}" in started.log("saving")
+    assert started.record("saving", "result.json")["status"] == "stopped"
+    assert stat.S_IMODE((folder / "checkpoints").stat().st_mode) == 0o700
+    assert not (folder / "STOP").exists()
+    started.launcher("resume", folder.name, f"run_root={folder.parent}", "detach=true")
+    until(lambda: "step" in started.log("saving", 2), 120)
+    assert f"went on after {saved.removeprefix('saved ')}\n" in started.log("saving", 2)
+    told = ["SIGUSR2", "--resume", "auto"]
+    assert f"told {told} {[folder.name, '2', folder.name, 'allow']}" in started.log("saving", 2)
+    printed = started.launcher("cancel", folder.name, f"run_root={folder.parent}")
+    assert "cancelled after" in printed and "on request" in printed
+    assert "saved " in started.log("saving", 2)
+
+
+def test_a_script_that_waits_is_woken(started: Started) -> None:
+    waiting = started.asked_to_stop("waiting")
+    assert (waiting.name, waiting.reason) == ("stopped", "on request")
+    assert "cleaned up" in started.log("waiting"), "INT is a KeyboardInterrupt"
+
+
+def test_ranks_that_ask_stop_at_the_same_step_and_get_no_signal(started: Started) -> None:
+    assert started.asked_to_stop("ranks").name == "stopped"
+    steps = [(started.folder("ranks") / f"checkpoints/rank{rank}").read_text() for rank in range(2)]
+    assert steps[0] == steps[1] and int(steps[0]) > 1
+    assert "SIGTERM" not in started.log("ranks", stream="stderr")
+    assert started.record("ranks", "status.json")["exit_code"] == 0
+
+
+def test_one_that_ignores_the_signal_is_killed_after_the_grace(started: Started) -> None:
+    ended = started.asked_to_stop("deaf")
+    assert ended.name == "failed"
+    assert ended.reason == "the script did not end within 5 s of SIGTERM and was killed"
+
+
+def test_one_without_a_handler_is_ended_by_the_signal(started: Started) -> None:
+    ended = started.asked_to_stop("plain")
+    assert (ended.name, ended.reason, ended.exit_code) == ("stopped", "on request", 143)
+    assert "SIGTERM ends it, as it has no handler" in started.log("plain", stream="stderr")
+
+
+def test_a_bare_script_is_signalled_by_its_run_script(started: Started) -> None:
+    folder = started.folder("alone")
+    assert f"begun [] {folder}/checkpoints" in started.log("alone")
+    ended = started.asked_to_stop("alone")
+    assert (ended.name, ended.reason, ended.exit_code) == ("stopped", "on request", 1)
+    assert started.log("alone", stream="stderr") == "ended by itself\n"
+    started.launcher("resume", folder.name, f"run_root={folder.parent}", "detach=true")
+    until(lambda: "begun ['again', 'and again']" in started.log("alone", 2), 60)
+
+
+def test_without_a_signal_it_is_killed_when_it_is_cancelled(started: Started) -> None:
+    folder = started.folder("never")
+    printed = started.launcher("cancel", folder.name, f"run_root={folder.parent}")
+    assert "cancelled after" in printed and "asked" not in printed
+    assert not (folder / "attempts/1/stopped.json").exists()

@@ -1,0 +1,51 @@
+"""What a script asks of its job, without torch: `tests/launcher/script/test_stopping_scripts.py` has ranks."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import pytest
+
+from recipes import job, script_stop
+from recipes.preemption import SECONDS
+
+
+@pytest.fixture(autouse=True)
+def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(script_stop, "requests", script_stop.StopRequests())
+    monkeypatch.setattr(script_stop, "_torch_world", lambda: None)
+    for name in ("LAUNCHER_SPEC", "LAUNCHER_CHECKPOINT_DIR"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def test_without_a_launcher_nobody_asks_and_checkpoints_go_beside_the_script(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert not job.should_stop()
+    assert job.checkpoint_dir() == tmp_path / "checkpoints"
+    assert stat.S_IMODE((tmp_path / "checkpoints").stat().st_mode) == 0o700
+
+
+@pytest.mark.parametrize("plan", ["plan.json", "attempts/2/plan.json"])
+def test_a_request_is_seen_within_a_second_and_then_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plan: str
+) -> None:
+    clock = [100.0]
+    monkeypatch.setattr(script_stop.time, "monotonic", lambda: clock[0])
+    monkeypatch.setenv("LAUNCHER_SPEC", str(tmp_path / plan))
+    assert not job.should_stop()
+    (tmp_path / "STOP").touch()
+    clock[0] += SECONDS / 2
+    assert not job.should_stop()
+    clock[0] += SECONDS / 2
+    assert job.should_stop()
+    (tmp_path / "STOP").unlink()
+    assert job.should_stop()
+
+
+def test_the_launcher_names_the_folder_of_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LAUNCHER_CHECKPOINT_DIR", str(tmp_path / "run" / "checkpoints"))
+    assert job.checkpoint_dir() == tmp_path / "run" / "checkpoints"
+    assert job.checkpoint_dir().is_dir()
