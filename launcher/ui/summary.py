@@ -229,7 +229,8 @@ def failure(folder: Path, state: State, *, printed: bool = False) -> list[str]:
     if state.name not in ("failed", "lost"):
         return []
     path, last = log_tail.read(folder, state.attempt)
-    shows = bool(last) and not printed
+    # Of several ranks the one that failed first is hard to find in what was printed.
+    shows = bool(last) and (not printed or not isinstance(path, Path))
     lines = [f"the end of {path}:", *(f"  {tables.clean(line)}" for line in last)] if shows else []
     mend = hints.known("\n".join([state.reason, *last]))
     return [*lines, f"what helps: {mend}"] if mend else lines
