@@ -19,7 +19,7 @@ from launcher.runs.decode import LARGEST
 POINTS = 240
 """The most points that a curve is drawn with; a chart is hardly a thousand pixels wide."""
 NAMED = 8
-"""The most parts of a loss that are read."""
+"""The most parts of a loss, and figures that a script logged, that are read."""
 LONGEST = 1 << 20
 """Bytes of a line: a row has hundreds."""
 
@@ -114,6 +114,8 @@ class Metrics:
     loss: Curve = field(default_factory=Curve)
     named: dict[str, Curve] = field(default_factory=dict)
     """The parts of the loss, where a recipe has several, such as those of a GAN's two networks."""
+    logged: dict[str, Curve] = field(default_factory=dict)
+    """What else a script logged, by name."""
     scale: Changes = field(default_factory=Changes)
     norm: Curve = field(default_factory=Curve)
     overflows: list[int] = field(default_factory=list)
@@ -216,8 +218,7 @@ def _step(metrics: Metrics, row: dict[str, Any], block: int) -> None:
     by_step = "steps_per_second" in row  # a script's: its first step has no time, its samples may be unknown
     if (seconds is None or rate is None) and not by_step:
         raise ValueError(row)
-    parts = row.get("losses")
-    named = [(str(name), _number(value)) for name, value in list(parts.items())[:NAMED]] if parts else ()
+    named, logged = _named(row.get("losses")), _named(row.get("logged"))
     scale, norm, memory = (
         _number(row.get("loss_scale")),
         _number(row.get("grad_norm")),
@@ -242,6 +243,9 @@ def _step(metrics: Metrics, row: dict[str, Any], block: int) -> None:
     for name, value in named:
         if value is not None:
             metrics.named.setdefault(name, Curve()).add(step, value)
+    for name, value in logged:
+        if value is not None and (name in metrics.logged or len(metrics.logged) < NAMED):
+            metrics.logged.setdefault(name, Curve()).add(step, value)
     if scale is not None:
         metrics.scale.add(step, scale)
     if norm is not None:
@@ -259,6 +263,10 @@ def _step(metrics: Metrics, row: dict[str, Any], block: int) -> None:
         if rate is not None:
             part.samples += rate * seconds
             part.seconds += seconds
+
+
+def _named(values: Any) -> list[tuple[str, float | None]]:
+    return [(str(name), _number(value)) for name, value in list(values.items())[:NAMED]] if values else []
 
 
 def _number(value: Any) -> float | None:

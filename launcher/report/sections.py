@@ -118,6 +118,7 @@ def incomparable(evidence: Sequence[Evidence]) -> str:
         ("recipes", [run.plan.recipe for run in evidence]),
         ("data sets", [run.plan.settings.data.name for run in evidence]),
         ("units", [run.result.throughput.unit for run in evidence]),
+        ("counts", [run.result.throughput.counted for run in evidence if run.result.throughput.unit == "steps/s"]),
     ):
         names = sorted({str(value) for value in values if value is not None})
         if len(names) > 1:
@@ -147,7 +148,8 @@ def bars(evidence: Sequence[Evidence], measured: Sequence[Figures]) -> Iterator[
         more = f" ({each.rate / first:.2f}x)" if each.rate is not None and first else ""
         return f"{units.number(each.rate)} {each.unit}{more}" if each.rate is not None else each.outcome
 
-    rates = [(run, each.rate, rate(each)) for run, each in pairs]
+    one_unit = len({each.unit for each in measured if each.rate is not None}) < 2
+    rates = [(run, each.rate, rate(each)) for run, each in pairs if one_unit]
     memory = [(run, each.memory, units.size(each.memory)) for run, each in pairs]
     for title, rows in (("Throughput", rates), ("Peak memory", memory)):
         shown = sorted(rows, key=lambda row: -(row[1] or 0.0))[:BARS] if many else rows

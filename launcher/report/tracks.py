@@ -40,6 +40,13 @@ def charts(evidence: Sequence[Evidence]) -> Iterator[Part]:
             if name in rows.named
         )
         yield from _curves(f"Loss of the {name}", "step", "loss", parts)
+    for name in dict.fromkeys(name for _, _, rows in read for name in rows.logged):
+        logged = tuple(
+            Line(label=label, colour=colour, points=rows.logged[name].points())
+            for colour, label, rows in read
+            if name in rows.logged
+        )
+        yield from _curves(name, "step", name, logged)
     held_out = tuple(
         Line(label=label, colour=colour, points=tuple((float(step), value) for step, value in rows.evaluations))
         for colour, label, rows in read

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -64,9 +64,9 @@ class AttemptRows:
         if self._path is None and len(self._kept) < SHORT:
             self._kept.append(row)
 
-    def evaluated(self, step: int, accuracy: float) -> None:
-        """The script has measured its held-out accuracy."""
-        self._append([{"event": "eval", "step": step, "epoch": None, "accuracy": accuracy, "time": time.time()}])
+    def evaluated(self, step: int, measures: Mapping[str, float]) -> None:
+        """The script has measured its held-out accuracy or loss."""
+        self._append([{"event": "eval", "step": step, "epoch": None, **measures, "time": time.time()}])
 
     def write(self, memory: int | None, *, hold: bool = False) -> None:
         """Write the rows that wait, but the newest where that is on `hold`. The last one written gets the `memory`."""

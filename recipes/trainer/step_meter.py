@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from recipes import metrics
@@ -52,6 +52,8 @@ class StepMeter:
         """Peak bytes so far."""
         self.uncounted = ""
         """Why the steps can't be counted one by one; empty where they can."""
+        self.awaits_loss = False
+        """The framework tells the loss of a step after it: its row isn't written before."""
         self.total: int | None = None
         """How many there were, where that is known and they were not counted one by one."""
         self._rows = AttemptRows(folder, world_size)
@@ -121,7 +123,7 @@ class StepMeter:
             return
         with self._lock:
             if "accuracy" in logged.more:
-                self._rows.evaluated(logged.step, logged.more["accuracy"])
+                self._rows.evaluated(logged.step, {"accuracy": logged.more["accuracy"]})
             again = logged.step == self._logged_step
             if self._first is None or self.uncounted:
                 if not again:
@@ -131,6 +133,18 @@ class StepMeter:
                 self._merge(logged)
             else:
                 self._early = _joined(self._early, logged)
+
+    def seen(self, loss: float) -> None:
+        """The framework has told the loss of the newest step. What the script logs of it comes first."""
+        with self._lock:
+            newest = self._rows.newest
+            if newest is not None and newest["loss"] is None:
+                newest["loss"] = loss
+
+    def evaluated(self, measures: Mapping[str, float]) -> None:
+        """The framework has told the held-out `accuracy` or `loss`."""
+        with self._lock:
+            self._rows.evaluated(self._shift + self._count, measures)
 
     def finish(self, skipped: int = 0) -> None:
         """The script has ended. `skipped` counts steps that were skipped and reported as applied, because it was not
@@ -146,10 +160,11 @@ class StepMeter:
                 self._rows.rewrite(lambda at, row: {**row, "timed": at >= warm and self._steady[at]})
 
     def flush(self, *, hold: bool = True) -> None:
-        """Write the rows that wait. The newest is on `hold` where the script may log something of it."""
+        """Write the rows that wait. The newest is on `hold` where more may be said of it."""
         with self._lock:
             self._flushed = self._clock()
-            self._rows.write(self.memory(), hold=hold and (self._has_logged or "recipes.job" in sys.modules))
+            more = self.awaits_loss or self._has_logged or "recipes.job" in sys.modules
+            self._rows.write(self.memory(), hold=hold and more)
 
     @property
     def counted(self) -> str:

@@ -11,7 +11,7 @@ import contextlib
 import functools
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import keras
@@ -35,6 +35,7 @@ class StepCounter:
         """`waits`: reading a count waits for the device."""
         self._meter = meter
         self._observer = observer
+        meter.awaits_loss = True
         self._waits = waits
         self._optimizers: list[weakref.ref[keras.Optimizer]] = []
         self._thread = threading.get_ident()
@@ -49,11 +50,42 @@ class StepCounter:
             after(optimizer, "__init__", self._made),
             self._counted(Function, "__call__"),
             self._counted(optimizer, "apply"),
+            self._telling("on_train_batch_end", self._on_batch),
+            self._telling("on_epoch_end", self._on_epoch),
         ):
             try:
                 yield
             finally:
                 self._conclude()
+
+    @contextlib.contextmanager
+    def _telling(self, name: str, callback: Callable[[Mapping[str, Any]], None]) -> Iterator[None]:
+        """Call `callback` with what Keras tells its callbacks by this method."""
+        original = getattr(keras.callbacks.CallbackList, name)
+
+        @functools.wraps(original)
+        def method(callbacks: Any, number: int, logs: Any = None) -> Any:
+            callback(logs or {})
+            return original(callbacks, number, logs)
+
+        setattr(keras.callbacks.CallbackList, name, method)
+        try:
+            yield
+        finally:
+            setattr(keras.callbacks.CallbackList, name, original)
+
+    def _on_batch(self, logs: Mapping[str, Any]) -> None:
+        """The loss is Keras's: the mean over the epoch so far."""
+        if not self._waits and "loss" in logs:
+            self._meter.seen(float(logs["loss"]))
+
+    def _on_epoch(self, logs: Mapping[str, Any]) -> None:
+        if "loss" in logs:
+            self._meter.seen(float(logs["loss"]))
+        accuracies = [name for name in logs if name.startswith("val_") and name.endswith(("accuracy", "acc"))]
+        measures = {"accuracy": accuracies[:1], "loss": ["val_loss"] if "val_loss" in logs else []}
+        if told := {measure: float(logs[name]) for measure, names in measures.items() for name in names}:
+            self._meter.evaluated(told)
 
     def _made(self, optimizer: keras.Optimizer) -> None:
         if not isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
@@ -99,9 +131,10 @@ class StepCounter:
     def _counts(self) -> dict[int, tuple[Any, int]]:
         """Each optimizer, or the count of one that is not Keras 3's, by its id, and its steps so far."""
         optimizers = [optimizer for reference in self._optimizers if (optimizer := reference()) is not None]
+        own = {id(optimizer.iterations.value) for optimizer in optimizers}
         return {
             **{id(each): (each, int(each.iterations.numpy())) for each in optimizers},
-            **{id(each): (each, int(each.numpy())) for each in self._observer.counters},
+            **{id(each): (each, int(each.numpy())) for each in self._observer.counters if id(each) not in own},
         }
 
     def _conclude(self) -> None:

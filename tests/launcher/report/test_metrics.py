@@ -131,3 +131,35 @@ def test_the_parts_of_a_loss_are_curves_of_their_own(tmp_path):
     found = metrics.read(write(tmp_path / "metrics.jsonl", values))
     assert found.named["generator"].points() == ((1.0, 1.0), (2.0, 1.0), (3.0, 1.0))
     assert found.named["discriminator"].points()[-1] == (3.0, 6.0)
+
+
+def counted(number, seconds=0.1, **more):
+    """A row of a user's script."""
+    row = {"step": number, "loss": None, "seconds": seconds, "samples_per_second": None, "timed": number > 5}
+    return {**row, "steps_per_second": seconds and 1 / seconds, "memory_bytes": None, **more}
+
+
+def test_rows_of_a_script_have_a_rate_in_steps(tmp_path):
+    found = metrics.read(write(tmp_path / "metrics.jsonl", [counted(1, None), *(counted(n) for n in range(2, 21))]))
+    assert found is not None
+    assert (found.steps, found.problems, found.rate, found.unit) == (20, (), pytest.approx(10.0), "steps/s")
+    assert (found.first_loss, found.last_loss, found.lost, found.nonfinite_at) == (None, None, False, None)
+
+
+def test_samples_and_losses_that_a_script_logs_now_and_then_are_its_rate_and_curves(tmp_path):
+    written = [counted(n) for n in range(1, 21)]
+    for row in written[9::5]:
+        row.update(loss=1 / row["step"], samples_per_second=640.0, logged={"perplexity": 2.0})
+    found = metrics.read(write(tmp_path / "metrics.jsonl", written))
+    assert found is not None
+    assert (found.rate, found.unit) == (pytest.approx(640.0), "samples/s")
+    assert (found.first_loss, found.last_loss, found.lost) == (0.1, 0.05, False)
+    assert [x for x, _ in found.loss.points()] == [10, 15, 20]
+    assert found.logged["perplexity"].points() == ((10, 2.0), (15, 2.0), (20, 2.0))
+
+
+def test_a_scripts_loss_that_is_not_finite_is_seen(tmp_path):
+    written = [counted(1, loss=1.0), counted(2, nonfinite=["loss"]), counted(3)]
+    found = metrics.read(write(tmp_path / "metrics.jsonl", written))
+    assert found is not None
+    assert (found.lost, found.nonfinite_at, found.last_loss) == (True, 2, None)

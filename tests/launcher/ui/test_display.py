@@ -166,3 +166,12 @@ def test_a_sweep_larger_than_the_terminal_shows_what_runs_and_counts_the_rest():
     shown = [line.split()[0] for line in found[1:20]]
     assert shown == [f"{index:03d}" for index in range(30, 49)]
     assert found[-2].strip() == "and 30 done, 451 queued" and found[-1].strip() == "asked to stop"
+
+
+def test_a_script_has_its_own_unit():
+    assert display.line(Progress(step=3, steps_per_second=4.0)) == "step 3  4 steps/s"
+    running = State("running")
+    rows = [Row("a", running, Progress(step=3, steps_per_second=4.0))]
+    assert "steps/s" in [column.header for column in display.table(rows, 120, 20).columns]
+    rows.append(Row("b", running, Progress(step=3, samples_per_second=64.0)))
+    assert "rate" in [column.header for column in display.table(rows, 120, 20).columns]

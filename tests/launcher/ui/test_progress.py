@@ -146,3 +146,13 @@ def test_of_a_long_backlog_the_events_and_the_last_steps_are_read():
 
 def test_a_line_that_is_no_row_is_left_out():
     assert rows_of([b"", b"{", b"[1]", b'{"step": 1}', b"\xff"]) == [MetricsRow(step=1)]
+
+
+def test_rows_of_a_script_show_steps_a_second_and_the_last_known_loss():
+    script = {**step(1), "epoch": None, "loss": None, "samples_per_second": None, "steps_per_second": None}
+    rows = [start(total_steps=None, epochs=None), {**script, "seconds": None}]
+    rows += [{**script, "step": n, "seconds": 0.25, "steps_per_second": 4.0} for n in range(2, 30)]
+    rows[10]["loss"] = 0.5
+    found = advance(Progress(), rows)
+    assert (found.samples_per_second, found.seconds_left, found.loss) == (None, None, 0.5)
+    assert round(found.steps_per_second or 0, 6) == 4.0

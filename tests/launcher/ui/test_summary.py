@@ -257,3 +257,21 @@ def test_of_several_ranks_the_traceback_of_the_first_that_failed_is_shown(tmp_pa
         assert (path, lines[-1]) == (logs / "stderr.log", "RuntimeError: connection reset")
     else:
         assert (path, lines) == ("the traceback of rank 1", ["  in loss", "ValueError: a bad label"])
+
+
+STEPS = {"unit": "steps/s", "mean": 12.5, "median": 12.0, "p10": 11.0, "p90": 14.0, "counted": "SGD, the first of 2"}
+
+
+def test_a_scripts_rate_names_the_optimizer_whose_steps_were_counted_and_its_absence_why():
+    shown = dict(summary.outcome(decode(ResultRecord, result(throughput=STEPS))[0]))
+    assert shown["throughput"] == "12.5 steps/s (p10 11, p90 14), steps of SGD, the first of 2"
+    absent = {"unit": None, "mean": None, "why": "no optimizer step was seen"}
+    shown = dict(summary.outcome(decode(ResultRecord, result(throughput=absent))[0]))
+    assert shown["throughput"] == "not known: no optimizer step was seen"
+
+
+def test_a_column_of_throughputs_has_units_in_its_cells_where_they_differ():
+    script, recipe = (decode(ResultRecord, values)[0] for values in (result(throughput=STEPS), result()))
+    assert summary.throughputs([script, ResultRecord()]) == ("STEPS/S", ["12.5", "-"])
+    assert summary.throughputs([ResultRecord()]) == ("SAMPLES/S", ["-"])
+    assert summary.throughputs([script, recipe]) == ("RATE", ["12.5 steps/s", "3410 samples/s"])
