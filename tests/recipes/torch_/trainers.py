@@ -31,10 +31,10 @@ def environment(**more: str) -> dict[str, str]:
     return {**inherited, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(REPOSITORY), **more}
 
 
-def start(words: Sequence[str], ranks: int = 1, **more: str) -> subprocess.Popen[str]:
+def start(words: Sequence[str], ranks: int = 1, program: Sequence[str] = MODULE, **more: str) -> subprocess.Popen[str]:
     """A trainer in a process group of its own, so that all of it can be killed at once."""
     return subprocess.Popen(
-        command(words, ranks),
+        command(words, ranks, program),
         env=environment(**more),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
