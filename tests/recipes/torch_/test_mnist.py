@@ -22,18 +22,6 @@ from tests.recipes.data.idx_files import write_mnist
 from tests.recipes.torch_.trainers import result, rows, run, start, steps, succeed
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    """And torch's own switches afterwards as they were before."""
-    threads, repeatable = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
-    filled = torch.utils.deterministic.fill_uninitialized_memory
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-    torch.use_deterministic_algorithms(repeatable)
-    torch.utils.deterministic.fill_uninitialized_memory = filled
-
-
 @pytest.fixture
 def train(capsys, monkeypatch) -> Callable[..., Ended]:
     """The trainer in this process: a function from its words to what became of it."""

@@ -36,14 +36,6 @@ DYNAMIC = ("loss_scale=dynamic", "loss_scale.init=64")
 """In bfloat16: a CPU takes long in float16, and the scale moves alike."""
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def module(name: str) -> ModuleType:
     return importlib.import_module(f"recipes.torch_.{name}")
 

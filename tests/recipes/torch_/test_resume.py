@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import pytest
 
+from recipes.torch_ import loop, mnist
 from tests.recipes.data.idx_files import write_mnist
 from tests.recipes.torch_.trainers import SUICIDAL, differences, last_state, result, rows, run, start, steps, succeed
 
@@ -34,6 +35,11 @@ def words(tmp_path_factory) -> list[str]:
     folder = write_mnist(tmp_path_factory.mktemp("mnist"))
     job = ["data=mnist", f"data.dir={folder}", "batch=8", "epochs=3", "checkpoint.every=5"]
     return [*job, "train.clip=1", "train.lr=0.1"]
+
+
+def here(*words: str) -> int:
+    """The trainer's exit code, in this process."""
+    return loop.main("mnist", mnist.train, words)
 
 
 @pytest.fixture
@@ -88,7 +94,7 @@ def test_two_ranks_of_which_one_is_killed_and_later_all_are(tmp_path, job, level
     assert killed.returncode != 0
     process = start(again, ranks=2, program=job.program)
     deadline = time.monotonic() + 120
-    while max((tmp_path / "killed" / "checkpoints").glob("step-*"), default=tmp_path).name < "step-000000015":
+    while max((tmp_path / "killed" / "checkpoints").glob("step-*"), default=Path()).name < "step-000000015":
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < deadline
         time.sleep(0.02)
@@ -108,34 +114,35 @@ def test_killed_before_the_first_checkpoint_it_begins_anew(tmp_path, words):
 
 
 def test_a_finished_run_goes_on_with_more_epochs_and_ends_as_if_it_had_been_told_at_once(tmp_path, words):
-    succeed(["amp=o2", *words, f"run={tmp_path / 'whole'}"])
     shorter = [word for word in words if word != "epochs=3"]
-    succeed(["amp=o2", *shorter, "epochs=1", f"run={tmp_path / 'killed'}"])
+    assert here("amp=o2", *words, f"run={tmp_path / 'whole'}") == loop.DONE
+    assert here("amp=o2", *shorter, "epochs=1", f"run={tmp_path / 'killed'}") == loop.DONE
     assert result(tmp_path / "killed")["steps"] == 8
-    succeed(["amp=o2", *words, f"run={tmp_path / 'killed'}"])
+    assert here("amp=o2", *words, f"run={tmp_path / 'killed'}") == loop.DONE
     assert_same_end(tmp_path / "killed", tmp_path / "whole")
     assert result(tmp_path / "killed")["resumed_from"] == 8
 
 
 def test_a_finished_run_that_is_started_again_only_writes_its_result_again(tmp_path, words):
     job = ["amp=o1", *words, f"run={tmp_path}"]
-    succeed(job)
+    assert here(*job) == loop.DONE
     before, state = result(tmp_path), last_state(tmp_path)
     (tmp_path / "result.json").unlink()
-    succeed(job)
+    assert here(*job) == loop.DONE
     after = result(tmp_path)
     for key in ("loss", "eval", "observed", "throughput", "steps", "updates", "status"):
         assert after[key] == before[key]
     assert differences(state["model"], last_state(tmp_path)["model"]) == []
 
 
-def test_a_run_does_not_go_on_as_another_job(tmp_path, words):
-    succeed(["amp=o1", *words, f"run={tmp_path}"])
+def test_a_run_does_not_go_on_as_another_job(tmp_path, words, capsys):
+    assert here("amp=o1", *words, f"run={tmp_path}") == loop.DONE
+    capsys.readouterr()
     for word in ("seed=1", "train.rho=0.5"):
-        ended = run(["amp=o1", *words, word, f"run={tmp_path}"])
-        assert ended.returncode == 2
-        assert word in ended.stderr
-        assert len(ended.stderr.splitlines()) == 1
-    ended = run(["amp=o1", *[word for word in words if word != "epochs=3"], "epochs=2", f"run={tmp_path}"])
-    assert ended.returncode == 2
-    assert "has done 24 steps, and this asks for 16 in all" in ended.stderr
+        assert here("amp=o1", *words, word, f"run={tmp_path}") == 2
+        said = capsys.readouterr().err
+        assert word in said
+        assert len(said.splitlines()) == 1
+    shorter = [word for word in words if word != "epochs=3"]
+    assert here("amp=o1", *shorter, "epochs=2", f"run={tmp_path}") == 2
+    assert "has done 24 steps, and this asks for 16 in all" in capsys.readouterr().err
