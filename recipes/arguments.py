@@ -14,7 +14,7 @@ from typing import Any
 
 from recipes import run_folder, settings
 from recipes.precision import checks
-from recipes.precision.levels import PRESETS
+from recipes.precision.levels import MODES, PRESETS
 from recipes.recipe import Recipe, find
 from recipes.settings import Settings
 from recipes.typed import (
@@ -139,7 +139,10 @@ def _once_each(words: Sequence[str]) -> Sequence[str]:
 
 
 def _values(typed: Mapping[str, str], recipe: Recipe) -> Iterator[tuple[str, Any]]:
-    """Each typed key, spelled out, with its value; a loss-scale preset first, so that single keys refine it."""
+    """Each typed key, spelled out, with its value; presets first, so that single keys refine them."""
+    for name, mode in MODES.items():
+        if typed.get("amp") == name:
+            yield from (("amp.preset", name), ("amp.level", mode.level), ("amp.dtype", mode.dtype), ("tf32", mode.tf32))
     preset = typed.get("loss_scale")
     if preset is not None:
         if preset not in PRESETS:
@@ -147,7 +150,7 @@ def _values(typed: Mapping[str, str], recipe: Recipe) -> Iterator[tuple[str, Any
         for name, value in plain(PRESETS[preset]).items():
             yield f"loss_scale.{name}", value
     for key, text in typed.items():
-        if key == "loss_scale":
+        if key == "loss_scale" or (key == "amp" and text in MODES):
             continue
         annotation = _annotation(SHORT.get(key, key), recipe)
         try:

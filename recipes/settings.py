@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from recipes.precision.levels import ENOUGH, PRESETS, Amp, Framework, LossScale
+from recipes.precision.levels import ENOUGH, MODES, PRESETS, Amp, Framework, LossScale
 from recipes.recipe import Recipe, find
 from recipes.typed import (
     SettingsError,
@@ -97,6 +97,10 @@ def check(settings: Settings, world_size: int = 1) -> None:
     """Refuse counts that can't be carried out. Raises `SettingsError`."""
     recipe = find(settings.recipe)
     recipe.check(settings)
+    preset = settings.amp.preset
+    if preset and MODES[preset].tf32 is not None and settings.tf32 != MODES[preset].tf32:
+        other = "tf32" if settings.tf32 else "fp32"
+        raise SettingsError(f"tf32={show(settings.tf32)} with amp={preset}; say amp={other}", "tf32")
     for key in ("batch", "accumulate"):
         value = getattr(settings, key)
         if value is not None and value < 1:

@@ -91,7 +91,12 @@ def _keys(given: Sequence[str]) -> Iterable[str]:
     named = ["script" for word in given if is_script(word)]
     named += [word.removeprefix("recipe=") for word in given if word.startswith("recipe=")]
     recipe = find(named[-1] if named and named[-1] in NAMES else "mnist")
-    keys = {*GROUPS, *known_keys(recipe.settings)} - {"cluster.kind", "container.kind", "loss_scale.preset"}
+    keys = {*GROUPS, *known_keys(recipe.settings)} - {
+        "cluster.kind",
+        "container.kind",
+        "amp.preset",
+        "loss_scale.preset",
+    }
     if "compare" in given or any(word.startswith("experiment=") for word in given):
         from launcher.compare.comparison import PREFIX
         from launcher.plan.model import Compare

@@ -12,6 +12,7 @@ from launcher.config.paths import conf_folder
 from launcher.config.schema import GROUPS
 from launcher.config.shipped import CONFIG
 from launcher.errors import UsageError
+from recipes.precision.levels import LEVELS
 from recipes.typed import leaves, not_a_choice, show
 
 if TYPE_CHECKING:
@@ -75,7 +76,8 @@ class Composer:
         return tuple(dict.fromkeys([*GROUPS, *self._repository.get_group_options("", ObjectType.GROUP)]))
 
     def choices(self, group: str) -> list[str]:
-        return list(self._repository.get_group_options(group))
+        """The files of a group by name, levels of precision before the other names of modes."""
+        return sorted(self._repository.get_group_options(group), key=lambda name: (name not in LEVELS, name))
 
     @functools.cached_property
     def _own(self) -> list[Defaults]:

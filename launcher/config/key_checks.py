@@ -13,10 +13,13 @@ from recipes.recipe import NAMES, find, own_names
 from recipes.typed import SettingsError, fields_of, nearest, not_a_choice, show, unknown_key
 
 _LEVEL_OF = {
-    **dict.fromkeys(("bf16", "bfloat16"), "amp=o1 amp.dtype=bfloat16"),
-    **dict.fromkeys(("fp16", "float16", "half"), "amp=o1 amp.dtype=float16"),
+    **dict.fromkeys(("bf16", "bfloat16"), "amp=bf16-mixed, or amp=bf16-true"),
+    **dict.fromkeys(("fp16", "float16", "half", "16"), "amp=fp16-mixed, or amp=fp16-true"),
+    "16-mixed": "amp=fp16-mixed",
+    "16-true": "amp=fp16-true",
+    **dict.fromkeys(("32", "32-true", "fp32-true"), "amp=fp32"),
     **dict.fromkeys(("on", "true", "mixed"), "amp=o1"),
-    **dict.fromkeys(("off", "false", "none", "fp32", "float32"), "amp=o0"),
+    **dict.fromkeys(("off", "false", "none", "float32"), "amp=o0"),
 }
 _KEY_OF = {
     "cluster.user": "cluster.host=me@host, or cluster.login=me@host with cluster=slurm",
@@ -30,8 +33,7 @@ _KEY_OF = {
 def _meant(group: str, value: str) -> str:
     """The refusal of a value that means something else, such as a dtype as level; empty where none is known."""
     if group == "amp" and value.lower() in _LEVEL_OF:
-        more = ", or another level" if "dtype" in _LEVEL_OF[value.lower()] else ""
-        return f"amp={value} is not a level; say {_LEVEL_OF[value.lower()]}{more}"
+        return f"amp={value} is not a mode; say {_LEVEL_OF[value.lower()]}"
     if group == "loss_scale" and re.fullmatch(r"\d+(\.\d*)?", value):
         return f"loss_scale={value} is not a rule; say loss_scale=static loss_scale.init={value}"
     if group == "recipe" and value in NAMES:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any, get_args
 
 from launcher.config.schema import CLUSTERS, Container, Launch
-from recipes.precision.levels import PRESETS, Amp
+from recipes.precision.levels import MODES, PRESETS, Amp
 from recipes.recipe import NAMES, find
 from recipes.settings import Data, Profile, Settings
 from recipes.typed import fields_of, plain
@@ -36,6 +36,9 @@ def defaults_of(path: str) -> dict[str, Any]:
     group, _, name = path.rpartition("/")
     if group == "loss_scale" and name in PRESETS:
         return {"preset": name, **plain(PRESETS[name])}
+    if group == "amp" and name in MODES:
+        mode = MODES[name]
+        return {"tf32": None, "amp": plain(Amp())} if mode.tf32 is not None else plain(Amp(level=mode.level))
     if group == "recipe" and name in NAMES:
         return {"recipe": name, "train": plain(find(name).settings())}
     cls = class_of(group, name)

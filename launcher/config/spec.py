@@ -127,7 +127,7 @@ def _cluster(values: Mapping[str, Any]) -> Any:
 
 def _trainer_words(overrides: tuple[Override, ...], training: Settings) -> tuple[str, ...]:
     """`amp` and `batch` always, but for a script no batch; then whatever else was typed of what the trainer reads."""
-    words = {"amp": f"amp={training.amp.level}"}
+    words = {"amp": f"amp={training.amp.asked}"}
     if training.batch:
         words["batch"] = f"batch={training.batch}"
     for override in overrides:
@@ -135,7 +135,7 @@ def _trainer_words(overrides: tuple[Override, ...], training: Settings) -> tuple
         if override.prefix == "~" or root in ("recipe", "framework") or override.values == (None,):
             continue
         if root in TRAINING_KEYS or root == "train":
-            if override.key == "amp.level":
+            if override.key in ("amp.level", "amp.preset"):
                 continue
             # A group may be given as a mapping, as checkpoint={every:5}; the trainer knows its keys.
             for key, value in leaves({override.key: override.values[0]}).items():

@@ -16,11 +16,11 @@ from typing import Any, Literal, get_args, get_origin
 from launcher.config.paths import conf_folder
 from launcher.config.schema import CLUSTERS, Container, Launch
 from launcher.config.shipped import CONFIG, DECIDES, class_of, defaults_of
-from recipes.precision.levels import LEVELS, PRESETS, Framework, LossScale
+from recipes.precision.levels import LEVELS, MODES, PRESETS, Amp, Framework, LossScale, Name
 from recipes.precision.support import support_for
 from recipes.recipe import NAMES, find
 from recipes.settings import Profile, Settings
-from recipes.typed import fields_of, is_group
+from recipes.typed import fields_of, is_group, plain
 
 WIDTH = 120
 ENGINE_LIMITS = {"memlock": -1, "stack": 64 * 2**20}
@@ -52,7 +52,7 @@ defaults:
 def files() -> dict[str, str]:
     """The text of each file, by its path in `conf/` without `.yaml`."""
     names: dict[str, Iterable[str]] = {
-        "amp": LEVELS,
+        "amp": (*LEVELS, *MODES),
         "loss_scale": PRESETS,
         "recipe": NAMES,
         "data": dict.fromkeys(name for recipe in NAMES for name in find(recipe).data),
@@ -72,6 +72,13 @@ def text_of(path: str) -> str:
         choices = "\n".join(f"  - {key}: {choice}" for key, choice in CHOSEN.items())
         head = [*_comment(_CONFIG), *_DEFAULTS.format(choices=choices).splitlines(), ""]
         fields = {**_fields(Settings), **_fields(Launch)}
+    elif group == "amp" and name in MODES:
+        mode = MODES[name]
+        head, fields = list(_comment(_of_mode(name))), _fields(Amp)
+        values = plain(Amp(level=mode.level, dtype=mode.dtype, preset=name))
+        if mode.tf32 is not None:
+            head = ["# @package _global_", *head]
+            values, fields = {"tf32": mode.tf32, "amp": values}, _fields(Settings)
     elif group == "recipe":
         head = ["# @package _global_", *_comment(_of_recipe(name))]
         fields = {"recipe": (str, ""), "train": (find(name).settings, "hyper-parameters")}
@@ -84,6 +91,12 @@ def text_of(path: str) -> str:
         decides = DECIDES[group]
         values = {decides: values.pop(decides), **values}
     return "\n".join([*head, *_keys(values, fields)]) + "\n"
+
+
+def _of_mode(name: Name) -> str:
+    mode = MODES[name]
+    dtype = f" in {mode.dtype}" if mode.tf32 is None else f" {'with' if mode.tf32 else 'without'} TF32"
+    return f"{name}: {mode.level}{dtype}; {LEVELS[mode.level]}"
 
 
 def _about(group: str, name: str, cls: type) -> str:

@@ -70,7 +70,7 @@ def _resolve(spec: JobSpec, facts: Facts) -> Plan:
         data=dataclasses.replace(training.data, dir=training.data.dir and facts.absolute(training.data.dir)),
     )
     plan = Plan(
-        name=launch.name or f"{user_script.stem(launch) or spec.recipe.name}-{training.amp.level}",
+        name=launch.name or f"{user_script.stem(launch) or spec.recipe.name}-{training.amp.asked}",
         run_root=facts.run_root,
         queue="slurm" if slurm else "direct",
         host=facts.host,

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from recipes.precision import operations
-from recipes.precision.levels import Amp, LossScale, named_operations
+from recipes.precision.levels import MODES, Amp, LossScale, named_operations
 from recipes.typed import SettingsError, plain, show
 
 
@@ -16,6 +16,17 @@ def check(amp: Amp, scale: LossScale, framework: str = "torch") -> None:
 
     Operation names are TensorFlow's own there; torch and Paddle share one list of them, of which Paddle lacks some.
     """
+    if amp.preset:
+        named = MODES[amp.preset]
+        for key in ("level", "dtype"):
+            value = getattr(amp, key)
+            if value != getattr(named, key):
+                dtype = "" if amp.dtype == "auto" else f" amp.dtype={amp.dtype}"
+                raise SettingsError(
+                    f"amp.{key}={value} with amp={amp.preset}, which is {getattr(named, key)}; "
+                    f"say amp={amp.level}{dtype}",
+                    f"amp.{key}",
+                )
     if amp.level == "o0" and amp.dtype != "auto":
         raise SettingsError(
             f"amp.dtype={amp.dtype} with amp=o0: o0 is float32; leave the dtype out, or say amp=o1", "amp.dtype"

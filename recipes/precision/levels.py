@@ -6,13 +6,14 @@ The levels are those of apex (`apex/amp/frontend.py`).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from recipes.precision import operations
 from recipes.typed import setting
 
 Level = Literal["o0", "o1", "o2", "o3"]
 Dtype = Literal["auto", "float16", "bfloat16"]
+Name = Literal["fp32", "tf32", "fp16-mixed", "bf16-mixed", "fp16-true", "bf16-true"]
 Framework = Literal["torch", "tensorflow", "paddle"]
 Device = Literal["cpu", "cuda"]
 ScaleMode = Literal["auto", "dynamic", "static", "none"]
@@ -29,6 +30,27 @@ ENOUGH = 0.9
 Not 1: some can't (torch's attention with dropout computes in float32 on a CPU)."""
 
 
+class Named(NamedTuple):
+    """What a mode's name in other programs is here."""
+
+    level: Level
+    dtype: Dtype = "auto"
+    tf32: bool | None = None
+    """None leaves the key tf32 alone."""
+
+
+# Source: Lightning's precision plugins, which write 16 and 32 for fp16 and fp32. Its 32-true leaves TF32 to the
+# framework's settings; here it is off in fp32 and on in tf32.
+MODES: dict[Name, Named] = {
+    "fp32": Named("o0", tf32=False),
+    "tf32": Named("o0", tf32=True),
+    "fp16-mixed": Named("o1", "float16"),
+    "bf16-mixed": Named("o1", "bfloat16"),
+    "fp16-true": Named("o3", "float16"),
+    "bf16-true": Named("o3", "bfloat16"),
+}
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Amp:
     """The precision that was asked for."""
@@ -41,6 +63,12 @@ class Amp:
     clear: tuple[str, ...] = setting((), "TensorFlow at o1: operations in the precision of those around them")
     keep_fp32: tuple[str, ...] = setting((), "patterns of module names to keep in float32, such as head.*")
     master_weights: bool | None = setting(None, "float32 master weights; null is the level's own answer (o2: true)")
+    preset: Name | None = setting(None, "mode by the name that other programs have for it; null for o0 to o3")
+
+    @property
+    def asked(self) -> str:
+        """What `amp=` named."""
+        return self.preset or self.level
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

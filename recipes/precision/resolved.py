@@ -156,5 +156,5 @@ def resolve_tf32(
     else:
         return level != "o0" if tf32 is None else tf32
     if tf32:
-        raise SettingsError(f"tf32=true: {why}; say tf32=false", "tf32")
+        raise SettingsError(f"tf32=true: {why}; say tf32=false, or amp=fp32 for amp=tf32", "tf32")
     return False

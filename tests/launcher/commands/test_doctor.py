@@ -57,7 +57,7 @@ def test_what_stands_in_the_way_is_exit_3_and_starts_nothing(
 
 def test_wrong_words_are_exit_2(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", "amp=o9"]) == 2
-    assert "amp=o9 is not one of o0, o1, o2, o3 (command line)" in capsys.readouterr().err
+    assert "amp=o9 is not one of o0, o1, o2, o3, bf16-mixed" in capsys.readouterr().err
 
 
 def test_a_partition_that_is_not_there_is_a_problem_with_the_choices(

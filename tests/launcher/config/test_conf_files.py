@@ -22,6 +22,7 @@ from launcher.config.sweep import Cell, cells
 from launcher.config.write_conf import files as written
 from launcher.plan.provenance import origins
 from launcher.plan.resolve import resolve
+from recipes.precision.levels import MODES
 from recipes.typed import leaves
 from tests.launcher.hosts import LAPTOP, spec_of
 
@@ -69,8 +70,14 @@ def test_files_have_every_key_of_their_class_with_its_default_and_help() -> None
 def test_a_default_is_no_request() -> None:
     for path in PATHS:
         asked = requests(path, files.read(conf_folder() / f"{path}.yaml"))
-        engine = {"limits"} if path in ("container/docker", "container/podman") else set()
-        assert asked.keys() == {DECIDES.get(path.partition("/")[0], "defaults")} | engine, path
+        group, _, name = path.partition("/")
+        more = {"limits"} if name in ("docker", "podman") else set()
+        if mode := MODES.get(name) if group == "amp" else None:
+            if mode.tf32 is not None:
+                assert asked == {"tf32": mode.tf32, "amp": {"level": "o0", "preset": name}}
+                continue
+            more = {"dtype", "preset"}
+        assert asked.keys() == {DECIDES.get(group, "defaults")} | more, path
 
 
 def of_job(spec: JobSpec) -> tuple[Any, ...]:
@@ -87,6 +94,8 @@ def of_job(spec: JobSpec) -> tuple[Any, ...]:
         ("recipe=script", "script=a.py"),
         ("recipe=gan", "data=mnist", "data.dir=/x", "framework=tensorflow"),
         ("experiment=twcc_published_group2",),
+        ("amp=fp32",),
+        ("amp=bf16-true",),
     ],
     ids=" ".join,
 )
