@@ -13,7 +13,8 @@ from launcher.plan.model import Compare
 HELP = """\
 Measure a job in several modes against each other, and say what each gains and costs.
 
-usage: python -m launcher compare KEY=A,B[,C] [key=value ...] [compare.rounds=5] [compare.steps=50]
+usage: python -m launcher compare [FILE.py] KEY=A,B[,C] [key=value ...] [compare.rounds=5] [compare.steps=50]
+                                  [-- ARGUMENTS OF FILE.py]
 
 The first of the listed values is the control, to which the others are held. Arms begin with the same weights, see the
 same data in the same order, and run the same code, one block after another on the same devices: A B C, C B A, A B C ...
@@ -21,7 +22,7 @@ They may differ in anything but recipe, seed and data: amp=o0,o1,o2, batch=128,2
 image=, container=none,docker; texts that may hold commas are listed as env.NCCL_ALGO=choice(Ring,Tree), or
 python=choice(A,B). From five rounds on, ratios of throughput have an interval. An arm that runs out of memory is a
 row of the table. One that is seen to run in another mode than was asked for ends there; the others are measured, and
-then the comparison fails.
+then the comparison fails. A script of your own is started afresh for each block, and its steps a second are compared.
 `report` says it again later, `--plan` shows the script and starts nothing.
 
 keys, beside those of `run --help`:
@@ -30,8 +31,10 @@ keys, beside those of `run --help`:
 
 
 def main(arguments: Sequence[str]) -> int:
-    words = request.take_apart([each for each in arguments if each != "--plan"], own=("plan",), starts=True)
-    look = "--plan" in arguments
+    ours = list(arguments).index("--") if "--" in arguments else len(arguments)
+    look = "--plan" in arguments[:ours]
+    typed = [*(each for each in arguments[:ours] if each != "--plan"), *arguments[ours:]]
+    words = request.take_apart(typed, own=("plan",), starts=True)
     if words.help:
         print(HELP.format(keys="\n".join(_keys())), end="")
         return 0

@@ -16,7 +16,7 @@ from launcher.commands.arguments import Parser, select, split
 from launcher.errors import UsageError
 from launcher.executors import backends
 from launcher.runs import follow, run_ids, run_roots, selection, store
-from launcher.runs.schema import PlanRecord, ResultRecord, Submission
+from launcher.runs.schema import ComparedArm, PlanRecord, ResultRecord, Submission
 from launcher.runs.states import Seen, State
 from launcher.runs.store import Files, Run
 from launcher.ui import summary, tables
@@ -217,13 +217,21 @@ def _arms(folder: Path, plan: PlanRecord, comparison: State, result: ResultRecor
 
     # An arm's own mean is over its steps, that of the comparison over its rounds: one that has ended shows the latter.
     compared = result.comparison.arms if result.comparison else ()
-    rates = {arm.arm: units.number(arm.samples_per_second) for arm in compared}
+    rates = {arm.arm: _rate(arm) for arm in compared}
     for arm in arms.of(folder, plan):
         state = arms.state(arm.run, comparison)
         words = f"{state.name}: {state.reason}" if state.reason else state.name
         own = summary.result_of(arm.run.folder, state)
-        rate = rates.get(arm.run.id, summary.throughput_of(own))
-        yield f"{arm.label}  {words}{f', {rate} samples/s' if rate not in ('', '-') else ''}"
+        mean = summary.throughput_of(own)
+        rate = rates.get(arm.run.id, f"{mean} {own.throughput.unit or 'samples/s'}" if mean else "")
+        yield f"{arm.label}  {words}{', ' if rate else ''}{rate}"
+
+
+def _rate(arm: ComparedArm) -> str:
+    """The throughput of a comparison's arm with its unit; empty where it is not known."""
+    if arm.samples_per_second is not None:
+        return f"{units.number(arm.samples_per_second)} samples/s"
+    return "" if arm.steps_per_second is None else f"{units.number(arm.steps_per_second)} steps/s"
 
 
 def _where(files: Files, plan: PlanRecord) -> str:

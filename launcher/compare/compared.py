@@ -80,7 +80,7 @@ def table(compared: Sequence[MeasuredArm]) -> Table:
         ("arm", [text(arm.label) for arm in compared], False),
         ("mechanism", [text(arm.mechanism) for arm in compared], False),
         ("batch", [numeric(arm.figures.batch, str(arm.figures.batch)) for arm in compared], True),
-        ("samples/s", [numeric(arm.figures.rate, units.number(arm.figures.rate)) for arm in compared], True),
+        sections.rate_column([arm.figures for arm in compared]),
         ("ratio", [ratio_cell(arm, control=number == 0) for number, arm in enumerate(compared)], True),
         ("95% interval", [_interval_cell(arm) for arm in compared], True),
         ("peak memory", [numeric(arm.figures.memory, units.size(arm.figures.memory)) for arm in compared], True),
@@ -112,11 +112,12 @@ def bars(compared: Sequence[MeasuredArm]) -> Iterator[Bars]:
 def _measured(compared: Sequence[MeasuredArm], how: Compare, state: State) -> Section:
     """The method of measurement, and the throughput of every round."""
     rounds_of = f"{how.rounds} round{'s' * (how.rounds != 1)} of one block of {how.steps} steps for each arm"
+    scripts = any(arm.is_script for arm in compared)
     method = (
         f"{rounds_of}, every other round backwards, {how.cool_down} s of rest between; the first steps of a block and "
         "those that were observed are not timed. "
         "Throughput is the geometric mean over the rounds. "
-        "Arms begin with the same weights, see the data in the same order and run the same code."
+        f"{_of_scripts(compared, how) if scripts else _SAME}"
     )
     rounds = sorted({number for arm in compared for number in arm.rates})
     rows = tuple(
@@ -126,13 +127,31 @@ def _measured(compared: Sequence[MeasuredArm], how: Compare, state: State) -> Se
         )
         for number in rounds
     )
-    header = ("round", *(f"{arm.label}, samples/s" for arm in compared))
+    header = ("round", *(f"{arm.label}, {arm.figures.unit}" for arm in compared))
     parts: list[Part] = [Prose(text=method)]
     if state.attempt > 1:
         parts.append(Prose(text=f"It was interrupted and resumed: its blocks are from {state.attempt} starts."))
     if rows:
         parts.append(Table(header=header, rows=rows, numbers=frozenset(range(len(header)))))
     return Section(title="Rounds", parts=tuple(parts), brief=False)
+
+
+_SAME = "Arms begin with the same weights, see the data in the same order and run the same code."
+
+
+def _of_scripts(compared: Sequence[MeasuredArm], how: Compare) -> str:
+    """How blocks of a script are measured, and what they cost."""
+    took = [(arm.label, arm.evidence.result.wall_seconds) for arm in compared]
+    each = [f"{units.duration(seconds)} of {label}" for label, seconds in took if seconds is not None]
+    lines = ["Each block starts the script afresh, in a folder of its own, and ends it after its steps."]
+    lines += [f"With its start, the last block took {', '.join(each)}."] if each else []
+    for arm in compared:
+        blocks = arm.evidence.metrics.blocks.values() if arm.evidence.metrics else ()
+        if early := [block.steps for block in blocks if block.ended and block.steps < how.steps]:
+            lines.append(
+                f"Of {arm.label}, {len(early)} ended by themselves before that, after {min(early)} steps or more."
+            )
+    return " ".join(lines)
 
 
 def _published(plan: PlanRecord, compared: Sequence[MeasuredArm]) -> Iterator[Section]:

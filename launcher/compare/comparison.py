@@ -5,8 +5,10 @@
     RUN_ROOT/<run id>/arms/<n>/   a run folder for each arm, an attempt for each of its blocks
 
 An arm goes on from its own checkpoint at each of its blocks, so that it is one training run, whose loss can be compared
-step by step. In each round every arm has one block, every other round backwards (A B B A): what drifts with time, as a
-card that warms up does, falls on all arms alike.
+step by step. A user's own script is started afresh for each block, and ended after so many optimizer steps.
+
+In each round every arm has one block, every other round backwards (A B B A): what drifts with time, as a card that
+warms up does, falls on all arms alike.
 """
 
 from __future__ import annotations
@@ -106,10 +108,10 @@ def check(specs: Sequence[JobSpec]) -> None:
                 f"workdir={spec.launch.workdir}: each block of a comparison starts in a new folder, so that none goes "
                 "on with another's files; leave workdir out, and name what the script reads in script.inputs=[...]"
             )
-    if any(spec.training.recipe == "script" for spec in specs):
+    if any(spec.recipe.name == "script" and spec.training.train.bare for spec in specs):
         raise UsageError(
-            "recipe=script: a script decides by itself when it stops and what it saves, so it can't be measured in "
-            "blocks; run its modes as a sweep, and `report` sets them side by side: say run for compare"
+            "train.bare=true: nothing counts the steps of a bare script, so it can't be measured in blocks of "
+            "compare.steps steps; leave it out, or say run for compare"
         )
     shared = [_shared(spec) for spec in specs]
     keys = dict.fromkeys(key for group in shared for key in group)
@@ -129,8 +131,10 @@ def _shared(spec: JobSpec) -> dict[str, Any]:
 def settled(spec: JobSpec, how: Compare) -> JobSpec:
     """The job as an arm: as long as the comparison says, saved and stopped after each block.
 
-    Raises `UsageError` where no step of a block would be timed.
+    Raises `UsageError` where no step of a block would be timed. A script's plan says how long a block is (`make`).
     """
+    if spec.recipe.name == "script":
+        return spec
     at_once = spec.training.steps_per_execution
     if at_once > 1 and how.steps < LEAST * at_once:
         raise UsageError(
@@ -157,7 +161,15 @@ def make(plans: Sequence[Plan], how: Compare, name: str | None = None, published
             f"first `{'` and `'.join(fetch)}`"
         )
     measured = tuple(
-        dataclasses.replace(plan, arm=f"{number:02}", gpu_pool=(), setup=(), after=None, command=())
+        dataclasses.replace(
+            plan,
+            arm=f"{number:02}",
+            gpu_pool=(),
+            setup=(),
+            after=None,
+            command=(),
+            script=plan.script and dataclasses.replace(plan.script, block=how.steps),
+        )
         for number, plan in enumerate(plans)
     )
     control = plans[0]

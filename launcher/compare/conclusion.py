@@ -8,8 +8,10 @@ Values common to all arms stand where a run has them, null where they differ; "c
 
     {"control": label, "rounds": .., "steps": .., "tolerance": .., "verdict": sentence, "sentences": [..], "arms": [
       {"arm": "00", "label": .., "state": .., "reason": .., "framework": .., "mechanism": .., "batch": ..,
-       "samples_per_second": .., "by_round": [.., null where a round was not measured],
-       "ratio": {"mean": .., "low": .., "high": .., "confidence": 0.95, "rounds": ..}, null of the control,
+       "samples_per_second": .., "steps_per_second": .., one of them null,
+       "by_round": [.., null where a round was not measured],
+       "ratio": {"mean": .., "low": .., "high": .., "confidence": 0.95, "rounds": ..}, null of the control and where
+       "unrelated", a sentence or null, says why there is none,
        "loss": .., "loss_gap": {"last": .., "low": .., "high": ..}, "accuracy": .., "peak_memory_bytes": ..,
        "skipped_steps": .., "half_flop_share": .., "proof": .., "result": "arms/00/result.json"}]}
 """
@@ -87,7 +89,13 @@ def _of_run(name: str, state: State, evidence: Sequence[Evidence]) -> Result:
         requested=_shared(documents, "requested"),
         effective=_shared(documents, "effective"),
         observed={**_shared(documents, "observed"), **_proof(evidence)},
-        throughput={"unit": "samples/s", "mean": None, "median": None, "p10": None, "p90": None},
+        throughput={
+            "unit": _common(figures(run).unit for run in evidence),
+            "mean": None,
+            "median": None,
+            "p10": None,
+            "p90": None,
+        },
         peak_memory_bytes=max((found.memory for run in evidence if (found := figures(run)).memory), default=None),
         loss={"first": None, "last": None},
         eval={},
@@ -137,7 +145,8 @@ def _of_arm(arm: MeasuredArm, rounds: int) -> dict[str, Any]:
         "framework": arm.evidence.plan.framework,
         "mechanism": arm.mechanism,
         "batch": figures.batch,
-        "samples_per_second": figures.rate,
+        "samples_per_second": None if figures.unit == "steps/s" else figures.rate,
+        "steps_per_second": figures.rate if figures.unit == "steps/s" else None,
         "by_round": [arm.rates.get(number) for number in range(rounds)],
         "ratio": ratio
         and {
@@ -147,6 +156,7 @@ def _of_arm(arm: MeasuredArm, rounds: int) -> dict[str, Any]:
             "confidence": CONFIDENCE,
             "rounds": ratio.pairs,
         },
+        "unrelated": arm.unrelated or None,
         "loss": figures.loss,
         "loss_gap": None if arm.gap is None else {"last": arm.gap, "low": gaps[0], "high": gaps[1]},
         "accuracy": figures.accuracy,

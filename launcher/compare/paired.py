@@ -12,6 +12,7 @@ from launcher.report.document import Cell, numeric
 from launcher.report.figures import Figures, figures
 from launcher.report.metrics import Block
 from launcher.report.read import Evidence
+from launcher.report.sections import incomparable as incomparable_rates
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -22,19 +23,28 @@ class MeasuredArm:
     figures: Figures
     mechanism: str
     rates: dict[int, float]
-    """Samples a second by round."""
+    """By round, in the unit of its figures."""
     ratio: Ratio | None
-    """Of its throughput to the control's; None where no round has both, and of the control."""
+    """Of its throughput to the control's; None where no round has both, where they are not related, and of the
+    control."""
     gap: float | None
-    """Relative difference of its mean loss from the control's over the last round that both have."""
+    """Relative difference of its mean loss from the control's over the last round that both have. Of a script, which
+    each round starts afresh, the mean over the rounds."""
     gaps: tuple[float, float] | None
     """The 95% interval of its mean over the rounds, where there are enough."""
     incomparable: str = ""
     """Why its losses are not comparable with the control's; empty where they are."""
+    unrelated: str = ""
+    """Why its throughput has no ratio to the control's; empty where it can have one."""
 
     @property
     def label(self) -> str:
         return self.evidence.label
+
+    @property
+    def is_script(self) -> bool:
+        """Whether it is a user's own script, which each block starts afresh."""
+        return self.evidence.plan.script is not None
 
 
 def compare(evidence: Sequence[Evidence], steps: int) -> list[MeasuredArm]:
@@ -44,15 +54,17 @@ def compare(evidence: Sequence[Evidence], steps: int) -> list[MeasuredArm]:
 
 
 def _complete_blocks(evidence: Evidence, steps: int) -> dict[int, Block]:
+    """Those with all their steps, and those of scripts that ended by themselves before."""
     blocks = evidence.metrics.blocks if evidence.metrics else {}
-    return {number: block for number, block in blocks.items() if block.steps == steps}
+    return {number: block for number, block in blocks.items() if block.steps == steps or block.ended}
 
 
 def _arm(evidence: Evidence, control: Evidence, steps: int, is_control: bool) -> MeasuredArm:
     blocks, others = _complete_blocks(evidence, steps), _complete_blocks(control, steps)
     rates = {number: block.rate for number, block in sorted(blocks.items()) if block.rate}
     theirs = {number: block.rate for number, block in others.items() if block.rate}
-    both = [number for number in rates if number in theirs]
+    unrelated = incomparable_rates([control, evidence])
+    both = [number for number in rates if number in theirs and not unrelated]
     own = figures(evidence)
     # So that the ratio of two arms' throughputs is the mean of their ratios.
     overall = statistics.geometric_mean(rates.values()) if rates else None
@@ -61,8 +73,10 @@ def _arm(evidence: Evidence, control: Evidence, steps: int, is_control: bool) ->
     if not is_control and not incomparable:
         for number in sorted(set(blocks) & set(others)):
             ours, reference = blocks[number].loss, others[number].loss
-            if ours is not None and reference:
+            same = blocks[number].losses == others[number].losses  # a script may log them at some steps alone
+            if ours is not None and reference and same:
                 gaps.append((ours - reference) / abs(reference))
+    last = statistics.fmean(gaps) if gaps and evidence.plan.script else gaps[-1] if gaps else None
     return MeasuredArm(
         evidence=evidence,
         figures=dataclasses.replace(own, rate=overall if overall is not None else own.rate),
@@ -71,9 +85,10 @@ def _arm(evidence: Evidence, control: Evidence, steps: int, is_control: bool) ->
         ratio=ratio([rates[each] for each in both], [theirs[each] for each in both])
         if both and not is_control
         else None,
-        gap=gaps[-1] if gaps else None,
+        gap=last,
         gaps=mean_interval(gaps) if len(gaps) >= ENOUGH else None,
         incomparable=incomparable,
+        unrelated=unrelated,
     )
 
 

@@ -59,7 +59,8 @@ def of_arms(
         if asked and asked.smaller and not found[0].gpus and found[0].slurm is None:
             raise type(error)(f"{error}; {_smaller(asked)}") from None
         raise
-    name = specs[0].launch.name or (asked.name if asked else None)
+    script = user_script.stem(specs[0].launch)
+    name = specs[0].launch.name or (asked.name if asked else None) or (f"compare-{script}" if script else None)
     whole = comparison.make(plans, how, name, published)
     left_out = tuple(f"{name} is left out: {why}" for name, why in impossible)
     advice = (*left_out, *whole.advice)

@@ -20,6 +20,18 @@ def verdict(compared: Sequence[MeasuredArm], how: Compare) -> Iterator[str]:
         yield f"{_named(control)}, the control: {_not_finite(control)}. No loss can be compared with it."
     for other in others:
         yield _of_arm(other, control, how)
+    if control.is_script and control.rates:
+        yield _of_scripts(compared)
+
+
+def _of_scripts(compared: Sequence[MeasuredArm]) -> str:
+    """What can't be held equal where arms are a user's own script."""
+    held = "Seed and order of the data are the script's own, and may differ from block to block"
+    if any(arm.gap is not None for arm in compared):
+        return f"{held}: a difference of the losses can be chance."
+    if all(arm.incomparable for arm in compared[1:]):
+        return f"{held}."
+    return f"{held}. Losses are not compared, since the script's are not known; job.log(step, loss=...) records them."
 
 
 def _in_all(control: MeasuredArm, others: Sequence[MeasuredArm], how: Compare) -> str:
@@ -36,15 +48,19 @@ def _in_all(control: MeasuredArm, others: Sequence[MeasuredArm], how: Compare) -
     faster = [(ratio, arm) for arm, ratio in measured if ratio.differs and ratio.mean > 1]
     if not faster and len(measured) == 1:
         ((only, ratio),) = measured
-        return f"{only.label} is slower: {ratio.told(ratio.mean)} times the throughput of {control.label}."
+        return f"{only.label} is slower: {ratio.told(ratio.mean)} times the {_rate(control)} of {control.label}."
     if not faster:
         return f"Nothing was faster than {control.label} beyond noise."
     held = [(ratio, arm) for ratio, arm in faster if _holds(arm, how)]
     if not held:
         return f"Nothing was faster than {control.label} beyond noise at no cost to the loss."
     gain, best = max(held, key=lambda arm: arm[0].mean)
-    times = f"{gain.told(gain.mean)} times the throughput of {control.label}"
+    times = f"{gain.told(gain.mean)} times the {_rate(control)} of {control.label}"
     return f"{best.label} gains the most: {times}{_at_what_cost(best, how)}."
+
+
+def _rate(arm: MeasuredArm) -> str:
+    return "step rate" if arm.figures.unit == "steps/s" else "throughput"
 
 
 def _failed(arm: MeasuredArm) -> bool:
@@ -111,16 +127,18 @@ def _named(arm: MeasuredArm) -> str:
 
 def _speed(arm: MeasuredArm, control: MeasuredArm) -> str:
     ratio = arm.ratio
+    if arm.unrelated:
+        return f"its speed and the control's are not related: they are of {arm.unrelated}"
     if ratio is None:
         return "no round was measured beside the control"
     if ratio.low is None or ratio.high is None:
         rounds = f"{ratio.pairs} round{'s' * (ratio.pairs > 1)}"
-        return f"{ratio.told(ratio.mean)} times the throughput over {rounds}, too few for an interval"
+        return f"{ratio.told(ratio.mean)} times the {_rate(arm)} over {rounds}, too few for an interval"
     mean, low, high = map(ratio.told, (ratio.mean, ratio.low, ratio.high))
     interval = f"95% interval {low} to {high}, {ratio.pairs} rounds"
     if not ratio.differs:
         return f"no difference in speed from {control.label} beyond noise: {mean} times ({interval})"
-    return f"{mean} times the throughput of {control.label} ({interval})"
+    return f"{mean} times the {_rate(arm)} of {control.label} ({interval})"
 
 
 def _loss(arm: MeasuredArm, control: MeasuredArm, how: Compare) -> str:
@@ -135,7 +153,8 @@ def _loss(arm: MeasuredArm, control: MeasuredArm, how: Compare) -> str:
     gap = f"loss at the same steps {arm.gap:+.1%}"
     if _is_noise(arm) and arm.gaps is not None:
         low, high = arm.gaps
-        return f"{gap} in the last round, which is noise: over all rounds {low:+.1%} to {high:+.1%}"
+        when = "" if arm.is_script else " in the last round"
+        return f"{gap}{when}, which is noise: over all rounds {low:+.1%} to {high:+.1%}"
     return f"{gap}, beyond the tolerance of {how.tolerance:.1%}"
 
 

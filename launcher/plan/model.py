@@ -58,6 +58,8 @@ class ScriptPlan:
     """Raised in each of its processes when the run is asked to stop, as TERM; None is none, as in plans without it."""
     resume_arguments: tuple[str, ...] = ()
     """Behind its arguments from the second attempt on."""
+    block: int = 0
+    """Optimizer steps after which it is ended, as a block of a comparison is; 0 is never."""
 
     def folder(self, run: str) -> str:
         """The folder that it starts in, for the run in that folder."""

@@ -91,6 +91,8 @@ class Block:
     losses: int = 0
     loss_sum: float = 0.0
     """Of all its steps whose loss was finite."""
+    ended: bool = False
+    """Whether it has no more steps: a script can end before its block does."""
 
     @property
     def rate(self) -> float | None:
@@ -209,6 +211,8 @@ def _event(metrics: Metrics, row: dict[str, Any]) -> None:
     accuracy = _number(row.get("accuracy"))
     if row["event"] == "eval" and accuracy is not None and len(metrics.evaluations) < 4 * POINTS:
         metrics.evaluations.append((_whole(row["step"]), accuracy))
+    if row["event"] == "end" and (number := row.get("block")) is not None:
+        metrics.blocks.setdefault(_whole(number), Block()).ended = True
 
 
 def _step(metrics: Metrics, row: dict[str, Any], block: int) -> None:

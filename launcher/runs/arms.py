@@ -10,7 +10,7 @@ from launcher import admit
 from launcher.runs import store
 from launcher.runs.schema import PlanRecord, Status
 from launcher.runs.states import State, of_status
-from launcher.runs.store import ARMS, FAILED, Files, Run
+from launcher.runs.store import ARMS, BLOCK, FAILED, Files, Run
 from recipes.typed import show
 
 RESULT = "result.json"
@@ -48,7 +48,7 @@ def state(arm: Run, comparison: State) -> State:
         reason = failed if failed in (OUT_OF_MEMORY, KILLED) else files.failure or failed
         return _of(files, "failed", _brief(reason))
     status = (files.status or Status()).state
-    if status == "done":
+    if status == "done" and not _has_more_blocks(arm.folder):
         return _of(files, "done", "")
     if comparison.finished:
         name = comparison.name if comparison.name in ("failed", "cancelled", "lost") else "stopped"
@@ -60,6 +60,15 @@ def state(arm: Run, comparison: State) -> State:
 
 def _of(files: Files, name: Any, reason: str) -> State:
     return of_status(name, reason, files.status or Status())
+
+
+def _has_more_blocks(folder: Path) -> bool:
+    """Whether others come after its newest block: a script that was started afresh for that one is done each time."""
+    try:
+        number, count = map(int, admit.read_text(folder / BLOCK).split())
+    except (OSError, ValueError):
+        return False
+    return number + 1 < count
 
 
 def _brief(reason: str) -> str:

@@ -208,6 +208,8 @@ class Profile(NamedTuple):
 class ComparedArm(NamedTuple):
     arm: str | None = None
     samples_per_second: float | None = None
+    steps_per_second: float | None = None
+    """Of a script whose samples are unknown."""
 
 
 class Compared(NamedTuple):

@@ -43,6 +43,8 @@ ARMS = "arms"
 """The folder of a comparison that holds its arms."""
 FAILED = "failed"
 """Of an arm that is not run again: a file with the reason."""
+BLOCK = "block"
+"""Of an arm: the number of its newest block, from 0, and of how many; written before the block begins."""
 
 
 class Run(NamedTuple):

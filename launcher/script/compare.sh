@@ -3,7 +3,7 @@
 #
 # run.sh sets LAUNCHER_ORDER, the arms of all blocks in a row, LAUNCHER_ARMS, each arm once, and LAUNCHER_COOL_DOWN,
 # seconds between blocks; and defines conclude, which writes result.json. The file `blocks` has a line for each block:
-# arm and exit code.
+# arm and exit code. arms/ARM/block has the number of the arm's newest block, from 0, and of how many.
 
 run_arms() {
   LAUNCHER_ENDED=
@@ -24,11 +24,14 @@ measure() { # goes on behind the blocks that were measured before
       continue
     fi
     echo "block $(($(blocks_measured) + 1)) of ${#LAUNCHER_BLOCKS[@]}: arm $LAUNCHER_MEASURED"
+    number_block "$LAUNCHER_MEASURED"
     rm -f "$LAUNCHER_RUN/arms/$LAUNCHER_MEASURED/STOP"
     relay_stop "$LAUNCHER_RUN/arms/$LAUNCHER_MEASURED" &
     LAUNCHER_RELAY=$!
+    LAUNCHER_BEGAN=$SECONDS
     bash "$LAUNCHER_RUN/arms/$LAUNCHER_MEASURED/run.sh"
     after_block "$LAUNCHER_MEASURED" $? || return
+    echo "it took $((SECONDS - LAUNCHER_BEGAN)) s"
     [ "$(blocks_measured)" = ${#LAUNCHER_BLOCKS[@]} ] || sleep "$LAUNCHER_COOL_DOWN"
   done
   any_arm_left
@@ -38,6 +41,13 @@ blocks_measured() { # how many
   local lines=0
   [ ! -e "$LAUNCHER_RUN/blocks" ] || lines=$(grep -c . "$LAUNCHER_RUN/blocks")
   echo "$lines"
+}
+
+number_block() { # arm
+  local folder=$LAUNCHER_RUN/arms/$1 before=0 arms
+  read -ra arms <<<"$LAUNCHER_ARMS"
+  [ ! -e "$LAUNCHER_RUN/blocks" ] || before=$(grep -c "^$1 " "$LAUNCHER_RUN/blocks")
+  echo "$before $((${#LAUNCHER_BLOCKS[@]} / ${#arms[@]}))" >"$folder/.block" && mv "$folder/.block" "$folder/block"
 }
 
 relay_stop() { # the folder of an arm, which is asked to stop as soon as the comparison is

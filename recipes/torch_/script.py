@@ -52,6 +52,7 @@ class TorchWrapper(Wrapper):
     @contextlib.contextmanager
     def around(self, meter: StepMeter) -> Iterator[None]:
         meter.disturbed = self.observer.slows_down
+        meter.wait = _wait
         self._counter = StepCounter(meter)
         with self._counter.counting(), self.observer.observing(), self._around, self.noticing(Precision):
             if self.mode.mechanism == "autocast_around":
@@ -75,6 +76,12 @@ class TorchWrapper(Wrapper):
 
     def hardware(self) -> dict[str, str | None]:
         return hardware.hardware(self._device)
+
+
+def _wait() -> None:
+    """For the GPU, if the script uses one."""
+    if torch.cuda.is_initialized():
+        torch.cuda.synchronize()
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -12,6 +13,7 @@ from typing import Any
 from recipes import metrics
 from recipes.metrics import MetricsWriter
 from recipes.run_folder import RunFolder, Superseded
+from recipes.trainer.block import Block
 
 Row = dict[str, Any]
 SHORT = 50
@@ -23,13 +25,13 @@ BATCH = 1000
 class AttemptRows:
     """Buffers and writes rows. What is not yet known of them can be added at the attempt's end."""
 
-    def __init__(self, folder: RunFolder | None, world_size: int) -> None:
+    def __init__(self, folder: RunFolder | None, world_size: int, block: Block | None = None) -> None:
         """Raises `OSError` where metrics.jsonl can't be written."""
         self._folder = folder
         self._path: Path | None = folder.metrics if folder else None
-        size = self._path.stat().st_size if self._path and self._path.exists() else 0
+        size = _kept(self._path, block) if self._path and self._path.exists() else 0
         self._writer = MetricsWriter(self._path, size)
-        self.before = self._writer.summary.last_step or 0
+        self.before = block.before if block else self._writer.summary.last_step or 0
         """Number of the last step of earlier attempts."""
         self.skipped_before = self._writer.summary.skipped
         self._waiting: list[Row] = []
@@ -40,7 +42,7 @@ class AttemptRows:
         self._start: Row = {
             "event": "start",
             "attempt": folder.attempt if folder else 1,
-            "total_steps": None,
+            "total_steps": block.total if block else None,
             "epochs": None,
             "resumed_from": self.before or None,
             "world_size": world_size,
@@ -67,6 +69,10 @@ class AttemptRows:
     def evaluated(self, step: int, measures: Mapping[str, float]) -> None:
         """The script has measured its held-out accuracy or loss."""
         self._append([{"event": "eval", "step": step, "epoch": None, **measures, "time": time.time()}])
+
+    def block_ended(self, number: int) -> None:
+        """The block of that number has no more rows, and they count."""
+        self._append([{"event": "end", "block": number, "time": time.time()}])
 
     def write(self, memory: int | None, *, hold: bool = False) -> None:
         """Write the rows that wait, but the newest where that is on `hold`. The last one written gets the `memory`."""
@@ -130,3 +136,18 @@ class AttemptRows:
                 yield row if "event" in row else change(next(places), row)
         for row in self._waiting:
             row.update(change(next(places) if places else 0, row))
+
+
+def _kept(path: Path, block: Block | None) -> int:
+    """The bytes of metrics.jsonl that an attempt goes on behind: all of them, or those before its block, of which an
+    attempt that was broken off may have left rows."""
+    if block is None:
+        return path.stat().st_size
+    kept = 0
+    with open(path, "rb") as stream:
+        for line in stream:
+            row = json.loads(line) if line.startswith(b"{") and line.endswith(b"}\n") else {}
+            if row.get("event") == "start" and (row.get("resumed_from") or 0) >= block.before:
+                break
+            kept += len(line)
+    return kept

@@ -10,6 +10,7 @@ import json
 import os
 import runpy
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -23,7 +24,9 @@ from recipes.precision import verdict
 from recipes.result import Result, Status
 from recipes.run_folder import RunFolder, write_json
 from recipes.settings import Profile
+from recipes.trainer import block as blocks
 from recipes.trainer import early, result_fields, snapshot_path
+from recipes.trainer.block import BlockOver
 from recipes.trainer.early import EarlyVerdict, NotProved
 from recipes.trainer.profiling import Profiling
 from recipes.trainer.run import FAILED, INTERRUPTED, REFUSED
@@ -68,13 +71,28 @@ def main(framework: str, words: Sequence[str], wrap: Callable[[Started], Wrapper
     folder = _folder(started.chosen.run) if first else None
     meter = _meter(started, wrapper, folder)
     request = StopSignal(started.chosen.run, started.chosen.plan, rank)
+    once = threading.Lock()
+
+    def end(code: int, failure: str | None, trace: str, *, stopped: bool = False) -> int:
+        once.acquire()  # for ever: whoever comes second waits for the end of the process
+        sys.stdout.flush()
+        meter.finish(wrapper.skipped_unseen())
+        seconds = time.monotonic() - began
+        return _conclude(started, wrapper, folder, meter, code, failure, trace, seconds, stopped=stopped)
+
+    def give_up() -> int:
+        print(f"script: it went on for {blocks.GRACE:g} s after the end of its block, and is ended", file=sys.stderr)
+        return end(0, None, "")
+
+    meter.when_over = lambda: blocks.end_within(blocks.GRACE, give_up)
     with wrapper.around(meter), request:
         code, failure, trace = execute(started.file, started.arguments, started.workdir, started.inputs)
-    if stopped := not wrapper.early.reason and request.stopped(code, trace):
-        failure = None
-    sys.stdout.flush()
-    meter.finish(wrapper.skipped_unseen())
-    return _conclude(started, wrapper, folder, meter, code, failure, trace, time.monotonic() - began, stopped=stopped)
+    if meter.over:  # what a script says that was ended in the middle is no failure
+        code = end(0, None, "")
+        blocks.end_within(blocks.GRACE, lambda: code)
+        return code
+    stopped = not wrapper.early.reason and request.stopped(code, trace)
+    return end(code, None if stopped else failure, trace, stopped=stopped)
 
 
 def _meter(started: Started, wrapper: Wrapper, folder: RunFolder | None) -> StepMeter:
@@ -82,7 +100,7 @@ def _meter(started: Started, wrapper: Wrapper, folder: RunFolder | None) -> Step
     settings, mode = started.chosen.settings, wrapper.mode
     rank, size = rank_and_size(settings.framework)
     detector = Detector(level=settings.amp.level, mechanism=mode.mechanism, dtype=mode.dtype, scale=mode.loss_scale)
-    meter = StepMeter(folder, world_size=size, detector=detector)
+    meter = StepMeter(folder, world_size=size, detector=detector, block=blocks.of(started.chosen))
     meter.memory = wrapper.peak_memory
     script_log.receiver.receive = meter.log if rank == 0 else lambda logged: None
     return meter
@@ -149,6 +167,8 @@ def execute(file: Path, passed: Sequence[str], workdir: Path, inputs: Mapping[st
     except SystemExit as ended:
         code = _exit_code(ended)
         return code, f"the script ended with exit code {code}" if code else None, ""
+    except BlockOver:
+        return 0, None, ""
     except KeyboardInterrupt:
         return INTERRUPTED, "interrupted from the keyboard", ""
     except Diverged as error:
@@ -235,7 +255,12 @@ def _conclude(
     elif not observed:
         observed = {"verdict": "unknown", "why": "the script failed"}
     level, required = settings.amp.level, settings.require_proof
-    problem = failed or (None if stopped else early.problem(level, required, observed["verdict"], observed["why"]))
+    problem = failed
+    if not failed and not stopped:
+        unmeasured = None if observed["verdict"] == verdict.CONTRADICTED else _block_problem(meter)
+        problem = unmeasured or early.problem(level, required, observed["verdict"], observed["why"])
+        if not problem:
+            meter.end_block()
     if folder:
         folder.check_ours()
         status: Status = "failed" if problem else "stopped" if stopped else "done"
@@ -306,6 +331,15 @@ def _of_the_others(run: Path, size: int, *, wait: bool) -> tuple[list[dict[str, 
         if not waiting or time.monotonic() >= until:
             return found, None, {}
         time.sleep(0.05)
+
+
+def _block_problem(meter: StepMeter) -> str | None:
+    """Why a block of a comparison says nothing of the speed."""
+    if not meter.in_block or meter.timed:
+        return None
+    if not meter.counted:
+        return f"nothing can be compared: {meter.result()['throughput']['why']}"
+    return "nothing can be compared: the script ended before a step could be timed behind the warm-up"
 
 
 def _result(

@@ -22,6 +22,7 @@ from recipes.metrics import warm_up
 from recipes.run_folder import RunFolder
 from recipes.script_log import Logged
 from recipes.trainer.attempt_rows import AttemptRows
+from recipes.trainer.block import Block, BlockOver
 
 FLUSH_EVERY = 1.0
 """Seconds between two writes."""
@@ -43,9 +44,13 @@ class StepMeter:
         *,
         world_size: int = 1,
         detector: Detector | None = None,
+        block: Block | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """`detector` checks what is logged. Raises `OSError` where metrics.jsonl can't be written."""
+        """`detector` checks what is logged. Raises `OSError` where metrics.jsonl can't be written.
+
+        Of a `block`, `stepped` raises `BlockOver` at its last step and whenever it is called after that.
+        """
         self.disturbed: Callable[[], bool] = lambda: False
         """Whether something slows the steps down at the moment, such as an observer."""
         self.memory: Callable[[], int | None] = lambda: None
@@ -56,7 +61,16 @@ class StepMeter:
         """The framework tells the loss of a step after it: its row isn't written before."""
         self.total: int | None = None
         """How many there were, where that is known and they were not counted one by one."""
-        self._rows = AttemptRows(folder, world_size)
+        self.wait: Callable[[], None] = lambda: None
+        """Waits for the device: where the timed steps of a block begin, and where they end."""
+        self.when_over: Callable[[], None] = lambda: None
+        """Called once at the last step of a block."""
+        self.over = False
+        """Whether the steps of the block were taken."""
+        self.timed = 0
+        """Steps of this attempt whose time says anything of the speed."""
+        self._block = block
+        self._rows = AttemptRows(folder, world_size, block)
         self._detector = detector
         self._process = os.getpid()
         self._clock = clock
@@ -99,11 +113,14 @@ class StepMeter:
         """
         if os.getpid() != self._process:
             return  # a process that the script forked
+        if self.over:
+            raise BlockOver
         with self._lock:
             state = self._state_of(optimizer, name)
             state.attempted += count
             if state is self._first:
                 self._add(count, skipped=not applied, loss_scale=loss_scale)
+                self._end_block_if_due()
 
     def attempted(self, optimizer: Any) -> int:
         """Steps of this optimizer so far."""
@@ -119,7 +136,7 @@ class StepMeter:
 
         Raises `Diverged` where the loss is NaN or Inf for good.
         """
-        if os.getpid() != self._process:
+        if os.getpid() != self._process or self.over:
             return
         with self._lock:
             if "accuracy" in logged.more:
@@ -129,6 +146,7 @@ class StepMeter:
                 if not again:
                     self._add_own(logged.step)
                 self._merge(logged)
+                self._end_block_if_due()
             elif self._rows.newest is not None and (again or not self._is_logged):
                 self._merge(logged)
             else:
@@ -157,6 +175,7 @@ class StepMeter:
             self.flush(hold=False)
             if 0 < self._count < LONG:
                 warm = warm_up(self._count)
+                self.timed = sum(self._steady[warm:])
                 self._rows.rewrite(lambda at, row: {**row, "timed": at >= warm and self._steady[at]})
 
     def flush(self, *, hold: bool = True) -> None:
@@ -165,6 +184,16 @@ class StepMeter:
             self._flushed = self._clock()
             more = self.awaits_loss or self._has_logged or "recipes.job" in sys.modules
             self._rows.write(self.memory(), hold=hold and more)
+
+    def end_block(self) -> None:
+        """The steps of this block count, even if the script ended before its last one."""
+        if self._block:
+            self._rows.block_ended(self._block.number)
+
+    @property
+    def in_block(self) -> bool:
+        """Whether this is a block of a comparison."""
+        return self._block is not None
 
     @property
     def counted(self) -> str:
@@ -225,6 +254,8 @@ class StepMeter:
     def _add(self, count: int, *, skipped: bool, loss_scale: float | None) -> None:
         """Add the rows of `count` steps that ended together."""
         seconds, steady = self._lap(count)
+        if self._block:
+            count = min(count, self._block.steps - self._count)
         own = self._rows.newest if self._is_own else None
         self._is_own = False
         if own is not None:  # logged before the first step
@@ -245,11 +276,19 @@ class StepMeter:
 
     def _lap(self, count: int) -> tuple[float | None, bool]:
         """The seconds that each of `count` steps took that end now, and whether they say anything of the speed."""
+        if self._block and any(self._count < at <= self._count + count for at in self._block.edges):
+            self.wait()
         now, disturbed = self._clock(), self.disturbed()
         seconds = None if self._ended is None else max(now - self._ended, 1e-9) / count
         steady = seconds is not None and not disturbed and not self._was_disturbed
         self._ended, self._was_disturbed = now, disturbed
         return seconds, steady
+
+    def _end_block_if_due(self) -> None:
+        if self._block and self._count >= self._block.steps:
+            self.over = True
+            self.when_over()
+            raise BlockOver
 
     def _flush_if_due(self) -> None:
         if self._clock() - self._flushed >= FLUSH_EVERY:
@@ -262,6 +301,8 @@ class StepMeter:
         self._is_logged = False
         if self._count < LONG:
             self._steady.append(steady)
+        timed = steady and self._count > warm_up(LONG)
+        self.timed += timed
         self._rows.add(
             {
                 **dict.fromkeys(metrics.STEP),
@@ -271,7 +312,7 @@ class StepMeter:
                 "loss_scale": loss_scale,
                 "skipped": skipped,
                 "skipped_total": self._skipped,
-                "timed": steady and self._count > warm_up(LONG),
+                "timed": timed,
                 "time": time.time(),
             }
         )
@@ -281,7 +322,8 @@ class StepMeter:
         row = self._rows.newest
         assert row is not None
         shift = logged.step - self._count
-        if shift >= -1:  # else the script counts something else, such as epochs
+        # Below that the script counts something else, such as epochs. The steps of a block have its own numbers.
+        if shift >= -1 and self._block is None:
             if shift != self._shift and not self._has_logged:
                 self._renumber(shift)
             self._shift, row["step"] = shift, logged.step

@@ -133,8 +133,8 @@ def test_wrong_keys_of_the_comparison_are_refused(word, complaint):
     [
         (["amp=o1"], "compare needs arms to compare"),
         (
-            ["recipe=script", "script=x.py", "amp=o0,o1"],
-            r"recipe=script: a script decides by itself .* run its modes as",
+            ["recipe=script", "script=x.py", "amp=o0,o1", "train.bare=true", "require_proof=false"],
+            r"train\.bare=true: nothing counts the steps of a bare script",
         ),
         (
             ["recipe=script", "script=x.py", "amp=o0,o1", "workdir=."],
@@ -401,6 +401,12 @@ def test_arms_are_what_their_folder_and_the_comparison_say(tmp_path, program):
     assert arms.state(control.run, running) == State("queued", "its first block")
     assert run(folder) == 0
     assert arms.state(other.run, State("done")).name == "done"
+    assert (folder / "arms/01/block").read_text() == "1 2\n"
+    (folder / "arms/01/block").write_text("0 2\n")  # of a script, whose blocks are each done
+    assert arms.state(other.run, running)[:2] == ("running", "its next block comes")
+    assert arms.state(other.run, State("stopped")).name == "stopped"
+    (folder / "arms/01/block").unlink()  # of a comparison begun before there was one
+    assert arms.state(other.run, running).name == "done"
     store.write_json(folder / "arms/01/status.json", {"state": "stopped", "attempt": 1})
     assert arms.state(other.run, running)[:2] == ("running", "its next block comes")
     assert arms.state(other.run, lost).name == "lost"

@@ -401,3 +401,69 @@ def test_published_times_are_turned_into_gains(tmp_path, control, arm_said, expe
     ]
     if expected is not None:
         assert table.rows[1][table.header.index("published ratio")].value == pytest.approx(expected, abs=5e-4)
+
+
+def script(root: Path, number: int, level: str, factors: list[float], *, counted: str = "SGD", **more) -> dict:
+    """An arm's folder of a user's script: a block for each factor, with so many times 10 steps a second."""
+    plan = arm(root, number, level, [], planned={"script": {"file": "script/train.py", "arguments": []}})
+    folder = root / "arms" / f"{number:02}"
+    rows = []
+    for index, factor in enumerate(factors):
+        for step in range(1, more.get("steps", STEPS) + 1):
+            loss = more["losses"][index] if "losses" in more and step % 2 else None
+            row = {"seconds": 0.1 / factor, "steps_per_second": 10 * factor, "samples_per_second": None, "loss": loss}
+            rows.append({**row, "step": index * STEPS + step, "timed": step > 2, "skipped": False})
+        rows.append({"event": "end", "block": index, "step": index * STEPS + more.get("steps", STEPS)})
+    metrics(folder, rows)
+    said = result(attempts=1, mechanism=plan["mechanism"], loss={"first": None, "last": None}, eval={}, loss_scale={})
+    throughput = {"unit": "steps/s", "mean": 10.0, "p10": 9.0, "p90": 11.0, "counted": counted}
+    said = {**said, "effective": {}, "throughput": throughput, "wall_seconds": 8.0}
+    store.write_json(folder / "result.json", said)
+    return plan
+
+
+TWICE = [2 * each for each in (1.01, 1.00, 1.00, 1.02, 0.97)]
+
+
+def test_step_rates_of_a_script_are_related_and_what_is_not_held_equal_is_told(tmp_path):
+    plan = whole(tmp_path, script(tmp_path, 0, "o0", NOISE), script(tmp_path, 1, "o1", TWICE))
+    first, second, third = lead(tmp_path, plan)
+    assert first == "amp=o1 gains the most: 2.00 times the step rate of amp=o0."
+    assert "2.00 times the step rate of amp=o0 (95% interval 1.9" in second and "loss" not in second
+    assert third.startswith("Seed and order of the data are the script's own, and may differ from block to block.")
+    assert third.endswith(
+        "Losses are not compared, since the script's are not known; job.log(step, loss=...) records them."
+    )
+    rounds = next(each for each in document(tmp_path, plan).sections if each.title == "Rounds")
+    assert "Arms begin with the same weights" not in rounds.parts[0].text
+    assert "With its start, the last block took 8s of amp=o0, 8s of amp=o1." in rounds.parts[0].text
+    assert rounds.parts[1].header == ("round", "amp=o0, steps/s", "amp=o1, steps/s")
+
+
+def test_the_loss_of_a_script_is_compared_over_all_its_blocks(tmp_path):
+    control = script(tmp_path, 0, "o0", NOISE, losses=[1.0] * 5)
+    plan = whole(tmp_path, control, script(tmp_path, 1, "o1", TWICE, losses=[1.3, 0.8, 1.2, 0.9, 1.05]))
+    _, second, third = lead(tmp_path, plan)
+    assert "loss at the same steps +5.0%, which is noise: over all rounds" in second
+    assert third.endswith("may differ from block to block: a difference of the losses can be chance.")
+
+
+def test_rates_that_are_counted_differently_have_no_ratio(tmp_path):
+    other = script(tmp_path, 1, "o1", TWICE, counted="AdamW, the first of 2 optimizers")
+    plan = whole(tmp_path, script(tmp_path, 0, "o0", NOISE), other)
+    first, second, _ = lead(tmp_path, plan)
+    assert first == "Nothing was measured beside the control, amp=o0."
+    told = "its speed and the control's are not related: they are of different counts (AdamW, the first of 2 "
+    assert told in second
+    said = "\n".join(plain.lines(document(tmp_path, plan)))
+    assert "2.00" not in said.partition("COMPARISON")[2]
+
+
+def test_a_script_that_ends_before_its_block_counts_and_one_that_was_broken_off_does_not(tmp_path):
+    plan = whole(tmp_path, script(tmp_path, 0, "o0", NOISE, steps=7), script(tmp_path, 1, "o1", TWICE))
+    assert "2.00 times the step rate of amp=o0 (95% interval" in lead(tmp_path, plan)[1]
+    rounds = next(each for each in document(tmp_path, plan).sections if each.title == "Rounds")
+    assert "Of amp=o0, 5 ended by themselves before that, after 7 steps or more." in rounds.parts[0].text
+    rows = (tmp_path / "arms/00/metrics.jsonl").read_text().splitlines(keepends=True)
+    (tmp_path / "arms/00/metrics.jsonl").write_text("".join(rows[:-1]))
+    assert "4 rounds, too few for an interval" in lead(tmp_path, plan)[1]

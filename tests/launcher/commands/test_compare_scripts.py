@@ -1,0 +1,120 @@
+"""`compare` of a user's own script, for real: blocks that start it afresh and end it after so many steps."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from launcher.runs import selection, store
+
+from ..run_folders import launcher
+
+TRAIN = """
+import os, sys
+import torch
+assert not os.path.exists("checkpoint.pt"), "a block went on with the files of another"
+torch.save({}, "checkpoint.pt")
+torch.manual_seed(0)
+net = torch.nn.Linear(32, 8)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+inputs = torch.randn(16, 32)
+for step in range(int(sys.argv[1])):
+    optimizer.zero_grad()
+    net(inputs).pow(2).mean().backward()
+    optimizer.step()
+"""
+KERAS = """
+import keras
+import numpy
+net = keras.Sequential([keras.Input((8,)), keras.layers.Dense(4), keras.layers.Dense(1, dtype="float32")])
+net.compile("sgd", "mse")
+net.fit(numpy.ones((256, 8), "float32"), numpy.ones((256, 1), "float32"), batch_size=8, epochs=1000, verbose=0)
+"""
+WORDS = ["amp=o0,o1", "compare.steps=8", "compare.cool_down=0", "telemetry.every=0", "gpus=0"]
+
+
+def lines(path: Path) -> list[dict]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def compare(folder: Path, script: str, *words: str, passed: tuple[str, ...] = ()):
+    """The finished command, and the run's folder."""
+    (folder / "train.py").write_text(script)
+    told = [str(folder / "train.py"), f"run_root={folder / 'runs'}", *words, "--", *passed]
+    done = launcher("compare", *told, state_home=folder / "state", seconds=300)
+    (name,) = selection.run_names(str(folder / "runs"))
+    return done, folder / "runs" / name
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory):
+    return compare(tmp_path_factory.mktemp("scripts"), TRAIN, *WORDS, "compare.rounds=2", passed=("1000000",))
+
+
+def test_each_block_starts_the_script_afresh_and_ends_it_after_its_steps(measured):
+    done, folder = measured
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (folder / "blocks").read_text().split("\n")[:4] == ["00 0", "01 0", "01 0", "00 0"]
+    for arm in ("00", "01"):
+        rows = lines(folder / "arms" / arm / "metrics.jsonl")
+        assert [row["step"] for row in rows if "event" not in row] == list(range(1, 17))
+        assert [(row["attempt"], row["resumed_from"]) for row in rows if row.get("event") == "start"] == [
+            (1, None),
+            (2, 8),
+        ]
+        assert {each.name for each in (folder / "arms" / arm / "work").iterdir()} == {"1", "2"}
+
+
+def test_the_verdict_relates_step_rates_and_says_what_is_not_held_equal(measured):
+    done, folder = measured
+    assert f"{folder.name}  compare-train (amp=o0) (amp=o1)" in done.stdout
+    assert re.search(r"amp=o1 \(autocast_around in torch\): [\d.]+ times the step rate over 2 rounds", done.stdout)
+    assert "Seed and order of the data are the script's own, and may differ from block to block." in done.stdout
+    header, control, other = done.stdout[done.stdout.index("\narm ") :].splitlines()[1:4]
+    assert "steps/s" in header and control.split()[-2:] == other.split()[-2:] == ["proved", "done"]
+    first, second = store.read_json(folder / "result.json")["comparison"]["arms"]
+    assert first["samples_per_second"] is None and first["steps_per_second"] > 0
+    assert all(rate > 0 for rate in second["by_round"]) and second["ratio"]["rounds"] == 2
+
+
+def test_ls_and_report_know_the_unit(measured):
+    _, folder = measured
+    told = launcher("ls", folder.name, f"run_root={folder.parent}", state_home=folder.parents[1] / "state").stdout
+    assert re.search(r"amp=o1  done, [\d.]+ steps/s$", told, re.MULTILINE)
+    page = folder.parents[1] / "page.html"
+    launcher(
+        "report", folder.name, f"run_root={folder.parent}", f"--html={page}", state_home=folder.parents[1] / "state"
+    )
+    assert re.search(r"With its start, the last block took \d+s of amp=o0, \d+s of amp=o1", page.read_text())
+
+
+@pytest.mark.parametrize(
+    ("steps", "code", "said"),
+    [
+        ("6", 0, "times the step rate over 1 round"),
+        ("1", 1, "nothing can be compared: the script ended before a step could be timed"),
+        ("0", 1, "nothing can be compared: no optimizer step was seen"),
+    ],
+)
+def test_a_script_that_ends_before_its_block_counts_if_a_step_was_timed(tmp_path, steps, code, said):
+    done, _ = compare(tmp_path, TRAIN, *WORDS, "compare.rounds=1", passed=(steps,))
+    assert (done.returncode, said in done.stdout) == (code, True), done.stdout + done.stderr
+
+
+def test_words_behind_the_dashes_are_the_script_s_own(tmp_path):
+    (tmp_path / "train.py").write_text(TRAIN)
+    told = [str(tmp_path / "train.py"), f"run_root={tmp_path / 'runs'}", *WORDS, "--plan", "--", "--plan"]
+    done = launcher("compare", *told, state_home=tmp_path / "state")
+    assert "train.py --plan in torch at o1" in done.stdout, done.stdout + done.stderr
+    assert not (tmp_path / "runs").exists()
+
+
+def test_keras_fit_is_ended_too(tmp_path):
+    done, folder = compare(tmp_path, KERAS, *WORDS, "amp=o0,o2", "framework=tensorflow", "compare.rounds=1")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "times the step rate over 1 round" in done.stdout
+    rows = lines(folder / "arms/01/metrics.jsonl")
+    assert [row["step"] for row in rows if "event" not in row] == list(range(1, 9))
