@@ -13,7 +13,7 @@ from typing import Any
 
 from launcher.code import code_store
 from launcher.config import job_environment
-from launcher.config.schema import REACH, SlurmCluster, annotation_of
+from launcher.config.schema import ALIASES, REACH, SlurmCluster, annotation_of
 from launcher.errors import Unavailable, UsageError
 from launcher.executors import backends, execute, stopping, submission
 from launcher.executors.submission import Start
@@ -25,9 +25,12 @@ from launcher.runs import ownership, store
 from launcher.runs.states import Seen
 from launcher.runs.store import Damaged, Run
 from recipes import records
-from recipes.typed import SettingsError, build, from_text, leaves, nearest, show
+from recipes.typed import SettingsError, build, from_text, leaves, nearest, refuse_control_characters, show
 
 CHANGEABLE = ("epochs", "steps", "checkpoint.every", "checkpoint.keep", "require_proof")
+RESUME_ARGUMENTS = "script.resume_arguments"
+OF_SCRIPTS = ("require_proof", RESUME_ARGUMENTS)
+"""What may change of a user's script, which decides the rest by itself."""
 
 
 def resume_here(
@@ -59,7 +62,9 @@ def _submit(
     for row in seen:
         _check_further(row, before[row.run], assignments)
     plan_of = {run: changes(plan, assignments) for run, plan in before.items()}
-    chosen = _choose(seen, before, goes_on=bool({"epochs", "steps"} & assignments.keys()), is_sweep=is_sweep)
+    chosen = _choose(
+        seen, before, goes_on=bool({"epochs", "steps", RESUME_ARGUMENTS} & assignments.keys()), is_sweep=is_sweep
+    )
     changed = [plan_of[row.run] for row in chosen]
     for plan in changed:
         _check_place(plan)
@@ -125,19 +130,24 @@ def _alone(folder: Path) -> Iterator[None]:
 def changes(plan: Plan, assignments: dict[str, str]) -> Plan:
     """The plan with those keys changed, in its settings and in the trainer's words. Raises `UsageError`."""
     settings: dict[str, Any] = {**plan.settings, "checkpoint": {**plan.settings["checkpoint"]}}
-    cluster, words = dict(plan.cluster), list(plan.words)
+    cluster, words, script = dict(plan.cluster), list(plan.words), plan.script
     for key, text in assignments.items():
         if plan.arms and not key.startswith("cluster."):
             raise UsageError(f"{key}={text}: the arms of a comparison stay as they are; only cluster.* may change")
-        own = CHANGEABLE if plan.script is None else ("require_proof",)  # a script decides the rest by itself
+        own = CHANGEABLE if script is None else OF_SCRIPTS
         allowed = [*own, *(f"cluster.{name}" for name in cluster if name not in ("kind", *REACH))]
         if key not in allowed:
             why = f"{key} can't change when a run is resumed{nearest(key, allowed)}"
             raise UsageError(f"{why}; these can: {', '.join(allowed)}")
         try:
-            value = from_text(text, annotation_of(key), key)
+            value = from_text(text, annotation_of(ALIASES.get(key, key)), key)
+            for argument in value if key == RESUME_ARGUMENTS else ():
+                refuse_control_characters(key, argument)
         except SettingsError as error:
             raise UsageError(f"{error} (command line)") from None
+        if script and key == RESUME_ARGUMENTS:
+            script = dataclasses.replace(script, resume_arguments=value)
+            continue
         if key.startswith("cluster."):
             cluster[key.removeprefix("cluster.")] = list(value) if isinstance(value, tuple) else value
             continue
@@ -153,7 +163,7 @@ def changes(plan: Plan, assignments: dict[str, str]) -> Plan:
             settings["checkpoint"][key.removeprefix("checkpoint.")] = value
         else:
             settings[key] = value
-    changed = dataclasses.replace(plan, settings=settings, cluster=cluster, words=tuple(words))
+    changed = dataclasses.replace(plan, settings=settings, cluster=cluster, words=tuple(words), script=script)
     return _with_setup(changed, tuple(cluster["setup"])) if "cluster.setup" in assignments else changed
 
 
@@ -178,6 +188,10 @@ def as_recorded(values: Mapping[str, Any], plan: Plan) -> dict[str, Any]:
             if last not in place:
                 raise UsageError(f"{key} can't change: {plan.run_id} began with code that has no such key")
             place[last] = new[key]
+    if plan.script and before.script and plan.script.resume_arguments != before.script.resume_arguments:
+        if "resume_arguments" not in values["script"]:
+            raise UsageError(f"{RESUME_ARGUMENTS} can't change: {plan.run_id} began with code that has no such key")
+        found["script"] = {**values["script"], "resume_arguments": list(plan.script.resume_arguments)}
     if plan.setup != before.setup:
         found["setup"] = list(plan.setup)
         if plan.arms:
@@ -219,7 +233,10 @@ def _choose(seen: Sequence[Seen], before: Mapping[Run, Plan], *, goes_on: bool, 
         if all(plan.arms for plan in before.values()):
             raise UsageError(f"{what}; a comparison has no more rounds than it began with, so start another one")
         if all(plan.script for plan in before.values()):
-            raise UsageError(f"{what}; a script decides by itself how long it runs, so start it anew")
+            raise UsageError(
+                f"{what}; a script decides by itself how long it runs: say {RESUME_ARGUMENTS}=[...] to start it again "
+                "with these arguments added, or start it anew"
+            )
         raise UsageError(f"{what}; say epochs=N or steps=N to go on with it")
     return chosen
 

@@ -154,6 +154,14 @@ def test_a_done_script_is_not_told_to_say_what_a_script_is_refused(
     assert main(["resume", failed.name]) == 2
     message = capsys.readouterr().err
     assert "start it anew" in message and "epochs=N" not in message
+    assert main(["resume", failed.name, "script.resume_arguments=[--more]"]) == 2
+    assert "began with code that has no such key" in capsys.readouterr().err
+    for name in ("plan.json", "attempts/2/plan.json"):
+        plan = json.loads((failed / "plan.json").read_text())
+        (failed / name).write_text(json.dumps({**plan, "script": {**script, "resume_arguments": []}}))
+    assert main(["resume", failed.name, "script.resume_arguments=[--more,'a b']"]) == 0
+    planned = json.loads((failed / "attempts" / "3" / "plan.json").read_text())
+    assert planned["script"]["resume_arguments"] == ["--more", "a b"]
 
 
 @pytest.mark.parametrize(
