@@ -57,22 +57,24 @@ def checkpoint_dir() -> Path:
 
 
 def _poll(state: StopRequests) -> bool:
-    plan = os.environ.get("LAUNCHER_SPEC")
-    if not plan:
+    if "LAUNCHER_SPEC" not in os.environ:
         return False
-    stop = Path(run_folder(plan), "STOP")
     world = _torch_world()
     if world is None:
         now = time.monotonic()
         if now - state.looked < SECONDS:
             return False
         state.looked = now
-        return stop.exists()
+        return _stop_file().exists()
     if state.poller is None or state.ranks is None or state.ranks.world is not world:
         state.ranks = _TorchRanks(world)
-        state.poller, state.calls = StopPoller(state.ranks, stop), 0
+        state.poller, state.calls = StopPoller(state.ranks, _stop_file()), 0
     state.calls += 1
     return state.poller.due(state.calls) and state.poller.poll(state.calls)
+
+
+def _stop_file() -> Path:
+    return Path(run_folder(os.environ["LAUNCHER_SPEC"]), "STOP")
 
 
 def _torch_world() -> Any:

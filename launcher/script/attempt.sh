@@ -194,7 +194,7 @@ end_attempt() { # the run's last state, by the exit code and what lies in its fo
   fi
   if taken_over; then
     exit 1
-  elif [ "$code" = 0 ] && [ ! -e "$LAUNCHER_LOGS/stopped.json" ] && has_result; then
+  elif [ "$code" = 0 ] && ! ended_on_request && has_result; then
     status "done" 0 "$ended" ""
   elif [ -e "$LAUNCHER_RUN/cancelled" ]; then
     status cancelled "$code" "$ended" "${overdue:-cancelled}"
@@ -233,6 +233,10 @@ end_attempt() { # the run's last state, by the exit code and what lies in its fo
   fi
   rm -f "$LAUNCHER_RUN/.reserve"
   exit "$code"
+}
+
+ended_on_request() { # which a user's script may call a success
+  [ -e "$LAUNCHER_LOGS/stopped.json" ] || { [ "$LAUNCHER_WHO" = script ] && [ -n "$LAUNCHER_SIGNALLED" ]; }
 }
 
 # What this attempt's trainer wrote last: an engine that could not start it may end with 0 too.

@@ -79,6 +79,37 @@ def test_a_script_in_its_own_folder_reads_its_inputs_and_cannot_change_them(
     assert (tmp_path / "sets" / "table").read_text() == "a table"
 
 
+SAVES = """\
+import os, pathlib, signal, sys, time
+def save(*_):
+    import plistlib  # of the image, whose file system has to be there still
+    folder = pathlib.Path(os.environ["LAUNCHER_CHECKPOINT_DIR"])
+    folder.joinpath("saved").write_bytes(plistlib.dumps({"attempt": os.environ["LAUNCHER_ATTEMPT"]}))
+    sys.exit()
+signal.signal(signal.SIGTERM, save)
+print("begun", flush=True)
+time.sleep(300)
+"""
+
+
+@pytest.mark.parametrize(
+    ("runtime", "bare"), [("docker", "false"), ("apptainer", "false"), ("docker", "true"), ("apptainer", "true")]
+)
+def test_a_script_that_is_cancelled_saves_in_its_container(
+    bed: Testbed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runtime: str, bare: str
+) -> None:
+    (tmp_path / "saves.py").write_text(SAVES)
+    monkeypatch.chdir(tmp_path)
+    script = ("recipe=script", "script=saves.py", "amp=o0", "require_proof=false", f"train.bare={bare}", "workdir=run")
+    assert main([*script, *words(bed, runtime), f"run_root={tmp_path}/runs", "detach=true"]) == 0
+    folder = started(tmp_path / "runs")
+    log = folder / "attempts/1/stdout.log"
+    until(lambda: log.exists() and "begun" in log.read_text())
+    ((seen, why_not),) = stopping.cancel([Run(str(folder.parent), folder.name)])
+    assert (seen.state.name, seen.state.reason, seen.state.exit_code, why_not) == ("cancelled", "on request", 0, "")
+    assert b"attempt" in (folder / "checkpoints/saved").read_bytes()
+
+
 def test_a_cancelled_run_leaves_no_container(bed: Testbed, tmp_path: Path) -> None:
     assert main(["amp=o1", *words(bed, "docker"), f"run_root={tmp_path}/runs", "detach=true"]) == 0
     folder = started(tmp_path / "runs")

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from launcher.executors import stopping
 from launcher.probe.slurm_commands import call
 from launcher.runs import store
 from launcher.runs.states import State
@@ -17,7 +18,8 @@ from tests.launcher.slurm.bench import ended, job_of, state, until
 from tests.launcher.slurm.submitted import Submitted, all_submitted
 from tests.testbed.facts import Testbed
 
-BARE = ("train.bare=true", "require_proof=false", "amp=o0")
+UNPROVED = ("require_proof=false", "amp=o0")
+BARE = ("train.bare=true", *UNPROVED)
 
 TORCH = """\
 import os, sys
@@ -60,7 +62,31 @@ worker, size = strategy.cluster_resolver.task_id, strategy.num_replicas_in_sync
 print("worker", worker, "of", size, "on", os.environ["SLURMD_NODENAME"])
 """
 
+SAVES = """\
+import os, pathlib, signal, sys, time
+saved = pathlib.Path(os.environ["LAUNCHER_CHECKPOINT_DIR"], "saved")
+def save(*_):
+    saved.touch()
+    sys.exit()
+signal.signal(signal.SIGTERM, save)
+print("begun", "again" if saved.exists() else "", flush=True)
+if not saved.exists():
+    time.sleep(300)
+"""
+
+RANKS = """\
+import os, signal, sys, time
+def told(*_):
+    print("rank", os.environ.get("RANK"), "told on", os.environ["SLURMD_NODENAME"], flush=True)
+    sys.exit()
+signal.signal(signal.SIGTERM, told)
+print("begun", flush=True)
+time.sleep(300)
+"""
+
 SCRIPTS = {
+    "saves.py": SAVES,
+    "ranks.py": RANKS,
     "train.py": TORCH,
     "workers.py": TENSORFLOW,
     "fails.py": "raise SystemExit(3)",
@@ -85,6 +111,9 @@ REQUESTS = {
     "long": ("script=long.py", *BARE),
     "gpus": ("script=gpus.py", "gpus=auto", *BARE),
     "again": ("script=again.py", "workdir=run", *BARE),
+    "limit": ("script=saves.py", *UNPROVED, "cluster.time=2", "cluster.stop_before=60"),
+    "unsaved": ("script=ranks.py", *UNPROVED),
+    "ranks": ("script=ranks.py", *UNPROVED, "nodes=2"),
 }
 
 
@@ -108,6 +137,33 @@ def test_cancelled_it_is_ended_at_once_and_told_so(submitted: Submitted) -> None
     assert begun(submitted, "long").name == "running"
     submitted.launcher("cancel", submitted.folder("long").name, f"run_root={submitted.root / 'long'}")
     assert ended(submitted.folder("long"), 30).name == "cancelled"
+
+
+def test_on_two_nodes_each_rank_is_asked_to_stop(submitted: Submitted) -> None:
+    folder = submitted.folder("ranks")
+    until(lambda: begun(submitted, "ranks") and submitted.said("ranks").count("begun") == 2, 180)
+    stopping.request_stop(folder)
+    seen = ended(folder, 60)
+    assert (seen.name, seen.reason) == ("stopped", "on request")
+    told = sorted(line for line in submitted.said("ranks").splitlines() if line.startswith("rank"))
+    assert told == ["rank 0 told on n1", "rank 1 told on n2"]
+
+
+def test_one_that_saved_nothing_before_its_time_limit_is_not_started_again_and_says_why(submitted: Submitted) -> None:
+    begun(submitted, "unsaved")
+    assert call(["scancel", "--batch", "--signal=USR1", job_of(submitted.folder("unsaved"))]).returncode == 0
+    seen = ended(submitted.folder("unsaved"), 60)
+    assert (seen.name, seen.attempt) == ("stopped", 1)
+    assert seen.reason == (
+        "time limit; not requeued, as nothing was saved in LAUNCHER_CHECKPOINT_DIR and script.resume_arguments is not "
+        "set"
+    )
+
+
+def test_a_real_time_limit_lets_it_save_and_go_on(submitted: Submitted) -> None:
+    seen = ended(submitted.folder("limit"), 400)
+    assert (seen.name, seen.attempt) == ("done", 2)
+    assert submitted.said("limit", 2).count("begun again") == 1
 
 
 def test_requeued_it_begins_again_in_its_own_folder(submitted: Submitted) -> None:

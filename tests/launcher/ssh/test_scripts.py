@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+from tests.launcher.ssh.far import until
+
 TELL = """\
 import json, os, subprocess, sys
 here = os.path.dirname(os.path.abspath(__file__))
@@ -41,3 +43,30 @@ def test_a_script_and_its_arguments_travel_and_it_works_in_its_runs_own_folder(f
     told = json.loads((work / "told.json").read_text())
     assert told == [["--lr", "0.1", "it's a b"], str(work), TELL, "a tool\n", "a table"]
     assert (work / "data").readlink() == data
+
+
+SAVES = """\
+import os, pathlib, signal, sys, time
+saved = pathlib.Path(os.environ["LAUNCHER_CHECKPOINT_DIR"], "saved")
+def save(*_):
+    saved.write_text("x")
+    sys.exit()
+signal.signal(signal.SIGTERM, save)
+print("begun", sys.argv[1:], saved.exists(), flush=True)
+if not saved.exists():
+    time.sleep(300)
+"""
+
+
+def test_a_script_that_is_cancelled_there_saves_and_goes_on_when_it_is_resumed(far, tmp_path, monkeypatch):
+    (tmp_path / "saves.py").write_text(SAVES)
+    monkeypatch.chdir(tmp_path)
+    words = ("recipe=script", "script=saves.py", "amp=o0", "gpus=0", "require_proof=false", "workdir=run")
+    (run,) = far.submit(*words, f"python={far.testbed.python}", "script.resume_arguments=[--resume]")
+    log = far.folder(run) / "attempts/1/stdout.log"
+    until(lambda: log.exists() and "begun [] False" in log.read_text(), 120)
+    ended = far.type("cancel", run)
+    assert ended.code == 0 and "cancelled after" in ended.out and "on request" in ended.out
+    assert far.type("resume", run).code == 0
+    assert far.until(run, "done", "failed", seconds=120) == "done"
+    assert "begun ['--resume'] True" in (far.folder(run) / "attempts/2/stdout.log").read_text()
