@@ -82,6 +82,12 @@ class AttemptRows:
             rows[-1]["memory_bytes"] = memory
             self._append(rows)
 
+    def ended_by(self, when: float) -> int:
+        """How many of this attempt's written rows are of steps that had ended by that time."""
+        rows = iter(self._kept) if self._path is None else metrics.read(self._path)
+        own = itertools.dropwhile(lambda row: row.get("time", 0.0) < self._start["time"], rows)
+        return sum("event" not in row and row["time"] <= when for row in own)
+
     def rewrite(self, change: Callable[[int, Row], Row], first: int | None = None) -> None:
         """Write this attempt's rows again as `change` makes them of their place, counted from 0, and themselves.
 

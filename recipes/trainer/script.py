@@ -25,7 +25,7 @@ from recipes.result import Result, Status
 from recipes.run_folder import RunFolder, write_json
 from recipes.settings import Profile
 from recipes.trainer import block as blocks
-from recipes.trainer import early, result_fields, snapshot_path
+from recipes.trainer import early, library_records, result_fields, snapshot_path
 from recipes.trainer.block import BlockOver
 from recipes.trainer.early import EarlyVerdict, NotProved
 from recipes.trainer.profiling import Profiling
@@ -76,6 +76,8 @@ def main(framework: str, words: Sequence[str], wrap: Callable[[Started], Wrapper
     def end(code: int, failure: str | None, trace: str, *, stopped: bool = False) -> int:
         once.acquire()  # for ever: whoever comes second waits for the end of the process
         sys.stdout.flush()
+        if first:
+            _adopt_records(meter, started, since=time.time() - (time.monotonic() - began))
         meter.finish(wrapper.skipped_unseen())
         seconds = time.monotonic() - began
         return _conclude(started, wrapper, folder, meter, code, failure, trace, seconds, stopped=stopped)
@@ -104,6 +106,13 @@ def _meter(started: Started, wrapper: Wrapper, folder: RunFolder | None) -> Step
     meter.memory = wrapper.peak_memory
     script_log.receiver.receive = meter.log if rank == 0 else lambda logged: None
     return meter
+
+
+def _adopt_records(meter: StepMeter, started: Started, since: float) -> None:
+    folders = library_records.folders_of(started.workdir, started.arguments, os.environ)
+    records = library_records.read(folders, since)
+    if records is not None:
+        meter.adopt(records)
 
 
 def parse(words: Sequence[str], framework: str) -> Started:

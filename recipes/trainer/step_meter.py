@@ -21,8 +21,9 @@ from recipes.divergence import Detector
 from recipes.metrics import warm_up
 from recipes.run_folder import RunFolder
 from recipes.script_log import Logged
-from recipes.trainer.attempt_rows import AttemptRows
+from recipes.trainer.attempt_rows import AttemptRows, Row
 from recipes.trainer.block import Block, BlockOver
+from recipes.trainer.library_records import Records
 
 FLUSH_EVERY = 1.0
 """Seconds between two writes."""
@@ -163,6 +164,33 @@ class StepMeter:
         """The framework has told the held-out `accuracy` or `loss`."""
         with self._lock:
             self._rows.evaluated(self._shift + self._count, measures)
+
+    def adopt(self, records: Records) -> None:
+        """Add what a library recorded of this attempt's steps. Of a script that logs itself nothing is added.
+
+        The library's number of a step is found by what it saved, since it may have gone on from an older checkpoint.
+        """
+        with self._lock:
+            if self._has_logged or self._first is None or self.uncounted:
+                return
+            self.flush(hold=False)
+            if self._block is not None:
+                shift = 0  # it began afresh
+            elif records.saved is not None:
+                shift = records.saved[0] - self._rows.ended_by(records.saved[1])
+            elif self._rows.before == 0:
+                shift = 0
+            else:
+                return
+            if self._block is not None or shift < 0:  # as after another Trainer in the same script
+                self._rows.rewrite(lambda at, row: _completed(row, row["step"], records.steps.get(at + 1 + shift, {})))
+                return
+            first = shift + 1
+            self._rows.rewrite(lambda at, row: _completed(row, first + at, records.steps.get(first + at, {})), first)
+            self._shift = shift
+            for step, measures in records.evaluations:
+                if step > shift:
+                    self._rows.evaluated(step, measures)
 
     def finish(self, skipped: int = 0) -> None:
         """The script has ended. `skipped` counts steps that were skipped and reported as applied, because it was not
@@ -361,6 +389,11 @@ def _joined(before: Logged | None, after: Logged) -> Logged:
         samples=samples,
         more={**before.more, **after.more},
     )
+
+
+def _completed(row: Row, step: int, recorded: Mapping[str, float]) -> Row:
+    """The row as that of this step, with what a library recorded of it."""
+    return {**row, "step": step, **{key: value for key, value in recorded.items() if row[key] is None}}
 
 
 def _sum(total: float | None, seconds: float | None) -> float | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import time
 
 import pytest
 
@@ -12,6 +13,7 @@ from recipes.divergence import Detector, Diverged
 from recipes.precision.levels import LossScale
 from recipes.run_folder import RunFolder
 from recipes.script_log import Logged, log, receiver
+from recipes.trainer.library_records import Records
 from recipes.trainer.step_meter import StepMeter
 
 
@@ -240,3 +242,18 @@ def test_a_joined_log_keeps_what_each_call_gave():
 
     joined = _joined(Logged(step=1, samples=8, more={"a": 1}), Logged(step=2, loss=3, samples=8))
     assert (joined.step, joined.loss, joined.samples, joined.more) == (2, 3, 16, {"a": 1})
+
+
+@pytest.mark.parametrize(
+    ("saved", "numbers", "losses"),
+    [(6, [1, 2, 3, 4, 5, 6], {2, 4, 6}), (9, [4, 5, 6, 7, 8, 9], {4, 6}), (4, [1, 2, 3, 4, 5, 6], {4, 6})],
+    ids=["from the start", "resumed after step 3", "the second in this script"],
+)
+def test_records_of_a_library_find_their_steps_by_what_was_saved(attempt, tmp_path, saved, numbers, losses):
+    meter, optimizer = attempt(), Optimizer()
+    for _ in range(6):
+        step(meter, optimizer)
+    meter.adopt(Records(steps={number: {"loss": 1.0} for number in (2, 4, 6)}, saved=(saved, time.time())))
+    meter.finish()
+    assert steps(tmp_path, "step") == numbers
+    assert {number for number, loss in steps(tmp_path, "step", "loss") if loss is not None} == losses

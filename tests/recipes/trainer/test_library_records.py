@@ -1,0 +1,151 @@
+"""What Trainer and Lightning record of their steps, and how it gets into the rows of a script's."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from recipes import metrics
+from recipes.trainer import library_records
+
+TRAINER = """\
+import sys
+import torch
+from torch import nn
+from transformers import Trainer, TrainingArguments
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Linear(8, 1)
+    def forward(self, x=None, labels=None):
+        out = self.net(x)
+        return {"loss": ((out - labels) ** 2).mean(), "logits": out}
+
+data = [{"x": torch.randn(8), "labels": torch.randn(1)} for _ in range(64)]
+words = dict(output_dir=sys.argv[1], logging_steps=2, max_steps=int(sys.argv[2]), save_steps=4, report_to=[])
+words.update(use_cpu=True, eval_strategy="steps", eval_steps=6, disable_tqdm=True)
+trainer = Trainer(Net(), TrainingArguments(**words), train_dataset=data, eval_dataset=data)
+trainer.train(resume_from_checkpoint=sys.argv[3] if len(sys.argv) > 3 else None)
+"""
+LIGHTNING = """\
+import sys
+import lightning
+import torch
+from torch import nn
+from lightning.pytorch.loggers import CSVLogger
+
+class Net(lightning.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Linear(8, 1)
+    def training_step(self, batch, index):
+        loss = (self.net(batch) ** 2).mean()
+        self.log("train/loss", loss)
+        return loss
+    def validation_step(self, batch, index):
+        self.log("val_acc", 0.5)
+        self.log("val_loss", (self.net(batch) ** 2).mean())
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+data = torch.utils.data.DataLoader(torch.randn(64, 8), batch_size=8)
+words = dict(max_epochs=int(sys.argv[1]), log_every_n_steps=2, accelerator="cpu", enable_progress_bar=False)
+trainer = lightning.Trainer(logger=CSVLogger("."), **words)
+trainer.fit(Net(), data, data, ckpt_path=sys.argv[2] if len(sys.argv) > 2 else None, weights_only=False)
+"""
+
+
+@pytest.fixture
+def run(tmp_path):
+    """Runs a script under the wrapper: its result, its rows."""
+    attempts = iter(range(1, 5))
+
+    def start(text, *passed):
+        (tmp_path / "train.py").write_text(textwrap.dedent(text))
+        folder, attempt = tmp_path / "run", str(next(attempts))
+        (folder / "attempts" / attempt).mkdir(parents=True)
+        words = ["amp=o0", f"script={tmp_path}/train.py", f"run={folder}", f"workdir={tmp_path}", "device=cpu"]
+        command = [sys.executable, "-m", "recipes.torch_.script", *words, "require_proof=false", "--", *passed]
+        environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3]), "LAUNCHER_ATTEMPT": attempt}
+        done = subprocess.run(command, env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return json.loads((folder / "result.json").read_text()), list(metrics.read(folder / "metrics.jsonl"))
+
+    return start
+
+
+def losses(rows):
+    return {row["step"]: row["loss"] for row in rows if "event" not in row}
+
+
+def known(rows):
+    return [step for step, loss in losses(rows).items() if loss is not None]
+
+
+def test_trainers_losses_are_in_the_rows_of_their_steps_in_a_resumed_run_too(run, tmp_path):
+    result, rows = run(TRAINER, "out", "10")
+    assert list(losses(rows)) == list(range(1, 11))
+    assert known(rows) == [2, 4, 6, 8, 10]
+    state = json.loads((tmp_path / "out/checkpoint-10/trainer_state.json").read_text())
+    logged = {entry["step"]: entry["loss"] for entry in state["log_history"] if "loss" in entry}
+    assert {step: loss for step, loss in losses(rows).items() if loss is not None} == logged
+    assert result["loss"] == {"first": logged[2], "last": logged[10]}
+    assert [row["step"] for row in rows if row.get("event") == "eval"] == [6, 10]
+    result, rows = run(TRAINER, "out", "16", "out/checkpoint-8")
+    assert list(losses(rows)) == list(range(1, 17))
+    assert known(rows) == list(range(2, 17, 2))
+    assert (result["steps"], result["throughput"]["unit"]) == (16, "steps/s")
+
+
+def test_lightnings_losses_are_in_the_rows_of_their_steps_in_a_resumed_run_too(run, tmp_path):
+    result, rows = run(LIGHTNING, "2")
+    assert list(losses(rows)) == list(range(1, 17))
+    assert known(rows) == list(range(2, 17, 2))
+    assert result["loss"]["last"] == losses(rows)[16]
+    assert result["eval"]["accuracy"] == 0.5
+    saved = next((tmp_path / "lightning_logs/version_0/checkpoints").glob("*step=16.ckpt"))
+    _, rows = run(LIGHTNING, "3", str(saved))
+    assert list(losses(rows)) == list(range(1, 25))
+    assert known(rows) == list(range(2, 25, 2))
+
+
+@pytest.fixture
+def imported(monkeypatch):
+    monkeypatch.setitem(sys.modules, "transformers", object())
+    monkeypatch.setitem(sys.modules, "lightning", object())
+
+
+def test_records_from_before_the_script_began_and_damaged_ones_are_left_alone(imported, tmp_path):
+    old = tmp_path / "a" / "trainer_state.json"
+    old.parent.mkdir()
+    old.write_text('{"global_step": 4, "log_history": [{"step": 4, "loss": 1.0}]}')
+    os.utime(old, (100, 100))
+    (tmp_path / "trainer_state.json").write_text('{"global_step": 4, "log_hist')
+    (tmp_path / "metrics.csv").write_text("a,b\n1,2\n")
+    assert library_records.read([tmp_path], since=1000) is None
+    found = library_records.read([tmp_path], since=50)
+    assert found is not None and found.steps == {4: {"loss": 1.0}}
+
+
+def test_without_the_library_nothing_is_looked_for(monkeypatch, tmp_path):
+    monkeypatch.delitem(sys.modules, "transformers", raising=False)
+    (tmp_path / "trainer_state.json").write_text('{"global_step": 4, "log_history": [{"step": 4, "loss": 1.0}]}')
+    monkeypatch.setattr(library_records, "_files", lambda folders: pytest.fail("looked"))
+    for name in ("lightning", "lightning.pytorch", "pytorch_lightning"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    assert library_records.read([tmp_path], since=0) is None
+
+
+def test_folders_that_arguments_name_are_looked_through(tmp_path):
+    for name in ("out", "logs", "kept"):
+        (tmp_path / name).mkdir()
+    words = ["--output_dir=out", "log.dir=logs", "--lr", "0.1", "x" * 5000, ""]
+    found = library_records.folders_of(tmp_path, words, {"LAUNCHER_CHECKPOINT_DIR": str(tmp_path / "kept")})
+    assert found == [tmp_path, tmp_path / "out", tmp_path / "logs", tmp_path / "kept"]
