@@ -20,9 +20,9 @@ from recipes.torch_.observe.observer import PrecisionObserver, gather, observed
 
 TINY = {
     "simplenet": ("batch=16", "train.width=64"),
-    "resnet50": ("batch=2", "train.image_size=32", "train.width=8", "train.classes=10"),
-    "efficientnet": ("batch=2", "train.image_size=32"),
-    "gan": ("batch=2",),
+    "resnet50": ("batch=2", "train.image_size=32", "train.width=8", "train.classes=10", "train.stages=[1,1]"),
+    "efficientnet": ("batch=2", "train.image_size=32", "train.stages=[1,1]"),
+    "gan": ("batch=2", "train.channels=[8,8,4,2]"),
 }
 """For a rehearsal, in place of what is asked for."""
 

@@ -14,7 +14,7 @@ from launcher.runs import selection, store
 
 from ..run_folders import launcher
 
-WORDS = ["data=synthetic", "compare.steps=4", "compare.cool_down=0", "telemetry.every=0"]
+WORDS = ["data=synthetic", "compare.steps=4", "compare.cool_down=0", "telemetry.every=0", "env.OMP_NUM_THREADS=1"]
 
 
 @pytest.fixture(scope="module")

@@ -436,7 +436,7 @@ def test_run_small_it_ends_with_the_published_columns_beside_ours(name, tmp_path
     """All arms prove their modes; and the same is in the page that `report` makes of it."""
     root, dtypes, columns = tmp_path / "runs", *MEASURED[name]
     pytest.importorskip("torch" if name in PADDLES else "tensorflow")
-    words = [f"experiment={name}", "scale=smoke", "telemetry.every=0", f"run_root={root}"]
+    words = [f"experiment={name}", "scale=smoke", "telemetry.every=0", "env.OMP_NUM_THREADS=1", f"run_root={root}"]
     done = launcher(*words, state_home=tmp_path / "state", seconds=500)
     assert done.returncode == 0, done.stdout + done.stderr
     (run,) = selection.run_names(str(root))
