@@ -10,13 +10,13 @@ from containers.engines import mount_fields
 from containers.runtime import Runtime, Wrapped, limited
 from containers.words import EnvArg, Word
 
-# The first versions with --no-eval. Those before run every value through a shell inside the container.
+# The first versions with --no-eval. Earlier ones evaluate every value in a shell inside the container.
 _NO_EVAL = {"apptainer": (1, 1), "singularity": (3, 10)}
 LOSING = "\x80\x81"
-"""The shell that Apptainer reads values with takes these two for the end of its input and of a line: one such value,
-and the job starts without any of its environment."""
+"""Apptainer's shell takes these two for the end of its input and of a line: with one of them in a value the job starts
+without its environment."""
 PLAIN_PATH = re.compile(r'[^:,\\"]+')
-"""What `--bind` takes as it stands; anything else needs `--mount`."""
+"""A path that `--bind` takes unquoted; others need `--mount`."""
 
 
 def wrap(container: Container, runtime: Runtime) -> Wrapped:
@@ -29,12 +29,12 @@ def wrap(container: Container, runtime: Runtime) -> Wrapped:
     values: dict[str, Word] = {**devices.environment, **container.environment}
     values |= {name: EnvArg(name) for name in (*devices.passed, *container.passed)}
     words: list[Word] = [*runtime.command, "exec", "--cleanenv", *(["--no-eval"] if no_eval(runtime) else [])]
-    # --home beside --no-home names the folder without mounting anything: APPTAINERENV_HOME is not obeyed.
+    # --home with --no-home sets HOME and mounts nothing; APPTAINERENV_HOME is ignored.
     words += ["--no-home", f"--home={container.home}"]
     words += ["--net", "--network=none"] if container.network == "none" else []
     words += ["--ipc"] if container.ipc == "private" else []
     words += devices.flags
-    words += [_mount(each) for each in container.mounts]
+    words += [_mount(mount) for mount in container.mounts]
     words += [f"--pwd={container.workdir}", container.image, *container.argv]
     return Wrapped(
         argv=limited(container.limits, tuple(words)),
@@ -44,7 +44,7 @@ def wrap(container: Container, runtime: Runtime) -> Wrapped:
 
 
 def no_eval(runtime: Runtime) -> bool:
-    """Whether it can be told to leave values alone."""
+    """Whether it has the option that keeps it from evaluating values."""
     return not runtime.version or runtime.version >= _NO_EVAL[runtime.product or "apptainer"]
 
 

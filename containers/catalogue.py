@@ -1,7 +1,7 @@
-"""The NGC images that can be named without spelling out a registry, and what each needs and holds.
+"""The catalogue of NGC images, which have short names: what each contains and requires.
 
-The table is `ngc.json`, read in NVIDIA's documents. `source` is the page: of the image's release or, where that page
-does not give the version, of a release next to it. An image whose version was not found there has no row.
+The table is `ngc.json`, from NVIDIA's documents. `source` is the release notes of the image or, where those do not give
+the version, of a release next to it. An image whose version is not documented has no row.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Release:
     """One image of the catalogue."""
 
     line: str
-    """Name that people type, as `ngc-pytorch`."""
+    """The short name, as `ngc-pytorch`."""
     release: str
     """Year and month, as `25.06`."""
     reference: str
@@ -46,13 +46,13 @@ class Release:
     python: str
     cuda: str
     driver: str
-    """Driver that its CUDA came with."""
+    """The driver that was released with its CUDA."""
     data_centre_drivers: tuple[str, ...] | None
-    """Older branches that data-centre GPUs may run it with, each from this version on; None where not documented."""
+    """Older driver branches supported on data-centre GPUs, each from this version on; None if not documented."""
     minimum_capability: str | None
     dlprof: bool
     last: bool
-    """The last of its line: nothing newer will come."""
+    """The last release of its line."""
     source: str
 
     @property
@@ -62,29 +62,29 @@ class Release:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Needs:
-    """What a job and its host ask of an image. What is empty or None is not asked for."""
+    """The requirements of a job and its host on an image. Empty or None is no requirement."""
 
     framework: str = ""
     version: Version = ()
     """The oldest version of the framework."""
     python: Version = ()
     capability: Version | None = None
-    """Of the host's GPUs; with several, call once for each."""
+    """Of a GPU of the host; check each GPU by itself."""
     driver: str = ""
     data_centre: bool = True
-    """Whether the GPUs are of the kind whose older drivers NVIDIA supports with newer CUDA."""
+    """Whether the GPUs are data-centre ones, for which NVIDIA supports newer CUDA on older drivers."""
     bfloat16: bool = False
     dlprof: bool = False
 
 
 def least_driver(cuda: Version) -> Version | None:
-    """The oldest driver that CUDA of that version runs on, of itself; None where it isn't known."""
+    """The oldest driver that this CUDA version runs on without compatibility packages; None if unknown."""
     return _LEAST_DRIVER.get(cuda[:2]) or _LEAST_DRIVER.get(cuda[:1])
 
 
 def is_data_centre(gpu_name: str) -> bool:
     """Whether a GPU of that name is a data-centre one."""
-    return not any(each in gpu_name for each in CONSUMER)
+    return not any(name in gpu_name for name in CONSUMER)
 
 
 @functools.cache
@@ -97,25 +97,25 @@ def releases() -> tuple[Release, ...]:
 
 
 def lines() -> tuple[str, ...]:
-    return tuple(dict.fromkeys(each.line for each in releases()))
+    return tuple(dict.fromkeys(release.line for release in releases()))
 
 
 def find(name: str, key: str = "image") -> Release:
     """The image of `ngc-pytorch`, the newest there is, or of `ngc-pytorch:25.06`. `key` is the setting that has it."""
     line, _, wanted = name.partition(":")
-    known = [each for each in releases() if each.line == line]
+    known = [release for release in releases() if release.line == line]
     if not known:
         raise SettingsError(
             f"{key}={name}: no {line} in the catalogue ({', '.join(lines())}){nearest(line, lines())}", key
         )
     if not wanted:
         return known[-1]
-    for each in known:
-        if each.release == wanted:
-            return each
+    for release in known:
+        if release.release == wanted:
+            return release
     raise SettingsError(
-        f"{key}={name}: the catalogue has {', '.join(each.release for each in known)} of {line}"
-        f"{nearest(wanted, [each.release for each in known])}; any other goes by its full name, "
+        f"{key}={name}: the catalogue has {', '.join(release.release for release in known)} of {line}"
+        f"{nearest(wanted, [release.release for release in known])}; any other goes by its full name, "
         f"as {known[-1].reference}",
         key,
     )
@@ -123,11 +123,11 @@ def find(name: str, key: str = "image") -> Release:
 
 def of_reference(reference: str) -> Release | None:
     """The image that a full reference names, if the catalogue has it."""
-    return next((each for each in releases() if each.reference == reference), None)
+    return next((release for release in releases() if release.reference == reference), None)
 
 
 def lacks(image: Release, needs: Needs) -> str:
-    """Why the image won't do, or nothing."""
+    """Why the image does not meet the requirements; empty if it does."""
     if needs.framework and image.framework != needs.framework:
         return f"it holds {image.framework}, not {needs.framework}"
     if parse(image.version) < needs.version:
@@ -145,13 +145,14 @@ def lacks(image: Release, needs: Needs) -> str:
 
 
 def check(image: Release, needs: Needs, named: str = "") -> None:
-    """Refuse an image that won't do, naming the nearest release that would. `named` is what its user calls it."""
+    """Refuse an image that does not meet the requirements, and name the nearest release that does. `named` is the
+    image as the user gave it."""
     problem = lacks(image, needs)
     if not problem:
         return
-    would = [each for each in releases() if not lacks(each, needs)]
-    same = [each for each in would if each.line == image.line]
-    near = min(same or would, key=lambda each: abs(_months(each.release) - _months(image.release)), default=None)
+    suitable = [release for release in releases() if not lacks(release, needs)]
+    same = [release for release in suitable if release.line == image.line]
+    near = min(same or suitable, key=lambda near: abs(_months(near.release) - _months(image.release)), default=None)
     if near:
         instead = f"the nearest that would do is image={near.name}"
     else:
@@ -160,13 +161,13 @@ def check(image: Release, needs: Needs, named: str = "") -> None:
 
 
 def parse(text: str) -> Version:
-    """`2.4.0a0` as (2, 4, 0): a pre-release of NVIDIA's counts as its release."""
+    """`2.4.0a0` as (2, 4, 0): NVIDIA's pre-releases count as the release."""
     return tuple(int(part) for part in re.findall(r"\d+", re.split(r"[a-z+]", text)[0]))
 
 
 def cuda_problem(cuda: str, needs: Needs) -> str:
-    """Why CUDA of that version, as an image outside the catalogue says that it has it, can't be expected to do on a
-    GPU; nothing where it can."""
+    """Why this CUDA version, as an image outside the catalogue declares it, does not support a GPU or its driver; empty
+    if it does."""
     least = least_driver(parse(cuda))
     if problem := _gpu_problem(cuda, needs.capability, (0,)):
         return problem
@@ -194,7 +195,7 @@ def _driver_problem(image: Release, needs: Needs) -> str:
         return ""
     branches = image.data_centre_drivers
     if needs.data_centre:
-        if branches is None or any(driver[0] == parse(each)[0] and driver >= parse(each) for each in branches):
+        if branches is None or any(driver[0] == parse(branch)[0] and driver >= parse(branch) for branch in branches):
             return ""
         older = f", or {', '.join(branches)} on a data-centre GPU" if branches else ""
     else:
@@ -218,7 +219,7 @@ def _dotted(version: Iterable[int]) -> str:
 
 def _release(line: str, release: str, table: dict[str, Any]) -> Release:
     about, shared, own = table["lines"][line], table["releases"][release], table["images"][line][release]
-    # The images of 2019 held one TensorFlow, and said so nowhere in their names.
+    # The tags of 2019 do not name the TensorFlow version: there was only one.
     tag = f"{release}-py3" if release < "20" else about["tag"].format(release=release)
     branches = shared["data_centre_drivers"]
     return Release(

@@ -34,7 +34,7 @@ _EXPLAINED = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ImageRecipe:
-    """The content of an image besides its base. It has nothing of the launcher: code is mounted at the start."""
+    """The content of an image on top of its base. It has nothing of the launcher: code is mounted at the start."""
 
     name: str
     summary: str
@@ -48,7 +48,7 @@ class ImageRecipe:
     pip: tuple[str, ...] = ()
     """Packages with exact versions, so that pip fails rather than installs another."""
     index: str = ""
-    """A package index besides the default one."""
+    """An additional package index."""
     environment: dict[str, str] = field(default_factory=dict)
     files: dict[str, str] = field(default_factory=dict)
     """Path below the build folder -> absolute path in the image."""

@@ -9,23 +9,23 @@ from containers.devices import visibility
 from containers.runtime import Runtime, Wrapped, limited
 from containers.words import Word
 
-# These change the programs that start the container, srun and enroot, so the job gets them from `env` inside it.
+# These would also affect srun and enroot, which start the container, so `env` sets them inside it.
 _INSIDE = ("HOME", "PATH", "LD_LIBRARY_PATH", "LD_PRELOAD")
 PLAIN_PATH = re.compile(r"[\w@%+=./-]+")
-"""Pyxis writes mounts into a shell script of enroot's, unquoted."""
+"""Pyxis writes mounts into a shell script of enroot's without quoting them."""
 
 
 def wrap(container: Container, runtime: Runtime) -> Wrapped:
     """An `srun` whose tasks run in a settled container. `runtime.command` is srun with the step's own options.
 
-    The image's environment wins over the job's, but for the names in `--container-env`.
+    The image's environment overrides the job's, except for the names in `--container-env`.
     """
     devices = visibility(container.devices, runtime.kind)
     values: dict[str, Word] = {"HOME": container.home, **devices.environment, **container.environment}
     inside = [f"{name}={values[name]}" for name in _INSIDE if name in values]
     outside = {name: value for name, value in values.items() if name not in _INSIDE}
     names = (*outside, *devices.passed, *container.passed)
-    mounts = [f"{each.source}:{each.target}" + (":ro" if each.read_only else "") for each in container.mounts]
+    mounts = [f"{mount.source}:{mount.target}" + (":ro" if mount.read_only else "") for mount in container.mounts]
     words: list[Word] = [
         *runtime.command,
         *(["--pty"] if container.terminal else []),

@@ -41,7 +41,7 @@ class Wrapped:
 
     argv: tuple[Word, ...]
     environment: Mapping[str, Word] = field(default_factory=dict)
-    """Variables for the process that starts it, besides inherited ones."""
+    """Variables for the process that starts it, in addition to inherited ones."""
     folders: tuple[str, ...] = ()
     """Private folders of the host to make first."""
     remove: tuple[Word, ...] = ()

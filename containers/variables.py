@@ -1,6 +1,6 @@
-"""Names of environment variables that something on the way to a job sets, by what sets them: the one table of these.
+"""Names of environment variables that are set on the way to a job, by what sets them.
 
-Nobody's job is given them by name, or passed them from a shell; `launcher/config/job_environment.py` and `preflight.py`
+A user can't set them for a job, nor pass them on from a shell; `launcher/config/job_environment.py` and `preflight.py`
 say which rule holds where.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 DEVICES = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
 """Set by the launcher: another value would change which GPUs a job sees."""
 OWNED = ("HOME", "PYTHONNOUSERSITE", "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES")
-"""Set from a container's description, and can't be given beside it."""
+"""Set from a container's description; a user can't set them as well."""
 RENDEZVOUS = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TF_CONFIG")
 """Set for one process of one job."""
 SHELL = (

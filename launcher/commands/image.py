@@ -1,4 +1,4 @@
-"""`image`: what there is to run in, and fetching it once."""
+"""`image`: list, show, render, build and pull container images."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from launcher.ui.tables import pairs, table
 from recipes.typed import SettingsError, not_a_choice
 
 HELP = """\
-Container images: what the catalogue knows, and fetching one.
+Container images: the catalogue, and recipes to build or pull one.
 
 usage: python -m launcher image list [LINE]
        python -m launcher image show IMAGE
@@ -26,10 +26,11 @@ usage: python -m launcher image list [LINE]
        python -m launcher image build RECIPE container=docker|podman|apptainer [target=NAME] [flags=[--network=host]]
        python -m launcher image pull IMAGE container=docker|podman|apptainer [container.cache=FOLDER] [key=FILE]
 
-IMAGE is a name of the catalogue (ngc-pytorch, ngc-pytorch:25.06), a registry's image, or one by digest. `pull` fetches
-it once, whole or not at all, however many ask at once; key= names a file of mode 0600 with an NGC key or USER:PASSWORD.
-RECIPE is one of this project's own: {recipes}. `render` prints a Dockerfile or a Singularity
-definition, `build` builds it: an image of the engine's, or for apptainer the file ./RECIPE.sif. Both need the extra
+IMAGE is a name of the catalogue (ngc-pytorch, ngc-pytorch:25.06), a registry's image, or one by digest. `pull`
+downloads it once, also when several ask at the same time; key= names a file of mode 0600 with an NGC key or
+USER:PASSWORD.
+RECIPE is one of this project's recipes: {recipes}. `render` prints a Dockerfile or a Singularity
+definition. `build` builds it: an image of Docker or podman, or for apptainer the file ./RECIPE.sif. Both need the extra
 `images`: pip install 'amp-launcher[images]'.
 """
 
@@ -41,12 +42,12 @@ KEYS: dict[str, tuple[str, ...]] = {
     "build": ("container", "target", "flags"),
     "pull": ("container", "container.cache", "key"),
 }
-"""What `image` does, and the keys that each takes."""
+"""The actions of `image`, and the keys of each."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    words = [each for each in arguments if "=" not in each]
-    options = dict(each.split("=", 1) for each in arguments if "=" in each)
+    words = [word for word in arguments if "=" not in word]
+    options = dict(word.split("=", 1) for word in arguments if "=" in word)
     if not words or words[0] in ("-h", "--help") or "--help" in words:
         print(HELP.format(recipes=", ".join(image_recipes.RECIPES)), end="")
         return 0 if words else 2
@@ -64,9 +65,9 @@ def _list(names: Sequence[str], options: dict[str, str]) -> int:
     for name in names:
         if name not in catalogue.lines():
             raise UsageError(f"no {name} in the catalogue ({', '.join(catalogue.lines())})")
-    chosen = [each for each in catalogue.releases() if not names or each.line in names]
+    chosen = [release for release in catalogue.releases() if not names or release.line in names]
     header = ["image", "framework", "CUDA", "Python", "driver", "last"]
-    print("\n".join(table(header, [_row(each) for each in chosen])))
+    print("\n".join(table(header, [_row(release) for release in chosen])))
     return 0
 
 
@@ -104,7 +105,7 @@ def _render(names: Sequence[str], options: dict[str, str]) -> int:
 
 
 def _build(names: Sequence[str], options: dict[str, str]) -> int:
-    """Build where the command is run; what the client prints goes to the screen as it comes."""
+    """Build on this host; the output of the client goes to the screen."""
     _only(options, KEYS["build"])
     recipe = image_recipes.find(_one(names, "build"))
     if "container" not in options:
@@ -120,7 +121,7 @@ def _build(names: Sequence[str], options: dict[str, str]) -> int:
         argv = images.build_argv(
             format,
             client=runtime.command,
-            options=[each for each in options.get("flags", "").strip("[]").split(",") if each],
+            options=[flag for flag in options.get("flags", "").strip("[]").split(",") if flag],
             file=str(file),
             folder=folder,
             target=target if format == "docker" else str(expanded(target).absolute()),
@@ -142,9 +143,9 @@ def _rendered(recipe: images.ImageRecipe, format: images.Format) -> str:
 
 
 def _format(text: str) -> images.Format:
-    for each in images.SUFFIXES:
-        if each == text:
-            return each
+    for format in images.SUFFIXES:
+        if format == text:
+            return format
     raise SettingsError(not_a_choice("format", text, images.SUFFIXES), "format")
 
 

@@ -70,7 +70,7 @@ class Folder(ConfigSource):
 
     def load_config(self, config_path: str) -> ConfigResult:
         name = config_path.removesuffix(".yaml")
-        if name == CONFIG:  # its values are the weakest of all: they are laid beneath the composed ones
+        if name == CONFIG:  # its values have the lowest priority: they are merged under the composed ones
             values: dict[str, Any] = {"defaults": [_chosen(item, self.choices) for item in self._config["defaults"]]}
             package = None
         else:

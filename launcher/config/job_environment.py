@@ -1,9 +1,9 @@
-"""Which variables a job finds set: one rule for every place.
+"""The environment of a job: one rule for every place.
 
-A short list goes along from the host that submits (`STANDARD`). PATH, library paths and the like are the place's own:
-here those of this shell, its active environment and modules included. All else of the shell where a command is typed
-stays behind, unless `env.NAME` or `env_from=shell` names it. Values that go along are in a file of mode 0600 in the run
-folder; plan, script and scheduler have the names.
+A short list of variables is passed on from the host that submits (`STANDARD`). PATH, library paths and the like are
+those of the place where the job runs: here of this shell, with its active environment and modules. All others of the
+shell where a command is typed are dropped, unless `env.NAME` or `env_from=shell` names them. Values that are passed on
+are in a file of mode 0600 in the run folder; plan, script and scheduler have the names alone.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from launcher.errors import UsageError
 from launcher.runs.store import SECRETS
 
 FILE = ".environment"
-"""Of a run folder: lines of shell that export what goes along."""
+"""Of a run folder: lines of bash that export the variables that are passed on."""
 MAX_SECRET = 100 * 2**10
 """Bytes; Linux starts no process with a variable above 128 KiB."""
 
@@ -45,7 +45,7 @@ _PLACE = (
 _PLACE_PREFIXES = ("LMOD_", "__LMOD_", "__MODULES_")
 KEPT = f"^({'|'.join((*STANDARD, *_PLACE))}|({'|'.join(_PLACE_PREFIXES)}).*)$"
 """The names in `of_place`, as a regular expression of bash."""
-# Of the terminal and the session: nobody misses them in a job, so that they are not called left behind.
+# Of the terminal and the session: a job does not need them, so no message says that they were dropped.
 _SESSION = (
     *("_", "PWD", "OLDPWD", "SHLVL", "TERM", "COLORTERM", "LS_COLORS", "DISPLAY", "WAYLAND_DISPLAY", "XAUTHORITY"),
     *("WINDOWID", "PS1", "PS2", "PS4", "PROMPT_COMMAND", "EDITOR", "VISUAL", "PAGER", "LESS", "LESSOPEN", "LESSCLOSE"),
@@ -66,7 +66,7 @@ _SESSION_PREFIXES = (
     "VSCODE_",
     "SYSTEMD_",
 )
-# What a surrounding job or launcher leaves behind would give this job wrong sizes or another job's rendezvous.
+# Variables of a surrounding job or launcher would give this job wrong sizes or another job's rendezvous.
 _ANOTHER_JOBS = RENDEZVOUS
 _ANOTHER_JOBS_PREFIXES = (*JOB_PREFIXES, "OMPI_", "TORCHELASTIC_")
 _DECIDED = (
@@ -91,7 +91,7 @@ def looks_secret(name: str) -> bool:
 
 
 def of_place(environment: Mapping[str, str]) -> dict[str, str]:
-    """What the process that carries out a run is started with on this host."""
+    """The variables that the process that runs a job on this host is started with."""
     return {
         name: value
         for name, value in environment.items()
@@ -100,12 +100,12 @@ def of_place(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def standard(names: Iterable[str]) -> tuple[str, ...]:
-    """Those of the variables of a host that go along by themselves."""
+    """The names among a host's variables that are passed on by default."""
     return tuple(sorted(set(names) & set(STANDARD)))
 
 
 def of_shell(names: Iterable[str]) -> tuple[str, ...]:
-    """The variables of a shell that could be passed on: no place's own, and no other job's."""
+    """The variables of a shell that may be passed on: those that belong neither to the place nor to another job."""
     return tuple(
         sorted(
             name
@@ -140,7 +140,9 @@ def file_problem(path: Path) -> str:
 
 
 def lay(folder: Path, inherited: Sequence[str], passed: Sequence[str], given: Mapping[str, str]) -> None:
-    """Write what goes along: `inherited` of this process, `passed` of what is `given`. Raises `UsageError`."""
+    """Write the variables that are passed on: `inherited` of this process, `passed` of `given`.
+
+    Raises `UsageError`."""
     values = {name: os.environ[name] for name in inherited if name in os.environ}
     for name in passed:
         if name not in given:
@@ -193,7 +195,7 @@ def _write(path: Path, content: bytes) -> None:
 
 
 def passed_on(env: Mapping[str, str | None], shell: Collection[str], all_of_shell: bool) -> tuple[str, ...]:
-    """Names of the variables that a request passes on from the shell where it is typed."""
+    """Names of the variables that a request passes on from the shell where it was typed."""
     named = {name for name, value in env.items() if value is None}
     if all_of_shell:
         named |= {
@@ -203,7 +205,7 @@ def passed_on(env: Mapping[str, str | None], shell: Collection[str], all_of_shel
 
 
 def left_behind(shell: Collection[str], passed: Collection[str]) -> tuple[str, ...]:
-    """The variables of a shell that a job may miss, since it gets neither them nor others of their name."""
+    """The variables of a shell that a job may need and does not get."""
     return tuple(name for name in _missed(shell) if name not in passed)
 
 

@@ -1,6 +1,6 @@
 """TensorFlow's own variables for the lists of its graph rewrite, refused with the key to say instead.
 
-The trainer sets them from `amp`, and takes away what it finds: operations that were moved beside `amp` would run in
+The trainer sets them from `amp`, and takes away what it finds: operations that were moved past `amp` would run in
 another precision than the one that is judged.
 """
 

@@ -1,6 +1,6 @@
 """The seam: whatever is submitted goes through `executor.submit(execute, plan)` of an executor for the plan's cluster.
 
-A job's payload is the plan's script, not a pickle, so nothing of this package has to be where the job runs.
+A job's payload is the plan's script, not a pickle, so the job does not need this package.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Parameters = Mapping[str, Callable[[Any], str]]
 
 
 class Source(NamedTuple):
-    """What the submission of a plan takes from this machine beside the plan."""
+    """What the submission of a plan takes from this machine in addition to the plan."""
 
     plan: Plan
     spec: JobSpec

@@ -61,7 +61,7 @@ class Series(NamedTuple):
     times: tuple[float, ...]
     """Seconds since 1970."""
     values: dict[str, tuple[float | None, ...]]
-    """By the names of `GPU_UNITS` or `HOST_UNITS`, in their units; None is what the driver did not tell."""
+    """By the names of `GPU_UNITS` or `HOST_UNITS`, in their units; None where the driver gave none."""
 
     def known(self, name: str) -> list[float]:
         """The values of that name that are not None."""
@@ -74,8 +74,8 @@ class Telemetry(NamedTuple):
     gpus: tuple[Series, ...] = ()
     hosts: tuple[Series, ...] = ()
     notes: tuple[str, ...] = ()
-    """What nvidia-smi said besides, such as that a GPU was lost, each once; where its samples end early; and what can't
-    be read."""
+    """Other lines of nvidia-smi, such as that a GPU was lost, each once; samples that end early; files that can't be
+    read."""
 
 
 def read(run: Path) -> Telemetry:

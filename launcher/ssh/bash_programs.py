@@ -1,7 +1,7 @@
 """Programs for a host that has bash and no Python of ours: fixed texts, which get all values as arguments.
 
-Each is the body of a function in a bash (4.2) that reads it from its standard input; what belongs to a request follows
-there. An answer is lines of a mark, a word, and numbers or base64. Needs coreutils, findutils, grep, tar, gzip, and
+Each is the body of a function in bash 4.2 or later, which reads it from standard input; the data of the request follow.
+An answer is lines of a mark, a word, and numbers or base64. Needs coreutils, findutils, grep, tar, gzip, and
 flock and setsid of util-linux.
 """
 
@@ -37,7 +37,7 @@ shell_of() { # the $pid of the run's shell and its $birth, and whether it is $al
   done
   [ -n "$pid" ] && process "$pid" && [ "$start" = "$birth" ] && alive=yes
 }
-members() { # the living processes of the run $id beside its shell, as $pids
+members() { # the live processes of the run $id other than its shell, as $pids
   local each
   shell_of
   pids=()
@@ -69,11 +69,11 @@ end_run() { # seconds between TERM and KILL; the shell goes last, so that it can
   kill -KILL "${pids[@]}" ${alive:+"$pid"} 2>/dev/null
   gone_in 20
 }
-ask_end() { # leave word in $run that its end was asked for, unless it has ended
+ask_end() { # record in $run that its end was requested, unless it has ended
   plain "$run/status.json" && grep -qE '"state": "(done|failed|stopped|cancelled)"' "$run/status.json" && return
   TZ=UTC0 printf '{"time": "%(%Y-%m-%dT%H:%M:%SZ)T"}\n' -1 >"$run/cancelled" && : >"$run/STOP"
 }
-tell() { # how the run $id in $run stands
+tell() { # the state of the run $id in $run
   local each last=0
   mine "$run" || return 0
   say exists

@@ -32,7 +32,7 @@ KEEPALIVE = 10
 """Seconds between two signs of life of the connection itself, so that routers on the way keep it."""
 WINDOW = 2**22
 """Bytes in flight towards us: 40 MB/s at a round trip of 100 ms."""
-# Our own errors report failures. Without a handler Python would print paramiko's tracebacks beside them.
+# Our own errors report failures. Without a handler Python would print paramiko's tracebacks as well.
 logging.getLogger("paramiko").addHandler(logging.NullHandler())
 MASTER = (
     "open a master connection with the system's ssh (ControlMaster auto, ControlPath and ControlPersist in "

@@ -39,7 +39,7 @@ REPORT_EVERY = 5.0
 LOCK = ".download.lock"
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 SLACK = 2**20
-"""Bytes that an archive may have beside its known files, for headers and small files."""
+"""Bytes that an archive may have in addition to its known files, for headers and small files."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

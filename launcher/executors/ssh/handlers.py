@@ -1,4 +1,4 @@
-"""The host's answers to requests, by the functions that the launcher uses on its own machine."""
+"""The host's answers to requests, computed by the functions that the launcher uses on its own machine."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def hello() -> dict[str, Any]:
 
 
 def probe(asked: Mapping[str, Any]) -> dict[str, Any]:
-    """What this host has, and what a request names on it."""
+    """The facts of this host, and the state of the files and images that a request names."""
     from launcher.probe.host import look as look_around
     from launcher.probe.questions import Questions
     from recipes.typed import build, plain
@@ -60,7 +60,7 @@ def look(runs: Sequence[Mapping[str, Any]], follow: bool) -> Generator[dict[str,
         except OSError as error:
             yield {"error": f"{error.strerror or error}: {error.filename}"}
         except Refused as error:
-            yield {"error": f"what its files say there can't be: {error}"}
+            yield {"error": f"its files there are not valid: {error}"}
 
 
 def log(
@@ -82,7 +82,7 @@ def request_stop(runs: Sequence[Mapping[str, str]]) -> None:
 
 
 def cancel(runs: Sequence[Mapping[str, str]], now: bool, stop_grace: float, term_grace: float) -> list[str]:
-    """End runs. Returns for each why it could not be ended; empty if it was."""
+    """End runs. Returns, for each, why it could not be ended; empty if it was ended."""
     there = [run for run in _runs(runs) if run.folder.is_dir()]
     ended = stopping.cancel(there, now=now, stop_grace=stop_grace, term_grace=term_grace, say=_say)
     why = {row.seen.run: row.why_not for row in ended}

@@ -48,7 +48,7 @@ def submit(
     of this shell.
 
     Raises `LauncherError` if the host or its queue refuses; then nothing is left. Raises `Unreachable` where the host
-    was lost in the middle: then `ls` tells what became of the runs, once it answers. Raises `HandedOver` for Ctrl-C
+    was lost in between: then `ls` shows the state of the runs, once it answers. Raises `HandedOver` for Ctrl-C
     while the host was asked; before that it leaves nothing.
     """
     if len({plan.code for plan in plans}) > 1:

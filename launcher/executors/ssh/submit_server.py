@@ -1,4 +1,4 @@
-"""A submission on the host: the code snapshot is put together, the run folders are made, each run is started once."""
+"""A submission on the host: assemble the code snapshot, make the run folders, start each run once."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def lacking(folder: str, files: Mapping[str, str]) -> list[str]:
 
 
 def lay_code(data: bytes) -> None:
-    """Put a snapshot together without a run, for `shell`."""
+    """Assemble a snapshot without a run, for `shell`."""
     message, code, _ = unpacked(data)
     root = Path(message["root"])
     try:
@@ -48,7 +48,7 @@ def lay_code(data: bytes) -> None:
 
 
 def submit(data: bytes) -> list[str]:
-    """Make run folders and start the runs. What an earlier try of the same submission did is not done again.
+    """Make run folders and start the runs. An earlier try of the same submission is not repeated.
 
     Raises `LauncherError` if the queue refuses; then nothing is left.
     """
@@ -105,7 +105,7 @@ def _is_done(folder: Path, token: str) -> bool:
 
 @contextlib.contextmanager
 def _alone(folder: Path, token: str) -> Iterator[None]:
-    """Wait for an earlier try of the submission, which may still be at work after its connection was lost.
+    """Wait for an earlier try of the submission, which may still run after its connection was lost.
 
     Raises `UsageError` where the folder of locks is another user's."""
     with contextlib.suppress(FileExistsError):
@@ -118,7 +118,7 @@ def _alone(folder: Path, token: str) -> Iterator[None]:
 
 
 def _lay_snapshot(folder: Path, message: Mapping[str, Any], sent: Mapping[str, bytes]) -> None:
-    """Put a snapshot together from the files sent and those of earlier snapshots.
+    """Assemble a snapshot from the files sent and those of earlier snapshots.
 
     Raises `UsageError`."""
     place, digest = folder.parent, folder.name
