@@ -7,12 +7,15 @@ library only, so that it runs in any container.
 from __future__ import annotations
 
 import itertools
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from typing import get_args
 
-from recipes.precision.levels import LEVELS, Framework
+from recipes import library_switch, script
+from recipes.precision.levels import LEVELS, Amp, Framework
 from recipes.precision.support import Support, support_for
+from recipes.settings import Settings
 
 FRAMEWORKS = get_args(Framework)
 MEANINGS = {
@@ -22,12 +25,18 @@ MEANINGS = {
     "half_model": "model and inputs cast, the loss in float32",
     "grappler": "TensorFlow's graph rewrite, auto_mixed_precision, by operation lists; xla=true compiles what it made",
     "keras_policy": "mixed_float16 or mixed_bfloat16 at o2, float16 or bfloat16 at o3",
+    "autocast_around": "torch.autocast around a user's script, without its cache of cast weights",
+    "lightning_precision": "PL_TRAINER_PRECISION and LT_PRECISION in the script's environment, which Lightning reads",
+    "accelerate_mixed_precision": "ACCELERATE_MIXED_PRECISION in its environment, which accelerate and Trainer read",
     "auto_cast": "paddle.amp.auto_cast at O1, with custom lists",
     "decorate_auto_cast": "paddle.amp.decorate with master weights, and auto_cast at O2",
     "decorate_no_masters": "the same without master weights",
 }
 """What each mechanism is."""
 HEADER = ("framework", "level", "dtype", "device", "xla", "carried out by")
+SCRIPT_HEADER = ("library of a script", "level", "dtype", "device", "carried out by")
+_END = re.compile(r" \(|; say |, or let ")
+"""Where the reason of a script's row goes over to advice."""
 
 
 def rows(frameworks: Sequence[str] = FRAMEWORKS) -> Iterator[tuple[str, ...]]:
@@ -47,6 +56,26 @@ def rows(frameworks: Sequence[str] = FRAMEWORKS) -> Iterator[tuple[str, ...]]:
             yield framework, "any", "any", "any", "true", cell
 
 
+def script_rows() -> Iterator[tuple[str, ...]]:
+    """The rows for users' scripts in torch that are left as they are, by the library that trains."""
+    for library, level in itertools.product(("", *library_switch.LIBRARIES), ("o1", "o2", "o3")):
+        settings = Settings(recipe="script", amp=Amp(level=level), train=script.ScriptSettings())
+        cells: dict[tuple[str, str], str] = {}
+        for dtype in ("float16", "bfloat16"):
+            by_device = {
+                device: script.support(settings, dtype, device, script.Source(library=library))
+                for device in ("cpu", "cuda")
+            }
+            short = {device: _END.split(_cell(found))[0] for device, found in by_device.items()}
+            if short["cpu"] == short["cuda"]:
+                short = {"any": short["cpu"]}
+            cells.update({(dtype, device): cell for device, cell in short.items()})
+        if len(set(cells.values())) == 1:
+            cells = {("either", "any"): cells["float16", "any"]}
+        for (dtype, device), cell in cells.items():
+            yield library or "none of these", level, dtype, device, cell
+
+
 def _cell(support: Support) -> str:
     return support.mechanism or f"nothing: {support.unsupported}"
 
@@ -56,15 +85,18 @@ def main(words: Sequence[str]) -> int:
     if unknown:
         print(f"{unknown[0]} is not one of {', '.join(FRAMEWORKS)}", file=sys.stderr)
         return 2
-    table = [HEADER, *rows(words or FRAMEWORKS)]
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    for row in table:
-        print("  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip())
-    shown = {row[-1] for row in table}
-    print()
+    tables = [[HEADER, *rows(words or FRAMEWORKS)]]
+    if not words or "torch" in words:
+        tables.append([SCRIPT_HEADER, *script_rows()])
+    for table in tables:
+        widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+        for row in table:
+            print("  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip())
+        print()
+    shown = {row[-1] for table in tables for row in table}
     for name, meaning in MEANINGS.items():
         if name in shown:
-            print(f"{name:23}  {meaning}")
+            print(f"{name:26}  {meaning}")
     print("On a GPU float16 wants compute capability 7.0, bfloat16 and TF32 8.0.")
     return 0
 

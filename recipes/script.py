@@ -6,12 +6,14 @@ Standard library only: the launcher refuses by it before anything is queued, the
 from __future__ import annotations
 
 import ast
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from recipes import library_switch
 from recipes.precision import resolved
-from recipes.precision.levels import named_operations
+from recipes.precision.levels import PRESETS, named_operations
 from recipes.precision.resolved import ResolvedPrecision
 from recipes.precision.support import Support, support_for
 from recipes.recipe import Recipe
@@ -90,6 +92,10 @@ class Source:
     """It trains by Keras's compile and fit, which scale the loss of float16 by themselves."""
     static: bool = False
     """It calls Paddle's `enable_static`, behind which it builds graphs."""
+    library: str = ""
+    """The library that trains, where its precision has a switch (`recipes.library_switch`)."""
+    decided: str = ""
+    """The argument that makes the library pass over its switch, as the script spells it."""
 
 
 def in_image(named: str) -> bool:
@@ -115,7 +121,14 @@ def read(text: str) -> Source:
         or (isinstance(node, ast.keyword) and node.arg == "auto_scale_loss")
         for node in ast.walk(tree)
     )
-    return Source(asks=asks, fits={"compile", "fit"} <= methods and not own_loop, static="enable_static" in methods)
+    library, decided = library_switch.read(tree)
+    return Source(
+        asks=asks,
+        fits={"compile", "fit"} <= methods and not own_loop,
+        static="enable_static" in methods,
+        library=library,
+        decided=decided,
+    )
 
 
 def _last_name(node: ast.AST) -> str:
@@ -151,21 +164,23 @@ def support(settings: Settings, dtype: str, device: str, source: Source, *, ngc_
     if own.unsupported:
         return own
     if by_script(train, source):
-        return own
+        return own if source.asks else dataclasses.replace(own, applies_lists=False)
     if settings.xla and device == "cpu":
-        return Support(
-            unsupported="xla=true around a script does nothing on a CPU: there jit_compile=True in the script does it"
-        )
+        return Support(unsupported="xla=true does nothing around a script on a CPU; use jit_compile=True in the script")
     if level == "o0":
         return own
-    add = f"let the script carry it out by itself, with these lines:\n{LINES[framework]}"
-    if any(named_operations(settings.amp).values()) or settings.amp.keep_fp32:
-        return Support(unsupported=f"amp's operation lists and amp.keep_fp32 need a hand inside of the script; {add}")
+    add = f"let the script apply it, with these lines:\n{LINES[framework]}"
+    lists = named_operations(settings.amp)
+    denies = bool(lists.pop("deny")) and framework == "torch" and bool(source.library)
+    if any(lists.values()) or settings.amp.keep_fp32 or (settings.amp.deny and not denies):
+        return Support(
+            unsupported=f"amp's operation lists and amp.keep_fp32 can't be applied from outside the script; {add}"
+        )
     if framework == "torch":
-        return _around_torch(level, dtype, add)
+        return _around_torch(level, dtype, device, source, denies, add)
     if framework == "tensorflow":
         return _around_tensorflow(level, dtype, source, own, add)
-    return Support(unsupported=f"around a script in {framework} nothing is applied; {add}")
+    return Support(unsupported=f"no precision can be applied from outside a script in Paddle; {add}")
 
 
 def resolve(
@@ -181,7 +196,7 @@ def resolve(
 
     Raises `SettingsError` where nothing can.
     """
-    return resolved.resolve(
+    precision = resolved.resolve(
         settings.amp,
         settings.loss_scale,
         framework=settings.framework,
@@ -192,6 +207,19 @@ def resolve(
         xla=settings.xla,
         support=lambda dtype: support(settings, dtype, device, source, ngc_tensorflow1=ngc_tensorflow1),
     )
+    of_library = precision.mechanism in library_switch.VARIABLES
+    if of_library and precision.dtype == "float16" and settings.loss_scale not in (PRESETS["auto"], PRESETS["dynamic"]):
+        raise SettingsError(
+            f"loss_scale.mode={settings.loss_scale.mode}: the script's library scales the loss by its own rule; leave "
+            "loss_scale out",
+            "loss_scale",
+        )
+    return precision
+
+
+def handed_over(precision: ResolvedPrecision) -> dict[str, str]:
+    """The environment variables by which a script's library is given its precision."""
+    return library_switch.environment(precision.mechanism, precision.level, precision.dtype)
 
 
 def _bare(settings: Settings, ngc_tensorflow1: bool) -> Support:
@@ -202,25 +230,29 @@ def _bare(settings: Settings, ngc_tensorflow1: bool) -> Support:
         if level in ("o0", "o1") and settings.amp.dtype != "bfloat16":
             return Support(mechanism="ngc_environment")
         return Support(
-            unsupported="NVIDIA's TensorFlow 1 images know float32 and the float16 graph rewrite: say amp=o0 or amp=o1"
+            unsupported="NVIDIA's TensorFlow 1 images have float32 and the float16 graph rewrite: say amp=o0 or amp=o1"
         )
     if level == "o0":
         return Support(mechanism="float32")
     return Support(
-        unsupported=f"train.bare=true starts the script with nothing around it, so nobody would apply amp={level}; say "
-        "train.precision=script where the script does it by itself"
+        unsupported=f"train.bare=true starts the script with nothing around it, so nothing would apply amp={level}; "
+        "if the script applies it, say train.precision=script"
     )
 
 
-def _around_torch(level: str, dtype: str, add: str) -> Support:
+def _around_torch(level: str, dtype: str, device: str, source: Source, denies: bool, add: str) -> Support:
+    """Autocast around the script needs nothing of its library, and works whatever precision the script sets there. What
+    it can't do is handed over by the library's switch: float16, which needs a loss scale, all half, and `amp.deny`."""
+    if level == "o1" and dtype == "bfloat16" and not denies:
+        return Support(mechanism="autocast_around")
+    if source.library:
+        return library_switch.support(source.library, source.decided, level, dtype, device, add)
     if level != "o1":
-        return Support(unsupported=f"amp={level} casts the model, which is inside of the script; say amp=o1, or {add}")
-    if dtype == "float16":
-        return Support(
-            unsupported=f"float16 needs its loss scaled, and nothing scales it in a script that is left as it is; say "
-            f"amp.dtype=bfloat16, or {add}"
-        )
-    return Support(mechanism="autocast_around")
+        return Support(unsupported=f"amp={level} casts the model, which only the script can do; say amp=o1, or {add}")
+    return Support(
+        unsupported="float16 needs a scaled loss, and nothing in this script scales it; say amp.dtype=bfloat16, or "
+        f"{add}"
+    )
 
 
 def _around_tensorflow(level: str, dtype: str, source: Source, own: Support, add: str) -> Support:
@@ -228,9 +260,9 @@ def _around_tensorflow(level: str, dtype: str, source: Source, own: Support, add
         return own
     if level == "o2" and source.fits:
         return own
-    scaled = "; Keras scales it in compile and fit alone, with amp=o2" if level == "o2" else ""
+    scaled = " (Keras scales it at amp=o2, in compile and fit only)" if level == "o2" else ""
     return Support(
-        unsupported=f"float16 needs its loss scaled, and nothing scales it in this script as it is{scaled}; say "
+        unsupported=f"float16 needs a scaled loss, and nothing in this script scales it{scaled}; say "
         f"amp.dtype=bfloat16, or {add}"
     )
 
@@ -253,7 +285,7 @@ def check(settings: Settings) -> None:
             "require_proof",
         )
     if settings.compile and train.precision == "launcher":
-        raise SettingsError("compile=true: whether its model is compiled is the script's own business", "compile")
+        raise SettingsError("compile=true: a script compiles its model itself; leave compile out", "compile")
 
 
 RECIPE = Recipe(

@@ -114,7 +114,7 @@ def _resolve(spec: JobSpec, facts: Facts) -> Plan:
             *gpu_choice.advice(spec, facts, count),
             *plan_container.advice(spec, facts, count),
             *plan_advice.advice(spec, gpus, device, precision.dtype, launch.nodes * devices),
-            *user_script.advice(spec, facts, count),
+            *user_script.advice(spec, facts, count, precision),
             *launch.notes,
         ),
         command=spec.command,

@@ -17,6 +17,7 @@ from recipes.typed import SettingsError, show
 if TYPE_CHECKING:
     from launcher.config.spec import JobSpec
     from launcher.probe.facts import Facts, Script
+    from recipes.precision.resolved import ResolvedPrecision
 
 _NAMED = 8
 """So many files are named in a note."""
@@ -189,7 +190,7 @@ def _listed(names: Sequence[str]) -> str:
     return ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
 
 
-def advice(spec: JobSpec, facts: Facts, gpus: int) -> tuple[str, ...]:
+def advice(spec: JobSpec, facts: Facts, gpus: int, precision: ResolvedPrecision) -> tuple[str, ...]:
     """What a user of scripts should know of this one."""
     launch, train = spec.launch, spec.training.train
     if launch.script is None:
@@ -207,6 +208,8 @@ def advice(spec: JobSpec, facts: Facts, gpus: int) -> tuple[str, ...]:
     elif spec.training.framework == "paddle" and source(spec, facts).static:
         fails = "; the run fails for it, unless with require_proof=false" * spec.training.require_proof
         found.append(f"nothing watches the static graphs behind paddle.enable_static(), so nothing is proved{fails}")
-    if not train.bare and not script.by_script(train, source(spec, facts)) and spec.training.amp.level != "o0":
+    if given := script.handed_over(precision):
+        found.append(f"amp reaches the script's library as {' and '.join(f'{k}={v}' for k, v in given.items())}")
+    elif not train.bare and not script.by_script(train, source(spec, facts)) and spec.training.amp.level != "o0":
         found.append("amp is applied around the script, which is left as it is")
     return tuple(found)

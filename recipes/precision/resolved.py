@@ -41,6 +41,9 @@ class ResolvedPrecision:
     deny: tuple[str, ...]
     infer: tuple[str, ...]
     clear: tuple[str, ...]
+    applies_lists: bool = True
+    """False where the script or its library applies the precision: an operation on `deny` may then be float32, and an
+    entry of the lists is observed only."""
 
     @property
     def level(self) -> str:
@@ -89,6 +92,7 @@ def resolve(
         loss_scale=resolve_scale(loss_scale, amp.level, dtype, amp.master_weights),
         tf32=resolve_tf32(tf32, amp.level, device, capability, environ),
         xla=xla,
+        applies_lists=found.applies_lists,
         **_lists(amp, framework),
     )
 

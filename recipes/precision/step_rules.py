@@ -76,7 +76,7 @@ def _half_where_due(calls: Sequence[Call], rule: Mapping[str, Any], share: float
     either = set(rule.get("either", ()))
     judged = [call for call in calls if not either & set(call["functions"])]
     for backward in {call["backward"] for call in calls} - {call["backward"] for call in judged}:
-        yield UNKNOWN, f"all products in {phase(backward)} are on amp.infer or amp.clear, which allow both dtypes"
+        yield UNKNOWN, f"all products in {phase(backward)} are on lists that allow both dtypes"
     for call in judged:
         if allowed_dtypes(call, rule) == {"float32"} and call["dtype"] != "float32":
             yield CONTRADICTED, f"{describe([call])} ran in {phase(call['backward'])}, but {_why_float32(call, rule)}"

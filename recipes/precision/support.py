@@ -14,6 +14,8 @@ class Support:
     mechanism: str = ""
     unsupported: str = ""
     """Why there is no mechanism, and what to do instead."""
+    applies_lists: bool = True
+    """It applies `amp.deny`; where the script or its library applies the precision, entries are observed only."""
 
 
 def support_for(

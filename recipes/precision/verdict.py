@@ -164,7 +164,13 @@ def _summary(reports: Sequence[Report]) -> str:
     steps = sorted({report["step"] for report in reports})
     ranks = max(report["world_size"] for report in reports)
     rest = [call for call in calls if call["dtype"] != dtype]
-    asked = [call for call in rest if call["dtype"] == "float32" and "float32" in allowed_dtypes(call, rule)]
+    either = set(rule.get("either", ()))
+    asked = [
+        call
+        for call in rest
+        if call["dtype"] == "float32"
+        and ("float32" in allowed_dtypes(call, rule) or (call["functions"] and either.issuperset(call["functions"])))
+    ]
     other = [call for call in rest if call not in asked]
     return (
         f"{dtype} in {' and '.join(shares)} matrix FLOPs at step{'s' * (len(steps) > 1)} "

@@ -60,6 +60,9 @@ class TorchWrapper(Wrapper):
                 # the script: with it, every step would compute with the weights of the first.
                 autocast = torch.autocast(self._device.type, dtype=self.precision.dtype, cache_enabled=False)
                 self._around.enter_context(autocast)
+            for name, value in script.handed_over(self.mode).items():
+                self._around.callback(_set, name, os.environ.get(name))
+                _set(name, value)
             yield
 
     def give_way(self) -> None:
@@ -82,6 +85,14 @@ def _wait() -> None:
     """For the GPU, if the script uses one."""
     if torch.cuda.is_initialized():
         torch.cuda.synchronize()
+
+
+def _set(name: str, value: str | None) -> None:
+    """Set an environment variable, or remove it."""
+    if value is None:
+        os.environ.pop(name, None)
+    else:
+        os.environ[name] = value
 
 
 if __name__ == "__main__":

@@ -35,7 +35,8 @@ def test_every_cell_of_the_table_has_a_line_with_its_mechanism_or_its_reason(fra
 
 
 def test_every_mechanism_is_explained() -> None:
-    assert {row[-1] for row in modes.rows() if not row[-1].startswith("nothing")} == set(modes.MEANINGS)
+    rows = [*modes.rows(), *modes.script_rows()]
+    assert {row[-1] for row in rows if not row[-1].startswith("nothing")} == set(modes.MEANINGS)
 
 
 def test_a_wrong_word_is_refused_and_no_package_is_needed() -> None:

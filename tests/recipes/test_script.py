@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from recipes import script
-from recipes.precision.levels import Amp
+from recipes.precision.levels import PRESETS, Amp
 from recipes.script import LINES, NGC_TENSORFLOW1, ScriptSettings, Source
 from recipes.settings import Settings, with_recipe_defaults
 from recipes.trainer import script as wrapper
@@ -19,6 +19,7 @@ from recipes.typed import SettingsError, plain
 
 KERAS = Source(fits=True)
 ASKS = Source(asks=True)
+LIGHTNING, ACCELERATE, TRAINER = (Source(library=each) for each in ("lightning", "accelerate", "transformers"))
 
 
 def settings(framework="torch", level="o1", **train):
@@ -33,6 +34,20 @@ def settings(framework="torch", level="o1", **train):
         ("torch", "o0", "float32", "cpu", Source(), "float32"),
         ("torch", "o1", "bfloat16", "cpu", Source(), "autocast_around"),
         ("torch", "o1", "bfloat16", "cuda", Source(), "autocast_around"),
+        *(("torch", "o1", "bfloat16", "cpu", each, "autocast_around") for each in (LIGHTNING, ACCELERATE, TRAINER)),
+        (
+            "torch",
+            "o1",
+            "bfloat16",
+            "cpu",
+            Source(library="lightning", decided="Trainer(precision=32)"),
+            "autocast_around",
+        ),
+        ("torch", "o1", "float16", "cuda", LIGHTNING, "lightning_precision"),
+        ("torch", "o3", "bfloat16", "cpu", LIGHTNING, "lightning_precision"),
+        ("torch", "o3", "float16", "cuda", LIGHTNING, "lightning_precision"),
+        ("torch", "o1", "float16", "cuda", ACCELERATE, "accelerate_mixed_precision"),
+        ("torch", "o1", "float16", "cuda", TRAINER, "accelerate_mixed_precision"),
         ("torch", "o2", "float16", "cuda", ASKS, "half_model_fp32_masters"),
         ("torch", "o3", "bfloat16", "cpu", ASKS, "half_model"),
         ("tensorflow", "o1", "bfloat16", "cpu", Source(), "grappler"),
@@ -64,6 +79,118 @@ def test_what_cannot_be_applied_honestly_is_refused_with_the_lines_to_add(framew
     assert LINES[framework] in row.unsupported
 
 
+@pytest.mark.parametrize(
+    ("level", "dtype", "device", "source", "reason"),
+    [
+        (
+            "o1",
+            "float16",
+            "cpu",
+            LIGHTNING,
+            "Lightning runs bfloat16 where float16 is asked for on a CPU; say amp.dtype=",
+        ),
+        ("o1", "float16", "cpu", ACCELERATE, "accelerate runs float32 where float16 is asked for on a CPU"),
+        ("o1", "float16", "cpu", TRAINER, "transformers' Trainer runs float32 where float16 is asked for on a CPU"),
+        ("o2", "bfloat16", "cuda", LIGHTNING, "Lightning has no switch for amp=o2; say amp=o1"),
+        (
+            "o3",
+            "bfloat16",
+            "cuda",
+            ACCELERATE,
+            "has no switch for amp=o3 (the script can make its model half: model.to(",
+        ),
+        ("o3", "bfloat16", "cuda", TRAINER, "dtype=torch.bfloat16 in from_pretrained, with train.precision=script"),
+    ],
+)
+def test_what_a_library_has_no_switch_for_is_refused_with_its_name(level, dtype, device, source, reason):
+    assert reason in script.support(settings("torch", level), dtype, device, source).unsupported
+
+
+@pytest.mark.parametrize(
+    ("text", "library", "decided"),
+    [
+        ("from lightning import Trainer\nTrainer(max_epochs=1)", "lightning", ""),
+        ("import lightning as L\nL.Trainer(max_epochs=1)", "lightning", ""),
+        ("import lightning.pytorch as pl\npl.Trainer()", "lightning", ""),
+        ("import lightning.pytorch\nlightning.pytorch.Trainer()", "lightning", ""),
+        ("from lightning import pytorch as pl\npl.Trainer(**settings)", "lightning", ""),
+        ("import pytorch_lightning as pl\npl.Trainer(precision=16)", "lightning", "Trainer(precision=16)"),
+        ("from lightning.fabric import Fabric\nFabric()", "lightning", ""),
+        (
+            "from lightning import Trainer\nTrainer(precision=a.precision)",
+            "lightning",
+            "Trainer(precision=a.precision)",
+        ),
+        ("from lightning.pytorch.cli import LightningCLI\nLightningCLI(Net)", "lightning", "LightningCLI"),
+        ("from lightning import LightningModule", "", ""),
+        ("from accelerate import Accelerator\nAccelerator()", "accelerate", ""),
+        ("from accelerate import Accelerator\nAccelerator(mixed_precision=None)", "accelerate", ""),
+        ("from accelerate import Accelerator\nAccelerator(mixed_precision=a.precision)", "accelerate", ""),
+        (
+            "import accelerate\naccelerate.Accelerator(mixed_precision='no')",
+            "accelerate",
+            "Accelerator(mixed_precision='no')",
+        ),
+        ("from transformers import BertModel", "", ""),
+        (
+            "from transformers import Trainer, TrainingArguments\nTrainer(args=TrainingArguments('x'))",
+            "transformers",
+            "",
+        ),
+        ("from transformers import AutoModel\nfrom accelerate import Accelerator\nAccelerator()", "accelerate", ""),
+        ("from .lightning import Trainer\nTrainer()", "", ""),
+        ("from mine import Trainer\nTrainer(precision=16)", "", ""),
+    ],
+)
+def test_the_text_of_a_script_tells_which_library_trains_and_what_overrides_its_switch(text, library, decided):
+    source = script.read(text)
+    assert (source.library, source.decided) == (library, decided)
+
+
+def test_a_call_that_overrides_the_switch_is_refused_with_the_argument_to_leave_out():
+    asked = dataclasses.replace(settings(), amp=Amp(level="o1", dtype="float16"))
+    source = Source(library="lightning", decided="Trainer(precision='32-true')")
+    assert script.support(asked, "float16", "cuda", source).unsupported == (
+        "the script decides by Trainer(precision='32-true'), and Lightning then does not read PL_TRAINER_PRECISION; "
+        'leave precision out of that call, or write precision="16-mixed" there and say train.precision=script'
+    )
+    cli = script.support(asked, "float16", "cuda", Source(library="lightning", decided="LightningCLI"))
+    assert "pass `--trainer.precision=16-mixed` behind --" in cli.unsupported
+
+
+@pytest.mark.parametrize(
+    ("source", "level", "given"),
+    [
+        (LIGHTNING, "o1", {"PL_TRAINER_PRECISION": "16-mixed", "LT_PRECISION": "16-mixed"}),
+        (LIGHTNING, "o3", {"PL_TRAINER_PRECISION": "16-true", "LT_PRECISION": "16-true"}),
+        (TRAINER, "o1", {"ACCELERATE_MIXED_PRECISION": "fp16"}),
+        (ACCELERATE, "o1", {"ACCELERATE_MIXED_PRECISION": "fp16"}),
+        (Source(asks=True, library="accelerate"), "o1", {}),
+    ],
+)
+def test_float16_on_a_gpu_is_handed_over_by_the_librarys_variables(source, level, given):
+    asked = dataclasses.replace(settings(), amp=Amp(level=level, dtype="float16"))
+    found = script.resolve(asked, source, device="cuda", capability=(8, 0), environ={})
+    assert script.handed_over(found) == given
+    assert found.loss_scale.mode == ("none" if level == "o3" else "dynamic")
+    if given and level == "o1":
+        odd = dataclasses.replace(asked, loss_scale=PRESETS["static"])
+        with pytest.raises(SettingsError, match="the script's library scales the loss by its own rule"):
+            script.resolve(odd, source, device="cuda", capability=(8, 0), environ={})
+
+
+def test_amp_deny_is_for_scripts_whose_library_has_a_switch_and_is_observed_only():
+    asked = dataclasses.replace(settings(), amp=Amp(level="o1", deny=("softmax",)))
+    found = script.resolve(asked, TRAINER, device="cpu", capability=None, environ={})
+    assert (found.mechanism, found.deny, found.applies_lists) == ("accelerate_mixed_precision", ("softmax",), False)
+    own = dataclasses.replace(asked, train=ScriptSettings(precision="script"))
+    assert not script.resolve(own, Source(), device="cpu", capability=None, environ={}).applies_lists
+    assert script.resolve(own, ASKS, device="cpu", capability=None, environ={}).applies_lists
+    assert "can't be applied from outside" in script.support(asked, "bfloat16", "cpu", Source()).unsupported
+    keeps = dataclasses.replace(asked, amp=Amp(level="o1", keep_fp32=("head",)))
+    assert "can't be applied from outside" in script.support(keeps, "bfloat16", "cpu", TRAINER).unsupported
+
+
 def test_a_hole_of_the_legality_table_stays_one_even_where_the_script_asks():
     row = script.support(dataclasses.replace(settings("tensorflow", "o2"), xla=True), "bfloat16", "cpu", ASKS)
     assert "XLA" in row.unsupported
@@ -71,7 +198,7 @@ def test_a_hole_of_the_legality_table_stays_one_even_where_the_script_asks():
 
 def test_xla_around_a_script_on_a_cpu_would_do_nothing():
     asked = dataclasses.replace(settings("tensorflow", "o0"), xla=True)
-    assert "does nothing on a CPU" in script.support(asked, "float32", "cpu", Source()).unsupported
+    assert "does nothing around a script on a CPU" in script.support(asked, "float32", "cpu", Source()).unsupported
     assert script.support(asked, "float32", "cuda", Source()).unsupported == ""
 
 
@@ -85,7 +212,7 @@ def test_variables_carry_a_level_in_nvidias_tensorflow_1_and_in_no_other(level, 
 
 
 def test_nobody_applies_anything_to_a_bare_script_but_the_script():
-    assert "nobody would apply amp=o1" in script.support(settings(bare=True), "bfloat16", "cpu", ASKS).unsupported
+    assert "nothing would apply amp=o1" in script.support(settings(bare=True), "bfloat16", "cpu", ASKS).unsupported
     own = settings(bare=True, precision="script")
     assert script.support(own, "bfloat16", "cpu", Source()).mechanism == "script"
 
