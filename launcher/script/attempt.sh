@@ -190,22 +190,22 @@ end_attempt() { # the run's last state, by the exit code and what lies in its fo
   ended="\"$(now)\""
   mark_stopped
   if [ -e "$LAUNCHER_LOGS/overdue" ]; then
-    overdue="the script did not end within $LAUNCHER_STOP_BEFORE s of SIG$LAUNCHER_STOP_SIGNAL and was killed"
+    overdue="did not end within $LAUNCHER_STOP_BEFORE s of SIG$LAUNCHER_STOP_SIGNAL and was killed"
   fi
   if taken_over; then
     exit 1
   elif [ "$code" = 0 ] && ! ended_on_request && has_result; then
     status "done" 0 "$ended" ""
   elif [ -e "$LAUNCHER_RUN/cancelled" ]; then
-    status cancelled "$code" "$ended" "${overdue:-cancelled}"
+    status cancelled "$code" "$ended" "${overdue:+the script }${overdue:-cancelled}"
   elif [ "$LAUNCHER_QUEUE" = slurm ] && [ -n "$LAUNCHER_ASKED" ] && [ -e "$LAUNCHER_LOGS/stopped.json" ]; then
     requeue "$ended"
   elif [ -e "$LAUNCHER_LOGS/stopped.json" ]; then
     rm -f "$LAUNCHER_RUN/STOP"
-    status stopped "$code" "$ended" "" # the marker says at which step
+    status stopped "$code" "$ended" "${overdue:+a rank of the script $overdue}" # else the marker says at which step
     [ "$code" != 0 ] || code=85 # a script that has stopped may call that a success; what comes after it does not
   elif [ -n "$overdue" ]; then
-    status failed "$code" "$ended" "$overdue"
+    status failed "$code" "$ended" "the script $overdue"
   elif [ "$LAUNCHER_QUEUE" = slurm ] && [ -n "$LAUNCHER_SIGNALLED" ]; then
     # Not the last word: Slurm knows which of them it was, and may start the run again.
     status interrupted "$code" "$ended" "ended by Slurm's signal: a time limit, a preemption or scancel"

@@ -68,6 +68,8 @@ class StopSignal:
             return False
         if self._rank == 0:
             self._folder.mark_ended()
+        # torchrun ends this rank by TERM once another was killed, and the script's handler would only prolong that.
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
         return True
 
     def _watch(self, folder: RunFolder) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import stat
 import subprocess
 import sys
@@ -63,7 +64,20 @@ rank = distributed.get_rank()
 (job.checkpoint_dir() / f"rank{rank}").write_text(str(step))
 distributed.barrier()
 """
+LEFT = """\
+import os, pathlib, signal, sys, time
+if os.environ["RANK"] == "0":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit())
+else:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+print("begun", flush=True)
+while True:
+    time.sleep(300)
+"""
 SCRIPTS = {
+    "left.py": LEFT,
+    "outside.py": "import signal, sys, time\nsignal.signal(signal.SIGTERM, lambda *_: sys.exit())\n"
+    "print('begun', flush=True)\ntime.sleep(300)\n",
     "saving.py": SAVING,
     "ranks.py": RANKS,
     "deaf.py": "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint('begun', flush=True)\n"
@@ -81,6 +95,8 @@ REQUESTS = {
     ),
     "ranks": ("script=ranks.py", "train.processes=2"),
     "deaf": ("script=deaf.py", "cluster.stop_before=5"),
+    "left": ("script=left.py", "train.processes=2", "cluster.stop_before=8"),
+    "outside": ("script=outside.py", "train.bare=true"),
     "plain": ("script=plain.py",),
     "waiting": ("script=waiting.py", "script.stop_signal=INT"),
     "alone": ("script=alone.py", "train.bare=true", "script.resume_arguments=[again, 'and again']"),
@@ -174,6 +190,19 @@ def test_one_that_ignores_the_signal_is_killed_after_the_grace(started: Started)
     ended = started.asked_to_stop("deaf")
     assert ended.name == "failed"
     assert ended.reason == "the script did not end within 5 s of SIGTERM and was killed"
+
+
+def test_a_rank_that_does_not_end_is_killed_and_named(started: Started) -> None:
+    until(lambda: started.log("left").count("begun") == 2)
+    ended = started.asked_to_stop("left")
+    assert ended.name == "stopped"
+    assert ended.reason == "a rank of the script did not end within 8 s of SIGTERM and was killed"
+
+
+def test_one_that_is_signalled_from_outside_is_not_done_even_with_exit_code_0(started: Started) -> None:
+    os.kill(started.record("outside", "status.json")["process"]["pid"], signal.SIGTERM)
+    ended = started.ended("outside")
+    assert (ended.name, ended.reason, ended.exit_code) == ("failed", "ended by a signal from outside", 0)
 
 
 def test_one_without_a_handler_is_ended_by_the_signal(started: Started) -> None:
