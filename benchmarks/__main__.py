@@ -29,6 +29,7 @@ BENCHMARKS = {
     "step-efficientnet": "steps_torch:efficientnet",
     "step-gan": "steps_torch:gan",
     "step-added": "steps_torch:added",
+    "script-step": "script_steps:torch_counted",
     "input-synthetic": "steps_torch:input_synthetic",
     "input-cifar": "steps_torch:input_cifar",
     "tensorflow-step-o0": "steps_tensorflow:mnist_o0",
