@@ -206,8 +206,8 @@ def advice(spec: JobSpec, facts: Facts, gpus: int, precision: ResolvedPrecision)
     if train.bare:
         found.append("nothing observes what a bare script runs, so nothing will be proved")
     elif spec.training.framework == "paddle" and source(spec, facts).static:
-        fails = "; the run fails for it, unless with require_proof=false" * spec.training.require_proof
-        found.append(f"nothing watches the static graphs behind paddle.enable_static(), so nothing is proved{fails}")
+        fails = "; the run fails at the first of them unless require_proof=false" * spec.training.require_proof
+        found.append(f"static graphs (paddle.enable_static) are not observed, so nothing is proved{fails}")
     if given := script.handed_over(precision):
         found.append(f"amp reaches the script's library as {' and '.join(f'{k}={v}' for k, v in given.items())}")
     elif not train.bare and not script.by_script(train, source(spec, facts)) and spec.training.amp.level != "o0":

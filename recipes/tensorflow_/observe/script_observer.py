@@ -29,6 +29,8 @@ WHOLE_RUN = 1
 """Number of the one step as which a script is observed."""
 FIRST_STEPS = 2
 """Optimizer steps before the first judgement, so that both of a GAN's networks were trained."""
+LOOKS = 50
+"""Executions after the first step in which it is looked for: reading how far optimizers are waits for the device."""
 COUNTS = ("iteration", "iter", "global_step")
 """Names of the variables in which optimizers of tf_keras, its legacy ones, and TensorFlow 1's count their steps."""
 _CHOSEN = "_script_chose_float32"
@@ -54,6 +56,7 @@ class ScriptObserver(PrecisionObserver):
         self.judge: Callable[[list[dict[str, Any]]], None] = lambda reports: None
         """Called once, with a report of the first steps."""
         self._judged = False
+        self._looks = 0
         self._thread = threading.get_ident()
         self._counters: tuple[Counter[str], Counter[str]] = (Counter(), Counter())
         """The functions that were executed so far, and the products outside of them."""
@@ -116,10 +119,12 @@ class ScriptObserver(PrecisionObserver):
             return
         report: dict[str, Any] = {}
         with Guard()():  # what fails here may still succeed at the end
-            if self.steps() < FIRST_STEPS or not all(int(optimizer.iterations.numpy()) for optimizer in self._built):
-                return
-            self._judged = True
-            report = self._first_report()
+            steps = self.steps()
+            self._looks += steps > 0
+            self._judged = self._looks == LOOKS  # it is left to the end
+            if steps >= FIRST_STEPS and all(int(optimizer.iterations.numpy()) for optimizer in self._built):
+                self._judged = True
+                report = self._first_report()
         if report:
             self.judge([report])
 

@@ -73,7 +73,7 @@ def test_a_convolution_is_counted():
 def test_a_level_forced_onto_a_cpu_is_contradicted_and_never_proved(level):
     found, _ = train(forced(level))
     assert found["verdict"] == "contradicted"
-    assert "0.0% of forward ran in bfloat16" in found["why"]
+    assert "0.0% of forward and 0.0% of backward ran in bfloat16" in found["why"]
 
 
 def test_a_product_outside_of_the_layers_is_not_passed_over():

@@ -129,7 +129,10 @@ def test_a_static_graph_that_paddle_left_in_float32_is_contradicted():
     with observer.step(1):
         graph.step(numpy.ones((4, 8), numpy.float32), numpy.zeros((4, 8), numpy.float32))
     found = verdict.observed(observer.reports)
-    assert (found["verdict"], "0.0% of forward ran in bfloat16" in found["why"]) == ("contradicted", True)
+    assert (found["verdict"], "0.0% of forward and 0.0% of backward ran in bfloat16" in found["why"]) == (
+        "contradicted",
+        True,
+    )
     work = {each["backward"]: 0 for each in observer.reports[0]["calls"]}
     for each in observer.reports[0]["calls"]:
         work[each["backward"]] += each["flops"]

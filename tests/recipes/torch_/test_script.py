@@ -170,6 +170,42 @@ LONG = PLAIN.replace("range(30)", "range(1000)").replace(
 WRAPPED = "def train():\n" + "".join(f"    {line}\n" for line in LONG.splitlines())
 
 
+def test_first_steps_that_overflow_and_optimizers_that_step_later_are_no_contradiction(run):
+    scaled = PLAIN.replace("for step", "scaler = torch.amp.GradScaler('cpu', init_scale=2.0**30)\nfor step", 1)
+    scaled = scaled.replace(
+        "    loss.backward()\n    optimizer.step()",
+        "    scaler.scale(loss).backward()\n    scaler.step(optimizer)\n    scaler.update()",
+    )
+    scaled = scaled.replace("    loss = ", "    with torch.autocast('cpu', dtype=torch.float16):\n        loss = ")
+    code, _, found = run(scaled, "amp=o1", "amp.dtype=float16", "train.precision=script")
+    assert (code, found["observed"]["verdict"]) == (0, "proved"), found["reason"]
+    assert found["updates"]["applied"] < found["updates"]["attempted"], "some overflowed"
+    late = GAN.replace("range(3)", "range(8)").replace("    first.step()", "    first.step() if step > 4 else None")
+    code, _, found = run(late, "amp=o1")
+    assert (code, found["observed"]["verdict"]) == (0, "proved"), found["reason"]
+
+
+def test_an_optimizer_in_float32_may_step_before_that_of_the_half_model(run):
+    text = (
+        HEAD
+        + """
+table = torch.zeros(3, requires_grad=True)
+net = net.to(torch.bfloat16)
+early, late = torch.optim.SGD([table], lr=0.1), torch.optim.SGD(net.parameters(), lr=0.01)
+for step in range(100):
+    for each in (early, late):
+        each.zero_grad()
+    loss = ((net(inputs.bfloat16()).float() - targets) ** 2).mean() + table.sum()
+    loss.backward()
+    early.step()
+    if step > 2:
+        late.step()
+"""
+    )
+    code, _, found = run(text, "amp=o3", "train.precision=script")
+    assert (code, found["observed"]["verdict"]) == (0, "proved"), found["reason"]
+
+
 @pytest.mark.parametrize(
     "end",
     [
