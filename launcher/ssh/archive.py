@@ -23,6 +23,7 @@ EXCLUDED = (
     "launcher/executors/ssh/executor.py",
     "launcher/ssh/fabric_transport.py",
     "launcher/ssh/ssh_settings.py",
+    "launcher/ssh/strict_connection.py",
 )
 """Modules that import Hydra, submitit or fabric. All others import the standard library only at load time."""
 _EPOCH = (1980, 1, 1, 0, 0, 0)

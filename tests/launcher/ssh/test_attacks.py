@@ -274,8 +274,9 @@ def test_an_ssh_config_may_be_named_from_home_or_from_the_folder_where_it_was_ty
 
 def test_a_fabric_that_is_missing_hides_no_other_run(victim, monkeypatch):
     monkeypatch.setitem(sys.modules, "fabric", None)
-    monkeypatch.delitem(sys.modules, "launcher.ssh.fabric_transport", raising=False)
-    monkeypatch.delattr("launcher.ssh.fabric_transport", raising=False)
+    for name in ("launcher.ssh.fabric_transport", "launcher.ssh.strict_connection"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+        monkeypatch.delattr(name, raising=False)
     said = victim.type_only("ls")
     assert said.code == 0 and OTHER in said.out and "liar: SSH needs fabric" in said.out
 

@@ -121,11 +121,11 @@ def test_no_setting_of_the_configuration_lets_an_unknown_key_pass(tmp_path, test
 
 
 def test_several_hops_are_visited_in_the_order_of_the_configuration(tmp_path, testbed):
-    from launcher.ssh.fabric_transport import _connection
+    from launcher.ssh.strict_connection import connection
 
     config = tmp_path / "config"
     config.write_text("Host box\n  ProxyJump first,second\n")
-    assert [each.host for each in _connection(address(str(config))).hops()] == ["first", "second", "box"]
+    assert [each.host for each in connection(address(str(config))).hops()] == ["first", "second", "box"]
 
 
 @pytest.mark.parametrize("transport", ["fabric", "openssh"])

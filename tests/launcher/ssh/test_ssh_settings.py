@@ -82,12 +82,12 @@ def test_the_way_there(tmp_path, text, hops):
 
 
 def test_a_way_that_leads_back_is_refused(tmp_path):
-    from launcher.ssh.fabric_transport import _connection
+    from launcher.ssh.strict_connection import connection
 
     path = tmp_path / "config"
     path.write_text("Host box\n ProxyJump a\nHost a\n ProxyJump b\nHost b\n ProxyJump a\n")
     with pytest.raises(UsageError, match="circular: box, a, b, a"):
-        _connection(Address(destination="box", config=str(path)))
+        connection(Address(destination="box", config=str(path)))
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,147 @@
+"""fabric connections whose host keys are checked, the target's and those of every hop.
+
+fabric itself accepts any host key, changed ones included (its issues 1804 and 2071), reads the SSH configuration
+differently from ssh, and visits the hops of a ProxyJump in reverse order. So `ssh_settings` and `host_keys` decide, and
+fabric gets the result.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import subprocess
+from collections.abc import Iterator
+from typing import Any, NoReturn
+
+import paramiko
+from fabric import Config, Connection
+
+from launcher.errors import UsageError
+from launcher.runs.address import Address
+from launcher.ssh import host_keys, ssh_settings
+from launcher.ssh.host_keys import Key, Known
+from launcher.ssh.ssh_settings import Settings
+
+# Our own errors report failures. Without a handler Python would print paramiko's tracebacks as well.
+logging.getLogger("paramiko").addHandler(logging.NullHandler())
+
+
+class Strict(Connection):
+    """A fabric connection that accepts known host keys only and never prompts."""
+
+    def __init__(self, address: Address, settings: Settings, gateway: Strict | None) -> None:
+        limits = ("banner_timeout", "auth_timeout", "channel_timeout")
+        known = host_keys.of_host(settings.host, settings.port, settings.key_alias, settings.known_hosts)
+        options: dict[str, Any] = dict.fromkeys(limits, max(15, address.connect_timeout))
+        options["key_filename"] = list(settings.keys)
+        options["look_for_keys"] = not (settings.keys or settings.only_these_keys)  # offer no key twice
+        options["allow_agent"] = settings.agent != "none"
+        options["transport_factory"] = _transport(known)
+        super().__init__(
+            settings.host,
+            user=settings.user,
+            port=settings.port,
+            config=Config(ssh_config=paramiko.SSHConfig()),  # empty: the settings have all of it
+            gateway=gateway or settings.command or False,
+            connect_timeout=address.connect_timeout,
+            connect_kwargs=options,
+        )
+        self._set(settings=settings, command=None)
+        # It decides about every key, since paramiko itself loads none.
+        self.client.set_missing_host_key_policy(_Check(known))
+
+    def open_gateway(self) -> Any:
+        if not isinstance(self.gateway, str):
+            return super().open_gateway()
+        # As ssh does it. paramiko's ProxyCommand runs no shell and does not notice the command's end.
+        ours, theirs = socket.socketpair()
+        with theirs:
+            command = ["sh", "-c", f"exec {self.gateway}"]
+            end = theirs.fileno()
+            self._set(command=subprocess.Popen(command, stdin=end, stdout=end, start_new_session=True))
+        return ours
+
+    def close(self) -> None:
+        super().close()
+        self.client.close()  # fabric leaves a connection open if its login failed
+        if self.command is not None:
+            self.command.terminate()
+            self.command.wait()
+
+    def hops(self) -> Iterator[Strict]:
+        """The connections on the way, this one last."""
+        if isinstance(self.gateway, Strict):
+            yield from self.gateway.hops()
+        yield self
+
+
+class UnknownKey(paramiko.SSHException):
+    """No known_hosts file has a key of that host."""
+
+    def __init__(self, key: Key, authority: bool) -> None:
+        super().__init__("unknown host key")
+        self.key = key
+        self.authority = authority
+
+
+class ChangedKey(paramiko.SSHException):
+    """The host has another key than the known_hosts files say."""
+
+    def __init__(self, key: Key, known: Key) -> None:
+        super().__init__("changed host key")
+        self.key = key
+        self.known = known
+
+
+class RevokedKey(paramiko.SSHException):
+    """A known_hosts file says that the key is not to be accepted."""
+
+
+class SecondFactor(paramiko.AuthenticationException):
+    """Key accepted, but the server asks for a second factor."""
+
+
+class _Check(paramiko.MissingHostKeyPolicy):
+    def __init__(self, known: Known) -> None:
+        self._known = known
+
+    def missing_host_key(self, client: Any, hostname: str, key: Any) -> None:
+        shown = Key(key.get_name(), key.asbytes())
+        if shown in self._known.revoked:
+            raise RevokedKey("revoked host key")
+        if shown in (*self._known.keys, *self._known.without_port):
+            return
+        if self._known.keys:
+            same = [key for key in self._known.keys if key.kind == shown.kind]
+            raise ChangedKey(shown, (same or self._known.keys)[0])
+        raise UnknownKey(shown, self._known.authority)
+
+
+def _transport(known: Known) -> type[paramiko.Transport]:
+    """A transport that prefers the kinds of host keys that are known: a host shows only one of its keys."""
+    kinds = [key.kind for key in (*known.keys, *known.without_port)]
+
+    class Transport(paramiko.Transport):
+        def __init__(self, *arguments: Any, **named: Any) -> None:
+            super().__init__(*arguments, **named)
+            options = self.get_security_options()
+            # A key of the kind ssh-rsa has several signature types.
+            preferred = [
+                kind for kind in options.key_types if kind.replace("rsa-sha2-", "ssh-rsa ").split()[0] in kinds
+            ]
+            options.key_types = [*preferred, *(kind for kind in options.key_types if kind not in preferred)]
+
+        def auth_interactive_dumb(self, *arguments: Any, **named: Any) -> NoReturn:
+            raise SecondFactor("second factor required")  # paramiko would prompt for it on the terminal
+
+    return Transport
+
+
+def connection(address: Address, gateway: Strict | None = None, beyond: tuple[str, ...] = ()) -> Strict:
+    """The connection and its gateways, not yet opened. `beyond` is the hosts that are reached through this one."""
+    settings = ssh_settings.of(address)
+    if address.host in beyond:
+        raise UsageError(f"ProxyJump is circular: {', '.join((*beyond, address.host))}")
+    for hop in settings.hops if gateway is None else ():
+        gateway = connection(hop, gateway, (*beyond, address.host))
+    return Strict(address, settings, gateway)
