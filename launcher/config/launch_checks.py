@@ -16,6 +16,8 @@ from recipes.typed import SettingsError, not_a_choice, refuse_control_characters
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 STOP_SIGNALS = ("TERM", "INT", "HUP", "QUIT", "USR2")
 """What may ask a script to stop; the others have a meaning of their own to Python, a framework or the kernel."""
+LONGEST_NAME = 60
+"""Characters of a run's name."""
 MAX_SAMPLE_SECONDS = 24 * 60 * 60
 """The longest pause between two samples of telemetry."""
 
@@ -35,8 +37,10 @@ def check(launch: Launch, training: Settings) -> None:
         )
     if launch.wait and launch.detach:
         raise SettingsError("wait=true and detach=true contradict each other", "wait")
-    if launch.name is not None and not re.fullmatch(r"[\w.+-]{1,60}", launch.name):
-        raise SettingsError(f"name={launch.name} should be up to 60 letters, digits, '.', '_', '+' and '-'", "name")
+    if launch.name is not None and not re.fullmatch(rf"[\w.+-]{{1,{LONGEST_NAME}}}", launch.name):
+        raise SettingsError(
+            f"name={launch.name} should be up to {LONGEST_NAME} letters, digits, '.', '_', '+' and '-'", "name"
+        )
     if not launch.run_root:
         raise SettingsError("run_root= is empty; name a folder", "run_root")
     if training.framework == "paddle" and launch.nodes > 1:
@@ -113,6 +117,7 @@ def _check_script(launch: Launch, training: Settings) -> None:
         given = (
             ("script", launch.script, f"script={launch.script}"),
             ("arguments", launch.arguments, f"-- {shlex.join(launch.arguments)}"),
+            *((f"sweep.{name}", name, f"sweep.{name}={value}") for name, value in launch.sweep.items()),
             ("include", launch.include, f"script.include={show(launch.include)}"),
             ("inputs", launch.inputs, f"script.inputs={show(launch.inputs)}"),
             ("workdir", launch.workdir, f"workdir={launch.workdir}"),

@@ -11,9 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from launcher.config import placeholders
 from launcher.config.schema import ALIASES, GROUPS, annotation_of, text_key, text_list_key
 from launcher.errors import UsageError
-from recipes.typed import SettingsError, refuse_control_characters, split_list
+from recipes.typed import SettingsError, refuse_control_characters, show, split_list
 
 _SHAPE = re.compile(r"(?P<prefix>\+\+|\+|~)?(?P<key>[^=~+][^=]*?)(?:=(?P<text>.*))?", re.DOTALL)
 
@@ -89,6 +90,8 @@ def _parse(word: str, groups: Sequence[str]) -> Override:
         if len(_grammar(key, text)) > 1:
             raise UsageError(f"{word} names several values; ~{key} takes back what files say of {key}")
         return Override(typed=word, prefix=prefix, key=key, kind=kind, values=(None,))
+    if key.startswith(placeholders.KEY):
+        return Override(typed=word, prefix=prefix, key=key, kind=kind, values=_of_placeholder(key, text))
     if kind == "value" and text_key(key):
         return Override(typed=word, prefix=prefix, key=key, kind=kind, values=_texts(key, text))
     if kind == "value" and text_list_key(key) and (lists := _lists(key, text)):
@@ -117,6 +120,25 @@ def _texts(key: str, text: str) -> tuple[str, ...]:
     if not values or not all(values):
         raise UsageError(f"{key}={text} lists an empty text")
     return values
+
+
+def _of_placeholder(key: str, text: str) -> tuple[str, ...]:
+    """The values of a placeholder, as texts: a comma list, of which one with a comma is quoted or stands in brackets,
+    or a range. Raises `UsageError`."""
+    name = key.removeprefix(placeholders.KEY)
+    if not placeholders.NAME.fullmatch(name):
+        raise UsageError(f"{key}: the name of a placeholder should be of letters, digits, - and _")
+    if re.fullmatch(r"range\(.*\)", text):
+        return tuple(show(value) for value in _grammar(key, text))
+    choice = re.fullmatch(r"choice\((.*)\)", text, re.DOTALL)
+    try:
+        items, rest = split_list(f"[{choice[1] if choice else text}]")
+    except SettingsError as error:
+        raise UsageError(f"{key}={text}: {error}") from None
+    if rest or not items:
+        why = "quote a value with an odd bracket, as 'a]b'" if rest else "say one value, or several as a,b"
+        raise UsageError(f"{key}={text} can't be read; {why}")
+    return tuple(items)
 
 
 def _lists(key: str, text: str) -> tuple[list[str], ...]:

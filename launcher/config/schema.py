@@ -126,6 +126,10 @@ class Launch:
     )
     script: str | None = setting(None, "recipe=script: the file to run, or image:FILE for one in the image alone")
     arguments: tuple[str, ...] = setting((), "recipe=script: its arguments; on the command line, all that is behind --")
+    sweep: dict[str, str] = field(
+        default_factory=dict,
+        metadata={"help": "recipe=script: sweep.NAME=a,b is what {NAME} in its arguments stands for, in a run each"},
+    )
     include: tuple[str, ...] = setting(
         (),
         "recipe=script: patterns of files that go along though git ignores them, as script.include=[data/*.json]",

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from launcher.config import launch_checks
+from launcher.config import launch_checks, placeholders
 from launcher.config.compose import Place
 from launcher.config.key_checks import check_train_keys
 from launcher.config.parse import COMMAND_LINE, Override, typed_words
@@ -94,6 +94,8 @@ def _make(cell: Cell) -> JobSpec:
     launching = {name: value for name, value in config.items() if name in fields_of(Launch)}
     cluster = _cluster(mapping(launching.pop("cluster", {"kind": "local"}), "cluster"))
     launch = dataclasses.replace(build(Launch, launching), cluster=cluster)
+    if recipe.name == "script":
+        launch = dataclasses.replace(launch, arguments=placeholders.filled(launch.arguments, launch.sweep))
     if launch.container.kind == "none" and (launch.image_is or any(key == "container" for key, _ in cell.swept)):
         # It is for the others, as in container=none,docker; or an experiment's, and this host is one made of it.
         launch = dataclasses.replace(launch, image=None)
@@ -105,7 +107,7 @@ def _make(cell: Cell) -> JobSpec:
         launch=launch,
         recipe=recipe,
         words=_trainer_words(cell.words, training),
-        swept=cell.swept,
+        swept=placeholders.labels(cell.swept),
         command=tuple(word for typed in cell.words if typed.source == COMMAND_LINE for word in typed_words(typed)),
     )
 

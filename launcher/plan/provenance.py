@@ -71,7 +71,7 @@ def _shown(key: str, value: Any) -> Any:
 def _concerns(key: str, spec: JobSpec) -> bool:
     """Whether the job's recipe uses the key: a script has its own batch, and other recipes have no script."""
     root = key.split(".")[0]
-    if root in ("script", "arguments", "include", "inputs", "workdir"):
+    if root in ("script", "arguments", "sweep", "include", "inputs", "workdir"):
         return spec.recipe.name == "script"
     return root not in TRAINING_KEYS or spec.recipe.takes is None or root in spec.recipe.takes
 

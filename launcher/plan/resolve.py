@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
-from launcher.config import job_environment
+from launcher.config import job_environment, placeholders
+from launcher.config.launch_checks import LONGEST_NAME
 from launcher.config.schema import SlurmCluster
 from launcher.config.spec import JobSpec
 from launcher.errors import UsageError, placed
@@ -70,7 +71,7 @@ def _resolve(spec: JobSpec, facts: Facts) -> Plan:
         data=dataclasses.replace(training.data, dir=training.data.dir and facts.absolute(training.data.dir)),
     )
     plan = Plan(
-        name=launch.name or f"{user_script.stem(launch) or spec.recipe.name}-{training.amp.asked}",
+        name=launch.name or _name(spec),
         run_root=facts.run_root,
         queue="slurm" if slurm else "direct",
         host=facts.host,
@@ -122,6 +123,13 @@ def _resolve(spec: JobSpec, facts: Facts) -> Plan:
     plan_container.check(plan, facts)
     _check_paths(plan)
     return plan
+
+
+def _name(spec: JobSpec) -> str:
+    """What a run is called that was given no name: recipe or script, mode, and the swept arguments of the script."""
+    stem = user_script.stem(spec.launch) or spec.recipe.name
+    swept = placeholders.part_of_name(spec.swept, spec.launch.sweep)
+    return f"{stem}-{spec.training.amp.asked}{swept}"[:LONGEST_NAME]
 
 
 def _check_paths(plan: Plan) -> None:

@@ -37,6 +37,7 @@ OTHER: dict[str, tuple[Any, ...]] = {
     "telemetry": ({"every": 1}, {"every": 2}, {"every": 3}, {"every": 4}),
     "visible_gpus": ([1], [2], [3], [4]),
     "env": ({"A": "a"}, {"A": "b"}, {"A": "c"}, {"A": "d"}),
+    "sweep": ({"A": "a"}, {"A": "b"}, {"A": "c"}, {"A": "d"}),
     "secrets": ({"A": "a"}, {"A": "b"}, {"A": "c"}, {"A": "d"}),
     "env_from": ("shell", "none", "shell", "shell"),
     "share": ("group", "none", "group", "group"),

@@ -90,6 +90,7 @@ SCRIPTS = {
     "train.py": TORCH,
     "workers.py": TENSORFLOW,
     "fails.py": "raise SystemExit(3)",
+    "tell.py": "import sys\nprint('told', sys.argv[1:])",
     "gpus.py": "import os\nprint('GPUs:', os.environ['SLURM_GPUS_ON_NODE'])",
     "long.py": "import time\nprint('begun', flush=True)\ntime.sleep(300)",
     "again.py": """\
@@ -180,6 +181,19 @@ def test_requeued_it_begins_again_in_its_own_folder(submitted: Submitted) -> Non
 def test_without_a_number_it_gets_one_gpu_of_its_node(submitted: Submitted) -> None:
     assert ended(submitted.folder("gpus"), 60).name == "done"
     assert "GPUs: 1\n" in submitted.said("gpus")
+
+
+def test_each_cell_of_an_array_has_its_own_arguments(submitted: Submitted) -> None:
+    root = submitted.root / "cells"
+    words = ("tell.py", *BARE, f"run_root={root}", "cluster=slurm", "gpus=0", "telemetry.every=0", "sweep.lr=0.1,0.01")
+    submitted.launcher(*words, "--", "--lr={lr}", "{epoch:02d}", "$lr")
+    folders = sorted(folder for folder in root.iterdir() if (folder / "plan.json").exists())
+    assert [ended(folder, 180).name for folder in folders] == ["done", "done"]
+    assert [(folder / "attempts/1/stdout.log").read_text() for folder in folders] == [
+        "told ['--lr=0.1', '{epoch:02d}', '$lr']\n",
+        "told ['--lr=0.01', '{epoch:02d}', '$lr']\n",
+    ]
+    assert len({job_of(folder).partition("_")[0] for folder in folders}) == 1
 
 
 def test_its_own_exit_code_is_told(submitted: Submitted) -> None:
