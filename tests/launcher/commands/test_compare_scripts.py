@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
+import subprocess
+import time
 from pathlib import Path
 
 import pytest
 
 from launcher.runs import selection, store
 
-from ..run_folders import launcher
+from ..run_folders import command, launcher
 
 TRAIN = """
 import os, sys
@@ -118,3 +122,26 @@ def test_keras_fit_is_ended_too(tmp_path):
     assert "times the step rate over 1 round" in done.stdout
     rows = lines(folder / "arms/01/metrics.jsonl")
     assert [row["step"] for row in rows if "event" not in row] == list(range(1, 9))
+
+
+def test_interrupted_it_stops_and_resume_measures_the_broken_block_again(tmp_path):
+    waits = TRAIN + "    if not os.path.exists(sys.argv[2]): import time; time.sleep(0.2)\n"
+    (tmp_path / "train.py").write_text(waits)
+    told = [str(tmp_path / "train.py"), f"run_root={tmp_path / 'runs'}", *WORDS]
+    argv = command("compare", *told, "compare.rounds=1", "compare.steps=40", "--", "1000000", str(tmp_path / "go"))
+    environment = {**os.environ, "XDG_STATE_HOME": str(tmp_path / "state")}
+    process = subprocess.Popen(argv, env=environment, stdout=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 60
+    while not (found := list((tmp_path / "runs").glob("*/arms/00/metrics.jsonl"))) or len(lines(found[0])) < 5:
+        assert time.monotonic() < deadline and process.poll() is None
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    printed, _ = process.communicate(timeout=60)
+    folder = found[0].parents[2]
+    assert process.returncode == 130 and "stopped" in printed
+    assert not (folder / "blocks").exists()
+    (tmp_path / "go").touch()
+    again = launcher("resume", folder.name, f"run_root={folder.parent}", state_home=tmp_path / "state", seconds=120)
+    assert again.returncode == 0, again.stdout + again.stderr
+    rows = lines(found[0])
+    assert [row["step"] for row in rows if "event" not in row] == list(range(1, 41))
