@@ -20,13 +20,15 @@ def verdict(compared: Sequence[MeasuredArm], how: Compare) -> Iterator[str]:
         yield f"{_named(control)}, the control: {_not_finite(control)}. No loss can be compared with it."
     for other in others:
         yield _of_arm(other, control, how)
-    if control.is_script and control.rates:
+    if control.is_script and any(arm.ratio or arm.gap is not None for arm in others):
         yield _of_scripts(compared)
 
 
 def _of_scripts(compared: Sequence[MeasuredArm]) -> str:
     """What can't be held equal where arms are a user's own script."""
     held = "Seed and order of the data are the script's own, and may differ from block to block"
+    if len({arm.evidence.plan.script for arm in compared}) > 1:
+        held += "; with other arguments a step may be other work"
     if any(arm.gap is not None for arm in compared):
         return f"{held}: a difference of the losses can be chance."
     if all(arm.incomparable for arm in compared[1:]):

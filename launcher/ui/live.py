@@ -33,10 +33,12 @@ class _Followed:
     """One run, with what is known of it so far; of a comparison also each arm, which stands for it on the screen."""
 
     def __init__(self, folder: Path, label: str | None = None) -> None:
-        plan = store.read(PlanRecord, folder / "plan.json", ("swept", "arms"))
+        plan = store.read(PlanRecord, folder / "plan.json", ("swept", "arms", "script"))
         self.folder = folder
         self.label = summary.label_of(folder.name, plan) if label is None else label
         self.arms = [_Followed(arm.run.folder, arm.label) for arm in arms.of(folder, plan)]
+        self._in_blocks = label is not None and plan.script is not None
+        """An arm that each of its blocks starts afresh, which its steps say nothing of."""
         self.state = State("queued")
         self.progress = Progress()
         self._lines = follow.Lines(folder / "metrics.jsonl")
@@ -52,7 +54,8 @@ class _Followed:
     def rows(self) -> list[Row]:
         if self.arms:
             return [row for arm in self.arms for row in arm.rows()]
-        return [Row(self.label, self.state, self.progress)]
+        progress = self.progress._replace(seconds_left=None) if self._in_blocks else self.progress
+        return [Row(self.label, self.state, progress)]
 
 
 def watch(

@@ -405,7 +405,8 @@ def test_published_times_are_turned_into_gains(tmp_path, control, arm_said, expe
 
 def script(root: Path, number: int, level: str, factors: list[float], *, counted: str = "SGD", **more) -> dict:
     """An arm's folder of a user's script: a block for each factor, with so many times 10 steps a second."""
-    plan = arm(root, number, level, [], planned={"script": {"file": "script/train.py", "arguments": []}})
+    passed = {"file": "script/train.py", "arguments": more.get("arguments", [])}
+    plan = arm(root, number, level, [], planned={"script": passed})
     folder = root / "arms" / f"{number:02}"
     rows = []
     for index, factor in enumerate(factors):
@@ -440,6 +441,12 @@ def test_step_rates_of_a_script_are_related_and_what_is_not_held_equal_is_told(t
     assert rounds.parts[1].header == ("round", "amp=o0, steps/s", "amp=o1, steps/s")
 
 
+def test_arms_whose_arguments_differ_may_do_other_work_in_a_step(tmp_path):
+    other = script(tmp_path, 1, "o0", TWICE, arguments=["--batch", "64"])
+    plan = whole(tmp_path, script(tmp_path, 0, "o0", NOISE), other)
+    assert "; with other arguments a step may be other work." in lead(tmp_path, plan)[2]
+
+
 def test_the_loss_of_a_script_is_compared_over_all_its_blocks(tmp_path):
     control = script(tmp_path, 0, "o0", NOISE, losses=[1.0] * 5)
     plan = whole(tmp_path, control, script(tmp_path, 1, "o1", TWICE, losses=[1.3, 0.8, 1.2, 0.9, 1.05]))
@@ -451,7 +458,7 @@ def test_the_loss_of_a_script_is_compared_over_all_its_blocks(tmp_path):
 def test_rates_that_are_counted_differently_have_no_ratio(tmp_path):
     other = script(tmp_path, 1, "o1", TWICE, counted="AdamW, the first of 2 optimizers")
     plan = whole(tmp_path, script(tmp_path, 0, "o0", NOISE), other)
-    first, second, _ = lead(tmp_path, plan)
+    first, second = lead(tmp_path, plan)
     assert first == "Nothing was measured beside the control, amp=o0."
     told = "its speed and the control's are not related: they are of different counts (AdamW, the first of 2 "
     assert told in second

@@ -38,7 +38,7 @@ echo first; printf '\033[32mgreen\033[0m\n'
 for step in $(seq 1 12); do
   printf '\r%3d%%|%s|' $((step * 8)) "$(printf '#%.0s' $(seq 1 $step))" >&2
   printf '{"step": %s, "seconds": 0.1, "time": 1.0}\n' "$step" >>"$RUN/metrics.jsonl"
-  sleep 0.1
+  while [ "$step" = 6 ] && [ ! -e "$RUN/go" ]; do sleep 0.05; done
 done
 printf '\r100%%|all of it is done\n' >&2
 echo last; printf 'no end of line'
@@ -232,11 +232,12 @@ def test_on_a_terminal_a_run_s_own_output_scrolls_by_above_its_progress(root):
     folder = make(root, trainer=PRINTING)
     start(folder)
     terminal = OnTerminal(folder, output=True)
-    terminal.until(r"step 4")
+    terminal.until("step 6")
     during = screen_of(terminal.raw)
     assert during[1:3] == ["first", "green"]
     assert re.fullmatch(r" *\d+%\|#+\|", during[3])
-    assert re.fullmatch(r"brave-otter  running  step \d+ .*", during[4]) and len(during) == 5
+    assert re.fullmatch(r"brave-otter  running  step 6 .*", during[4]) and len(during) == 5
+    (folder / "go").touch()
     terminal.end()
     after = screen_of(terminal.raw)
     assert sorted(after[1:6]) == ["100%|all of it is done", "first", "green", "last", "no end of line"]
@@ -246,6 +247,7 @@ def test_on_a_terminal_a_run_s_own_output_scrolls_by_above_its_progress(root):
 
 def test_without_a_terminal_output_goes_where_the_run_printed_it_byte_by_byte(root, capfd):
     folder = make(root, trainer=f"CODE=3\n{PRINTING}")
+    (folder / "go").touch()
     start(folder)
     assert watch([folder], on_interrupt=never, output=True)[folder].name == "failed"
     out, err = capfd.readouterr()
