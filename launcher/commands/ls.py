@@ -253,8 +253,8 @@ def _where(files: Files, plan: PlanRecord) -> str:
 def _attempts(run: Run, numbers: Sequence[int]) -> str:
     if not numbers:
         return "none"
-    saved = [number for number in numbers if os.path.exists(f"{run.root}/{run.id}/attempts/{number}/stopped.json")]
-    stopped = f" (saved and stopped: {', '.join(map(str, saved))})" if saved else ""
+    asked = [number for number in numbers if os.path.exists(f"{run.root}/{run.id}/attempts/{number}/stopped.json")]
+    stopped = f" (stopped when asked: {', '.join(map(str, asked))})" if asked else ""
     return f"{len(numbers)}{stopped}"
 
 

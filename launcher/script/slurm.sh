@@ -58,7 +58,8 @@ requeue() { # end: go on in the same job, from the state that was saved for the 
   [ "$LAUNCHER_WHO" != script ] || saved="time limit"
   [ -e "${requeued[0]}" ] || requeued=()
   if ! can_go_on; then
-    saved+="; not requeued, as nothing was saved in LAUNCHER_CHECKPOINT_DIR and script.resume_arguments is not set"
+    saved+="; not requeued, as it would begin from nothing: save in LAUNCHER_CHECKPOINT_DIR, or set"
+    saved+=" script.resume_arguments"
     status stopped "$LAUNCHER_EXIT" "$1" "$saved"
     return
   elif [ "${#requeued[@]}" -ge "$LAUNCHER_MAX_REQUEUES" ]; then

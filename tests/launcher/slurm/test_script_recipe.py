@@ -156,8 +156,8 @@ def test_one_that_saved_nothing_before_its_time_limit_is_not_started_again_and_s
     seen = ended(submitted.folder("unsaved"), 60)
     assert (seen.name, seen.attempt) == ("stopped", 1)
     assert seen.reason == (
-        "time limit; not requeued, as nothing was saved in LAUNCHER_CHECKPOINT_DIR and script.resume_arguments is not "
-        "set"
+        "time limit; not requeued, as it would begin from nothing: save in LAUNCHER_CHECKPOINT_DIR, or set "
+        "script.resume_arguments"
     )
 
 
