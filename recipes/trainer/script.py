@@ -66,7 +66,7 @@ def main(framework: str, words: Sequence[str], wrap: Callable[[Started], Wrapper
     if first:
         for line in result_fields.mode_lines(started.chosen.settings, wrapper.mode):
             print(line, flush=True)
-    wrapper.tell_early(EarlyVerdict(started.chosen.settings, rank_and_size(framework)[0]))
+    wrapper.tell_early(EarlyVerdict(started.chosen.settings, rank))
     snapshot_path.extend(started.file, started.chosen.plan)
     folder = _folder(started.chosen.run) if first else None
     meter = _meter(started, wrapper, folder)

@@ -7,6 +7,7 @@ forward of a module to the first one after the second step: at the start, and on
 from __future__ import annotations
 
 import contextlib
+import os
 import random
 import threading
 import warnings
@@ -42,7 +43,7 @@ class ScriptObserver:
         self._due = 1
         self._open: contextlib.ExitStack | None = None
         self._until = 0
-        self._thread = threading.get_ident()
+        self._thread = os.getpid(), threading.get_ident()
         self._hook: Any = None
         self._span: _SpanObserver | None = None
         self._guard = Guard()
@@ -98,7 +99,9 @@ class ScriptObserver:
 
     def _move_on(self, module: nn.Module) -> bool:
         """Begin or end a span if one is due. Returns whether one has ended."""
-        if torch.compiler.is_compiling() or threading.get_ident() != self._thread or dispatch_observer.in_backward():
+        if torch.compiler.is_compiling() or dispatch_observer.in_backward():
+            return False
+        if (os.getpid(), threading.get_ident()) != self._thread:  # a data loader's process has modules too
             return False
         if self._open is not None:
             assert self._span is not None

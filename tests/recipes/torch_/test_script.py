@@ -227,6 +227,25 @@ def test_a_contradiction_ends_the_script_at_the_first_observed_steps(run, end):
     assert printed.err.count("what ran was not amp=o1") == 1
 
 
+def test_a_data_loaders_process_that_calls_a_module_is_not_the_one_that_is_judged(run):
+    loading = """
+class Rows(torch.utils.data.Dataset):
+    def __len__(self):
+        return 16
+    def __getitem__(self, index):
+        return net(inputs[index]).detach()
+optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+for epoch in range(2):
+    for rows in torch.utils.data.DataLoader(Rows(), batch_size=8, num_workers=1):
+        optimizer.zero_grad()
+        net(inputs).sum().backward()
+        optimizer.step()
+"""
+    code, printed, found = run(HEAD + loading, "amp=o1", "train.precision=script")
+    assert (code, found["observed"]["verdict"], found["steps"]) == (1, "contradicted", 2)
+    assert found["reason"].startswith("what ran was not amp=o1: step 1: "), printed.err
+
+
 def test_a_script_that_swallows_even_that_fails_at_its_end(run):
     code, _, found = run(
         WRAPPED.replace("1000", "3") + "try:\n    train()\nexcept:\n    pass\n", "amp=o1", "train.precision=script"
