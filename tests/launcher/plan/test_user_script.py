@@ -22,7 +22,7 @@ from launcher.errors import UsageError
 from launcher.plan.model import Plan
 from launcher.plan.record import from_json, to_json
 from launcher.plan.resolve import resolve
-from launcher.plan.user_script import start_folder
+from launcher.plan.user_script import start_folder, tracker_ids
 from launcher.probe.facts import ContainerFacts, Facts, Script
 from launcher.script.render import render
 from launcher.script.trainer_command import command, lines
@@ -492,3 +492,23 @@ def test_recipes_beside_a_script_would_be_taken_for_ours(project: Path) -> None:
 
 def test_other_recipes_are_told_no_script() -> None:
     assert resolve(spec_of("amp=o1"), LAPTOP).script is None
+
+
+def test_all_attempts_are_one_run_of_a_configured_tracker() -> None:
+    plan = plan_of(*BARE, "env.WANDB_PROJECT=digits").bind("20260102-030405-calm-fox")
+    assert tracker_ids(plan) == {"WANDB_RUN_ID": "20260102-030405-calm-fox", "WANDB_RESUME": "allow"}
+    assert "\nexport WANDB_RUN_ID=20260102-030405-calm-fox\n" in render(plan)
+    arm = dataclasses.replace(plan, arm="01")
+    assert tracker_ids(arm)["WANDB_RUN_ID"] == "20260102-030405-calm-fox-01"
+    assert tracker_ids(plan_of(*BARE)) == {}
+    assert tracker_ids(plan_of(*BARE, "env.WANDB_RUN_ID=mine")) == {}
+    assert "WANDB_RESUME" not in tracker_ids(plan_of(*BARE, "env.WANDB_RESUME=must"))
+
+
+def test_each_block_of_a_comparison_saves_in_a_folder_of_its_own_and_goes_on_with_nothing() -> None:
+    plan = plan_of(*BARE, "script.resume_arguments=[--resume,'a b']").bind("20260102-030405-calm-fox")
+    assert 'export LAUNCHER_CHECKPOINT_DIR="$LAUNCHER_RUN/checkpoints"\n' in render(plan)
+    assert lines(plan)[0] == """[ "$LAUNCHER_ATTEMPT" = 1 ] || LAUNCHER_AGAIN=(--resume 'a b')"""
+    arm = dataclasses.replace(plan, arm="01")
+    assert 'export LAUNCHER_CHECKPOINT_DIR="$LAUNCHER_RUN/checkpoints/$LAUNCHER_ATTEMPT"\n' in render(arm)
+    assert "LAUNCHER_AGAIN" not in render(arm)
