@@ -31,8 +31,8 @@ def describe(calls: Iterable[Call], most: int = 3) -> str:
 
 
 def percent(part: int, total: int) -> str:
-    """Rounded down, so that only all of it is 100.0%."""
-    return f"{1000 * part // total / 10}%"
+    """Rounded down, so that only all of it is 100.0%. Of nothing it is 0.0%."""
+    return f"{1000 * part // total / 10 if total else 0.0}%"
 
 
 def times(count: int) -> str:

@@ -58,6 +58,8 @@ class StepMeter:
         """Peak bytes so far."""
         self.uncounted = ""
         """Why the steps can't be counted one by one; empty where they can."""
+        self.skips_unknown = False
+        """Steps may have been skipped, and nothing tells which."""
         self.awaits_loss = False
         """The framework tells the loss of a step after it: its row isn't written before."""
         self.total: int | None = None
@@ -105,10 +107,18 @@ class StepMeter:
         self._flushed = clock()
 
     def stepped(
-        self, optimizer: Any, applied: bool, *, loss_scale: float | None = None, count: int = 1, name: str = ""
+        self,
+        optimizer: Any,
+        applied: bool,
+        *,
+        loss_scale: float | None = None,
+        count: int = 1,
+        skipped: int = 0,
+        name: str = "",
     ) -> None:
         """A step of this optimizer has ended, or `count` steps of one execution. One that was skipped, because
-        gradients overflowed, is not `applied`. `name` is the optimizer's, by default its type's.
+        gradients overflowed, is not `applied`; of several, `skipped` were not. `name` is the optimizer's, by default
+        its type's.
 
         Raises `Diverged` where a loss was logged before its step and is NaN or Inf for good.
         """
@@ -120,7 +130,7 @@ class StepMeter:
             state = self._state_of(optimizer, name)
             state.attempted += count
             if state is self._first:
-                self._add(count, skipped=not applied, loss_scale=loss_scale)
+                self._add(count, skipped=skipped if applied else count, loss_scale=loss_scale)
                 self._end_block_if_due()
 
     def attempted(self, optimizer: Any) -> int:
@@ -250,12 +260,13 @@ class StepMeter:
         else:
             throughput = {"unit": None, "mean": None, "why": self.uncounted or NO_STEP}
         skipped = summary.skipped + self._unseen
+        applied = None if steps is None or self.skips_unknown else steps - skipped
         return {
             "throughput": throughput,
             "loss": {"first": summary.first_loss, "last": summary.last_loss},
             "eval": summary.evaluation,
             "loss_scale": {"final": summary.loss_scale, "skipped_steps": skipped} if summary.loss_scale else {},
-            "updates": {"attempted": steps, "applied": None if steps is None else steps - skipped},
+            "updates": {"attempted": steps, "applied": applied},
             "steps": steps,
         }
 
@@ -279,17 +290,18 @@ class StepMeter:
                 self._several += 1
         return state
 
-    def _add(self, count: int, *, skipped: bool, loss_scale: float | None) -> None:
-        """Add the rows of `count` steps that ended together."""
+    def _add(self, count: int, *, skipped: int, loss_scale: float | None) -> None:
+        """Add the rows of `count` steps that ended together, the first of which were `skipped`."""
         seconds, steady = self._lap(count)
         if self._block:
             count = min(count, self._block.steps - self._count)
         own = self._rows.newest if self._is_own else None
         self._is_own = False
         if own is not None:  # logged before the first step
-            own.update(skipped=skipped, loss_scale=loss_scale)
-        for _ in range(count - (own is not None)):
-            self._add_row(seconds, steady, skipped, loss_scale)
+            own.update(skipped=skipped > 0, loss_scale=loss_scale)
+            self._skipped += skipped > 0
+        for place in range(own is not None, count):
+            self._add_row(seconds, steady, place < skipped, loss_scale)
         if self._early is not None:
             logged, self._early = self._early, None
             self._merge(logged)

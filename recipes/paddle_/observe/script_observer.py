@@ -73,6 +73,9 @@ class ScriptObserver(PrecisionObserver):
             patches.enter_context(around_optimizer_steps(self._before_step, self._after_step))
             executor = paddle.static.Executor
             patches.enter_context(replaced(executor, "run", self._noting_static(executor.run)))
+            scaler = paddle.amp.GradScaler
+            for name in ("step", "minimize"):
+                patches.enter_context(replaced(scaler, name, self._noting_scaler(getattr(scaler, name))))
             patches.push(self._end)
             self._begin()
             yield
@@ -111,6 +114,14 @@ class ScriptObserver(PrecisionObserver):
             return found
 
         return run
+
+    def _noting_scaler(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(method)
+        def step(scaler: Any, *args: Any, **kwargs: Any) -> Any:
+            self._meter.skips_unknown |= scaler.is_enable()  # the optimizer's kernel skips what overflowed
+            return method(scaler, *args, **kwargs)
+
+        return step
 
     def _await_layer(self) -> None:
         """Start the span at the next call of a layer. Calls are looked at only where a span is due."""

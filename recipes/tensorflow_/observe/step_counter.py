@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 import tensorflow as tf
@@ -88,8 +89,7 @@ class StepCounter:
             self._meter.evaluated(told)
 
     def _made(self, optimizer: keras.Optimizer) -> None:
-        if not isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
-            self._optimizers.append(weakref.ref(optimizer))
+        self._optimizers.append(weakref.ref(optimizer))
 
     @contextlib.contextmanager
     def _counted(self, owner: type[Any], name: str) -> Iterator[None]:
@@ -117,24 +117,27 @@ class StepCounter:
             self._within = False
         steps.executions += 1
         if before is not None:
-            steps.taken = [
-                (weakref.ref(optimizer), taken)
-                for number, (optimizer, count) in self._counts().items()
-                if (taken := count - before.get(number, (None, 0))[1]) > 0
-            ]
-        for reference, count in steps.taken:
-            if (optimizer := reference()) is not None:
+            steps.taken = [_between(before.get(number), after) for number, after in self._counts().items()]
+        for taken in steps.taken:
+            if (optimizer := taken.optimizer()) is not None and taken.applied + taken.skipped:
                 name = type(optimizer).__name__ if isinstance(optimizer, keras.optimizers.Optimizer) else "an optimizer"
-                self._meter.stepped(optimizer, applied=True, count=count, name=name)
+                count = taken.applied + taken.skipped
+                scale = taken.loss_scale
+                self._meter.stepped(
+                    optimizer, applied=True, count=count, skipped=taken.skipped, loss_scale=scale, name=name
+                )
         return result
 
-    def _counts(self) -> dict[int, tuple[Any, int]]:
-        """Each optimizer, or the count of one that is not Keras 3's, by its id, and its steps so far."""
-        optimizers = [optimizer for reference in self._optimizers if (optimizer := reference()) is not None]
+    def _counts(self) -> dict[int, _Count]:
+        """How far each optimizer is by its id, or the count of one that is not Keras 3's."""
+        made = [optimizer for reference in self._optimizers if (optimizer := reference()) is not None]
+        scaling = [each for each in made if isinstance(each, keras.optimizers.LossScaleOptimizer)]
+        scales = {id(each.inner_optimizer): _scale(each) for each in scaling}
+        optimizers = [each for each in made if each not in scaling]
         own = {id(optimizer.iterations.value) for optimizer in optimizers}
         return {
-            **{id(each): (each, int(each.iterations.numpy())) for each in optimizers},
-            **{id(each): (each, int(each.numpy())) for each in self._observer.counters if id(each) not in own},
+            **{id(each): _Count(each, int(each.iterations.numpy()), scales.get(id(each))) for each in optimizers},
+            **{id(each): _Count(each, int(each.numpy())) for each in self._observer.counters if id(each) not in own},
         }
 
     def _conclude(self) -> None:
@@ -149,5 +152,35 @@ class _Steps:
 
     def __init__(self) -> None:
         self.executions = 0
-        self.taken: list[tuple[weakref.ref[Any], int]] = []
-        """Of the last execution that was looked at: optimizers, and how many steps each took."""
+        self.taken: list[_Taken] = []
+        """In the last execution that was looked at."""
+
+
+class _Count(NamedTuple):
+    """How far an optimizer is."""
+
+    optimizer: Any
+    applied: int
+    loss_scale: float | None = None
+
+
+class _Taken(NamedTuple):
+    """The steps of an optimizer in one execution."""
+
+    optimizer: weakref.ref[Any]
+    applied: int
+    skipped: int
+    loss_scale: float | None
+    """Before them."""
+
+
+def _between(before: _Count | None, after: _Count) -> _Taken:
+    """Keras halves its loss scale at each step that it skips."""
+    scale = before.loss_scale if before and before.loss_scale else after.loss_scale
+    fall = scale / after.loss_scale if scale and after.loss_scale else 1.0
+    applied = after.applied - (before.applied if before else 0)
+    return _Taken(weakref.ref(after.optimizer), max(0, applied), max(0, round(math.log2(fall))), scale)
+
+
+def _scale(optimizer: keras.optimizers.LossScaleOptimizer) -> float:
+    return float(optimizer.dynamic_scale.numpy()) if optimizer.built else float(optimizer.initial_scale)

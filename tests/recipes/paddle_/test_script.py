@@ -192,3 +192,15 @@ def test_its_own_exit_code_is_kept_and_nothing_stays_replaced(run):
     code, _, found = run(HEAD + "net(inputs)\nraise SystemExit(7)", "amp=o0")
     assert (code, found["status"]) == (7, "failed")
     assert replaced() == before
+
+
+def test_how_many_steps_a_scaler_skipped_is_not_known(run):
+    text = LOOP.format(found="net(inputs)")
+    scaled = """
+scaler = paddle.amp.GradScaler()
+scaler.is_enable = lambda: True  # as on a GPU
+"""
+    stepped = text.replace("for _ in", f"{scaled}for _ in").replace("optimizer.step()", "scaler.step(optimizer)")
+    assert "scaler.step" in stepped
+    code, printed, found = run(stepped, "amp=o0")
+    assert (code, found["updates"]) == (0, {"attempted": 3, "applied": None}), printed.err

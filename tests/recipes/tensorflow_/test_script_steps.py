@@ -161,3 +161,27 @@ model.fit(inputs, targets, batch_size=8, epochs=2, verbose=0)
     )
     assert (result["steps"], len(steps(rows))) == (16, 16)
     assert result["throughput"]["counted"] == "an optimizer"
+
+
+def test_steps_that_keras_skips_are_attempted_and_not_applied(run):
+    result, rows = run(
+        """
+keras.config.set_dtype_policy("mixed_float16")
+inner = keras.optimizers.SGD(1e-3)
+optimizer = keras.optimizers.LossScaleOptimizer(inner, initial_scale=2.0**15)
+weight = keras.Variable(tf.ones((4,)))
+
+@tf.function
+def step(gradient):
+    optimizer.apply([gradient * optimizer.dynamic_scale], [weight])
+
+optimizer.build([weight])
+for number in range(8):
+    step(tf.fill((4,), float("inf") if number in (2, 3) else 1.0))
+""",
+        "amp=o0",
+    )
+    assert result["updates"] == {"attempted": 8, "applied": 6}
+    assert steps(rows, "skipped") == [number in (2, 3) for number in range(8)]
+    assert steps(rows, "loss_scale") == [2.0**15] * 3 + [2.0**14] + [2.0**13] * 4
+    assert result["throughput"]["counted"] == "SGD"
