@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -29,6 +30,10 @@ class StepCounter:
         """Of the step that is being taken."""
         self._overflowed: torch.Tensor | None = None
         """On a GPU: how many steps fused optimizers skipped."""
+        self._engine = contextlib.ExitStack()
+        """DeepSpeed's engine is counted in here, once it was found."""
+        self._missed: int | None = None
+        """Steps that the engine had begun when it was found, as long as they are not counted."""
 
     @contextlib.contextmanager
     def counting(self) -> Iterator[None]:
@@ -37,7 +42,8 @@ class StepCounter:
         original = GradScaler.step
         GradScaler.step = self._noticing_skipped(original)
         try:
-            yield
+            with self._engine:
+                yield
         finally:
             GradScaler.step = original
             handle.remove()
@@ -50,12 +56,34 @@ class StepCounter:
         if torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():
             self._meter.uncounted = CAPTURED
             return
+        if "deepspeed" in sys.modules:  # which may step an optimizer in parts
+            self._count_engine(sys.modules["deepspeed"].DeepSpeedEngine)
+            return
         overflow = getattr(optimizer, "found_inf", None)  # which GradScaler gives fused optimizers
         known = isinstance(overflow, torch.Tensor) and overflow.device.type == "cpu"
         self._meter.stepped(optimizer, not (known and overflow.item()), loss_scale=self._scale)
         if isinstance(overflow, torch.Tensor) and not known and self._meter.is_counted(optimizer):
             skipped = (overflow > 0).sum()
             self._overflowed = skipped if self._overflowed is None else self._overflowed + skipped
+
+    def _count_engine(self, kind: Any) -> None:
+        """Count by DeepSpeed's own `global_steps` and `skipped_steps`."""
+        if self._missed is not None:
+            return
+        original, self._missed = kind.step, 1
+
+        @functools.wraps(original)
+        def step(engine: Any, *args: Any, **kwargs: Any) -> Any:
+            taken, skipped = engine.global_steps, engine.skipped_steps
+            result = original(engine, *args, **kwargs)
+            if count := engine.global_steps - taken:
+                count, self._missed = count + (self._missed or 0), 0
+                skipped = engine.skipped_steps - skipped
+                self._meter.stepped(engine, applied=True, count=count, skipped=skipped, name="DeepSpeed's engine")
+            return result
+
+        kind.step = step
+        self._engine.callback(setattr, kind, "step", original)
 
     def _noticing_skipped(self, original: Any) -> Any:
         @functools.wraps(original)

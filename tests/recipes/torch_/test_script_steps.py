@@ -325,3 +325,33 @@ def test_a_loss_that_becomes_nan_ends_a_script_as_it_ends_a_recipe(run):
     assert result["reason"] == "the loss is nan since step 7; try a lower learning rate"
     assert "script: the loss is nan since step 7" in printed and "Traceback" not in printed
     assert len(steps(rows)) == 7
+
+
+def test_deepspeeds_engine_counts_where_it_steps_an_optimizer_in_parts(run):
+    """A stand-in for DeepSpeed, which is not installed: its engine's public counts."""
+    _, printed, result, rows = run(
+        """
+        import sys, types
+
+        class DeepSpeedEngine:
+            def __init__(self, optimizer):
+                self.optimizer, self.calls, self.global_steps, self.skipped_steps = optimizer, 0, 0, 0
+            def step(self):
+                self.calls += 1
+                if self.calls % 2:  # gradients are accumulated
+                    return
+                for _ in range(3):
+                    self.optimizer.step()
+                self.global_steps += 1
+                self.skipped_steps += self.global_steps == 5
+
+        sys.modules["deepspeed"] = types.SimpleNamespace(DeepSpeedEngine=DeepSpeedEngine)
+        engine = DeepSpeedEngine(torch.optim.SGD(net.parameters(), lr=0.1))
+        for _ in range(16):
+            gradients()
+            engine.step()
+        """
+    )
+    assert result["updates"] == {"attempted": 8, "applied": 7}, printed
+    assert [row["skipped"] for row in steps(rows)] == [number == 5 for number in range(1, 9)]
+    assert result["throughput"]["counted"] == "DeepSpeed's engine"
