@@ -18,6 +18,7 @@ from launcher.runs.schema import Submission
 from launcher.runs.store import Run
 from launcher.script import telemetry
 from tests.launcher.contained.places import started, until
+from tests.launcher.real_scripts import ENDLESS, SCRIPTS, copied, goes_on, printed, result
 from tests.testbed.facts import Testbed
 
 SHORT = ("amp=o2", "batch=64", "steps=4")
@@ -135,3 +136,22 @@ def test_a_time_limit_saves_inside_a_sif_which_keeps_its_file_system(bed: Testbe
     assert "not connected" not in (folder / "attempts" / "1" / "stderr.log").read_text()
     ((_, why),) = stopping.cancel([Run(str(folder.parent), folder.name)], now=True)
     assert why == ""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("runtime", ["docker", "apptainer"])
+def test_a_script_in_a_container_saves_when_it_is_cancelled_and_goes_on(
+    bed: Testbed, tmp_path: Path, runtime: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(copied(tmp_path))
+    root = f"run_root={tmp_path}/runs"
+    asked = ("plain.py", "amp=o1", *words(bed, runtime), "env.OMP_NUM_THREADS=1", root, "detach=true")
+    assert main([*asked, "--", f"--steps={ENDLESS}"]) == 0
+    folder = started(tmp_path / "runs")
+    until(lambda: len(printed(folder)) >= 5)
+    assert main(["cancel", folder.name, root]) == 0
+    further = SCRIPTS["torch"].further(printed(folder)[-1][0])
+    assert main(["resume", folder.name, root, f"script.resume_arguments={further}"]) == 0
+    assert goes_on(folder)
+    found = result(folder)
+    assert (found["status"], found["observed"]["verdict"], found["attempts"]) == ("done", "proved", 2)

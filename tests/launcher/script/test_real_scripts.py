@@ -1,81 +1,94 @@
-"""Scripts as people bring them (tests/scripts), untouched: each launched and proved at the levels that it can have."""
+"""Scripts as people bring them (tests/scripts), untouched: stopped in the middle, resumed, compared and proved."""
 
 from __future__ import annotations
 
 import json
 import os
-import re
-import shutil
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import pytest
 
+from tests.launcher.real_scripts import ENDLESS, FOLDER, SCRIPTS, copied, folders, goes_on, printed, result
+
 CHECKOUT = Path(__file__).parents[3]
-SCRIPTS = CHECKOUT / "tests" / "scripts"
-
-
-class Script(NamedTuple):
-    """A script of tests/scripts, and how its users call it."""
-
-    file: str
-    words: tuple[str, ...] = ()
-    arguments: tuple[str, ...] = ()
-    levels: str = "o0,o1"
-
-
-TRAINER = (
-    *("--output_dir", "out", "--max_steps", "60", "--learning_rate", "1e-2", "--per_device_train_batch_size", "32"),
-    *("--logging_steps", "10", "--save_steps", "20", "--report_to", "none", "--use_cpu"),
-)
-REAL = {
-    "torch": Script("plain.py"),
-    "lightning": Script("lit.py"),
-    "trainer": Script("hf_trainer.py", arguments=(*TRAINER, "--dropout", "0")),
-    "accelerate": Script("accelerated.py"),
-    "hydra": Script("hydra_app/train.py"),
-    "keras": Script("keras_fit.py", ("framework=tensorflow",), levels="o0,o1,o2"),
-    "gan": Script("gan.py"),
-}
-each_script = pytest.mark.parametrize("name", REAL)
+BY_CTRL_C = ("torch", "gan")
+"""Stopped where they run in the foreground; the others by `cancel`."""
+ONE_THREAD = ("env.OMP_NUM_THREADS=1",)
+each_script = pytest.mark.parametrize("name", SCRIPTS)
 
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    """The folder of scripts outside of any checkout."""
-    return Path(shutil.copytree(SCRIPTS, tmp_path / "project"))
+    return copied(tmp_path)
 
 
-def launcher(project: Path, root: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    argv = [sys.executable, "-m", "launcher", f"run_root={root}", *words]
+def start(project: Path, root: Path, *words: str) -> subprocess.Popen[str]:
+    at = words.index("--") if "--" in words else len(words)
+    argv = [sys.executable, "-m", "launcher", *words[:at], f"run_root={root}", *words[at:]]
     env = {**os.environ, "PYTHONPATH": str(CHECKOUT)}
-    return subprocess.run(argv, cwd=project, env=env, capture_output=True, text=True, timeout=240)
+    out = subprocess.PIPE
+    return subprocess.Popen(argv, cwd=project, env=env, stdout=out, stderr=subprocess.STDOUT, text=True)
 
 
-def results(root: Path) -> list[dict[str, Any]]:
-    return [json.loads(path.read_text()) for path in sorted(root.glob("[0-9]*/result.json"))]
+def launcher(project: Path, root: Path, *words: str) -> str:
+    """What a command prints that is to end well."""
+    process = start(project, root, *words)
+    shown, _ = process.communicate(timeout=240)
+    assert process.returncode == 0, shown
+    return shown
 
 
-def losses(folder: Path) -> list[float]:
-    """What the script printed."""
-    text = "".join(path.read_text() for path in sorted(folder.glob("attempts/*/stdout.log")))
-    return [float(loss) for loss in re.findall(r"^step \d+ loss (\S+)", text, re.MULTILINE)]
+def until_in_the_middle(root: Path) -> Path:
+    """The folder of the run, once it trains."""
+    until = time.monotonic() + 120
+    while time.monotonic() < until:
+        if (found := folders(root)) and len(printed(found[0])) >= 3:
+            return found[0]
+        time.sleep(0.05)
+    raise AssertionError(f"it does not train: {[path.name for path in folders(root)]}")
 
 
 @pytest.mark.slow
 @each_script
-def test_it_trains_and_is_proved_at_each_level_that_it_can_have(project: Path, root: Path, name: str) -> None:
-    script = REAL[name]
-    words = ("recipe=script", f"script={script.file}", f"amp={script.levels}", "workdir=run", *script.words)
-    done = launcher(project, root, *words, "env.OMP_NUM_THREADS=1", "--", *script.arguments)
-    assert done.returncode == 0, done.stdout + done.stderr
-    found = results(root)
-    assert {each["requested"]["amp"]: each["observed"]["verdict"] for each in found} == dict.fromkeys(
-        script.levels.split(","), "proved"
-    )
-    for each in found:
-        printed = losses(root / each["run"])
-        assert printed[-1] < 0.9 * printed[0]
-    assert sorted(path.name for path in project.iterdir()) == sorted(path.name for path in SCRIPTS.iterdir())
+def test_stopped_in_the_middle_and_resumed_its_steps_go_on(project: Path, root: Path, name: str) -> None:
+    script = SCRIPTS[name]
+    words = (script.file, "amp=o1", "workdir=run", *ONE_THREAD)
+    running = start(project, root, *words, "--", *script.arguments, f"{script.steps}{ENDLESS}")
+    stopped = until_in_the_middle(root)
+    if name in BY_CTRL_C:
+        running.send_signal(signal.SIGINT)
+    else:
+        launcher(project, root, "cancel", stopped.name)
+    shown, _ = running.communicate(timeout=120)
+    expected = "stopped" if name in BY_CTRL_C else "cancelled"
+    assert json.loads((stopped / "status.json").read_text())["state"] == expected, shown
+
+    last = printed(stopped)[-1][0]
+    launcher(project, root, "resume", stopped.name, f"script.resume_arguments={script.further(last)}")
+    assert goes_on(stopped)
+    losses = [loss for attempt in (1, 2) for _, loss in printed(stopped, attempt)]
+    assert losses[-1] < 0.9 * losses[0]
+    found = result(stopped)
+    assert (found["status"], found["observed"]["verdict"], found["attempts"]) == ("done", "proved", 2)
+    assert found["throughput"]["unit"] == "steps/s"
+    assert found["steps"] >= last
+    assert sorted(path.name for path in project.iterdir()) == sorted(path.name for path in FOLDER.iterdir())
+
+
+@pytest.mark.slow
+@each_script
+def test_compared_each_mode_is_proved_and_has_a_rate(project: Path, root: Path, name: str) -> None:
+    script = SCRIPTS[name]
+    how = ("compare.rounds=1", "compare.steps=30", "compare.cool_down=0")
+    words = ("compare", script.file, f"amp={script.levels}", *how, *ONE_THREAD)
+    shown = launcher(project, root, *words, "--", *script.arguments, f"{script.steps}{ENDLESS}")
+    rows = [line.split() for line in shown.partition("\nCOMPARISON\n")[2].splitlines() if line.startswith("amp=")]
+    table = rows[: len(script.levels.split(","))]
+    assert [(row[0], row[-2:]) for row in table] == [
+        (f"amp={level}", ["proved", "done"]) for level in script.levels.split(",")
+    ]
+    assert "steps/s" in shown

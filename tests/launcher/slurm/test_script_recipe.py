@@ -6,6 +6,7 @@ All start together: most of what each takes is waiting.
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator
 
 import pytest
@@ -14,8 +15,10 @@ from launcher.executors import stopping
 from launcher.probe.slurm_commands import call
 from launcher.runs import store
 from launcher.runs.states import State
+from tests.launcher.real_scripts import ENDLESS, FOLDER, goes_on, printed
 from tests.launcher.slurm.bench import ended, job_of, state, until
 from tests.launcher.slurm.submitted import Submitted, all_submitted
+from tests.launcher.slurm.trainers import ask_as_before_a_time_limit
 from tests.testbed.facts import Testbed
 
 UNPROVED = ("require_proof=false", "amp=o0")
@@ -115,6 +118,10 @@ REQUESTS = {
     "limit": ("script=saves.py", *UNPROVED, "cluster.time=2", "cluster.stop_before=60"),
     "unsaved": ("script=ranks.py", *UNPROVED),
     "ranks": ("script=ranks.py", *UNPROVED, "nodes=2"),
+    "real": (
+        *("script=plain.py", "amp=o1", "nodes=2", "script.resume_arguments=[--resume,auto,--steps=8000]"),
+        *("--", f"--steps={ENDLESS}"),
+    ),
 }
 
 
@@ -123,6 +130,7 @@ def submitted(testbed: Testbed, tmp_path_factory: pytest.TempPathFactory) -> Ite
     root = tmp_path_factory.mktemp("scripts")
     for name, text in SCRIPTS.items():
         (root / name).write_text(text)
+    shutil.copy(FOLDER / "plain.py", root)
     requests = {name: ("recipe=script", *words) for name, words in REQUESTS.items()}
     with all_submitted(testbed, root, requests) as found:
         yield found
@@ -218,3 +226,12 @@ def test_on_two_nodes_its_processes_meet_and_each_is_judged(submitted: Submitted
     assert sorted(lines) == [f"{each} 0 of 2 on n1", f"{each} 1 of 2 on n2"]
     assert submitted.said(name).count("amp=") == 2, "one process speaks for all"
     assert not [left for left in os.listdir(submitted.folder(name)) if left.startswith(".seen")]
+
+
+def test_stopped_before_its_time_limit_on_two_nodes_it_saves_and_goes_on(submitted: Submitted) -> None:
+    folder = submitted.folder("real")
+    until(lambda: len(printed(folder)) >= 5, 120)
+    ask_as_before_a_time_limit(folder)
+    found = submitted.done("real")
+    assert (found["attempts"], found["world_size"], found["observed"]["verdict"]) == (2, 2, "proved")
+    assert goes_on(folder)

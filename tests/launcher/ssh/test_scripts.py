@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import json
 
+import pytest
+import torch
+
+from tests.launcher.real_scripts import ENDLESS, SCRIPTS, copied, goes_on, printed, result
 from tests.launcher.ssh.far import until
 
 TELL = """\
@@ -70,3 +74,23 @@ def test_a_script_that_is_cancelled_there_saves_and_goes_on_when_it_is_resumed(f
     assert far.type("resume", run).code == 0
     assert far.until(run, "done", "failed", seconds=120) == "done"
     assert "begun ['--resume'] True" in (far.folder(run) / "attempts/2/stdout.log").read_text()
+
+
+@pytest.mark.slow
+def test_with_data_that_is_there_stopped_it_saves_and_goes_on(far, testbed, tmp_path, monkeypatch):
+    data = far.there / "data"
+    data.mkdir()
+    torch.save((torch.rand(256, 64), torch.randint(10, (256,))), data / "digits.pt")
+    monkeypatch.chdir(copied(tmp_path))
+    words = ("recipe=script", "script=plain.py", "amp=o1", "env.OMP_NUM_THREADS=1")
+    more = (f"script.inputs=[{data}]", f"python={testbed.python}")
+    (run,) = far.submit(*words, *more, "--", f"--steps={ENDLESS}", "--data=data/digits.pt")
+    folder = far.folder(run)
+    until(lambda: len(printed(folder)) >= 5, 90)
+    assert far.type("cancel", run).code == 0
+    assert far.until(run, "stopped", "cancelled", "done", "failed") == "cancelled"
+    further = SCRIPTS["torch"].further(printed(folder)[-1][0])
+    assert far.type("resume", run, f"script.resume_arguments={further}").code == 0
+    assert far.until(run, "done", "failed", seconds=90) == "done", far.type("logs", run).err
+    assert goes_on(folder)
+    assert result(folder)["observed"]["verdict"] == "proved"
