@@ -15,7 +15,7 @@ from typing import Any
 import numpy
 
 from recipes import sampling
-from recipes.data import download
+from recipes.data import archive, download
 from recipes.data.images import Images, digest
 from recipes.settings import Data
 from recipes.typed import SettingsError
@@ -91,9 +91,9 @@ def _fetch(folder: Path) -> None:
     """Download and unpack the binary version, unless another process has just done so, and remove the archive."""
     with download.locked(folder):
         if _find(folder) is None:
-            archive = download.fetch(folder, ARCHIVE)
-            download.unpack(archive, folder / "cifar-100-binary", UNPACKED)
-            archive.unlink()
+            fetched = download.fetch(folder, ARCHIVE)
+            archive.unpack(fetched, folder / "cifar-100-binary", UNPACKED)
+            fetched.unlink()
 
 
 def synthetic(seed: int) -> Cifar:

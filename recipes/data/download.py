@@ -1,4 +1,4 @@
-"""Download of published files: resumed, verified, unpacked, by one process of a folder at a time.
+"""Download of published files: resumed, verified, by one process of a folder at a time.
 
 Bytes go into `.NAME.part` beside the file. The next attempt continues there with an HTTP range, also after a kill. Only
 a file of the published size and digest gets its name. Allowed are https, and http to this machine itself.
@@ -9,19 +9,16 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
-import gzip
 import hashlib
 import http.client
 import os
 import stat
 import sys
-import tarfile
 import time
 import urllib.error
 import urllib.parse
 import urllib.request
-import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -38,8 +35,6 @@ REPORT_EVERY = 5.0
 """Seconds between lines of progress."""
 LOCK = ".download.lock"
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
-SLACK = 2**20
-"""Bytes that an archive may have in addition to its known files, for headers and small files."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -281,66 +276,6 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
 
 
 _OPENER = urllib.request.build_opener(_Redirects)
-
-
-def unpack(archive: Path, folder: Path, sizes: Mapping[str, int]) -> None:
-    """Unpack the files of a tar.gz that `sizes` has, by their paths in it, into `folder` under their last names.
-
-    Nothing else is written. Raises `SettingsError` for an archive that lacks one of them or has it in another size than
-    `sizes` says, or that has links, paths that lead outside, or more bytes than its known files.
-    """
-    missing = dict(sizes)
-    try:
-        folder.mkdir(exist_ok=True)
-        with gzip.open(archive) as content, tarfile.open(fileobj=_Bounded(content, sizes), mode="r|") as members:
-            for member in members:
-                _check_member(archive, member)
-                size = missing.pop(member.name, None)
-                if size is None:
-                    continue
-                source = members.extractfile(member) if member.isreg() else None
-                if source is None or member.size != size:
-                    raise SettingsError(f"{archive}: {member.name} is not a file of {size:,} bytes", KEY)
-                _unpack_one(source, folder / Path(member.name).name)
-    except (EOFError, zlib.error, tarfile.TarError, gzip.BadGzipFile) as error:
-        raise SettingsError(f"{archive} can't be unpacked: {error}", KEY) from None
-    except OSError as error:
-        raise SettingsError(f"{archive} can't be unpacked into {folder}: {error.strerror or error}", KEY) from None
-    if missing:
-        raise SettingsError(f"{archive} lacks {', '.join(missing)}", KEY)
-
-
-def _check_member(archive: Path, member: tarfile.TarInfo) -> None:
-    if not (member.isreg() or member.isdir()):
-        raise SettingsError(f"{archive}: {member.name} is a link or a device; nothing more is unpacked", KEY)
-    if member.name.startswith("/") or ".." in member.name.split("/"):
-        raise SettingsError(f"{archive}: {member.name} leads outside of the folder; nothing more is unpacked", KEY)
-
-
-def _unpack_one(source: IO[bytes], target: Path) -> None:
-    part = target.with_name(f".{target.name}.part")
-    part.unlink(missing_ok=True)
-    with part.open("xb") as written:
-        while chunk := source.read(CHUNK):
-            written.write(chunk)
-        written.flush()
-        os.fsync(written.fileno())
-    os.replace(part, target)
-
-
-class _Bounded:
-    """A stream that raises an error where it unpacks to more bytes than its known files have."""
-
-    def __init__(self, content: IO[bytes], sizes: Mapping[str, int]) -> None:
-        self._content = content
-        self._left = sum(sizes.values()) + SLACK
-
-    def read(self, count: int) -> bytes:
-        chunk = self._content.read(min(count, self._left + 1))
-        self._left -= len(chunk)
-        if self._left < 0:
-            raise tarfile.ReadError("it unpacks to more bytes than its files are known to have")
-        return chunk
 
 
 def _report(line: str) -> None:

@@ -142,7 +142,7 @@ def test_an_image_that_will_do_passes(name: str, needs: Needs) -> None:
     check(find(name), needs)
 
 
-def test_whatever_is_named_as_nearest_would_do() -> None:
+def test_the_nearest_release_that_is_named_meets_the_requirements() -> None:
     """Every refusal over a grid of hosts names a release that passes the same check."""
     grid = [
         Needs(framework=framework, capability=capability, driver=driver, data_centre=data_centre, dlprof=dlprof)
@@ -167,7 +167,7 @@ def test_whatever_is_named_as_nearest_would_do() -> None:
     assert refused > 1000
 
 
-def test_a_consumer_gpu_is_told_by_its_name() -> None:
+def test_a_consumer_gpu_is_recognized_by_its_name() -> None:
     assert catalogue.is_data_centre("NVIDIA A100-SXM4-80GB") and catalogue.is_data_centre("Tesla V100-SXM2-32GB")
     assert not catalogue.is_data_centre("NVIDIA GeForce RTX 4090") and not catalogue.is_data_centre("NVIDIA TITAN V")
 

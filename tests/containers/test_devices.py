@@ -71,7 +71,7 @@ def test_what_the_job_sees(
 @pytest.mark.parametrize(
     ("devices", "cuda"), [(None, None), ((), ""), (("1", "0"), "1,0"), ("job", None), (("GPU-a",), "GPU-a")]
 )
-def test_without_a_container_cuda_visible_devices_says_it_all(devices: Devices, cuda: str | None) -> None:
+def test_without_a_container_cuda_visible_devices_alone_is_set(devices: Devices, cuda: str | None) -> None:
     wrapped = wrap(dataclasses.replace(FULL, devices=devices), RUNTIMES["none"])
     assert wrapped.environment.get(CUDA) == cuda
 

@@ -65,7 +65,7 @@ def test_the_environment_arrives_byte_for_byte(found: dict[str, Any]) -> None:
     assert {name: found["env"].get(name) for name in ENVIRONMENT} == ENVIRONMENT
 
 
-def test_what_is_known_only_at_the_start_arrives(found: dict[str, Any]) -> None:
+def test_a_value_that_is_known_only_at_the_start_arrives(found: dict[str, Any]) -> None:
     assert (found["env"]["LAUNCHER_ATTEMPT"], found["env"]["MASTER_ADDR"]) == ("3", "n1 $(id)")
 
 
@@ -193,7 +193,7 @@ def test_the_job_wins_over_an_image_that_wants_otherwise(runtime: Runtime, place
 
 
 @CONTAINED
-def test_what_is_described_as_private_is_private(runtime: Runtime, place: Place, testbed: Testbed) -> None:
+def test_a_private_ipc_or_network_is_private(runtime: Runtime, place: Place, testbed: Testbed) -> None:
     ours = place.probe(place.container(image_of(runtime, testbed)), runtime)
     own = place.probe(place.container(image_of(runtime, testbed), ipc="private", network="none"), runtime)
     host = place.probe(place.container(""), NONE)

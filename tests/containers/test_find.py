@@ -71,7 +71,7 @@ def test_gpus_need_the_toolkit() -> None:
         ("apptainer", "apptainer version 1.4.5", "apptainer", (1, 4, 5)),
     ],
 )
-def test_singularity_is_told_from_apptainer_by_what_it_says(
+def test_singularity_and_apptainer_are_distinguished_by_their_version_text(
     program: str, said: str, product: str, number: tuple[int, ...]
 ) -> None:
     found = find("apptainer", Host(**{f"{program} --version": said}))
@@ -105,7 +105,7 @@ def test_an_image_for_other_machines_is_refused() -> None:
         check_image(image, "a/b", "amd64", "docker")
 
 
-def test_a_sif_says_what_it_is_made_for(tmp_path) -> None:
+def test_the_architecture_of_a_sif_is_read_from_its_header(tmp_path) -> None:
     path = tmp_path / "a image.sif"
     path.write_bytes(b"#!/usr/bin/env run-singularity\n\0SIF_MAGIC\00001\00004\0rest")
     assert find_image(str(path), APPTAINER, ask_here).architecture == "arm64"

@@ -100,7 +100,7 @@ MINIMAL = {"name": "x", "summary": "x", "base": "debian:12"}
         ({"name": "A b"}, "name: A b should be letters, digits and dashes"),
     ],
 )
-def test_what_would_become_something_else_is_refused(change: dict[str, Any], says: str) -> None:
+def test_a_wrong_value_in_an_image_recipe_is_refused(change: dict[str, Any], says: str) -> None:
     with pytest.raises(SettingsError) as error:
         from_mapping({**MINIMAL, **change})
     assert says in str(error.value)
@@ -135,7 +135,7 @@ def test_an_unknown_recipe_is_refused_with_the_nearest() -> None:
         find("pytroch")
 
 
-def test_what_the_base_image_pins_is_told_where_pip_fails(tmp_path: Path) -> None:
+def test_versions_that_the_base_image_pins_are_named_where_pip_fails(tmp_path: Path) -> None:
     """The line of the recipe with the real pip, which finds nothing here."""
     recipe = dataclasses.replace(CPU, pip=("no-such-thing==2.1.0", "Nor_This[x]==1.5.2", "six==0.0.1"), index="")
     (line,) = (each for each in render(recipe, "docker").splitlines() if "pip install" in each)

@@ -58,7 +58,9 @@ def mounts(*pairs: str) -> dict[str, Any]:
         ({"environment": {"MASTER_ADDR": "x"}}, DOCKER, "env.MASTER_ADDR: MASTER_ADDR is set", "env.MASTER_ADDR"),
     ],
 )
-def test_what_cannot_be_carried_is_refused(change: dict[str, Any], runtime: Runtime, says: str, key: str) -> None:
+def test_a_container_that_a_runtime_cannot_run_is_refused(
+    change: dict[str, Any], runtime: Runtime, says: str, key: str
+) -> None:
     container = dataclasses.replace(dataclasses.replace(PLAIN, image=IMAGES[runtime.kind]), **change)
     with pytest.raises(SettingsError) as error:
         check(container, runtime, missing=("/missing",))
@@ -110,7 +112,7 @@ def test_a_reserved_variable_is_refused_by_name(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "1A", "A-B", "A B", "A.B", "A=B", "é", "$(id)", "A\n"])
-def test_what_is_no_name_is_refused(name: str) -> None:
+def test_an_invalid_name_is_refused(name: str) -> None:
     with pytest.raises(SettingsError, match="is not a name for an environment variable"):
         check_names([name], "secrets")
 

@@ -216,7 +216,7 @@ def test_an_image_for_other_machines_is_refused_before_it_is_fetched(tmp_path: P
         assert registry.blob_fetches == 0
 
 
-def test_a_registry_that_is_down_is_said_to_be(tmp_path: Path) -> None:
+def test_a_registry_that_is_down_is_reported(tmp_path: Path) -> None:
     with Registry("down") as registry:
         name = registry.name
     with pytest.raises(PullError, match=r"127\.0\.0\.1:\d+ does not answer: .*refused"):
@@ -229,7 +229,7 @@ def test_a_client_that_is_not_there_is_named(tmp_path: Path) -> None:
     assert files(tmp_path / "cache") == []
 
 
-def test_what_is_no_registrys_needs_no_pulling(tmp_path: Path) -> None:
+def test_an_image_that_is_in_no_registry_needs_no_pull(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="is a file or folder; there is nothing to fetch"):
         pull(resolve("/a/b.sif"), NOBODY, tmp_path, architecture="amd64", ask=ask_here)
     with pytest.raises(SettingsError, match="needs a container runtime"):

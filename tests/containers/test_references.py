@@ -56,7 +56,7 @@ def test_an_image_of_the_catalogue_is_known_by_any_of_its_names() -> None:
 @pytest.mark.parametrize(
     "given", ["", "Python", "a b", "a//b", "-x", "a:b:c", "a@sha256:1", "http://x/y", "a/b:", "é", "$(id)", "a\nb"]
 )
-def test_what_can_be_no_image_is_refused(given: str) -> None:
+def test_a_text_that_names_no_image_is_refused(given: str) -> None:
     with pytest.raises(SettingsError) as error:
         resolve(given)
     assert error.value.key == "image"
@@ -94,7 +94,7 @@ def test_any_text_is_an_image_or_refused(text: str) -> None:
         ("/a/b.sif", "none", ""),
     ],
 )
-def test_each_runtime_is_told_in_its_own_way(given: str, kind: str, name: str) -> None:
+def test_each_runtime_gets_its_own_arguments(given: str, kind: str, name: str) -> None:
     assert local_name(resolve(given), kind, stored="/cache/x.sif") == name  # type: ignore[arg-type]
 
 
@@ -115,7 +115,7 @@ def test_a_form_that_a_runtime_cannot_run_is_refused(given: str, kind: str, says
     assert says in str(error.value)
 
 
-def test_what_is_not_pulled_yet_is_named_where_it_comes_from() -> None:
+def test_an_image_that_is_not_pulled_yet_is_named_with_its_registry() -> None:
     assert local_name(resolve("ngc-pytorch:25.06"), "apptainer") == "docker://nvcr.io/nvidia/pytorch:25.06-py3"
 
 

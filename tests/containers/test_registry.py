@@ -251,7 +251,7 @@ def test_a_token_that_is_none_is_refused_in_words(body: bytes) -> None:
         ask(server)
 
 
-def test_nothing_that_a_registry_sends_reaches_the_terminal_as_it_is() -> None:
+def test_text_from_a_registry_is_cleaned_before_it_is_printed() -> None:
     with (
         serving(lambda handler, _: send(handler, 500, phrase="\x1b]0;owned\x07")) as server,
         pytest.raises(RegistryError, match=r"answers 500 Internal Server Error for") as caught,
@@ -266,6 +266,6 @@ def test_nothing_that_a_registry_sends_reaches_the_terminal_as_it_is() -> None:
         ask(server)
 
 
-def test_a_key_that_is_wanted_and_not_given_is_told_apart() -> None:
+def test_a_registry_that_asks_for_a_key_has_an_error_of_its_own() -> None:
     with Registry("private", authentication="bearer") as server, pytest.raises(NeedsKey, match="it asks for a key"):
         registry.digest(resolve(server.name), "amd64")

@@ -62,7 +62,7 @@ def test_a_link_in_the_place_of_a_lock_empties_no_file(alice: User, mallory: Use
     assert thesis.read_text() == "all of it"
 
 
-def test_a_pipe_in_the_place_of_a_lock_stops_nobody(alice: User, mallory: User, cache: Path) -> None:
+def test_a_pipe_in_place_of_a_lock_blocks_no_process(alice: User, mallory: User, cache: Path) -> None:
     mallory.run("mkfifo", "-m", "666", cache / "locks" / ("5" * 64))
     assert "it is not a regular file" in tried(alice, cache, "lock")
 

@@ -30,14 +30,14 @@ def test_now_kills(root, capsys):
 
 
 @pytest.mark.parametrize("name", ["done", "failed", "cancelled", "lost"])
-def test_a_run_that_has_already_ended_is_said_to_have(root, name, capsys):
+def test_cancelling_a_run_that_has_ended_reports_that(root, name, capsys):
     folder = finished(root, state="running" if name == "lost" else name)
     assert cancel.main([NAME]) == 0
     assert capsys.readouterr().out.startswith(f"{NAME}  already {name}")
     assert not (folder / "cancelled").exists()
 
 
-def test_a_sweep_is_cancelled_whole(root, capsys):
+def test_cancelling_a_sweep_cancels_all_its_runs(root, capsys):
     cells = [make(root, f"{SWEEP}-00{index}", trainer=STEPPING) for index in range(3)]
     store.write_sweep(root, SWEEP, [cell.name for cell in cells], {})
     driver = start(*cells)

@@ -44,9 +44,7 @@ def test_a_machine_that_is_well_is_proved_so_by_a_job_that_leaves_nothing(
     assert selection.run_names(f"{tmp_path}/runs") == []
 
 
-def test_what_stands_in_the_way_is_exit_3_and_starts_nothing(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_failed_check_is_exit_3_and_starts_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", "--json", "python=/nowhere/python", f"run_root={tmp_path}/runs"]) == 3
     said = json.loads(capsys.readouterr().out)
     assert said["well"] is False
@@ -67,7 +65,7 @@ def test_a_partition_that_is_not_there_is_a_problem_with_the_choices(
     assert "problem  request    cluster.partition=nonesuch is not one of gpu," in capsys.readouterr().out
 
 
-def test_limits_that_the_engine_may_not_raise_are_told_with_what_to_say_instead(
+def test_limits_that_the_engine_may_not_raise_are_refused_with_the_remedy(
     bed: Testbed, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ("container=docker", f"image={bed.images['torch'].docker}", "container.limits.nproc=99999999")

@@ -21,7 +21,7 @@ def test_list_takes_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert all(row.startswith("ngc-tensorflow1:") for row in rows)
 
 
-def test_show_says_what_an_image_holds_and_where_that_was_read(capsys: pytest.CaptureFixture[str]) -> None:
+def test_show_prints_the_contents_of_an_image_and_their_source(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["image", "show", "ngc-tensorflow1:19.08"]) == 0
     shown = capsys.readouterr().out
     assert "nvcr.io/nvidia/tensorflow:19.08-py3" in shown
@@ -49,6 +49,8 @@ def test_render_prints_a_recipe_in_either_format(format: str, begins: str, capsy
         (["pull", "/x.sif", "container=apptainer"], "/x.sif"),
     ],
 )
-def test_what_it_cannot_do_is_said(words: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unsupported_action_of_image_is_refused(
+    words: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["image", *words]) == 2
     assert says in capsys.readouterr().err

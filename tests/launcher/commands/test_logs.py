@@ -146,7 +146,7 @@ def test_a_log_of_a_hundred_megabytes_is_followed_whole_with_memory_flat(root, t
     assert int(re.findall(rb"\d+", done.stderr)[-1]) < 64 * 1024
 
 
-def test_a_log_goes_whole_to_a_file_and_clean_to_a_terminal(root):
+def test_a_log_is_unchanged_in_a_pipe_and_cleaned_on_a_terminal(root):
     folder = finished(root)
     printed = b"\x1b[31mred\x1b[0m\x1b]0;owned\x07 \x9b\n"
     (folder / "attempts/1/stdout.log").write_bytes(printed)

@@ -32,7 +32,7 @@ def no_space(*_: Any, **__: Any) -> Any:
 
 
 @pytest.mark.parametrize("verb", [["plan"], ["run"], ["ls", "run_root=here"]], ids=" ".join)
-def test_a_working_folder_that_is_gone_is_said(verb: list[str], tmp_path: Path) -> None:
+def test_a_deleted_working_folder_is_reported(verb: list[str], tmp_path: Path) -> None:
     gone = tmp_path / "gone"
     gone.mkdir()
     text = f"import os, sys\nos.rmdir({str(gone)!r})\nfrom launcher.__main__ import main\nsys.exit(main({verb!r}))"
@@ -55,7 +55,7 @@ def test_a_user_without_a_name_is_a_number(monkeypatch: pytest.MonkeyPatch) -> N
     assert probe_client.probe([spec_of("amp=o2")]).user == str(os.getuid())
 
 
-def test_a_home_that_nobody_knows_is_said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_home_is_reported(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     def homeless(_: Path) -> Path:
         raise RuntimeError("Could not determine home directory.")
 
@@ -78,7 +78,7 @@ def test_a_run_root_behind_a_closed_door_is_not_writable() -> None:
 
 
 @pytest.mark.parametrize("what", ["launcher.code.code_store.store", "launcher.runs.store.write_json"])
-def test_a_full_disk_is_said_and_no_run_is_left(what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_reported_and_no_run_is_left(what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = tmp_path / "runs"
     monkeypatch.setattr("launcher.code.code_store.store", lambda *_: None)
     monkeypatch.setattr(what, no_space)

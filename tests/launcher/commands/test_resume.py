@@ -134,7 +134,9 @@ def test_a_damaged_plan_is_named_with_its_file(failed: Path, capsys: pytest.Capt
     assert f"its plan can't be read: {failed}/attempts/plan.json: " in capsys.readouterr().err
 
 
-def test_a_done_run_needs_to_be_told_how_far_to_go(failed: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_that_is_done_is_resumed_only_with_more_epochs_or_steps(
+    failed: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["resume", failed.name]) == 0
     assert main(["resume", failed.name]) == 2
     assert "say epochs=N or steps=N" in capsys.readouterr().err
@@ -175,7 +177,7 @@ def test_a_done_script_is_not_told_to_say_what_a_script_is_refused(
         ("cluster.time=5", "cluster.time can't change"),
     ],
 )
-def test_what_would_change_the_model_is_refused(word: str, says: str) -> None:
+def test_a_change_of_the_model_is_refused(word: str, says: str) -> None:
     plan = resolve(spec_of("amp=o2"), LAPTOP)
     with pytest.raises(UsageError) as error:
         changes(plan, dict([word.split("=")]))

@@ -24,7 +24,7 @@ def test_a_finished_run_is_deleted_with_its_marker_and_nothing_else(root):
     assert selection.unfinished([str(root)]) == []
 
 
-def test_what_a_link_in_the_folder_points_to_stays(root, tmp_path):
+def test_the_target_of_a_link_in_the_folder_stays(root, tmp_path):
     outside = tmp_path / "data"
     outside.mkdir()
     (outside / "precious").touch()

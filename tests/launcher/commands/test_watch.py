@@ -14,7 +14,7 @@ SWEEP = "20260103-000000-calm-lake"
 
 
 @pytest.mark.parametrize(("name", "code"), [("done", 0), ("failed", 1), ("stopped", 1)])
-def test_the_exit_code_says_whether_the_run_is_done(root, name, code, capsys):
+def test_the_exit_code_shows_whether_the_run_is_done(root, name, code, capsys):
     finished(root, state=name)
     assert watch.main([NAME]) == code
     assert name in capsys.readouterr().out

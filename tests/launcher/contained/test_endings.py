@@ -77,7 +77,9 @@ def test_a_killed_client_takes_its_container_with_it(bed: Testbed, tmp_path: Pat
     assert containers(folder) == []
 
 
-def test_what_a_killed_script_left_is_gone_before_the_next_attempt_and_after_it(bed: Testbed, tmp_path: Path) -> None:
+def test_a_container_of_a_killed_script_is_removed_before_the_next_attempt_and_after_it(
+    bed: Testbed, tmp_path: Path
+) -> None:
     folder = start(bed, tmp_path)
     os.killpg(client(folder).session, signal.SIGKILL)
     assert containers(folder)

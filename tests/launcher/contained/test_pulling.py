@@ -77,7 +77,9 @@ def test_a_run_that_is_refused_fetches_nothing(
     assert selection.run_names(str(tmp_path / "runs")) == []
 
 
-def test_what_no_job_can_fetch_is_refused(bed: Testbed, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_image_that_no_job_can_pull_is_refused(
+    bed: Testbed, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     image = bed.images["python"].docker
     asked = ["container=docker", f"image={image}", "container.pull=true", f"run_root={tmp_path}/runs"]
     assert main(asked) == 2

@@ -148,7 +148,7 @@ def test_an_image_that_the_gpus_or_their_driver_cannot_run_is_refused_with_one_t
         (LAPTOP, (), ""),
     ],
 )
-def test_what_an_image_of_one_s_own_says_of_its_cuda_is_held_against_the_gpus_as_advice(facts, words, says):
+def test_the_cuda_version_of_an_own_image_is_checked_against_the_gpus_as_advice(facts, words, says):
     image = ("container=apptainer", "image=/images/torch.sif", *words)
     notes = plan_of(with_containers(facts, image_cuda="12.4.1"), *image).advice
     assert [each for each in notes if "CUDA" in each] == ([each for each in notes if says in each] if says else [])
@@ -213,7 +213,7 @@ def test_a_secret_is_in_no_line_of_the_script_but_its_file() -> None:
         ),
     ],
 )
-def test_what_no_container_can_be_is_refused(facts: Facts, words: tuple[str, ...], says: str) -> None:
+def test_an_impossible_container_is_refused(facts: Facts, words: tuple[str, ...], says: str) -> None:
     with pytest.raises(UsageError) as error:
         plan_of(facts, *words)
     assert says in str(error.value)

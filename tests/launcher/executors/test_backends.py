@@ -29,7 +29,7 @@ def test_a_run_is_running_and_then_done(root):
     assert state(folder).name == "done" and state(folder).exit_code == 0
 
 
-def test_a_run_that_failed_says_how(root):
+def test_a_failed_run_has_its_exit_code_and_a_reason(root):
     folder = make(root, trainer="exit 3")
     start(folder).wait(20)
     assert (state(folder).name, state(folder).exit_code) == ("failed", 3)
@@ -168,7 +168,7 @@ def test_a_script_that_was_killed_while_it_found_out_where_it_is_is_known_by_its
     assert state(folder).name == "lost"
 
 
-def test_a_restart_of_the_machine_loses_its_runs_and_says_so(root):
+def test_runs_before_a_restart_of_the_machine_are_lost(root):
     folder = make(root)
     me = processes.identity(os.getpid())
     submit(folder, me._replace(boot="the one before"))

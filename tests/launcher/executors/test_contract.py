@@ -146,7 +146,7 @@ def test_a_batch_is_submitted_when_it_ends_as_one_sweep(executor: PlanExecutor) 
         assert [job.job_id for job in jobs] == [f"{array}_{index}" for index in range(3)]
 
 
-def test_nothing_of_a_batch_that_breaks_is_submitted(executor: PlanExecutor) -> None:
+def test_a_batch_that_raises_submits_nothing(executor: PlanExecutor) -> None:
     plan = plan_of(executor)
     with pytest.raises(ZeroDivisionError), executor.batch():
         executor.submit(execute, plan)

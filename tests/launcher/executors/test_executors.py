@@ -67,7 +67,7 @@ def test_a_batch_runs_its_cells_in_turn(tmp_path: Path, program: Path) -> None:
     assert all(before["ended"] <= after["started"] for before, after in itertools.pairwise(spans))
 
 
-def test_cancel_ends_the_whole_session(tmp_path: Path, program: Path) -> None:
+def test_cancel_ends_all_processes_of_the_session(tmp_path: Path, program: Path) -> None:
     plan, folder = ready(tmp_path, program, "import subprocess; subprocess.run(['sleep', '300'])")
     job = LocalExecutor().submit(execute, plan)
     _until(lambda: (tmp_path / "dump").exists())

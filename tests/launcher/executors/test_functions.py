@@ -143,7 +143,7 @@ def test_calls_that_do_not_fit_on_the_disk_leave_nothing(tmp_path: Path, monkeyp
     assert written and not selection.run_names(str(root)) and not selection.sweep_names(str(root))
 
 
-def test_what_can_not_run_a_function_is_refused_and_nothing_is_queued(tmp_path: Path) -> None:
+def test_a_place_that_cannot_run_a_function_is_refused_and_nothing_is_queued(tmp_path: Path) -> None:
     other = tmp_path / "python"
     other.write_text("#!/bin/sh\necho 3.9\n")
     other.chmod(0o755)

@@ -102,7 +102,7 @@ def test_a_run_that_has_ended_is_left_as_it_is(root):
     assert not (folder / "cancelled").exists() and not (folder / "STOP").exists()
 
 
-def test_what_a_lost_run_left_behind_is_ended_and_the_run_stays_lost(root):
+def test_processes_of_a_lost_run_are_ended_and_the_run_stays_lost(root):
     folder = make(root, trainer=WITHOUT_STOP)
     child = start(folder)
     until(lambda: processes_left(folder))
@@ -144,7 +144,7 @@ def test_all_cells_of_a_sweep_are_ended_together(root):
     )
 
 
-def test_a_run_elsewhere_is_asked_and_the_answer_says_where_it_is(root):
+def test_a_remote_run_is_asked_for_its_state_and_shown_with_its_host(root):
     folder = make(root)
     submit(folder, processes.Identity("n7", "another", 1, 1))
     store.write_json(
@@ -157,7 +157,7 @@ def test_a_run_elsewhere_is_asked_and_the_answer_says_where_it_is(root):
     assert (folder / "STOP").exists()
 
 
-def test_what_was_asked_can_be_forgotten(root):
+def test_requests_to_stop_and_to_cancel_can_be_cleared(root):
     folder = make(root)
     stopping.request_cancel(folder)
     assert store.load(str(folder))[2:4] == (True, True)

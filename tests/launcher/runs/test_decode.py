@@ -34,7 +34,7 @@ PROCESS = {"host": "n7", "boot": "b", "pid": 7, "start": 1}
          ["versions.numpy is not text"]),
     ],
 )  # fmt: skip
-def test_what_is_of_another_type_is_left_out_and_named_and_the_rest_is_kept(values, record, wrong):
+def test_a_field_of_another_type_is_left_out_and_named_and_the_rest_is_kept(values, record, wrong):
     assert decode(type(record), values) == (record, wrong)
 
 
@@ -53,7 +53,7 @@ def test_a_damaged_status_is_read_as_far_as_it_can_be(root, damage):
     assert status is None or status.attempt is None
 
 
-def test_what_a_launcher_and_a_trainer_write_fits(root):
+def test_records_that_launcher_and_trainer_write_fit_the_schema(root):
     folder = finished(root, NAME)
     for cls, name in (
         (Status, "status"),

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from launcher.runs import follow
 
 
-def test_lines_come_once_and_only_when_they_are_whole(tmp_path):
+def test_a_line_comes_once_and_only_when_it_is_complete(tmp_path):
     path = tmp_path / "metrics.jsonl"
     lines = follow.Lines(path)
     assert list(lines.read()[1]) == []
@@ -62,7 +62,7 @@ def test_a_file_that_was_deleted_starts_again(tmp_path):
     assert list(lines.read()[1]) == [b"1"]
 
 
-def test_reading_on_stops_at_the_last_whole_line_until_it_is_asked_for_everything(tmp_path):
+def test_reading_on_stops_at_the_last_complete_line_until_everything_is_asked_for(tmp_path):
     path = tmp_path / "stdout.log"
     path.write_bytes(b"one\ntw")
     assert follow.since(path, 0, 100, whole_lines=True) == b"one\n"

@@ -172,7 +172,7 @@ def test_anothers_runs_are_shown_by_their_files_and_as_theirs(alice: User, mallo
     assert "uid 61002: shown by its files alone" in alice.launcher("ls", THEIRS, f"run_root={root}").stdout
 
 
-def test_nothing_is_written_about_anothers_run(alice: User, mallory: User, root: Path) -> None:
+def test_no_record_is_written_into_another_users_run(alice: User, mallory: User, root: Path) -> None:
     folder = lay(mallory, root, THEIRS, submission=submission(), status=status("done", exit_code=0))
     mallory.write(folder / "arms" / "00" / "plan.json", {"schema": 1})
     mallory.run("chmod", "-R", "a+rwX", folder)
@@ -182,7 +182,7 @@ def test_nothing_is_written_about_anothers_run(alice: User, mallory: User, root:
     assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
 
 
-def test_a_pipe_in_the_place_of_a_record_stops_nobody(alice: User, mallory: User, root: Path) -> None:
+def test_a_pipe_in_place_of_a_record_blocks_no_process(alice: User, mallory: User, root: Path) -> None:
     folder = lay(mallory, root, THEIRS, submission=submission(), status=status("failed", exit_code=1))
     for name in ("result.json", "metrics.jsonl", "plan.json"):
         mallory.run("rm", "-f", folder / name)

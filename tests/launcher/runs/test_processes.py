@@ -122,7 +122,7 @@ def test_processes_of_another_run_are_not_taken(started):
     assert found() == set()
 
 
-def test_what_a_killed_shell_leaves_behind_is_found_by_its_name(started):
+def test_processes_that_a_killed_shell_leaves_are_found_by_the_runs_name(started):
     child = started(f"(export LAUNCHER_RUN_ID={NAME}; exec sleep 300) & (sleep 300) & echo ready; wait")
     assert child.stdout.readline() == "ready\n"
     shell = processes.identity(child.pid)

@@ -54,13 +54,13 @@ def test_a_beginning_of_the_name_or_of_its_words_is_enough(text):
     assert resolve(text, [OTTER, OWL], []) == Match(OTTER, False)
 
 
-def test_a_whole_name_wins_over_longer_ones_that_begin_with_it():
+def test_a_complete_name_wins_over_longer_ones_that_begin_with_it():
     longer = "20260102-030409-brave-otters"
     assert resolve("brave-otter", [OTTER, longer], []) == Match(OTTER, False)
 
 
 @pytest.mark.parametrize("text", [SWEEP, "calm", "20260103"])
-def test_what_fits_a_sweep_and_its_cells_means_the_sweep(text):
+def test_a_prefix_of_a_sweep_and_its_cells_means_the_sweep(text):
     assert resolve(text, CELLS, [SWEEP]) == Match(SWEEP, True)
 
 
@@ -96,7 +96,7 @@ def test_without_any_run_the_error_says_so():
 
 
 @pytest.mark.parametrize("text", ["", "-otter", "\x1b[31m"])
-def test_nothing_and_the_middle_of_a_name_fit_nothing(text):
+def test_an_empty_text_and_the_middle_of_a_name_match_no_run(text):
     with pytest.raises(UsageError) as error:
         resolve(text, [OTTER], [])
     assert "\x1b" not in str(error.value)

@@ -28,7 +28,7 @@ def test_a_new_folder_is_its_users_alone_and_marked_unfinished(root):
 
 
 @pytest.mark.parametrize("umask", [0, 0o002, 0o077])
-def test_what_belongs_to_the_user_is_theirs_alone_at_every_umask(tmp_path, monkeypatch, umask):
+def test_a_private_file_is_its_users_alone_at_every_umask(tmp_path, monkeypatch, umask):
     """Whoever writes there puts pointers to hosts there, whose SSH configuration runs commands."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     before = os.umask(umask)
@@ -98,7 +98,7 @@ def test_a_reader_never_sees_half_of_a_file_that_is_rewritten_all_the_time(tmp_p
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b'{"state": "runn', b"[]", b"null", b"\xff\xfe"])
-def test_a_damaged_file_is_told_from_one_that_is_not_there(tmp_path, content):
+def test_a_damaged_file_and_a_missing_one_are_distinguished(tmp_path, content):
     (tmp_path / "status.json").write_bytes(content)
     with pytest.raises(store.Damaged):
         store.read_json(tmp_path / "status.json")
@@ -123,7 +123,7 @@ def test_the_marker_of_another_attempt_does_not_count(root):
     assert store.load(str(folder)).saved is None
 
 
-def test_why_a_run_failed_is_told_in_its_trainers_words_unless_they_are_of_another_attempt(root):
+def test_the_reason_of_a_failure_is_the_trainers_unless_that_is_of_another_attempt(root):
     folder = finished(root, state="failed", attempt=2)
     for attempts, told in ((1, ""), (2, "OSError: No space left on device")):
         result = {"status": "failed", "reason": "OSError: No space left on device", "attempts": attempts}
@@ -131,7 +131,7 @@ def test_why_a_run_failed_is_told_in_its_trainers_words_unless_they_are_of_anoth
         assert store.load(str(folder)).failure == told
 
 
-def test_why_a_run_failed_is_told_by_the_rank_that_failed_first_where_the_one_that_writes_the_result_was_killed(root):
+def test_the_reason_of_a_failure_is_that_of_the_rank_that_failed_first_where_rank_0_was_killed(root):
     folder = finished(root, state="failed", attempt=2)
     for attempt in ("1", "2"):
         (folder / "attempts" / attempt).mkdir(parents=True, exist_ok=True)
@@ -143,7 +143,7 @@ def test_why_a_run_failed_is_told_by_the_rank_that_failed_first_where_the_one_th
     assert store.load(str(folder)).failure == "on rank 0"
 
 
-def test_a_folder_that_is_gone_says_so(root):
+def test_a_missing_folder_is_reported(root):
     assert not store.load(str(root / NAME)).exists
 
 
@@ -207,7 +207,7 @@ def test_a_sweep_is_found_with_those_of_its_runs_that_are_left(root):
     assert json.loads((root / ".sweeps" / f"{SWEEP}.json").read_text())["command"] == ["amp=o0,o1"]
 
 
-def test_a_run_of_the_same_name_in_two_roots_has_to_be_told_apart(tmp_path):
+def test_a_name_of_runs_in_two_roots_is_ambiguous(tmp_path):
     for name in "ab":
         make(tmp_path / name)
     with pytest.raises(UsageError, match=f"run_root={tmp_path}/a or run_root={tmp_path}/b"):

@@ -126,7 +126,7 @@ def test_a_job_whose_folder_was_replaced_before_it_began_does_not_run(lab: Path,
 
 @pytest.mark.parametrize("umask", [0, 0o022, 0o077])
 @pytest.mark.parametrize("shared", [False, True])
-def test_what_a_trainer_writes_has_its_modes_from_the_folder(tmp_path: Path, umask: int, shared: bool) -> None:
+def test_a_file_that_a_trainer_writes_gets_its_mode_from_the_folder(tmp_path: Path, umask: int, shared: bool) -> None:
     """In a container the umask is the image's."""
     before = os.umask(umask)
     try:

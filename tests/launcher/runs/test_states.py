@@ -93,7 +93,7 @@ def test_nothing_is_shown_as_running_unless_it_is_alive(seen, liveness, name, re
 
 
 @pytest.mark.parametrize(("seen", "liveness", "name", "reason"), TABLE)
-def test_what_did_not_end_well_says_why(seen, liveness, name, reason):
+def test_a_run_that_did_not_end_well_has_a_reason(seen, liveness, name, reason):
     said_by_script = seen.status is not None and seen.status.state == name
     if name in ("lost", "unreachable"):
         assert reason

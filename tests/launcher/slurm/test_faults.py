@@ -143,9 +143,7 @@ def test_requeued_in_the_middle_of_a_checkpoint_it_goes_on_from_the_one_before(
 
 
 @pytest.mark.alone
-def test_a_node_daemon_killed_and_started_again_disturbs_nobody(
-    trainers: Trainers, moments: Moments, cluster: Testbed
-) -> None:
+def test_a_restarted_node_daemon_disturbs_no_run(trainers: Trainers, moments: Moments, cluster: Testbed) -> None:
     folders = [trainers.start(trainers.plan(pace=0.4)) for _ in range(2)]
     # A launch that is under way to a node whose daemon dies is lost, and Slurm 22.05 shows the job as running for ever.
     until(lambda: all((each / "attempts/1").exists() for each in folders), LONG)
@@ -189,9 +187,7 @@ def end_controller(cluster: Testbed, moments: Moments) -> None:
 
 
 @pytest.mark.alone
-def test_a_controller_restarted_during_runs_disturbs_nobody(
-    trainers: Trainers, moments: Moments, cluster: Testbed
-) -> None:
+def test_a_restarted_controller_disturbs_no_run(trainers: Trainers, moments: Moments, cluster: Testbed) -> None:
     folders = [trainers.start(trainers.plan(pace=0.2)) for _ in range(2)]
     for _ in range(moments.rounds):
         moments.wait(4)
@@ -335,7 +331,7 @@ def test_a_run_cancelled_while_it_starts_is_cancelled_and_nothing_of_it_lives(
     side_by_side(2 * moments.rounds, one)
 
 
-def test_a_launcher_killed_at_any_moment_leaves_a_whole_run_or_says_that_there_is_none(
+def test_a_launcher_killed_at_any_moment_leaves_a_complete_run_or_none(
     trainers: Trainers, moments: Moments, slurm: Testbed
 ) -> None:
     def one(number: int) -> None:

@@ -40,9 +40,7 @@ def submitted(testbed: Testbed, tmp_path_factory: pytest.TempPathFactory) -> Ite
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_a_node_on_which_nothing_starts_ends_the_run_which_says_that_it_is_missing(
-    submitted: Submitted, framework: str
-) -> None:
+def test_a_node_on_which_nothing_starts_fails_the_run_and_is_named(submitted: Submitted, framework: str) -> None:
     folder = submitted.folder(framework)
     assert ended(folder, LONG).name == "failed", told(folder)
     lines = (folder / "attempts/1/stderr.log").read_text().splitlines()

@@ -138,7 +138,7 @@ def test_a_sweep_larger_than_the_clusters_arrays_is_chunked(bench: Bench, monkey
     assert {f"{array} hooked" for array in arrays} <= {line.rstrip() for line in comments}
 
 
-def test_what_slurm_refuses_leaves_nothing(bench: Bench) -> None:
+def test_a_job_that_slurm_refuses_leaves_nothing(bench: Bench) -> None:
     plan = bench.plan("", "cluster.constraint=quantum")
     with pytest.raises(UsageError, match="Slurm would refuse this job"):
         bench.submit(plan)
@@ -198,7 +198,7 @@ def test_cancel_ends_a_running_job(bench: Bench) -> None:
     assert ended(folder).name == "cancelled"
 
 
-def test_scancel_by_hand_is_told_as_such(bench: Bench) -> None:
+def test_scancel_by_hand_is_shown_as_such(bench: Bench) -> None:
     (folder,) = bench.submit(bench.plan("time.sleep(300)"))
     until(bench.dump.exists)
     call(["scancel", job_of(folder)])
@@ -206,7 +206,7 @@ def test_scancel_by_hand_is_told_as_such(bench: Bench) -> None:
     assert "cancelled in Slurm" in state(folder).reason
 
 
-def test_out_of_memory_is_told_in_words(bench: Bench) -> None:
+def test_out_of_memory_is_shown_in_words(bench: Bench) -> None:
     (folder,) = bench.submit(bench.plan("x = bytearray(900 * 2**20); time.sleep(60)", "cluster.mem=200M"))
     assert ended(folder).name == "failed"
     assert "more memory than it had asked for" in state(folder).reason
@@ -273,13 +273,13 @@ def test_the_job_id_outlives_a_launcher_killed_right_after_sbatch(bench: Bench, 
     assert ended(folder).name == "done"
 
 
-def test_without_slurm_here_it_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_without_slurm_on_this_host_there_is_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(Unavailable, match="there is no sbatch on"):
         probe_slurm()
 
 
-def test_a_controller_that_does_not_answer_is_said(
+def test_a_controller_that_does_not_answer_is_reported(
     slurm: Testbed, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     text = Path(slurm.slurm.conf).read_text()

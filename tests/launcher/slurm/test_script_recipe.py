@@ -142,7 +142,7 @@ def begun(submitted: Submitted, name: str) -> State:
     return state(submitted.folder(name))
 
 
-def test_cancelled_it_is_ended_at_once_and_told_so(submitted: Submitted) -> None:
+def test_a_cancelled_script_ends_at_once_and_is_shown_as_cancelled(submitted: Submitted) -> None:
     assert begun(submitted, "long").name == "running"
     submitted.launcher("cancel", submitted.folder("long").name, f"run_root={submitted.root / 'long'}")
     assert ended(submitted.folder("long"), 30).name == "cancelled"
@@ -158,7 +158,9 @@ def test_on_two_nodes_each_rank_is_asked_to_stop(submitted: Submitted) -> None:
     assert told == ["rank 0 told on n1", "rank 1 told on n2"]
 
 
-def test_one_that_saved_nothing_before_its_time_limit_is_not_started_again_and_says_why(submitted: Submitted) -> None:
+def test_a_job_that_saved_nothing_before_its_time_limit_is_not_requeued_and_the_reason_is_shown(
+    submitted: Submitted,
+) -> None:
     begun(submitted, "unsaved")
     assert call(["scancel", "--batch", "--signal=USR1", job_of(submitted.folder("unsaved"))]).returncode == 0
     seen = ended(submitted.folder("unsaved"), 60)
@@ -204,7 +206,7 @@ def test_each_cell_of_an_array_has_its_own_arguments(submitted: Submitted) -> No
     assert len({job_of(folder).partition("_")[0] for folder in folders}) == 1
 
 
-def test_its_own_exit_code_is_told(submitted: Submitted) -> None:
+def test_the_trainers_own_exit_code_is_shown(submitted: Submitted) -> None:
     seen = ended(submitted.folder("fails"), 60)
     assert (seen.name, seen.reason) == ("failed", "the script ended with exit code 3")
     assert store.read_or_empty(submitted.folder("fails") / "status.json")["exit_code"] == 3

@@ -253,7 +253,7 @@ def test_errors_double_the_time_to_the_next_look_and_a_submission_ends_that(root
     assert state(folder).name == "queued" and cluster.calls() == 7
 
 
-def test_what_acts_on_a_state_has_a_fresh_answer(root: Path, cluster: Cluster) -> None:
+def test_a_command_that_acts_on_a_state_asks_slurm_anew(root: Path, cluster: Cluster) -> None:
     folder = submitted(root, 7, status={"state": "running"})
     cluster.says(row(folder, 7, "NODE_FAIL"))
     assert state(folder).name == "failed"

@@ -188,7 +188,9 @@ def test_advice_is_for_the_dtype_of_the_partitions_gpus() -> None:
         (("gpus=0", "cluster.account=a b"), "holds a blank"),
     ],
 )
-def test_what_the_cluster_cannot_give_is_refused_before_anything_is_queued(words: tuple[str, ...], says: str) -> None:
+def test_resources_that_the_cluster_lacks_are_refused_before_anything_is_queued(
+    words: tuple[str, ...], says: str
+) -> None:
     with pytest.raises(UsageError) as error:
         plan_of(*words)
     assert says in str(error.value)
@@ -315,7 +317,7 @@ def script_of(*words: str, facts: Facts = LOGIN) -> str:
     return render(script_plan_of(*words, facts=facts))
 
 
-def test_a_script_in_tensorflow_on_several_nodes_is_told_of_its_workers() -> None:
+def test_a_script_in_tensorflow_on_several_nodes_gets_tf_config() -> None:
     text = script_of("framework=tensorflow", "gpus=0", "nodes=2", facts=WITH_TENSORFLOW)
     assert '-m recipes.tensorflow_.node --workers="$LAUNCHER_WORKERS" --number="$SLURM_NODEID"' in text
     assert "\nset_rendezvous\n" in text

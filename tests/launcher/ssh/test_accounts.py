@@ -79,7 +79,7 @@ def test_a_host_answers_through_any_login_shell_whatever_its_scripts_print(accou
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
-def test_what_a_terminal_runs_goes_through_any_login_shell_as_it_is(accounts, testbed, tmp_path, name):
+def test_the_command_of_a_terminal_passes_any_login_shell_unchanged(accounts, testbed, tmp_path, name):
     ssh = openssh_transport.argv(address(config_of(accounts, testbed, tmp_path, name)), "-T")
     words = interactive.over_ssh(ssh, ["bash", "-c", 'printf "<%s>" "$@"', HARD, HARD, "na!me"])
     done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True)
@@ -122,7 +122,7 @@ def test_a_key_with_a_passphrase_is_taken_from_the_agent_that_holds_it(testbed, 
             agent.terminate()
 
 
-def test_where_there_is_no_key_to_show_that_is_told(testbed, tmp_path, monkeypatch):
+def test_having_no_key_at_all_is_an_error_of_its_own(testbed, tmp_path, monkeypatch):
     monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
     with pytest.raises(Unavailable, match="asks for a key and there is none"):
         Host(address(configuration(tmp_path, testbed, IdentityFile="/no/such/key"))).ask("hello", hello)
@@ -137,7 +137,7 @@ def test_where_there_is_no_key_to_show_that_is_told(testbed, tmp_path, monkeypat
         ("publickey,keyboard-interactive", "key accepted, but the server asks for a second factor"),
     ],
 )
-def test_where_a_person_has_to_type_something_the_way_to_do_so_is_told(testbed, tmp_path, methods, says):
+def test_a_host_that_wants_a_password_or_code_gets_the_way_to_type_it(testbed, tmp_path, methods, says):
     interactive_too = {"UsePAM": "yes", "KbdInteractiveAuthentication": "yes", "PasswordAuthentication": "yes"}
     server = OwnSshd(testbed, tmp_path, AuthenticationMethods=methods, **interactive_too)
     try:

@@ -144,7 +144,7 @@ def test_an_answer_that_does_not_come_costs_one_line_and_all_other_runs_are_show
 
 
 @pytest.mark.parametrize("body", ["look(told(), told())", "while True: item(told())"])
-def test_what_comes_behind_an_answer_is_not_waited_for(victim, body):
+def test_bytes_after_an_answer_are_not_waited_for(victim, body):
     victim.liar.says(answering("look", body))
     said = victim.type("ls")
     assert (said.code, said.err) == (0, "") and "running" in said.out and OTHER in said.out
@@ -218,7 +218,7 @@ def test_a_lie_about_what_was_done_is_one_line(victim):
     assert all(REFUSED in text for text in victim.refusals(calls))
 
 
-def test_what_is_done_to_a_run_of_a_host_that_lies_ends_with_its_exit_code(victim):
+def test_a_command_on_a_run_of_a_lying_host_ends_with_its_exit_code(victim):
     victim.liar.says(
         "".join(answering(name, "answer(5)") for name in ACTED) + answering("remove", "send({'error': 5})")
     )
@@ -373,7 +373,7 @@ def test_a_host_that_begins_wrong_costs_one_line(victim, transport):
     assert said.seconds < 3 * SECONDS + 10
 
 
-def test_a_run_that_a_host_says_it_ended_and_cannot_show_is_not_taken_for_ended(victim):
+def test_a_run_that_a_host_claims_ended_without_a_record_is_not_shown_as_ended(victim):
     victim.liar.says(answering("look", "look(None)"))
     said = victim.type_only("cancel", "--now", RUN)
     assert said.code == 3 and BAD in said.out
@@ -393,7 +393,7 @@ COMPLAINTS = {
 
 
 @pytest.mark.parametrize("transport", ["fabric", "openssh"])
-def test_what_a_host_complains_of_ends_and_is_text(victim, transport):
+def test_an_error_text_of_a_host_is_bounded_and_cleaned(victim, transport):
     attacks = ["".join(answering(name, body) for name in ("look", "log")) for body in COMPLAINTS.values()]
     runs = victim.runs(attacks, transport=transport)
     said = victim.type_only("ls")

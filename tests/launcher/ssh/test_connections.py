@@ -129,13 +129,13 @@ def test_several_hops_are_visited_in_the_order_of_the_configuration(tmp_path, te
 
 
 @pytest.mark.parametrize("transport", ["fabric", "openssh"])
-def test_a_key_that_is_refused_is_told_as_such(tmp_path, testbed, reach, transport):
+def test_a_refused_key_has_an_error_of_its_own(tmp_path, testbed, reach, transport):
     config = configuration(tmp_path, testbed, IdentityFile=str(keys(tmp_path)))
     said = refusal(reach(config, transport=transport))
     assert "key" in said or "Permission denied" in said
 
 
-def test_a_key_with_a_passphrase_and_no_agent_is_told_as_such(tmp_path, testbed, reach, monkeypatch):
+def test_a_key_with_a_passphrase_and_no_agent_has_an_error_of_its_own(tmp_path, testbed, reach, monkeypatch):
     monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
     locked = tmp_path / "locked"
     shutil.copyfile(testbed.ssh.key, locked)
@@ -187,7 +187,7 @@ def test_a_closed_port_and_an_unknown_host_are_named(tmp_path, testbed, reach, t
     assert "no-such-host.invalid" in said
 
 
-def test_a_host_that_takes_the_connection_and_says_nothing_is_given_up(tmp_path, testbed, reach):
+def test_a_host_that_accepts_a_connection_and_stays_silent_times_out(tmp_path, testbed, reach):
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen()
@@ -226,7 +226,7 @@ def program(testbed):
         path.unlink()
 
 
-def test_what_login_scripts_print_disturbs_nothing(tmp_path, testbed, reach, program):
+def test_output_of_login_scripts_is_ignored(tmp_path, testbed, reach, program):
     noisy = program("noisy", 'echo "Welcome! launcher-agent"; printf "no end of line"; exec python3 "$@"')
     assert reach(configuration(tmp_path, testbed), python=noisy).ask("hello", hello)
 
@@ -283,7 +283,7 @@ def test_an_address_is_read_apart():
         assert (found.user, found.host, found.port) == apart
 
 
-def test_what_speaks_no_ssh_is_one_sentence_on_the_screen():
+def test_a_server_that_speaks_no_ssh_is_one_line_of_error():
     """In a process of its own: pytest takes what is logged, and Python prints it."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         hanging_up = threading.Thread(target=lambda: server.accept()[0].close())

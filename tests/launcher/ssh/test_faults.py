@@ -56,7 +56,7 @@ def attempts(far, run: str) -> list[int]:
     return store.attempts(far.folder(run))
 
 
-def test_a_submission_that_is_cut_anywhere_starts_its_run_once_or_says_that_it_did_not(far, proxy, moments):
+def test_a_submission_that_is_cut_anywhere_starts_its_run_once_or_reports_that_it_did_not(far, proxy, moments):
     began = proxy.up
     far.submit("steps=1")
     host.close_all()
@@ -216,7 +216,7 @@ def test_a_fetch_that_is_cut_goes_on_where_it_was(far, proxy, moments, tmp_path,
     assert not list((tmp_path / "got").rglob(".*.part"))
 
 
-def test_a_host_that_is_cut_off_in_the_middle_of_a_fetch_is_waited_for_and_told_of_once(far, proxy, monkeypatch):
+def test_a_fetch_that_is_cut_off_waits_for_the_host_and_reports_it_once(far, proxy, monkeypatch):
     monkeypatch.setattr("launcher.ssh.fetching.PAUSES", (0.05,))
     monkeypatch.setattr("launcher.ssh.fetching.PATIENCE", 0.5)
     (run,) = far.submit("steps=1")
@@ -334,13 +334,13 @@ def small_disk(far):
     subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
-def test_a_disk_that_is_full_over_there_is_told_and_nothing_is_left(far, small_disk):
+def test_a_full_disk_on_the_host_is_reported_and_nothing_is_left(far, small_disk):
     said = far.type(*far.words, f"run_root={small_disk}/runs")
     assert said.code in (2, 3) and "No space left" in said.err, said.err
     assert selection.run_names(f"{small_disk}/runs") == [] and selection.run_names(run_roots.remote()) == []
 
 
-def test_a_home_without_room_for_the_far_side_is_told(far, small_disk):
+def test_a_full_home_on_the_host_is_reported(far, small_disk):
     home = far.there / "launch"
     home.write_text(f'#!/bin/sh\nHOME={small_disk} exec python3 "$@"\n')
     home.chmod(0o755)
@@ -375,7 +375,7 @@ def test_a_hundred_runs_are_submitted_and_followed_at_once_through_one_connectio
     assert all((far.pointer(each) / "metrics.jsonl").stat().st_size > 0 for each in cells)
 
 
-def test_what_is_followed_is_gone_on_with_after_the_connection_stood_still(far, tmp_path):
+def test_following_goes_on_after_the_connection_stalled(far, tmp_path):
     """As where a lid was closed: for longer than a silence is borne, nothing comes, and nothing is closed."""
     server = OwnSshd(far.testbed, tmp_path)
     program = "import sys; from launcher.ui import live as watch; watch.LONGEST = 0.5; "

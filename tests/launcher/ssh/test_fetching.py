@@ -32,7 +32,7 @@ def test_everything_is_brought_and_the_run_can_be_reported_on_here(far, tmp_path
     assert far.type("report", run).code == 0
 
 
-def test_what_is_here_is_not_brought_again_and_what_changed_is(far):
+def test_only_files_that_changed_are_fetched_again(far):
     (run,) = far.submit("steps=10")
     far.until(run, "done")
     far.type("fetch", run)

@@ -65,7 +65,7 @@ def test_of_a_name_there_can_be_several_keys_of_a_kind_an_alias_and_one_without_
     assert found(tmp_path, text, "elsewhere", 2222, "box").keys == found(tmp_path, text).keys
 
 
-def test_a_damaged_line_says_nothing_of_a_host_and_hides_no_other(tmp_path, pair):
+def test_a_damaged_line_is_ignored_and_hides_no_other(tmp_path, pair):
     assert len(found(tmp_path, f"box\nbox ssh-rsa !!\n|1|x|y {pair[0]}\nbox ssh-ed25519\nbox {pair[0]}\n").keys) == 1
 
 

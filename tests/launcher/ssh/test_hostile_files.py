@@ -133,7 +133,7 @@ def test_a_fetch_follows_no_link_in_the_folder_that_it_brings_to(victim, tmp_pat
     assert refused.code == 2 and "a link stands in its place" in refused.err
 
 
-def test_what_was_fetched_is_a_copy_that_nothing_is_done_to(victim, tmp_path):
+def test_a_fetched_run_is_a_copy_that_no_command_changes(victim, tmp_path):
     """A host that names a process of mine, a queue with a plugin or a command in a plan gets none of them used."""
     record = {
         "queue": "slurm",
@@ -165,7 +165,7 @@ def test_what_was_fetched_is_a_copy_that_nothing_is_done_to(victim, tmp_path):
     assert not (tmp_path / "owned").exists()
 
 
-def test_an_honest_host_keeps_what_would_not_be_taken_and_says_so(victim, tmp_path):
+def test_a_host_does_not_send_files_that_would_be_refused_and_names_them(victim, tmp_path):
     there = tmp_path / "there"
     there.mkdir()
     folder = run_folders.finished(there, RUN)

@@ -98,7 +98,7 @@ def test_one_run_comes_after_another(login):
         (["cluster.login=nowhere.invalid"], 3, "no host nowhere.invalid"),
     ],
 )
-def test_what_the_cluster_would_refuse_is_refused_before_and_leaves_nothing(login, words, code, says):
+def test_a_job_that_the_cluster_would_refuse_is_refused_before_and_leaves_nothing(login, words, code, says):
     said = login.type(*login.words, *words)
     assert said.code == code and says in said.err, said.err
     assert not login.root.exists() or selection.run_names(str(login.root)) == []
@@ -112,7 +112,7 @@ def wrapper(far, name: str, lines: str) -> str:
     return str(path)
 
 
-def test_a_host_without_slurm_is_told_as_such(login):
+def test_a_host_without_slurm_has_an_error_of_its_own(login):
     home = login.there / "home"
     home.mkdir()
     os.chown(home, login.testbed.user.uid, login.testbed.user.gid)

@@ -87,7 +87,7 @@ def test_a_bare_script_runs_there_and_is_seen_followed_fetched_and_removed(old, 
     assert not old.folder(run).exists() and not list((old.root / ".code").iterdir())
 
 
-def test_a_failure_is_told_with_its_last_lines(old):
+def test_a_failure_is_reported_with_its_last_lines(old):
     (run,) = old.submit(*BARE, "script=fail.py")
     assert old.until(run, "done", "failed", "lost") == "failed"
     assert "exit code 7" in old.type("ls", run).out
@@ -108,7 +108,7 @@ def test_cancel_ends_what_runs_and_rm_refuses_before_it(old):
     assert processes.processes_of([processes.Target(shell, run)]) == [[]]  # a zombie that nobody reaps is dead
 
 
-def test_a_run_that_was_killed_is_lost_and_says_so(old):
+def test_a_killed_run_is_shown_as_lost(old):
     (run,) = old.submit(*BARE, "script=wait.py")
     old.until(run, "running")
     os.killpg(old.status(run)["process"]["pid"], signal.SIGKILL)
@@ -125,7 +125,7 @@ def test_a_run_that_was_killed_is_lost_and_says_so(old):
     ],
     ids=["our-trainer", "sweep", "inputs", "named-python"],
 )
-def test_what_bash_can_not_do_is_refused_in_words_and_leaves_nothing(old, words, says):
+def test_a_request_that_needs_python_on_the_host_is_refused_and_leaves_nothing(old, words, says):
     said = old.type(*old.words, *words)
     assert said.code in (2, 3) and says in said.err and "Traceback" not in said.err
     assert not old.root.exists() or not selection.run_names(str(old.root))

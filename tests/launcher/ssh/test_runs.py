@@ -71,7 +71,7 @@ def test_it_goes_on_when_the_connection_and_the_launcher_are_gone(far):
     assert far.state(run) == "running"
 
 
-def test_what_ended_is_not_asked_about_again(far, monkeypatch):
+def test_a_run_that_ended_is_not_asked_about_again(far, monkeypatch):
     (run,) = far.submit("steps=1")
     far.until(run, "done")
     with asked(monkeypatch) as requests:
@@ -206,7 +206,7 @@ def test_watching_shows_progress_and_ends_with_the_result(far):
     assert here == (far.folder(run) / "metrics.jsonl").read_bytes()
 
 
-def test_a_run_that_fails_is_told_with_the_end_of_its_log(far):
+def test_a_failed_run_is_reported_with_the_end_of_its_log(far):
     (run,) = far.submit("env.BEHAVIOUR=sys.exit('out of luck')")
     far.until(run, "failed")
     shown = far.type("ls", run).out
@@ -289,7 +289,7 @@ def test_secrets_travel_as_files_for_the_job_alone(far, tmp_path):
         (["cluster.partition=gpu"], 2, "belongs to cluster=slurm"),
     ],
 )
-def test_what_cannot_be_is_refused_and_leaves_nothing(far, words, code, says):
+def test_an_impossible_request_is_refused_and_leaves_nothing(far, words, code, says):
     said = far.type(*far.words, *words)
     assert said.code == code and says in said.err, said.err
     assert "Traceback" not in said.err
@@ -302,7 +302,7 @@ def test_a_host_has_to_be_named(far):
     assert refused.code == 2 and "needs cluster.host=me@host" in refused.err
 
 
-def test_a_name_that_is_no_run_is_refused_without_asking_anybody(far, monkeypatch):
+def test_an_unknown_run_is_refused_without_asking_a_host(far, monkeypatch):
     far.submit("steps=1")
     with asked(monkeypatch) as requests:
         for verb in ("logs", "watch", "cancel", "resume", "rm", "fetch"):
@@ -370,7 +370,7 @@ def test_the_arms_of_a_comparison_are_known_here_too(far):
     assert (here / "metrics.jsonl").read_bytes() == (arm / "metrics.jsonl").read_bytes()
 
 
-def test_a_host_that_ends_what_is_left_at_logout_is_told_before_anything_starts(far, tmp_path):
+def test_a_host_that_kills_processes_at_logout_is_reported_before_a_start(far, tmp_path):
     planned = json.loads(far.type("plan", *far.words, "--json").out)
     assert planned["facts"]["ends_at_logout"] is False
     recorded = tmp_path / "facts.json"

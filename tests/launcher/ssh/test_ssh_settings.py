@@ -48,7 +48,7 @@ def test_files_that_are_included_count(tmp_path, monkeypatch):
         settings(tmp_path, text)
 
 
-def test_what_holds_for_one_user_alone_holds_for_the_user_of_the_address(tmp_path):
+def test_match_user_applies_to_the_user_of_the_address(tmp_path):
     assert settings(tmp_path, "Match user mei\n HostName 10.0.0.7\n", "mei@box").host == "10.0.0.7"
 
 
@@ -81,7 +81,7 @@ def test_the_way_there(tmp_path, text, hops):
     assert [each.destination for each in settings(tmp_path, text).hops] == hops
 
 
-def test_a_way_that_leads_back_is_refused(tmp_path):
+def test_a_circular_proxyjump_is_refused(tmp_path):
     from launcher.ssh.strict_connection import connection
 
     path = tmp_path / "config"
@@ -97,7 +97,7 @@ def test_a_way_that_leads_back_is_refused(tmp_path):
         ("Host box\n RevokedHostKeys /etc/hosts\n", "cluster.transport=openssh"),
     ],
 )
-def test_what_cannot_be_followed_is_refused(tmp_path, text, says):
+def test_an_option_that_is_not_supported_is_refused(tmp_path, text, says):
     with pytest.raises(UsageError, match=says):
         settings(tmp_path, text)
 

@@ -19,7 +19,7 @@ def reader(data: bytes):
     return read
 
 
-def test_what_is_packed_is_received_and_signs_of_life_are_passed_over():
+def test_a_packed_message_is_received_and_keepalives_are_skipped():
     long = bytes(range(256)) * 3000
     read = reader(
         protocol.ALIVE + protocol.pack({"a": ["é", None, 1.5]}) + b"".join(protocol.packed_bytes(long)) + protocol.ALIVE
@@ -34,7 +34,7 @@ def test_what_is_packed_is_received_and_signs_of_life_are_passed_over():
 
 
 @pytest.mark.parametrize("data", [b"Last login: yesterday\n", b"J\xff\xff\xff\xff", b"J\x00\x00\x00\x02{]"])
-def test_what_is_no_frame_is_said_to_be_none(data):
+def test_data_that_is_no_frame_is_an_error(data):
     with pytest.raises(protocol.Garbled):
         protocol.receive(reader(data))
 

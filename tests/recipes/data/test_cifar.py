@@ -50,7 +50,7 @@ def test_python_files_hold_the_same_and_either_may_lie_in_the_archives_own_folde
     assert load(tmp_path / "other").digest() == load(folder).digest()
 
 
-def test_a_folder_without_cifar_is_told_what_it_should_hold(tmp_path):
+def test_a_folder_without_cifar_is_refused_with_the_expected_files(tmp_path):
     (tmp_path / "train.bin").touch()
     with pytest.raises(
         SettingsError, match=r"has no CIFAR-100; it should hold train\.bin and test\.bin of the binary.*from https://"

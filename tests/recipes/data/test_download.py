@@ -17,7 +17,8 @@ from pathlib import Path
 import pytest
 
 from recipes.data import download
-from recipes.data.download import Published, fetch, locked, unpack
+from recipes.data.archive import unpack
+from recipes.data.download import Published, fetch, locked
 from recipes.typed import SettingsError
 
 CONTENT = random.Random(0).randbytes(3_000_000)
@@ -165,7 +166,7 @@ def test_a_range_other_than_the_one_asked_for_is_not_believed(tmp_path, serve):
         ),
     ],
 )
-def test_what_is_not_the_published_file_is_refused_and_leaves_nothing(tmp_path, serve, content, habits, says):
+def test_a_file_other_than_the_published_one_is_refused_and_leaves_nothing(tmp_path, serve, content, habits, says):
     server = serve(content, **habits)
     with pytest.raises(SettingsError, match=r"put it into") as error:
         _fetch(tmp_path, published(server.url))
@@ -260,7 +261,7 @@ def test_known_files_are_unpacked_and_others_are_not(tmp_path):
         ([("in/z", FILE, bytes(4 * 2**20)), ("in/a", FILE, b"aaa")], "more bytes than its files"),
     ],
 )
-def test_an_archive_that_is_not_what_is_known_of_it_is_refused(tmp_path, members, says):
+def test_an_archive_with_other_files_than_the_known_ones_is_refused(tmp_path, members, says):
     made = archive(tmp_path / "a.tgz", *members)
     with pytest.raises(SettingsError) as error:
         unpack(made, tmp_path / "out", {"in/a": 3})
@@ -270,7 +271,7 @@ def test_an_archive_that_is_not_what_is_known_of_it_is_refused(tmp_path, members
 
 
 @pytest.mark.parametrize("content", [b"no gzip", b"\x1f\x8b\x08\x00broken"])
-def test_what_is_no_archive_is_refused(tmp_path, content):
+def test_a_file_that_is_no_archive_is_refused(tmp_path, content):
     (tmp_path / "a.tgz").write_bytes(content)
     with pytest.raises(SettingsError, match="can't be unpacked"):
         unpack(tmp_path / "a.tgz", tmp_path / "out", {"in/a": 3})

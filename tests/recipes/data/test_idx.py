@@ -40,7 +40,7 @@ def test_a_gzipped_file_reads_the_same_and_the_plain_one_is_preferred(tmp_path):
         (encode(IMAGES) + b"\0", "which makes 40 bytes, and has 41"),
     ],
 )
-def test_anything_but_a_whole_file_of_bytes_is_refused(tmp_path, content, complaint):
+def test_anything_but_a_complete_idx_file_is_refused(tmp_path, content, complaint):
     (tmp_path / "a").write_bytes(content)
     with pytest.raises(SettingsError, match=complaint):
         idx.read(tmp_path / "a", 3)

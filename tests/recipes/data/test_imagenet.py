@@ -34,7 +34,7 @@ def test_images_come_in_the_shape_of_their_indices_with_their_labels(folders):
     assert labels.tolist() == [[0, 1], [1, 0]]
 
 
-def test_what_an_image_looks_like_depends_on_seed_epoch_and_index_alone(folders):
+def test_an_augmented_image_depends_on_seed_epoch_and_index_alone(folders):
     train, _ = load(folders)
     one = train.augmented(1, 2, numpy.array([3, 4]))[0]
     assert numpy.array_equal(one[1], train.augmented(1, 2, numpy.array([[4]]))[0][0, 0])
@@ -107,7 +107,7 @@ def test_random_parts_are_mirrored_half_of_the_time_and_of_any_size():
         (lambda folder: (folder / "train-0-of-1").write_bytes(b"abc"), "tfrecord", 2, "breaks off at byte 0"),
     ],
 )
-def test_another_layout_is_told_what_it_should_be(tmp_path, make, name, classes, complaint):
+def test_another_layout_is_refused_with_the_expected_one(tmp_path, make, name, classes, complaint):
     make(tmp_path)
     with pytest.raises(SettingsError, match=complaint):
         load(tmp_path, name, classes)

@@ -196,7 +196,7 @@ def test_the_run_folder_alone_gives_the_settings(tmp_path, words):
     assert result(tmp_path)["digests"]["code"] == "abc"
 
 
-def test_a_model_that_is_not_what_was_asked_fails_the_run_and_says_why(tmp_path, words, monkeypatch, capfd):
+def test_a_model_in_another_precision_than_asked_fails_the_run_with_the_reason(tmp_path, words, monkeypatch, capfd):
     from recipes.tensorflow_.precision import grappler
 
     monkeypatch.setattr(grappler, "switch_on", lambda *_: grappler.switch_off())
@@ -281,7 +281,7 @@ def together(*words: str) -> str:
     return ended[0][0]
 
 
-def test_a_process_is_told_of_the_others_by_tf_config():
+def test_tf_config_names_all_workers_of_a_process():
     found = json.loads(node.config(["a:1", "b:2"], 1))
     assert found == {"cluster": {"worker": ["a:1", "b:2"]}, "task": {"type": "worker", "index": 1}}
 
