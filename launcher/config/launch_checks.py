@@ -176,7 +176,7 @@ def _check_stop_signal(name: str | None, *, bare: bool) -> None:
     if name in ("KILL", "STOP", "SIGKILL", "SIGSTOP"):
         raise SettingsError(f"{given}: no script can handle {name}; say one of {', '.join(STOP_SIGNALS)}", key)
     if name is not None and name not in STOP_SIGNALS:
-        raise SettingsError(f"{not_a_choice('script.stop_signal', name, STOP_SIGNALS)}; null is none", key)
+        raise SettingsError(not_a_choice("script.stop_signal", name, (*STOP_SIGNALS, "null")), key)
     if bare and name not in ("TERM", None):
         raise SettingsError(
             f"{given}: with train.bare=true run.sh sends TERM, as nothing in the script's processes could raise {name};"

@@ -88,8 +88,7 @@ class StopSignal:
                 if not self._raised and not itself:
                     self._raise(folder)
                 if waited >= end:
-                    (folder.stopped.parent / run_folder.OVERDUE).touch()
-                    os.kill(os.getpid(), signal.SIGKILL)
+                    self._kill(folder)
             self._over.wait(min(SECONDS, max(0.0, end - waited)))
 
     def _raise(self, folder: RunFolder) -> None:
@@ -99,8 +98,16 @@ class StopSignal:
         if self._rank == 0:
             does = "ends it, as it has no handler" if unhandled else "was raised in it"
             print(f"script: asked to stop: {self._number.name} {does}", file=sys.__stderr__, flush=True)
-        if unhandled:
-            folder.mark_ended()  # now: there is no later
-        # To the process, and not from this thread to itself: the kernel prefers the main thread, which then wakes from
-        # whatever it waits for and runs the script's handler.
-        os.kill(os.getpid(), self._number)
+        try:
+            if unhandled:
+                folder.mark_ended()  # now: there is no later
+        finally:  # on a full disk too
+            # To the process, and not from this thread to itself: the kernel prefers the main thread, which then wakes
+            # from whatever it waits for and runs the script's handler.
+            os.kill(os.getpid(), self._number)
+
+    def _kill(self, folder: RunFolder) -> None:
+        try:
+            (folder.stopped.parent / run_folder.OVERDUE).touch()
+        finally:
+            os.kill(os.getpid(), signal.SIGKILL)

@@ -63,7 +63,10 @@ SCRIPT = ("recipe=script", "script=train.py")
             (*SCRIPT, "script.stop_signal=KILL"),
             "script.stop_signal=KILL: no script can handle KILL; say one of TERM, INT",
         ),
-        ((*SCRIPT, "script.stop_signal=TREM"), "TREM is not one of TERM, INT, HUP, QUIT, USR2; did you mean TERM?"),
+        (
+            (*SCRIPT, "script.stop_signal=TREM"),
+            "TREM is not one of TERM, INT, HUP, QUIT, USR2, null; did you mean TERM?",
+        ),
         ((*SCRIPT, "script.stop_signal=SIGTERM"), "did you mean TERM?"),
         (
             (*SCRIPT, "script.stop_signal=INT", "train.bare=true", "require_proof=false"),
