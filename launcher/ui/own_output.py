@@ -139,7 +139,7 @@ class LastLine:
 def status(row: Row) -> str:
     """A run's state, its progress as far as it is known, and how long it has taken, in one line."""
     seconds = summary.elapsed(row.state, time.time())
-    parts = [row.label, display.state_of(row.state)]
+    parts = [row.label, row.state.name if row.progress.step else display.state_of(row.state)]
     parts += [display.line(row.progress)] if row.progress.step else []
     parts += [units.duration(seconds)] if seconds is not None else []
     return "  ".join(parts)
