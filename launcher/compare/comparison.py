@@ -173,8 +173,12 @@ def make(plans: Sequence[Plan], how: Compare, name: str | None = None, published
         for number, plan in enumerate(plans)
     )
     control = plans[0]
+    script = control.script
+    if script and any(plan.script != script for plan in plans):
+        script = dataclasses.replace(script, arguments=())  # each arm has its own, and none is the comparison's
     return dataclasses.replace(
         control,
+        script=script,
         name=name or f"compare-{control.recipe}",
         words=tuple(f"({label(arm)})" for arm in measured),
         swept=(),

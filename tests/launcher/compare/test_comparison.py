@@ -26,12 +26,14 @@ from launcher.plan import record
 from launcher.plan.model import Compare, ContainerPlan, Plan
 from launcher.plan.resolve import resolve
 from launcher.runs import arms, store
+from launcher.runs.decode import decode
 from launcher.runs.schema import PlanRecord
 from launcher.runs.states import State
 from launcher.runs.store import Run
 from launcher.script import comparison as comparison_script
 from launcher.script import render
 from launcher.ssh.probe_client import probe_each
+from launcher.ui import summary
 from recipes.metrics import warm_up
 from recipes.trainer.training import choose_steps
 from tests.golden import check
@@ -239,6 +241,25 @@ def test_nothing_of_one_arms_environment_reaches_another():
     assert made.env == {}
     assert "ONLY_HERE" not in render.render(made)
     assert "ONLY_HERE" in render.render(made.arms[0])
+
+
+def test_a_script_is_ended_in_each_arm_after_a_block_and_the_arguments_of_one_are_not_those_of_all(tmp_path):
+    (tmp_path / "train.py").write_text("import torch")
+    words = ("recipe=script", f"script={tmp_path / 'train.py'}", f"run_root={tmp_path / 'runs'}", "amp=o0")
+    found = [
+        make(cell) for cell in by_level(cells(Composer(), [parse(word) for word in (*words, "env.A=choice(1,2)")]))
+    ]
+    plans = [resolve(comparison.settled(spec, Compare(steps=7)), *probe_each([spec])) for spec in found]
+    assert {arm.script and arm.script.block for arm in comparison.make(plans, Compare(steps=7)).arms} == {7}
+    with_arguments = [
+        dataclasses.replace(plan, script=dataclasses.replace(plan.script, arguments=("--lr", lr)))
+        for plan, lr in zip(plans, ("0.1", "0.2"), strict=True)
+    ]
+    assert summary.request_of(decode(PlanRecord, record.to_json(comparison.make(with_arguments, Compare())))[0]) == (
+        "compare-script (env.A=1) (env.A=2)"
+    )
+    alike = comparison.make(with_arguments[:1] * 2, Compare())
+    assert alike.script.arguments == ("--lr", "0.1")
 
 
 def test_its_plan_survives_being_written_and_read():
