@@ -126,16 +126,17 @@ class Summary:
         """Samples a second over the timed steps: those after each attempt's warm-up that no one was observing. Steps a
         second for a script that never logged its samples.
 
-        `mean` is the arithmetic mean of each step's rate, as NVIDIA's training benchmarks take it. Null where no step
-        was timed. `data_share` is the part of the steps' time that was spent waiting for data; null where nothing had
-        to be waited for, since all data is on the device.
+        `mean` is the arithmetic mean of each step's rate, as NVIDIA's training benchmarks take it; of a script the
+        harmonic mean, steps by their time, since its evaluations and checkpoints are among the steps' times. Null where
+        no step was timed. `data_share` is the part of the steps' time that was spent waiting for data; null where
+        nothing had to be waited for, since all data is on the device.
         """
         rates = self._rates or self._step_rates
         unit = "steps/s" if rates is self._step_rates and rates else "samples/s"
         found: dict[str, Any] = {"unit": unit, "mean": None, "median": None, "p10": None, "p90": None}
         if rates:
             deciles = statistics.quantiles(rates, n=10, method="inclusive") if len(rates) > 1 else None
-            found["mean"] = statistics.fmean(rates)
+            found["mean"] = statistics.harmonic_mean(rates) if self._step_rates else statistics.fmean(rates)
             found["median"] = statistics.median(rates)
             found["p10"] = deciles[0] if deciles else rates[0]
             found["p90"] = deciles[-1] if deciles else rates[0]

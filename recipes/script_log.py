@@ -38,7 +38,8 @@ def log(step: int, *, loss: Any = None, samples: Any = None, **more: Any) -> Non
     `more`: `lr`, `grad_norm`, `epoch` (from 0) and `accuracy` (held out) are shown as those of a recipe, others as
     curves. Values are numbers or tensors of one element; one on a GPU is waited for.
 
-    Raises `recipes.divergence.Diverged` where the loss is NaN or Inf for good, and `TypeError` for what is no number.
+    Raises `recipes.divergence.Diverged` where the loss is NaN or Inf for good, `TypeError` for what is no number, and
+    `ValueError` for fewer samples than none.
     """
     logged = Logged(
         step=int(step),
@@ -47,6 +48,8 @@ def log(step: int, *, loss: Any = None, samples: Any = None, **more: Any) -> Non
         samples=_number("samples", samples),
         more=_named(more),
     )
+    if logged.samples is not None and logged.samples < 0:
+        raise ValueError(f"job.log: samples={samples} is less than 0")
     if receiver.receive is not None:
         receiver.receive(logged)
     elif os.environ.get("RANK", "0") == "0":

@@ -355,3 +355,23 @@ def test_deepspeeds_engine_counts_where_it_steps_an_optimizer_in_parts(run):
     assert result["updates"] == {"attempted": 8, "applied": 7}, printed
     assert [row["skipped"] for row in steps(rows)] == [number == 5 for number in range(1, 9)]
     assert result["throughput"]["counted"] == "DeepSpeed's engine"
+
+
+def test_steps_of_a_replayed_cuda_graph_are_not_counted_and_what_is_logged_is(run):
+    """A stand-in for a GPU: a step that is captured calls its hook once, and its replays call none."""
+    text = """
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        gradients()
+        for _ in range(3):
+            optimizer.step()
+        torch.cuda.is_initialized = torch.cuda.is_current_stream_capturing = lambda: True
+        optimizer.step()
+        for number in range(4, 30):
+            {replay}
+    """
+    _, printed, result, _ = run(text.format(replay="pass"))
+    assert (result["steps"], result["throughput"]["mean"]) == (None, None), printed
+    assert "steps/s not known: its optimizer steps are part of a CUDA graph" in printed
+    log = "from recipes import job; job.log(number, loss=1.0, samples=8)"
+    _, printed, result, _ = run(text.format(replay=log), attempt=2)
+    assert (result["throughput"]["unit"], result["throughput"]["counted"]) == ("samples/s", "job.log"), printed

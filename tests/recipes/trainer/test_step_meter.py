@@ -228,6 +228,17 @@ def test_what_is_no_number_is_refused(monkeypatch):
         log(1, loss="much")
 
 
+def test_the_rate_is_steps_by_their_time_pauses_included(attempt):
+    meter, optimizer = attempt(), Optimizer()
+    for number in range(70):
+        meter._clock.now += 10 if number % 10 == 9 else 1
+        meter.stepped(optimizer, True)
+    meter.finish()
+    throughput = meter.result()["throughput"]
+    assert throughput["mean"] == pytest.approx(60 / (54 * 1 + 6 * 10))
+    assert (throughput["median"], throughput["p90"]) == (1.0, 1.0)
+
+
 def test_json_of_rows_is_whole_while_the_script_runs(attempt, tmp_path):
     meter, optimizer = attempt(), Optimizer()
     for number in range(5):
