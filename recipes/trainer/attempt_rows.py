@@ -94,6 +94,7 @@ class AttemptRows:
         Rows of earlier attempts from step `first` on are left out: the script went on from an older checkpoint. What
         waits is only changed. Without a file only the first `SHORT` rows are there to change.
         """
+        self._leave_to_later_attempt()
         if first is not None:
             self._start = {**self._start, "resumed_from": first - 1 if first > 1 and self.before else None}
         if self._path is None:
@@ -111,12 +112,16 @@ class AttemptRows:
         self._writer = MetricsWriter(self._path, self._path.stat().st_size)
 
     def _append(self, rows: list[Row]) -> None:
+        self._leave_to_later_attempt()
+        self._writer.append(rows)
+
+    def _leave_to_later_attempt(self) -> None:
+        """Write no more where the file is a later attempt's."""
         if self._folder is not None:
             try:
                 self._folder.check_ours()
-            except Superseded:  # the file is a later attempt's
+            except Superseded:
                 self._folder, self._path, self._writer = None, None, MetricsWriter(None)
-        self._writer.append(rows)
 
     def _write_again(self, aside: Path, change: Callable[[int, Row], Row], first: int | None) -> None:
         assert self._path is not None

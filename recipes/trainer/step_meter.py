@@ -32,7 +32,7 @@ LONG = 50
 NO_STEP = "no optimizer step was seen"
 LOGGED = "job.log"
 """What is counted where no optimizer step is."""
-KNOWN = ("lr", "grad_norm", "epoch")
+KNOWN = ("lr", "grad_norm")
 """Keys of a recipe's rows that a script may log too."""
 
 
@@ -375,7 +375,9 @@ class StepMeter:
         if logged.samples is not None and self._unlogged:
             row["samples_per_second"] = logged.samples / self._unlogged
         row.update({name: value for name, value in logged.more.items() if name in KNOWN})
-        if more := {name: value for name, value in logged.more.items() if name not in (*KNOWN, "accuracy")}:
+        if "epoch" in logged.more:
+            row["epoch"] = int(logged.more["epoch"])
+        if more := {name: value for name, value in logged.more.items() if name not in (*KNOWN, "epoch", "accuracy")}:
             row["logged"] = {**row.get("logged", {}), **more}
         is_new, self._is_logged = not self._is_logged, True
         if self._detector is not None and is_new:

@@ -204,6 +204,27 @@ def test_an_attempt_that_was_superseded_writes_no_more(attempt, tmp_path):
     assert steps(tmp_path, "step") == [1]
 
 
+def test_an_attempt_that_was_superseded_leaves_the_rows_of_the_later_one(attempt, tmp_path):
+    first, optimizer = attempt(), Optimizer()
+    for _ in range(3):
+        step(first, optimizer)
+    first.flush(hold=False)
+    second, other = attempt(), Optimizer()
+    step(second, other)
+    second.finish()
+    before = (tmp_path / "metrics.jsonl").read_text()
+    first.finish()
+    assert (tmp_path / "metrics.jsonl").read_text() == before
+
+
+def test_the_epoch_that_is_logged_is_a_whole_number(attempt, tmp_path):
+    meter, optimizer = attempt(), Optimizer()
+    step(meter, optimizer)
+    log(1, loss=1.0, epoch=2)
+    meter.finish()
+    assert repr(steps(tmp_path, "epoch")) == "[2]"
+
+
 def test_rows_are_written_about_once_a_second(attempt, tmp_path, monkeypatch):
     meter, optimizer = attempt(), Optimizer()
     writes = []
