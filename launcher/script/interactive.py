@@ -27,15 +27,15 @@ from launcher.script.slurm_header import resources
 _PROMPT = r"launcher \$ "
 _INSIDE = f"if command -v bash >/dev/null; then PS1={shlex.quote(_PROMPT)} exec bash --norc --noprofile -i; fi; exec sh"
 
-_OPEN = "what serves it has to listen on every address (tensorboard --bind_all, jupyter --ip=0.0.0.0)"
+_OPEN = "its server has to listen on every address (tensorboard --bind_all, jupyter --ip=0.0.0.0)"
 
 
 def script(plan: Plan, *, token: str, attempt: int | None, port: tuple[int, int | None] | None) -> str:
     """The script that opens the terminal, for bash on the host of the job; for Pyxis, on the host that calls srun.
 
     `token` makes the container's name unique. `attempt` is that of a run under way whose GPUs are to be shared; else
-    GPUs are taken as a job takes them. `port` is one that is wanted, and where it is brought to on the person's
-    machine, if it is.
+    GPUs are taken as a job takes them. `port` is the wanted port, and the port of the user's machine that it is
+    forwarded to, if it is.
     """
     taken = bool(plan.gpu_pool) and attempt is None
     held = code_store.mark(plan.code_dir, token)
@@ -117,11 +117,13 @@ def _banner(plan: Plan, port: tuple[int, int | None] | None) -> str:
     lines.append(f"the trainer by hand: {trainer}")
     if port and plan.queue != "slurm":
         lines.append(f"port {port[0]} of this host is http://localhost:{port[1]} where you sit")
-    said = [f"echo {to_bash(each)} >&2" for each in lines]
+    printed = [f"echo {to_bash(line)} >&2" for line in lines]
     if port and plan.queue == "slurm":
         here = f", http://localhost:{port[1]} where you sit" if port[1] else ""
-        said.append(f'echo "port {port[0]} is http://$LAUNCHER_NODE:{port[0]} from the login node{here}; {_OPEN}" >&2')
-    return "\n".join(said)
+        printed.append(
+            f'echo "port {port[0]} is http://$LAUNCHER_NODE:{port[0]} from the login node{here}; {_OPEN}" >&2'
+        )
+    return "\n".join(printed)
 
 
 def _node(plan: Plan, token: str) -> str:
@@ -142,7 +144,7 @@ def _start(plan: Plan, token: str) -> str:
         runtime = dataclasses.replace(runtime, command=("srun", *resources(plan)))
     wrapped = wrap(container, runtime)
     lines = [JOB_GPUS] if plan.queue == "slurm" and needs_job_gpus(container.devices, runtime.kind) else []
-    lines += [f"mkdir -p -m 700 {to_bash(each)} || exit 1" for each in (plan.run_root, *wrapped.folders)]
+    lines += [f"mkdir -p -m 700 {to_bash(folder)} || exit 1" for folder in (plan.run_root, *wrapped.folders)]
     lines += [f"export {name}={to_bash(value)}" for name, value in wrapped.environment.items()]
     if not wrapped.remove:
         return "\n".join([*lines, _line(wrapped.argv)])
@@ -165,7 +167,7 @@ def _container(plan: Plan, token: str) -> Container:
         environment=environment,
         passed=("TERM", *(() if of_run else plan.passed)),
         exports=described.exports if of_run else "",
-        mounts=(root, *(each for each in described.mounts if each.source != plan.run_dir)),
+        mounts=(root, *(mount for mount in described.mounts if mount.source != plan.run_dir)),
         name=f"shell-{token}",
         terminal=True,
     )

@@ -65,7 +65,7 @@ class Series(NamedTuple):
 
     def known(self, name: str) -> list[float]:
         """The values of that name that are not None."""
-        return [each for each in self.values.get(name, ()) if each is not None]
+        return [value for value in self.values.get(name, ()) if value is not None]
 
 
 class Telemetry(NamedTuple):
@@ -97,21 +97,21 @@ def read(run: Path) -> Telemetry:
             continue
         lines = text[: text.rfind("\n") + 1].splitlines()
         if kind == "gpu":
-            found, said = parse_gpus(lines, attempt, node)
-            gpus += found
-            notes |= dict.fromkeys(said)
+            devices, others = parse_gpus(lines, attempt, node)
+            gpus += devices
+            notes |= dict.fromkeys(others)
             asked.append((attempt, node))
         else:
             hosts += parse_host(lines, attempt, node)
-    notes |= dict.fromkeys(note for each in asked if (note := _ended_early(gpus, hosts, *each)))
+    notes |= dict.fromkeys(note for place in asked if (note := _ended_early(gpus, hosts, *place)))
     return Telemetry(gpus=tuple(gpus), hosts=tuple(hosts), notes=tuple(notes))
 
 
 def _ended_early(gpus: Sequence[Series], hosts: Sequence[Series], attempt: int, node: int) -> str:
     """A note that nvidia-smi ended before the run, as it does when it crashes; else empty."""
     where = f"attempt {attempt}, node {node}"
-    seen = [each.times[-1] for each in gpus if (each.attempt, each.node) == (attempt, node)]
-    host = next((each.times for each in hosts if (each.attempt, each.node) == (attempt, node)), ())
+    seen = [series.times[-1] for series in gpus if (series.attempt, series.node) == (attempt, node)]
+    host = next((series.times for series in hosts if (series.attempt, series.node) == (attempt, node)), ())
     if not seen:
         return f"nvidia-smi gave no sample ({where})" if len(host) > 2 else ""
     between = max((after - before for before, after in itertools.pairwise(host)), default=0.0)
@@ -126,16 +126,16 @@ def parse_gpus(lines: Iterable[str], attempt: int = 1, node: int = 0) -> tuple[l
     notes: list[str] = []
     samples: dict[tuple[int, str], list[tuple[float, list[float | None]]]] = {}
     for line in lines:
-        fields = [each.strip() for each in line.split(",")]
+        fields = [field.strip() for field in line.split(",")]
         if fields[0] == "timestamp":
-            header = [each.partition(" ")[0] for each in fields]
+            header = [field.partition(" ")[0] for field in fields]
             continue
         time = _seconds(fields[0])
         row = dict(zip(header, fields, strict=False))
         if time is None or len(fields) != len(header) or not row.get("index", "").isdigit():
             notes += [line.strip()] if line.strip() else []
             continue
-        values = [_number(row.get(each, "")) for each in _QUERIED]
+        values = [_number(row.get(name, "")) for name in _QUERIED]
         samples.setdefault((int(row["index"]), row.get("uuid", "")), []).append((time, values))
     found = []
     for (index, uuid), rows in sorted(samples.items()):
@@ -162,7 +162,7 @@ def parse_host(lines: Iterable[str], attempt: int = 1, node: int = 0) -> list[Se
     before: tuple[int, int] | None = None
     for line in lines:
         fields = line.split(",")
-        if len(fields) != 5 or not all(each.strip().isdigit() for each in fields):
+        if len(fields) != 5 or not all(field.strip().isdigit() for field in fields):
             continue
         time, busy, ticks, available, total = map(int, fields)
         moved = ticks - before[1] if before else 0
@@ -178,8 +178,8 @@ def parse_host(lines: Iterable[str], attempt: int = 1, node: int = 0) -> list[Se
 
 
 def _files(folder: Path) -> Iterator[re.Match[str]]:
-    for each in folder.iterdir():
-        if match := _FILE.fullmatch(each.name):
+    for path in folder.iterdir():
+        if match := _FILE.fullmatch(path.name):
             yield match
 
 
@@ -201,10 +201,10 @@ def _number(text: str) -> float | None:
 
 def peak(series: Sequence[Series], name: str) -> float | None:
     """The maximum over all samples, None without any."""
-    return max((value for each in series for value in each.known(name)), default=None)
+    return max((value for device in series for value in device.known(name)), default=None)
 
 
 def mean(series: Sequence[Series], name: str) -> float | None:
     """The mean over all samples, None without any."""
-    known = [value for each in series for value in each.known(name)]
+    known = [value for device in series for value in device.known(name)]
     return sum(known) / len(known) if known else None
