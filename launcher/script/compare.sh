@@ -26,7 +26,7 @@ measure() { # goes on behind the blocks that were measured before
     echo "block $(($(blocks_measured) + 1)) of ${#LAUNCHER_BLOCKS[@]}: arm $LAUNCHER_MEASURED"
     number_block "$LAUNCHER_MEASURED"
     rm -f "$LAUNCHER_RUN/arms/$LAUNCHER_MEASURED/STOP"
-    relay_stop "$LAUNCHER_RUN/arms/$LAUNCHER_MEASURED" &
+    relay_stop_to_arm "$LAUNCHER_RUN/arms/$LAUNCHER_MEASURED" &
     LAUNCHER_RELAY=$!
     LAUNCHER_BEGAN=$SECONDS
     bash "$LAUNCHER_RUN/arms/$LAUNCHER_MEASURED/run.sh"
@@ -50,7 +50,7 @@ number_block() { # arm
   echo "$before $((${#LAUNCHER_BLOCKS[@]} / ${#arms[@]}))" >"$folder/.block" && mv "$folder/.block" "$folder/block"
 }
 
-relay_stop() { # the folder of an arm, which is asked to stop as soon as the comparison is
+relay_stop_to_arm() { # the folder of an arm, which is asked to stop as soon as the comparison is
   while [ ! -e "$LAUNCHER_RUN/STOP" ] || ! : >"$1/STOP"; do sleep 0.5; done
 }
 
