@@ -1,7 +1,7 @@
 """A user's own script in torch: `python -m recipes.torch_.script amp=o1 script=train.py -- --lr 0.1`.
 
-What can be applied around it is applied, which is autocast in bfloat16; what it applies itself, by
-`Precision.from_env()` or in its own way, is left to it. Both are observed.
+Autocast in bfloat16 is applied around it, other modes are handed to its library where that has a switch, and what the
+script applies itself, by `Precision.from_env()` or in its own way, is left to it. All of it is observed.
 """
 
 from __future__ import annotations

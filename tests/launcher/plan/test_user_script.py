@@ -133,6 +133,19 @@ def test_what_does_not_go_together_is_refused(words: tuple[str, ...], said: str)
     assert said in str(refusal.value)
 
 
+def test_a_librarys_switch_is_planned_and_named() -> None:
+    lightning = dataclasses.replace(HERE, source=Source(library="lightning"))
+    half = plan_of("amp.dtype=float16", facts=TWO_A100, script=lightning)
+    assert (half.mechanism, half.precision.loss_scale) == ("lightning_precision", "dynamic")
+    assert "amp reaches the script's library as PL_TRAINER_PRECISION=16-mixed and LT_PRECISION=16-mixed" in half.advice
+    around = plan_of(facts=TWO_A100, script=lightning)
+    assert around.mechanism == "autocast_around"
+    assert "amp is applied around the script, which is left as it is" in around.advice
+    decided = dataclasses.replace(HERE, source=Source(library="lightning", decided="Trainer(precision=32)"))
+    with pytest.raises(UsageError, match=r"the script decides by Trainer\(precision=32\)"):
+        plan_of("amp=o3", facts=TWO_A100, script=decided)
+
+
 def test_what_cannot_be_done_honestly_is_refused_before_queueing() -> None:
     for words in (("amp=o2",), ("amp.dtype=float16",)):
         with pytest.raises(UsageError, match=r"precision = Precision\.from_env\(\)"):

@@ -50,6 +50,19 @@ rows = [{"input_ids": words, "attention_mask": mask, "labels": torch.tensor(numb
 Trainer(model=model, args=args, train_dataset=rows).train()
 """
 QUIET = ("--output_dir=out", "--use_cpu", "--report_to=none", "--num_train_epochs=1", "--save_strategy=no")
+FABRIC = """\
+import torch
+from lightning.fabric import Fabric
+from torch import nn
+
+fabric = Fabric(accelerator="cpu", devices=1)
+net = nn.Linear(32, 1)
+net, optimizer = fabric.setup(net, torch.optim.SGD(net.parameters(), lr=0.01))
+for step in range(4):
+    optimizer.zero_grad()
+    fabric.backward(net(torch.randn(8, 32)).float().sum())
+    optimizer.step()
+"""
 ACCELERATE = """\
 import sys
 import torch
@@ -86,9 +99,9 @@ def run(tmp_path):
     return start
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_all_half_is_handed_to_lightning_and_proved(run, dtype):
-    ended, found = run(LIGHTNING, "amp=o3", f"amp.dtype={dtype}")
+@pytest.mark.parametrize(("text", "dtype"), [(LIGHTNING, "float16"), (LIGHTNING, "bfloat16"), (FABRIC, "bfloat16")])
+def test_all_half_is_handed_to_lightning_and_proved(run, text, dtype):
+    ended, found = run(text, "amp=o3", f"amp.dtype={dtype}")
     assert ended.returncode == 0, ended.stderr
     assert (found["mechanism"], found["observed"]["verdict"]) == ("lightning_precision", "proved")
     assert found["observed"]["param_dtypes"].keys() == {dtype}
