@@ -214,8 +214,9 @@ def table(rows: Sequence[Row], width: int, height: int, words: str = "") -> Tabl
         cells: list[Text | ProgressBar] = [Text(_cut(labels[number], label))]
         for name, texts in columns.items():
             style = _COLOURS.get(row.state.name, "") if name == "state" else ""
+            endless = progress.step and not progress.total_steps  # nobody knows how long a script is
             bar = ProgressBar(total=progress.total_steps or 1, completed=progress.step, width=BAR)
-            cells.append(Text(texts[number], style=style) if name else bar)
+            cells.append(Text(texts[number], style=style) if name or endless else bar)
         drawn.add_row(*cells)
     return drawn
 

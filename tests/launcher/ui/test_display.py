@@ -175,3 +175,10 @@ def test_a_script_has_its_own_unit():
     assert "steps/s" in [column.header for column in display.table(rows, 120, 20).columns]
     rows.append(Row("b", running, Progress(step=3, samples_per_second=64.0)))
     assert "rate" in [column.header for column in display.table(rows, 120, 20).columns]
+
+
+def test_a_script_of_unknown_length_has_no_full_bar():
+    shown = io.StringIO()
+    rows = [Row("a", State("running"), Progress(step=3, steps_per_second=4.0))]
+    Console(file=shown, width=120).print(display.table(rows, 120, 20))
+    assert "━" not in shown.getvalue()
