@@ -157,7 +157,10 @@ def _kept(path: Path, block: Block | None) -> int:
     kept = 0
     with open(path, "rb") as stream:
         for line in stream:
-            row = json.loads(line) if line.startswith(b"{") and line.endswith(b"}\n") else {}
+            try:
+                row = json.loads(line)
+            except ValueError:  # damaged, which readers leave out
+                row = {}
             if row.get("event") == "start" and (row.get("resumed_from") or 0) >= block.before:
                 break
             kept += len(line)

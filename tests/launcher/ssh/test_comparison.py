@@ -24,3 +24,36 @@ def test_it_runs_there_and_is_watched_and_reported_here(far):
     assert (far.pointer(run) / "arms/01/metrics.jsonl").read_bytes() == (
         far.folder(run) / "arms/01/metrics.jsonl"
     ).read_bytes()
+
+
+TRAIN = """
+import torch
+assert not __import__("os").path.exists("checkpoint.pt"), "a block went on with the files of another"
+torch.save({}, "checkpoint.pt")
+net = torch.nn.Linear(32, 8)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+while True:
+    optimizer.zero_grad()
+    net(torch.randn(16, 32)).pow(2).mean().backward()
+    optimizer.step()
+"""
+
+
+def test_blocks_of_a_script_start_afresh_there(far, tmp_path, monkeypatch):
+    (tmp_path / "train.py").write_text(TRAIN)
+    monkeypatch.chdir(tmp_path)
+    words = [
+        "train.py",
+        *far.words,
+        "amp=o0,o1",
+        "compare.rounds=2",
+        "compare.steps=8",
+        "compare.cool_down=0",
+        "gpus=0",
+    ]
+    said = far.type("compare", *words, f"python={far.testbed.python}", "wait=true")
+    assert said.code == 0, said.err
+    run = next(line.split()[0] for line in said.out.splitlines() if "compare-train" in line)
+    assert (far.folder(run) / "blocks").read_text() == "00 0\n01 0\n01 0\n00 0\n"
+    assert "times the step rate over 2 rounds" in said.out
+    assert (far.pointer(run) / "arms/01/block").read_text() == "1 2\n"

@@ -49,6 +49,15 @@ def test_a_script_and_its_arguments_travel_and_it_works_in_its_runs_own_folder(f
     assert (work / "data").readlink() == data
 
 
+def test_what_a_script_prints_there_is_shown_here_while_it_is_waited_for(far, tmp_path, monkeypatch):
+    (tmp_path / "tell.py").write_text("import sys\nprint('said there')\nprint('complained', file=sys.stderr)\n")
+    monkeypatch.chdir(tmp_path)
+    bare = ("train.bare=true", "require_proof=false", "amp=o0", "gpus=0", "framework=torch")
+    told = far.type("tell.py", *far.words, *bare, f"python={far.testbed.python}", "wait=true")
+    assert told.code == 0, told.err
+    assert "\nsaid there\n" in told.out and "complained\n" in told.err
+
+
 SAVES = """\
 import os, pathlib, signal, sys, time
 saved = pathlib.Path(os.environ["LAUNCHER_CHECKPOINT_DIR"], "saved")
