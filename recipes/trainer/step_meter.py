@@ -102,8 +102,8 @@ class StepMeter:
         """The newest row was logged, and no step was counted before it."""
         self._logged_step: int | None = None
         """The script's number of the step that it logged last."""
-        self._unlogged: float | None = None
-        """Seconds of the steps since the last one that was logged; None where one has no time."""
+        self._unlogged = _Stretch()
+        """The steps since the last one that was logged."""
         self._flushed = clock()
 
     def stepped(
@@ -309,9 +309,10 @@ class StepMeter:
 
     def _add_own(self, step: int) -> None:
         """Add a row for a step that was logged, where none are counted."""
-        seconds, steady = self._lap(max(1, step - self._logged_step) if self._logged_step is not None else 1)
+        covers = max(1, step - self._logged_step) if self._logged_step is not None else 1
+        seconds, steady = self._lap(covers)
         self._flush_if_due()
-        self._add_row(seconds, steady, False, None)
+        self._add_row(seconds, steady, False, None, covers)
         self._is_own = True
 
     def _lap(self, count: int) -> tuple[float | None, bool]:
@@ -334,15 +335,20 @@ class StepMeter:
         if self._clock() - self._flushed >= FLUSH_EVERY:
             self.flush()
 
-    def _add_row(self, seconds: float | None, steady: bool, skipped: bool, loss_scale: float | None) -> None:
+    def _add_row(
+        self, seconds: float | None, steady: bool, skipped: bool, loss_scale: float | None, covers: int = 1
+    ) -> None:
+        """Add a row for a step, or for the last one that it `covers`, each of which took so long."""
         self._count += 1
         self._skipped += skipped
-        self._unlogged = seconds if self._is_logged else _sum(self._unlogged, seconds)
+        if self._is_logged:
+            self._unlogged = _Stretch()
         self._is_logged = False
         if self._count < LONG:
             self._steady.append(steady)
         timed = steady and self._count > warm_up(LONG)
         self.timed += timed
+        self._unlogged.add(covers, seconds, timed)
         self._rows.add(
             {
                 **dict.fromkeys(metrics.STEP),
@@ -372,8 +378,9 @@ class StepMeter:
             row["loss"] = logged.loss
         if logged.losses:
             row["losses"] = {**row.get("losses", {}), **logged.losses}
-        if logged.samples is not None and self._unlogged:
-            row["samples_per_second"] = logged.samples / self._unlogged
+        if logged.samples is not None:
+            self._unlogged.samples += logged.samples
+            row["samples_per_second"] = self._unlogged.rate
         row.update({name: value for name, value in logged.more.items() if name in KNOWN})
         if "epoch" in logged.more:
             row["epoch"] = int(logged.more["epoch"])
@@ -410,8 +417,29 @@ def _completed(row: Row, step: int, recorded: Mapping[str, float]) -> Row:
     return {**row, "step": step, **{key: value for key, value in recorded.items() if row[key] is None}}
 
 
-def _sum(total: float | None, seconds: float | None) -> float | None:
-    return None if total is None or seconds is None else total + seconds
+class _Stretch:
+    """Steps whose samples are logged together."""
+
+    __slots__ = ("_all", "_timed", "samples")
+
+    def __init__(self) -> None:
+        self.samples = 0.0
+        self._all: tuple[int, float | None] = 0, 0.0
+        """Steps and their seconds; None where one has no time."""
+        self._timed = 0, 0.0
+
+    def add(self, steps: int, seconds: float | None, timed: bool) -> None:
+        """`seconds` is the time of each."""
+        count, total = self._all
+        self._all = count + steps, None if total is None or seconds is None else total + steps * seconds
+        if timed and seconds is not None:
+            self._timed = self._timed[0] + steps, self._timed[1] + steps * seconds
+
+    @property
+    def rate(self) -> float | None:
+        """Samples a second: of the timed steps if there are any, with as many samples each as all have on average."""
+        count, total = self._timed if self._timed[0] else self._all
+        return self.samples / self._all[0] * count / total if total else None
 
 
 class _Optimizer:

@@ -145,6 +145,31 @@ def test_where_no_step_is_counted_each_logged_one_is_a_row(attempt, tmp_path):
     assert (meter.steps, meter.result()["throughput"]["unit"]) == (50, "samples/s")
 
 
+def test_the_rate_of_samples_that_are_logged_now_and_then(attempt):
+    """Of 64 steps with 8 samples each, one a second, those that were observed take ten."""
+    meter, optimizer = attempt(folder=False), Optimizer()
+    for number in range(1, 65):
+        observed = number in (41, 42)
+        meter.disturbed = lambda observed=observed: observed
+        meter._clock.now += 9 * observed
+        step(meter, optimizer)
+        if number % 16 == 0:
+            log(number, samples=32)
+            log(number, samples=96)  # of the same step
+    meter.finish()
+    throughput = meter.result()["throughput"]
+    assert [throughput[key] for key in ("unit", "mean", "p10", "p90")] == ["samples/s", 8.0, 8.0, 8.0]
+
+
+def test_the_rate_of_samples_where_only_logs_tell_of_steps(attempt):
+    meter = attempt(folder=False)
+    for number in range(0, 600, 10):
+        meter._clock.now += 10
+        log(number, samples=80)
+    meter.finish()
+    assert meter.result()["throughput"]["mean"] == 8.0
+
+
 def test_epochs_are_not_taken_for_numbers_of_steps(attempt, tmp_path):
     meter, optimizer = attempt(), Optimizer()
     for epoch in range(2):
