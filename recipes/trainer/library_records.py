@@ -6,9 +6,11 @@ They are looked for where a script works and where its arguments point to, once 
 from __future__ import annotations
 
 import csv
+import io
 import json
 import os
 import re
+import stat
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,7 +25,7 @@ LARGEST = 64 << 20
 """Bytes of a record that is read."""
 HELD_OUT = re.compile(r"(val|valid|validation|eval)[_/]")
 TRAINING_LOSS = re.compile(r"((train|training)[_/])?loss(_step)?")
-_SAVED = re.compile(r"step=(\d+)")
+_SAVED = re.compile(r"step=(\d{1,15})", re.ASCII)
 
 
 @dataclass(kw_only=True, slots=True)
@@ -40,7 +42,7 @@ class Records:
 
 def read(folders: Iterable[Path], since: float) -> Records | None:
     """What was recorded in these folders since that time, by the libraries that this process has imported."""
-    readers: dict[str, Callable[[Path], Records]] = {}
+    readers: dict[str, Callable[[str], Records]] = {}
     if "transformers" in sys.modules:
         readers["trainer_state.json"] = _of_trainer
     if {"lightning", "lightning.pytorch", "pytorch_lightning"} & sys.modules.keys():
@@ -51,10 +53,19 @@ def read(folders: Iterable[Path], since: float) -> Records | None:
     dated = [(_time(path), path) for path in found]
     recent = sorted((when, path) for when, path in dated if when >= since)
     for when, path in reversed(recent):
-        if path.name in readers and path.stat().st_size <= LARGEST:
+        if path.name in readers:
             try:
-                records = readers[path.name](path)
-            except (OSError, ValueError, KeyError, TypeError, AttributeError, csv.Error):
+                records = readers[path.name](_text(path))
+            except (
+                OSError,
+                ValueError,
+                KeyError,
+                TypeError,
+                AttributeError,
+                OverflowError,
+                RecursionError,
+                csv.Error,
+            ):
                 continue  # half written, or another program's
             if path.name == "metrics.csv":
                 records.saved = _last_saved(recent)
@@ -75,8 +86,8 @@ def folders_of(workdir: Path, arguments: Sequence[str], environ: Mapping[str, st
     return list(dict.fromkeys(path for path in named if _is_folder(path)))
 
 
-def _of_trainer(path: Path) -> Records:
-    state = json.loads(path.read_text(encoding="utf-8"))
+def _of_trainer(text: str) -> Records:
+    state = json.loads(text)
     records = Records(saved=(int(state["global_step"]), 0.0))
     for entry in state["log_history"]:
         step = int(entry["step"])
@@ -88,18 +99,17 @@ def _of_trainer(path: Path) -> Records:
     return records
 
 
-def _of_lightning(path: Path) -> Records:
+def _of_lightning(text: str) -> Records:
     """Its steps are counted from 0, by batches that were followed by a step."""
     records = Records()
-    with open(path, newline="", encoding="utf-8") as file:
-        for row in csv.DictReader(file):
-            step = int(row["step"]) + 1
-            entry = {name: float(value) for name, value in row.items() if name and value}
-            losses = [name for name in entry if TRAINING_LOSS.fullmatch(name)]
-            if losses:
-                records.steps[step] = {"loss": entry[min(losses, key=lambda name: not name.endswith("_step"))]}
-            if held_out := _held_out(entry):
-                records.evaluations.append((step, held_out))
+    for row in csv.DictReader(io.StringIO(text, newline="")):
+        step = int(row["step"]) + 1
+        entry = {name: float(value) for name, value in row.items() if name and value}
+        losses = [name for name in entry if TRAINING_LOSS.fullmatch(name)]
+        if losses:
+            records.steps[step] = {"loss": entry[min(losses, key=lambda name: not name.endswith("_step"))]}
+        if held_out := _held_out(entry):
+            records.evaluations.append((step, held_out))
     return records
 
 
@@ -145,7 +155,18 @@ def _is_folder(path: Path) -> bool:
 
 
 def _time(path: Path) -> float:
+    """When a file of this user's was written; of another's, which could say anything, long ago."""
     try:
-        return path.stat().st_mtime
+        found = path.stat()
     except OSError:
         return float("-inf")
+    return found.st_mtime if stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid() else float("-inf")
+
+
+def _text(path: Path) -> str:
+    """Raises `OSError`, and `ValueError` for a file that is too large, or no text."""
+    with open(path, "rb") as file:
+        content = file.read(LARGEST + 1)
+    if len(content) > LARGEST:
+        raise ValueError(f"{path} is too large")
+    return content.decode("utf-8")

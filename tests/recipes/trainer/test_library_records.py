@@ -149,3 +149,32 @@ def test_folders_that_arguments_name_are_looked_through(tmp_path):
     words = ["--output_dir=out", "log.dir=logs", "--lr", "0.1", "x" * 5000, ""]
     found = library_records.folders_of(tmp_path, words, {"LAUNCHER_CHECKPOINT_DIR": str(tmp_path / "kept")})
     assert found == [tmp_path, tmp_path / "out", tmp_path / "logs", tmp_path / "kept"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"global_step": Infinity, "log_history": []}',
+        f'{{"global_step": 1, "log_history": [{{"step": 1, "loss": 1{"0" * 400}}}]}}',
+        "[" * 100_000,
+        '{"global_step": 1, "log_history": 7}',
+    ],
+    ids=["infinite", "too large for a float", "deep", "no list"],
+)
+def test_a_record_that_no_library_wrote_is_passed_over(text, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "transformers", sys)
+    (tmp_path / "trainer_state.json").write_text(text)
+    assert library_records.read([tmp_path], 0) is None
+
+
+def test_only_files_of_this_user_are_opened(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "transformers", sys)
+    for name in ("pipe", "another", "link"):
+        (tmp_path / name).mkdir()
+    os.mkfifo(tmp_path / "pipe" / "trainer_state.json")  # which would be waited for
+    (tmp_path / "link" / "trainer_state.json").symlink_to("/dev/zero")
+    record = tmp_path / "another" / "trainer_state.json"
+    record.write_text('{"global_step": 1, "log_history": [{"step": 1, "loss": 0.5}]}')
+    assert library_records.read([tmp_path], 0).steps == {1: {"loss": 0.5}}
+    monkeypatch.setattr(os, "geteuid", lambda: record.stat().st_uid + 1)
+    assert library_records.read([tmp_path], 0) is None
