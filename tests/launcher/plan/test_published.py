@@ -151,7 +151,7 @@ def test_golden_screens() -> None:
 
 
 def test_the_variables_are_not_set_for_a_tensorflow_that_passes_over_them() -> None:
-    with pytest.raises(UsageError, match="nobody would apply amp=o1"):
+    with pytest.raises(UsageError, match="nothing would apply amp=o1"):
         plan_of("twcc_published_group3", "image=ngc-tensorflow:21.04")
 
 

@@ -41,7 +41,7 @@ def test_a_script_and_its_arguments_travel_and_it_works_in_its_runs_own_folder(f
     words = ("recipe=script", "script=tell.py", *bare, f"python={python}")
     lacking = far.type(*far.words, *words, f"script.inputs=[{data},{data}2]")
     assert lacking.code == 2 and f"script.inputs=[{data}2]: there is no such file or folder on " in lacking.err
-    (run,) = far.submit(*words, f"script.inputs=[{data}]", "--", "--lr", "0.1", "it's a b")
+    (run,) = far.submit(*words, f"script.inputs=[{data}]", "sweep.lr=0.1", "--", "--lr", "{lr}", "it's a b")
     assert far.until(run, "done", "failed") == "done", far.type("logs", run).err
     work = far.folder(run) / "work"
     told = json.loads((work / "told.json").read_text())
