@@ -121,7 +121,7 @@ def support(library: str, decided: str, level: str, dtype: str, device: str, add
             unsupported=f"the script decides by {decided}, and {name} then does not read {variable}; leave "
             f'{argument} out of that call, or write {argument}="{value}" there and say train.precision=script'
         )
-    return Support(mechanism=mechanism, applies_lists=False)
+    return Support(mechanism=mechanism, lists="observed")
 
 
 def _all_half(library: str, level: str, dtype: str) -> str:

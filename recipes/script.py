@@ -164,7 +164,7 @@ def support(settings: Settings, dtype: str, device: str, source: Source, *, ngc_
     if own.unsupported:
         return own
     if by_script(train, source):
-        return own if source.asks else dataclasses.replace(own, applies_lists=False)
+        return own if source.asks else dataclasses.replace(own, lists="observed")
     if settings.xla and device == "cpu":
         return Support(unsupported="xla=true does nothing around a script on a CPU; use jit_compile=True in the script")
     if level == "o0":
@@ -179,7 +179,7 @@ def support(settings: Settings, dtype: str, device: str, source: Source, *, ngc_
     if framework == "torch":
         return _around_torch(level, dtype, device, source, denies, add)
     if framework == "tensorflow":
-        return _around_tensorflow(level, dtype, source, own, add)
+        return dataclasses.replace(_around_tensorflow(level, dtype, source, own, add), lists="refused")
     return Support(unsupported=f"no precision can be applied from outside a script in Paddle; {add}")
 
 
@@ -244,7 +244,8 @@ def _around_torch(level: str, dtype: str, device: str, source: Source, denies: b
     """Autocast around the script needs nothing of its library, and works whatever precision the script sets there. What
     it can't do is handed over by the library's switch: float16, which needs a loss scale, all half, and `amp.deny`."""
     if level == "o1" and dtype == "bfloat16" and not denies:
-        return Support(mechanism="autocast_around")
+        by_library = source.library and not source.decided
+        return Support(mechanism="autocast_around", lists="observed" if by_library else "refused")
     if source.library:
         return library_switch.support(source.library, source.decided, level, dtype, device, add)
     if level != "o1":

@@ -2,7 +2,8 @@
 
     {"rank": 0, "world_size": 1, "step": 1,
      "rule": {"level", "dtype", "allow", "deny", "either", "keep_fp32", "masters", "tf32", "device",
-              "float32_parameters"},                     "either": may run in both dtypes; the last: all are float32
+              "float32_parameters",                      "either": may run in both dtypes; the last: all are float32
+              "lists": "refused"},                       only where amp.deny is refused
      "calls": [{"operation", "functions", "backward", "dtype", "kept", "compiled", "device", "calls", "flops"}],
      "listed": [{"function", "dtypes", "calls"}],        functions of allow and deny, dtypes of their tensors in order
      "unseen": [function],                               functions of allow and deny whose calls can't be seen
@@ -66,18 +67,20 @@ def head(
 
     `float32_parameters` is None where the level decides the dtype of parameters.
     """
-    amp = resolved.amp
+    amp, observed_only = resolved.amp, resolved.lists == "observed"
     rule = {
         "level": resolved.level,
         "dtype": resolved.dtype,
         "allow": list(resolved.allow),
-        "deny": list(resolved.deny) if resolved.applies_lists else [],
-        "either": [*resolved.infer, *resolved.clear, *(() if resolved.applies_lists else resolved.deny)],
+        "deny": [] if observed_only else list(resolved.deny),
+        "either": [*resolved.infer, *resolved.clear, *(resolved.deny if observed_only else ())],
         "keep_fp32": list(amp.keep_fp32),
         "masters": resolved.master_weights,
         "tf32": resolved.tf32,
         "device": resolved.device,
     }
+    if resolved.lists == "refused":
+        rule["lists"] = resolved.lists
     if float32_parameters is not None:
         rule["float32_parameters"] = float32_parameters
     return {

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from recipes.precision import operations
 from recipes.precision.checks import check
 from recipes.precision.levels import Amp, LossScale, named_operations
-from recipes.precision.support import Support, support_for
+from recipes.precision.support import Lists, Support, support_for
 from recipes.typed import SettingsError
 
 TF32_CAPABILITY = (8, 0)
@@ -41,9 +41,7 @@ class ResolvedPrecision:
     deny: tuple[str, ...]
     infer: tuple[str, ...]
     clear: tuple[str, ...]
-    applies_lists: bool = True
-    """False where the script or its library applies the precision: an operation on `deny` may then be float32, and an
-    entry of the lists is observed only."""
+    lists: Lists = "applied"
 
     @property
     def level(self) -> str:
@@ -92,7 +90,7 @@ def resolve(
         loss_scale=resolve_scale(loss_scale, amp.level, dtype, amp.master_weights),
         tf32=resolve_tf32(tf32, amp.level, device, capability, environ),
         xla=xla,
-        applies_lists=found.applies_lists,
+        lists=found.lists,
         **_lists(amp, framework),
     )
 

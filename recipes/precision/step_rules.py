@@ -153,7 +153,7 @@ def _shortfall(short: Sequence[_Part], rule: Mapping[str, Any], share: float) ->
 def _denial(others: Sequence[Call], rule: Mapping[str, Any]) -> Iterator[str]:
     """The entry of `amp.deny` that asks for what ran: some functions compute in float32 whatever their operands."""
     most = max(others, key=lambda call: call["flops"])
-    no_lists = rule["level"] == "o3" or (rule["level"] == "o2" and rule.get("float32_parameters"))
+    no_lists = rule["level"] == "o3" or (rule["level"] == "o2" and rule.get("float32_parameters")) or "lists" in rule
     if not no_lists and most["dtype"] == "float32" and len(most["functions"]) == 1:
         yield f"amp.deny=[{most['functions'][0]}]"
 

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from recipes.typed import SettingsError
+
+Lists = Literal["applied", "observed", "refused"]
+"""What becomes of `amp.deny`. Where a script or its library applies the precision, an operation on it may be float32,
+which is only observed; where the precision is applied around a script, the list is refused."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -14,8 +19,7 @@ class Support:
     mechanism: str = ""
     unsupported: str = ""
     """Why there is no mechanism, and what to do instead."""
-    applies_lists: bool = True
-    """It applies `amp.deny`; where the script or its library applies the precision, entries are observed only."""
+    lists: Lists = "applied"
 
 
 def support_for(

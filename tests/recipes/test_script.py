@@ -182,10 +182,13 @@ def test_float16_on_a_gpu_is_handed_over_by_the_librarys_variables(source, level
 def test_amp_deny_is_for_scripts_whose_library_has_a_switch_and_is_observed_only():
     asked = dataclasses.replace(settings(), amp=Amp(level="o1", deny=("softmax",)))
     found = script.resolve(asked, TRAINER, device="cpu", capability=None, environ={})
-    assert (found.mechanism, found.deny, found.applies_lists) == ("accelerate_mixed_precision", ("softmax",), False)
+    assert (found.mechanism, found.deny, found.lists) == ("accelerate_mixed_precision", ("softmax",), "observed")
     own = dataclasses.replace(asked, train=ScriptSettings(precision="script"))
-    assert not script.resolve(own, Source(), device="cpu", capability=None, environ={}).applies_lists
-    assert script.resolve(own, ASKS, device="cpu", capability=None, environ={}).applies_lists
+    assert script.resolve(own, Source(), device="cpu", capability=None, environ={}).lists == "observed"
+    assert script.resolve(own, ASKS, device="cpu", capability=None, environ={}).lists == "applied"
+    for source, lists in ((Source(), "refused"), (TRAINER, "observed")):
+        around = script.resolve(settings(), source, device="cpu", capability=None, environ={})
+        assert (around.mechanism, around.lists) == ("autocast_around", lists)
     assert "can't be applied from outside" in script.support(asked, "bfloat16", "cpu", Source()).unsupported
     keeps = dataclasses.replace(asked, amp=Amp(level="o1", keep_fp32=("head",)))
     assert "can't be applied from outside" in script.support(keeps, "bfloat16", "cpu", TRAINER).unsupported

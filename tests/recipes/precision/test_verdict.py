@@ -174,6 +174,8 @@ def test_a_shortfall_says_how_to_ask_for_it() -> None:
     )
     _, why = judged(report(calls=[call(False, flops=10), call(False, "float32"), call(True)]))
     assert why.endswith("in other dtypes: linear in float32 (1 call) (amp.deny=[linear] accepts that)")
+    _, why = judged(report(calls=[*narrow, *wide], rule={"lists": "refused"}))
+    assert why.endswith("computes in float32 (proof.share=0.85 accepts that)"), "around a script there are no lists"
     _, why = judged(report(calls=[call(False, "float32"), call(True)]))
     assert why.endswith("linear in float32 (1 call)"), "nothing ran in half precision"
     _, why = judged(of_level("o3", calls=[call(False, flops=60), call(False, "float32", flops=40), call(True)]))
