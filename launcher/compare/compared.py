@@ -140,11 +140,8 @@ _SAME = "Arms begin with the same weights, see the data in the same order and ru
 
 
 def _of_scripts(compared: Sequence[MeasuredArm], how: Compare) -> str:
-    """How blocks of a script are measured, and what they cost."""
-    took = [(arm.label, arm.evidence.result.wall_seconds) for arm in compared]
-    each = [f"{units.duration(seconds)} of {label}" for label, seconds in took if seconds is not None]
+    """How blocks of a script are measured."""
     lines = ["Each block starts the script afresh, in a folder of its own, and ends it after its steps."]
-    lines += [f"With its start, the last block took {', '.join(each)}."] if each else []
     for arm in compared:
         blocks = arm.evidence.metrics.blocks.values() if arm.evidence.metrics else ()
         if early := [block.steps for block in blocks if block.ended and block.steps < how.steps]:

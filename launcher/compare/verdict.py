@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from launcher import units
 from launcher.compare.intervals import ENOUGH
 from launcher.compare.paired import MeasuredArm
 from launcher.plan.model import Compare
@@ -25,15 +26,20 @@ def verdict(compared: Sequence[MeasuredArm], how: Compare) -> Iterator[str]:
 
 
 def _of_scripts(compared: Sequence[MeasuredArm]) -> str:
-    """What can't be held equal where arms are a user's own script."""
+    """What can't be held equal where arms are a user's own script, and what starting it for each block costs."""
     held = "Seed and order of the data are the script's own, and may differ from block to block"
     if len({arm.evidence.plan.script for arm in compared}) > 1:
         held += "; with other arguments a step may be other work"
     if any(arm.gap is not None for arm in compared):
-        return f"{held}: a difference of the losses can be chance."
-    if all(arm.incomparable for arm in compared[1:]):
-        return f"{held}."
-    return f"{held}. Losses are not compared, since the script's are not known; job.log(step, loss=...) records them."
+        losses = ": a difference of the losses can be chance."
+    elif all(arm.incomparable for arm in compared[1:]):
+        losses = "."
+    else:
+        losses = ". Losses are not compared, since the script's are not known; job.log(step, loss=...) records them."
+    took = [(arm.label, arm.evidence.result.wall_seconds) for arm in compared]
+    each = [f"{units.duration(seconds)} of {label}" for label, seconds in took if seconds is not None]
+    cost = f" With its start, the last block took {', '.join(each)}." if each else ""
+    return f"{held}{losses}{cost}"
 
 
 def _in_all(control: MeasuredArm, others: Sequence[MeasuredArm], how: Compare) -> str:

@@ -18,7 +18,7 @@ GRACE = 20.0
 
 
 class BlockOver(BaseException):
-    """The script has taken the steps of its block. No exception of the script's own: few handlers take it for one."""
+    """The script has taken the steps of its block. Not an `Exception`, which many scripts catch."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
