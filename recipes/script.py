@@ -251,8 +251,7 @@ def _around_torch(level: str, dtype: str, device: str, source: Source, denies: b
     if level != "o1":
         return Support(unsupported=f"amp={level} casts the model, which only the script can do; say amp=o1, or {add}")
     return Support(
-        unsupported="float16 needs a scaled loss, and nothing in this script scales it; say amp.dtype=bfloat16, or "
-        f"{add}"
+        unsupported=f"float16 needs a scaled loss, and nothing in this script scales it; say amp=bf16-mixed, or {add}"
     )
 
 

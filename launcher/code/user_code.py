@@ -108,10 +108,10 @@ def check(named: str, script: Path, *, alone: bool) -> None:
             raise UsageError(f"script={named} is a folder; name the file in it")
         if not script.is_file():
             near = sorted(path.name for path in script.parent.glob("*.py")) if script.parent.is_dir() else []
-            there = nearest(script.name, near) or (f"; {script.parent} has {', '.join(near[:8])}" if near else "")
+            there = f"; {script.parent} has {', '.join(near[:8])}" if near else ""
+            in_image = ". One that is only in the container's image is named script=image:PATH"
             raise UsageError(
-                f"script={named}: there is no such file{there}. One that is only in the container's image is named "
-                "script=image:PATH"
+                f"script={named}: there is no such file{nearest(script.name, near) or f'{there}{in_image}'}"
             )
         script.read_bytes()
     except PermissionError:
