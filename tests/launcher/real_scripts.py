@@ -37,7 +37,7 @@ class Script(NamedTuple):
 
 TRAINER = (
     *("--output_dir", "out", "--learning_rate", "1e-2", "--per_device_train_batch_size", "32", "--dropout", "0"),
-    *("--logging_steps", "10", "--save_steps", "20", "--report_to", "none", "--use_cpu"),
+    *("--logging_steps", "10", "--save_steps", "500", "--report_to", "none", "--use_cpu", "--enable_jit_checkpoint"),
 )
 SCRIPTS = {
     "torch": Script("plain.py", "--steps=", 100, resume=("--resume", "auto")),

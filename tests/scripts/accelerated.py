@@ -57,7 +57,8 @@ def main():
             if step % 10 == 0:
                 accelerator.print(f"step {step} loss {loss.item():.4f}", flush=True)
             if step % args.checkpointing_steps == 0:
-                accelerator.save_state(str(args.output_dir / f"step_{step}"))
+                accelerator.save_state(str(args.output_dir / "unfinished"))
+                (args.output_dir / "unfinished").rename(args.output_dir / f"step_{step}")
             if step == args.max_train_steps:
                 break
     accelerator.end_training()

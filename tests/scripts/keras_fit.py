@@ -1,9 +1,20 @@
 """Handwritten digits by Keras's compile and fit, with its BackupAndRestore."""
 
 import argparse
+import signal
 
 import keras
 from sklearn.datasets import load_digits
+
+
+class StopOnSigterm(keras.callbacks.Callback):
+    """Ends training after the epoch in which the job is asked to stop, once BackupAndRestore has saved it."""
+
+    def on_train_begin(self, logs=None):
+        signal.signal(signal.SIGTERM, self.stop)
+
+    def stop(self, signum, frame):
+        self.model.stop_training = True
 
 
 class Print(keras.callbacks.Callback):
@@ -43,6 +54,7 @@ def main():
         verbose=0,
         callbacks=[
             Print(),
+            StopOnSigterm(),
             keras.callbacks.BackupAndRestore(f"{args.out}/backup", delete_checkpoint=False),
             keras.callbacks.CSVLogger(f"{args.out}-log.csv", append=True),
         ],
