@@ -85,7 +85,7 @@ def _decided(tree: ast.AST, library: str, names: set[str]) -> str:
     argument = {LIGHTNING: "precision", ACCELERATE: "mixed_precision"}.get(library)
     for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
         name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
-        for keyword in call.keywords if name in _CLASSES[library] else ():
+        for keyword in call.keywords if name in _CLASSES[library] and name != "Fabric" else ():  # LT_PRECISION wins
             none = isinstance(keyword.value, ast.Constant) and keyword.value.value is None
             if keyword.arg == argument and not (library == ACCELERATE and (none or not _constant(keyword.value))):
                 return f"{name}({argument}={ast.unparse(keyword.value)})"

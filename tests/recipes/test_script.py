@@ -115,7 +115,7 @@ def test_what_a_library_has_no_switch_for_is_refused_with_its_name(level, dtype,
         ("import lightning.pytorch\nlightning.pytorch.Trainer()", "lightning", ""),
         ("from lightning import pytorch as pl\npl.Trainer(**settings)", "lightning", ""),
         ("import pytorch_lightning as pl\npl.Trainer(precision=16)", "lightning", "Trainer(precision=16)"),
-        ("from lightning.fabric import Fabric\nFabric()", "lightning", ""),
+        ("from lightning.fabric import Fabric\nFabric(precision='32-true')", "lightning", ""),
         (
             "from lightning import Trainer\nTrainer(precision=a.precision)",
             "lightning",

@@ -55,7 +55,7 @@ import torch
 from lightning.fabric import Fabric
 from torch import nn
 
-fabric = Fabric(accelerator="cpu", devices=1)
+fabric = Fabric(accelerator="cpu", devices=1, precision="32-true")
 net = nn.Linear(32, 1)
 net, optimizer = fabric.setup(net, torch.optim.SGD(net.parameters(), lr=0.01))
 for step in range(4):
