@@ -200,10 +200,11 @@ end_attempt() { # the run's last state, by the exit code and what lies in its fo
     status cancelled "$code" "$ended" "${overdue:+the script }${overdue:-cancelled}"
   elif [ "$LAUNCHER_QUEUE" = slurm ] && [ -n "$LAUNCHER_ASKED" ] && [ -e "$LAUNCHER_LOGS/stopped.json" ]; then
     requeue "$ended"
+    [ "$code" != 0 ] || code=85 # a script that has stopped may call that a success; what comes after it does not
   elif [ -e "$LAUNCHER_LOGS/stopped.json" ]; then
     rm -f "$LAUNCHER_RUN/STOP"
     status stopped "$code" "$ended" "${overdue:+a rank of the script $overdue}" # else the marker says at which step
-    [ "$code" != 0 ] || code=85 # a script that has stopped may call that a success; what comes after it does not
+    [ "$code" != 0 ] || code=85 # likewise
   elif [ -n "$overdue" ]; then
     status failed "$code" "$ended" "the script $overdue"
   elif [ "$LAUNCHER_QUEUE" = slurm ] && [ -n "$LAUNCHER_SIGNALLED" ]; then

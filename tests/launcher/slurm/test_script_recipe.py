@@ -169,6 +169,8 @@ def test_a_job_that_saved_nothing_before_its_time_limit_is_not_requeued_and_the_
         "time limit; not requeued, as it would begin from nothing: save in LAUNCHER_CHECKPOINT_DIR, or set "
         "script.resume_arguments"
     )
+    # The script ended with 0, and no job that is to come after this one may take that for a success.
+    until(lambda: "ExitCode=85:0" in call(["scontrol", "show", "job", job_of(submitted.folder("unsaved"))]).stdout, 20)
 
 
 def test_a_real_time_limit_lets_it_save_and_go_on(submitted: Submitted) -> None:
