@@ -261,6 +261,8 @@ def _conclude(
     failed = (first if os.environ.get("LAUNCHER_ATTEMPT") else None) or elsewhere or failure
     if not failed:
         observed = verdict.observed([*reports, *others], share=settings.proof.share)
+        if settings.framework == "torch" and not reports and not others and not meter.steps:
+            observed["why"] += _UNSEEN
     elif not observed:
         observed = {"verdict": "unknown", "why": "the script failed"}
     level, required = settings.amp.level, settings.require_proof
@@ -389,5 +391,9 @@ def _result(
     )
 
 
+_UNSEEN = (
+    "; its own process took no optimizer step: ranks that a script starts itself are not observed, and "
+    "train.processes=N starts N; a script that resumed what it had finished takes none"
+)
 # What only the script itself knows.
 _UNKNOWN: dict[str, Any] = {"batch": None, "accumulate": None, "deterministic": None}

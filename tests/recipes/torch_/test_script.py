@@ -294,6 +294,7 @@ def test_a_script_without_a_model_proves_nothing_and_fails_unless_that_is_allowe
     code, printed, found = run("print('no model here')", "amp=o1")
     assert (code, found["observed"]["verdict"]) == (1, "unknown")
     assert "require_proof=false lets that pass" in printed.err
+    assert "train.processes=N starts N" in found["observed"]["why"]
     assert run("print('no model here')", "amp=o1", "require_proof=false")[0] == 0
 
 
