@@ -5,41 +5,32 @@ python -m recipes.torch_.script amp=o1 script=train.py workdir=. -- --lr 0.1 dat
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
-import runpy
 import sys
 import threading
 import time
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from recipes import arguments, result, run_folder, script, script_log, settings
 from recipes.arguments import Arguments
-from recipes.divergence import Detector, Diverged
+from recipes.divergence import Detector
 from recipes.precision import verdict
 from recipes.result import Result, Status
 from recipes.run_folder import RunFolder, write_json
 from recipes.settings import Profile
 from recipes.trainer import block as blocks
-from recipes.trainer import early, library_records, result_fields, snapshot_path
-from recipes.trainer.block import BlockOver
-from recipes.trainer.early import EarlyVerdict, NotProved
+from recipes.trainer import early, library_records, rank_reports, result_fields, snapshot_path
+from recipes.trainer.early import EarlyVerdict
 from recipes.trainer.profiling import Profiling
-from recipes.trainer.run import FAILED, INTERRUPTED, REFUSED
+from recipes.trainer.run import FAILED, REFUSED
+from recipes.trainer.script_execution import execute
 from recipes.trainer.step_meter import StepMeter
 from recipes.trainer.stop_signal import StopSignal
 from recipes.trainer.world import PlacementError, rank_and_size, speak
 from recipes.trainer.wrapper import Started, Wrapper
 from recipes.typed import SettingsError
-
-GRACE = 5.0
-"""Seconds that another rank whose proof failed waits for the first one to write the result."""
-PATIENCE = 60.0
-"""Seconds that the first rank waits at the end for what the others saw."""
 
 
 def main(framework: str, words: Sequence[str], wrap: Callable[[Started], Wrapper]) -> int:
@@ -161,67 +152,6 @@ def _ours(words: Sequence[str]) -> list[str]:
     return list(words[: words.index("--")] if "--" in words else words)
 
 
-def execute(file: Path, passed: Sequence[str], workdir: Path, inputs: Mapping[str, str]) -> tuple[int, str | None, str]:
-    """Run the file as `python FILE ...` would, in a folder with these links. Returns its exit code, why it
-    failed in one sentence, and the traceback of an exception."""
-    workdir.mkdir(mode=0o700, parents=True, exist_ok=True)
-    for name, path in inputs.items():
-        with contextlib.suppress(FileExistsError):  # another rank's link, or an earlier attempt's
-            (workdir / name).symlink_to(path)
-    os.chdir(workdir)
-    sys.argv = [str(file), *passed]
-    sys.path[0] = str(file.parent)
-    try:
-        runpy.run_path(str(file), run_name="__main__")
-    except SystemExit as ended:
-        code = _exit_code(ended)
-        return code, f"the script ended with exit code {code}" if code else None, ""
-    except BlockOver:
-        return 0, None, ""
-    except KeyboardInterrupt:
-        return INTERRUPTED, "interrupted from the keyboard", ""
-    except Diverged as error:
-        print(f"script: {error}", file=sys.stderr)
-        return FAILED, str(error), ""
-    except NotProved as ended:
-        return FAILED, str(ended), ""
-    except BaseException as error:
-        trace = _traceback(error, file)
-        print(trace, end="", file=sys.stderr, flush=True)
-        hint = script.instead(error) or _not_linked(error, workdir)
-        if hint:
-            print(f"script: {hint}", file=sys.stderr)
-        return FAILED, f"{type(error).__name__}: {error}{'; ' if hint else ''}{hint}", trace
-    return 0, None, ""
-
-
-def _not_linked(error: BaseException, workdir: Path) -> str:
-    """Advice where a relative path is missing in the run's own folder, which was empty at first; or an empty string."""
-    path = error.filename if isinstance(error, FileNotFoundError) else None
-    if not isinstance(path, str) or os.environ.get("LAUNCHER_RUN_ID") not in workdir.parts:
-        return ""
-    name = path.partition("/")[0]
-    if name in ("", ".", ".."):  # absolute, or outside of the folder
-        return ""
-    return f"it starts in an empty folder of the run's own; if it reads {name}, script.inputs=[{name}] links it there"
-
-
-def _exit_code(ended: SystemExit) -> int:
-    """As Python makes it of what `sys.exit` was given."""
-    if ended.code is None or isinstance(ended.code, int):
-        return (ended.code or 0) & 0xFF
-    print(ended.code, file=sys.stderr)
-    return 1
-
-
-def _traceback(error: BaseException, file: Path) -> str:
-    """The script's own frames; those of the wrapper tell its user nothing."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_frame.f_code.co_filename != str(file):
-        trace = trace.tb_next
-    return "".join(traceback.format_exception(type(error), error, trace))
-
-
 def _conclude(
     started: Started,
     wrapper: Wrapper,
@@ -245,13 +175,13 @@ def _conclude(
         if run:
             run.mkdir(mode=0o700, parents=True, exist_ok=True)
             left = {"reports": reports, "failure": failure and f"on rank {rank}, {failure}"}
-            write_json(_left_by(run, rank), {**left, "observed": wrapper.early.observed})
+            write_json(rank_reports.path_of(run, rank), {**left, "observed": wrapper.early.observed})
         if wrapper.early.reason:
-            _let_the_first_conclude(run and _left_by(run, rank), f"on rank {rank}, {failure}")
+            rank_reports.await_first(run and rank_reports.path_of(run, rank), f"on rank {rank}, {failure}")
         return code
     others, elsewhere, observed = [], None, wrapper.early.observed
     if size > 1 and run:
-        others, elsewhere, theirs = _of_the_others(run, size, wait=not code or stopped)
+        others, elsewhere, theirs = rank_reports.collect(run, size, wait=not code or stopped)
         observed = observed or theirs
     if stopped and elsewhere:
         print(f"script: {elsewhere}, after it was asked to stop", file=sys.stderr)
@@ -307,41 +237,6 @@ def _folder(run: Path | None) -> RunFolder | None:
     folder = RunFolder(path=run, attempt=attempt)
     (run / "attempts" / str(attempt)).mkdir(parents=True, exist_ok=True)
     return folder
-
-
-def _left_by(run: Path, rank: int) -> Path:
-    """Where a rank of this very start leaves what it saw. The script's own process group may be gone by then."""
-    start = f"{os.environ.get('TORCHELASTIC_RUN_ID', '')}-{os.environ.get('LAUNCHER_ATTEMPT', '')}"
-    return run / f".seen-{start}-{rank}.json"
-
-
-def _let_the_first_conclude(left: Path | None, failure: str) -> None:
-    """Wait for the first rank, which mostly sees the same: when this process ends, torchrun ends that one too."""
-    until = time.monotonic() + GRACE
-    while left and left.exists() and time.monotonic() < until:
-        time.sleep(0.05)
-    if not left or left.exists():
-        print(f"script: {failure}", file=sys.stderr)
-
-
-def _of_the_others(run: Path, size: int, *, wait: bool) -> tuple[list[dict[str, Any]], str | None, dict[str, Any]]:
-    """What the other ranks left, and why the first of them failed, if any did, and what was observed there if that was
-    a failed proof. One that left nothing in time is missed by the verdict; where not to `wait`, what is there already
-    counts."""
-    waiting = {_left_by(run, rank) for rank in range(1, size)}
-    found: list[dict[str, Any]] = []
-    until = time.monotonic() + (PATIENCE if wait else 0)
-    while True:
-        for path in sorted((each for each in waiting if each.exists()), key=lambda each: each.stat().st_mtime_ns):
-            left = json.loads(path.read_text())
-            path.unlink()
-            waiting.remove(path)
-            if left["failure"]:
-                return found, left["failure"], left["observed"]
-            found += left["reports"]
-        if not waiting or time.monotonic() >= until:
-            return found, None, {}
-        time.sleep(0.05)
 
 
 def _block_problem(meter: StepMeter) -> str | None:

@@ -15,6 +15,7 @@ from recipes.precision.levels import PRESETS, Amp
 from recipes.script import LINES, NGC_TENSORFLOW1, ScriptSettings, Source
 from recipes.settings import Settings, with_recipe_defaults
 from recipes.trainer import script as wrapper
+from recipes.trainer import script_execution
 from recipes.typed import SettingsError, plain
 
 KERAS = Source(fits=True)
@@ -306,6 +307,6 @@ def test_what_is_missing_in_a_folder_of_the_runs_own_is_advised_to_be_linked(
     monkeypatch.setenv("LAUNCHER_RUN_ID", "a-run")
     monkeypatch.setattr("sys.argv", [])
     monkeypatch.setattr("sys.path", [""])
-    code, failure, _ = wrapper.execute(tmp_path / "train.py", (), tmp_path / folder, {})
+    code, failure, _ = script_execution.execute(tmp_path / "train.py", (), tmp_path / folder, {})
     assert code and failure.startswith(f"FileNotFoundError: [Errno 2] No such file or directory: '{path}'")
     assert ("if it reads data, script.inputs=[data] links it there" in failure) is advised

@@ -29,6 +29,7 @@ from launcher.script.trainer_command import command, lines
 from launcher.ssh.probe_client import probe
 from recipes.script import Source
 from recipes.trainer import script as shared_script
+from recipes.trainer import script_execution
 from recipes.trainer.wrapper import Started
 from tests.launcher.hosts import LAPTOP, TWO_A100, spec_of
 
@@ -284,7 +285,7 @@ def test_a_later_attempt_starts_in_the_same_folder_and_each_block_of_an_arm_in_a
             folders[each.arm, attempt] = started.workdir.relative_to(code).as_posix()
             monkeypatch.setattr("sys.argv", [])
             monkeypatch.setattr("sys.path", [""])
-            shared_script.execute(started.file, (), started.workdir, started.inputs)
+            script_execution.execute(started.file, (), started.workdir, started.inputs)
             assert Path("data").readlink() == code / "data"
             monkeypatch.chdir(code)
     assert folders == {("", "1"): "work", ("", "2"): "work", ("00", "1"): "work/1", ("00", "2"): "work/2"}

@@ -1,0 +1,78 @@
+"""Running a user's file in this process, as `python FILE ...` would."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import runpy
+import sys
+import traceback
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from recipes import script
+from recipes.divergence import Diverged
+from recipes.trainer.block import BlockOver
+from recipes.trainer.early import NotProved
+from recipes.trainer.run import FAILED, INTERRUPTED
+
+
+def execute(file: Path, passed: Sequence[str], workdir: Path, inputs: Mapping[str, str]) -> tuple[int, str | None, str]:
+    """Run the file as `python FILE ...` would, in a folder with these links. Returns its exit code, why it
+    failed in one sentence, and the traceback of an exception."""
+    workdir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for name, path in inputs.items():
+        with contextlib.suppress(FileExistsError):  # another rank's link, or an earlier attempt's
+            (workdir / name).symlink_to(path)
+    os.chdir(workdir)
+    sys.argv = [str(file), *passed]
+    sys.path[0] = str(file.parent)
+    try:
+        runpy.run_path(str(file), run_name="__main__")
+    except SystemExit as ended:
+        code = _exit_code(ended)
+        return code, f"the script ended with exit code {code}" if code else None, ""
+    except BlockOver:
+        return 0, None, ""
+    except KeyboardInterrupt:
+        return INTERRUPTED, "interrupted from the keyboard", ""
+    except Diverged as error:
+        print(f"script: {error}", file=sys.stderr)
+        return FAILED, str(error), ""
+    except NotProved as ended:
+        return FAILED, str(ended), ""
+    except BaseException as error:
+        trace = _traceback(error, file)
+        print(trace, end="", file=sys.stderr, flush=True)
+        hint = script.instead(error) or _not_linked(error, workdir)
+        if hint:
+            print(f"script: {hint}", file=sys.stderr)
+        return FAILED, f"{type(error).__name__}: {error}{'; ' if hint else ''}{hint}", trace
+    return 0, None, ""
+
+
+def _not_linked(error: BaseException, workdir: Path) -> str:
+    """Advice where a relative path is missing in the run's own folder, which was empty at first; or an empty string."""
+    path = error.filename if isinstance(error, FileNotFoundError) else None
+    if not isinstance(path, str) or os.environ.get("LAUNCHER_RUN_ID") not in workdir.parts:
+        return ""
+    name = path.partition("/")[0]
+    if name in ("", ".", ".."):  # absolute, or outside of the folder
+        return ""
+    return f"it starts in an empty folder of the run's own; if it reads {name}, script.inputs=[{name}] links it there"
+
+
+def _exit_code(ended: SystemExit) -> int:
+    """As Python makes it of what `sys.exit` was given."""
+    if ended.code is None or isinstance(ended.code, int):
+        return (ended.code or 0) & 0xFF
+    print(ended.code, file=sys.stderr)
+    return 1
+
+
+def _traceback(error: BaseException, file: Path) -> str:
+    """The script's own frames; those of the wrapper tell its user nothing."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename != str(file):
+        trace = trace.tb_next
+    return "".join(traceback.format_exception(type(error), error, trace))
