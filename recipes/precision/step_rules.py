@@ -87,6 +87,8 @@ def _half_where_due(calls: Sequence[Call], rule: Mapping[str, Any], share: float
         if part.seen and part.required == 0 and not grows:
             where = phase(part.backward)
             yield UNKNOWN, f"nothing in {where} is due in {rule['dtype']}: all of it is denied or kept in float32"
+    if grows and any(part.done for part in parts):
+        return  # a graph that has not run yet may still be the larger part
     yield from _uncertain(forward, rule, share)
     short = [part for part in parts if part.is_short(share)]
     if short:

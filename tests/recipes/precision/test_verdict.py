@@ -113,6 +113,15 @@ def test_only_what_no_later_step_can_change_is_judged_before_the_end() -> None:
     assert verdict.judge_so_far([skipped])[0] == "proved", "a later step may reach the optimizer"
 
 
+def test_a_shortfall_is_judged_before_the_end_only_where_nothing_ran_in_half_precision() -> None:
+    """Of a report that grows: graphs that are the larger part may run later."""
+    for half, kind in ((20, "proved"), (0, "contradicted")):
+        halves = [call(backward, flops=half) for backward in (False, True) if half]
+        calls = [*halves, *(call(backward, "float32", 100 - half) for backward in (False, True))]
+        assert verdict.judge_so_far([report(calls=calls, grows=True)])[0] == kind
+        assert judged(report(calls=calls))[0] == "contradicted"
+
+
 def asked(**entries: dict[str, str]) -> dict[str, Any]:
     return {"asked": {"allow": {}, "deny": {}, "keep_fp32": {}, **entries}}
 
