@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -33,7 +34,9 @@ class StepCounter:
         self._engine = contextlib.ExitStack()
         """DeepSpeed's engine is counted in here, once it was found."""
         self._missed: int | None = None
-        """Steps that the engine had begun when it was found, as long as they are not counted."""
+        """Steps that the engine had begun when it was found, as long as they are not counted; None before."""
+        self._in_engine = False
+        """A step of the engine is being taken, which may step optimizers in parts."""
 
     @contextlib.contextmanager
     def counting(self) -> Iterator[None]:
@@ -56,8 +59,10 @@ class StepCounter:
         if torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():
             self._meter.uncounted = CAPTURED
             return
-        if "deepspeed" in sys.modules:  # which may step an optimizer in parts
-            self._count_engine(sys.modules["deepspeed"].DeepSpeedEngine)
+        engine = getattr(sys.modules.get("deepspeed"), "DeepSpeedEngine", None)
+        if engine is not None and self._missed is None:
+            self._count_engine(engine)
+        if self._in_engine:
             return
         overflow = getattr(optimizer, "found_inf", None)  # which GradScaler gives fused optimizers
         known = isinstance(overflow, torch.Tensor) and overflow.device.type == "cpu"
@@ -67,15 +72,20 @@ class StepCounter:
             self._overflowed = skipped if self._overflowed is None else self._overflowed + skipped
 
     def _count_engine(self, kind: Any) -> None:
-        """Count by DeepSpeed's own `global_steps` and `skipped_steps`."""
-        if self._missed is not None:
-            return
-        original, self._missed = kind.step, 1
+        """Count by DeepSpeed's own `global_steps` and `skipped_steps`, if the script trains by it: many libraries only
+        import it."""
+        original = kind.step
+        self._in_engine = _is_called_by(kind)
+        self._missed = int(self._in_engine)
 
         @functools.wraps(original)
         def step(engine: Any, *args: Any, **kwargs: Any) -> Any:
             taken, skipped = engine.global_steps, engine.skipped_steps
-            result = original(engine, *args, **kwargs)
+            self._in_engine = True
+            try:
+                result = original(engine, *args, **kwargs)
+            finally:
+                self._in_engine = False
             if count := engine.global_steps - taken:
                 count, self._missed = count + (self._missed or 0), 0
                 skipped = engine.skipped_steps - skipped
@@ -101,6 +111,14 @@ class StepCounter:
             return result
 
         return step
+
+
+def _is_called_by(kind: type[Any]) -> bool:
+    """Whether a method of such an object is being executed."""
+    frame = inspect.currentframe()
+    while frame is not None and not isinstance(frame.f_locals.get("self"), kind):
+        frame = frame.f_back
+    return frame is not None
 
 
 def _scale_on_cpu(scaler: GradScaler, optimizer: Optimizer) -> float | None:

@@ -357,6 +357,26 @@ def test_deepspeeds_engine_counts_where_it_steps_an_optimizer_in_parts(run):
     assert result["throughput"]["counted"] == "DeepSpeed's engine"
 
 
+@pytest.mark.parametrize("module", ["types.SimpleNamespace(DeepSpeedEngine=Engine)", "types.SimpleNamespace()"])
+def test_where_deepspeed_is_only_imported_optimizers_are_counted(run, module):
+    _, printed, result, _ = run(
+        f"""
+        import sys, types
+
+        class Engine:
+            def step(self):
+                pass
+
+        sys.modules["deepspeed"] = {module}
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for _ in range(12):
+            gradients()
+            optimizer.step()
+        """
+    )
+    assert (result["updates"]["attempted"], result["throughput"]["counted"]) == (12, "SGD"), printed
+
+
 def test_steps_of_a_replayed_cuda_graph_are_not_counted_and_what_is_logged_is(run):
     """A stand-in for a GPU: a step that is captured calls its hook once, and its replays call none."""
     text = """
