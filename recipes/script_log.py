@@ -64,7 +64,7 @@ def _named(values: Mapping[str, Any]) -> dict[str, float]:
 def _number(name: str, value: Any) -> float | None:
     try:
         return None if value is None else float(value.item() if hasattr(value, "item") else value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, RuntimeError):  # the latter torch's, of several elements
         raise TypeError(f"job.log: {name}={value!r} is not a number") from None
 
 

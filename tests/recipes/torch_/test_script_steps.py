@@ -10,8 +10,9 @@ import textwrap
 from pathlib import Path
 
 import pytest
+import torch
 
-from recipes import metrics
+from recipes import job, metrics
 
 HEAD = """\
 import torch
@@ -308,6 +309,11 @@ def test_a_script_logs_its_loss_and_samples(run):
     assert [row["step"] for row in steps(rows)] == list(range(30))
     assert result["loss"] == {"first": steps(rows)[0]["loss"], "last": steps(rows)[-1]["loss"]}
     assert (result["throughput"]["unit"], result["throughput"]["counted"]) == ("samples/s", "SGD")
+
+
+def test_a_loss_of_several_elements_is_refused():
+    with pytest.raises(TypeError, match=r"job\.log: loss=.* is not a number"):
+        job.log(1, loss=torch.zeros(2))
 
 
 def test_a_loss_that_becomes_nan_ends_a_script_as_it_ends_a_recipe(run):
