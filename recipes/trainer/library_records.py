@@ -12,6 +12,8 @@ import os
 import re
 import stat
 import sys
+import tempfile
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +23,8 @@ ENTRIES = 20_000
 """Files and folders that are looked at, at most: a script may work in a home folder."""
 DEEPEST = 6
 """Folders below the one that is looked through."""
+TOUCHES = 10
+"""Of a file, to compare clocks."""
 LARGEST = 64 << 20
 """Bytes of a record that is read."""
 HELD_OUT = re.compile(r"(val|valid|validation|eval)[_/]")
@@ -50,7 +54,8 @@ def read(folders: Iterable[Path], since: float) -> Records | None:
     if not readers:
         return None
     found = [path for path in _files(folders) if path.name in readers or path.suffix == ".ckpt"]
-    dated = [(_time(path), path) for path in found]
+    ahead: dict[int, float] = {}
+    dated = [(_time(path, ahead), path) for path in found]
     recent = sorted((when, path) for when, path in dated if when >= since)
     for when, path in reversed(recent):
         if path.name in readers:
@@ -154,13 +159,34 @@ def _is_folder(path: Path) -> bool:
         return False
 
 
-def _time(path: Path) -> float:
-    """When a file of this user's was written; of another's, which could say anything, long ago."""
+def _time(path: Path, ahead: dict[int, float]) -> float:
+    """When a file of this user's was written, by this host's clock; of another's, which could say anything, long ago.
+
+    `ahead` keeps how far each file system's clock is ahead.
+    """
     try:
         found = path.stat()
     except OSError:
         return float("-inf")
-    return found.st_mtime if stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid() else float("-inf")
+    if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():
+        return float("-inf")
+    if found.st_dev not in ahead:
+        ahead[found.st_dev] = _seconds_ahead(path.parent)
+    return found.st_mtime - ahead[found.st_dev]
+
+
+def _seconds_ahead(folder: Path) -> float:
+    """How far the clock of a file system, which may be a server's, is ahead of this host's; 0 where it isn't known."""
+    seconds = []
+    try:
+        with tempfile.NamedTemporaryFile(prefix=".clock", dir=folder) as file:
+            for _ in range(TOUCHES):
+                os.utime(file.fileno())
+                seconds.append(os.fstat(file.fileno()).st_mtime - time.time())
+                time.sleep(0.001)
+    except OSError:
+        return 0.0
+    return max(seconds)  # the kernel's clock for files moves on every few milliseconds only
 
 
 def _text(path: Path) -> str:

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import textwrap
+import time
 from pathlib import Path
 
 import pytest
@@ -132,6 +133,17 @@ def test_records_from_before_the_script_began_and_damaged_ones_are_left_alone(im
     assert library_records.read([tmp_path], since=1000) is None
     found = library_records.read([tmp_path], since=50)
     assert found is not None and found.steps == {4: {"loss": 1.0}}
+
+
+@pytest.mark.parametrize("ahead", [-0.5, 3600.0], ids=["behind", "ahead"])
+def test_times_are_this_hosts_where_the_clock_of_the_file_system_differs(imported, tmp_path, monkeypatch, ahead):
+    now = time.time
+    monkeypatch.setattr(time, "time", lambda: now() - ahead)
+    began = time.time()
+    (tmp_path / "trainer_state.json").write_text('{"global_step": 4, "log_history": [{"step": 4, "loss": 1.0}]}')
+    found = library_records.read([tmp_path], since=began - 0.1)
+    assert found is not None and found.saved == (4, pytest.approx(began, abs=0.25))
+    assert [path.name for path in tmp_path.iterdir()] == ["trainer_state.json"]
 
 
 def test_without_the_library_nothing_is_looked_for(monkeypatch, tmp_path):
