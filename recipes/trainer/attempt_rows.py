@@ -106,6 +106,9 @@ class AttemptRows:
         aside = self._path.with_name(f".{self._path.name}.{os.getpid()}")
         try:
             self._write_again(aside, change, first)
+            self._leave_to_later_attempt()  # of many rows it took a while
+            if self._path is None:
+                return
             os.replace(aside, self._path)
         finally:
             aside.unlink(missing_ok=True)
