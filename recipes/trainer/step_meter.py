@@ -186,6 +186,8 @@ class StepMeter:
             self.flush(hold=False)
             if self._block is not None:
                 shift = 0  # it began afresh
+            elif records.saved is not None and records.saved[0] == self._rows.before + self._count:
+                shift = self._rows.before  # the last step was saved: no clock is needed
             elif records.saved is not None:
                 shift = records.saved[0] - self._rows.ended_by(records.saved[1])
             elif self._rows.before == 0:
@@ -284,10 +286,10 @@ class StepMeter:
         state = self._optimizers.get(id(optimizer))
         if state is None or state.optimizer() is not optimizer:
             state = self._optimizers[id(optimizer)] = _Optimizer(optimizer, name)
-            if self._first is None or self._first.optimizer() is None:
-                self._first = state  # the one before is gone, such as that of another fold
-            else:
+            if self._first is not None and self._first.optimizer() is not None:
                 self._several += 1
+        if self._first is None or self._first.optimizer() is None:
+            self._first = state  # the one before is gone, such as that of another fold
         return state
 
     def _add(self, count: int, *, skipped: int, loss_scale: float | None) -> None:

@@ -314,3 +314,40 @@ def test_records_of_a_library_find_their_steps_by_what_was_saved(attempt, tmp_pa
     meter.finish()
     assert steps(tmp_path, "step") == numbers
     assert {number for number, loss in steps(tmp_path, "step", "loss") if loss is not None} == losses
+
+
+def test_the_last_step_is_found_whatever_the_clock_of_its_checkpoint(attempt, tmp_path):
+    meter, optimizer = attempt(), Optimizer()
+    for _ in range(6):
+        step(meter, optimizer)
+    meter.adopt(Records(steps={number: {"loss": 1.0} for number in range(1, 7)}, saved=(6, time.time() - 3600)))
+    meter.finish()
+    assert steps(tmp_path, "step", "loss") == [(number, 1.0) for number in range(1, 7)]
+
+
+def test_an_optimizer_that_was_there_is_counted_once_the_first_is_gone(attempt, tmp_path):
+    meter, first, second = attempt(), Optimizer(), Optimizer()
+    for _ in range(3):
+        step(meter, first)
+        step(meter, second)
+    del first
+    for _ in range(4):
+        step(meter, second)
+    meter.finish()
+    assert (meter.steps, meter.counted) == (7, "Optimizer, the first of 2 optimizers")
+    assert steps(tmp_path, "step") == list(range(1, 8))
+
+
+def test_an_attempt_that_is_superseded_while_it_writes_its_rows_again_leaves_the_later_ones(attempt, tmp_path):
+    meter, optimizer = attempt(), Optimizer()
+    for _ in range(3):
+        step(meter, optimizer)
+    meter.flush(hold=False)
+    before = (tmp_path / "metrics.jsonl").read_text()
+
+    def change(at, row):
+        (tmp_path / "attempts" / "2").mkdir(exist_ok=True)
+        return {**row, "step": 100}
+
+    meter._rows.rewrite(change)
+    assert (tmp_path / "metrics.jsonl").read_text() == before
