@@ -26,6 +26,8 @@ _SAME_DATA = frozenset(
     "convert_element_type _to_copy clone permute transpose t view reshape expand squeeze unsqueeze contiguous".split()
 )
 """Operations whose output is their first operand in another dtype or arrangement."""
+_RANDOM_STATE = {"higher_order.run_and_save_rng_state": 0, "higher_order.run_with_rng_state": 1}
+"""Operators around an operation -> its position in their arguments; its own arguments follow."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -120,7 +122,7 @@ def parse(text: str) -> Graph:
             target, annotation = statement.targets[0], ""
         else:
             continue
-        call = statement.value
+        call = _without_random_state(statement.value)
         name = _called(call)
         if not isinstance(target, ast.Name) or not isinstance(call, ast.Call) or not name:
             _alias(target, statement.value, annotation, values)
@@ -233,6 +235,14 @@ def _called(node: ast.expr | None) -> str:
     if parts[:2] != ["torch", "ops"] or len(parts) < 4:
         return ""
     return f"{parts[2]}.{parts[3]}"
+
+
+def _without_random_state(node: ast.expr | None) -> ast.expr | None:
+    """The operation that the compiler has computed again from the same random state, as attention is."""
+    position = _RANDOM_STATE.get(_called(node))
+    if position is None or not isinstance(node, ast.Call):
+        return node
+    return ast.Call(func=node.args[position], args=node.args[position + 1 :], keywords=node.keywords)
 
 
 def _text(annotation: ast.expr | None) -> str:

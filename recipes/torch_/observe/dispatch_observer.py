@@ -202,10 +202,16 @@ def in_backward() -> bool:
     return torch._C._current_graph_task_id() != -1
 
 
+def _has_kernel(func: Any, key: str) -> bool:
+    """Whether the operation has a kernel of its own there. SiLU's gradient has one for each device, and a composite
+    one that rounds otherwise; in its place it would change what is observed."""
+    return torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), key)
+
+
 def _kind(func: Any) -> str:
     if isinstance(func, HigherOrderOperator):
         return COMPOSITE if func in flop_registry else UNKNOWN
-    if torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd"):
+    if _has_kernel(func, "CompositeImplicitAutograd") and not (_has_kernel(func, "CPU") or _has_kernel(func, "CUDA")):
         return COMPOSITE  # arrives undecomposed in inference mode only
     namespace, _, name = func._schema.name.partition("::")
     if namespace not in flops.KNOWN_NAMESPACES:

@@ -17,6 +17,7 @@ import torch
 
 from recipes.torch_.observe import flops
 from recipes.torch_.observe.calls import Call, dtype_name
+from recipes.torch_.observe.recomputation import RECALLED
 
 PROBE = "precision probe"
 """Name of the range around the observer's own arithmetic."""
@@ -146,6 +147,7 @@ class _Reader:
         self._operations = operations
         self._probes: list[tuple[int, int]] = []
         self._optimizers: list[tuple[int, int]] = []
+        self._recalled: list[int] = []
 
     def find_ranges(self, events: Iterable[Any]) -> None:
         for event in events:
@@ -153,6 +155,8 @@ class _Reader:
                 self._probes.append((event.start_time_ns, event.end_time_ns))
             elif event.name.startswith("Optimizer.step#"):
                 self._optimizers.append((event.start_time_ns, event.end_time_ns))
+            elif event.name == RECALLED:
+                self._recalled.append(event.start_time_ns)
             self.find_ranges(event.children)
 
     def walk(self, event: Any, context: _Context) -> None:
@@ -172,11 +176,16 @@ class _Reader:
                 self.audit.listed[self._operations[operation], _floating(_innermost(event))] += 1
         if operation in flops.FORMULAS:
             seen = _seen(event, operation, context)
-            if seen.operands and not self._excluded(event, context):
+            if seen.operands and not self._excluded(event, context) and not self._is_recalled(event):
                 (self.audit.compiled if context.compiled else self.audit.eager).append(seen)
             return
         for child in event.children:
             self.walk(child, context)
+
+    def _is_recalled(self, event: Any) -> bool:
+        """Whether selective checkpointing answered it, so that it was not dispatched again and didn't run."""
+        within = [start for start in self._recalled if event.start_time_ns <= start <= event.end_time_ns]
+        return bool(within) and not _contains(event, event.name, max(within))
 
     def _excluded(self, event: Any, context: _Context) -> bool:
         """Whether it is the observer's or the optimizer's own arithmetic. An optimizer's closure has gradients."""
@@ -184,6 +193,12 @@ class _Reader:
             return True
         gradients = context.backward or event.extra_fields.sequence_number >= 0
         return not gradients and _within(event, self._optimizers)
+
+
+def _contains(event: Any, name: str, after: int) -> bool:
+    """Whether an event of that name began within it after a point in time."""
+    children = event.children
+    return any((each.name == name and each.start_time_ns >= after) or _contains(each, name, after) for each in children)
 
 
 def _within(event: Any, ranges: Sequence[tuple[int, int]]) -> bool:

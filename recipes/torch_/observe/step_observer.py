@@ -15,7 +15,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from recipes.precision.observation import Guard
 from recipes.precision.resolved import ResolvedPrecision
 from recipes.precision.step_rules import EXACT_SWITCHES
-from recipes.torch_.observe import compiled, dispatch_observer, float32_probe, flops, profiler_audit
+from recipes.torch_.observe import compiled, dispatch_observer, float32_probe, flops, profiler_audit, recomputation
 from recipes.torch_.observe.calls import Call, dtype_name
 from recipes.torch_.observe.flops import Unaccounted
 
@@ -50,6 +50,7 @@ class StepObserver:
         ):
             stack.callback(hook.remove)
         stack.enter_context(compiled.watched(self._around_compiled))
+        stack.enter_context(recomputation.watched())
         try:
             self._profile = stack.enter_context(profiler_audit.profiler())
         except RuntimeError as error:

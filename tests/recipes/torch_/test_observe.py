@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -11,12 +12,13 @@ import torch
 from torch import nn
 from torch.nn import functional
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
-from torch.utils.checkpoint import checkpoint
+from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts, noop_context_fn
 
 from recipes.precision.levels import Amp, LossScale
 from recipes.torch_.observe import compiled, dispatch_observer
 from recipes.torch_.observe.observer import choose_steps, gather, observed
 from tests.recipes.torch_.observed_runs import (
+    BATCH,
     EVERY_HALF,
     EVERY_LEVEL,
     Cnn,
@@ -265,6 +267,89 @@ class ReentrantlyCheckpointed(Checkpointed):
 def test_recomputed_activations_are_proved(make: Callable[[], nn.Module], amp: Amp) -> None:
     found = run(make, amp)
     assert found["verdict"] == "proved", found["why"]
+
+
+class Block(nn.Module):
+    """Ends in a product, within which recomputation stops early."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(32, 64, bias=False), nn.Linear(64, 32, bias=False)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self.down(functional.silu(self.up(inputs)))
+
+
+class EndingInAProduct(nn.Module):
+    kept: Any = None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.Sequential(Block(), Block())
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        for block in self.blocks:
+            inputs = inputs + checkpoint(block, inputs, use_reentrant=False, context_fn=self.contexts)
+        return inputs[:, :10]
+
+    def contexts(self) -> Any:
+        return noop_context_fn() if self.kept is None else create_selective_checkpoint_contexts([self.kept])
+
+    @staticmethod
+    def images() -> torch.Tensor:
+        return torch.randn(BATCH, 32)
+
+
+class KeepingProducts(EndingInAProduct):
+    kept = torch.ops.aten.mm.default
+
+
+class KeepingPlainProducts(KeepingProducts):
+    """`torch.mm`, which autocast dispatches once more."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        for block in self.blocks:
+            block.forward = partial(self.product, block)
+
+    @staticmethod
+    def product(block: Block, inputs: torch.Tensor) -> torch.Tensor:
+        return torch.mm(functional.silu(torch.mm(inputs, block.up.weight.t())), block.down.weight.t())
+
+
+class KeepingNothing(EndingInAProduct):
+    kept = torch.ops.aten.silu.default
+
+
+@pytest.mark.parametrize("amp", [Amp(level="o0"), O1], ids=name)
+@pytest.mark.parametrize(
+    ("make", "products"),
+    [(EndingInAProduct, 4), (KeepingProducts, 0), (KeepingPlainProducts, 0), (KeepingNothing, 4)],
+    ids=lambda each: str(each),
+)
+def test_of_checkpointed_blocks_what_is_computed_again_counts_and_what_was_kept_does_not(
+    make: Callable[[], nn.Module], products: int, amp: Amp
+) -> None:
+    training = Training(make, amp)
+    found = training.run(1, watched={1})
+    assert found["verdict"] == "proved", found["why"]
+    calls = training.observer.reports[0]["calls"]
+    of_one_product = 2 * BATCH * 32 * 64
+    assert sum(each["flops"] for each in calls if each["backward"]) == (7 + products) * of_one_product
+
+
+class Activations(Dense):
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self.second(functional.mish(functional.silu(self.first(inputs))))
+
+
+def test_gradients_that_torch_could_also_compose_of_others_are_computed_as_unobserved() -> None:
+    ends = []
+    for watched in ((), (1, 2)):
+        training = Training(Activations, O1)
+        training.run(2, watched)
+        ends.append([each.detach().clone() for each in training.net.parameters()])
+    assert all(torch.equal(one, other) for one, other in zip(*ends, strict=True))
 
 
 class Lstm(Dense):
