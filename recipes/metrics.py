@@ -33,10 +33,13 @@ STEP = {
     "time": "when it was handed to the device, in seconds since 1970",
 }
 """A step's keys, the same from every framework. Beside them, where they apply: `losses`, each of several by name;
-`data_seconds`, waited for data; `nonfinite`, the keys whose value was NaN or infinite and is null.
+`data_seconds`, waited for data; `tokens_per_second`, of samples of text; `nonfinite`, the keys whose value was NaN or
+infinite and is null.
 
 Rows of a user's script (`recipes.trainer.step_meter`) have the same keys, null where nothing is known, and
 `steps_per_second`."""
+RATES = (("tokens_per_second", "tokens/s"), ("samples_per_second", "samples/s"), ("steps_per_second", "steps/s"))
+"""A row's rates and their units: the first that it has is the one that is told."""
 EVENT_KEYS = ("event", "step", "epoch", "time", "nonfinite")
 
 
@@ -94,6 +97,7 @@ class Summary:
         self.loss_scale: float | None = None
         self.evaluation: dict[str, Any] = {}
         self._rates = array("d")
+        self._token_rates = array("d")
         self._step_rates = array("d")
         self._seconds = self._waited = 0.0
 
@@ -114,6 +118,8 @@ class Summary:
         if row["timed"]:
             if row["samples_per_second"] is not None:
                 self._rates.append(row["samples_per_second"])
+            if row.get("tokens_per_second") is not None:
+                self._token_rates.append(row["tokens_per_second"])
             if row.get("steps_per_second") is not None:
                 self._step_rates.append(row["steps_per_second"])
             if "data_seconds" in row:
@@ -123,16 +129,16 @@ class Summary:
             self.untimed += 1
 
     def throughput(self) -> dict[str, Any]:
-        """Samples a second over the timed steps: those after each attempt's warm-up that no one was observing. Steps a
-        second for a script that never logged its samples.
+        """Samples a second over the timed steps: those after each attempt's warm-up that no one was observing. Tokens a
+        second where samples are text; steps a second for a script that never logged its samples.
 
         `mean` is the arithmetic mean of each step's rate, as NVIDIA's training benchmarks take it; of a script the
         harmonic mean, steps by their time, since its evaluations and checkpoints are among the steps' times. Null where
         no step was timed. `data_share` is the part of the steps' time that was spent waiting for data; null where
         nothing had to be waited for, since all data is on the device.
         """
-        rates = self._rates or self._step_rates
-        unit = "steps/s" if rates is self._step_rates and rates else "samples/s"
+        rates = self._token_rates or self._rates or self._step_rates
+        unit = "tokens/s" if self._token_rates else "steps/s" if rates is self._step_rates and rates else "samples/s"
         found: dict[str, Any] = {"unit": unit, "mean": None, "median": None, "p10": None, "p90": None}
         if rates:
             deciles = statistics.quantiles(rates, n=10, method="inclusive") if len(rates) > 1 else None

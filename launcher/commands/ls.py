@@ -23,7 +23,7 @@ from launcher.ui import summary, tables
 from launcher.ui.progress import Progress, advance, rows_of
 
 NEWEST = 20
-SPARE = ("SAMPLES/S", "STEPS/S", "RATE", "PROOF", "HOST", "OWNER", "REQUEST", "ACCURACY", "STEP", "TIME")
+SPARE = ("TOKENS/S", "SAMPLES/S", "STEPS/S", "RATE", "PROOF", "HOST", "OWNER", "REQUEST", "ACCURACY", "STEP", "TIME")
 """Columns that a narrow terminal does without, the first one first."""
 MOST = 60
 """Most rows of a listing without --all."""
@@ -229,9 +229,12 @@ def _arms(folder: Path, plan: PlanRecord, comparison: State, result: ResultRecor
 
 def _rate(arm: ComparedArm) -> str:
     """The throughput of a comparison's arm with its unit; empty where it is not known."""
-    if arm.samples_per_second is not None:
-        return f"{units.number(arm.samples_per_second)} samples/s"
-    return "" if arm.steps_per_second is None else f"{units.number(arm.steps_per_second)} steps/s"
+    from recipes.metrics import RATES
+
+    for key, unit in RATES:
+        if (rate := getattr(arm, key)) is not None:
+            return f"{units.number(rate)} {unit}"
+    return ""
 
 
 def _where(files: Files, plan: PlanRecord) -> str:

@@ -8,7 +8,7 @@ Values common to all arms stand where a run has them, null where they differ; "c
 
     {"control": label, "rounds": .., "steps": .., "tolerance": .., "verdict": sentence, "sentences": [..], "arms": [
       {"arm": "00", "label": .., "state": .., "reason": .., "framework": .., "mechanism": .., "batch": ..,
-       "samples_per_second": .., "steps_per_second": .., one of them null,
+       "tokens_per_second": .., "samples_per_second": .., "steps_per_second": .., all null but one,
        "by_round": [.., null where a round was not measured],
        "ratio": {"mean": .., "low": .., "high": .., "confidence": 0.95, "rounds": ..}, null of the control and where
        "unrelated", a sentence or null, says why there is none,
@@ -36,7 +36,7 @@ from launcher.runs.schema import PlanRecord
 from launcher.runs.states import Name, State
 from launcher.ui import tables
 from recipes import result
-from recipes.metrics import finite
+from recipes.metrics import RATES, finite
 from recipes.result import Result
 
 _STATUS: Mapping[str, Literal["done", "failed", "stopped"]] = {
@@ -145,8 +145,7 @@ def _of_arm(arm: MeasuredArm, rounds: int) -> dict[str, Any]:
         "framework": arm.evidence.plan.framework,
         "mechanism": arm.mechanism,
         "batch": figures.batch,
-        "samples_per_second": None if figures.unit == "steps/s" else figures.rate,
-        "steps_per_second": figures.rate if figures.unit == "steps/s" else None,
+        **{key: figures.rate if figures.unit == unit else None for key, unit in RATES},
         "by_round": [arm.rates.get(number) for number in range(rounds)],
         "ratio": ratio
         and {

@@ -134,6 +134,8 @@ class Metrics:
     blocks: dict[int, Block] = field(default_factory=dict)
     """Where steps are counted in blocks: by number, from 0."""
     peak_memory: int | None = None
+    of_tokens: bool = False
+    """Whether samples are text, and their tokens are counted instead."""
     problems: tuple[str, ...] = ()
 
     @property
@@ -144,7 +146,7 @@ class Metrics:
     @property
     def unit(self) -> str | None:
         if any(block.seconds for block in self.blocks.values()):
-            return "samples/s"
+            return "tokens/s" if self.of_tokens else "samples/s"
         return "steps/s" if any(block.timed for block in self.blocks.values()) else None
 
 
@@ -218,7 +220,7 @@ def _event(metrics: Metrics, row: dict[str, Any]) -> None:
 def _step(metrics: Metrics, row: dict[str, Any], block: int) -> None:
     # All of the row is looked at before any of it counts.
     step, loss = _whole(row["step"]), _number(row["loss"])
-    seconds, rate = _number(row["seconds"]), _number(row["samples_per_second"])
+    seconds, rate = _number(row["seconds"]), _number(row.get("tokens_per_second", row["samples_per_second"]))
     by_step = "steps_per_second" in row  # a script's: its first step has no time, its samples may be unknown
     if (seconds is None or rate is None) and not by_step:
         raise ValueError(row)
@@ -229,6 +231,7 @@ def _step(metrics: Metrics, row: dict[str, Any], block: int) -> None:
         _number(row.get("memory_bytes")),
     )
     metrics.steps += 1
+    metrics.of_tokens = "tokens_per_second" in row
     metrics.last_step = step
     if metrics.steps == 1 or (by_step and metrics.first_loss is None):
         metrics.first_loss = loss

@@ -174,6 +174,8 @@ class Throughput(NamedTuple):
     p90: float | None = None
     data_share: float | None = None
     """Of the time, spent waiting for data."""
+    mfu: float | None = None
+    """Of text: share of the devices' dense peak, from 0 to 1, where that is known."""
     counted: str | None = None
     """Of a script: the optimizer whose steps were counted."""
     why: str | None = None
@@ -207,6 +209,8 @@ class Profile(NamedTuple):
 
 class ComparedArm(NamedTuple):
     arm: str | None = None
+    tokens_per_second: float | None = None
+    """Of samples of text."""
     samples_per_second: float | None = None
     steps_per_second: float | None = None
     """Of a script whose samples are unknown."""
@@ -274,6 +278,7 @@ class MetricsRow(NamedTuple):
     loss: float | None = None
     lr: float | None = None
     seconds: float | None = None
+    tokens_per_second: float | None = None
     samples_per_second: float | None = None
     steps_per_second: float | None = None
     loss_scale: float | None = None

@@ -137,7 +137,7 @@ def rate(progress: Progress) -> tuple[str, str]:
     """The throughput and its unit."""
     if progress.samples_per_second is None and progress.steps_per_second is not None:
         return units.number(progress.steps_per_second), "steps/s"
-    return units.number(progress.samples_per_second), "samples/s"
+    return units.number(progress.samples_per_second), "tokens/s" if progress.of_tokens else "samples/s"
 
 
 def loss(progress: Progress) -> str:
@@ -188,7 +188,7 @@ _COLOURS = {"running": "green", "stopping": "yellow", "done": "bold green", "fai
 SHORTEST = 11
 """Letters of a label that is cut; the words of a run's name have hardly more."""
 BAR = 16
-_TO_SPARE = ("memory", "scale", "left", "loss", "samples/s", "steps/s", "rate", "step")
+_TO_SPARE = ("memory", "scale", "left", "loss", "tokens/s", "samples/s", "steps/s", "rate", "step")
 """Columns that a narrow terminal does without, the first one first: a figure is shown whole or not at all."""
 
 

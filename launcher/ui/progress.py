@@ -34,6 +34,8 @@ class Progress(NamedTuple):
     memory_bytes: float | None = None
     samples_per_second: float | None = None
     """Over the last steps, later ones weighing more."""
+    of_tokens: bool = False
+    """Whether that is tokens a second, of samples of text."""
     steps_per_second: float | None = None
     """The same of a script, which may not say how many samples a step has."""
     seconds_left: float | None = None
@@ -101,7 +103,7 @@ def _start(before: Progress, row: MetricsRow) -> Progress:
 def _step(before: Progress, row: MetricsRow) -> Progress:
     step, now = row.step or 0, row.time
     clock = before.clock or ((step, now) if now is not None else None)
-    seconds, rate = row.seconds, row.samples_per_second
+    seconds, rate = row.seconds, row.tokens_per_second or row.samples_per_second
     recent, steps = before.recent, before.recent_steps
     if seconds and rate:
         recent = (recent[0] * _SMOOTH + rate * seconds, recent[1] * _SMOOTH + seconds)
@@ -123,6 +125,7 @@ def _step(before: Progress, row: MetricsRow) -> Progress:
         skipped=row.skipped_total or 0,
         memory_bytes=row.memory_bytes,
         samples_per_second=recent[0] / recent[1] if recent[1] else None,
+        of_tokens=row.tokens_per_second is not None,
         steps_per_second=steps[0] / steps[1] if steps[1] else None,
         seconds_left=left,
         clock=clock,

@@ -96,12 +96,15 @@ def outcome(result: ResultRecord) -> list[tuple[str, str]]:
         rows.append(("accuracy", accuracy + (f" (held out, loss {units.number(loss)})" if loss is not None else "")))
         if test is not None:
             rows.append(("test accuracy", f"{test:.4f}"))
+    if (bits := result.eval.get("bits_per_byte")) is not None:
+        rows.append(("bits per byte", f"{bits:.4f} (held out)"))
     if throughput := throughput_of(result):
         spread = result.throughput
         ends = f" (p10 {units.number(spread.p10)}, p90 {units.number(spread.p90)})"
         waited = spread.data_share or 0.0
         waiting = f", {waited:.0%} of the time waiting for data" if waited >= WAITING else ""
         counted = f", steps of {spread.counted}" if spread.counted else ""
+        counted += f", {spread.mfu:.1%} of peak FLOPs" if spread.mfu is not None else ""
         rows.append(("throughput", f"{throughput} {spread.unit or 'samples/s'}{ends}{waiting}{counted}"))
     elif result.throughput.why:
         rows.append(("throughput", f"not known: {result.throughput.why}"))

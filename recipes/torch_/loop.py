@@ -32,6 +32,7 @@ from recipes.trainer.profiling import Profiler
 from recipes.trainer.recorder import Executed
 from recipes.trainer.run import DONE
 from recipes.trainer.training import Evaluate
+from recipes.trainer.utilization import TokenWork
 
 Loss = torch.Tensor | Mapping[str, torch.Tensor]
 """A mean over this rank's samples, a scalar; or several by name, of which the sum is the step's loss."""
@@ -118,12 +119,15 @@ class Run(shared.Run):
         data_digest: str,
         load: Load | None = None,
         schedule: Schedule | None = None,
+        same_data: bool = False,
+        work: TokenWork | None = None,
     ) -> None:
         """Train to the end, or until asked to stop, and write the result; sets `exit_code`.
 
         `model` is the cast model without its wrappers, `evaluate` None where nothing is held out, `data` a line for
         people. Without `load` the step gets indices, on the device. Without `schedule` learning rates stay as they are.
-        In a run folder that holds a checkpoint the run goes on from there.
+        In a run folder that holds a checkpoint the run goes on from there; with `same_data` on data of the same digest
+        alone. `work` is for samples of text: their rate is then in tokens.
         """
         trained = Trained(model=model, optimizers=optimizers, precision=self.precision)
         self._train(
@@ -134,6 +138,8 @@ class Run(shared.Run):
             samples=samples,
             data=data,
             data_digest=data_digest,
+            same_data=same_data,
+            work=work,
         )
 
     @property

@@ -41,6 +41,8 @@ class Progress:
     """Bytes of metrics.jsonl that belong to these steps."""
     exact: bool = True
     """Whether every attempt is deterministic, and resumed on the same kind of machine."""
+    data: str = ""
+    """Digest of the data, where a run resumes on the same data alone."""
     reports: tuple[dict[str, Any], ...] = ()
     """What observers saw, on all ranks."""
 

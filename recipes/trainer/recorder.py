@@ -71,12 +71,13 @@ class _Execution:
 class Recorder:
     """Times executions of one or more steps and keeps their results until `flush`."""
 
-    def __init__(self, group: ProcessGroup, device: Device, batch: int, skipped: int = 0) -> None:
+    def __init__(self, group: ProcessGroup, device: Device, batch: int, skipped: int = 0, tokens: int = 0) -> None:
+        """`batch` is in samples, of `tokens` each where they are text."""
         self.skipped = skipped
         """Steps skipped so far, those of earlier attempts included; as of the last flush."""
         self._group = group
         self._device = device
-        self._batch = batch
+        self._batch, self._tokens = batch, tokens
         self._executions: list[_Execution] = []
         self._began: Any = None
 
@@ -136,6 +137,8 @@ class Recorder:
                 "timed": each.timed,
                 "time": each.time,
             }
+            if self._tokens:
+                row["tokens_per_second"] = self._batch * self._tokens / seconds
             if len(named) > 1:
                 row["losses"] = named
             if each.executed.waited is not None:

@@ -12,6 +12,7 @@ from typing import Any, Literal
 from recipes import result, run_folder, settings
 from recipes.arguments import Arguments
 from recipes.divergence import Detector
+from recipes.metrics import Summary
 from recipes.precision.resolved import ResolvedPrecision
 from recipes.result import Result
 from recipes.run_folder import Superseded
@@ -19,6 +20,7 @@ from recipes.trainer import result_fields
 from recipes.trainer.profiling import Profiler
 from recipes.trainer.recorder import Device
 from recipes.trainer.training import Evaluate, Executor, Observer, State, Training
+from recipes.trainer.utilization import TokenWork, utilization
 from recipes.trainer.world import ProcessGroup, table
 
 DONE, FAILED, REFUSED, STOPPED, INTERRUPTED = 0, 1, 2, 85, 130
@@ -44,6 +46,7 @@ class Run(ABC):
         self._began = began
         self._training: Training | None = None
         self._data_digest = ""
+        self._work: TokenWork | None = None
 
     @property
     @abstractmethod
@@ -110,9 +113,11 @@ class Run(ABC):
         samples: int,
         data: str,
         data_digest: str,
+        same_data: bool = False,
+        work: TokenWork | None = None,
     ) -> None:
         """Train to the end, or until asked to stop, and write the result; sets `exit_code`."""
-        self._data_digest = data_digest
+        self._data_digest, self._work = data_digest, work
         training = self._training = Training(
             settings=self.settings,
             group=self._group,
@@ -131,6 +136,8 @@ class Run(ABC):
             seconds=lambda: time.monotonic() - self._began,
             say=self.say,
             profiler=self.profiler(),
+            data_digest=data_digest if same_data else "",
+            tokens=work.per_sample if work else 0,
         )
         self._introduce(training, data)
         reached = training.run(executor, evaluate)
@@ -171,7 +178,7 @@ class Run(ABC):
             requested=result_fields.requested(self.settings),
             effective=result_fields.effective(self.settings, self.mode, self.deterministic),
             observed=observed,
-            throughput=summary.throughput(),
+            throughput=self._throughput(summary),
             peak_memory_bytes=memory,
             loss={"first": summary.first_loss, "last": summary.last_loss},
             eval=summary.evaluation,
@@ -212,9 +219,11 @@ class Run(ABC):
     def _conclude(self, training: Training, observed: dict[str, Any], memory: int) -> None:
         summary = training.metrics.summary
         facts = [f"held-out {name} {value:.4f}" for name, value in summary.evaluation.items()]
-        mean = summary.throughput()["mean"]
-        if mean is not None:
-            facts.append(f"{mean:,.0f} samples/s")
+        throughput = self._throughput(summary)
+        if throughput["mean"] is not None:
+            facts.append(f"{throughput['mean']:,.0f} {throughput['unit']}")
+        if throughput.get("mfu") is not None:
+            facts.append(f"{throughput['mfu']:.1%} of peak FLOPs")
         facts.append(f"{memory / 2**20:,.0f} MiB at most")
         if summary.skipped:
             facts.append(f"{_steps(summary.skipped)} skipped on overflow")
@@ -223,6 +232,15 @@ class Run(ABC):
         self.say(f"amp={self.settings.amp.level} {observed['verdict']}: {observed['why']}")
         if training.folder:
             self.say(f"result in {training.folder.result}")
+
+    def _throughput(self, summary: Summary) -> dict[str, Any]:
+        """result.json's "throughput"."""
+        found = summary.throughput()
+        if self._work is None:
+            return found
+        dtype = "tf32" if self.mode.dtype == "float32" and self.mode.tf32 else self.mode.dtype
+        share = utilization(found["mean"], self._work, self.hardware()["gpu"], dtype, self._devices)
+        return {**found, "unit": "tokens/s", "mfu": share, "flops_per_token": self._work.flops}
 
     def _proof_problem(self, observed: dict[str, Any], training: Training) -> str | None:
         """Why the proof fails the run, in one sentence."""

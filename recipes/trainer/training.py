@@ -88,7 +88,10 @@ class Training:
         seconds: Callable[[], float],
         say: Callable[[str], None],
         profiler: Profiler | None = None,
+        data_digest: str = "",
+        tokens: int = 0,
     ) -> None:
+        """With `data_digest` a run resumes on data of that digest alone. `tokens` are those of a sample of text."""
         self.settings = settings
         self.group = group
         self.samples = samples
@@ -103,6 +106,13 @@ class Training:
             RunFolder(path=folder, attempt=int(launched)).check_ours()
         resumed = state.resume(folder / "checkpoints") if folder else None
         before, self.resumed_from = resumed or (Progress(exact=exact), None)
+        if data_digest and before.data and before.data != data_digest:
+            raise SettingsError(
+                f"data={settings.data.name} is other data than the run in {folder} was trained on: {data_digest}, not "
+                f"{before.data}; give it that data, or name another run folder to start anew",
+                "data.name",
+            )
+        before = dataclasses.replace(before, data=data_digest)
         if before.step > self.total:
             raise SettingsError(
                 f"the run in {folder} has done {before.step} steps, and this asks for {self.total} in all; "
@@ -112,7 +122,7 @@ class Training:
         self.first = self.done = before.step
         self.attempt = int(launched) if launched else run_folder.next_attempt(folder, before.attempt)
         self.exact = exact and before.exact
-        self.recorder = Recorder(group, device, settings.batch, before.skipped)
+        self.recorder = Recorder(group, device, settings.batch, before.skipped, tokens)
         self.folder = RunFolder(path=folder, attempt=self.attempt) if folder else None
         self.metrics = self._open_metrics(before)
         self._before = before
@@ -264,9 +274,10 @@ class Training:
             self.event("eval", step=self.done, epoch=epoch, **held_out)
         measures = "  ".join(f"held-out {name} {value:.4f}" for name, value in held_out.items())
         loss = statistics.fmean(row["loss"] for row in rows)
-        rate = statistics.fmean(row["samples_per_second"] for row in rows)
+        key, unit = next(each for each in metrics.RATES if each[0] in rows[0])
+        rate = statistics.fmean(row[key] for row in rows)
         epochs = -(-self.total // self.steps_per_epoch)
-        self._say(f"epoch {epoch + 1:>{len(str(epochs))}}/{epochs}  loss {loss:.4f}  {measures}  {rate:,.0f} samples/s")
+        self._say(f"epoch {epoch + 1:>{len(str(epochs))}}/{epochs}  loss {loss:.4f}  {measures}  {rate:,.0f} {unit}")
 
     def _evaluate(self, evaluate: Evaluate) -> Mapping[str, float]:
         """The held-out measures. The first evaluation is observed where it alone may match an entry of the lists."""

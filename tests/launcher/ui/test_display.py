@@ -170,6 +170,7 @@ def test_a_sweep_larger_than_the_terminal_shows_what_runs_and_counts_the_rest():
 
 def test_a_script_has_its_own_unit():
     assert display.line(Progress(step=3, steps_per_second=4.0)) == "step 3  4 steps/s"
+    assert display.line(Progress(step=3, samples_per_second=4.0, of_tokens=True)) == "step 3  4 tokens/s"
     running = State("running")
     rows = [Row("a", running, Progress(step=3, steps_per_second=4.0))]
     assert "steps/s" in [column.header for column in display.table(rows, 120, 20).columns]

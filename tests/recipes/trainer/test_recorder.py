@@ -33,8 +33,8 @@ class Device:
 ALONE: Any = SimpleNamespace(size=1, sum=list)
 
 
-def recorded(**given: Any) -> list[dict[str, Any]]:
-    recorder = Recorder(ALONE, Device(), batch=8, skipped=2)
+def recorded(tokens: int = 0, **given: Any) -> list[dict[str, Any]]:
+    recorder = Recorder(ALONE, Device(), batch=8, skipped=2, tokens=tokens)
     outcome = SimpleNamespace(overflowed=True, loss_scale=4.0, grad_norm=0.5)
     recorder.begin()
     recorder.end(
@@ -55,6 +55,7 @@ def test_a_row_has_the_keys_that_every_framework_writes() -> None:
     [
         ({"loss": {"generator": 1.0, "discriminator": 2.0}}, {"losses": {"generator": 1.0, "discriminator": 2.0}}),
         ({"waited": 1.0}, {"data_seconds": 0.5}),
+        ({"tokens": 100}, {"tokens_per_second": 1600.0}),
     ],
 )
 def test_what_only_some_recipes_have_stands_beside_them(given: dict[str, Any], more: dict[str, Any]) -> None:

@@ -1,0 +1,59 @@
+"""Model FLOPs utilization (MFU): the arithmetic that a model needs, as a share of what the devices could do.
+
+Source: Chowdhery et al., "PaLM: Scaling Language Modeling with Pathways" (2022), section 4.1 and appendix B.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+_HALF = ("float16", "bfloat16")
+_AMPERE = {"float32": 19.5, "tf32": 156.0, **dict.fromkeys(_HALF, 312.0)}
+_HOPPER = {"float32": 67.0, "tf32": 494.7, **dict.fromkeys(_HALF, 989.4)}
+_HOPPER_PCIE = {"float32": 51.0, "tf32": 378.0, **dict.fromkeys(_HALF, 756.0)}
+_HOPPER_NVL = {"float32": 60.0, "tf32": 417.5, **dict.fromkeys(_HALF, 835.5)}
+PEAKS: Mapping[str, Mapping[str, float]] = {
+    "Tesla T4": {"float32": 8.1, "float16": 65.0},
+    "Tesla V100-PCIE-": {"float32": 14.0, "float16": 112.0},
+    "Tesla V100-SXM2-": {"float32": 15.7, "float16": 125.0},
+    "NVIDIA A100-": _AMPERE,
+    "NVIDIA A100 ": _AMPERE,
+    "NVIDIA L40S": {"float32": 91.6, "tf32": 183.0, **dict.fromkeys(_HALF, 362.05)},
+    "NVIDIA H100 80GB HBM3": _HOPPER,
+    "NVIDIA H100 PCIe": _HOPPER_PCIE,
+    "NVIDIA H100 NVL": _HOPPER_NVL,
+    "NVIDIA H200 NVL": _HOPPER_NVL,
+    "NVIDIA H200": _HOPPER,
+}
+"""How a GPU's name begins -> dense peak in TFLOP/s, without sparsity, by dtype of the operands; the longest beginning
+counts. Source: NVIDIA's data sheets of these cards."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TokenWork:
+    """What one sample of text is."""
+
+    per_sample: int
+    """Tokens."""
+    flops: int
+    """Floating-point operations that the model needs for one token, forward and backward."""
+
+
+def peak(gpu: str | None, dtype: str) -> float | None:
+    """Dense peak of one GPU in FLOP/s; None where it isn't known, as for a part of a GPU or a CPU."""
+    if gpu is None or "MIG" in gpu:
+        return None
+    names = [name for name in PEAKS if gpu.startswith(name)]
+    found = PEAKS[max(names, key=len)].get(dtype) if names else None
+    return None if found is None else found * 1e12
+
+
+def utilization(
+    tokens_per_second: float | None, work: TokenWork, gpu: str | None, dtype: str, devices: int
+) -> float | None:
+    """From 0 to 1, over all devices; None where the rate or the peak isn't known."""
+    most = peak(gpu, dtype)
+    if most is None or tokens_per_second is None:
+        return None
+    return tokens_per_second * work.flops / (most * devices)
