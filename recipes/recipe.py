@@ -12,7 +12,7 @@ from typing import Any, Literal
 import recipes
 from recipes.typed import SettingsError, at_least, nearest, show
 
-NAMES = ("mnist", "resnet50", "efficientnet", "gan", "simplenet", "script")
+NAMES = ("mnist", "resnet50", "efficientnet", "gan", "simplenet", "gpt", "script")
 
 MNIST_FILES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 
@@ -51,10 +51,10 @@ class Layer:
     kernel: int = 1
     groups: int = 1
     pixels: int = 1
-    """Of what a convolution puts out, for each sample and channel."""
+    """Of what a convolution puts out, for each sample and channel; of a linear layer the tokens of a sample."""
     copies: int = 1
     """Tensors of the size of its output that the backward pass needs, at least: two where a norm follows, which needs
-    what goes into it, and the next layer what comes out of it."""
+    what goes into it, and the next layer what comes out of it; none where it is computed again."""
 
     @property
     def weights(self) -> int:

@@ -60,7 +60,7 @@ def advice(spec: JobSpec, gpus: Sequence[Gpu], device: str, dtype: str, devices:
         if odd:
             more = f" and {len(odd) - NAMED} more" if len(odd) > NAMED else ""
             sentences.append(f"tensor cores want multiples of {unit} in {name}: {', '.join(odd[:NAMED])}{more}")
-        if share % unit:
+        if share * _rows(layers) % unit:
             what = "batch per device and micro-batch" if training.accumulate > 1 else "batch per device"
             sentences.append(f"tensor cores want multiples of {unit} in {name}: the {what} is {share}")
     return (*sentences, *_advice_on_memory(spec, gpus, dtype, share))
@@ -123,6 +123,11 @@ def _odd(layer: Layer, unit: int) -> str:
     return f"{layer.name} {layer.inputs} -> {layer.outputs}"
 
 
+def _rows(layers: Sequence[Layer]) -> int:
+    """Rows of a sample in the last layer's matrix product: one, or each of its tokens."""
+    return layers[-1].pixels if layers and layers[-1].kind == "linear" else 1
+
+
 def _least_memory(spec: JobSpec) -> int:
     training = spec.training
     weights = sum(layer.weights for layer in spec.recipe.layers(training.train))
@@ -134,7 +139,7 @@ def _outputs(spec: JobSpec) -> int:
     """Numbers of a sample that are kept for the backward pass; a compiler may compute a norm again and not keep it."""
     layers = spec.recipe.layers(spec.training.train)
     if spec.training.compile or spec.training.xla:
-        return sum(layer.outputs * layer.pixels for layer in layers)
+        return sum(layer.outputs * layer.pixels for layer in layers if layer.copies)
     return sum(layer.kept for layer in layers)
 
 

@@ -50,7 +50,7 @@ def make_step(
 def measure(
     run: Run, net: nn.Module, batches: Iterable[tuple[torch.Tensor, torch.Tensor]], count: int
 ) -> dict[str, float]:
-    """Accuracy and mean loss over `count` samples, of which `batches` are this rank's images and labels. Collective.
+    """Accuracy and mean loss over `count` labels, of which `batches` are this rank's, with the inputs. Collective.
 
     All ranks measure with rank 0's statistics of norms, which are what its checkpoint has.
     """
@@ -59,7 +59,8 @@ def measure(
     net.eval()
     for inputs, labels in batches:
         with run.precision.forward():
-            logits = run.precision.output(net(run.precision.input(inputs)))
+            logits = run.precision.output(net(run.precision.input(inputs))).flatten(0, -2)
+        labels = labels.flatten()
         correct += (logits.argmax(1) == labels).sum().item()
         loss += cross_entropy(logits, labels, reduction="sum").item()
     net.train()

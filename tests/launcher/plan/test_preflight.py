@@ -39,6 +39,17 @@ def test_the_batch_is_that_of_one_device_and_micro_batch() -> None:
     )
 
 
+def test_of_text_the_rows_of_a_product_are_tokens_and_the_vocabulary_is_a_layers_size() -> None:
+    words = ("recipe=gpt", "amp=o2", "batch=3")
+    assert advice(ONE_A100, *words) == ()
+    assert advice(ONE_A100, *words, "train.vocab_size=50257") == (
+        "tensor cores want multiples of 8 in bfloat16: head 128 -> 50257",
+    )
+    assert advice(ONE_A100, *words, "train.context=63") == (
+        "tensor cores want multiples of 8 in bfloat16: the batch per device is 3",
+    )
+
+
 def test_three_channels_at_the_first_convolution_are_only_said_to_be_faster_as_four() -> None:
     assert advice(ONE_A100, "recipe=resnet50", "amp=o2") == (
         "tensor cores want multiples of 8 in bfloat16: stem takes 3 channels (4, padded, are faster)",

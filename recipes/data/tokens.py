@@ -1,0 +1,145 @@
+"""Text as token ids: the bytes of Python's own standard library, or files of ids."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sysconfig
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy
+
+from recipes.gpt import TOKEN_FILES, GptSettings
+from recipes.settings import Data
+from recipes.typed import SettingsError
+
+LIBRARY = Path(sysconfig.get_path("stdlib"))
+LEFT_OUT = ("site-packages", "dist-packages", "__pycache__", "test", "tests", "idle_test")
+"""Folders of the standard library whose files are not read: they differ from one machine to the next."""
+GENERATED = "_sysconfigdata"
+"""Files of that name describe how this Python was built."""
+HELD_OUT_SHARE = 20
+"""One file in so many is held out."""
+CHUNK = 2**24
+"""Ids that are checked at once."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Tokens:
+    """Token ids one after another, of shape [count]; a sample is `context` of them and the one that comes next."""
+
+    ids: numpy.ndarray
+    context: int
+
+    def __len__(self) -> int:
+        """Samples, which share no token that is predicted."""
+        return max(0, (len(self.ids) - 1) // self.context)
+
+    def samples(self, indices: numpy.ndarray) -> numpy.ndarray:
+        """Int64 of shape [*indices.shape, context + 1]."""
+        positions = numpy.asarray(indices)[..., None] * self.context + numpy.arange(self.context + 1)
+        return self.ids[positions].astype(numpy.int64)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Text:
+    """Text that is trained on, and text that is not."""
+
+    name: str
+    train: Tokens
+    held_out: Tokens
+    digest: str
+    """SHA-256 of all ids, as `sha256:...`."""
+    bytes_per_token: float | None
+
+
+def load(data: Data, settings: GptSettings) -> Text:
+    """The text that `data` names. Raises `SettingsError` for missing or broken files, and for too little text."""
+    text = _from_files(data, settings) if data.name == "tokens" else _standard_library(settings)
+    for part, whose in ((text.train, "to train on"), (text.held_out, "held out")):
+        if not len(part):
+            raise SettingsError(
+                f"data={text.name} has {len(part.ids):,} tokens {whose}, and a sample of train.context="
+                f"{settings.context} takes {settings.context + 1}",
+                "train.context",
+            )
+    return text
+
+
+def _standard_library(settings: GptSettings) -> Text:
+    """The bytes of its files, in the order of their paths. Which are held out depends on each one's path alone."""
+    parts: tuple[bytearray, bytearray] = bytearray(), bytearray()
+    for name in sorted(_python_files(LIBRARY)):
+        number = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big")
+        try:
+            parts[number % HELD_OUT_SHARE == 0].extend((LIBRARY / name).read_bytes())
+        except OSError as error:
+            raise SettingsError(f"data=stdlib: {LIBRARY / name} can't be read: {error.strerror}", "data.name") from None
+    if not all(parts):
+        raise SettingsError(f"data=stdlib: {LIBRARY} has too few Python files", "data.name")
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(len(part).to_bytes(8, "little"))
+        digest.update(part)
+    train, held_out = (
+        Tokens(ids=numpy.frombuffer(bytes(part), numpy.uint8), context=settings.context) for part in parts
+    )
+    return Text(
+        name="stdlib", train=train, held_out=held_out, digest=f"sha256:{digest.hexdigest()}", bytes_per_token=1.0
+    )
+
+
+def _python_files(folder: Path) -> Iterator[str]:
+    """Paths below `folder`, with slashes."""
+    for place, folders, files in os.walk(folder):
+        folders[:] = [each for each in folders if each not in LEFT_OUT]
+        for name in files:
+            if name.endswith(".py") and not name.startswith(GENERATED):
+                yield Path(place, name).relative_to(folder).as_posix()
+
+
+def _from_files(data: Data, settings: GptSettings) -> Text:
+    """Memory-mapped: the files may be larger than memory. Each is read through once, to be checked."""
+    if data.dir is None:
+        raise SettingsError(f"data=tokens needs data.dir=FOLDER, which holds {' and '.join(TOKEN_FILES)}", "data.dir")
+    digest = hashlib.sha256()
+    train, held_out = (
+        Tokens(ids=_mapped(Path(data.dir, name), settings, digest), context=settings.context) for name in TOKEN_FILES
+    )
+    return Text(
+        name="tokens",
+        train=train,
+        held_out=held_out,
+        digest=f"sha256:{digest.hexdigest()}",
+        bytes_per_token=settings.bytes_per_token,
+    )
+
+
+def _mapped(path: Path, settings: GptSettings, digest: hashlib._Hash) -> numpy.ndarray:
+    """A file's ids, checked and added to the digest."""
+    dtype = numpy.dtype(settings.ids).newbyteorder("<")
+    try:
+        size = path.stat().st_size
+        if not size or size % dtype.itemsize:
+            raise SettingsError(
+                f"{path} has {size:,} bytes, which is not a whole number of train.ids={settings.ids} of "
+                f"{dtype.itemsize} bytes",
+                "train.ids",
+            )
+        ids = numpy.memmap(path, dtype, "r")
+    except OSError as error:
+        raise SettingsError(f"data=tokens: {path} can't be read: {error.strerror}", "data.dir") from None
+    digest.update(size.to_bytes(8, "little"))
+    for first in range(0, len(ids), CHUNK):
+        chunk = ids[first : first + CHUNK]
+        if chunk.max() >= settings.vocab_size:
+            position = first + int((chunk >= settings.vocab_size).argmax())
+            raise SettingsError(
+                f"{path}: id {ids[position]} at position {position:,} is beyond "
+                f"train.vocab_size={settings.vocab_size}; is train.ids={settings.ids} right?",
+                "train.vocab_size",
+            )
+        digest.update(chunk)
+    return ids

@@ -1,0 +1,156 @@
+"""The GPT recipe: a decoder that predicts the next token, and its learning rate. No framework is imported here.
+
+The network is that of nanochat, nanoGPT and torchtitan: RMSNorm before each part of a block, rotary positions, causal
+attention, SwiGLU or squared ReLU, no biases. AdamW decays matrices only; the rate warms up and falls by half a cosine.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from recipes.recipe import DataLayout, Layer, Recipe
+from recipes.typed import SettingsError, above_zero, at_least, below_one, setting
+
+if TYPE_CHECKING:
+    from recipes.settings import Settings
+
+BYTES = 256
+"""Token ids of data=stdlib, whose tokens are bytes."""
+ROUNDING = 64
+"""SwiGLU's hidden features are 8/3 of the width, rounded up to a multiple of this: then both MLPs are equally large."""
+EPSILON = 1e-8
+"""AdamW's."""
+TOKEN_FILES = ("train.bin", "val.bin")
+"""Of data=tokens, in data.dir: token ids, one after another, as nanoGPT writes them."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GptSettings:
+    """Hyper-parameters of the GPT recipe."""
+
+    vocab_size: int = setting(BYTES, "token ids are from 0 up to, but not, this; 256 for bytes")
+    layers: int = setting(4, "blocks of attention and MLP")
+    width: int = setting(128, "features of a token between blocks")
+    heads: int = setting(4, "attention heads, of width / heads features each")
+    context: int = setting(256, "tokens of a sample")
+    mlp: Literal["swiglu", "relu2"] = setting("swiglu", "gated by SiLU, or the square of ReLU")
+    tied: bool = setting(True, "the last layer's weights are those of the embedding")
+    recompute: Literal["none", "selective", "full"] = setting(
+        "none", "activations computed again in backward: selective keeps matrix products and attention, full nothing"
+    )
+    lr: float = setting(3e-3, "AdamW's peak learning rate")
+    warmup_steps: int = setting(50, "steps of linear warm-up, at most a fifth of the run, before the cosine")
+    lr_end: float = setting(0.1, "learning rate at the end, as a share of the peak")
+    weight_decay: float = setting(0.1, "AdamW's, on matrices; not on norms")
+    beta1: float = setting(0.9, "AdamW's decay of averaged gradients")
+    beta2: float = setting(0.95, "AdamW's decay of averaged squared gradients")
+    clip: float | None = setting(1.0, "gradient norm to clip to, after unscaling; null is no clipping")
+    held_out: int = setting(512, "held-out samples that are measured, at most, spread evenly")
+    ids: Literal["uint16", "uint32"] = setting("uint16", "data=tokens: type of the ids in the files, little-endian")
+    bytes_per_token: float | None = setting(None, "data=tokens: mean bytes of a held-out token, for bits per byte")
+
+    def __post_init__(self) -> None:
+        for key, low in (("vocab_size", 2), ("layers", 1), ("width", 2), ("heads", 1), ("context", 2), ("held_out", 1)):
+            at_least(f"train.{key}", getattr(self, key), low)
+        if self.width % (2 * self.heads):
+            raise SettingsError(
+                f"train.width={self.width} must be a multiple of 2 x train.heads={self.heads}: rotary positions turn "
+                "the features of a head in pairs",
+                "train.width",
+            )
+        above_zero("train.lr", self.lr)
+        for key in ("warmup_steps", "lr_end", "weight_decay"):
+            at_least(f"train.{key}", getattr(self, key), 0)
+        for key in ("beta1", "beta2"):
+            below_one(f"train.{key}", getattr(self, key))
+        for key in ("clip", "bytes_per_token"):
+            if getattr(self, key) is not None:
+                above_zero(f"train.{key}", getattr(self, key))
+
+    @property
+    def hidden(self) -> int:
+        """Features inside the MLP."""
+        return -(-8 * self.width // (3 * ROUNDING)) * ROUNDING if self.mlp == "swiglu" else 4 * self.width
+
+
+def check(settings: Settings) -> None:
+    """Refuse what data=stdlib can't be trained with. Raises `SettingsError`."""
+    train: GptSettings = settings.train
+    if settings.data.name == "tokens":
+        return
+    if train.vocab_size < BYTES:
+        raise SettingsError(
+            f"train.vocab_size={train.vocab_size} with data=stdlib, whose tokens are bytes: say {BYTES} or more",
+            "train.vocab_size",
+        )
+    if train.bytes_per_token is not None:
+        raise SettingsError("train.bytes_per_token belongs to data=tokens", "train.bytes_per_token")
+
+
+def layers(settings: GptSettings) -> tuple[Layer, ...]:
+    """A matrix product's rows are the tokens of all samples: `pixels` are the tokens of one."""
+    width, hidden = settings.width, settings.hidden
+    # Computed again, nothing of a block is kept but what it puts out, which is as large as what `down` does.
+    kept = 0 if settings.recompute == "full" else 1
+
+    def linear(name: str, inputs: int, outputs: int, copies: int = kept) -> Layer:
+        return Layer(name=name, kind="linear", inputs=inputs, outputs=outputs, pixels=settings.context, copies=copies)
+
+    found = []
+    for index in range(settings.layers):
+        found += [
+            linear(f"blocks.{index}.attention.qkv", width, 3 * width),
+            linear(f"blocks.{index}.attention.out", width, width),
+            linear(f"blocks.{index}.mlp.up", width, hidden * (2 if settings.mlp == "swiglu" else 1)),
+            linear(f"blocks.{index}.mlp.down", hidden, width, copies=1),
+        ]
+    return (*found, linear("head", width, settings.vocab_size, copies=1))
+
+
+def flops_per_token(settings: GptSettings) -> int:
+    """Floating-point operations of a token, forward and backward: 6 N + 12 L H Q T.
+
+    Source: Chowdhery et al., "PaLM" (2022), appendix B: N weights that are multiplied, L layers, H heads of Q features,
+    T tokens of context. A table that is only looked up multiplies nothing, and what is computed again doesn't count.
+    """
+    weights = sum(layer.weights for layer in layers(settings))
+    return 6 * weights + 12 * settings.layers * settings.width * settings.context
+
+
+def learning_rate(settings: GptSettings, step: int, total: int) -> float:
+    """The rate of optimizer step `step`, counted from 0, of `total`."""
+    warmup = min(settings.warmup_steps, total // 5)
+    if step < warmup:
+        return settings.lr * (step + 1) / warmup
+    share = 0.5 * (1 + math.cos(math.pi * (step - warmup) / max(1, total - warmup)))
+    return settings.lr * (settings.lr_end + (1 - settings.lr_end) * share)
+
+
+def schedule(settings: Settings, samples: int) -> Callable[[int], float]:
+    """The learning rate of each optimizer step of a run over so many samples."""
+    assert settings.batch is not None
+    total = settings.steps or (settings.epochs or 1) * (samples // settings.batch)
+    return lambda step: learning_rate(settings.train, step, total)
+
+
+RECIPE = Recipe(
+    name="gpt",
+    settings=GptSettings,
+    batch=8,
+    epochs=1,
+    trainers={"torch": "recipes.torch_.gpt"},
+    check=check,
+    epsilons={"AdamW": EPSILON},
+    data={
+        "stdlib": DataLayout(help="bytes of the Python files of the standard library that the trainer runs with"),
+        "tokens": DataLayout(
+            files=(TOKEN_FILES,),
+            source="a tokenizer of your own: token ids as numpy's tofile writes them",
+            help="token ids of any text: train.bin and val.bin in data.dir",
+        ),
+    },
+    layers=layers,
+)

@@ -1,0 +1,266 @@
+"""The GPT recipe: its network, its text, its levels, its resuming."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from pathlib import Path
+
+import numpy
+import pytest
+import torch
+from torch import nn
+
+from recipes import gpt
+from recipes.data import tokens
+from recipes.data.tokens import Tokens
+from recipes.gpt import GptSettings
+from recipes.settings import Data
+from recipes.torch_ import gpt as trainer
+from recipes.torch_ import loop
+from recipes.typed import SettingsError
+from tests.recipes.torch_.trainers import differences, last_state, result, steps
+
+TINY = GptSettings(vocab_size=64, layers=2, width=32, heads=2, context=16)
+SMALL = (
+    *("train.layers=2", "train.width=32", "train.heads=2", "train.context=16", "train.held_out=4"),
+    *("batch=4", "checkpoint.every=0"),
+)
+
+
+@pytest.fixture(autouse=True)
+def as_before():
+    threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(threads)
+    torch.use_deterministic_algorithms(False)
+
+
+@pytest.fixture
+def library(tmp_path, monkeypatch) -> Path:
+    """A standard library of 40 small files."""
+    folder = tmp_path / "lib"
+    (folder / "json" / "tests").mkdir(parents=True)
+    (folder / "site-packages").mkdir()
+    for number in range(40):
+        (folder / "json" / f"m{number:02}.py").write_text(f"def f{number}(x):\n    return x + {number}\n" * 4)
+    for name in ("json/tests/test_m.py", "site-packages/other.py", "_sysconfigdata_x.py", "json/notes.txt"):
+        (folder / name).write_text("left out\n" * 100)
+    monkeypatch.setattr(tokens, "LIBRARY", folder)
+    return folder
+
+
+def train(folder: Path, *words: str, ends: int = loop.DONE) -> Path:
+    by_key = {word.partition("=")[0]: word for word in (*SMALL, *words)}
+    assert loop.main("gpt", trainer.train, [*by_key.values(), f"run={folder}"]) == ends
+    return folder
+
+
+def losses(folder: Path) -> list[float]:
+    return [row["loss"] for row in steps(folder)]
+
+
+def write_ids(folder: Path, dtype: str = "uint16", **ids: numpy.ndarray) -> Path:
+    folder.mkdir(exist_ok=True)
+    for part in ("train", "val"):
+        numpy.asarray(ids.get(part, numpy.arange(400) % 50)).astype(dtype).tofile(folder / f"{part}.bin")
+    return folder
+
+
+@pytest.mark.parametrize("mlp", ["swiglu", "relu2"])
+@pytest.mark.parametrize("tied", [True, False])
+def test_the_launcher_knows_the_networks_matrices(mlp, tied):
+    settings = GptSettings(vocab_size=64, layers=2, width=48, heads=2, context=16, mlp=mlp, tied=tied)
+    net, known = trainer.Net(settings), gpt.layers(settings)
+    built = {name: each for name, each in net.named_modules() if isinstance(each, nn.Linear)}
+    assert list(built) == [layer.name for layer in known]
+    assert [each.weight.numel() for each in built.values()] == [layer.weights for layer in known]
+    matrices = sum(each.numel() for each in net.parameters() if each.ndim > 1)
+    assert matrices - sum(layer.weights for layer in known) == (0 if tied else 64 * 48)
+
+
+@pytest.mark.parametrize("recompute", ["none", "selective", "full"])
+def test_no_less_is_kept_for_backward_than_the_launcher_reckons_with(recompute):
+    settings = GptSettings(vocab_size=64, layers=2, width=32, heads=2, context=16, recompute=recompute)
+    net = trainer.Net(settings)
+    parameters = {each.untyped_storage().data_ptr() for each in net.parameters()}
+    kept, held = {}, []
+
+    def keep(found: torch.Tensor) -> torch.Tensor:
+        held.append(found)  # so that no later one gets its place
+        storage = found.untyped_storage()
+        if storage.data_ptr() not in parameters:
+            kept[storage.data_ptr()] = storage.nbytes()
+        return found
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda found: found):
+        nn.functional.cross_entropy(net(torch.ones(4, 16, dtype=torch.int64)).flatten(0, 1), torch.ones(64).long())
+    if recompute != "selective":  # which keeps tensors by itself
+        assert sum(kept.values()) >= 4 * 4 * sum(layer.kept for layer in gpt.layers(settings))
+
+
+def test_a_token_sees_none_that_comes_after_it_and_knows_how_far_others_are():
+    net = trainer.Net(TINY).eval()
+    ids = torch.randint(0, 64, (1, 16), generator=torch.Generator().manual_seed(0))
+    changed = ids.clone()
+    changed[0, 9] = (ids[0, 9] + 1) % 64
+    with torch.no_grad():
+        before, after = net(ids), net(changed)
+    assert torch.equal(before[:, :9], after[:, :9])
+    assert not torch.equal(before[:, 9:], after[:, 9:])
+    cosine, sine = trainer.rotations(8, 4)
+    query, key = torch.randn(1, 4), torch.randn(1, 4)
+    turned = trainer.rotated(query.expand(8, 4), cosine, sine) @ trainer.rotated(key.expand(8, 4), cosine, sine).T
+    for far in range(8):
+        assert torch.diagonal(turned, far).std(correction=0) < 1e-5  # the distance alone counts
+
+
+@pytest.mark.parametrize("recompute", ["selective", "full"])
+def test_what_is_computed_again_has_the_same_gradients(recompute):
+    torch.manual_seed(0)
+    plain, again = trainer.Net(TINY), trainer.Net(GptSettings(**{**_plain(TINY), "recompute": recompute}))
+    again.load_state_dict(plain.state_dict())
+    for net in (plain, again):
+        net(torch.arange(32).reshape(2, 16)).square().mean().backward()
+    for one, other in zip(plain.parameters(), again.parameters(), strict=True):
+        assert torch.equal(one.grad, other.grad)
+
+
+def _plain(settings: GptSettings) -> dict[str, object]:
+    return {key: getattr(settings, key) for key in settings.__dataclass_fields__}
+
+
+def test_a_tokens_flops_are_palms_formula():
+    """By hand: a layer of 12 width^2 weights, two matrices of the MLP and one for the words."""
+    settings = GptSettings(vocab_size=1000, layers=3, width=64, heads=2, context=128, mlp="relu2")
+    weights = 3 * (4 * 64**2 + 8 * 64**2) + 64 * 1000
+    assert gpt.flops_per_token(settings) == 6 * weights + 12 * 3 * 2 * 32 * 128
+
+
+def test_the_rate_warms_up_and_falls_to_its_share():
+    settings = GptSettings(lr=1.0, warmup_steps=10, lr_end=0.1)
+    rates = [gpt.learning_rate(settings, step, 100) for step in range(100)]
+    assert rates[:10] == pytest.approx([0.1 * each for each in range(1, 11)])
+    assert rates[10] == 1.0 and rates[10:] == sorted(rates[10:], reverse=True)
+    assert rates[55] == pytest.approx(0.55) and 0.1 < rates[99] < 0.102
+    assert gpt.learning_rate(settings, 0, 10) == 0.5  # a short run warms up for a fifth of it
+
+
+def test_the_standard_library_is_split_by_file_and_depends_on_what_is_in_it(library):
+    found = tokens.load(Data(name="stdlib"), TINY)
+    both = bytes(found.train.ids) + bytes(found.held_out.ids)
+    assert b"left out" not in both and both.count(b"def f") == 160
+    assert {0, 4} == {bytes(found.held_out.ids).count(b"def f%d(" % number) for number in range(40)}
+    assert bytes(found.train.ids).startswith(b"def f0(x)")
+    assert found.digest == tokens.load(Data(name="stdlib"), TINY).digest
+    (library / "json" / "m39.py").write_text("other\n")
+    assert found.digest != tokens.load(Data(name="stdlib"), TINY).digest
+
+
+def test_a_sample_is_read_by_its_position():
+    text = Tokens(ids=numpy.arange(100, dtype=numpy.uint16), context=8)
+    assert len(text) == 12
+    assert text.samples(numpy.array([[0, 11]])).tolist() == [[list(range(9)), list(range(88, 97))]]
+
+
+@pytest.mark.parametrize("ids", ["uint16", "uint32"])
+def test_files_of_ids_are_trained_on(tmp_path, ids):
+    folder = write_ids(tmp_path / "ids", ids)
+    words = ("data=tokens", f"data.dir={folder}", f"train.ids={ids}", "train.vocab_size=50")
+    found = result(train(tmp_path / "run", *words, "train.bytes_per_token=4", "amp=o0", "steps=2"))
+    assert found["eval"]["bits_per_byte"] == pytest.approx(found["eval"]["loss"] / math.log(2) / 4)
+    content = b"".join(
+        (800 if ids == "uint16" else 1600).to_bytes(8, "little") + each.read_bytes()
+        for each in (folder / "train.bin", folder / "val.bin")
+    )
+    assert found["digests"]["data"] == f"sha256:{hashlib.sha256(content).hexdigest()}"
+    assert "bits_per_byte" not in result(train(tmp_path / "other", *words, "amp=o0", "steps=1"))["eval"]
+
+
+@pytest.mark.parametrize(
+    ("spoil", "words", "says"),
+    [
+        ("length", (), "train.bin has 801 bytes, which is not a whole number of train.ids=uint16 of 2 bytes"),
+        ("ids", (), "val.bin: id 77 at position 123 is beyond train.vocab_size=50; is train.ids=uint16 right?"),
+        ("missing", (), "val.bin can't be read: No such file or directory"),
+        ("short", (), "data=tokens has 10 tokens held out, and a sample of train.context=16 takes 17"),
+        ("", ("train.ids=uint32",), "is beyond train.vocab_size=50; is train.ids=uint32 right?"),
+    ],
+)
+def test_a_broken_file_of_ids_is_refused_before_anything_starts(tmp_path, capsys, spoil, words, says):
+    val = numpy.arange(400) % 50
+    val[123] = 77 if spoil == "ids" else 0
+    folder = write_ids(tmp_path / "ids", val=val[:10] if spoil == "short" else val)
+    if spoil == "length":
+        (folder / "train.bin").write_bytes((folder / "train.bin").read_bytes() + b"0")
+    if spoil == "missing":
+        (folder / "val.bin").unlink()
+    job = ("data=tokens", f"data.dir={folder}", "train.vocab_size=50", *words, "steps=1")
+    train(tmp_path / "run", *job, ends=2)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert says in line
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("words", [(), ("train.recompute=full", "train.tied=false"), ("train.recompute=selective",)])
+def test_every_level_is_proved_and_its_losses_are_those_of_float32(tmp_path, library, words):
+    plain = losses(train(tmp_path / "plain", "amp=o0", "steps=3", *words))
+    for level in ("o0", "o1", "o2", "o3") if not words else ("o0", "o2"):
+        half = losses(train(tmp_path / level, f"amp={level}", "steps=3", *words))
+        found = result(tmp_path / level)
+        assert found["observed"]["verdict"] == "proved", found["observed"]
+        assert found["observed"]["half_flop_share"] == (0 if level == "o0" else 1)
+        assert half == pytest.approx(plain, rel=0 if level == "o0" else 0.02)
+    found = result(tmp_path / "o2")["observed"]["param_dtypes"]
+    assert found["float32"] == 5 * 32 and found["bfloat16"] > 1000  # the norms alone are float32
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("level", "recompute"), [("o1", "selective"), ("o2", "full")])
+def test_compiled_code_is_proved_too(tmp_path, library, level, recompute):
+    words = ("compile=true", f"train.recompute={recompute}", "train.layers=1")
+    found = result(train(tmp_path, f"amp={level}", "steps=2", *words))
+    assert (found["observed"]["verdict"], found["observed"]["half_flop_share"]) == ("proved", 1)
+
+
+def test_an_interrupted_run_goes_on_bit_by_bit_and_on_the_same_text_alone(tmp_path, capsys, library):
+    words = ("amp=o2", "accumulate=2", "steps=6")
+    train(tmp_path / "whole", *words)
+    for ends in (85, 85, 0):
+        train(tmp_path / "parts", *words, "checkpoint.stop_every=2", ends=ends)
+    whole, parts = last_state(tmp_path / "whole"), last_state(tmp_path / "parts")
+    for key in ("model", "optimizers", "precision"):
+        assert differences(whole[key], parts[key], key) == []
+    assert losses(tmp_path / "whole") == losses(tmp_path / "parts")
+    before = result(tmp_path / "whole")
+    assert before["throughput"]["unit"] == "tokens/s" and before["throughput"]["mfu"] is None
+    assert before["throughput"]["flops_per_token"] > 0
+    assert 4 < before["eval"]["bits_per_byte"] < 8
+    capsys.readouterr()
+    (library / "json" / "m00.py").write_text("pass\n" * 30)
+    train(tmp_path / "whole", "amp=o2", "accumulate=2", "steps=7", ends=2)
+    said = capsys.readouterr().err
+    assert f"not {before['digests']['data']}; give it that data" in said
+
+
+def test_matrices_decay_and_norms_do_not(tmp_path, library, monkeypatch):
+    made = []
+    real = torch.optim.AdamW
+    monkeypatch.setattr(torch.optim, "AdamW", lambda *given, **named: made.append(real(*given, **named)) or made[-1])
+    train(tmp_path, "amp=o0", "steps=1")
+    decayed, norms = made[0].param_groups
+    assert (decayed["weight_decay"], norms["weight_decay"]) == (0.1, 0)
+    assert {each.ndim for each in decayed["params"]} == {2}
+    assert len(norms["params"]) == 5
+
+
+def test_bytes_need_a_vocabulary_of_256():
+    with pytest.raises(SettingsError, match=r"train.vocab_size=100 with data=stdlib, whose tokens are bytes"):
+        gpt.check(_settings(GptSettings(vocab_size=100), "stdlib"))
+    gpt.check(_settings(GptSettings(vocab_size=100), "tokens"))
+
+
+def _settings(train: GptSettings, data: str):
+    from recipes.settings import Settings
+
+    return Settings(recipe="gpt", train=train, data=Data(name=data))
