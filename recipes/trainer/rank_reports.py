@@ -16,6 +16,8 @@ GRACE = 5.0
 """Seconds that another rank whose proof failed waits for the first one to write the result."""
 PATIENCE = 60.0
 """Seconds that the first rank waits at the end for what the others saw."""
+HURRY = 1.0
+"""The same where a signal is about to end it."""
 
 
 def path_of(run: Path, rank: int) -> Path:
@@ -33,13 +35,12 @@ def await_first(left: Path | None, failure: str) -> None:
         print(f"script: {failure}", file=sys.stderr)
 
 
-def collect(run: Path, size: int, *, wait: bool) -> tuple[list[dict[str, Any]], str | None, dict[str, Any]]:
+def collect(run: Path, size: int, patience: float) -> tuple[list[dict[str, Any]], str | None, dict[str, Any]]:
     """What the other ranks left, and why the first of them failed, if any did, and what was observed there if that was
-    a failed proof. One that left nothing in time is missed by the verdict; where not to `wait`, what is there already
-    counts."""
+    a failed proof. One that left nothing within `patience`, in seconds, is missed by the verdict."""
     waiting = {path_of(run, rank) for rank in range(1, size)}
     found: list[dict[str, Any]] = []
-    until = time.monotonic() + (PATIENCE if wait else 0)
+    until = time.monotonic() + patience
     while True:
         for path in sorted((each for each in waiting if each.exists()), key=lambda each: each.stat().st_mtime_ns):
             left = json.loads(path.read_text())

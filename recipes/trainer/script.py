@@ -64,20 +64,26 @@ def main(framework: str, words: Sequence[str], wrap: Callable[[Started], Wrapper
     request = StopSignal(started.chosen.run, started.chosen.plan, rank)
     once = threading.Lock()
 
-    def end(code: int, failure: str | None, trace: str, *, stopped: bool = False) -> int:
+    def end(code: int, failure: str | None, trace: str, *, stopped: bool = False, killed: bool = False) -> int:
         once.acquire()  # for ever: whoever comes second waits for the end of the process
+        if killed:
+            meter.close()
         sys.stdout.flush()
         if first:
             _adopt_records(meter, started, since=time.time() - (time.monotonic() - began))
         meter.finish(wrapper.skipped_unseen())
         seconds = time.monotonic() - began
-        return _conclude(started, wrapper, folder, meter, code, failure, trace, seconds, stopped=stopped)
+        patience = rank_reports.HURRY if killed else rank_reports.PATIENCE if not code or stopped else 0.0
+        return _conclude(
+            started, wrapper, folder, meter, code, failure, trace, seconds, stopped=stopped, patience=patience
+        )
 
     def give_up() -> int:
         print(f"script: it went on for {blocks.GRACE:g} s after the end of its block, and is ended", file=sys.stderr)
         return end(0, None, "")
 
     meter.when_over = lambda: blocks.end_within(blocks.GRACE, give_up)
+    request.conclude = lambda code: end(code, None, "", stopped=not wrapper.early.reason, killed=True)
     with wrapper.around(meter), request:
         code, failure, trace = execute(started.file, started.arguments, started.workdir, started.inputs)
     if meter.over:  # what a script says that was ended in the middle is no failure
@@ -163,8 +169,10 @@ def _conclude(
     seconds: float,
     *,
     stopped: bool,
+    patience: float,
 ) -> int:
-    """Judge what all ranks saw, write the result, and give the exit code. `stopped`: the script was asked to end."""
+    """Judge what all ranks saw, write the result, and give the exit code. `stopped`: the script was asked to end.
+    `patience`: how long to wait for the other ranks, in seconds."""
     settings, run = started.chosen.settings, started.chosen.run
     rank, size = rank_and_size(settings.framework)
     reports = wrapper.reports()
@@ -181,7 +189,7 @@ def _conclude(
         return code
     others, elsewhere, observed = [], None, wrapper.early.observed
     if size > 1 and run:
-        others, elsewhere, theirs = rank_reports.collect(run, size, wait=not code or stopped)
+        others, elsewhere, theirs = rank_reports.collect(run, size, patience)
         observed = observed or theirs
     if stopped and elsewhere:
         print(f"script: {elsewhere}, after it was asked to stop", file=sys.stderr)

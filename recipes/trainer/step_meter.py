@@ -225,6 +225,11 @@ class StepMeter:
             more = self.awaits_loss or self._has_logged or "recipes.job" in sys.modules
             self._rows.write(self.memory(), hold=hold and more)
 
+    def close(self) -> None:
+        """Write the rows that wait, and let no other thread add one: it waits until the process ends."""
+        self._lock.acquire()
+        self.flush(hold=False)
+
     def end_block(self) -> None:
         """The steps of this block count, even if the script ended before its last one."""
         if self._block:

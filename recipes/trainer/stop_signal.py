@@ -11,7 +11,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -22,6 +22,8 @@ from recipes.run_folder import RunFolder
 
 MARGIN = 3.0
 """Seconds before the end of the grace at which the script is killed, so that the run can still record why."""
+CONCLUDING = 2.0
+"""Seconds at most, less than `MARGIN`, for the result of a script before a signal ends it."""
 
 
 class StopSignal:
@@ -38,6 +40,8 @@ class StopSignal:
         self._folder = RunFolder(path=run, attempt=int(launched)) if run and launched and name else None
         self._number = signal.Signals[f"SIG{name}"] if name else None
         self._grace = float((plan.get("cluster") or {}).get("stop_before") or 0)
+        self.conclude: Callable[[int], object] = lambda code: None
+        """Writes the result of a script that a signal is about to end with this exit code."""
         self._rank = rank
         self._raised = False
         self._over = threading.Event()
@@ -101,6 +105,7 @@ class StopSignal:
         try:
             if unhandled:
                 folder.mark_ended()  # now: there is no later
+                self._conclude(self._number)
         finally:  # on a full disk too
             # To the process, and not from this thread to itself: the kernel prefers the main thread, which then wakes
             # from whatever it waits for and runs the script's handler.
@@ -109,5 +114,15 @@ class StopSignal:
     def _kill(self, folder: RunFolder) -> None:
         try:
             (folder.stopped.parent / run_folder.OVERDUE).touch()
+            self._conclude(signal.SIGKILL)
         finally:
             os.kill(os.getpid(), signal.SIGKILL)
+
+    def _conclude(self, number: signal.Signals) -> None:
+        """In a thread that nothing waits for any longer than this: the script may hold a lock, or the disk hang."""
+        concluding = threading.Thread(target=self.conclude, args=(128 + number,), name="conclude", daemon=True)
+        concluding.start()
+        if self._rank:
+            time.sleep(CONCLUDING)  # torchrun ends the first rank as soon as this one has gone
+        else:
+            concluding.join(CONCLUDING)

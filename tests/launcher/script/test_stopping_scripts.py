@@ -19,6 +19,7 @@ import pytest
 
 from launcher.executors import stopping
 from launcher.runs.states import State
+from recipes import metrics
 from tests.launcher.run_folders import state, until
 
 SAVING = """\
@@ -74,7 +75,26 @@ print("begun", flush=True)
 while True:
     time.sleep(300)
 """
+STEPPING = """\
+import sys, signal, time
+import torch
+from torch import nn
+if "deaf" in sys.argv:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+net = nn.Linear(8, 8)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+for step in range(1, 10**9):
+    optimizer.zero_grad()
+    net(torch.ones(4, 8)).sum().backward()
+    optimizer.step()
+    with open("steps", "w") as file:
+        file.write(str(step))
+    if step == 30:
+        print("begun", flush=True)
+    time.sleep(0.02)
+"""
 SCRIPTS = {
+    "stepping.py": STEPPING,
     "left.py": LEFT,
     "outside.py": "import signal, sys, time\nsignal.signal(signal.SIGTERM, lambda *_: sys.exit())\n"
     "print('begun', flush=True)\ntime.sleep(300)\n",
@@ -100,6 +120,8 @@ REQUESTS = {
     "plain": ("script=plain.py",),
     "waiting": ("script=waiting.py", "script.stop_signal=INT"),
     "alone": ("script=alone.py", "train.bare=true", "script.resume_arguments=[again, 'and again']"),
+    "stepping": ("script=stepping.py", "workdir=run"),
+    "deafstepping": ("script=stepping.py", "workdir=run", "cluster.stop_before=5", "--", "deaf"),
     "never": ("script=plain.py", "script.stop_signal=null", "train.bare=true"),
 }
 CHECKOUT = str(Path(__file__).parents[3])
@@ -209,6 +231,18 @@ def test_one_without_a_handler_is_ended_by_the_signal(started: Started) -> None:
     ended = started.asked_to_stop("plain")
     assert (ended.name, ended.reason, ended.exit_code) == ("stopped", "on request", 143)
     assert "SIGTERM ends it, as it has no handler" in started.log("plain", stream="stderr")
+
+
+@pytest.mark.parametrize(("name", "ends"), [("stepping", "stopped"), ("deafstepping", "failed")])
+def test_one_that_a_signal_ends_leaves_its_last_rows_and_a_result(started: Started, name: str, ends: str) -> None:
+    assert started.asked_to_stop(name).name == ends
+    taken = int((started.folder(name) / "work/steps").read_text())
+    result = started.record(name, "result.json")
+    assert (result["status"], result["observed"]["verdict"]) == ("stopped", "proved")
+    assert result["throughput"]["unit"] == "steps/s" and result["throughput"]["mean"] > 0
+    rows = [row for row in metrics.read(started.folder(name) / "metrics.jsonl") if "event" not in row]
+    assert [row["step"] for row in rows] == list(range(1, result["steps"] + 1))
+    assert 0 <= taken - result["steps"] <= 1
 
 
 def test_a_bare_script_is_signalled_by_its_run_script(started: Started) -> None:
