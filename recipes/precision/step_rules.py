@@ -74,7 +74,10 @@ def _no_half(calls: Sequence[Call]) -> Iterator[Finding]:
 def _half_where_due(calls: Sequence[Call], rule: Mapping[str, Any], share: float, grows: bool) -> Iterator[Finding]:
     """Each call against what the level says of it, forward and backward apart."""
     either = set(rule.get("either", ()))
-    judged = [call for call in calls if not either & set(call["functions"])]
+    certain = [call for call in calls if not either & set(call["functions"])]
+    perhaps = [call for call in calls if either & set(call["functions"]) and not either.issuperset(call["functions"])]
+    # Half precision is right for such a call, whichever function it is of.
+    judged = [*certain, *(call for call in perhaps if call["dtype"] == rule["dtype"])]
     for backward in {call["backward"] for call in calls} - {call["backward"] for call in judged}:
         yield UNKNOWN, f"all products in {phase(backward)} are on lists that allow both dtypes"
     for call in judged:
@@ -82,7 +85,8 @@ def _half_where_due(calls: Sequence[Call], rule: Mapping[str, Any], share: float
             yield CONTRADICTED, f"{describe([call])} ran in {phase(call['backward'])}, but {_why_float32(call, rule)}"
     forward, backward_calls = ([call for call in judged if call["backward"] is flag] for flag in (False, True))
     float32_forward = flops(call for call in forward if allowed_dtypes(call, rule) == {"float32"})
-    parts = [_Part.of(forward, rule, 0), _Part.of(backward_calls, rule, int(GRADIENTS * float32_forward))]
+    excused = int(GRADIENTS * float32_forward)
+    parts = [_Part.of(forward, rule, 0), _Part.of(backward_calls, rule, excused)]
     for part in parts:
         if part.seen and part.required == 0 and not grows:
             where = phase(part.backward)
@@ -93,6 +97,31 @@ def _half_where_due(calls: Sequence[Call], rule: Mapping[str, Any], share: float
     short = [part for part in parts if part.is_short(share)]
     if short:
         yield CONTRADICTED, _shortfall(short, rule, share)
+    gradients = GRADIENTS * flops(
+        call
+        for call in calls
+        if either & set(call["functions"]) and call["dtype"] == "float32" and not call["backward"]
+    )
+    for backward, allowance, expected in ((False, 0, 0.0), (True, excused, gradients)):
+        known, unknown = ([call for call in each if call["backward"] is backward] for each in (certain, perhaps))
+        yield from _perhaps_due(known, unknown, rule, share, allowance, expected)
+
+
+def _perhaps_due(
+    known: Sequence[Call],
+    unknown: Sequence[Call],
+    rule: Mapping[str, Any],
+    share: float,
+    excused: int,
+    expected: float,
+) -> Iterator[Finding]:
+    """`unknown` calls may be of a function that is allowed both dtypes, or of one that is due in half precision; a
+    finding where the second would be a shortfall. So many FLOPs in another dtype are `expected` of the first."""
+    wide = [call for call in unknown if call["dtype"] != rule["dtype"]]
+    counted = wide if flops(wide) > expected else []
+    if unknown and _Part.of([*known, *counted], rule, excused).is_short(share):
+        named = describe(wide or unknown)
+        yield UNKNOWN, f"the function of these isn't known, and may be one due in {rule['dtype']}: {named}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -587,6 +587,43 @@ def test_where_all_products_are_on_infer_or_clear_nothing_is_proved() -> None:
     assert "all products in forward are on lists that allow both dtypes" in found["why"]
 
 
+EITHER_ATTENTION = {"either": ["scaled_dot_product_attention"]}
+ATTENTION = ["scaled_dot_product_attention"]
+
+
+def perhaps_attention(backward: bool, dtype: str, flops: int) -> dict[str, Any]:
+    """Of compiled code, which may have come from a linear layer or from attention."""
+    return call(backward, dtype, flops, functions=["linear", *ATTENTION], compiled=True)
+
+
+@pytest.mark.parametrize("backward", [False, True])
+def test_compiled_float32_that_may_be_of_a_function_due_in_half_leaves_the_verdict_open(backward: bool) -> None:
+    calls = [call(False), call(True), perhaps_attention(backward, "float32", 900)]
+    found = verdict.observed([report(rule=EITHER_ATTENTION, calls=calls)])
+    assert found["verdict"] == "unknown"
+    assert "the function of these isn't known, and may be one due in bfloat16: mm in float32" in found["why"]
+
+
+def test_compiled_half_precision_that_may_be_of_either_function_is_right() -> None:
+    calls = [perhaps_attention(False, "bfloat16", 100), perhaps_attention(True, "bfloat16", 200)]
+    calls += [call(flag, "float32", 900, functions=ATTENTION, compiled=True) for flag in (False, True)]
+    found = verdict.observed([report(rule=EITHER_ATTENTION, calls=calls)])
+    assert found["verdict"] == "proved", found["why"]
+
+
+def test_compiled_half_precision_that_may_be_attention_does_not_make_up_for_linear_in_float32() -> None:
+    calls = [call(False), call(True), call(False, "float32", 20), perhaps_attention(False, "bfloat16", 900)]
+    assert verdict.observed([report(rule=EITHER_ATTENTION, calls=calls)])["verdict"] == "unknown"
+
+
+def test_gradients_of_attention_in_float32_are_expected_where_its_forward_was() -> None:
+    attention = call(False, "float32", 400, functions=ATTENTION, compiled=True)
+    calls = [call(False), call(True), attention, perhaps_attention(True, "float32", 1000)]
+    assert verdict.observed([report(rule=EITHER_ATTENTION, calls=calls)])["verdict"] == "proved"
+    calls[-1] = perhaps_attention(True, "float32", 1100)
+    assert verdict.observed([report(rule=EITHER_ATTENTION, calls=calls)])["verdict"] == "unknown"
+
+
 def test_an_entry_of_infer_that_matched_nothing_proves_nothing() -> None:
     asked = {"allow": {}, "deny": {}, "infer": {"Softmax": "Softmax"}, "clear": {}, "keep_fp32": {}}
     found = verdict.observed([report(rule={"either": ["Softmax"]}, asked=asked)])
