@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -74,8 +75,8 @@ def cancel(
     term_grace: float = processes.TERM_GRACE,
     say: Callable[[str], None] = lambda _: None,
 ) -> list[Ended]:
-    """End the runs: STOP, after a grace TERM, after another KILL; `now` kills at once. Without a grace it is the
-    longest `cluster.stop_before` of the runs.
+    """End the runs: STOP, after a grace TERM, after another KILL; `now` kills at once. Those that can't be asked to
+    stop get no grace. By default it is the longest `cluster.stop_before` of the others.
 
     Returns the state of each afterwards. Finished runs are left as they are, except for processes that outlived their
     shell. Runs on other hosts are ended by those hosts. Raises `UsageError`, before anything is done, if one is
@@ -83,7 +84,7 @@ def cancel(
     """
     ownership.refuse_anothers("cancel", wanted)
     if stop_grace is None:
-        stop_grace = max((grace_of(run.folder) for run in wanted), default=STOP_GRACE)
+        stop_grace = max((grace_of(run.folder) for run in wanted if can_be_asked(run.folder)), default=STOP_GRACE)
     far = [run for run in wanted if run_roots.is_remote(run.root)]
     if far:
         from launcher.ssh import actions
@@ -108,27 +109,43 @@ def _cancel_here(
     waiting = [row.run for row in rest if _waits_in_a_scheduler(row)]
     failed = _end(waiting, 0)
     rest = [row for row in rest if row.run not in waiting]
-    asked = [row for row in rest if not row.state.finished and can_be_asked(row.run.folder)]
-    if asked and not now:
-        say(
-            f"asked {len(asked)} run{'s' * (len(asked) > 1)} to save and stop at the next step; what has not ended in "
-            f"{stop_grace:.0f} s is killed (cancel --now kills at once)"
-        )
-        rest = _wait([row.run for row in rest], stop_grace)
+    ended = bool(waiting or rest)
+    asked = [row for row in rest if not now and not row.state.finished and can_be_asked(row.run.folder)]
+    deadline = time.monotonic() + stop_grace
+    for request in _requests([row.run.folder for row in asked]):
+        say(f"{request}; what has not ended in {stop_grace:.0f} s is killed (cancel --now kills at once)")
+    failed |= _kill([row for row in rest if row not in asked], 0 if now else term_grace, say)
+    if asked:
+        rest = _wait([row.run for row in asked], deadline)
         for row in rest:
             if not row.state.finished:
                 _mark_cancelled(row.run.folder, f"it did not end within {stop_grace:.0f} s and was killed")
-    if rest:
-        say(f"killing {', '.join(row.run.id for row in rest)}")
-        failed |= _end([row.run for row in rest], 0 if now else term_grace)
-    after = backends.look(wanted, fresh=bool(waiting or rest))
+        failed |= _kill(rest, term_grace, say)
+    after = backends.look(wanted, fresh=ended)
     backends.settle(after)
     return [Ended(row, failed.get(_folder(row.run), "")) for row in after]
+
+
+def _requests(folders: Sequence[Path]) -> Iterator[str]:
+    """What these runs were asked, for people: a recipe stops at its next step, a script by its signal."""
+    scripts = [store.read(PlanRecord, store.plan_path(folder), ("script",)).script for folder in folders]
+    signals = Counter(script.stop_signal if script else None for script in scripts)
+    for name, count in signals.items():
+        if name is None:
+            yield f"asked {count} run{'s' * (count > 1)} to save and stop at the next step"
+        else:
+            yield f"asked {count} script{'s' * (count > 1)} to stop, by SIG{name} or job.should_stop()"
 
 
 def _waits_in_a_scheduler(row: Seen) -> bool:
     """Whether a run is a job that has not started yet."""
     return row.files.submission is not None and row.files.submission.queue == "slurm" and row.state.attempt == 0
+
+
+def _kill(rows: Sequence[Seen], grace: float, say: Callable[[str], None]) -> dict[str, str]:
+    if rows:
+        say(f"killing {', '.join(row.run.id for row in rows)}")
+    return _end([row.run for row in rows], grace)
 
 
 def _end(wanted: Sequence[Run], grace: float) -> dict[str, str]:
@@ -165,9 +182,8 @@ def unended(seen: Sequence[Seen]) -> list[Seen]:
     return [row for row in seen if not row.state.finished or _folder(row.run) in alive]
 
 
-def _wait(wanted: Iterable[Run], seconds: float) -> list[Seen]:
-    """Those that have not ended after so many seconds."""
-    deadline = time.monotonic() + seconds
+def _wait(wanted: Iterable[Run], deadline: float) -> list[Seen]:
+    """Those that have not ended by then."""
     while rest := unended(backends.look(wanted)):
         if time.monotonic() >= deadline:
             break

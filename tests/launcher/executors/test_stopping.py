@@ -1,5 +1,6 @@
 import os
 import signal
+import threading
 import time
 
 import pytest
@@ -63,6 +64,57 @@ def test_a_run_that_does_not_stop_is_ended_after_the_grace(root, trainer, code):
     assert (seen.state.name, seen.state.exit_code, why_not) == ("cancelled", code, "")
     assert processes_left(folder) == []
     assert len(said) == 2 and "killing" in said[1]
+
+
+def script_plan(stop_signal):
+    return {"schema": 1, "name": "train-o1", "script": {"file": "/train.py", "stop_signal": stop_signal}}
+
+
+def test_a_script_without_a_stop_signal_is_ended_at_once_beside_runs_that_are_asked(root):
+    recipe = make(root, trainer=WITHOUT_STOP)
+    script = make(root, f"{NAME}-2", trainer=WITHOUT_STOP, plan=script_plan("INT"))
+    unasked = make(root, f"{NAME}-3", trainer=WITHOUT_STOP, plan=script_plan(None))
+    for folder in (recipe, script, unasked):
+        start(folder)
+        until(
+            lambda folder=folder: "here" in (folder / "attempts/1/stdout.log").read_text() if shell_of(folder) else ""
+        )
+    moments = {}
+
+    def watch():
+        while len(moments) < 3:
+            for folder in (recipe, script, unasked):
+                if folder not in moments and state(folder).finished:
+                    moments[folder] = time.monotonic()
+            time.sleep(0.05)
+
+    watching = threading.Thread(target=watch)
+    watching.start()
+    said = []
+    ended = cancel(recipe, script, unasked, stop_grace=3, term_grace=1, say=said.append)
+    watching.join()
+    assert moments[unasked] < min(moments[recipe], moments[script]) - 1.5
+    assert [(seen.state.name, why_not) for seen, why_not in ended] == [("cancelled", "")] * 3
+    assert store.read_json(unasked / "cancelled").get("killed") is None
+    assert store.read_json(script / "cancelled")["killed"] == "it did not end within 3 s and was killed"
+    killed = "what has not ended in 3 s is killed (cancel --now kills at once)"
+    assert said == [
+        f"asked 1 run to save and stop at the next step; {killed}",
+        f"asked 1 script to stop, by SIGINT or job.should_stop(); {killed}",
+        f"killing {unasked.name}",
+        f"killing {recipe.name}, {script.name}",
+    ]
+
+
+def test_a_grace_is_the_longest_of_the_runs_that_can_be_asked(root):
+    recipe = make(root, trainer=STEPPING)
+    unasked = make(root, f"{NAME}-2", trainer=WITHOUT_STOP, plan={**script_plan(None), "cluster": {"stop_before": 120}})
+    for folder in (recipe, unasked):
+        start(folder)
+        shell_of(folder)
+    said = []
+    cancel(recipe, unasked, say=said.append)
+    assert "what has not ended in 30 s" in said[0]
 
 
 def test_now_does_not_wait_for_anything(root):
