@@ -27,6 +27,10 @@ from recipes.trainer.profiling import Profiling
 
 SPAN = 2
 """Optimizer steps in a span."""
+IN_A_THREAD = (
+    "every optimizer step was taken in a thread that the script started, and autocast and the observer belong to the "
+    "main one"
+)
 
 
 class ScriptObserver:
@@ -44,6 +48,8 @@ class ScriptObserver:
         self._open: contextlib.ExitStack | None = None
         self._until = 0
         self._thread = os.getpid(), threading.get_ident()
+        self._in_threads = 0
+        """Of the optimizer steps, those taken in other threads."""
         self._hook: Any = None
         self._span: _SpanObserver | None = None
         self._guard = Guard()
@@ -59,9 +65,10 @@ class ScriptObserver:
             yield
             if self._open is not None and self.steps >= self._due:
                 self._close()
-            if self._guard.problems:
+            problems = [*self._guard.problems, *([IN_A_THREAD] if self._trained_elsewhere() else [])]
+            if problems:
                 head = PrecisionObserver(nn.Module(), self.precision.resolved)._head(1, False)
-                self.reports.append({**head, "problems": self._guard.problems})
+                self.reports.insert(0, {**head, "problems": problems})
         finally:
             counting.remove()
             self._stop_waiting()
@@ -71,8 +78,18 @@ class ScriptObserver:
         """Whether steps are observed or profiled at the moment."""
         return self._open is not None or self._profiling.running
 
+    def _trained_elsewhere(self) -> bool:
+        """Whether other threads trained. Where only the optimizer is stepped in one, gradients were observed."""
+        backward = any(call["backward"] for report in self.reports for call in report["calls"])
+        return 0 < self.steps == self._in_threads and not backward
+
+    def _is_elsewhere(self) -> bool:
+        """Whether this is another thread or process than the script's first."""
+        return (os.getpid(), threading.get_ident()) != self._thread
+
     def _stepped(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         self.steps += 1
+        self._in_threads += self._is_elsewhere()
         if self._open is None or self._profiling.running:  # one profiler at a time
             self._profiling.after(self.steps)
             self._profiling.before(self.steps + 1)
@@ -101,7 +118,7 @@ class ScriptObserver:
         """Begin or end a span if one is due. Returns whether one has ended."""
         if torch.compiler.is_compiling() or dispatch_observer.in_backward():
             return False
-        if (os.getpid(), threading.get_ident()) != self._thread:  # a data loader's process has modules too
+        if self._is_elsewhere():  # a data loader's process has modules too
             return False
         if self._open is not None:
             assert self._span is not None

@@ -112,6 +112,34 @@ def test_o1_is_applied_around_a_script_that_knows_nothing_of_it_and_proved(run):
     assert not torch.is_autocast_enabled("cpu")
 
 
+IN_A_THREAD = """
+import threading
+{before}
+def train():
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+    for step in range(3):
+        optimizer.zero_grad()
+        ((net(inputs) - targets) ** 2).mean().backward()
+        optimizer.step()
+thread = threading.Thread(target=train)
+thread.start()
+thread.join()
+"""
+
+
+@pytest.mark.parametrize("before", ["", "net(inputs)"], ids=["alone", "after a forward of its own"])
+def test_training_in_a_thread_is_unknown_and_the_reason_names_the_thread(run, before):
+    code, _, found = run(HEAD + IN_A_THREAD.format(before=before), "amp=o1")
+    assert (code, found["observed"]["verdict"]) == (1, "unknown")
+    assert "every optimizer step was taken in a thread that the script started" in found["observed"]["why"]
+
+
+def test_optimizer_steps_in_a_thread_leave_a_proof_as_it_is(run):
+    stepping = "thread = __import__('threading').Thread(target=optimizer.step); thread.start(); thread.join()"
+    code, _, found = run(PLAIN.replace("optimizer.step()", stepping), "amp=o1")
+    assert (code, found["observed"]["verdict"]) == (0, "proved")
+
+
 def test_weights_move_under_it_which_they_would_not_with_autocasts_cache(run):
     """With the cache on, every forward sees the weights of the first: the loss would stay where it began."""
     _, whole, _ = run(PLAIN, "amp=o0")
