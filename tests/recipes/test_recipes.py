@@ -43,6 +43,14 @@ def test_every_recipe_has_defaults_that_are_legal_and_layers(name):
         ("gan", "channels", [64, 64], "train.channels=[64,64] must be four numbers, as [64,64,32,8]"),
         ("gan", "channels", [64, 64, 0, 8], "train.channels=0 must be at least 1"),
         ("gan", "sharp", 1.5, "train.sharp=1.5 must be from 0 to 1"),
+        ("gpt", "vocab_size", 1, "train.vocab_size=1 must be at least 2"),
+        ("gpt", "clip", 0.0, "train.clip=0.0 must be above zero"),
+        ("gpt", "beta2", 1.0, "train.beta2=1.0 must be from 0 up to, but not, 1"),
+        (
+            *("gpt", "width", 100),
+            "train.width=100 must be a multiple of 2 x train.heads=4: rotary positions turn the features of a head in "
+            "pairs",
+        ),
     ],
 )
 def test_a_hyper_parameter_that_makes_no_sense_is_refused(name, key, value, says):

@@ -264,3 +264,13 @@ def _settings(train: GptSettings, data: str):
     from recipes.settings import Settings
 
     return Settings(recipe="gpt", train=train, data=Data(name=data))
+
+
+@pytest.mark.slow
+def test_it_learns_and_half_precision_learns_as_much(tmp_path):
+    """From the real standard library, in 100 steps. A byte drawn from how often each one occurs takes 4.68 bits."""
+    words = ("train.context=64", "batch=8", "steps=100", "train.held_out=32", "train.warmup_steps=5")
+    found = {level: result(train(tmp_path / level, f"amp={level}", *words))["eval"] for level in ("o0", "o1", "o2")}
+    assert found["o0"]["bits_per_byte"] < 4.4
+    for level in ("o1", "o2"):
+        assert found[level]["loss"] == pytest.approx(found["o0"]["loss"], rel=0.02), level
