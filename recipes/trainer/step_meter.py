@@ -1,8 +1,8 @@
-"""What a user's script is measured by: the optimizer steps that its framework's hooks report, and what it logs.
+"""Measures a user's script by the optimizer steps that its framework's hooks report.
 
-Steps are counted for each optimizer apart, since a GAN has two and some scripts have one for each parameter. Rows, rate
-and updates are those of the first optimizer that stepped. Times are the host's, from the end of one step to the end of
-the next: nothing waits for the device.
+Steps are counted separately for each optimizer, since a GAN has two and some scripts have one for each parameter. Rows,
+rate and updates are those of the first optimizer that stepped. Times are the host's, from the end of one step to the
+end of the next: nothing waits for the device.
 """
 
 from __future__ import annotations
@@ -24,16 +24,15 @@ from recipes.script_log import Logged
 from recipes.trainer.attempt_rows import AttemptRows, Row
 from recipes.trainer.block import Block, BlockOver
 from recipes.trainer.library_records import Records
+from recipes.trainer.logged_values import LoggedValues
 
 FLUSH_EVERY = 1.0
 """Seconds between two writes."""
 LONG = 50
-"""Steps of an attempt from which on its warm-up has its full length."""
+"""Steps after which an attempt's warm-up has its full length."""
 NO_STEP = "no optimizer step was seen"
 LOGGED = "job.log"
-"""What is counted where no optimizer step is."""
-KNOWN = ("lr", "grad_norm")
-"""Keys of a recipe's rows that a script may log too."""
+"""The counted thing where no optimizer steps are counted."""
 
 
 class StepMeter:
@@ -48,33 +47,33 @@ class StepMeter:
         block: Block | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """`detector` checks what is logged. Raises `OSError` where metrics.jsonl can't be written.
+        """`detector` checks the logged losses. Raises `OSError` where metrics.jsonl can't be written.
 
-        Of a `block`, `stepped` raises `BlockOver` at its last step and whenever it is called after that.
+        With a `block`, `stepped` raises `BlockOver` at its last step and at every later call.
         """
         self.disturbed: Callable[[], bool] = lambda: False
         """Whether something slows the steps down at the moment, such as an observer."""
         self.memory: Callable[[], int | None] = lambda: None
-        """Peak bytes so far."""
+        """Peak memory so far, in bytes."""
         self.uncounted = ""
         """Why the steps can't be counted one by one; empty where they can."""
         self.skips_unknown = False
-        """Steps may have been skipped, and nothing tells which."""
+        """Whether steps may have been skipped without being reported."""
         self.awaits_loss = False
-        """The framework tells the loss of a step after it: its row isn't written before."""
+        """Whether the framework reports the loss of a step after it: its row is written only then."""
         self.total: int | None = None
-        """How many there were, where that is known and they were not counted one by one."""
+        """The number of steps, where it is known and they were not counted one by one."""
         self.wait: Callable[[], None] = lambda: None
-        """Waits for the device: where the timed steps of a block begin, and where they end."""
+        """Waits for the device, at the first and the last timed step of a block."""
         self.when_over: Callable[[], None] = lambda: None
         """Called once at the last step of a block."""
         self.over = False
-        """Whether the steps of the block were taken."""
+        """Whether all steps of the block were taken."""
         self.timed = 0
-        """Steps of this attempt whose time says anything of the speed."""
+        """Steps of this attempt whose time counts for the rate."""
         self._block = block
         self._rows = AttemptRows(folder, world_size, block)
-        self._detector = detector
+        self._logged = LoggedValues(detector)
         self._process = os.getpid()
         self._clock = clock
         self._lock = threading.RLock()
@@ -85,25 +84,17 @@ class StepMeter:
         self._count = 0
         """Rows of this attempt."""
         self._shift = self._rows.before
-        """Number of a step less its count."""
+        """The number of a step minus its count in this attempt."""
         self._skipped = self._rows.skipped_before
         self._unseen = 0
-        """Skipped steps among those that were reported as applied."""
+        """Skipped steps that were reported as applied."""
         self._ended: float | None = None
         """When the last step ended."""
         self._was_disturbed = False
         self._steady: list[bool] = []
-        """Of the first steps, whether their time says anything of the speed once the warm-up is over."""
-        self._early: Logged | None = None
-        """Logged before its step was counted."""
-        self._is_logged = False
-        """The newest row has what was logged of it."""
+        """For the first `LONG` steps: whether their time counts for the rate if they are not part of the warm-up."""
         self._is_own = False
-        """The newest row was logged, and no step was counted before it."""
-        self._logged_step: int | None = None
-        """The script's number of the step that it logged last."""
-        self._unlogged = _Stretch()
-        """The steps since the last one that was logged."""
+        """Whether the newest row is a logged step's, added before any step was counted."""
         self._flushed = clock()
 
     def stepped(
@@ -116,11 +107,11 @@ class StepMeter:
         skipped: int = 0,
         name: str = "",
     ) -> None:
-        """A step of this optimizer has ended, or `count` steps of one execution. One that was skipped, because
-        gradients overflowed, is not `applied`; of several, `skipped` were not. `name` is the optimizer's, by default
-        its type's.
+        """Count a step of this optimizer that has ended, or the `count` steps of one execution.
 
-        Raises `Diverged` where a loss was logged before its step and is NaN or Inf for good.
+        `applied` is false for a step that was skipped because gradients overflowed; `skipped` is the number of such
+        steps among `count`. `name` is the optimizer's name, by default its type's. Raises `Diverged` where a loss was
+        logged before its step and is NaN or Inf for good.
         """
         if os.getpid() != self._process:
             return  # a process that the script forked
@@ -139,11 +130,11 @@ class StepMeter:
         return state.attempted if state is not None and state.optimizer() is optimizer else 0
 
     def is_counted(self, optimizer: Any) -> bool:
-        """Whether rows are those of this optimizer."""
+        """Whether the rows are those of this optimizer."""
         return self._first is not None and self._first.optimizer() is optimizer
 
     def log(self, logged: Logged) -> None:
-        """Add what the script logged to the row of its step. Where no step is counted it becomes a row of its own.
+        """Add logged values to the row of their step. Where no steps are counted, each logged step gets a row.
 
         Raises `Diverged` where the loss is NaN or Inf for good.
         """
@@ -152,36 +143,35 @@ class StepMeter:
         with self._lock:
             if "accuracy" in logged.more:
                 self._rows.evaluated(logged.step, {"accuracy": logged.more["accuracy"]})
-            again = logged.step == self._logged_step
             if self._first is None or self.uncounted:
-                if not again:
+                if logged.step != self._logged.last_step:
                     self._add_own(logged.step)
-                self._merge(logged)
+                self._join(logged)
                 self._end_block_if_due()
-            elif self._rows.newest is not None and (again or not self._is_logged):
-                self._merge(logged)
+            elif self._rows.newest is not None and self._logged.belongs_to_newest_row(logged.step):
+                self._join(logged)
             else:
-                self._early = _joined(self._early, logged)
+                self._logged.keep(logged)
 
-    def seen(self, loss: float) -> None:
-        """The framework has told the loss of the newest step. What the script logs of it comes first."""
+    def report_loss(self, loss: float) -> None:
+        """Record the framework's loss of the newest step, unless the script has logged one."""
         with self._lock:
             newest = self._rows.newest
             if newest is not None and newest["loss"] is None:
                 newest["loss"] = loss
 
     def evaluated(self, measures: Mapping[str, float]) -> None:
-        """The framework has told the held-out `accuracy` or `loss`."""
+        """Record the framework's held-out `accuracy` or `loss`."""
         with self._lock:
             self._rows.evaluated(self._shift + self._count, measures)
 
     def adopt(self, records: Records) -> None:
-        """Add what a library recorded of this attempt's steps. Of a script that logs itself nothing is added.
+        """Add a library's own records of this attempt's steps, unless the script logs values itself.
 
-        The library's number of a step is found by what it saved, since it may have gone on from an older checkpoint.
+        The last saved step relates the library's numbers to ours, since it may have resumed from an older checkpoint.
         """
         with self._lock:
-            if self._has_logged or self._first is None or self.uncounted:
+            if self._logged.any or self._first is None or self.uncounted:
                 return
             self.flush(hold=False)
             if self._block is not None:
@@ -205,13 +195,13 @@ class StepMeter:
                     self._rows.evaluated(step, measures)
 
     def finish(self, skipped: int = 0) -> None:
-        """The script has ended. `skipped` counts steps that were skipped and reported as applied, because it was not
-        known at that time."""
+        """Complete the rows after the script has ended. `skipped` is the number of skipped steps that were reported as
+        applied, because it was not known at that time."""
         with self._lock:
             self._unseen = skipped
-            newest = self._rows.newest
-            if self._early is not None and newest is not None:  # of a step that was never taken
-                self._merge(dataclasses.replace(self._early, step=newest["step"], loss=newest["loss"], samples=None))
+            newest, kept = self._rows.newest, self._logged.take_kept()
+            if kept is not None and newest is not None:  # of a step that was never taken
+                self._join(dataclasses.replace(kept, step=newest["step"], loss=newest["loss"], samples=None))
             self.flush(hold=False)
             if 0 < self._count < LONG:
                 warm = warm_up(self._count)
@@ -219,47 +209,43 @@ class StepMeter:
                 self._rows.rewrite(lambda at, row: {**row, "timed": at >= warm and self._steady[at]})
 
     def flush(self, *, hold: bool = True) -> None:
-        """Write the rows that wait. The newest is on `hold` where more may be said of it."""
+        """Write the buffered rows. With `hold`, the newest is kept back where values may still be added to it."""
         with self._lock:
             self._flushed = self._clock()
-            more = self.awaits_loss or self._has_logged or "recipes.job" in sys.modules
+            more = self.awaits_loss or self._logged.any or "recipes.job" in sys.modules
             self._rows.write(self.memory(), hold=hold and more)
 
     def close(self) -> None:
-        """Write the rows that wait, and let no other thread add one: it waits until the process ends."""
+        """Write the buffered rows. Another thread that reports a step from then on waits until the process ends."""
         self._lock.acquire()
         self.flush(hold=False)
 
     def end_block(self) -> None:
-        """The steps of this block count, even if the script ended before its last one."""
+        """Record that the steps of this block are valid, even if the script ended before its last one."""
         if self._block:
             self._rows.block_ended(self._block.number)
 
     @property
     def in_block(self) -> bool:
-        """Whether this is a block of a comparison."""
+        """Whether the script runs as a block of a comparison."""
         return self._block is not None
 
     @property
     def counted(self) -> str:
-        """What was counted, such as `AdamW, the first of 2 optimizers`; empty where nothing was."""
+        """The name of what was counted, such as `AdamW, the first of 2 optimizers`; empty where nothing was."""
         if self._first is None or self.uncounted:
-            return LOGGED if self._has_logged else ""
+            return LOGGED if self._logged.any else ""
         return f"{self._first.name}{f', the first of {self._several} optimizers' if self._several > 1 else ''}"
 
     @property
     def steps(self) -> int | None:
-        """Through all attempts; None where they can't be counted."""
-        if self._has_logged and (self._first is None or self.uncounted):
+        """Steps of all attempts; None where they can't be counted."""
+        if self._logged.any and (self._first is None or self.uncounted):
             return self._rows.summary.last_step
         return self.total if self.uncounted else self._rows.summary.steps
 
-    @property
-    def _has_logged(self) -> bool:
-        return self._logged_step is not None
-
     def result(self) -> dict[str, Any]:
-        """The fields of `recipes.result.Result` that steps are the source of."""
+        """The fields of `recipes.result.Result` that are derived from steps."""
         summary, steps = self._rows.summary, self.steps
         throughput = summary.throughput()
         if self.counted:
@@ -278,13 +264,14 @@ class StepMeter:
         }
 
     def sentence(self) -> str:
-        """The same for people, in one line."""
-        found = self.result()["throughput"]
+        """The number of steps and their rate in one line, for people."""
+        throughput = self.result()["throughput"]
         if not self.counted:
-            return f"steps/s not known: {found['why']}"
+            return f"steps/s not known: {throughput['why']}"
         rate = "too few steps for a rate"
-        if found["mean"] is not None:
-            rate = f"{found['mean']:.4g} {found['unit']} (p10 {found['p10']:.4g}, p90 {found['p90']:.4g})"
+        if throughput["mean"] is not None:
+            deciles = f"p10 {throughput['p10']:.4g}, p90 {throughput['p90']:.4g}"
+            rate = f"{throughput['mean']:.4g} {throughput['unit']} ({deciles})"
         return f"{self.steps:,} steps of {self.counted}: {rate}"
 
     def _state_of(self, optimizer: Any, name: str) -> _Optimizer:
@@ -294,11 +281,11 @@ class StepMeter:
             if self._first is not None and self._first.optimizer() is not None:
                 self._several += 1
         if self._first is None or self._first.optimizer() is None:
-            self._first = state  # the one before is gone, such as that of another fold
+            self._first = state  # the previous one was deleted, as in cross-validation
         return state
 
     def _add(self, count: int, *, skipped: int, loss_scale: float | None) -> None:
-        """Add the rows of `count` steps that ended together, the first of which were `skipped`."""
+        """Add rows for `count` steps that ended together; the first `skipped` of them were not applied."""
         seconds, steady = self._lap(count)
         if self._block:
             count = min(count, self._block.steps - self._count)
@@ -307,24 +294,24 @@ class StepMeter:
         if own is not None:  # logged before the first step
             own.update(skipped=skipped > 0, loss_scale=loss_scale)
             self._skipped += skipped > 0
-        for place in range(own is not None, count):
-            self._add_row(seconds, steady, place < skipped, loss_scale)
-        if self._early is not None:
-            logged, self._early = self._early, None
-            self._merge(logged)
+        for index in range(own is not None, count):
+            self._add_row(seconds, steady, index < skipped, loss_scale)
+        if (kept := self._logged.take_kept()) is not None:
+            self._join(kept)
         self._flush_if_due()
 
     def _add_own(self, step: int) -> None:
-        """Add a row for a step that was logged, where none are counted."""
-        covers = max(1, step - self._logged_step) if self._logged_step is not None else 1
+        """Add a row for a logged step, where no steps are counted."""
+        last = self._logged.last_step
+        covers = 1 if last is None else max(1, step - last)
         seconds, steady = self._lap(covers)
         self._flush_if_due()
         self._add_row(seconds, steady, False, None, covers)
         self._is_own = True
 
     def _lap(self, count: int) -> tuple[float | None, bool]:
-        """The seconds that each of `count` steps took that end now, and whether they say anything of the speed."""
-        if self._block and any(self._count < at <= self._count + count for at in self._block.edges):
+        """The seconds per step of `count` steps that end now, and whether their time counts for the rate."""
+        if self._block and any(self._count < edge <= self._count + count for edge in self._block.edges):
             self.wait()
         now, disturbed = self._clock(), self.disturbed()
         seconds = None if self._ended is None else max(now - self._ended, 1e-9) / count
@@ -345,17 +332,14 @@ class StepMeter:
     def _add_row(
         self, seconds: float | None, steady: bool, skipped: bool, loss_scale: float | None, covers: int = 1
     ) -> None:
-        """Add a row for a step, or for the last one that it `covers`, each of which took so long."""
+        """Add a row for a step, or for the last of the steps that it `covers`; each took `seconds`."""
         self._count += 1
         self._skipped += skipped
-        if self._is_logged:
-            self._unlogged = _Stretch()
-        self._is_logged = False
         if self._count < LONG:
             self._steady.append(steady)
         timed = steady and self._count > warm_up(LONG)
         self.timed += timed
-        self._unlogged.add(covers, seconds, timed)
+        self._logged.row_added(covers, seconds, timed)
         self._rows.add(
             {
                 **dict.fromkeys(metrics.STEP),
@@ -370,83 +354,29 @@ class StepMeter:
             }
         )
 
-    def _merge(self, logged: Logged) -> None:
-        """Add what was logged to the newest row."""
+    def _join(self, logged: Logged) -> None:
+        """Add logged values to the newest row, which gets the script's own number of the step."""
         row = self._rows.newest
         assert row is not None
         shift = logged.step - self._count
-        # Below that the script counts something else, such as epochs. The steps of a block have its own numbers.
+        # With a smaller number the script counts something else, such as epochs. Steps of a block keep our numbers.
         if shift >= -1 and self._block is None:
-            if shift != self._shift and not self._has_logged:
+            if shift != self._shift and not self._logged.any:
                 self._renumber(shift)
             self._shift, row["step"] = shift, logged.step
-        self._logged_step = logged.step
-        if logged.loss is not None:
-            row["loss"] = logged.loss
-        if logged.losses:
-            row["losses"] = {**row.get("losses", {}), **logged.losses}
-        if logged.samples is not None:
-            self._unlogged.samples += logged.samples
-            row["samples_per_second"] = self._unlogged.rate
-        row.update({name: value for name, value in logged.more.items() if name in KNOWN})
-        if "epoch" in logged.more:
-            row["epoch"] = int(logged.more["epoch"])
-        if more := {name: value for name, value in logged.more.items() if name not in (*KNOWN, "epoch", "accuracy")}:
-            row["logged"] = {**row.get("logged", {}), **more}
-        is_new, self._is_logged = not self._is_logged, True
-        if self._detector is not None and is_new:
-            self._detector.check([row])
+        self._logged.join(row, logged)
 
     def _renumber(self, shift: int) -> None:
-        """Number the steps of this attempt as the script does. Where it went on from an older checkpoint than the last
-        step of the attempt before, the steps in between are taken again."""
+        """Give the steps of this attempt the script's numbers. Rows of the previous attempt with the same numbers are
+        dropped: the script resumed from an older checkpoint and takes those steps again."""
         first = shift + 1
         if self._count > 1 or first <= self._rows.before:
             self._rows.rewrite(lambda at, row: {**row, "step": first + at}, first)
 
 
-def _joined(before: Logged | None, after: Logged) -> Logged:
-    """What was logged of several micro-batches of one step."""
-    if before is None:
-        return after
-    samples = None if before.samples is None and after.samples is None else (before.samples or 0) + (after.samples or 0)
-    return Logged(
-        step=after.step,
-        loss=before.loss if after.loss is None else after.loss,
-        losses={**before.losses, **after.losses},
-        samples=samples,
-        more={**before.more, **after.more},
-    )
-
-
 def _completed(row: Row, step: int, recorded: Mapping[str, float]) -> Row:
-    """The row as that of this step, with what a library recorded of it."""
+    """The row with this step's number, and a library's recorded values where it has none."""
     return {**row, "step": step, **{key: value for key, value in recorded.items() if row[key] is None}}
-
-
-class _Stretch:
-    """Steps whose samples are logged together."""
-
-    __slots__ = ("_all", "_timed", "samples")
-
-    def __init__(self) -> None:
-        self.samples = 0.0
-        self._all: tuple[int, float | None] = 0, 0.0
-        """Steps and their seconds; None where one has no time."""
-        self._timed = 0, 0.0
-
-    def add(self, steps: int, seconds: float | None, timed: bool) -> None:
-        """`seconds` is the time of each."""
-        count, total = self._all
-        self._all = count + steps, None if total is None or seconds is None else total + steps * seconds
-        if timed and seconds is not None:
-            self._timed = self._timed[0] + steps, self._timed[1] + steps * seconds
-
-    @property
-    def rate(self) -> float | None:
-        """Samples a second: of the timed steps if there are any, with as many samples each as all have on average."""
-        count, total = self._timed if self._timed[0] else self._all
-        return self.samples / self._all[0] * count / total if total else None
 
 
 class _Optimizer:

@@ -78,11 +78,11 @@ class StepCounter:
     def _on_batch(self, logs: Mapping[str, Any]) -> None:
         """The loss is Keras's: the mean over the epoch so far."""
         if not self._waits and "loss" in logs:
-            self._meter.seen(float(logs["loss"]))
+            self._meter.report_loss(float(logs["loss"]))
 
     def _on_epoch(self, logs: Mapping[str, Any]) -> None:
         if "loss" in logs:
-            self._meter.seen(float(logs["loss"]))
+            self._meter.report_loss(float(logs["loss"]))
         accuracies = [name for name in logs if name.startswith("val_") and name.endswith(("accuracy", "acc"))]
         measures = {"accuracy": accuracies[:1], "loss": ["val_loss"] if "val_loss" in logs else []}
         if told := {measure: float(logs[name]) for measure, names in measures.items() for name in names}:

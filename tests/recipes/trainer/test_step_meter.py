@@ -14,6 +14,7 @@ from recipes.precision.levels import LossScale
 from recipes.run_folder import RunFolder
 from recipes.script_log import Logged, log, receiver
 from recipes.trainer.library_records import Records
+from recipes.trainer.logged_values import combined
 from recipes.trainer.step_meter import StepMeter
 
 
@@ -294,10 +295,8 @@ def test_json_of_rows_is_whole_while_the_script_runs(attempt, tmp_path):
     assert [json.loads(line).get("loss") for line in lines] == [None, 0.0, 1.0, 2.0, 3.0]
 
 
-def test_a_joined_log_keeps_what_each_call_gave():
-    from recipes.trainer.step_meter import _joined
-
-    joined = _joined(Logged(step=1, samples=8, more={"a": 1}), Logged(step=2, loss=3, samples=8))
+def test_values_logged_for_one_step_are_combined():
+    joined = combined(Logged(step=1, samples=8, more={"a": 1}), Logged(step=2, loss=3, samples=8))
     assert (joined.step, joined.loss, joined.samples, joined.more) == (2, 3, 16, {"a": 1})
 
 
