@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import filecmp
+import shlex
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -99,6 +100,7 @@ def _described(evidence: Evidence) -> dict[str, str]:
     values: dict[str, Any] = {
         **{f"settings: {key}": value for key, value in leaves(group_of(plan, "settings")).items()},
         **{f"plan: {key}": value for key, value in leaves({key: plan.get(key) for key in _OF_PLAN}).items()},
+        **_script_values(evidence),
         "image: name": container.get("image") or "none",
         "image: digest": digests.get("image"),
         **{f"code: {key}": code.get(key) for key in ("digest", "commit", "dirty")},
@@ -114,6 +116,17 @@ def _described(evidence: Evidence) -> dict[str, str]:
     values.pop("result: observed.why", None)  # a sentence, which stands with the verdict
     values["result: peak_memory_bytes"] = result.get("peak_memory_bytes")
     return {key: _text(key, value) for key, value in values.items()}
+
+
+def _script_values(evidence: Evidence) -> dict[str, str | None]:
+    """The user's own script and its arguments, as they were typed; empty for a recipe."""
+    script = evidence.plan.script
+    if script is None:
+        return {}
+    return {
+        "plan: script": script.file and script.file.removeprefix("script/"),
+        "plan: script.arguments": shlex.join(script.arguments) or None,
+    }
 
 
 def code_difference(one: Evidence, other: Evidence) -> str:

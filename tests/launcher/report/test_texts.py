@@ -156,6 +156,21 @@ def test_where_the_code_of_two_runs_differs_its_files_are_named(root):
     assert "Their code differs; the snapshots of it are not both here." in terminal(*made)
 
 
+def test_two_scripts_differ_in_their_file_and_arguments(root):
+    scripts = [
+        {"file": "script/train.py", "arguments": ["--lr", "0.1"]},
+        {"file": "script/tools/tune.py", "arguments": ["--name", "a b"]},
+    ]
+    runs = [
+        folders.run(root, f"20260102-03040{number}-brave-otter", planned={"recipe": "script", "script": script})
+        for number, script in enumerate(scripts)
+    ]
+    by_title = {section.title: section.parts[0] for section in documented(*runs).sections}
+    rows = {row[0].text: [cell.text for cell in row[1:]] for row in by_title["What differs"].rows}
+    assert rows["plan: script"] == ["train.py", "tools/tune.py"]
+    assert rows["plan: script.arguments"] == ["--lr 0.1", "--name 'a b'"]
+
+
 def test_two_equal_runs_differ_in_nothing(root):
     one = folders.run(root, "20260102-030405-brave-otter")
     other = folders.run(root, "20260102-030406-brave-owl")
