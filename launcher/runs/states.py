@@ -179,8 +179,8 @@ def _running(files: Files, status: Status, liveness: Liveness) -> State:
         if status.state == "queued" and not files.cancelled and not files.stop:
             return of_status("queued", status.reason or "", status)
         if files.cancelled or files.stop:
-            asked = "cancelled" if files.cancelled else "asked to stop at the next step"
-            return of_status("stopping", f"{asked}; {liveness.reason}" if liveness.suspended else asked, status)
+            request = "cancelled" if files.cancelled else "asked to stop"
+            return of_status("stopping", f"{request}; {liveness.reason}" if liveness.suspended else request, status)
         return of_status("suspended" if liveness.suspended else "running", liveness.reason, status)
     if files.cancelled:
         return of_status("cancelled", _saved(files) or files.killed or "killed on request", status)

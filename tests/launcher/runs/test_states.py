@@ -38,7 +38,7 @@ TABLE = [
     (files(stop=True), GONE, "stopped", "before it started"),
     # running
     (files("running"), ALIVE, "running", ""),
-    (files("running", stop=True), ALIVE, "stopping", "asked to stop at the next step"),
+    (files("running", stop=True), ALIVE, "stopping", "asked to stop"),
     (files("running", stop=True, cancelled=True), ALIVE, "stopping", "cancelled"),
     (files("running"), UNKNOWN, "unreachable", "it runs on n7"),
     (files("running"), None, "unreachable", "nothing is known of its processes"),
