@@ -20,7 +20,7 @@ Launch a training job in the precision mode you name, and see proof that the mod
 usage: python -m launcher [VERB] [SCRIPT] [key=value ...] [-- ARGUMENTS OF THE SCRIPT]
 
   python -m launcher amp=o2 batch=512              train here, now
-  python -m launcher train.py amp=o1 -- --lr 0.1   your own script; its arguments behind --
+  python -m launcher train.py amp=o1 -- --lr 0.1   your own script; its arguments after --
   python -m launcher amp=o0,o1,o2 batch=128,256    six runs, one after another
   python -m launcher compare amp=o0,o1,o2          what each gains here, and costs
   python -m launcher plan amp=o2                   look first

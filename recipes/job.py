@@ -1,4 +1,4 @@
-"""What a script can ask of its job. Without a launcher each call does the plain thing.
+"""Three calls by which a script uses its job. They also work without a launcher.
 
 from recipes import job
 

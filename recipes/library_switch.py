@@ -1,4 +1,4 @@
-"""Precision handed over to a script's training library, by the environment variable that the library itself reads.
+"""Precision set through a script's training library, by the environment variable that the library reads.
 
 Lightning's `Trainer` takes each argument that it isn't given from `PL_TRAINER_NAME`, its `Fabric` from `LT_NAME`;
 accelerate's `Accelerator` and transformers' `TrainingArguments` read `ACCELERATE_MIXED_PRECISION`. Seen in lightning
@@ -14,7 +14,7 @@ from recipes.precision.support import Support
 
 LIGHTNING, ACCELERATE, TRANSFORMERS = "lightning", "accelerate", "transformers"
 LIBRARIES = (LIGHTNING, TRANSFORMERS, ACCELERATE)
-"""In the order of who decides where a script uses several."""
+"""In order of precedence, where a script uses several."""
 MECHANISMS = {
     LIGHTNING: "lightning_precision",
     ACCELERATE: "accelerate_mixed_precision",
@@ -24,7 +24,7 @@ VARIABLES = {
     "lightning_precision": ("PL_TRAINER_PRECISION", "LT_PRECISION"),
     "accelerate_mixed_precision": ("ACCELERATE_MIXED_PRECISION",),
 }
-"""The variables that hand each mechanism over."""
+"""The variables that set each mechanism."""
 VALUES = {
     "lightning_precision": {
         ("o1", "float16"): "16-mixed",
@@ -44,17 +44,17 @@ _ROOTS = {"pytorch_lightning": LIGHTNING, "lightning_fabric": LIGHTNING, **{name
 
 
 def read(tree: ast.AST) -> tuple[str, str]:
-    """The library that trains, and the call whose argument overrides its switch; empty where there is none."""
+    """The training library of a script, and the call whose argument overrides its switch; empty where there is none."""
     uses = list(_uses(tree))
     for library in LIBRARIES:
-        names = {name for found, name in uses if found == library and name in _CLASSES[library]}
+        names = {name for used, name in uses if used == library and name in _CLASSES[library]}
         if names:
             return library, _decided(tree, library, names)
     return "", ""
 
 
 def _uses(tree: ast.AST) -> Iterator[tuple[str, str]]:
-    """A library and a name of it that the script uses."""
+    """Pairs of a library and a name that the script uses of it."""
     modules: dict[str, str] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -79,7 +79,7 @@ def _of_module(node: ast.ImportFrom) -> str:
 
 
 def _decided(tree: ast.AST, library: str, names: set[str]) -> str:
-    """The argument that makes the library pass over its variable, as the script spells it."""
+    """The argument that makes the library ignore its variable, as the script spells it."""
     if "LightningCLI" in names:
         return "LightningCLI"
     argument = {LIGHTNING: "precision", ACCELERATE: "mixed_precision"}.get(library)
@@ -97,7 +97,7 @@ def _constant(value: ast.expr) -> bool:
 
 
 def support(library: str, decided: str, level: str, dtype: str, device: str, add: str) -> Support:
-    """The library's switch as the mechanism of a level, or why it is none. `add` are the lines that carry it out."""
+    """The library's switch as the mechanism of a level, or why there is none. `add` is advice: lines for the script."""
     mechanism, name = MECHANISMS[library], _NAMES[library]
     value = VALUES[mechanism].get((level, dtype))
     if value is None:
@@ -112,13 +112,13 @@ def support(library: str, decided: str, level: str, dtype: str, device: str, add
     variable = VARIABLES[mechanism][0]
     if decided == "LightningCLI":
         return Support(
-            unsupported=f"LightningCLI does not read {variable}; pass `--trainer.precision={value}` behind -- and say "
+            unsupported=f"LightningCLI does not read {variable}; pass `--trainer.precision={value}` after -- and say "
             "train.precision=script"
         )
     if decided:
         argument = "precision" if library == LIGHTNING else "mixed_precision"
         return Support(
-            unsupported=f"the script decides by {decided}, and {name} then does not read {variable}; leave "
+            unsupported=f"the script sets {decided}, and {name} then ignores {variable}; leave "
             f'{argument} out of that call, or write {argument}="{value}" there and say train.precision=script'
         )
     return Support(mechanism=mechanism, lists="observed")
@@ -132,6 +132,6 @@ def _all_half(library: str, level: str, dtype: str) -> str:
 
 
 def environment(mechanism: str, level: str, dtype: str) -> dict[str, str]:
-    """The variables that hand a level over; none for a mechanism that is not a library's."""
+    """The variables that set a level; none for a mechanism that is not a library's."""
     names = VARIABLES.get(mechanism, ())
     return dict.fromkeys(names, VALUES[mechanism][level, dtype]) if names else {}

@@ -23,7 +23,7 @@ STEP = {
     "loss": "mean over the samples of all ranks; of several losses the sum",
     "lr": "learning rate of the first group of parameters",
     "seconds": "that it took; of several steps of one execution an equal share",
-    "samples_per_second": "batch / seconds; of a script what it logged",
+    "samples_per_second": "batch / seconds; for a script, the rate of the samples that it logged",
     "loss_scale": "scale that its gradients had, null without one",
     "skipped": "whether it overflowed, and was not taken",
     "skipped_total": "steps skipped since the run began, this one included",
@@ -36,10 +36,10 @@ STEP = {
 `data_seconds`, waited for data; `tokens_per_second`, of samples of text; `nonfinite`, the keys whose value was NaN or
 infinite and is null.
 
-Rows of a user's script (`recipes.trainer.step_meter`) have the same keys, null where nothing is known, and
-`steps_per_second`."""
+Rows of a user's script (`recipes.trainer.step_meter`) have the same keys, with null for unknown values,
+and `steps_per_second`."""
 RATES = (("tokens_per_second", "tokens/s"), ("samples_per_second", "samples/s"), ("steps_per_second", "steps/s"))
-"""A row's rates and their units: the first that it has is the one that is told."""
+"""A row's rates and their units: the first rate that it has is shown."""
 EVENT_KEYS = ("event", "step", "epoch", "time", "nonfinite")
 
 
@@ -139,15 +139,15 @@ class Summary:
         """
         rates = self._token_rates or self._rates or self._step_rates
         unit = "tokens/s" if self._token_rates else "steps/s" if rates is self._step_rates and rates else "samples/s"
-        found: dict[str, Any] = {"unit": unit, "mean": None, "median": None, "p10": None, "p90": None}
+        figures: dict[str, Any] = {"unit": unit, "mean": None, "median": None, "p10": None, "p90": None}
         if rates:
             deciles = statistics.quantiles(rates, n=10, method="inclusive") if len(rates) > 1 else None
-            found["mean"] = statistics.harmonic_mean(rates) if self._step_rates else statistics.fmean(rates)
-            found["median"] = statistics.median(rates)
-            found["p10"] = deciles[0] if deciles else rates[0]
-            found["p90"] = deciles[-1] if deciles else rates[0]
+            figures["mean"] = statistics.harmonic_mean(rates) if self._step_rates else statistics.fmean(rates)
+            figures["median"] = statistics.median(rates)
+            figures["p10"] = deciles[0] if deciles else rates[0]
+            figures["p90"] = deciles[-1] if deciles else rates[0]
         share = self._waited / self._seconds if self._seconds else None
-        return {**found, "data_share": share, "warmup_steps": self.untimed, "steps": len(rates)}
+        return {**figures, "data_share": share, "warmup_steps": self.untimed, "steps": len(rates)}
 
 
 class MetricsWriter:

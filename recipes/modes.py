@@ -36,7 +36,7 @@ MEANINGS = {
 HEADER = ("framework", "level", "dtype", "device", "xla", "carried out by")
 SCRIPT_HEADER = ("library of a script", "level", "dtype", "device", "carried out by")
 _END = re.compile(r" \(|; say |, or let ")
-"""Where the reason of a script's row goes over to advice."""
+"""The end of the reason in a script's row, where advice begins."""
 
 
 def rows(frameworks: Sequence[str] = FRAMEWORKS) -> Iterator[tuple[str, ...]]:
@@ -57,7 +57,7 @@ def rows(frameworks: Sequence[str] = FRAMEWORKS) -> Iterator[tuple[str, ...]]:
 
 
 def script_rows() -> Iterator[tuple[str, ...]]:
-    """The rows for users' scripts in torch that are left as they are, by the library that trains."""
+    """The rows for unchanged users' scripts in torch, by their training library."""
     for library, level in itertools.product(("", *library_switch.LIBRARIES), ("o1", "o2", "o3")):
         settings = Settings(recipe="script", amp=Amp(level=level), train=script.ScriptSettings())
         cells: dict[tuple[str, str], str] = {}
@@ -66,7 +66,7 @@ def script_rows() -> Iterator[tuple[str, ...]]:
                 device: script.support(settings, dtype, device, script.Source(library=library))
                 for device in ("cpu", "cuda")
             }
-            short = {device: _END.split(_cell(found))[0] for device, found in by_device.items()}
+            short = {device: _END.split(_cell(support))[0] for device, support in by_device.items()}
             if short["cpu"] == short["cuda"]:
                 short = {"any": short["cpu"]}
             cells.update({(dtype, device): cell for device, cell in short.items()})

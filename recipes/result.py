@@ -38,9 +38,9 @@ class Result:
     observed: dict[str, Any]
     """verdict, why, dtype, half_flop_share, param_dtypes, reduce_dtype, tf32, xla_clusters, device: as seen."""
     throughput: dict[str, Any]
-    """unit, mean, median, p10, p90, warmup_steps, steps. Of text also mfu and flops_per_token
-    (`recipes.trainer.utilization`). Of a script also counted, the optimizer whose steps these are,
-    or why, where no rate is known."""
+    """unit, mean, median, p10, p90, warmup_steps, steps. For text also `mfu` and `flops_per_token`
+    (`recipes.trainer.utilization`). For a script also `counted`, the optimizer whose steps these are, or `why` no rate
+    is known."""
     peak_memory_bytes: int | None
     """The most of any rank: of the device's memory on a GPU, of resident memory on a CPU."""
     loss: dict[str, float | None]

@@ -17,7 +17,7 @@ from typing import Any
 from recipes import records
 
 OVERDUE = "overdue"
-"""Of an attempt's folder: a script did not end in the time that it had after a request to stop, and was killed."""
+"""A file of an attempt's folder: the script did not end in time after a request to stop, and was killed."""
 
 
 class Superseded(RuntimeError):
@@ -75,8 +75,8 @@ class RunFolder:
         self.stop.unlink(missing_ok=True)
 
     def mark_ended(self) -> None:
-        """Record that a user's script ended because it was asked to; what it saved is its own business. STOP stays for
-        the other ranks."""
+        """Record that a user's script ended because it was asked to; whether it saved is unknown. STOP is kept for the
+        other ranks."""
         self._mark(checkpoint=None, step=None, saved=False)
 
     def _mark(self, **values: Any) -> None:

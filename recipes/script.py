@@ -93,9 +93,9 @@ class Source:
     static: bool = False
     """It calls Paddle's `enable_static`, behind which it builds graphs."""
     library: str = ""
-    """The library that trains, where its precision has a switch (`recipes.library_switch`)."""
+    """The training library, if it has a switch for precision (`recipes.library_switch`)."""
     decided: str = ""
-    """The argument that makes the library pass over its switch, as the script spells it."""
+    """The argument that makes the library ignore its switch, as the script spells it."""
 
 
 def in_image(named: str) -> bool:
@@ -218,7 +218,7 @@ def resolve(
 
 
 def handed_over(precision: ResolvedPrecision) -> dict[str, str]:
-    """The environment variables by which a script's library is given its precision."""
+    """The environment variables that set the precision of a script's library."""
     return library_switch.environment(precision.mechanism, precision.level, precision.dtype)
 
 
@@ -241,8 +241,8 @@ def _bare(settings: Settings, ngc_tensorflow1: bool) -> Support:
 
 
 def _around_torch(level: str, dtype: str, device: str, source: Source, denies: bool, add: str) -> Support:
-    """Autocast around the script needs nothing of its library, and works whatever precision the script sets there. What
-    it can't do is handed over by the library's switch: float16, which needs a loss scale, all half, and `amp.deny`."""
+    """Autocast around the script is independent of its library and of the precision set there. The library's switch is
+    used for everything else: float16, which needs a loss scale, all-half modes, and `amp.deny`."""
     if level == "o1" and dtype == "bfloat16" and not denies:
         by_library = source.library and not source.decided
         return Support(mechanism="autocast_around", lists="observed" if by_library else "refused")

@@ -10,19 +10,19 @@ from typing import Any
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Logged:
-    """What one call of `log` was given."""
+    """The arguments of one call of `log`."""
 
     step: int
     loss: float | None = None
     losses: Mapping[str, float] = field(default_factory=dict)
-    """Of several losses each by its name; `loss` is their sum."""
+    """Several losses by name; `loss` is their sum."""
     samples: float | None = None
     more: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
 class Receiver:
-    """Where this process's calls of `log` go; None without a launcher."""
+    """The function that gets this process's calls of `log`; None without a launcher."""
 
     receive: Callable[[Logged], None] | None = None
 
@@ -33,13 +33,13 @@ receiver = Receiver()
 def log(step: int, *, loss: Any = None, samples: Any = None, **more: Any) -> None:
     """Record figures of a step in the run's metrics, on rank 0; without a launcher, print them.
 
-    `step` is the script's own number of the optimizer step, which was just taken or is about to be. `loss` is a number
-    or, of several losses, each by its name. `samples` counts those of all ranks since the last call, for samples/s.
-    `more`: `lr`, `grad_norm`, `epoch` (from 0) and `accuracy` (held out) are shown as those of a recipe, others as
-    curves. Values are numbers or tensors of one element; one on a GPU is waited for.
+    `step` is the script's own number of the optimizer step, which was just taken or comes next. `loss` is a number, or
+    several losses by name. `samples` is the number of samples of all ranks since the last call, for samples/s. Of
+    `more`, `lr`, `grad_norm`, `epoch` (from 0) and `accuracy` (on held-out data) are shown as a recipe's, others as
+    curves. Values are numbers or tensors of one element; reading one on a GPU waits for it.
 
-    Raises `recipes.divergence.Diverged` where the loss is NaN or Inf for good, `TypeError` for what is no number, and
-    `ValueError` for fewer samples than none.
+    Raises `recipes.divergence.Diverged` where the loss is NaN or Inf for good, `TypeError` for a value that is not a
+    number, and `ValueError` for a negative number of samples.
     """
     logged = Logged(
         step=int(step),

@@ -1,4 +1,4 @@
-"""`should_stop` and `checkpoint_dir` of `recipes.job`: when a script is to end, and where it saves."""
+"""`should_stop` and `checkpoint_dir` of `recipes.job`: when a script has to end, and where it saves."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class StopRequests:
-    """What this process's calls of `should_stop` were answered."""
+    """The state of `should_stop` in this process."""
 
-    asked: bool = False
-    """It was called: the script ends by itself when it is told to."""
-    told: bool = False
-    """It has returned True."""
-    looked: float = float("-inf")
-    """When this process looked for the STOP file, on the monotonic clock."""
+    called: bool = False
+    """Whether it was called: such a script ends by itself."""
+    answered_true: bool = False
+    """Whether it has returned True."""
+    checked_at: float = float("-inf")
+    """When this process last looked for the STOP file, on the monotonic clock."""
     ranks: _TorchRanks | None = None
     poller: StopPoller | None = None
     calls: int = 0
-    """Since the ranks poll together."""
+    """Calls since the ranks began to poll together."""
 
 
 requests = StopRequests()
@@ -37,16 +37,16 @@ requests = StopRequests()
 def should_stop() -> bool:
     """Whether to save and end now: the run was asked to stop, or its time limit is near.
 
-    Call it once a step; it looks about once a second. Once it is True it stays so. In a job of several ranks that
-    torch.distributed has joined it is a collective: all ranks have to call it equally often, and get the answer of
-    rank 0 at the same call. Processes that nothing of torch joins answer each for itself, up to a second apart.
+    Call it once per step; it looks for the request about once a second. Once it has returned True, it always does.
+    With torch.distributed and several ranks it is a collective: all ranks have to call it equally often, and get the
+    answer of rank 0 at the same call. Without torch.distributed each process looks by itself, up to a second apart.
     False without a launcher.
     """
     state = requests
-    state.asked = True
-    if not state.told:
-        state.told = _poll(state)
-    return state.told
+    state.called = True
+    if not state.answered_true:
+        state.answered_true = _poll(state)
+    return state.answered_true
 
 
 def checkpoint_dir() -> Path:
@@ -62,9 +62,9 @@ def _poll(state: StopRequests) -> bool:
     world = _torch_world()
     if world is None:
         now = time.monotonic()
-        if now - state.looked < SECONDS:
+        if now - state.checked_at < SECONDS:
             return False
-        state.looked = now
+        state.checked_at = now
         return _stop_file().exists()
     if state.poller is None or state.ranks is None or state.ranks.world is not world:
         state.ranks = _TorchRanks(world)

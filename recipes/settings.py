@@ -178,7 +178,7 @@ def _refuse_unread(settings: Settings, recipe: Recipe) -> None:
             continue
         shown = f"{name}={show(value)}" if isinstance(value, (int, str)) else name
         raise SettingsError(
-            f"{shown}: recipe={recipe.name} decides that by itself; its arguments go behind --, as in "
+            f"{shown}: recipe={recipe.name} decides that by itself; its arguments go after --, as in "
             "`-- --batch-size 64`",
             name,
         )

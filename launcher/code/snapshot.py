@@ -15,9 +15,9 @@ from launcher.errors import UsageError
 MAX_BYTES = 64 * 2**20
 MAX_DIFF_BYTES = 2**20
 _NAMED = 5
-"""So many folders are named in a refusal."""
+"""Largest number of folders that a refusal names."""
 _NEARLY = 0.9
-"""Part of a folder's files that is nearly all of them."""
+"""Share of a folder that a subfolder has to hold to be named instead."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -97,8 +97,8 @@ def _describe(root: Path, files: Mapping[str, Path]) -> Code:
 
 
 def largest(files: Mapping[str, Path], sizes: Mapping[str, int], most: int = 0) -> str:
-    """The folders that are too large, in words: as many as have to go until the rest fits into MAX_BYTES, or else into
-    `most` files. Each is as deep as holds nearly all of it. A file in no folder below the top is named itself.
+    """The largest folders, in words: as many as have to be left out until the rest fits into MAX_BYTES, or into `most`
+    files. A subfolder that holds nearly all of its folder is named instead. A file in the top folder is named itself.
 
     Files are named as in the snapshot; `sizes` are in bytes.
     """

@@ -1,4 +1,4 @@
-"""The user's own script and what lies beside it: which files of them are part of the code that runs."""
+"""The files of the user's own script: which ones around it are part of the code that runs."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from launcher.runs import store
 from recipes.typed import nearest
 
 FOLDER = "script"
-"""Where they lie in the snapshot, beside this project's own package."""
+"""Their folder in the snapshot, beside this project's own package."""
 MAX_FILES = 20_000
 _COUNTED = 10 * MAX_FILES
-"""Of more files than this no sizes are looked up for a refusal."""
+"""Files after which the search ends."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Collected:
-    """The code that goes along with a script."""
+    """The code that is sent along with a script."""
 
     root: Path
     files: dict[str, Path]
     """By their names in the snapshot."""
     credentials: tuple[str, ...]
-    """Files that would have gone along, and are left out as credentials; relative to `root`."""
+    """Files that are left out because they are credentials; relative to `root`."""
 
 
 def name_in_snapshot(script: Path) -> str:
@@ -39,18 +39,18 @@ def name_in_snapshot(script: Path) -> str:
 
 
 def root_of(script: Path) -> Path:
-    """The folder that goes along with a script: its git checkout, or the folder it is in where git doesn't know it."""
+    """The root of a script's code: its git checkout, or its folder if git doesn't know the script."""
     return _checkout(script) or script.parent
 
 
 def collect(script: Path, include: Sequence[str] = ()) -> Collected:
-    """The files that go along with a script, itself among them.
+    """The files that are sent along with a script, and the script.
 
-    Of a git checkout it is what git tracks or would, submodules included; of another folder what its .gitignore files
-    leave, but for hidden folders. Never credentials, virtual environments, caches, or runs, whose folders may lie
-    beside the script, and grow. Of folders that links lead to, those that are within, and packages of Python elsewhere.
-    `include` has patterns of ignored files that go along all the same. Raises `UsageError` for more than a snapshot may
-    hold, and for a pattern that names nothing or a credential.
+    In a git checkout these are the files that git tracks or would track, with those of submodules; in another folder
+    all files that its .gitignore files allow, without hidden folders. Credentials, virtual environments, caches and run
+    folders are always left out. Linked folders are included if they are in the checkout, or are a Python package.
+    `include` has patterns of ignored files to include. Raises `UsageError` for more than a snapshot may hold, and for a
+    pattern that matches nothing or a credential.
     """
     checkout = _checkout(script)
     root = checkout or script.parent
@@ -76,7 +76,7 @@ def collect(script: Path, include: Sequence[str] = ()) -> Collected:
     if total > snapshot.MAX_BYTES or len(files) > MAX_FILES:
         limit = f"{snapshot.MAX_BYTES // 2**20} MiB" if total > snapshot.MAX_BYTES else f"{MAX_FILES:,} files"
         raise UsageError(
-            f"script={script}: its folder {root} goes along with it, and holds more than {limit} "
+            f"script={script}: its folder {root} is sent along with it, and holds more than {limit} "
             f"({snapshot.largest(files, sizes, MAX_FILES)}); list data and results in {root / '.gitignore'}, or put "
             "the code into a folder or git checkout of its own"
         )
@@ -84,21 +84,21 @@ def collect(script: Path, include: Sequence[str] = ()) -> Collected:
 
 
 def left_out_imports(script: Path, collected: Collected) -> tuple[str, ...]:
-    """Modules beside the script that it, or a module beside it, imports, and that do not go along; relative to the
-    folder of the code."""
-    taken = set(collected.files.values())
-    lacking: dict[str, None] = {}
-    seen = {script}
+    """Modules in the script's folder that it imports, directly or through such a module, and that are not sent along;
+    relative to the root of the code."""
+    sent = set(collected.files.values())
+    missing: dict[str, None] = {}
+    read = {script}
     waiting = [script]
     while waiting:
         for name in imported(waiting.pop()):
             for path in candidates(script.parent, name):
-                if path not in taken:
-                    lacking[path.relative_to(collected.root).as_posix()] = None
-                elif path not in seen:
-                    seen.add(path)
+                if path not in sent:
+                    missing[path.relative_to(collected.root).as_posix()] = None
+                elif path not in read:
+                    read.add(path)
                     waiting.append(path)
-    return tuple(lacking)
+    return tuple(missing)
 
 
 def check(named: str, script: Path, *, alone: bool) -> None:
@@ -108,10 +108,10 @@ def check(named: str, script: Path, *, alone: bool) -> None:
             raise UsageError(f"script={named} is a folder; name the file in it")
         if not script.is_file():
             near = sorted(path.name for path in script.parent.glob("*.py")) if script.parent.is_dir() else []
-            there = f"; {script.parent} has {', '.join(near[:8])}" if near else ""
-            in_image = ". One that is only in the container's image is named script=image:PATH"
+            others = f"; {script.parent} has {', '.join(near[:8])}" if near else ""
+            in_image = ". For a file of the container's image say script=image:PATH"
             raise UsageError(
-                f"script={named}: there is no such file{nearest(script.name, near) or f'{there}{in_image}'}"
+                f"script={named}: there is no such file{nearest(script.name, near) or f'{others}{in_image}'}"
             )
         script.read_bytes()
     except PermissionError:
@@ -156,7 +156,7 @@ def _is_hidden(name: Path) -> bool:
 
 
 def _walked(root: Path, names: Iterable[str], links: bool = True) -> Iterator[Path]:
-    """The files that git lists in a folder, those of linked folders and of checkouts within included."""
+    """The files that git lists in a folder, with those of linked folders and of checkouts in it."""
     is_no_code = functools.cache(lambda folder: _of_runs(folder) or exclusions.is_derived(folder))
     code = [
         name for name in names if not any(is_no_code(root / parent) for parent in Path(name).parents if parent.name)
@@ -164,7 +164,7 @@ def _walked(root: Path, names: Iterable[str], links: bool = True) -> Iterator[Pa
     for name in code:
         path = root / name
         if path.is_symlink() and path.is_dir():
-            if links:  # but none in a linked folder: links may lead round in a circle
+            if links:  # none in a linked folder, since links may form a cycle
                 yield from _linked(path, root, code)
         elif (path / ".git").exists():  # a submodule, or another checkout inside this one
             yield from _in_checkout(path)
@@ -182,9 +182,8 @@ def _of_runs(folder: Path) -> bool:
 
 
 def _linked(link: Path, root: Path, code: Iterable[str]) -> Iterator[Path]:
-    """The code in a folder that a link leads to: of one within `root` the files that are `code` there, by their names;
-    of one elsewhere those of a package of Python. None of a folder that the link is in itself, and no data, of which
-    there may be any amount."""
+    """The code in a linked folder. Within `root` these are its files in `code`; elsewhere the files of a Python
+    package, but of no other folder, which may hold any amount of data. None if the folder contains the link."""
     target, top = link.resolve(), root.resolve()
     if target in (link.parent.resolve(), *link.parent.resolve().parents):
         return

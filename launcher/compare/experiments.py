@@ -110,7 +110,7 @@ def requested(words: Words) -> ExperimentRequest | None:
     experiment = find(name, words.config_dirs) if name is not None else None
     if experiment is not None and name is not None:
         if words.arguments is not None:
-            raise UsageError(f"what stands behind -- is for a script, and experiment={name} runs none (command line)")
+            raise UsageError(f"arguments after -- are for a script, and experiment={name} runs none (command line)")
         return prepare(name, experiment, words.overrides, words.config_dirs)
     for word in words.overrides:
         if word.startswith(SCALE) and (name is None or _path(name, words.config_dirs)):

@@ -25,11 +25,11 @@ class MeasuredArm:
     rates: dict[int, float]
     """By round, in the unit of its figures."""
     ratio: Ratio | None
-    """Of its throughput to the control's; None where no round has both, where they are not related, and of the
-    control."""
+    """The ratio of its throughput to the control's; None for the control, where no round has both, and where they
+    can't be compared."""
     gap: float | None
-    """Relative difference of its mean loss from the control's over the last round that both have. Of a script, which
-    each round starts afresh, the mean over the rounds."""
+    """Relative difference of its mean loss from the control's over the last round that both have. For a script, which
+    is started afresh in each round, the mean over the rounds."""
     gaps: tuple[float, float] | None
     """The 95% interval of its mean over the rounds, where there are enough."""
     incomparable: str = ""
@@ -43,7 +43,7 @@ class MeasuredArm:
 
     @property
     def is_script(self) -> bool:
-        """Whether it is a user's own script, which each block starts afresh."""
+        """Whether it is a user's own script, which is started afresh for each block."""
         return self.evidence.plan.script is not None
 
 
@@ -54,7 +54,7 @@ def compare(evidence: Sequence[Evidence], steps: int) -> list[MeasuredArm]:
 
 
 def _complete_blocks(evidence: Evidence, steps: int) -> dict[int, Block]:
-    """Those with all their steps, and those of scripts that ended by themselves before."""
+    """Blocks with all their steps, and blocks of scripts that ended by themselves earlier."""
     blocks = evidence.metrics.blocks if evidence.metrics else {}
     return {number: block for number, block in blocks.items() if block.steps == steps or block.ended}
 
@@ -73,7 +73,7 @@ def _arm(evidence: Evidence, control: Evidence, steps: int, is_control: bool) ->
     if not is_control and not incomparable:
         for number in sorted(set(blocks) & set(others)):
             ours, reference = blocks[number].loss, others[number].loss
-            same = blocks[number].losses == others[number].losses  # a script may log them at some steps alone
+            same = blocks[number].losses == others[number].losses  # a script may log them only at some steps
             if ours is not None and reference and same:
                 gaps.append((ours - reference) / abs(reference))
     last = statistics.fmean(gaps) if gaps and evidence.plan.script else gaps[-1] if gaps else None
@@ -82,7 +82,7 @@ def _arm(evidence: Evidence, control: Evidence, steps: int, is_control: bool) ->
         figures=dataclasses.replace(own, rate=overall if overall is not None else own.rate),
         mechanism=own.mechanism,
         rates=rates,
-        ratio=ratio([rates[each] for each in both], [theirs[each] for each in both])
+        ratio=ratio([rates[number] for number in both], [theirs[number] for number in both])
         if both and not is_control
         else None,
         gap=last,

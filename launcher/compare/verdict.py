@@ -26,10 +26,10 @@ def verdict(compared: Sequence[MeasuredArm], how: Compare) -> Iterator[str]:
 
 
 def _of_scripts(compared: Sequence[MeasuredArm]) -> str:
-    """What can't be held equal where arms are a user's own script, and what starting it for each block costs."""
-    held = "Seed and order of the data are the script's own, and may differ from block to block"
+    """What differs between blocks of a user's own script, and the cost of starting it for each block."""
+    caveat = "Seed and order of the data are the script's own, and may differ from block to block"
     if len({arm.evidence.plan.script for arm in compared}) > 1:
-        held += "; with other arguments a step may be other work"
+        caveat += "; with other arguments a step may be other work"
     if any(arm.gap is not None for arm in compared):
         losses = ": a difference of the losses can be chance."
     elif all(arm.incomparable for arm in compared[1:]):
@@ -37,9 +37,9 @@ def _of_scripts(compared: Sequence[MeasuredArm]) -> str:
     else:
         losses = ". Losses are not compared, since the script's are not known; job.log(step, loss=...) records them."
     took = [(arm.label, arm.evidence.result.wall_seconds) for arm in compared]
-    each = [f"{units.duration(seconds)} of {label}" for label, seconds in took if seconds is not None]
-    cost = f" With its start, the last block took {', '.join(each)}." if each else ""
-    return f"{held}{losses}{cost}"
+    durations = [f"{units.duration(seconds)} of {label}" for label, seconds in took if seconds is not None]
+    cost = f" With its start, the last block took {', '.join(durations)}." if durations else ""
+    return f"{caveat}{losses}{cost}"
 
 
 def _in_all(control: MeasuredArm, others: Sequence[MeasuredArm], how: Compare) -> str:
@@ -47,7 +47,7 @@ def _in_all(control: MeasuredArm, others: Sequence[MeasuredArm], how: Compare) -
     measured = [(other, other.ratio) for other in others if other.ratio is not None and not (broken or _failed(other))]
     if not measured:
         partly = " to its end" if any(other.ratio is not None for other in others) else ""
-        return f"Nothing was measured{partly} beside the control, {control.label}."
+        return f"No arm except the control, {control.label}, was measured{partly}."
     if all(ratio.differs is None for _, ratio in measured):
         return f"Too few rounds to tell a difference from noise: an interval needs {ENOUGH}, and there were fewer."
     if not any(ratio.differs for _, ratio in measured):
@@ -136,9 +136,9 @@ def _named(arm: MeasuredArm) -> str:
 def _speed(arm: MeasuredArm, control: MeasuredArm) -> str:
     ratio = arm.ratio
     if arm.unrelated:
-        return f"its speed and the control's are not related: they are of {arm.unrelated}"
+        return f"its speed and the control's can't be compared: they are of {arm.unrelated}"
     if ratio is None:
-        return "no round was measured beside the control"
+        return "no round was measured with both it and the control"
     if ratio.low is None or ratio.high is None:
         rounds = f"{ratio.pairs} round{'s' * (ratio.pairs > 1)}"
         return f"{ratio.told(ratio.mean)} times the {_rate(arm)} over {rounds}, too few for an interval"

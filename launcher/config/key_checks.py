@@ -66,8 +66,8 @@ def check(composer: Composer, override: Override, *, script: bool) -> None:
             raise UsageError(f"{override.key} is not a key; say {_KEY_OF[override.key]} ({override.source})")
         if script and "." not in override.key:
             argument = f"--{override.key} {' '.join(show(value) for value in override.values)}"
-            behind = f"arguments of the script go behind --: -- {argument}"
-            raise UsageError(f"{override.key} is not a key of the launcher; {behind} ({override.source})")
+            hint = f"arguments of the script go after --: -- {argument}"
+            raise UsageError(f"{override.key} is not a key of the launcher; {hint} ({override.source})")
         grouped = [key for key in _keys_of(composer) if key.endswith(f".{override.key}")]
         known = [*known_keys(), *composer.groups()]
         near = f"; did you mean {' or '.join(grouped)}?" if grouped else nearest(override.key, known)

@@ -15,7 +15,7 @@ from recipes.typed import SettingsError, not_a_choice, refuse_control_characters
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 STOP_SIGNALS = ("TERM", "INT", "HUP", "QUIT", "USR2")
-"""What may ask a script to stop; the others have a meaning of their own to Python, a framework or the kernel."""
+"""Signals that may ask a script to stop; Python, a framework or the kernel uses the others."""
 LONGEST_NAME = 60
 """Characters of a run's name."""
 MAX_SAMPLE_SECONDS = 24 * 60 * 60
@@ -99,7 +99,7 @@ def _check_devices(launch: Launch) -> None:
 
 
 def _check_cluster(cluster: Any) -> None:
-    """Refuse text that can name no host, and no time to stop in. Raises `UsageError`."""
+    """Refuse text that can name no host, and less than a second to stop. Raises `UsageError`."""
     if cluster.stop_before < 1:
         raise SettingsError(f"cluster.stop_before={cluster.stop_before} must be at least 1", "cluster.stop_before")
     if isinstance(cluster, SshCluster) and cluster.host is None:
@@ -131,7 +131,7 @@ def _check_script(launch: Launch, training: Settings) -> None:
                 )
         return
     if not launch.script:
-        raise SettingsError("recipe=script needs script=FILE; its arguments go behind --", "script")
+        raise SettingsError("recipe=script needs script=FILE; its arguments go after --", "script")
     if launch.include and in_image(launch.script):
         raise SettingsError(
             f"script.include={show(launch.include)}: {launch.script} is in the image, and no files go along with it",

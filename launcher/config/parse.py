@@ -123,8 +123,8 @@ def _texts(key: str, text: str) -> tuple[str, ...]:
 
 
 def _of_placeholder(key: str, text: str) -> tuple[str, ...]:
-    """The values of a placeholder, as texts: a comma list, of which one with a comma is quoted or stands in brackets,
-    or a range. Raises `UsageError`."""
+    """The values of a placeholder, as texts: a comma-separated list or a range. A value that contains a comma is quoted
+    or in brackets. Raises `UsageError`."""
     name = key.removeprefix(placeholders.KEY)
     if not placeholders.NAME.fullmatch(name):
         raise UsageError(f"{key}: the name of a placeholder should be of letters, digits, - and _")
@@ -210,13 +210,13 @@ def choosing_word(override: Override, value: Any) -> str:
 
 
 def passed(arguments: Sequence[str]) -> Override:
-    """What stood behind `--` on the command line: the arguments of the user's script, byte for byte."""
+    """The arguments of the user's script, which follow `--` on the command line, byte for byte."""
     for argument in arguments:
         try:
             argument.encode()
-            refuse_control_characters("an argument behind --", argument)
+            refuse_control_characters("an argument after --", argument)
         except UnicodeEncodeError:
-            raise UsageError("an argument behind -- contains bytes that are not UTF-8 text (command line)") from None
+            raise UsageError("an argument after -- contains bytes that are not UTF-8 text (command line)") from None
         except SettingsError as error:
             raise UsageError(f"{error} (command line)") from None
     typed = f"-- {shlex.join(arguments)}"

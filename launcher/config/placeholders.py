@@ -14,8 +14,9 @@ _ANY = re.compile(rf"\{{({NAME.pattern})\}}")
 
 
 def filled(arguments: Sequence[str], values: Mapping[str, str]) -> tuple[str, ...]:
-    """The arguments with the value in the place of each `{NAME}`, and `{NAME}` in the place of each `{{NAME}}`, for the
-    names that have a value. All else stays as it is, values too. Raises `SettingsError` for a name that none has.
+    """The arguments with each `{NAME}` replaced by its value and each `{{NAME}}` by `{NAME}`, for names in `values`.
+
+    Other text is unchanged, and values are not scanned again. Raises `SettingsError` for a name in no argument.
     """
     if not values:
         return tuple(arguments)
@@ -30,29 +31,29 @@ def filled(arguments: Sequence[str], values: Mapping[str, str]) -> tuple[str, ..
         used.add(name)
         return values[name]
 
-    made = tuple(pattern.sub(fill, argument) for argument in arguments)
+    replaced = tuple(pattern.sub(fill, argument) for argument in arguments)
     for name in values:
         if name not in used:
             raise SettingsError(_unused(name, arguments), f"{KEY}{name}")
-    return made
+    return replaced
 
 
 def _unused(name: str, arguments: Sequence[str]) -> str:
-    there = sorted({found for argument in arguments for found in _ANY.findall(argument)} - {name})
-    hint = nearest(name, there).replace("mean ", f"mean {KEY}")
-    if there and not hint:
-        hint = f"; there are {', '.join(f'{{{found}}}' for found in there)}"
+    others = sorted({other for argument in arguments for other in _ANY.findall(argument)} - {name})
+    hint = nearest(name, others).replace("mean ", f"mean {KEY}")
+    if others and not hint:
+        hint = f"; there are {', '.join(f'{{{other}}}' for other in others)}"
     return f"{KEY}{name}: no argument of the script has {{{name}}}, as in -- --{name} {{{name}}}{hint}"
 
 
 def labels(swept: Sequence[tuple[str, Any]]) -> tuple[tuple[str, Any], ...]:
-    """What differs between the cells of a sweep, placeholders by their bare names where no key is called so."""
+    """The swept keys and values of a cell. `sweep.NAME` is shortened to `NAME` unless another key has that name."""
     keys = {key for key, _ in swept}
     short = {key: key.removeprefix(KEY) for key in keys if key.removeprefix(KEY) not in keys}
     return tuple((short.get(key, key), value) for key, value in swept)
 
 
 def part_of_name(swept: Sequence[tuple[str, Any]], values: Mapping[str, str]) -> str:
-    """What a run's name has of the swept placeholders, as `-lr0.1-layers2`."""
+    """The part of a run's name for its swept placeholders, as `-lr0.1-layers2`."""
     names = [(key.removeprefix(KEY), value) for key, value in swept if key.removeprefix(KEY) in values]
     return "".join(re.sub(r"[^\w.+-]+", "-", f"-{name}{value}").rstrip("-") for name, value in names)

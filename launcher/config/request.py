@@ -23,7 +23,7 @@ class Words:
 
     overrides: tuple[str, ...] = ()
     arguments: tuple[str, ...] | None = None
-    """The words behind `--`; None where there was none."""
+    """The words after `--`; None where there was none."""
     config_dirs: tuple[Path, ...] = ()
     cfg: bool = False
     help: bool = False
@@ -107,7 +107,7 @@ def take_apart(words: Sequence[str], own: Sequence[str] = (), *, starts: bool = 
 def _instead(name: str, value: str, overrides: Sequence[str]) -> str:
     """A hint for an unknown flag; empty where none is known."""
     if "recipe=script" in overrides or (overrides and script_word.is_script(overrides[0])):
-        return "; arguments of the script go behind --"
+        return "; arguments of the script go after --"
     if is_key(name):
         return f"; a key has no dashes: {name}={value or '...'}"
     if name.replace("-", "") == "dryrun":

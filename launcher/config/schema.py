@@ -125,24 +125,24 @@ class Launch:
         None, "Python of the trainer; null is this one, cluster.python on a remote host, python3 in a container"
     )
     script: str | None = setting(None, "recipe=script: the file to run, or image:FILE for one in the image alone")
-    arguments: tuple[str, ...] = setting((), "recipe=script: its arguments; on the command line, all that is behind --")
+    arguments: tuple[str, ...] = setting((), "recipe=script: its arguments; on the command line, everything after --")
     sweep: dict[str, str] = field(
         default_factory=dict,
-        metadata={"help": "recipe=script: sweep.NAME=a,b is what {NAME} in its arguments stands for, in a run each"},
+        metadata={"help": "recipe=script: sweep.NAME=a,b replaces {NAME} in its arguments, one run for each value"},
     )
     include: tuple[str, ...] = setting(
         (),
         "recipe=script: patterns of files that go along though git ignores them, as script.include=[data/*.json]",
     )
     inputs: tuple[str, ...] = setting(
-        (), "recipe=script: files and folders to which a folder of the run's own has links, as script.inputs=[data]"
+        (), "recipe=script: files and folders to link in a folder of the run's own, as script.inputs=[data]"
     )
     stop_signal: str | None = setting(
         "TERM",
-        "script.stop_signal=TERM: raised in each process of the script when the run is asked to stop; null is none",
+        "script.stop_signal=TERM: raised in each process of the script when the run is asked to stop; null for none",
     )
     resume_arguments: tuple[str, ...] = setting(
-        (), "script.resume_arguments=[--resume,auto]: the script's further arguments from its second attempt on"
+        (), "script.resume_arguments=[--resume,auto]: arguments added to the script's from its second attempt on"
     )
     workdir: str | None = setting(
         None,
@@ -177,7 +177,7 @@ class Launch:
 
 
 def stop_signal(launch: Launch) -> str | None:
-    """The signal that asks a script to stop. On the command line null is a text, as everything is of a text's key."""
+    """The signal that asks a script to stop; None for none. The command line gives null as text."""
     return None if launch.stop_signal == "null" else launch.stop_signal
 
 

@@ -1,4 +1,4 @@
-"""The framework of a user's script, from its imports, where nobody named one."""
+"""The framework of a user's script from its imports, where the configuration names none."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from recipes.settings import Settings
 
 
 def with_frameworks(cells: Iterable[Cell]) -> list[Cell]:
-    """The cells, each that names no framework with the one that its script imports.
+    """The cells; those that name no framework get the one that their script imports.
 
     Raises `UsageError` for a script that imports several.
     """
@@ -32,19 +32,19 @@ def _with_framework(cell: Cell, read: dict[Path, dict[str, str]]) -> Cell:
         return cell
     if path not in read:
         read[path] = script_text.frameworks(path)
-    found = read[path]
-    if len(found) > 1:
-        choices = " or ".join(f"framework={name}" for name in sorted(found))
+    packages = read[path]
+    if len(packages) > 1:
+        choices = " or ".join(f"framework={name}" for name in sorted(packages))
         raise UsageError(
-            f"{path.name} uses {' and '.join(sorted(found.values()))}; say which of them trains: {choices}"
+            f"{path.name} uses {' and '.join(sorted(packages.values()))}; say which of them trains: {choices}"
         )
-    framework = next(iter(found), Settings().framework)
-    if not found:
-        note = f"{path.name} imports no framework that can be seen; framework={framework} is taken"
+    framework = next(iter(packages), Settings().framework)
+    if not packages:
+        note = f"no import of a framework was found in {path.name}; framework={framework} is assumed"
     elif framework == Settings().framework:
         return cell
     else:
-        note = f"framework={framework}, as {path.name} imports {found[framework]}"
+        note = f"framework={framework}, as {path.name} imports {packages[framework]}"
     word = Override(
         typed=f"framework={framework}",
         prefix="",
@@ -60,7 +60,7 @@ def _with_framework(cell: Cell, read: dict[Path, dict[str, str]]) -> Cell:
 
 
 def _script(config: Mapping[str, Any]) -> Path | None:
-    """The script of a job that the launcher applies a mode to; None where it is not on this machine."""
+    """The script of a job to which the launcher applies a mode; None where it is not on this machine."""
     script, train = config.get("script"), config.get("train")
     bare = isinstance(train, Mapping) and train.get("bare") is True
     if config.get("recipe") != "script" or bare or not isinstance(script, str) or in_image(script):

@@ -1,4 +1,4 @@
-"""What the text of a user's script shows before it runs: that it is Python, what it imports, and its framework."""
+"""Checks on the text of a user's script before it runs: whether it is Python, its imports, and its framework."""
 
 from __future__ import annotations
 
@@ -16,18 +16,20 @@ _IN = {
     "tf_keras": "tensorflow",
     "paddle": "paddle",
 }
-"""The framework that a package is."""
+"""Package -> framework."""
 _ON_TORCH = {"lightning", "pytorch_lightning", "accelerate", "transformers", "torchvision", "deepspeed", "timm"}
-"""Packages that train in torch, for scripts that leave its import to them."""
+"""Packages that train in torch, for scripts that do not import torch themselves."""
 _KERAS_ON = "KERAS_BACKEND"
-"""The variable that chooses Keras's framework; a script that sets it decides that by itself."""
+"""The variable that selects Keras's framework; a script that sets it may train in torch."""
 MOST_FILES = 500
-"""Modules of a project that are read for its framework."""
+"""Largest number of a project's modules that are searched for its framework."""
 
 
 def check(named: str, path: Path, *, exactly: bool) -> None:
-    """Refuse a script that is not Python; one with a syntax error where `exactly` this Python will run it, as another
-    version may read more. Raises `UsageError`."""
+    """Refuse a script that is not Python. Raises `UsageError`.
+
+    A syntax error is refused where `exactly` this Python will run the script; another version may accept it.
+    """
     data = path.read_bytes()
     first = data.partition(b"\n")[0].decode(errors="replace").strip()
     if path.suffix not in (".py", ".pyw", ""):
@@ -51,33 +53,35 @@ def _names_shell(first: str) -> bool:
 
 
 def frameworks(script: Path) -> dict[str, str]:
-    """The frameworks that a script imports, or where it imports none itself, those of its own modules; each with what
-    shows it. Libraries on torch count where nothing else does."""
+    """The frameworks that a script imports, each with the package that shows it.
+
+    Where it imports none itself, those of its own modules. Libraries on torch count only if no framework is imported.
+    """
     return _frameworks([script]) or _frameworks(list(own_modules(script)))
 
 
 def _frameworks(paths: Sequence[Path]) -> dict[str, str]:
     names = {name.partition(".")[0] for path in paths for name in imported(path)}
-    found = {_IN[name]: name for name in sorted(names & _IN.keys())}
+    packages = {_IN[name]: name for name in sorted(names & _IN.keys())}
     if "keras" in names and any(_KERAS_ON.encode() in path.read_bytes() for path in paths):
-        found.setdefault("torch", _KERAS_ON)
-    return found or dict.fromkeys(["torch"] * bool(names & _ON_TORCH), "a library on torch")
+        packages.setdefault("torch", _KERAS_ON)
+    return packages or dict.fromkeys(["torch"] * bool(names & _ON_TORCH), "a library on torch")
 
 
 def own_modules(script: Path) -> Iterator[Path]:
-    """The modules beside a script that it, or a module beside it, imports."""
-    seen, waiting = {script}, [script]
-    while waiting and len(seen) < MOST_FILES:
+    """The modules in a script's folder that it imports, directly or through such a module."""
+    known, waiting = {script}, [script]
+    while waiting and len(known) < MOST_FILES:
         for name in imported(waiting.pop()):
             for path in candidates(script.parent, name):
-                if path not in seen:
-                    seen.add(path)
+                if path not in known:
+                    known.add(path)
                     waiting.append(path)
                     yield path
 
 
 def imported(path: Path) -> Iterator[str]:
-    """Names of the modules that a file imports absolutely, as `a.b`; nothing where it is no Python."""
+    """Names of the modules that a file imports absolutely, as `a.b`; none if it is not Python."""
     try:
         tree = _parsed(path.read_bytes())
     except (SyntaxError, OSError):
@@ -91,18 +95,18 @@ def imported(path: Path) -> Iterator[str]:
 
 
 def candidates(folder: Path, module: str) -> Iterator[Path]:
-    """The files of a folder that importing the module reads."""
+    """The files of a folder that are executed when the module is imported."""
     parts = module.split(".")
     for end in range(1, len(parts) + 1):
         base = folder.joinpath(*parts[:end])
-        yield from (each for each in (base / "__init__.py", base.with_name(f"{base.name}.py")) if each.is_file())
+        yield from (path for path in (base / "__init__.py", base.with_name(f"{base.name}.py")) if path.is_file())
 
 
 def _parsed(data: bytes) -> ast.Module:
     """The text of a Python file as a tree. Raises `SyntaxError`."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of the script's own text, which Python gives when it runs
+            warnings.simplefilter("ignore")  # Python shows them when it runs the script
             return ast.parse(data)
     except (ValueError, RecursionError, MemoryError) as error:
-        raise SyntaxError(str(error) or "it is nested too deep") from None
+        raise SyntaxError(str(error) or "it is nested too deeply") from None

@@ -13,30 +13,32 @@ from recipes.script import in_image
 from recipes.typed import nearest
 
 _NO_WORD = re.compile(r"~|\+{0,2}(?:env|secrets)\.[^.]+$")
-"""Overrides that need no `=`: what takes a value back, and this shell's value of a variable."""
+"""Overrides without `=`: those that remove a value, and those that pass a variable of this shell."""
 
 
 def is_script(word: str) -> bool:
-    """Whether a word is the name of a script: `FILE.py` and `image:FILE`, here or not, or any path of a file."""
+    """Whether a word names a script: any `FILE.py` or `image:FILE`, any word with a slash, or an existing file."""
     if "=" in word or word in GROUPS or annotation_of(word) is not None:
         return False
     return word.endswith(".py") or in_image(word) or ("/" in word and word[0] != "+") or os.path.isfile(word)
 
 
 def spelled_out(words: Sequence[str]) -> tuple[str, ...]:
-    """The overrides with a script in the first place written as `recipe=script script=FILE`; other overrides as they
-    are. Raises `UsageError` for a second script, and for arguments of the script among the overrides."""
+    """The overrides with a script as first word rewritten to `recipe=script script=FILE`; others are unchanged.
+
+    Raises `UsageError` for a second script, and for arguments of the script among the overrides.
+    """
     plain = [word for word in words[1:] if "=" not in word and not _NO_WORD.match(word)]
     if not words or not is_script(words[0]):
         late = next((word for word in plain if is_script(word)), None)
         if late is None:
             return tuple(words)
-        raise UsageError(f"{late}: a script is the first word: python -m launcher {late} ... (command line)")
+        raise UsageError(f"{late}: a script has to be the first word: python -m launcher {late} ... (command line)")
     script, *rest = words
     for word in plain:
         if word not in GROUPS and annotation_of(word) is None:
             raise UsageError(
-                f"{word} is not key=value; arguments of the script go behind --: {script} ... -- {word} (command line)"
+                f"{word} is not key=value; arguments of the script go after --: {script} ... -- {word} (command line)"
             )
     keys = {word.partition("=")[0].lstrip("+"): word for word in rest}
     other = keys.get("script", "")
@@ -47,10 +49,12 @@ def spelled_out(words: Sequence[str]) -> tuple[str, ...]:
 
 
 def meant(word: str, *, exactly: bool = False) -> str:
-    """`; did you mean FILE.py?` for a word that is nearly the name of a script in this folder, or with `exactly` lacks
-    its ending only; else nothing."""
+    """`; did you mean FILE.py?` for a word that is close to the name of a script in this folder; else an empty string.
+
+    With `exactly`, only for a word that lacks the `.py`.
+    """
     if os.path.isdir(word):
-        return f"; {word} is a folder, and a script in it is named as {word}/train.py"
-    here = sorted(path.name for path in Path().glob("*.py"))
+        return f"; {word} is a folder: name a script in it, as {word}/train.py"
+    scripts = sorted(path.name for path in Path().glob("*.py"))
     name = word if "." in word else f"{word}.py"
-    return nearest(name, {name} & set(here) if exactly else here)
+    return nearest(name, {name} & set(scripts) if exactly else scripts)

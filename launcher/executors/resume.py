@@ -30,7 +30,7 @@ from recipes.typed import SettingsError, build, from_text, leaves, nearest, refu
 CHANGEABLE = ("epochs", "steps", "checkpoint.every", "checkpoint.keep", "require_proof")
 RESUME_ARGUMENTS = "script.resume_arguments"
 OF_SCRIPTS = ("require_proof", RESUME_ARGUMENTS)
-"""What may change of a user's script, which decides the rest by itself."""
+"""Keys that may change for a user's script, which decides the rest by itself."""
 
 
 def resume_here(

@@ -16,7 +16,7 @@ from launcher.runs.store import Run
 from recipes import records
 
 STOP_GRACE = 30.0
-"""Seconds that a run has to save and end, where its plan does not say."""
+"""Seconds that a run has to save and end, where its plan gives none."""
 
 
 class Ended(NamedTuple):
@@ -153,7 +153,7 @@ def _end(wanted: Sequence[Run], grace: float) -> dict[str, str]:
 
 
 def can_be_asked(folder: Path) -> bool:
-    """Whether the run can be asked to stop: not one of a user's script without a stop signal."""
+    """Whether the run can be asked to stop; a user's script without a stop signal can't."""
     script = store.read(PlanRecord, store.plan_path(folder), ("script",)).script
     return script is None or script.stop_signal is not None
 
@@ -164,7 +164,7 @@ def is_script(folder: Path) -> bool:
 
 
 def grace_of(folder: Path) -> float:
-    """Seconds that the run has to end by itself once it is asked to."""
+    """Seconds that the run has to end by itself after it is asked to stop."""
     seconds = store.read(PlanRecord, store.plan_path(folder), ("cluster",)).cluster.stop_before
     return STOP_GRACE if seconds is None else float(seconds)
 

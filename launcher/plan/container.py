@@ -251,7 +251,7 @@ def _own_mounts(plan: Plan) -> tuple[Mount, ...]:
     if plan.script:
         asked = {posixpath.normpath(mount.target) for mount in plan.container.mounts} if plan.container else set()
         inputs = dict.fromkeys(plan.script.inputs.values())
-        own += [Mount(source=each, target=each, read_only=True) for each in inputs if each not in asked]
+        own += [Mount(source=path, target=path, read_only=True) for path in inputs if path not in asked]
     data = plan.settings["data"]
     if data["dir"]:
         own.append(Mount(source=data["dir"], target=data["dir"], read_only=not data["download"]))

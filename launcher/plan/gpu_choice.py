@@ -84,29 +84,29 @@ def _here(spec: JobSpec, facts: Facts) -> tuple[Gpu, ...]:
 
 
 def _of_a_node(spec: JobSpec, cluster: SlurmCluster, facts: Facts) -> int:
-    """GPUs per node. Without a number our own recipes get what a node of the partition has, and train on all of it; a
-    script gets one for each process that is started, since it may use no more. Raises `SettingsError`."""
+    """GPUs per node. Without `gpus`, our own recipes get all GPUs of a node of the partition; a script gets one for
+    each process that is started, since it may not use more. Raises `SettingsError`."""
     if spec.launch.gpus is not None:
         return spec.launch.gpus
     assert facts.slurm is not None
     partition = slurm_check.find_partition(cluster, facts.slurm)
-    there = partition.gpus_per_node if partition else 0
+    available = partition.gpus_per_node if partition else 0
     if spec.recipe.name != "script":
-        return there
+        return available
     device, wanted = spec.training.device, spec.training.train.processes
-    if device == "cpu" or (not there and (partition or device == "auto")):
+    if device == "cpu" or (not available and (partition or device == "auto")):
         return 0
-    if partition and wanted > there:
+    if partition and wanted > available:
         raise SettingsError(
             f"train.processes={wanted}: each process takes a GPU, and no node of partition {partition.name} has more "
-            f"than {there}; say gpus={there} to share them, or device=cpu",
+            f"than {available}; say gpus={available} to share them, or device=cpu",
             "train.processes",
         )
     return int(wanted)
 
 
 def advice(spec: JobSpec, facts: Facts, count: int) -> tuple[str, ...]:
-    """How many GPUs a script gets under Slurm that asks for no number."""
+    """How many GPUs a script gets under Slurm, where `gpus` is not set."""
     cluster = spec.launch.cluster
     chosen = spec.launch.gpus is not None or spec.training.device == "cpu"
     if chosen or spec.recipe.name != "script" or not isinstance(cluster, SlurmCluster):

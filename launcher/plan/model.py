@@ -42,12 +42,12 @@ class ScriptPlan:
     """A user's script, resolved."""
 
     file: str
-    """As Python is given it: in the snapshot, as `script/train.py`, or as it is in the image."""
+    """The path that Python gets: in the snapshot, as `script/train.py`, or in the image."""
     in_image: bool
-    """It is in the container's image only, which was not checked."""
+    """The file is in the container's image only, where it was not checked."""
     workdir: str
-    """Folder that it starts in, absolute; empty is the run's own, `RUN/work`, and in a comparison `RUN/work/N` for the
-    arm's attempt N, which is one block."""
+    """Folder that it starts in, absolute; empty for the run's own folder, `RUN/work`, or in a comparison `RUN/work/N`
+    for the arm's attempt N, which is one block."""
     inputs: dict[str, str] = field(default_factory=dict)
     """Links in the run's own folder: name -> file or folder, absolute."""
     arguments: tuple[str, ...] = ()
@@ -55,11 +55,11 @@ class ScriptPlan:
     bare: bool = False
     """Started alone, with no wrapper around it."""
     stop_signal: str | None = None
-    """Raised in each of its processes when the run is asked to stop, as TERM; None is none, as in plans without it."""
+    """Raised in each of its processes when the run is asked to stop, as TERM; None for none, as in older plans."""
     resume_arguments: tuple[str, ...] = ()
-    """Behind its arguments from the second attempt on."""
+    """Arguments added from the second attempt on."""
     block: int = 0
-    """Optimizer steps after which it is ended, as a block of a comparison is; 0 is never."""
+    """Optimizer steps after which it is ended, as a block of a comparison; 0 for no limit."""
 
     def folder(self, run: str) -> str:
         """The folder that it starts in, for the run in that folder."""

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from recipes.precision.resolved import ResolvedPrecision
 
 _NAMED = 8
-"""So many files are named in a note."""
+"""Largest number of files that a note names."""
 
 
 def choose(spec: JobSpec, facts: Facts) -> ScriptPlan | None:
@@ -59,19 +59,22 @@ def choose(spec: JobSpec, facts: Facts) -> ScriptPlan | None:
 
 
 def _working_folder(spec: JobSpec, facts: Facts) -> str:
-    """Where a script starts that is no image's; empty for a folder of the run's own. One run on this machine starts
-    where it was typed. On another there is no such folder, and several would overwrite each other's files in it."""
+    """The folder in which a script of this machine starts; empty for a folder of the run's own.
+
+    A single run on this machine starts in the current folder. Another machine has no such folder, and several runs
+    would overwrite each other's files in it.
+    """
     launch = spec.launch
-    alone_here = addresses.of(launch.cluster) is None and not spec.swept
-    named = launch.workdir or ("." if alone_here else OWN_FOLDER)
+    is_single_and_local = addresses.of(launch.cluster) is None and not spec.swept
+    named = launch.workdir or ("." if is_single_and_local else OWN_FOLDER)
     return "" if named == OWN_FOLDER else facts.absolute(named)
 
 
 def _inputs(launch: Launch, workdir: str, facts: Facts) -> dict[str, str]:
-    """The links in a folder of the run's own; none in another folder, where each input has to be already.
+    """The links in a folder of the run's own; none for another folder, which has to hold each input already.
 
-    In a container they lead to what the user's own links lead to: Apptainer mounts nothing, in silence, where the
-    container itself has a link. Raises `SettingsError`.
+    For a container, links are resolved: Apptainer silently mounts nothing on a path that is a link in the container.
+    Raises `SettingsError`.
     """
     by_name: dict[str, str] = {}
     for path in launch.inputs:
@@ -79,11 +82,11 @@ def _inputs(launch: Launch, workdir: str, facts: Facts) -> dict[str, str]:
         name = posixpath.basename(absolute)
         problem = ""
         if not path or not name:
-            problem = "it has no name that a link could have"
+            problem = "it has no name for a link"
         elif path in facts.missing:
             problem = f"there is no such file or folder on {facts.host}" + f" ({absolute})" * (absolute != path)
         elif by_name.get(name, absolute) != absolute:
-            problem = f"{by_name[name]} and {absolute} would be linked by the same name, {name}"
+            problem = f"{by_name[name]} and {absolute} would have links of the same name, {name}"
         elif workdir and absolute != posixpath.join(workdir, name):
             problem = (
                 f"the script starts in {workdir}, where nothing is linked; say workdir=run for a folder of the run's "
@@ -100,7 +103,7 @@ def _inputs(launch: Launch, workdir: str, facts: Facts) -> dict[str, str]:
 
 
 def start_folder(plan: Plan) -> str:
-    """The folder that a plan's script starts in, and its links, for people."""
+    """The folder in which a plan's script starts, with its links, for people."""
     assert plan.script is not None
     folder = plan.script.folder(plan.run_dir)
     if plan.script.workdir:
@@ -151,12 +154,12 @@ def environment(mechanism: str, level: str) -> dict[str, str]:
 
 
 def _of_folder(spec: JobSpec, facts: Facts) -> Iterator[str]:
-    """What to know of the folder that a script starts in."""
+    """Notes on the folder in which a script starts."""
     launch = spec.launch
     folder = "" if in_image(launch.script or "") else _working_folder(spec, facts)
-    each = "each of these runs" if spec.swept else "the script"
+    subject = "each of these runs" if spec.swept else "the script"
     if launch.workdir is None and not folder and not in_image(launch.script or "") and not launch.inputs:
-        yield f"{each} starts in an empty folder of its own; script.inputs=[data] links there what it reads"
+        yield f"{subject} starts in an empty folder of its own; script.inputs=[data] links data there"
     elif folder and [key for key, _ in spec.swept if key != "workdir"]:
         yield (
             f"all runs of this sweep start in {folder}, where one can overwrite another's files; without workdir= each "
@@ -165,8 +168,8 @@ def _of_folder(spec: JobSpec, facts: Facts) -> Iterator[str]:
 
 
 def tracker_ids(plan: Plan) -> dict[str, str]:
-    """What makes Weights & Biases go on with one run through all attempts, where the job's variables configure it and
-    name no run themselves. MLflow takes only the id of a run that its server has made."""
+    """Variables by which Weights & Biases continues one run through all attempts, where the job's variables configure
+    it and name no run themselves. MLflow accepts only the id of a run that its server has created."""
     names = (*plan.env, *plan.passed, *plan.secrets)
     if plan.script is None or "WANDB_RUN_ID" in names or not any(name.startswith("WANDB_") for name in names):
         return {}

@@ -140,7 +140,7 @@ class Facts:
     missing: tuple[str, ...] = ()
     """Paths named in the request that do not exist."""
     real_paths: dict[str, str] = field(default_factory=dict)
-    """Absolute paths of scripts' inputs -> the same with links resolved, where they differ."""
+    """Absolute paths of scripts' inputs -> their real paths, where these differ."""
     environment: tuple[str, ...] = ()
     """Names of variables of this host that every job gets."""
     shell: tuple[str, ...] = ()

@@ -39,7 +39,7 @@ def look(asked: Questions) -> Facts:
     if not asked.slurm:
         gpus = gpu_probing.with_holders(gpus)
     run_root = expanded(asked.run_root).absolute()
-    named = {*asked.folders, *asked.inputs, *(each for each in asked.workdirs if each != OWN_FOLDER)}
+    named = {*asked.folders, *asked.inputs, *(folder for folder in asked.workdirs if folder != OWN_FOLDER)}
     return Facts(
         host=platform.node(),
         user=_user(),
@@ -77,8 +77,8 @@ def _missing(named: Iterable[str], sources: Iterable[str]) -> Iterable[str]:
 
 
 def _real_paths(named: Iterable[str]) -> Iterable[tuple[str, str]]:
-    for each in named:
-        path = os.path.normpath(Path.cwd() / expanded(each))
+    for name in named:
+        path = os.path.normpath(Path.cwd() / expanded(name))
         if (real := os.path.realpath(path)) != path:
             yield path, real
 

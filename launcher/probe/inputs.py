@@ -59,7 +59,7 @@ def _scripts(specs: Sequence[JobSpec]) -> dict[str, Script]:
 
 
 def _starts_here(spec: JobSpec) -> bool:
-    """Whether a job runs in this very Python."""
+    """Whether a job runs in the Python of this process."""
     launch = spec.launch
     return launch.python is None and launch.container.kind == "none" and addresses.of(launch.cluster) is None
 

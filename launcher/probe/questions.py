@@ -32,7 +32,7 @@ class Questions:
     """Of data."""
     workdirs: tuple[str, ...]
     inputs: tuple[str, ...]
-    """Of scripts."""
+    """`script.inputs` of scripts."""
     mounts: tuple[str, ...]
     """Their sources."""
 

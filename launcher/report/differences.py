@@ -31,7 +31,7 @@ _UNITS = {
     "result: wall_seconds": "s",
     "result: peak_memory_bytes": "bytes",
 }
-_RATES = tuple(f"result: throughput.{each}" for each in ("mean", "median", "p10", "p90"))
+_RATES = tuple(f"result: throughput.{statistic}" for statistic in ("mean", "median", "p10", "p90"))
 FILES = 12
 """Files that are named where the code differs."""
 DIGEST = 12
@@ -54,9 +54,9 @@ def differing(evidence: Sequence[Evidence]) -> Table | None:
 
 
 def _rate_unit(key: str, evidence: Sequence[Evidence]) -> str:
-    """The unit of a throughput, where it is the same of all runs."""
-    found = {run.result.throughput.unit or "samples/s" for run in evidence}
-    return f" ({found.pop()})" if key in _RATES and len(found) == 1 else ""
+    """The unit of a throughput in parentheses, where all runs have the same; else empty."""
+    used = {run.result.throughput.unit or "samples/s" for run in evidence}
+    return f" ({used.pop()})" if key in _RATES and len(used) == 1 else ""
 
 
 def alike(evidence: Sequence[Evidence]) -> str:

@@ -63,7 +63,7 @@ def _of(files: Files, name: Any, reason: str) -> State:
 
 
 def _has_more_blocks(folder: Path) -> bool:
-    """Whether others come after its newest block: a script that was started afresh for that one is done each time."""
+    """Whether more blocks follow the arm's newest one: a script is started afresh, and done, in each block."""
     try:
         number, count = map(int, admit.read_text(folder / BLOCK).split())
     except (OSError, ValueError):

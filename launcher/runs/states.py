@@ -59,7 +59,7 @@ class State(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """A run as it was found."""
+    """A run with its files and its state."""
 
     run: Run
     files: Files
@@ -143,7 +143,7 @@ def judge_anothers(files: Files) -> State:
 def _finished(files: Files, status: Status) -> State:
     name, reason = cast(Name, status.state), files.failure or status.reason or ""
     if files.cancelled and name in ("failed", "stopped"):
-        # What a cancelled run's shell saw is a child that was killed, or one that stopped on request.
+        # The shell of a cancelled run recorded a child that was killed, or one that stopped on request.
         name, reason = "cancelled", _saved(files) or files.killed or "on request"
     if name in ("stopped", "cancelled"):
         reason = ("" if reason == name else reason) or _saved(files) or files.killed
@@ -187,11 +187,11 @@ def _running(files: Files, status: Status, liveness: Liveness) -> State:
     if files.saved is not None:
         return of_status("stopped", f"{_saved(files)}; {liveness.reason}", status)
     # A run that was ended from outside: the queue's reason, if it gives one, is better than its shell's.
-    seen = (status.reason or "") if status.state == "interrupted" else ""
-    if liveness.outcome or seen:
-        reason = (liveness.outcome and liveness.reason) or seen or "its script was killed"
+    recorded = (status.reason or "") if status.state == "interrupted" else ""
+    if liveness.outcome or recorded:
+        reason = (liveness.outcome and liveness.reason) or recorded or "its script was killed"
         if files.stop:
-            reason += "; it had been asked to stop, and did not end in time"
+            reason += "; it was asked to stop and did not end in time"
         return of_status(liveness.outcome or "failed", reason, status)
     doing = (status.reason or "waiting") if status.state == "queued" else "running"
     return of_status("lost", f"it was {doing}, and {liveness.reason}", status)

@@ -64,7 +64,7 @@ class Files(NamedTuple):
     submission: Submission | None = None
     status: Status | None = None
     stop: bool = False
-    """STOP is there: someone asked for an end at the next step."""
+    """STOP exists: someone asked the run to stop."""
     cancelled: bool = False
     """`cancel` was asked for."""
     saved: Stopped | None = None

@@ -12,15 +12,15 @@
 #   LAUNCHER_MAX_REQUEUES     of a Slurm job
 #   LAUNCHER_SHARED           yes where a group reads records and logs
 #   LAUNCHER_TELEMETRY_EVERY  seconds, or empty
-# of a user's script also:
+# and for a user's script:
 #   LAUNCHER_STOP_SIGNAL      raised in it when the run is asked to stop, or empty
-#   LAUNCHER_STOP_BEFORE      seconds that it then has
-#   LAUNCHER_BARE             yes where no wrapper is around it
-#   LAUNCHER_RESUMES          yes where it has arguments for going on
+#   LAUNCHER_STOP_BEFORE      seconds in which it then has to end
+#   LAUNCHER_BARE             yes if it runs without a wrapper
+#   LAUNCHER_RESUMES          yes if it has script.resume_arguments
 #
 # The job runs in this shell, with the user's environment and cluster.setup, which may use any name but LAUNCHER_*. So
-# every variable that lasts is LAUNCHER_*, and no local one is declared around a job: bash would export it in place of
-# the user's own variable of that name.
+# every lasting variable is LAUNCHER_*, and no local one is declared around a job: bash would export it instead of the
+# user's variable of that name.
 
 # Slurm may start a run again that it lost sight of.
 taken_over() { [ -e "$LAUNCHER_RUN/attempts/$((LAUNCHER_ATTEMPT + 1))" ]; }
@@ -168,7 +168,7 @@ supervise() { # function that starts the job: run it in the background, and leav
   fi
 }
 
-relay_stop() { # subshell: once the run is asked to stop, signal what that has started; a bare script has no wrapper
+relay_stop() { # subshell's pid: signals its children when the run is asked to stop; a bare script has no wrapper
   local pids=()
   until [ -e "$LAUNCHER_RUN/STOP" ]; do sleep 1; done
   read -ra pids <"/proc/$1/task/$1/children" # which has no end of line
@@ -177,7 +177,7 @@ relay_stop() { # subshell: once the run is asked to stop, signal what that has s
   kill -s "$LAUNCHER_STOP_SIGNAL" "${pids[@]}"
 }
 
-mark_stopped() { # as the wrapper does: a bare script has ended after it was asked to
+mark_stopped() { # a bare script has ended after a request to stop: record that, as the wrapper does for others
   local why=request
   [ -e "$LAUNCHER_LOGS/.asked" ] && [ -z "$LAUNCHER_SIGNALLED" ] && [ "$LAUNCHER_EXIT" != 137 ] || return
   [ -z "${LAUNCHER_ASKED-}" ] || why="time limit"
@@ -200,7 +200,7 @@ end_attempt() { # the run's last state, by the exit code and what lies in its fo
     status cancelled "$code" "$ended" "${overdue:+the script }${overdue:-cancelled}"
   elif [ "$LAUNCHER_QUEUE" = slurm ] && [ -n "$LAUNCHER_ASKED" ] && [ -e "$LAUNCHER_LOGS/stopped.json" ]; then
     requeue "$ended"
-    [ "$code" != 0 ] || code=85 # a script that has stopped may call that a success; what comes after it does not
+    [ "$code" != 0 ] || code=85 # a script may exit with 0 when it stops, but runs after it must not start
   elif [ -e "$LAUNCHER_LOGS/stopped.json" ]; then
     rm -f "$LAUNCHER_RUN/STOP"
     status stopped "$code" "$ended" "${overdue:+a rank of the script $overdue}" # else the marker says at which step
@@ -236,7 +236,7 @@ end_attempt() { # the run's last state, by the exit code and what lies in its fo
   exit "$code"
 }
 
-ended_on_request() { # which a user's script may call a success
+ended_on_request() { # a user's script may then have exit code 0
   [ -e "$LAUNCHER_LOGS/stopped.json" ] || { [ "$LAUNCHER_WHO" = script ] && [ -n "$LAUNCHER_SIGNALLED" ]; }
 }
 

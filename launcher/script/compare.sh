@@ -1,9 +1,9 @@
 # shellcheck shell=bash
 # A comparison: its arms in turn, each block an attempt of the arm's own run.sh; then its result.
 #
-# run.sh sets LAUNCHER_ORDER, the arms of all blocks in a row, LAUNCHER_ARMS, each arm once, and LAUNCHER_COOL_DOWN,
+# run.sh sets LAUNCHER_ORDER, the arm of every block in order, LAUNCHER_ARMS, each arm once, and LAUNCHER_COOL_DOWN,
 # seconds between blocks; and defines conclude, which writes result.json. The file `blocks` has a line for each block:
-# arm and exit code. arms/ARM/block has the number of the arm's newest block, from 0, and of how many.
+# arm and exit code. arms/ARM/block holds the number of the arm's newest block, from 0, and the number of its blocks.
 
 run_arms() {
   LAUNCHER_ENDED=
@@ -50,11 +50,11 @@ number_block() { # arm
   echo "$before $((${#LAUNCHER_BLOCKS[@]} / ${#arms[@]}))" >"$folder/.block" && mv "$folder/.block" "$folder/block"
 }
 
-relay_stop_to_arm() { # the folder of an arm, which is asked to stop as soon as the comparison is
+relay_stop_to_arm() { # folder of an arm: asks it to stop when the comparison is asked to
   while [ ! -e "$LAUNCHER_RUN/STOP" ] || ! : >"$1/STOP"; do sleep 0.5; done
 }
 
-after_block() { # arm, exit code of its script: records them, or fails with the comparison's exit code if it has to end
+after_block() { # arm, exit code of its script: records both; fails with the comparison's exit code if it has to end
   local folder=$LAUNCHER_RUN/arms/$1
   kill "$LAUNCHER_RELAY" 2>/dev/null
   [ -z "$LAUNCHER_ENDED" ] || return 143

@@ -134,7 +134,7 @@ def _settings(plan: Plan) -> Iterator[str]:
     if plan.script:
         named = plan.script.stop_signal or _NONE
         yield f"LAUNCHER_STOP_SIGNAL={named} LAUNCHER_STOP_BEFORE={plan.cluster['stop_before']}"
-        bare, again = ("yes" if each else _NONE for each in (plan.script.bare, plan.script.resume_arguments))
+        bare, again = ("yes" if value else _NONE for value in (plan.script.bare, plan.script.resume_arguments))
         yield f"LAUNCHER_BARE={bare} LAUNCHER_RESUMES={again}"
     queue = f"slurm LAUNCHER_MAX_REQUEUES={plan.cluster['max_requeues']}" if _is_job(plan) else "direct"
     yield f"LAUNCHER_QUEUE={queue} LAUNCHER_SHARED={'yes' if plan.shared is not None else _NONE}"

@@ -48,7 +48,7 @@ node_address() { # node
   echo "${address:-$1}"
 }
 
-can_go_on() { # whether another attempt would not begin from nothing: what a script saved is its own business
+can_go_on() { # whether another attempt would not start over; what a script has saved is unknown
   [ "$LAUNCHER_WHO" != script ] || [ -n "$LAUNCHER_RESUMES" ] ||
     [ -n "$(find "$LAUNCHER_CHECKPOINT_DIR" -type f -newer "$LAUNCHER_RUN/.reserve" -print -quit)" ]
 }
@@ -58,7 +58,7 @@ requeue() { # end: go on in the same job, from the state that was saved for the 
   [ "$LAUNCHER_WHO" != script ] || saved="time limit"
   [ -e "${requeued[0]}" ] || requeued=()
   if ! can_go_on; then
-    saved+="; not requeued, as it would begin from nothing: save in LAUNCHER_CHECKPOINT_DIR, or set"
+    saved+="; not requeued, as it would start over: save in LAUNCHER_CHECKPOINT_DIR, or set"
     saved+=" script.resume_arguments"
     status stopped "$LAUNCHER_EXIT" "$1" "$saved"
     return

@@ -214,7 +214,7 @@ def table(rows: Sequence[Row], width: int, height: int, words: str = "") -> Tabl
         cells: list[Text | ProgressBar] = [Text(_cut(labels[number], label))]
         for name, texts in columns.items():
             style = _COLOURS.get(row.state.name, "") if name == "state" else ""
-            endless = progress.step and not progress.total_steps  # nobody knows how long a script is
+            endless = progress.step and not progress.total_steps  # a script of unknown length
             bar = ProgressBar(total=progress.total_steps or 1, completed=progress.step, width=BAR)
             cells.append(Text(texts[number], style=style) if name or endless else bar)
         drawn.add_row(*cells)
@@ -256,12 +256,12 @@ def _columns(rows: Sequence[Row], bar: bool, long: bool) -> dict[str, list[str]]
 
 
 def _rates(progress_of: Sequence[Progress]) -> dict[str, list[str]]:
-    """The column of throughputs by its name: their unit, which stands in each cell where they differ."""
-    found = [rate(progress) for progress in progress_of]
-    kinds = {unit for text, unit in found if text != "-"}
-    if len(kinds) < 2:
-        return {next(iter(kinds), "samples/s"): [text for text, _ in found]}
-    return {"rate": [" ".join(each) if each[0] != "-" else "-" for each in found]}
+    """The column of throughputs by its header: their unit, or `rate` with units in the cells where they differ."""
+    rates = [rate(progress) for progress in progress_of]
+    used = {unit for value, unit in rates if value != "-"}
+    if len(used) < 2:
+        return {next(iter(used), "samples/s"): [value for value, _ in rates]}
+    return {"rate": [f"{value} {unit}" if value != "-" else "-" for value, unit in rates]}
 
 
 def _cut(text: str, width: int) -> str:

@@ -89,7 +89,7 @@ def stay(folders: Sequence[Path], last_words: LastWords) -> int:
             if stopping.can_be_asked(folder):
                 stopping.request_stop(folder)
 
-    # The output of several, or of the blocks of a comparison, would be mixed up.
+    # The output of several runs, or of the blocks of a comparison, would be mixed up.
     output = len(folders) == 1 and stopping.is_script(folders[0]) and not _has_arms(folders[0])
     if output:
         last_words = _after_output

@@ -38,7 +38,7 @@ class _Followed:
         self.label = summary.label_of(folder.name, plan) if label is None else label
         self.arms = [_Followed(arm.run.folder, arm.label) for arm in arms.of(folder, plan)]
         self._in_blocks = label is not None and plan.script is not None
-        """An arm that each of its blocks starts afresh, which its steps say nothing of."""
+        """Whether it is an arm that is started afresh for each block: its steps then give no time left."""
         self.state = State("queued")
         self.progress = Progress()
         self._lines = follow.Lines(folder / "metrics.jsonl")
@@ -111,7 +111,7 @@ def _refresh(open_ones: Sequence[_Followed]) -> None:
 
 
 def _answer(run_dirs: Sequence[Path]) -> str:
-    """What the first Ctrl-C did."""
+    """The effect of the first Ctrl-C, in words."""
     if not any(stopping.can_be_asked(folder) for folder in run_dirs):
         return "with script.stop_signal=null a script runs to its end; Ctrl-C again kills it"
     if all(stopping.is_script(folder) for folder in run_dirs):

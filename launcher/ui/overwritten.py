@@ -1,4 +1,4 @@
-"""What a program prints, as lines: carriage returns and cursor moves overwrite them, as on a terminal."""
+"""A program's output as lines, which carriage returns and cursor moves overwrite as on a terminal."""
 
 from __future__ import annotations
 
@@ -8,33 +8,33 @@ import re
 from launcher.admit import clean_log
 
 MOST_ROWS = 8
-"""Rows that can still be overwritten: of bars below each other. Of more, the upper ones are finished."""
+"""Rows that can still be overwritten, for progress bars below each other. Above these, rows are finished."""
 TAB = 8
 _TOKENS = re.compile(r"\x1b\[([0-9;]*)([mKABCDG])|[\r\n\b\t\x07]|[^\x1b\r\n\b\t\x07]+")
 _UNFINISHED = re.compile(r"\x1b(?:\[[0-9;]*)?\Z")
 _LINES = re.compile(r"[^\n]*\n|[^\n]+")
 _MOVES = re.compile(r"[\r\b\t\x07\x1b]")
 WIDEST = 4096
-"""Columns that the cursor can be moved to."""
+"""Largest column that the cursor can be moved to."""
 _RESET = "\x1b[0m"
 
 _Cell = tuple[str, str]
-"""A character, behind the sequences that colour it."""
+"""The escape sequences that colour a character, and the character."""
 
 
 class Overwritten:
-    """Takes what a program prints, in any pieces; gives its finished lines, and those that may still change."""
+    """Splits output, in pieces of any size, into finished lines and lines that may still change."""
 
     def __init__(self) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._rest = ""
-        """A control sequence of which only the beginning has come."""
+        """An incomplete control sequence at the end of the last piece."""
         self._rows: list[list[_Cell]] = [[]]
         self._row = self._column = 0
         self._style = ""
 
     def feed(self, content: bytes) -> list[str]:
-        """The lines that are finished by this: those above the cursor."""
+        """Take the next piece of output. Returns the lines that it finishes: those above the cursor."""
         text = self._rest + self._decoder.decode(content)
         unfinished = _UNFINISHED.search(text)
         self._rest = text[unfinished.start() :] if unfinished else ""
@@ -57,12 +57,12 @@ class Overwritten:
         return rows
 
     def end(self) -> list[str]:
-        """What is left when the program has ended."""
-        left = self._finish(len(self._rows))
+        """Finish the remaining lines after the program has ended, and return them."""
+        remaining = self._finish(len(self._rows))
         self._rows, self._column = [[]], 0
-        while left and not left[-1]:
-            left.pop()
-        return left
+        while remaining and not remaining[-1]:
+            remaining.pop()
+        return remaining
 
     def _finish(self, count: int) -> list[str]:
         done, self._rows = self._rows[:count], self._rows[count:]

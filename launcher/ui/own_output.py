@@ -1,4 +1,4 @@
-"""A run in the foreground with what it prints: its lines scroll by; on a terminal the last line is its progress."""
+"""The output of a run in the foreground: its lines scroll by, and on a terminal the last line is its progress."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from launcher.ui.overwritten import Overwritten
 from launcher.ui.progress import Progress
 
 AT_ONCE = 16
-"""Pieces of a log that are copied before the run is looked at again."""
+"""Pieces of a log that are copied before the state of the run is read again."""
 _DIM, _RESET = "\x1b[2m", "\x1b[0m"
 
 
 class OwnOutput:
-    """Copies what a run prints to the stream of the same name. Progress is shown on a terminal only."""
+    """Copies a run's stdout and stderr to ours. Progress is shown on a terminal only."""
 
     def __init__(self, folder: Path, out: TextIO, err: TextIO) -> None:
         self._source = logs.source(Run(str(folder.parent), folder.name))
@@ -49,7 +49,7 @@ class OwnOutput:
     def show(self, rows: Sequence[Row]) -> None:
         (row,) = rows
         if not self._screen:
-            self._lines.show([row._replace(progress=Progress())])  # its state alone
+            self._lines.show([row._replace(progress=Progress())])  # the state only
         self._copy(row.state)
         if self._screen:
             self._screen.draw("" if row.state.finished else status(row))
@@ -61,17 +61,17 @@ class OwnOutput:
             self._lines.say(text)
 
     def _copy(self, state: State) -> None:
-        """Copy what the run has printed since, all of it where it has ended."""
+        """Copy new output of the run; all of it if the run has ended."""
         if self._place is None:
             if state.name == "queued":
-                return  # what lies there is of an attempt before this one
+                return  # the logs are those of an earlier attempt
             self._place = Place(max(1, state.attempt))
         copied = 0
         while copied < AT_ONCE or state.finished:
             try:
                 piece = self._source(self._place, attempt=self._place.attempt, lines=None, following=False)
             except LauncherError:
-                return  # its host can't be reached now, which its state says
+                return  # its host can't be reached now; its state says so
             for number, text in enumerate(piece.texts):
                 if text:
                     self._write(number, text)
@@ -95,14 +95,14 @@ class OwnOutput:
 
 
 class LastLine:
-    """The end of a terminal: below all lines that are finished, those that still change, and the status."""
+    """The last rows of a terminal: finished lines scroll by above those that still change and the status."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
         self._printed = (Overwritten(), Overwritten())
         self._finished: list[str] = []
         self._below: list[str] = []
-        """As they are on the terminal, each in one row of it."""
+        """The rows below the finished lines, as they are on the terminal."""
         self._status = ""
 
     def feed(self, number: int, content: bytes) -> None:
@@ -118,7 +118,7 @@ class LastLine:
 
         self._status = status
         width, height = shutil.get_terminal_size()
-        rows = [row for each in self._printed for row in each.unfinished()][-max(1, height - 2) :]
+        rows = [row for output in self._printed for row in output.unfinished()][-max(1, height - 2) :]
         rows += [status] if status else []
         below = [set_cell_size(tables.clean(row), width - 1).rstrip() for row in rows]
         if below == self._below and not self._finished:
@@ -131,13 +131,13 @@ class LastLine:
         self._finished, self._below = [], below
 
     def end(self) -> None:
-        """Leave what was printed, and nothing else."""
-        self._finished += [line for each in self._printed for line in each.end()]
+        """Leave the printed lines on the terminal and remove the status."""
+        self._finished += [line for output in self._printed for line in output.end()]
         self.draw("")
 
 
 def status(row: Row) -> str:
-    """A run's state, its progress as far as it is known, and how long it has taken, in one line."""
+    """A run's state, its known progress and its duration, in one line."""
     seconds = summary.elapsed(row.state, time.time())
     parts = [row.label, row.state.name if row.progress.step else display.state_of(row.state)]
     parts += [display.line(row.progress)] if row.progress.step else []

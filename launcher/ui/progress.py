@@ -37,7 +37,7 @@ class Progress(NamedTuple):
     of_tokens: bool = False
     """Whether that is tokens a second, of samples of text."""
     steps_per_second: float | None = None
-    """The same of a script, which may not say how many samples a step has."""
+    """The rate of a script whose samples per step are unknown."""
     seconds_left: float | None = None
     """At the pace of this attempt so far, evaluations and checkpoints included."""
     accuracy: float | None = None

@@ -171,7 +171,7 @@ def throughput_of(result: ResultRecord) -> str:
 
 
 def throughputs(results: Sequence[ResultRecord]) -> tuple[str, list[str]]:
-    """The head of a column of throughputs, and its cells, which have their unit where units differ."""
+    """The header of a column of throughputs, and its cells, which have units if these differ."""
     texts = [throughput_of(result) or "-" for result in results]
     kinds = {result.throughput.unit or "samples/s" for result in results if throughput_of(result)}
     if len(kinds) < 2:
@@ -207,7 +207,7 @@ def last_words(states: Mapping[Path, State], width: int = 0) -> list[str]:
 
 
 def of_run(folder: Path, state: State, now: float, width: int = 0, *, printed: bool = False) -> list[str]:
-    """The last words about one run, for a terminal of so many columns (0: no limit). `printed` says that its output
+    """The last lines about one run, for a terminal of so many columns (0: no limit). `printed` says that its output
     was shown, so that the end of its log is left out."""
     rows = [(run_ids.words_of(folder.name), headline(state, now)), *outcome(result_of(folder, state)), *gpus(folder)]
     rows.append(("folder", place_of(folder)))
@@ -227,12 +227,12 @@ def _again(folder: Path) -> str:
 
 
 def failure(folder: Path, state: State, *, printed: bool = False) -> list[str]:
-    """What a run said last that failed or was lost, unless that was shown already, and what helps where that is known;
-    of another one nothing."""
+    """The last output of a failed or lost run, and a known remedy; nothing for another run. `printed` says that its
+    output was shown already."""
     if state.name not in ("failed", "lost"):
         return []
     path, last = log_tail.read(folder, state.attempt)
-    # Of several ranks the one that failed first is hard to find in what was printed.
+    # Of several ranks, the one that failed first is hard to find in the output.
     shows = bool(last) and (not printed or not isinstance(path, Path))
     lines = [f"the end of {path}:", *(f"  {tables.clean(line)}" for line in last)] if shows else []
     mend = hints.known("\n".join([state.reason, *last]))

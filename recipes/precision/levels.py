@@ -26,17 +26,17 @@ LEVELS: dict[str, str] = {
 }
 
 ENOUGH = 0.9
-"""Share of the floating-point operations due in half precision that has to run so, unless `proof.share` says another.
-Not 1: some can't (torch's attention with dropout computes in float32 on a CPU)."""
+"""Share of the floating-point operations due in half precision that has to run so, unless `proof.share` is set.
+Below 1, since some can't: on a CPU torch computes attention with dropout in float32."""
 
 
 class Named(NamedTuple):
-    """What a mode's name in other programs is here."""
+    """A mode by its name in other programs, in terms of our settings."""
 
     level: Level
     dtype: Dtype = "auto"
     tf32: bool | None = None
-    """None leaves the key tf32 alone."""
+    """None leaves the key tf32 unchanged."""
 
 
 # Source: Lightning's precision plugins, which write 16 and 32 for fp16 and fp32. Its 32-true leaves TF32 to the
@@ -67,7 +67,7 @@ class Amp:
 
     @property
     def asked(self) -> str:
-        """What `amp=` named."""
+        """The value of `amp=`."""
         return self.preset or self.level
 
 

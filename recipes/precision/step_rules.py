@@ -26,8 +26,8 @@ EXACT_SWITCHES = ("none", "ieee", "highest", "False", "unreadable")
 
 
 def findings_of(report: Report, share: float = ENOUGH) -> Iterator[Finding]:
-    """What contradicts the level's rule, or leaves it open. `share` is the part of the work due in half precision that
-    has to run so."""
+    """Findings that contradict the level's rule, or leave it open. `share` is the part of the work due in half
+    precision that has to run so."""
     if report.get("evaluation"):
         yield from (finding for finding in _lists(report) if finding[0] == CONTRADICTED)
         return
@@ -72,7 +72,7 @@ def _no_half(calls: Sequence[Call]) -> Iterator[Finding]:
 
 
 def _half_where_due(calls: Sequence[Call], rule: Mapping[str, Any], share: float, grows: bool) -> Iterator[Finding]:
-    """Each call against what the level says of it, forward and backward apart."""
+    """Each call against the level's rule, forward and backward separately."""
     either = set(rule.get("either", ()))
     certain = [call for call in calls if not either & set(call["functions"])]
     perhaps = [call for call in calls if either & set(call["functions"]) and not either.issuperset(call["functions"])]
@@ -171,7 +171,7 @@ def _shortfall(short: Sequence[_Part], rule: Mapping[str, Any], share: float) ->
     half, others = rule["dtype"], [call for part in short for call in part.others]
     ran = " and ".join(f"{percent(part.done, part.total)} of {phase(part.backward)}" for part in short)
     required = f"{rule['level']} requires {ENOUGH:.0%}" if share == ENOUGH else f"proof.share={share:g} requires more"
-    applied = all(part.done for part in short)  # else there is nothing that could be accepted
+    applied = all(part.done for part in short)  # else nothing could be accepted
     ways = [*_denial(others, rule), *_lower_share(short)] if applied else []
     accept = f" ({' or '.join(ways)} accepts that)" if ways else ""
     if all(call["functions"] == [ATTENTION] and call["dtype"] == "float32" for call in others):

@@ -8,8 +8,8 @@ from typing import Literal
 from recipes.typed import SettingsError
 
 Lists = Literal["applied", "observed", "refused"]
-"""What becomes of `amp.deny`. Where a script or its library applies the precision, an operation on it may be float32,
-which is only observed; where the precision is applied around a script, the list is refused."""
+"""How `amp.deny` is treated. Where a script or its library applies the precision, an operation on the list may run in
+float32, which is only observed; where the precision is applied around a script, the list is refused."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -77,9 +77,9 @@ def judge(reports: Sequence[Report], planned: Iterable[int] = (), share: float =
 
 
 def judge_so_far(reports: Sequence[Report], share: float = ENOUGH, *, one_rank: bool = False) -> tuple[str, str]:
-    """The same before the end of the run: only findings that no later step can change count.
+    """The verdict and its reason before the end of the run, by findings that no later step can change.
 
-    `one_rank` says that the reports are those of one rank of a script, where a step may be that of one optimizer only.
+    `one_rank` says that all reports are from one rank of a script, where a step may be of one optimizer only.
     """
     return _verdict(reports, list(_of_steps(reports, share, one_rank)))
 

@@ -1,4 +1,4 @@
-"""The rows that one attempt of a user's script writes to metrics.jsonl, behind those of earlier attempts."""
+"""The rows that one attempt of a user's script appends to metrics.jsonl."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from recipes.trainer.block import Block
 
 Row = dict[str, Any]
 SHORT = 50
-"""Rows of an attempt that are kept where there is no file."""
+"""Rows of an attempt that are kept in memory where there is no file."""
 BATCH = 1000
-"""Rows written at once where all are written again."""
+"""Rows written at a time where all are rewritten."""
 
 
 class AttemptRows:
-    """Buffers and writes rows. What is not yet known of them can be added at the attempt's end."""
+    """Buffers and writes rows. Values that become known later can be added until the attempt ends."""
 
     def __init__(self, folder: RunFolder | None, world_size: int, block: Block | None = None) -> None:
         """Raises `OSError` where metrics.jsonl can't be written."""
@@ -35,9 +35,9 @@ class AttemptRows:
         """Number of the last step of earlier attempts."""
         self.skipped_before = self._writer.summary.skipped
         self._waiting: list[Row] = []
-        """Not yet written."""
+        """Rows that are not written yet."""
         self._kept: list[Row] = []
-        """Where there is no file: the attempt's first ones."""
+        """The attempt's first rows, where there is no file."""
         self._added = 0
         self._start: Row = {
             "event": "start",
@@ -52,7 +52,7 @@ class AttemptRows:
 
     @property
     def summary(self) -> metrics.Summary:
-        """Over all attempts, of what is written."""
+        """The summary of all attempts, over written rows."""
         return self._writer.summary
 
     @property
@@ -67,15 +67,15 @@ class AttemptRows:
             self._kept.append(row)
 
     def evaluated(self, step: int, measures: Mapping[str, float]) -> None:
-        """The script has measured its held-out accuracy or loss."""
+        """Record an evaluation: the accuracy or loss on held-out data."""
         self._append([{"event": "eval", "step": step, "epoch": None, **measures, "time": time.time()}])
 
     def block_ended(self, number: int) -> None:
-        """The block of that number has no more rows, and they count."""
+        """Record that the block has no more rows and that its rows are valid."""
         self._append([{"event": "end", "block": number, "time": time.time()}])
 
     def write(self, memory: int | None, *, hold: bool = False) -> None:
-        """Write the rows that wait, but the newest where that is on `hold`. The last one written gets the `memory`."""
+        """Write the buffered rows, with `hold` all but the newest. The last one written gets the `memory`, in bytes."""
         rows = self._waiting[:-1] if hold else self._waiting
         self._waiting = self._waiting[-1:] if hold else []
         if rows:
@@ -83,16 +83,16 @@ class AttemptRows:
             self._append(rows)
 
     def ended_by(self, when: float) -> int:
-        """How many of this attempt's written rows are of steps that had ended by that time."""
+        """The number of this attempt's written rows whose steps had ended by that time, in seconds since 1970."""
         rows = iter(self._kept) if self._path is None else metrics.read(self._path)
         own = itertools.dropwhile(lambda row: row.get("time", 0.0) < self._start["time"], rows)
         return sum("event" not in row and row["time"] <= when for row in own)
 
     def rewrite(self, change: Callable[[int, Row], Row], first: int | None = None) -> None:
-        """Write this attempt's rows again as `change` makes them of their place, counted from 0, and themselves.
+        """Replace each row of this attempt by `change(index, row)`; the index counts from 0.
 
-        Rows of earlier attempts from step `first` on are left out: the script went on from an older checkpoint. What
-        waits is only changed. Without a file only the first `SHORT` rows are there to change.
+        Rows of earlier attempts from step `first` on are dropped: the script resumed from an older checkpoint. Buffered
+        rows are changed, not written. Without a file, an attempt of more than `SHORT` rows stays as it is.
         """
         self._leave_to_later_attempt()
         if first is not None:
@@ -119,7 +119,7 @@ class AttemptRows:
         self._writer.append(rows)
 
     def _leave_to_later_attempt(self) -> None:
-        """Write no more where the file is a later attempt's."""
+        """Stop writing where a later attempt owns the file."""
         if self._folder is not None:
             try:
                 self._folder.check_ours()
@@ -137,24 +137,24 @@ class AttemptRows:
     def _changed(
         self, rows: Iterator[Row], change: Callable[[int, Row], Row], first: int | None = None
     ) -> Iterator[Row]:
-        places: Iterator[int] | None = None
-        """Of this attempt's rows, once its start was read."""
+        indices: Iterator[int] | None = None
+        """Of this attempt's rows; None until its start row was read."""
         for row in rows:
             if row.get("event") == "start" and row.get("time") == self._start["time"]:
-                places = itertools.count()
+                indices = itertools.count()
                 yield self._start
-            elif places is None:
+            elif indices is None:
                 if first is None or row.get("step") is None or row["step"] < first:
                     yield row
             else:
-                yield row if "event" in row else change(next(places), row)
+                yield row if "event" in row else change(next(indices), row)
         for row in self._waiting:
-            row.update(change(next(places) if places else 0, row))
+            row.update(change(next(indices) if indices else 0, row))
 
 
 def _kept(path: Path, block: Block | None) -> int:
-    """The bytes of metrics.jsonl that an attempt goes on behind: all of them, or those before its block, of which an
-    attempt that was broken off may have left rows."""
+    """The bytes of metrics.jsonl that an attempt keeps: all of them, or those before its block, since an interrupted
+    attempt may have left rows of the same block."""
     if block is None:
         return path.stat().st_size
     kept = 0
@@ -162,7 +162,7 @@ def _kept(path: Path, block: Block | None) -> int:
         for line in stream:
             try:
                 row = json.loads(line)
-            except ValueError:  # damaged, which readers leave out
+            except ValueError:  # a damaged line, which readers skip
                 row = {}
             if row.get("event") == "start" and (row.get("resumed_from") or 0) >= block.before:
                 break

@@ -1,4 +1,4 @@
-"""A block of a comparison: a user's script that was started afresh is ended after so many optimizer steps."""
+"""A block of a comparison: a user's script, started afresh and ended after a number of optimizer steps."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from recipes.arguments import Arguments
 from recipes.metrics import warm_up
 
 FILE = "block"
-"""Of the run folder, written by the comparison's script: the number of the block, from 0, and of how many."""
+"""A file of the arm's run folder, written by compare.sh: the number of the block, from 0, and the number of blocks."""
 GRACE = 20.0
-"""Seconds that the script has to end once its block is over, and its process to end after that."""
+"""Seconds after the end of a block in which the script has to end, and then as many for its process."""
 
 
 class BlockOver(BaseException):
@@ -23,23 +23,23 @@ class BlockOver(BaseException):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Block:
-    """Its place among the blocks of one arm, whose steps are numbered one after another."""
+    """The position of a block among the blocks of one arm, whose steps are numbered consecutively."""
 
     number: int
     """From 0."""
     count: int
-    """Of all blocks."""
+    """Number of blocks."""
     steps: int
-    """Of each block."""
+    """Optimizer steps of one block."""
 
     @property
     def before(self) -> int:
-        """Steps of the blocks before it."""
+        """Steps of the earlier blocks."""
         return self.number * self.steps
 
     @property
     def edges(self) -> tuple[int, int]:
-        """The steps, counted in this block, at whose end its timed steps begin and end."""
+        """The steps of this block, counted from 1, after which timing begins and ends."""
         return warm_up(self.steps), self.steps
 
     @property
@@ -49,7 +49,7 @@ class Block:
 
 
 def of(chosen: Arguments) -> Block | None:
-    """The block that this start of a script is; None of a run by itself."""
+    """The block that this process runs; None outside a comparison."""
     steps = (chosen.plan.get("script") or {}).get("block")
     if not steps or chosen.run is None:
         return None
@@ -58,17 +58,17 @@ def of(chosen: Arguments) -> Block | None:
 
 
 def end_within(seconds: float, end: Callable[[], int]) -> None:
-    """End the process with the exit code that `end` gives, unless it has ended after so many seconds by itself.
+    """End the process after so many seconds with the exit code that `end` returns, unless it has ended before.
 
-    A script can go on for ever: it may catch every exception, or wait for a thread of its own.
+    A script may never end by itself: it may catch every exception, or wait for one of its threads.
     """
 
-    def ends() -> None:
+    def end_process() -> None:
         code = end()
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
 
-    timer = threading.Timer(seconds, ends)
+    timer = threading.Timer(seconds, end_process)
     timer.daemon = True
     timer.start()

@@ -1,4 +1,4 @@
-"""Judges a user's script at its first observed steps, and ends it where no later step can prove the mode any more."""
+"""Judges a user's script at its first observed steps, and ends it where no later step can prove the mode."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from recipes.settings import Settings
 
 
 class NotProved(BaseException):
-    """Ends a script whose mode can't be proved any more. Not an `Exception`, which many scripts catch and log."""
+    """Ends a script whose mode no later step can prove. Not an `Exception`, which many scripts catch and log."""
 
 
 class EarlyVerdict:
@@ -19,7 +19,7 @@ class EarlyVerdict:
 
     def __init__(self, settings: Settings, rank: int) -> None:
         self.reason = ""
-        """Why the script was ended; empty while it was not."""
+        """Why the script was ended; empty if it was not."""
         self.observed: dict[str, Any] = {}
         """result.json's "observed" at that moment."""
         self._settings = settings
@@ -27,8 +27,8 @@ class EarlyVerdict:
         self._warned: set[str] = set()
 
     def judge(self, reports: Sequence[dict[str, Any]]) -> None:
-        """Judge all reports of this rank so far. Raises `NotProved` where a proof is required and can't be had; warns
-        once where none is required."""
+        """Judge all reports of this rank so far. Raises `NotProved` where a required proof has become impossible; warns
+        once where no proof is required."""
         level, share = self._settings.amp.level, self._settings.proof.share
         kind, why = verdict.judge_so_far(reports, share, one_rank=True)
         if kind == verdict.PROVED:
@@ -38,8 +38,8 @@ class EarlyVerdict:
             self.observed = {**verdict.observed(reports, share=share), "verdict": kind, "why": why}
             raise NotProved(self.reason)
         if kind not in self._warned and self._rank == 0:
-            said = "what runs is not" if kind == verdict.CONTRADICTED else "nothing will prove that it is"
-            print(f"script: warning: {said} amp={level}: {why}; it goes on (require_proof=false)", file=sys.stderr)
+            fault = f"amp={level} is not applied" if kind == verdict.CONTRADICTED else f"amp={level} can't be proved"
+            print(f"script: warning: {fault}: {why}; it continues (require_proof=false)", file=sys.stderr)
         self._warned.add(kind)
 
 

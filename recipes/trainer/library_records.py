@@ -1,6 +1,6 @@
-"""Losses that training libraries record themselves: Trainer's `trainer_state.json`, Lightning's `metrics.csv`.
+"""Losses recorded by training libraries: Trainer's `trainer_state.json`, Lightning's `metrics.csv`.
 
-They are looked for where a script works and where its arguments point to, once it has ended.
+The files are searched after the script has ended, in its working folder and in the folders that its arguments name.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from pathlib import Path
 from typing import Any
 
 ENTRIES = 20_000
-"""Files and folders that are looked at, at most: a script may work in a home folder."""
+"""Largest number of files and folders that are searched: a script may work in a home folder."""
 DEEPEST = 6
-"""Folders below the one that is looked through."""
+"""Levels of subfolders that are searched."""
 TOUCHES = 10
-"""Of a file, to compare clocks."""
+"""Number of times that a file is touched to compare clocks."""
 LARGEST = 64 << 20
-"""Bytes of a record that is read."""
+"""Largest size of a record that is read, in bytes."""
 HELD_OUT = re.compile(r"(val|valid|validation|eval)[_/]")
 TRAINING_LOSS = re.compile(r"((train|training)[_/])?loss(_step)?")
 _SAVED = re.compile(r"step=(\d{1,15})", re.ASCII)
@@ -34,18 +34,21 @@ _SAVED = re.compile(r"step=(\d{1,15})", re.ASCII)
 
 @dataclass(kw_only=True, slots=True)
 class Records:
-    """What a library recorded, by the number of the optimizer step, from 1 on."""
+    """A library's records by the number of the optimizer step, from 1 on."""
 
     steps: dict[int, dict[str, float]] = field(default_factory=dict)
-    """loss, lr and grad_norm, as far as they are known."""
+    """The known values among loss, lr and grad_norm."""
     evaluations: list[tuple[int, dict[str, float]]] = field(default_factory=list)
-    """accuracy and loss of held-out samples."""
+    """Step, and accuracy and loss on held-out samples."""
     saved: tuple[int, float] | None = None
-    """The last step that was saved and when, in seconds since 1970: the step that had ended then."""
+    """The step of the last checkpoint, and when it was saved, in seconds since 1970."""
 
 
 def read(folders: Iterable[Path], since: float) -> Records | None:
-    """What was recorded in these folders since that time, by the libraries that this process has imported."""
+    """The newest records in these folders since that time, by a library that this process has imported.
+
+    `since` is in seconds since 1970. None where there are none.
+    """
     readers: dict[str, Callable[[str], Records]] = {}
     if "transformers" in sys.modules:
         readers["trainer_state.json"] = _of_trainer
@@ -53,9 +56,9 @@ def read(folders: Iterable[Path], since: float) -> Records | None:
         readers["metrics.csv"] = _of_lightning
     if not readers:
         return None
-    found = [path for path in _files(folders) if path.name in readers or path.suffix == ".ckpt"]
+    candidates = [path for path in _files(folders) if path.name in readers or path.suffix == ".ckpt"]
     ahead: dict[int, float] = {}
-    dated = [(_time(path, ahead), path) for path in found]
+    dated = [(_time(path, ahead), path) for path in candidates]
     recent = sorted((when, path) for when, path in dated if when >= since)
     for when, path in reversed(recent):
         if path.name in readers:
@@ -71,7 +74,7 @@ def read(folders: Iterable[Path], since: float) -> Records | None:
                 RecursionError,
                 csv.Error,
             ):
-                continue  # half written, or another program's
+                continue  # incomplete, or of another program
             if path.name == "metrics.csv":
                 records.saved = _last_saved(recent)
             elif records.saved is not None:
@@ -81,14 +84,14 @@ def read(folders: Iterable[Path], since: float) -> Records | None:
 
 
 def folders_of(workdir: Path, arguments: Sequence[str], environ: Mapping[str, str]) -> list[Path]:
-    """Where a script may leave records: where it works, its checkpoints, and folders that its arguments name."""
+    """Folders that may hold records: the script's working folder, its checkpoints, and folders in its arguments."""
     words = [word.rpartition("=")[2] for word in arguments]
-    named = [
+    folders = [
         workdir,
         *(workdir / word for word in words if word),
         Path(environ.get("LAUNCHER_CHECKPOINT_DIR", workdir)),
     ]
-    return list(dict.fromkeys(path for path in named if _is_folder(path)))
+    return list(dict.fromkeys(path for path in folders if _is_folder(path)))
 
 
 def _of_trainer(text: str) -> Records:
@@ -105,7 +108,7 @@ def _of_trainer(text: str) -> Records:
 
 
 def _of_lightning(text: str) -> Records:
-    """Its steps are counted from 0, by batches that were followed by a step."""
+    """Lightning counts optimizer steps from 0."""
     records = Records()
     for row in csv.DictReader(io.StringIO(text, newline="")):
         step = int(row["step"]) + 1
@@ -126,7 +129,7 @@ def _held_out(entry: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _last_saved(recent: Sequence[tuple[float, Path]]) -> tuple[int, float] | None:
-    """The newest checkpoint whose name has its step, as Lightning's have."""
+    """Step and time of the newest checkpoint that has its step in its name, as Lightning's do."""
     for when, path in reversed(recent):
         if path.suffix == ".ckpt" and (step := _SAVED.search(path.name)):
             return int(step[1]), when
@@ -134,14 +137,14 @@ def _last_saved(recent: Sequence[tuple[float, Path]]) -> tuple[int, float] | Non
 
 
 def _files(folders: Iterable[Path]) -> Iterator[Path]:
-    looked_at, seen = 0, set()
+    entries, searched = 0, set()
     for root in folders:
         for folder, inner, names in os.walk(root):
-            looked_at += len(inner) + len(names)
-            if looked_at > ENTRIES or os.path.realpath(folder) in seen:
+            entries += len(inner) + len(names)
+            if entries > ENTRIES or os.path.realpath(folder) in searched:
                 inner.clear()
                 continue
-            seen.add(os.path.realpath(folder))
+            searched.add(os.path.realpath(folder))
             if len(Path(folder).relative_to(root).parts) >= DEEPEST:
                 inner.clear()
             inner[:] = [name for name in inner if not name.startswith(".") and name != "site-packages"]
@@ -160,23 +163,24 @@ def _is_folder(path: Path) -> bool:
 
 
 def _time(path: Path, ahead: dict[int, float]) -> float:
-    """When a file of this user's was written, by this host's clock; of another's, which could say anything, long ago.
+    """When a file was written, in seconds since 1970 by this host's clock; minus infinity for another user's, which is
+    not trusted.
 
-    `ahead` keeps how far each file system's clock is ahead.
+    `ahead` caches by device the seconds that a file system's clock is ahead.
     """
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError:
         return float("-inf")
-    if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():
+    if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
         return float("-inf")
-    if found.st_dev not in ahead:
-        ahead[found.st_dev] = _seconds_ahead(path.parent)
-    return found.st_mtime - ahead[found.st_dev]
+    if status.st_dev not in ahead:
+        ahead[status.st_dev] = _seconds_ahead(path.parent)
+    return status.st_mtime - ahead[status.st_dev]
 
 
 def _seconds_ahead(folder: Path) -> float:
-    """How far the clock of a file system, which may be a server's, is ahead of this host's; 0 where it isn't known."""
+    """Seconds that the clock of a file system, which may be a server's, is ahead of this host's; 0 if unknown."""
     seconds = []
     try:
         with tempfile.NamedTemporaryFile(prefix=".clock", dir=folder) as file:
@@ -186,11 +190,11 @@ def _seconds_ahead(folder: Path) -> float:
                 time.sleep(0.001)
     except OSError:
         return 0.0
-    return max(seconds)  # the kernel's clock for files moves on every few milliseconds only
+    return max(seconds)  # the kernel updates its clock for files only every few milliseconds
 
 
 def _text(path: Path) -> str:
-    """Raises `OSError`, and `ValueError` for a file that is too large, or no text."""
+    """The text of a file. Raises `OSError`, and `ValueError` for a file that is too large or not UTF-8."""
     with open(path, "rb") as file:
         content = file.read(LARGEST + 1)
     if len(content) > LARGEST:

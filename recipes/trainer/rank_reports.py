@@ -1,6 +1,6 @@
-"""What the ranks of a script leave for the first one: their reports, and why they failed.
+"""Reports and failures of a script's ranks, which they leave in the run folder for rank 0.
 
-They go over the run folder, since the script's own process group may be gone by then.
+Files are used since the script's own process group may have been destroyed by then.
 """
 
 from __future__ import annotations
@@ -13,42 +13,48 @@ from pathlib import Path
 from typing import Any
 
 GRACE = 5.0
-"""Seconds that another rank whose proof failed waits for the first one to write the result."""
+"""Seconds that a rank without a proof waits for rank 0 to write the result."""
 PATIENCE = 60.0
-"""Seconds that the first rank waits at the end for what the others saw."""
+"""Seconds that rank 0 waits at the end for the reports of the others."""
 HURRY = 1.0
-"""The same where a signal is about to end it."""
+"""Seconds that rank 0 waits for them where a signal is about to end it."""
 
 
 def path_of(run: Path, rank: int) -> Path:
-    """Where a rank of this very start leaves what it saw. The script's own process group may be gone by then."""
+    """The file of a rank's report; its name is unique to this start of the job."""
     start = f"{os.environ.get('TORCHELASTIC_RUN_ID', '')}-{os.environ.get('LAUNCHER_ATTEMPT', '')}"
     return run / f".seen-{start}-{rank}.json"
 
 
-def await_first(left: Path | None, failure: str) -> None:
-    """Wait for the first rank, which mostly sees the same: when this process ends, torchrun ends that one too."""
+def await_first(report: Path | None, failure: str) -> None:
+    """Wait until rank 0 has read the report: when this process ends, torchrun ends rank 0 too.
+
+    Prints `failure` if rank 0 did not read it in time.
+    """
     until = time.monotonic() + GRACE
-    while left and left.exists() and time.monotonic() < until:
+    while report and report.exists() and time.monotonic() < until:
         time.sleep(0.05)
-    if not left or left.exists():
+    if not report or report.exists():
         print(f"script: {failure}", file=sys.stderr)
 
 
 def collect(run: Path, size: int, patience: float) -> tuple[list[dict[str, Any]], str | None, dict[str, Any]]:
-    """What the other ranks left, and why the first of them failed, if any did, and what was observed there if that was
-    a failed proof. One that left nothing within `patience`, in seconds, is missed by the verdict."""
+    """The reports of the other ranks, why the first of them failed (None if none did), and the observation of that
+    rank if its proof failed.
+
+    A rank that wrote nothing within `patience` seconds has no report.
+    """
     waiting = {path_of(run, rank) for rank in range(1, size)}
-    found: list[dict[str, Any]] = []
+    reports: list[dict[str, Any]] = []
     until = time.monotonic() + patience
     while True:
-        for path in sorted((each for each in waiting if each.exists()), key=lambda each: each.stat().st_mtime_ns):
-            left = json.loads(path.read_text())
+        for path in sorted((path for path in waiting if path.exists()), key=lambda path: path.stat().st_mtime_ns):
+            record = json.loads(path.read_text())
             path.unlink()
             waiting.remove(path)
-            if left["failure"]:
-                return found, left["failure"], left["observed"]
-            found += left["reports"]
+            if record["failure"]:
+                return reports, record["failure"], record["observed"]
+            reports += record["reports"]
         if not waiting or time.monotonic() >= until:
-            return found, None, {}
+            return reports, None, {}
         time.sleep(0.05)

@@ -1,4 +1,4 @@
-"""The wrapper around a user's own script, whatever its framework: it starts the file, watches, and leaves the result.
+"""The wrapper around a user's own script in any framework: runs the file, observes it, and writes the result.
 
 python -m recipes.torch_.script amp=o1 script=train.py workdir=. -- --lr 0.1 data/
 """
@@ -36,11 +36,11 @@ from recipes.typed import SettingsError
 def main(framework: str, words: Sequence[str], wrap: Callable[[Started], Wrapper]) -> int:
     """Run a script for these words; returns the process's exit code.
 
-    It is the script's own, but for 1 where the script went well and its proof did not, and 2 where it wasn't started.
+    It is the script's own, but 1 if the script succeeded and its proof failed, and 2 if it was not started.
     """
     if "--help" in _ours(words) or "-h" in _ours(words):
         print(arguments.help_text("script", f"recipes.{framework}_.script"))
-        print("  script=FILE  the file; what stands behind -- is passed on to it\n  workdir=FOLDER  where it starts")
+        print("  script=FILE  the file; arguments after -- are passed to it\n  workdir=FOLDER  where it starts")
         return 0
     began = time.monotonic()
     rank = rank_and_size(framework)[0]
@@ -65,7 +65,7 @@ def main(framework: str, words: Sequence[str], wrap: Callable[[Started], Wrapper
     once = threading.Lock()
 
     def end(code: int, failure: str | None, trace: str, *, stopped: bool = False, killed: bool = False) -> int:
-        once.acquire()  # for ever: whoever comes second waits for the end of the process
+        once.acquire()  # and never released: a second caller waits until the process ends
         if killed:
             meter.close()
         sys.stdout.flush()
@@ -79,14 +79,14 @@ def main(framework: str, words: Sequence[str], wrap: Callable[[Started], Wrapper
         )
 
     def give_up() -> int:
-        print(f"script: it went on for {blocks.GRACE:g} s after the end of its block, and is ended", file=sys.stderr)
+        print(f"script: it did not end within {blocks.GRACE:g} s of the end of its block; ended", file=sys.stderr)
         return end(0, None, "")
 
     meter.when_over = lambda: blocks.end_within(blocks.GRACE, give_up)
     request.conclude = lambda code: end(code, None, "", stopped=not wrapper.early.reason, killed=True)
     with wrapper.around(meter), request:
         code, failure, trace = execute(started.file, started.arguments, started.workdir, started.inputs)
-    if meter.over:  # what a script says that was ended in the middle is no failure
+    if meter.over:  # an error of a script that was interrupted by the end of its block is no failure
         code = end(0, None, "")
         blocks.end_within(blocks.GRACE, lambda: code)
         return code
@@ -95,7 +95,7 @@ def main(framework: str, words: Sequence[str], wrap: Callable[[Started], Wrapper
 
 
 def _meter(started: Started, wrapper: Wrapper, folder: RunFolder | None) -> StepMeter:
-    """What counts the script's steps, and on the first rank records what it logs."""
+    """The meter of the script's steps; on rank 0 it also gets the script's logs."""
     settings, mode = started.chosen.settings, wrapper.mode
     rank, size = rank_and_size(settings.framework)
     detector = Detector(level=settings.amp.level, mechanism=mode.mechanism, dtype=mode.dtype, scale=mode.loss_scale)
@@ -115,18 +115,18 @@ def _adopt_records(meter: StepMeter, started: Started, since: float) -> None:
 def parse(words: Sequence[str], framework: str) -> Started:
     """The words of the wrapper's command line. Raises `SettingsError`."""
     ours = _ours(words)
-    mine = {key: text for key, equals, text in (word.partition("=") for word in ours) if key in ("script", "workdir")}
+    own = {key: text for key, _, text in (word.partition("=") for word in ours) if key in ("script", "workdir")}
     rest = [word for word in ours if word.partition("=")[0] not in ("script", "workdir")]
-    chosen = arguments.parse(rest, "script", framework, alone=not mine and "--" not in words)
+    chosen = arguments.parse(rest, "script", framework, alone=not own and "--" not in words)
     settings.check(chosen.settings)
     passed: Sequence[str] = words[len(ours) + 1 :]
     inputs: Mapping[str, str] = {}
     if planned := chosen.plan.get("script"):
-        mine = {"script": planned["file"], "workdir": planned["workdir"] or _own_folder(chosen)}
+        own = {"script": planned["file"], "workdir": planned["workdir"] or _own_folder(chosen)}
         passed, inputs = [*planned["arguments"], *_resuming(chosen.plan)], planned.get("inputs", {})
-    if not mine.get("script"):
+    if not own.get("script"):
         raise SettingsError("script=FILE is missing (command line)", "script")
-    file = Path(mine["script"]).absolute()
+    file = Path(own["script"]).absolute()
     try:
         source = script.read(file.read_text(encoding="utf-8", errors="replace"))
     except OSError as error:
@@ -134,7 +134,7 @@ def parse(words: Sequence[str], framework: str) -> Started:
     return Started(
         chosen=chosen,
         file=file,
-        workdir=Path(mine.get("workdir") or ".").absolute(),
+        workdir=Path(own.get("workdir") or ".").absolute(),
         inputs=inputs,
         arguments=tuple(passed),
         source=source,
@@ -142,14 +142,14 @@ def parse(words: Sequence[str], framework: str) -> Started:
 
 
 def _own_folder(chosen: Arguments) -> str:
-    """The run's own folder for its script: one for all attempts, since a later one goes on with the files of an earlier
-    one; in a comparison one for each, since each block starts afresh."""
+    """The folder of the run's own in which its script starts: one for all attempts, so that a later attempt finds the
+    files of an earlier one; in a comparison one for each attempt, since each block starts afresh."""
     block = f"/{os.environ['LAUNCHER_ATTEMPT']}" if chosen.plan.get("arm") else ""
     return f"{chosen.run}/work{block}"
 
 
 def _resuming(plan: Mapping[str, Any]) -> Sequence[str]:
-    """Arguments of the script from the second attempt on. Each block of a comparison begins afresh."""
+    """Arguments added from the second attempt on; none in a comparison, where each block starts afresh."""
     again = int(os.environ.get("LAUNCHER_ATTEMPT") or 1) > 1 and not plan.get("arm")
     return plan["script"].get("resume_arguments", ()) if again else ()
 
@@ -171,19 +171,19 @@ def _conclude(
     stopped: bool,
     patience: float,
 ) -> int:
-    """Judge what all ranks saw, write the result, and give the exit code. `stopped`: the script was asked to end.
-    `patience`: how long to wait for the other ranks, in seconds."""
+    """Judge the reports of all ranks, write the result, and return the exit code. `stopped`: the script ended because
+    it was asked to. `patience`: seconds to wait for the other ranks."""
     settings, run = started.chosen.settings, started.chosen.run
     rank, size = rank_and_size(settings.framework)
     reports = wrapper.reports()
-    if wrapper.early.reason and code:  # whatever the script, or its library, made of being ended
+    if wrapper.early.reason and code:  # the script, or its library, may have raised another exception
         failure, trace = wrapper.early.reason, ""
     first = run_folder.first_failure(run, rank, failure, trace=trace) if failure and size > 1 else None
     if rank:
         if run:
             run.mkdir(mode=0o700, parents=True, exist_ok=True)
-            left = {"reports": reports, "failure": failure and f"on rank {rank}, {failure}"}
-            write_json(rank_reports.path_of(run, rank), {**left, "observed": wrapper.early.observed})
+            report = {"reports": reports, "failure": failure and f"on rank {rank}, {failure}"}
+            write_json(rank_reports.path_of(run, rank), {**report, "observed": wrapper.early.observed})
         if wrapper.early.reason:
             rank_reports.await_first(run and rank_reports.path_of(run, rank), f"on rank {rank}, {failure}")
         return code
@@ -194,8 +194,8 @@ def _conclude(
     if stopped and elsewhere:
         print(f"script: {elsewhere}, after it was asked to stop", file=sys.stderr)
         elsewhere = None
-    # What fails here because another rank has gone is not why the job failed. Without the launcher's number of the
-    # attempt, nothing tells which rank was the first.
+    # A failure here that follows from another rank's end is not why the job failed. Without the launcher's number of
+    # the attempt, the first failed rank is unknown.
     failed = (first if os.environ.get("LAUNCHER_ATTEMPT") else None) or elsewhere or failure
     if not failed:
         observed = verdict.observed([*reports, *others], share=settings.proof.share)
@@ -220,13 +220,13 @@ def _conclude(
         print(meter.sentence(), flush=True)
     print(f"amp={settings.amp.level} {observed['verdict']}: {observed['why']}", flush=True)
     if problem and (problem != failure or wrapper.early.reason):
-        told = f": {observed['why']}"  # just now, and the result has it again
-        print(f"script: {problem.replace(told, '')}", file=sys.stderr)
+        reason = f": {observed['why']}"  # printed already
+        print(f"script: {problem.replace(reason, '')}", file=sys.stderr)
     return code or (FAILED if problem else 0)
 
 
 def _tell_of_profile(profiling: Profiling, asked: Profile, steps: int | None) -> None:
-    """What became of a profile that was asked for: nobody knew beforehand how many steps the script takes."""
+    """Report on a requested profile: the number of the script's steps was not known beforehand."""
     if profiling.found and profiling.note:
         print(profiling.note, flush=True)
     if asked.tool == "framework" and not profiling.found:
@@ -248,12 +248,12 @@ def _folder(run: Path | None) -> RunFolder | None:
 
 
 def _block_problem(meter: StepMeter) -> str | None:
-    """Why a block of a comparison says nothing of the speed."""
+    """Why a block of a comparison has no measured step; None if it has one."""
     if not meter.in_block or meter.timed:
         return None
     if not meter.counted:
         return f"nothing can be compared: {meter.result()['throughput']['why']}"
-    return "nothing can be compared: the script ended before a step could be timed behind the warm-up"
+    return "nothing can be compared: the script ended before a step after the warm-up was timed"
 
 
 def _result(
@@ -298,5 +298,5 @@ _UNSEEN = (
     "; its own process took no optimizer step: ranks that a script starts itself are not observed, and "
     "train.processes=N starts N; a script that resumed what it had finished takes none"
 )
-# What only the script itself knows.
+# Known to the script only.
 _UNKNOWN: dict[str, Any] = {"batch": None, "accumulate": None, "deterministic": None}

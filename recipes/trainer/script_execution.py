@@ -18,8 +18,10 @@ from recipes.trainer.run import FAILED, INTERRUPTED
 
 
 def execute(file: Path, passed: Sequence[str], workdir: Path, inputs: Mapping[str, str]) -> tuple[int, str | None, str]:
-    """Run the file as `python FILE ...` would, in a folder with these links. Returns its exit code, why it
-    failed in one sentence, and the traceback of an exception."""
+    """Run the file as `python FILE ...` would, in `workdir`, with a link there to each of the `inputs`.
+
+    Returns its exit code, why it failed in one sentence (None if it did not), and the traceback of an exception.
+    """
     workdir.mkdir(mode=0o700, parents=True, exist_ok=True)
     for name, path in inputs.items():
         with contextlib.suppress(FileExistsError):  # another rank's link, or an earlier attempt's
@@ -59,11 +61,11 @@ def _not_linked(error: BaseException, workdir: Path) -> str:
     name = path.partition("/")[0]
     if name in ("", ".", ".."):  # absolute, or outside of the folder
         return ""
-    return f"it starts in an empty folder of the run's own; if it reads {name}, script.inputs=[{name}] links it there"
+    return f"it starts in an empty folder of its own; if it reads {name}, script.inputs=[{name}] links it there"
 
 
 def _exit_code(ended: SystemExit) -> int:
-    """As Python makes it of what `sys.exit` was given."""
+    """The exit code that Python derives from the argument of `sys.exit`."""
     if ended.code is None or isinstance(ended.code, int):
         return (ended.code or 0) & 0xFF
     print(ended.code, file=sys.stderr)
@@ -71,7 +73,7 @@ def _exit_code(ended: SystemExit) -> int:
 
 
 def _traceback(error: BaseException, file: Path) -> str:
-    """The script's own frames; those of the wrapper tell its user nothing."""
+    """The traceback without the wrapper's frames."""
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename != str(file):
         trace = trace.tb_next

@@ -1,6 +1,6 @@
-"""The request to stop, for a user's script: a signal in each rank's own process, and KILL after a grace.
+"""Stops a user's script: raises a signal in the process of each rank, and sends KILL after a grace period.
 
-Nothing else is signalled before the grace is over: torchrun kills its workers 30 s after its own TERM, and an
+Nothing else is signalled before the grace period is over: torchrun kills its workers 30 s after its own TERM, and an
 unprivileged Apptainer image loses its file system to a TERM of the whole group.
 """
 
@@ -21,20 +21,20 @@ from recipes.preemption import SECONDS
 from recipes.run_folder import RunFolder
 
 MARGIN = 3.0
-"""Seconds before the end of the grace at which the script is killed, so that the run can still record why."""
+"""Seconds before the end of the grace period at which the script is killed, so that the run can record why."""
 CONCLUDING = 2.0
-"""Seconds at most, less than `MARGIN`, for the result of a script before a signal ends it."""
+"""Largest time for writing the result of a script before a signal ends it, in seconds; less than `MARGIN`."""
 
 
 class StopSignal:
-    """Around a script: watches for STOP in the run folder from a thread, once a second.
+    """A context around a script: a thread looks for STOP in the run folder once a second.
 
-    The ranks look at whole seconds of the clock, so that those of one host see the file at once. Another host may see
-    it later, as network file systems remember for a while that a file is missing.
+    All ranks look at whole seconds of the clock, so that those of one host see the file at the same time. Another host
+    may see it later, since network file systems cache for a while that a file is missing.
     """
 
     def __init__(self, run: Path | None, plan: Mapping[str, Any], rank: int) -> None:
-        """Does nothing without a run folder, and where the plan names no signal."""
+        """Does nothing without a run folder or where the plan names no signal."""
         launched = os.environ.get("LAUNCHER_ATTEMPT")
         name = (plan.get("script") or {}).get("stop_signal")
         self._folder = RunFolder(path=run, attempt=int(launched)) if run and launched and name else None
@@ -46,7 +46,7 @@ class StopSignal:
         self._raised = False
         self._over = threading.Event()
         self._signalling = threading.Lock()
-        """So that nothing is raised once the script has ended."""
+        """Held while a signal is raised, so that none is raised after the script has ended."""
 
     def __enter__(self) -> StopSignal:
         if self._folder:
@@ -60,15 +60,15 @@ class StopSignal:
             self._over.set()
 
     def stopped(self, code: int, trace: str) -> bool:
-        """Whether the script, which has ended, did so because it was asked to. Rank 0 records that.
+        """Whether the script ended because it was asked to stop; rank 0 records that.
 
-        An exception means that it failed while it stopped: what it saved can't be relied on.
+        With an exception it failed while it stopped, so its checkpoint can't be relied on.
         """
         if self._folder is None or trace:
             return False
-        # torchrun ends this rank with another one, which may have seen the request earlier.
-        ended = bool(code) and self._folder.stop.exists()
-        if not (self._raised or script_stop.requests.told or ended):
+        # Another rank may have seen the request earlier, and torchrun then ends this one.
+        ended_by_torchrun = bool(code) and self._folder.stop.exists()
+        if not (self._raised or script_stop.requests.answered_true or ended_by_torchrun):
             return False
         if self._rank == 0:
             self._folder.mark_ended()
@@ -84,12 +84,13 @@ class StopSignal:
         end = max(self._grace - MARGIN, self._grace / 2)
         while True:
             waited = time.monotonic() - began
-            # A script that asks by itself ends by itself; it is reminded if it has not asked for half of the grace.
-            itself = script_stop.requests.told or (script_stop.requests.asked and waited < end / 2)
+            # A script that calls should_stop ends by itself. If it has not called it again after half of the grace
+            # period, it gets the signal.
+            ends_itself = script_stop.requests.answered_true or (script_stop.requests.called and waited < end / 2)
             with self._signalling:
                 if self._over.is_set():
                     return
-                if not self._raised and not itself:
+                if not self._raised and not ends_itself:
                     self._raise(folder)
                 if waited >= end:
                     self._kill(folder)
@@ -100,15 +101,15 @@ class StopSignal:
         self._raised = True
         unhandled = signal.getsignal(self._number) is signal.SIG_DFL
         if self._rank == 0:
-            does = "ends it, as it has no handler" if unhandled else "was raised in it"
-            print(f"script: asked to stop: {self._number.name} {does}", file=sys.__stderr__, flush=True)
+            effect = "ends it, as it has no handler" if unhandled else "was raised in it"
+            print(f"script: asked to stop: {self._number.name} {effect}", file=sys.__stderr__, flush=True)
         try:
             if unhandled:
-                folder.mark_ended()  # now: there is no later
+                folder.mark_ended()  # before the signal ends the process
                 self._conclude(self._number)
         finally:  # on a full disk too
-            # To the process, and not from this thread to itself: the kernel prefers the main thread, which then wakes
-            # from whatever it waits for and runs the script's handler.
+            # To the process instead of this thread: the kernel prefers the main thread, whose system call it interrupts
+            # and which then runs the script's handler.
             os.kill(os.getpid(), self._number)
 
     def _kill(self, folder: RunFolder) -> None:
@@ -119,10 +120,10 @@ class StopSignal:
             os.kill(os.getpid(), signal.SIGKILL)
 
     def _conclude(self, number: signal.Signals) -> None:
-        """In a thread that nothing waits for any longer than this: the script may hold a lock, or the disk hang."""
+        """Write the result in a thread, for `CONCLUDING` seconds at most: the script may hold a lock, or the disk hang."""
         concluding = threading.Thread(target=self.conclude, args=(128 + number,), name="conclude", daemon=True)
         concluding.start()
         if self._rank:
-            time.sleep(CONCLUDING)  # torchrun ends the first rank as soon as this one has gone
+            time.sleep(CONCLUDING)  # torchrun ends rank 0 as soon as this rank has ended
         else:
             concluding.join(CONCLUDING)

@@ -27,7 +27,7 @@ class Started:
     """Absolute."""
     workdir: Path
     inputs: Mapping[str, str]
-    """Links in it: name -> path."""
+    """Links in `workdir`: name -> path."""
     arguments: tuple[str, ...]
     source: Source
 
@@ -39,7 +39,7 @@ class Observer(Protocol):
     """The precision that reports name as requested; the script's own, once it has made one."""
     reports: list[dict[str, Any]]
     judge: Callable[[Sequence[dict[str, Any]]], None]
-    """Called with all reports after each span of observed steps; what it raises ends the script."""
+    """Called with all reports after each span of observed steps; an exception from it ends the script."""
 
 
 class Wrapper(ABC):
@@ -53,13 +53,13 @@ class Wrapper(ABC):
     observer: Observer
     profiling: Profiling | None = None
     """The profiler of some steps, where the framework has one."""
-    asked: bool = False
-    """The script has called `Precision.from_env()`."""
+    has_own_precision: bool = False
+    """Whether the script has called `Precision.from_env()`."""
     early: EarlyVerdict
 
     @abstractmethod
     def around(self, meter: StepMeter) -> AbstractContextManager[None]:
-        """The script runs inside of this, and its optimizer steps are reported to the meter."""
+        """A context for the script, in which its optimizer steps are reported to the meter."""
 
     @abstractmethod
     def give_way(self) -> None:
@@ -72,7 +72,7 @@ class Wrapper(ABC):
 
         def from_env(*args: Any, **kwargs: Any) -> Any:
             self.give_way()
-            self.asked = True
+            self.has_own_precision = True
             self.precision = self.observer.precision = original(*args, **kwargs)
             return self.precision
 
@@ -93,7 +93,7 @@ class Wrapper(ABC):
 
     def mechanism(self) -> str:
         """The mechanism of the level, as far as it was observed."""
-        if self.asked:
+        if self.has_own_precision:
             resolved: ResolvedPrecision = self.precision.resolved
             return resolved.mechanism
         return "script" if self.own else self.mode.mechanism

@@ -152,11 +152,11 @@ def test_a_call_that_overrides_the_switch_is_refused_with_the_argument_to_leave_
     asked = dataclasses.replace(settings(), amp=Amp(level="o1", dtype="float16"))
     source = Source(library="lightning", decided="Trainer(precision='32-true')")
     assert script.support(asked, "float16", "cuda", source).unsupported == (
-        "the script decides by Trainer(precision='32-true'), and Lightning then does not read PL_TRAINER_PRECISION; "
+        "the script sets Trainer(precision='32-true'), and Lightning then ignores PL_TRAINER_PRECISION; "
         'leave precision out of that call, or write precision="16-mixed" there and say train.precision=script'
     )
     cli = script.support(asked, "float16", "cuda", Source(library="lightning", decided="LightningCLI"))
-    assert "pass `--trainer.precision=16-mixed` behind --" in cli.unsupported
+    assert "pass `--trainer.precision=16-mixed` after --" in cli.unsupported
 
 
 @pytest.mark.parametrize(

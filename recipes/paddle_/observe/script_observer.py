@@ -36,12 +36,12 @@ class ScriptObserver(PrecisionObserver):
         self.steps = 0
         """Optimizer steps so far, without those of static graphs."""
         self.judge: Callable[[list[dict[str, Any]]], None] = lambda reports: None
-        """Called with all reports after each span, and with what static graphs make of them."""
+        """Called with all reports after each span, and with a report that static graphs were not observed."""
         self.static = False
         """A static graph was executed."""
         self._meter: StepMeter
         self._stepping: Any = None
-        """The optimizer whose step is being taken."""
+        """The optimizer that steps now."""
         self._next = 1
         """The first step of the current or next span."""
         self._span: contextlib.ExitStack | None = None

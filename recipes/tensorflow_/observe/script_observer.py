@@ -29,8 +29,8 @@ WHOLE_RUN = 1
 """Number of the one step as which a script is observed."""
 FIRST_STEPS = 2
 """Optimizer steps before the first judgement, so that both of a GAN's networks were trained."""
-LOOKS = 50
-"""Executions after the first step in which it is looked for: reading how far optimizers are waits for the device."""
+MOST_CHECKS = 50
+"""Executions after the first step in which a second one is looked for: reading step counts waits for the device."""
 COUNTS = ("iteration", "iter", "global_step")
 """Names of the variables in which optimizers of tf_keras, its legacy ones, and TensorFlow 1's count their steps."""
 _CHOSEN = "_script_chose_float32"
@@ -56,7 +56,7 @@ class ScriptObserver(PrecisionObserver):
         self.judge: Callable[[list[dict[str, Any]]], None] = lambda reports: None
         """Called once, with a report of the first steps."""
         self._judged = False
-        self._looks = 0
+        self._checks = 0
         self._thread = threading.get_ident()
         self._counters: tuple[Counter[str], Counter[str]] = (Counter(), Counter())
         """The functions that were executed so far, and the products outside of them."""
@@ -114,14 +114,14 @@ class ScriptObserver(PrecisionObserver):
             yield
 
     def _on_executed(self, what: Any) -> None:
-        """Judge what ran so far, once two steps were taken and no optimizer is without one."""
+        """Judge the run so far, once every optimizer has stepped and there were two steps."""
         if self._judged or threading.get_ident() != self._thread or not tf.executing_eagerly():
             return
         report: dict[str, Any] = {}
         with Guard()():  # what fails here may still succeed at the end
             steps = self.steps()
-            self._looks += steps > 0
-            self._judged = self._looks == LOOKS  # it is left to the end
+            self._checks += steps > 0
+            self._judged = self._checks == MOST_CHECKS  # judge at the end only
             if steps >= FIRST_STEPS and all(int(optimizer.iterations.numpy()) for optimizer in self._built):
                 self._judged = True
                 report = self._first_report()
@@ -129,7 +129,7 @@ class ScriptObserver(PrecisionObserver):
             self.judge([report])
 
     def _first_report(self) -> dict[str, Any]:
-        """The report of what ran so far. It leaves everything as it was for the last one."""
+        """The report of the run so far. The state is restored for the final report."""
         before = [Counter(counter) for counter in self._counters]
         known, programs = dict(self._known), set(self._programs)
         self._read_again = graphs = self._exported()

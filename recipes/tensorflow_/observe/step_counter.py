@@ -1,8 +1,8 @@
-"""Reports the optimizer steps of a user's script to its meter, by the counts that optimizers keep themselves.
+"""Reports the optimizer steps of a user's script to its meter, by the optimizers' own counts.
 
-Steps run inside of graphs. The counts are read before and after each execution of a graph, or of an optimizer outside
-of graphs. On a GPU that waits for the device: there only the first executions of a function are looked at, and later
-ones are taken to have as many steps.
+Steps run inside graphs. The counts are read before and after each execution of a graph, or of an optimizer outside
+graphs. On a GPU reading waits for the device: there only the first executions of a function are read, and later ones
+are assumed to have as many steps.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from recipes.tensorflow_.observe.hooks import after
 from recipes.tensorflow_.observe.script_observer import ScriptObserver
 from recipes.trainer.step_meter import StepMeter
 
-LOOKED_AT = 3
-"""Executions of each function whose steps are counted where counting waits for the device."""
+FIRST_EXECUTIONS = 3
+"""Executions of each function whose counts are read where reading waits for the device."""
 UNREAD = "nothing that counts its optimizer steps could be read"
 AT_ITS_END = "its optimizer steps were counted at its end only"
 
@@ -51,8 +51,8 @@ class StepCounter:
             after(optimizer, "__init__", self._made),
             self._counted(Function, "__call__"),
             self._counted(optimizer, "apply"),
-            self._telling("on_train_batch_end", self._on_batch),
-            self._telling("on_epoch_end", self._on_epoch),
+            self._calling("on_train_batch_end", self._on_batch),
+            self._calling("on_epoch_end", self._on_epoch),
         ):
             try:
                 yield
@@ -60,8 +60,8 @@ class StepCounter:
                 self._conclude()
 
     @contextlib.contextmanager
-    def _telling(self, name: str, callback: Callable[[Mapping[str, Any]], None]) -> Iterator[None]:
-        """Call `callback` with what Keras tells its callbacks by this method."""
+    def _calling(self, name: str, callback: Callable[[Mapping[str, Any]], None]) -> Iterator[None]:
+        """Call `callback` with the logs that Keras passes to this method of its callbacks."""
         original = getattr(keras.callbacks.CallbackList, name)
 
         @functools.wraps(original)
@@ -85,8 +85,8 @@ class StepCounter:
             self._meter.report_loss(float(logs["loss"]))
         accuracies = [name for name in logs if name.startswith("val_") and name.endswith(("accuracy", "acc"))]
         measures = {"accuracy": accuracies[:1], "loss": ["val_loss"] if "val_loss" in logs else []}
-        if told := {measure: float(logs[name]) for measure, names in measures.items() for name in names}:
-            self._meter.evaluated(told)
+        if values := {measure: float(logs[name]) for measure, names in measures.items() for name in names}:
+            self._meter.evaluated(values)
 
     def _made(self, optimizer: keras.Optimizer) -> None:
         self._optimizers.append(weakref.ref(optimizer))
@@ -109,7 +109,7 @@ class StepCounter:
 
     def _execute(self, what: Any, execute: Callable[[], Any]) -> Any:
         steps = self._seen.setdefault(what, _Steps())
-        before = self._counts() if steps.executions < LOOKED_AT or not self._waits else None
+        before = self._counts() if steps.executions < FIRST_EXECUTIONS or not self._waits else None
         self._within = True
         try:
             result = execute()
@@ -129,16 +129,21 @@ class StepCounter:
         return result
 
     def _counts(self) -> dict[int, _Count]:
-        """How far each optimizer is by its id, or the count of one that is not Keras 3's."""
-        made = [optimizer for reference in self._optimizers if (optimizer := reference()) is not None]
-        scaling = [each for each in made if isinstance(each, keras.optimizers.LossScaleOptimizer)]
-        scales = {id(each.inner_optimizer): _scale(each) for each in scaling}
-        optimizers = [each for each in made if each not in scaling]
-        own = {id(optimizer.iterations.value) for optimizer in optimizers}
-        return {
-            **{id(each): _Count(each, int(each.iterations.numpy()), scales.get(id(each))) for each in optimizers},
-            **{id(each): _Count(each, int(each.numpy())) for each in self._observer.counters if id(each) not in own},
-        }
+        """The step count of each optimizer by its id; of one that is not Keras 3's by the id of its counter."""
+        alive = [optimizer for reference in self._optimizers if (optimizer := reference()) is not None]
+        scaling = [optimizer for optimizer in alive if isinstance(optimizer, keras.optimizers.LossScaleOptimizer)]
+        scales = {id(optimizer.inner_optimizer): _scale(optimizer) for optimizer in scaling}
+        counts = {}
+        keras_counters = set()
+        for optimizer in alive:
+            if optimizer not in scaling:
+                number = id(optimizer)
+                counts[number] = _Count(optimizer, int(optimizer.iterations.numpy()), scales.get(number))
+                keras_counters.add(id(optimizer.iterations.value))
+        for counter in self._observer.counters:
+            if id(counter) not in keras_counters:
+                counts[id(counter)] = _Count(counter, int(counter.numpy()))
+        return counts
 
     def _conclude(self) -> None:
         if not self._observer.counts():
@@ -153,11 +158,11 @@ class _Steps:
     def __init__(self) -> None:
         self.executions = 0
         self.taken: list[_Taken] = []
-        """In the last execution that was looked at."""
+        """Steps of the last execution that was read."""
 
 
 class _Count(NamedTuple):
-    """How far an optimizer is."""
+    """The step count of an optimizer."""
 
     optimizer: Any
     applied: int

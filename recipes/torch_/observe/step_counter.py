@@ -1,7 +1,7 @@
 """Reports each optimizer step of a user's script to its meter, by torch's own global hooks.
 
 `GradScaler` doesn't call an optimizer whose gradients overflowed, so that no hook runs; a fused optimizer is called and
-skips the step itself. What can't be seen is a step inside of a CUDA graph that is replayed.
+skips the step itself. Steps inside a replayed CUDA graph can't be counted.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ class StepCounter:
     def __init__(self, meter: StepMeter) -> None:
         self._meter = meter
         self._scale: float | None = None
-        """Of the step that is being taken."""
+        """The loss scale of the current step."""
         self._overflowed: torch.Tensor | None = None
-        """On a GPU: how many steps fused optimizers skipped."""
+        """Number of steps that fused optimizers skipped, on a GPU."""
         self._engine = contextlib.ExitStack()
-        """DeepSpeed's engine is counted in here, once it was found."""
+        """Restores DeepSpeed's engine, once its steps are counted."""
         self._missed: int | None = None
-        """Steps that the engine had begun when it was found, as long as they are not counted; None before."""
+        """Steps that the engine had begun before its steps were counted; 0 once they are added, None without an engine."""
         self._in_engine = False
-        """A step of the engine is being taken, which may step optimizers in parts."""
+        """Whether a step of the engine is being taken, which may step optimizers in parts."""
 
     @contextlib.contextmanager
     def counting(self) -> Iterator[None]:
@@ -52,7 +52,7 @@ class StepCounter:
             handle.remove()
 
     def skipped_unseen(self) -> int:
-        """Steps that a fused optimizer skipped on a GPU, where that isn't known at once. Waits for the device."""
+        """Steps that a fused optimizer skipped on a GPU, where that isn't known immediately. Waits for the device."""
         return 0 if self._overflowed is None else int(self._overflowed)
 
     def _stepped(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:

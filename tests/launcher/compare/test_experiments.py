@@ -293,7 +293,7 @@ def test_a_scale_of_an_experiment_that_is_not_there_is_left_to_hydra_which_names
 
 
 def test_arguments_of_a_script_are_refused_where_none_runs():
-    with pytest.raises(UsageError, match="what stands behind -- is for a script, and experiment=alcf_gan runs none"):
+    with pytest.raises(UsageError, match="arguments after -- are for a script, and experiment=alcf_gan runs none"):
         experiments.requested(request.take_apart(["experiment=alcf_gan", "--", "a"]))
 
 

@@ -280,7 +280,7 @@ def test_a_folder_whose_name_is_no_text(words: list[str], code: int, says: str, 
     [
         (
             ["plan", "recipe=script", "script=a.py", "lr=0.1"],
-            "arguments of the script go behind --: -- --lr 0.1",
+            "arguments of the script go after --: -- --lr 0.1",
         ),
         (["plan", "device=gpu"], "did you mean cuda?"),
         (["plan", "amp=bf16"], "amp=bf16 is not a mode; say amp=bf16-mixed, or amp=bf16-true"),

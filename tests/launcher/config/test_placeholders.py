@@ -1,4 +1,4 @@
-"""Sweeps of a script's arguments: `sweep.NAME` and the placeholders `{NAME}` behind `--`."""
+"""Sweeps of a script's arguments: `sweep.NAME` and the placeholders `{NAME}` after `--`."""
 
 from __future__ import annotations
 

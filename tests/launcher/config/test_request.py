@@ -62,7 +62,7 @@ def test_recorded_facts_that_lack_what_is_asked_are_refused(tmp_path: Path, caps
         (["amp=o2", "--dry-run"], "`plan` shows what would be started"),
         (["train.py", "amp=o1"], "script=train.py: there is no such file"),
         (["plan", "script=train.py"], "say recipe=script"),
-        (["plan", "recipe=script", "--lr", "3"], "arguments of the script go behind --"),
+        (["plan", "recipe=script", "--lr", "3"], "arguments of the script go after --"),
     ],
 )
 def test_words_as_other_programs_want_them_are_answered_with_ours(words, says, capsys) -> None:

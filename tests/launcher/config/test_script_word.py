@@ -71,9 +71,9 @@ def test_paths_and_files_of_any_name_are_scripts(word: str, project: Path) -> No
         (["broken.py"], "project/broken.py:2: Missing parentheses in call to 'print'"),
         (["train.py", "recipe=gan"], "script=train.py is for recipe=script, and this is recipe=gan"),
         (["train.py", "script=other.py"], "train.py and script=other.py are two scripts; name one"),
-        (["train.py", "data/"], "arguments of the script go behind --: train.py ... -- data/"),
-        (["train.py", "--lr", "0.1"], "arguments of the script go behind --"),
-        (["amp=o1", "train.py"], "train.py: a script is the first word: python -m launcher train.py"),
+        (["train.py", "data/"], "arguments of the script go after --: train.py ... -- data/"),
+        (["train.py", "--lr", "0.1"], "arguments of the script go after --"),
+        (["amp=o1", "train.py"], "train.py: a script has to be the first word: python -m launcher train.py"),
     ],
 )
 def test_a_word_that_can_not_be_the_script_is_refused_and_leaves_nothing(
@@ -99,7 +99,7 @@ def test_a_word_that_can_not_be_the_script_is_refused_and_leaves_nothing(
         (["lst"], "did you mean ls?"),
         (["train"], "say `run`; did you mean train.py?"),
         (["trian"], "did you mean train.py?"),
-        (["sub"], "sub is a folder, and a script in it is named as sub/train.py"),
+        (["sub"], "sub is a folder: name a script in it, as sub/train.py"),
         (["amp", "o2"], "amp is a key and needs a value: amp=..."),
         (["status"], "status is not a verb; say `ls`"),
     ],
@@ -129,7 +129,7 @@ def test_a_verb_wins_over_a_file_of_its_name(project: Path, capsys: pytest.Captu
         ("import lightning as L\n", "torch", ""),
         ("import transformers\nimport tensorflow\n", "tensorflow", "imports tensorflow"),
         ("import helper\n", "tensorflow", "as train.py imports tensorflow"),
-        ("print('x')\n", "torch", "train.py imports no framework that can be seen; framework=torch is taken"),
+        ("print('x')\n", "torch", "no import of a framework was found in train.py; framework=torch is assumed"),
     ],
 )
 def test_the_framework_is_that_which_the_script_imports(text: str, framework: str, note: str, project: Path) -> None:

@@ -89,7 +89,7 @@ def test_arguments_behind_two_dashes_are_passed_on_byte_for_byte(code: Path, arg
 
 @pytest.mark.parametrize("argument", ["a\nb", "a\x00", "\udcff"])
 def test_an_argument_that_no_script_could_hold_is_refused(argument: str) -> None:
-    with pytest.raises(UsageError, match="an argument behind --"):
+    with pytest.raises(UsageError, match="an argument after --"):
         specs_of("recipe=script", "script=train.py", "--", argument)
 
 
@@ -249,14 +249,14 @@ def test_inputs_that_are_where_the_script_starts_need_no_link() -> None:
         ),
         (
             (*SWEEP, "script.inputs=[a/x,b/x]"),
-            "/project/a/x and /home/mei/project/b/x would be linked by the same name, x",
+            "/project/a/x and /home/mei/project/b/x would have links of the same name, x",
         ),
         (
             (*SWEEP, "script.inputs=[gone]"),
             r"\[gone\]: there is no such file or folder on box \(/home/mei/project/gone\)",
         ),
-        ((*SWEEP, "script.inputs=[/]"), "it has no name that a link could have"),
-        ((*SWEEP, 'script.inputs=[""]'), "it has no name that a link could have"),
+        ((*SWEEP, "script.inputs=[/]"), "it has no name for a link"),
+        ((*SWEEP, 'script.inputs=[""]'), "it has no name for a link"),
     ],
 )
 def test_inputs_that_cannot_be_linked_are_refused(words: tuple[str, ...], said: str) -> None:
@@ -476,7 +476,7 @@ def test_a_checkout_whose_repository_is_gone_is_a_folder(project: Path) -> None:
 
 def test_more_than_a_snapshot_holds_is_refused(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(user_code.snapshot, "MAX_BYTES", 10)
-    with pytest.raises(UsageError, match="goes along with it, and holds more than"):
+    with pytest.raises(UsageError, match="is sent along with it, and holds more than"):
         user_code.collect(project / "train.py")
 
 

@@ -216,12 +216,12 @@ def test_where_the_control_failed_that_is_said_first(tmp_path):
     plan = whole(tmp_path, arm(tmp_path, 0, "o0", [], finished=False), arm(tmp_path, 1, "o2", NOISE))
     (tmp_path / "arms/00/failed").write_text("out of memory\n")
     said = lead(tmp_path, plan)
-    assert said[0] == "Nothing was measured beside the control, amp=o0."
+    assert said[0] == "No arm except the control, amp=o0, was measured."
     assert said[1].endswith("it ran out of memory. Nothing can be compared with it.")
     arm(tmp_path / "later", 0, "o0", NOISE[:2], finished=False)
     (tmp_path / "arms/00/metrics.jsonl").write_bytes((tmp_path / "later/arms/00/metrics.jsonl").read_bytes())
     said = lead(tmp_path, plan)
-    assert said[0] == "Nothing was measured to its end beside the control, amp=o0."
+    assert said[0] == "No arm except the control, amp=o0, was measured to its end."
     assert said[1].endswith("it ran out of memory, after 20 steps. Only its complete rounds can be compared with it.")
 
 
@@ -255,7 +255,7 @@ def test_neither_a_lost_loss_nor_a_failure_wins(tmp_path):
     plan = whole(tmp_path, arm(tmp_path, 0, "o0", NOISE), arm(tmp_path, 1, "o3", fast, row=lost))
     assert lead(tmp_path, plan)[0] == "Nothing was faster than amp=o0 beyond noise at no cost to the loss."
     (tmp_path / "arms/01/failed").write_text("exit code 1\n")
-    assert lead(tmp_path, plan)[0] == "Nothing was measured to its end beside the control, amp=o0."
+    assert lead(tmp_path, plan)[0] == "No arm except the control, amp=o0, was measured to its end."
 
 
 def test_a_mode_that_was_not_proved_is_said(tmp_path):
@@ -457,8 +457,8 @@ def test_rates_that_are_counted_differently_have_no_ratio(tmp_path):
     other = script(tmp_path, 1, "o1", TWICE, counted="AdamW, the first of 2 optimizers")
     plan = whole(tmp_path, script(tmp_path, 0, "o0", NOISE), other)
     first, second = lead(tmp_path, plan)
-    assert first == "Nothing was measured beside the control, amp=o0."
-    told = "its speed and the control's are not related: they are of different counts (AdamW, the first of 2 "
+    assert first == "No arm except the control, amp=o0, was measured."
+    told = "its speed and the control's can't be compared: they are of different counts (AdamW, the first of 2 "
     assert told in second
     said = "\n".join(plain.lines(document(tmp_path, plan)))
     assert "2.00" not in said.partition("COMPARISON")[2]

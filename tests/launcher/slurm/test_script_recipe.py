@@ -166,7 +166,7 @@ def test_a_job_that_saved_nothing_before_its_time_limit_is_not_requeued_and_the_
     seen = ended(submitted.folder("unsaved"), 60)
     assert (seen.name, seen.attempt) == ("stopped", 1)
     assert seen.reason == (
-        "time limit; not requeued, as it would begin from nothing: save in LAUNCHER_CHECKPOINT_DIR, or set "
+        "time limit; not requeued, as it would start over: save in LAUNCHER_CHECKPOINT_DIR, or set "
         "script.resume_arguments"
     )
     # The script ended with 0, and no job that is to come after this one may take that for a success.

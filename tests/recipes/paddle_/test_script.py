@@ -171,7 +171,7 @@ net =""",
     assert found["steps"] == 2
     assert found["reason"].endswith("; so the script was ended")
     _, printed, found = run(text, "amp=o0", "require_proof=false")
-    assert "script: warning: what runs is not amp=o0: " in printed.err
+    assert "script: warning: amp=o0 is not applied: " in printed.err
     assert not found["reason"].endswith("was ended")
 
 

@@ -197,7 +197,7 @@ def test_a_contradiction_ends_fit_after_its_second_step(run, end):
     assert found["reason"].endswith("; so the script was ended")
     code, printed, found = run(text.replace("=20", "=2"), "amp=o2", "train.precision=script", "require_proof=false")
     assert (printed.out.count("did step"), found["observed"]["verdict"]) == (4, "contradicted")
-    assert printed.err.count("script: warning: what runs is not amp=o2: ") == 1
+    assert printed.err.count("script: warning: amp=o2 is not applied: ") == 1
 
 
 def test_a_contradiction_ends_a_loop_of_the_scripts_own_too(run):

@@ -286,8 +286,8 @@ def test_where_no_proof_is_required_a_contradiction_is_a_warning_and_the_script_
     assert (printed.out.count("did step"), found["steps"], found["observed"]["verdict"]) == (30, 30, "contradicted")
     warnings = [line for line in printed.err.splitlines() if "warning" in line]
     assert len(warnings) == 1
-    assert warnings[0].startswith("script: warning: what runs is not amp=o1: step 1: ")
-    assert warnings[0].endswith("it goes on (require_proof=false)")
+    assert warnings[0].startswith("script: warning: amp=o1 is not applied: step 1: ")
+    assert warnings[0].endswith("it continues (require_proof=false)")
     assert code == 1, "a contradicted run fails, whoever asked for a proof"
 
 
@@ -298,7 +298,7 @@ def test_what_no_later_step_can_show_ends_the_script_too_unless_that_is_allowed(
     assert "nothing proves that amp=o1 ran: step 1: observing it failed" in found["reason"]
     code, printed, found = run(LONG.replace("1000", "9"), "amp=o1", "require_proof=false")
     assert (code, printed.out.count("did step"), found["observed"]["verdict"]) == (0, 9, "unknown")
-    assert "warning: nothing will prove that it is amp=o1: step 1: observing it failed" in printed.err
+    assert "warning: amp=o1 can't be proved: step 1: observing it failed" in printed.err
 
 
 def test_autocast_switched_off_inside_of_the_script_is_seen(run):

@@ -134,7 +134,7 @@ sys.exit(script.main("torch", sys.argv[1:], TorchWrapper))
 
 @pytest.mark.parametrize(
     ("ending", "said"),
-    [(CATCHES, "it went on for 1 s after the end of its block"), (WAITS, ""), (FAILS, "")],
+    [(CATCHES, "it did not end within 1 s of the end of its block"), (WAITS, ""), (FAILS, "")],
     ids=["catches everything", "waits for a thread", "fails at its end"],
 )
 def test_a_script_that_does_not_end_with_its_block_is_ended(tmp_path, ending, said):
