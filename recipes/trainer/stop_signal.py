@@ -120,7 +120,7 @@ class StopSignal:
             os.kill(os.getpid(), signal.SIGKILL)
 
     def _conclude(self, number: signal.Signals) -> None:
-        """Write the result in a thread, for `CONCLUDING` seconds at most: the script may hold a lock, or the disk hang."""
+        """Write the result in a thread, within `CONCLUDING` seconds: the script may hold a lock, or the disk hang."""
         concluding = threading.Thread(target=self.conclude, args=(128 + number,), name="conclude", daemon=True)
         concluding.start()
         if self._rank:

@@ -19,7 +19,7 @@ def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-def test_without_a_launcher_nobody_asks_and_checkpoints_go_beside_the_script(
+def test_without_a_launcher_nothing_stops_and_checkpoints_are_in_the_working_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

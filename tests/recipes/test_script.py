@@ -103,7 +103,7 @@ def test_what_cannot_be_applied_honestly_is_refused_with_the_lines_to_add(framew
         ("o3", "bfloat16", "cuda", TRAINER, "dtype=torch.bfloat16 in from_pretrained, with train.precision=script"),
     ],
 )
-def test_what_a_library_has_no_switch_for_is_refused_with_its_name(level, dtype, device, source, reason):
+def test_a_mode_without_a_switch_of_the_library_is_refused_with_its_name(level, dtype, device, source, reason):
     assert reason in script.support(settings("torch", level), dtype, device, source).unsupported
 
 
@@ -143,7 +143,7 @@ def test_what_a_library_has_no_switch_for_is_refused_with_its_name(level, dtype,
         ("from mine import Trainer\nTrainer(precision=16)", "", ""),
     ],
 )
-def test_the_text_of_a_script_tells_which_library_trains_and_what_overrides_its_switch(text, library, decided):
+def test_a_scripts_text_shows_its_training_library_and_the_call_that_overrides_its_switch(text, library, decided):
     source = script.read(text)
     assert (source.library, source.decided) == (library, decided)
 
@@ -299,7 +299,7 @@ def test_a_typed_script_runs_whatever_plan_the_run_folder_has(tmp_path, monkeypa
     ("path", "folder", "advised"),
     [("data/x", "a-run/work", True), ("/no/such", "a-run/work", False), ("data/x", "typed", False)],
 )
-def test_what_is_missing_in_a_folder_of_the_runs_own_is_advised_to_be_linked(
+def test_a_missing_file_in_a_folder_of_the_runs_own_is_reported_with_script_inputs(
     tmp_path, monkeypatch, path, folder, advised
 ):
     (tmp_path / "train.py").write_text(f"open({path!r})")

@@ -34,7 +34,7 @@ class StepCounter:
         self._engine = contextlib.ExitStack()
         """Restores DeepSpeed's engine, once its steps are counted."""
         self._missed: int | None = None
-        """Steps that the engine had begun before its steps were counted; 0 once they are added, None without an engine."""
+        """Steps that the engine had begun before its steps were counted; 0 once added, None without an engine."""
         self._in_engine = False
         """Whether a step of the engine is being taken, which may step optimizers in parts."""
 

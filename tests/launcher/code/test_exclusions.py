@@ -199,7 +199,7 @@ def test_a_refusal_for_many_files_names_the_folders_that_hold_them(
         taken(project)
 
 
-def test_a_link_within_the_code_brings_no_environment_and_nothing_ignored(project: Path) -> None:
+def test_a_link_within_the_code_adds_no_environment_and_no_ignored_files(project: Path) -> None:
     lay(project, "env310/pyvenv.cfg", "env310/lib/torch.py", "big/data.txt", "src/model.py", "src/out.log")
     (project / ".gitignore").write_text("big/\n*.log\n")
     for name, target in {"venv": "env310", "lib": "env310/lib", "data": "big", "code": "src"}.items():
@@ -207,7 +207,7 @@ def test_a_link_within_the_code_brings_no_environment_and_nothing_ignored(projec
     assert taken(project) == ["code/model.py", "src/model.py", "train.py"]
 
 
-def test_nested_folders_are_held_to_the_same(project: Path) -> None:
+def test_the_same_rules_apply_to_nested_folders(project: Path) -> None:
     lay(project, "a/b/env310/pyvenv.cfg", "a/b/env310/bin/tool", "a/b/__pycache__/m.pyc", "a/b/out/w.pt", "a/b/m.py")
     (project / "a/.gitignore").write_text("out/\n")
     assert taken(project) == ["a/b/m.py", "train.py"]

@@ -72,7 +72,7 @@ def test_each_block_starts_the_script_afresh_and_ends_it_after_its_steps(measure
         assert {each.name for each in (folder / "arms" / arm / "work").iterdir()} == {"1", "2"}
 
 
-def test_the_verdict_relates_step_rates_and_says_what_is_not_held_equal(measured):
+def test_the_verdict_compares_step_rates_and_names_uncontrolled_differences(measured):
     done, folder = measured
     assert f"{folder.name}  compare-train (amp=o0) (amp=o1)" in done.stdout
     assert re.search(r"amp=o1 \(autocast_around in torch\): [\d.]+ times the step rate over 2 rounds", done.stdout)
@@ -84,7 +84,7 @@ def test_the_verdict_relates_step_rates_and_says_what_is_not_held_equal(measured
     assert all(rate > 0 for rate in second["by_round"]) and second["ratio"]["rounds"] == 2
 
 
-def test_ls_and_report_know_the_unit(measured):
+def test_ls_and_report_show_the_unit(measured):
     _, folder = measured
     told = launcher("ls", folder.name, f"run_root={folder.parent}", state_home=folder.parents[1] / "state").stdout
     assert re.search(r"amp=o1  done, [\d.]+ steps/s$", told, re.MULTILINE)
@@ -108,7 +108,7 @@ def test_a_script_that_ends_before_its_block_counts_if_a_step_was_timed(tmp_path
     assert (done.returncode, said in done.stdout) == (code, True), done.stdout + done.stderr
 
 
-def test_words_behind_the_dashes_are_the_script_s_own(tmp_path):
+def test_arguments_after_the_dashes_reach_the_script(tmp_path):
     (tmp_path / "train.py").write_text(TRAIN)
     told = [str(tmp_path / "train.py"), f"run_root={tmp_path / 'runs'}", *WORDS, "--plan", "--", "--plan"]
     done = launcher("compare", *told, state_home=tmp_path / "state")
@@ -124,7 +124,7 @@ def test_keras_fit_is_ended_too(tmp_path):
     assert [row["step"] for row in rows if "event" not in row] == list(range(1, 9))
 
 
-def test_interrupted_it_stops_and_resume_measures_the_broken_block_again(tmp_path):
+def test_after_an_interrupt_resume_repeats_the_incomplete_block(tmp_path):
     waits = TRAIN + "    if not os.path.exists(sys.argv[2]): import time; time.sleep(0.2)\n"
     (tmp_path / "train.py").write_text(waits)
     told = [str(tmp_path / "train.py"), f"run_root={tmp_path / 'runs'}", *WORDS]

@@ -80,7 +80,7 @@ def test_tf32_where_there_is_none_is_refused() -> None:
         resolve(spec_of("amp=tf32"), LAPTOP)
 
 
-def test_a_name_wins_over_a_persons_defaults_and_may_be_one(tmp_path: Path) -> None:
+def test_a_name_overrides_a_users_defaults_and_may_be_one(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text("amp: tf32\n")
     composer = Composer(config_dirs=[tmp_path])
     assert spec_of(composer=composer).training.tf32 is True

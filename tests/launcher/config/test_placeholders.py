@@ -123,7 +123,7 @@ def test_values_are_texts_as_they_are_typed(text: str, values: tuple[str, ...]) 
         (["train.py", "sweep=3", "--", "{lr}"], "sweep=3 should be a mapping"),
     ],
 )
-def test_a_sweep_that_reaches_no_argument_is_refused_and_leaves_nothing(
+def test_a_sweep_without_a_placeholder_is_refused_and_leaves_no_files(
     words: list[str], says: str, project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(words) == 2
@@ -156,7 +156,7 @@ def plans_of(capsys: pytest.CaptureFixture[str], *words: str) -> list[dict[str, 
     return list(json.loads(capsys.readouterr().out)["plans"])
 
 
-def test_runs_are_called_by_what_differs(capsys: pytest.CaptureFixture[str]) -> None:
+def test_runs_are_named_by_their_swept_values(capsys: pytest.CaptureFixture[str]) -> None:
     words = ("train.py", "sweep.lr=0.1,0.01", "sweep.data=/a b/c", "--", "--lr", "{lr}", "{data}")
     plans = plans_of(capsys, *words)
     assert [plan["name"] for plan in plans] == ["train-o1-lr0.1", "train-o1-lr0.01"]
@@ -166,7 +166,7 @@ def test_runs_are_called_by_what_differs(capsys: pytest.CaptureFixture[str]) -> 
     assert [plan["name"] for plan in plans] == [f"train-o1-x{'a' * 50}", "train-o1-x-b-c"]
 
 
-def test_a_plan_shows_each_cell_and_what_was_typed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_plan_shows_each_cell_and_the_typed_words(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "train.py", "amp=o0", "device=cpu", "sweep.lr=0.1,0.01", "--", "--lr={lr}"]) == 0
     said = capsys.readouterr().out
     assert "train.py --lr=0.1 in torch" in said

@@ -42,7 +42,7 @@ def spec_of(*words: str) -> JobSpec:
         ("train.py", "recipe=script", "script=train.py", "amp=o1", "--", "--lr", "0.1"),
     ],
 )
-def test_it_is_recipe_and_script(words: tuple[str, ...]) -> None:
+def test_a_script_word_sets_recipe_and_script(words: tuple[str, ...]) -> None:
     expected = spec_of("recipe=script", "script=train.py", "amp=o1", "--", "--lr", "0.1")
     found = spec_of(*words)
     assert (found.training, found.launch) == (expected.training, expected.launch)
@@ -76,7 +76,7 @@ def test_paths_and_files_of_any_name_are_scripts(word: str, project: Path) -> No
         (["amp=o1", "train.py"], "train.py: a script has to be the first word: python -m launcher train.py"),
     ],
 )
-def test_a_word_that_can_not_be_the_script_is_refused_and_leaves_nothing(
+def test_a_word_that_cannot_be_a_script_is_refused_and_leaves_no_files(
     verb: list[str], words: list[str], says: str, project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (project / "sub").mkdir()
@@ -112,7 +112,7 @@ def test_a_mistyped_verb_keeps_its_hint(
     assert says in capsys.readouterr().err
 
 
-def test_a_verb_wins_over_a_file_of_its_name(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_verb_takes_precedence_over_a_file_of_its_name(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (project / "ls").write_text(TORCH)
     assert main(["ls"]) == 0
     assert "no runs" in capsys.readouterr().out
@@ -132,7 +132,7 @@ def test_a_verb_wins_over_a_file_of_its_name(project: Path, capsys: pytest.Captu
         ("print('x')\n", "torch", "no import of a framework was found in train.py; framework=torch is assumed"),
     ],
 )
-def test_the_framework_is_that_which_the_script_imports(text: str, framework: str, note: str, project: Path) -> None:
+def test_the_framework_is_the_one_that_the_script_imports(text: str, framework: str, note: str, project: Path) -> None:
     (project / "train.py").write_text(text)
     (project / "helper.py").write_text("import package.inner\n")
     (project / "package").mkdir()
@@ -144,7 +144,7 @@ def test_the_framework_is_that_which_the_script_imports(text: str, framework: st
     assert bool(spec.launch.notes) == bool(note)
 
 
-def test_a_framework_that_is_named_holds(project: Path) -> None:
+def test_a_named_framework_takes_precedence(project: Path) -> None:
     (project / "train.py").write_text(TENSORFLOW)
     assert spec_of("train.py", "amp=o0", "framework=torch").training.framework == "torch"
     (project / "experiment").mkdir()
@@ -167,14 +167,14 @@ def test_a_file_of_configuration_may_name_the_script(project: Path) -> None:
         ("import os, keras\nos.environ['KERAS_BACKEND'] = 'jax'\n", "uses KERAS_BACKEND and keras"),
     ],
 )
-def test_a_script_with_two_frameworks_asks_which(text: str, says: str, project: Path) -> None:
+def test_a_script_with_two_frameworks_needs_the_framework_named(text: str, says: str, project: Path) -> None:
     (project / "train.py").write_text(text)
     with pytest.raises(UsageError, match=says):
         spec_of("train.py")
     assert spec_of("train.py", "framework=torch").training.framework == "torch"
 
 
-def test_a_plan_says_what_set_the_framework(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_plan_shows_the_source_of_the_framework(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (project / "train.py").write_text(TENSORFLOW)
     assert main(["plan", "train.py", "amp=o0", "device=cpu"]) == 0
     said = capsys.readouterr().out

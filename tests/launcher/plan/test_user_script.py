@@ -143,7 +143,7 @@ def test_a_librarys_switch_is_planned_and_named() -> None:
     assert around.mechanism == "autocast_around"
     assert "amp is applied around the script, which is left as it is" in around.advice
     decided = dataclasses.replace(HERE, source=Source(library="lightning", decided="Trainer(precision=32)"))
-    with pytest.raises(UsageError, match=r"the script decides by Trainer\(precision=32\)"):
+    with pytest.raises(UsageError, match=r"the script sets Trainer\(precision=32\)"):
         plan_of("amp=o3", facts=TWO_A100, script=decided)
 
 
@@ -224,7 +224,7 @@ def test_each_cell_with_a_folder_by_name_is_no_shared_folder() -> None:
     assert "all runs of this sweep" not in " ".join(first_of("workdir=a,b").advice)
 
 
-def test_inputs_are_linked_in_a_folder_of_the_runs_own_and_the_plan_says_which() -> None:
+def test_inputs_are_linked_in_a_folder_of_the_runs_own_and_shown_in_the_plan() -> None:
     plan = first_of(*SWEEP, "script.inputs=[data,/sets/images/,~/table.csv]")
     paths = {"data": "/home/mei/project/data", "images": "/sets/images", "table.csv": "/home/mei/table.csv"}
     assert plan.script and plan.script.inputs == paths
@@ -264,7 +264,7 @@ def test_inputs_that_cannot_be_linked_are_refused(words: tuple[str, ...], said: 
         first_of(*words, facts=dataclasses.replace(LAPTOP, missing=("gone",)))
 
 
-def test_what_is_missing_of_the_inputs_is_looked_up_on_the_host(project: Path) -> None:
+def test_missing_inputs_are_detected_on_the_host(project: Path) -> None:
     (project / "data").mkdir()
     facts = probe(specs_of("recipe=script", "script=train.py", *SWEEP, "script.inputs=[data,gone]"))
     assert facts.missing == ("gone",)
@@ -519,7 +519,7 @@ def test_all_attempts_are_one_run_of_a_configured_tracker() -> None:
     assert "WANDB_RESUME" not in tracker_ids(plan_of(*BARE, "env.WANDB_RESUME=must"))
 
 
-def test_each_block_of_a_comparison_saves_in_a_folder_of_its_own_and_goes_on_with_nothing() -> None:
+def test_each_block_of_a_comparison_has_an_empty_checkpoint_folder_of_its_own() -> None:
     plan = plan_of(*BARE, "script.resume_arguments=[--resume,'a b']").bind("20260102-030405-calm-fox")
     assert 'export LAUNCHER_CHECKPOINT_DIR="$LAUNCHER_RUN/checkpoints"\n' in render(plan)
     assert lines(plan)[0] == """[ "$LAUNCHER_ATTEMPT" = 1 ] || LAUNCHER_AGAIN=(--resume 'a b')"""

@@ -426,7 +426,7 @@ def script(root: Path, number: int, level: str, factors: list[float], *, counted
 TWICE = [2 * each for each in (1.01, 1.00, 1.00, 1.02, 0.97)]
 
 
-def test_step_rates_of_a_script_are_related_and_what_is_not_held_equal_is_told(tmp_path):
+def test_step_rates_of_scripts_are_compared_and_uncontrolled_differences_named(tmp_path):
     plan = whole(tmp_path, script(tmp_path, 0, "o0", NOISE), script(tmp_path, 1, "o1", TWICE))
     first, second, third = lead(tmp_path, plan)
     assert first == "amp=o1 gains the most: 2.00 times the step rate of amp=o0."

@@ -54,7 +54,7 @@ def test_a_beginning_of_the_name_or_of_its_words_is_enough(text):
     assert resolve(text, [OTTER, OWL], []) == Match(OTTER, False)
 
 
-def test_a_complete_name_wins_over_longer_ones_that_begin_with_it():
+def test_a_complete_name_takes_precedence_over_longer_ones_that_begin_with_it():
     longer = "20260102-030409-brave-otters"
     assert resolve("brave-otter", [OTTER, longer], []) == Match(OTTER, False)
 

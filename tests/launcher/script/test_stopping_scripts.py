@@ -176,7 +176,7 @@ def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Started]:
         stopping.kill(runs.folder(name))
 
 
-def test_it_saves_and_ends_by_itself_and_goes_on_with_its_own_arguments(started: Started) -> None:
+def test_a_script_saves_and_ends_by_itself_and_resumes_with_its_resume_arguments(started: Started) -> None:
     assert started.asked_to_stop("saving").name == "stopped"
     folder = started.folder("saving")
     (saved,) = (line for line in started.log("saving").splitlines() if line.startswith("saved "))
@@ -194,13 +194,13 @@ def test_it_saves_and_ends_by_itself_and_goes_on_with_its_own_arguments(started:
     assert "saved " in started.log("saving", 2)
 
 
-def test_a_script_that_waits_is_woken(started: Started) -> None:
+def test_the_signal_interrupts_a_script_that_waits(started: Started) -> None:
     waiting = started.asked_to_stop("waiting")
     assert (waiting.name, waiting.reason) == ("stopped", "on request")
     assert "cleaned up" in started.log("waiting"), "INT is a KeyboardInterrupt"
 
 
-def test_ranks_that_ask_stop_at_the_same_step_and_get_no_signal(started: Started) -> None:
+def test_ranks_that_call_should_stop_stop_at_the_same_step_without_a_signal(started: Started) -> None:
     assert started.asked_to_stop("ranks").name == "stopped"
     steps = [(started.folder("ranks") / f"checkpoints/rank{rank}").read_text() for rank in range(2)]
     assert steps[0] == steps[1] and int(steps[0]) > 1
@@ -208,7 +208,7 @@ def test_ranks_that_ask_stop_at_the_same_step_and_get_no_signal(started: Started
     assert started.record("ranks", "status.json")["exit_code"] == 0
 
 
-def test_one_that_ignores_the_signal_is_killed_after_the_grace(started: Started) -> None:
+def test_a_script_that_ignores_the_signal_is_killed_after_the_grace_period(started: Started) -> None:
     ended = started.asked_to_stop("deaf")
     assert ended.name == "failed"
     assert ended.reason == "the script did not end within 5 s of SIGTERM and was killed"
@@ -221,13 +221,13 @@ def test_a_rank_that_does_not_end_is_killed_and_named(started: Started) -> None:
     assert ended.reason == "a rank of the script did not end within 8 s of SIGTERM and was killed"
 
 
-def test_one_that_is_signalled_from_outside_is_not_done_even_with_exit_code_0(started: Started) -> None:
+def test_a_script_signalled_from_outside_is_not_done_even_with_exit_code_0(started: Started) -> None:
     os.kill(started.record("outside", "status.json")["process"]["pid"], signal.SIGTERM)
     ended = started.ended("outside")
     assert (ended.name, ended.reason, ended.exit_code) == ("failed", "ended by a signal from outside", 0)
 
 
-def test_one_without_a_handler_is_ended_by_the_signal(started: Started) -> None:
+def test_a_script_without_a_handler_is_ended_by_the_signal(started: Started) -> None:
     ended = started.asked_to_stop("plain")
     assert (ended.name, ended.reason, ended.exit_code) == ("stopped", "on request", 143)
     assert "SIGTERM ends it, as it has no handler" in started.log("plain", stream="stderr")

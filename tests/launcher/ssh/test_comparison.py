@@ -39,7 +39,7 @@ while True:
 """
 
 
-def test_blocks_of_a_script_start_afresh_there(far, tmp_path, monkeypatch):
+def test_blocks_of_a_remote_script_start_afresh(far, tmp_path, monkeypatch):
     (tmp_path / "train.py").write_text(TRAIN)
     monkeypatch.chdir(tmp_path)
     words = [

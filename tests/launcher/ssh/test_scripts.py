@@ -49,7 +49,7 @@ def test_a_script_and_its_arguments_travel_and_it_works_in_its_runs_own_folder(f
     assert (work / "data").readlink() == data
 
 
-def test_what_a_script_prints_there_is_shown_here_while_it_is_waited_for(far, tmp_path, monkeypatch):
+def test_the_output_of_a_remote_script_is_shown_while_the_launcher_waits(far, tmp_path, monkeypatch):
     (tmp_path / "tell.py").write_text("import sys\nprint('said there')\nprint('complained', file=sys.stderr)\n")
     monkeypatch.chdir(tmp_path)
     bare = ("train.bare=true", "require_proof=false", "amp=o0", "gpus=0", "framework=torch")
@@ -71,7 +71,7 @@ if not saved.exists():
 """
 
 
-def test_a_script_that_is_cancelled_there_saves_and_goes_on_when_it_is_resumed(far, tmp_path, monkeypatch):
+def test_a_cancelled_remote_script_saves_and_can_be_resumed(far, tmp_path, monkeypatch):
     (tmp_path / "saves.py").write_text(SAVES)
     monkeypatch.chdir(tmp_path)
     words = ("recipe=script", "script=saves.py", "amp=o0", "gpus=0", "require_proof=false", "workdir=run")
@@ -86,7 +86,7 @@ def test_a_script_that_is_cancelled_there_saves_and_goes_on_when_it_is_resumed(f
 
 
 @pytest.mark.slow
-def test_with_data_that_is_there_stopped_it_saves_and_goes_on(far, testbed, tmp_path, monkeypatch):
+def test_a_remote_script_with_linked_data_saves_on_a_stop_and_resumes(far, testbed, tmp_path, monkeypatch):
     data = far.there / "data"
     data.mkdir()
     torch.save((torch.rand(256, 64), torch.randint(10, (256,))), data / "digits.pt")

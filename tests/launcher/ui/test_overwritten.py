@@ -25,7 +25,7 @@ def shown(*pieces):
         ([b"x\x1b", b"[2Ky\n"], [" y"], []),
     ],
 )
-def test_what_overwrites_a_line_replaces_it(pieces, finished, unfinished):
+def test_overwritten_text_is_replaced(pieces, finished, unfinished):
     assert shown(*pieces) == (finished, unfinished)
 
 

@@ -216,7 +216,7 @@ def test_proof_share_decides_how_much_has_to_be_half_and_is_named_where_it_decid
         {"calls": [call(False), call(True, device="cuda")]},
     ],
 )
-def test_proof_share_loosens_nothing_else(wrong: dict[str, Any]) -> None:
+def test_proof_share_affects_no_other_rule(wrong: dict[str, Any]) -> None:
     kind, _ = verdict.judge([report(**wrong)], share=0.01)
     assert kind == verdict.judge([report(**wrong)])[0] != "proved"
 

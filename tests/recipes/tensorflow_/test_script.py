@@ -206,7 +206,7 @@ def test_a_contradiction_ends_a_loop_of_the_scripts_own_too(run):
     assert (code, found["steps"], found["observed"]["verdict"]) == (1, 2, "contradicted")
 
 
-def test_what_was_judged_early_counts_once_at_the_end(run):
+def test_operations_judged_early_are_counted_once_at_the_end(run):
     """Two networks, the second of which is made after the first judgement."""
     second = FIT.removeprefix(HEAD).replace("net", "other").replace("Dense(64)", "Dense(640)")
     alone, both = run(FIT, "amp=o2")[2]["observed"], run(FIT + second, "amp=o2")[2]["observed"]

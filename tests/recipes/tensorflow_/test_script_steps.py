@@ -139,7 +139,7 @@ for _ in range(9):
     assert result["throughput"]["counted"] == "Adam, the first of 2 optimizers"
 
 
-def test_a_fit_that_goes_on_in_a_second_attempt_numbers_its_steps_on(run):
+def test_a_resumed_fit_continues_the_step_numbers(run):
     text = """
 net.compile(optimizer="adam", loss="mse")
 net.fit(inputs, targets, batch_size=8, verbose=0)

@@ -281,7 +281,7 @@ def test_a_script_that_swallows_even_that_fails_at_its_end(run):
     assert (code, found["status"], found["observed"]["verdict"]) == (1, "failed", "contradicted")
 
 
-def test_where_no_proof_is_required_a_contradiction_is_a_warning_and_the_script_goes_on(run):
+def test_without_a_required_proof_a_contradiction_is_only_a_warning(run):
     code, printed, found = run(LONG.replace("1000", "30"), "amp=o1", "train.precision=script", "require_proof=false")
     assert (printed.out.count("did step"), found["steps"], found["observed"]["verdict"]) == (30, 30, "contradicted")
     warnings = [line for line in printed.err.splitlines() if "warning" in line]
@@ -291,7 +291,7 @@ def test_where_no_proof_is_required_a_contradiction_is_a_warning_and_the_script_
     assert code == 1, "a contradicted run fails, whoever asked for a proof"
 
 
-def test_what_no_later_step_can_show_ends_the_script_too_unless_that_is_allowed(run, monkeypatch):
+def test_an_observation_that_no_later_step_can_cure_ends_the_script_if_a_proof_is_required(run, monkeypatch):
     monkeypatch.delattr("torch._C._current_autograd_node")
     code, printed, found = run(LONG, "amp=o1")
     assert (code, found["steps"], found["observed"]["verdict"]) == (1, 2, "unknown")

@@ -204,7 +204,7 @@ def test_compiled_steps_are_counted_and_compiled_once(run, compiled):
     assert int(printed.split("frames ")[1].split()[0]) <= 4
 
 
-def test_a_script_without_steps_has_no_rate_and_says_why(run):
+def test_a_script_without_steps_has_no_rate_but_a_reason(run):
     _, printed, result, rows = run("print(net(inputs).sum())")
     assert (result["steps"], steps(rows)) == (0, [])
     assert (result["throughput"]["mean"], result["throughput"]["why"]) == (None, "no optimizer step was seen")
@@ -221,7 +221,7 @@ for step in range(70):
 
 
 @pytest.mark.parametrize("end", ["raise ValueError('no')", "raise SystemExit(3)", "raise KeyboardInterrupt"])
-def test_no_row_is_lost_when_a_script_breaks_off(run, end):
+def test_no_row_is_lost_when_a_script_ends_early(run, end):
     code, printed, result, rows = run(f"{ENDS}{end}\n")
     assert code != 0
     assert [row["step"] for row in steps(rows)] == list(range(1, 71)), printed
@@ -229,7 +229,7 @@ def test_no_row_is_lost_when_a_script_breaks_off(run, end):
     assert result["throughput"]["mean"] > 0
 
 
-def test_a_second_attempt_numbers_its_steps_on(run):
+def test_a_second_attempt_continues_the_step_numbers(run):
     run(ENDS)
     _, _, result, rows = run(ENDS, attempt=2)
     assert [row["step"] for row in steps(rows)] == list(range(1, 141))
@@ -383,7 +383,7 @@ def test_where_deepspeed_is_only_imported_optimizers_are_counted(run, module):
     assert (result["updates"]["attempted"], result["throughput"]["counted"]) == (12, "SGD"), printed
 
 
-def test_steps_of_a_replayed_cuda_graph_are_not_counted_and_what_is_logged_is(run):
+def test_steps_of_a_replayed_cuda_graph_are_not_counted_but_logged_steps_are(run):
     """A stand-in for a GPU: a step that is captured calls its hook once, and its replays call none."""
     text = """
         optimizer = torch.optim.SGD(net.parameters(), lr=0.1)

@@ -65,7 +65,7 @@ def test_a_block_that_ended_early_leaves_the_numbers_of_its_other_steps_free(tmp
     assert steps(tmp_path) == [1, 2, 3, 4, 7, 8, 9, 10, 11, 12]
 
 
-def test_the_rows_of_a_block_that_was_broken_off_are_replaced(tmp_path):
+def test_the_rows_of_an_interrupted_block_are_replaced(tmp_path):
     whole(meter(tmp_path, 0, 1))
     take(meter(tmp_path, 1, 2), 3)
     with open(tmp_path / "metrics.jsonl", "a") as stream:
@@ -80,7 +80,7 @@ def test_steps_of_one_execution_beyond_the_block_are_left_out(tmp_path):
     assert steps(tmp_path) == list(range(1, 7))
 
 
-def test_a_step_after_the_end_ends_the_script_again_whatever_optimizer_takes_it(tmp_path):
+def test_a_step_of_any_optimizer_after_the_end_of_a_block_raises_again(tmp_path):
     over = meter(tmp_path, 0, 1)
     called: list[bool] = []
     over.when_over = lambda: called.append(True)
@@ -100,7 +100,7 @@ def test_the_device_is_waited_for_where_timed_steps_begin_and_end(tmp_path):
     assert waited == [2, 10]
 
 
-def test_the_block_is_what_plan_and_run_folder_say(tmp_path):
+def test_the_block_is_read_from_plan_and_run_folder(tmp_path):
     def chosen(**script: int) -> Arguments:
         return Arguments(settings=Settings(), run=tmp_path, plan={"script": script})
 

@@ -146,7 +146,7 @@ def test_times_are_this_hosts_where_the_clock_of_the_file_system_differs(importe
     assert [path.name for path in tmp_path.iterdir()] == ["trainer_state.json"]
 
 
-def test_without_the_library_nothing_is_looked_for(monkeypatch, tmp_path):
+def test_without_the_library_no_records_are_searched(monkeypatch, tmp_path):
     monkeypatch.delitem(sys.modules, "transformers", raising=False)
     (tmp_path / "trainer_state.json").write_text('{"global_step": 4, "log_history": [{"step": 4, "loss": 1.0}]}')
     monkeypatch.setattr(library_records, "_files", lambda folders: pytest.fail("looked"))
@@ -155,7 +155,7 @@ def test_without_the_library_nothing_is_looked_for(monkeypatch, tmp_path):
     assert library_records.read([tmp_path], since=0) is None
 
 
-def test_folders_that_arguments_name_are_looked_through(tmp_path):
+def test_folders_named_in_arguments_are_searched(tmp_path):
     for name in ("out", "logs", "kept"):
         (tmp_path / name).mkdir()
     words = ["--output_dir=out", "log.dir=logs", "--lr", "0.1", "x" * 5000, ""]
@@ -173,7 +173,7 @@ def test_folders_that_arguments_name_are_looked_through(tmp_path):
     ],
     ids=["infinite", "too large for a float", "deep", "no list"],
 )
-def test_a_record_that_no_library_wrote_is_passed_over(text, tmp_path, monkeypatch):
+def test_a_record_of_another_program_is_ignored(text, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "transformers", sys)
     (tmp_path / "trainer_state.json").write_text(text)
     assert library_records.read([tmp_path], 0) is None

@@ -63,7 +63,7 @@ def steps(tmp_path, *keys):
     return [tuple(row[key] for key in keys) if len(keys) > 1 else row[keys[0]] for row in found]
 
 
-def test_what_is_logged_of_a_step_is_in_the_row_of_that_step(attempt, tmp_path):
+def test_logged_values_are_in_the_row_of_their_step(attempt, tmp_path):
     meter, optimizer = attempt(), Optimizer()
     for number in range(1, 4):
         step(meter, optimizer)
@@ -118,7 +118,7 @@ def test_micro_batches_of_a_step_are_one_row(attempt, tmp_path):
     assert steps(tmp_path, "samples_per_second")[1:] == [24.0, 32.0]
 
 
-def test_a_script_that_goes_on_from_an_older_checkpoint_has_no_step_twice(attempt, tmp_path):
+def test_a_script_that_resumes_from_an_older_checkpoint_has_each_step_once(attempt, tmp_path):
     meter, optimizer = attempt(), Optimizer()
     for number in range(1, 9):
         step(meter, optimizer)
@@ -135,7 +135,7 @@ def test_a_script_that_goes_on_from_an_older_checkpoint_has_no_step_twice(attemp
     assert (meter.steps, meter.result()["loss"]) == (11, {"first": 1.0, "last": -11.0})
 
 
-def test_where_no_step_is_counted_each_logged_one_is_a_row(attempt, tmp_path):
+def test_each_logged_step_has_a_row_if_no_steps_are_counted(attempt, tmp_path):
     meter = attempt()
     for number in range(0, 60, 10):
         meter._clock.now += 5
@@ -146,7 +146,7 @@ def test_where_no_step_is_counted_each_logged_one_is_a_row(attempt, tmp_path):
     assert (meter.steps, meter.result()["throughput"]["unit"]) == (50, "samples/s")
 
 
-def test_the_rate_of_samples_that_are_logged_now_and_then(attempt):
+def test_the_rate_of_samples_that_are_logged_at_some_steps(attempt):
     """Of 64 steps with 8 samples each, one a second, those that were observed take ten."""
     meter, optimizer = attempt(folder=False), Optimizer()
     for number in range(1, 65):
@@ -162,7 +162,7 @@ def test_the_rate_of_samples_that_are_logged_now_and_then(attempt):
     assert [throughput[key] for key in ("unit", "mean", "p10", "p90")] == ["samples/s", 8.0, 8.0, 8.0]
 
 
-def test_the_rate_of_samples_where_only_logs_tell_of_steps(attempt):
+def test_the_rate_of_samples_where_only_logged_steps_are_known(attempt):
     meter = attempt(folder=False)
     for number in range(0, 600, 10):
         meter._clock.now += 10
@@ -171,7 +171,7 @@ def test_the_rate_of_samples_where_only_logs_tell_of_steps(attempt):
     assert meter.result()["throughput"]["mean"] == 8.0
 
 
-def test_epochs_are_not_taken_for_numbers_of_steps(attempt, tmp_path):
+def test_epochs_do_not_become_step_numbers(attempt, tmp_path):
     meter, optimizer = attempt(), Optimizer()
     for epoch in range(2):
         for _ in range(6):
@@ -210,7 +210,7 @@ def test_a_loss_that_is_nan_ends_the_run_in_the_words_of_a_recipe(attempt, tmp_p
     assert rows(tmp_path)[-1]["nonfinite"] == ["loss"]
 
 
-def test_without_a_folder_a_short_attempt_is_summed_up_all_the_same(attempt):
+def test_a_short_attempt_without_a_folder_has_a_summary(attempt):
     meter, optimizer = attempt(folder=False), Optimizer()
     for number in range(20):
         step(meter, optimizer)
@@ -269,7 +269,7 @@ def test_without_a_launcher_a_line_is_printed_on_the_first_rank(capsys, monkeypa
     assert capsys.readouterr().out == "step 3  loss 0.25  samples 64  lr 0.001\n"
 
 
-def test_what_is_no_number_is_refused(monkeypatch):
+def test_a_value_that_is_not_a_number_is_refused(monkeypatch):
     monkeypatch.setattr(receiver, "receive", None)
     with pytest.raises(TypeError, match=r"job\.log: loss='much' is not a number"):
         log(1, loss="much")
@@ -286,7 +286,7 @@ def test_the_rate_is_steps_by_their_time_pauses_included(attempt):
     assert (throughput["median"], throughput["p90"]) == (1.0, 1.0)
 
 
-def test_json_of_rows_is_whole_while_the_script_runs(attempt, tmp_path):
+def test_rows_are_complete_json_while_the_script_runs(attempt, tmp_path):
     meter, optimizer = attempt(), Optimizer()
     for number in range(5):
         step(meter, optimizer)
@@ -305,7 +305,7 @@ def test_values_logged_for_one_step_are_combined():
     [(6, [1, 2, 3, 4, 5, 6], {2, 4, 6}), (9, [4, 5, 6, 7, 8, 9], {4, 6}), (4, [1, 2, 3, 4, 5, 6], {4, 6})],
     ids=["from the start", "resumed after step 3", "the second in this script"],
 )
-def test_records_of_a_library_find_their_steps_by_what_was_saved(attempt, tmp_path, saved, numbers, losses):
+def test_the_last_saved_step_relates_a_librarys_numbers_to_ours(attempt, tmp_path, saved, numbers, losses):
     meter, optimizer = attempt(), Optimizer()
     for _ in range(6):
         step(meter, optimizer)
