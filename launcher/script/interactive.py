@@ -45,7 +45,7 @@ def script(plan: Plan, *, token: str, attempt: int | None, port: tuple[int, int 
         # So that `rm` leaves the code alone: the lock lasts as long as anything that was started in the terminal.
         f'{{ exec {{LAUNCHER_HELD}}>>{to_bash(held)}; }} 2>/dev/null && flock --shared "$LAUNCHER_HELD"',
         _environment(plan),
-        "\n".join(plan.setup),
+        "\n".join(["set +u", *plan.setup, "set -u"] if plan.setup else []),
         _gpus(plan, attempt),
         _node(plan, token) if port else "",
         _banner(plan, port),

@@ -210,11 +210,12 @@ def _environment(plan: Plan) -> list[str]:
 
 
 def _setup(plan: Plan) -> list[str]:
-    """The user's own shell text, at the top level of the script, as it was written for one."""
+    """The user's own shell text, at the top level of the script, as it was written for one: many a site's own files
+    read variables that are not set."""
     if not plan.setup:
         return []
     trap = """trap 'setup_failed "$?" "$BASH_COMMAND"' ERR # cluster.setup, as given"""
-    return [trap, *plan.setup, "trap - ERR"]
+    return [trap, "set +u", *plan.setup, "set -u", "trap - ERR"]
 
 
 def _run(plan: Plan) -> list[str]:

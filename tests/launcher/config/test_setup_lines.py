@@ -29,3 +29,9 @@ def test_a_test_within_setup_may_fail(tmp_path: Path, program: Path) -> None:
     _, folder = lay(tmp_path, program, setup=lines)
     assert subprocess.run(["bash", str(folder / "run.sh")]).returncode == 0
     assert store.read_or_empty(folder / "status.json")["state"] == "done"
+
+
+def test_setup_may_read_a_variable_that_is_not_set(tmp_path: Path, program: Path) -> None:
+    _, folder = lay(tmp_path, program, setup=('PS1="(env) $PS1"', "[ -z $NO_SUCH_VARIABLE ]"))
+    assert subprocess.run(["bash", str(folder / "run.sh")]).returncode == 0
+    assert store.read_or_empty(folder / "status.json")["state"] == "done"

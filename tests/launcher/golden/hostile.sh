@@ -38,8 +38,10 @@ export PYTHONPATH="$LAUNCHER_CODE" PYTHONUNBUFFERED=1
 export LAUNCHER_RUN_ID=20260102-030405-calm-fox LAUNCHER_ATTEMPT LAUNCHER_SPEC
 
 trap 'setup_failed "$?" "$BASH_COMMAND"' ERR # cluster.setup, as given
+set +u
 module load cuda/12.4
 ulimit -c 0
+set -u
 trap - ERR
 
 supervise trainer

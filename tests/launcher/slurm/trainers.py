@@ -59,7 +59,7 @@ class Trainers:
         spec = spec_of("cluster=slurm", *where, "gpus=0", *JOB, *self.words, *words)
         plan = resolve(spec, probe([spec]))
         added = {"OMP_NUM_THREADS": "1", "PACE": str(pace), "PACE_SAVE": str(save)}
-        later = '[ "$attempt" = 1 ] || PACE=0 PACE_SAVE=0'
+        later = '[ "$LAUNCHER_ATTEMPT" = 1 ] || PACE=0 PACE_SAVE=0'
         return dataclasses.replace(plan, env={**plan.env, **added}, setup=(*plan.setup, later))
 
     def start(self, plan: Plan) -> Path:
