@@ -49,3 +49,10 @@ def number(value: float | None, digits: int = 4) -> str:
     if abs(value) >= 10**digits:
         return f"{value:,.0f}" if abs(value) < 1e9 else f"{value:.{digits - 1}e}"
     return f"{value:.{digits}g}"
+
+
+def ratio(value: float | None) -> str:
+    """A ratio to two decimals; a small one to two significant digits, since 0.00 would say that it is nothing."""
+    if value is None:
+        return "-"
+    return f"{value:.2f}" if value >= 0.1 or not value else f"{value:.2g}"

@@ -14,6 +14,8 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from launcher import units
+
 ENOUGH = 5
 """Least number of pairs for an interval: with fewer, one outlier decides it."""
 CONFIDENCE = 0.95
@@ -42,7 +44,7 @@ class Ratio:
     def told(self, value: float) -> str:
         """The mean or a bound as text, with a third decimal where the interval is narrow."""
         narrow = self.low is not None and self.high is not None and self.high - self.low < NARROW
-        return f"{value:.{3 if narrow else 2}f}"
+        return f"{value:.3f}" if narrow and value >= 0.1 else units.ratio(value)
 
 
 def ratio(ours: Sequence[float], theirs: Sequence[float], confidence: float = CONFIDENCE) -> Ratio:

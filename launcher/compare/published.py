@@ -96,7 +96,7 @@ def _exactly(value: float | None) -> Cell:
 
 
 def _multiple(value: float | None) -> Cell:
-    return numeric(value, f"{value or 0:.2f}")
+    return numeric(value, units.ratio(value))
 
 
 def _rounded(value: float | None, digits: int = 4) -> Cell:
@@ -106,7 +106,10 @@ def _rounded(value: float | None, digits: int = 4) -> Cell:
 def _ratio_bar(label: str, how: str, value: float | str | None, colour: int) -> Bar:
     known = value if isinstance(value, (int, float)) else None
     return Bar(
-        label=f"{label}, {how}", value=known, text=f"not {how}" if known is None else f"{known:.2f}x", colour=colour
+        label=f"{label}, {how}",
+        value=known,
+        text=f"not {how}" if known is None else f"{units.ratio(known)}x",
+        colour=colour,
     )
 
 

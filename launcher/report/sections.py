@@ -109,7 +109,7 @@ def _ratios(evidence: Sequence[Evidence], measured: Sequence[Figures]) -> list[C
     if len(measured) < 2 or not first or incomparable(evidence):
         return [Cell(text="-") for _ in measured]
     ratios = [run.rate / first if run.rate is not None else None for run in measured]
-    return [numeric(ratio, f"{ratio or 0:.2f}") for ratio in ratios]
+    return [numeric(ratio, units.ratio(ratio)) for ratio in ratios]
 
 
 def incomparable(evidence: Sequence[Evidence]) -> str:
@@ -145,7 +145,7 @@ def bars(evidence: Sequence[Evidence], measured: Sequence[Figures]) -> Iterator[
     first = None if incomparable(evidence) else measured[0].rate
 
     def rate(each: Figures) -> str:
-        more = f" ({each.rate / first:.2f}x)" if each.rate is not None and first else ""
+        more = f" ({units.ratio(each.rate / first)}x)" if each.rate is not None and first else ""
         return f"{units.number(each.rate)} {each.unit}{more}" if each.rate is not None else each.outcome
 
     one_unit = len({each.unit for each in measured if each.rate is not None}) < 2

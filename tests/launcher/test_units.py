@@ -64,3 +64,10 @@ def test_times_are_read_with_and_without_a_z():
     assert units.seconds_of("2026-01-02T05:04:05.5+02:00") == 1767323045.5
     assert units.seconds_of(None) is None
     assert units.seconds_of("yesterday") is None
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(None, "-"), (2.345, "2.35"), (1, "1.00"), (0.1, "0.10"), (0.0042, "0.0042")]
+)
+def test_a_small_ratio_is_not_shown_as_nothing(value, text):
+    assert units.ratio(value) == text
