@@ -1,23 +1,19 @@
 """ImageNet in TFRecord files: positions and contents of records, read without TensorFlow.
 
-Formats: a TFRecord file is records of an 8-byte length, its checksum, the bytes, their checksum
-(https://www.tensorflow.org/tutorials/load_data/tfrecord); each record is a protocol buffer `Example`
-(tensorflow/core/example/feature.proto).
+Format: each record is a protocol buffer `Example` (tensorflow/core/example/feature.proto).
 """
 
 from __future__ import annotations
 
 import re
-import struct
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy
 
+from recipes.data import protobuf
+from recipes.data.protobuf import BYTES, VARINT
 from recipes.typed import SettingsError
-
-HEADER, TRAILER = 12, 4
-_BYTES, _VARINT = 2, 0
 
 
 def files(folder: Path, part: str) -> list[Path]:
@@ -54,25 +50,12 @@ def index(files: Sequence[Path]) -> numpy.ndarray:
     positions = []
     for number, path in enumerate(files):
         try:
-            positions += [(number, *record) for record in _records(path)]
+            positions += [(number, *record) for record in protobuf.records(path)]
         except OSError as error:
             raise SettingsError(f"{path} can't be read: {error.strerror}", "data.dir") from None
+        except ValueError as error:
+            raise SettingsError(f"{path} is no whole TFRecord file: {error}", "data.dir") from None
     return numpy.array(positions, dtype=numpy.int64).reshape(-1, 3)
-
-
-def _records(path: Path) -> Iterator[tuple[int, int]]:
-    """Offset and length of each record."""
-    size, position = path.stat().st_size, 0
-    with open(path, "rb") as file:
-        while position < size:
-            header = file.read(HEADER)
-            length = struct.unpack("<Q", header[:8])[0] if len(header) == HEADER else size
-            end = position + HEADER + length + TRAILER
-            if end > size:
-                raise SettingsError(f"{path} is no whole TFRecord file: it breaks off at byte {position}", "data.dir")
-            yield position + HEADER, length
-            file.seek(end)
-            position = end
 
 
 def read(path: Path, offset: int, length: int) -> tuple[bytes, int]:
@@ -83,8 +66,8 @@ def read(path: Path, offset: int, length: int) -> tuple[bytes, int]:
     try:
         features = dict(_features(record))
         image, label = features["image/encoded"], features["image/class/label"]
-        return _first(_first(image, 1), 1), _integer(label)
-    except (KeyError, IndexError, ValueError):
+        return protobuf.first(protobuf.first(image, 1), 1), _integer(label)
+    except (KeyError, ValueError):
         raise SettingsError(
             f"{path} at byte {offset}: no record of image/encoded and image/class/label", "data.dir"
         ) from None
@@ -92,58 +75,16 @@ def read(path: Path, offset: int, length: int) -> tuple[bytes, int]:
 
 def _features(record: bytes) -> Iterator[tuple[str, bytes]]:
     """The names of an `Example`'s features, each with its encoded `Feature`."""
-    for features in _values(record, 1):
-        for entry in _values(features, 1):
-            yield _first(entry, 1).decode(), _first(entry, 2)
+    for features in protobuf.values(record, 1):
+        for entry in protobuf.values(features, 1):
+            yield protobuf.first(entry, 1).decode(), protobuf.first(entry, 2)
 
 
 def _integer(feature: bytes) -> int:
     """The first number of an Int64List, packed or not."""
-    for number, kind, value in _fields(_first(feature, 3)):
-        if number == 1:
-            return int(value) if kind == _VARINT else _varint(bytes(value), 0)[0]  # type: ignore[arg-type, call-overload]
+    for number, kind, value in protobuf.fields(protobuf.first(feature, 3)):
+        if number == 1 and kind == VARINT:
+            return int(value)
+        if number == 1 and kind == BYTES:
+            return protobuf.varint(bytes(value), 0)[0]
     raise ValueError("an empty list")
-
-
-def _first(message: bytes, wanted: int) -> bytes:
-    for value in _values(message, wanted):
-        return value
-    raise ValueError(f"there is no field {wanted}")
-
-
-def _values(message: bytes, wanted: int) -> Iterator[bytes]:
-    """The values of a message's length-delimited field of that number."""
-    for number, kind, value in _fields(message):
-        if number == wanted and kind == _BYTES:
-            yield value  # type: ignore[misc]
-
-
-def _fields(message: bytes) -> Iterator[tuple[int, int, bytes | int]]:
-    """Field number, wire type and value of each field."""
-    position = 0
-    while position < len(message):
-        tag, position = _varint(message, position)
-        kind = tag & 7
-        if kind == _VARINT:
-            value, position = _varint(message, position)
-            yield tag >> 3, kind, value
-        elif kind == _BYTES:
-            length, position = _varint(message, position)
-            if position + length > len(message):
-                raise ValueError("it breaks off")
-            yield tag >> 3, kind, message[position : position + length]
-            position += length
-        elif kind in (1, 5):
-            position += 8 if kind == 1 else 4
-        else:
-            raise ValueError("not a protocol buffer")
-
-
-def _varint(message: bytes, position: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        byte = message[position]
-        value |= (byte & 0x7F) << shift
-        position, shift = position + 1, shift + 7
-        if byte < 0x80:
-            return value, position

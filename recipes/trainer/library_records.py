@@ -1,4 +1,5 @@
-"""Losses recorded by training libraries: Trainer's `trainer_state.json`, Lightning's `metrics.csv`.
+"""Losses recorded by training libraries: Trainer's `trainer_state.json`, Lightning's `metrics.csv`, and the TensorBoard
+event files of both where these are missing.
 
 The files are searched after the script has ended, in its working folder and in the folders that its arguments name.
 """
@@ -17,7 +18,9 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+from recipes.trainer import event_files
 
 ENTRIES = 20_000
 """Largest number of files and folders that are searched: a script may work in a home folder."""
@@ -27,9 +30,12 @@ TOUCHES = 10
 """Number of times that a file is touched to compare clocks."""
 LARGEST = 64 << 20
 """Largest size of a record that is read, in bytes."""
+EVENT_FOLDERS = 4
+"""Number of folders with event files that are read, the newest first, until one holds a library's records."""
 HELD_OUT = re.compile(r"(val|valid|validation|eval)[_/]")
 TRAINING_LOSS = re.compile(r"((train|training)[_/])?loss(_step)?")
 _SAVED = re.compile(r"step=(\d{1,15})", re.ASCII)
+_Source = TypeVar("_Source")
 
 
 @dataclass(kw_only=True, slots=True)
@@ -49,38 +55,39 @@ def read(folders: Iterable[Path], since: float) -> Records | None:
 
     `since` is in seconds since 1970. None where there are none.
     """
-    readers: dict[str, Callable[[str], Records]] = {}
+    readers: dict[str, Callable[[Path], Records]] = {}
     if "transformers" in sys.modules:
-        readers["trainer_state.json"] = _of_trainer
+        readers["trainer_state.json"] = _of_trainer_state
     if {"lightning", "lightning.pytorch", "pytorch_lightning"} & sys.modules.keys():
-        readers["metrics.csv"] = _of_lightning
+        readers["metrics.csv"] = _of_csv
     if not readers:
         return None
-    candidates = [path for path in _files(folders) if path.name in readers or path.suffix == ".ckpt"]
+    candidates = [path for path in _files(folders) if path.name in readers or _is_event_file(path) or _is_saved(path)]
     ahead: dict[int, float] = {}
     dated = [(_time(path, ahead), path) for path in candidates]
     recent = sorted((when, path) for when, path in dated if when >= since)
     for when, path in reversed(recent):
-        if path.name in readers:
-            try:
-                records = readers[path.name](_text(path))
-            except (
-                OSError,
-                ValueError,
-                KeyError,
-                TypeError,
-                AttributeError,
-                OverflowError,
-                RecursionError,
-                csv.Error,
-            ):
-                continue  # incomplete, or of another program
+        if path.name in readers and (records := _read(readers[path.name], path)):
             if path.name == "metrics.csv":
                 records.saved = _last_saved(recent)
             elif records.saved is not None:
                 records.saved = (records.saved[0], when)
             return records
+    events = [path for _, path in recent if _is_event_file(path)]
+    newest = dict.fromkeys(path.parent for path in reversed(events))
+    for folder in list(newest)[:EVENT_FOLDERS]:
+        if records := _read(_of_events, [path for path in events if path.parent == folder]):
+            records.saved = _last_saved(recent)
+            return records
     return None
+
+
+def _read(reader: Callable[[_Source], Records], source: _Source) -> Records | None:
+    """The records there; None where they are incomplete, or of another program."""
+    try:
+        return reader(source)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError, csv.Error):
+        return None
 
 
 def folders_of(workdir: Path, arguments: Sequence[str], environ: Mapping[str, str]) -> list[Path]:
@@ -90,15 +97,40 @@ def folders_of(workdir: Path, arguments: Sequence[str], environ: Mapping[str, st
         workdir,
         *(workdir / word for word in words if word),
         Path(environ.get("LAUNCHER_CHECKPOINT_DIR", workdir)),
+        workdir / os.path.expanduser(environ.get("TENSORBOARD_LOGGING_DIR", "")),  # Trainer's
     ]
     return list(dict.fromkeys(path for path in folders if _is_folder(path)))
 
 
-def _of_trainer(text: str) -> Records:
-    state = json.loads(text)
-    records = Records(saved=(int(state["global_step"]), 0.0))
-    for entry in state["log_history"]:
-        step = int(entry["step"])
+def _of_trainer_state(path: Path) -> Records:
+    state = json.loads(_text(path))
+    records = _of_trainer((int(entry["step"]), entry) for entry in state["log_history"])
+    records.saved = (int(state["global_step"]), 0.0)
+    return records
+
+
+def _of_csv(path: Path) -> Records:
+    rows = csv.DictReader(io.StringIO(_text(path), newline=""))
+    return _of_lightning(
+        (int(row["step"]), {name: float(value) for name, value in row.items() if name and value}) for row in rows
+    )
+
+
+def _of_events(paths: Sequence[Path]) -> Records:
+    """Steps and tags are the library's own; what a script writes itself may have any other steps, such as epochs."""
+    steps = event_files.read(paths)
+    if any("epoch" in entry for entry in steps.values()):
+        return _of_lightning(steps.items())
+    if any("train/epoch" in entry for entry in steps.values()):
+        return _of_trainer(
+            (step, {tag.removeprefix("train/"): value for tag, value in entry.items()}) for step, entry in steps.items()
+        )
+    raise ValueError("neither Lightning's nor Trainer's")
+
+
+def _of_trainer(entries: Iterable[tuple[int, Mapping[str, Any]]]) -> Records:
+    records = Records()
+    for step, entry in entries:
         names = {"loss": "loss", "learning_rate": "lr", "grad_norm": "grad_norm"}
         if values := {key: float(entry[name]) for name, key in names.items() if _is_number(entry.get(name))}:
             records.steps[step] = values
@@ -107,12 +139,11 @@ def _of_trainer(text: str) -> Records:
     return records
 
 
-def _of_lightning(text: str) -> Records:
+def _of_lightning(rows: Iterable[tuple[int, Mapping[str, float]]]) -> Records:
     """Lightning counts optimizer steps from 0."""
     records = Records()
-    for row in csv.DictReader(io.StringIO(text, newline="")):
-        step = int(row["step"]) + 1
-        entry = {name: float(value) for name, value in row.items() if name and value}
+    for index, entry in rows:
+        step = index + 1
         losses = [name for name in entry if TRAINING_LOSS.fullmatch(name)]
         if losses:
             records.steps[step] = {"loss": entry[min(losses, key=lambda name: not name.endswith("_step"))]}
@@ -131,7 +162,7 @@ def _held_out(entry: Mapping[str, Any]) -> dict[str, float]:
 def _last_saved(recent: Sequence[tuple[float, Path]]) -> tuple[int, float] | None:
     """Step and time of the newest checkpoint that has its step in its name, as Lightning's do."""
     for when, path in reversed(recent):
-        if path.suffix == ".ckpt" and (step := _SAVED.search(path.name)):
+        if _is_saved(path) and (step := _SAVED.search(path.name)):
             return int(step[1]), when
     return None
 
@@ -149,6 +180,14 @@ def _files(folders: Iterable[Path]) -> Iterator[Path]:
                 inner.clear()
             inner[:] = [name for name in inner if not name.startswith(".") and name != "site-packages"]
             yield from (Path(folder, name) for name in names)
+
+
+def _is_event_file(path: Path) -> bool:
+    return path.name.startswith(event_files.PREFIX)
+
+
+def _is_saved(path: Path) -> bool:
+    return path.suffix == ".ckpt"
 
 
 def _is_number(value: Any) -> bool:

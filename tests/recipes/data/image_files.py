@@ -53,21 +53,21 @@ def write_records(folder: Path, of: Path, shards: int = 2) -> Path:
 
 def example(image: bytes, label: int) -> bytes:
     """A protocol buffer `Example` of an image and its label."""
-    features = _feature(b"image/encoded", 1, _field(1, image))
-    features += _feature(b"image/class/label", 3, _field(1, _varint(label)))
-    features += _feature(b"image/height", 3, b"\x08" + _varint(300))
-    return _field(1, features)
+    features = _feature(b"image/encoded", 1, field(1, image))
+    features += _feature(b"image/class/label", 3, field(1, varint(label)))
+    features += _feature(b"image/height", 3, b"\x08" + varint(300))
+    return field(1, features)
 
 
 def _feature(name: bytes, kind: int, values: bytes) -> bytes:
-    return _field(1, _field(1, name) + _field(2, _field(kind, values)))
+    return field(1, field(1, name) + field(2, field(kind, values)))
 
 
-def _field(number: int, content: bytes) -> bytes:
-    return _varint(number << 3 | 2) + _varint(len(content)) + content
+def field(number: int, content: bytes) -> bytes:
+    return varint(number << 3 | 2) + varint(len(content)) + content
 
 
-def _varint(value: int) -> bytes:
+def varint(value: int) -> bytes:
     found = b""
     while value > 0x7F:
         found += bytes([value & 0x7F | 0x80])

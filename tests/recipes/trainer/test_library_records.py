@@ -156,11 +156,12 @@ def test_without_the_library_no_records_are_searched(monkeypatch, tmp_path):
 
 
 def test_folders_named_in_arguments_are_searched(tmp_path):
-    for name in ("out", "logs", "kept"):
+    for name in ("out", "logs", "kept", "board"):
         (tmp_path / name).mkdir()
     words = ["--output_dir=out", "log.dir=logs", "--lr", "0.1", "x" * 5000, ""]
-    found = library_records.folders_of(tmp_path, words, {"LAUNCHER_CHECKPOINT_DIR": str(tmp_path / "kept")})
-    assert found == [tmp_path, tmp_path / "out", tmp_path / "logs", tmp_path / "kept"]
+    environ = {"LAUNCHER_CHECKPOINT_DIR": str(tmp_path / "kept"), "TENSORBOARD_LOGGING_DIR": "board"}
+    found = library_records.folders_of(tmp_path, words, environ)
+    assert found == [tmp_path, *(tmp_path / name for name in ("out", "logs", "kept", "board"))]
 
 
 @pytest.mark.parametrize(
