@@ -99,7 +99,7 @@ def test_ls_and_report_show_the_unit(measured):
     ("steps", "code", "said"),
     [
         ("6", 0, "times the step rate over 1 round"),
-        ("1", 1, "nothing can be compared: the script ended before a step could be timed"),
+        ("1", 1, "nothing can be compared: the script ended before a step after the warm-up was timed"),
         ("0", 1, "nothing can be compared: no optimizer step was seen"),
     ],
 )
