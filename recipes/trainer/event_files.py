@@ -17,7 +17,7 @@ PREFIX = "events.out.tfevents."
 LARGEST_EVENT = 4096
 """Largest size of an event that is read, in bytes: larger ones are images, histograms and texts."""
 LARGEST = 8 << 20
-"""Largest size of the events that are read, with their frames, in bytes: some 100,000 scalars, read in 2 s."""
+"""Largest size of the events that are read, with their frames, in bytes: some 100,000 scalars."""
 LARGEST_STEP = 1 << 53
 _STEP, _SUMMARY, _VALUE = 2, 5, 1
 _TAG, _SIMPLE_VALUE, _TENSOR = 1, 2, 8
