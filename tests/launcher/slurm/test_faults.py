@@ -277,7 +277,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 def test_a_full_disk_fails_the_run_with_that_reason_and_with_room_again_it_goes_on(
     trainers: Trainers, moments: Moments, small_disk: Path
 ) -> None:
-    folders = [trainers.start(trainers.plan(pace=0.2, root=small_disk / "runs")) for _ in range(2)]
+    folders = [trainers.start(trainers.plan(pace=0.6, root=small_disk / "runs")) for _ in range(2)]
     for folder in folders:
         saved(folder, EVERY)
     for number in range(moments.rounds // 2):
