@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -12,20 +13,28 @@ from recipes.tensorflow_.observe.graphs import STEPS
 
 
 @contextlib.contextmanager
-def after(owner: type[Any], name: str, callback: Callable[[Any], None]) -> Iterator[None]:
-    """Call `callback` with the object after each call of this method."""
+def replaced(owner: type[Any], name: str, make: Callable[[Any], Callable[..., Any]]) -> Iterator[None]:
+    """Have `make(original)` in the place of this method, while open."""
     original = getattr(owner, name)
-
-    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        result = original(self, *args, **kwargs)
-        callback(self)
-        return result
-
-    setattr(owner, name, method)
+    setattr(owner, name, functools.wraps(original)(make(original)))
     try:
         yield
     finally:
         setattr(owner, name, original)
+
+
+def after(owner: type[Any], name: str, callback: Callable[[Any], None]) -> contextlib.AbstractContextManager[None]:
+    """Call `callback` with the object after each call of this method."""
+
+    def make(original: Any) -> Callable[..., Any]:
+        def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+            result = original(self, *args, **kwargs)
+            callback(self)
+            return result
+
+        return method
+
+    return replaced(owner, name, make)
 
 
 @contextlib.contextmanager

@@ -8,18 +8,18 @@ are assumed to have as many steps.
 from __future__ import annotations
 
 import contextlib
-import functools
 import math
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
 import keras
 import tensorflow as tf
 from tensorflow.python.eager.polymorphic_function.polymorphic_function import Function
 
-from recipes.tensorflow_.observe.hooks import after
+from recipes.tensorflow_.observe.hooks import after, replaced
 from recipes.tensorflow_.observe.script_observer import ScriptObserver
 from recipes.trainer.step_meter import StepMeter
 
@@ -59,21 +59,17 @@ class StepCounter:
             finally:
                 self._conclude()
 
-    @contextlib.contextmanager
-    def _calling(self, name: str, callback: Callable[[Mapping[str, Any]], None]) -> Iterator[None]:
+    def _calling(self, name: str, callback: Callable[[Mapping[str, Any]], None]) -> AbstractContextManager[None]:
         """Call `callback` with the logs that Keras passes to this method of its callbacks."""
-        original = getattr(keras.callbacks.CallbackList, name)
 
-        @functools.wraps(original)
-        def method(callbacks: Any, number: int, logs: Any = None) -> Any:
-            callback(logs or {})
-            return original(callbacks, number, logs)
+        def make(original: Any) -> Callable[..., Any]:
+            def method(callbacks: Any, number: int, logs: Any = None) -> Any:
+                callback(logs or {})
+                return original(callbacks, number, logs)
 
-        setattr(keras.callbacks.CallbackList, name, method)
-        try:
-            yield
-        finally:
-            setattr(keras.callbacks.CallbackList, name, original)
+            return method
+
+        return replaced(keras.callbacks.CallbackList, name, make)
 
     def _on_batch(self, logs: Mapping[str, Any]) -> None:
         """The loss is Keras's: the mean over the epoch so far."""
@@ -91,21 +87,16 @@ class StepCounter:
     def _made(self, optimizer: keras.Optimizer) -> None:
         self._optimizers.append(weakref.ref(optimizer))
 
-    @contextlib.contextmanager
-    def _counted(self, owner: type[Any], name: str) -> Iterator[None]:
-        original = getattr(owner, name)
+    def _counted(self, owner: type[Any], name: str) -> AbstractContextManager[None]:
+        def make(original: Any) -> Callable[..., Any]:
+            def method(what: Any, *args: Any, **kwargs: Any) -> Any:
+                if self._within or threading.get_ident() != self._thread or not tf.executing_eagerly():
+                    return original(what, *args, **kwargs)
+                return self._execute(what, lambda: original(what, *args, **kwargs))
 
-        @functools.wraps(original)
-        def method(what: Any, *args: Any, **kwargs: Any) -> Any:
-            if self._within or threading.get_ident() != self._thread or not tf.executing_eagerly():
-                return original(what, *args, **kwargs)
-            return self._execute(what, lambda: original(what, *args, **kwargs))
+            return method
 
-        setattr(owner, name, method)
-        try:
-            yield
-        finally:
-            setattr(owner, name, original)
+        return replaced(owner, name, make)
 
     def _execute(self, what: Any, execute: Callable[[], Any]) -> Any:
         steps = self._seen.setdefault(what, _Steps())
