@@ -200,6 +200,10 @@ def _cut(path: Path, offset: int) -> None:
         aside.unlink(missing_ok=True)
 
 
+FULL_WARM_UP = 50
+"""Steps of an attempt from which on its warm-up has its full length."""
+
+
 def warm_up(steps: int) -> int:
     """Warm-up steps of an attempt, which are not timed: ten, or a fifth of a short attempt."""
     return min(10, steps // 5)

@@ -11,13 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from recipes import metrics
-from recipes.metrics import MetricsWriter
+from recipes.metrics import FULL_WARM_UP, MetricsWriter
 from recipes.run_folder import RunFolder, Superseded
 from recipes.trainer.block import Block
 
 Row = dict[str, Any]
-SHORT = 50
-"""Rows of an attempt that are kept in memory where there is no file."""
 BATCH = 1000
 """Rows written at a time where all are rewritten."""
 
@@ -63,7 +61,7 @@ class AttemptRows:
     def add(self, row: Row) -> None:
         self._waiting.append(row)
         self._added += 1
-        if self._path is None and len(self._kept) < SHORT:
+        if self._path is None and len(self._kept) < FULL_WARM_UP:
             self._kept.append(row)
 
     def evaluated(self, step: int, measures: Mapping[str, float]) -> None:
@@ -92,13 +90,13 @@ class AttemptRows:
         """Replace each row of this attempt by `change(index, row)`; the index counts from 0.
 
         Rows of earlier attempts from step `first` on are dropped: the script resumed from an older checkpoint. Buffered
-        rows are changed, not written. Without a file, an attempt of more than `SHORT` rows stays as it is.
+        rows are changed, not written. Without a file, an attempt of more than `FULL_WARM_UP` rows stays as it is.
         """
         self._leave_to_later_attempt()
         if first is not None:
             self._start = {**self._start, "resumed_from": first - 1 if first > 1 and self.before else None}
         if self._path is None:
-            if self._added <= SHORT:
+            if self._added <= FULL_WARM_UP:
                 rows = list(self._changed(iter([self._start, *self._kept[: self._added - len(self._waiting)]]), change))
                 self._writer = MetricsWriter(None)
                 self._writer.append(rows)

@@ -18,7 +18,7 @@ from typing import Any
 
 from recipes import metrics
 from recipes.divergence import Detector
-from recipes.metrics import warm_up
+from recipes.metrics import FULL_WARM_UP, warm_up
 from recipes.run_folder import RunFolder
 from recipes.script_log import Logged
 from recipes.trainer.attempt_rows import AttemptRows, Row
@@ -28,8 +28,6 @@ from recipes.trainer.logged_values import LoggedValues
 
 FLUSH_EVERY = 1.0
 """Seconds between two writes."""
-LONG = 50
-"""Steps after which an attempt's warm-up has its full length."""
 NO_STEP = "no optimizer step was seen"
 LOGGED = "job.log"
 """The counted thing where no optimizer steps are counted."""
@@ -92,7 +90,7 @@ class StepMeter:
         """When the last step ended."""
         self._was_disturbed = False
         self._steady: list[bool] = []
-        """For the first `LONG` steps: whether their time counts for the rate if they are not part of the warm-up."""
+        """Of the first `FULL_WARM_UP` steps, whether their time counts for the rate unless they are warm-up."""
         self._is_own = False
         """Whether the newest row is a logged step's, added before any step was counted."""
         self._flushed = clock()
@@ -203,7 +201,7 @@ class StepMeter:
             if kept is not None and newest is not None:  # of a step that was never taken
                 self._join(dataclasses.replace(kept, step=newest["step"], loss=newest["loss"], samples=None))
             self.flush(hold=False)
-            if 0 < self._count < LONG:
+            if 0 < self._count < FULL_WARM_UP:
                 warm = warm_up(self._count)
                 self.timed = sum(self._steady[warm:])
                 self._rows.rewrite(lambda at, row: {**row, "timed": at >= warm and self._steady[at]})
@@ -335,9 +333,9 @@ class StepMeter:
         """Add a row for a step, or for the last of the steps that it `covers`; each took `seconds`."""
         self._count += 1
         self._skipped += skipped
-        if self._count < LONG:
+        if self._count < FULL_WARM_UP:
             self._steady.append(steady)
-        timed = steady and self._count > warm_up(LONG)
+        timed = steady and self._count > warm_up(FULL_WARM_UP)
         self.timed += timed
         self._logged.row_added(covers, seconds, timed)
         self._rows.add(
