@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -106,8 +107,8 @@ def in_image(named: str) -> bool:
 def read(text: str) -> Source:
     """Read the text of a Python file."""
     try:
-        tree = ast.parse(text)
-    except (SyntaxError, ValueError):
+        tree = parsed(text)
+    except SyntaxError:
         return Source()
     calls = [node.func for node in ast.walk(tree) if isinstance(node, ast.Call)]
     methods = {each.attr for each in calls if isinstance(each, ast.Attribute)}
@@ -129,6 +130,16 @@ def read(text: str) -> Source:
         library=library,
         decided=decided,
     )
+
+
+def parsed(text: str | bytes) -> ast.Module:
+    """The text of a Python file as a tree. Raises `SyntaxError`, also for what Python refuses otherwise."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Python shows them when it runs the script
+            return ast.parse(text)
+    except (ValueError, RecursionError, MemoryError) as error:
+        raise SyntaxError(str(error) or "it is nested too deeply") from None
 
 
 def _last_name(node: ast.AST) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from launcher.code import code_store, exclusions, git, snapshot
 from launcher.config.paths import expanded
-from launcher.config.script_text import candidates, imported
+from launcher.config.script_text import own_modules
 from launcher.errors import UsageError
 from launcher.runs import store
 from recipes.typed import nearest
@@ -87,18 +87,8 @@ def left_out_imports(script: Path, collected: Collected) -> tuple[str, ...]:
     """Modules in the script's folder that it imports, directly or through such a module, and that are not sent along;
     relative to the root of the code."""
     sent = set(collected.files.values())
-    missing: dict[str, None] = {}
-    read = {script}
-    waiting = [script]
-    while waiting:
-        for name in imported(waiting.pop()):
-            for path in candidates(script.parent, name):
-                if path not in sent:
-                    missing[path.relative_to(collected.root).as_posix()] = None
-                elif path not in read:
-                    read.add(path)
-                    waiting.append(path)
-    return tuple(missing)
+    modules = own_modules(script, follow=sent.__contains__)
+    return tuple(path.relative_to(collected.root).as_posix() for path in modules if path not in sent)
 
 
 def check(named: str, script: Path, *, alone: bool) -> None:

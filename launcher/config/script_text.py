@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import ast
-import warnings
-from collections.abc import Iterator, Sequence
+import itertools
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from launcher.errors import UsageError
+from recipes.script import parsed
 
 _IN = {
     "torch": "torch",
@@ -37,7 +38,7 @@ def check(named: str, path: Path, *, exactly: bool) -> None:
     if b"\0" in data:
         raise UsageError(f"script={named} is not Python: it is a binary file")
     try:
-        _parsed(data)
+        parsed(data)
         failure = ""
     except SyntaxError as error:
         text = f": {error.text.strip()}" if error.text else ""
@@ -57,7 +58,7 @@ def frameworks(script: Path) -> dict[str, str]:
 
     Where it imports none itself, those of its own modules. Libraries on torch count only if no framework is imported.
     """
-    return _frameworks([script]) or _frameworks(list(own_modules(script)))
+    return _frameworks([script]) or _frameworks(list(itertools.islice(own_modules(script), MOST_FILES)))
 
 
 def _frameworks(paths: Sequence[Path]) -> dict[str, str]:
@@ -68,22 +69,23 @@ def _frameworks(paths: Sequence[Path]) -> dict[str, str]:
     return packages or dict.fromkeys(["torch"] * bool(names & _ON_TORCH), "a library on torch")
 
 
-def own_modules(script: Path) -> Iterator[Path]:
-    """The modules in a script's folder that it imports, directly or through such a module."""
+def own_modules(script: Path, follow: Callable[[Path], bool] = lambda path: True) -> Iterator[Path]:
+    """The modules in a script's folder that it imports, directly or through such a module that is to be followed."""
     known, waiting = {script}, [script]
-    while waiting and len(known) < MOST_FILES:
+    while waiting:
         for name in imported(waiting.pop()):
-            for path in candidates(script.parent, name):
+            for path in _candidates(script.parent, name):
                 if path not in known:
                     known.add(path)
-                    waiting.append(path)
+                    if follow(path):
+                        waiting.append(path)
                     yield path
 
 
 def imported(path: Path) -> Iterator[str]:
     """Names of the modules that a file imports absolutely, as `a.b`; none if it is not Python."""
     try:
-        tree = _parsed(path.read_bytes())
+        tree = parsed(path.read_bytes())
     except (SyntaxError, OSError):
         return
     for node in ast.walk(tree):
@@ -94,19 +96,9 @@ def imported(path: Path) -> Iterator[str]:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
-def candidates(folder: Path, module: str) -> Iterator[Path]:
+def _candidates(folder: Path, module: str) -> Iterator[Path]:
     """The files of a folder that are executed when the module is imported."""
     parts = module.split(".")
     for end in range(1, len(parts) + 1):
         base = folder.joinpath(*parts[:end])
         yield from (path for path in (base / "__init__.py", base.with_name(f"{base.name}.py")) if path.is_file())
-
-
-def _parsed(data: bytes) -> ast.Module:
-    """The text of a Python file as a tree. Raises `SyntaxError`."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Python shows them when it runs the script
-            return ast.parse(data)
-    except (ValueError, RecursionError, MemoryError) as error:
-        raise SyntaxError(str(error) or "it is nested too deeply") from None
