@@ -34,7 +34,7 @@ _EXPLAINED = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ImageRecipe:
-    """The content of an image on top of its base. It has nothing of the launcher: code is mounted at the start."""
+    """The content of an image on top of its base. The launcher is not in it: code is mounted at the start."""
 
     name: str
     summary: str

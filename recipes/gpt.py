@@ -93,7 +93,7 @@ def check(settings: Settings) -> None:
 def layers(settings: GptSettings) -> tuple[Layer, ...]:
     """A matrix product's rows are the tokens of all samples: `pixels` are the tokens of one."""
     width, hidden = settings.width, settings.hidden
-    # Computed again, nothing of a block is kept but what it puts out, which is as large as what `down` does.
+    # With full recomputation only a block's output is kept, which is as large as the output of `down`.
     kept = 0 if settings.recompute == "full" else 1
 
     def linear(name: str, inputs: int, outputs: int, copies: int = kept) -> Layer:

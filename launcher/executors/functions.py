@@ -56,7 +56,7 @@ class FunctionJob(RunJob):
         outcome, value = cloudpickle.loads(
             self._own(functools.partial(function.read_own, str(self.run_dir / function.RESULT)))
         )
-        if outcome == "success":  # what an attempt left that was killed afterwards is no result of the run
+        if outcome == "success":  # an attempt that was killed afterwards has no result
             return ("success", value) if ended == "success" else ("error", reason)
         return "error", str(value)
 
