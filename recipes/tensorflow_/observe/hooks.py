@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -16,7 +15,7 @@ from recipes.tensorflow_.observe.graphs import STEPS
 def replaced(owner: type[Any], name: str, make: Callable[[Any], Callable[..., Any]]) -> Iterator[None]:
     """Have `make(original)` in the place of this method, while open."""
     original = getattr(owner, name)
-    setattr(owner, name, functools.wraps(original)(make(original)))
+    setattr(owner, name, make(original))
     try:
         yield
     finally:
@@ -24,7 +23,11 @@ def replaced(owner: type[Any], name: str, make: Callable[[Any], Callable[..., An
 
 
 def after(owner: type[Any], name: str, callback: Callable[[Any], None]) -> contextlib.AbstractContextManager[None]:
-    """Call `callback` with the object after each call of this method."""
+    """Call `callback` with the object after each call of this method.
+
+    The method has no `__wrapped__`: Keras reads the arguments of an `__init__` by inspect.signature, which follows
+    it, and by inspect.getfullargspec, which does not, and takes the two to agree.
+    """
 
     def make(original: Any) -> Callable[..., Any]:
         def method(self: Any, *args: Any, **kwargs: Any) -> Any:

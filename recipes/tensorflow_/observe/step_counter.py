@@ -8,6 +8,7 @@ are assumed to have as many steps.
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import threading
 import weakref
@@ -63,6 +64,7 @@ class StepCounter:
         """Call `callback` with the logs that Keras passes to this method of its callbacks."""
 
         def make(original: Any) -> Callable[..., Any]:
+            @functools.wraps(original)
             def method(callbacks: Any, number: int, logs: Any = None) -> Any:
                 callback(logs or {})
                 return original(callbacks, number, logs)
@@ -89,6 +91,7 @@ class StepCounter:
 
     def _counted(self, owner: type[Any], name: str) -> AbstractContextManager[None]:
         def make(original: Any) -> Callable[..., Any]:
+            @functools.wraps(original)
             def method(what: Any, *args: Any, **kwargs: Any) -> Any:
                 if self._within or threading.get_ident() != self._thread or not tf.executing_eagerly():
                     return original(what, *args, **kwargs)
