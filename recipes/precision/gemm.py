@@ -1,0 +1,117 @@
+"""The number formats of linear layers' matrix products (`amp.gemm`), an axis beside the level.
+
+A linear layer multiplies three times a step: forward, and in backward once for each gradient. A format says in which
+dtypes. Everything else, attention and what is left out included, stays as the level has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+Role = Literal["forward", "input_gradient", "weight_gradient"]
+"""Input times weight, output gradient times weight, output gradient times input."""
+ROLES: tuple[Role, ...] = ("forward", "input_gradient", "weight_gradient")
+
+HALF = "half"
+"""The `amp.gemm` under which the level alone decides."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GemmFormat:
+    """The dtypes of the operands by role, in torch's names, and what the format needs."""
+
+    forward: tuple[str, str]
+    """Of input and weight."""
+    input_gradient: tuple[str, str]
+    """Of output gradient and weight."""
+    weight_gradient: tuple[str, str]
+    """Of output gradient and input."""
+    multiple: int
+    """What inputs and outputs of a layer must be divisible by, and the rows of a step too where the weight gradient,
+    which sums over them, is not in half precision."""
+    capability: tuple[int, int]
+    """First compute capability whose matrix units take these operands."""
+    mechanism: Literal["torchao", "transformer_engine"]
+    recipe: str
+    """Its name in that library."""
+    cpu: bool = False
+    """Whether torch has the kernels for a CPU."""
+
+    def operands(self, role: Role) -> tuple[str, str]:
+        """The dtypes of a role's two operands."""
+        found: tuple[str, str] = getattr(self, role)
+        return found
+
+    @property
+    def rows_matter(self) -> bool:
+        """Whether the rows of a step, its tokens, must be divisible by `multiple`."""
+        return "bfloat16" not in self.weight_gradient
+
+
+_E4M3, _E5M2, _FP4 = "float8_e4m3fn", "float8_e5m2", "float4_e2m1fn_x2"
+
+# Sources: torchao.float8.config.Float8LinearConfig.from_recipe_name; transformer_engine.common.recipe; NVIDIA's CUDA
+# C++ Programming Guide for capabilities (Ada 8.9, Blackwell 10.0). The gradient of the output has the wider range of
+# e5m2 where one scale serves a whole tensor.
+FORMATS: Mapping[str, GemmFormat] = {
+    "fp8-tensorwise": GemmFormat(
+        forward=(_E4M3, _E4M3),
+        input_gradient=(_E5M2, _E4M3),
+        weight_gradient=(_E5M2, _E4M3),
+        multiple=16,
+        capability=(8, 9),
+        mechanism="torchao",
+        recipe="tensorwise",
+        cpu=True,
+    ),
+    "fp8-rowwise": GemmFormat(
+        forward=(_E4M3, _E4M3),
+        input_gradient=(_E4M3, _E4M3),
+        weight_gradient=(_E4M3, _E4M3),
+        multiple=16,
+        capability=(8, 9),
+        mechanism="torchao",
+        recipe="rowwise",
+        cpu=True,
+    ),
+    "fp8-rowwise-gw-hp": GemmFormat(
+        forward=(_E4M3, _E4M3),
+        input_gradient=(_E4M3, _E4M3),
+        weight_gradient=("bfloat16", "bfloat16"),
+        multiple=16,
+        capability=(8, 9),
+        mechanism="torchao",
+        recipe="rowwise_with_gw_hp",
+        cpu=True,
+    ),
+    "fp8-delayed": GemmFormat(
+        forward=(_E4M3, _E4M3),
+        input_gradient=(_E5M2, _E4M3),
+        weight_gradient=(_E5M2, _E4M3),
+        multiple=16,
+        capability=(8, 9),
+        mechanism="transformer_engine",
+        recipe="DelayedScaling",
+    ),
+    "mxfp8": GemmFormat(
+        forward=(_E4M3, _E4M3),
+        input_gradient=(_E4M3, _E4M3),
+        weight_gradient=(_E4M3, _E4M3),
+        multiple=32,
+        capability=(10, 0),
+        mechanism="transformer_engine",
+        recipe="MXFP8BlockScaling",
+    ),
+    "nvfp4": GemmFormat(
+        forward=(_FP4, _FP4),
+        input_gradient=(_FP4, _FP4),
+        weight_gradient=(_FP4, _FP4),
+        multiple=16,
+        capability=(10, 0),
+        mechanism="transformer_engine",
+        recipe="NVFP4BlockScaling",
+    ),
+}
+"""By the value of `amp.gemm`; half is none of them."""
