@@ -171,19 +171,22 @@ def support(settings: Settings, dtype: str, device: str, source: Source, *, ngc_
     framework, level, train = settings.framework, settings.amp.level, settings.train
     if train.bare:
         return _bare(settings, ngc_tensorflow1)
-    own = support_for(framework, level, dtype, settings.xla, device, settings.amp.master_weights)
+    amp = settings.amp
+    own = support_for(framework, level, dtype, settings.xla, device, amp.master_weights, amp.rounding)
     if own.unsupported:
         return own
+    add = f"let the script apply it, with these lines:\n{LINES[framework]}"
+    if amp.rounding == "stochastic" and not (by_script(train, source) and source.asks):
+        return Support(unsupported=f"amp.rounding=stochastic can't be applied from outside the script; {add}")
     if by_script(train, source):
         return own if source.asks else dataclasses.replace(own, lists="observed")
     if settings.xla and device == "cpu":
         return Support(unsupported="xla=true does nothing around a script on a CPU; use jit_compile=True in the script")
     if level == "o0":
         return own
-    add = f"let the script apply it, with these lines:\n{LINES[framework]}"
-    lists = named_operations(settings.amp)
+    lists = named_operations(amp)
     denies = bool(lists.pop("deny")) and framework == "torch" and bool(source.library)
-    if any(lists.values()) or settings.amp.keep_fp32 or (settings.amp.deny and not denies):
+    if any(lists.values()) or amp.keep_fp32 or (amp.deny and not denies):
         return Support(
             unsupported=f"amp's operation lists and amp.keep_fp32 can't be applied from outside the script; {add}"
         )

@@ -53,6 +53,8 @@ def check(amp: Amp, scale: LossScale, framework: str = "torch") -> None:
             f"amp.master_weights={show(amp.master_weights)} with amp={amp.level}: only o2 has the choice",
             "amp.master_weights",
         )
+    if amp.rounding == "stochastic":
+        _check_rounding(amp, framework)
     if framework == "tensorflow":
         _check_tensorflow(amp)
     elif framework == "paddle":
@@ -60,6 +62,21 @@ def check(amp: Amp, scale: LossScale, framework: str = "torch") -> None:
     else:
         operations.lists(amp.allow, amp.deny)
     _check_scale(amp, scale, framework)
+
+
+def _check_rounding(amp: Amp, framework: str) -> None:
+    """What stochastic rounding is not for, or can't be had in."""
+    why = ""
+    if framework != "torch":
+        why = f"is for torch, and this is framework={framework}; leave it out"
+    elif amp.level in ("o0", "o1"):
+        why = f"rounds half-precision weights, and those of amp={amp.level} are float32; say amp=o3, or leave it out"
+    elif amp.level == "o2":
+        why = "takes the place of the float32 masters of amp=o2; say amp=o3, or leave it out"
+    elif amp.dtype == "float16":
+        why = "needs bfloat16, whose range is that of float32; say amp.dtype=bfloat16, or leave it out"
+    if why:
+        raise SettingsError(f"amp.rounding=stochastic {why}", "amp.rounding")
 
 
 def _check_tensorflow(amp: Amp) -> None:

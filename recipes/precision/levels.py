@@ -14,6 +14,7 @@ from recipes.typed import setting
 Level = Literal["o0", "o1", "o2", "o3"]
 Dtype = Literal["auto", "float16", "bfloat16"]
 Name = Literal["fp32", "tf32", "fp16-mixed", "bf16-mixed", "fp16-true", "bf16-true"]
+Rounding = Literal["nearest", "stochastic"]
 Framework = Literal["torch", "tensorflow", "paddle"]
 Device = Literal["cpu", "cuda"]
 ScaleMode = Literal["auto", "dynamic", "static", "none"]
@@ -63,6 +64,9 @@ class Amp:
     clear: tuple[str, ...] = setting((), "TensorFlow at o1: operations in the precision of those around them")
     keep_fp32: tuple[str, ...] = setting((), "patterns of module names to keep in float32, such as head.*")
     master_weights: bool | None = setting(None, "float32 master weights; null is the level's own answer (o2: true)")
+    rounding: Rounding = setting(
+        "nearest", "of weights after a step; stochastic, at o3 in bfloat16 in torch, keeps small updates on average"
+    )
     preset: Name | None = setting(None, "mode by the name that other programs have for it; null for o0 to o3")
 
     @property

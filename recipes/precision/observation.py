@@ -3,7 +3,8 @@
     {"rank": 0, "world_size": 1, "step": 1,
      "rule": {"level", "dtype", "allow", "deny", "either", "keep_fp32", "masters", "tf32", "device",
               "float32_parameters",                      "either": may run in both dtypes; the last: all are float32
-              "lists": "refused"},                       only where amp.deny is refused
+              "lists": "refused",                        only where amp.deny is refused
+              "rounding": "stochastic"},                 only where it is
      "calls": [{"operation", "functions", "backward", "dtype", "kept", "compiled", "device", "calls", "flops"}],
      "listed": [{"function", "dtypes", "calls"}],        functions of allow and deny, dtypes of their tensors in order
      "unseen": [function],                               functions of allow and deny whose calls can't be seen
@@ -15,13 +16,17 @@
      "parameters": [{"group": "norm" | "kept" | "other", "dtype", "elements"}],
      "optimizer": {dtype: elements},                     what optimizers stepped; empty where no step was taken
      "reduced": {dtype: elements},                       gradients summed over ranks; empty where none were seen
+     "rounded": {"weights", "between", "up", "expected_up", "farther", "expected_farther", "variance", "outside",
+                 "carried"},                             counts of weights, only where amp.rounding is stochastic
      "float32": {"switches": {name: setting}, "arithmetic": {product: "float32" | "tf32" | "bfloat16"}},
      "xla_clusters": None,
      "problems": [text],                                 why this step couldn't be observed
      "grows": True}                                      only where more will be observed before the report is final
 
 A call's dtype is the widest of its matrices'. `functions` are those that it may have come from; `kept` is None
-where it isn't known whether it was inside a module of `keep_fp32`.
+where it isn't known whether it was inside a module of `keep_fp32`. Of rounded weights, `between` two bfloat16 values
+are those that an optimizer's float32 result was between, `up` is away from zero, `farther` not the nearer of the two,
+`outside` neither of them, and `carried` were between two values before the step already (`recipes.precision.rounding`).
 """
 
 from __future__ import annotations
@@ -81,6 +86,8 @@ def head(
     }
     if resolved.lists == "refused":
         rule["lists"] = resolved.lists
+    if resolved.rounding != "nearest":
+        rule["rounding"] = resolved.rounding
     if float32_parameters is not None:
         rule["float32_parameters"] = float32_parameters
     return {
@@ -103,6 +110,7 @@ def head(
         "parameters": list(parameters),
         "optimizer": {},
         "reduced": {},
+        "rounded": {},
         "float32": {"switches": {}, "arithmetic": {}},
         "xla_clusters": None,
         "problems": [],

@@ -52,6 +52,11 @@ class ResolvedPrecision:
         """Whether the optimizer steps float32 masters of half-precision parameters."""
         return self.level == "o2" and self.amp.master_weights is not False
 
+    @property
+    def rounding(self) -> str:
+        """Of half-precision weights after a step: nearest or stochastic."""
+        return self.amp.rounding
+
 
 def resolve(
     amp: Amp,
@@ -75,7 +80,7 @@ def resolve(
     if amp.level != "o0" and (device == "cpu" or capability is not None):
         check(dataclasses.replace(amp, dtype=dtype), loss_scale, framework)
     if support is None:
-        found = support_for(framework, amp.level, dtype, xla, device, amp.master_weights)
+        found = support_for(framework, amp.level, dtype, xla, device, amp.master_weights, amp.rounding)
     else:
         found = support(dtype)
     if found.unsupported:

@@ -23,9 +23,18 @@ class Support:
 
 
 def support_for(
-    framework: str, level: str, dtype: str, xla: bool, device: str, master_weights: bool | None = None
+    framework: str,
+    level: str,
+    dtype: str,
+    xla: bool,
+    device: str,
+    master_weights: bool | None = None,
+    rounding: str = "nearest",
 ) -> Support:
-    """What carries `level` out in `framework`, with the dtype resolved (`float32` at o0) and a known device."""
+    """What carries `level` out in `framework`, with the dtype resolved (`float32` at o0) and a known device.
+
+    Where `rounding` is stochastic, `recipes.precision.checks` has refused all but o3 in bfloat16 in torch.
+    """
     if framework not in ("torch", "tensorflow", "paddle"):
         raise SettingsError(f"framework={framework} is not one of torch, tensorflow, paddle", "framework")
     why = _unsupported(framework, level, dtype, xla, device)
@@ -37,6 +46,8 @@ def support_for(
         return Support(mechanism="grappler" if level == "o1" else "keras_policy")
     without_masters = level == "o2" and master_weights is False
     if framework == "torch":
+        if rounding == "stochastic":
+            return Support(mechanism="half_model_stochastic")
         by_level = {"o1": "autocast", "o2": "half_model_fp32_masters", "o3": "half_model"}
         return Support(mechanism="half_model_no_masters" if without_masters else by_level[level])
     by_level = {"o1": "auto_cast", "o2": "decorate_auto_cast", "o3": "decorate_no_masters"}

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from recipes.precision import rounding
 from recipes.precision.call_summary import Call, describe, flops, is_half, percent, phase
 from recipes.precision.levels import ENOUGH
 from recipes.precision.step_rules import (
@@ -121,6 +122,8 @@ def _of_steps(reports: Sequence[Report], share: float, one_rank: bool = False) -
         for kind, text in findings_of(report, share):
             yield kind, f"{place}: {text}"
     yield from _optimizer(reports, one_rank)
+    if _is_rounded(reports):
+        yield from ((CONTRADICTED, text) for text in rounding.contradictions(_of_training(reports)))
 
 
 def _of_run(reports: Sequence[Report], planned: set[int]) -> Iterator[Finding]:
@@ -134,6 +137,8 @@ def _of_run(reports: Sequence[Report], planned: set[int]) -> Iterator[Finding]:
         yield UNKNOWN, f"{entry} matched nothing that was observed: check the name, or leave it out"
     if reports[0]["rule"]["level"] == "o2" and not any(report["optimizer"] for report in reports):
         yield UNKNOWN, "no observed step reached the optimizer, so its float32 masters weren't seen"
+    if _is_rounded(reports) and (why := rounding.unseen(_of_training(reports))):
+        yield UNKNOWN, why
 
 
 def _optimizer(reports: Sequence[Report], more_to_come: bool) -> Iterator[Finding]:
@@ -144,7 +149,13 @@ def _optimizer(reports: Sequence[Report], more_to_come: bool) -> Iterator[Findin
         return
     rule = reports[0]["rule"]
     level, half, names = rule["level"], rule["dtype"], ", ".join(stepped)
-    if level == "o3" or (level == "o2" and not rule["masters"]):
+    if _is_rounded(reports):
+        if set(stepped) != {"float32"}:
+            yield CONTRADICTED, f"the optimizer stepped {names} weights, but amp.rounding=stochastic steps float32 ones"
+        for report in reports:
+            if missing := rounding.left_out(report):
+                yield CONTRADICTED, f"{missing:,} float32 weights were stepped and not rounded stochastically"
+    elif level == "o3" or (level == "o2" and not rule["masters"]):
         half_model = any(entry["dtype"] == half for report in reports for entry in report["parameters"])
         if half not in stepped and half_model and not more_to_come:
             yield CONTRADICTED, f"the optimizer stepped {names} weights, but {level} has no masters here"
@@ -176,9 +187,15 @@ def _summary(reports: Sequence[Report]) -> str:
         f"{dtype} in {' and '.join(shares)} matrix FLOPs at step{'s' * (len(steps) > 1)} "
         f"{', '.join(map(str, steps))} on {ranks} rank{'s' * (ranks > 1)}"
         + (f"; gradients summed over the ranks in {reduced}" if (reduced := _reduce_dtype(reports)) else "")
+        + (f"; {rounding.summary(reports)}" if _is_rounded(reports) else "")
         + (f"; kept in float32 as requested: {describe(asked)}" if asked else "")
         + (f"; in other dtypes: {describe(other)}" if other else "")
     )
+
+
+def _is_rounded(reports: Sequence[Report]) -> bool:
+    """Whether the level rounds weights stochastically."""
+    return any(report["rule"].get("rounding") == "stochastic" for report in reports)
 
 
 def _reduce_dtype(reports: Iterable[Report]) -> str | None:

@@ -80,6 +80,21 @@ def test_what_cannot_be_applied_honestly_is_refused_with_the_lines_to_add(framew
     assert LINES[framework] in row.unsupported
 
 
+@pytest.mark.parametrize("source", [Source(), LIGHTNING, ACCELERATE])
+@pytest.mark.parametrize("precision", ["auto", "script"])
+def test_weights_are_rounded_stochastically_by_the_lines_in_a_script_alone(source, precision):
+    asked = Settings(
+        recipe="script",
+        framework="torch",
+        amp=Amp(level="o3", rounding="stochastic"),
+        train=ScriptSettings(precision=precision),
+    )
+    row = script.support(asked, "bfloat16", "cpu", source)
+    assert "amp.rounding=stochastic can't be applied from outside the script" in row.unsupported
+    assert LINES["torch"] in row.unsupported
+    assert script.support(asked, "bfloat16", "cpu", ASKS).mechanism == "half_model_stochastic"
+
+
 @pytest.mark.parametrize(
     ("level", "dtype", "device", "source", "reason"),
     [

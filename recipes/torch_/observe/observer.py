@@ -78,7 +78,7 @@ class PrecisionObserver:
             self.reports.append({**head, "problems": [f"this torch has no {missing}"]})
             return
         guard, stack = observation.Guard(), contextlib.ExitStack()
-        step = StepObserver(self._kept, self._owners(), guard)
+        step = StepObserver(self._kept, self._owners(), guard, rounding=self._resolved.rounding != "nearest")
         with guard():
             step.start(stack)
         try:

@@ -18,6 +18,7 @@ from recipes.precision.step_rules import EXACT_SWITCHES
 from recipes.torch_.observe import compiled, dispatch_observer, float32_probe, flops, profiler_audit, recomputation
 from recipes.torch_.observe.calls import Call, dtype_name
 from recipes.torch_.observe.flops import Unaccounted
+from recipes.torch_.observe.rounding import RoundingObserver
 
 
 class StepObserver:
@@ -28,8 +29,10 @@ class StepObserver:
         kept: Mapping[nn.Module, Iterable[str]],
         owners: dict[nn.Parameter, tuple[nn.Module, bool]],
         guard: Guard,
+        rounding: bool = False,
     ) -> None:
-        """`kept` are the modules of `amp.keep_fp32`, with the patterns that matched them."""
+        """`kept` are the modules of `amp.keep_fp32`, with the patterns that matched them; `rounding` says that the
+        rounding of weights is observed."""
         self.mode = dispatch_observer.DispatchObserver(kept, self._on_float32, guard)
         self._guard = guard
         self._profile: Any = None
@@ -38,6 +41,7 @@ class StepObserver:
         self._owners = owners
         self._owners_by_address: dict[int, tuple[nn.Module, bool]] = {}
         self._stepped: Counter[str] = Counter()
+        self._rounding = RoundingObserver(guard) if rounding else None
         self._switches: dict[str, str] = {}
         self._arithmetic: dict[str, str] = {}
         self._probed: set[bool] = set()
@@ -49,6 +53,8 @@ class StepObserver:
             register_optimizer_step_post_hook(self._after_optimizer),
         ):
             stack.callback(hook.remove)
+        if self._rounding is not None:
+            self._rounding.start(stack)
         stack.enter_context(compiled.watched(self._around_compiled))
         stack.enter_context(recomputation.watched())
         try:
@@ -74,6 +80,7 @@ class StepObserver:
             "audit": profiler_audit.disagreement(calls, seen) if self._profile is not None else "",
             "optimizer": dict(self._stepped),
             "reduced": dict(self.mode.record.reduced),
+            "rounded": self._rounding.counts() if self._rounding is not None else {},
             "float32": {"switches": self._switches, "arithmetic": self._arithmetic},
             "problems": self.problems,
         }
@@ -84,6 +91,8 @@ class StepObserver:
             for each in (each for group in optimizer.param_groups for each in group["params"]):
                 if each.grad is not None and each.is_floating_point():
                     self._stepped[dtype_name(each.dtype)] += each.numel()
+                    if self._rounding is not None and each.dtype == torch.float32:
+                        self._rounding.before_step(each)
 
     def _after_optimizer(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         self.mode.optimizer_steps -= 1

@@ -13,8 +13,8 @@ import torch
 from torch.optim import Optimizer
 
 from recipes.torch_.precision.master_weight import MasterWeight
+from recipes.torch_.precision.optimizer_weights import HALF, clear_gradients_of, move_state
 
-HALF = (torch.float16, torch.bfloat16)
 LARGE = 2**20
 """Elements in each weight from which one kernel for each keeps a GPU as busy as one kernel for a whole list."""
 
@@ -56,22 +56,11 @@ class Masters:
                     self._weights[parameter] = weight
                 else:
                     self._shared.add(weight)
-                _move_state(optimizer, parameter, weight.master)
+                move_state(optimizer, parameter, weight.master)
                 group["params"][position] = weight.master
                 weights.append(weight)
         self._by_optimizer[optimizer] = weights
-        clear_masters = optimizer.zero_grad
-
-        def zero_grad(set_to_none: bool = True) -> None:
-            """The optimizer's own, over the model's gradients too, since these are what will be stepped."""
-            clear_masters(set_to_none)
-            for weight in weights:
-                if set_to_none:
-                    weight.parameter.grad = None
-                elif weight.parameter.grad is not None:
-                    weight.parameter.grad.zero_()
-
-        optimizer.zero_grad = zero_grad  # type: ignore[method-assign]
+        clear_gradients_of(optimizer, [each.parameter for each in weights])
 
     # Weights
 
@@ -253,12 +242,3 @@ def _initial_values(parameter: torch.Tensor, unrounded: torch.Tensor | None) -> 
         if torch.equal(unrounded.to(values.dtype), values):
             return unrounded
     return values.float()
-
-
-def _move_state(optimizer: Optimizer, parameter: torch.Tensor, master: torch.Tensor) -> None:
-    """Some optimizers, Adagrad among them, create their state at construction."""
-    if parameter in optimizer.state:
-        optimizer.state[master] = {
-            name: value.float() if torch.is_tensor(value) and value.dtype in HALF else value
-            for name, value in optimizer.state.pop(parameter).items()
-        }

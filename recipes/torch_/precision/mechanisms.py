@@ -20,6 +20,9 @@ from recipes.torch_.precision.model_checks import refuse_late_cast, refuse_shard
 from recipes.torch_.precision.operation_lists import OperationLists, refuse_unreachable
 from recipes.torch_.precision.reduction import reduce_in_float32, wrapped_by_ddp
 from recipes.torch_.precision.running_statistics import RunningStatistics
+from recipes.torch_.precision.stochastic_rounding import StochasticRounding
+
+NOT_PREPARED = "precision.step(optimizer) comes after optimizer = precision.optimizer(model, optimizer)"
 
 
 class Autocast(Precision, mechanism="autocast"):
@@ -139,7 +142,7 @@ class HalfModelFloat32Masters(HalfModelNoMasters, mechanism="half_model_fp32_mas
     def optimizer(self, model: nn.Module, optimizer: Optimizer) -> Optimizer:
         if optimizer in self._masters:
             raise RuntimeError("precision.optimizer was called twice for the same optimizer")
-        refuse_sharded(model)
+        refuse_sharded(model, "amp=o2")
         super().optimizer(model, optimizer)
         reduced: dict[torch.Tensor, bool] = {}
         for each in wrapped_by_ddp(model):
@@ -176,9 +179,7 @@ class HalfModelFloat32Masters(HalfModelNoMasters, mechanism="half_model_fp32_mas
     def step(self, optimizer: Optimizer, clip: float | None = None) -> StepOutcome:
         masters = self._masters
         if optimizer not in masters:
-            raise RuntimeError(
-                "precision.step(optimizer) comes after optimizer = precision.optimizer(model, optimizer)"
-            )
+            raise RuntimeError(NOT_PREPARED)
         masters.copy_model_to_masters(optimizer)
         if clip is None and self.resolved.loss_scale.mode == "none" and masters.can_share_grads(optimizer):
             masters.share_grads_with_masters(optimizer)
@@ -218,6 +219,40 @@ class HalfModel(Autocast, mechanism="half_model"):
                 "loss = cross_entropy(precision.output(model(precision.input(inputs))), labels)"
             )
         super().backward(loss, optimizer)
+
+
+class StochasticHalfModel(HalfModel, mechanism="half_model_stochastic"):
+    """o3 with amp.rounding=stochastic: bfloat16 weights, stepped in float32 and rounded at random."""
+
+    def __init__(self, resolved: ResolvedPrecision, device: torch.device) -> None:
+        super().__init__(resolved, device)
+        self._rounding = StochasticRounding()
+
+    def optimizer(self, model: nn.Module, optimizer: Optimizer) -> Optimizer:
+        if optimizer in self._rounding:
+            raise RuntimeError("precision.optimizer was called twice for the same optimizer")
+        refuse_sharded(model, "amp.rounding=stochastic")
+        super().optimizer(model, optimizer)
+        self._rounding.add(optimizer)
+        return optimizer
+
+    def step(self, optimizer: Optimizer, clip: float | None = None) -> StepOutcome:
+        if optimizer not in self._rounding:
+            raise RuntimeError(NOT_PREPARED)
+        self._rounding.expand(optimizer)
+        try:
+            outcome = super().step(optimizer, clip)
+            self._rounding.round()
+        finally:
+            self._rounding.release()
+        return outcome
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**super().state_dict(), "rounding": self._rounding.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        self._rounding.load_state_dict(state.get("rounding"))
 
 
 class _CopyLoaded:

@@ -63,12 +63,12 @@ def refuse_late_cast(model: nn.Module) -> None:
                 )
 
 
-def refuse_sharded(model: nn.Module) -> None:
-    """Raise `RuntimeError` where FSDP holds the parameters: masters of our own can't follow its shards."""
+def refuse_sharded(model: nn.Module, mode: str) -> None:
+    """Raise `RuntimeError` where FSDP holds the parameters: weights of our own, as `mode` has, can't follow shards."""
     for module in model.modules():
         if _wrapper(module) == "FSDP":
             raise RuntimeError(
-                "amp=o2 keeps float32 masters of its own and doesn't work with FSDP. FSDP has masters built in: say "
+                f"{mode} makes float32 weights of its own and doesn't work with FSDP. FSDP has masters built in: say "
                 "amp=o1 and hand fully_shard a MixedPrecisionPolicy(param_dtype=precision.dtype, "
                 "reduce_dtype=torch.float32)"
             )

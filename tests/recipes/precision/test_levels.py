@@ -9,7 +9,7 @@ import pytest
 
 from recipes.precision.checks import check
 from recipes.precision.levels import LEVELS, PRESETS, Amp, LossScale
-from recipes.precision.resolved import resolve_dtype, resolve_scale
+from recipes.precision.resolved import resolve, resolve_dtype, resolve_scale
 from recipes.precision.support import support_for
 from recipes.typed import SettingsError
 
@@ -100,6 +100,43 @@ def test_o2_without_masters_is_a_mechanism_of_its_own():
         support_for("torch", "o2", "bfloat16", False, "cpu", master_weights=False).mechanism == "half_model_no_masters"
     )
     assert support_for("torch", "o2", "bfloat16", False, "cpu", master_weights=True).mechanism.endswith("masters")
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_stochastic_rounding_is_a_mechanism_of_its_own(device):
+    row = support_for("torch", "o3", "bfloat16", False, device, rounding="stochastic")
+    assert (row.mechanism, row.unsupported) == ("half_model_stochastic", "")
+
+
+@pytest.mark.parametrize(
+    ("amp", "framework", "says"),
+    [
+        (Amp(level="o0", rounding="stochastic"), "torch", "those of amp=o0 are float32; say amp=o3"),
+        (Amp(level="o1", rounding="stochastic"), "torch", "those of amp=o1 are float32; say amp=o3"),
+        (Amp(level="o2", rounding="stochastic"), "torch", "takes the place of the float32 masters of amp=o2"),
+        (Amp(level="o3", dtype="float16", rounding="stochastic"), "torch", "needs bfloat16, .*say amp.dtype=bfloat16"),
+        (Amp(level="o3", rounding="stochastic"), "tensorflow", "is for torch, and this is framework=tensorflow"),
+        (Amp(level="o3", rounding="stochastic"), "paddle", "is for torch, and this is framework=paddle"),
+    ],
+)
+def test_stochastic_rounding_is_for_o3_in_bfloat16_in_torch(amp, framework, says):
+    with pytest.raises(SettingsError, match=f"amp.rounding=stochastic .*{says}") as caught:
+        check(amp, LossScale(), framework)
+    assert caught.value.key == "amp.rounding"
+    check(Amp(level="o3", rounding="stochastic"), LossScale())
+    check(Amp(level="o3", dtype="bfloat16", rounding="stochastic", preset="bf16-true"), LossScale())
+
+
+def test_a_gpu_without_bfloat16_has_no_stochastic_rounding():
+    with pytest.raises(SettingsError, match=r"amp\.rounding=stochastic needs bfloat16"):
+        resolve(
+            Amp(level="o3", rounding="stochastic"),
+            LossScale(),
+            framework="torch",
+            device="cuda",
+            capability=(7, 5),
+            environ={},
+        )
 
 
 def test_an_unknown_framework_is_refused():

@@ -268,6 +268,24 @@ def fsdp_is_refused_at_o2_and_works_by_its_own_masters_at_o1(rank):
     assert precision.scale == 2.0**15
 
 
+def replicas_are_rounded_alike(rank):
+    """Though each rank seeds torch otherwise, has other data, and rounds at random."""
+    precision = Precision.of(Amp(level="o3", dtype="bfloat16", rounding="stochastic"), LossScale(), CPU)
+    model = DistributedDataParallel(precision.cast(network()))
+    torch.manual_seed(rank + 1)
+    optimizer = precision.optimizer(model, torch.optim.AdamW(model.parameters(), lr=1e-3))
+    start = everywhere(model.parameters())[0]
+    for step in range(3):
+        optimizer.zero_grad()
+        with precision.forward():
+            loss = precision.output(model(precision.input(torch.randn(4, 8)))).square().mean()
+        precision.backward(loss)
+        precision.step(optimizer, clip=1.0)
+        precision.update()
+        assert torch.equal(*everywhere(model.parameters())), f"weights differ after step {step}"
+    assert not torch.equal(everywhere(model.parameters())[0], start)
+
+
 SCENARIOS = {
     "masters-float16": lambda rank: masters_under_accumulation(rank, "float16"),
     "masters-bfloat16": lambda rank: masters_under_accumulation(rank, "bfloat16"),
@@ -278,6 +296,7 @@ SCENARIOS = {
     "equal-gradients-bucket-view": lambda rank: equal_gradients_add_up(rank, "bfloat16", bucket_view=True),
     "ranks-in-float32": ranks_are_summed_in_float32,
     "norms-and-unused": a_model_with_norms_and_unused_parts,
+    "stochastic-rounding": replicas_are_rounded_alike,
     "without-wrapper": a_model_given_without_its_wrapper_still_agrees,
     "own-hook": a_communication_hook_of_ones_own_is_refused,
     "two-optimizers": two_optimizers_over_one_ddp_model,
