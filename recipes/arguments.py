@@ -142,7 +142,9 @@ def _values(typed: Mapping[str, str], recipe: Recipe) -> Iterator[tuple[str, Any
     """Each typed key, spelled out, with its value; presets first, so that single keys refine them."""
     for name, mode in MODES.items():
         if typed.get("amp") == name:
-            yield from (("amp.preset", name), ("amp.level", mode.level), ("amp.dtype", mode.dtype), ("tf32", mode.tf32))
+            for key in ("level", "dtype", "gemm"):
+                yield f"amp.{key}", getattr(mode, key)
+            yield from (("amp.preset", name), ("tf32", mode.tf32))
     preset = typed.get("loss_scale")
     if preset is not None:
         if preset not in PRESETS:

@@ -14,6 +14,7 @@ from typing import Literal
 
 from recipes import library_switch
 from recipes.precision import resolved
+from recipes.precision.gemm import HALF
 from recipes.precision.levels import PRESETS, named_operations
 from recipes.precision.resolved import ResolvedPrecision
 from recipes.precision.support import Support, support_for
@@ -168,14 +169,17 @@ def support(settings: Settings, dtype: str, device: str, source: Source, *, ngc_
 
     `ngc_tensorflow1` says that it runs in an image that holds NVIDIA's own build of TensorFlow 1.
     """
-    framework, level, train = settings.framework, settings.amp.level, settings.train
+    amp, framework, level, train = settings.amp, settings.framework, settings.amp.level, settings.train
+    add = f"let the script apply it, with these lines:\n{LINES[framework]}"
+    if amp.gemm != HALF and (train.bare or not by_script(train, source)):
+        return Support(
+            unsupported=f"amp.gemm={amp.gemm} converts the model's layers, which only the script can do; {add}"
+        )
     if train.bare:
         return _bare(settings, ngc_tensorflow1)
-    amp = settings.amp
     own = support_for(framework, level, dtype, settings.xla, device, amp.master_weights, amp.rounding)
     if own.unsupported:
         return own
-    add = f"let the script apply it, with these lines:\n{LINES[framework]}"
     if amp.rounding == "stochastic" and not (by_script(train, source) and source.asks):
         return Support(unsupported=f"amp.rounding=stochastic can't be applied from outside the script; {add}")
     if by_script(train, source):

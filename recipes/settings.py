@@ -7,8 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from recipes.precision.gemm import FORMATS, HALF
+from recipes.precision.gemm_layers import Chosen, Linear, choose
 from recipes.precision.levels import ENOUGH, MODES, PRESETS, Amp, Framework, LossScale
-from recipes.recipe import Recipe, find
+from recipes.recipe import NAMES, Recipe, find
 from recipes.typed import (
     SettingsError,
     build,
@@ -153,6 +155,28 @@ def check(settings: Settings, world_size: int = 1) -> None:
             f"accumulate={settings.accumulate}; say batch={nearest}",
             "batch",
         )
+    gemm_layers(settings, recipe, world_size)
+
+
+def gemm_layers(settings: Settings, recipe: Recipe, devices: int) -> Chosen | None:
+    """The layers that `amp.gemm` converts of a recipe's network, before it is built; None at amp.gemm=half, and where
+    they aren't known, as in a script. Raises `SettingsError` as `choose` does."""
+    amp = settings.amp
+    if amp.gemm == HALF or recipe.name == "script":
+        return None
+    if FORMATS[amp.gemm].mechanism == "transformer_engine" and recipe.name in NAMES:
+        raise SettingsError(
+            f"amp.gemm={amp.gemm} is carried out by TransformerEngine in modules of its own, and recipe={recipe.name} "
+            "has none; say amp=fp8, or build a model of them in a script of your own with Precision.from_env()",
+            "amp.gemm",
+        )
+    layers = recipe.layers(settings.train)
+    if not layers:
+        return None
+    share = (settings.batch or 0) // (devices * settings.accumulate)
+    linears = [each for each in layers if each.kind == "linear"]
+    sizes = {each.name: Linear(each.inputs, each.outputs, share * each.pixels) for each in linears}
+    return choose(amp, sizes, f"recipe={recipe.name}")
 
 
 def from_values(values: Mapping[str, Any], recipe: Recipe) -> Settings:

@@ -75,7 +75,7 @@ def text_of(path: str) -> str:
     elif group == "amp" and name in MODES:
         mode = MODES[name]
         head, fields = list(_comment(_of_mode(name))), _fields(Amp)
-        values = plain(Amp(level=mode.level, dtype=mode.dtype, preset=name))
+        values = plain(Amp(level=mode.level, dtype=mode.dtype, gemm=mode.gemm, preset=name))
         if mode.tf32 is not None:
             head = ["# @package _global_", *head]
             values, fields = {"tf32": mode.tf32, "amp": values}, _fields(Settings)

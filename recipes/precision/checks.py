@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from recipes.precision import operations
+from recipes.precision.gemm import HALF
 from recipes.precision.levels import MODES, Amp, LossScale, named_operations
 from recipes.typed import SettingsError, plain, show
 
@@ -18,13 +19,14 @@ def check(amp: Amp, scale: LossScale, framework: str = "torch") -> None:
     """
     if amp.preset:
         named = MODES[amp.preset]
-        for key in ("level", "dtype"):
+        for key in ("level", "dtype", "gemm"):
             value = getattr(amp, key)
             if value != getattr(named, key):
                 dtype = "" if amp.dtype == "auto" else f" amp.dtype={amp.dtype}"
+                gemm = "" if amp.gemm == HALF else f" amp.gemm={amp.gemm}"
                 raise SettingsError(
                     f"amp.{key}={value} with amp={amp.preset}, which is {getattr(named, key)}; "
-                    f"say amp={amp.level}{dtype}",
+                    f"say amp={amp.level}{dtype}{gemm}",
                     f"amp.{key}",
                 )
     if amp.level == "o0" and amp.dtype != "auto":
@@ -55,6 +57,7 @@ def check(amp: Amp, scale: LossScale, framework: str = "torch") -> None:
         )
     if amp.rounding == "stochastic":
         _check_rounding(amp, framework)
+    _check_gemm(amp, framework)
     if framework == "tensorflow":
         _check_tensorflow(amp)
     elif framework == "paddle":
@@ -77,6 +80,42 @@ def _check_rounding(amp: Amp, framework: str) -> None:
         why = "needs bfloat16, whose range is that of float32; say amp.dtype=bfloat16, or leave it out"
     if why:
         raise SettingsError(f"amp.rounding=stochastic {why}", "amp.rounding")
+
+
+def _check_gemm(amp: Amp, framework: str) -> None:
+    """What a number format of linear layers' products doesn't go with."""
+    if amp.gemm == HALF:
+        if amp.gemm_exclude is not None:
+            raise SettingsError(
+                f"amp.gemm_exclude={show(amp.gemm_exclude)} with amp.gemm=half: no layer is converted, so none can be "
+                "left out; say amp.gemm= or amp=fp8",
+                "amp.gemm_exclude",
+            )
+        return
+    if framework != "torch":
+        raise SettingsError(
+            f"amp.gemm={amp.gemm} is for framework=torch, and this is framework={framework}; say amp.gemm=half",
+            "amp.gemm",
+        )
+    if amp.level not in ("o1", "o2"):
+        raise SettingsError(
+            f"amp.gemm={amp.gemm} with amp={amp.level}: it needs float32 weights or masters, and bfloat16 elsewhere; "
+            "say amp=o1 or amp=o2",
+            "amp.gemm",
+        )
+    if amp.dtype == "float16":
+        raise SettingsError(
+            f"amp.gemm={amp.gemm} with amp.dtype=float16: what these formats round comes from bfloat16, whose range "
+            "float16 lacks; say amp.dtype=bfloat16",
+            "amp.dtype",
+        )
+    for key in ("allow", "deny"):
+        if "linear" in operations.canonical(getattr(amp, key), f"amp.{key}"):
+            raise SettingsError(
+                f"amp.{key}=[linear] with amp.gemm={amp.gemm}, which decides it for each linear layer; name layers in "
+                "amp.gemm_exclude or amp.keep_fp32",
+                f"amp.{key}",
+            )
 
 
 def _check_tensorflow(amp: Amp) -> None:

@@ -14,6 +14,7 @@ Role = Literal["forward", "input_gradient", "weight_gradient"]
 """Input times weight, output gradient times weight, output gradient times input."""
 ROLES: tuple[Role, ...] = ("forward", "input_gradient", "weight_gradient")
 
+Gemm = Literal["half", "fp8-tensorwise", "fp8-rowwise", "fp8-rowwise-gw-hp", "fp8-delayed", "mxfp8", "nvfp4"]
 HALF = "half"
 """The `amp.gemm` under which the level alone decides."""
 

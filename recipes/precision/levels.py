@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from recipes.precision import operations
+from recipes.precision.gemm import Gemm
 from recipes.typed import setting
 
 Level = Literal["o0", "o1", "o2", "o3"]
 Dtype = Literal["auto", "float16", "bfloat16"]
-Name = Literal["fp32", "tf32", "fp16-mixed", "bf16-mixed", "fp16-true", "bf16-true"]
+Name = Literal["fp32", "tf32", "fp16-mixed", "bf16-mixed", "fp16-true", "bf16-true", "fp8", "mxfp8", "nvfp4"]
 Rounding = Literal["nearest", "stochastic"]
 Framework = Literal["torch", "tensorflow", "paddle"]
 Device = Literal["cpu", "cuda"]
@@ -38,6 +39,7 @@ class Named(NamedTuple):
     dtype: Dtype = "auto"
     tf32: bool | None = None
     """None leaves the key tf32 unchanged."""
+    gemm: Gemm = "half"
 
 
 # Source: Lightning's precision plugins, which write 16 and 32 for fp16 and fp32. Its 32-true leaves TF32 to the
@@ -49,6 +51,9 @@ MODES: dict[Name, Named] = {
     "bf16-mixed": Named("o1", "bfloat16"),
     "fp16-true": Named("o3", "float16"),
     "bf16-true": Named("o3", "bfloat16"),
+    "fp8": Named("o2", "bfloat16", gemm="fp8-tensorwise"),
+    "mxfp8": Named("o2", "bfloat16", gemm="mxfp8"),
+    "nvfp4": Named("o2", "bfloat16", gemm="nvfp4"),
 }
 
 
@@ -66,6 +71,10 @@ class Amp:
     master_weights: bool | None = setting(None, "float32 master weights; null is the level's own answer (o2: true)")
     rounding: Rounding = setting(
         "nearest", "of weights after a step; stochastic, at o3 in bfloat16 in torch, keeps small updates on average"
+    )
+    gemm: Gemm = setting("half", "number format of linear layers' matrix products, at o1 and o2 in bfloat16")
+    gemm_exclude: tuple[str, ...] | None = setting(
+        None, "patterns of linear layers to leave in half precision; null is the output layer, [] is none"
     )
     preset: Name | None = setting(None, "mode by the name that other programs have for it; null for o0 to o3")
 

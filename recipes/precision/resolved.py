@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 from recipes.precision import operations
 from recipes.precision.checks import check
+from recipes.precision.gemm import HALF
 from recipes.precision.levels import Amp, LossScale, named_operations
-from recipes.precision.support import Lists, Support, support_for
+from recipes.precision.support import Lists, Support, gemm_support, support_for
 from recipes.typed import SettingsError
 
 TF32_CAPABILITY = (8, 0)
@@ -48,6 +49,11 @@ class ResolvedPrecision:
         return self.amp.level
 
     @property
+    def gemm(self) -> str:
+        """The number format of linear layers' products; half is the level's own."""
+        return self.amp.gemm
+
+    @property
     def master_weights(self) -> bool:
         """Whether the optimizer steps float32 masters of half-precision parameters."""
         return self.level == "o2" and self.amp.master_weights is not False
@@ -76,6 +82,8 @@ def resolve(
     dtype, where the model is in a user's script. Raises `SettingsError` for what can't be had.
     """
     check(amp, loss_scale, framework)
+    if amp.gemm != HALF and (why := gemm_support(amp.gemm, device, capability).unsupported):
+        raise SettingsError(why, "amp.gemm")
     dtype = resolve_dtype(amp.level, amp.dtype, device, capability, framework)
     if amp.level != "o0" and (device == "cpu" or capability is not None):
         check(dataclasses.replace(amp, dtype=dtype), loss_scale, framework)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from recipes.precision.gemm import FORMATS
 from recipes.typed import SettingsError
 
 Lists = Literal["applied", "observed", "refused"]
@@ -52,6 +53,20 @@ def support_for(
         return Support(mechanism="half_model_no_masters" if without_masters else by_level[level])
     by_level = {"o1": "auto_cast", "o2": "decorate_auto_cast", "o3": "decorate_no_masters"}
     return Support(mechanism=by_level["o3" if without_masters else level])
+
+
+def gemm_support(gemm: str, device: str, capability: tuple[int, int] | None) -> Support:
+    """What carries a number format of `recipes.precision.gemm` out in torch; `capability` None is not known."""
+    wanted = FORMATS[gemm]
+    if device == "cpu" and not wanted.cpu:
+        return Support(unsupported=f"amp.gemm={gemm} has no kernels for a CPU; say amp=fp8, which has")
+    if capability is not None and capability < wanted.capability:
+        have, need = (".".join(map(str, each)) for each in (capability, wanted.capability))
+        instead = "amp=fp8" if FORMATS["fp8-tensorwise"].capability <= capability else "amp=o1 or amp=o2"
+        return Support(
+            unsupported=f"amp.gemm={gemm} needs compute capability {need}, and this GPU has {have}; say {instead}"
+        )
+    return Support(mechanism=wanted.mechanism)
 
 
 def _unsupported(framework: str, level: str, dtype: str, xla: bool, device: str) -> str:

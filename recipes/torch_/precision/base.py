@@ -70,6 +70,10 @@ class Precision:
         self.device = device
         self.kept: tuple[str, ...] = ()
         """Names of the modules that `amp.keep_fp32` keeps in float32, once a model was cast."""
+        self.gemm_layers: tuple[str, ...] = ()
+        """Names of the linear layers that `amp.gemm` converted, once a model was cast."""
+        self.gemm_left_out: dict[str, str] = {}
+        """Names of those that it left in half precision, with the reason."""
         self._scaler: NoScale | LossScaler | LossScalers = make_scaler(resolved.loss_scale, device)
         self._models: list[weakref.ref[nn.Module]] = []
 

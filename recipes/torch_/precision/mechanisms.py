@@ -11,7 +11,9 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from recipes.precision.gemm import HALF
 from recipes.precision.resolved import ResolvedPrecision
+from recipes.torch_.precision import float8
 from recipes.torch_.precision.base import Precision, StepOutcome
 from recipes.torch_.precision.cast import NORMS, floats_to, matching, to_dtype
 from recipes.torch_.precision.float32_modules import compute_in_float32
@@ -46,6 +48,8 @@ class Autocast(Precision, mechanism="autocast"):
         kept = [model.get_submodule(name) for name in self.kept]
         refuse_unreachable(model, kept, self.resolved.allow, self.resolved.deny)
         self._convert(model, kept)
+        if self.resolved.gemm != HALF:
+            self.gemm_layers, self.gemm_left_out = float8.convert(model, self.resolved)
         for module in model.modules():
             self._cast.add(module)
         if self._statistics is not None:

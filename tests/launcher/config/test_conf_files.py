@@ -77,7 +77,7 @@ def test_a_default_is_no_request() -> None:
             if mode.tf32 is not None:
                 assert asked == {"tf32": mode.tf32, "amp": {"level": "o0", "preset": name}}
                 continue
-            more = {"dtype", "preset"}
+            more = {"dtype", "preset"} if mode.gemm == "half" else {"dtype", "gemm", "preset"}
         assert asked.keys() == {DECIDES.get(group, "defaults")} | more, path
 
 

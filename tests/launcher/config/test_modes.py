@@ -26,6 +26,12 @@ EXPECTED = {
     "bf16-true": ("o3", "bfloat16", True),
 }
 """Level, dtype and TF32 on a GPU that has all of them."""
+FORMATS = {
+    "fp8": ("o2", "bfloat16", "fp8-tensorwise"),
+    "mxfp8": ("o2", "bfloat16", "mxfp8"),
+    "nvfp4": ("o2", "bfloat16", "nvfp4"),
+}
+"""Level, dtype and number format of linear layers' products."""
 
 
 def specs_of(*words: str) -> tuple[JobSpec, ...]:
@@ -36,7 +42,7 @@ def planned(spec: JobSpec) -> Plan:
     return resolve(spec, TWO_A100)
 
 
-@pytest.mark.parametrize("name", MODES)
+@pytest.mark.parametrize("name", EXPECTED)
 def test_a_name_is_a_level_with_its_dtype_and_tf32(name: str) -> None:
     plan = planned(spec_of(f"amp={name}"))
     assert plan.precision is not None
@@ -48,6 +54,16 @@ def test_a_name_is_a_level_with_its_dtype_and_tf32(name: str) -> None:
     assert plan.precision.dtype in (EXPECTED[name][1], None)
     assert (plan.name, plan.words[0]) == (f"mnist-{name}", f"amp={name}")
     assert plan.precision.loss_scale == ("dynamic" if name == "fp16-mixed" else "none")
+
+
+def test_every_name_is_expected_here() -> None:
+    assert [*EXPECTED, *FORMATS] == list(MODES)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_name_is_a_level_with_a_number_format(name: str) -> None:
+    amp = arguments.parse([f"amp={name}"], "gpt", "torch").settings.amp
+    assert (amp.level, amp.dtype, amp.gemm, amp.asked) == (*FORMATS[name], name)
 
 
 def test_swept_names_are_the_names_of_cells() -> None:
@@ -68,6 +84,11 @@ def test_swept_names_are_the_names_of_cells() -> None:
         (("amp=fp32", "tf32=true"), "tf32=true with amp=fp32; say amp=tf32"),
         (("amp=tf32", "tf32=false"), "tf32=false with amp=tf32; say amp=fp32"),
         (("amp=o1", "amp.preset=bf16-true"), "amp.level=o1 with amp=bf16-true"),
+        (
+            ("amp=fp8", "amp.gemm=fp8-rowwise"),
+            "amp.gemm=fp8-rowwise with amp=fp8, which is fp8-tensorwise; "
+            "say amp=o2 amp.dtype=bfloat16 amp.gemm=fp8-rowwise",
+        ),
     ],
 )
 def test_a_key_that_contradicts_the_name_is_refused(words: tuple[str, ...], says: str) -> None:
@@ -90,7 +111,7 @@ def test_a_name_overrides_a_users_defaults_and_may_be_one(tmp_path: Path) -> Non
     assert spec_of("amp=bf16-mixed", composer=composer).training.tf32 is True
 
 
-@pytest.mark.parametrize("name", MODES)
+@pytest.mark.parametrize("name", EXPECTED)
 def test_a_trainer_that_is_started_by_hand_takes_the_same_names(name: str) -> None:
     chosen = arguments.parse([f"amp={name}"], "mnist", "torch").settings
     expected = spec_of(f"amp={name}").training

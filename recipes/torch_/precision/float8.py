@@ -1,0 +1,91 @@
+"""Linear layers that multiply in eight bits, by torchao (`amp.gemm=fp8-tensorwise` and the like)."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import nn
+
+from recipes.precision.gemm import FORMATS
+from recipes.precision.gemm_layers import Chosen, Linear, choose
+from recipes.precision.resolved import ResolvedPrecision
+from recipes.torch_.precision.cast import CAST
+from recipes.typed import SettingsError
+
+OLDEST = (0, 18)
+"""torchao's first release that `convert` was tested with."""
+LOGGERS = ("torchao", "torch.utils._pytree")
+NOISE = ("Failed to load ", "Skipping import of cpp extensions", "<enum 'KernelPreference'> is an Enum subclass")
+INSTALL = "pip install 'amp-launcher[fp8]'"
+
+
+def convert(model: nn.Module, resolved: ResolvedPrecision) -> Chosen:
+    """Replace the linear layers of a cast model by torchao's, in place; the parameters stay the same objects.
+
+    Raises `SettingsError` where torchao is missing or too old, and as `choose` does.
+    """
+    linears = {name: each for name, each in model.named_modules() if name and isinstance(each, nn.Linear)}
+    sizes = {name: Linear(each.in_features, each.out_features, unfit=_unfit(each)) for name, each in linears.items()}
+    chosen = choose(resolved.amp, sizes, type(model).__name__)
+    float8 = _import()
+    converted = {id(linears[name]) for name in chosen.converted}
+    float8.convert_to_float8_training(
+        model,
+        module_filter_fn=lambda module, name: id(module) in converted,
+        config=float8.Float8LinearConfig.from_recipe_name(FORMATS[resolved.gemm].recipe),
+    )
+    for name in chosen.converted:
+        model.get_submodule(name).register_forward_pre_hook(_cast_input)
+    return chosen
+
+
+def _unfit(layer: nn.Linear) -> str:
+    if type(layer) is not nn.Linear:
+        return f"a {type(layer).__name__}, whose own forward would be lost"
+    return "" if layer.weight.dtype in CAST else f"its weights are {layer.weight.dtype}"
+
+
+def _cast_input(module: nn.Module, inputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...] | None:
+    """What autocast does for a linear layer's input. torchao asks for CUDA's autocast alone, and so leaves inputs in
+    float32 on a CPU, where the products that stay in half precision would become float32."""
+    (first,) = inputs
+    kind = first.device.type
+    return (first.to(torch.get_autocast_dtype(kind)),) if torch.is_autocast_enabled(kind) else None
+
+
+def _import() -> Any:
+    with _quiet():
+        try:
+            import torchao
+            from torchao import float8
+        except ImportError as error:
+            raise SettingsError(
+                f"amp.gemm needs torchao, which can't be imported ({error}): {INSTALL}", "amp.gemm"
+            ) from None
+    version = torchao.__version__
+    if tuple(map(int, version.split(".")[:2])) < OLDEST:
+        oldest = ".".join(map(str, OLDEST))
+        raise SettingsError(f"amp.gemm needs torchao {oldest} or newer, and this is {version}: {INSTALL}", "amp.gemm")
+    return float8
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Without what importing torchao 0.18 logs that no one can act on: libraries of kernels that aren't used here and
+    that it can't load, and a call of torch that is deprecated. Everything else is shown."""
+
+    def is_shown(record: logging.LogRecord) -> bool:
+        return not record.getMessage().startswith(NOISE)
+
+    loggers = [logging.getLogger(name) for name in LOGGERS]
+    for each in loggers:
+        each.addFilter(is_shown)
+    try:
+        yield
+    finally:
+        for each in loggers:
+            each.removeFilter(is_shown)

@@ -1,0 +1,157 @@
+"""Which linear layers a number format converts, and what it refuses."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+import pytest
+
+from recipes import arguments, settings
+from recipes.precision.checks import check
+from recipes.precision.gemm import FORMATS, HALF, Gemm
+from recipes.precision.gemm_layers import Linear, choose, line
+from recipes.precision.levels import Amp, LossScale
+from recipes.precision.resolved import resolve
+from recipes.recipe import find
+from recipes.typed import SettingsError
+
+LAYERS = {
+    "body.up": Linear(64, 128),
+    "body.down": Linear(128, 64),
+    "norm.scale": Linear(64, 64),
+    "head": Linear(64, 10),
+}
+
+
+def amp(*exclude: str, gemm: Gemm = "fp8-tensorwise", **others: object) -> Amp:
+    return Amp(level="o2", gemm=gemm, gemm_exclude=exclude or None, **others)  # type: ignore[arg-type]
+
+
+def of_words(*words: str, devices: int = 1) -> None:
+    chosen = arguments.parse(words, "gpt", "torch").settings
+    settings.check(chosen, devices)
+
+
+def test_every_format_has_a_row():
+    assert {HALF, *FORMATS} == set(get_args(Gemm))
+
+
+def test_the_output_layer_stays_unless_something_is_said():
+    assert choose(amp(), LAYERS, "Net") == (("body.up", "body.down", "norm.scale"), {"head": "the output layer"})
+
+
+def test_patterns_name_layers_and_what_they_are_in():
+    converted, left_out = choose(amp("body", "he*", keep_fp32=("norm",)), {**LAYERS, "side": Linear(16, 16)}, "Net")
+    assert converted == ("side",)
+    assert left_out == {
+        "body.up": "amp.gemm_exclude=body",
+        "body.down": "amp.gemm_exclude=body",
+        "norm.scale": "amp.keep_fp32=norm",
+        "head": "amp.gemm_exclude=he*",
+    }
+
+
+def test_an_empty_list_leaves_out_none():
+    wide = {**LAYERS, "head": Linear(64, 256)}
+    everything = Amp(level="o2", gemm="fp8-rowwise", gemm_exclude=())
+    assert choose(everything, wide, "Net") == (tuple(wide), {})
+
+
+def test_the_choice_in_a_line():
+    assert line("fp8-tensorwise", *choose(amp(), LAYERS, "Net")) == (
+        "amp.gemm=fp8-tensorwise: 3 linear layers converted; left in half precision: head (the output layer)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("asked", "layers", "says"),
+    [
+        (amp("hed"), LAYERS, "amp.gemm_exclude: hed names no linear layer of Net; did you mean head?"),
+        (amp("*"), LAYERS, r"has nothing to convert: every linear layer of Net is left out \(body.up: amp.gemm_exc"),
+        (
+            amp(),
+            {"head": Linear(64, 10)},
+            r"left out \(head: the output layer\); say amp.gemm=half, or amp.gemm_exclude",
+        ),
+        (amp(), {}, "Net has no linear layers; say amp.gemm=half"),
+        (
+            Amp(level="o2", gemm="fp8-tensorwise", gemm_exclude=()),
+            LAYERS,
+            "multiples of 16, and Net has head 64 -> 10;",
+        ),
+        (amp(gemm="mxfp8"), {"a": Linear(48, 64), "head": Linear(64, 8)}, "multiples of 32, and Net has a 48 -> 64;"),
+        (
+            amp(),
+            {"a": Linear(64, 64, rows=24), "b": Linear(64, 8)},
+            "must be a multiple of 16, and Net has 24 on a dev",
+        ),
+    ],
+)
+def test_what_can_not_be_converted_is_refused(asked: Amp, layers: dict[str, Linear], says: str):
+    with pytest.raises(SettingsError, match=says):
+        choose(asked, layers, "Net")
+
+
+def test_a_weight_gradient_in_bfloat16_takes_any_number_of_rows():
+    layers = {"a": Linear(64, 64, rows=24), "b": Linear(64, 8)}
+    assert choose(amp(gemm="fp8-rowwise-gw-hp"), layers, "Net").converted == ("a",)
+
+
+def test_rows_are_those_of_a_micro_batch_on_one_device():
+    words = ("amp=fp8", "batch=8", "train.context=8", "train.layers=1")
+    of_words(*words)
+    of_words(*words, devices=4)
+    with pytest.raises(SettingsError, match="multiple of 16, and recipe=gpt has 8 on a device; change batch"):
+        of_words(*words, "accumulate=2", devices=4)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("amp=fp8", "train.width=104"), "multiples of 16, and recipe=gpt has blocks.0.attention.qkv 104 -> 312"),
+        (("amp=fp8", "amp.gemm_exclude=[lm_head]"), "lm_head names no linear layer of recipe=gpt; did you mean head?"),
+        (("amp=fp8", "amp.gemm_exclude=[blocks,head]"), "every linear layer of recipe=gpt is left out.*; say amp=o2,"),
+        (("amp=mxfp8",), "by TransformerEngine in modules of its own, and recipe=gpt has none; say amp=fp8"),
+        (("amp=o0", "amp.gemm=fp8-tensorwise"), "amp.gemm=fp8-tensorwise with amp=o0.*say amp=o1 or amp=o2"),
+        (("amp=o3", "amp.gemm=fp8-rowwise"), "amp.gemm=fp8-rowwise with amp=o3"),
+        (("amp=o1", "amp.gemm=fp8-rowwise", "amp.dtype=float16"), "say amp.dtype=bfloat16"),
+        (("amp=o1", "amp.gemm=fp9"), "amp.gemm=fp9 is not one of half, fp8-tensorwise"),
+        (("amp=o1", "amp.gemm_exclude=[head]"), "with amp.gemm=half: no layer is converted"),
+        (("amp=fp8", "amp.deny=[linear]"), "name layers in amp.gemm_exclude or amp.keep_fp32"),
+    ],
+)
+def test_what_a_trainer_refuses_before_it_starts(words: tuple[str, ...], says: str):
+    with pytest.raises(SettingsError, match=says):
+        of_words(*words)
+
+
+@pytest.mark.parametrize("framework", ["tensorflow", "paddle"])
+def test_other_frameworks_have_none(framework: str):
+    with pytest.raises(SettingsError, match=f"is for framework=torch, and this is framework={framework}; say amp"):
+        check(amp(), LossScale(), framework)
+
+
+@pytest.mark.parametrize(
+    ("gemm", "device", "capability", "says"),
+    [
+        ("fp8-tensorwise", "cuda", (8, 0), "needs compute capability 8.9, and this GPU has 8.0; say amp=o1 or amp=o2"),
+        ("fp8-rowwise", "cuda", (7, 0), "needs compute capability 8.9, and this GPU has 7.0"),
+        ("mxfp8", "cuda", (9, 0), "needs compute capability 10.0, and this GPU has 9.0; say amp=fp8"),
+        ("nvfp4", "cpu", None, "amp.gemm=nvfp4 has no kernels for a CPU; say amp=fp8, which has"),
+        ("fp8-delayed", "cpu", None, "amp.gemm=fp8-delayed has no kernels for a CPU"),
+    ],
+)
+def test_a_device_that_can_not_is_refused(gemm: Gemm, device: str, capability: tuple[int, int] | None, says: str):
+    with pytest.raises(SettingsError, match=says):
+        resolve(amp(gemm=gemm), LossScale(), framework="torch", device=device, capability=capability, environ={})
+
+
+@pytest.mark.parametrize(("device", "capability"), [("cpu", None), ("cuda", (8, 9)), ("cuda", None)])
+def test_auto_is_bfloat16(device: str, capability: tuple[int, int] | None):
+    found = resolve(amp(), LossScale(), framework="torch", device=device, capability=capability, environ={})
+    assert (found.dtype, found.gemm, found.loss_scale.mode) == ("bfloat16", "fp8-tensorwise", "none")
+
+
+def test_layers_of_a_recipe_are_known_before_it_is_built():
+    chosen = arguments.parse(["amp=fp8"], "mnist", "torch").settings
+    assert settings.gemm_layers(chosen, find("mnist"), 1) == (("dense1",), {"dense2": "the output layer"})
