@@ -24,7 +24,8 @@ from recipes.torch_.observe.observer import PrecisionObserver
 from recipes.torch_.precision import Precision, StepOutcome
 from recipes.torch_.recorder import TorchDevice
 from recipes.torch_.spec import capability_of
-from recipes.torch_.state import State, Trained
+from recipes.torch_.state import State
+from recipes.torch_.trained import Trained
 from recipes.trainer import main as trainer
 from recipes.trainer import run as shared
 from recipes.trainer.prefetch import Prefetcher

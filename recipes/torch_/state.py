@@ -2,45 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import dataclasses
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import torch
-from torch import nn
 
 from recipes.settings import Settings
-from recipes.torch_ import devices
+from recipes.torch_ import devices, resharding
 from recipes.torch_.devices import World
-from recipes.torch_.precision import Precision
+from recipes.torch_.trained import Trained
 from recipes.trainer import checkpoint
 from recipes.trainer.progress import Progress, refuse_another_job, restored, to_dict
-from recipes.typed import plain
+from recipes.typed import SettingsError, plain
 
 FILE = "state.pt"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Trained:
-    """What training changes: the cast model without wrappers, its optimizers, and the precision's own state."""
-
-    model: nn.Module
-    optimizers: Sequence[torch.optim.Optimizer]
-    precision: Precision
-
-    def state(self) -> dict[str, Any]:
-        return {
-            "model": self.model.state_dict(),
-            "optimizers": [each.state_dict() for each in self.optimizers],
-            "precision": self.precision.state_dict(),
-        }
-
-    def load(self, saved: Mapping[str, Any]) -> None:
-        self.model.load_state_dict(saved["model"])
-        for optimizer, each in zip(self.optimizers, saved["optimizers"], strict=True):
-            optimizer.load_state_dict(each)
-        self.precision.load_state_dict(saved["precision"])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,12 +31,41 @@ class State:
 
     def save(self, folder: Path, progress: Progress, check: Callable[[], None] = lambda: None) -> Path | None:
         random = self.world.gather(devices.random_state(self.world.device))
-        if self.world.rank:
-            return None
-        saved = {**self.trained.state(), "progress": to_dict(progress), "random": random}
         facts = {"settings": plain(self.settings), **_machine(self.world)}
         keep = self.settings.checkpoint.keep
+        beside = {"progress": to_dict(progress), "random": random}
+        if resharding.is_sharded(self.trained.model):
+            return self._save_shards(folder, progress.step, beside, facts, keep, check)
+        if self.world.rank:
+            return None
+        saved = {**self.trained.state(), **beside}
         return checkpoint.save(folder, progress.step, FILE, lambda file: write(file, saved), facts, keep, check)
+
+    def _save_shards(
+        self,
+        folder: Path,
+        step: int,
+        beside: Mapping[str, Any],
+        facts: Mapping[str, Any],
+        keep: int,
+        check: Callable[[], None],
+    ) -> Path | None:
+        from recipes.torch_ import shards
+
+        found: list[resharding.Named] = []
+        self.world.on_all(lambda: found.append(resharding.take_apart(self.trained)))
+        ((values, rest),) = found
+        return checkpoint.save_shards(
+            self.world,
+            folder,
+            step,
+            FILE,
+            lambda file: write(file, {**rest, **beside}),
+            lambda aside: shards.write(aside, values, self.world.rank),
+            facts,
+            keep,
+            check,
+        )
 
     def resume(self, folder: Path) -> tuple[Progress, Path] | None:
         found = checkpoint.for_resuming(folder, self.world)
@@ -66,11 +73,29 @@ class State:
             return None
         refuse_another_job(found, self.settings)
         saved = read(found.state)
-        self.trained.load(saved)
+        sharded = resharding.is_sharded(self.trained.model)
+        if sharded or found.shards:
+            self.world.on_all(lambda: self._reshard(found, saved, sharded))
+        else:
+            self.trained.load(saved)
         random = saved["random"]
         if self.world.rank < len(random):
             devices.set_random_state(random[self.world.rank], self.world.device)
-        return restored(saved["progress"], found, _machine(self.world)), found.path
+        progress = restored(saved["progress"], found, _machine(self.world))
+        return dataclasses.replace(progress, exact=progress.exact and sharded == bool(found.shards)), found.path
+
+    def _reshard(self, found: checkpoint.Checkpoint, saved: dict[str, Any], sharded: bool) -> None:
+        """Take up a checkpoint of shards, or one file in a sharded model."""
+        try:
+            if found.shards:
+                state = resharding.read_shards(found, saved, self.trained.model)
+            else:
+                state = resharding.named(saved, self.trained)
+            resharding.load(self.trained, state)
+        except SettingsError:
+            raise
+        except ValueError as error:
+            raise resharding.refusal(found.path, found.shards, self.world.size, sharded, error) from None
 
 
 def write(file: BinaryIO, state: Mapping[str, Any]) -> None:

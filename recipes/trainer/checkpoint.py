@@ -1,7 +1,7 @@
 """Atomic checkpoints: written aside, flushed to the disk, renamed into place.
 
-A checkpoint is a folder `step-000000123` with the state in one file of the framework's own kind, and `manifest.json`,
-which holds that file's name and SHA-256 and facts for people.
+A checkpoint is a folder `step-000000123` with the state in files of the framework's own kind, one or, where each rank
+writes its shards, several, and `manifest.json`, which holds their names, sizes and SHA-256 and facts for people.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+import socket
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -20,7 +21,8 @@ from typing import Any, BinaryIO
 from recipes.run_folder import naming, now, sync_folder, write_json
 from recipes.trainer.world import ProcessGroup
 
-SCHEMA = 1
+SCHEMA = 2
+"""Schema 1 named one file, with its size and digest in the manifest itself. It is still read."""
 NAME = re.compile(r"step-(\d{9,})")
 ASIDE = "."
 
@@ -35,8 +37,13 @@ class Checkpoint:
 
     @property
     def state(self) -> Path:
-        """The file with the state."""
+        """The file with the state, or with what of it is not in shards."""
         return self.path / str(self.manifest["state"])
+
+    @property
+    def shards(self) -> int:
+        """The number of ranks that wrote shards; 0 where one file has the whole state."""
+        return int(self.manifest.get("shards", 0))
 
 
 def save(
@@ -55,54 +62,161 @@ def save(
     Killed at any moment it leaves either the complete checkpoint or a folder whose name begins with a dot; a save that
     fails leaves neither. `check` is called last before the rename, and may raise.
     """
+    path, aside = _begin(folder, step)
+    try:
+        _write(aside / name, write)
+        _finish(aside, step, name, _described(aside, [name]), facts, check)
+    except BaseException:
+        shutil.rmtree(aside, ignore_errors=True)  # on a full disk, room for the files that say so
+        raise
+    return _commit(aside, path, step, keep)
+
+
+def save_shards(
+    group: ProcessGroup,
+    folder: Path,
+    step: int,
+    name: str,
+    write: Callable[[BinaryIO], None],
+    write_shards: Callable[[Path], Iterable[str]],
+    facts: Mapping[str, Any],
+    keep: int,
+    check: Callable[[], None] = lambda: None,
+) -> Path | None:
+    """The same by all ranks together, into a folder that all of them see. Returns the checkpoint's folder on rank 0.
+
+    Rank 0 writes the file `name` by `write`. Every rank writes its shards by `write_shards`, which flushes them and
+    returns their names. Where a rank fails, every rank raises, and nothing is left.
+    """
+    first = group.rank == 0
+    begun = group.on_all(lambda: _begin(folder, step) if first else None)[0]
+    assert begun is not None
+    path, aside = begun
+    try:
+        group.on_all(lambda: _refuse_unseen(aside))
+        described = group.on_all(lambda: _described(aside, write_shards(aside)))
+        files = {name: each for part in described for name, each in part.items()}
+
+        def finish() -> Path:
+            _write(aside / name, write)
+            everything = {**_described(aside, [name]), **files}
+            _finish(aside, step, name, everything, {**facts, "shards": group.size}, check)
+            return _commit(aside, path, step, keep)
+
+        return group.on_all(lambda: finish() if first else None)[group.rank]
+    except BaseException:
+        if first:
+            shutil.rmtree(aside, ignore_errors=True)
+        raise
+
+
+def _begin(folder: Path, step: int) -> tuple[Path, Path]:
+    """The checkpoint's folder to be, and the one that is made for writing it aside."""
     folder.mkdir(mode=0o700, exist_ok=True)
     path = folder / f"step-{step:09d}"
     aside = folder / f"{ASIDE}{path.name}.{os.getpid()}"
     aside.mkdir(mode=0o700)
-    try:
-        _write(aside, step, name, write, facts)
-        check()
-    except BaseException:
-        shutil.rmtree(aside, ignore_errors=True)  # on a full disk, room for the files that say so
-        raise
+    return path, aside
+
+
+def _refuse_unseen(aside: Path) -> None:
+    if not aside.is_dir():
+        raise FileNotFoundError(
+            f"{aside}, which rank 0 has made, is not there on {socket.gethostname()}: shards of a checkpoint need a "
+            "run folder on a file system that all nodes share (run_root=)"
+        )
+
+
+def _write(path: Path, write: Callable[[BinaryIO], None]) -> None:
+    with naming(path), open(path, "wb") as file:
+        write(file)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _described(folder: Path, names: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """Size and digest of files, as a manifest has them."""
+    found = {}
+    for name in names:
+        digest, size = _digest(folder / name)
+        found[name] = {"bytes": size, "sha256": digest}
+    return found
+
+
+def _finish(
+    aside: Path,
+    step: int,
+    name: str,
+    files: Mapping[str, Mapping[str, Any]],
+    facts: Mapping[str, Any],
+    check: Callable[[], None],
+) -> None:
+    manifest = {"schema": SCHEMA, "step": step, "time": now(), "state": name, "files": files, **facts}
+    write_json(aside / "manifest.json", manifest)
+    check()
+
+
+def _commit(aside: Path, path: Path, step: int, keep: int) -> Path:
+    """Rename the folder into place, and delete all but the `keep` newest."""
     if path.exists():
         _remove(path)
     os.rename(aside, path)
-    sync_folder(folder)
-    older = [each for each in _all(folder) if each[0] <= step]  # any ahead is broken, or the run would be there
+    sync_folder(path.parent)
+    older = [each for each in _all(path.parent) if each[0] <= step]  # any ahead is broken, or the run would be there
     for _, old in older[keep:]:
         with contextlib.suppress(OSError):  # tidying up is no reason to lose a run
             _remove(old)
     return path
 
 
-def _write(folder: Path, step: int, name: str, write: Callable[[BinaryIO], None], facts: Mapping[str, Any]) -> None:
-    with naming(folder / name), open(folder / name, "wb") as file:
-        write(file)
-        file.flush()
-        os.fsync(file.fileno())
-    digest, size = _digest(folder / name)
-    manifest = {"schema": SCHEMA, "step": step, "time": now(), "state": name, "bytes": size, "sha256": digest, **facts}
-    write_json(folder / "manifest.json", manifest)
+def newest(folder: Path, warn: Callable[[str], None], step: int | None = None) -> Checkpoint | None:
+    """The newest intact checkpoint, or that of `step`; None where there is none.
 
-
-def newest(folder: Path, warn: Callable[[str], None]) -> Checkpoint | None:
-    """The newest intact checkpoint, or None. Broken ones are skipped with a warning that names them."""
-    for step, path in _all(folder):
+    Broken ones are skipped with a warning that names them.
+    """
+    for number, path in _all(folder):
+        if step is not None and number != step:
+            continue
         try:
             manifest = json.loads((path / "manifest.json").read_text())
-            if not isinstance(manifest, dict) or manifest.get("schema") != SCHEMA or manifest.get("step") != step:
-                warn(f"{path} is skipped: its manifest is not of schema {SCHEMA} and step {step}")
+            if not isinstance(manifest, dict) or manifest.get("schema") not in (1, SCHEMA):
+                warn(f"{path} is skipped: its manifest is not of schema 1 or {SCHEMA}")
                 continue
-            digest, size = _digest(path / str(manifest.get("state")))
+            if manifest.get("step") != number:
+                warn(f"{path} is skipped: its manifest is of step {manifest.get('step')}")
+                continue
+            broken = _broken(path, manifest)
         except (OSError, ValueError) as error:
             warn(f"{path} is skipped: {error}")
             continue
-        if (manifest.get("sha256"), manifest.get("bytes")) != (digest, size):
-            warn(f"{path} is skipped: its state is not the one that was saved ({size} bytes)")
+        if broken:
+            warn(f"{path} is skipped: {broken} is not what was saved")
         else:
-            return Checkpoint(path=path, step=step, manifest=manifest)
+            return Checkpoint(path=path, step=number, manifest=manifest)
     return None
+
+
+def steps(folder: Path) -> list[int]:
+    """The steps that have checkpoints, intact or not, in order."""
+    return sorted(step for step, _ in _named(folder))
+
+
+def _broken(path: Path, manifest: Mapping[str, Any]) -> str:
+    """The name of a file that isn't as the manifest describes it; empty where all are.
+
+    Raises `OSError` for a file that is missing, `ValueError` for a manifest that doesn't describe its files.
+    """
+    state = manifest.get("state")
+    files = manifest.get("files") if manifest["schema"] > 1 else {state: manifest}
+    if not isinstance(files, dict) or state not in files:
+        raise ValueError("its manifest does not describe its files")
+    for name, described in files.items():
+        if not isinstance(name, str) or Path(name).name != name or not isinstance(described, dict):
+            raise ValueError("its manifest does not describe its files")
+        digest, size = _digest(path / name)
+        if (described.get("sha256"), described.get("bytes")) != (digest, size):
+            return name
+    return ""
 
 
 def for_resuming(folder: Path, group: ProcessGroup) -> Checkpoint | None:

@@ -32,6 +32,10 @@ class SettingsErrorOfAll(SettingsError):
     """A `SettingsError` that every rank raises."""
 
 
+class FailedElsewhere(RuntimeError):
+    """Another rank failed in what all ranks do together."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RankInfo:
     """Where one rank computes."""
@@ -65,6 +69,28 @@ class ProcessGroup(ABC):
     def sum(self, values: Sequence[float]) -> list[float]:
         """Element-wise sum over the ranks, on every rank."""
         return [float(sum(each)) for each in zip(*self.gather(list(values)), strict=True)]
+
+    def on_all(self, work: Callable[[], T]) -> list[T]:
+        """`work` on every rank, and what it gave, by rank, on every rank.
+
+        Where it fails on one rank, that rank raises its exception and the others a `FailedElsewhere`: no rank waits in
+        a later collective for one that has given up.
+        """
+        value, failed = None, None
+        try:
+            value = work()
+        except Exception as error:  # whatever it is, the other ranks have to know
+            failed = error
+        found = self.gather((value, failed and f"{type(failed).__name__}: {failed}"))
+        if failed is not None:
+            if isinstance(failed, FailedElsewhere):
+                time.sleep(FOR_THE_FIRST)
+            raise failed
+        for rank, (_, problem) in enumerate(found):
+            if problem:
+                time.sleep(FOR_THE_FIRST)  # so that the reason on record is that rank's own
+                raise FailedElsewhere(f"on rank {rank}, {problem}")
+        return [each for each, _ in found]  # type: ignore[misc]
 
     def rank_zero_first(self, make: Callable[[], T]) -> T:
         """`make` on rank 0 and then on the others: the first may download what the others read.

@@ -145,3 +145,29 @@ def test_a_state_with_code_in_it_is_not_run(tmp_path):
     with pytest.raises(Exception, match="Weights only"):
         read(found.state)
     assert not (tmp_path / "ran").exists()
+
+
+def as_schema_1(path: Path) -> None:
+    manifest = json.loads((path / "manifest.json").read_text())
+    files = manifest.pop("files")
+    (path / "manifest.json").write_text(json.dumps({**manifest, "schema": 1, **files["state.pt"]}))
+
+
+def test_a_checkpoint_of_schema_1_is_read_and_judged(tmp_path):
+    as_schema_1(save(tmp_path, 5))
+    as_schema_1(save(tmp_path, 10))
+    assert newest(tmp_path) == (10, [])
+    flip_a_bit(tmp_path / "step-000000010")
+    step, warnings = newest(tmp_path)
+    assert step == 5
+    assert "state.pt is not what was saved" in warnings[0]
+
+
+@pytest.mark.parametrize("files", [{"state.pt": 1}, {"../state.pt": {}}, {}, [], None])
+def test_a_manifest_that_names_no_files_of_its_own_is_passed_over(tmp_path, files):
+    path = save(tmp_path, 5)
+    manifest = json.loads((path / "manifest.json").read_text())
+    (path / "manifest.json").write_text(json.dumps({**manifest, "files": files}))
+    step, warnings = newest(tmp_path)
+    assert step is None
+    assert "its manifest does not describe its files" in warnings[0]

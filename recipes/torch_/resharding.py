@@ -1,0 +1,203 @@
+"""A run's tensors by their parameters' names: what a checkpoint has to hold for any number of ranks to go on with it.
+
+`values` are tensors by `model/NAME` and `optimizers/NUMBER/NAME/KEY`: sharded, or whole. A parameter's value is that of
+its float32 master where it has one. `rest` is everything else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from recipes.torch_.trained import Trained
+from recipes.trainer.checkpoint import Checkpoint
+from recipes.trainer.world import SettingsErrorOfAll
+
+
+class Named(NamedTuple):
+    """A state by names."""
+
+    values: dict[str, torch.Tensor]
+    rest: dict[str, Any]
+
+
+def is_sharded(model: nn.Module) -> bool:
+    """Whether `fully_shard` spread the model's parameters over the ranks."""
+    return any(_is_shard(each) for each in model.state_dict().values())  # which first frees what forward gathered
+
+
+def take_apart(trained: Trained) -> Named:
+    """The state of a sharded model. Its values are sharded tensors; what each rank has whole is in the rest."""
+    own, tied = _by_name(trained.model)
+    values = {f"model/{name}": each.detach() for name, each in own.items() if _is_shard(each)}
+    whole = {name: each for name, each in own.items() if not _is_shard(each)}
+    optimizers = []
+    for number, optimizer in enumerate(trained.optimizers):
+        names = _names(trained, optimizer)
+        state: dict[str, dict[str, Any]] = {name: {} for name in names.values()}
+        for parameter, name in names.items():
+            for key, value in optimizer.state.get(parameter, {}).items():
+                if _is_shard(value):
+                    values[f"optimizers/{number}/{name}/{key}"] = value.detach()
+                else:
+                    state[name][key] = value
+        groups = [{**group, "params": [names[each] for each in group["params"]]} for group in optimizer.param_groups]
+        optimizers.append({"state": state, "groups": groups})
+    rest = {"model": whole, "tied": tied, "optimizers": optimizers, "precision": trained.precision.state_dict()}
+    return Named(values, rest)
+
+
+def named(saved: Mapping[str, Any], trained: Trained) -> Named:
+    """The state that one file has, by the names of the model that is to have it."""
+    weights, tied = weights_of(saved)
+    values = {f"model/{name}": each for name, each in weights.items() if isinstance(each, torch.Tensor)}
+    whole = {name: each for name, each in weights.items() if not isinstance(each, torch.Tensor)}
+    optimizers = []
+    for number, (optimizer, kept) in enumerate(zip(trained.optimizers, saved["optimizers"], strict=True)):
+        names = list(_names(trained, optimizer).values())
+        groups = [{**group, "params": [names[each] for each in group["params"]]} for group in kept["param_groups"]]
+        state: dict[str, dict[str, Any]] = {name: {} for name in names}
+        for position, values_of in kept["state"].items():
+            for key, value in values_of.items():
+                if isinstance(value, torch.Tensor) and value.ndim:
+                    values[f"optimizers/{number}/{names[position]}/{key}"] = value
+                else:
+                    state[names[position]][key] = value
+        optimizers.append({"state": state, "groups": groups})
+    return Named(values, {**saved, "model": whole, "tied": tied, "optimizers": optimizers})
+
+
+def weights_of(saved: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
+    """The weights in a state of one file, float32 masters where there are any, by name; and the names that tied weights
+    have besides.
+
+    Raises `ValueError` for masters of an older version, which have no names.
+    """
+    masters = saved["precision"]["masters"]
+    if not isinstance(masters, Mapping):
+        raise ValueError("its master weights are of an older version and have no names")
+    weights: dict[str, Any] = {}
+    tied: dict[str, str] = {}
+    first: dict[Any, str] = {}
+    for name, value in saved["model"].items():
+        memory = name
+        if isinstance(value, torch.Tensor) and value.numel():
+            memory = (value.data_ptr(), value.shape, value.stride(), value.dtype)
+        if memory in first:
+            tied[name] = first[memory]
+        else:
+            first[memory] = name
+            weights[name] = value
+    return {name: masters.get(name, value) for name, value in weights.items()}, tied
+
+
+def load(trained: Trained, state: Named) -> None:
+    """Give the state to a model and its optimizers, sharded or not. Raises `ValueError` where it is another model's."""
+    own, tied = _by_name(trained.model)
+    saved = {**state.rest["model"], **_part(state.values, "model/")}
+    _refuse_others(own, saved)
+    weights = {name: _as(own[name], value) for name, value in saved.items()}
+    weights |= {name: weights[first] for name, first in tied.items()}
+    trained.model.load_state_dict(weights)
+    for number, (optimizer, kept) in enumerate(zip(trained.optimizers, state.rest["optimizers"], strict=True)):
+        names = _names(trained, optimizer)
+        if [name for group in kept["groups"] for name in group["params"]] != list(names.values()):
+            raise ValueError(f"its optimizer {number} steps other parameters")
+        found: dict[int, dict[str, Any]] = {}
+        for position, (parameter, name) in enumerate(names.items()):
+            sharded = _part(state.values, f"optimizers/{number}/{name}/")
+            entries = {**kept["state"].get(name, {}), **sharded}
+            if entries:
+                found[position] = {key: _as(parameter, value) for key, value in entries.items()}
+        count = iter(range(len(names)))
+        groups = [{**group, "params": [next(count) for _ in group["params"]]} for group in kept["groups"]]
+        optimizer.load_state_dict({"state": found, "param_groups": groups})
+    masters = {name: saved[name] for name in trained.precision.state_dict()["masters"]}
+    trained.precision.load_state_dict({**state.rest["precision"], "masters": masters})
+
+
+def read_shards(found: Checkpoint, rest: dict[str, Any], model: nn.Module | None = None) -> Named:
+    """A checkpoint of shards: sharded as `model` is, or whole. Raises `ValueError` for one that can't be read."""
+    from recipes.torch_ import shards
+
+    own = _by_name(model)[0] if model is not None else {}
+    targets: dict[str, torch.Tensor] = {}
+    for key, described in shards.describe(found.path, found.manifest["files"]).items():
+        kind, _, name = key.partition("/")
+        if kind == "optimizers":
+            name = name.partition("/")[2].rpartition("/")[0]
+        targets[key] = _empty_like(own.get(name), described.size, described.dtype)
+    shards.read(found.path, found.manifest["files"], targets)
+    return Named(targets, rest)
+
+
+def refusal(path: Path, shards: int, ranks: int, sharded: bool, why: ValueError) -> SettingsErrorOfAll:
+    """Why a run can't go on from a checkpoint of another sharding."""
+    was = f"shards of {shards} rank{'s' * (shards > 1)}" if shards else "one whole state"
+    now = f"{'has shards' if sharded else 'has whole weights'} on {ranks} rank{'s' * (ranks > 1)}"
+    return SettingsErrorOfAll(f"{path} was saved as {was}, and this run {now}; it can't be resharded: {why}", "run")
+
+
+def _by_name(model: nn.Module) -> tuple[dict[str, Any], dict[str, str]]:
+    """Parameters and persistent buffers by name, each once; and the names that tied weights have besides."""
+    own: dict[str, Any] = {}
+    tied: dict[str, str] = {}
+    first: dict[int, str] = {}
+    for name, value in model.state_dict(keep_vars=True).items():
+        if id(value) in first:
+            tied[name] = first[id(value)]
+        else:
+            first[id(value)] = name
+            own[name] = value
+    return own, tied
+
+
+def _names(trained: Trained, optimizer: torch.optim.Optimizer) -> dict[torch.Tensor, str]:
+    """The weights that an optimizer steps, in its order, with the names of their parameters."""
+    names = {each: name for name, each in trained.precision.master_parameters().items()}
+    names |= {each: name for name, each in _by_name(trained.model)[0].items() if isinstance(each, nn.Parameter)}
+    return {each: names[each] for group in optimizer.param_groups for each in group["params"]}
+
+
+def _part(values: Mapping[str, torch.Tensor], prefix: str) -> dict[str, torch.Tensor]:
+    return {key.removeprefix(prefix): value for key, value in values.items() if key.startswith(prefix)}
+
+
+def _refuse_others(own: Mapping[str, Any], saved: Mapping[str, Any]) -> None:
+    sizes, others = ({name: getattr(each, "shape", None) for name, each in part.items()} for part in (own, saved))
+    differing = sorted(
+        name for name in {*own, *saved} if name not in own or name not in saved or sizes[name] != others[name]
+    )
+    if differing:
+        more = f" and {len(differing) - 4} more" if len(differing) > 4 else ""
+        raise ValueError(f"{', '.join(differing[:4])}{more} differ in name or shape")
+
+
+def _is_shard(value: Any) -> bool:
+    if not hasattr(value, "device_mesh"):  # most are plain, and importing DTensor takes most of a second
+        return False
+    from torch.distributed.tensor import DTensor
+
+    return isinstance(value, DTensor)
+
+
+def _as(own: Any, value: Any) -> Any:
+    """A whole value, sharded as `own` is; a single number, or what is sharded already, as it is."""
+    if not _is_shard(own) or not isinstance(value, torch.Tensor) or _is_shard(value) or not value.ndim:
+        return value
+    from torch.distributed.tensor import distribute_tensor
+
+    whole = value.to(own.device)
+    return distribute_tensor(whole, own.device_mesh, own.placements, src_data_rank=None)  # every rank has the whole
+
+
+def _empty_like(own: Any, size: torch.Size, dtype: torch.dtype) -> torch.Tensor:
+    if not _is_shard(own):
+        return torch.empty(size, dtype=dtype)
+    from torch.distributed import tensor
+
+    return tensor.empty(size, dtype=dtype, device_mesh=own.device_mesh, placements=own.placements)

@@ -1,0 +1,134 @@
+"""A trainer of shards for tests: FOLDER STEPS. Prints a JSON line from rank 0; saves at every step.
+
+FSDP=0 trains without shards. OTHER=1 trains another network. BREAK=disk:1:2,raise:0:3 has the save of step 2 fail on
+rank 1 for a full disk, that of step 3 by an exception on rank 0; each rank prints what it raised, and goes on.
+KILL=RANK:STEP has that rank kill itself while it saves that step.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import resource
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+from torch import distributed, nn
+
+from recipes import sampling
+from recipes.precision.levels import Amp, LossScale
+from recipes.settings import Checkpoint, Settings
+from recipes.torch_ import devices, resharding
+from recipes.torch_.precision import Precision
+from recipes.torch_.state import State
+from recipes.torch_.trained import Trained
+from recipes.trainer.progress import Progress
+from recipes.typed import SettingsError
+
+BATCH, FEATURES, SAMPLES = 8, 12, 64
+SHARDED = os.environ.get("FSDP", "1") == "1"
+
+
+class Net(nn.Module):
+    """With what is hard to shard: tied weights, a buffer, sizes that ranks don't divide."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.first = nn.Linear(FEATURES, width)
+        self.norm = nn.BatchNorm1d(width)
+        self.second = nn.Linear(width, FEATURES, bias=False)
+        self.third = nn.Linear(width, FEATURES, bias=False)
+        self.third.weight = self.second.weight
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        found = self.norm(self.first(inputs)).tanh()
+        return self.second(found) + self.third(found.square())
+
+
+def main(folder: Path, steps: int) -> int:
+    world = devices.join("cpu", None, os.environ)
+    if world.size == 1 and SHARDED:
+        distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+    torch.manual_seed(0)
+    precision = Precision.of(Amp(level="o0"), LossScale(mode="none"), world.device)
+    net = precision.cast(Net(7 if "OTHER" not in os.environ else 5))
+    model: nn.Module = net
+    if SHARDED:
+        from torch.distributed.fsdp import fully_shard
+
+        model = fully_shard(net)
+    elif world.size > 1:
+        model = world.wrap(net)
+    optimizer = precision.optimizer(model, torch.optim.AdamW(net.parameters(), lr=0.01))
+    settings = Settings(batch=BATCH, steps=steps, checkpoint=Checkpoint(keep=2))
+    trained = Trained(model=net, optimizers=[optimizer], precision=precision)
+    state = State(trained=trained, settings=settings, world=world)
+    data = torch.randn(SAMPLES, FEATURES, generator=torch.Generator().manual_seed(1))
+    try:
+        resumed = state.resume(folder)
+    except SettingsError as error:
+        print(f"refused: {error}", file=sys.stderr)
+        return 2
+    progress, path = resumed or (Progress(), None)
+    losses = []
+    for step in range(progress.step, steps):
+        epoch, within = divmod(step, SAMPLES // BATCH)
+        share = sampling.share(sampling.order(0, epoch, SAMPLES), BATCH, 1, world.rank, world.size)[within]
+        batch = data[torch.from_numpy(share[0].copy())]
+        optimizer.zero_grad()
+        net.eval()  # statistics of the batch are each rank's own
+        with precision.forward():
+            loss = (precision.output(model(precision.input(batch))) - batch).square().mean()
+        precision.backward(loss)
+        precision.step(optimizer)
+        precision.update()
+        losses.append(world.sum([loss.item() / world.size])[0])
+        with broken(world.rank, step + 1):
+            state.save(folder, Progress(step=step + 1, exact=progress.exact))
+    if world.rank == 0:
+        weights = {name: each.tolist() for name, each in resharded(net).items()}
+        first = {"from": progress.step, "path": str(path), "exact": progress.exact}
+        print(json.dumps({**first, "losses": losses, "weights": weights}), flush=True)
+    else:
+        resharded(net)
+    world.leave()
+    return 0
+
+
+def resharded(net: nn.Module) -> dict[str, torch.Tensor]:
+    return {
+        name: each.full_tensor() if hasattr(each, "full_tensor") else each for name, each in net.state_dict().items()
+    }
+
+
+@contextlib.contextmanager
+def broken(rank: int, step: int) -> Iterator[None]:
+    """Around the save of a step: it fails where the environment says."""
+    if f"{rank}:{step}" == os.environ.get("KILL"):
+        resharding.take_apart = lambda _: os.kill(os.getpid(), signal.SIGKILL)
+    breaks = [each.split(":") for each in os.environ.get("BREAK", "").split(",") if each]
+    how = next((how for how, of, at in breaks if (of, at) == (str(rank), str(step))), "")
+    if not any(at == str(step) for _, _, at in breaks):
+        yield
+        return
+    real, limits = resharding.take_apart, resource.getrlimit(resource.RLIMIT_FSIZE)
+    if how == "disk":
+        resource.setrlimit(resource.RLIMIT_FSIZE, (600, limits[1]))
+    elif how == "raise":
+        resharding.take_apart = lambda _: 1 // 0
+    try:
+        yield
+        print(f"step {step} was saved", flush=True)
+    except Exception as error:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        print(f"step {step} on rank {rank}: {type(error).__name__}: {error}", flush=True)
+    resharding.take_apart = real
+
+
+code = main(Path(sys.argv[1]), int(sys.argv[2]))
+sys.stdout.flush()
+os._exit(code)

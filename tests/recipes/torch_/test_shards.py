@@ -1,0 +1,190 @@
+"""Checkpoints of shards: whole or not there, and taken up by any number of ranks."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from recipes.torch_ import shards
+from recipes.trainer import checkpoint
+from tests.recipes.torch_.trainers import environment
+
+TRAINER = str(Path(__file__).with_name("sharded_trainer.py"))
+STEPS = 12
+
+
+def start(ranks: int, folder: Path, steps: int, **more: str) -> list[subprocess.Popen[str]]:
+    """The trainer's ranks, without torchrun: nobody ends the others when one has gone."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    where = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    return [
+        subprocess.Popen(
+            [sys.executable, TRAINER, str(folder), str(steps)],
+            env=environment(**where, RANK=str(rank), **more),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(ranks)
+    ]
+
+
+def end(processes: list[subprocess.Popen[str]]) -> tuple[list[int], list[str], list[str]]:
+    """Exit codes and what each rank printed. A rank that hangs fails the test."""
+    try:
+        said = [each.communicate(timeout=120) for each in processes]
+    finally:
+        for each in processes:
+            each.kill()
+    return [each.returncode for each in processes], [each[0] for each in said], [each[1] for each in said]
+
+
+def train(ranks: int, folder: Path, steps: int, **more: str) -> dict[str, Any]:
+    codes, out, err = end(start(ranks, folder, steps, **more))
+    assert codes == [0] * ranks, err
+    found: dict[str, Any] = json.loads(out[0].splitlines()[-1])
+    return found
+
+
+def weights(found: dict[str, Any]) -> dict[str, torch.Tensor]:
+    return {name: torch.tensor(each) for name, each in found["weights"].items()}
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(each.name for each in folder.iterdir())
+
+
+@pytest.fixture(scope="module")
+def one(tmp_path_factory) -> dict[str, Any]:
+    """A run of one process, without shards."""
+    return train(1, tmp_path_factory.mktemp("one"), STEPS, FSDP="0")
+
+
+@pytest.fixture(scope="module")
+def four(tmp_path_factory) -> Path:
+    """Checkpoints of four ranks."""
+    folder = tmp_path_factory.mktemp("four") / "checkpoints"
+    assert train(4, folder, 4)["exact"]
+    return folder
+
+
+def copied(folder: Path, to: Path) -> Path:
+    shutil.copytree(folder, to)
+    return to
+
+
+@pytest.mark.slow
+def test_saved_on_four_ranks_resumed_on_two_then_one_then_four(tmp_path, one, four):
+    folder, losses = copied(four, tmp_path / "checkpoints"), []
+    for ranks, steps in ((2, 7), (1, 9), (4, STEPS)):
+        found = train(ranks, folder, steps)
+        assert not found["exact"], "other ranks add up gradients in another order"
+        losses += found["losses"]
+    assert losses == pytest.approx(one["losses"][4:], abs=1e-5)
+    for name, each in weights(found).items():
+        torch.testing.assert_close(each, weights(one)[name], atol=1e-5, rtol=0)
+    manifest = json.loads((folder / f"step-{STEPS:09d}" / "manifest.json").read_text())
+    assert manifest["shards"] == 4
+    assert {"state.pt", "__3_0.distcp", shards.INDEX} <= set(manifest["files"])
+    assert all((folder / f"step-{STEPS:09d}" / name).is_file() for name in manifest["files"])
+
+
+def test_shards_are_resumed_without_shards_and_the_other_way_round(tmp_path, one, four):
+    folder = copied(four, tmp_path / "checkpoints")
+    whole = train(1, folder, 8, FSDP="0")
+    sharded = train(2, folder, STEPS)
+    assert (whole["from"], sharded["from"]) == (4, 8)
+    assert not (whole["exact"] or sharded["exact"])
+    assert [*whole["losses"], *sharded["losses"]] == pytest.approx(one["losses"][4:], abs=1e-5)
+
+
+@pytest.mark.slow
+def test_a_rank_killed_in_a_save_and_later_all_at_any_moment_change_no_bit(tmp_path):
+    steps = 40
+    whole = train(2, tmp_path / "whole", steps)
+    folder = tmp_path / "killed"
+    began = time.monotonic()
+    codes, _, _ = end(start(2, folder, steps, KILL="1:3"))
+    assert codes[1] == -signal.SIGKILL
+    assert codes[0] != 0
+    assert time.monotonic() - began < 60, "the other rank waited"
+    assert checkpoint.newest(folder, pytest.fail).step == 2
+    ranks = start(2, folder, steps)
+    while max(checkpoint.steps(folder)) < 5:
+        assert all(each.poll() is None for each in ranks)
+        time.sleep(0.005)
+    time.sleep(random.SystemRandom().random() * 0.3)
+    for each in ranks:
+        each.kill()
+    end(ranks)
+    last = train(2, folder, steps)
+    assert last["exact"]
+    assert last["losses"] == whole["losses"][last["from"] :]
+    assert last["weights"] == whole["weights"]
+    assert names(folder) == names(tmp_path / "whole")
+
+
+def test_a_save_that_fails_on_one_rank_fails_on_all_and_leaves_nothing(tmp_path):
+    broken = "raise:0:2,raise:1:3,disk:0:4,disk:1:5"
+    codes, out, err = end(start(2, tmp_path / "checkpoints", 5, BREAK=broken))
+    assert codes == [0, 0], err
+    assert "step 2 on rank 0: ZeroDivisionError" in out[0]
+    assert "step 2 on rank 1: FailedElsewhere: on rank 0, ZeroDivisionError" in out[1]
+    assert "step 3 on rank 0: FailedElsewhere: on rank 1, ZeroDivisionError" in out[0]
+    assert "step 4 on rank 0: OSError: [Errno 27] File too large" in out[0]
+    assert "step 5 on rank 0: FailedElsewhere: on rank 1, OSError: [Errno 27] File too large" in out[0]
+    assert "step 5 on rank 1: OSError: [Errno 27] File too large" in out[1]
+    assert names(tmp_path / "checkpoints") == ["step-000000001"]
+
+
+def test_shards_of_another_model_are_refused_in_words_that_name_both(tmp_path, four):
+    folder = copied(four, tmp_path / "checkpoints")
+    codes, _, err = end(start(2, folder, 8, OTHER="1"))
+    assert codes == [2, 2]
+    assert "was saved as shards of 4 ranks, and this run has shards on 2 ranks" in err[0]
+    assert "first.weight" in err[0]
+
+
+@pytest.mark.parametrize("name", ["__2_0.distcp", shards.INDEX, "state.pt"])
+def test_shards_of_which_a_file_is_broken_or_gone_are_passed_over(tmp_path, four, name):
+    folder = copied(four, tmp_path / "checkpoints")
+    path = folder / "step-000000004" / name
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    warnings: list[str] = []
+    assert checkpoint.newest(folder, warnings.append).step == 3
+    path.unlink()
+    assert checkpoint.newest(folder, warnings.append).step == 3
+    assert [name in each for each in warnings] == [True, True]
+
+
+def test_an_index_with_code_in_it_or_another_folders_file_is_not_read(tmp_path, four):
+    class Evil:
+        def __reduce__(self) -> tuple[object, tuple[str]]:
+            return os.mkdir, (str(tmp_path / "ran"),)
+
+    folder = copied(four, tmp_path / "checkpoints") / "step-000000004"
+    files = json.loads((folder / "manifest.json").read_text())["files"]
+    assert shards.describe(folder, files)["model/first.weight"].size == (7, 12)
+    with pytest.raises(ValueError, match=r"files that are not of its checkpoint: __0_0\.distcp"):
+        shards.describe(folder, [each for each in files if each != "__0_0.distcp"])
+    (folder / shards.INDEX).write_bytes(pickle.dumps(Evil()))
+    with pytest.raises(ValueError, match=r"names posix\.mkdir"):
+        shards.describe(folder, files)
+    assert not (tmp_path / "ran").exists()
