@@ -1,9 +1,10 @@
-"""All tests, as five pytest processes side by side: the testbed's mostly wait, while the others mostly compute.
+"""All tests, as six pytest processes side by side: the testbed's mostly wait, while the others mostly compute.
 
-Not by pytest-xdist: its groups do nothing under pytest 9.2. Within a part there is one test at a time: the launcher's
-runs of one name would end each other's processes. Recipes' tests start no named runs; torch's take as long as all the
-other recipes'. Slurm's tests are a part, and those of SSH and of containers another; one that is marked `alone` waits
-for the other part's current test (tests/testbed/plugin.py).
+Within a part there is one test at a time: the launcher's runs of one name would end each other's processes, and tests
+of `rest` share a name. Recipes' tests start no named runs; torch's take as long as all the other recipes'. Tests of
+`starts` start trainers and scripts in runs with names of their own. Slurm's tests are a part, and those of SSH and of
+containers another; one that is marked `alone` waits for the other part's current test (tests/testbed/plugin.py).
+Not by pytest-xdist: its groups do nothing under pytest 9.2.
 """
 
 from __future__ import annotations
@@ -13,12 +14,20 @@ import sys
 import threading
 
 HOSTS = ("tests/containers", "tests/launcher/ssh")
+STARTS = ("tests/launcher/compare", "tests/launcher/script")
+
+
+def without(*folders: str) -> list[str]:
+    return [f"--ignore={folder}" for folder in folders]
+
+
 PARTS = {
-    "slurm": ["-m", "testbed", "--ignore=tests/recipes", *(f"--ignore={folder}" for folder in HOSTS)],
-    "hosts": ["-m", "testbed", *HOSTS],
+    "starts": ["-m", "not testbed", *STARTS],
+    "rest": ["-m", "not testbed", *without("tests/recipes", *STARTS)],
     "torch": ["tests/recipes/torch_"],
-    "recipes": ["tests/recipes", "--ignore=tests/recipes/torch_"],
-    "rest": ["-m", "not testbed", "--ignore=tests/recipes"],
+    "recipes": ["tests/recipes", *without("tests/recipes/torch_")],
+    "slurm": ["-m", "testbed", *without("tests/recipes", "tests/benchmarks", *HOSTS)],
+    "hosts": ["-m", "testbed", *HOSTS],
 }
 """What a part's lines begin with, and how pytest is told its tests."""
 
