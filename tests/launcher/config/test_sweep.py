@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import copy
 import dataclasses
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -50,12 +52,18 @@ VALUES: dict[str, st.SearchStrategy[str]] = {
 WORDS = st.fixed_dictionaries({}, optional=VALUES).map(lambda chosen: [f"{k}={v}" for k, v in chosen.items()])
 
 
+@functools.cache
+def composed_files(folder: Path, *choices: str) -> Any:
+    with initialize_config_dir(str(conf_folder()), version_base="1.3"):
+        config = compose("config", [*choices, f"hydra.searchpath=[file://{folder}]"])
+    OmegaConf.set_struct(config, False)
+    return config
+
+
 def composed_by_hydra(folder: Path, cell: Cell) -> dict[str, Any]:
     """The cell by Hydra's public interface alone, from the same files."""
-    chosen = [choosing_word(each, each.values[0]) for each in cell.words if each.kind == "group"]
-    with initialize_config_dir(str(conf_folder()), version_base="1.3"):
-        config = compose("config", [*(word for word in chosen if word), f"hydra.searchpath=[file://{folder}]"])
-    OmegaConf.set_struct(config, False)
+    chosen = [choosing_word(word, word.values[0]) for word in cell.words if word.kind == "group"]
+    config = copy.deepcopy(composed_files(folder, *filter(None, chosen)))
     for each in cell.words:
         if each.kind == "value":
             OmegaConf.update(config, each.key, escaped(each, each.values[0]), merge=True)
