@@ -27,9 +27,9 @@ from tests.recipes.torch_.trainers import SUICIDAL, differences, last_state, res
 SMALL = {
     "mnist": ("data=digits", "batch=16", "train.lr=0.1"),
     "simplenet": ("train.width=64", "batch=32"),
-    "resnet50": ("train.width=8", "train.image_size=32", "train.classes=10", "batch=8"),
-    "efficientnet": ("data=synthetic", "train.image_size=64", "batch=16", "train.lr=1e-4"),
-    "gan": ("data=digits", "batch=32"),
+    "resnet50": ("train.width=8", "train.stages=[1,1]", "train.image_size=32", "train.classes=10", "batch=8"),
+    "efficientnet": ("data=synthetic", "train.stages=[1,1]", "train.image_size=32", "batch=8", "train.lr=1e-4"),
+    "gan": ("data=digits", "batch=8", "train.channels=[16,16,8,8]"),
 }
 FLOAT16 = ("amp.dtype=float16", "loss_scale.init=8")
 DYNAMIC = ("loss_scale=dynamic", "loss_scale.init=64")

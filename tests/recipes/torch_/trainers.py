@@ -82,7 +82,7 @@ def differences(one: Any, other: Any, where: str = "") -> list[str]:
     """Where two states differ by a single bit, or in anything else."""
     if isinstance(one, torch.Tensor):
         same = isinstance(other, torch.Tensor) and one.dtype == other.dtype and one.shape == other.shape
-        return [] if same and bytes_of(one) == bytes_of(other) else [where]
+        return [] if same and torch.equal(bytes_of(one), bytes_of(other)) else [where]
     if isinstance(one, Mapping):
         if not isinstance(other, Mapping) or list(one) != list(other):
             return [where]
@@ -95,5 +95,5 @@ def differences(one: Any, other: Any, where: str = "") -> list[str]:
     return [] if one == other else [where]
 
 
-def bytes_of(tensor: torch.Tensor) -> bytes:
-    return bytes(tensor.contiguous().view(-1).view(torch.uint8).tolist())
+def bytes_of(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.contiguous().view(-1).view(torch.uint8)
