@@ -54,8 +54,8 @@ class World(ProcessGroup):
 
     @property
     def fused(self) -> bool | None:
-        """What optimizers are told as `fused`: on a GPU one kernel steps, and skips an overflow without the host's
-        waiting for it. On a CPU it is torch's own choice."""
+        """SGD's `fused`: on a GPU one kernel steps, and skips an overflow without the host's waiting for it. On a CPU
+        it is torch's own choice."""
         return True if self.device.type == "cuda" else None
 
     def wrap(self, model: nn.Module) -> nn.Module:

@@ -99,7 +99,7 @@ def train(run: Run) -> None:
 
     net = precision.cast(Net(hyper).to(world.device, memory_format=torch.channels_last))
     model = run.wrap(net)
-    adam = torch.optim.Adam(net.parameters(), lr=hyper.lr, eps=ADAM_EPSILON, fused=world.fused)
+    adam = torch.optim.Adam(net.parameters(), lr=hyper.lr, eps=ADAM_EPSILON, fused=True)
     optimizer = precision.optimizer(model, adam)
 
     def resized(pixels: torch.Tensor) -> torch.Tensor:

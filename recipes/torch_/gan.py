@@ -83,7 +83,7 @@ def train(run: Run) -> None:
     both = precision.cast(both.to(world.device))
     judge = both["discriminator"]
     generator, discriminator = run.wrap(both["generator"]), run.wrap(judge)
-    makers = torch.optim.Adam(both["generator"].parameters(), lr=hyper.generator_lr, eps=EPSILON, fused=world.fused)
+    makers = torch.optim.Adam(both["generator"].parameters(), lr=hyper.generator_lr, eps=EPSILON, fused=True)
     judges = torch.optim.RMSprop(judge.parameters(), lr=hyper.discriminator_lr, alpha=RMSPROP_DECAY, eps=EPSILON)
     makers, judges = precision.optimizer(generator, makers), precision.optimizer(discriminator, judges)
 

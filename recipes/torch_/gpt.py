@@ -137,8 +137,11 @@ def rotations(count: int, features: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def rotated(inputs: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor) -> torch.Tensor:
-    """Each pair of features, one of the first half and one of the second, turned by its angle; in the same dtype."""
-    first, second = inputs.chunk(2, dim=-1)
+    """Each pair of features, one of the first half and one of the second, turned by its angle; in the same dtype.
+
+    Cast once: products of mixed dtypes would cast their half-precision side each time, and round their gradients.
+    """
+    first, second = inputs.float().chunk(2, dim=-1)
     return torch.cat((first * cosine - second * sine, first * sine + second * cosine), dim=-1).type_as(inputs)
 
 
@@ -154,7 +157,7 @@ def train(run: Run) -> None:
         lr=hyper.lr,
         betas=(hyper.beta1, hyper.beta2),
         eps=gpt.EPSILON,
-        fused=world.fused,
+        fused=True,
     )
     optimizer = precision.optimizer(model, adam)
 
