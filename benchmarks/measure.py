@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import subprocess
 import time
@@ -50,12 +51,32 @@ class Measured:
         return statistics.median(mine / other for mine, other in zip(ours, theirs, strict=True))
 
     @property
+    def interval(self) -> tuple[float, float] | None:
+        """The 95% interval of the ratio; None where there are too few rounds."""
+        ours, theirs = self.timings[self.ours].seconds, self.timings[self.theirs].seconds
+        return median_interval([mine / other for mine, other in zip(ours, theirs, strict=True)])
+
+    @property
     def ratio_of_fastest(self) -> float:
         return self.timings[self.ours].fastest / self.timings[self.theirs].fastest
 
     @property
     def holds(self) -> bool:
         return self.ratio <= self.limit
+
+
+def median_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[float, float] | None:
+    """The interval of the median, of whatever distribution; None for fewer than six values at 95%.
+
+    Between the k-th smallest and the k-th largest value: the median lies outside where fewer than k of n values fall
+    on one side of it. Source: Conover, Practical Nonparametric Statistics (1999), 3.2.
+    """
+    ordered, count = sorted(values), len(values)
+    outside, k = 0.0, 0
+    while k < count and outside + 2 * math.comb(count, k) / 2**count <= 1 - confidence:
+        outside += 2 * math.comb(count, k) / 2**count
+        k += 1
+    return (ordered[k - 1], ordered[-k]) if k else None
 
 
 def by_turns(cases: Mapping[str, Callable[[], float]], rounds: int, warm_up: int = 1) -> dict[str, Timing]:

@@ -10,7 +10,7 @@ from typing import Any
 from benchmarks.measure import Measured, Timing
 from launcher.ui.tables import table
 
-HEADER = ("benchmark", "ours", "beside it", "ratio", "of fastest", "at most", "")
+HEADER = ("benchmark", "ours", "beside it", "ratio", "95%", "of fastest", "at most", "")
 
 
 def to_json(measured: Measured) -> dict[str, Any]:
@@ -20,6 +20,7 @@ def to_json(measured: Measured) -> dict[str, Any]:
         "claim": measured.claim,
         "limit": measured.limit,
         "ratio": measured.ratio,
+        "interval": measured.interval,
         "ratio_of_fastest": measured.ratio_of_fastest,
         "holds": measured.holds,
         "ours": measured.ours,
@@ -39,13 +40,14 @@ def lines(found: Sequence[Measured]) -> list[str]:
             duration(each.timings[each.ours]),
             duration(each.timings[each.theirs]),
             ratio(each.ratio),
+            interval(each.interval),
             ratio(each.ratio_of_fastest),
             ratio(each.limit),
             "holds" if each.holds else "misses",
         )
         for each in found
     ]
-    return table(HEADER, rows, right=frozenset({1, 2, 3, 4, 5}))
+    return table(HEADER, rows, right=frozenset({1, 2, 3, 4, 5, 6}))
 
 
 def markdown(results: Iterable[Mapping[str, Any]], hardware: Mapping[str, Any]) -> str:
@@ -55,8 +57,8 @@ def markdown(results: Iterable[Mapping[str, Any]], hardware: Mapping[str, Any]) 
         "",
         f"{hardware['cpu']}, {hardware['cores']} cores, {hardware['memory_gib']} GiB, {hardware['system']}, "
         f"Python {hardware['python']}. Load average when it began: {hardware['load'][0]}.",
-        "Times are medians. The ratio is the median over rounds in which each thing was timed once, in turn. "
-        "`python -m benchmarks` repeats it.",
+        "Times are medians. The ratio is the median over rounds in which each thing was timed once, in turn, with its "
+        "95% interval. `python -m benchmarks` repeats it.",
         "",
         "| claim | ours | beside it | ratio | ratio of fastest | |",
         "| --- | --- | --- | --- | --- | --- |",
@@ -65,9 +67,11 @@ def markdown(results: Iterable[Mapping[str, Any]], hardware: Mapping[str, Any]) 
         medians = each["median_seconds"]
         others = [name for name in medians if name != each["ours"]]
         beside = "<br>".join(f"{name}: {seconds(medians[name])}" for name in others)
+        spread = f" ({interval(each['interval'])})" if each.get("interval") else ""
+        verdict = "holds" if each["holds"] else "misses"
         text.append(
-            f"| {each['claim']} | {each['ours']}: {seconds(medians[each['ours']])} | {beside} | {ratio(each['ratio'])} "
-            f"| {ratio(each['ratio_of_fastest'])} | {'holds' if each['holds'] else 'misses'} |"
+            f"| {each['claim']} | {each['ours']}: {seconds(medians[each['ours']])} | {beside} "
+            f"| {ratio(each['ratio'])}{spread} | {ratio(each['ratio_of_fastest'])} | {verdict} |"
         )
     notes = [f"- {each['name']}: {each['note']}." for each in results if each["note"]]
     return "\n".join([*text, *(["", *notes] if notes else [])]) + "\n"
@@ -103,3 +107,7 @@ def ratio(value: float) -> str:
     if value > 0.2:
         return f"{value:.3f}" if value < 1.1 else f"{value:.2f}"
     return f"1/{1 / value:.0f}"
+
+
+def interval(bounds: Sequence[float] | None) -> str:
+    return f"{ratio(bounds[0])} to {ratio(bounds[1])}" if bounds else ""

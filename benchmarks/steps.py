@@ -55,13 +55,23 @@ class Trainer:
         return next(each.removeprefix("amp=") for each in self.words if each.startswith("amp="))
 
 
-def step(folder: Path, name: str, trainer: Trainer, hand: HandWritten, limit: float = LIMIT) -> Measured:
-    """The recipe's step at most `limit` times the hand-written one."""
+def step(
+    folder: Path,
+    name: str,
+    trainer: Trainer,
+    hand: HandWritten,
+    limit: float = LIMIT,
+    *,
+    theirs: str = "a hand-written step",
+    claim: str = "",
+) -> Measured:
+    """The recipe's step at most `limit` times the other one, `theirs`."""
     turns = _run(folder, trainer, hand)
-    ours, theirs = f"the recipe's step at {trainer.level}", "a hand-written step"
+    ours = f"the recipe's step at {trainer.level}"
     return Measured(
         name=name,
-        claim=f"a step of {trainer.recipe} at {trainer.level} in {trainer.framework} at most {limit} times a "
+        claim=claim
+        or f"a step of {trainer.recipe} at {trainer.level} in {trainer.framework} at most {limit} times a "
         "hand-written one",
         limit=limit,
         ours=ours,
@@ -141,7 +151,7 @@ def _run(folder: Path, trainer: Trainer, hand: HandWritten) -> Turns:
     if code != loop.DONE:
         said = (folder / "out").read_text(encoding="utf-8")
         raise RuntimeError(f"{trainer.recipe} in {trainer.framework} ended with exit code {code}: {said[-2000:]}")
-    return found[0]
+    return found[0].paired()
 
 
 class Blocks:
@@ -160,6 +170,13 @@ class Blocks:
         self._cpu.append((time.process_time() - cpu) / BLOCK)
         self._clock.append((time.perf_counter() - clock) / BLOCK)
 
+    def __len__(self) -> int:
+        return len(self._cpu)
+
+    def cut(self, count: int) -> None:
+        """Leave the first `count`."""
+        del self._cpu[count:], self._clock[count:]
+
     @property
     def cpu(self) -> Timing:
         return Timing(seconds=tuple(self._cpu[WARM_UP:]))
@@ -170,9 +187,10 @@ class Blocks:
 
 
 class Turns:
-    """The recipe's executor, between whose blocks of steps the hand-written loop takes one: `training.Executor`.
+    """The recipe's executor, between whose blocks of steps the hand-written loop takes its own: `training.Executor`.
 
-    A block of the recipe's is from its first step's begin to where the step after its last would begin.
+    Ours, theirs, theirs, ours, so that a machine that slows down slows both alike. A block of the recipe's is from its
+    first step's begin to where the step after its last would begin.
     """
 
     def __init__(self, inner: Executor, hand: HandStep, watched: set[int]) -> None:
@@ -193,13 +211,20 @@ class Turns:
         if self._left == 0:
             if self._counts and self._number + 1 not in self._watched:  # what is watched is the recipe's step alone
                 self.ours.end()
-                self._take_turn([shares[(first + each) % len(shares)][0] for each in range(BLOCK)])
+                if len(self.ours) > len(self.theirs):
+                    for _ in range(2):
+                        self._take_turn([shares[(first + each) % len(shares)][0] for each in range(BLOCK)])
             self._left, self._counts = BLOCK, True
             self.ours.begin()
         executed = self._inner.execute(shares, first, count)
         self._number, self._left = self._number + count, self._left - count
         self._counts &= not executed.prepared and self._number not in self._watched
         return executed
+
+    def paired(self) -> Turns:
+        """The same, with as many blocks of each."""
+        self.theirs.cut(len(self.ours))
+        return self
 
     def _take_turn(self, batches: Sequence[Any]) -> None:
         self.theirs.begin()

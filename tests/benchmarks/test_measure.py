@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -7,7 +8,9 @@ import pytest
 
 from benchmarks import report
 from benchmarks.__main__ import BENCHMARKS
-from benchmarks.measure import Measured, Timing, by_turns, command
+from benchmarks.measure import Measured, Timing, by_turns, command, median_interval
+
+HARDWARE = {"cpu": "x", "cores": 2, "memory_gib": 8, "system": "Linux", "python": "3", "load": [0.1, 0, 0]}
 
 
 def measured(name: str = "a", ours: tuple[float, ...] = (1.0, 2.0, 9.0), limit: float = 1.0) -> Measured:
@@ -28,6 +31,23 @@ def test_a_ratio_is_the_median_of_those_within_a_round() -> None:
     assert not measured(limit=0.4).holds
 
 
+@pytest.mark.parametrize(
+    ("count", "bounds"),
+    [(5, None), (6, (1, 6)), (8, (1, 8)), (9, (2, 8)), (20, (6, 15)), (100, (40, 61))],  # as tables of the sign test
+)
+def test_the_interval_of_a_median_is_between_two_of_the_values(count, bounds) -> None:
+    assert median_interval(range(count, 0, -1)) == bounds
+
+
+def test_an_interval_stands_in_the_reports() -> None:
+    several = measured(ours=(2.0, 2.1, 2.2, 2.3, 2.4, 2.5))
+    several = dataclasses.replace(several, timings={**several.timings, "them": Timing(seconds=(2.0,) * 6)})
+    assert "1.000 to 1.25" in report.lines([several])[1]
+    text = report.markdown([report.to_json(several)], HARDWARE)
+    assert "| 1.12 (1.000 to 1.25) |" in text
+    assert report.lines([measured()])[1].split()[5] == "0.500", "three rounds are too few for one"
+
+
 def test_cases_take_turns_and_every_other_round_goes_backwards() -> None:
     asked: list[str] = []
 
@@ -46,9 +66,8 @@ def test_a_command_that_fails_is_no_time(tmp_path: Path) -> None:
 
 
 def test_saving_again_replaces_what_was_measured_again_and_keeps_the_rest(tmp_path: Path) -> None:
-    hardware = {"cpu": "x", "cores": 2, "memory_gib": 8, "system": "Linux", "python": "3", "load": [0.1, 0, 0]}
-    report.save(tmp_path, "today", [measured("a"), measured("b")], hardware)
-    path = report.save(tmp_path, "today", [measured("a", ours=(8.0, 8.0, 8.0))], hardware)
+    report.save(tmp_path, "today", [measured("a"), measured("b")], HARDWARE)
+    path = report.save(tmp_path, "today", [measured("a", ours=(8.0, 8.0, 8.0))], HARDWARE)
     results = json.loads(path.read_text())["results"]
     assert [(each["name"], each["holds"]) for each in results] == [("a", False), ("b", True)]
     assert "misses" in path.with_suffix(".md").read_text()

@@ -34,19 +34,21 @@ def run(total: int, *, watched: set[int] = frozenset(), prepared: set[int] = fro
     shares = turns.shares(None, 0)
     for number in range(total):
         turns.execute(shares, number, 1)
-    return turns, done
+    return turns.paired(), done
 
 
-def test_a_block_of_each_takes_its_turn() -> None:
-    _, done = run(2 * BLOCK + 1)
-    ours = [str(each) for each in range(1, 2 * BLOCK + 2)]
-    assert done == [*ours[:BLOCK], *"-" * BLOCK, *ours[BLOCK:-1], *"-" * BLOCK, ours[-1]]
+def test_blocks_take_turns_ours_theirs_theirs_ours() -> None:
+    _, done = run(3 * BLOCK + 1)
+    ours = [str(each) for each in range(1, 3 * BLOCK + 2)]
+    theirs = "-" * 2 * BLOCK
+    assert done == [*ours[:BLOCK], *theirs, *ours[BLOCK : 3 * BLOCK], *theirs, ours[-1]]
 
 
-def test_both_sides_have_as_many_times_and_the_first_are_left_out() -> None:
-    turns, _ = run(10 * BLOCK + 1)
-    assert len(turns.ours.cpu.seconds) == len(turns.theirs.cpu.seconds) == 10 - steps.WARM_UP
-    assert len(turns.ours.clock.seconds) == 10 - steps.WARM_UP
+@pytest.mark.parametrize("blocks", [10, 11])
+def test_both_sides_have_as_many_times_and_the_first_are_left_out(blocks) -> None:
+    turns, _ = run(blocks * BLOCK + 1)
+    assert len(turns.ours.cpu.seconds) == len(turns.theirs.cpu.seconds) == blocks - steps.WARM_UP
+    assert len(turns.ours.clock.seconds) == len(turns.theirs.clock.seconds) == blocks - steps.WARM_UP
 
 
 @pytest.mark.parametrize("odd", [{"watched": {2}}, {"prepared": {BLOCK}}])

@@ -1,0 +1,138 @@
+"""What observing costs: a step of gpt that is observed, and the steps beside it that are not."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import multiprocessing
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import numpy
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from benchmarks.measure import Measured, Timing, by_turns
+from benchmarks.steps_gpt import ABOUT, captured
+from recipes.torch_.observe.observer import PrecisionObserver
+
+WORDS = ("amp=o2",)
+BLOCK = 4
+"""Steps of one side before it is the other's turn."""
+ROUNDS, OBSERVED_ROUNDS = 24, 12
+OTHERS_LIMIT = 1.01
+"""Of a step that nobody observes: nothing, as well as it can be measured."""
+MAY_ADD = 150e-6
+"""Seconds of CPU time that observing may add for each operation of torch."""
+
+
+def others(folder: Path) -> Measured:
+    """Steps after an observed one against those of a process that never had an observer."""
+    ours, theirs = "a step after an observed one", "a step without an observer"
+    with _worker(WORDS, observes=True) as ask_ours, _worker(WORDS, observes=False) as ask_theirs:
+        timings = by_turns({ours: ask_ours, theirs: ask_theirs}, ROUNDS, warm_up=2)
+    return Measured(
+        name="observer-others",
+        claim=f"a step of gpt that is not observed takes at most {OTHERS_LIMIT} times one without an observer",
+        limit=OTHERS_LIMIT,
+        ours=ours,
+        theirs=theirs,
+        timings=timings,
+        note=f"o2, {ABOUT}, one thread, CPU time over blocks of {BLOCK} steps, each side in a process of its own",
+    )
+
+
+def step(folder: Path) -> Measured:
+    """An observed step against the same one, and what it may cost for each operation."""
+    torch.set_num_threads(1)
+    take, make_observer = _steps(WORDS)
+    observer = make_observer()
+    counter = _Counter()
+    with counter:
+        take()
+    numbers = itertools.count(1)
+
+    def observed() -> float:
+        began = time.process_time()
+        with observer.step(next(numbers)):
+            take()
+        return time.process_time() - began
+
+    timings = by_turns({"an observed step": observed, "the same step": lambda: _timed(take, 1)}, OBSERVED_ROUNDS)
+    mine, plain = timings["an observed step"], timings["the same step"]
+    added = statistics.median(one - other for one, other in zip(mine.seconds, plain.seconds, strict=True))
+    allowed = f"the same step and {MAY_ADD * 1e6:.0f} us an operation"
+    return Measured(
+        name="observer-step",
+        claim=f"observing a step of gpt adds at most {MAY_ADD * 1e6:.0f} us for each operation of torch",
+        limit=1.0,
+        ours="an observed step",
+        theirs=allowed,
+        timings={
+            "an observed step": mine,
+            allowed: Timing(seconds=tuple(each + MAY_ADD * counter.count for each in plain.seconds)),
+            "the same step": plain,
+        },
+        note=f"o2, {ABOUT}, one thread, CPU time; {counter.count:,} operations, and it added "
+        f"{added / counter.count * 1e6:.0f} us for each",
+    )
+
+
+class _Counter(TorchDispatchMode):
+    """Counts the operations that torch dispatches."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += 1
+        return function(*args, **(kwargs or {}))
+
+
+def _steps(words: tuple[str, ...]) -> tuple[Callable[[], Any], Callable[[], PrecisionObserver]]:
+    """gpt's step on one batch, and what makes an observer of its model."""
+    run, fit = captured(*words)
+    indices = numpy.arange(run.settings.batch).reshape(run.settings.accumulate, -1)
+    batch = fit["load"](0, indices)
+    return lambda: fit["step"](batch), lambda: PrecisionObserver(fit["model"], run.precision.resolved)
+
+
+def _timed(take: Callable[[], Any], count: int) -> float:
+    began = time.process_time()
+    for _ in range(count):
+        take()
+    return (time.process_time() - began) / count
+
+
+@contextlib.contextmanager
+def _worker(words: tuple[str, ...], observes: bool) -> Iterator[Callable[[], float]]:
+    """A process that takes a block of steps when it is asked to; the CPU seconds of one."""
+    spawned = multiprocessing.get_context("spawn")
+    here, there = spawned.Pipe()
+    process = spawned.Process(target=_serve, args=(there, words, observes), daemon=True)
+    process.start()
+    there.close()  # so that a worker that failed ends the wait for it
+
+    def ask() -> float:
+        here.send(True)
+        found: float = here.recv()
+        return found
+
+    yield ask
+    here.send(False)
+    process.join()
+
+
+def _serve(asked: Connection, words: tuple[str, ...], observes: bool) -> None:
+    torch.set_num_threads(1)
+    take, make_observer = _steps(words)
+    observer = make_observer() if observes else None
+    while asked.recv():
+        with observer.step(1) if observer else contextlib.nullcontext():
+            take()
+        asked.send(_timed(take, BLOCK))

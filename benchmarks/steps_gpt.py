@@ -1,0 +1,194 @@
+"""gpt's step in torch against the same step written by hand, and its rate against that of nanoGPT's training loop."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy
+import torch
+from torch.nn.functional import cross_entropy
+from torch.nn.utils import clip_grad_norm_
+
+from benchmarks import steps
+from benchmarks.measure import Measured
+from benchmarks.steps import HandStep, Trainer
+from recipes import arguments
+from recipes import gpt as recipe
+from recipes.data import tokens
+from recipes.gpt import GptSettings
+from recipes.settings import Data
+from recipes.torch_ import devices
+from recipes.torch_ import gpt as trainer_of_gpt
+from recipes.torch_.gpt import Net
+from recipes.torch_.loop import Run
+
+LIMIT = 1.02
+SIZES = ("steps=130",)
+ABOUT = "4 layers of 128, batch 8 of 256 tokens"
+CONTEXT, MICRO_BATCHES = 256, 2
+LOG_EVERY = 10
+"""Steps between two of nanoGPT's lines, for which it waits for the loss."""
+
+
+def o0(folder: Path) -> Measured:
+    return _step(folder, "o0", "float32")
+
+
+def o1(folder: Path) -> Measured:
+    return _step(folder, "o1", "bfloat16")
+
+
+def o2(folder: Path) -> Measured:
+    return _step(folder, "o2", "bfloat16")
+
+
+def o1_float16(folder: Path) -> Measured:
+    return _step(folder, "o1", "float16")
+
+
+def o2_float16(folder: Path) -> Measured:
+    return _step(folder, "o2", "float16")
+
+
+def nanogpt(folder: Path) -> Measured:
+    """At o1 in bfloat16, on the same files of token ids, in micro-batches."""
+    write_files(folder)
+    words = ("amp=o1", "data=tokens", f"data.dir={folder}", f"accumulate={MICRO_BATCHES}", *SIZES)
+    about = f"{ABOUT} in {MICRO_BATCHES} micro-batches, AdamW fused on both sides"
+    return steps.step(
+        folder,
+        "step-nanogpt",
+        trainer(words, about),
+        nanogpt_loop,
+        limit=1.0,
+        theirs="an iteration of nanoGPT's loop",
+        claim="gpt trains at least as many tokens/s as nanoGPT's loop",
+    )
+
+
+def _step(folder: Path, level: str, dtype: str) -> Measured:
+    named = level if dtype != "float16" else f"{level}-{dtype}"
+    words = (f"amp={level}", *((f"amp.dtype={dtype}",) if level != "o0" else ()), *SIZES)
+    return steps.step(folder, f"step-gpt-{named}", trainer(words, f"{dtype}, {ABOUT}"), by_hand, LIMIT)
+
+
+def trainer(words: tuple[str, ...], about: str) -> Trainer:
+    return Trainer(
+        framework="torch", recipe="gpt", words=words, about=about, one_thread=lambda: torch.set_num_threads(1)
+    )
+
+
+def by_hand(run: Run) -> HandStep:
+    """The step in plain torch: autocast, half-precision weights with float32 masters at o2, a scaler for float16."""
+    hyper: GptSettings = run.settings.train
+    level, half = run.settings.amp.level, run.precision.dtype
+    text = tokens.load(run.settings.data, hyper).train
+    net = Net(hyper)
+    matrices = [each for each in net.parameters() if each.ndim > 1]
+    norms = [each for each in net.parameters() if each.ndim == 1]
+    masters = matrices
+    if level == "o2":
+        masters = [each.detach().clone() for each in matrices]
+        for weight, master in zip(matrices, masters, strict=True):
+            weight.data = weight.data.to(half)
+            master.grad = torch.zeros_like(master)
+    gradients = [each.grad for each in masters]
+    stepped = [*masters, *norms]
+    optimizer = _adam(masters, norms, hyper)
+    rates = map(recipe.schedule(run.settings, len(text)), itertools.count())
+    scaler = torch.amp.GradScaler("cpu", enabled=half == torch.float16)
+
+    def step(chosen: numpy.ndarray) -> torch.Tensor:
+        rate = next(rates)
+        for group in optimizer.param_groups:
+            group["lr"] = rate
+        samples = torch.from_numpy(text.samples(chosen))
+        with torch.autocast("cpu", dtype=half, enabled=level != "o0"):
+            logits = net(samples[:, :-1]).float()
+            loss = cross_entropy(logits.flatten(0, 1), samples[:, 1:].flatten())
+        scaler.scale(loss).backward()
+        with torch.no_grad():
+            if level == "o2":
+                torch._foreach_copy_(gradients, [each.grad for each in matrices])
+            scaler.unscale_(optimizer)
+            clip_grad_norm_(stepped, hyper.clip)
+            scaler.step(optimizer)
+            scaler.update()
+            if level == "o2":
+                torch._foreach_copy_(matrices, masters)
+        net.zero_grad()
+        return loss.detach()
+
+    return step
+
+
+def nanogpt_loop(run: Run) -> HandStep:
+    """One iteration as nanoGPT's train.py goes about it, on this model: random positions of a memory map that is opened
+    for each batch, the next batch read before backward, autocast, clipping, fused AdamW, a loss read now and then.
+
+    The loss is of float32 logits, which autocast itself makes on a GPU.
+    """
+    hyper, accumulate = run.settings.train, run.settings.accumulate
+    count = run.settings.batch // accumulate
+    path = Path(run.settings.data.dir, recipe.TOKEN_FILES[0])
+    net = Net(hyper)
+    matrices = [each for each in net.parameters() if each.ndim > 1]
+    norms = [each for each in net.parameters() if each.ndim == 1]
+    optimizer = _adam(matrices, norms, hyper)
+    scaler = torch.amp.GradScaler("cpu", enabled=False)
+    numbers = itertools.count()
+
+    def batch() -> tuple[torch.Tensor, torch.Tensor]:
+        ids = numpy.memmap(path, numpy.uint16, "r")
+        begins = torch.randint(len(ids) - hyper.context, (count,)).tolist()
+        pieces = [torch.from_numpy(ids[each : each + hyper.context + 1].astype(numpy.int64)) for each in begins]
+        return torch.stack([each[:-1] for each in pieces]), torch.stack([each[1:] for each in pieces])
+
+    inputs, targets = batch()
+
+    def step(chosen: numpy.ndarray) -> float | None:
+        nonlocal inputs, targets
+        number = next(numbers)
+        rate = recipe.learning_rate(hyper, number, run.settings.steps)
+        for group in optimizer.param_groups:
+            group["lr"] = rate
+        for _ in range(accumulate):
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                logits = net(inputs).float()
+                loss = cross_entropy(logits.flatten(0, 1), targets.flatten()) / accumulate
+            inputs, targets = batch()
+            scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
+        clip_grad_norm_(net.parameters(), hyper.clip)
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad(set_to_none=True)
+        return None if number % LOG_EVERY else loss.item() * accumulate
+
+    return step
+
+
+def _adam(matrices: list[torch.Tensor], norms: list[torch.Tensor], hyper: GptSettings) -> torch.optim.Optimizer:
+    groups = [{"params": matrices, "weight_decay": hyper.weight_decay}, {"params": norms, "weight_decay": 0.0}]
+    betas = (hyper.beta1, hyper.beta2)
+    return torch.optim.AdamW(groups, lr=hyper.lr, betas=betas, eps=recipe.EPSILON, fused=True)
+
+
+def captured(*words: str) -> tuple[Run, dict[str, Any]]:
+    """gpt set up on the CPU as its trainer does, and what it would have handed to `Run.fit`."""
+    chosen = arguments.parse([*words, "device=cpu"], "gpt", "torch")
+    run = Run(chosen, devices.join("cpu", None, {}), time.monotonic())
+    found: dict[str, Any] = {}
+    run.fit = found.update  # type: ignore[method-assign,assignment]
+    trainer_of_gpt.train(run)
+    return run, found
+
+
+def write_files(folder: Path, most: int | None = None) -> None:
+    """The standard library's bytes, at most so many for each, as files of token ids."""
+    text = tokens.load(Data(name="stdlib"), GptSettings())
+    for name, part in zip(recipe.TOKEN_FILES, (text.train, text.held_out), strict=True):
+        part.ids[:most].astype(numpy.uint16).tofile(folder / name)

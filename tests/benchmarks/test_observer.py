@@ -1,0 +1,36 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks import observer
+
+TINY = (
+    "amp=o2",
+    "train.layers=1",
+    "train.width=16",
+    "train.heads=2",
+    "train.context=16",
+    "batch=2",
+)
+
+
+@pytest.fixture(autouse=True)
+def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(observer, "WORDS", TINY)
+    monkeypatch.setattr(observer, "ROUNDS", 2)
+    monkeypatch.setattr(observer, "OBSERVED_ROUNDS", 2)
+
+
+def test_an_observed_step_is_slower_and_its_operations_are_counted(tmp_path: Path) -> None:
+    measured = observer.step(tmp_path)
+    assert measured.timings["an observed step"].fastest > measured.timings["the same step"].fastest
+    count = int(measured.note.split("CPU time; ")[1].split()[0].replace(",", ""))
+    assert 150 < count < 1000
+
+
+def test_unobserved_steps_are_timed_in_a_process_with_an_observer_and_in_one_without(tmp_path: Path) -> None:
+    measured = observer.others(tmp_path)
+    assert [len(each.seconds) for each in measured.timings.values()] == [2, 2]
+    assert measured.ratio > 0
