@@ -7,7 +7,7 @@ attention, SwiGLU or squared ReLU, no biases. AdamW decays matrices only; the ra
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -25,6 +25,7 @@ EPSILON = 1e-8
 """AdamW's."""
 TOKEN_FILES = ("train.bin", "val.bin")
 """Of data=tokens, in data.dir: token ids, one after another, as nanoGPT writes them."""
+ID_BYTES = {"uint16": 2, "uint32": 4}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,9 +57,11 @@ class GptSettings:
         for key, low in (("vocab_size", 2), ("layers", 1), ("width", 2), ("heads", 1), ("context", 2), ("held_out", 1)):
             at_least(f"train.{key}", getattr(self, key), low)
         if self.width % (2 * self.heads):
+            less = self.width // (2 * self.heads) * 2 * self.heads
+            choices = " or ".join(str(each) for each in (less, less + 2 * self.heads) if each)
             raise SettingsError(
                 f"train.width={self.width} must be a multiple of 2 x train.heads={self.heads}: rotary positions turn "
-                "the features of a head in pairs",
+                f"the features of a head in pairs; say train.width={choices}, or another train.heads",
                 "train.width",
             )
         above_zero("train.lr", self.lr)
@@ -88,6 +91,48 @@ def check(settings: Settings) -> None:
         )
     if train.bytes_per_token is not None:
         raise SettingsError("train.bytes_per_token belongs to data=tokens", "train.bytes_per_token")
+
+
+def check_size(settings: GptSettings, path: str, size: int) -> None:
+    """Refuse a file of token ids by its size in bytes. Raises `SettingsError`."""
+    each = ID_BYTES[settings.ids]
+    if not size:
+        raise SettingsError(f"{path} is empty; it should hold token ids of train.ids={settings.ids}", "data.dir")
+    if size % each:
+        advice = "train.ids=uint16 takes 2" if settings.ids == "uint32" and size % 2 == 0 else "is it cut off?"
+        raise SettingsError(
+            f"{path} has {size:,} bytes, which is not a whole number of train.ids={settings.ids} of {each} bytes; "
+            f"{advice}",
+            "train.ids",
+        )
+    check_length(settings, path, size // each)
+
+
+def check_length(settings: GptSettings, text: str, tokens: int) -> None:
+    """Refuse a text that is shorter than a sample. Raises `SettingsError`."""
+    if tokens <= settings.context:
+        raise SettingsError(
+            f"{text} has {tokens:,} tokens, and a sample of train.context={settings.context} takes "
+            f"{settings.context + 1}; say a smaller train.context, or give more text",
+            "train.context",
+        )
+
+
+def check_files(settings: Settings, sizes: Mapping[str, int | None]) -> None:
+    """Refuse files of data=tokens by their sizes. Raises `SettingsError`."""
+    if settings.data.name != "tokens":
+        return
+    for path, size in sizes.items():
+        if size is None:
+            raise SettingsError(f"data=tokens: {path} can't be read; check its permissions", "data.dir")
+        check_size(settings.train, path, size)
+        samples = (size // ID_BYTES[settings.train.ids] - 1) // settings.train.context
+        if path.endswith(TOKEN_FILES[0]) and settings.batch and settings.batch > samples:
+            raise SettingsError(
+                f"batch={settings.batch} is more than the {samples:,} samples of train.context="
+                f"{settings.train.context} in {path}; say a smaller batch or train.context",
+                "batch",
+            )
 
 
 def layers(settings: GptSettings) -> tuple[Layer, ...]:
@@ -143,6 +188,7 @@ RECIPE = Recipe(
     epochs=1,
     trainers={"torch": "recipes.torch_.gpt"},
     check=check,
+    check_files=check_files,
     epsilons={"AdamW": EPSILON},
     data={
         "stdlib": DataLayout(help="bytes of the Python files of the standard library that the trainer runs with"),

@@ -96,6 +96,9 @@ class Recipe:
     """The network's matrix products and convolutions for the recipe's own settings, in the order they run in."""
     check: Callable[[Any], None] = lambda settings: None
     """Raises `SettingsError` for settings that this recipe alone refuses."""
+    check_files: Callable[[Any, Mapping[str, int | None]], None] | None = None
+    """Raises `SettingsError` for settings with files of data.dir that can't be trained on, from the files' paths and
+    their sizes in bytes, None for one that can't be read. Only for files with names of their own, without `*`."""
     epsilons: Mapping[str, float] = field(default_factory=dict)
     """By name, its optimizers that divide by the root of squared gradients: what each adds to that root."""
     max_pools: bool = False

@@ -7,6 +7,7 @@ from collections.abc import Collection, Sequence
 
 from launcher.config.spec import JobSpec
 from launcher.probe.facts import Facts, Gpu
+from launcher.probe.questions import data_files
 from recipes.recipe import DataLayout
 from recipes.typed import SettingsError
 
@@ -43,6 +44,9 @@ def check_data(spec: JobSpec, facts: Facts) -> None:
         what = f"lacks {', '.join(lacking[0])}" if len(lacking) == 1 else f"holds none of {wanted}"
         compressed = " (or the same with .gz)" if layout.gzip else ""
         raise SettingsError(f"data.dir={data.dir} {what}{compressed}{fetch}{help}", "data.dir")
+    if spec.recipe.check_files is not None:
+        sizes = {path: facts.file_sizes[path] for path in data_files(spec) if path in facts.file_sizes}
+        spec.recipe.check_files(spec.training, sizes)
 
 
 def _lacking(layout: DataLayout, names: tuple[str, ...], there: Collection[str]) -> list[str]:

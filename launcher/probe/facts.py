@@ -137,6 +137,8 @@ class Facts:
     """Type of its file system, as `ext4`, where known."""
     folders: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """Data folders as named in the request -> the names in them."""
+    file_sizes: dict[str, int | None] = field(default_factory=dict)
+    """Data files that a recipe checks, as named in the request -> bytes; None for one that can't be read."""
     missing: tuple[str, ...] = ()
     """Paths named in the request that do not exist."""
     real_paths: dict[str, str] = field(default_factory=dict)

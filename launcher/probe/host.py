@@ -57,6 +57,7 @@ def look(asked: Questions) -> Facts:
         run_root_problem=_run_root_problem(run_root, asked.shared),
         run_root_filesystem=_filesystem(run_root),
         folders={each: tuple(sorted(os.listdir(expanded(each)))) for each in asked.folders if expanded(each).is_dir()},
+        file_sizes=dict(_sizes(asked.data_files)),
         missing=tuple(sorted(_missing(named, asked.mounts))),
         real_paths=dict(_real_paths(asked.inputs)),
         environment=job_environment.standard(os.environ),
@@ -65,6 +66,17 @@ def look(asked: Questions) -> Facts:
         ends_at_logout=ends_at_logout(_user()),
         containers=_containers(asked) if contained else None,
     )
+
+
+def _sizes(named: Iterable[str]) -> Iterable[tuple[str, int | None]]:
+    """Of files that are there: bytes, None for one that can't be read."""
+    for name in named:
+        path = expanded(name)
+        try:
+            size = path.stat().st_size
+        except OSError:
+            continue  # it is not there, or its folder can't be searched
+        yield name, size if path.is_file() and os.access(path, os.R_OK) else None
 
 
 def _missing(named: Iterable[str], sources: Iterable[str]) -> Iterable[str]:

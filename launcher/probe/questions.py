@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -30,11 +31,22 @@ class Questions:
     """Whether a group is to read the runs."""
     folders: tuple[str, ...]
     """Of data."""
+    data_files: tuple[str, ...]
+    """Files in these folders that recipes check."""
     workdirs: tuple[str, ...]
     inputs: tuple[str, ...]
     """`script.inputs` of scripts."""
     mounts: tuple[str, ...]
     """Their sources."""
+
+
+def data_files(spec: JobSpec) -> tuple[str, ...]:
+    """Paths, as named in the request, of the data files that the recipe checks."""
+    layout = spec.recipe.data.get(spec.training.data.name)
+    folder = spec.training.data.dir
+    if spec.recipe.check_files is None or layout is None or folder is None:
+        return ()
+    return tuple(posixpath.join(folder, name) for names in layout.files for name in names)
 
 
 def questions(specs: Sequence[JobSpec]) -> Questions:
@@ -52,6 +64,7 @@ def questions(specs: Sequence[JobSpec]) -> Questions:
         run_root=first.run_root,
         shared=first.share == "group",
         folders=tuple(sorted({spec.training.data.dir for spec in specs if spec.training.data.dir})),
+        data_files=tuple(sorted({path for spec in specs for path in data_files(spec)})),
         workdirs=tuple(sorted({folder for spec in with_script if (folder := spec.launch.workdir) is not None})),
         inputs=tuple(sorted({path for spec in with_script for path in spec.launch.inputs})),
         mounts=tuple(sorted({mount.split(":")[0] for spec in specs for mount in spec.launch.mounts})),

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy
 
-from recipes.gpt import TOKEN_FILES, GptSettings
+from recipes.gpt import TOKEN_FILES, GptSettings, check_length, check_size
 from recipes.settings import Data
 from recipes.typed import SettingsError
 
@@ -57,15 +57,7 @@ class Text:
 
 def load(data: Data, settings: GptSettings) -> Text:
     """The text that `data` names. Raises `SettingsError` for missing or broken files, and for too little text."""
-    text = _from_files(data, settings) if data.name == "tokens" else _standard_library(settings)
-    for part, whose in ((text.train, "to train on"), (text.held_out, "held out")):
-        if not len(part):
-            raise SettingsError(
-                f"data={text.name} has {len(part.ids):,} tokens {whose}, and a sample of train.context="
-                f"{settings.context} takes {settings.context + 1}",
-                "train.context",
-            )
-    return text
+    return _from_files(data, settings) if data.name == "tokens" else _standard_library(settings)
 
 
 def _standard_library(settings: GptSettings) -> Text:
@@ -79,6 +71,8 @@ def _standard_library(settings: GptSettings) -> Text:
             raise SettingsError(f"data=stdlib: {LIBRARY / name} can't be read: {error.strerror}", "data.name") from None
     if not all(parts):
         raise SettingsError(f"data=stdlib: {LIBRARY} has too few Python files", "data.name")
+    for part, whose in zip(parts, ("to train on", "held out"), strict=True):
+        check_length(settings, f"data=stdlib ({whose})", len(part))
     digest = hashlib.sha256()
     for part in parts:
         digest.update(len(part).to_bytes(8, "little"))
@@ -122,24 +116,27 @@ def _mapped(path: Path, settings: GptSettings, digest: hashlib._Hash) -> numpy.n
     dtype = numpy.dtype(settings.ids).newbyteorder("<")
     try:
         size = path.stat().st_size
-        if not size or size % dtype.itemsize:
-            raise SettingsError(
-                f"{path} has {size:,} bytes, which is not a whole number of train.ids={settings.ids} of "
-                f"{dtype.itemsize} bytes",
-                "train.ids",
-            )
+        check_size(settings, str(path), size)
         ids = numpy.memmap(path, dtype, "r")
     except OSError as error:
         raise SettingsError(f"data=tokens: {path} can't be read: {error.strerror}", "data.dir") from None
     digest.update(size.to_bytes(8, "little"))
+    every_second = False
     for first in range(0, len(ids), CHUNK):
         chunk = ids[first : first + CHUNK]
+        every_second = every_second or bool(chunk[1::2].any())
         if chunk.max() >= settings.vocab_size:
             position = first + int((chunk >= settings.vocab_size).argmax())
             raise SettingsError(
                 f"{path}: id {ids[position]} at position {position:,} is beyond "
-                f"train.vocab_size={settings.vocab_size}; is train.ids={settings.ids} right?",
+                f"train.vocab_size={settings.vocab_size}; say the vocabulary's size, or is train.ids={settings.ids} "
+                "wrong?",
                 "train.vocab_size",
             )
         digest.update(chunk)
+    if not every_second and settings.ids == "uint16":
+        raise SettingsError(
+            f"{path}: every second id is 0, as where ids of 4 bytes are read as ids of 2; say train.ids=uint32",
+            "train.ids",
+        )
     return ids

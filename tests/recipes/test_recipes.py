@@ -49,7 +49,7 @@ def test_every_recipe_has_defaults_that_are_legal_and_layers(name):
         (
             *("gpt", "width", 100),
             "train.width=100 must be a multiple of 2 x train.heads=4: rotary positions turn the features of a head in "
-            "pairs",
+            "pairs; say train.width=96 or 104, or another train.heads",
         ),
     ],
 )

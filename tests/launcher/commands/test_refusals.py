@@ -77,6 +77,35 @@ def test_a_run_root_behind_a_closed_door_is_not_writable() -> None:
         closed.rmdir()
 
 
+def test_a_file_of_token_ids_that_cannot_be_trained_on_leaves_no_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "train.bin").write_bytes(bytes(5000))
+    (tmp_path / "val.bin").write_bytes(bytes(5001))
+    words = ("recipe=gpt", "data=tokens", f"data.dir={tmp_path}", f"run_root={tmp_path / 'runs'}")
+    assert main([*words, "amp=o0", "steps=1"]) == 2
+    assert capsys.readouterr().err == (
+        f"error: {tmp_path / 'val.bin'} has 5,001 bytes, which is not a whole number of train.ids=uint16 of 2 bytes; "
+        "is it cut off?\n"
+    )
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become somebody else")
+def test_the_sizes_of_data_files_are_those_that_the_user_may_read() -> None:
+    with tempfile.TemporaryDirectory() as name:
+        os.chmod(name, 0o755)
+        for part, mode in (("train.bin", 0o644), ("val.bin", 0o600)):
+            (Path(name) / part).write_bytes(bytes(34))
+            os.chmod(Path(name) / part, mode)
+        asked = [str(Path(name, part)) for part in ("train.bin", "val.bin", "other.bin")]
+        child = os.fork()
+        if not child:
+            os.setresuid(65534, 65534, 65534)
+            os._exit(0 if dict(host._sizes(asked)) == {asked[0]: 34, asked[1]: None} else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
 @pytest.mark.parametrize("what", ["launcher.code.code_store.store", "launcher.runs.store.write_json"])
 def test_a_full_disk_is_reported_and_no_run_is_left(what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = tmp_path / "runs"

@@ -119,6 +119,9 @@ def test_gpus_become_what_the_job_sees_or_are_left_to_its_start(
     assert plan.env["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
 
 
+TOKENS = ("recipe=gpt", "data=tokens", "data.dir=/d")
+
+
 @pytest.mark.parametrize(
     ("facts", "words", "says"),
     [
@@ -154,6 +157,16 @@ def test_gpus_become_what_the_job_sees_or_are_left_to_its_start(
             ("recipe=resnet50", "data=tfrecord", "data.dir=/d"),
             "data.dir=/d lacks validation-*-of-*; data=tfrecord is ImageNet as TFRecord files in data.dir",
         ),
+        *(
+            (dataclasses.replace(LAPTOP, folders={"/d": ("train.bin", "val.bin")}, file_sizes=sizes), TOKENS, says)
+            for sizes, says in (
+                ({"/d/train.bin": 0}, "/d/train.bin is empty; it should hold token ids of train.ids=uint16"),
+                ({"/d/train.bin": 801}, "/d/train.bin has 801 bytes, which is not a whole number of train.ids=uint16"),
+                ({"/d/train.bin": 512}, "/d/train.bin has 256 tokens, and a sample of train.context=256 takes 257"),
+                ({"/d/val.bin": None}, "data=tokens: /d/val.bin can't be read; check its permissions"),
+                ({"/d/train.bin": 8 * 512}, "batch=8 is more than the 7 samples of train.context=256 in /d/train.bin"),
+            )
+        ),
         (LAPTOP, ("recipe=simplenet", "data.download=true"), "data=synthetic needs no files; leave it out"),
         (
             LAPTOP,
@@ -171,6 +184,12 @@ def test_what_the_host_cannot_do_is_refused(facts: Facts, words: tuple[str, ...]
     with pytest.raises(UsageError) as error:
         resolve(spec_of(*words), facts)
     assert says in str(error.value)
+
+
+def test_files_of_token_ids_are_planned_with_also_where_their_sizes_are_not_known() -> None:
+    facts = dataclasses.replace(LAPTOP, folders={"/d": ("train.bin", "val.bin")})
+    known = dataclasses.replace(facts, file_sizes={"/d/train.bin": 8 * 512 + 2, "/d/val.bin": 514})
+    assert resolve(spec_of(*TOKENS), facts).settings == resolve(spec_of(*TOKENS), known).settings
 
 
 def test_cifar100_may_be_downloaded_into_a_folder_that_is_yet_to_be_made() -> None:

@@ -181,10 +181,18 @@ def test_files_of_ids_are_trained_on(tmp_path, ids):
     ("spoil", "words", "says"),
     [
         ("length", (), "train.bin has 801 bytes, which is not a whole number of train.ids=uint16 of 2 bytes"),
-        ("ids", (), "val.bin: id 77 at position 123 is beyond train.vocab_size=50; is train.ids=uint16 right?"),
+        ("empty", (), "train.bin is empty; it should hold token ids of train.ids=uint16"),
+        ("ids", (), "val.bin: id 77 at position 123 is beyond train.vocab_size=50; say the vocabulary's size"),
         ("missing", (), "val.bin can't be read: No such file or directory"),
-        ("short", (), "data=tokens has 10 tokens held out, and a sample of train.context=16 takes 17"),
-        ("", ("train.ids=uint32",), "is beyond train.vocab_size=50; is train.ids=uint32 right?"),
+        ("folder", (), "val.bin can't be read: "),
+        ("short", (), "val.bin has 10 tokens, and a sample of train.context=16 takes 17; say a smaller train.context"),
+        ("", ("train.ids=uint32",), "is beyond train.vocab_size=50; say the vocabulary's size, or is train.ids=uint32"),
+        (
+            "wide",
+            (),
+            "val.bin: every second id is 0, as where ids of 4 bytes are read as ids of 2; say train.ids=uint32",
+        ),
+        ("", ("batch=40",), "batch=40 is more than the 24 samples of data=tokens"),
     ],
 )
 def test_a_broken_file_of_ids_is_refused_before_anything_starts(tmp_path, capsys, spoil, words, says):
@@ -193,8 +201,14 @@ def test_a_broken_file_of_ids_is_refused_before_anything_starts(tmp_path, capsys
     folder = write_ids(tmp_path / "ids", val=val[:10] if spoil == "short" else val)
     if spoil == "length":
         (folder / "train.bin").write_bytes((folder / "train.bin").read_bytes() + b"0")
-    if spoil == "missing":
+    if spoil == "empty":
+        (folder / "train.bin").write_bytes(b"")
+    if spoil in ("missing", "folder"):
         (folder / "val.bin").unlink()
+    if spoil == "folder":
+        (folder / "val.bin").mkdir()
+    if spoil == "wide":
+        val.astype("uint32").tofile(folder / "val.bin")
     job = ("data=tokens", f"data.dir={folder}", "train.vocab_size=50", *words, "steps=1")
     train(tmp_path / "run", *job, ends=2)
     (line,) = capsys.readouterr().err.splitlines()
@@ -241,6 +255,17 @@ def test_an_interrupted_run_goes_on_bit_by_bit_and_on_the_same_text_alone(tmp_pa
     train(tmp_path / "whole", "amp=o2", "accumulate=2", "steps=7", ends=2)
     said = capsys.readouterr().err
     assert f"not {before['digests']['data']}; give it that data" in said
+
+
+def test_a_run_on_files_of_ids_resumes_on_the_same_ids_alone_wherever_they_are(tmp_path, capsys):
+    folder, moved = write_ids(tmp_path / "ids"), tmp_path / "moved"
+    words = ("data=tokens", "train.vocab_size=50", "amp=o0")
+    train(tmp_path / "run", *words, f"data.dir={folder}", "steps=1")
+    folder.rename(moved)
+    train(tmp_path / "run", *words, f"data.dir={moved}", "steps=2")
+    write_ids(moved, val=numpy.arange(400) % 49)
+    train(tmp_path / "run", *words, f"data.dir={moved}", "steps=3", ends=2)
+    assert "give it that data" in capsys.readouterr().err.splitlines()[-1]
 
 
 def test_matrices_decay_and_norms_do_not(tmp_path, library, monkeypatch):
